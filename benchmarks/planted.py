@@ -16,9 +16,9 @@ from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.tree import Leaf, Split, Tree, choose
 from normtune.results.records import ROUNDS_PER_BLOCK
 from normtune.tuner.checking import subject
-from normtune.tuner.checking.session import Course, Question
+from normtune.tuner.checking.session import CheckSession, ProbeRequest
 from normtune.tuner.checking.shapes import leaf_of
-from normtune.tuner.checking.subject import Checked, Suspect
+from normtune.tuner.checking.subject import Checked, TableUnderTest
 from normtune.tuner.device.open import Outcome
 from normtune.tuner.search.adaptive import CLOSE, FIRST_BLOCKS
 
@@ -51,11 +51,11 @@ class Plant(NamedTuple):
 
 
 # From a function, its shapes in the check, its table, and a random generator.
-Kind = Callable[[Checked, Sequence[tuple[int, int]], Suspect, random.Random], Plant]
+Kind = Callable[[Checked, Sequence[tuple[int, int]], TableUnderTest, random.Random], Plant]
 
 
-class PlantedCourse(Course):
-    """A course that receives scaled times.
+class PlantedCourse(CheckSession):
+    """A session that receives scaled times.
 
     Attributes:
         plants: by the index of the function.
@@ -63,13 +63,13 @@ class PlantedCourse(Course):
 
     plants: Mapping[int, Plant] = {}
 
-    def learn(self, question: Question, asked: Config, answers: Mapping[Config, Outcome]) -> None:
+    def learn(self, probe: ProbeRequest, asked: Config, answers: Mapping[Config, Outcome]) -> None:
         """Receive the outcomes of a race, as if the device had run it with the planted fault."""
-        plant = self.plants.get(question.function)
+        plant = self.plants.get(probe.function)
         if plant and plant.slow:
-            name = {question.config: asked}.get(plant.slow, plant.slow)
-            answers = raced({name: plant.scale(question.problem, plant.slow)}, answers)
-        super().learn(question, asked, answers)
+            name = {probe.config: asked}.get(plant.slow, plant.slow)
+            answers = raced({name: plant.scale(probe.problem, plant.slow)}, answers)
+        super().learn(probe, asked, answers)
 
 
 def raced(factors: Mapping[Config, float], answers: Mapping[Config, Outcome]) -> Mapping[Config, Outcome]:
@@ -114,7 +114,7 @@ def replaced(tree: Tree, configs: Mapping[Config, Config]) -> Tree:
     return tree._replace(low=replaced(tree.low, configs), high=replaced(tree.high, configs))
 
 
-def _swapped(one: Checked, shapes: Sequence[tuple[int, int]], table: Suspect, rng: random.Random) -> Plant:
+def _swapped(one: Checked, shapes: Sequence[tuple[int, int]], table: TableUnderTest, rng: random.Random) -> Plant:
     """Two of the configs of the most shapes, swapped; the unchanged tree if it has one."""
     counts: dict[Config, int] = {}
     for shape in shapes:
@@ -129,7 +129,7 @@ def _swapped(one: Checked, shapes: Sequence[tuple[int, int]], table: Suspect, rn
 def _slow(factor: float, everywhere: bool) -> Kind:
     """A slowed config, or the slowed config of a leaf; drawn by its number of shapes."""
 
-    def plant(one: Checked, shapes: Sequence[tuple[int, int]], table: Suspect, rng: random.Random) -> Plant:
+    def plant(one: Checked, shapes: Sequence[tuple[int, int]], table: TableUnderTest, rng: random.Random) -> Plant:
         shape = rng.choice(shapes)
         leaf = None if everywhere else leaf_of(one.tree, *shape)
         return Plant(one.tree, choose(one.tree, *shape), factor, leaf)
@@ -141,7 +141,7 @@ def _tree(change: Callable[[Checked], Tree]) -> Kind:
     return lambda one, shapes, table, rng: Plant(change(one))
 
 
-def _dtype(one: Checked, shapes: Sequence[tuple[int, int]], table: Suspect, rng: random.Random) -> Plant:
+def _dtype(one: Checked, shapes: Sequence[tuple[int, int]], table: TableUnderTest, rng: random.Random) -> Plant:
     """The function of another dtype."""
     entry = (one.key, OTHER_DTYPE[one.dtype])
     return Plant(next((other.tree for other in table.functions if entry in other.served), one.tree))

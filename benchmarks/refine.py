@@ -31,7 +31,7 @@ from normtune.tuner.plan.grids import GRIDS
 from normtune.tuner.plan.plan import Task
 from normtune.tuner.search.protocol import Known
 from normtune.tuner.search.race import Racing
-from normtune.tuner.search.refine import Kind, Refine, Refinement
+from normtune.tuner.search.refine import FunctionKey, Refine, Refinement
 
 LEAVES = 48
 SEED = 0
@@ -66,7 +66,7 @@ def known(simulated: Simulated) -> Known:
     return result
 
 
-def fitted(*parts: Simulated) -> dict[Kind, Tree]:
+def fitted(*parts: Simulated) -> dict[FunctionKey, Tree]:
     """The trees of a table of all that these measured."""
     found = [evidence(part, float("inf")) for part in parts if part.measured]
     whole = Evidence.from_measurements([one for part in found for one in part.measurements()], found[0].runs)
@@ -74,7 +74,7 @@ def fitted(*parts: Simulated) -> dict[Kind, Tree]:
     return {(function.operator, function.variant, function.dtype): function.tree for function in functions}
 
 
-def loss(trees: dict[Kind, Tree], spaces: Sequence[Space]) -> dict[str, float]:
+def loss(trees: dict[FunctionKey, Tree], spaces: Sequence[Space]) -> dict[str, float]:
     """Mean loss at these shapes, percent, by operator. A config that was not recorded takes the time of its launch."""
     losses: dict[str, list[float]] = {}
     for space in spaces:

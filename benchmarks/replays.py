@@ -24,9 +24,9 @@ from normtune.kernels.problem import Problem
 from normtune.kernels.tablefile.tree import choose
 from normtune.results.evidence import Evidence
 from normtune.tuner.checking import subject
-from normtune.tuner.checking.subject import Checked, Suspect
+from normtune.tuner.checking.subject import Checked, TableUnderTest
 from normtune.tuner.device.open import Outcome, Phases, Speed
-from normtune.tuner.device.replay import Blocks, ReplayEngine
+from normtune.tuner.device.replay import ReplayEngine, RoundsByBlock
 from normtune.tuner.plan.plan import Task
 from normtune.tuner.search.protocol import Race
 from normtune.tuner.search.rounds import timed
@@ -52,9 +52,9 @@ class _Remembering(ReplayEngine):
 
     def __init__(self, name: str, evidence: Evidence) -> None:
         super().__init__(name, evidence=evidence)
-        self._known: dict[Problem, dict[Config, Outcome | Blocks]] = {}
+        self._known: dict[Problem, dict[Config, Outcome | RoundsByBlock]] = {}
 
-    def _recorded(self, problem: Problem) -> dict[Config, Outcome | Blocks]:
+    def _recorded(self, problem: Problem) -> dict[Config, Outcome | RoundsByBlock]:
         if problem not in self._known:
             self._known[problem] = super()._recorded(problem)
         return self._known[problem]
@@ -177,7 +177,7 @@ class Replay:
         return self._matrices[kind]
 
 
-def half_table(recording: Evidence, half: int, leaves: int | None) -> Suspect:
+def half_table(recording: Evidence, half: int, leaves: int | None) -> TableUnderTest:
     """A table of the plain operators, fitted to one half of the recorded shapes.
 
     Args:
@@ -190,7 +190,7 @@ def half_table(recording: Evidence, half: int, leaves: int | None) -> Suspect:
     return _fitted(recording, own, leaves)
 
 
-def own_table(recording: Evidence, operators: str, seed: int) -> tuple[Suspect, set[tuple[int, int]]]:
+def own_table(recording: Evidence, operators: str, seed: int) -> tuple[TableUnderTest, set[tuple[int, int]]]:
     """A table of one function, fitted to 3 to 30 shapes as a user would name them, and these shapes.
 
     They are of up to 8 numbers of rows and 8 hidden sizes: all pairs of these, or some.
@@ -217,7 +217,7 @@ def own_table(recording: Evidence, operators: str, seed: int) -> tuple[Suspect, 
 
 def _fitted(
     recording: Evidence, shapes: Mapping[tuple[str, str, str], Collection[tuple[int, int]]], leaves: int | None
-) -> Suspect:
+) -> TableUnderTest:
     """The table of these kinds of functions at these shapes."""
     columns = (recording.frame[name].tolist() for name in ("operator", "variant", "dtype", "rows", "hidden"))
     kept = [(rows, hidden) in shapes.get(tuple(kind), ()) for *kind, rows, hidden in zip(*columns, strict=True)]

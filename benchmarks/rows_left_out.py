@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from normtune.heuristics.fitting.case import Asked
+from normtune.heuristics.fitting.case import FitArguments
 from normtune.heuristics.fitting.function import fit_function
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.regret.matrix import TimingMatrix, timing_matrix
@@ -36,7 +36,7 @@ def scored(spec: OperatorSpec, matrix: TimingMatrix, left_out: Sequence[int]) ->
         for wanted in (False, True)
     ]
     known = {(matrix.key, matrix.dtype): Known(LEAVES, None)}  # else cross-validation would take most of the time
-    case = Asked(H200, OPTIONS, None, known, {}).case(spec, Weighting(DECADES).weighted(spec, kinds[0]))
+    case = FitArguments(H200, OPTIONS, None, known, {}).case(spec, Weighting(DECADES).weighted(spec, kinds[0]))
     tree = fit_function(case).tree
     plain = uncrossed(case.matrix, bins(case.matrix, case.legality).axes[0], tree)
     return " | ".join([str(len(kinds[1].problems)), *(_lost(kinds[1], one) for one in (plain, tree))])

@@ -52,7 +52,7 @@ from normtune.kernels.tablefile import locate
 from normtune.tuner.checking import subject
 from normtune.tuner.checking.api import measure
 from normtune.tuner.checking.shapes import population
-from normtune.tuner.checking.subject import Checked, Suspect
+from normtune.tuner.checking.subject import Checked, TableUnderTest
 from normtune.tuner.checking.verdict import AMBIGUOUS, OK, OK_ERROR, STALE, STALE_ERROR, UNMEASURED, of_table
 from normtune.tuner.device.open import Bench, open_device
 from normtune.tuner.machine.processes import SPAWN
@@ -121,7 +121,7 @@ class Case(NamedTuple):
     """
 
     name: str
-    table: Suspect
+    table: TableUnderTest
     replay: "Replay | None"
     is_unseen: Callable[[Checked, tuple[int, int]], bool] | None
 
@@ -265,7 +265,7 @@ def on_gpu(case: Case, kind: str, seed: int, device: str, budget: float) -> dict
 
 
 def prepared(case: Case, kind: str, seed: int, places: Sequence[int], bench: Bench) -> PlantedCourse:
-    """The course of a check with a planted fault; functions outside of the check have no shapes.
+    """The session of a check with a planted fault; functions outside of the check have no shapes.
 
     Args:
         case: the table.

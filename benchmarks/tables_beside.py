@@ -20,7 +20,7 @@ from normtune import load_table
 from normtune.kernels.config import COPY, Config
 from normtune.kernels.operator import operator, operators, read_config
 from normtune.kernels.problem import Problem
-from normtune.kernels.tablefile.locate import Table
+from normtune.kernels.tablefile.locate import LoadedTable
 from normtune.kernels.target import Target
 from normtune.results.exchange.recording import load_recording
 from normtune.results.records import Outcome
@@ -32,7 +32,7 @@ DTYPE = "bfloat16"
 
 
 class Losses:
-    """Receives the outcomes; see `recheck.Asker`.
+    """Receives the outcomes; see `recheck.Probes`.
 
     Attributes:
         logs: by problem, the log time of each launch.
@@ -113,7 +113,7 @@ def main() -> None:
         options.json.write_text(json.dumps(document, indent=1) + "\n")
 
 
-def answer(table: Table, problem: Problem) -> Config:
+def answer(table: LoadedTable, problem: Problem) -> Config:
     """The table's config for a problem."""
     function = table.answer(problem.operator, problem.dtype)
     assert function is not None

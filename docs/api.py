@@ -22,7 +22,7 @@ from normtune.docs.blocks import Blocks
 DOCUMENT = blocks.ROOT / "docs" / "api.md"
 # What is reached through a public name and documented below it.
 REACHED = {
-    "AnyGpuTable": ("heuristics.any_gpu.result:AnyGpuFunction", "heuristics.any_gpu.result:OnDevice"),
+    "AnyGpuTable": ("heuristics.any_gpu.result:AnyGpuFunction", "heuristics.any_gpu.result:DeviceLoss"),
     "Table": (
         "heuristics.fitting.figures:Figures",
         "heuristics.fitting.figures:Loss",
@@ -31,11 +31,11 @@ REACHED = {
     ),
     "check": ("tuner.checking.offline:Report",),
     "check_on_device": ("tuner.checking.api:DeviceCheck", "tuner.checking.verdict:Judgement"),
-    "diff": ("heuristics.api.diff:Diff", "heuristics.api.diff:OnDevice"),
+    "diff": ("heuristics.api.diff:Diff", "heuristics.api.diff:DeviceDiff"),
     "doctor": ("tuner.doctor.checks:Finding",),
     "export_data": ("results.exchange.transfer:Exported",),
     "import_data": ("results.exchange.transfer:Imported",),
-    "load_table": ("kernels.tablefile.locate:Table",),
+    "load_table": ("kernels.tablefile.locate:LoadedTable",),
     "show_flips": (
         "heuristics.api.maps:FlipMaps",
         "heuristics.api.maps:DeviceFlips",

@@ -6,7 +6,7 @@ are those of `fitting.emit`, in the other form of the template.
 
 from collections.abc import Iterable, Sequence
 
-from normtune.heuristics.any_gpu.result import AnyGpuFit, Lost, OnDevice
+from normtune.heuristics.any_gpu.result import AnyGpuFit, DeviceLoss, Lost
 from normtune.heuristics.regret.fixed_log import percent
 from normtune.heuristics.writing.emit import body_text, header_of
 from normtune.kernels.tablefile import template
@@ -52,7 +52,7 @@ def told(fit: AnyGpuFit) -> Iterable[str]:
     yield ""
 
 
-def _lines(fit: AnyGpuFit) -> list[tuple[str, str, str, tuple[OnDevice, ...]]]:
+def _lines(fit: AnyGpuFit) -> list[tuple[str, str, str, tuple[DeviceLoss, ...]]]:
     own = [(function.key, function.dtype, str(function.leaves), function.figures) for function in fit.functions]
     return sorted(own + [(function.key, function.dtype, "shared", function.figures) for function in fit.shared])
 
@@ -71,7 +71,7 @@ def _regret(fit: AnyGpuFit) -> Iterable[str]:
                 yield f"{share.key} {share.dtype}: {cost}, {_on_devices(share.figures)}"
 
 
-def _on_devices(figures: Sequence[OnDevice]) -> str:
+def _on_devices(figures: Sequence[DeviceLoss]) -> str:
     return ", ".join(
         f"{figure.device} mean {percent(figure.lost.mean)} worst {percent(figure.lost.worst, 1)} "
         + (f"(left out {percent(figure.left_out.mean)})" if figure.left_out else "(left out unknown)")

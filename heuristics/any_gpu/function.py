@@ -1,6 +1,6 @@
 """One function of the table for any GPU: its number of leaves and its loss.
 
-In: the timing matrices of an operator variant and dtype on several GPUs. Out: `Choice`, and figures on each GPU.
+In: the timing matrices of an operator variant and dtype on several GPUs. Out: `FittedOnEach`, and figures on each GPU.
 `joint` finds the trees; `pipeline` decides which functions are shared.
 
 Each GPU has the same weight, however much was measured on it. Mean regret on GPUs left out of the fit decides on the
@@ -14,18 +14,18 @@ from typing import NamedTuple
 from normtune.errors import NormtuneError
 from normtune.heuristics.any_gpu.joint import Joint, Part
 from normtune.heuristics.any_gpu.legality import EveryGpu
-from normtune.heuristics.any_gpu.result import Lost, OnDevice
+from normtune.heuristics.any_gpu.result import DeviceLoss, Lost
 from normtune.heuristics.regret.legality import served_variants
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import join_key
-from normtune.kernels.tablefile.relative_tree import NormalisedTree, choose_on
+from normtune.kernels.tablefile.relative_tree import RelativeTree, choose_on
 from normtune.kernels.tablefile.tree import counted_leaves
 
 MAX_LEAVES = 24
 ENOUGH = 5000  # millionths: 0.5 %
 
 
-class Kind(NamedTuple):
+class FunctionData(NamedTuple):
     """The data of one operator variant and dtype.
 
     Attributes:
@@ -55,14 +55,14 @@ class Kind(NamedTuple):
         return [shape for part in self.parts for shape in part.matrix.problems]
 
 
-class Choice(NamedTuple):
+class FittedOnEach(NamedTuple):
     """A function's tree, and the trees fitted in the same way without one GPU each; none for a single GPU."""
 
-    tree: NormalisedTree
-    without: tuple[NormalisedTree | None, ...]
+    tree: RelativeTree
+    without: tuple[RelativeTree | None, ...]
 
 
-def chosen(kind: Kind, legal: EveryGpu, leaves: int | None) -> Choice:
+def chosen(kind: FunctionData, legal: EveryGpu, leaves: int | None) -> FittedOnEach:
     """The function of a kind's own.
 
     Args:
@@ -91,15 +91,15 @@ def chosen(kind: Kind, legal: EveryGpu, leaves: int | None) -> Choice:
     tree = joint.tree(count)
     if tree is None:
         raise AssertionError("a tree that was scored is there")
-    return Choice(tree, tuple(left_out_fit.tree(count) for left_out_fit in without))
+    return FittedOnEach(tree, tuple(left_out_fit.tree(count) for left_out_fit in without))
 
 
-def most_leaves(kind: Kind, leaves: int | None) -> int:
+def most_leaves(kind: FunctionData, leaves: int | None) -> int:
     """The most leaves: the user's, else one per five problems, or a function would follow the noise of each."""
     return leaves or max(1, min(MAX_LEAVES, min(len(part.matrix.problems) for part in kind.parts) // 5))
 
 
-def _left_out(kind: Kind, joint: Joint, without: Sequence[Joint], count: int) -> int | None:
+def _left_out(kind: FunctionData, joint: Joint, without: Sequence[Joint], count: int) -> int | None:
     """Score of a number of leaves: mean regret on left-out GPUs, or on the only one; None without a tree."""
     on_data = joint.least(count)
     if on_data is None or not without:
@@ -113,7 +113,7 @@ def _left_out(kind: Kind, joint: Joint, without: Sequence[Joint], count: int) ->
     return sum(means) // len(means)
 
 
-def figures_on(kind: Kind, choice: Choice, given: Sequence[OnDevice] = ()) -> tuple[OnDevice, ...]:
+def figures_on(kind: FunctionData, choice: FittedOnEach, given: Sequence[DeviceLoss] = ()) -> tuple[DeviceLoss, ...]:
     """Losses of a function on each GPU of a kind.
 
     Args:
@@ -127,11 +127,11 @@ def figures_on(kind: Kind, choice: Choice, given: Sequence[OnDevice] = ()) -> tu
     for label, part in zip(kind.labels, kind.parts, strict=True):
         tree = without.get(label)
         left_out = lost_on(kind.spec, part, tree) if tree else None
-        figures.append(OnDevice(label, lost_on(kind.spec, part, choice.tree), left_out))
+        figures.append(DeviceLoss(label, lost_on(kind.spec, part, choice.tree), left_out))
     return tuple(figures)
 
 
-def lost_on(spec: OperatorSpec, part: Part, tree: NormalisedTree) -> Lost:
+def lost_on(spec: OperatorSpec, part: Part, tree: RelativeTree) -> Lost:
     """Loss of a tree on a GPU; if its choice has no time, that of the default config, else of the slowest."""
     target, matrix = part
     losses = []

@@ -25,7 +25,7 @@ from normtune.heuristics.solver.grid import Axis, axis, coarsened, middle_half, 
 from normtune.heuristics.solver.optimum import MAX_BINS, Optima
 from normtune.kernels.config import Config
 from normtune.kernels.problem import MAX_ROWS
-from normtune.kernels.tablefile.relative_tree import HIDDEN, ROWS_PER_SM, Cut, NormalisedTree
+from normtune.kernels.tablefile.relative_tree import HIDDEN, ROWS_PER_SM, RelativeSplit, RelativeTree
 from normtune.kernels.tablefile.tree import Leaf, Tree
 from normtune.kernels.target import Target
 
@@ -80,19 +80,19 @@ class Joint:
         least = self._optima.least(leaves)
         return None if least is None else least // self._weight
 
-    def tree(self, leaves: int) -> NormalisedTree | None:
+    def tree(self, leaves: int) -> RelativeTree | None:
         """The best tree of at most that many leaves; None if there is none."""
         tree = self._optima.tree(leaves)
         return None if tree is None else self._normalised(tree)
 
-    def _normalised(self, tree: Tree) -> NormalisedTree:
+    def _normalised(self, tree: Tree) -> RelativeTree:
         if isinstance(tree, Leaf):
             return tree
         low, high = self._normalised(tree.low), self._normalised(tree.high)
         if tree.axis == "hidden":
-            return Cut(HIDDEN, 1, tree.threshold, low, high)
+            return RelativeSplit(HIDDEN, 1, tree.threshold, low, high)
         threshold = self._thresholds[tree.threshold]
-        return Cut(ROWS_PER_SM, threshold.denominator, threshold.numerator, low, high)
+        return RelativeSplit(ROWS_PER_SM, threshold.denominator, threshold.numerator, low, high)
 
     def _add(
         self,

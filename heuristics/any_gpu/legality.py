@@ -20,7 +20,7 @@ from normtune.heuristics.regret.legality import Legality
 from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import MAX_ROWS
-from normtune.kernels.tablefile.relative_tree import NormalisedTree, boxes_on
+from normtune.kernels.tablefile.relative_tree import RelativeTree, boxes_on
 from normtune.kernels.tablefile.tree import Box
 from normtune.kernels.target import TARGETS, Target
 
@@ -85,7 +85,7 @@ class EveryGpu:
         ]
         return np.logical_and.reduce(by_target)
 
-    def breaches(self, tree: NormalisedTree) -> Iterator[tuple[Target, Config, Box]]:
+    def breaches(self, tree: RelativeTree) -> Iterator[tuple[Target, Config, Box]]:
         """Configs of a tree that are illegal on a target somewhere in their box, each with target and box."""
         whole = Box(1, MAX_ROWS, 1, self.spec.max_hidden)
         for legality in self._legalities:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.heuristics.any_gpu.function import Choice, Kind, chosen, figures_on, lost_on, most_leaves
+from normtune.heuristics.any_gpu.function import FittedOnEach, FunctionData, chosen, figures_on, lost_on, most_leaves
 from normtune.heuristics.any_gpu.joint import Joint, Part
 from normtune.heuristics.any_gpu.legality import EveryGpu, targets_of
 from normtune.heuristics.any_gpu.result import AnyGpuFit, AnyGpuFunction, AnyGpuShared
@@ -71,7 +71,7 @@ def fit_all(evidence: "Evidence", options: FitOptions | None = None) -> AnyGpuFi
     )
 
 
-class _Part(NamedTuple):
+class _JointFit(NamedTuple):
     """Result for one operator: as in `AnyGpuFit`, and the measured shapes."""
 
     functions: list[AnyGpuFunction]
@@ -102,7 +102,7 @@ def _few(devices: Sequence[Device]) -> list[str]:
 
 def _kinds(
     data: "Evidence", devices: Sequence[Device], spec: OperatorSpec, weighting: Weighting
-) -> tuple[list[Kind], list[str]]:
+) -> tuple[list[FunctionData], list[str]]:
     """The measured kinds of an operator in donor order, and notes on those that are left out."""
     kinds, notes = [], []
     evidences = [(device, data.of(device)) for device in devices]
@@ -115,16 +115,16 @@ def _kinds(
                 parts.append(Part(target, weighting.weighted(spec, matrix)))
                 labels.append(device.label)
         if parts:
-            kinds.append(Kind(spec, variant, dtype, tuple(parts), tuple(labels)))
+            kinds.append(FunctionData(spec, variant, dtype, tuple(parts), tuple(labels)))
         else:
             key = join_key(spec.name, variant)
             notes.append(f"left out {key} {dtype}: a function needs comparable times of two problems on one device")
     return kinds, notes
 
 
-def _part(kinds: Sequence[Kind], notes: list[str], targets: Sequence[Target], leaves: int | None) -> _Part:
+def _part(kinds: Sequence[FunctionData], notes: list[str], targets: Sequence[Target], leaves: int | None) -> _JointFit:
     functions: list[AnyGpuFunction] = []
-    choices: list[Choice] = []
+    choices: list[FittedOnEach] = []
     shared: list[AnyGpuShared] = []
     for kind in kinds:
         taken = _taken(kind, functions, targets, leaves)
@@ -149,11 +149,11 @@ def _part(kinds: Sequence[Kind], notes: list[str], targets: Sequence[Target], le
         count = len(list(leaves_of(choice.tree)))
         figures = figures_on(kind, choice)
         functions.append(AnyGpuFunction(kind.spec.name, kind.variant, kind.dtype, choice.tree, dtypes, count, figures))
-    return _Part(functions, shared, notes, [shape for kind in kinds for shape in kind.shapes()])
+    return _JointFit(functions, shared, notes, [shape for kind in kinds for shape in kind.shapes()])
 
 
 def _taken(
-    kind: Kind, functions: Sequence[AnyGpuFunction], targets: Sequence[Target], leaves: int | None
+    kind: FunctionData, functions: Sequence[AnyGpuFunction], targets: Sequence[Target], leaves: int | None
 ) -> tuple[int, int] | None:
     """Index of the first function that can be shared, and the mean cost, every GPU with the same weight."""
     legal = EveryGpu(kind.spec, targets, (kind.dtype,), kind.variants)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from normtune.heuristics.fitting.result import FromData, SharedFunction, TableFunction
-from normtune.kernels.tablefile.relative_tree import NormalisedTree
+from normtune.kernels.tablefile.relative_tree import RelativeTree
 from normtune.results.records import Device
 
 
@@ -23,7 +23,7 @@ class Lost(NamedTuple):
     worst: int
 
 
-class OnDevice(NamedTuple):
+class DeviceLoss(NamedTuple):
     """Loss of a function on one GPU.
 
     Attributes:
@@ -46,12 +46,12 @@ class AnyGpuFunction(TableFunction):
         figures: on each GPU that has data for it.
     """
 
-    tree: NormalisedTree
+    tree: RelativeTree
     leaves: int
-    figures: tuple[OnDevice, ...]
+    figures: tuple[DeviceLoss, ...]
 
 
-AnyGpuShared = SharedFunction[tuple[OnDevice, ...]]
+AnyGpuShared = SharedFunction[tuple[DeviceLoss, ...]]
 
 
 @dataclass(frozen=True, kw_only=True)

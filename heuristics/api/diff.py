@@ -27,7 +27,7 @@ from normtune.results.source import Measured, taken
 from normtune.results.terminal import printable
 
 
-class OnDevice(NamedTuple):
+class DeviceDiff(NamedTuple):
     """The comparison on the measurements of one device.
 
     Attributes:
@@ -51,7 +51,7 @@ class Diff(NamedTuple):
     """
 
     names: tuple[str, str]
-    devices: tuple[OnDevice, ...]
+    devices: tuple[DeviceDiff, ...]
     notes: tuple[str, ...]
 
     def frame(self) -> pd.DataFrame:
@@ -146,14 +146,14 @@ def compared(
     weighting = Weighting(os.fspath(weights))
     evidence = load()
 
-    def on(device: Device) -> OnDevice:
+    def on(device: Device) -> DeviceDiff:
         part = evidence.of(device)
         current = part.current()
         matrices, notes = matrices_of(current, device)
         target = target_for(device.target, device.sms)._replace(l2_bytes=device.l2_bytes)
         weighted = [weighting.weighted(registered(plain.operator), plain) for plain in matrices]
         found = [difference(one, target, *sides, best_times(current, one).best) for one in weighted]
-        return OnDevice(device, tuple(found), (*outdated(part, current), *notes))
+        return DeviceDiff(device, tuple(found), (*outdated(part, current), *notes))
 
     devices = tuple(map(on, evidence.devices()))
     return Diff((sides[0].name, sides[1].name), devices, tuple(weighting.notes()))

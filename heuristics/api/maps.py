@@ -19,7 +19,7 @@ from normtune.heuristics.regret.fixed_log import fraction
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.showing.config_map import BestMap, best_map, table_map
 from normtune.heuristics.showing.flips import BothWays, both_ways
-from normtune.kernels.tablefile.locate import Table, load_table
+from normtune.kernels.tablefile.locate import LoadedTable, load_table
 from normtune.results.evidence import Evidence
 from normtune.results.names import named
 from normtune.results.records import Device
@@ -123,7 +123,7 @@ def show_map(
     return maps_of(narrowed(taken(data, recording, regime), keys, kinds), loaded)
 
 
-def maps_of(evidence: Evidence, table: Table | None) -> Maps:
+def maps_of(evidence: Evidence, table: LoadedTable | None) -> Maps:
     """The maps of measurements of one regime, device by device."""
 
     def on(device: Device) -> DeviceMaps:
@@ -137,7 +137,7 @@ def maps_of(evidence: Evidence, table: Table | None) -> Maps:
     return Maps(table.source if table else None, tuple(map(on, evidence.devices())))
 
 
-def _map(current: Evidence, matrix: TimingMatrix, table: Table | None) -> ConfigMap:
+def _map(current: Evidence, matrix: TimingMatrix, table: LoadedTable | None) -> ConfigMap:
     frame = current.select([matrix.key], [matrix.dtype]).frame
     frame = frame[frame["variant"] == matrix.variant]
     shapes = {(int(rows), int(hidden)) for rows, hidden in zip(frame["rows"], frame["hidden"], strict=True)}

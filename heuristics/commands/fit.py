@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from normtune.results.records import Device
 
 
-class _Part(NamedTuple):
+class _DeviceFiles(NamedTuple):
     """The measurements of one device, and the files to write; None for a file that is not."""
 
     evidence: "Evidence"
@@ -173,7 +173,7 @@ def _print_stability(table: "Table") -> None:
     say("\n".join(lines(table.stability(announce).functions)))
 
 
-def _incumbents(part: _Part, baseline: str | None) -> "Incumbents | None":
+def _incumbents(part: _DeviceFiles, baseline: str | None) -> "Incumbents | None":
     """The baseline: the option's, else the table that is replaced; None if there is neither.
 
     A file that is to be overwritten but is not a table is no baseline.
@@ -198,7 +198,7 @@ def _incumbents(part: _Part, baseline: str | None) -> "Incumbents | None":
 
 def _parts(
     measured: "Evidence", operators: list[str], out: str | None, evidence: str | None, install: bool
-) -> list[_Part]:
+) -> list[_DeviceFiles]:
     """The measurements by device if each gets a table, else all in one.
 
     Raises:
@@ -213,7 +213,7 @@ def _parts(
     else:
         devices, evidences = devices[:1], [measured]
     if not devices:
-        return [_Part(measured, None, None, None, None)]
+        return [_DeviceFiles(measured, None, None, None, None)]
     tables = write.files(out, devices, ".py") if out else []
     data = write.files(evidence, devices, ".parquet") if evidence else []
     installed = [locate.installed_path(device.name) for device in devices] if install else []
@@ -223,10 +223,10 @@ def _parts(
             raise UsageError(
                 f"{option} would write one file for several devices: {labels}; --out DIR/ keeps them apart"
             )
-    return [_Part(*fields) for fields in zip_longest(evidences, devices, tables, data, installed)]
+    return [_DeviceFiles(*fields) for fields in zip_longest(evidences, devices, tables, data, installed)]
 
 
-def _check_places(part: _Part, out: str | None, evidence: str | None, force: bool) -> None:
+def _check_places(part: _DeviceFiles, out: str | None, evidence: str | None, force: bool) -> None:
     """Create folders, and refuse files that are to stay, before the fit.
 
     Raises:

@@ -46,7 +46,7 @@ class Differing(NamedTuple):
     second: Config | None
 
 
-class Choice(NamedTuple):
+class SideAnswer(NamedTuple):
     """Answer of a side for a shape.
 
     Attributes:
@@ -92,14 +92,14 @@ class Difference:
 
     matrix: TimingMatrix
     names: tuple[str, str]
-    choices: tuple[tuple[Choice, ...], tuple[Choice, ...]]
+    choices: tuple[tuple[SideAnswer, ...], tuple[SideAnswer, ...]]
     same: frozenset[Shape]
     best: NDArray[np.int64]
     parts: tuple[int, ...]
     boxes: tuple[Differing, ...] = ()
 
     @cached_property
-    def pairs(self) -> dict[Shape, tuple[Choice, Choice]]:
+    def pairs(self) -> dict[Shape, tuple[SideAnswer, SideAnswer]]:
         """The answers of both sides at each shape."""
         return dict(zip(self.matrix.problems, zip(*self.choices, strict=True), strict=True))
 
@@ -146,7 +146,7 @@ class Difference:
             return None
         return sum(timed > 0 for timed, _ in lists), sum(timed == legal for timed, legal in lists), len(lists)
 
-    def worst(self, which: int, count: int) -> list[tuple[Shape, tuple[Choice, Choice]]]:
+    def worst(self, which: int, count: int) -> list[tuple[Shape, tuple[SideAnswer, SideAnswer]]]:
         """The worst shapes of a side, with the answers of both."""
         timed = [(shape, pair, loss) for shape, pair in self.pairs.items() if (loss := pair[which].loss) is not None]
         timed.sort(key=lambda entry: (-entry[2], entry[0]))
@@ -205,7 +205,7 @@ def difference(
         best: int64 (problems,), ns, the best time of each problem.
     """
     spec, known = operator(matrix.operator), _Answers(matrix, target)
-    choices: tuple[list[Choice], list[Choice]] = ([], [])
+    choices: tuple[list[SideAnswer], list[SideAnswer]] = ([], [])
     same, parts = set(), []
     for index, shape in enumerate(matrix.problems):
         problem = Problem(matrix.operator, *shape, matrix.dtype, matrix.variant)
@@ -236,27 +236,27 @@ class _Answers:
         self._target = target
         self._columns = {config: column for column, config in enumerate(matrix.configs)}
 
-    def choice(self, index: int, problem: Problem, side: Side | Tuned) -> Choice:
+    def choice(self, index: int, problem: Problem, side: Side | Tuned) -> SideAnswer:
         """Answer of a side for the problem with that index."""
         if isinstance(side, Side):
             return self._choice(index, problem, side.choose(problem, self._target))
         configs = side.configs(problem, self._target)
         legal = [config for config in configs if _launch(config, problem, self._target)]
         if not legal:
-            return Choice(None, None)
+            return SideAnswer(None, None)
         choices = [self._choice(index, problem, config) for config in legal]
         timed = [choice for choice in choices if choice.column is not None]
         picked = min(timed, key=lambda choice: self._median(index, choice)) if timed else choices[0]
         return picked._replace(tuned=(len(timed), len(legal)))
 
-    def _choice(self, index: int, problem: Problem, config: Config | None) -> Choice:
+    def _choice(self, index: int, problem: Problem, config: Config | None) -> SideAnswer:
         """A config with its time, or that of a measured one with the same launch."""
         if config is None:
-            return Choice(None, None)
+            return SideAnswer(None, None)
         column = self._columns.get(config)
         if column is None or not self._matrix.usable[index, column]:
             column = self._alias(index, problem, config)
-        return Choice(config, None if column is None else int(self._matrix.regret[index, column]), column)
+        return SideAnswer(config, None if column is None else int(self._matrix.regret[index, column]), column)
 
     def _alias(self, index: int, problem: Problem, config: Config) -> int | None:
         launch = _launch(config, problem, self._target)
@@ -266,7 +266,7 @@ class _Answers:
                 return int(column)
         return None
 
-    def _median(self, index: int, choice: Choice) -> float:
+    def _median(self, index: int, choice: SideAnswer) -> float:
         """The median log-time of all rounds, each relative to its round; the regret if there are no rounds."""
         if self._matrix.rounds is None or choice.column is None:
             return float(choice.loss or 0)

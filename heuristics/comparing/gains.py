@@ -27,7 +27,7 @@ from normtune.heuristics.regret.paired import block_ratios
 CONFIDENCE = 0.95
 
 
-class Interval(NamedTuple):
+class ConfidenceInterval(NamedTuple):
     """A mean and the ends of its interval; the ends are None if its variance is unknown."""
 
     mean: float
@@ -47,14 +47,14 @@ class Gain(NamedTuple):
 
     shapes: int
     weight: int
-    log: Interval
-    saved: Interval
+    log: ConfidenceInterval
+    saved: ConfidenceInterval
 
     @property
-    def ratio(self) -> Interval:
+    def ratio(self) -> ConfidenceInterval:
         """How much faster the first is, as a fraction: 0.0123 for 1.23 %."""
         mean, *ends = (None if log is None else fraction(log) for log in self.log)
-        return Interval(mean or 0.0, *ends)
+        return ConfidenceInterval(mean or 0.0, *ends)
 
 
 class Pair(NamedTuple):
@@ -99,18 +99,18 @@ def _blocks(matrix: TimingMatrix, pair: Pair) -> NDArray[np.float64]:
     return block_ratios(matrix.rounds, pair.problem, pair.second, pair.first)
 
 
-def _interval(values: Sequence[NDArray[np.float64]], weights: NDArray[np.int64]) -> Interval:
+def _interval(values: Sequence[NDArray[np.float64]], weights: NDArray[np.int64]) -> ConfidenceInterval:
     """The weighted mean of the means of several samples, and its interval."""
     shares = weights / weights.sum()
     mean = sum(float(share * sample.mean()) for share, sample in zip(shares, values, strict=True))
     if any(len(sample) < 2 for sample in values):
-        return Interval(mean, None, None)
+        return ConfidenceInterval(mean, None, None)
     from scipy.special import stdtrit
 
     parts = [float(share**2 * sample.var(ddof=1) / len(sample)) for share, sample in zip(shares, values, strict=True)]
     variance = sum(parts)
     if not variance:
-        return Interval(mean, mean, mean)
+        return ConfidenceInterval(mean, mean, mean)
     freedom = variance**2 / sum(part**2 / (len(sample) - 1) for part, sample in zip(parts, values, strict=True))
     half = float(stdtrit(freedom, (1 + CONFIDENCE) / 2)) * math.sqrt(variance)
-    return Interval(mean, mean - half, mean + half)
+    return ConfidenceInterval(mean, mean - half, mean + half)

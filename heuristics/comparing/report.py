@@ -7,8 +7,8 @@ plane, a map, and the worst shapes of each. A is the first side.
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from normtune.heuristics.comparing.difference import Change, Choice, Difference, part_name, parts_of
-from normtune.heuristics.comparing.gains import CONFIDENCE, Gain, Interval
+from normtune.heuristics.comparing.difference import Change, Difference, SideAnswer, part_name, parts_of
+from normtune.heuristics.comparing.gains import CONFIDENCE, ConfidenceInterval, Gain
 from normtune.heuristics.fitting.figures import Loss, gain
 from normtune.heuristics.regret.fixed_log import percent
 from normtune.heuristics.rules import liger
@@ -125,11 +125,11 @@ def _figures(losses: tuple[Loss, Loss] | None, gained: Gain | None) -> tuple[str
 def _gained(gained: Gain | None) -> tuple[str, str]:
     if gained is None:
         return "", ""
-    ratio = Interval(*(None if end is None else 100 * end for end in gained.ratio))  # type: ignore[arg-type]
+    ratio = ConfidenceInterval(*(None if end is None else 100 * end for end in gained.ratio))  # type: ignore[arg-type]
     return _interval(ratio, " %"), _interval(gained.saved, "")
 
 
-def _interval(value: Interval, unit: str) -> str:
+def _interval(value: ConfidenceInterval, unit: str) -> str:
     """`12.3 % (12.1 to 12.5)`: three digits, more if needed to separate the ends, at most two decimals."""
     ends = [end for end in value if end is not None]
     greatest = max(map(abs, ends))
@@ -262,7 +262,7 @@ def _worst(comparison: Difference, which: int, markdown: bool) -> Iterator[str]:
     )
 
 
-def _cells(choice: Choice) -> tuple[str, str]:
+def _cells(choice: SideAnswer) -> tuple[str, str]:
     """A choice's loss and config."""
     if choice.config is None:
         return "", "no answer"

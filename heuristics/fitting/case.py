@@ -22,7 +22,7 @@ from normtune.kernels.tablefile.tree import Tree
 from normtune.kernels.target import Target
 
 
-class Asked(NamedTuple):
+class FitArguments(NamedTuple):
     """Arguments of `pipeline.fit`, the same for all operators."""
 
     target: Target

@@ -16,7 +16,7 @@ from normtune.kernels.config import Config
 from normtune.kernels.tablefile.tree import Tree
 
 # (operator, rows, hidden) to a config, or None without an answer.
-Rule = Callable[[str, int, int], Config | None]
+RuleAt = Callable[[str, int, int], Config | None]
 Launches = Callable[[str, int], Sequence[Config]]
 
 
@@ -70,7 +70,7 @@ class Loss(NamedTuple):
         return Fractions(*map(fraction, self[:4]))
 
 
-class Gain(NamedTuple):
+class RuleGain(NamedTuple):
     """Gain of a table over a rule, log-regret in millionths.
 
     Attributes:
@@ -132,7 +132,7 @@ class Figures(NamedTuple):
     uncompared: int = 0
     advice: str = ""
     rule: Loss | None = None
-    gain: Gain | None = None
+    gain: RuleGain | None = None
 
 
 def summarise(
@@ -172,12 +172,12 @@ def of_tree(matrix: TimingMatrix, tree: Tree) -> Loss | None:
     return summarise(losses(matrix, tree), matrix.weight, matrix.luck)
 
 
-def of_rule(matrix: TimingMatrix, rule: Rule) -> Loss | None:
+def of_rule(matrix: TimingMatrix, rule: RuleAt) -> Loss | None:
     """The loss of a rule over the problems on which its choice has a time."""
     return summarise(_losses_of(matrix, rule), matrix.weight, matrix.luck)
 
 
-def gain(matrix: TimingMatrix, regrets: Sequence[int | None], rule: Rule, launches: Launches) -> Gain | None:
+def gain(matrix: TimingMatrix, regrets: Sequence[int | None], rule: RuleAt, launches: Launches) -> RuleGain | None:
     """Gain of some choices over a rule; None if no problem has a time of both.
 
     Args:
@@ -193,9 +193,9 @@ def gain(matrix: TimingMatrix, regrets: Sequence[int | None], rule: Rule, launch
         gains.append(by_rule - own)
         switched = (matrix.loss(index, config) for config in launches(matrix.operator, matrix.problems[index][1]))
         thresholds += by_rule - min(loss for loss in (by_rule, *switched) if loss is not None)
-    return Gain(sum(gains), max(gains), len(gains), thresholds) if gains else None
+    return RuleGain(sum(gains), max(gains), len(gains), thresholds) if gains else None
 
 
-def _losses_of(matrix: TimingMatrix, rule: Rule) -> list[int | None]:
+def _losses_of(matrix: TimingMatrix, rule: RuleAt) -> list[int | None]:
     chosen = (rule(matrix.operator, *shape) for shape in matrix.problems)
     return [None if config is None else matrix.loss(index, config) for index, config in enumerate(chosen)]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from normtune.heuristics.fitting.figures import Rule
+from normtune.heuristics.fitting.figures import RuleAt
 from normtune.heuristics.regret.best_times import best_times
 from normtune.heuristics.regret.fixed_log import MILLION, percent
 from normtune.heuristics.regret.matrix import TimingMatrix
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 FORWARD, BACKWARD = "_forward", "_backward"
 
 
-class Side(NamedTuple):
+class OneFunction(NamedTuple):
     """A plain operator in one dtype.
 
     Attributes:
@@ -61,7 +61,7 @@ class Together(NamedTuple):
 
 def sides_of(
     evidence: "Evidence", matrices: Sequence[TimingMatrix], trees: Mapping[tuple[str, str], Tree]
-) -> list[Side]:
+) -> list[OneFunction]:
     """The sides of an operator whose other half was measured, too.
 
     Args:
@@ -71,13 +71,13 @@ def sides_of(
     """
     measured = {name for name, _, _ in evidence.kinds()}
     return [
-        Side(matrix, best_times(evidence, matrix).best, trees[matrix.operator, matrix.dtype])
+        OneFunction(matrix, best_times(evidence, matrix).best, trees[matrix.operator, matrix.dtype])
         for matrix in matrices
         if _other(matrix.operator) in measured and (matrix.key, matrix.dtype) in trees and not matrix.variant
     ]
 
 
-def together(sides: Sequence[Side], rule: Rule) -> list[Together]:
+def together(sides: Sequence[OneFunction], rule: RuleAt) -> list[Together]:
     """The figures of all pairs, by name and in the order of the forwards.
 
     Args:
@@ -125,7 +125,7 @@ def _other(operator: str) -> str | None:
 _Times = dict[tuple[int, int], tuple[int, int, float]]
 
 
-def _times(side: Side, chosen: Rule) -> _Times:
+def _times(side: OneFunction, chosen: RuleAt) -> _Times:
     matrix = side.matrix
     times: _Times = {}
     for index, shape in enumerate(matrix.problems):

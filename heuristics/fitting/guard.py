@@ -39,7 +39,7 @@ SLOWER = 9_950  # millionths: 1 %
 PARTS = 4
 
 # (rows, hidden) to a config, None if there is no answer.
-Choice = Callable[[int, int], Config | None]
+AnswerAt = Callable[[int, int], Config | None]
 
 
 class Guarded(NamedTuple):
@@ -69,7 +69,7 @@ class Slower(NamedTuple):
 class Guard:
     """The configs of a timing matrix beside those of a baseline."""
 
-    def __init__(self, matrix: TimingMatrix, baseline: Choice, is_legal: Callable[[Config, int, int], bool]) -> None:
+    def __init__(self, matrix: TimingMatrix, baseline: AnswerAt, is_legal: Callable[[Config, int, int], bool]) -> None:
         """Take the measurements of a function.
 
         Args:

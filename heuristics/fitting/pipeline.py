@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.fitting.baseline import Incumbents
 from normtune.heuristics.fitting.batch_invariant import invariant_functions
-from normtune.heuristics.fitting.case import Asked
-from normtune.heuristics.fitting.forward_backward import Side, sides_of, together
+from normtune.heuristics.fitting.case import FitArguments
+from normtune.heuristics.fitting.forward_backward import OneFunction, sides_of, together
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.parallel import in_order, processes_for
 from normtune.heuristics.fitting.result import Fit, FromData, Function, Shared
@@ -72,7 +72,7 @@ def fit(
     notes = older(selected, data)
     target = target_for(device.target, device.sms)
     kept = same_bits(options.same_bits_as, target)
-    asked = Asked(target, options, incumbents, known or {}, given or {}, kept)
+    asked = FitArguments(target, options, incumbents, known or {}, given or {}, kept)
     parts, weighting = of_operators(data, options, lambda spec, weighting: _part(data, spec, asked, weighting))
     functions = [function for part in parts for function in part.functions]
     notes += [note for part in parts for note in part.notes]
@@ -109,7 +109,7 @@ def of_operators(
     return [result for result, _ in pairs], weighting
 
 
-class _Part(NamedTuple):
+class _OperatorFit(NamedTuple):
     """Result for one operator.
 
     Attributes:
@@ -122,12 +122,12 @@ class _Part(NamedTuple):
     functions: list[Function]
     shared: list[Shared]
     notes: list[str]
-    sides: list[Side]
+    sides: list[OneFunction]
     shapes: list[tuple[int, int]]
     searched: list[str]
 
 
-def _part(data: "Evidence", spec: OperatorSpec, asked: Asked, weighting: Weighting) -> _Part:
+def _part(data: "Evidence", spec: OperatorSpec, asked: FitArguments, weighting: Weighting) -> _OperatorFit:
     notes: list[str] = []
     matrices = [weighting.weighted(spec, matrix) for matrix in _matrices(data, spec, asked.target, notes)]
     cases = [asked.case(spec, matrix) for matrix in matrices]
@@ -152,7 +152,7 @@ def _part(data: "Evidence", spec: OperatorSpec, asked: Asked, weighting: Weighti
     if asked.same_bits:
         asked.same_bits.check(spec, asked.target, functions, shared)
     shapes = [shape for matrix in matrices for shape in matrix.problems]
-    return _Part(functions, shared, notes, sides, shapes, [line for line in lines if line])
+    return _OperatorFit(functions, shared, notes, sides, shapes, [line for line in lines if line])
 
 
 def used(evidence: "Evidence", operators: Sequence[str] = ()) -> "Evidence":

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 from normtune.heuristics.fitting.figures import Cost, Figures
 from normtune.heuristics.fitting.forward_backward import Together
 from normtune.kernels.problem import join_key
-from normtune.kernels.tablefile.relative_tree import NormalisedTree
+from normtune.kernels.tablefile.relative_tree import RelativeTree
 from normtune.kernels.tablefile.tree import Tree
 from normtune.results.records import Device
 from normtune.results.regimes import COLD
@@ -35,7 +35,7 @@ class TableFunction:
     operator: str
     variant: str
     dtype: str
-    tree: Tree | NormalisedTree
+    tree: Tree | RelativeTree
     dtypes: tuple[str, ...]
 
     @property

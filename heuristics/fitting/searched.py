@@ -22,7 +22,7 @@ _COPY = COPY.to_json()
 _MOST = 10**9
 
 
-class _Entry(NamedTuple):
+class _SearchedFunction(NamedTuple):
     """What a run searched of one function: see `tuner.search.audit.Audited.report`."""
 
     strategy: str
@@ -70,7 +70,7 @@ def _gains(matrix: TimingMatrix, tree: Tree, audited: set[tuple[tuple[int, int],
         yield 0 if loss is None or rest is None else rest - loss
 
 
-def _entry(run: Run, matrix: TimingMatrix) -> _Entry | None:
+def _entry(run: Run, matrix: TimingMatrix) -> _SearchedFunction | None:
     """What a run says of a function; None if it says nothing, or what normtune does not write."""
     of_run = run.protocol.get(SEARCHED)
     match of_run.get(f"{matrix.key} {matrix.dtype}") if isinstance(of_run, dict) else None:
@@ -81,7 +81,7 @@ def _entry(run: Run, matrix: TimingMatrix) -> _Entry | None:
             if missed is not None and not 0 <= missed < _MOST:
                 return None
             found = [_pair(matrix.operator, one) for one in audited]
-            return _Entry(strategy, pairs, [one for one in found if one], missed)
+            return _SearchedFunction(strategy, pairs, [one for one in found if one], missed)
     return None
 
 

@@ -28,7 +28,7 @@ from normtune.results.records import ROUNDS_PER_BLOCK
 from normtune.results.statistics import halves
 
 
-class Samples(NamedTuple):
+class LogSamples(NamedTuple):
     """Samples of one config in one run: round numbers, ascending, and micrologs of nanoseconds."""
 
     rounds: NDArray[np.int32]
@@ -60,7 +60,7 @@ def block_of(labels: NDArray[np.int32]) -> NDArray[np.int32]:
     return labels // ROUNDS_PER_BLOCK
 
 
-def levels(runs: Sequence[dict[Config, Samples]]) -> dict[Config, Level]:
+def levels(runs: Sequence[dict[Config, LogSamples]]) -> dict[Config, Level]:
     """Levels of the configs of one problem, without the copy; a config needs samples in both halves.
 
     Args:
@@ -80,7 +80,7 @@ def levels(runs: Sequence[dict[Config, Samples]]) -> dict[Config, Level]:
     return {config: level for config, level in merged.items() if config != COPY}
 
 
-def unused(runs: Sequence[dict[Config, Samples]], known: dict[Config, Level]) -> int:
+def unused(runs: Sequence[dict[Config, LogSamples]], known: dict[Config, Level]) -> int:
     """Number of (config, run) pairs whose times have no part in the levels, because nothing links them to the others.
 
     Args:
@@ -93,19 +93,19 @@ def unused(runs: Sequence[dict[Config, Samples]], known: dict[Config, Level]) ->
     return sum(number not in used.get(config, ()) for config, numbers in measured.items() for number in numbers)
 
 
-def _tasks(samples: dict[Config, Samples]) -> list[dict[Config, Samples]]:
+def _tasks(samples: dict[Config, LogSamples]) -> list[dict[Config, LogSamples]]:
     """The samples of each task of a run: one begins where a config enters the rounds, as none does within a race."""
     every = np.unique(np.concatenate([own.rounds for own in samples.values()]))
     begins = {int(begin) for own in samples.values() for begin in _begins(own.rounds, every)}
     if len(begins) < 2:
         return [samples]
     ends = np.array(sorted(begins)[1:])
-    tasks: list[dict[Config, Samples]] = [{} for _ in begins]
+    tasks: list[dict[Config, LogSamples]] = [{} for _ in begins]
     for config, own in samples.items():
         places = [0, *np.searchsorted(own.rounds, ends).tolist(), len(own.rounds)]
         for task, (first, last) in zip(tasks, pairwise(places), strict=True):
             if first < last:
-                task[config] = Samples(own.rounds[first:last], own.logs[first:last])
+                task[config] = LogSamples(own.rounds[first:last], own.logs[first:last])
     return tasks
 
 
@@ -114,7 +114,7 @@ def _begins(rounds: NDArray[np.int32], every: NDArray[np.int32]) -> NDArray[np.i
     return rounds[np.diff(np.searchsorted(every, rounds), prepend=-2) != 1]
 
 
-def _of_task(samples: dict[Config, Samples], number: int) -> dict[Config, Level]:
+def _of_task(samples: dict[Config, LogSamples], number: int) -> dict[Config, Level]:
     groups: dict[bytes, list[Config]] = {}
     for config, own in sorted(samples.items()):
         groups.setdefault(own.rounds.tobytes(), []).append(config)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from normtune.heuristics.regret.effects import Level, Samples, levels, unused
+from normtune.heuristics.regret.effects import Level, LogSamples, levels, unused
 from normtune.heuristics.regret.fixed_log import micrologs
 from normtune.kernels.config import COPY, Config
 from normtune.kernels.operator import AnyLaunch, IllegalConfigError, OperatorSpec
@@ -290,10 +290,10 @@ def _of_shape(
     rounds: Sequence[NDArray[np.int32]],
     logs: Sequence[NDArray[np.int64]],
 ) -> _Measured:
-    runs: dict[int, dict[Config, Samples]] = {number: {} for number in sorted(set(numbers))}
+    runs: dict[int, dict[Config, LogSamples]] = {number: {} for number in sorted(set(numbers))}
     for config, number, status, own_rounds, own_logs in zip(configs, numbers, statuses, rounds, logs, strict=True):
         if status == "ok":
-            by_config, own = runs[number], Samples(own_rounds, own_logs)
+            by_config, own = runs[number], LogSamples(own_rounds, own_logs)
             by_config[config] = _joined(by_config[config], own) if config in by_config else own
     failed: set[Config] = set()
     if any(status != "ok" for status in statuses):
@@ -314,10 +314,10 @@ def _of_shape(
     return _Measured({config: level for config, level in known.items() if config not in failed}, failed, counts)
 
 
-def _joined(left: Samples, right: Samples) -> Samples:
+def _joined(left: LogSamples, right: LogSamples) -> LogSamples:
     rounds = np.concatenate([left.rounds, right.rounds])
     ascending = np.argsort(rounds, kind="stable")
-    return Samples(rounds[ascending], np.concatenate([left.logs, right.logs])[ascending])
+    return LogSamples(rounds[ascending], np.concatenate([left.logs, right.logs])[ascending])
 
 
 def _with_aliases(

@@ -30,7 +30,7 @@ _REQUIRED = ("rows", "hidden", "weight")
 _OPTIONAL = ("operator", "dtype")
 
 
-class _Entry(NamedTuple):
+class _WeightLine(NamedTuple):
     """One line of a file; an empty operator or dtype matches all, an operator without a variant all of its variants."""
 
     place: str
@@ -132,10 +132,10 @@ class Weighting:
         return notes
 
 
-def _entries(path: Path) -> list[_Entry]:
+def _entries(path: Path) -> list[_WeightLine]:
     lines = read_lines(path, _REQUIRED, _OPTIONAL)
     entries = [
-        _Entry(
+        _WeightLine(
             line.place,
             (positive(line, "rows"), positive(line, "hidden")),
             _weight(line),
@@ -160,7 +160,7 @@ def _weight(line: Line) -> Fraction:
     return Fraction(value)
 
 
-def _text(entry: _Entry) -> str:
+def _text(entry: _WeightLine) -> str:
     kind = " ".join(name for name in (entry.operator, entry.dtype) if name)
     return f"{entry.shape[0]} x {entry.shape[1]}{f' of {kind[:40]!r}' if kind else ''} ({entry.place})"
 

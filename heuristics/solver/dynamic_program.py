@@ -26,7 +26,7 @@ from normtune.kernels.tablefile.tree import Box
 _EXACT_SINGLE = float(1 << 24)
 
 
-class Cut(NamedTuple):
+class BinCut(NamedTuple):
     """A rectangle cut in two: the axis, the first bin of the high part, and the leaves of the low part."""
 
     axis: str
@@ -74,7 +74,7 @@ class Partitions:
         row_range = self._rows.number[box.least_rows, box.most_rows + 1]
         return float(self._by_hidden[leaves - 1][box.least_hidden, box.most_hidden + 1, row_range])
 
-    def cuts(self, leaves: int, box: Box) -> list[Cut]:
+    def cuts(self, leaves: int, box: Box) -> list[BinCut]:
         """Cuts that may attain the least cost: hidden before rows, then by bin, then fewer low leaves."""
         bound = self.least(leaves, box)
         if not self.is_exact(bound):
@@ -96,7 +96,8 @@ class Partitions:
             high = np.stack([table[first + 1 : last, last, other] for table in reversed(parts)], axis=-1)
             places, fewer = np.nonzero(np.add(low, high, dtype=np.float64) <= bound)
             result += [
-                Cut(axis, first + 1 + offset, 1 + a) for offset, a in zip(places.tolist(), fewer.tolist(), strict=True)
+                BinCut(axis, first + 1 + offset, 1 + a)
+                for offset, a in zip(places.tolist(), fewer.tolist(), strict=True)
             ]
         return result
 

@@ -16,7 +16,7 @@ from copy import copy
 import numpy as np
 from numpy.typing import NDArray
 
-from normtune.heuristics.solver.dynamic_program import Cut, Partitions
+from normtune.heuristics.solver.dynamic_program import BinCut, Partitions
 from normtune.heuristics.solver.grid import Axis, Ranges
 from normtune.kernels.config import Config
 from normtune.kernels.tablefile.tree import Box, Leaf, Split, Tree
@@ -163,7 +163,7 @@ class Optima:
             )
         return self._known[leaves, box]
 
-    def _cuts(self, leaves: int, box: Box) -> Iterator[tuple[int, Cut]]:
+    def _cuts(self, leaves: int, box: Box) -> Iterator[tuple[int, BinCut]]:
         """Cuts that may attain the least cost, in their order, each with the cost of the best trees on both sides."""
         for cut in self._partitions.cuts(leaves, box):
             low, high = box.cut(cut.axis, cut.at)

@@ -25,7 +25,7 @@ from normtune.kernels.tablefile.tree import Box, Split, Tree, choose, regions, w
 _NEVER = 1 << 60
 
 
-class Cut(NamedTuple):
+class TreeCut(NamedTuple):
     """A cut of a tree.
 
     Attributes:
@@ -41,7 +41,7 @@ class Cut(NamedTuple):
     most: int
 
 
-def equivalent(matrix: TimingMatrix, legality: Legality, tree: Tree, tie: int) -> list[Cut]:
+def equivalent(matrix: TimingMatrix, legality: Legality, tree: Tree, tie: int) -> list[TreeCut]:
     """The cuts of a tree from the root down, low before high.
 
     Args:
@@ -54,7 +54,7 @@ def equivalent(matrix: TimingMatrix, legality: Legality, tree: Tree, tie: int) -
     columns = {config: column for column, config in enumerate(matrix.configs)}
     search = _Search(matrix, costs, columns, legality, tie * int(matrix.weight.sum()))
     return [
-        Cut(split.axis, split.threshold, box, *search.interval(split, box))
+        TreeCut(split.axis, split.threshold, box, *search.interval(split, box))
         for split, box in splits(tree, legality.spec.max_hidden)
     ]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from normtune.errors import NormtuneError
 from normtune.heuristics.fitting.baseline import Incumbents
-from normtune.heuristics.fitting.case import Asked, Case
+from normtune.heuristics.fitting.case import Case, FitArguments
 from normtune.heuristics.fitting.function import fit_function
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import used
@@ -44,7 +44,7 @@ def fitted(evidence: "Evidence", fit: Fit, options: FitOptions, incumbents: Incu
         incumbents: its baseline.
     """
     target = target_for(fit.device.target, fit.device.sms)
-    asked = Asked(target, options, incumbents, {}, {}, same_bits(options.same_bits_as, target))
+    asked = FitArguments(target, options, incumbents, {}, {}, same_bits(options.same_bits_as, target))
     functions = [function for function in fit.functions if function.beside is None]
     kinds = [(function.operator, function.variant, function.dtype) for function in functions]
     return [

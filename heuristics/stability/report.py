@@ -7,7 +7,7 @@ pipe.
 from collections.abc import Iterator, Sequence
 
 from normtune.heuristics.regret.fixed_log import percent
-from normtune.heuristics.stability.equivalent import Cut
+from normtune.heuristics.stability.equivalent import TreeCut
 from normtune.heuristics.stability.spread import SHARE, Stability
 from normtune.kernels.problem import MAX_ROWS
 from normtune.kernels.tablefile.tree import Box, counted_leaves
@@ -51,7 +51,7 @@ def _function(own: Stability) -> Iterator[str]:
     yield f"  {_share(plain.mean)} of all (to {_share(plain.most)}), which loses {more}"
 
 
-def told(cut: Cut) -> str:
+def told(cut: TreeCut) -> str:
     """A threshold in the form of the code."""
     return f"{cut.axis} {'<=' if cut.axis == 'hidden' else '>='} {cut.threshold}"
 

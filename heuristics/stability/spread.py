@@ -23,7 +23,7 @@ from normtune.heuristics.fitting.parallel import MOST_PROCESSES, in_order
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver.bins import losses
 from normtune.heuristics.stability.bootstrap import Blocks
-from normtune.heuristics.stability.equivalent import Cut, equivalent, splits
+from normtune.heuristics.stability.equivalent import TreeCut, equivalent, splits
 from normtune.heuristics.stability.refit import Fitted, refitted
 from normtune.kernels.tablefile.tree import Box, Split, Tree, choose, leaves
 
@@ -44,7 +44,7 @@ class Spread(NamedTuple):
 class Held(NamedTuple):
     """A threshold, and the share of tables with an equivalent cut: same axis, overlapping region."""
 
-    cut: Cut
+    cut: TreeCut
     share: float
 
 
@@ -163,7 +163,7 @@ def _more(matrix: TimingMatrix, here: Sequence[int | None], there: Sequence[int 
     return matrix.mean([None if a is None or b is None else a - b for a, b in pairs]) or 0
 
 
-def share_of(cut: Cut, tables: Sequence[Sequence[tuple[Split, Box]]]) -> float:
+def share_of(cut: TreeCut, tables: Sequence[Sequence[tuple[Split, Box]]]) -> float:
     """Share of the tables with a cut of its axis at an equivalent threshold, in an overlapping region."""
     has = [
         any(

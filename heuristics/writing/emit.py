@@ -17,7 +17,7 @@ from normtune.kernels.config import Config, Knob
 from normtune.kernels.problem import split_batch_invariant
 from normtune.kernels.tablefile import template
 from normtune.kernels.tablefile.header import Header, body_hash
-from normtune.kernels.tablefile.relative_tree import NormalisedTree
+from normtune.kernels.tablefile.relative_tree import RelativeTree
 from normtune.kernels.tablefile.tree import Leaf, Split, Tree, counted_leaves
 
 
@@ -196,12 +196,12 @@ def body_text(functions: Sequence[TableFunction], of: template.Form = template.O
 Names = Mapping[tuple[tuple[Knob, ...], Config], str]
 
 
-def _branches(tree: Tree | NormalisedTree, depth: int, names: Names) -> list[str]:
+def _branches(tree: Tree | RelativeTree, depth: int, names: Names) -> list[str]:
     indent = "    " * depth
     if isinstance(tree, Leaf):
         return _returned(indent, names[tree.config.knobs, tree.config])
-    first: Tree | NormalisedTree
-    rest: Tree | NormalisedTree
+    first: Tree | RelativeTree
+    rest: Tree | RelativeTree
     if (tree.axis if isinstance(tree, Split) else tree.size) == "hidden":
         test, first, rest = f"hidden <= {tree.threshold}", tree.low, tree.high
     elif isinstance(tree, Split):
@@ -224,7 +224,7 @@ def _times(factor: int, name: str) -> str:
     return name if factor == 1 else f"{factor} * {name}"
 
 
-def _configs(tree: Tree | NormalisedTree) -> Iterable[Config]:
+def _configs(tree: Tree | RelativeTree) -> Iterable[Config]:
     if isinstance(tree, Leaf):
         yield tree.config
     else:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from normtune.heuristics.fitting import forward_backward
-from normtune.heuristics.fitting.figures import Figures, Gain
+from normtune.heuristics.fitting.figures import Figures, RuleGain
 from normtune.heuristics.fitting.result import Fit
 from normtune.heuristics.regret.fixed_log import MILLION, percent, percent_up
 from normtune.heuristics.rules import liger
@@ -122,14 +122,14 @@ def gain(fit: Fit) -> Iterable[str]:
     yield from gain_lines((key, own.gain) for key, _, own in fit.with_data())
 
 
-def gain_lines(gains: Iterable[tuple[str, Gain | None]]) -> Iterable[str]:
+def gain_lines(gains: Iterable[tuple[str, RuleGain | None]]) -> Iterable[str]:
     """Speedup of each operator over Liger-Kernel's rule, and the part of it that is due to thresholds.
 
     Args:
         gains: by key, on the problems of all dtypes on which the rule's config was measured. Variants count only if no
             plain operator was measured.
     """
-    by_key: dict[str, list[Gain]] = defaultdict(list)
+    by_key: dict[str, list[RuleGain]] = defaultdict(list)
     for key, own_gain in gains:
         if own_gain:
             by_key[key].append(own_gain)
@@ -178,7 +178,7 @@ def _cells(own: Figures) -> list[str]:
     return [str(own.configs), *(cell.removesuffix(" %") for cell in (*cells[:4], gap, *cells[4:]))]
 
 
-def _faster(gains: Sequence[Gain]) -> str:
+def _faster(gains: Sequence[RuleGain]) -> str:
     """`98 % faster (up to 12.1 times): +15 % by the best switch between Liger's launches, +72 % by other launches`."""
     problems = sum(each.problems for each in gains)
     total, thresholds = (sum(logs) / problems for logs in ([g.total for g in gains], [g.thresholds for g in gains]))

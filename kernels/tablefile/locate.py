@@ -40,7 +40,7 @@ _MOST_CHARACTERS = 160
 Entry = tuple[int | str, ...]
 
 
-class Table(NamedTuple):
+class LoadedTable(NamedTuple):
     """A loaded table.
 
     Attributes:
@@ -60,7 +60,7 @@ class Table(NamedTuple):
     trees: Mapping[tuple[str, str], Any]
     is_bound: bool = True
 
-    def bound(self, sms: int, l2_bytes: int) -> "Table":
+    def bound(self, sms: int, l2_bytes: int) -> "LoadedTable":
         """Bind a table for any GPU to one; a table of one GPU is returned as it is."""
         if self.is_bound:
             return self
@@ -132,12 +132,12 @@ class Selection(NamedTuple):
         further: load the others, once, in order, for operators that those before have no function of.
     """
 
-    table: Table
+    table: LoadedTable
     source: str
     exact: bool
-    further: tuple[Callable[[], Table], ...] = ()
+    further: tuple[Callable[[], LoadedTable], ...] = ()
 
-    def serving(self, key: str) -> Table:
+    def serving(self, key: str) -> LoadedTable:
         """The table of an operator: the first that has a function of it, else the first of all."""
         if self.table.serves(key):
             return self.table
@@ -199,7 +199,7 @@ def _l2_bytes(target: str, sms: int) -> int:
         return 1
 
 
-def _installed(name: str) -> Table | None:
+def _installed(name: str) -> LoadedTable | None:
     """The table that the user installed for a GPU; None if there is none.
 
     Raises:
@@ -277,7 +277,7 @@ def told(path: str | os.PathLike[str]) -> str:
     return name if name.isprintable() and name.strip() else repr(name)
 
 
-def load_table(table: str | os.PathLike[str]) -> Table:
+def load_table(table: str | os.PathLike[str]) -> LoadedTable:
     """Load a table for look-ups, without running anything else of its file.
 
     Args:
@@ -293,7 +293,7 @@ def load_table(table: str | os.PathLike[str]) -> Table:
     return load(table)
 
 
-def load(path: str | os.PathLike[str]) -> Table:
+def load(path: str | os.PathLike[str]) -> LoadedTable:
     """Load a table. The file is run only after its syntax proves that it does nothing but choose configs.
 
     Raises:
@@ -314,7 +314,7 @@ def load(path: str | os.PathLike[str]) -> Table:
         raise UsageError(f"table {name} cannot be used: {why}; fit it again") from None
     if not isinstance(tables, dict) or not callable(lookup):
         raise AssertionError("a table in the form that normtune writes has TABLES and lookup")
-    return Table(Path(path), header, tables, lookup, known, not header.is_for_any_gpu)
+    return LoadedTable(Path(path), header, tables, lookup, known, not header.is_for_any_gpu)
 
 
 def header_of(path: str | os.PathLike[str]) -> Header:
@@ -326,7 +326,7 @@ def header_of(path: str | os.PathLike[str]) -> Header:
     return parse(read(path), told(path))[0]
 
 
-def row_bounds(table: Table, names: Iterable[str], dtype: str, hidden: int, target: Target) -> list[int]:
+def row_bounds(table: LoadedTable, names: Iterable[str], dtype: str, hidden: int, target: Target) -> list[int]:
     """The numbers of rows, ascending from 1, at which the config of one hidden size may change.
 
     Args:
@@ -383,11 +383,11 @@ def _content(path: str | os.PathLike[str]) -> bytes | None:
         os.close(handle)
 
 
-def _empty(name: str, target: str, sms: int) -> Table:
+def _empty(name: str, target: str, sms: int) -> LoadedTable:
     """A table without entries, if no table ships."""
 
     def lookup(operator: str, dtype: str, rows: int, hidden: int) -> Entry:
         raise ValueError(f"no table for {operator!r} in {dtype!r}: no table ships with normtune")
 
     header = Header("", plain_name(name), target, sms, "", "", {}, "", (), (), "")
-    return Table(SHIPPED, header, {}, lookup, {})
+    return LoadedTable(SHIPPED, header, {}, lookup, {})

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple, TypeVar
 from normtune.errors import NormtuneError
 from normtune.kernels.config import KINDS, Config, Knob, check_values, class_of
 from normtune.kernels.tablefile import template
-from normtune.kernels.tablefile.relative_tree import BYTES_PER_L2, HIDDEN, ROWS_PER_SM, Cut, NormalisedTree
+from normtune.kernels.tablefile.relative_tree import BYTES_PER_L2, HIDDEN, ROWS_PER_SM, RelativeSplit, RelativeTree
 from normtune.kernels.tablefile.syntax import parsed
 from normtune.kernels.tablefile.tree import Leaf, Split, Tree
 
-Kind = TypeVar("Kind", Tree, NormalisedTree)
+Kind = TypeVar("Kind", Tree, RelativeTree)
 
 
 def trees(text: str) -> dict[tuple[str, str], Tree]:
@@ -30,7 +30,7 @@ def trees(text: str) -> dict[tuple[str, str], Tree]:
     return _read(text, template.ONE_GPU, _tree)
 
 
-def normalised_trees(text: str) -> dict[tuple[str, str], NormalisedTree]:
+def normalised_trees(text: str) -> dict[tuple[str, str], RelativeTree]:
     """Trees of a table for any GPU, by (operator key, dtype).
 
     Raises:
@@ -262,7 +262,7 @@ _SIZES: dict[tuple[tuple[str, ...], tuple[str, ...]], str] = {
 }
 
 
-def _normalised_tree(body: list[ast.stmt], configs: dict[str, Config]) -> NormalisedTree:
+def _normalised_tree(body: list[ast.stmt], configs: dict[str, Config]) -> RelativeTree:
     match body:
         case [ast.Return(value=ast.Name(name))] if name in configs:
             return Leaf(configs[name])
@@ -270,10 +270,12 @@ def _normalised_tree(body: list[ast.stmt], configs: dict[str, Config]) -> Normal
             times, sizes = _product(left)
             threshold, unit = _product(right)
             if isinstance(sign, ast.LtE) and (times, sizes, unit) == (1, ("hidden",), ()):
-                return Cut(HIDDEN, 1, threshold, _normalised_tree(first, configs), _normalised_tree(rest, configs))
+                return RelativeSplit(
+                    HIDDEN, 1, threshold, _normalised_tree(first, configs), _normalised_tree(rest, configs)
+                )
             if isinstance(sign, ast.GtE) and (size := _SIZES.get((sizes, unit))):
                 low, high = _normalised_tree(rest, configs), _normalised_tree(first, configs)
-                return Cut(size, times, threshold, low, high)
+                return RelativeSplit(size, times, threshold, low, high)
     raise ValueError(f"line {body[0].lineno if body else 0}")
 
 

@@ -1,7 +1,8 @@
 """A threshold tree with sizes relative to the GPU, so that one tree can serve different GPUs.
 
-In: configs and cuts. Out: `Cut`; on a given GPU, the config of a shape, the tree of rows and hidden, the box of each
-leaf. A GPU with half the multiprocessors behaves at r / 2 rows as another does at r, so rows count per multiprocessor.
+In: configs and thresholds. Out: `RelativeSplit`; on a given GPU, the config of a shape, the tree of rows and hidden,
+the box of each leaf. A GPU with half the multiprocessors behaves at r / 2 rows as another does at r, so rows count per
+multiprocessor.
 Bytes per byte of L2 cache are read, from older tables, and no longer written. Light, because dispatch reads such trees
 at the first launch.
 """
@@ -17,7 +18,7 @@ ROWS_PER_SM = "rows_per_sm"
 BYTES_PER_L2 = "bytes_per_l2"
 
 
-class Cut(NamedTuple):
+class RelativeSplit(NamedTuple):
     """A threshold on a relative size. All arithmetic is on integers.
 
     Attributes:
@@ -32,16 +33,16 @@ class Cut(NamedTuple):
     size: str
     times: int
     threshold: int
-    low: "NormalisedTree"
-    high: "NormalisedTree"
+    low: "RelativeTree"
+    high: "RelativeTree"
 
 
-NormalisedTree = Union[Leaf, Cut]  # noqa: UP007 - a forward reference in `Cut` needs the name at run time
+RelativeTree = Union[Leaf, RelativeSplit]  # noqa: UP007 - a forward reference in `RelativeSplit` needs the name at run time
 
 
-def choose_on(tree: NormalisedTree, rows: int, hidden: int, sms: int, l2_bytes: int) -> Config:
+def choose_on(tree: RelativeTree, rows: int, hidden: int, sms: int, l2_bytes: int) -> Config:
     """Config for (rows, hidden) on a GPU with `sms` multiprocessors and `l2_bytes` of L2 cache."""
-    while isinstance(tree, Cut):
+    while isinstance(tree, RelativeSplit):
         if tree.size == HIDDEN:
             high = hidden > tree.threshold
         elif tree.size == ROWS_PER_SM:
@@ -52,7 +53,7 @@ def choose_on(tree: NormalisedTree, rows: int, hidden: int, sms: int, l2_bytes: 
     return tree.config
 
 
-def on_sms(tree: NormalisedTree, sms: int) -> Tree | None:
+def on_sms(tree: RelativeTree, sms: int) -> Tree | None:
     """The tree of rows and hidden on a GPU with `sms` multiprocessors; None if a cut is in bytes."""
     if isinstance(tree, Leaf):
         return tree
@@ -64,7 +65,7 @@ def on_sms(tree: NormalisedTree, sms: int) -> Tree | None:
     return Split("rows", _first(tree, sms), low, high)
 
 
-def leaves_of(tree: NormalisedTree) -> Iterator[Leaf]:
+def leaves_of(tree: RelativeTree) -> Iterator[Leaf]:
     """Leaves, low before high."""
     if isinstance(tree, Leaf):
         yield tree
@@ -73,13 +74,13 @@ def leaves_of(tree: NormalisedTree) -> Iterator[Leaf]:
         yield from leaves_of(tree.high)
 
 
-def boxes_on(tree: NormalisedTree, sms: int, l2_bytes: int, box: Box) -> Iterator[tuple[Config, Box]]:
+def boxes_on(tree: RelativeTree, sms: int, l2_bytes: int, box: Box) -> Iterator[tuple[Config, Box]]:
     """The config of each leaf and the box that it answers for on a GPU, within another box.
 
     A lower bound by a cut in bytes is ignored, so a box may hold smaller shapes than its leaf.
     """
 
-    def halves(cut: Cut, box: Box) -> tuple[Box, Box]:
+    def halves(cut: RelativeSplit, box: Box) -> tuple[Box, Box]:
         if cut.size != BYTES_PER_L2:
             is_hidden = cut.size == HIDDEN
             return box.cut("hidden" if is_hidden else "rows", cut.threshold + 1 if is_hidden else _first(cut, sms))
@@ -89,6 +90,6 @@ def boxes_on(tree: NormalisedTree, sms: int, l2_bytes: int, box: Box) -> Iterato
     return ((node.config, own) for node, own in walk(tree, box, halves) if isinstance(node, Leaf))
 
 
-def _first(cut: Cut, unit: int) -> int:
+def _first(cut: RelativeSplit, unit: int) -> int:
     """The least size on the high side."""
     return -(-cut.threshold * unit // cut.times)

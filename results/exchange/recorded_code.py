@@ -55,7 +55,7 @@ class RecordedCode(NamedTuple):
     cells: dict[Cell, bytes]
 
 
-class Difference(NamedTuple):
+class CodeChange(NamedTuple):
     """What became of the code of measurements.
 
     Attributes:

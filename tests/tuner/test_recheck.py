@@ -57,7 +57,7 @@ class Bench(MadeUp):
         return {}
 
 
-class Asker:
+class Answers:
     """Wants so many tasks."""
 
     def __init__(self, most=100):
@@ -76,7 +76,7 @@ def tasks():
 
 
 def test_tasks_are_measured_in_order_and_what_came_of_them_is_heard(tasks):
-    bench, asker = Bench(), Asker()
+    bench, asker = Bench(), Answers()
     told = recheck(bench, tasks, asker)
     wanted = [task.problem for task in tasks]
     assert [task.problem for task in bench.measured] == [problem for problem, _ in asker.heard] == wanted
@@ -89,41 +89,41 @@ def test_tasks_are_measured_in_order_and_what_came_of_them_is_heard(tasks):
 
 def test_what_is_no_longer_wanted_is_not_measured(tasks):
     bench = Bench()
-    told = recheck(bench, tasks, Asker(2))
+    told = recheck(bench, tasks, Answers(2))
     assert (told.measured, told.unfinished, len(bench.measured)) == (2, 0, 2)
 
 
 def test_nothing_is_begun_that_would_end_too_late(tasks):
     bench = Bench()
-    told = recheck(bench, tasks, Asker(), 35.0, clock=bench.clock)
+    told = recheck(bench, tasks, Answers(), 35.0, clock=bench.clock)
     # 10 s each, with a fifth for caution: after 20 s another would end at 32, after 30 at 42.
     assert (told.measured, told.unfinished, told.seconds) == (3, 3, 30.0)
 
 
 def test_a_budget_of_nothing_measures_nothing(tasks):
     bench = Bench()
-    assert recheck(bench, tasks, Asker(), 0.1, clock=bench.clock).unfinished == 6
+    assert recheck(bench, tasks, Answers(), 0.1, clock=bench.clock).unfinished == 6
     assert (bench.measured, bench.closed) == ([], 1)
 
 
 def test_what_is_compiled_already_comes_first_and_the_last_is_waited_for(tasks):
     first = tasks[0].problem
     bench = Bench(late=[first])
-    told = recheck(bench, tasks, Asker(), 100.0, clock=bench.clock)
+    told = recheck(bench, tasks, Answers(), 100.0, clock=bench.clock)
     assert first not in [task.problem for task in bench.measured] and len(bench.measured) == 5
     assert bench.patience == [pytest.approx(100 - 50 - 12)]
     assert told.unfinished == 1
     bench = Bench(late=[first])
-    recheck(bench, tasks, Asker())
+    recheck(bench, tasks, Answers())
     assert bench.measured[-1].problem == first
 
 
 def test_what_cannot_be_measured_is_told(tasks):
-    asker = Asker()
+    asker = Answers()
     told = recheck(Bench(skipped=[tasks[1].problem]), tasks, asker)
     assert told.skipped == {"it does not fit": 1}
     assert tasks[1].problem not in [problem for problem, _ in asker.heard]
-    told = recheck(Bench(free_bytes=2 << 30), tasks, Asker())
+    told = recheck(Bench(free_bytes=2 << 30), tasks, Answers())
     assert 0 < told.oversized < 6 and told.measured == 6 - told.oversized
 
 
@@ -131,17 +131,17 @@ def test_a_lost_device_ends_it_and_what_was_measured_is_kept(tasks, tmp_path):
     with Store.open(f"sqlite:///{tmp_path}/kept.db") as store:
         bench = Bench(lost=[tasks[2].problem])
         with pytest.raises(NormtuneError, match="lost"):
-            recheck(bench, tasks, Asker(), store=store)
+            recheck(bench, tasks, Answers(), store=store)
         assert bench.closed == 1
         assert len(store.load().frame[["rows", "hidden"]].drop_duplicates()) == 2
 
 
 def test_only_a_store_that_is_given_keeps_the_measurements(tasks, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    recheck(Bench(), tasks, Asker())
+    recheck(Bench(), tasks, Answers())
     assert list(tmp_path.iterdir()) == []
     with Store.open(f"sqlite:///{tmp_path}/kept.db") as store:
-        asker = Asker()
+        asker = Answers()
         recheck(Bench(), tasks, asker, store=store)
         kept = store.load()
         (run,) = store.runs()

@@ -20,7 +20,7 @@ from normtune.results.records import Device
 from normtune.tuner.checking import offline, recheck, subject
 from normtune.tuner.checking.offline import Report
 from normtune.tuner.checking.report import note_lines
-from normtune.tuner.checking.session import Course, Question
+from normtune.tuner.checking.session import CheckSession, ProbeRequest
 from normtune.tuner.checking.subject import Checked
 from normtune.tuner.checking.verdict import Judgement, of_table
 from normtune.tuner.device.measurable import measurable
@@ -110,13 +110,13 @@ def check_on_device(
             stale, notes = offline.stale_kernels(Path(table), difference)
             suspect = suspect._replace(changed=tuple(stale), notes=(*suspect.notes, *notes))
         known = recorded(bench.device, suspect.regime)
-        course = Course(suspect.functions, suspect.box, bench.target, seed, MAX_ELEMENTS, known)
+        session = CheckSession(suspect.functions, suspect.box, bench.target, seed, MAX_ELEMENTS, known)
         begin(bench.device)
         with nullcontext(store) if store is None or isinstance(store, Store) else Store.open(store) as opened:
-            done = measure(course, bench, budget_seconds - (time.monotonic() - begun), opened)
+            done = measure(session, bench, budget_seconds - (time.monotonic() - begun), opened)
     finally:
         bench.close()
-    judged = tuple(course.judged())
+    judged = tuple(session.judged())
     return DeviceCheck(
         device=bench.device,
         verdict=of_table(judged)[0],
@@ -137,11 +137,11 @@ def recorded(device: Device, regime: str) -> Callable[[Checked], Collection[tupl
     return lambda one: shapes.get((one.operator, one.variant, one.dtype), ())
 
 
-def measure(course: Course, bench: Bench, seconds: float | None, store: Store | None = None) -> recheck.Recheck:
-    """Ask a course's questions of a device until it needs no more answers or time is up; the device is closed then.
+def measure(session: CheckSession, bench: Bench, seconds: float | None, store: Store | None = None) -> recheck.Recheck:
+    """Ask a session's probes of a device until it needs no more answers or time is up; the device is closed then.
 
     Args:
-        course: of a table's check.
+        session: of a table's check.
         bench: the device.
         seconds: that there are; None for no limit.
         store: where the measurements are kept; None for nowhere.
@@ -149,34 +149,34 @@ def measure(course: Course, bench: Bench, seconds: float | None, store: Store | 
     Raises:
         NormtuneError: the device fails.
     """
-    of_problem: dict[Problem, list[Question]] = {}
-    for question in course.questions:
-        of_problem.setdefault(question.problem, []).append(question)
-    asked: dict[Task, list[tuple[Question, Config]]] = {}
+    of_problem: dict[Problem, list[ProbeRequest]] = {}
+    for probe in session.probes:
+        of_problem.setdefault(probe.problem, []).append(probe)
+    asked: dict[Task, list[tuple[ProbeRequest, Config]]] = {}
     # One race for all functions that ask for a problem: a store holds a config's times of a run once.
-    for problem, questions in of_problem.items():
+    for problem, probes in of_problem.items():
         spec = operator(problem.operator)
-        configs = {config for question in questions for config in (question.config, *question.rivals)}
+        configs = {config for probe in probes for config in (probe.config, *probe.rivals)}
         kept, _ = candidates(spec, configs, problem, bench.target)
         of_launch = {candidate.launch: candidate.config for candidate in kept}
         asked[Task(problem, tuple(kept))] = [
-            (question, of_launch[spec.launch(question.config, problem, bench.target)]) for question in questions
+            (probe, of_launch[spec.launch(probe.config, problem, bench.target)]) for probe in probes
         ]
-    return recheck.recheck(bench, list(asked), _Asker(course, asked), seconds, store)
+    return recheck.recheck(bench, list(asked), _ProbeAnswers(session, asked), seconds, store)
 
 
-class _Asker:
-    """A course as the tuner sees it; a `recheck.Asker`."""
+class _ProbeAnswers:
+    """The probes of a check, as the tuner measures them: a `recheck.Probes`."""
 
-    def __init__(self, course: Course, asked: Mapping[Task, Sequence[tuple[Question, Config]]]) -> None:
-        self._course = course
+    def __init__(self, session: CheckSession, asked: Mapping[Task, Sequence[tuple[ProbeRequest, Config]]]) -> None:
+        self._course = session
         self._asked = asked
 
     def wants(self, task: Task) -> bool:
-        """Whether one of its questions is open."""
-        return any(self._course.wants(question) for question, _ in self._asked[task])
+        """Whether one of its probes is open."""
+        return any(self._course.wants(probe) for probe, _ in self._asked[task])
 
     def learn(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
-        """Answer its questions."""
-        for question, own in self._asked[task]:
-            self._course.learn(question, own, outcomes)
+        """Answer its probes."""
+        for probe, own in self._asked[task]:
+            self._course.learn(probe, own, outcomes)

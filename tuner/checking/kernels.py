@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from normtune.kernels.config import Config
     from normtune.kernels.problem import Problem
     from normtune.results.evidence import Evidence
-    from normtune.results.exchange.recorded_code import Cell, Difference, RecordedCode
+    from normtune.results.exchange.recorded_code import Cell, CodeChange, RecordedCode
 
 # Measurements behind a table, of one device, and the digests of their code.
-Timed = tuple["RecordedCode | None", "Evidence"]
+RecordedEvidence = tuple["RecordedCode | None", "Evidence"]
 # Compares the code of cells with the launches of the present sources: (digests, measurements, cells).
-Comparing = Callable[["RecordedCode | None", "Evidence", Collection["Cell"]], "Difference"]
+Comparing = Callable[["RecordedCode | None", "Evidence", Collection["Cell"]], "CodeChange"]
 # Number of changed configs in a message.
 _NAMED = 5
 _UNCHANGED = "its kernels are those that were measured"
 
 
 def changed_kernels(
-    header: Header, text: str, notes: list[str], timed: Iterable[Timed], compare: Comparing | None
+    header: Header, text: str, notes: list[str], timed: Iterable[RecordedEvidence], compare: Comparing | None
 ) -> list[str]:
     """A line for each operator whose kernels changed since a table was measured.
 
@@ -76,7 +76,7 @@ def _stale_by_source(name: str) -> str:
 
 def _difference(
     code: "RecordedCode | None", evidence: "Evidence", header: Header, text: str, compare: Comparing
-) -> "tuple[Collection[Cell], Difference]":
+) -> "tuple[Collection[Cell], CodeChange]":
     """The table's cells in its measurements, and the result of comparing their code."""
     from normtune.results.exchange.recorded_code import cell_of, pairs_of
 
@@ -103,7 +103,7 @@ def _difference(
     return cells, compare(code, evidence, cells)
 
 
-def _by_code(differences: "list[tuple[Collection[Cell], Difference]]", notes: list[str]) -> list[str]:
+def _by_code(differences: "list[tuple[Collection[Cell], CodeChange]]", notes: list[str]) -> list[str]:
     stale = []
     suspects = sorted({name for _, difference in differences for name in difference.suspects})
     for name in suspects:

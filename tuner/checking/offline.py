@@ -26,13 +26,13 @@ from normtune.kernels.tablefile.syntax import statements
 from normtune.kernels.target import target_for
 from normtune.results.regimes import COLD
 from normtune.tuner.checking import named_files
-from normtune.tuner.checking.kernels import Comparing, Timed, changed_kernels
+from normtune.tuner.checking.kernels import Comparing, RecordedEvidence, changed_kernels
 
 if TYPE_CHECKING:
     from normtune.results.evidence import Evidence
 
 # Name and evidence of the data behind a table; None if its header names a store.
-Load = Callable[[], "tuple[str, Evidence] | None"]
+LoadEvidence = Callable[[], "tuple[str, Evidence] | None"]
 _DIFF_LINES = 24
 # Of a table that is compared: over twice those of ours, as the time of a comparison grows with the square.
 _MOST_LINES = 5000
@@ -116,7 +116,7 @@ def _refit_advice(header: Header) -> str:
 
 
 def _against_data(
-    header: Header, text: str, path: Path, load: Load, notes: list[str], told: Callable[[str], None]
+    header: Header, text: str, path: Path, load: LoadEvidence, notes: list[str], told: Callable[[str], None]
 ) -> list[str]:
     from normtune.heuristics.any_gpu import emit
     from normtune.heuristics.any_gpu.pipeline import fit_all
@@ -222,7 +222,7 @@ def _data(header: Header, path: Path) -> "tuple[str, Evidence] | None":
     return locate.told(file), evidence
 
 
-def _timed(header: Header, load: Load) -> Iterator[Timed]:
+def _timed(header: Header, load: LoadEvidence) -> Iterator[RecordedEvidence]:
     """The measurements behind a table, by device, with the digests of their code.
 
     None if its header names a store, or what cannot be read, which is a failure already.

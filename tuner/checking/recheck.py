@@ -1,6 +1,6 @@
 """Measure tasks within a budget, most useful first, while a caller wants them.
 
-In: a bench, tasks, and an `Asker` that chooses among them and receives the outcomes. Out: `Recheck`, counts of the work
+In: a bench, tasks, and `Probes`, which choose among them and receive the outcomes. Out: `Recheck`, counts of the work
 done. Configs are gated and timed as in a sweep. Without a store nothing is stored. Knows nothing of tables.
 """
 
@@ -17,7 +17,7 @@ from normtune.tuner.device.open import Bench, Outcome, SkippedError
 from normtune.tuner.plan.plan import Plan, Task, fitting
 from normtune.tuner.search.adaptive import Adaptive, two_batches
 from normtune.tuner.sweep.run_record import begun_run, measurements
-from normtune.tuner.sweep.run_writer import Keeper
+from normtune.tuner.sweep.run_writer import RunWriter
 
 # Number of tasks that may be taken out of order, if their binaries are compiled first.
 _AHEAD = 6
@@ -26,7 +26,7 @@ _CAUTION = 1.2
 _FIRST_SECONDS = 1.0
 
 
-class Asker(Protocol):
+class Probes(Protocol):
     """Chooses tasks and receives their outcomes."""
 
     def wants(self, task: Task) -> bool:
@@ -62,7 +62,7 @@ class Recheck:
 def recheck(
     bench: Bench,
     tasks: Sequence[Task],
-    asker: Asker,
+    asker: Probes,
     budget_seconds: float | None = None,
     store: Store | None = None,
     clock: Callable[[], float] = time.monotonic,
@@ -84,7 +84,7 @@ def recheck(
     end = math.inf if budget_seconds is None else begun + budget_seconds
     counts = Recheck()
     run = begun_run(bench, Adaptive.name)
-    keeper = Keeper(store, run) if store else None
+    keeper = RunWriter(store, run) if store else None
     try:
         plan = fitting(Plan(tuple(tasks), {}), bench.free_bytes)
         counts.oversized = len(plan.oversized)

@@ -9,15 +9,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from normtune.heuristics.regret.fixed_log import percent
 from normtune.kernels.gpu_name import plain_name
 from normtune.results.records import Device
-from normtune.tuner.checking.subject import Checked, Promise, Suspect
+from normtune.tuner.checking.subject import Checked, Promise, TableUnderTest
 from normtune.tuner.checking.verdict import (
     AMBIGUOUS,
     OK,
     OK_ERROR,
     STALE,
     UNMEASURED,
-    Finding,
     Judgement,
+    ShapeLoss,
     of_table,
     ok_under,
     promises_too_much,
@@ -61,7 +61,7 @@ def counts_line(judged: Sequence[tuple[Checked, Judgement]]) -> str:
 
 
 def note_lines(
-    table: Suspect, device: Device, skipped: Mapping[str, int], oversized: int, unfinished: int
+    table: TableUnderTest, device: Device, skipped: Mapping[str, int], oversized: int, unfinished: int
 ) -> Iterator[str]:
     """Notes for the user beside the verdict.
 
@@ -111,7 +111,7 @@ def _promised(promise: Promise) -> str:
     return f"{text}, {promise.figure}" if promise.is_off_grid else f"{text} on the shapes that it was fitted on"
 
 
-def _shape_line(finding: Finding) -> str:
+def _shape_line(finding: ShapeLoss) -> str:
     shape = f"{finding.rows} x {finding.hidden}"
     if finding.failure:
         return f"{shape}: {finding.config} fails: {finding.failure}"

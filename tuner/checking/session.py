@@ -1,7 +1,7 @@
-"""Course of a measured check: the races to run, and the judgement so far.
+"""A measured check: the races to run, and the judgement so far.
 
 In: the functions of a table, the target and the measurable shapes; then, shape by shape, the result of its race. Out:
-questions, and the `Judgement` of each function. Pure: the tuner measures, `shapes` chooses shapes, `verdict` decides
+probes, and the `Judgement` of each function. Pure: the tuner measures, `shapes` chooses shapes, `verdict` decides
 when they suffice.
 """
 
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from normtune.heuristics.regret.effects import Samples
+from normtune.heuristics.regret.effects import LogSamples
 from normtune.heuristics.regret.fixed_log import micrologs
 from normtune.kernels.config import COPY, Config
 from normtune.kernels.operator import IllegalConfigError, operator
@@ -21,7 +21,7 @@ from normtune.kernels.target import Target
 from normtune.results.records import Outcome
 from normtune.tuner.checking.shapes import Sample, population, rivals, sample
 from normtune.tuner.checking.subject import Checked
-from normtune.tuner.checking.verdict import Finding, Judgement, alarming, doubtful, finding, judge
+from normtune.tuner.checking.verdict import Judgement, ShapeLoss, alarming, doubtful, finding, judge
 
 # Shapes per function, without second looks, and without leaves that matter beyond this number: five functions within 60
 # s on a GPU that takes 0.25 s for a race.
@@ -30,7 +30,7 @@ MOST_SHAPES = 40
 _UNKNOWN = "not_recorded"
 
 
-class Question(NamedTuple):
+class ProbeRequest(NamedTuple):
     """A race that informs on one function.
 
     Attributes:
@@ -50,7 +50,7 @@ class Question(NamedTuple):
     is_second_look: bool
 
 
-class Course:
+class CheckSession:
     """A measured check of one table.
 
     Args:
@@ -63,7 +63,7 @@ class Course:
 
     Attributes:
         functions: as given.
-        questions: the most informative first: plain functions in turn, then those of variants one after the other, then
+        probes: the most informative first: plain functions in turn, then those of variants one after the other, then
             batch-invariant ones.
     """
 
@@ -77,37 +77,35 @@ class Course:
         known: Callable[[Checked], Collection[tuple[int, int]] | None],
     ) -> None:
         self.functions = tuple(functions)
-        self._findings: list[list[Finding]] = [[] for _ in functions]
+        self._findings: list[list[ShapeLoss]] = [[] for _ in functions]
         self._alarmed: set[int] = set()
         self._doubtful: list[set[int]] = [set() for _ in functions]
         self._samples = [self._sample(function, box, seed, most_elements, known(function)) for function in functions]
         order = sorted(range(len(functions)), key=lambda index: _worth(functions[index]))
         plain = [index for index in order if functions[index].is_plain]
         groups = [plain, *([index] for index in order if index not in plain)]
-        self.questions = tuple(chain.from_iterable(self._of_group(group, target) for group in groups))
+        self.probes = tuple(chain.from_iterable(self._of_group(group, target) for group in groups))
 
-    def wants(self, question: Question) -> bool:
+    def wants(self, probe: ProbeRequest) -> bool:
         """Whether the answer can still matter: its function is not stale yet."""
-        function = question.function
-        return function not in self._alarmed and (
-            not question.is_second_look or question.leaf in self._doubtful[function]
-        )
+        function = probe.function
+        return function not in self._alarmed and (not probe.is_second_look or probe.leaf in self._doubtful[function])
 
-    def learn(self, question: Question, asked: Config, answers: Mapping[Config, Outcome]) -> None:
+    def learn(self, probe: ProbeRequest, asked: Config, answers: Mapping[Config, Outcome]) -> None:
         """Take the result of a race.
 
         Args:
-            question: the race.
+            probe: the race.
             asked: the config that was timed as the table's: of equal launches one is enough.
             answers: of all configs that took part; the copy may be among them.
         """
-        shape = question.problem.rows, question.problem.hidden
+        shape = probe.problem.rows, probe.problem.hidden
         own = answers[asked]
         if own.status not in ("ok", _UNKNOWN):
-            self._fail(question, f"{own.status}: {own.reason}")
+            self._fail(probe, f"{own.status}: {own.reason}")
         elif own.status == "ok" and _is_race(asked, answers):
             samples = {
-                config: Samples(
+                config: LogSamples(
                     np.asarray(answer.rounds, np.int32), micrologs(np.asarray(answer.nanoseconds, np.int64))
                 )
                 for config, answer in answers.items()
@@ -115,7 +113,7 @@ class Course:
             }
             result = finding(shape, samples, asked)
             if result:
-                self._add(question, result)
+                self._add(probe, result)
 
     def judged(self) -> list[tuple[Checked, Judgement]]:
         """The functions and their judgements; called once, after the last measurement."""
@@ -130,24 +128,24 @@ class Course:
         shapes = population(box, seed, most_elements, known)
         return sample(function.tree, shapes, MOST_SHAPES, f"{seed} {function.key} {function.dtype}")
 
-    def _of_group(self, group: Sequence[int], target: Target) -> Iterator[Question]:
-        """The questions of some functions in turn, and then their second looks."""
+    def _of_group(self, group: Sequence[int], target: Target) -> Iterator[ProbeRequest]:
+        """The probes of some functions in turn, and then their second looks."""
         for is_second_look in (False, True):
             streams = [self._questions(index, target, is_second_look) for index in group]
-            yield from (question for turn in zip_longest(*streams) for question in turn if question)
+            yield from (probe for turn in zip_longest(*streams) for probe in turn if probe)
 
-    def _questions(self, index: int, target: Target, is_second_look: bool) -> list[Question]:
-        """The questions of a function; a config that is illegal at a shape fails without one."""
+    def _questions(self, index: int, target: Target, is_second_look: bool) -> list[ProbeRequest]:
+        """The probes of a function; a config that is illegal at a shape fails without one."""
         function, drawn = self.functions[index], self._samples[index]
         spec = operator(function.operator)
         others = [
             other.tree for other in self.functions if other.operator == function.operator and other is not function
         ]
-        questions = []
+        probes = []
         for rows, hidden, leaf in drawn.reserve if is_second_look else drawn.probes:
             problem = Problem(function.operator, rows, hidden, function.dtype, function.variant)
             config = choose(function.tree, rows, hidden)
-            question = Question(
+            probe = ProbeRequest(
                 index,
                 problem,
                 config,
@@ -158,22 +156,20 @@ class Course:
             try:
                 spec.launch(config, problem, target)
             except IllegalConfigError as error:
-                self._fail(question, f"illegal: {error}")
+                self._fail(probe, f"illegal: {error}")
             else:
-                questions.append(question)
-        return questions
+                probes.append(probe)
+        return probes
 
-    def _fail(self, question: Question, reason: str) -> None:
-        problem, config = question.problem, question.config
-        failure = Finding(problem.rows, problem.hidden, config, config, 0, 0, 0, " ".join(reason.split()))
-        self._add(question, failure)
+    def _fail(self, probe: ProbeRequest, reason: str) -> None:
+        problem, config = probe.problem, probe.config
+        failure = ShapeLoss(problem.rows, problem.hidden, config, config, 0, 0, 0, " ".join(reason.split()))
+        self._add(probe, failure)
 
-    def _add(self, question: Question, result: Finding) -> None:
-        function = question.function
+    def _add(self, probe: ProbeRequest, result: ShapeLoss) -> None:
+        function = probe.function
         known, promise = self._findings[function], self.functions[function].promise
-        known.append(
-            result._replace(config=question.config, leaf=question.leaf, is_second_look=question.is_second_look)
-        )
+        known.append(result._replace(config=probe.config, leaf=probe.leaf, is_second_look=probe.is_second_look))
         self._doubtful[function] = doubtful(known, promise)
         if alarming(known, promise):
             self._alarmed.add(function)

@@ -1,7 +1,7 @@
 """The table under test: its trees and its claimed mean regret.
 
-In: the path of a table. Out: `Suspect`: its functions, the measured sizes, and known changes since then. `session`
-checks it.
+In: the path of a table. Out: `TableUnderTest`: its functions, the measured sizes, and known changes since then.
+`session` checks it.
 """
 
 import re
@@ -18,7 +18,7 @@ from normtune.kernels.problem import split_batch_invariant, split_key
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.header import MEASURED, PERCENT, Header, is_edited, micrologs_of, parse
 from normtune.kernels.tablefile.parse import normalised_trees, trees
-from normtune.kernels.tablefile.relative_tree import NormalisedTree, on_sms
+from normtune.kernels.tablefile.relative_tree import RelativeTree, on_sms
 from normtune.kernels.tablefile.tree import Box, Tree
 from normtune.results.regimes import COLD
 
@@ -89,7 +89,7 @@ class Checked(NamedTuple):
         return self.key == self.operator
 
 
-class Suspect(NamedTuple):
+class TableUnderTest(NamedTuple):
     """A table under test.
 
     Attributes:
@@ -106,9 +106,9 @@ class Suspect(NamedTuple):
     box: Box
     changed: tuple[str, ...]
     notes: tuple[str, ...]
-    normalised: Mapping[tuple[str, str], NormalisedTree] | None = None
+    normalised: Mapping[tuple[str, str], RelativeTree] | None = None
 
-    def on(self, sms: int) -> "Suspect":
+    def on(self, sms: int) -> "TableUnderTest":
         """The same table on a GPU with that many multiprocessors."""
         if not self.normalised:
             return self
@@ -123,7 +123,7 @@ class Suspect(NamedTuple):
         return values(self.header.regenerate).get("--regime", (COLD,))[-1]
 
 
-def read(path: Path) -> Suspect:
+def read(path: Path) -> TableUnderTest:
     """The table in a file.
 
     Raises:
@@ -149,7 +149,9 @@ def read(path: Path) -> Suspect:
         for name, known in header.kernels.items()
         if name in specs and not is_current(specs[name], known)
     ]
-    return Suspect(header, tuple(checked), Box(*map(int, box.groups())), tuple(changed), tuple(notes), normalised)
+    return TableUnderTest(
+        header, tuple(checked), Box(*map(int, box.groups())), tuple(changed), tuple(notes), normalised
+    )
 
 
 def functions(header: Header, trees: Mapping[tuple[str, str], Tree]) -> tuple[list[Checked], list[str]]:
@@ -192,7 +194,7 @@ def _promise(text: str) -> Promise:
     return Promise()
 
 
-def _bound(normalised: Mapping[tuple[str, str], NormalisedTree], sms: int) -> dict[tuple[str, str], Tree]:
+def _bound(normalised: Mapping[tuple[str, str], RelativeTree], sms: int) -> dict[tuple[str, str], Tree]:
     """The functions of a table for any GPU on one with that many multiprocessors; equal objects stay equal.
 
     Raises:

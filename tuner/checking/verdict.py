@@ -1,6 +1,6 @@
 """Verdict of a measured check, from the loss of a table's configs on freshly measured shapes.
 
-In: the samples of a small race on each checked shape, and the table's claimed loss. Out: `Finding` for one shape;
+In: the samples of a small race on each checked shape, and the table's claimed loss. Out: `ShapeLoss` for one shape;
 `Judgement` for a function; and the verdict on the table. `shapes` chooses shapes and rivals, the tuner measures them.
 
 One shape. The table's config is paired with the best rival inside rounds. The best is chosen on one half of the blocks
@@ -49,7 +49,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from normtune.heuristics.regret.effects import Level, Samples, block_of, levels
+from normtune.heuristics.regret.effects import Level, LogSamples, block_of, levels
 from normtune.heuristics.regret.fixed_log import MILLION, percent
 from normtune.kernels.config import Config
 from normtune.results.statistics import halves, summary
@@ -80,7 +80,7 @@ LEAST_SHAPES = 8
 _LEAST_OF_CONFIG = 3
 
 
-class Finding(NamedTuple):
+class ShapeLoss(NamedTuple):
     """Result of one shape for the table's config.
 
     Attributes:
@@ -120,11 +120,11 @@ class Judgement(NamedTuple):
     verdict: str
     why: str
     promise: Promise
-    mean: "Estimate | None"
-    findings: tuple[Finding, ...]
+    mean: "StratifiedMean | None"
+    findings: tuple[ShapeLoss, ...]
 
 
-class Estimate(NamedTuple):
+class StratifiedMean(NamedTuple):
     """A mean over a stratified sample, millionths.
 
     Attributes:
@@ -176,13 +176,13 @@ def promises_too_much(promise: Promise) -> bool:
     return promise.unpriced > MOST_PROMISED
 
 
-def is_alarm(finding: Finding, promise: Promise) -> bool:
+def is_alarm(finding: ShapeLoss, promise: Promise) -> bool:
     """Whether this shape loses too much for a fresh table."""
     bound = worst(promise)
     return bound is not None and not finding.failure and finding.low > bound + _WORST_SLACK
 
 
-def alarming(findings: Sequence[Finding], promise: Promise) -> str:
+def alarming(findings: Sequence[ShapeLoss], promise: Promise) -> str:
     """Why some shapes alone make their function stale, whatever the others show; empty if they do not."""
     if any(finding.failure for finding in findings):
         return "a config fails"
@@ -192,13 +192,13 @@ def alarming(findings: Sequence[Finding], promise: Promise) -> str:
     return ""
 
 
-def doubtful(findings: Sequence[Finding], promise: Promise) -> set[int]:
+def doubtful(findings: Sequence[ShapeLoss], promise: Promise) -> set[int]:
     """Leaves with a single measured shape that is an alarm."""
     visits = Counter(finding.leaf for finding in findings)
     return {finding.leaf for finding in findings if visits[finding.leaf] == 1 and is_alarm(finding, promise)}
 
 
-def finding(shape: tuple[int, int], samples: Mapping[Config, Samples], config: Config) -> Finding | None:
+def finding(shape: tuple[int, int], samples: Mapping[Config, LogSamples], config: Config) -> ShapeLoss | None:
     """Result of one run for a config; None if it, or everything timed beside it, has too few samples.
 
     Args:
@@ -215,10 +215,10 @@ def finding(shape: tuple[int, int], samples: Mapping[Config, Samples], config: C
     if not len(ratios):
         return None
     loss, low, high = summary(ratios)
-    return Finding(*shape, config, rival, loss, low, high)
+    return ShapeLoss(*shape, config, rival, loss, low, high)
 
 
-def estimate(findings: Sequence[Finding], shares: Mapping[int, float]) -> Estimate | None:
+def estimate(findings: Sequence[ShapeLoss], shares: Mapping[int, float]) -> StratifiedMean | None:
     """The mean loss over the population, by strata; None for fewer than two shapes.
 
     Leaves visited once have no variance of their own. Together they are one stratum, whose variance includes that of
@@ -250,10 +250,10 @@ def estimate(findings: Sequence[Finding], shares: Mapping[int, float]) -> Estima
     variance = sum(part for part, _ in parts)
     # Welch and Satterthwaite.
     freedom = variance**2 / sum(part**2 / own for part, own in parts) if variance else len(findings) - 1
-    return Estimate(mean, math.sqrt(variance), freedom)
+    return StratifiedMean(mean, math.sqrt(variance), freedom)
 
 
-def judge(findings: Sequence[Finding], promise: Promise, shares: Mapping[int, float], functions: int) -> Judgement:
+def judge(findings: Sequence[ShapeLoss], promise: Promise, shares: Mapping[int, float], functions: int) -> Judgement:
     """The verdict on one function, after its last measurement.
 
     Args:
@@ -273,8 +273,8 @@ def judge(findings: Sequence[Finding], promise: Promise, shares: Mapping[int, fl
 
 
 def _decided(
-    findings: Sequence[Finding],
-    mean: Estimate | None,
+    findings: Sequence[ShapeLoss],
+    mean: StratifiedMean | None,
     promise: Promise,
     shares: Mapping[int, float],
     functions: int,
@@ -301,7 +301,7 @@ def _decided(
     return OK, ""
 
 
-def slow_config(findings: Sequence[Finding], promise: Promise, rate: float) -> Config | None:
+def slow_config(findings: Sequence[ShapeLoss], promise: Promise, rate: float) -> Config | None:
     """A config whose mean loss exceeds any shape's on the grid; None if no test shows one at this rate.
 
     Each config with enough shapes is t-tested, at the rate over their number (Bonferroni).

@@ -16,7 +16,7 @@ from normtune.tuner.compiling.pool import machines_of
 from normtune.tuner.device.identity import OTHER_CODE, named, triton_version
 from normtune.tuner.plan.resume import Stored
 
-Pair = tuple[Problem, Config]
+ProblemConfig = tuple[Problem, Config]
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,11 @@ class Recompiled:
     """
 
     triton: str = ""
-    same: tuple[Pair, ...] = ()
-    changed: tuple[Pair, ...] = ()
-    unknown: tuple[Pair, ...] = ()
+    same: tuple[ProblemConfig, ...] = ()
+    changed: tuple[ProblemConfig, ...] = ()
+    unknown: tuple[ProblemConfig, ...] = ()
 
-    def fingerprints(self, stored: Stored) -> dict[Pair, tuple[str, str]]:
+    def fingerprints(self, stored: Stored) -> dict[ProblemConfig, tuple[str, str]]:
         """(old, new) fingerprint of what is to be measured again."""
         before = {pair: stored[pair].fingerprint for pair in (*self.changed, *self.unknown)}
         return {pair: (old, old + OTHER_CODE) for pair, old in before.items()}
@@ -66,9 +66,9 @@ def recompiled(stored: Stored, target: Target) -> Recompiled:
         NormtuneError: no process that compiles can start.
     """
     known, present = operators(), triton_version()
-    asked: dict[Pair, AnyLaunch] = {}
-    changed: list[Pair] = []
-    unknown: list[Pair] = []
+    asked: dict[ProblemConfig, AnyLaunch] = {}
+    changed: list[ProblemConfig] = []
+    unknown: list[ProblemConfig] = []
     for (problem, config), coverage in stored.items():
         if config == COPY or problem.operator not in known or coverage.triton in ("", present) or not present:
             continue
@@ -82,7 +82,7 @@ def recompiled(stored: Stored, target: Target) -> Recompiled:
         else:
             asked[problem, config] = launch
     machines = machines_of([(problem, launch) for (problem, _), launch in asked.items()], target.name)
-    same: list[Pair] = []
+    same: list[ProblemConfig] = []
     for pair, launch in asked.items():
         code = stored[pair].code
         is_same = code is not None and machines.get((pair[0], launch)) == code.machine

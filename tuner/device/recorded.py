@@ -15,7 +15,7 @@ from normtune.kernels.target import Target, target_for
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.recorded_code import (
     Cell,
-    Difference,
+    CodeChange,
     RecordedCode,
     cell_digest,
     cell_of,
@@ -45,7 +45,7 @@ def record(evidence: Evidence) -> RecordedCode:
     return RecordedCode(triton_version(), fingerprints, launches, cells)
 
 
-def difference(code: RecordedCode | None, evidence: Evidence, asked: Collection[Cell]) -> Difference:
+def difference(code: RecordedCode | None, evidence: Evidence, asked: Collection[Cell]) -> CodeChange:
     """Compare cells of measurements with the launches of the present sources.
 
     Args:
@@ -67,7 +67,7 @@ def difference(code: RecordedCode | None, evidence: Evidence, asked: Collection[
         or (name in known_launches and _launches(name, pairs, target) != known_launches[name])
     )
     if not suspects:
-        return Difference(())
+        return CodeChange(())
     wanted = {cell for cell in asked if cell.operator in suspects}
     digests: dict[Cell, bytes] = {}
     if not (reason := _undecidable(code, wanted)):
@@ -75,9 +75,9 @@ def difference(code: RecordedCode | None, evidence: Evidence, asked: Collection[
         reason = UNDIGESTED if b"" in digests.values() else ""
     if reason:
         by_sources = tuple(name for name in suspects if not is_current(known[name], fingerprints[name]))
-        return Difference(by_sources, undecided=reason if by_sources else "")
+        return CodeChange(by_sources, undecided=reason if by_sources else "")
     assert code is not None
-    return Difference(suspects, tuple(sorted(cell for cell in wanted if digests.get(cell) != code.cells[cell])))
+    return CodeChange(suspects, tuple(sorted(cell for cell in wanted if digests.get(cell) != code.cells[cell])))
 
 
 def _undecidable(code: RecordedCode | None, wanted: Collection[Cell]) -> str:

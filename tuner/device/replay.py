@@ -24,7 +24,7 @@ from normtune.tuner.plan.estimate import Speed
 from normtune.tuner.plan.plan import Candidate
 
 # Recorded blocks of one config: block number to its samples, ns.
-Blocks = dict[int, list[int]]
+RoundsByBlock = dict[int, list[int]]
 
 
 # Seconds of drawing a config's block and sending it to the sweep, on a core of 2024.
@@ -58,7 +58,7 @@ class ReplayEngine:
         self._regime = regime
         self.draw_anew(seed)
         self._failures: dict[Config, Outcome] = {}
-        self._blocks: dict[Config, Blocks] = {}
+        self._blocks: dict[Config, RoundsByBlock] = {}
         self._frame = evidence.frame
         self._places = evidence.frame.groupby(["operator", "rows", "hidden", "dtype", "variant"]).indices
 
@@ -126,9 +126,9 @@ class ReplayEngine:
         """Do nothing: no resources are held."""
         return {}
 
-    def _recorded(self, problem: Problem) -> dict[Config, Outcome | Blocks]:
+    def _recorded(self, problem: Problem) -> dict[Config, Outcome | RoundsByBlock]:
         """The recorded cells of a problem."""
-        result: dict[Config, Outcome | Blocks] = {}
+        result: dict[Config, Outcome | RoundsByBlock] = {}
         names = ["config", "status", "reason", "rounds", "samples"]
         rows = self._frame.iloc[self._places.get(problem, [])]
         for text, status, reason, rounds, samples in zip(*(rows[name].tolist() for name in names), strict=True):
@@ -136,7 +136,7 @@ class ReplayEngine:
             if status != "ok":
                 result.setdefault(config, Outcome(status, reason))
                 continue
-            blocks: Blocks = {}
+            blocks: RoundsByBlock = {}
             for number, sample in zip(rounds.tolist(), samples.tolist(), strict=True):
                 blocks.setdefault(number // ROUNDS_PER_BLOCK, []).append(sample)
             # Several runs of one cell: the one with most blocks is the recording, the others are anchors.
@@ -146,10 +146,10 @@ class ReplayEngine:
         return result
 
     def _by_launch(
-        self, problem: Problem, recorded: Mapping[Config, Outcome | Blocks]
-    ) -> dict[AnyLaunch, Outcome | Blocks]:
+        self, problem: Problem, recorded: Mapping[Config, Outcome | RoundsByBlock]
+    ) -> dict[AnyLaunch, Outcome | RoundsByBlock]:
         spec = operator(problem.operator)
-        result: dict[AnyLaunch, Outcome | Blocks] = {}
+        result: dict[AnyLaunch, Outcome | RoundsByBlock] = {}
         for config, cell in recorded.items():
             if config == COPY:
                 continue

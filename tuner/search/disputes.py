@@ -21,7 +21,7 @@ from normtune.kernels.problem import MAX_ROWS
 from normtune.kernels.tablefile.tree import Box, Split, Tree, choose, distinct, walk
 
 Shape = tuple[int, int]
-Medians = Mapping[Config, float]
+MedianTimes = Mapping[Config, float]
 
 # Log time. A greater loss is a known cliff, as where registers run out: no reason to look closer.
 _MOST_LOSS = 0.1
@@ -74,7 +74,7 @@ class Disputes:
         measured: median times of shapes measured before, in any unit.
     """
 
-    def __init__(self, tree: Tree, shapes: Iterable[Shape], measured: Mapping[Shape, Medians]) -> None:
+    def __init__(self, tree: Tree, shapes: Iterable[Shape], measured: Mapping[Shape, MedianTimes]) -> None:
         self._tree = tree
         self.shapes = sorted({*shapes, *measured})
         self._index = {shape: index for index, shape in enumerate(self.shapes)}
@@ -90,7 +90,7 @@ class Disputes:
         for shape, medians in measured.items():
             self.learn(shape, medians)
 
-    def learn(self, shape: Shape, medians: Medians) -> None:
+    def learn(self, shape: Shape, medians: MedianTimes) -> None:
         """Add the median times of a shape; it is settled, whether it has any or not."""
         index = self._index[shape]
         self._open[index] = False

@@ -27,7 +27,7 @@ from normtune.tuner.plan.agenda import Agenda, group_of
 from normtune.tuner.plan.plan import Always, Task
 from normtune.tuner.search.adaptive import two_batches
 from normtune.tuner.search.protocol import Known, Race
-from normtune.tuner.search.shape import Group, Shape
+from normtune.tuner.search.shape import Group, ShapeSearch
 from normtune.tuner.search.surrogate import Axes
 
 # Problems begun and not yet done.
@@ -58,16 +58,16 @@ class Plane:
         for task in order:
             groups.setdefault(group_of(task.problem), Group([], set(), set(), set())).configs.update(task.configs)
         axes = {name: Axes(group.configs) for name, group in groups.items()}
-        self._shapes: dict[Problem, Shape] = {}
+        self._shapes: dict[Problem, ShapeSearch] = {}
         for task in order:
             name, problem = group_of(task.problem), task.problem
             advised = (advice or {}).get(problem, ())
-            shape = Shape(task, known.get(problem, {}), axes[name], groups[name], seed, advised)
+            shape = ShapeSearch(task, known.get(problem, {}), axes[name], groups[name], seed, advised)
             groups[name].shapes.append(shape)
             self._shapes[problem] = shape
         self._served: dict[Problem, Task | None] = {}
         self._waiting = [shape for shape in self._shapes.values() if not shape.settle()]
-        self._open: list[Shape] = []
+        self._open: list[ShapeSearch] = []
         self._thread = ThreadPoolExecutor(1)
 
     def left(self) -> Sequence[Task]:

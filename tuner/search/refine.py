@@ -16,11 +16,11 @@ from normtune.kernels.problem import Problem, join_key
 from normtune.kernels.tablefile.tree import Tree
 from normtune.results.records import Outcome
 from normtune.tuner.plan.plan import Task
-from normtune.tuner.search.disputes import Disputes, Medians, Shape
+from normtune.tuner.search.disputes import Disputes, MedianTimes, Shape
 from normtune.tuner.search.protocol import Known, Race
 
 # Operator, variant and dtype.
-Kind = tuple[str, str, str]
+FunctionKey = tuple[str, str, str]
 # Uncertain thresholds that are printed of each function.
 _SHOWN = 2
 
@@ -34,13 +34,13 @@ class Refinement(NamedTuple):
         shapes: that can be measured, by function.
     """
 
-    trees: Mapping[Kind, Tree]
+    trees: Mapping[FunctionKey, Tree]
     until: float
-    shapes: Mapping[Kind, Sequence[Shape]]
+    shapes: Mapping[FunctionKey, Sequence[Shape]]
 
-    def disputes(self, known: Known) -> dict[Kind, Disputes]:
+    def disputes(self, known: Known) -> dict[FunctionKey, Disputes]:
         """The disputes of each function that has measurements."""
-        measured: dict[Kind, dict[Shape, Medians]] = {kind: {} for kind in self.trees}
+        measured: dict[FunctionKey, dict[Shape, MedianTimes]] = {kind: {} for kind in self.trees}
         for problem, configs in known.items():
             medians = {config: state.median_ns for config, state in configs.items() if state.median_ns is not None}
             if kind_of(problem) in measured and medians:
@@ -127,6 +127,6 @@ class Refine:
         return self._disputes[kind_of(task.problem)]
 
 
-def kind_of(problem: Problem) -> Kind:
+def kind_of(problem: Problem) -> FunctionKey:
     """The function that a problem belongs to."""
     return problem.operator, problem.variant, problem.dtype

@@ -14,7 +14,7 @@ from normtune.results.records import ROUNDS_PER_BLOCK
 from normtune.tuner.search.protocol import Race, Samples
 
 
-class Session(Protocol):
+class ProblemSession(Protocol):
     """One problem under timing."""
 
     def block(self, configs: Sequence[Config]) -> dict[Config, list[int]]:
@@ -25,7 +25,9 @@ class Session(Protocol):
         ...
 
 
-def timed(session: Session, configs: Sequence[Config], race: Race, first_block: int = 0) -> dict[Config, Samples]:
+def timed(
+    session: ProblemSession, configs: Sequence[Config], race: Race, first_block: int = 0
+) -> dict[Config, Samples]:
     """Time the batches of a race, with the copy beside them.
 
     Args:

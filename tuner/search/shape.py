@@ -55,7 +55,7 @@ class Group(NamedTuple):
         tried: configs that were measured or failed somewhere.
     """
 
-    shapes: "list[Shape]"
+    shapes: "list[ShapeSearch]"
     configs: set[Config]
     binaries: set[Any]
     tried: set[Config]
@@ -70,7 +70,7 @@ class Group(NamedTuple):
         return WORTH * min(1.0, len(self.shapes) / MANY) * max(1.0, known / ENOUGH) ** 2
 
 
-class Shape:
+class ShapeSearch:
     """One problem.
 
     Attributes:
@@ -98,7 +98,7 @@ class Shape:
         self._failed: set[Config] = set()
         self._skipped: set[Config] = set()
         self._pending: Task | None = None
-        self._choice: Future[Choice] | None = None
+        self._choice: Future[Proposal] | None = None
         self._expected: tuple[float, float] = 0.0, 0.0
         self.audited = np.zeros(2)
         self._seed = zlib.crc32(str(task.problem).encode()), seed
@@ -143,7 +143,7 @@ class Shape:
         """The least log time; 0 without one."""
         return min(self.logs.values(), default=0.0)
 
-    def _take(self, choice: "Choice") -> list[Config]:
+    def _take(self, choice: "Proposal") -> list[Config]:
         """The configs that were chosen; without any the problem is done."""
         self.is_found = not choice.configs
         self._expected = choice.missed, self._least
@@ -228,11 +228,11 @@ class Shape:
     def _binaries(self) -> list[Any]:
         return [candidate.launch.binary for candidate in self.task.candidates]
 
-    def neighbours(self) -> "Iterator[Shape]":
+    def neighbours(self) -> "Iterator[ShapeSearch]":
         """The measured problems whose best configs are timed here."""
         return islice(self._near(), NEIGHBOURS)
 
-    def _near(self) -> "Iterator[Shape]":
+    def _near(self) -> "Iterator[ShapeSearch]":
         """Measured problems of the same kind, the nearest first."""
         return (other for other in self._nearest if other.logs)
 
@@ -247,12 +247,12 @@ class Shape:
                 yield other.cells
 
     @cached_property
-    def _nearest(self) -> "list[Shape]":
+    def _nearest(self) -> "list[ShapeSearch]":
         own = self.task.problem
         others = (other for other in self.group.shapes if other is not self)
         return sorted(others, key=lambda other: (distance(own, other.task.problem), other.task.problem))
 
-    def _chosen(self, own: Cells, near: Sequence[Cells], binaries: set[Any]) -> "Choice":
+    def _chosen(self, own: Cells, near: Sequence[Cells], binaries: set[Any]) -> "Proposal":
         """Configs that are worth measuring now: each lowers the expected least time most, after those before it.
 
         Their binaries are added to those that were asked for.
@@ -282,10 +282,10 @@ class Shape:
             found, free[best] = np.minimum(found, times[:, best]), False
             binaries.add(self._binaries[best])
             chosen.append(best)
-        return Choice([configs[one] for one in chosen], missed)
+        return Proposal([configs[one] for one in chosen], missed)
 
 
-class Choice(NamedTuple):
+class Proposal(NamedTuple):
     """Configs that are worth measuring, and what the best that was not measured is expected to gain, a log ratio."""
 
     configs: list[Config]

@@ -27,7 +27,7 @@ from normtune.tuner.plan.plan import advice, fitting
 from normtune.tuner.plan.resume import without_times
 from normtune.tuner.search.control import Control
 from normtune.tuner.search.protocol import Strategy
-from normtune.tuner.sweep.prepare import Ready, is_finished, ready, refined, refined_lines
+from normtune.tuner.sweep.prepare import PreparedSweep, is_finished, ready, refined, refined_lines
 from normtune.tuner.sweep.progress import Silent
 from normtune.tuner.sweep.report import (
     NOTHING_STALE,
@@ -252,7 +252,7 @@ def _compiled(request: Request, wanted: Wanted, face_of: Callable[[str], Silent]
 
 def _done(
     request: Request,
-    work: Ready,
+    work: PreparedSweep,
     known: Identity,
     opened: Store,
     face: Silent,
@@ -274,7 +274,7 @@ def _done(
 
 def _swept(
     request: Request,
-    work: Ready,
+    work: PreparedSweep,
     opened: Store,
     bench: Bench,
     cache: BinaryCache | None,
@@ -306,7 +306,7 @@ def _swept(
     return Sweep(bench.device, face.outlook, summary, opened.damage, control=control)
 
 
-def _nothing(request: Request, work: Ready) -> list[str]:
+def _nothing(request: Request, work: PreparedSweep) -> list[str]:
     """Lines about a request that leaves nothing to measure, if so."""
     if work.plan.tasks:
         return []

@@ -1,7 +1,7 @@
 """The work of a sweep, from a request, a store and the identity of a device, which need not be open.
 
-In: these. Out: `Ready`: the plan, the stored measurements, with the fingerprints of their compiled code, and the search
-over what is left.
+In: these. Out: `PreparedSweep`: the plan, the stored measurements, with the fingerprints of their compiled code, and
+the search over what is left.
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,7 +23,7 @@ from normtune.tuner.sweep.refine import Refining
 from normtune.tuner.sweep.request import Request, Wanted
 
 
-class Ready(NamedTuple):
+class PreparedSweep(NamedTuple):
     """The work of a sweep on a device.
 
     Attributes:
@@ -57,7 +57,7 @@ class Ready(NamedTuple):
         return (lambda tasks, known: self.search) if plan.tasks == self.plan.tasks else self.strategy
 
 
-def ready(request: Request, wanted: Wanted, store: Store | None, device: Device, target: Target) -> Ready:
+def ready(request: Request, wanted: Wanted, store: Store | None, device: Device, target: Target) -> PreparedSweep:
     """Compare what is stored with what is wanted, and correct stored fingerprints.
 
     Args:
@@ -84,7 +84,7 @@ def ready(request: Request, wanted: Wanted, store: Store | None, device: Device,
     if store and not store.damage and is_over:
         # Of a large space a plan takes seconds, and so does the import of some searches.
         plan = Plan(tuple(Task(problem, ()) for problem in wanted.problems), {})
-        return Ready(device, target, lines, stored, plan, Adaptive, Adaptive((), {}))
+        return PreparedSweep(device, target, lines, stored, plan, Adaptive, Adaptive((), {}))
     strategy = request.search()
     if request.stale:
         other = recompiled(stored, target)
@@ -104,7 +104,7 @@ def ready(request: Request, wanted: Wanted, store: Store | None, device: Device,
         strategy = request.search(advice(plan, always, target))
     names = {task.problem.operator for task in plan.tasks}
     search = strategy(plan.tasks, known(stored, names, request.retry_failed))
-    return Ready(device, target, lines, stored, plan, strategy, search, control, key)
+    return PreparedSweep(device, target, lines, stored, plan, strategy, search, control, key)
 
 
 def refined_lines(search: Search) -> list[str]:

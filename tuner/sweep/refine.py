@@ -21,7 +21,7 @@ from normtune.tuner.device.measurable import measurable
 from normtune.tuner.plan import grids
 from normtune.tuner.plan.plan import Always, Plan, plan
 from normtune.tuner.search.protocol import Known
-from normtune.tuner.search.refine import Kind, Refinement
+from normtune.tuner.search.refine import FunctionKey, Refinement
 
 
 class Refining(NamedTuple):
@@ -35,7 +35,7 @@ class Refining(NamedTuple):
     """
 
     table: str
-    trees: Mapping[Kind, Tree]
+    trees: Mapping[FunctionKey, Tree]
     box: Box
     until: float
 

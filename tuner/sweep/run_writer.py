@@ -18,7 +18,7 @@ from normtune.results.records import Measurement, Run
 from normtune.tuner.machine.interrupts import shielded
 
 
-class Keeper:
+class RunWriter:
     """A run on its way into a store.
 
     Args:

@@ -19,7 +19,7 @@ from normtune.tuner.plan.plan import Plan, Task
 from normtune.tuner.plan.resume import Stored, known, without_times
 from normtune.tuner.search.protocol import Search, Strategy
 from normtune.tuner.sweep.run_record import begun_run, measurements
-from normtune.tuner.sweep.run_writer import Keeper
+from normtune.tuner.sweep.run_writer import RunWriter
 from normtune.tuner.sweep.summary import Best, Summary
 
 # Part of the budget for closing the device and the store.
@@ -122,7 +122,7 @@ def sweep(
     going = _Going(bench, search, pace, outlook, begun, clock, progress)
     summary.left, summary.left_seconds = len(tasks), outlook.estimate.seconds
     report = getattr(search, "report", None)
-    keeper = Keeper(store, begun_run(bench, search.name, report(is_over=False) if report else {}))
+    keeper = RunWriter(store, begun_run(bench, search.name, report(is_over=False) if report else {}))
     unsaid: list[tuple[Problem, Best | None]] = []
 
     def save() -> None:

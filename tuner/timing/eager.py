@@ -15,7 +15,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-Run = Callable[[Mapping[str, Tensor]], None]
+EagerCall = Callable[[Mapping[str, Tensor]], None]
 
 
 class Cold(Protocol):
@@ -42,10 +42,10 @@ class Streamed:
     def __init__(
         self,
         timer: Cold,
-        launch: Run,
+        launch: EagerCall,
         slices: Sequence[Mapping[str, Tensor]],
         lead_in: int,
-        restore: Run | None = None,
+        restore: EagerCall | None = None,
     ) -> None:
         self._restore = restore
         self._timer = timer

@@ -36,7 +36,7 @@ from normtune.results.regimes import COLD, EAGER, WARM
 from normtune.tuner.timing import memory
 from normtune.tuner.timing.arena import Arena
 from normtune.tuner.timing.capture import capture
-from normtune.tuner.timing.eager import Run, Streamed
+from normtune.tuner.timing.eager import EagerCall, Streamed
 from normtune.tuner.timing.gate import CALLS, CALLS_BYTES, LaunchFailedError, check_calls, failure, launch, reference_of
 from normtune.tuner.timing.protocol import SENTINEL_BYTES, SENTINEL_COPIES, SLOW_SECONDS, timed_launches
 
@@ -78,12 +78,12 @@ class Captured:
     def __init__(
         self,
         timer: "Timer",
-        launch: Run,
+        launch: EagerCall,
         slices: Sequence[Mapping[str, Tensor]],
         lead_in: int,
         *,
         evicted: bool = True,
-        restore: Run | None = None,
+        restore: EagerCall | None = None,
     ) -> None:
         self._begin, self._end = (torch.cuda.Event(enable_timing=True, external=True) for _ in range(2))
         self._launches = len(slices) - lead_in
@@ -327,7 +327,7 @@ class CudaSession(Generic[Label]):
         for name, tensor in self._before.items():
             tensors[name].copy_(tensor)
 
-    def launcher(self, label: Label, keeps: bool = False) -> Run:
+    def launcher(self, label: Label, keeps: bool = False) -> EagerCall:
         """A function that launches on a set of tensors, on the current stream.
 
         Args:

@@ -25,7 +25,7 @@ from normtune.kernels.problem import MAX_ROWS, split_key
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.parse import normalised_trees
-from normtune.kernels.tablefile.relative_tree import BYTES_PER_L2, ROWS_PER_SM, Cut, choose_on
+from normtune.kernels.tablefile.relative_tree import BYTES_PER_L2, ROWS_PER_SM, RelativeSplit, choose_on
 from normtune.kernels.tablefile.tree import Leaf
 from normtune.kernels.target import TARGETS, Target
 from normtune.results.database.store import Store
@@ -60,7 +60,7 @@ def test_a_threshold_in_rows_per_multiprocessor_is_found(spec: OperatorSpec) -> 
     parts = [part(sms, l2, by_rows) for sms, l2 in ((132, 60), (36, 32), (84, 6))]
     joint = Joint(parts, legal(spec), 4)
     assert (joint.least(1), joint.least(2)) != (0, 0) and joint.least(2) == 0
-    assert joint.tree(4) == Cut(ROWS_PER_SM, 1, 10, Leaf(FEW), Leaf(MANY))
+    assert joint.tree(4) == RelativeSplit(ROWS_PER_SM, 1, 10, Leaf(FEW), Leaf(MANY))
 
 
 def test_each_gpu_has_the_same_weight(spec: OperatorSpec) -> None:
@@ -125,9 +125,9 @@ def test_an_illegal_leaf_is_found(spec: OperatorSpec) -> None:
     breaches = legal(spec).breaches
     assert [box.most_hidden for _, _, box in breaches(narrow)][:1] == [spec.max_hidden]
     wide = Leaf(RMSNormConfig("row", 1, 16))
-    assert not list(breaches(Cut("hidden", 1, 1024, narrow, wide)))
+    assert not list(breaches(RelativeSplit("hidden", 1, 1024, narrow, wide)))
     # Few bytes are few columns only where there are rows: one row of many columns has few bytes, too.
-    assert list(breaches(Cut(BYTES_PER_L2, 2, 1, narrow, wide)))
+    assert list(breaches(RelativeSplit(BYTES_PER_L2, 2, 1, narrow, wide)))
 
 
 def test_one_device_says_that_nothing_was_left_out(evidence: Evidence) -> None:

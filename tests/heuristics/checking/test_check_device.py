@@ -26,7 +26,7 @@ from normtune.tests.heuristics.made_up import rehashed
 from normtune.tuner.checking import api as check_api
 from normtune.tuner.checking import subject
 from normtune.tuner.checking.recheck import Recheck
-from normtune.tuner.checking.session import Course, Question
+from normtune.tuner.checking.session import CheckSession, ProbeRequest
 from normtune.tuner.checking.verdict import AMBIGUOUS, OK, promises_too_much
 from normtune.tuner.device.open import Outcome
 
@@ -115,13 +115,13 @@ def test_variants_that_were_not_measured_do_not_matter_and_stale_ones_do(
     table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def only(plain: bool, *, fail: bool = False) -> Result:
-        def measure(course: Course, *_: object) -> Recheck:
-            for question in course.questions:
-                if course.functions[question.function].is_plain or not plain:
+        def measure(session: CheckSession, *_: object) -> Recheck:
+            for probe in session.probes:
+                if session.functions[probe.function].is_plain or not plain:
                     rounds = tuple(range(16))
-                    fails = fail and not course.functions[question.function].is_plain
+                    fails = fail and not session.functions[probe.function].is_plain
                     own = Outcome("wrong_result", "y is off") if fails else Outcome("ok", "", rounds, (1000,) * 16)
-                    course.learn(question, question.config, {question.config: own})
+                    session.learn(probe, probe.config, {probe.config: own})
             return Recheck()
 
         monkeypatch.setattr(check_api, "measure", measure)
@@ -194,20 +194,25 @@ def test_a_store_keeps_what_was_measured(table: Path) -> None:
 def test_functions_that_ask_for_one_shape_share_a_race(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = Problem("rms_norm_forward", 4096, 1024, "bfloat16")
     few, more, most = (RMSNormConfig("row", 1, warps) for warps in (2, 4, 8))
-    course, bench = (
-        Mock(questions=(Question(0, problem, few, (most,), 0, False), Question(1, problem, more, (most,), 0, False))),
+    session, bench = (
+        Mock(
+            probes=(
+                ProbeRequest(0, problem, few, (most,), 0, False),
+                ProbeRequest(1, problem, more, (most,), 0, False),
+            )
+        ),
         Mock(),
     )
     bench.target = TARGETS["sm_90"]
     begun = Mock()
     monkeypatch.setattr("normtune.tuner.checking.recheck.recheck", begun)
-    check_api.measure(course, bench, None)
+    check_api.measure(session, bench, None)
     _, (task,), asker, *_ = begun.call_args.args
     assert {candidate.config for candidate in task.candidates} == {few, more, most}
     answers = Mock()
     asker.learn(task, answers)
-    told = [call.args for call in course.learn.call_args_list]
-    assert told == [(course.questions[0], few, answers), (course.questions[1], more, answers)]
+    told = [call.args for call in session.learn.call_args_list]
+    assert told == [(session.probes[0], few, answers), (session.probes[1], more, answers)]
 
 
 @pytest.mark.long

@@ -8,7 +8,7 @@ from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.writing.emit import module_text
 from normtune.kernels.fingerprint import fingerprint
 from normtune.results.evidence import Evidence
-from normtune.results.exchange.recorded_code import Difference
+from normtune.results.exchange.recorded_code import CodeChange
 from normtune.tests.heuristics.made_up import SHAPES
 from normtune.tuner.checking.offline import check
 
@@ -31,7 +31,7 @@ def test_equal_code_is_said_and_nothing_is_stale(table: Path) -> None:
 
     def compare(code, evidence, cells):
         asked.extend(cells)
-        return Difference(("toy",))
+        return CodeChange(("toy",))
 
     report = check(table, compare=compare)
     assert (report.failures, report.stale) == ((), ())
@@ -48,7 +48,7 @@ def test_the_configs_whose_code_changed_are_named(table: Path) -> None:
 
     def compare(code, evidence, cells):
         changed.append(min(cells, key=lambda cell: cell.config))
-        return Difference(("toy",), tuple(changed))
+        return CodeChange(("toy",), tuple(changed))
 
     (line,) = check(table, compare=compare).stale
     assert line.startswith("the compiled code of 1 of the table's ")
@@ -56,13 +56,13 @@ def test_the_configs_whose_code_changed_are_named(table: Path) -> None:
 
 
 def test_where_code_cannot_be_compared_the_sources_decide(table: Path) -> None:
-    report = check(table, compare=lambda *_: Difference(("toy",), undecided="no triton"))
+    report = check(table, compare=lambda *_: CodeChange(("toy",), undecided="no triton"))
     assert report.stale == (STALE,)
     assert "whether their compiled code changed is not known: no triton" in report.notes
-    report = check(table, quick=True, compare=lambda *_: Difference(("toy",)))
+    report = check(table, quick=True, compare=lambda *_: CodeChange(("toy",)))
     assert report.stale == (STALE,)
 
 
 def test_kernels_that_are_the_same_are_said_to_be_so(table: Path) -> None:
-    report = check(table, compare=lambda *_: Difference(()))
+    report = check(table, compare=lambda *_: CodeChange(()))
     assert report.stale == () and "its kernels are those that were measured" in report.notes

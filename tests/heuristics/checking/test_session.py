@@ -12,7 +12,7 @@ from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile.tree import Box, Leaf, Split, Tree
 from normtune.kernels.target import TARGETS
-from normtune.tuner.checking.session import MOST_SHAPES, Course, Question
+from normtune.tuner.checking.session import MOST_SHAPES, CheckSession, ProbeRequest
 from normtune.tuner.checking.subject import Checked, Promise
 from normtune.tuner.checking.verdict import LEAST_SHAPES, OK, STALE, UNMEASURED, Judgement
 
@@ -27,7 +27,7 @@ Law = Callable[[RMSNormConfig, Problem], float]
 
 
 class Answer(NamedTuple):
-    """An answer of the tuner, as a course sees it."""
+    """An answer of the tuner, as a session sees it."""
 
     status: str
     reason: str = ""
@@ -42,39 +42,39 @@ def checked(tree: Tree, dtype: str = "bfloat16", key: str = "toy") -> Checked:
     return Checked(key, dtype, "toy", "", tree, ((key, dtype),), PROMISE)
 
 
-def course(*functions: Checked, seed: int = 0, known: set[tuple[int, int]] | None = None) -> Course:
-    return Course(functions, BOX, TARGET, seed, 1 << 28, lambda one: known)
+def session(*functions: Checked, seed: int = 0, known: set[tuple[int, int]] | None = None) -> CheckSession:
+    return CheckSession(functions, BOX, TARGET, seed, 1 << 28, lambda one: known)
 
 
-def measured(law: Law, question: Question, draw: random.Random) -> dict[Config, Answer]:
+def measured(law: Law, probe: ProbeRequest, draw: random.Random) -> dict[Config, Answer]:
     """Times by a law, with a noise of 2 % that all configs share and one of 0.3 % of each."""
     rounds = tuple(range(16))
     of_round = [draw.gauss(1, 0.02) for _ in rounds]
     found = {COPY: Answer("ok", "", rounds, (500,) * 16)}
-    for config in (question.config, *question.rivals):
-        base = 1e6 * (1 + law(config, question.problem))
+    for config in (probe.config, *probe.rivals):
+        base = 1e6 * (1 + law(config, probe.problem))
         found[config] = Answer("ok", "", rounds, tuple(int(base * r * draw.gauss(1, 0.003)) for r in of_round))
     return found
 
 
-def carried_out(asked: Course, law: Law, seed: int = 0) -> int:
-    """Answer what a course asks as long as it wants to know; how many answers it took."""
+def carried_out(asked: CheckSession, law: Law, seed: int = 0) -> int:
+    """Answer what a session asks as long as it wants to know; how many answers it took."""
     draw = random.Random(seed)
     count = 0
-    for question in asked.questions:
-        if asked.wants(question):
-            asked.learn(question, question.config, measured(law, question, draw))
+    for probe in asked.probes:
+        if asked.wants(probe):
+            asked.learn(probe, probe.config, measured(law, probe, draw))
             count += 1
     return count
 
 
-def judgements(asked: Course) -> list[Judgement]:
+def judgements(asked: CheckSession) -> list[Judgement]:
     return [found for _, found in asked.judged()]
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_fresh_function_is_ok_after_all_shapes(spec: OperatorSpec, penalty: Law, seed: int) -> None:
-    asked = course(checked(FRESH), seed=seed)
+    asked = session(checked(FRESH), seed=seed)
     assert carried_out(asked, penalty, seed) == MOST_SHAPES
     (found,) = judgements(asked)
     assert (found.verdict, len(found.findings)) == (OK, MOST_SHAPES)
@@ -84,7 +84,7 @@ def test_a_fresh_function_is_ok_after_all_shapes(spec: OperatorSpec, penalty: La
 def test_moved_thresholds_are_not_ok_and_the_worst_shape_says_what_is_better(
     spec: OperatorSpec, penalty: Law, seed: int
 ) -> None:
-    asked = course(checked(MOVED), seed=seed)
+    asked = session(checked(MOVED), seed=seed)
     carried_out(asked, penalty, seed)
     (found,) = judgements(asked)
     assert found.verdict != OK
@@ -101,16 +101,16 @@ def test_plain_functions_take_turns_before_the_others_one_by_one(spec: OperatorS
         checked(FRESH),
         checked(MOVED, "float16"),
     )
-    asked = course(*functions)
-    order = [question.function for question in asked.questions if not question.is_second_look]
+    asked = session(*functions)
+    order = [probe.function for probe in asked.probes if not probe.is_second_look]
     assert order == [2, 3] * MOST_SHAPES + [1] * MOST_SHAPES + [0] * MOST_SHAPES
 
 
 def test_a_stale_function_is_asked_no_more_and_the_others_are(spec: OperatorSpec, penalty: Law) -> None:
-    asked = course(checked(FRESH), checked(MOVED, "float16"))
-    question = next(one for one in asked.questions if one.function == 1)
-    asked.learn(question, question.config, {question.config: Answer("wrong_result", "y is off by 3")})
-    assert {question.function for question in asked.questions if asked.wants(question)} == {0}
+    asked = session(checked(FRESH), checked(MOVED, "float16"))
+    probe = next(one for one in asked.probes if one.function == 1)
+    asked.learn(probe, probe.config, {probe.config: Answer("wrong_result", "y is off by 3")})
+    assert {probe.function for probe in asked.probes if asked.wants(probe)} == {0}
     carried_out(asked, penalty)
     assert [found.verdict for found in judgements(asked)] == [OK, STALE]
 
@@ -118,88 +118,86 @@ def test_a_stale_function_is_asked_no_more_and_the_others_are(spec: OperatorSpec
 def test_a_leaf_is_looked_at_again_where_its_only_shape_is_an_alarm(spec: OperatorSpec, penalty: Law) -> None:
     """A narrow leaf, in which its config takes four times as long."""
     slow = RMSNormConfig("row", 1, 8)
-    asked = course(checked(Split("hidden", 72, Leaf(slow), FRESH)))
-    looks = [question for question in asked.questions if question.is_second_look and question.config == slow]
-    assert [asked.wants(question) for question in looks] == [False]
+    asked = session(checked(Split("hidden", 72, Leaf(slow), FRESH)))
+    looks = [probe for probe in asked.probes if probe.is_second_look and probe.config == slow]
+    assert [asked.wants(probe) for probe in looks] == [False]
     law: Law = lambda config, problem: 3.0 if config == slow else penalty(config, problem)  # noqa: E731
     draw = random.Random(0)
-    for question in asked.questions:
-        if asked.wants(question):
-            asked.learn(question, question.config, measured(law, question, draw))
+    for probe in asked.probes:
+        if asked.wants(probe):
+            asked.learn(probe, probe.config, measured(law, probe, draw))
     (found,) = judgements(asked)
     assert [one.is_second_look for one in found.findings if one.config == slow] == [False, True]
     assert (found.verdict, found.why) == (STALE, f"{slow} loses more than the worst of the grid and 15 %")
 
 
 def test_a_config_that_fails_makes_its_function_stale_at_once(spec: OperatorSpec, penalty: Law) -> None:
-    asked = course(checked(FRESH))
-    question = asked.questions[0]
-    answers = measured(penalty, question, random.Random(0))
-    answers[question.config] = Answer("wrong_result", "y is off by 3")
-    asked.learn(question, question.config, answers)
+    asked = session(checked(FRESH))
+    probe = asked.probes[0]
+    answers = measured(penalty, probe, random.Random(0))
+    answers[probe.config] = Answer("wrong_result", "y is off by 3")
+    asked.learn(probe, probe.config, answers)
     (found,) = judgements(asked)
     assert found.verdict == STALE
     assert found.findings[0].failure == "wrong_result: y is off by 3"
-    assert not asked.wants(asked.questions[1])
+    assert not asked.wants(asked.probes[1])
 
 
 def test_a_rival_that_fails_says_nothing(spec: OperatorSpec, penalty: Law) -> None:
-    asked = course(checked(FRESH))
-    for question in asked.questions[:LEAST_SHAPES]:
+    asked = session(checked(FRESH))
+    for probe in asked.probes[:LEAST_SHAPES]:
         answers: Mapping[Config, Answer] = {
-            config: answer if config == question.config or config == COPY else Answer("timeout", "no answer")
-            for config, answer in measured(penalty, question, random.Random(0)).items()
+            config: answer if config == probe.config or config == COPY else Answer("timeout", "no answer")
+            for config, answer in measured(penalty, probe, random.Random(0)).items()
         }
-        asked.learn(question, question.config, answers)
+        asked.learn(probe, probe.config, answers)
     (found,) = judgements(asked)
     assert [one.loss for one in found.findings] == [0] * LEAST_SHAPES
 
 
 def test_what_was_not_recorded_is_left_out(spec: OperatorSpec, penalty: Law) -> None:
-    asked = course(checked(FRESH))
-    for question in asked.questions:
-        answers = measured(penalty, question, random.Random(0)) | {question.config: Answer("not_recorded", "not there")}
-        asked.learn(question, question.config, answers)
+    asked = session(checked(FRESH))
+    for probe in asked.probes:
+        answers = measured(penalty, probe, random.Random(0)) | {probe.config: Answer("not_recorded", "not there")}
+        asked.learn(probe, probe.config, answers)
     (found,) = judgements(asked)
     assert (found.verdict, found.findings) == (UNMEASURED, ())
 
 
 def test_a_shape_at_which_no_rival_was_recorded_is_left_out(spec: OperatorSpec, penalty: Law) -> None:
     """Else a replay that has times of the table's configs alone would call any table OK."""
-    asked = course(checked(FRESH))
-    for question in asked.questions:
-        answers = measured(penalty, question, random.Random(0))
-        unknown = {rival: Answer("not_recorded", "not there") for rival in question.rivals}
-        asked.learn(question, question.config, answers | unknown)
+    asked = session(checked(FRESH))
+    for probe in asked.probes:
+        answers = measured(penalty, probe, random.Random(0))
+        unknown = {rival: Answer("not_recorded", "not there") for rival in probe.rivals}
+        asked.learn(probe, probe.config, answers | unknown)
     (found,) = judgements(asked)
     assert (found.verdict, found.findings) == (UNMEASURED, ())
-    question = asked.questions[0]
-    asked.learn(
-        question, question.config, {question.config: measured(penalty, question, random.Random(0))[question.config]}
-    )
+    probe = asked.probes[0]
+    asked.learn(probe, probe.config, {probe.config: measured(penalty, probe, random.Random(0))[probe.config]})
     assert [one.loss for one in judgements(asked)[0].findings] == [0]  # nothing else is legal there
 
 
 def test_a_config_that_is_illegal_on_the_device_is_told_without_measuring(spec: OperatorSpec) -> None:
-    asked = course(checked(Leaf(RMSNormConfig("row", 1, 1))))  # a warp holds 2048 elements
+    asked = session(checked(Leaf(RMSNormConfig("row", 1, 1))))  # a warp holds 2048 elements
     (found,) = judgements(asked)
     assert found.verdict == STALE
     assert found.findings[0].failure == "illegal: too many elements a thread"
-    assert all(question.problem.hidden <= 2048 for question in asked.questions)
+    assert all(probe.problem.hidden <= 2048 for probe in asked.probes)
 
 
 def test_an_equal_launch_is_told_under_the_name_of_the_tables_config(spec: OperatorSpec, penalty: Law) -> None:
-    asked = course(checked(FRESH))
-    question = asked.questions[0]
+    asked = session(checked(FRESH))
+    probe = asked.probes[0]
     twin = RMSNormConfig("row", 1, 2)
-    answers = measured(penalty, question, random.Random(0))
-    answers[twin] = answers.pop(question.config)
-    asked.learn(question, twin, answers)
+    answers = measured(penalty, probe, random.Random(0))
+    answers[twin] = answers.pop(probe.config)
+    asked.learn(probe, twin, answers)
     (found,) = judgements(asked)
-    assert found.findings[0].config == question.config
+    assert found.findings[0].config == probe.config
 
 
 def test_only_known_shapes_are_asked(spec: OperatorSpec) -> None:
     known = {(rows, hidden) for rows in (1, 8, 64) for hidden in (64, 128)}
-    asked = course(checked(FRESH), known=known)
-    assert {(question.problem.rows, question.problem.hidden) for question in asked.questions} == known
+    asked = session(checked(FRESH), known=known)
+    assert {(probe.problem.rows, probe.problem.hidden) for probe in asked.probes} == known

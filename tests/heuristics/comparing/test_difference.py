@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from normtune.heuristics.comparing.difference import Choice, Difference, Differing, difference, parts_of
-from normtune.heuristics.comparing.gains import Interval
+from normtune.heuristics.comparing.difference import Difference, Differing, SideAnswer, difference, parts_of
+from normtune.heuristics.comparing.gains import ConfidenceInterval
 from normtune.heuristics.comparing.report import difference_lines, mark, summary_lines
 from normtune.heuristics.comparing.sides import Side, Tuned, side
 from normtune.heuristics.fitting.figures import Loss
@@ -56,15 +56,15 @@ def test_shapes_at_which_the_proposal_differs_and_what_each_loses(matrix: Timing
     found = compared(matrix, "liger", "liger_1238")
     assert found.names == ("liger", "liger_1238")
     assert set(found.pairs) - found.same == {(4096, 512)}
-    assert found.pairs[4096, 512] == (Choice(ROW, 300_000, 0), Choice(BLOCK, 0, 1))
+    assert found.pairs[4096, 512] == (SideAnswer(ROW, 300_000, 0), SideAnswer(BLOCK, 0, 1))
     assert found.loss(0) == Loss(133_333, 133_333, 300_000, 300_000, 3)
     assert found.loss(1) == Loss(33_333, 33_333, 100_000, 100_000, 3)
     assert found.common() == (found.loss(0), found.loss(1))
     assert [found.without_time(which) for which in (0, 1)] == [1, 1]
     assert [found.without_answer(which) for which in (0, 1)] == [0, 0]
     assert found.worst(0, 2) == [
-        ((4096, 512), (Choice(ROW, 300_000, 0), Choice(BLOCK, 0, 1))),
-        ((32768, 256), (Choice(BLOCK, 100_000, 1), Choice(BLOCK, 100_000, 1))),
+        ((4096, 512), (SideAnswer(ROW, 300_000, 0), SideAnswer(BLOCK, 0, 1))),
+        ((32768, 256), (SideAnswer(BLOCK, 100_000, 1), SideAnswer(BLOCK, 100_000, 1))),
     ]
 
 
@@ -80,7 +80,7 @@ def test_what_is_gained_by_what_bounds_a_kernel(matrix: TimingMatrix) -> None:
     assert found.common(2) is None and found.gain(2) is None
     everywhere, between = found.gain(), found.gain(1)
     assert everywhere is not None and between is not None
-    assert (everywhere.shapes, everywhere.log) == (3, Interval(100_000, None, None))
+    assert (everywhere.shapes, everywhere.log) == (3, ConfidenceInterval(100_000, None, None))
     assert between.log.mean == 150_000
     # Row instead of block at 4096 x 512 costs e^0.3 - 1 of 4 us; at 32768 x 256 both launch blocks.
     assert between.saved.mean == pytest.approx(4 * math.expm1(0.3) / 2)
@@ -139,7 +139,7 @@ def test_weights_count_in_every_mean_and_in_the_order_of_changes(matrix: TimingM
     ],
 )
 def test_the_mark_of_a_shape(matrix: TimingMatrix, first, second, expected: str) -> None:
-    choices = (Choice(*first),) * 4, (Choice(*second),) * 4
+    choices = (SideAnswer(*first),) * 4, (SideAnswer(*second),) * 4
     found = Difference(matrix, ("a", "b"), choices, frozenset({(1, 64)}), BEST, (0, 1, 1, 2))
     assert mark(found, (4096, 512)) == expected
     assert mark(found, (1, 64)) == "="
@@ -153,7 +153,7 @@ def test_a_config_that_launches_as_a_measured_one_has_its_time() -> None:
     taller = Side("taller", lambda problem, target: RMSNormConfig("block_row", 64, 4))
     wider = Side("wider", lambda problem, target: RMSNormConfig("block_row", 64, 8))
     found = compared(matrix, taller, Side("block", lambda problem, target: BLOCK))
-    assert found.choices[0] == (Choice(RMSNormConfig("block_row", 64, 4), 700, 0),)
+    assert found.choices[0] == (SideAnswer(RMSNormConfig("block_row", 64, 4), 700, 0),)
     assert found.same == {(4096, 1024)}
     assert compared(matrix, taller, wider).choices[1][0].loss is None
 
@@ -176,7 +176,7 @@ def test_an_autotuner_picks_the_least_median_of_what_was_timed() -> None:
     unknown, illegal = RMSNormConfig("row", 1, 32), RMSNormConfig("split", 1, 4)
     tuned = Tuned("t", lambda problem, target: (illegal, unknown, WIDE, BLOCK, ROW))
     found = compared(matrix, tuned, "liger")
-    assert found.choices[0] == (Choice(ROW, 7, 0, (3, 4)),)
+    assert found.choices[0] == (SideAnswer(ROW, 7, 0, (3, 4)),)
     assert found.tuned(0) == (1, 0, 1) and found.tuned(1) is None
     note = "A picks among what was timed: all of its list at 0 of 1 shapes, so it may do better than here"
     assert note in difference_lines(found, 80, L2, False)
@@ -184,7 +184,10 @@ def test_an_autotuner_picks_the_least_median_of_what_was_timed() -> None:
     assert list(summary_lines([found, found], False))[-2:] == ["", twice]
     assert list(summary_lines([found], True))[-1] == f"- {note}"
     assert compared(matrix, Tuned("t", lambda problem, target: (WIDE, BLOCK)), "liger").tuned(0) == (1, 1, 1)
-    for configs, expected in (((unknown,), Choice(unknown, None, None, (0, 1))), ((illegal,), Choice(None, None))):
+    for configs, expected in (
+        ((unknown,), SideAnswer(unknown, None, None, (0, 1))),
+        ((illegal,), SideAnswer(None, None)),
+    ):
         assert compared(matrix, Tuned("t", lambda *_, c=configs: c), "liger").choices[0] == (expected,)
 
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from normtune.heuristics.comparing.gains import Gain, Interval, Pair, gain
+from normtune.heuristics.comparing.gains import ConfidenceInterval, Gain, Pair, gain
 from normtune.heuristics.regret.matrix import MISSING, Rounds, TimingMatrix
 from normtune.kernels.rms_norm.config import RMSNormConfig
 
@@ -31,7 +31,7 @@ def matrix_of(logs: list[list[list[int]]], regret: list[list[int]], weights: lis
 SHAPE = [[0, 0, 0, 0], [100_000, 120_000, 140_000, 160_000]]
 
 
-def close(found: Interval, expected: tuple[float, float, float]) -> None:
+def close(found: ConfidenceInterval, expected: tuple[float, float, float]) -> None:
     assert found == pytest.approx(expected, rel=1e-4)
 
 
@@ -100,7 +100,9 @@ def test_without_any_the_regrets_speak_and_there_is_no_interval() -> None:
 
 def test_what_launches_the_same_gains_exactly_nothing_and_no_shape_no_gain() -> None:
     matrix = matrix_of([SHAPE], [[0, 130_000]])
-    assert gain(matrix, np.array([10_000]), [Pair(0, 1, 1)]) == Gain(1, 4096, Interval(0, 0, 0), Interval(0, 0, 0))
+    assert gain(matrix, np.array([10_000]), [Pair(0, 1, 1)]) == Gain(
+        1, 4096, ConfidenceInterval(0, 0, 0), ConfidenceInterval(0, 0, 0)
+    )
     assert gain(matrix, np.array([10_000]), []) is None
 
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from normtune.heuristics.fitting.forward_backward import Side, lines, together
+from normtune.heuristics.fitting.forward_backward import OneFunction, lines, together
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.regret.matrix import TimingMatrix
@@ -24,7 +24,7 @@ def side(operator, shapes, regrets, best, tree, dtype="bfloat16", weights=None):
     usable = np.array([[x is not None for x in row] for row in regrets])
     weighed = None if weights is None else np.array(weights, np.int64)
     matrix = TimingMatrix(operator, "", dtype, tuple(shapes), (ONE, TWO), regret, usable, weights=weighed)
-    return Side(matrix, np.array(best, np.int64), tree)
+    return OneFunction(matrix, np.array(best, np.int64), tree)
 
 
 def slowdown(millionths):

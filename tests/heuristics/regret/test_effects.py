@@ -1,14 +1,14 @@
 import numpy as np
 
-from normtune.heuristics.regret.effects import Samples, block_of, levels
+from normtune.heuristics.regret.effects import LogSamples, block_of, levels
 from normtune.kernels.config import COPY
 from normtune.kernels.rms_norm.config import RMSNormConfig
 
 A, B, C, D = (RMSNormConfig("row", 1, warps) for warps in (1, 2, 4, 8))
 
 
-def samples(logs: list[int], first: int = 0) -> Samples:
-    return Samples(np.arange(first, first + len(logs), dtype=np.int32), np.array(logs, np.int64))
+def samples(logs: list[int], first: int = 0) -> LogSamples:
+    return LogSamples(np.arange(first, first + len(logs), dtype=np.int32), np.array(logs, np.int64))
 
 
 def test_what_slows_a_round_cancels() -> None:
@@ -57,9 +57,9 @@ def test_tasks_of_a_run_are_aligned_by_the_config_that_each_times_again() -> Non
     slower = [4000] * 6
     run = {
         A: samples([100] * 6),
-        B: Samples(np.array([*range(6), *range(6, 12)], np.int32), np.array([60] * 6 + [4060] * 6, np.int64)),
-        C: Samples(np.array([*range(6, 12), *range(12, 18)], np.int32), np.array([4040] * 6 + [9040] * 6, np.int64)),
-        D: Samples(np.arange(12, 18, dtype=np.int32), np.array([9090] * 6, np.int64)),
+        B: LogSamples(np.array([*range(6), *range(6, 12)], np.int32), np.array([60] * 6 + [4060] * 6, np.int64)),
+        C: LogSamples(np.array([*range(6, 12), *range(12, 18)], np.int32), np.array([4040] * 6 + [9040] * 6, np.int64)),
+        D: LogSamples(np.arange(12, 18, dtype=np.int32), np.array([9090] * 6, np.int64)),
         COPY: samples([1] * 6 + slower + [9000] * 6),
     }
     found = levels([run])

@@ -8,7 +8,7 @@ import pytest
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.stability import spread as module
-from normtune.heuristics.stability.equivalent import Cut, splits
+from normtune.heuristics.stability.equivalent import TreeCut, splits
 from normtune.heuristics.stability.refit import fitted, refitted, server
 from normtune.heuristics.stability.report import beforehand, lines
 from normtune.heuristics.stability.spread import Held, Spread, Stability, share_of, stability, tables_of
@@ -149,7 +149,7 @@ def test_functions_that_do_not_look_at_rows_are_left_out(evidence):
 def test_a_cut_is_held_by_cuts_of_its_axis_and_interval_where_it_is():
     whole = Box(1, MAX_ROWS, 1, 16384)
     narrow = whole._replace(most_hidden=512)
-    cut = Cut("rows", 128, narrow, 65, 192)
+    cut = TreeCut("rows", 128, narrow, 65, 192)
 
     def cut_at(axis, threshold, box=whole):
         return [(Split(axis, threshold, Leaf(FEW), Leaf(MANY)), box)]
@@ -175,9 +175,9 @@ def test_cuts_divide_what_those_above_them_leave():
 
 def stable(**changed):
     boxes = (Box(1, MAX_ROWS, 1, 16384), Box(1, 127, 129, 16384), Box(128, 4095, 65, 16384))
-    cuts = [Cut("hidden", 128, boxes[0], 128, 255), Cut("hidden", 4096, boxes[1], 3072, 6144)]
+    cuts = [TreeCut("hidden", 128, boxes[0], 128, 255), TreeCut("hidden", 4096, boxes[1], 3072, 6144)]
     held = [Held(cut, share) for cut, share in zip(cuts, (1.0, 0.625), strict=True)]
-    held.append(Held(Cut("rows", 512, boxes[2], 512, 512), 0.0))
+    held.append(Held(TreeCut("rows", 512, boxes[2], 512, 512), 0.0))
     known = Stability(
         "toy", "bfloat16", 16384, 4, 100, tuple(held), Spread(0.1234, 0.2), Spread(0.05, 0.1), Spread(-120.4, 2500.0)
     )

@@ -17,7 +17,7 @@ from normtune.heuristics.writing.write import check_table
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile import locate, syntax, template
 from normtune.kernels.tablefile.header import body_hash, parse
-from normtune.kernels.tablefile.relative_tree import ROWS_PER_SM, Cut, NormalisedTree
+from normtune.kernels.tablefile.relative_tree import ROWS_PER_SM, RelativeSplit, RelativeTree
 from normtune.kernels.tablefile.tree import Leaf
 from normtune.results.evidence import Evidence
 from normtune.results.exchange import recording
@@ -41,10 +41,10 @@ def formatted(name: str, width: int, path: Path) -> str:
     return path.read_text()
 
 
-def deep(depth: int) -> NormalisedTree:
+def deep(depth: int) -> RelativeTree:
     """A tree as deep as that, whose configs have the longest names."""
     config = RMSNormConfig("persistent", 16, 4 << depth % 3, 4, 2, "dependent", 4096)
-    return Cut(ROWS_PER_SM, 1, 1 + depth, Leaf(config), deep(depth - 1)) if depth else Leaf(config)
+    return RelativeSplit(ROWS_PER_SM, 1, 1 + depth, Leaf(config), deep(depth - 1)) if depth else Leaf(config)
 
 
 @pytest.fixture

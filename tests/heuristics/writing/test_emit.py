@@ -44,7 +44,7 @@ def fitted(measure, penalty, run) -> Fit:
 
 
 @pytest.fixture
-def table(fitted: Fit, tmp_path: Path) -> locate.Table:
+def table(fitted: Fit, tmp_path: Path) -> locate.LoadedTable:
     path = tmp_path / "heuristics.py"
     path.write_text(module_text(fitted, COMMAND))
     return locate.load(path)
@@ -55,7 +55,7 @@ def test_the_text_is_the_golden_one(fitted: Fit) -> None:
     assert module_text(fitted, COMMAND) == GOLDEN.read_text()
 
 
-def test_ruff_finds_no_fault(table: locate.Table) -> None:
+def test_ruff_finds_no_fault(table: locate.LoadedTable) -> None:
     if importlib.util.find_spec("ruff") is None:
         pytest.skip("ruff is not installed")
     ruff = [sys.executable, "-m", "ruff"]
@@ -69,7 +69,7 @@ def test_ruff_finds_no_fault(table: locate.Table) -> None:
     assert linted.returncode == 0, linted.stdout
 
 
-def test_the_module_is_python_39_and_stands_alone(table: locate.Table) -> None:
+def test_the_module_is_python_39_and_stands_alone(table: locate.LoadedTable) -> None:
     ast.parse(table.source.read_text(), feature_version=(3, 9))
     code = (
         f"import sys; sys.path.insert(0, {str(table.source.parent)!r}); import heuristics as h; "
@@ -79,7 +79,7 @@ def test_the_module_is_python_39_and_stands_alone(table: locate.Table) -> None:
     assert run.stdout.startswith("True Config(schedule='row', block_row=1, num_warps=8,")
 
 
-def test_dtypes_that_share_have_one_function_and_the_variant_has_its_own(table: locate.Table) -> None:
+def test_dtypes_that_share_have_one_function_and_the_variant_has_its_own(table: locate.LoadedTable) -> None:
     assert list(table.tables) == [
         ("toy", "bfloat16"),
         ("toy", "float16"),
@@ -92,7 +92,7 @@ def test_dtypes_that_share_have_one_function_and_the_variant_has_its_own(table: 
     assert table.lookup("toy:no_keep", "bfloat16", 4096, 128) == RMSNormConfig("row", 1, 8)
 
 
-def test_an_unknown_operator_or_dtype_is_named(table: locate.Table) -> None:
+def test_an_unknown_operator_or_dtype_is_named(table: locate.LoadedTable) -> None:
     with pytest.raises(ValueError, match="no table for 'toy' in 'int8': expected one of toy bfloat16, toy float16"):
         table.lookup("toy", "int8", 1, 1)
 
@@ -115,7 +115,7 @@ def test_the_header_tells_of_the_data_and_not_of_where_it_was_written(fitted: Fi
     data=st.data(),
 )
 def test_every_lookup_resolves_to_a_legal_launch(
-    table: locate.Table, spec: OperatorSpec, rows: int, hidden: int, data: st.DataObject
+    table: locate.LoadedTable, spec: OperatorSpec, rows: int, hidden: int, data: st.DataObject
 ) -> None:
     key, dtype = data.draw(st.sampled_from(list(table.tables)))
     variants = ["no_keep"] if key.endswith("no_keep") else list(all_variants(spec))
@@ -127,7 +127,7 @@ def test_every_lookup_resolves_to_a_legal_launch(
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=st.integers(1, MAX_ROWS), hidden=st.integers(1, 16384), data=st.data())
 def test_the_code_the_tree_and_the_regions_say_the_same(
-    table: locate.Table, fitted: Fit, rows: int, hidden: int, data: st.DataObject
+    table: locate.LoadedTable, fitted: Fit, rows: int, hidden: int, data: st.DataObject
 ) -> None:
     read = trees(table.source.read_text())
     function = data.draw(st.sampled_from(fitted.functions))
@@ -144,7 +144,7 @@ def test_the_code_the_tree_and_the_regions_say_the_same(
 
 @pytest.mark.long
 @pytest.mark.parametrize("wrong", ["return OTHER", "return 1", "if rows > 5:", "x = 1"])
-def test_code_of_another_form_is_refused(table: locate.Table, wrong: str) -> None:
+def test_code_of_another_form_is_refused(table: locate.LoadedTable, wrong: str) -> None:
     text = table.source.read_text()
     broken = text.replace("    if hidden <= 512:", f"    {wrong}", 1)
     assert broken != text

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from normtune.heuristics.fitting import figures
-from normtune.heuristics.fitting.figures import Gain
+from normtune.heuristics.fitting.figures import RuleGain
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.fitting.result import Fit
@@ -26,7 +26,7 @@ RULE = RMSNormConfig("row", 1, 4)
 OTHER = RMSNormConfig("row", 1, 8)
 
 
-def with_gains(fitted: Fit, **gains: Gain | None) -> Fit:
+def with_gains(fitted: Fit, **gains: RuleGain | None) -> Fit:
     """The fit, with functions of these keys and gains."""
     one = fitted.functions[0]
     functions = [
@@ -47,9 +47,9 @@ def test_the_gain_is_taken_over_the_problems_that_both_have() -> None:
     def gain(tree, chosen, *launches):
         return figures.gain(matrix, losses(matrix, tree), lambda *shape: chosen, lambda *shape: launches)
 
-    assert gain(tree, RULE, RULE) == Gain(200_000, 200_000, 2, 0)
-    assert gain(tree, RULE, RULE, OTHER) == Gain(200_000, 200_000, 2, 200_000)
-    assert gain(Leaf(RULE), OTHER, OTHER, RULE) == Gain(700_000 - 200_000, 700_000, 2, 700_000)
+    assert gain(tree, RULE, RULE) == RuleGain(200_000, 200_000, 2, 0)
+    assert gain(tree, RULE, RULE, OTHER) == RuleGain(200_000, 200_000, 2, 200_000)
+    assert gain(Leaf(RULE), OTHER, OTHER, RULE) == RuleGain(700_000 - 200_000, 700_000, 2, 700_000)
     assert gain(tree, None) is None
 
 
@@ -65,15 +65,15 @@ def test_launches_of_the_rule_are_the_two_that_it_switches_between() -> None:
 @pytest.mark.parametrize(
     ("gain", "told", "others"),
     [
-        (Gain(4 * 76_961, 741_937, 4, 4 * 39_221), "8 % faster (up to 2.1 times): +4 %", "+4 %"),
-        (Gain(412_110, 412_110, 1, 0), "51 % faster (up to 51 %): +0 %", "+51 %"),
-        (Gain(2 * 1_098_612, 1_098_612, 2, 2 * 1_098_612), "3.0 times as fast (up to 3.0 times): +200 %", "+0 %"),
-        (Gain(10, 100, 10, 0), "as fast: +0 %", "+0 %"),
-        (Gain(-2 * 48_790, 20_000, 2, 2 * 48_790), "5 % slower (up to 2 %): +5 %", "-9 %"),
-        (Gain(-48_790, -48_790, 1, 0), "5 % slower: +0 %", "-5 %"),
+        (RuleGain(4 * 76_961, 741_937, 4, 4 * 39_221), "8 % faster (up to 2.1 times): +4 %", "+4 %"),
+        (RuleGain(412_110, 412_110, 1, 0), "51 % faster (up to 51 %): +0 %", "+51 %"),
+        (RuleGain(2 * 1_098_612, 1_098_612, 2, 2 * 1_098_612), "3.0 times as fast (up to 3.0 times): +200 %", "+0 %"),
+        (RuleGain(10, 100, 10, 0), "as fast: +0 %", "+0 %"),
+        (RuleGain(-2 * 48_790, 20_000, 2, 2 * 48_790), "5 % slower (up to 2 %): +5 %", "-9 %"),
+        (RuleGain(-48_790, -48_790, 1, 0), "5 % slower: +0 %", "-5 %"),
     ],
 )
-def test_a_gain_in_words(evidence: Evidence, gain: Gain, told: str, others: str) -> None:
+def test_a_gain_in_words(evidence: Evidence, gain: RuleGain, told: str, others: str) -> None:
     assert list(report.gain(with_gains(fit(evidence, FitOptions(leaves=2)), a=gain))) == [
         "On average, against the rule of Liger-Kernel 0.8.5 on normtune's kernels (its own: docs/results.md):",
         f"  a: {told} by the best switch between Liger's launches, {others} by other launches",
@@ -82,7 +82,7 @@ def test_a_gain_in_words(evidence: Evidence, gain: Gain, told: str, others: str)
 
 def test_variants_are_told_of_only_where_no_plain_operator_was_measured(evidence: Evidence) -> None:
     fitted = fit(evidence, FitOptions(leaves=2))
-    ten = Gain(95_310, 95_310, 1, 0)
+    ten = RuleGain(95_310, 95_310, 1, 0)
     assert [line.split(" (")[0] for line in report.gain(with_gains(fitted, a__v=ten, b=ten))][1:] == [
         "  b: 10 % faster"
     ]
@@ -91,9 +91,9 @@ def test_variants_are_told_of_only_where_no_plain_operator_was_measured(evidence
 
 
 def test_dtypes_of_an_operator_are_told_of_together(evidence: Evidence) -> None:
-    fitted = with_gains(fit(evidence, FitOptions(leaves=2)), a=Gain(0, 0, 3, 0))
+    fitted = with_gains(fit(evidence, FitOptions(leaves=2)), a=RuleGain(0, 0, 3, 0))
     one = fitted.functions[0]
-    more = replace(one, dtype="float32", figures=one.figures._replace(gain=Gain(4 * 95_310, 200_000, 1, 0)))
+    more = replace(one, dtype="float32", figures=one.figures._replace(gain=RuleGain(4 * 95_310, 200_000, 1, 0)))
     _, line = report.gain(replace(fitted, functions=(one, more)))
     assert line.startswith("  a: 10 % faster (up to 22 %):")
 

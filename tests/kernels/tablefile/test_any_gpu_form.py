@@ -17,8 +17,8 @@ from normtune.kernels.tablefile.relative_tree import (
     BYTES_PER_L2,
     HIDDEN,
     ROWS_PER_SM,
-    Cut,
-    NormalisedTree,
+    RelativeSplit,
+    RelativeTree,
     choose_on,
 )
 from normtune.kernels.tablefile.tree import Leaf
@@ -29,13 +29,13 @@ numbers = st.integers(1, 1 << 40)
 leaves = st.integers(1, 5).map(lambda warps: Leaf(RMSNormConfig("row", 1, 1 << warps)))
 
 
-def cuts(parts: st.SearchStrategy[NormalisedTree]) -> st.SearchStrategy[NormalisedTree]:
-    return st.builds(Cut, st.just(HIDDEN), st.just(1), numbers, parts, parts) | st.builds(
-        Cut, st.just(ROWS_PER_SM), numbers, numbers, parts, parts
+def cuts(parts: st.SearchStrategy[RelativeTree]) -> st.SearchStrategy[RelativeTree]:
+    return st.builds(RelativeSplit, st.just(HIDDEN), st.just(1), numbers, parts, parts) | st.builds(
+        RelativeSplit, st.just(ROWS_PER_SM), numbers, numbers, parts, parts
     )
 
 
-def written(tree: NormalisedTree) -> str:
+def written(tree: RelativeTree) -> str:
     return body_text([AnyGpuFunction("toy", "", "bfloat16", tree, ("bfloat16",), 1, ())], template.ANY_GPU)
 
 
@@ -44,7 +44,7 @@ def older(text: str) -> str:
     return re.sub(r"rows >= (\d*[02468] \* )sms:", r"rows * hidden >= \1l2_bytes:", text)
 
 
-def in_bytes(tree: NormalisedTree) -> NormalisedTree:
+def in_bytes(tree: RelativeTree) -> RelativeTree:
     """The tree of `older`."""
     if isinstance(tree, Leaf):
         return tree
@@ -54,7 +54,7 @@ def in_bytes(tree: NormalisedTree) -> NormalisedTree:
 
 @given(st.recursive(leaves, cuts, max_leaves=8), numbers, st.integers(1, 65536), st.integers(1, 400), numbers)
 def test_what_is_written_is_read_back_and_answers_alike(
-    tree: NormalisedTree, rows: int, hidden: int, sms: int, l2_bytes: int
+    tree: RelativeTree, rows: int, hidden: int, sms: int, l2_bytes: int
 ) -> None:
     assert normalised_trees(written(tree)) == {("toy", "bfloat16"): tree}
     text, tree = older(written(tree)), in_bytes(tree)
@@ -70,7 +70,9 @@ def test_what_is_written_is_read_back_and_answers_alike(
 
 def test_it_reads_as_by_hand() -> None:
     few, many, large = (Leaf(RMSNormConfig("row", 1, warps)) for warps in (1, 2, 4))
-    tree = Cut(ROWS_PER_SM, 1, 31, Cut(ROWS_PER_SM, 8, 1, few, many), Cut(ROWS_PER_SM, 3, 200, many, large))
+    tree = RelativeSplit(
+        ROWS_PER_SM, 1, 31, RelativeSplit(ROWS_PER_SM, 8, 1, few, many), RelativeSplit(ROWS_PER_SM, 3, 200, many, large)
+    )
     text = written(tree)
     for line in ("if rows >= 31 * sms:", "if 3 * rows >= 200 * sms:", "if 8 * rows >= sms:"):
         assert line in text
