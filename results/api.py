@@ -17,9 +17,9 @@ from normtune.results.database.store import Store, resolve_url
 from normtune.results.evidence import Evidence
 from normtune.results.exchange import transfer
 from normtune.results.exchange.transfer import Exported, Imported
+from normtune.results.filters import narrowed
 from normtune.results.names import named
 from normtune.results.regimes import COLD
-from normtune.results.selection import narrowed
 from normtune.results.source import Measured, taken
 
 _OVERVIEW = ("device", "sms", "operator", "dtype", "regime", "problems", "measurements", "runs", "statuses")

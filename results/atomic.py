@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from normtune.errors import NormtuneError
-from normtune.results.places import check_place, temporary_of
+from normtune.results.paths import check_place, temporary_of
 
 
 @contextmanager

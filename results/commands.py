@@ -76,7 +76,7 @@ def export(
 ) -> None:
     """Write measurements as Parquet (to import or to fit elsewhere), as CSV (a line per sample), or as a recording."""
     from normtune.results.exchange.transfer import export_file, export_recording
-    from normtune.results.selection import narrowed
+    from normtune.results.filters import narrowed
     from normtune.results.source import measured
 
     def load() -> "Evidence":

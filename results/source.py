@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias, Union
 
 from normtune.errors import UsageError
+from normtune.results.filters import in_regime
 from normtune.results.regimes import COLD, REGIMES, check_regime
-from normtune.results.selection import in_regime
 from normtune.results.terminal import say
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.kernels.config import Config, Knob, class_of
-from normtune.results.places import unreadable
+from normtune.results.paths import unreadable
 
 # Largest file that is read, unpacked. The hub's largest has 30 MB.
 MOST_BYTES = 1 << 30

@@ -10,19 +10,19 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from normtune.heuristics.comparing.contenders import contender
 from normtune.heuristics.comparing.difference import Difference, difference
 from normtune.heuristics.comparing.report import GAINS, against_liger, difference_lines, summary_lines
-from normtune.heuristics.comparing.sides import contender
 from normtune.heuristics.regret.best_times import best_times
 from normtune.heuristics.regret.build import matrices_of, outdated
 from normtune.heuristics.regret.weights import Weighting
 from normtune.kernels.operator import operator as registered
 from normtune.kernels.target import target_for
 from normtune.results.evidence import Evidence
+from normtune.results.filters import narrowed
 from normtune.results.names import named
 from normtune.results.records import Device
 from normtune.results.regimes import COLD
-from normtune.results.selection import narrowed
 from normtune.results.source import Measured, taken
 from normtune.results.terminal import printable
 

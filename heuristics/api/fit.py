@@ -38,10 +38,10 @@ from normtune.kernels.target import MOST_SMS, TARGETS, target_for
 from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.dataframe import evidence_of
+from normtune.results.filters import in_regime
 from normtune.results.names import named
 from normtune.results.records import Device
 from normtune.results.regimes import COLD
-from normtune.results.selection import in_regime
 from normtune.results.source import Measured, taken
 
 

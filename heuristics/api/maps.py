@@ -21,10 +21,10 @@ from normtune.heuristics.showing.config_map import BestMap, best_map, table_map
 from normtune.heuristics.showing.flips import BothWays, both_ways
 from normtune.kernels.tablefile.locate import LoadedTable, load_table
 from normtune.results.evidence import Evidence
+from normtune.results.filters import in_regime, narrowed
 from normtune.results.names import named
 from normtune.results.records import Device
 from normtune.results.regimes import COLD, WARM, check_regime
-from normtune.results.selection import in_regime, narrowed
 from normtune.results.source import Measured, taken
 
 

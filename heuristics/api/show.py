@@ -11,9 +11,9 @@ import pandas as pd
 from normtune.errors import UsageError
 from normtune.heuristics.regret.build import matrices_of
 from normtune.heuristics.showing.listing import check_order, columns, listing, ordered
+from normtune.results.filters import narrowed
 from normtune.results.names import named
 from normtune.results.regimes import COLD
-from normtune.results.selection import narrowed
 from normtune.results.source import Measured, taken
 
 

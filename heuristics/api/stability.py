@@ -13,8 +13,8 @@ from normtune.heuristics.fitting.baseline import Incumbents
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.result import Fit
 from normtune.heuristics.regret.fixed_log import fraction
+from normtune.heuristics.stability.bootstrap_spread import Stability, stability, tables_of
 from normtune.heuristics.stability.refit import fitted
-from normtune.heuristics.stability.spread import Stability, stability, tables_of
 from normtune.results.evidence import Evidence
 
 _FIGURES = (

@@ -43,7 +43,7 @@ def diff(
     A config has a time only where it, or one with the same launch, was measured.
     """
     from normtune.heuristics.api.diff import compared
-    from normtune.results.selection import narrowed
+    from normtune.results.filters import narrowed
     from normtune.results.source import measured
     from normtune.results.terminal import console, map_columns
 

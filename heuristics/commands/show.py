@@ -79,7 +79,7 @@ def show(
         return
     from normtune.heuristics.api.maps import maps_of
     from normtune.kernels.tablefile.locate import load
-    from normtune.results.selection import narrowed
+    from normtune.results.filters import narrowed
     from normtune.results.source import measured
 
     loaded = load(table) if table else None
@@ -147,7 +147,7 @@ def _show_flips(
     """Maps of the shapes at which the best config of one regime loses in the other, device by device."""
     from normtune.heuristics.api.maps import check_two, flips_of
     from normtune.heuristics.showing.flips_report import flip_lines
-    from normtune.results.selection import narrowed
+    from normtune.results.filters import narrowed
     from normtune.results.source import measured
     from normtune.results.terminal import console, map_columns, printable
 

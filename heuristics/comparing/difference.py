@@ -17,8 +17,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from normtune.heuristics.comparing.contenders import Side, Tuned
 from normtune.heuristics.comparing.gains import Gain, Pair, gain
-from normtune.heuristics.comparing.sides import Side, Tuned
 from normtune.heuristics.fitting.figures import Loss, summarise
 from normtune.heuristics.regret.matrix import MISSING, TimingMatrix
 from normtune.kernels.config import Config

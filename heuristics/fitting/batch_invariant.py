@@ -29,7 +29,7 @@ from normtune.heuristics.fitting.options import MOST_LEAVES
 from normtune.heuristics.fitting.result import Function, Shared
 from normtune.heuristics.fitting.sharing import extra
 from normtune.heuristics.regret.best_times import BestTimes, best_times
-from normtune.heuristics.regret.fixed_log import micrologs
+from normtune.heuristics.regret.fixed_log import log_ppm
 from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver.bins import bins, losses
@@ -161,7 +161,7 @@ def bounded(matrix: TimingMatrix, times: BestTimes, legality: Legality) -> Timin
 
     A config that failed on a problem, or whose launch equals that of a failed one, has no bound there.
     """
-    absolute = np.where(matrix.usable, matrix.regret + micrologs(times.best)[:, None], _NEVER)
+    absolute = np.where(matrix.usable, matrix.regret + log_ppm(times.best)[:, None], _NEVER)
     regret, usable = matrix.regret.copy(), matrix.usable.copy()
     broken = _broken(matrix, times.failed, legality)
     for size in {hidden for _, hidden in matrix.problems}:
@@ -171,7 +171,7 @@ def bounded(matrix: TimingMatrix, times: BestTimes, legality: Legality) -> Timin
             least = np.minimum(least, absolute[index])
             known = (least < _NEVER) & ~matrix.usable[index] & ~broken[index]
             # A bound below the best measured config only shows that the config is as good.
-            above = np.maximum(least - micrologs(times.best[index : index + 1])[0], 0)
+            above = np.maximum(least - log_ppm(times.best[index : index + 1])[0], 0)
             regret[index, known] = above[known]
             usable[index] |= known
     return replace(matrix, regret=regret, usable=usable, untimed=None)

@@ -26,7 +26,7 @@ from normtune.heuristics.solver.bins import Bins, Few, bins, few_configs, least_
 from normtune.heuristics.solver.cross_validation import FEW_FOLDS, MAX_LEAVES, cross_validated, selected
 from normtune.heuristics.solver.crossing import crossed, uncrossed
 from normtune.heuristics.solver.optimum import Optima, Sums
-from normtune.heuristics.solver.simplify import Old, cost_of, tidied
+from normtune.heuristics.solver.simplify import Old, cost_of, simplified
 from normtune.heuristics.solver.strips import Strips
 from normtune.kernels.tablefile.header import NOWHERE_SLOWER, Known
 from normtune.kernels.tablefile.tree import Tree, choose, configs_of, counted_leaves, distinct, leaves
@@ -161,12 +161,12 @@ def fit_function(case: Case, bound: int | None = None) -> Function:
     if case.given is not None:
         tree = case.given
     else:
-        plain = tree = tidied(optima, best.tree, best.budget)
+        plain = tree = simplified(optima, best.tree, best.budget)
         old = None
         if baseline and baseline.tree:
             old = _old(task, legality, uncrossed(matrix, optima.rows, baseline.tree))
         if old:
-            tree = tidied(optima, tree, best.budget, old)
+            tree = simplified(optima, tree, best.budget, old)
         if baseline and guard:
             unguarded, (tree, kept) = tree, guard.guarded(task.found, tree)
             if (known and known.strict) or _is_beyond(case, guard, tree, bound):
@@ -280,7 +280,7 @@ def _nowhere_slower(case: Case, guard: Guard, enough: int, most: int) -> tuple[C
     best = _within_tie(matrix, optima, asked, case.options)
     if best is None or asked is None:
         return None
-    tree = tidied(optima, best.tree, best.budget)
+    tree = simplified(optima, best.tree, best.budget)
     return task._replace(matrix=matrix, limits=task.limits + NOWHERE_SLOWER), optima, asked, tree
 
 

@@ -17,7 +17,7 @@ from types import NoneType, UnionType
 from typing import Any, NamedTuple, get_args, get_origin
 
 from normtune.errors import UsageError
-from normtune.kernels.tablefile.header import micrologs_of
+from normtune.kernels.tablefile.header import log_ppm_of
 from normtune.results.regimes import COLD, check_regime
 
 OBJECTIVES = ("mean", "worst")
@@ -144,7 +144,7 @@ class FitOptions:
     @property
     def tie(self) -> int:
         """The tie in millionths of log-slowdown."""
-        return micrologs_of(self.tie_percent)
+        return log_ppm_of(self.tie_percent)
 
     @property
     def cap(self) -> int | None:

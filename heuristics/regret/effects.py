@@ -29,7 +29,7 @@ from normtune.results.statistics import halves
 
 
 class LogSamples(NamedTuple):
-    """Samples of one config in one run: round numbers, ascending, and micrologs of nanoseconds."""
+    """Samples of one config in one run: round numbers, ascending, and log_ppm of nanoseconds."""
 
     rounds: NDArray[np.int32]
     logs: NDArray[np.int64]

@@ -16,7 +16,7 @@ _LN2 = 0.6931471805599453
 _TERMS = 10
 
 
-def micrologs(values: NDArray[np.int32] | NDArray[np.int64]) -> NDArray[np.int64]:
+def log_ppm(values: NDArray[np.int32] | NDArray[np.int64]) -> NDArray[np.int64]:
     """The natural logarithm of each value, in millionths, rounded to the nearest integer.
 
     Args:

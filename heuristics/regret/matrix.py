@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normtune.heuristics.regret.effects import Level, LogSamples, levels, unused
-from normtune.heuristics.regret.fixed_log import micrologs
+from normtune.heuristics.regret.fixed_log import log_ppm
 from normtune.kernels.config import COPY, Config
 from normtune.kernels.operator import AnyLaunch, IllegalConfigError, OperatorSpec
 from normtune.kernels.problem import Problem, join_key
@@ -271,7 +271,7 @@ def _measured(evidence: "Evidence", spec: OperatorSpec, variant: str, dtype: str
     statuses = part["status"].tolist()
     rounds = part["rounds"].tolist()
     lengths, flat = flatten(part["samples"].tolist())
-    logs = split(lengths, micrologs(flat))
+    logs = split(lengths, log_ppm(flat))
     rows, hidden = part["rows"].to_numpy(), part["hidden"].to_numpy()
     # The frame is ordered by hidden and rows: measurements of a shape are adjacent.
     starts = np.flatnonzero((np.diff(rows, prepend=0) != 0) | (np.diff(hidden, prepend=0) != 0)).tolist()

@@ -38,7 +38,7 @@ class Old(NamedTuple):
     differs: Sums
 
 
-def tidied(optima: Optima, tree: Tree, budget: int, old: Old | None = None) -> Tree:
+def simplified(optima: Optima, tree: Tree, budget: int, old: Old | None = None) -> Tree:
     """The simplest tree found.
 
     Args:

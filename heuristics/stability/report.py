@@ -7,8 +7,8 @@ pipe.
 from collections.abc import Iterator, Sequence
 
 from normtune.heuristics.regret.fixed_log import percent
-from normtune.heuristics.stability.equivalent import TreeCut
-from normtune.heuristics.stability.spread import SHARE, Stability
+from normtune.heuristics.stability.bootstrap_spread import SHARE, Stability
+from normtune.heuristics.stability.tied_thresholds import TreeCut
 from normtune.kernels.problem import MAX_ROWS
 from normtune.kernels.tablefile.tree import Box, counted_leaves
 

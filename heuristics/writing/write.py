@@ -15,7 +15,7 @@ from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.header import FIRST_LINE, is_edited, parse
 from normtune.kernels.tablefile.syntax import has_comments
 from normtune.results.atomic import replaced
-from normtune.results.places import check_place
+from normtune.results.paths import check_place
 
 if TYPE_CHECKING:
     from normtune.results.records import Device

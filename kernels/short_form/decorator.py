@@ -15,6 +15,7 @@ from typing import Any
 from normtune.errors import UsageError
 from normtune.kernels.call import KernelCall, run
 from normtune.kernels.config import Config, Implementation
+from normtune.kernels.fake_tensor import StandIn
 from normtune.kernels.operator import IllegalConfigError, OperatorSpec, register
 from normtune.kernels.problem import IN_OUT, INPUT, ITEMSIZE, MAX_ROWS, WEIGHT, Problem
 from normtune.kernels.short_form.declaration import (
@@ -29,7 +30,6 @@ from normtune.kernels.short_form.declaration import (
     tensor_of,
 )
 from normtune.kernels.spec_faults import reraise
-from normtune.kernels.stand_in import StandIn
 from normtune.kernels.target import Target
 
 

@@ -130,11 +130,11 @@ class Header(NamedTuple):
             if match := _REGRET.fullmatch(line):
                 key, dtype, leaves, asked, kept = match.groups()
                 inside, plain, outside = (
-                    micrologs_of(share[1]) if (share := figure.search(line)) else None
+                    log_ppm_of(share[1]) if (share := figure.search(line)) else None
                     for figure in (_CROSS_VALIDATED, _PLAIN_VALIDATED, _EXTRAPOLATED)
                 )
                 slow = _SLOWER.search(line)
-                slower = None if slow is None else (int(slow[1]), micrologs_of(slow[2]))
+                slower = None if slow is None else (int(slow[1]), log_ppm_of(slow[2]))
                 unknown = _UNCOMPARED.search(line)
                 found[key, dtype] = Known(
                     *(int(asked or leaves), inside, None, outside, int(kept or 0), NOWHERE_SLOWER in line),
@@ -263,7 +263,7 @@ def parse(text: str, source: str) -> tuple[Header, str]:
     return header, "\n".join(lines[end:])
 
 
-def micrologs_of(percent: str | float) -> int:
+def log_ppm_of(percent: str | float) -> int:
     """Convert a slowdown in percent to millionths of a logarithm."""
     return round(1e6 * math.log1p(float(percent) / 100))
 

@@ -24,7 +24,7 @@ from normtune.kernels.problem import Problem
 from normtune.results.columns import COLUMNS, columns_of
 from normtune.results.database import schema, sql_rows
 from normtune.results.database.connect import WRITE, connect, damaged, stored_version, translated
-from normtune.results.database.presence import Presence
+from normtune.results.database.file_identity import Presence
 from normtune.results.database.reading import Coverage, Snapshot, damage_line, wanted_runs
 from normtune.results.database.url import DEFAULT_STORE, resolve_url, sqlite_path, told
 from normtune.results.records import Device, Measurement, Run

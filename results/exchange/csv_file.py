@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from normtune.errors import UsageError
-from normtune.results.places import unreadable
+from normtune.results.paths import unreadable
 
 # A file of shapes or weights has hundreds of lines; one of so many is another file.
 MOST_LINES = 1_000_000

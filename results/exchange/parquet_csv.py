@@ -21,7 +21,7 @@ from normtune.results.atomic import replaced
 from normtune.results.columns import TEXTS, flatten, split
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.parquet_pages import cost
-from normtune.results.places import check_place, unreadable
+from normtune.results.paths import check_place, unreadable
 from normtune.results.records import TimedCode
 from normtune.results.runs import from_plain, to_plain
 from normtune.results.validate import check_runs

@@ -20,7 +20,7 @@ from normtune.kernels.problem import Problem
 from normtune.results.atomic import replaced
 from normtune.results.evidence import Evidence
 from normtune.results.exchange import recording
-from normtune.results.places import unreadable
+from normtune.results.paths import unreadable
 from normtune.results.records import TimedCode, launch_digest
 
 _FORMAT = 1

@@ -13,7 +13,7 @@ from normtune.errors import NormtuneError, UsageError
 from normtune.results.atomic import replaced
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.parquet_csv import check_export, read_parquet, write_table
-from normtune.results.places import unwritable
+from normtune.results.paths import unwritable
 from normtune.results.records import REPLAY_PREFIX
 from normtune.results.regimes import COLD
 

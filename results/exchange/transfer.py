@@ -13,8 +13,8 @@ from normtune.errors import NormtuneError, UsageError
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.parquet_csv import check_export, read_parquet, writer_of
 from normtune.results.exchange.recording import check_folder, write_recording
+from normtune.results.filters import in_regime
 from normtune.results.regimes import check_regime
-from normtune.results.selection import in_regime
 
 Load = Callable[[], Evidence]
 

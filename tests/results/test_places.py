@@ -9,7 +9,7 @@ import pytest
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.results.atomic import replaced
-from normtune.results.places import check_place, unreadable, unwritable
+from normtune.results.paths import check_place, unreadable, unwritable
 
 LONG = "(" * 300
 

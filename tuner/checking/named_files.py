@@ -15,7 +15,7 @@ from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.regret.weights import NAMED, Weighting
 from normtune.heuristics.rules import RULES
 from normtune.kernels.tablefile import locate
-from normtune.results.places import unreadable
+from normtune.results.paths import unreadable
 
 
 def inside(option: str, name: str, table: Path) -> Path:

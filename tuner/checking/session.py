@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from normtune.heuristics.regret.effects import LogSamples
-from normtune.heuristics.regret.fixed_log import micrologs
+from normtune.heuristics.regret.fixed_log import log_ppm
 from normtune.kernels.config import COPY, Config
 from normtune.kernels.operator import IllegalConfigError, operator
 from normtune.kernels.problem import Problem, split_batch_invariant
@@ -106,7 +106,7 @@ class CheckSession:
         elif own.status == "ok" and _is_race(asked, answers):
             samples = {
                 config: LogSamples(
-                    np.asarray(answer.rounds, np.int32), micrologs(np.asarray(answer.nanoseconds, np.int64))
+                    np.asarray(answer.rounds, np.int32), log_ppm(np.asarray(answer.nanoseconds, np.int64))
                 )
                 for config, answer in answers.items()
                 if answer.status == "ok" and config != COPY

@@ -16,7 +16,7 @@ from normtune.kernels.fingerprint import is_current
 from normtune.kernels.operator import operators
 from normtune.kernels.problem import split_batch_invariant, split_key
 from normtune.kernels.tablefile import locate
-from normtune.kernels.tablefile.header import MEASURED, PERCENT, Header, is_edited, micrologs_of, parse
+from normtune.kernels.tablefile.header import MEASURED, PERCENT, Header, is_edited, log_ppm_of, parse
 from normtune.kernels.tablefile.parse import normalised_trees, trees
 from normtune.kernels.tablefile.relative_tree import RelativeTree, on_sms
 from normtune.kernels.tablefile.tree import Box, Tree
@@ -189,8 +189,8 @@ def _promise(text: str) -> Promise:
     worst, price = _WORST.search(text), _PRICE.search(text)
     for figure, pattern in _MEANS:
         if mean := pattern.search(text):
-            known = worst and micrologs_of(worst[1])
-            return Promise(micrologs_of(mean[1]), known, figure, micrologs_of(price[1]) if price else 0)
+            known = worst and log_ppm_of(worst[1])
+            return Promise(log_ppm_of(mean[1]), known, figure, log_ppm_of(price[1]) if price else 0)
     return Promise()
 
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from normtune.errors import UsageError
 from normtune.kernels.operator import AnyLaunch
 from normtune.kernels.problem import Problem
-from normtune.results.places import unwritable
+from normtune.results.paths import unwritable
 from normtune.results.records import launch_digest
 from normtune.tuner.compiling.binary_list import Toolchain, lists_of
 from normtune.tuner.plan.binaries import compile_class

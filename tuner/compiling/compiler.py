@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 
 from normtune.errors import NormtuneError
 from normtune.kernels.call import KernelCall, warmup
+from normtune.kernels.fake_tensor import StandIn
 from normtune.kernels.load_file import load
 from normtune.kernels.operator import AnyLaunch, ImplementationLaunch, operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.spec_faults import OperatorError
-from normtune.kernels.stand_in import StandIn
 from normtune.tuner.compiling.binary_cache import Folder, python_version
 from normtune.tuner.compiling.binary_list import Toolchain
 from normtune.tuner.compiling.code import Code, Frontend, MisfitError, digest_of_launch, machine_code

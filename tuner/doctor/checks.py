@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import normtune
 from normtune.kernels.calling.probe import Facts, ask
-from normtune.results.places import unwritable
+from normtune.results.paths import unwritable
 from normtune.tuner.machine.no_gpu import without_gpu, without_torch, without_triton
 
 OK, WARNING, PROBLEM = LEVELS = ("ok", "warning", "problem")

@@ -14,7 +14,7 @@ from normtune.kernels.calling.which_table import installed as installed_tables
 from normtune.kernels.calling.which_table import serving, without_gpu
 from normtune.kernels.fingerprint import is_current
 from normtune.kernels.operator import operators
-from normtune.results.places import unwritable
+from normtune.results.paths import unwritable
 from normtune.tuner.doctor.checks import OK, PROBLEM, WARNING, Finding, Machine
 
 if TYPE_CHECKING:

@@ -178,7 +178,7 @@ def plan(wanted: Sequence[Problem], space: str, target: Target, always: Always |
     return Plan(tuple(tasks), dict(pruned))
 
 
-def advice(plan: Plan, always: Always, target: Target) -> Always:
+def warm_start(plan: Plan, always: Always, target: Target) -> Always:
     """The candidates of each problem that launch what the configs do that are always timed."""
     found = {}
     for problem, candidates in plan.tasks:

@@ -1,6 +1,6 @@
 """Searches that measure one problem after the other, each once, and differ only within a problem.
 
-In: see `protocol`. Out: the problems in the order of `agenda`. A subclass gives the wanted configs and the race.
+In: see `protocol`. Out: the problems in the order of `task_queue`. A subclass gives the wanted configs and the race.
 """
 
 from abc import ABC, abstractmethod
@@ -11,8 +11,8 @@ import numpy as np
 from normtune.kernels.config import Config
 from normtune.results.database.store import Coverage
 from normtune.results.records import ROUNDS_PER_BLOCK, Outcome
-from normtune.tuner.plan.agenda import Agenda
 from normtune.tuner.plan.plan import Candidate, Task
+from normtune.tuner.plan.task_queue import TaskQueue
 from normtune.tuner.search.protocol import Known, Race
 
 
@@ -35,7 +35,7 @@ class ByProblem(ABC):
             for problem, configs in known.items()
         }
         lacking = (self._lacking(task, known.get(task.problem, {})) for task in tasks)
-        self._agenda = Agenda([task for task in lacking if task], medians)
+        self._queue = TaskQueue([task for task in lacking if task], medians)
 
     @abstractmethod
     def batches(self, task: Task) -> Race:
@@ -49,21 +49,21 @@ class ByProblem(ABC):
 
     def left(self) -> Sequence[Task]:
         """The tasks not yet begun, in the order of coverage."""
-        return self._agenda.left()
+        return self._queue.left()
 
     def ask(self, seconds: float) -> Iterator[Task]:
         """The tasks, most useful first."""
-        return self._agenda.choices()
+        return self._queue.choices()
 
     def race(self, task: Task) -> Race:
         """The batches of a task; the task is not asked for again."""
-        self._agenda.take(task)
+        self._queue.take(task)
         return self.batches(task)
 
     def tell(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
-        """Pass the median times of a problem to the agenda."""
+        """Pass the median times of a problem to the queue."""
         medians = {c: int(np.median(o.nanoseconds)) for c, o in outcomes.items() if len(o.nanoseconds)}
-        self._agenda.learn(task.problem, medians)
+        self._queue.learn(task.problem, medians)
 
     def _lacking(self, task: Task, known: Mapping[Config, Coverage]) -> Task | None:
         """The wanted configs of a task, with the best known config as an anchor."""

@@ -10,7 +10,7 @@ gain by then. What is asked for, and when a problem is done, follows from the se
 that was stopped goes on, and what another one measured counts as its own.
 
 A config costs more where no other problem had its binary compiled. Binaries are compiled only for what is taken.
-Problems come in the order of `agenda`, a few at a time, so that some are timed while others are compiled, and while a
+Problems come in the order of `queue`, a few at a time, so that some are timed while others are compiled, and while a
 thread chooses for the next: what it knows is what was known when a problem's last task ended, so that its choice does
 not depend on how long it takes.
 """
@@ -23,8 +23,8 @@ import numpy as np
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
 from normtune.results.records import Outcome
-from normtune.tuner.plan.agenda import Agenda, group_of
 from normtune.tuner.plan.plan import Always, Task
+from normtune.tuner.plan.task_queue import TaskQueue, group_of
 from normtune.tuner.search.adaptive import two_batches
 from normtune.tuner.search.protocol import Known, Race
 from normtune.tuner.search.shape import Group, ShapeSearch
@@ -53,7 +53,7 @@ class Plane:
     expected_blocks = 6.0
 
     def __init__(self, tasks: Sequence[Task], known: Known, advice: Always | None = None, seed: int = 0) -> None:
-        order = [task for task in Agenda(tasks).left() if task.candidates]
+        order = [task for task in TaskQueue(tasks).left() if task.candidates]
         groups: dict[tuple[str, str, str], Group] = {}
         for task in order:
             groups.setdefault(group_of(task.problem), Group([], set(), set(), set())).configs.update(task.configs)

@@ -23,7 +23,7 @@ from normtune.tuner.device.engine import Identity
 from normtune.tuner.device.identity import compare
 from normtune.tuner.device.open import Bench, Phases, begin_device, open_device_to_plan
 from normtune.tuner.device.unopened import unopened
-from normtune.tuner.plan.plan import advice, fitting
+from normtune.tuner.plan.plan import fitting, warm_start
 from normtune.tuner.plan.resume import without_times
 from normtune.tuner.search.control import Control
 from normtune.tuner.search.protocol import Strategy
@@ -341,7 +341,7 @@ def _planned(
             else:
                 always = request.always(wanted.problems, bench.device, bench.target)
                 chosen = wanted.plan(effort.space, bench.target, always)
-                strategy = request.search(advice(chosen, always, bench.target))
+                strategy = request.search(warm_start(chosen, always, bench.target))
             chosen = fitting(chosen, bench.free_bytes)
             outlook = look_ahead(
                 *(bench, opened, chosen, strategy, effort.budget_seconds, request.retry_failed), stored=stored

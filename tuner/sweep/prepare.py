@@ -13,7 +13,7 @@ from normtune.results.database.store import Store
 from normtune.results.records import Device, Run
 from normtune.tuner.device.identity import is_other_code, renew
 from normtune.tuner.device.recompiled import Recompiled, recompiled
-from normtune.tuner.plan.plan import Plan, Task, advice
+from normtune.tuner.plan.plan import Plan, Task, warm_start
 from normtune.tuner.plan.resume import Stored, known, stale_plan
 from normtune.tuner.search.adaptive import Adaptive
 from normtune.tuner.search.control import ControlSample, WithControl
@@ -101,7 +101,7 @@ def ready(request: Request, wanted: Wanted, store: Store | None, device: Device,
         plan, strategy = refined(request, wanted.refining, stored, device, target)
     else:
         plan = wanted.plan(request.chosen.space, target, always)
-        strategy = request.search(advice(plan, always, target))
+        strategy = request.search(warm_start(plan, always, target))
     names = {task.problem.operator for task in plan.tasks}
     search = strategy(plan.tasks, known(stored, names, request.retry_failed))
     return PreparedSweep(device, target, lines, stored, plan, strategy, search, control, key)

@@ -7,7 +7,7 @@ import pytest
 
 import normtune
 from normtune.errors import NormtuneError, UsageError
-from normtune.heuristics.stability import spread
+from normtune.heuristics.stability import bootstrap_spread
 from normtune.heuristics.stability.report import lines
 from normtune.heuristics.writing.installing import Gpu
 from normtune.kernels.fingerprint import fingerprint
@@ -124,7 +124,7 @@ def test_figures_on_each_gpu_are_fractions(two: str, evidence: Evidence) -> None
 def test_stability_is_what_the_command_prints_and_its_figures_are_fractions(
     store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spread, "TABLES", 5)
+    monkeypatch.setattr(bootstrap_spread, "TABLES", 5)
     announced: list[tuple[int, int]] = []
     found = normtune.fit(store, leaves=3).stability(lambda functions, tables, _: announced.append((functions, tables)))
     assert announced == [(1, 5)]

@@ -30,8 +30,8 @@ def test_every_entry_of_a_shipped_table_is_served_by_a_checked_function(path: Pa
     assert table.notes == ()
 
 
-def percents(micrologs: int | None) -> float | None:
-    return None if micrologs is None else round(100 * (2.718281828459045 ** (micrologs / 1e6) - 1), 2)
+def percents(log_ppm: int | None) -> float | None:
+    return None if log_ppm is None else round(100 * (2.718281828459045 ** (log_ppm / 1e6) - 1), 2)
 
 
 def test_the_promise_is_that_of_the_header() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from normtune.heuristics.regret.effects import LogSamples
-from normtune.heuristics.regret.fixed_log import micrologs
+from normtune.heuristics.regret.fixed_log import log_ppm
 from normtune.kernels.config import Config
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile.tree import Leaf
@@ -33,7 +33,7 @@ ROUNDS = np.arange(16, dtype=np.int32)
 
 
 def timed(nanoseconds: list[float], rounds: np.ndarray = ROUNDS) -> LogSamples:
-    return LogSamples(rounds[: len(nanoseconds)], micrologs(np.array(nanoseconds, np.int64)))
+    return LogSamples(rounds[: len(nanoseconds)], log_ppm(np.array(nanoseconds, np.int64)))
 
 
 def luck_of_blocks() -> list[float]:

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from normtune.heuristics.comparing.contenders import Side, Tuned, side
 from normtune.heuristics.comparing.difference import Difference, Differing, SideAnswer, difference, parts_of
 from normtune.heuristics.comparing.gains import ConfidenceInterval
 from normtune.heuristics.comparing.report import difference_lines, mark, summary_lines
-from normtune.heuristics.comparing.sides import Side, Tuned, side
 from normtune.heuristics.fitting.figures import Loss
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit

@@ -71,7 +71,7 @@ def test_the_forward_loses_little(held_out: Evidence, dtype: str) -> None:
     loss, worst = lost(held_out, "rms_norm_forward", dtype)
     assert loss.problems >= 50  # elsewhere the table has schedules that were not there when these were measured
     assert loss.mean <= 0.45 * PERCENT
-    assert loss.worst <= micrologs_of(1.1), worst[:3]
+    assert loss.worst <= log_ppm_of(1.1), worst[:3]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -80,9 +80,9 @@ def test_the_backward_loses_little(held_out: Evidence, dtype: str) -> None:
     # At a few shapes the config that the table chooses is none of the space that was timed there.
     assert loss.problems >= 59
     assert loss.mean <= 2 * PERCENT
-    assert loss.worst <= micrologs_of(1.15), worst[:3]
+    assert loss.worst <= log_ppm_of(1.15), worst[:3]
 
 
-def micrologs_of(ratio: float) -> int:
+def log_ppm_of(ratio: float) -> int:
     """A ratio of times as regret, millionths."""
     return round(1e6 * math.log(ratio))

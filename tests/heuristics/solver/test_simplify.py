@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from normtune.heuristics.solver.grid import axis, roundness
 from normtune.heuristics.solver.optimum import Optima, Sums
-from normtune.heuristics.solver.simplify import Old, boxes, cost_of, replaced, tidied
+from normtune.heuristics.solver.simplify import Old, boxes, cost_of, replaced, simplified
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile.tree import Leaf, Split, Tree, choose, configs_of, distinct, leaves
 
@@ -84,7 +84,7 @@ def test_the_budget_is_never_left(seed: int, most: int, slack: int, with_old: bo
     best, tree = optima.least(most), optima.tree(most)
     assert best is not None and tree is not None
     old = old_of(random_tree(draw, 3), cost, barred) if with_old else None
-    found = tidied(optima, tree, best + slack, old)
+    found = simplified(optima, tree, best + slack, old)
     paid = true_cost(found, cost, barred)
     assert paid is not None
     assert paid <= best + slack
@@ -105,10 +105,10 @@ def test_what_was_written_stays_as_it_is(seed: int, slack: int) -> None:
     optima = optima_of(cost, 5)
     best, tree = optima.least(5), optima.tree(5)
     assert best is not None and tree is not None
-    first = tidied(optima, tree, best + slack)
-    assert tidied(optima, tree, best + slack, old_of(first, cost, barred)) == first
-    over = tidied(optima, tree, best + slack, old_of(random_tree(draw, 3), cost, barred))
-    assert tidied(optima, tree, best + slack, old_of(over, cost, barred)) == over
+    first = simplified(optima, tree, best + slack)
+    assert simplified(optima, tree, best + slack, old_of(first, cost, barred)) == first
+    over = simplified(optima, tree, best + slack, old_of(random_tree(draw, 3), cost, barred))
+    assert simplified(optima, tree, best + slack, old_of(over, cost, barred)) == over
 
 
 def test_the_fewest_configs_of_the_partition_are_taken() -> None:
@@ -119,10 +119,10 @@ def test_the_fewest_configs_of_the_partition_are_taken() -> None:
     optima = optima_of(cost, 3)
     tree = optima.tree(3)
     assert tree is not None and len(distinct(tree)) == 3
-    assert tidied(optima, tree, 0) == tree
+    assert simplified(optima, tree, 0) == tree
     # With 2 more two configs are possible (one column of its own, D in the others), with 3 more one.
-    assert len(distinct(tidied(optima, tree, 2))) == 2
-    assert tidied(optima, tree, 3) == D
+    assert len(distinct(simplified(optima, tree, 2))) == 2
+    assert simplified(optima, tree, 3) == D
 
 
 def test_a_rounder_threshold_within_the_budget_is_taken() -> None:
@@ -134,8 +134,8 @@ def test_a_rounder_threshold_within_the_budget_is_taken() -> None:
     tree = optima.tree(2)
     assert tree == Split("hidden", 768, A, B)
     assert roundness(768) > roundness(512) == 0
-    assert tidied(optima, tree, 1) == tree
-    found = tidied(optima, tree, 2)
+    assert simplified(optima, tree, 1) == tree
+    found = simplified(optima, tree, 2)
     assert isinstance(found, Split)
     assert (found.low, found.high, roundness(found.threshold)) == (A, B, 0)
     assert 100 <= found.threshold < 700
@@ -148,11 +148,11 @@ def test_a_leaf_takes_the_config_of_the_old_table_where_that_is_free() -> None:
     optima = optima_of(cost, 2)
     tree = optima.tree(2)
     assert tree is not None
-    alone = tidied(optima, tree, 0)
+    alone = simplified(optima, tree, 0)
     assert list(configs_of(alone)) == [CONFIGS[0], CONFIGS[1]]
     # The old table cuts hidden where this grid does not, and further off than it is worth.
     old = old_of(Split("hidden", 72, A, Split("rows", 90, C, C)), cost, barred)
-    near = tidied(optima, tree, 0, old)
+    near = simplified(optima, tree, 0, old)
     assert list(configs_of(near)) == [CONFIGS[0], CONFIGS[2]]
 
 
@@ -168,9 +168,9 @@ def test_a_cut_goes_back_to_the_old_one_where_that_costs_little_and_is_as_round(
     differs = np.zeros(cost.shape, np.int64)
     differs[1, :3] = 1
     differs[0, 3] = 1
-    near = tidied(optima, tree, 1, Old(old.tree, 1, Sums(differs)))
+    near = simplified(optima, tree, 1, Old(old.tree, 1, Sums(differs)))
     assert near == Split("rows", 128, A, B)
-    assert tidied(optima, tree, 0, Old(old.tree, 1, Sums(differs))) == tree
+    assert simplified(optima, tree, 0, Old(old.tree, 1, Sums(differs))) == tree
 
 
 def test_the_old_table_itself_stays_where_it_is_as_plain() -> None:
@@ -182,13 +182,13 @@ def test_the_old_table_itself_stays_where_it_is_as_plain() -> None:
     assert tree == Split("hidden", 256, A, B)
     for threshold, stays in ((128, True), (512, True), (120, False), (384, False)):
         old = old_of(Split("hidden", threshold, A, B), cost, barred)
-        assert (tidied(optima, tree, 0, old) == old.tree) == stays
+        assert (simplified(optima, tree, 0, old) == old.tree) == stays
     # One that costs more than the budget, or may not answer, does not stay.
     dear = old_of(Split("hidden", 64, A, B), cost, barred)
     assert dear.cost == 9
-    assert tidied(optima, tree, 8, dear) == tree
-    assert tidied(optima, tree, 9, dear) == dear.tree
-    assert tidied(optima, tree, 9, dear._replace(cost=None, tree=Split("hidden", 32, A, B))) == tree
+    assert simplified(optima, tree, 8, dear) == tree
+    assert simplified(optima, tree, 9, dear) == dear.tree
+    assert simplified(optima, tree, 9, dear._replace(cost=None, tree=Split("hidden", 32, A, B))) == tree
 
 
 def test_a_threshold_that_is_none_of_the_grid_has_no_cost() -> None:

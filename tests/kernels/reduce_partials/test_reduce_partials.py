@@ -6,12 +6,12 @@ from hypothesis import strategies as st
 
 from normtune.errors import UsageError
 from normtune.kernels.config import Config
+from normtune.kernels.fake_tensor import StandIn
 from normtune.kernels.operator import IllegalConfigError, operator, operators, read_config
 from normtune.kernels.problem import MAX_ROWS
 from normtune.kernels.reduce_partials.config import ReduceConfig
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.spec_faults import faults
-from normtune.kernels.stand_in import StandIn
 from normtune.kernels.target import TARGETS
 from normtune.kernels.tiles.launch import reduce_tile
 from normtune.tests.kernels.launching import compiled_within

@@ -7,11 +7,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from normtune.heuristics.regret.legality import Legality, all_variants
+from normtune.kernels.fake_tensor import StandIn
 from normtune.kernels.operator import operator, operators
 from normtune.kernels.problem import ITEMSIZE, MAX_ROWS, split_batch_invariant, split_key
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.rms_norm.long_rows import MAX_HIDDEN, MAX_TILED_HIDDEN
-from normtune.kernels.stand_in import StandIn
 from normtune.kernels.tablefile import locate
 from normtune.kernels.target import TARGETS
 from normtune.tuner.compiling.pool import compile_all

@@ -5,6 +5,7 @@ import torch
 
 from normtune.errors import UsageError
 from normtune.kernels.config import Config
+from normtune.kernels.fake_tensor import StandIn
 from normtune.kernels.operator import OperatorSpec, operator, operators, read_config
 from normtune.kernels.problem import BUFFER_ITEMSIZE, INDEX_ITEMSIZE, ITEMSIZE, Buffer
 from normtune.kernels.rms_norm_quantize_fp8.config import QuantizeConfig
@@ -17,7 +18,6 @@ from normtune.kernels.rms_norm_quantize_fp8.variants import (
     work_of,
 )
 from normtune.kernels.spec_faults import faults
-from normtune.kernels.stand_in import StandIn
 from normtune.kernels.target import TARGETS
 from normtune.tuner.plan.plan import SPACES, candidates, plan, problems
 from normtune.tuner.timing.arena import Arena

@@ -19,7 +19,7 @@ from normtune.results.database.store import Coverage
 from normtune.results.records import Device, Outcome
 from normtune.tests.commands import succeed
 from normtune.tuner.plan.plan import SPACES as SPACE_NAMES
-from normtune.tuner.plan.plan import Candidate, Task, advice, plan
+from normtune.tuner.plan.plan import Candidate, Task, plan, warm_start
 from normtune.tuner.search import shape
 from normtune.tuner.search.adaptive import Adaptive
 from normtune.tuner.search.plane import Plane
@@ -337,7 +337,7 @@ def test_what_a_call_would_launch_and_the_default_are_candidates_in_every_space(
             used = tables.serving(problem.operator).answer(problem.operator, "bfloat16")(problem.rows, 4096)
             expected = [spec.launch(one, problem, target) for one in (used, spec.default_config(problem, target))]
             launches = {candidate.launch: candidate.config for candidate in candidates}
-            assert advice(made, wanted, target)[problem] == [launches[one] for one in dict.fromkeys(expected)]
+            assert warm_start(made, wanted, target)[problem] == [launches[one] for one in dict.fromkeys(expected)]
             assert [*candidates] == sorted(candidates) and len(launches) == len(candidates)
     (tmp_path / "broken.py").write_text("no table")
     monkeypatch.setenv("NORMTUNE_TABLE", str(tmp_path / "broken.py"))

@@ -35,8 +35,8 @@ from normtune.kernels.config import COPY, Config
 from normtune.kernels.problem import Problem
 from normtune.results.database.store import Coverage
 from normtune.results.records import Outcome
-from normtune.tuner.plan.agenda import Agenda
 from normtune.tuner.plan.plan import Always, Candidate, Task
+from normtune.tuner.plan.task_queue import TaskQueue
 from normtune.tuner.search.paired import chained
 from normtune.tuner.search.protocol import Known, Race
 from normtune.tuner.search.race import LOOKS, race
@@ -92,7 +92,7 @@ class Sampled(ABC):
         self._storage = None if studies is None else storage(studies)
         self._suffix = uuid.uuid4().hex[:8]
         self._spaces: dict[Problem, _Space] = {}
-        for task in Agenda(tasks).left():
+        for task in TaskQueue(tasks).left():
             if task.candidates:
                 seeded = zlib.crc32(str(task.problem).encode(), seed)
                 advised = self._advice.get(task.problem, ())

@@ -23,8 +23,8 @@ from normtune.heuristics.fitting.parallel import MOST_PROCESSES, in_order
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver.bins import losses
 from normtune.heuristics.stability.bootstrap import Blocks
-from normtune.heuristics.stability.equivalent import TreeCut, equivalent, splits
 from normtune.heuristics.stability.refit import Fitted, refitted
+from normtune.heuristics.stability.tied_thresholds import TreeCut, splits
 from normtune.kernels.tablefile.tree import Box, Split, Tree, choose, leaves
 
 # As many tables as are solved in two minutes on two cores, at 2.1 ns a step: at most 100 and at least 20.
@@ -125,7 +125,7 @@ def _drawn(fitted: Fitted, number: int) -> Tree | None:
 def _judged(fitted: Fitted, drawn: Sequence[Tree | None]) -> Stability:
     function, matrix = fitted.function, fitted.case.matrix
     tables = [tree for tree in drawn if tree is not None]
-    cuts = equivalent(_allowed(fitted), fitted.case.legality, function.tree, fitted.case.options.tie)
+    cuts = tied_thresholds(_allowed(fitted), fitted.case.legality, function.tree, fitted.case.options.tie)
     cuts_of_tables = [splits(tree, fitted.case.legality.spec.max_hidden) for tree in tables]
     now, here = _choices(matrix, function.tree), losses(matrix, function.tree)
     changed = np.array([now != _choices(matrix, tree) for tree in tables]).reshape(len(tables), len(matrix.problems))

@@ -16,27 +16,27 @@ from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.recording import load_recording
-from normtune.tuner.plan.agenda import Agenda, covering
 from normtune.tuner.plan.grids import shapes
 from normtune.tuner.plan.plan import Task, plan, problems
+from normtune.tuner.plan.task_queue import TaskQueue, covering
 
 TARGET = TARGETS["sm_90"]
 FAST, OTHER = RMSNormConfig("row", 1, 1), RMSNormConfig("row", 1, 2)
 
 
-def agenda_of(rows, hidden, known=None, keys=("rms_norm_forward",)):
-    """An agenda over a grid; what candidates there are does not matter to it."""
+def queue_of(rows, hidden, known=None, keys=("rms_norm_forward",)):
+    """A queue over a grid; what candidates there are does not matter to it."""
     wanted = problems(keys, ["bfloat16"], [(row, size) for size in hidden for row in rows])
-    return Agenda([Task(problem, ()) for problem in wanted], known)
+    return TaskQueue([Task(problem, ()) for problem in wanted], known)
 
 
-def drained(agenda, medians_of):
+def drained(queue, medians_of):
     """The problems in the order in which they are measured."""
     found = []
-    while agenda.left():
-        task = next(agenda.choices())
-        agenda.take(task)
-        agenda.learn(task.problem, medians_of(task.problem))
+    while queue.left():
+        task = next(queue.choices())
+        queue.take(task)
+        queue.learn(task.problem, medians_of(task.problem))
         found.append(task.problem)
     return found
 
@@ -62,15 +62,15 @@ def test_every_beginning_of_the_coverage_is_even():
 
 
 def test_operators_and_dtypes_take_turns_over_the_same_shapes():
-    agenda = agenda_of((1, 64, 4096), (64, 512, 4096), keys=("rms_norm_forward", "rms_norm_backward"))
-    order = [task.problem for task in agenda.left()]
+    queue = queue_of((1, 64, 4096), (64, 512, 4096), keys=("rms_norm_forward", "rms_norm_backward"))
+    order = [task.problem for task in queue.left()]
     for forward, backward in zip(order[::2], order[1::2], strict=True):
         assert (forward.operator, backward.operator) == ("rms_norm_forward", "rms_norm_backward")
         assert forward[1:] == backward[1:]
 
 
 def test_everything_comes_once_and_the_order_is_the_same_each_time():
-    runs = [drained(agenda_of((1, 8, 64, 512, 4096), (64, 256, 1024, 4096, 8192)), agreeing) for _ in range(2)]
+    runs = [drained(queue_of((1, 8, 64, 512, 4096), (64, 256, 1024, 4096, 8192)), agreeing) for _ in range(2)]
     assert runs[0] == runs[1] and len(set(runs[0])) == 25
 
 
@@ -82,10 +82,10 @@ def test_where_neighbours_disagree_is_measured_before_where_they_agree():
         odd = problem.hidden > 576 and problem.rows.bit_length() % 4 < 2
         return {FAST: 110, OTHER: 100} if odd else {FAST: 100, OTHER: 110}
 
-    order = drained(agenda_of(rows, hidden), disagreeing)
+    order = drained(queue_of(rows, hidden), disagreeing)
     early = order[len(order) // 5 : len(order) // 2]
     contested = sum(problem.hidden > 576 for problem in early) / len(early)
-    agreed = drained(agenda_of(rows, hidden), agreeing)[len(order) // 5 : len(order) // 2]
+    agreed = drained(queue_of(rows, hidden), agreeing)[len(order) // 5 : len(order) // 2]
     assert contested > 0.6 > 0.55 > sum(problem.hidden > 576 for problem in agreed) / len(agreed)
 
 
@@ -93,19 +93,19 @@ def test_what_an_earlier_sweep_measured_is_not_covered_again():
     grid = (1, 8, 64, 512, 4096), (64, 256, 1024, 4096, 8192)
     left = problems(["rms_norm_forward"], ["bfloat16"], [(row, size) for row in grid[0] for size in grid[1][:2]])
     known = {problem: agreeing(problem) for problem in left}
-    agenda = Agenda(
-        [task for task in agenda_of(*grid).left() if task.problem not in known],
+    queue = TaskQueue(
+        [task for task in queue_of(*grid).left() if task.problem not in known],
         known,
     )
-    assert len(agenda.left()) == 15
+    assert len(queue.left()) == 15
     # The hidden sizes farthest from the known ones come first.
-    assert next(agenda.choices()).problem.hidden == 8192
-    order = drained(agenda, agreeing)
+    assert next(queue.choices()).problem.hidden == 8192
+    order = drained(queue, agreeing)
     assert set(order).isdisjoint(known) and len(order) == 15
 
 
 def test_a_problem_in_which_everything_failed_teaches_nothing_and_stops_nothing():
-    order = drained(agenda_of((1, 8, 64, 512, 4096), (64, 256, 1024, 4096, 8192)), lambda problem: {})
+    order = drained(queue_of((1, 8, 64, 512, 4096), (64, 256, 1024, 4096, 8192)), lambda problem: {})
     assert len(order) == 25
 
 
@@ -156,7 +156,7 @@ def loss_of_table(evidence, matrices, measured, leaves):
 def test_a_table_fitted_on_a_beginning_loses_less_than_one_fitted_on_as_many_at_random(recording, share, leaves, draws):
     evidence, medians, matrices = recording
     tasks = plan(problems([], ["bfloat16"], shapes("default")), "default", TARGET).tasks
-    order = [problem[:3] for problem in drained(Agenda(tasks), lambda problem: medians[problem])]
+    order = [problem[:3] for problem in drained(TaskQueue(tasks), lambda problem: medians[problem])]
     count = round(share * len(order))
 
     def loss(measured):

@@ -36,7 +36,7 @@ _NEAR = 1e-3  # square of the distance, in shares of the grid, below which close
 _NEAR_ON_AXIS = 3e-3
 
 
-class Agenda:
+class TaskQueue:
     """The remaining tasks, by worth.
 
     Args:

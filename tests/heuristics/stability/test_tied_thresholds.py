@@ -3,7 +3,7 @@
 import numpy as np
 
 from normtune.heuristics.regret.matrix import TimingMatrix
-from normtune.heuristics.stability.equivalent import equivalent
+from normtune.heuristics.stability.tied_thresholds import tied_thresholds
 from normtune.kernels.problem import MAX_ROWS
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile.tree import Box, Leaf, Split
@@ -25,7 +25,7 @@ def at_hidden(threshold, low=FEW, high=MANY):
 
 
 def interval(matrix, legality, tree, tie=TIE):
-    (found,) = equivalent(matrix, legality, tree, tie)
+    (found,) = tied_thresholds(matrix, legality, tree, tie)
     assert (found.axis, found.threshold, found.box) == (tree.axis, tree.threshold, WHOLE)
     return found.least, found.most
 
@@ -93,7 +93,7 @@ def test_each_cut_moves_alone_in_its_own_box(legality):
     few = [0 if hidden <= 256 and rows < 256 else 300_000 for rows, hidden in shapes]
     many = [300_000 - one for one in few]
     inner = Split("rows", 128, Leaf(FEW), Leaf(MANY))
-    cuts = equivalent(made(few, many, shapes=shapes), legality, Split("hidden", 256, inner, Leaf(MANY)), TIE)
+    cuts = tied_thresholds(made(few, many, shapes=shapes), legality, Split("hidden", 256, inner, Leaf(MANY)), TIE)
     assert [(cut.axis, cut.least, cut.most, cut.box) for cut in cuts] == [
         ("hidden", 256, 511, WHOLE),
         ("rows", 65, 256, WHOLE._replace(most_hidden=256)),

@@ -41,7 +41,7 @@ class TreeCut(NamedTuple):
     most: int
 
 
-def equivalent(matrix: TimingMatrix, legality: Legality, tree: Tree, tie: int) -> list[TreeCut]:
+def tied_thresholds(matrix: TimingMatrix, legality: Legality, tree: Tree, tie: int) -> list[TreeCut]:
     """The cuts of a tree from the root down, low before high.
 
     Args:

@@ -7,11 +7,11 @@ import pytest
 
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
-from normtune.heuristics.stability import spread as module
-from normtune.heuristics.stability.equivalent import TreeCut, splits
+from normtune.heuristics.stability import bootstrap_spread as module
+from normtune.heuristics.stability.bootstrap_spread import Held, Spread, Stability, share_of, stability, tables_of
 from normtune.heuristics.stability.refit import fitted, refitted, server
 from normtune.heuristics.stability.report import beforehand, lines
-from normtune.heuristics.stability.spread import Held, Spread, Stability, share_of, stability, tables_of
+from normtune.heuristics.stability.tied_thresholds import TreeCut, splits
 from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile.tree import Box, Leaf, Split
