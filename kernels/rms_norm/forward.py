@@ -19,8 +19,17 @@ import triton.language as tl
 from normtune.kernels.call import KernelCall
 from normtune.kernels.problem import ITEMSIZE, Problem
 from normtune.kernels.rms_norm.forward_long import long_row_calls
-from normtune.kernels.rms_norm.forward_parts import rms_norm_forward_parts_kernel
-from normtune.kernels.rms_norm.forward_tile import RUNTIME, load_scale, load_sum, rounded, rstd_of, scaled
+from normtune.kernels.rms_norm.forward_parts import normalize_part
+from normtune.kernels.rms_norm.forward_tile import (
+    RUNTIME,
+    Arguments,
+    Modes,
+    load_scale,
+    load_sum,
+    rounded,
+    rstd_of,
+    scaled,
+)
 from normtune.kernels.rms_norm.long_rows import MAX_TILED_HIDDEN
 from normtune.kernels.tiles.launch import Launch
 from normtune.kernels.tiles.tile import columns, extent, row_block, store_tile, tile_mask
@@ -30,6 +39,74 @@ from normtune.kernels.tiles.tile import columns, extent, row_block, store_tile, 
 _MAX_READ_AGAIN_BYTES = 64 << 10
 # A row of float32 sums stays in registers up to half of them.
 _MAX_SUM_BYTES = 128 << 10
+
+
+@triton.jit
+def _normalize_chunks(
+    args,
+    CHUNKS: tl.constexpr,
+    PART_COL: tl.constexpr,
+    BLOCK_COL: tl.constexpr,
+    ALIGNMENT: tl.constexpr,
+    HAS_COLUMN_MASK: tl.constexpr,
+    MODES: tl.constexpr,
+):
+    """Normalize `PART_COL` columns of one row in chunks; a program of a part holds nothing and is not in place."""
+    IS_PART: tl.constexpr = PART_COL < CHUNKS * BLOCK_COL
+    HAS_PART_MASK: tl.constexpr = HAS_COLUMN_MASK or CHUNKS * BLOCK_COL % PART_COL != 0
+    n_col = extent(args.hidden, ALIGNMENT)
+    i_row = tl.program_id(0).to(tl.int64)
+    p_x = args.x_ptr + i_row * extent(args.x_stride, ALIGNMENT)
+    p_y = args.y_ptr + i_row * extent(args.y_stride, ALIGNMENT)
+    p_residual = args.residual_ptr
+    p_s = args.s_ptr
+    if args.residual_ptr is not None:
+        p_residual += i_row * extent(args.residual_stride, ALIGNMENT)
+        p_s += i_row * extent(args.s_stride, ALIGNMENT)
+    b_square = tl.zeros([BLOCK_COL], dtype=tl.float32)
+    t_x = ()  # Triton adds tuples, but does not unpack them
+    for i_chunk in tl.static_range(CHUNKS):
+        o_col, m_col = columns(i_chunk * BLOCK_COL, n_col, BLOCK_COL, HAS_COLUMN_MASK)
+        if MODES.holds_row:
+            b_read = tl.load(p_x + o_col, mask=m_col, other=0.0)
+        else:
+            b_read = tl.load(p_x + o_col, mask=m_col, other=0.0, eviction_policy="evict_last")
+        b_x = b_read.to(tl.float32)
+        if args.residual_ptr is not None:
+            b_x += tl.load(p_residual + o_col, mask=m_col, other=0.0, eviction_policy="evict_last").to(tl.float32)
+            b_x = rounded(b_x, args.s_ptr, MODES.rounds_sum)
+            if MODES.holds_row:
+                t_x = t_x + (b_x,)  # noqa: RUF005
+        elif MODES.holds_row:
+            t_x = t_x + (b_read,)  # noqa: RUF005
+        b_square += rounded(b_x * b_x, args.y_ptr, MODES.rounds_statistics)
+    b_rstd = tl.rsqrt(tl.sum(b_square, axis=0) / args.hidden + rounded(args.eps, args.y_ptr, MODES.rounds_statistics))
+    i_first = 0
+    if IS_PART:
+        i_first = tl.program_id(1) * PART_COL
+    if MODES.stores_rstd and i_first == 0:
+        tl.store(args.rstd_ptr + i_row, rounded(b_rstd, args.y_ptr, MODES.rounds_statistics))
+    for i_chunk in tl.static_range((PART_COL + BLOCK_COL - 1) // BLOCK_COL):
+        o_col, m_col = columns(i_first + i_chunk * BLOCK_COL, n_col, BLOCK_COL, HAS_PART_MASK)
+        if PART_COL < BLOCK_COL:  # a tile of another shape would let the compiler sum unaligned rows in another order
+            m_col = m_col & (o_col < i_first + PART_COL)
+        b_weight = load_scale(args.weight_ptr, o_col, m_col, args.offset, args.y_ptr, MODES.rounds_statistics)
+        if MODES.holds_row:
+            b_read = t_x[i_chunk]
+        else:  # out of the cache
+            b_read = tl.load(p_x + o_col, mask=m_col, other=0.0, eviction_policy="evict_first")
+        b_x = b_read.to(tl.float32)
+        if args.residual_ptr is not None:
+            if not MODES.holds_row:
+                b_x += tl.load(p_residual + o_col, mask=m_col, other=0.0, eviction_policy="evict_first").to(tl.float32)
+            # Stored at its last use: in place, it takes the memory of the residual.
+            b_s = b_x.to(args.s_ptr.dtype.element_ty)
+            tl.store(p_s + o_col, b_s, mask=m_col)
+            if MODES.rounds_sum:
+                b_x = b_s.to(tl.float32)
+        p_out = p_y + o_col
+        b_xhat = rounded(b_x * b_rstd, args.y_ptr, MODES.rounds_product)
+        tl.store(p_out, (b_xhat * b_weight).to(args.y_ptr.dtype.element_ty), mask=m_col)
 
 
 @triton.jit(do_not_specialize=RUNTIME)
@@ -50,157 +127,49 @@ def _rms_norm_forward_kernel(
     offset,
     BLOCK_ROW: tl.constexpr,
     BLOCK_COL: tl.constexpr,
+    PART_COL: tl.constexpr,
+    CHUNKS: tl.constexpr,
     ALIGNMENT: tl.constexpr,
     HAS_COLUMN_MASK: tl.constexpr,
-    STORE_RSTD: tl.constexpr,
-    ROUNDS_SUM: tl.constexpr,
-    ROUNDS_PRODUCT: tl.constexpr,
-    ROUNDS_STATISTICS: tl.constexpr,
-):
-    n_col = extent(hidden, ALIGNMENT)
-    o_col, m_col = columns(0, n_col, BLOCK_COL, HAS_COLUMN_MASK)
-    o_row, m_row = row_block(tl.program_id(0), rows, BLOCK_ROW)
-    mask = tile_mask(m_row, m_col, BLOCK_ROW)
-    b_weight = load_scale(weight_ptr, o_col, m_col, offset, y_ptr, ROUNDS_STATISTICS)
-    b_x = load_sum(
-        *(x_ptr, extent(x_stride, ALIGNMENT), residual_ptr, residual_stride, s_ptr, s_stride),
-        *(o_row, o_col, mask, ALIGNMENT, ROUNDS_SUM, True),
-    )
-    b_rstd = rstd_of(b_x, y_ptr, hidden, eps, ROUNDS_STATISTICS)
-    b_y = scaled(b_x, b_rstd, b_weight, y_ptr, ROUNDS_PRODUCT)
-    store_tile(y_ptr, extent(y_stride, ALIGNMENT), o_row, o_col, mask, b_y)
-    if STORE_RSTD:
-        tl.store(rstd_ptr + o_row, rounded(b_rstd, y_ptr, ROUNDS_STATISTICS), mask=m_row)
-
-
-@triton.jit(do_not_specialize=RUNTIME)
-def _rms_norm_forward_persistent_kernel(
-    x_ptr,
-    weight_ptr,
-    y_ptr,
-    rstd_ptr,
-    residual_ptr,
-    s_ptr,
-    rows,
-    hidden,
-    x_stride,
-    y_stride,
-    residual_stride,
-    s_stride,
-    eps,
-    offset,
-    BLOCK_ROW: tl.constexpr,
-    BLOCK_COL: tl.constexpr,
-    ALIGNMENT: tl.constexpr,
-    HAS_COLUMN_MASK: tl.constexpr,
-    STORE_RSTD: tl.constexpr,
-    ROUNDS_SUM: tl.constexpr,
-    ROUNDS_PRODUCT: tl.constexpr,
-    ROUNDS_STATISTICS: tl.constexpr,
+    MODES: tl.constexpr,
     NUM_STAGES: tl.constexpr,
 ):
-    n_col = extent(hidden, ALIGNMENT)
-    s_x = extent(x_stride, ALIGNMENT)
-    s_y = extent(y_stride, ALIGNMENT)
-    o_col, m_col = columns(0, n_col, BLOCK_COL, HAS_COLUMN_MASK)
-    b_weight = load_scale(weight_ptr, o_col, m_col, offset, y_ptr, ROUNDS_STATISTICS)
-    for i_block in tl.range(tl.program_id(0), tl.cdiv(rows, BLOCK_ROW), tl.num_programs(0), num_stages=NUM_STAGES):
-        o_row, m_row = row_block(i_block, rows, BLOCK_ROW)
+    """A program for each row in chunks or part of a row, for a block of rows, or with `NUM_STAGES` > 0 for several."""
+    args = Arguments(
+        *(x_ptr, weight_ptr, y_ptr, rstd_ptr, residual_ptr, s_ptr, rows, hidden),
+        *(x_stride, y_stride, residual_stride, s_stride, eps, offset),
+    )
+    if CHUNKS > 0:
+        _normalize_chunks(args, CHUNKS, PART_COL, BLOCK_COL, ALIGNMENT, HAS_COLUMN_MASK, MODES)
+    elif PART_COL > 0:
+        normalize_part(args, PART_COL, BLOCK_COL, ALIGNMENT, HAS_COLUMN_MASK, MODES)
+    elif NUM_STAGES > 0:
+        n_col = extent(hidden, ALIGNMENT)
+        s_x = extent(x_stride, ALIGNMENT)
+        s_y = extent(y_stride, ALIGNMENT)
+        o_col, m_col = columns(0, n_col, BLOCK_COL, HAS_COLUMN_MASK)
+        b_weight = load_scale(weight_ptr, o_col, m_col, offset, y_ptr, MODES.rounds_statistics)
+        for i_block in tl.range(tl.program_id(0), tl.cdiv(rows, BLOCK_ROW), tl.num_programs(0), num_stages=NUM_STAGES):
+            o_row, m_row = row_block(i_block, rows, BLOCK_ROW)
+            mask = tile_mask(m_row, m_col, BLOCK_ROW)
+            b_x = load_sum(args, s_x, o_row, o_col, mask, ALIGNMENT, MODES, True)
+            b_rstd = rstd_of(b_x, y_ptr, hidden, eps, MODES.rounds_statistics)
+            b_y = scaled(b_x, b_rstd, b_weight, y_ptr, MODES.rounds_product)
+            store_tile(y_ptr, s_y, o_row, o_col, mask, b_y)
+            if MODES.stores_rstd:
+                tl.store(rstd_ptr + o_row, rounded(b_rstd, y_ptr, MODES.rounds_statistics), mask=m_row)
+    else:
+        n_col = extent(hidden, ALIGNMENT)
+        o_col, m_col = columns(0, n_col, BLOCK_COL, HAS_COLUMN_MASK)
+        o_row, m_row = row_block(tl.program_id(0), rows, BLOCK_ROW)
         mask = tile_mask(m_row, m_col, BLOCK_ROW)
-        b_x = load_sum(
-            *(x_ptr, s_x, residual_ptr, residual_stride, s_ptr, s_stride),
-            *(o_row, o_col, mask, ALIGNMENT, ROUNDS_SUM, True),
-        )
-        b_rstd = rstd_of(b_x, y_ptr, hidden, eps, ROUNDS_STATISTICS)
-        b_y = scaled(b_x, b_rstd, b_weight, y_ptr, ROUNDS_PRODUCT)
-        store_tile(y_ptr, s_y, o_row, o_col, mask, b_y)
-        if STORE_RSTD:
-            tl.store(rstd_ptr + o_row, rounded(b_rstd, y_ptr, ROUNDS_STATISTICS), mask=m_row)
-
-
-@triton.jit(do_not_specialize=RUNTIME)
-def _rms_norm_forward_split_kernel(
-    x_ptr,
-    weight_ptr,
-    y_ptr,
-    rstd_ptr,
-    residual_ptr,
-    s_ptr,
-    rows,
-    hidden,
-    x_stride,
-    y_stride,
-    residual_stride,
-    s_stride,
-    eps,
-    offset,
-    CHUNKS: tl.constexpr,
-    PART_COL: tl.constexpr,
-    BLOCK_COL: tl.constexpr,
-    ALIGNMENT: tl.constexpr,
-    HAS_COLUMN_MASK: tl.constexpr,
-    IS_HELD: tl.constexpr,
-    STORE_RSTD: tl.constexpr,
-    ROUNDS_SUM: tl.constexpr,
-    ROUNDS_PRODUCT: tl.constexpr,
-    ROUNDS_STATISTICS: tl.constexpr,
-):
-    """A program for each row and part of `PART_COL` columns; one of a part holds nothing and is not in place."""
-    IS_PART: tl.constexpr = PART_COL < CHUNKS * BLOCK_COL
-    HAS_PART_MASK: tl.constexpr = HAS_COLUMN_MASK or CHUNKS * BLOCK_COL % PART_COL != 0
-    n_col = extent(hidden, ALIGNMENT)
-    i_row = tl.program_id(0).to(tl.int64)
-    p_x = x_ptr + i_row * extent(x_stride, ALIGNMENT)
-    p_y = y_ptr + i_row * extent(y_stride, ALIGNMENT)
-    p_residual = residual_ptr
-    p_s = s_ptr
-    if residual_ptr is not None:
-        p_residual += i_row * extent(residual_stride, ALIGNMENT)
-        p_s += i_row * extent(s_stride, ALIGNMENT)
-    b_square = tl.zeros([BLOCK_COL], dtype=tl.float32)
-    t_x = ()  # Triton adds tuples, but does not unpack them
-    for i_chunk in tl.static_range(CHUNKS):
-        o_col, m_col = columns(i_chunk * BLOCK_COL, n_col, BLOCK_COL, HAS_COLUMN_MASK)
-        if IS_HELD:
-            b_read = tl.load(p_x + o_col, mask=m_col, other=0.0)
-        else:
-            b_read = tl.load(p_x + o_col, mask=m_col, other=0.0, eviction_policy="evict_last")
-        b_x = b_read.to(tl.float32)
-        if residual_ptr is not None:
-            b_x += tl.load(p_residual + o_col, mask=m_col, other=0.0, eviction_policy="evict_last").to(tl.float32)
-            b_x = rounded(b_x, s_ptr, ROUNDS_SUM)
-            if IS_HELD:
-                t_x = t_x + (b_x,)  # noqa: RUF005
-        elif IS_HELD:
-            t_x = t_x + (b_read,)  # noqa: RUF005
-        b_square += rounded(b_x * b_x, y_ptr, ROUNDS_STATISTICS)
-    b_rstd = tl.rsqrt(tl.sum(b_square, axis=0) / hidden + rounded(eps, y_ptr, ROUNDS_STATISTICS))
-    i_first = 0
-    if IS_PART:
-        i_first = tl.program_id(1) * PART_COL
-    if STORE_RSTD and i_first == 0:
-        tl.store(rstd_ptr + i_row, rounded(b_rstd, y_ptr, ROUNDS_STATISTICS))
-    for i_chunk in tl.static_range((PART_COL + BLOCK_COL - 1) // BLOCK_COL):
-        o_col, m_col = columns(i_first + i_chunk * BLOCK_COL, n_col, BLOCK_COL, HAS_PART_MASK)
-        if PART_COL < BLOCK_COL:  # a tile of another shape would let the compiler sum unaligned rows in another order
-            m_col = m_col & (o_col < i_first + PART_COL)
-        b_weight = load_scale(weight_ptr, o_col, m_col, offset, y_ptr, ROUNDS_STATISTICS)
-        if IS_HELD:  # noqa: SIM108
-            b_read = t_x[i_chunk]
-        else:  # out of the cache
-            b_read = tl.load(p_x + o_col, mask=m_col, other=0.0, eviction_policy="evict_first")
-        b_x = b_read.to(tl.float32)
-        if residual_ptr is not None:
-            if not IS_HELD:
-                b_x += tl.load(p_residual + o_col, mask=m_col, other=0.0, eviction_policy="evict_first").to(tl.float32)
-            # Stored at its last use: in place, it takes the memory of the residual.
-            b_s = b_x.to(s_ptr.dtype.element_ty)
-            tl.store(p_s + o_col, b_s, mask=m_col)
-            if ROUNDS_SUM:
-                b_x = b_s.to(tl.float32)
-        p_out = p_y + o_col
-        b_xhat = rounded(b_x * b_rstd, y_ptr, ROUNDS_PRODUCT)
-        tl.store(p_out, (b_xhat * b_weight).to(y_ptr.dtype.element_ty), mask=m_col)
+        b_weight = load_scale(weight_ptr, o_col, m_col, offset, y_ptr, MODES.rounds_statistics)
+        b_x = load_sum(args, extent(x_stride, ALIGNMENT), o_row, o_col, mask, ALIGNMENT, MODES, True)
+        b_rstd = rstd_of(b_x, y_ptr, hidden, eps, MODES.rounds_statistics)
+        b_y = scaled(b_x, b_rstd, b_weight, y_ptr, MODES.rounds_product)
+        store_tile(y_ptr, extent(y_stride, ALIGNMENT), o_row, o_col, mask, b_y)
+        if MODES.stores_rstd:
+            tl.store(rstd_ptr + o_row, rounded(b_rstd, y_ptr, MODES.rounds_statistics), mask=m_row)
 
 
 def calls(
@@ -227,30 +196,21 @@ def calls(
         *(None if tensor is None else tensor.stride(0) for tensor in (residual, s)),
         *(eps, offset),
     )
+    row = launch.chunks * launch.block_col
+    part = launch.slice_col or row
+    is_held = part == row and row * ITEMSIZE[problem.dtype] > _MAX_READ_AGAIN_BYTES
+    is_held = is_held and (residual is None or 4 * row <= _MAX_SUM_BYTES)
+    rounds = (problem.lacks(f"rounded_{what}") for what in ("sum", "product", "statistics"))
     options = {
+        "BLOCK_ROW": launch.block_row,
         "BLOCK_COL": launch.block_col,
+        "PART_COL": part,
+        "CHUNKS": launch.chunks,
         "ALIGNMENT": launch.alignment,
         "HAS_COLUMN_MASK": launch.column_mask,
-        "STORE_RSTD": "rstd" in tensors,
-        "ROUNDS_SUM": problem.lacks("rounded_sum"),
-        "ROUNDS_PRODUCT": problem.lacks("rounded_product"),
-        "ROUNDS_STATISTICS": problem.lacks("rounded_statistics"),
+        "MODES": Modes("rstd" in tensors, is_held, *rounds),
+        "NUM_STAGES": launch.num_stages if launch.looped and not launch.chunks else 0,
         "num_warps": launch.num_warps,
     }
-    if launch.chunks:
-        row = launch.chunks * launch.block_col
-        part = launch.slice_col or row
-        is_held = part == row and row * ITEMSIZE[problem.dtype] > _MAX_READ_AGAIN_BYTES
-        is_held = is_held and (residual is None or 4 * row <= _MAX_SUM_BYTES)
-        options |= {"CHUNKS": launch.chunks, "PART_COL": part, "IS_HELD": is_held}
-        grid = (launch.grid, triton.cdiv(problem.hidden, part)) if launch.slice_col else (launch.grid,)
-        return (KernelCall(_rms_norm_forward_split_kernel, grid, args, options),)
-    if launch.slice_col:
-        parts = triton.cdiv(problem.hidden, launch.slice_col)
-        options["PART_COL"] = launch.slice_col
-        return (KernelCall(rms_norm_forward_parts_kernel, (launch.grid, parts), args, options),)
-    options["BLOCK_ROW"] = launch.block_row
-    if launch.looped:
-        options["NUM_STAGES"] = launch.num_stages
-        return (KernelCall(_rms_norm_forward_persistent_kernel, (launch.grid,), args, options),)
-    return (KernelCall(_rms_norm_forward_kernel, (launch.grid,), args, options),)
+    grid = (launch.grid, triton.cdiv(problem.hidden, part)) if launch.slice_col else (launch.grid,)
+    return (KernelCall(_rms_norm_forward_kernel, grid, args, options),)

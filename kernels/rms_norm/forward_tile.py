@@ -3,10 +3,21 @@
 In and out: values inside a kernel. Each function is inlined at its call. Part of the kernels' fingerprint.
 """
 
+from collections import namedtuple
+
 import triton
 import triton.language as tl
 
 from normtune.kernels.tiles.tile import extent, load_tile, load_weight, store_tile
+
+# What the forward kernel is given at run time, passed on as one value.
+Arguments = namedtuple(
+    "Arguments",
+    "x_ptr weight_ptr y_ptr rstd_ptr residual_ptr s_ptr rows hidden x_stride y_stride residual_stride s_stride "
+    "eps offset",
+)
+# What it does: whether rstd is stored and a row in chunks stays in registers, and what is rounded between.
+Modes = namedtuple("Modes", "stores_rstd holds_row rounds_sum rounds_product rounds_statistics")
 
 # Integers of the forward kernels that make no binaries of their own.
 RUNTIME = ["rows", "hidden", "x_stride", "y_stride", "residual_stride", "s_stride"]
@@ -28,27 +39,14 @@ def load_scale(weight_ptr, o_col, m_col, offset, y_ptr, ROUNDS_STATISTICS: tl.co
 
 
 @triton.jit
-def load_sum(
-    x_ptr,
-    s_x,
-    residual_ptr,
-    residual_stride,
-    s_ptr,
-    s_stride,
-    o_row,
-    o_col,
-    mask,
-    ALIGNMENT: tl.constexpr,
-    ROUNDS_SUM: tl.constexpr,
-    STORE_SUM: tl.constexpr,
-):
+def load_sum(args, s_x, o_row, o_col, mask, ALIGNMENT: tl.constexpr, MODES: tl.constexpr, STORE_SUM: tl.constexpr):
     """(rows, columns) float32 of x, or of s = x + residual, which is stored as well."""
-    b_x = load_tile(x_ptr, s_x, o_row, o_col, mask)
-    if residual_ptr is not None:
-        b_x += load_tile(residual_ptr, extent(residual_stride, ALIGNMENT), o_row, o_col, mask)
+    b_x = load_tile(args.x_ptr, s_x, o_row, o_col, mask)
+    if args.residual_ptr is not None:
+        b_x += load_tile(args.residual_ptr, extent(args.residual_stride, ALIGNMENT), o_row, o_col, mask)
         if STORE_SUM:
-            store_tile(s_ptr, extent(s_stride, ALIGNMENT), o_row, o_col, mask, b_x)
-        b_x = rounded(b_x, s_ptr, ROUNDS_SUM)
+            store_tile(args.s_ptr, extent(args.s_stride, ALIGNMENT), o_row, o_col, mask, b_x)
+        b_x = rounded(b_x, args.s_ptr, MODES.rounds_sum)
     return b_x
 
 

@@ -17,6 +17,7 @@ Traffic of a perfect kernel: read rows x hidden of dy, x and z, rows of rstd, hi
 dx and dz and hidden of dweight.
 """
 
+from collections import namedtuple
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,6 +33,8 @@ from normtune.kernels.rms_norm_gated.tile import input_gradients, normalized, ro
 from normtune.kernels.tiles.launch import Launch
 from normtune.kernels.tiles.partial_sums import reduction
 from normtune.kernels.tiles.tile import columns, extent, load_tile, load_weight, row_block, store_tile, tile_mask
+
+Modes = namedtuple("Modes", "has_gate is_norm_first has_dweight has_dependent")
 
 
 @triton.jit(do_not_specialize=RUNTIME)
@@ -63,10 +66,7 @@ def _rms_norm_gated_backward_kernel(
     BLOCK_COL: tl.constexpr,
     ALIGNMENT: tl.constexpr,
     HAS_COLUMN_MASK: tl.constexpr,
-    HAS_GATE: tl.constexpr,
-    IS_NORM_FIRST: tl.constexpr,
-    HAS_DWEIGHT: tl.constexpr,
-    HAS_DEPENDENT: tl.constexpr,
+    MODES: tl.constexpr,
     NUM_STAGES: tl.constexpr,
 ):
     """A row is `CHUNKS` tiles of columns, all in registers; a column mask is that of the last one."""
@@ -95,7 +95,7 @@ def _rms_norm_gated_backward_kernel(
             t_dy = t_dy + (load_tile(dy_ptr, 1, o_dy, o_col, mask),)  # noqa: RUF005
             o_x = row_offsets(o_row, i_group, inner, x_outer, x_in, x_group, ALIGNMENT)
             t_x = t_x + (load_tile(x_ptr, 1, o_x, o_col, mask),)  # noqa: RUF005
-            if HAS_GATE:
+            if MODES.has_gate:
                 o_z = row_offsets(o_row, i_group, inner, z_outer, z_in, z_group, ALIGNMENT)
                 t_z = t_z + (load_tile(z_ptr, 1, o_z, o_col, mask),)  # noqa: RUF005
             else:
@@ -104,7 +104,7 @@ def _rms_norm_gated_backward_kernel(
         b_rstd = tl.load(rstd_ptr + o_out, mask=m_row, other=0.0)[:, None]
         b_sum = None
         for i_chunk in tl.static_range(CHUNKS):
-            b_xhat, b_product = normalized(t_dy[i_chunk], t_x[i_chunk], t_z[i_chunk], b_rstd, HAS_GATE, IS_NORM_FIRST)
+            b_xhat, b_product = normalized(t_dy[i_chunk], t_x[i_chunk], t_z[i_chunk], b_rstd, MODES)
             b_part = b_product * t_weight[i_chunk] * b_xhat
             b_sum = b_part if i_chunk == 0 else b_sum + b_part
         b_mean = tl.sum(b_sum, axis=1)[:, None] * inverse_hidden
@@ -113,19 +113,19 @@ def _rms_norm_gated_backward_kernel(
             o_col, m_col = columns(i_chunk * BLOCK_COL, n_col, BLOCK_COL, HAS_COLUMN_MASK and i_chunk == CHUNKS - 1)
             mask = tile_mask(m_row, m_col, BLOCK_ROW)
             b_dy, b_x, b_z, b_weight = t_dy[i_chunk], t_x[i_chunk], t_z[i_chunk], t_weight[i_chunk]
-            b_xhat, b_product = normalized(b_dy, b_x, b_z, b_rstd, HAS_GATE, IS_NORM_FIRST)
+            b_xhat, b_product = normalized(b_dy, b_x, b_z, b_rstd, MODES)
             b_gradient = b_rstd * (b_product * b_weight - b_xhat * b_mean)
-            b_dx, b_dz = input_gradients(b_gradient, b_dy, b_x, b_z, b_xhat, b_weight, HAS_GATE, IS_NORM_FIRST)
+            b_dx, b_dz = input_gradients(b_gradient, b_dy, b_x, b_z, b_xhat, b_weight, MODES)
             store_tile(dx_ptr, n_col, o_out, o_col, mask, b_dx)
-            if HAS_GATE:
+            if MODES.has_gate:
                 store_tile(dz_ptr, n_col, o_out, o_col, mask, b_dz)
-            if HAS_DWEIGHT:
+            if MODES.has_dweight:
                 t_next = t_next + (t_dweight[i_chunk] + b_product * b_xhat,)  # noqa: RUF005
-        if HAS_DWEIGHT:
+        if MODES.has_dweight:
             t_dweight = t_next
-    if HAS_DEPENDENT:
+    if MODES.has_dependent:
         gdc_launch_dependents()
-    if HAS_DWEIGHT:
+    if MODES.has_dweight:
         p_out = dweight_ptr + tl.program_id(0).to(tl.int64) * n_col
         for i_chunk in tl.static_range(CHUNKS):
             o_col, m_col = columns(i_chunk * BLOCK_COL, n_col, BLOCK_COL, HAS_COLUMN_MASK and i_chunk == CHUNKS - 1)
@@ -157,14 +157,17 @@ def calls(
         *(dy, x, z, tensors["weight"], tensors["rstd"], dx, dz, workspace if has_partials else dweight),
         *(rows, problem.hidden, groups, inner, *strides(dy), *strides(x), *strides(z), offset),
     )
+    modes = Modes(
+        has_gate=not is_off(problem, NO_GATE),
+        is_norm_first=not is_off(problem, "gate_first"),
+        has_dweight=dweight is not None,
+        has_dependent=has_partials and launch.finish == "dependent",
+    )
     options = {
         "BLOCK_COL": launch.block_col,
         "ALIGNMENT": launch.alignment,
         "HAS_COLUMN_MASK": launch.column_mask,
-        "HAS_GATE": not is_off(problem, NO_GATE),
-        "IS_NORM_FIRST": not is_off(problem, "gate_first"),
-        "HAS_DWEIGHT": dweight is not None,
-        "HAS_DEPENDENT": has_partials and launch.finish == "dependent",
+        "MODES": modes,
         "num_warps": launch.num_warps,
     }
     if launch.chunks and not launch.held:

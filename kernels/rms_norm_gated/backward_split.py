@@ -45,10 +45,7 @@ def rms_norm_gated_backward_split_kernel(
     BLOCK_COL: tl.constexpr,
     ALIGNMENT: tl.constexpr,
     HAS_COLUMN_MASK: tl.constexpr,
-    HAS_GATE: tl.constexpr,
-    IS_NORM_FIRST: tl.constexpr,
-    HAS_DWEIGHT: tl.constexpr,
-    HAS_DEPENDENT: tl.constexpr,
+    MODES: tl.constexpr,
 ):
     """See `rms_norm_gated_backward`."""
     n_col = extent(hidden, ALIGNMENT)
@@ -73,9 +70,9 @@ def rms_norm_gated_backward_split_kernel(
             b_dy = tl.load(p_dy + o_col, mask=m_col, other=0.0, eviction_policy="evict_last").to(tl.float32)
             b_x = tl.load(p_x + o_col, mask=m_col, other=0.0, eviction_policy="evict_last").to(tl.float32)
             b_z = b_x
-            if HAS_GATE:
+            if MODES.has_gate:
                 b_z = tl.load(p_z + o_col, mask=m_col, other=0.0, eviction_policy="evict_last").to(tl.float32)
-            b_xhat, b_product = normalized(b_dy, b_x, b_z, b_rstd, HAS_GATE, IS_NORM_FIRST)
+            b_xhat, b_product = normalized(b_dy, b_x, b_z, b_rstd, MODES)
             b_sum += b_product * load_weight(p_weight, o_col, m_col, offset) * b_xhat
         b_mean = tl.sum(b_sum, axis=0) * (1.0 / hidden)
 
@@ -86,19 +83,19 @@ def rms_norm_gated_backward_split_kernel(
             b_dy = tl.load(p_dy + o_col, mask=m_col, other=0.0, eviction_policy="evict_first").to(tl.float32)
             b_x = tl.load(p_x + o_col, mask=m_col, other=0.0, eviction_policy="evict_first").to(tl.float32)
             b_z = b_x
-            if HAS_GATE:
+            if MODES.has_gate:
                 b_z = tl.load(p_z + o_col, mask=m_col, other=0.0, eviction_policy="evict_first").to(tl.float32)
-            b_xhat, b_product = normalized(b_dy, b_x, b_z, b_rstd, HAS_GATE, IS_NORM_FIRST)
+            b_xhat, b_product = normalized(b_dy, b_x, b_z, b_rstd, MODES)
             b_gradient = b_rstd * (b_product * b_weight - b_xhat * b_mean)
-            b_dx, b_dz = input_gradients(b_gradient, b_dy, b_x, b_z, b_xhat, b_weight, HAS_GATE, IS_NORM_FIRST)
+            b_dx, b_dz = input_gradients(b_gradient, b_dy, b_x, b_z, b_xhat, b_weight, MODES)
             tl.store(p_dx + o_col, b_dx.to(dx_ptr.dtype.element_ty), mask=m_col)
-            if HAS_GATE:
+            if MODES.has_gate:
                 tl.store(p_dz + o_col, b_dz.to(dz_ptr.dtype.element_ty), mask=m_col)
             t_next = t_next + (t_dweight[i_chunk] + b_product * b_xhat,)  # noqa: RUF005
         t_dweight = t_next
-    if HAS_DEPENDENT:
+    if MODES.has_dependent:
         gdc_launch_dependents()
-    if HAS_DWEIGHT:
+    if MODES.has_dweight:
         p_out = dweight_ptr + tl.program_id(0).to(tl.int64) * n_col
         for i_chunk in tl.static_range(CHUNKS):
             o_col, m_col = columns(i_chunk * BLOCK_COL, n_col, BLOCK_COL, HAS_COLUMN_MASK)

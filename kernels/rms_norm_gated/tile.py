@@ -37,59 +37,42 @@ def silu_derivative(b_z):
 
 
 @triton.jit
-def gated_input(b_x, b_z, HAS_GATE: tl.constexpr, IS_NORM_FIRST: tl.constexpr):
+def gated_input(b_x, b_z, MODES: tl.constexpr):
     """The values that are normalized."""
-    if HAS_GATE and not IS_NORM_FIRST:
+    if MODES.has_gate and not MODES.is_norm_first:
         b_x = b_x * silu(b_z)
     return b_x
 
 
 @triton.jit
-def gated_output(
-    b_xhat,
-    b_z,
-    b_weight,
-    x_type: tl.constexpr,
-    weight_type: tl.constexpr,
-    HAS_GATE: tl.constexpr,
-    IS_NORM_FIRST: tl.constexpr,
-    ROUNDS_ONCE: tl.constexpr,
-):
-    """The float32 y of normalized values; without `ROUNDS_ONCE` these and their product with the weight are rounded."""
-    if ROUNDS_ONCE:
+def gated_output(args, b_xhat, b_z, b_weight, MODES: tl.constexpr):
+    """The float32 y of normalized values; where it is not rounded once these and their weighted product are rounded."""
+    if MODES.rounds_once:
         b_y = b_xhat * b_weight
     else:
-        b_y = (b_xhat.to(x_type).to(tl.float32) * b_weight).to(weight_type).to(tl.float32)
-    if HAS_GATE and IS_NORM_FIRST:
+        b_product = b_xhat.to(args.x_ptr.dtype.element_ty).to(tl.float32) * b_weight
+        b_y = b_product.to(args.weight_ptr.dtype.element_ty).to(tl.float32)
+    if MODES.has_gate and MODES.is_norm_first:
         b_y = b_y * silu(b_z)
     return b_y
 
 
 @triton.jit
-def normalized(b_dy, b_x, b_z, b_rstd, HAS_GATE: tl.constexpr, IS_NORM_FIRST: tl.constexpr):
+def normalized(b_dy, b_x, b_z, b_rstd, MODES: tl.constexpr):
     """The normalized values, and the gradient of their product with the weight."""
-    b_xhat = gated_input(b_x, b_z, HAS_GATE, IS_NORM_FIRST) * b_rstd
-    if HAS_GATE and IS_NORM_FIRST:
+    b_xhat = gated_input(b_x, b_z, MODES) * b_rstd
+    if MODES.has_gate and MODES.is_norm_first:
         b_dy = b_dy * silu(b_z)
     return b_xhat, b_dy
 
 
 @triton.jit
-def input_gradients(
-    b_gradient,
-    b_dy,
-    b_x,
-    b_z,
-    b_xhat,
-    b_weight,
-    HAS_GATE: tl.constexpr,
-    IS_NORM_FIRST: tl.constexpr,
-):
+def input_gradients(b_gradient, b_dy, b_x, b_z, b_xhat, b_weight, MODES: tl.constexpr):
     """Gradients dx and dz, from that of the values that are normalized; without a gate dz has no meaning."""
     b_dx = b_gradient
     b_dz = b_gradient
-    if HAS_GATE:
-        if IS_NORM_FIRST:
+    if MODES.has_gate:
+        if MODES.is_norm_first:
             b_dz = b_dy * (b_xhat * b_weight) * silu_derivative(b_z)
         else:
             b_dx = b_gradient * silu(b_z)

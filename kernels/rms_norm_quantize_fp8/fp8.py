@@ -7,7 +7,7 @@ and a NaN, which a maximum of floats may lose, is the greatest. Part of the kern
 import triton
 import triton.language as tl
 
-# Arguments of the kernels that change without another binary.
+# Integers of the kernels that change without another binary.
 RUNTIME = ["rows", "hidden", "x_stride", "residual_stride", "sum_stride", "q_stride", "y_stride", "scale_rows"]
 
 
@@ -18,13 +18,13 @@ def magnitude(b_value):
 
 
 @triton.jit
-def norm(b_x, b_rstd, b_weight, DTYPE: tl.constexpr, ROUNDS_PRODUCT: tl.constexpr, ROUNDS_NORM: tl.constexpr):
+def norm(b_x, b_rstd, b_weight, DTYPE: tl.constexpr, WORK: tl.constexpr):
     """The norm that is quantized, float32; of shapes that broadcast."""
     b_product = b_x * b_rstd
-    if ROUNDS_PRODUCT:
+    if WORK.rounds_product:
         b_product = b_product.to(DTYPE).to(tl.float32)
     b_norm = b_product * b_weight
-    if ROUNDS_NORM:
+    if WORK.rounds_norm:
         b_norm = b_norm.to(DTYPE).to(tl.float32)
     return b_norm
 

@@ -8,6 +8,7 @@ Traffic of a perfect kernel: read rows x hidden of x and hidden of weight, write
 launch reads rows x hidden bytes again, out of the cache where they fit there.
 """
 
+from collections import namedtuple
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,69 +26,53 @@ from normtune.kernels.tiles.tile import columns, extent, load_tile, load_weight,
 from normtune.kernels.transpose_fp8 import kernel as transposition
 from normtune.kernels.transpose_fp8.kernel import aligned_rows, store_transposed
 
+# What the kernel is given at run time, passed on as one value.
+Arguments = namedtuple(
+    "Arguments",
+    "x_ptr residual_ptr weight_ptr scale_ptr sum_ptr q_ptr y_ptr q_t_ptr amax_ptr rstd_ptr rows hidden "
+    "x_stride residual_stride sum_stride q_stride y_stride eps offset",
+)
+
 
 @triton.jit
-def _load(
-    x_ptr,
-    residual_ptr,
-    x_stride,
-    residual_stride,
-    o_row,
-    o_col,
-    mask,
-    ALIGNMENT: tl.constexpr,
-    HAS_RESIDUAL: tl.constexpr,
-    ROUNDS_SUM: tl.constexpr,
-):
+def _load(args, o_row, o_col, mask, ALIGNMENT: tl.constexpr, WORK: tl.constexpr):
     """(rows, columns) float32 of what is normalized: x, or its sum with the residual."""
-    b_x = load_tile(x_ptr, extent(x_stride, ALIGNMENT), o_row, o_col, mask)
-    if HAS_RESIDUAL:
-        b_x += load_tile(residual_ptr, extent(residual_stride, ALIGNMENT), o_row, o_col, mask)
-        if ROUNDS_SUM:
-            b_x = b_x.to(x_ptr.dtype.element_ty).to(tl.float32)
+    b_x = load_tile(args.x_ptr, extent(args.x_stride, ALIGNMENT), o_row, o_col, mask)
+    if WORK.has_residual:
+        b_x += load_tile(args.residual_ptr, extent(args.residual_stride, ALIGNMENT), o_row, o_col, mask)
+        if WORK.rounds_sum:
+            b_x = b_x.to(args.x_ptr.dtype.element_ty).to(tl.float32)
     return b_x
 
 
 @triton.jit
 def _store(
+    args,
     b_x,
     b_rstd,
-    weight_ptr,
-    sum_ptr,
-    q_ptr,
-    y_ptr,
-    q_t_ptr,
+    b_scale,
+    b_scale_t,
     o_row,
     m_row,
     n_row,
     o_col,
     m_col,
-    sum_stride,
-    q_stride,
-    y_stride,
-    offset,
-    b_scale,
-    b_scale_t,
     ALIGNMENT: tl.constexpr,
+    WORK: tl.constexpr,
     LARGEST: tl.constexpr,
-    DTYPE: tl.constexpr,
-    ROUNDS_PRODUCT: tl.constexpr,
-    ROUNDS_NORM: tl.constexpr,
-    HAS_RESIDUAL: tl.constexpr,
-    HAS_Y: tl.constexpr,
 ):
     """Write a tile of all outputs; returns the bits of the largest magnitude of its rows, int32."""
     mask = m_row[:, None] & m_col[None, :]
-    b_weight = load_weight(weight_ptr, o_col, m_col, offset)
-    b_norm = norm(b_x, b_rstd[:, None], b_weight[None, :], DTYPE, ROUNDS_PRODUCT, ROUNDS_NORM)
-    if HAS_RESIDUAL:
-        store_tile(sum_ptr, extent(sum_stride, ALIGNMENT), o_row, o_col, mask, b_x)
-    if HAS_Y:
-        store_tile(y_ptr, extent(y_stride, ALIGNMENT), o_row, o_col, mask, b_norm)
-    b_q = quantized(b_norm, b_scale, q_ptr.dtype.element_ty, LARGEST)
-    tl.store(q_ptr + o_row[:, None] * extent(q_stride, ALIGNMENT) + o_col[None, :], b_q, mask=mask)
-    b_q_t = quantized(b_norm, b_scale_t, q_ptr.dtype.element_ty, LARGEST)
-    store_transposed(q_t_ptr, b_q_t, o_row, m_row, o_col, m_col, n_row)
+    b_weight = load_weight(args.weight_ptr, o_col, m_col, args.offset)
+    b_norm = norm(b_x, b_rstd[:, None], b_weight[None, :], args.x_ptr.dtype.element_ty, WORK)
+    if WORK.has_residual:
+        store_tile(args.sum_ptr, extent(args.sum_stride, ALIGNMENT), o_row, o_col, mask, b_x)
+    if WORK.has_y:
+        store_tile(args.y_ptr, extent(args.y_stride, ALIGNMENT), o_row, o_col, mask, b_norm)
+    b_q = quantized(b_norm, b_scale, args.q_ptr.dtype.element_ty, LARGEST)
+    tl.store(args.q_ptr + o_row[:, None] * extent(args.q_stride, ALIGNMENT) + o_col[None, :], b_q, mask=mask)
+    b_q_t = quantized(b_norm, b_scale_t, args.q_ptr.dtype.element_ty, LARGEST)
+    store_transposed(args.q_t_ptr, b_q_t, o_row, m_row, o_col, m_col, n_row)
     return tl.max(tl.where(mask, magnitude(b_norm), 0), axis=1)
 
 
@@ -118,19 +103,16 @@ def _tile_kernel(
     ROW_ALIGNMENT: tl.constexpr,
     HAS_COLUMN_MASK: tl.constexpr,
     IS_WHOLE: tl.constexpr,
+    WORK: tl.constexpr,
     LARGEST: tl.constexpr,
-    ROUNDS_PRODUCT: tl.constexpr,
-    ROUNDS_NORM: tl.constexpr,
-    HAS_RESIDUAL: tl.constexpr,
-    ROUNDS_SUM: tl.constexpr,
-    HAS_Y: tl.constexpr,
-    HAS_RSTD: tl.constexpr,
-    HAS_AMAX: tl.constexpr,
     ATOMIC: tl.constexpr,
     NUM_STAGES: tl.constexpr,
 ):
     """Some rows a program; IS_WHOLE: one tile has all their columns, else they are read twice, tile by tile."""
-    DTYPE: tl.constexpr = x_ptr.dtype.element_ty
+    args = Arguments(
+        *(x_ptr, residual_ptr, weight_ptr, scale_ptr, sum_ptr, q_ptr, y_ptr, q_t_ptr, amax_ptr, rstd_ptr),
+        *(rows, hidden, x_stride, residual_stride, sum_stride, q_stride, y_stride, eps, offset),
+    )
     n_col = extent(hidden, ALIGNMENT)
     o_row, m_row, n_row = aligned_rows(tl.program_id(0), rows, BLOCK_ROW, ROW_ALIGNMENT)
     b_scale = tl.load(scale_ptr)
@@ -140,88 +122,31 @@ def _tile_kernel(
     if IS_WHOLE:
         o_col, m_col = columns(0, n_col, BLOCK_COL, HAS_COLUMN_MASK)
         mask = m_row[:, None] & m_col[None, :]
-        b_x = _load(
-            *(x_ptr, residual_ptr, x_stride, residual_stride),
-            *(o_row, o_col, mask, ALIGNMENT, HAS_RESIDUAL, ROUNDS_SUM),
-        )
+        b_x = _load(args, o_row, o_col, mask, ALIGNMENT, WORK)
         b_rstd = tl.rsqrt(tl.sum(b_x * b_x, axis=1) / hidden + eps)
         b_most = _store(
-            b_x,
-            b_rstd,
-            weight_ptr,
-            sum_ptr,
-            q_ptr,
-            y_ptr,
-            q_t_ptr,
-            o_row,
-            m_row,
-            n_row,
-            o_col,
-            m_col,
-            sum_stride,
-            q_stride,
-            y_stride,
-            offset,
-            b_scale,
-            b_scale_t,
-            ALIGNMENT,
-            LARGEST,
-            DTYPE,
-            ROUNDS_PRODUCT,
-            ROUNDS_NORM,
-            HAS_RESIDUAL,
-            HAS_Y,
+            *(args, b_x, b_rstd, b_scale, b_scale_t, o_row, m_row, n_row, o_col, m_col, ALIGNMENT, WORK, LARGEST)
         )
     else:
         b_square = tl.zeros([BLOCK_ROW, BLOCK_COL], dtype=tl.float32)
         for first in tl.range(0, hidden, BLOCK_COL, num_stages=NUM_STAGES):
             o_col, m_col = columns(first, n_col, BLOCK_COL, HAS_COLUMN_MASK)
             mask = m_row[:, None] & m_col[None, :]
-            b_x = _load(
-                *(x_ptr, residual_ptr, x_stride, residual_stride),
-                *(o_row, o_col, mask, ALIGNMENT, HAS_RESIDUAL, ROUNDS_SUM),
-            )
+            b_x = _load(args, o_row, o_col, mask, ALIGNMENT, WORK)
             b_square += b_x * b_x
         b_rstd = tl.rsqrt(tl.sum(b_square, axis=1) / hidden + eps)
         b_most = tl.zeros([BLOCK_ROW], dtype=tl.int32)
         for first in tl.range(0, hidden, BLOCK_COL, num_stages=NUM_STAGES):
             o_col, m_col = columns(first, n_col, BLOCK_COL, HAS_COLUMN_MASK)
             mask = m_row[:, None] & m_col[None, :]
-            b_x = _load(
-                *(x_ptr, residual_ptr, x_stride, residual_stride),
-                *(o_row, o_col, mask, ALIGNMENT, HAS_RESIDUAL, ROUNDS_SUM),
-            )
+            b_x = _load(args, o_row, o_col, mask, ALIGNMENT, WORK)
             b_bits = _store(
-                b_x,
-                b_rstd,
-                weight_ptr,
-                sum_ptr,
-                q_ptr,
-                y_ptr,
-                q_t_ptr,
-                o_row,
-                m_row,
-                n_row,
-                o_col,
-                m_col,
-                sum_stride,
-                q_stride,
-                y_stride,
-                offset,
-                b_scale,
-                b_scale_t,
-                ALIGNMENT,
-                LARGEST,
-                DTYPE,
-                ROUNDS_PRODUCT,
-                ROUNDS_NORM,
-                HAS_RESIDUAL,
-                HAS_Y,
+                *(args, b_x, b_rstd, b_scale, b_scale_t, o_row, m_row, n_row, o_col, m_col, ALIGNMENT, WORK, LARGEST)
             )
             b_most = tl.maximum(b_most, b_bits)
-    if HAS_RSTD:
+    if WORK.has_rstd:
         tl.store(rstd_ptr + o_row, b_rstd, mask=m_row)
-    if HAS_AMAX:
+    if WORK.has_amax:
         end_amax(amax_ptr, tl.max(b_most, axis=0), ATOMIC)
 
 
@@ -264,14 +189,8 @@ def calls(
         "ROW_ALIGNMENT": launch.row_alignment,
         "HAS_COLUMN_MASK": tile.column_mask,
         "IS_WHOLE": not tile.looped,
+        "WORK": work.binary,
         "LARGEST": work.largest,
-        "ROUNDS_PRODUCT": work.rounds_product,
-        "ROUNDS_NORM": work.rounds_norm,
-        "HAS_RESIDUAL": work.has_residual,
-        "ROUNDS_SUM": work.rounds_sum,
-        "HAS_Y": work.has_y,
-        "HAS_RSTD": work.has_rstd,
-        "HAS_AMAX": work.has_amax,
         "ATOMIC": tile.finish == "atomic",
         "NUM_STAGES": tile.num_stages,
         "num_warps": tile.num_warps,

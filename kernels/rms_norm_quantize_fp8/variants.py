@@ -86,6 +86,11 @@ class Work(NamedTuple):
         return TRANSPOSE if self.has_transpose else self.scaling
 
     @property
+    def binary(self) -> "Work":
+        """This work without what makes no binary of the kernel that normalizes."""
+        return self._replace(accumulates=False, has_transpose=False)
+
+    @property
     def largest(self) -> float:
         """Largest finite value of the quantized dtype."""
         return LARGEST[self.q_dtype]
