@@ -24,7 +24,7 @@ from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver.bins import losses
 from normtune.heuristics.stability.bootstrap import Blocks
 from normtune.heuristics.stability.refit import Fitted, refitted
-from normtune.heuristics.stability.tied_thresholds import TreeCut, splits
+from normtune.heuristics.stability.tied_thresholds import TreeCut, splits, tied_thresholds
 from normtune.kernels.tablefile.tree import Box, Split, Tree, choose, leaves
 
 # As many tables as are solved in two minutes on two cores, at 2.1 ns a step: at most 100 and at least 20.
