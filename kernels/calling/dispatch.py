@@ -25,7 +25,7 @@ from normtune.kernels.calling.requests import Request, Tableless, TablelessReque
 from normtune.kernels.config import Config, Implementation
 from normtune.kernels.gpu_name import plain_name
 from normtune.kernels.operator import AnyLaunch, OperatorSpec
-from normtune.kernels.problem import MAX_ROWS, Problem
+from normtune.kernels.problem import HIDDEN_ROWS, MAX_ROWS, Problem
 from normtune.kernels.target import TARGETS, Target
 
 Kept = TypeVar("Kept")
@@ -157,8 +157,7 @@ def resolved(
 def alignment_in(spec: OperatorSpec, problem: Problem, tensors: Mapping[str, Tensor | None]) -> int:
     """The alignment of hidden and of all strides but the last of each tensor, by the names of `spec.buffers`."""
     # A transposed output has no rows: the kernels align its stride, the number of rows, themselves.
-    other = problem._replace(rows=problem.hidden + 1)
-    transposed = {buffer.name for buffer in spec.buffers(other) if buffer.shape == (other.hidden, other.rows)}
+    transposed = {buffer.name for buffer in spec.buffers(problem) if buffer.axes == HIDDEN_ROWS}
     of_rows = [tensor for name, tensor in tensors.items() if tensor is not None and name not in transposed]
     return alignment_of(problem.hidden, *(stride for tensor in of_rows for stride in tensor.stride()[:-1]))
 

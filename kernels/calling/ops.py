@@ -16,8 +16,9 @@ from normtune.kernels.calling.autograd import second_derivatives
 from normtune.kernels.calling.batch_invariant import is_batch_invariant
 from normtune.kernels.calling.eager import Plan, is_marked
 from normtune.kernels.calling.library import define
-from normtune.kernels.calling.operation import COLUMNS, FACTORS, Operation
+from normtune.kernels.calling.operation import Operation
 from normtune.kernels.calling.wide import wide_dtype
+from normtune.kernels.problem import HIDDEN, ROWS
 
 
 class Ops:
@@ -76,7 +77,7 @@ class Ops:
         operation = self._operation
         assert operation.backward is not None
         store, columns = operation.forward.flags[0], operation.backward.flags[0]
-        rows = next(name for name in operation.gradients if operation.kinds[name] != COLUMNS)
+        rows = next(name for name in operation.gradients if operation.axes[name] != HIDDEN)
 
         def schema(inputs: Sequence[str], flags: Sequence[str], outputs: Sequence[str]) -> str:
             return f"{self._arguments(inputs, flags)} -> ({', '.join(f'Tensor {name}' for name in outputs)})"
@@ -98,11 +99,7 @@ class Ops:
         *outputs, _ = self._forward(*given, mode, is_saving)
         x = given[0]
         shaped = [
-            out
-            if out is None or self._operation.kinds[name] != FACTORS
-            else out.view(x.shape[:-1])
-            if is_saving
-            else None
+            out if out is None or self._operation.axes[name] != ROWS else out.view(x.shape[:-1]) if is_saving else None
             for name, out in zip(self._operation.outputs, outputs, strict=True)
         ]
         return tuple(_or_nothing(out, x) for out in shaped)
@@ -112,7 +109,7 @@ class Ops:
         read, (*scalars, batch_invariant, needs_rows, needs_columns) = arguments[: self._read], arguments[self._read :]
         check_backward(operation, read)
         named = dict(zip((*operation.incoming, *operation.saved), read, strict=True))
-        factors = operation.of_kind(operation.saved, FACTORS)
+        factors = operation.with_axes(operation.saved, ROWS)
         if batch_invariant is None:
             batch_invariant = any(is_marked(named[name]) for name in factors) or is_batch_invariant()
         flat = [tensor.reshape(-1) if name in factors else tensor for name, tensor in named.items()]
@@ -127,7 +124,7 @@ class Ops:
         check(operation, arguments[: self._inputs], arguments[self._inputs : -2])
         return tuple(
             arguments[operation.inputs.index(operation.like_of(name))].new_empty(x.shape)
-            if operation.kinds[name] != FACTORS
+            if operation.axes[name] != ROWS
             else x.new_empty(x.shape[:-1], dtype=wide_dtype(x))
             if is_saving
             else _or_nothing(None, x)
@@ -142,7 +139,7 @@ class Ops:
         x = named[operation.incoming[0]]
         found = []
         for name in operation.gradients:
-            is_column = operation.kinds[name] == COLUMNS
+            is_column = operation.axes[name] == HIDDEN
             like = named[name[1:] if is_column else operation.like_of(name)]
             is_wanted = needs_columns if is_column else needs_rows
             found.append(_or_nothing(like.new_empty(like.shape) if is_wanted and like is not None else None, x))
@@ -188,7 +185,7 @@ class Ops:
     def _backward_gradient(self, ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         operation = self._operation
         wanted = [
-            gradient if (ctx.needs_columns if operation.kinds[name] == COLUMNS else ctx.needs_rows) else None
+            gradient if (ctx.needs_columns if operation.axes[name] == HIDDEN else ctx.needs_rows) else None
             for name, gradient in zip(operation.gradients, gradients, strict=True)
         ]
         found = second_derivatives(operation, ctx.saved_tensors, wanted, ctx.scalars)
