@@ -70,7 +70,7 @@ ROOMS = {
     "kernels/reduce_partials": Room(
         rf"(?!{LIGHT}|{SPECS})kernels/reduce_partials/", "light kernels kernels/tiles", "torch"
     ),
-    "kernels/short_form": Room(rf"(?!{LIGHT})kernels/short_form/", "light kernels kernels/calling", "torch triton"),
+    "kernels/short_form": Room(rf"(?!{LIGHT})kernels/short_form/", "light kernels kernels/calling", "torch"),
     "results": Room(r"results/(?!source|api|commands)\w+\.py", "light", "numpy pandas rich"),
     "results/exchange": Room("results/exchange/", "light results", "numpy pandas pyarrow"),
     "results/database": Room("results/database/", "light results results/exchange", "numpy sqlalchemy"),
@@ -130,7 +130,9 @@ ROOMS = {
         "tuner/search/sampling/", "light results results/database tuner/plan tuner/search", "numpy optuna"
     ),
     "tuner/compiling": Room(
-        "tuner/compiling/", "light kernels results tuner/machine tuner/timing tuner/plan", "pebble triton"
+        "tuner/compiling/",
+        "light kernels kernels/calling results tuner/machine tuner/timing tuner/plan",
+        "pebble triton",
     ),
     "tuner/device": Room(
         "tuner/device/",
