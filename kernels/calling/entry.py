@@ -35,23 +35,28 @@ class Entry:
 
     Args:
         operation: that is called.
+        dispatched: of inputs, scalars and batch_invariant, through torch's dispatcher; only for an operation without a
+            backward.
 
     Attributes:
         operation: that is called.
+        forward: of `written_out.forward_of`.
         call: of inputs, scalars and batch_invariant, with gradients of any order.
-        ops: the operators of torch's dispatcher.
+        ops: the operators of torch's dispatcher, of an operation with a backward.
         public: the function that subclasses which override torch's functions see; `call` unless it is set.
     """
 
-    def __init__(self, operation: Operation) -> None:
-        forward, backward = forward_of(operation), backward_of(operation)
-        function = function_of(operation, forward, backward)
-        self.operation, self._forward, self._backward = operation, forward, backward
-        self._in_place = in_place_of(operation)
-        self.ops = Ops(operation, forward, backward, self._in_place)
-        self.call = call_of(operation, self._special, forward, _apply_of(function))
+    def __init__(self, operation: Operation, dispatched: Callable[..., Any] | None = None) -> None:
+        self.operation, self.forward, self._dispatched = operation, forward_of(operation), dispatched
+        differentiable = None
+        if operation.backward:
+            self._backward = backward_of(operation)
+            self._in_place = in_place_of(operation) if operation.in_place else None
+            differentiable = _apply_of(function_of(operation, self.forward, self._backward))
+            self.ops = Ops(operation, self.forward, self._backward, self._in_place)
+            self._register = registration_of(operation, self.ops)
+        self.call = call_of(operation, self._special, self.forward, differentiable)
         self.public: Callable[..., Any] = self.call
-        self._register = registration_of(operation, self.ops)
 
     def calling(self, reuse_dy: bool) -> Callable[..., Any]:
         """`call`, or with `reuse_dy` one whose backward writes dx into the memory of dy where it may.
@@ -67,8 +72,8 @@ class Entry:
         """Written out at its first use: few processes have one."""
         operation = self.operation
         first = backward_of(operation, reuses_dy=True)
-        function = function_of(operation, self._forward, self._backward, first)
-        call = call_of(operation, self._special, self._forward, _apply_of(function))
+        function = function_of(operation, self.forward, self._backward, first)
+        call = call_of(operation, self._special, self.forward, _apply_of(function))
         call.__name__, call.__qualname__ = self.call.__name__, self.call.__qualname__
         return call
 
@@ -92,6 +97,7 @@ class Entry:
         is_plain = all(tensor is None or type(tensor) in PLAIN for tensor in tensors)
         if is_plain and not (_is_compiling() or _modes() or _transforms() or _is_traced()):
             mode = is_batch_invariant() if batch_invariant is None else batch_invariant
+            assert self._in_place
             self._in_place(*tensors, *self._derived(tensors, scalars), mode)
             return
         for name, tensor in zip(operation.inputs, tensors, strict=True):
@@ -125,6 +131,8 @@ class Entry:
         scalars = self._derived(tensors, scalars)
         if not _is_traced():  # traced sizes are tensors; the operator checks them
             check(operation, tensors, scalars)
+        if self._dispatched:
+            return self._dispatched(tensors, scalars, batch_invariant)
         if _transforms() or forward_ad._current_level >= 0:
             return self._transformed(tensors, scalars, batch_invariant)
         if not (_is_compiling() or _modes() or _is_traced() or any(map(_is_seeing, tensors))):

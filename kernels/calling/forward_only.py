@@ -1,8 +1,7 @@
 """The calls of operations without a backward that are one function to users and one operator to torch's dispatcher.
 
-In: a function from texts, such as the name of a scaling, to an `Operation`. Out: `Family`. As in `entry`, plain tensors
-go to kept launches (`written_out`), and compilers, modes and subclasses through torch's dispatcher. Nothing has a
-gradient: no output has a graph.
+In: a function from texts, such as the name of a scaling, to an `Operation`. Out: `Family`, with an `Entry` for each.
+Nothing has a gradient: no output has a graph.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,43 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normtune.kernels.calling.arguments import check, check_kind, number
+from normtune.kernels.calling.arguments import check, number
 from normtune.kernels.calling.batch_invariant import is_batch_invariant
 from normtune.kernels.calling.eager import new_of
+from normtune.kernels.calling.entry import Entry
 from normtune.kernels.calling.library import define
 from normtune.kernels.calling.operation import Operation
-from normtune.kernels.calling.written_out import call_of, forward_of
-
-
-class Member:
-    """One operation of a family.
-
-    Args:
-        family: that it is of.
-        choices: the texts that name it.
-
-    Attributes:
-        operation: itself.
-        forward: of `written_out.forward_of`.
-        call: of inputs, scalars and batch_invariant; returns a tuple of the outputs.
-    """
-
-    def __init__(self, family: "Family", choices: tuple[str, ...]) -> None:
-        self._family, self._choices = family, choices
-        self.operation = family.operation_of(*choices)
-        self.forward = forward_of(self.operation)
-        self.call = call_of(self.operation, self._special, self.forward, None)
-
-    def _special(
-        self, tensors: Sequence[Any], scalars: Sequence[Any], batch_invariant: bool | None
-    ) -> Sequence[Tensor]:
-        """A call through torch's dispatcher."""
-        named = dict(zip(self.operation.inputs, tensors, strict=True))
-        for name, tensor in named.items():
-            if tensor is not None or name not in self.operation.optional:
-                check_kind(name, tensor)
-        given = dict(zip(self.operation.defaults, scalars, strict=True))
-        return self._family.dispatched(self._choices, named, given, batch_invariant)
 
 
 class Family:
@@ -82,7 +50,7 @@ class Family:
     ) -> None:
         self.inputs, self.scalars, self.operation_of = inputs, scalars, operation_of
         self._choices, self._written, self._outputs = len(choices), written, outputs
-        self._members: dict[tuple[str, ...], Member] = {}
+        self._members: dict[tuple[str, ...], Entry] = {}
         tensors = [f"Tensor {inputs[0]}", *(f"Tensor? {name}" for name in inputs[1:])]
         others = [*(f"float {name}" for name in scalars), *(f"str {name}" for name in choices), "bool? batch_invariant"]
         self.operator = define(name, f"({', '.join((*tensors, *others))}) -> Tensor[]", self._launch, self._shapes)
@@ -145,10 +113,19 @@ class Family:
         named = dict(zip(self._outputs, every, strict=True))
         return [named[name] for name in self.outputs_of(*choices)]
 
-    def _member(self, choices: tuple[str, ...]) -> Member:
-        return self._members.get(choices) or self._members.setdefault(choices, Member(self, choices))
+    def _member(self, choices: tuple[str, ...]) -> Entry:
+        found = self._members.get(choices)
+        if found:
+            return found
+        operation = self.operation_of(*choices)
 
-    def _split(self, arguments: Sequence[Any]) -> tuple[Member, list[Any], list[float], bool | None]:
+        def dispatched(tensors: Sequence[Any], scalars: Sequence[Any], batch_invariant: bool | None) -> Any:
+            given, numbers = zip(operation.inputs, tensors, strict=True), zip(operation.defaults, scalars, strict=True)
+            return self.dispatched(choices, dict(given), dict(numbers), batch_invariant)
+
+        return self._members.setdefault(choices, Entry(operation, dispatched))
+
+    def _split(self, arguments: Sequence[Any]) -> tuple[Entry, list[Any], list[float], bool | None]:
         """The operation that the arguments of the operator ask for, with its inputs and scalars, and the mode."""
         count = len(arguments) - len(self.scalars) - self._choices - 1
         tensors, rest = arguments[:count], arguments[count:]

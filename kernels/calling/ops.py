@@ -28,7 +28,7 @@ class Ops:
         operation: that they are of.
         forward: of `written_out.forward_of`.
         backward: of `written_out.backward_of`.
-        in_place: of `written_out.in_place_of`.
+        in_place: of `written_out.in_place_of`; None for an operation that cannot work in place.
 
     Attributes:
         forward: of inputs, scalars, batch_invariant or None, and whether to store what only the backward reads.
@@ -42,7 +42,7 @@ class Ops:
         operation: Operation,
         forward: Callable[..., tuple[Any, ...]],
         backward: Callable[..., tuple[Any, ...]],
-        in_place: Callable[..., None],
+        in_place: Callable[..., None] | None,
     ) -> None:
         self._operation, self._forward, self._backward = operation, forward, backward
         self._inputs = len(operation.inputs)
@@ -56,7 +56,7 @@ class Ops:
             *(f"{operation.name}_backward", of_backward, self._call_backward, self._backward_shapes),
             *(self._backward_gradient, self._save_backward),
         )
-        if operation.in_place:
+        if in_place:
             self.in_place = self._in_place(in_place)
 
     def _in_place(self, call: Callable[..., None]) -> Any:

@@ -1,8 +1,9 @@
 """The functions that each call runs, written out with the names of an operation's tensors and scalars.
 
 In: an `Operation`. Out: its call, its forward and its backward for tensors with memory, as Python functions without
-loops over tensors, which would cost a tenth of a call. They launch what was kept for tensors like theirs. All else they
-leave to `entry` (tensors that are more than their memory) and `eager` (new tensors).
+loops over tensors. As closures that loop, a call of `rms_norm` takes 24 % more instructions and time (435 for 351, 6.8
+us for 5.5 without the launch); through `map` 6 % more instructions and 45 % more time. They launch what was kept for
+tensors like theirs. All else they leave to `entry` (tensors that are more than their memory) and `eager` (new tensors).
 """
 
 from collections.abc import Callable, Iterable
