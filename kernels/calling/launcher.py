@@ -19,16 +19,7 @@ import torch
 from torch import Tensor
 
 from normtune.kernels.call import KernelCall
-from normtune.kernels.calling.triton_inside import (
-    OTHER,
-    Bound,
-    Pick,
-    bind,
-    is_heard,
-    parameters,
-    stream_of_device,
-    way_of_version,
-)
+from normtune.kernels.calling.triton_inside import OTHER, Bound, Pick, bind, is_heard, parameters, stream_of_device
 from normtune.kernels.operator import AnyLaunch, OperatorSpec
 from normtune.kernels.problem import Problem
 
@@ -236,17 +227,14 @@ def _bound(
         device: number of the current device.
         pointers: those of the tensors of the calls.
     """
-    way = way_of_version()
-    if way is None:
-        return [], None
     try:
         stream_of = stream_of_device()
         if stream_of is None or not all(public.slots for public in publics):
             return [], None
         bound = []
         for call, public in zip(calls, publics, strict=True):
-            compiled = _loaded(call, device)
-            launch = bind(way, call, compiled, _pick_of(public), public.rest, stream_of(device), pointers)
+            picked = _pick_of(public), public.rest
+            launch = bind(call, _loaded(call, device), *picked, stream_of(device), pointers)
             if launch is None:
                 return [], None
             bound.append(launch)

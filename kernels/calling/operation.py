@@ -14,8 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from normtune.kernels.calling.dispatch import Cache
-from normtune.kernels.calling.requests import Tableless
+from normtune.kernels.calling.dispatch import Cache, Tableless
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import (
     HIDDEN,

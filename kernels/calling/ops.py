@@ -15,10 +15,13 @@ from normtune.kernels.calling.arguments import check, check_backward
 from normtune.kernels.calling.autograd import second_derivatives
 from normtune.kernels.calling.batch_invariant import is_batch_invariant
 from normtune.kernels.calling.eager import Plan, is_marked
-from normtune.kernels.calling.library import define
 from normtune.kernels.calling.operation import Operation
 from normtune.kernels.calling.wide import wide_dtype
 from normtune.kernels.problem import HIDDEN, ROWS
+
+NAMESPACE = "normtune"
+# Operators live as long as this fragment: as long as the module.
+_library = torch.library.Library(NAMESPACE, "DEF")
 
 
 class Ops:
@@ -190,6 +193,34 @@ class Ops:
         ]
         found = second_derivatives(operation, ctx.saved_tensors, wanted, ctx.scalars)
         return (*found, *(None,) * (len(ctx.scalars) + 3))
+
+
+def define(
+    name: str,
+    schema: str,
+    call: Callable[..., Any],
+    shapes: Callable[..., Any],
+    gradient: Callable[..., Any] | None = None,
+    save: Callable[..., None] | None = None,
+) -> Any:
+    """The operator of that name.
+
+    Args:
+        name: in the namespace.
+        schema: its arguments and results.
+        call: of tensors with memory.
+        shapes: of those without: makes results of the same kind.
+        gradient: of (ctx, gradients of results); None for an operator without gradients.
+        save: of (ctx, inputs, output), what `gradient` reads.
+    """
+    qualified = f"{NAMESPACE}::{name}"
+    _library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
+    for backend in ("CPU", "CUDA"):
+        _library.impl(name, call, backend)
+    torch.library.register_fake(qualified, shapes, lib=_library)
+    if gradient:
+        torch.library.register_autograd(qualified, gradient, setup_context=save, lib=_library)
+    return getattr(torch.ops.normtune, name)
 
 
 def _or_nothing(tensor: Tensor | None, x: Tensor) -> Tensor:

@@ -36,51 +36,37 @@ def is_heard() -> bool:
         return True
 
 
-def way_of_version() -> Way | None:
-    """The way to launch of the Triton that is here; None of a version that has none."""
-    return _WAYS.get(".".join(triton.__version__.split(".")[:2]))
-
-
 def stream_of_device() -> Callable[[int], int] | None:
-    """What gives the current stream of a GPU by its number; None on another vendor's."""
+    """What gives the current stream of a GPU by its number; None on another vendor's, or if the version has no way."""
     from triton.runtime.driver import driver
 
-    if driver.active.get_current_target().backend != "cuda":
+    if _way() is None or driver.active.get_current_target().backend != "cuda":
         return None
     _ = _runtime.launch_enter_hook.calls, _runtime.launch_exit_hook.calls  # on which `is_heard` relies
     stream_of: Callable[[int], int] = driver.active.get_current_stream
     return stream_of
 
 
-def bind(
-    way: Way,
-    call: KernelCall,
-    compiled: Any,
-    pick: Pick,
-    rest: tuple[Any, ...],
-    stream: int,
-    pointers: Sequence[int | None],
-) -> Bound | None:
+def bind(call: KernelCall, compiled: Any, pick: Pick, rest: tuple[Any, ...], *tried: Any) -> Bound | None:
     """The fast way to repeat a call; None if its binary has none.
 
     Args:
-        way: of the version.
         call: with the grid, the kernel and its constants.
         compiled: its binary, loaded on the current device.
         pick: selects its pointers.
         rest: its positional arguments behind these.
-        stream: the current one.
-        pointers: of tensors that exist.
+        tried: the current stream, and pointers of tensors that exist.
     """
-    _ = [parameter.do_not_specialize for parameter in call.kernel.params]  # on which `is_specialised` relies
-    launcher = compiled.run
+    _ = [parameter.do_not_specialize for parameter in call.kernel.params]  # on which `launcher.binary_of` relies
+    way, launcher = _way(), compiled.run
+    assert way
     if launcher.global_scratch_size or launcher.profile_scratch_size:
         return None
     # All parameters in the order of the signature; the launcher itself leaves out constants.
     constants = tuple(call.options[name] for name in call.kernel.arg_names[len(call.args) :])
     x, y, z = (*call.grid, 1, 1)[:3]
     every = (*rest, *constants)
-    way(compiled, launcher, (0, 1, 1), pick, every)(stream, pointers)  # of no program: shows that it takes these
+    way(compiled, launcher, (0, 1, 1), pick, every)(*tried)  # of no program: shows that it takes these
     return way(compiled, launcher, (x, y, z), pick, every)
 
 
@@ -105,6 +91,10 @@ def _triton_3_7(compiled: Any, launcher: Any, grid: tuple[int, int, int], pick: 
 
 
 _WAYS = {"3.6": _triton_3_6, "3.7": _triton_3_7}
+
+
+def _way() -> Way | None:
+    return _WAYS.get(".".join(triton.__version__.split(".")[:2]))
 
 
 def parameters(kernel: Any) -> Sequence[Any]:

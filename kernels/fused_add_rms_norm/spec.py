@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from normtune.kernels.operator import Flag, register
-from normtune.kernels.problem import HIDDEN, INPUT, OUTPUT, ROWS, ROWS_HIDDEN, WEIGHT, Buffer, Problem
+from normtune.kernels.problem import INPUT, OUTPUT, WEIGHT, Buffer, Problem
 from normtune.kernels.rms_norm.launch import MAX_BACKWARD_ELEMENTS_PER_THREAD, resolve_backward, resolve_forward
 from normtune.kernels.rms_norm.space import forward_default
 from normtune.kernels.rms_norm.spec import ROUNDING, rms_norm_backward, rms_norm_forward
@@ -21,27 +21,27 @@ _resolve_backward = partial(resolve_backward, read=3)
 
 def _forward_buffers(problem: Problem) -> tuple[Buffer, ...]:
     buffers = (
-        problem.buffer("x", ROWS_HIDDEN, INPUT),
-        problem.buffer("residual", ROWS_HIDDEN, INPUT),
-        problem.buffer("weight", HIDDEN, WEIGHT),
-        problem.buffer("y", ROWS_HIDDEN, OUTPUT),
-        problem.buffer("s", ROWS_HIDDEN, OUTPUT),
+        problem.buffer("x", "rows,hidden", INPUT),
+        problem.buffer("residual", "rows,hidden", INPUT),
+        problem.buffer("weight", "hidden", WEIGHT),
+        problem.buffer("y", "rows,hidden", OUTPUT),
+        problem.buffer("s", "rows,hidden", OUTPUT),
     )
     if problem.lacks("no_rstd"):
         return buffers
-    return (*buffers, problem.buffer("rstd", ROWS, OUTPUT, "float32"))
+    return (*buffers, problem.buffer("rstd", "rows", OUTPUT, "float32"))
 
 
 def _backward_buffers(problem: Problem) -> tuple[Buffer, ...]:
     buffers = (
-        problem.buffer("dy", ROWS_HIDDEN, INPUT),
-        problem.buffer("ds", ROWS_HIDDEN, INPUT),
-        problem.buffer("s", ROWS_HIDDEN, INPUT),
-        problem.buffer("weight", HIDDEN, WEIGHT),
-        problem.buffer("rstd", ROWS, INPUT, "float32"),
-        problem.buffer("dx", ROWS_HIDDEN, OUTPUT),
+        problem.buffer("dy", "rows,hidden", INPUT),
+        problem.buffer("ds", "rows,hidden", INPUT),
+        problem.buffer("s", "rows,hidden", INPUT),
+        problem.buffer("weight", "hidden", WEIGHT),
+        problem.buffer("rstd", "rows", INPUT, "float32"),
+        problem.buffer("dx", "rows,hidden", OUTPUT),
     )
-    dweight = problem.buffer("dweight", HIDDEN, OUTPUT)
+    dweight = problem.buffer("dweight", "hidden", OUTPUT)
     return buffers if problem.lacks("no_dweight") else (*buffers, dweight)
 
 

@@ -13,7 +13,7 @@ from itertools import product
 
 from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec, register
-from normtune.kernels.problem import HIDDEN, IN_OUT, INPUT, ITEMSIZE, OUTPUT, ROWS, WEIGHT, Buffer, Problem
+from normtune.kernels.problem import IN_OUT, INPUT, ITEMSIZE, OUTPUT, WEIGHT, Buffer, Problem
 from normtune.kernels.qk_norm.config import QKNormConfig
 from normtune.kernels.qk_norm.launch import MAX_ELEMENTS_PER_THREAD, resolve, resolve_backward, trial
 from normtune.kernels.qk_norm.variants import (
@@ -48,12 +48,12 @@ def _buffers(problem: Problem) -> tuple[Buffer, ...]:
     heads = (problem.rows, work.heads * problem.hidden)
     buffers = [
         Buffer("qkv", heads, dtype, IN_OUT if work.is_in_place else INPUT),
-        *(problem.buffer(name, HIDDEN, WEIGHT) for name in ("weight_q", "weight_k")),
+        *(problem.buffer(name, "hidden", WEIGHT) for name in ("weight_q", "weight_k")),
     ]
     if work.rotary:
         buffers += [Buffer(name, (problem.rows, work.table_columns), dtype, INPUT) for name in ("cos", "sin")]
         if work.has_positions:
-            buffers.append(problem.buffer("positions", ROWS, INPUT, "int64"))
+            buffers.append(problem.buffer("positions", "rows", INPUT, "int64"))
     if not work.is_in_place:
         buffers.append(Buffer("out", heads, dtype, OUTPUT))
     return tuple(buffers)

@@ -9,7 +9,7 @@ from itertools import product
 
 from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec, register
-from normtune.kernels.problem import HIDDEN, INPUT, ITEMSIZE, OUTPUT, ROWS_HIDDEN, Buffer, Problem
+from normtune.kernels.problem import INPUT, ITEMSIZE, OUTPUT, Buffer, Problem
 from normtune.kernels.reduce_partials.config import ReduceConfig
 from normtune.kernels.reduce_partials.launch import MAX_ELEMENTS_PER_THREAD, resolve
 from normtune.kernels.rms_norm.long_rows import MAX_HIDDEN
@@ -28,7 +28,7 @@ _SPACES = {
 
 
 def _buffers(problem: Problem) -> tuple[Buffer, ...]:
-    return problem.buffer("partials", ROWS_HIDDEN, INPUT, "float32"), problem.buffer("total", HIDDEN, OUTPUT)
+    return problem.buffer("partials", "rows,hidden", INPUT, "float32"), problem.buffer("total", "hidden", OUTPUT)
 
 
 def _space(name: str, problem: Problem, target: Target) -> list[Config]:

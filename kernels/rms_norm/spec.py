@@ -7,7 +7,7 @@ kernels are in `forward` and `backward`, the reference is in `reference`.
 from functools import partial
 
 from normtune.kernels.operator import Flag, OperatorSpec, register
-from normtune.kernels.problem import HIDDEN, INPUT, ITEMSIZE, OUTPUT, ROWS, ROWS_HIDDEN, WEIGHT, Buffer, Problem
+from normtune.kernels.problem import INPUT, ITEMSIZE, OUTPUT, WEIGHT, Buffer, Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.rms_norm.launch import resolve_backward, resolve_forward
 from normtune.kernels.rms_norm.long_rows import MAX_HIDDEN
@@ -22,23 +22,23 @@ _SCALARS = {"eps": 1e-6, "offset": 0.25}
 
 def _forward_buffers(problem: Problem) -> tuple[Buffer, ...]:
     buffers = (
-        problem.buffer("x", ROWS_HIDDEN, INPUT),
-        problem.buffer("weight", HIDDEN, WEIGHT),
-        problem.buffer("y", ROWS_HIDDEN, OUTPUT),
+        problem.buffer("x", "rows,hidden", INPUT),
+        problem.buffer("weight", "hidden", WEIGHT),
+        problem.buffer("y", "rows,hidden", OUTPUT),
     )
-    rstd = problem.buffer("rstd", ROWS, OUTPUT, "float32")
+    rstd = problem.buffer("rstd", "rows", OUTPUT, "float32")
     return buffers if problem.lacks("no_rstd") else (*buffers, rstd)
 
 
 def _backward_buffers(problem: Problem) -> tuple[Buffer, ...]:
     buffers = (
-        problem.buffer("dy", ROWS_HIDDEN, INPUT),
-        problem.buffer("x", ROWS_HIDDEN, INPUT),
-        problem.buffer("weight", HIDDEN, WEIGHT),
-        problem.buffer("rstd", ROWS, INPUT, "float32"),
-        problem.buffer("dx", ROWS_HIDDEN, OUTPUT),
+        problem.buffer("dy", "rows,hidden", INPUT),
+        problem.buffer("x", "rows,hidden", INPUT),
+        problem.buffer("weight", "hidden", WEIGHT),
+        problem.buffer("rstd", "rows", INPUT, "float32"),
+        problem.buffer("dx", "rows,hidden", OUTPUT),
     )
-    dweight = problem.buffer("dweight", HIDDEN, OUTPUT)
+    dweight = problem.buffer("dweight", "hidden", OUTPUT)
     return buffers if problem.lacks("no_dweight") else (*buffers, dweight)
 
 

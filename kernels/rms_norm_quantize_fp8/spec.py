@@ -11,19 +11,7 @@ from itertools import product
 
 from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec, register
-from normtune.kernels.problem import (
-    HIDDEN,
-    HIDDEN_ROWS,
-    IN_OUT,
-    INPUT,
-    ITEMSIZE,
-    OUTPUT,
-    ROWS,
-    ROWS_HIDDEN,
-    WEIGHT,
-    Buffer,
-    Problem,
-)
+from normtune.kernels.problem import IN_OUT, INPUT, ITEMSIZE, OUTPUT, WEIGHT, Buffer, Problem
 from normtune.kernels.rms_norm.space import parts
 from normtune.kernels.rms_norm_quantize_fp8.config import QuantizeConfig, TransposingConfig
 from normtune.kernels.rms_norm_quantize_fp8.launch import MAX_ELEMENTS_PER_THREAD, resolve, resolve_transposing
@@ -69,12 +57,12 @@ _LEAST_LOOPED_ROWS = 512
 def _buffers(problem: Problem) -> tuple[Buffer, ...]:
     """In the order of a call: inputs, then outputs. Scales of blocks in one dimension: they have no row stride."""
     work = work_of(problem)
-    buffers = [problem.buffer("x", ROWS_HIDDEN, INPUT), problem.buffer("weight", HIDDEN, WEIGHT)]
+    buffers = [problem.buffer("x", "rows,hidden", INPUT), problem.buffer("weight", "hidden", WEIGHT)]
     if work.has_residual:
-        buffers += [problem.buffer("residual", ROWS_HIDDEN, INPUT), problem.buffer("sum", ROWS_HIDDEN, OUTPUT)]
-    buffers.append(problem.buffer("q", ROWS_HIDDEN, OUTPUT, work.q_dtype))
+        buffers += [problem.buffer("residual", "rows,hidden", INPUT), problem.buffer("sum", "rows,hidden", OUTPUT)]
+    buffers.append(problem.buffer("q", "rows,hidden", OUTPUT, work.q_dtype))
     if work.scaling == "row":
-        buffers.append(problem.buffer("scale", ROWS, OUTPUT, "float32"))
+        buffers.append(problem.buffer("scale", "rows", OUTPUT, "float32"))
     elif work.scaling in ("static", "tensor"):
         buffers.append(Buffer("scale", (1,), "float32", WEIGHT if work.scaling == "static" else OUTPUT))
     else:
@@ -83,11 +71,11 @@ def _buffers(problem: Problem) -> tuple[Buffer, ...]:
     if work.has_amax:
         buffers.append(Buffer("amax", (1,), "float32", IN_OUT if work.accumulates else OUTPUT))
     if work.has_y:
-        buffers.append(problem.buffer("y", ROWS_HIDDEN, OUTPUT))
+        buffers.append(problem.buffer("y", "rows,hidden", OUTPUT))
     if work.has_rstd:
-        buffers.append(problem.buffer("rstd", ROWS, OUTPUT, "float32"))
+        buffers.append(problem.buffer("rstd", "rows", OUTPUT, "float32"))
     if work.has_transpose:
-        buffers.append(problem.buffer("q_t", HIDDEN_ROWS, OUTPUT, work.q_dtype))
+        buffers.append(problem.buffer("q_t", "hidden,rows", OUTPUT, work.q_dtype))
     return tuple(buffers)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from normtune.kernels.calling.arguments import check_kind
-from normtune.kernels.calling.forward_only import Family
+from normtune.kernels.calling.entry import Family
 from normtune.kernels.calling.operation import Operation
 from normtune.kernels.calling.wide import transposed
 from normtune.kernels.transpose_fp8 import spec

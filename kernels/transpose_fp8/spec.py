@@ -8,7 +8,7 @@ from itertools import product
 
 from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec, register
-from normtune.kernels.problem import HIDDEN_ROWS, INPUT, OUTPUT, ROWS_HIDDEN, Buffer, Problem
+from normtune.kernels.problem import INPUT, OUTPUT, Buffer, Problem
 from normtune.kernels.target import Target
 from normtune.kernels.transpose_fp8.config import TransposeConfig
 from normtune.kernels.transpose_fp8.launch import resolve
@@ -26,7 +26,7 @@ _DEFAULT = TransposeConfig(64, 64, 4)
 
 
 def _buffers(problem: Problem) -> tuple[Buffer, ...]:
-    return problem.buffer("x", ROWS_HIDDEN, INPUT, DTYPE), problem.buffer("y", HIDDEN_ROWS, OUTPUT, DTYPE)
+    return problem.buffer("x", "rows,hidden", INPUT, DTYPE), problem.buffer("y", "hidden,rows", OUTPUT, DTYPE)
 
 
 def configs(name: str, target: Target) -> list[TransposeConfig]:
