@@ -53,11 +53,25 @@ class Problem(NamedTuple):
         """The named integers of the operator besides rows and hidden: {"group_size": 128}."""
         return split_sizes(self.operator)[1]
 
+    def buffer(self, name: str, axes: str, role: str, dtype: str = "") -> "Buffer":
+        """A tensor of the problem, of its dtype unless another is given.
+
+        Args:
+            name: as in `Buffer`.
+            axes: the names of its extents, `rows,hidden`: these two and named integers.
+            role: as in `Buffer`.
+            dtype: a key of `BUFFER_ITEMSIZE`.
+        """
+        extents = {"rows": self.rows, "hidden": self.hidden, **self.sizes}
+        return Buffer(name, tuple(extents[axis] for axis in axes.split(",")), dtype or self.dtype, role, axes)
+
     def __str__(self) -> str:
         return f"{self.key} {self.dtype} {self.rows} x {self.hidden}"
 
 
 INPUT, WEIGHT, OUTPUT, IN_OUT, SCRATCH = ROLES = ("input", "weight", "output", "in-out", "scratch")
+# Axes of most tensors.
+ROWS_HIDDEN, HIDDEN, ROWS, HIDDEN_ROWS = "rows,hidden", "hidden", "rows", "hidden,rows"
 
 
 class Buffer(NamedTuple):
@@ -69,12 +83,14 @@ class Buffer(NamedTuple):
         dtype: name of its dtype, a key of `BUFFER_ITEMSIZE`.
         role: `input` (cold, a fresh slice each launch), `weight` (one buffer, warm), `output`, `in-out` (read and
             written, restored between launches by gate and timing) or `scratch` (neither read before nor after).
+        axes: what its extents are, as in `Problem.buffer`; empty if they are something else.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
     role: str
+    axes: str = ""
 
     @property
     def nbytes(self) -> int:

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normtune.kernels.calling.operation import COLUMNS, FACTORS, OTHERS, ROWS, Operation
+from normtune.kernels.calling.operation import Operation
 from normtune.kernels.calling.wide import wide_dtype
-from normtune.kernels.problem import MAX_ROWS
+from normtune.kernels.problem import HIDDEN, MAX_ROWS, ROWS, ROWS_HIDDEN
 
 _FLOATS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 # Characters of a value in an error.
@@ -45,7 +45,7 @@ def check(operation: Operation, tensors: Sequence[Any], scalars: Sequence[Any]) 
     for name, tensor in zip(operation.inputs[1:], tensors[1:], strict=True):
         if tensor is None and name in operation.optional:
             continue
-        if operation.kinds[name] == OTHERS:
+        if operation.axes[name] not in (ROWS_HIDDEN, HIDDEN):
             check_kind(name, tensor)
             check_device(name, tensor, first, x)
             continue
@@ -68,13 +68,13 @@ def check_backward(operation: Operation, tensors: Sequence[Any], first: str | No
         TypeError, ValueError: as `check`; or factors are not one for each row of x.
     """
     given = dict(zip((*operation.incoming, *operation.saved), tensors, strict=True))
-    source = operation.of_kind(operation.saved, ROWS)[0]
+    source = operation.with_axes(operation.saved, ROWS_HIDDEN)[0]
     first, x = first or source, given.pop(source)
     check_tensor(first, x)
     if x.dim() == 0:
         raise ValueError(f"{first} has no dimension: expected (..., hidden)")
     for name, tensor in given.items():
-        if operation.kinds[name] == FACTORS:
+        if operation.axes[name] == ROWS:
             check_tensor(name, tensor)
             # A float64 norm of a float32 sum has float64 factors.
             dtypes = {wide_dtype(x), wide_dtype(given[operation.incoming[0]])}
@@ -95,7 +95,7 @@ def _check_beside(operation: Operation, name: str, tensor: Any, first: str, x: T
         TypeError, ValueError: as `check`.
     """
     check_tensor(name, tensor)
-    if operation.kinds[name] == COLUMNS:
+    if operation.axes[name] == HIDDEN:
         if tensor.shape != x.shape[-2 if operation.is_grouped and x.dim() > 1 and tensor.dim() == 2 else -1 :]:
             expected = f"expected ({x.shape[-1]},), the last dimension of {first}"
             raise ValueError(f"{name} has shape {tuple(tensor.shape)}: {expected}")
@@ -197,7 +197,7 @@ def check_saved(plan: Any, given: Mapping[str, Tensor | None]) -> None:
     for name in operation.saved:
         tensor: Any = given[name]
         shape: Sequence[int]
-        if operation.kinds[name] == FACTORS:
+        if operation.axes[name] == ROWS:
             tensor, shape, dtype = tensor.reshape(-1), (plan.rows,), None
         elif name in plan.saved:
             known = plan.saved[name]

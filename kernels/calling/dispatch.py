@@ -11,20 +11,21 @@ in the same order (`Launch.row_sum`); else the config of the largest number serv
 import os
 import threading
 import warnings
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from normtune.kernels.alignment import alignment_of
+from normtune.kernels.call import KernelCall
 from normtune.kernels.calling.device import describe
 from normtune.kernels.calling.launcher import Prepared, apart, prepare
-from normtune.kernels.calling.requests import Request, Tableless, TablelessRequest, note
 from normtune.kernels.config import Config, Implementation
 from normtune.kernels.gpu_name import plain_name
 from normtune.kernels.operator import AnyLaunch, OperatorSpec
-from normtune.kernels.problem import MAX_ROWS, Problem
+from normtune.kernels.problem import HIDDEN_ROWS, MAX_ROWS, Problem
 from normtune.kernels.tablefile import locate
 from normtune.kernels.target import TARGETS, Target
 
@@ -40,6 +41,47 @@ _caches: list[dict[Any, Any]] = []
 _choosing = threading.RLock()
 # A server sees batches of every length. A kept launch takes 2 KB and no GPU memory; making it anew takes 0.1 ms.
 MOST_KEPT = 2048
+
+
+class Request(NamedTuple):
+    """A launch that a call asks for: the arguments of `prepared`."""
+
+    spec: OperatorSpec
+    problem: Problem
+    tensors: Mapping[str, Tensor | None]
+    scalars: Mapping[str, float]
+    batch_invariant: bool
+    options: Mapping[str, Any] | None
+    is_in_place: bool
+
+
+# A launch that no table knows: its kernel calls and their workspace, of tensors by name and the number of rows for
+# which they are chosen, None for that of the tensors.
+Tableless = Callable[[Mapping[str, Tensor], int | None], tuple[Sequence[KernelCall], Tensor]]
+
+
+class TablelessRequest(NamedTuple):
+    """The arguments of `prepared_without_table`."""
+
+    calls_of: Tableless
+    tensors: Mapping[str, Tensor]
+
+
+_noted: list[Request | TablelessRequest] | None = None
+_noting = threading.Lock()
+
+
+@contextmanager
+def noted() -> Iterator[list[Request | TablelessRequest]]:
+    """The requests of all threads inside of a `with`, for a warmup; one at a time."""
+    global _noted
+    with _noting:
+        found: list[Request | TablelessRequest] = []
+        _noted = found
+        try:
+            yield found
+        finally:
+            _noted = None
 
 
 def use_table(table: str | os.PathLike[str] | None = "auto") -> None:
@@ -117,7 +159,8 @@ def prepared(
         options: compiler options besides those of the kernel calls.
         is_in_place: outputs may be inputs.
     """
-    note(Request(spec, problem, tensors, scalars, batch_invariant, options, is_in_place))
+    if _noted is not None:
+        _noted.append(Request(spec, problem, tensors, scalars, batch_invariant, options, is_in_place))
     first = next(tensor for tensor in tensors.values() if tensor is not None)
     alignment = alignment_in(spec, problem, tensors)
     launch = resolved(spec, problem, first, alignment, batch_invariant, is_in_place)
@@ -127,7 +170,8 @@ def prepared(
 def prepared_without_table(calls_of: Tableless, tensors: Mapping[str, Tensor | None]) -> Prepared:
     """A launch on existing tensors that no table knows; tensors as in `prepared`."""
     there = apart(tensors)
-    note(TablelessRequest(calls_of, there))
+    if _noted is not None:
+        _noted.append(TablelessRequest(calls_of, there))
     calls, workspace = calls_of(there, None)
     return Prepared(calls, [*map(there.get, tensors), workspace], workspace.numel(), device_of(workspace))
 
@@ -157,8 +201,7 @@ def resolved(
 def alignment_in(spec: OperatorSpec, problem: Problem, tensors: Mapping[str, Tensor | None]) -> int:
     """The alignment of hidden and of all strides but the last of each tensor, by the names of `spec.buffers`."""
     # A transposed output has no rows: the kernels align its stride, the number of rows, themselves.
-    other = problem._replace(rows=problem.hidden + 1)
-    transposed = {buffer.name for buffer in spec.buffers(other) if buffer.shape == (other.hidden, other.rows)}
+    transposed = {buffer.name for buffer in spec.buffers(problem) if buffer.axes == HIDDEN_ROWS}
     of_rows = [tensor for name, tensor in tensors.items() if tensor is not None and name not in transposed]
     return alignment_of(problem.hidden, *(stride for tensor in of_rows for stride in tensor.stride()[:-1]))
 

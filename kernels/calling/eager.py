@@ -21,12 +21,12 @@ from torch import Tensor
 from normtune.kernels.calling import wide
 from normtune.kernels.calling.arguments import check, check_saved
 from normtune.kernels.calling.dispatch import Cache, prepared, prepared_without_table
-from normtune.kernels.calling.groups import grouped_rows
 from normtune.kernels.calling.launcher import Prepared
 from normtune.kernels.calling.layout import (
     as_rows,
     check_invariant,
     columns_of,
+    grouped_rows,
     has_memory,
     is_uncopied,
     new_like,
@@ -35,10 +35,10 @@ from normtune.kernels.calling.layout import (
     takes_kernels,
     traits,
 )
-from normtune.kernels.calling.operation import COLUMNS, FACTORS, OTHERS, ROWS, Operation
+from normtune.kernels.calling.operation import Operation
 from normtune.kernels.calling.reusing import claim, is_reusable, reused, span
 from normtune.kernels.operator import OperatorSpec
-from normtune.kernels.problem import Problem
+from normtune.kernels.problem import HIDDEN, ROWS, ROWS_HIDDEN, Problem
 
 # In the batch-invariant mode factors begin this many elements into their memory. So a backward recognises factors that
 # a caller recomputed outside of that mode, as activation checkpointing does.
@@ -186,9 +186,7 @@ def new_backward(
     check_saved(plan, given)
     x = given[operation.incoming[0]]
     assert x is not None
-    is_wanted = {
-        name: needs_columns if operation.kinds[name] == COLUMNS else needs_rows for name in operation.gradients
-    }
+    is_wanted = {name: needs_columns if operation.axes[name] == HIDDEN else needs_rows for name in operation.gradients}
     is_batched = not all(map(has_memory, tensors[: operation.results]))  # type: ignore[arg-type]
     if plan.batch_invariant:
         if is_batched:
@@ -199,7 +197,7 @@ def new_backward(
         return tuple(found[name] if is_wanted[name] else None for name in operation.gradients)
     launched = _inputs(operation, given, x, plan.batch_invariant) if x.numel() else given
     likes = {
-        name: given[operation.like_of(name)] if operation.kinds[name] == ROWS else launched[name[1:]]
+        name: given[operation.like_of(name)] if operation.axes[name] == ROWS_HIDDEN else launched[name[1:]]
         for name in operation.gradients
     }
     first = operation.gradients[0]
@@ -220,7 +218,7 @@ def new_backward(
         if gradients[first] is x:
             reused(x)
     for name, gradient in gradients.items():
-        if operation.kinds[name] == COLUMNS and gradient is not None:
+        if operation.axes[name] == HIDDEN and gradient is not None:
             gradient = gradient if x.numel() else gradient.zero_()
             gradients[name] = gradient.to(given[name[1:]].dtype)  # type: ignore[union-attr]
     return tuple(gradients.values())
@@ -276,16 +274,16 @@ def _inputs(
     if operation.is_grouped:
         found = dict.fromkeys(given) | grouped_rows(operation, given, batch_invariant)
     for name, tensor in given.items():
-        kind = operation.kinds[name]
+        axes = operation.axes[name]
         if tensor is None:
             found[name] = x.new_ones(x.shape[-1])
-        elif kind == COLUMNS:
+        elif axes == HIDDEN:
             found[name] = columns_of(name, tensor, x)
-        elif kind == ROWS and not operation.is_grouped:
-            found[name] = rows_of(name, tensor, batch_invariant)
-        elif kind == FACTORS:
+        elif axes == ROWS_HIDDEN:
+            found[name] = found.get(name) if operation.is_grouped else rows_of(name, tensor, batch_invariant)
+        elif axes == ROWS:
             found[name] = tensor.reshape(-1).to(torch.float32).contiguous()
-        elif kind == OTHERS:
+        else:
             found[name] = readable(name, tensor)
     return found
 
@@ -321,7 +319,7 @@ def _backward_launch(plan: Plan, tensors: dict[str, Tensor | None], needs_rows: 
 
 def _problem(operation: Operation, spec: OperatorSpec, tensors: Mapping[str, Tensor | None], is_whole: bool) -> Problem:
     """The problem of a launch; of rows of several dtypes that of the widest, so that its config is legal for all."""
-    rows = [tensors[name] for name in operation.of_kind(tuple(tensors), ROWS)]
+    rows = [tensors[name] for name in operation.with_axes(tuple(tensors), ROWS_HIDDEN)]
     x = max(
         (tensor for tensor in rows if tensor is not None and tensor.dtype in operation.dtypes), key=Tensor.element_size
     )
@@ -353,7 +351,7 @@ def _composed_backward(given: Mapping[str, Tensor | None], plan: Plan) -> dict[s
     if all(has_memory(gradient) for gradient in incoming if gradient is not None):
         found: Sequence[Tensor | None] = wide.backward(operation, incoming, saved, plan.scalars, plan.batch_invariant)  # type: ignore[arg-type]
     else:
-        factors = operation.of_kind(operation.saved, FACTORS)
+        factors = operation.with_axes(operation.saved, ROWS)
         shaped = [
             tensor.view(plan.shape[:-1]) if name in factors and tensor is not None else tensor
             for name, tensor in zip(operation.saved, saved, strict=True)
@@ -365,7 +363,7 @@ def _composed_backward(given: Mapping[str, Tensor | None], plan: Plan) -> dict[s
 def _invariant_factors(given: Mapping[str, Tensor | None], plan: Plan) -> dict[str, Tensor | None]:
     """Saved factors that may be of another mode, computed once more where the inputs for that are saved."""
     operation = plan.operation
-    names = [name for name in operation.saved if operation.kinds[name] == FACTORS]
+    names = [name for name in operation.saved if operation.axes[name] == ROWS]
     if all(tensor is not None and is_marked(tensor) for tensor in map(given.get, names)):
         return {}
     if not set(operation.inputs) <= set(operation.saved):

@@ -4,37 +4,25 @@ In: kernel calls with real tensors. Out: `Prepared`, which launches them on tens
 dtypes, pointers of the same alignment, as binaries are specialised on these. It keeps numbers and binaries, never a
 tensor. Launches with the same binary share it, for any grid and number of rows.
 
-Of the calls of users this alone uses private interfaces of Triton, one way per version. Other versions, other vendors
-and a Triton in which one of these interfaces is gone or takes other arguments are launched by the public
-`kernel[grid]`, and so is everything while one of Triton's hooks has a listener.
+The fast way is one of a version's own (`triton_inside`). Other versions, other vendors and a Triton in which one of its
+private interfaces is gone or takes other arguments are launched by the public `kernel[grid]`, and so is everything
+while one of Triton's hooks has a listener.
 """
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from operator import itemgetter
 from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 
 from normtune.kernels.call import KernelCall
+from normtune.kernels.calling.triton_inside import OTHER, Bound, Pick, bind, is_heard, parameters, stream_of_device
 from normtune.kernels.operator import AnyLaunch, OperatorSpec
 from normtune.kernels.problem import Problem
 
-# Launches on a stream, given the stream and the pointers of the tensors.
-Bound = Callable[[int, Sequence[int | None]], object]
-
-# Selects a kernel's pointers, in its order, from all pointers.
-Pick = Callable[[Sequence[int | None]], Sequence[int | None]]
-
-# Of a version of Triton: a launch, given binary, launcher, grid, pointers to pick and the other arguments.
-Way = Callable[[Any, Any, tuple[int, int, int], Pick, tuple[Any, ...]], Bound]
-
-_runtime = triton.knobs.runtime
-# What a private interface raises that is gone, or that is another one than that of the version.
-_OTHER = (AttributeError, ImportError, IndexError, KeyError, TypeError, ValueError)
 # Triton specialises pointers on multiples of this many bytes.
 _POINTER_BYTES = 16
 _INT32 = range(-(2**31), 2**31)
@@ -107,7 +95,7 @@ class Prepared:
         if self._workspace:
             workspace = tensors[0].new_empty(self._workspace, dtype=torch.float32)
             tensors, pointers = (*tensors, workspace), (*pointers, workspace.data_ptr())
-        if not self._bound or any(self._hooks) or _is_heard():
+        if not self._bound or any(self._hooks) or is_heard():
             self._launch_publicly(tensors)
             return
         if self._one_device or torch.cuda.current_device() == self._device:
@@ -226,14 +214,6 @@ class _Public:
         self._kernel[self._grid](*(every[slot] for slot in self.slots), *self.rest, **self.options)
 
 
-def _is_heard() -> bool:
-    """Whether a hook has a listener, as with profilers; checked at each launch."""
-    try:
-        return bool(_runtime.launch_enter_hook.calls or _runtime.launch_exit_hook.calls)
-    except AttributeError:  # other code replaced a chain of hooks by a hook or by None
-        return True
-
-
 def _bound(
     calls: Sequence[KernelCall], publics: Sequence["_Public"], device: int, pointers: Sequence[int | None]
 ) -> tuple[list[Bound], Any]:
@@ -247,53 +227,29 @@ def _bound(
         device: number of the current device.
         pointers: those of the tensors of the calls.
     """
-    way = _WAYS.get(".".join(triton.__version__.split(".")[:2]))
-    if way is None:
-        return [], None
     try:
-        from triton.runtime.driver import driver
-
-        if driver.active.get_current_target().backend != "cuda" or not all(public.slots for public in publics):
+        stream_of = stream_of_device()
+        if stream_of is None or not all(public.slots for public in publics):
             return [], None
-        stream_of = driver.active.get_current_stream
-        _ = _runtime.launch_enter_hook.calls, _runtime.launch_exit_hook.calls
         bound = []
         for call, public in zip(calls, publics, strict=True):
-            launch = _bind(call, public, device, way, stream_of(device), pointers)
+            picked = _pick_of(public), public.rest
+            launch = bind(call, _loaded(call, device), *picked, stream_of(device), pointers)
             if launch is None:
                 return [], None
             bound.append(launch)
         return bound, stream_of
-    except _OTHER:
+    except OTHER:
         return [], None
 
 
-def _bind(
-    call: KernelCall, public: _Public, device: int, way: Way, stream: int, pointers: Sequence[int | None]
-) -> Bound | None:
-    """The fast way to repeat a call; None if its binary has none.
-
-    Raises:
-        One of `_OTHER`: this Triton has other private interfaces.
-    """
-    _ = [parameter.do_not_specialize for parameter in call.kernel.params]  # on which `binary_of` relies
-    compiled = _loaded(call, device)
-    launcher = compiled.run
-    if launcher.global_scratch_size or launcher.profile_scratch_size:
-        return None
-    # All parameters in the order of the signature; the launcher itself leaves out constants.
-    constants = tuple(call.options[name] for name in call.kernel.arg_names[len(call.args) :])
-    x, y, z = (*call.grid, 1, 1)[:3]
-    pick: Pick = itemgetter(*public.slots)
+def _pick_of(public: _Public) -> Pick:
     if len(public.slots) == 1:  # of one index itemgetter makes no tuple
-        pick = itemgetter(slice(public.slots[0], public.slots[0] + 1))
-    elif public.slots == tuple(range(public.count)):
-        pick = tuple
-    elif public.count in public.slots:
-        pick = partial(_with_none, pick)
-    rest = (*public.rest, *constants)
-    way(compiled, launcher, (0, 1, 1), pick, rest)(stream, pointers)  # of no program: shows that it takes these
-    return way(compiled, launcher, (x, y, z), pick, rest)
+        return itemgetter(slice(public.slots[0], public.slots[0] + 1))
+    if public.slots == tuple(range(public.count)):
+        return tuple
+    pick: Pick = itemgetter(*public.slots)
+    return partial(_with_none, pick) if public.count in public.slots else pick
 
 
 def _with_none(pick: Pick, pointers: Sequence[int | None]) -> Sequence[int | None]:
@@ -321,7 +277,7 @@ def load(call: KernelCall, device: int | None) -> None:
 
 def binary_of(call: KernelCall) -> tuple[Any, ...]:
     """What the binary of a call depends on; calls with equal ones share it."""
-    kinds = tuple(map(_kind, call.args, getattr(call.kernel, "params", ())))  # an interpreted kernel has no binary
+    kinds = tuple(map(_kind, call.args, parameters(call.kernel)))
     return call.kernel, kinds, tuple(call.options.items())
 
 
@@ -334,26 +290,3 @@ def _kind(argument: Any, parameter: Any) -> Any:
     if isinstance(argument, int) and not isinstance(argument, bool) and getattr(parameter, "do_not_specialize", True):
         return argument in _INT32
     return argument
-
-
-def _triton_3_6(compiled: Any, launcher: Any, grid: tuple[int, int, int], pick: Pick, rest: tuple[Any, ...]) -> Bound:
-    """Triton 3.6, `triton/backends/nvidia/driver.py`: launch(grid, stream, function, ..., *arguments)."""
-    launch, (x, y, z) = launcher.launch, grid
-    fixed = (
-        *(compiled.function, launcher.launch_cooperative_grid, launcher.launch_pdl, None, None),
-        *(compiled.packed_metadata, None, None, None),
-    )
-    return lambda stream, pointers: launch(x, y, z, stream, *fixed, *pick(pointers), *rest)
-
-
-def _triton_3_7(compiled: Any, launcher: Any, grid: tuple[int, int, int], pick: Pick, rest: tuple[Any, ...]) -> Bound:
-    """Triton 3.7, `triton/backends/nvidia/driver.py`: launch(grid, stream, function, ..., arguments)."""
-    launch, (x, y, z) = launcher.launch, grid
-    fixed = (
-        *(compiled.function, launcher.launch_cooperative_grid, launcher.launch_pdl, compiled.packed_metadata),
-        *(None, None, None, None, None, launcher.arg_annotations, launcher.kernel_signature),
-    )
-    return lambda stream, pointers: launch(x, y, z, stream, *fixed, (*pick(pointers), *rest))
-
-
-_WAYS = {"3.6": _triton_3_6, "3.7": _triton_3_7}

@@ -14,18 +14,20 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from normtune.kernels.calling.dispatch import Cache
-from normtune.kernels.calling.requests import Tableless
+from normtune.kernels.calling.dispatch import Cache, Tableless
 from normtune.kernels.operator import OperatorSpec
-from normtune.kernels.problem import IN_OUT, INPUT, OUTPUT, WEIGHT, Buffer, Problem
+from normtune.kernels.problem import (
+    HIDDEN,
+    IN_OUT,
+    INPUT,
+    OUTPUT,
+    ROWS,
+    ROWS_HIDDEN,
+    WEIGHT,
+    Buffer,
+    Problem,
+)
 from normtune.kernels.target import Target
-
-# The shape of a tensor of a call whose first input is (..., hidden): (..., hidden), (hidden,) or (...,). Columns of an
-# operation on groups may also be (groups, hidden), of a first input (..., groups, hidden). An operation without a
-# backward may have others, of the shape that the spec's buffers give them.
-ROWS, COLUMNS, FACTORS, OTHERS = "rows", "columns", "factors", "others"
-# Rows and their length by which shapes are told apart: none is a power of two, nor the other one rounded up to any.
-_ROWS, _HIDDEN = 5, 259
 
 
 class Formula(Protocol):
@@ -102,10 +104,13 @@ class Operation:
     plans: "Cache[Any]" = field(default_factory=Cache)
 
     @cached_property
-    def kinds(self) -> dict[str, str]:
-        """`ROWS`, `COLUMNS`, `FACTORS` or `OTHERS` of each tensor."""
-        shapes = {(_ROWS, _HIDDEN): ROWS, (_HIDDEN,): COLUMNS, (_ROWS,): FACTORS}
-        return {buffer.name: shapes.get(buffer.shape, OTHERS) for spec in self._specs for buffer in self._buffers(spec)}
+    def axes(self) -> dict[str, str]:
+        """The axes of each tensor: `ROWS_HIDDEN` for (..., hidden), `HIDDEN`, or `ROWS` for (...,).
+
+        Columns, `HIDDEN`, of an operation on groups may also be (groups, hidden), of a first input (..., groups,
+        hidden). An operation without a backward may have others, of the shape that the spec's buffers give them.
+        """
+        return {buffer.name: buffer.axes for spec in self._specs for buffer in self._buffers(spec)}
 
     @cached_property
     def variants(self) -> dict[str, tuple[str, str]]:
@@ -130,12 +135,12 @@ class Operation:
     @cached_property
     def factors(self) -> tuple[str, ...]:
         """The forward's outputs (rows,) that a backward reads."""
-        return self.of_kind(self.outputs, FACTORS) if self.backward else self.marked
+        return self.with_axes(self.outputs, ROWS) if self.backward else self.marked
 
     @cached_property
     def results(self) -> int:
         """Number of outputs that a call returns."""
-        return sum(self.kinds[name] == ROWS or not self.backward for name in self.outputs)
+        return sum(self.axes[name] == ROWS_HIDDEN or not self.backward for name in self.outputs)
 
     @cached_property
     def incoming(self) -> tuple[str, ...]:
@@ -151,7 +156,7 @@ class Operation:
     @cached_property
     def saved_inputs(self) -> tuple[str, ...]:
         """The saved tensors without factors, which come last."""
-        return tuple(name for name in self.saved if self.kinds[name] != FACTORS)
+        return tuple(name for name in self.saved if self.axes[name] != ROWS)
 
     @cached_property
     def gradients(self) -> tuple[str, ...]:
@@ -166,8 +171,8 @@ class Operation:
 
     def needed(self, needs: Sequence[bool]) -> tuple[bool, bool]:
         """Whether a gradient (..., hidden) is needed, and one (hidden,), given whether each input needs its own."""
-        kinds = {self.kinds[name] for name, need in zip(self.inputs, needs, strict=False) if need}
-        return ROWS in kinds, COLUMNS in kinds
+        axes = {self.axes[name] for name, need in zip(self.inputs, needs, strict=False) if need}
+        return ROWS_HIDDEN in axes, HIDDEN in axes
 
     def divided(self, given: Mapping[str, Tensor | None]) -> tuple[dict[str, Any], dict[str, Tensor | None]]:
         """The inputs that a call, or one in place, writes, and those that it only reads."""
@@ -180,9 +185,9 @@ class Operation:
             return self.like.get(name, self.inputs[0])
         return self.like.get(name, name[1:] if name[1:] in self.saved else self.incoming[0])
 
-    def of_kind(self, names: Sequence[str], kind: str) -> tuple[str, ...]:
-        """The names of tensors of one kind."""
-        return tuple(name for name in names if self.kinds[name] == kind)
+    def with_axes(self, names: Sequence[str], axes: str) -> tuple[str, ...]:
+        """The names of tensors with these axes."""
+        return tuple(name for name in names if self.axes[name] == axes)
 
     @cached_property
     def dtypes(self) -> dict[torch.dtype, str]:
@@ -203,7 +208,7 @@ class Operation:
         name, rows = self.forward.name, prod(leading)
         problem = Problem(name, rows, hidden, dtype, self.variants[name][True])
         return {
-            buffer.name: (x.shape if self.kinds[buffer.name] == ROWS else buffer.shape, getattr(torch, buffer.dtype))
+            buffer.name: (x.shape if buffer.axes == ROWS_HIDDEN else buffer.shape, getattr(torch, buffer.dtype))
             for buffer in self.forward.buffers(problem)
             if buffer.role == OUTPUT
         }
@@ -216,7 +221,7 @@ class Operation:
         return tuple(buffer.name for buffer in self._buffers(spec) if buffer.role in roles)
 
     def _buffers(self, spec: OperatorSpec) -> tuple[Buffer, ...]:
-        return spec.buffers(spec.problem(_ROWS, _HIDDEN, spec.dtypes[0], self.variants[spec.name][True]))
+        return spec.buffers(spec.problem(1, 1, spec.dtypes[0], self.variants[spec.name][True]))
 
     def _variant(self, spec: OperatorSpec, is_whole: bool) -> str:
         if self.backward is None:

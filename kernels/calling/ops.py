@@ -15,9 +15,13 @@ from normtune.kernels.calling.arguments import check, check_backward
 from normtune.kernels.calling.autograd import second_derivatives
 from normtune.kernels.calling.batch_invariant import is_batch_invariant
 from normtune.kernels.calling.eager import Plan, is_marked
-from normtune.kernels.calling.library import define
-from normtune.kernels.calling.operation import COLUMNS, FACTORS, Operation
+from normtune.kernels.calling.operation import Operation
 from normtune.kernels.calling.wide import wide_dtype
+from normtune.kernels.problem import HIDDEN, ROWS
+
+NAMESPACE = "normtune"
+# Operators live as long as this fragment: as long as the module.
+_library = torch.library.Library(NAMESPACE, "DEF")
 
 
 class Ops:
@@ -27,7 +31,7 @@ class Ops:
         operation: that they are of.
         forward: of `written_out.forward_of`.
         backward: of `written_out.backward_of`.
-        in_place: of `written_out.in_place_of`.
+        in_place: of `written_out.in_place_of`; None for an operation that cannot work in place.
 
     Attributes:
         forward: of inputs, scalars, batch_invariant or None, and whether to store what only the backward reads.
@@ -41,7 +45,7 @@ class Ops:
         operation: Operation,
         forward: Callable[..., tuple[Any, ...]],
         backward: Callable[..., tuple[Any, ...]],
-        in_place: Callable[..., None],
+        in_place: Callable[..., None] | None,
     ) -> None:
         self._operation, self._forward, self._backward = operation, forward, backward
         self._inputs = len(operation.inputs)
@@ -55,7 +59,7 @@ class Ops:
             *(f"{operation.name}_backward", of_backward, self._call_backward, self._backward_shapes),
             *(self._backward_gradient, self._save_backward),
         )
-        if operation.in_place:
+        if in_place:
             self.in_place = self._in_place(in_place)
 
     def _in_place(self, call: Callable[..., None]) -> Any:
@@ -76,7 +80,7 @@ class Ops:
         operation = self._operation
         assert operation.backward is not None
         store, columns = operation.forward.flags[0], operation.backward.flags[0]
-        rows = next(name for name in operation.gradients if operation.kinds[name] != COLUMNS)
+        rows = next(name for name in operation.gradients if operation.axes[name] != HIDDEN)
 
         def schema(inputs: Sequence[str], flags: Sequence[str], outputs: Sequence[str]) -> str:
             return f"{self._arguments(inputs, flags)} -> ({', '.join(f'Tensor {name}' for name in outputs)})"
@@ -98,11 +102,7 @@ class Ops:
         *outputs, _ = self._forward(*given, mode, is_saving)
         x = given[0]
         shaped = [
-            out
-            if out is None or self._operation.kinds[name] != FACTORS
-            else out.view(x.shape[:-1])
-            if is_saving
-            else None
+            out if out is None or self._operation.axes[name] != ROWS else out.view(x.shape[:-1]) if is_saving else None
             for name, out in zip(self._operation.outputs, outputs, strict=True)
         ]
         return tuple(_or_nothing(out, x) for out in shaped)
@@ -112,7 +112,7 @@ class Ops:
         read, (*scalars, batch_invariant, needs_rows, needs_columns) = arguments[: self._read], arguments[self._read :]
         check_backward(operation, read)
         named = dict(zip((*operation.incoming, *operation.saved), read, strict=True))
-        factors = operation.of_kind(operation.saved, FACTORS)
+        factors = operation.with_axes(operation.saved, ROWS)
         if batch_invariant is None:
             batch_invariant = any(is_marked(named[name]) for name in factors) or is_batch_invariant()
         flat = [tensor.reshape(-1) if name in factors else tensor for name, tensor in named.items()]
@@ -127,7 +127,7 @@ class Ops:
         check(operation, arguments[: self._inputs], arguments[self._inputs : -2])
         return tuple(
             arguments[operation.inputs.index(operation.like_of(name))].new_empty(x.shape)
-            if operation.kinds[name] != FACTORS
+            if operation.axes[name] != ROWS
             else x.new_empty(x.shape[:-1], dtype=wide_dtype(x))
             if is_saving
             else _or_nothing(None, x)
@@ -142,7 +142,7 @@ class Ops:
         x = named[operation.incoming[0]]
         found = []
         for name in operation.gradients:
-            is_column = operation.kinds[name] == COLUMNS
+            is_column = operation.axes[name] == HIDDEN
             like = named[name[1:] if is_column else operation.like_of(name)]
             is_wanted = needs_columns if is_column else needs_rows
             found.append(_or_nothing(like.new_empty(like.shape) if is_wanted and like is not None else None, x))
@@ -188,11 +188,39 @@ class Ops:
     def _backward_gradient(self, ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         operation = self._operation
         wanted = [
-            gradient if (ctx.needs_columns if operation.kinds[name] == COLUMNS else ctx.needs_rows) else None
+            gradient if (ctx.needs_columns if operation.axes[name] == HIDDEN else ctx.needs_rows) else None
             for name, gradient in zip(operation.gradients, gradients, strict=True)
         ]
         found = second_derivatives(operation, ctx.saved_tensors, wanted, ctx.scalars)
         return (*found, *(None,) * (len(ctx.scalars) + 3))
+
+
+def define(
+    name: str,
+    schema: str,
+    call: Callable[..., Any],
+    shapes: Callable[..., Any],
+    gradient: Callable[..., Any] | None = None,
+    save: Callable[..., None] | None = None,
+) -> Any:
+    """The operator of that name.
+
+    Args:
+        name: in the namespace.
+        schema: its arguments and results.
+        call: of tensors with memory.
+        shapes: of those without: makes results of the same kind.
+        gradient: of (ctx, gradients of results); None for an operator without gradients.
+        save: of (ctx, inputs, output), what `gradient` reads.
+    """
+    qualified = f"{NAMESPACE}::{name}"
+    _library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
+    for backend in ("CPU", "CUDA"):
+        _library.impl(name, call, backend)
+    torch.library.register_fake(qualified, shapes, lib=_library)
+    if gradient:
+        torch.library.register_autograd(qualified, gradient, setup_context=save, lib=_library)
+    return getattr(torch.ops.normtune, name)
 
 
 def _or_nothing(tensor: Tensor | None, x: Tensor) -> Tensor:

@@ -7,8 +7,9 @@ the operators on its own shards. Rows are computed where they are; a sharded hid
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from normtune.kernels.calling.operation import COLUMNS, Operation
+from normtune.kernels.calling.operation import Operation
 from normtune.kernels.calling.ops import Ops
+from normtune.kernels.problem import HIDDEN
 
 
 def registration_of(operation: Operation, ops: Ops) -> Callable[[], None]:
@@ -31,16 +32,16 @@ def registration_of(operation: Operation, ops: Ops) -> Callable[[], None]:
             dims = next(tensor.ndim for tensor in arguments if tensor is not None)
             # Dimensions that columns have are whole: hidden, and groups where each has columns of its own.
             whole = max(
-                tensor.ndim if operation.kinds[name] == COLUMNS and tensor is not None else 1
+                tensor.ndim if operation.axes[name] == HIDDEN and tensor is not None else 1
                 for name, tensor in zip(inputs, arguments, strict=False)
             )
             for rows, sums in [(Replicate(), Replicate()), *((Shard(dim), Partial()) for dim in range(dims - whole))]:
                 made = [
-                    (sums if operation.kinds[name] == COLUMNS else rows) if is_made[name] else Replicate()
+                    (sums if operation.axes[name] == HIDDEN else rows) if is_made[name] else Replicate()
                     for name in outputs
                 ]
                 read = [
-                    None if tensor is None else Replicate() if operation.kinds[name] == COLUMNS else rows
+                    None if tensor is None else Replicate() if operation.axes[name] == HIDDEN else rows
                     for name, tensor in zip(inputs, arguments, strict=False)
                 ]
                 found.append((made, [*read, *(None,) * (len(arguments) - len(inputs))]))
@@ -59,7 +60,7 @@ def registration_of(operation: Operation, ops: Ops) -> Callable[[], None]:
             needs_rows, needs_columns = arguments[-2:]
             there = dict(zip(names, arguments, strict=False))
             is_made = {
-                name: needs_columns and there[name[1:]] is not None if operation.kinds[name] == COLUMNS else needs_rows
+                name: needs_columns and there[name[1:]] is not None if operation.axes[name] == HIDDEN else needs_rows
                 for name in operation.gradients
             }
             return placements(names, operation.gradients, arguments, is_made)

@@ -16,9 +16,9 @@ from torch.utils._pytree import tree_leaves
 from normtune.kernels.alignment import alignment_of
 from normtune.kernels.call import KernelCall
 from normtune.kernels.calling import dispatch
-from normtune.kernels.calling.groups import groups_of, with_rows
+from normtune.kernels.calling.dispatch import Request, TablelessRequest, noted
 from normtune.kernels.calling.launcher import apart, binary_of, calls_of, load
-from normtune.kernels.calling.requests import Request, TablelessRequest, noted
+from normtune.kernels.calling.layout import groups_of, with_rows
 from normtune.kernels.problem import MAX_ROWS
 
 # Where a transposed result is written, its binary also depends on whether this divides the number of rows.

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normtune.kernels.calling.operation import COLUMNS, FACTORS, ROWS, Operation
+from normtune.kernels.calling.operation import Operation
+from normtune.kernels.problem import HIDDEN, ROWS, ROWS_HIDDEN
 
 # 256 MB in float32.
 _ELEMENTS_AT_ONCE = 1 << 26
@@ -57,7 +58,7 @@ def forward(
     for rows, pieces in _pieces(operation, operation.inputs, tensors, x, dims, batch_invariant):
         _write(outputs, operation.formula.forward(*pieces, *scalars), rows, x.shape[:-dims])
     return [
-        out.view(x.shape if operation.kinds[name] == ROWS else -1)
+        out.view(x.shape if operation.axes[name] == ROWS_HIDDEN else -1)
         for name, out in zip(operation.outputs, outputs, strict=True)
     ]
 
@@ -83,24 +84,22 @@ def backward(
     names = (*operation.incoming, *operation.saved)
     columns = dict(zip(names, (*gradients, *saved), strict=True))
     wide = [_widened(operation, name, tensor, x) for name, tensor in columns.items()]
-    kinds = [operation.kinds[name] for name in operation.gradients]
+    axes = [operation.axes[name] for name in operation.gradients]
     of_rows: list[Tensor] = []
     sums: dict[int, Tensor | None] = {}
     dims = _dims(operation, names, wide)
     for rows, pieces in _pieces(operation, names, wide, x, dims, batch_invariant):
         parts = operation.formula.backward(*pieces, *scalars)
-        _write(
-            of_rows, [part for part, kind in zip(parts, kinds, strict=True) if kind != COLUMNS], rows, x.shape[:-dims]
-        )
-        for index, (part, kind) in enumerate(zip(parts, kinds, strict=True)):
-            if kind == COLUMNS:
+        _write(of_rows, [part for part, of in zip(parts, axes, strict=True) if of != HIDDEN], rows, x.shape[:-dims])
+        for index, (part, of) in enumerate(zip(parts, axes, strict=True)):
+            if of == HIDDEN:
                 before = sums.get(index)
                 sums[index] = part if before is None or part is None else before + part
     results = iter(of_rows)
     found: list[Tensor | None] = []
     for index, name in enumerate(operation.gradients):
         total, source = sums.get(index), columns.get(name[1:])
-        if kinds[index] != COLUMNS:
+        if axes[index] != HIDDEN:
             found.append(next(results).view(x.shape))
         else:
             found.append(None if total is None or source is None else total.to(source.dtype))
@@ -109,13 +108,13 @@ def backward(
 
 def _widened(operation: Operation, name: str, tensor: Tensor | None, x: Tensor) -> Tensor | None:
     """Columns in the dtype of the arithmetic, so that sums over pieces are rounded once."""
-    return tensor.to(wide_dtype(x)) if tensor is not None and operation.kinds[name] == COLUMNS else tensor
+    return tensor.to(wide_dtype(x)) if tensor is not None and operation.axes[name] == HIDDEN else tensor
 
 
 def _dims(operation: Operation, names: Sequence[str], tensors: Sequence[Tensor | None]) -> int:
     """Last dimensions that stay whole: hidden, and groups where each has columns of its own."""
     return max(
-        tensor.dim() if tensor is not None and operation.kinds[name] == COLUMNS else 1
+        tensor.dim() if tensor is not None and operation.axes[name] == HIDDEN else 1
         for name, tensor in zip(names, tensors, strict=True)
     )
 
@@ -130,9 +129,9 @@ def _pieces(
 ) -> Iterator[tuple[slice, list[Tensor | None]]]:
     """Some rows at a time of tensors with rows, beside the whole columns; once if there is no row."""
     rows, row = x.shape[:-dims].numel(), x.shape[-dims:]
-    shapes = {ROWS: (rows, *row), FACTORS: (rows, *row[:-1])}
+    shapes = {ROWS_HIDDEN: (rows, *row), ROWS: (rows, *row[:-1])}
     flat = [
-        tensor if tensor is None or operation.kinds[name] == COLUMNS else tensor.reshape(shapes[operation.kinds[name]])
+        tensor if tensor is None or operation.axes[name] == HIDDEN else tensor.reshape(shapes[operation.axes[name]])
         for name, tensor in zip(names, tensors, strict=True)
     ]
     if batch_invariant:
@@ -143,7 +142,7 @@ def _pieces(
         yield (
             part,
             [
-                tensor if tensor is None or operation.kinds[name] == COLUMNS else tensor[part]
+                tensor if tensor is None or operation.axes[name] == HIDDEN else tensor[part]
                 for name, tensor in zip(names, flat, strict=True)
             ],
         )

@@ -1,8 +1,9 @@
 """The functions that each call runs, written out with the names of an operation's tensors and scalars.
 
 In: an `Operation`. Out: its call, its forward and its backward for tensors with memory, as Python functions without
-loops over tensors, which would cost a tenth of a call. They launch what was kept for tensors like theirs. All else they
-leave to `entry` (tensors that are more than their memory) and `eager` (new tensors).
+loops over tensors. As closures that loop, a call of `rms_norm` takes 24 % more instructions and time (435 for 351, 6.8
+us for 5.5 without the launch); through `map` 6 % more instructions and 45 % more time. They launch what was kept for
+tensors like theirs. All else they leave to `entry` (tensors that are more than their memory) and `eager` (new tensors).
 """
 
 from collections.abc import Callable, Iterable
@@ -19,8 +20,9 @@ from normtune.kernels.calling import eager
 from normtune.kernels.calling.arguments import check_flag, number
 from normtune.kernels.calling.batch_invariant import is_batch_invariant
 from normtune.kernels.calling.layout import PLAIN, POINTER_MASK
-from normtune.kernels.calling.operation import COLUMNS, FACTORS, ROWS, Operation
+from normtune.kernels.calling.operation import Operation
 from normtune.kernels.calling.reusing import claim, is_reusable, reused
+from normtune.kernels.problem import HIDDEN, ROWS, ROWS_HIDDEN
 
 _CALL = """
 def {name}({signature}, batch_invariant=None):
@@ -185,12 +187,12 @@ def backward_of(operation: Operation, reuses_dy: bool = False) -> Callable[..., 
     """The backward of an operation, written out; the first gradient `reuses_dy`, the first one it reads, if it may."""
     makers = {
         name: f"empty_like({name[1:]}) if needs_columns else None"
-        if operation.kinds[name] == COLUMNS
+        if operation.axes[name] == HIDDEN
         else f"empty_like({operation.like_of(name)})"
         for name in operation.gradients
     }
     inputs = (*operation.incoming, *operation.saved)
-    factors = operation.of_kind(operation.saved, FACTORS)
+    factors = operation.with_axes(operation.saved, ROWS)
     scope: dict[str, Any] = {"new_backward": eager.new_backward, "is_marked": eager.is_marked}
     if reuses_dy:
         first, (dy, *others) = operation.gradients[0], inputs
@@ -231,9 +233,9 @@ def gradients_of(
         recorded: of (ctx, gradients of results), used instead where a graph is recorded.
     """
 
-    def needs(kind: str) -> str:
-        of_kind = [number for number, name in enumerate(operation.inputs) if operation.kinds[name] == kind]
-        return " or ".join(f"needs[{number}]" for number in of_kind) or "False"
+    def needs(axes: str) -> str:
+        found = [number for number, name in enumerate(operation.inputs) if operation.axes[name] == axes]
+        return " or ".join(f"needs[{number}]" for number in found) or "False"
 
     return _defined(
         "gradients",
@@ -243,8 +245,8 @@ def gradients_of(
         incoming=", ".join(operation.incoming),
         saved=", ".join(operation.saved),
         made=", ".join(operation.gradients),
-        needs_rows=needs(ROWS),
-        needs_columns=needs(COLUMNS),
+        needs_rows=needs(ROWS_HIDDEN),
+        needs_columns=needs(HIDDEN),
         ordered=", ".join(operation.gradients[index] for index in operation.gradient_of),
     )
 

@@ -1,19 +1,44 @@
 """The public function of a fused addition and RMSNorm.
 
-In: arguments. Out: y and s, with gradients.
+In: arguments. Out: y and s, with gradients. Its operations are one for each order of rounding.
 """
 
+from functools import partial
 from typing import Literal, get_args
 
 from torch import Tensor
 
 from normtune.kernels.calling.arguments import check_choice, check_flag
 from normtune.kernels.calling.entry import Entry
-from normtune.kernels.fused_add_rms_norm.operation import OPERATIONS
+from normtune.kernels.fused_add_rms_norm.composed import Formula
+from normtune.kernels.fused_add_rms_norm.spec import fused_add_rms_norm_backward, fused_add_rms_norm_forward
+from normtune.kernels.rms_norm.function import columns_alone, normalizing
 
 Rounding = Literal["float32", "sum", "llama"]
 ROUNDINGS = get_args(Rounding)
-CALLS = {rounding: Entry(operation) for rounding, operation in OPERATIONS.items()}
+_operation = partial(
+    normalizing,
+    forward=fused_add_rms_norm_forward,
+    backward=fused_add_rms_norm_backward,
+    like={"s": "residual", "dx": "s"},
+    in_place={"y": "x", "s": "residual"},
+    shared={"residual": "dx"},
+    columns_alone=partial(columns_alone, rows="s"),
+)
+CALLS = {
+    "float32": Entry(_operation(name="fused_add_rms_norm", formula=Formula())),
+    "sum": Entry(
+        _operation(name="fused_add_rms_norm_rounded_sum", flags={"sum_in_float32": False}, formula=Formula(True))
+    ),
+    "llama": Entry(
+        _operation(
+            name="fused_add_rms_norm_llama",
+            flags={"sum_in_float32": False, "product_in_float32": False},
+            formula=Formula(True, True),
+            columns_alone=partial(columns_alone, rows="s", rounds_product=True),
+        )
+    ),
+}
 
 
 def fused_add_rms_norm(

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from normtune.kernels.operator import Flag, register
-from normtune.kernels.problem import Buffer, Problem
+from normtune.kernels.problem import INPUT, OUTPUT, WEIGHT, Buffer, Problem
 from normtune.kernels.rms_norm.launch import MAX_BACKWARD_ELEMENTS_PER_THREAD, resolve_backward, resolve_forward
 from normtune.kernels.rms_norm.space import forward_default
 from normtune.kernels.rms_norm.spec import ROUNDING, rms_norm_backward, rms_norm_forward
@@ -20,30 +20,28 @@ _resolve_backward = partial(resolve_backward, read=3)
 
 
 def _forward_buffers(problem: Problem) -> tuple[Buffer, ...]:
-    shape = (problem.rows, problem.hidden)
     buffers = (
-        Buffer("x", shape, problem.dtype, "input"),
-        Buffer("residual", shape, problem.dtype, "input"),
-        Buffer("weight", (problem.hidden,), problem.dtype, "weight"),
-        Buffer("y", shape, problem.dtype, "output"),
-        Buffer("s", shape, problem.dtype, "output"),
+        problem.buffer("x", "rows,hidden", INPUT),
+        problem.buffer("residual", "rows,hidden", INPUT),
+        problem.buffer("weight", "hidden", WEIGHT),
+        problem.buffer("y", "rows,hidden", OUTPUT),
+        problem.buffer("s", "rows,hidden", OUTPUT),
     )
     if problem.lacks("no_rstd"):
         return buffers
-    return (*buffers, Buffer("rstd", (problem.rows,), "float32", "output"))
+    return (*buffers, problem.buffer("rstd", "rows", OUTPUT, "float32"))
 
 
 def _backward_buffers(problem: Problem) -> tuple[Buffer, ...]:
-    shape = (problem.rows, problem.hidden)
     buffers = (
-        Buffer("dy", shape, problem.dtype, "input"),
-        Buffer("ds", shape, problem.dtype, "input"),
-        Buffer("s", shape, problem.dtype, "input"),
-        Buffer("weight", (problem.hidden,), problem.dtype, "weight"),
-        Buffer("rstd", (problem.rows,), "float32", "input"),
-        Buffer("dx", shape, problem.dtype, "output"),
+        problem.buffer("dy", "rows,hidden", INPUT),
+        problem.buffer("ds", "rows,hidden", INPUT),
+        problem.buffer("s", "rows,hidden", INPUT),
+        problem.buffer("weight", "hidden", WEIGHT),
+        problem.buffer("rstd", "rows", INPUT, "float32"),
+        problem.buffer("dx", "rows,hidden", OUTPUT),
     )
-    dweight = Buffer("dweight", (problem.hidden,), problem.dtype, "output")
+    dweight = problem.buffer("dweight", "hidden", OUTPUT)
     return buffers if problem.lacks("no_dweight") else (*buffers, dweight)
 
 

@@ -48,12 +48,12 @@ def _buffers(problem: Problem) -> tuple[Buffer, ...]:
     heads = (problem.rows, work.heads * problem.hidden)
     buffers = [
         Buffer("qkv", heads, dtype, IN_OUT if work.is_in_place else INPUT),
-        *(Buffer(name, (problem.hidden,), dtype, WEIGHT) for name in ("weight_q", "weight_k")),
+        *(problem.buffer(name, "hidden", WEIGHT) for name in ("weight_q", "weight_k")),
     ]
     if work.rotary:
         buffers += [Buffer(name, (problem.rows, work.table_columns), dtype, INPUT) for name in ("cos", "sin")]
         if work.has_positions:
-            buffers.append(Buffer("positions", (problem.rows,), "int64", INPUT))
+            buffers.append(problem.buffer("positions", "rows", INPUT, "int64"))
     if not work.is_in_place:
         buffers.append(Buffer("out", heads, dtype, OUTPUT))
     return tuple(buffers)

@@ -28,10 +28,7 @@ _SPACES = {
 
 
 def _buffers(problem: Problem) -> tuple[Buffer, ...]:
-    return (
-        Buffer("partials", (problem.rows, problem.hidden), "float32", INPUT),
-        Buffer("total", (problem.hidden,), problem.dtype, OUTPUT),
-    )
+    return problem.buffer("partials", "rows,hidden", INPUT, "float32"), problem.buffer("total", "hidden", OUTPUT)
 
 
 def _space(name: str, problem: Problem, target: Target) -> list[Config]:

@@ -7,7 +7,7 @@ kernels are in `forward` and `backward`, the reference is in `reference`.
 from functools import partial
 
 from normtune.kernels.operator import Flag, OperatorSpec, register
-from normtune.kernels.problem import ITEMSIZE, Buffer, Problem
+from normtune.kernels.problem import INPUT, ITEMSIZE, OUTPUT, WEIGHT, Buffer, Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.rms_norm.launch import resolve_backward, resolve_forward
 from normtune.kernels.rms_norm.long_rows import MAX_HIDDEN
@@ -21,26 +21,24 @@ _SCALARS = {"eps": 1e-6, "offset": 0.25}
 
 
 def _forward_buffers(problem: Problem) -> tuple[Buffer, ...]:
-    shape = (problem.rows, problem.hidden)
     buffers = (
-        Buffer("x", shape, problem.dtype, "input"),
-        Buffer("weight", (problem.hidden,), problem.dtype, "weight"),
-        Buffer("y", shape, problem.dtype, "output"),
+        problem.buffer("x", "rows,hidden", INPUT),
+        problem.buffer("weight", "hidden", WEIGHT),
+        problem.buffer("y", "rows,hidden", OUTPUT),
     )
-    rstd = Buffer("rstd", (problem.rows,), "float32", "output")
+    rstd = problem.buffer("rstd", "rows", OUTPUT, "float32")
     return buffers if problem.lacks("no_rstd") else (*buffers, rstd)
 
 
 def _backward_buffers(problem: Problem) -> tuple[Buffer, ...]:
-    shape = (problem.rows, problem.hidden)
     buffers = (
-        Buffer("dy", shape, problem.dtype, "input"),
-        Buffer("x", shape, problem.dtype, "input"),
-        Buffer("weight", (problem.hidden,), problem.dtype, "weight"),
-        Buffer("rstd", (problem.rows,), "float32", "input"),
-        Buffer("dx", shape, problem.dtype, "output"),
+        problem.buffer("dy", "rows,hidden", INPUT),
+        problem.buffer("x", "rows,hidden", INPUT),
+        problem.buffer("weight", "hidden", WEIGHT),
+        problem.buffer("rstd", "rows", INPUT, "float32"),
+        problem.buffer("dx", "rows,hidden", OUTPUT),
     )
-    dweight = Buffer("dweight", (problem.hidden,), problem.dtype, "output")
+    dweight = problem.buffer("dweight", "hidden", OUTPUT)
     return buffers if problem.lacks("no_dweight") else (*buffers, dweight)
 
 

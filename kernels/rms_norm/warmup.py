@@ -10,8 +10,7 @@ from typing import Any, overload
 import torch
 
 from normtune.kernels.calling.warmup import load_all, with_gradients
-from normtune.kernels.rms_norm.function import rms_norm
-from normtune.kernels.rms_norm.operation import RMS_NORM
+from normtune.kernels.rms_norm.function import CALLS, rms_norm
 
 
 @overload
@@ -81,7 +80,7 @@ def _of_rms_norm(
     batch_invariant: bool | None = None,
     gradients: bool = True,
 ) -> int:
-    most, dtypes = RMS_NORM.forward.max_hidden, RMS_NORM.dtypes
+    most, dtypes = CALLS["gemma"].operation.forward.max_hidden, CALLS["gemma"].operation.dtypes
     if not isinstance(hidden, int) or not 1 <= hidden <= most:
         raise ValueError(f"hidden is {hidden!r}: expected an integer from 1 to {most}, or the function of an example")
     if dtype not in dtypes:

@@ -1,8 +1,10 @@
 """The public function of gated RMSNorm.
 
-In: arguments. Out: y = norm(x) * (weight + offset) * silu(z), or norm(x * silu(z)) * (weight + offset).
+In: arguments. Out: y = norm(x) * (weight + offset) * silu(z), or norm(x * silu(z)) * (weight + offset). Its operations
+are one for each mode.
 """
 
+from itertools import product
 from typing import Any, Literal, get_args
 
 from torch import Tensor
@@ -10,12 +12,35 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from normtune.kernels.calling.arguments import check_choice, check_flag, check_kind
 from normtune.kernels.calling.entry import Entry
+from normtune.kernels.calling.operation import Operation
+from normtune.kernels.calling.wide import keeps_subnormal, machine_epsilon
 from normtune.kernels.rms_norm.function import rms_norm
-from normtune.kernels.rms_norm_gated.operation import OPERATIONS
+from normtune.kernels.rms_norm_gated.composed import Composed
+from normtune.kernels.rms_norm_gated.spec import rms_norm_gated_backward, rms_norm_gated_forward
 
 Rounding = Literal["float32", "hugging_face"]
 _ROUNDINGS = get_args(Rounding)
-_CALLS = {mode: Entry(operation) for mode, operation in OPERATIONS.items()}
+
+
+def _entry(norm_before_gate: bool, has_gate: bool, rounds_once: bool) -> Entry:
+    flags = {"norm_before_gate": norm_before_gate, "has_gate": has_gate, "rounds_once": rounds_once}
+    off = [flag.off for flag in rms_norm_gated_forward.flags if not flags.get(flag.name, True)]
+    operation = Operation(
+        name="_".join(("rms_norm_gated", *off)),
+        forward=rms_norm_gated_forward,
+        backward=rms_norm_gated_backward,
+        formula=Composed(norm_before_gate, has_gate, rounds_once),
+        defaults={"eps": 1e-6, "offset": 0.0},
+        derived={"eps": machine_epsilon},
+        compiler_options=keeps_subnormal,
+        flags=flags,
+        is_grouped=True,
+    )
+    return Entry(operation)
+
+
+# By (norm_before_gate, has_gate, rounds_once); without a gate there is no order of norm and gate.
+CALLS = {mode: _entry(*mode) for mode in product((True, False), (True, False), (True, False)) if mode[0] or mode[1]}
 
 
 def rms_norm_gated(
@@ -75,7 +100,7 @@ def rms_norm_gated(
     if not rounds_once or (norm_before_gate is not True and norm_before_gate is not False):
         check_mode(norm_before_gate, rounding, offset)
     mode = norm_before_gate or z is None, z is not None, rounds_once
-    call = _CALLS[mode].call if reuse_dy is False else _CALLS[mode].calling(reuse_dy)
+    call = CALLS[mode].call if reuse_dy is False else CALLS[mode].calling(reuse_dy)
     if group_size is not None and (groups := _groups(x, weight, z, group_size)) > 1:
         shape = (groups, group_size)
         x, weight = x.unflatten(-1, shape), weight.unflatten(-1, shape)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normtune.kernels.calling.forward_only import Family
+from normtune.kernels.calling.entry import Family
 from normtune.kernels.calling.operation import Operation
 from normtune.kernels.operator import IllegalConfigError
 from normtune.kernels.problem import Problem

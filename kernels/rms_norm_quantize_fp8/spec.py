@@ -57,26 +57,25 @@ _LEAST_LOOPED_ROWS = 512
 def _buffers(problem: Problem) -> tuple[Buffer, ...]:
     """In the order of a call: inputs, then outputs. Scales of blocks in one dimension: they have no row stride."""
     work = work_of(problem)
-    shape, dtype = (problem.rows, problem.hidden), problem.dtype
-    buffers = [Buffer("x", shape, dtype, INPUT), Buffer("weight", (problem.hidden,), dtype, WEIGHT)]
+    buffers = [problem.buffer("x", "rows,hidden", INPUT), problem.buffer("weight", "hidden", WEIGHT)]
     if work.has_residual:
-        buffers += [Buffer("residual", shape, dtype, INPUT), Buffer("sum", shape, dtype, OUTPUT)]
-    buffers.append(Buffer("q", shape, work.q_dtype, OUTPUT))
-    if work.scaling == "static":
-        buffers.append(Buffer("scale", (1,), "float32", WEIGHT))
-    elif work.scaling in ("row", "tensor"):
-        buffers.append(Buffer("scale", (problem.rows if work.scaling == "row" else 1,), "float32", OUTPUT))
+        buffers += [problem.buffer("residual", "rows,hidden", INPUT), problem.buffer("sum", "rows,hidden", OUTPUT)]
+    buffers.append(problem.buffer("q", "rows,hidden", OUTPUT, work.q_dtype))
+    if work.scaling == "row":
+        buffers.append(problem.buffer("scale", "rows", OUTPUT, "float32"))
+    elif work.scaling in ("static", "tensor"):
+        buffers.append(Buffer("scale", (1,), "float32", WEIGHT if work.scaling == "static" else OUTPUT))
     else:
         rows = padded_rows(problem.rows) if work.is_column_major else problem.rows
         buffers.append(Buffer("scale", (rows * blocks_of(problem.hidden),), "float32", OUTPUT))
     if work.has_amax:
         buffers.append(Buffer("amax", (1,), "float32", IN_OUT if work.accumulates else OUTPUT))
     if work.has_y:
-        buffers.append(Buffer("y", shape, dtype, OUTPUT))
+        buffers.append(problem.buffer("y", "rows,hidden", OUTPUT))
     if work.has_rstd:
-        buffers.append(Buffer("rstd", (problem.rows,), "float32", OUTPUT))
+        buffers.append(problem.buffer("rstd", "rows", OUTPUT, "float32"))
     if work.has_transpose:
-        buffers.append(Buffer("q_t", shape[::-1], work.q_dtype, OUTPUT))
+        buffers.append(problem.buffer("q_t", "hidden,rows", OUTPUT, work.q_dtype))
     return tuple(buffers)
 
 

@@ -59,11 +59,10 @@ def space_of(config: type[Config], space: Mapping[str, Sequence[int | str]]) -> 
 
 def buffers_of(declared: Mapping[str, str], problem: Problem) -> tuple[Buffer, ...]:
     """The tensors of a problem."""
-    extents = {"rows": problem.rows, "hidden": problem.hidden, **problem.sizes}
     found = []
     for name, text in declared.items():
         role, axes, dtype = tensor_of(text, tuple(problem.sizes))
-        found.append(Buffer(name, tuple(extents[axis] for axis in axes), dtype or problem.dtype, role))
+        found.append(problem.buffer(name, ",".join(axes), role, dtype))
     return tuple(found)
 
 

@@ -10,9 +10,8 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
-from triton.runtime.jit import JITFunction, KernelInterface
-
 from normtune.kernels.call import KernelCall
+from normtune.kernels.calling.triton_inside import is_kernel, launches_given_to, parameters
 
 _recording = threading.RLock()
 _INT32 = range(-(2**31), 2**31)
@@ -28,25 +27,15 @@ def recorded(function: Callable[[], object]) -> list[KernelCall]:
     calls: list[KernelCall] = []
 
     def take(kernel: Any, grid: Any) -> Callable[..., None]:
-        if not isinstance(kernel, JITFunction) and not _is_interpreted(kernel):
+        if not is_kernel(kernel):
             raise TypeError(
                 f"it launches a {type(kernel).__name__}: expected a function of triton.jit, which the config tunes"
             )
         return partial(_keep, calls, kernel, grid)
 
-    with _recording:
-        usual = KernelInterface.__getitem__
-        KernelInterface.__getitem__ = take  # type: ignore[method-assign, assignment]
-        try:
-            function()
-        finally:
-            KernelInterface.__getitem__ = usual  # type: ignore[method-assign]
+    with _recording, launches_given_to(take):
+        function()
     return calls
-
-
-def _is_interpreted(kernel: object) -> bool:
-    """Whether a kernel is run by Triton's interpreter, which is imported only where it is asked for."""
-    return type(kernel).__name__ == "InterpretedFunction"
 
 
 def _keep(calls: list[KernelCall], kernel: Any, grid: Any, *args: Any, **options: Any) -> None:
@@ -73,8 +62,8 @@ def binary_of(call: KernelCall) -> Hashable:
     As Triton's binder specialises: an integer is 1, a multiple of 16 or neither, and fits 32 bits or does not.
     """
     kernel = call.kernel
-    parameters = {one.name: one for one in getattr(kernel, "params", ())}
-    kinds = tuple((name, _kind(value, parameters.get(name))) for name, value in sorted(_named(call), key=itemgetter(0)))
+    named = {one.name: one for one in parameters(kernel)}
+    kinds = tuple((name, _kind(value, named.get(name))) for name, value in sorted(_named(call), key=itemgetter(0)))
     return kernel.__module__, kernel.__name__, kinds
 
 

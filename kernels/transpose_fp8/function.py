@@ -3,12 +3,48 @@
 In: a tensor. Out: its transpose in memory of its own.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from normtune.kernels.calling.arguments import check_kind
-from normtune.kernels.transpose_fp8.operation import BYTES, TRANSPOSE
+from normtune.kernels.calling.entry import Family
+from normtune.kernels.calling.operation import Operation
+from normtune.kernels.calling.wide import transposed
+from normtune.kernels.transpose_fp8 import spec
+
+BYTES = getattr(torch, spec.DTYPE)
+
+
+class _Composed:
+    """The formula."""
+
+    @staticmethod
+    def forward(x: Tensor) -> list[Tensor]:
+        """The transposed matrix, contiguous."""
+        return [transposed(x)]
+
+
+def _checks(tensors: Sequence[Any]) -> None:
+    x = tensors[0]
+    if x.dtype != BYTES:
+        raise ValueError(f"x is {x.dtype}: expected {BYTES}, as normtune.transpose_fp8 views any dtype of 8 bits")
+    if x.dim() != 2:
+        raise ValueError(f"x has shape {tuple(x.shape)}: expected (rows, columns)")
+
+
+_OPERATION = Operation(
+    name="transpose_fp8",
+    forward=spec.transpose_fp8,
+    formula=_Composed,
+    defaults={},
+    x_dtypes={BYTES: "bfloat16"},
+    checks=_checks,
+)
+TRANSPOSE = Family("transpose_fp8", ("x",), {}, (), lambda: _OPERATION)
 
 
 def transpose_fp8(x: Tensor) -> Tensor:

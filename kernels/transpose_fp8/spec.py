@@ -26,8 +26,7 @@ _DEFAULT = TransposeConfig(64, 64, 4)
 
 
 def _buffers(problem: Problem) -> tuple[Buffer, ...]:
-    rows, hidden = problem.rows, problem.hidden
-    return Buffer("x", (rows, hidden), DTYPE, INPUT), Buffer("y", (hidden, rows), DTYPE, OUTPUT)
+    return problem.buffer("x", "rows,hidden", INPUT, DTYPE), problem.buffer("y", "hidden,rows", OUTPUT, DTYPE)
 
 
 def configs(name: str, target: Target) -> list[TransposeConfig]:

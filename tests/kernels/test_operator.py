@@ -10,7 +10,7 @@ from normtune.errors import UsageError
 from normtune.heuristics.regret.legality import all_variants
 from normtune.kernels.config import check_values
 from normtune.kernels.operator import IllegalConfigError, operator, operators, register
-from normtune.kernels.problem import ITEMSIZE, MAX_ROWS, Problem
+from normtune.kernels.problem import INPUT, ITEMSIZE, MAX_ROWS, Buffer, Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS, target_for
 from normtune.tests.commands import printed_by
@@ -276,3 +276,9 @@ def test_the_order_of_operators_does_not_depend_on_what_was_imported_first():
     modules = ("sys", "normtune.kernels.qk_norm.spec", "normtune.kernels.rms_norm_quantize_fp8.spec")
     told = [printed_by(code.format(module)) for module in modules]
     assert len(set(told)) == 1 and told[0].startswith("rms_norm_forward rms_norm_backward ")
+
+
+def test_a_buffer_is_made_of_its_axes():
+    problem = Problem("norm.group=4", 3, 5, "float16")
+    assert problem.buffer("x", "rows,group", INPUT) == Buffer("x", (3, 4), "float16", INPUT, "rows,group")
+    assert problem.buffer("y", "hidden,rows", INPUT, "float32")[1:3] == ((5, 3), "float32")

@@ -72,7 +72,7 @@ ROOMS = {
         "light kernels kernels/tiles",
         "torch",
     ),
-    "kernels/short_form": Room(rf"(?!{LIGHT})kernels/short_form/", "light kernels kernels/calling", "torch triton"),
+    "kernels/short_form": Room(rf"(?!{LIGHT})kernels/short_form/", "light kernels kernels/calling", "torch"),
     "results": Room(r"results/(?!source|api|commands)\w+\.py", "light", "numpy pandas rich"),
     "results/exchange": Room("results/exchange/", "light results", "numpy pandas pyarrow"),
     "results/database": Room("results/database/", "light results results/exchange", "numpy sqlalchemy"),
@@ -145,7 +145,7 @@ ROOMS = {
     ),
     "tuner/compiling": Room(
         "tuner/compiling/",
-        "light kernels results tuner/machine tuner/timing tuner/plan",
+        "light kernels kernels/calling results tuner/machine tuner/timing tuner/plan",
         "pebble triton",
     ),
     "tuner/device": Room(

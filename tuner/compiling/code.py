@@ -57,12 +57,12 @@ class Frontend:
             MisfitError: the kernel does not take these arguments.
             Exception: the kernel cannot be compiled, or Triton has other private interfaces.
         """
-        from triton import knobs
+        from normtune.kernels.calling.triton_inside import stopped_before_compiling
 
         seen: list[bytes] = []
         is_bound = False
 
-        def stop_before_compiling(*_: Any, **given: Any) -> bool:
+        def digest(*_: Any, **given: Any) -> bool:
             nonlocal is_bound
             is_bound = True
             kernel, compile = given["fn"].jit_function, given["compile"]
@@ -72,17 +72,14 @@ class Frontend:
             seen.append(self._known[key])
             return True
 
-        before = knobs.runtime.jit_cache_hook
-        knobs.runtime.jit_cache_hook = stop_before_compiling
         try:
-            compiled = call.kernel.warmup(*call.args, grid=call.grid, **call.options)
+            with stopped_before_compiling(digest):
+                compiled = call.kernel.warmup(*call.args, grid=call.grid, **call.options)
         except (KeyError, TypeError) as error:
             if is_bound:
                 raise
             reason = f"{type(error).__name__}: {error}"
             raise MisfitError(f"its call of {call.kernel.__name__} does not fit the kernel ({reason})") from error
-        finally:
-            knobs.runtime.jit_cache_hook = before
         return seen[0] if seen else self._compiled[compiled.hash]
 
     def remember(self, kernels: Sequence[Any], digests: Sequence[bytes]) -> None:
@@ -109,28 +106,14 @@ def normalised(text: str) -> str:
 
 def _code_text(kernel: Any, compile: dict[str, Any]) -> str:
     """Text that determines the machine code of a specialised kernel, given the version of Triton."""
-    from triton._C.libtriton import ir
-    from triton.compiler import ASTSource, make_backend
-    from triton.runtime.driver import driver
+    from normtune.kernels.calling.triton_inside import frontend_code
 
-    target = driver.active.get_current_target()
-    backend = make_backend(target)
     given = json.loads(compile["specialization_data"])["options"]
-    options = backend.parse_options({k: tuple(v) if isinstance(v, list) else v for k, v in given.items()})
-    context = ir.context()
-    ir.load_dialects(context)
-    backend.load_dialects(context)
-    source = ASTSource(kernel, compile["signature"], compile["constants"], compile["configs"][0])
-    stages: dict[str, Any] = {}
-    backend.add_stages(stages, options, source.language)
-    implementation = backend.get_codegen_implementation(options)
-    module = source.make_ir(target, options, implementation, backend.get_module_map(), context)
-    # Inlines called functions and simplifies: the division of code into functions does not count.
-    module = stages["ttir"](module, {})
+    target, text = frontend_code(kernel, compile, given)
     # Paths of libraries depend on the installation of Triton.
     kept = given | {"extern_libs": sorted(name for name, _ in given.get("extern_libs") or ())}
     head = json.dumps([target.backend, target.arch, target.warp_size, kept], sort_keys=True, default=str)
-    return f"{head}\n{normalised(module.str_nodebug())}"
+    return f"{head}\n{normalised(text)}"
 
 
 def machine_code(binaries: Iterable[bytes]) -> bytes:

@@ -8,9 +8,7 @@ Triton or a function of the operator, is no outcome of the job. `pool` runs the 
 import base64
 import hashlib
 import os
-import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -65,31 +63,6 @@ class Compiled(NamedTuple):
     undigested: str = ""
 
 
-class _Driver:
-    """The part of a Triton driver that compilation uses."""
-
-    def __init__(self, target: Any) -> None:
-        self._target = target
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_current_stream(self, device: int) -> int:
-        return 0
-
-    def get_current_target(self) -> Any:
-        return self._target
-
-
-def gpu_target(name: str) -> Any:
-    """Triton's GPUTarget of `sm_90`, `gfx942`, ..."""
-    from triton.backends.compiler import GPUTarget
-
-    if name.startswith("sm_"):
-        return GPUTarget("cuda", int(name.removeprefix("sm_")), 32)
-    return GPUTarget("hip", name, 64)
-
-
 def activate(target: str, nice: int, scratch: str, files: Sequence[str] = (), folder: Folder | None = None) -> None:
     """Make `target` the active target of this process, and lower its priority by `nice`.
 
@@ -101,32 +74,12 @@ def activate(target: str, nice: int, scratch: str, files: Sequence[str] = (), fo
     os.nice(nice)
     if folder:
         folder.enter()
-    from triton import knobs
-    from triton.runtime.driver import driver
+    from normtune.kernels.calling.triton_inside import compile_for, do_without_torch
 
-    knobs.compilation.listener = _note_compilation
-
-    driver.set_active(_Driver(gpu_target(target)))  # type: ignore[arg-type]
+    compile_for(target, _note_compilation)
     for file in files:
         load(file)
-    _do_without_torch()
-
-
-def _do_without_torch() -> None:
-    """Make Triton note now that this process has no tensors of torch.
-
-    At its first look at an argument it imports torch, if it can, to know its tensors: 1.6 s and 190 MB.
-    """
-    if "torch" in sys.modules:
-        return
-    sys.modules["torch"] = None  # type: ignore[assignment]
-    try:
-        with suppress(ImportError, AttributeError, TypeError):  # in another Triton the import costs its time
-            from triton.runtime.jit import mangle_type
-
-            mangle_type(1)
-    finally:
-        del sys.modules["torch"]
+    do_without_torch()
 
 
 def _calls(problem: Problem, launch: AnyLaunch) -> Sequence[KernelCall]:
@@ -226,14 +179,12 @@ def cache_name(kernel: str) -> str:
 def toolchain() -> Toolchain:
     """What Triton's names of binaries depend on in this process, beside the kernels."""
     from triton import __version__
-    from triton._C.libtriton import get_cache_invalidating_env_vars
-    from triton.compiler import make_backend
-    from triton.runtime.cache import triton_key
-    from triton.runtime.driver import driver
 
-    assembler = make_backend(driver.active.get_current_target()).hash()
-    build, assembler = (hashlib.sha256(text.encode()).hexdigest()[:16] for text in (triton_key(), assembler))
-    return Toolchain(__version__, python_version(), build, assembler, dict(get_cache_invalidating_env_vars()))
+    from normtune.kernels.calling import triton_inside
+
+    *texts, variables = triton_inside.toolchain()
+    build, assembler = (hashlib.sha256(text.encode()).hexdigest()[:16] for text in texts)
+    return Toolchain(__version__, python_version(), build, assembler, variables)
 
 
 def _note_compilation(*, metadata: Mapping[str, Any], cache_hit: bool, **_: Any) -> None:

@@ -10,11 +10,10 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from triton.compiler import CompiledKernel
 from triton.runtime.cache import FileCacheManager
-from triton.runtime.driver import driver
 
 from normtune.errors import NormtuneError
+from normtune.kernels.calling.triton_inside import binary_in, current_target
 from normtune.tuner.compiling.binary_cache import FOLDER
 from normtune.tuner.compiling.binary_list import is_intact, lists_of
 from normtune.tuner.compiling.code import machine_code
@@ -51,12 +50,12 @@ class LayeredCacheManager(FileCacheManager):  # type: ignore[misc]  # triton has
     def _is_usable(self, paths: dict[str, str]) -> bool:
         """Whether Triton can load a binary, and it is what its name says; a list may have any digests."""
         try:
-            kernel = CompiledKernel(None, paths, self.key)
+            kernel = binary_in(paths, self.key)
             item = kernel.metadata
             machine_code([kernel.kernel])
             return (
                 cache_name(item.hash) == self.key
-                and item.target == driver.active.get_current_target()
+                and item.target == current_target()
                 and isinstance(item.name, str)
                 and all(type(number) is int and number >= 0 for number in (item.num_warps, item.num_ctas, item.shared))
             )

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from normtune.kernels.calling.groups import grouped_rows
-from normtune.kernels.rms_norm_gated.operation import OPERATIONS
+from normtune.kernels.calling.layout import grouped_rows
+from normtune.kernels.rms_norm_gated.function import CALLS
 
-OPERATION = OPERATIONS[True, True, True]
+OPERATION = CALLS[True, True, True].operation
 WIDE = torch.arange(5 * 6 * 40, dtype=torch.float32).view(5, 6, 40)
 
 

@@ -16,11 +16,11 @@ from triton.runtime import driver as drivers
 
 import normtune
 from normtune.kernels.call import KernelCall
-from normtune.kernels.calling import dispatch, launcher
+from normtune.kernels.calling import dispatch, launcher, triton_inside
 
 
 def test_the_fast_way_asks_the_driver_as_tritons_own_launcher_does():
-    way = launcher._WAYS[".".join(triton.__version__.split(".")[:2])]
+    way = triton_inside._WAYS[".".join(triton.__version__.split(".")[:2])]
     asked = []
     own = object.__new__(CudaLauncher)
     vars(own).update(
@@ -138,7 +138,7 @@ def launches(monkeypatch):
 
     def launch(gone=()):
         read = {}
-        monkeypatch.setattr(launcher, "_runtime", View(triton.knobs.runtime, "runtime", read, gone))
+        monkeypatch.setattr(triton_inside, "_runtime", View(triton.knobs.runtime, "runtime", read, gone))
         monkeypatch.setattr(sys.modules["triton.runtime.driver"], "driver", View(drivers, "driver", read, gone))
         call = KernelCall(View(_shift_kernel, "kernel", read, gone), (4, 2), (x, y, 50, 1.5), {"BLOCK": 16})
         prepared = launcher.Prepared([call, call], [x, y], 0, DEVICE)

@@ -5,8 +5,8 @@ import torch
 import triton
 
 import normtune
-from normtune.kernels.calling import eager, launcher
-from normtune.kernels.rms_norm.operation import RMS_NORM
+from normtune.kernels.calling import eager, triton_inside
+from normtune.kernels.rms_norm.function import CALLS
 
 pytestmark = pytest.mark.gpu
 
@@ -144,9 +144,9 @@ def test_a_triton_of_which_no_fast_way_is_known_gets_the_public_one(monkeypatch)
     x, weight = random(300, 1000), random(1000)
     with torch.no_grad():
         fast = normtune.rms_norm(x, weight)
-        assert all(plan.launch.is_fast for plan in RMS_NORM.plans.values())
-        monkeypatch.setattr(launcher, "_WAYS", {})
+        assert all(plan.launch.is_fast for plan in CALLS["gemma"].operation.plans.values())
+        monkeypatch.setattr(triton_inside, "_WAYS", {})
         normtune.use_table()
         assert torch.equal(normtune.rms_norm(x, weight), fast)
-        assert not any(plan.launch.is_fast for plan in RMS_NORM.plans.values())
+        assert not any(plan.launch.is_fast for plan in CALLS["gemma"].operation.plans.values())
     check(x, weight)

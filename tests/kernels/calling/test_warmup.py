@@ -7,7 +7,7 @@ import torch
 
 import normtune
 from normtune.kernels.calling import dispatch, launcher, layout, warmup
-from normtune.kernels.rms_norm import operation
+from normtune.kernels.rms_norm import function
 from normtune.kernels.tablefile import locate
 from normtune.kernels.target import TARGETS
 
@@ -33,7 +33,7 @@ def compiled(monkeypatch):
     monkeypatch.setattr(warmup, "load", load)
     for module in (launcher, dispatch):
         monkeypatch.setattr(module, "Prepared", Silent)
-    for module in (dispatch, layout, operation):
+    for module in (dispatch, layout, function):
         monkeypatch.setattr(module, "target_of", lambda tensor: TARGETS["sm_90"])
     monkeypatch.setattr(layout, "INTERPRETED", True)
     yield found

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from normtune import fused_add_rms_norm
-from normtune.kernels.fused_add_rms_norm.operation import OPERATIONS
+from normtune.kernels.fused_add_rms_norm.function import CALLS
 
 pytestmark = pytest.mark.gpu
 ORDERS = ("float32", "sum", "llama")
@@ -75,4 +75,4 @@ def test_calls_of_known_arguments_launch_what_is_kept():
     )
     for _ in range(3):
         fused_add_rms_norm(x, residual, weight)
-    assert all(plan.launch.is_fast for plan in OPERATIONS["float32"].plans.values())
+    assert all(plan.launch.is_fast for plan in CALLS["float32"].operation.plans.values())

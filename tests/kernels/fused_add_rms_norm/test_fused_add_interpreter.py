@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from normtune import fused_add_rms_norm, qk_norm, rms_norm
 from normtune.kernels.calling import eager
-from normtune.kernels.fused_add_rms_norm.operation import OPERATIONS
+from normtune.kernels.fused_add_rms_norm.function import CALLS
 
 pytestmark = pytest.mark.interpreter
 
@@ -76,7 +76,7 @@ def test_any_shape_and_stride_gives_what_contiguous_tensors_give(lead, hidden, g
 def test_a_call_in_place_keeps_a_launch_of_its_own_and_writes_into_its_inputs(monkeypatch):
     x, residual, weight = torch.randn(9, 64), torch.randn(9, 64), torch.randn(64)
     expected = fused_add_rms_norm(x, residual, weight)
-    plans = OPERATIONS["float32"].plans
+    plans = CALLS["float32"].operation.plans
     kept = len(plans)
     pointers = x.data_ptr(), residual.data_ptr()
     fused_add_rms_norm(x.clone(), residual.clone(), weight, in_place=True)

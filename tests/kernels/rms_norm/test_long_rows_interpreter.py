@@ -8,7 +8,7 @@ from normtune.kernels.alignment import alignment_of
 from normtune.kernels.call import run
 from normtune.kernels.calling import wide
 from normtune.kernels.operator import operator, operators
-from normtune.kernels.rms_norm.operation import OPERATIONS
+from normtune.kernels.rms_norm.function import CALLS
 from normtune.kernels.target import TARGETS
 from normtune.tests.kernels.launching import calls_of, nan_outputs, referenced
 from normtune.tuner.plan.plan import candidates
@@ -98,9 +98,9 @@ def test_each_casting_mode_rounds_what_its_formula_rounds(casting):
     x[1] = torch.randn(65537, generator=torch.Generator().manual_seed(0)).half()
     weight = torch.randn(65537, generator=torch.Generator().manual_seed(1)).half()
     found = normtune.rms_norm(x, weight, casting=casting)
-    expected, _ = OPERATIONS[casting].formula.forward(x, weight, 1e-6, 0.0)
+    expected, _ = CALLS[casting].operation.formula.forward(x, weight, 1e-6, 0.0)
     assert (found != expected).float().mean() < 1e-3
-    others = [OPERATIONS[name].formula.forward(x, weight, 1e-6, 0.0)[0] for name in OPERATIONS if name != casting]
+    others = [CALLS[name].operation.formula.forward(x, weight, 1e-6, 0.0)[0] for name in CALLS if name != casting]
     assert all((found != other).float().mean() > 1e-2 for other in others)
 
 

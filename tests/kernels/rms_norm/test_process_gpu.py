@@ -9,7 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import normtune
 from normtune.kernels.calling import eager, launcher
-from normtune.kernels.rms_norm.operation import RMS_NORM
+from normtune.kernels.rms_norm.function import CALLS
 
 pytestmark = pytest.mark.gpu
 F = torch.nn.functional
@@ -55,7 +55,7 @@ def test_a_server_of_many_row_counts_keeps_no_gpu_memory():
         for rows in range(1, 301):
             normtune.rms_norm(random(rows * 13, 4096), weight)
         assert allocated() == before
-    assert len(launcher._binaries) <= 8 and len(RMS_NORM.plans) == 301
+    assert len(launcher._binaries) <= 8 and len(CALLS["gemma"].operation.plans) == 301
 
 
 def test_many_row_counts_keep_a_bounded_number_of_launches(monkeypatch):
@@ -64,7 +64,7 @@ def test_many_row_counts_keep_a_bounded_number_of_launches(monkeypatch):
     for rows in range(1, 60):
         normtune.rms_norm(random(rows, 64).requires_grad_(), weight).sum().backward()
         normtune.rms_norm(random(rows, 128)[:, :64], weight).sum().backward()
-    assert len(RMS_NORM.plans) <= 10 and len(eager._launches) <= 10
+    assert len(CALLS["gemma"].operation.plans) <= 10 and len(eager._launches) <= 10
 
 
 def test_a_large_training_step_leaves_nothing():
@@ -118,7 +118,7 @@ def test_the_first_call_may_come_under_capture():
     assert_close((y, *gradients), exact(*leaves, dy))
 
 
-@pytest.mark.parametrize("dtype", list(RMS_NORM.dtypes))
+@pytest.mark.parametrize("dtype", list(CALLS["gemma"].operation.dtypes))
 @pytest.mark.parametrize("hidden", [64, 1000, 4096, 16384])
 @pytest.mark.parametrize("batch_invariant", [False, True])
 def test_after_a_warmup_no_call_loads_a_binary(dtype, hidden, batch_invariant):
@@ -160,7 +160,7 @@ def test_the_least_eps_gives_torchs_numbers():
     torch.testing.assert_close(normtune.rms_norm(x, weight, 0.0), F.rms_norm(x, (256,), weight, 0.0))
 
 
-@pytest.mark.parametrize("dtype", list(RMS_NORM.dtypes))
+@pytest.mark.parametrize("dtype", list(CALLS["gemma"].operation.dtypes))
 @pytest.mark.parametrize("shape", [(1, 64), (3, 1000), (5000, 128), (70000, 64), (300, 5120), (17, 32768), (4, 65536)])
 def test_the_weight_gradient_alone(dtype, shape):
     x, weight, dy = (
@@ -207,8 +207,8 @@ def test_what_has_no_memory_of_the_gpus_never_reaches_a_launch():
     assert torch.equal(normtune.rms_norm(x, weight), wanted)
 
 
-@pytest.mark.parametrize("weight_dtype", [None, *RMS_NORM.dtypes, torch.float64])
-@pytest.mark.parametrize("dtype", [*RMS_NORM.dtypes, torch.float64])
+@pytest.mark.parametrize("weight_dtype", [None, *CALLS["gemma"].operation.dtypes, torch.float64])
+@pytest.mark.parametrize("dtype", [*CALLS["gemma"].operation.dtypes, torch.float64])
 def test_dtypes_as_torch_takes_them(dtype, weight_dtype):
     x = random(33, 640, dtype=dtype).requires_grad_()
     weight = None if weight_dtype is None else random(640, dtype=weight_dtype).requires_grad_()
@@ -224,7 +224,7 @@ def test_dtypes_as_torch_takes_them(dtype, weight_dtype):
 
 @pytest.mark.parametrize("size", ["machine epsilon", 1e-3])
 def test_the_machine_epsilon_is_torchs(size):
-    for dtype in (*RMS_NORM.dtypes, torch.float64):
+    for dtype in (*CALLS["gemma"].operation.dtypes, torch.float64):
         x = 1e-3 * random(16, 256, dtype=dtype)
         unit = 4 * torch.finfo(dtype).eps
         torch.testing.assert_close(normtune.rms_norm(x, (256,)), F.rms_norm(x, (256,)), rtol=unit, atol=unit)

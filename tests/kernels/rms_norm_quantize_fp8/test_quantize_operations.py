@@ -5,7 +5,6 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import normtune
-from normtune.kernels.calling.operation import OTHERS
 from normtune.kernels.calling.written_out import call_of
 from normtune.kernels.rms_norm_quantize_fp8.function import _settled
 from normtune.kernels.rms_norm_quantize_fp8.operation import QUANTIZE
@@ -19,7 +18,7 @@ def test_inputs_and_outputs_are_those_of_the_variant():
     static, block = operation("static", "with_residual"), operation("block", "column_major+with_y")
     assert (static.inputs, static.outputs) == (("x", "weight", "residual", "scale"), ("sum", "q", "amax"))
     assert (block.inputs, block.outputs) == (("x", "weight"), ("q", "scale", "y"))
-    assert static.kinds["scale"] == static.kinds["amax"] == block.kinds["scale"] == OTHERS
+    assert static.axes["scale"] == static.axes["amax"] == block.axes["scale"] == ""
     assert (static.results, block.results) == (3, 3)
     adding = operation("static", "amax_in_place")
     assert (adding.inputs, adding.outputs, adding.written) == (("x", "weight", "scale", "amax"), ("q",), ("amax",))

@@ -52,10 +52,10 @@ DIGESTS = """
 import importlib.util, sys
 from normtune.tuner.compiling import compiler
 from normtune.tuner.compiling.code import Frontend
-from triton.runtime.driver import driver
+from normtune.kernels.calling import triton_inside
 
-driver.set_active(compiler._Driver(compiler.gpu_target(sys.argv[1])))
-compiler._do_without_torch()
+triton_inside.compile_for(sys.argv[1])
+triton_inside.do_without_torch()
 for path in sys.argv[2:]:
     spec = importlib.util.spec_from_file_location(path.rpartition("/")[2][:-3], path)
     module = importlib.util.module_from_spec(spec)

@@ -1,0 +1,230 @@
+"""The inside of Triton: all that normtune uses of what a version of it keeps to itself. No other module does.
+
+In: kernels, their calls, binaries. Out: launches without Triton's binder, what a function launches, the frontend's
+code of a kernel, and what binaries depend on. A private name is looked up where it is used: the callers take the public
+way, or do without, if it raises one of `OTHER`. Needs no torch: the processes that compile have none.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import triton
+
+from normtune.kernels.call import KernelCall
+
+# Launches on a stream, given the stream and the pointers of the tensors.
+Bound = Callable[[int, Sequence[int | None]], object]
+
+# Selects a kernel's pointers, in its order, from all pointers.
+Pick = Callable[[Sequence[int | None]], Sequence[int | None]]
+
+# Of a version of Triton: a launch, given binary, launcher, grid, pointers to pick and the other arguments.
+Way = Callable[[Any, Any, tuple[int, int, int], Pick, tuple[Any, ...]], Bound]
+
+# What a private interface raises that is gone, or that is another one than that of the version.
+OTHER = (AttributeError, ImportError, IndexError, KeyError, TypeError, ValueError)
+_runtime = triton.knobs.runtime
+
+
+def is_heard() -> bool:
+    """Whether a hook has a listener, as with profilers; checked at each launch."""
+    try:
+        return bool(_runtime.launch_enter_hook.calls or _runtime.launch_exit_hook.calls)
+    except AttributeError:  # other code replaced a chain of hooks by a hook or by None
+        return True
+
+
+def stream_of_device() -> Callable[[int], int] | None:
+    """What gives the current stream of a GPU by its number; None on another vendor's, or if the version has no way."""
+    from triton.runtime.driver import driver
+
+    if _way() is None or driver.active.get_current_target().backend != "cuda":
+        return None
+    _ = _runtime.launch_enter_hook.calls, _runtime.launch_exit_hook.calls  # on which `is_heard` relies
+    stream_of: Callable[[int], int] = driver.active.get_current_stream
+    return stream_of
+
+
+def bind(call: KernelCall, compiled: Any, pick: Pick, rest: tuple[Any, ...], *tried: Any) -> Bound | None:
+    """The fast way to repeat a call; None if its binary has none.
+
+    Args:
+        call: with the grid, the kernel and its constants.
+        compiled: its binary, loaded on the current device.
+        pick: selects its pointers.
+        rest: its positional arguments behind these.
+        tried: the current stream, and pointers of tensors that exist.
+    """
+    _ = [parameter.do_not_specialize for parameter in call.kernel.params]  # on which `launcher.binary_of` relies
+    way, launcher = _way(), compiled.run
+    assert way
+    if launcher.global_scratch_size or launcher.profile_scratch_size:
+        return None
+    # All parameters in the order of the signature; the launcher itself leaves out constants.
+    constants = tuple(call.options[name] for name in call.kernel.arg_names[len(call.args) :])
+    x, y, z = (*call.grid, 1, 1)[:3]
+    every = (*rest, *constants)
+    way(compiled, launcher, (0, 1, 1), pick, every)(*tried)  # of no program: shows that it takes these
+    return way(compiled, launcher, (x, y, z), pick, every)
+
+
+def _triton_3_6(compiled: Any, launcher: Any, grid: tuple[int, int, int], pick: Pick, rest: tuple[Any, ...]) -> Bound:
+    """Triton 3.6, `triton/backends/nvidia/driver.py`: launch(grid, stream, function, ..., *arguments)."""
+    launch, (x, y, z) = launcher.launch, grid
+    fixed = (
+        *(compiled.function, launcher.launch_cooperative_grid, launcher.launch_pdl, None, None),
+        *(compiled.packed_metadata, None, None, None),
+    )
+    return lambda stream, pointers: launch(x, y, z, stream, *fixed, *pick(pointers), *rest)
+
+
+def _triton_3_7(compiled: Any, launcher: Any, grid: tuple[int, int, int], pick: Pick, rest: tuple[Any, ...]) -> Bound:
+    """Triton 3.7, `triton/backends/nvidia/driver.py`: launch(grid, stream, function, ..., arguments)."""
+    launch, (x, y, z) = launcher.launch, grid
+    fixed = (
+        *(compiled.function, launcher.launch_cooperative_grid, launcher.launch_pdl, compiled.packed_metadata),
+        *(None, None, None, None, None, launcher.arg_annotations, launcher.kernel_signature),
+    )
+    return lambda stream, pointers: launch(x, y, z, stream, *fixed, (*pick(pointers), *rest))
+
+
+_WAYS = {"3.6": _triton_3_6, "3.7": _triton_3_7}
+
+
+def _way() -> Way | None:
+    return _WAYS.get(".".join(triton.__version__.split(".")[:2]))
+
+
+def parameters(kernel: Any) -> Sequence[Any]:
+    """The parameters of a kernel, with `name`, `is_constexpr` and `do_not_specialize`; none of an interpreted one."""
+    found: Sequence[Any] = getattr(kernel, "params", ())
+    return found
+
+
+@contextmanager
+def launches_given_to(take: Callable[[Any, Any], Callable[..., None]]) -> Iterator[None]:
+    """Launches inside of a `with` are calls of what `take` makes of the kernel and the grid, in every thread."""
+    from triton.runtime.jit import KernelInterface
+
+    usual = KernelInterface.__getitem__
+    KernelInterface.__getitem__ = take  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        KernelInterface.__getitem__ = usual  # type: ignore[method-assign]
+
+
+def is_kernel(kernel: object) -> bool:
+    """Whether it is a function of `triton.jit`; the interpreter's type is imported only where it is asked for."""
+    from triton.runtime.jit import JITFunction
+
+    return isinstance(kernel, JITFunction) or type(kernel).__name__ == "InterpretedFunction"
+
+
+class _Driver:
+    """The part of a Triton driver that compilation uses."""
+
+    def __init__(self, target: Any) -> None:
+        self._target = target
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+    def get_current_target(self) -> Any:
+        return self._target
+
+
+def compile_for(target: str, listener: Callable[..., None] | None = None) -> None:
+    """Make a target, `sm_90` or `gfx942`, that of all compiles of this process; `listener` hears of each."""
+    from triton import knobs
+    from triton.backends.compiler import GPUTarget
+    from triton.runtime.driver import driver
+
+    is_cuda = target.startswith("sm_")
+    named = GPUTarget("cuda", int(target.removeprefix("sm_")), 32) if is_cuda else GPUTarget("hip", target, 64)
+    knobs.compilation.listener = listener
+    driver.set_active(_Driver(named))  # type: ignore[arg-type]
+
+
+def do_without_torch() -> None:
+    """Make Triton note now that this process has no tensors of torch.
+
+    At its first look at an argument it imports torch, if it can, to know its tensors: 1.6 s and 190 MB.
+    """
+    if "torch" in sys.modules:
+        return
+    sys.modules["torch"] = None  # type: ignore[assignment]
+    try:
+        with suppress(ImportError, AttributeError, TypeError):  # in another Triton the import costs its time
+            from triton.runtime.jit import mangle_type
+
+            mangle_type(1)
+    finally:
+        del sys.modules["torch"]
+
+
+def toolchain() -> tuple[str, str, Mapping[str, str]]:
+    """What binaries depend on beside the kernels: texts of Triton's build and of its assembler, and variables."""
+    from triton._C.libtriton import get_cache_invalidating_env_vars
+    from triton.compiler import make_backend
+    from triton.runtime.cache import triton_key
+
+    return triton_key(), make_backend(current_target()).hash(), dict(get_cache_invalidating_env_vars())
+
+
+def current_target() -> Any:
+    """Triton's name of the target of this process."""
+    from triton.runtime.driver import driver
+
+    return driver.active.get_current_target()
+
+
+@contextmanager
+def stopped_before_compiling(hook: Callable[..., bool]) -> Iterator[None]:
+    """Triton calls `hook` in place of compiling a specialisation, inside of a `with`, if it returns True."""
+    from triton import knobs
+
+    before = knobs.runtime.jit_cache_hook
+    knobs.runtime.jit_cache_hook = hook
+    try:
+        yield
+    finally:
+        knobs.runtime.jit_cache_hook = before
+
+
+def frontend_code(kernel: Any, compile: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[Any, str]:
+    """The target, and the optimised TTIR of a specialised kernel without debug information.
+
+    Args:
+        kernel: of `triton.jit`.
+        compile: what the hook of `stopped_before_compiling` is given of this name.
+        given: the options in it.
+    """
+    from triton._C.libtriton import ir
+    from triton.compiler import ASTSource, make_backend
+
+    target = current_target()
+    backend = make_backend(target)
+    options = backend.parse_options({k: tuple(v) if isinstance(v, list) else v for k, v in given.items()})
+    context = ir.context()
+    ir.load_dialects(context)
+    backend.load_dialects(context)
+    source = ASTSource(kernel, compile["signature"], compile["constants"], compile["configs"][0])
+    stages: dict[str, Any] = {}
+    backend.add_stages(stages, options, source.language)
+    implementation = backend.get_codegen_implementation(options)
+    module = source.make_ir(target, options, implementation, backend.get_module_map(), context)
+    # Inlines called functions and simplifies: the division of code into functions does not count.
+    return target, stages["ttir"](module, {}).str_nodebug()
+
+
+def binary_in(files: Mapping[str, str], key: str) -> Any:
+    """The compiled kernel in the files of Triton's cache, by name, whose folder is `key`."""
+    from triton.compiler import CompiledKernel
+
+    return CompiledKernel(None, files, key)
