@@ -142,6 +142,8 @@ class Entry:
             return self.call(*plain, *scalars, batch_invariant)
         if any(map(_is_sharded, tensors)):
             self._register()
+        if batch_invariant is None and not (_is_compiling() or _modes() or _is_traced()):
+            batch_invariant = is_batch_invariant()  # in the graph, whatever copies what it saves
         # torch.jit.trace compares its recordings with and without gradients.
         is_saving = (_is_traced() or torch.is_grad_enabled()) and any(
             tensor is not None and tensor.requires_grad for tensor in tensors

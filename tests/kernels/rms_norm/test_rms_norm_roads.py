@@ -2,11 +2,13 @@
 
 import gc
 import weakref
+from typing import ClassVar
 
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd import forward_ad
+from torch.autograd.graph import saved_tensors_hooks
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.library import opcheck
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -171,6 +173,31 @@ class Wrapper(torch.Tensor):
         inner = [arg.inner if isinstance(arg, cls) else arg for arg in args]
         found = function(*inner, **(kwargs or {}))
         return tuple(cls(one) if isinstance(one, torch.Tensor) else one for one in found)
+
+
+class Asking(Wrapper):
+    """One that notes what operators it is given to."""
+
+    asked: ClassVar[list] = []
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        cls.asked.append((function, args))
+        if function is torch.ops.aten.detach.default:
+            return cls(args[0].inner)
+        return super().__torch_dispatch__(function, types, args, kwargs)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_backward_of_copies_has_the_mode_of_its_forward(leaves, enabled):
+    x, weight = (Asking(leaf.detach()).requires_grad_() for leaf in leaves)
+    copied = saved_tensors_hooks(lambda one: one.inner.clone(), Asking)
+    with normtune.batch_invariant(enabled), copied:
+        y = normtune.rms_norm(x, weight)
+    torch.autograd.grad(y, (x, weight), Asking(torch.ones(y.shape)))
+    ((*_, batch_invariant, _, _),) = (args for function, args in Asking.asked if function is BACKWARD)
+    Asking.asked.clear()
+    assert batch_invariant is enabled
 
 
 class Deaf(Wrapper):
