@@ -43,7 +43,7 @@ _choosing = threading.RLock()
 MOST_KEPT = 2048
 
 
-class Request(NamedTuple):
+class LaunchRequest(NamedTuple):
     """A launch that a call asks for: the arguments of `prepared`."""
 
     spec: OperatorSpec
@@ -67,16 +67,16 @@ class TablelessRequest(NamedTuple):
     tensors: Mapping[str, Tensor]
 
 
-_noted: list[Request | TablelessRequest] | None = None
+_noted: list[LaunchRequest | TablelessRequest] | None = None
 _noting = threading.Lock()
 
 
 @contextmanager
-def noted() -> Iterator[list[Request | TablelessRequest]]:
+def noted() -> Iterator[list[LaunchRequest | TablelessRequest]]:
     """The requests of all threads inside of a `with`, for a warmup; one at a time."""
     global _noted
     with _noting:
-        found: list[Request | TablelessRequest] = []
+        found: list[LaunchRequest | TablelessRequest] = []
         _noted = found
         try:
             yield found
@@ -160,7 +160,7 @@ def prepared(
         is_in_place: outputs may be inputs.
     """
     if _noted is not None:
-        _noted.append(Request(spec, problem, tensors, scalars, batch_invariant, options, is_in_place))
+        _noted.append(LaunchRequest(spec, problem, tensors, scalars, batch_invariant, options, is_in_place))
     first = next(tensor for tensor in tensors.values() if tensor is not None)
     alignment = alignment_in(spec, problem, tensors)
     launch = resolved(spec, problem, first, alignment, batch_invariant, is_in_place)

@@ -47,7 +47,7 @@ _MARK = 4
 _launches: Cache[Prepared] = Cache()
 
 
-class Plan:
+class CallPlan:
     """A forward on tensors of one kind, and the launches of its backward.
 
     Attributes:
@@ -120,7 +120,7 @@ def new_forward(
     if is_in_place or operation.written:
         claim(*operation.divided(given))
     scalars = operation.scalars_of(tensors, tuple(map(float, scalars)))
-    plan = Plan(operation, given, scalars, batch_invariant)
+    plan = CallPlan(operation, given, scalars, batch_invariant)
     x = given[operation.inputs[0]]
     assert x is not None
     is_taken = takes_kernels(operation, x)
@@ -159,7 +159,7 @@ def new_forward(
 def new_backward(
     key: tuple[Any, ...] | None,
     tensors: tuple[Tensor | None, ...],
-    plan: Plan,
+    plan: CallPlan,
     needs_rows: bool,
     needs_columns: bool,
     reuses_dy: bool = False,
@@ -235,7 +235,7 @@ def _written(
     return outputs
 
 
-def new_output(operation: Operation, name: str, given: Mapping[str, Tensor | None], plan: Plan) -> Tensor:
+def new_output(operation: Operation, name: str, given: Mapping[str, Tensor | None], plan: CallPlan) -> Tensor:
     """Memory of an output: contiguous of the first input's shape, or (rows,) float32."""
     x = given[operation.inputs[0]]
     assert x is not None
@@ -254,7 +254,7 @@ def new_of(x: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     return torch.empty(*(shape or ((),)), dtype=dtype, device=x.device)
 
 
-def new_factors(x: Tensor, plan: Plan, dtype: torch.dtype = torch.float32) -> Tensor:
+def new_factors(x: Tensor, plan: CallPlan, dtype: torch.dtype = torch.float32) -> Tensor:
     """Memory of an output (rows,) with the mark of the batch-invariant mode."""
     if plan.batch_invariant:
         return x.new_empty(plan.rows + _MARK, dtype=dtype)[_MARK:]
@@ -289,7 +289,7 @@ def _inputs(
 
 
 def _forward_launch(
-    plan: Plan, tensors: dict[str, Tensor | None], is_saving: bool, is_in_place: bool, is_shared: bool
+    plan: CallPlan, tensors: dict[str, Tensor | None], is_saving: bool, is_in_place: bool, is_shared: bool
 ) -> Prepared:
     """The launch of a forward; from or for the launches that any plan shares, if it `is_shared`."""
     operation, spec = plan.operation, plan.operation.forward
@@ -303,7 +303,9 @@ def _forward_launch(
     return _shared(plan, problem, tensors, prepare, is_in_place) if is_shared else prepare()
 
 
-def _backward_launch(plan: Plan, tensors: dict[str, Tensor | None], needs_rows: bool, needs_columns: bool) -> Prepared:
+def _backward_launch(
+    plan: CallPlan, tensors: dict[str, Tensor | None], needs_rows: bool, needs_columns: bool
+) -> Prepared:
     operation, spec = plan.operation, plan.operation.backward
     assert spec is not None
     scalars = dict(zip(operation.defaults, plan.scalars, strict=True))
@@ -329,7 +331,7 @@ def _problem(operation: Operation, spec: OperatorSpec, tensors: Mapping[str, Ten
 
 
 def _shared(
-    plan: Plan,
+    plan: CallPlan,
     problem: Problem,
     tensors: Mapping[str, Tensor | None],
     prepare: Callable[[], Prepared],
@@ -343,7 +345,7 @@ def _shared(
     return _launches.get(key) or _launches.keep(key, prepare(), generation)
 
 
-def _composed_backward(given: Mapping[str, Tensor | None], plan: Plan) -> dict[str, Tensor | None]:
+def _composed_backward(given: Mapping[str, Tensor | None], plan: CallPlan) -> dict[str, Tensor | None]:
     """The gradients by the formula: of tensors that the kernels do not take, or of batched ones."""
     operation = plan.operation
     incoming = [given[name] for name in operation.incoming]
@@ -360,7 +362,7 @@ def _composed_backward(given: Mapping[str, Tensor | None], plan: Plan) -> dict[s
     return dict(zip(operation.gradients, found, strict=True))
 
 
-def _invariant_factors(given: Mapping[str, Tensor | None], plan: Plan) -> dict[str, Tensor | None]:
+def _invariant_factors(given: Mapping[str, Tensor | None], plan: CallPlan) -> dict[str, Tensor | None]:
     """Saved factors that may be of another mode, computed once more where the inputs for that are saved."""
     operation = plan.operation
     names = [name for name in operation.saved if operation.axes[name] == ROWS]

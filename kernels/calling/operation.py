@@ -30,7 +30,7 @@ from normtune.kernels.problem import (
 from normtune.kernels.target import Target
 
 
-class Formula(Protocol):
+class Decomposition(Protocol):
     """An operation in torch's operations, differentiable, for any device and number of rows.
 
     All arithmetic is in `wide.wide_dtype` of the first tensor.
@@ -58,7 +58,7 @@ class Operation:
         forward, backward: the specs of its operators. The first flag of each, switched off, leaves out the outputs that
             only the backward reads, and the gradients of inputs (hidden,). Without a backward all flags are in `flags`,
             a call returns a tuple of all outputs, of any shape and dtype, and nothing has a gradient.
-        formula: a module or object; see `Formula`.
+        formula: a module or object; see `Decomposition`.
         optional: inputs (hidden,) that a call may leave out; with a backward they come last.
         defaults: of the scalars, in the order of the kernels; None for one that `derived` has.
         derived: functions of the first input that give a scalar for None.

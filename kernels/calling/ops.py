@@ -14,7 +14,7 @@ from torch import Tensor
 from normtune.kernels.calling.arguments import check, check_backward
 from normtune.kernels.calling.autograd import second_derivatives
 from normtune.kernels.calling.batch_invariant import is_batch_invariant
-from normtune.kernels.calling.eager import Plan, is_marked
+from normtune.kernels.calling.eager import CallPlan, is_marked
 from normtune.kernels.calling.operation import Operation
 from normtune.kernels.calling.wide import wide_dtype
 from normtune.kernels.problem import HIDDEN, ROWS
@@ -118,7 +118,7 @@ class Ops:
         flat = [tensor.reshape(-1) if name in factors else tensor for name, tensor in named.items()]
         inputs = {name: named[name] for name in operation.saved_inputs}
         settled = operation.scalars_of([named.get(name) for name in operation.inputs], tuple(scalars))
-        plan = Plan(operation, inputs, settled, batch_invariant)
+        plan = CallPlan(operation, inputs, settled, batch_invariant)
         found = self._backward(*flat, plan, needs_rows, needs_columns)
         return tuple(_or_nothing(gradient, read[0]) for gradient in found)
 

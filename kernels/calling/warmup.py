@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from normtune.kernels.alignment import alignment_of
 from normtune.kernels.call import KernelCall
 from normtune.kernels.calling import dispatch
-from normtune.kernels.calling.dispatch import Request, TablelessRequest, noted
+from normtune.kernels.calling.dispatch import LaunchRequest, TablelessRequest, noted
 from normtune.kernels.calling.launcher import apart, binary_of, calls_of, load
 from normtune.kernels.calling.layout import groups_of, with_rows
 from normtune.kernels.problem import MAX_ROWS
@@ -39,7 +39,9 @@ def load_all(call: Callable[[], Any]) -> int:
         call()
     ready: set[Hashable] = set()
     for request in requests:
-        calls, bounds, most, device = _of_table(request) if isinstance(request, Request) else _without_table(request)
+        calls, bounds, most, device = (
+            _of_table(request) if isinstance(request, LaunchRequest) else _without_table(request)
+        )
         for kernel_call in binaries(calls, bounds, most):
             if binary_of(kernel_call) not in ready:
                 load(kernel_call, device)
@@ -51,7 +53,7 @@ def load_all(call: Callable[[], Any]) -> int:
 _Asked = tuple[Callable[[int], Sequence[KernelCall]], Sequence[int], int, int | None]
 
 
-def _of_table(request: Request) -> _Asked:
+def _of_table(request: LaunchRequest) -> _Asked:
     spec, problem, tensors, scalars, mode, options, is_in_place = request
     there = apart(tensors)
     first = next(iter(there.values()))

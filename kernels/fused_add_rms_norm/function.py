@@ -10,7 +10,7 @@ from torch import Tensor
 
 from normtune.kernels.calling.arguments import check_choice, check_flag
 from normtune.kernels.calling.entry import Entry
-from normtune.kernels.fused_add_rms_norm.composed import Formula
+from normtune.kernels.fused_add_rms_norm.decomposition import FusedAddDecomposition
 from normtune.kernels.fused_add_rms_norm.spec import fused_add_rms_norm_backward, fused_add_rms_norm_forward
 from normtune.kernels.rms_norm.function import columns_alone, normalizing
 
@@ -26,15 +26,17 @@ _operation = partial(
     columns_alone=partial(columns_alone, rows="s"),
 )
 CALLS = {
-    "float32": Entry(_operation(name="fused_add_rms_norm", formula=Formula())),
+    "float32": Entry(_operation(name="fused_add_rms_norm", formula=FusedAddDecomposition())),
     "sum": Entry(
-        _operation(name="fused_add_rms_norm_rounded_sum", flags={"sum_in_float32": False}, formula=Formula(True))
+        _operation(
+            name="fused_add_rms_norm_rounded_sum", flags={"sum_in_float32": False}, formula=FusedAddDecomposition(True)
+        )
     ),
     "llama": Entry(
         _operation(
             name="fused_add_rms_norm_llama",
             flags={"sum_in_float32": False, "product_in_float32": False},
-            formula=Formula(True, True),
+            formula=FusedAddDecomposition(True, True),
             columns_alone=partial(columns_alone, rows="s", rounds_product=True),
         )
     ),

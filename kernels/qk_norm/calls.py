@@ -29,8 +29,8 @@ from normtune.kernels.calling.reusing import claim, span
 from normtune.kernels.calling.wide import keeps_subnormal
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import MAX_ROWS, Problem
-from normtune.kernels.qk_norm import composed
-from normtune.kernels.qk_norm.composed import Tensors
+from normtune.kernels.qk_norm import decomposition
+from normtune.kernels.qk_norm.decomposition import Tensors
 from normtune.kernels.qk_norm.spec import MAX_HIDDEN, qk_norm, qk_norm_backward
 from normtune.kernels.qk_norm.variants import BACKWARD_FLAGS, NO_DWEIGHT, OUT_OF_PLACE, Work, work_of
 
@@ -136,7 +136,7 @@ def _of_new(key: object, tensors: Tensors, asked: Asked) -> Tensor:
             dtypes = ", ".join(spec.dtypes)
             check_invariant("qkv", qkv, f"kernels for {dtypes} on a GPU, heads of 1 to {MAX_HIDDEN} elements")
         with torch.no_grad():
-            made = composed.forward(work_of(problem), tensors, asked.eps, asked.offset)
+            made = decomposition.forward(work_of(problem), tensors, asked.eps, asked.offset)
             return _written(qkv, made, asked, tensors) if is_in_place else made
     if not qkv.numel():
         return qkv if is_in_place else new_like(qkv)
@@ -165,7 +165,7 @@ def gradients_of(dout: Tensor, tensors: Tensors, asked: Asked, needs_dweight: bo
     variant = "+".join(flag.off for flag in BACKWARD_FLAGS if flag.off in off)
     spec, problem = asked.problem(tensors, qk_norm_backward, variant)
     if not (_takes_kernel(tensors, problem) and dout.dtype == qkv.dtype and qkv.numel()):
-        return composed.backward(work_of(problem), dout, tensors, asked.eps, asked.offset)
+        return decomposition.backward(work_of(problem), dout, tensors, asked.eps, asked.offset)
     rows = rows_of("qkv", qkv, asked.batch_invariant)
     launched = _of_kernel(tensors._replace(qkv=rows), asked)
     dqkv, dweights = new_like(qkv), qkv.new_empty((2, problem.hidden), dtype=torch.float32)

@@ -21,9 +21,9 @@ from normtune.kernels.calling.arguments import (
 from normtune.kernels.calling.batch_invariant import is_batch_invariant
 from normtune.kernels.calling.layout import PLAIN
 from normtune.kernels.calling.wide import machine_epsilon
-from normtune.kernels.qk_norm import composed, ops
+from normtune.kernels.qk_norm import decomposition, ops
 from normtune.kernels.qk_norm.calls import Asked, result_of
-from normtune.kernels.qk_norm.composed import Tensors
+from normtune.kernels.qk_norm.decomposition import Tensors
 from normtune.kernels.qk_norm.variants import (
     FLAGS,
     GPTJ,
@@ -157,7 +157,7 @@ def _called(tensors: Tensors, others: tuple[Any, ...], batch_invariant: bool | N
             named = "in_place" if asked.is_in_place else "batch_invariant"
             inside = "inside of a transform of torch.func or a forward-mode derivative"
             raise ValueError(f"{named} is on {inside}: expected it off")
-        return composed.forward(asked.work(tensors), tensors, asked.eps, asked.offset)
+        return decomposition.forward(asked.work(tensors), tensors, asked.eps, asked.offset)
     if is_compiling or needs_gradient or _is_special(tensors):
         if OUT_OF_PLACE in others[-1]:
             found: Tensor = ops.forward(*tensors, *others, batch_invariant)

@@ -21,7 +21,7 @@ from normtune.kernels.calling.layout import PLAIN
 from normtune.kernels.calling.operation import Operation
 from normtune.kernels.calling.wide import keeps_subnormal, machine_epsilon
 from normtune.kernels.rms_norm import dweight
-from normtune.kernels.rms_norm.composed import Formula
+from normtune.kernels.rms_norm.decomposition import RMSNormDecomposition
 from normtune.kernels.rms_norm.spec import rms_norm_backward, rms_norm_forward
 
 Casting = Literal["gemma", "llama", "none"]
@@ -63,18 +63,20 @@ normalizing = partial(
 _operation = partial(normalizing, forward=rms_norm_forward, backward=rms_norm_backward)
 # By the name of Liger-Kernel's casting mode.
 CALLS = {
-    "gemma": Entry(_operation(name="rms_norm", formula=Formula())),
+    "gemma": Entry(_operation(name="rms_norm", formula=RMSNormDecomposition())),
     "llama": Entry(
         _operation(
             name="rms_norm_llama",
             flags={"product_in_float32": False},
-            formula=Formula(rounds_product=True),
+            formula=RMSNormDecomposition(rounds_product=True),
             columns_alone=partial(columns_alone, rounds_product=True),
         )
     ),
     "none": Entry(
         _operation(
-            name="rms_norm_none", flags={"statistics_in_float32": False}, formula=Formula(rounds_statistics=True)
+            name="rms_norm_none",
+            flags={"statistics_in_float32": False},
+            formula=RMSNormDecomposition(rounds_statistics=True),
         )
     ),
 }

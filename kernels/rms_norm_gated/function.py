@@ -15,7 +15,7 @@ from normtune.kernels.calling.entry import Entry
 from normtune.kernels.calling.operation import Operation
 from normtune.kernels.calling.wide import keeps_subnormal, machine_epsilon
 from normtune.kernels.rms_norm.function import rms_norm
-from normtune.kernels.rms_norm_gated.composed import Composed
+from normtune.kernels.rms_norm_gated.decomposition import GatedDecomposition
 from normtune.kernels.rms_norm_gated.spec import rms_norm_gated_backward, rms_norm_gated_forward
 
 Rounding = Literal["float32", "hugging_face"]
@@ -29,7 +29,7 @@ def _entry(norm_before_gate: bool, has_gate: bool, rounds_once: bool) -> Entry:
         name="_".join(("rms_norm_gated", *off)),
         forward=rms_norm_gated_forward,
         backward=rms_norm_gated_backward,
-        formula=Composed(norm_before_gate, has_gate, rounds_once),
+        formula=GatedDecomposition(norm_before_gate, has_gate, rounds_once),
         defaults={"eps": 1e-6, "offset": 0.0},
         derived={"eps": machine_epsilon},
         compiler_options=keeps_subnormal,

@@ -14,7 +14,7 @@ from normtune.kernels.calling.entry import Family
 from normtune.kernels.calling.operation import Operation
 from normtune.kernels.operator import IllegalConfigError
 from normtune.kernels.problem import Problem
-from normtune.kernels.rms_norm_quantize_fp8.composed import OUTPUTS, Composed
+from normtune.kernels.rms_norm_quantize_fp8.decomposition import OUTPUTS, QuantizeDecomposition
 from normtune.kernels.rms_norm_quantize_fp8.launch import check_target
 from normtune.kernels.rms_norm_quantize_fp8.spec import SPECS
 from normtune.kernels.rms_norm_quantize_fp8.variants import FAMILY, Work, work_of
@@ -55,7 +55,7 @@ def _operation(scaling: str, variant: str) -> Operation:
     return Operation(
         name=FAMILY,
         forward=spec,
-        formula=Composed(work),
+        formula=QuantizeDecomposition(work),
         defaults={name: _DEFAULTS[name] for name in spec.scalars},
         optional=("weight",),
         scalars_of=_without_offset,

@@ -37,7 +37,7 @@ _MOST_CHARACTERS = 160
 
 
 # A config as the plain tuple of its fields.
-Entry = tuple[int | str, ...]
+ConfigFields = tuple[int | str, ...]
 
 
 class LoadedTable(NamedTuple):
@@ -55,8 +55,8 @@ class LoadedTable(NamedTuple):
 
     source: Path
     header: Header
-    tables: dict[tuple[str, str], Callable[..., Entry]]
-    lookup: Callable[..., Entry]
+    tables: dict[tuple[str, str], Callable[..., ConfigFields]]
+    lookup: Callable[..., ConfigFields]
     trees: Mapping[tuple[str, str], Any]
     is_bound: bool = True
 
@@ -66,7 +66,7 @@ class LoadedTable(NamedTuple):
             return self
         gpu = sms, l2_bytes
 
-        def on_gpu(function: Callable[..., Entry]) -> Callable[..., Entry]:
+        def on_gpu(function: Callable[..., ConfigFields]) -> Callable[..., ConfigFields]:
             return lambda *sizes: function(*sizes, *gpu)
 
         tables = {entry: on_gpu(function) for entry, function in self.tables.items()}
@@ -76,7 +76,7 @@ class LoadedTable(NamedTuple):
         """Whether it has functions of an operator, at any named integers, of any variant and dtype."""
         return _family(key) in {_family(name) for name, _ in self.tables}
 
-    def function(self, key: str, dtype: str) -> Callable[[int, int], Entry] | None:
+    def function(self, key: str, dtype: str) -> Callable[[int, int], ConfigFields] | None:
         """Function of an operator; for a variant without one, the plain operator's; None if there is neither.
 
         Of an operator with named integers that the table does not have, those of the nearest ones.
@@ -91,7 +91,7 @@ class LoadedTable(NamedTuple):
             near = nearest_sizes(operator, {split_key(name)[0] for name, of in self.tables if of == dtype})
         return [key, operator] if near is None else [join_key(near, variant), near]
 
-    def batch_invariant(self, key: str, dtype: str) -> Callable[[int, int], Entry] | None:
+    def batch_invariant(self, key: str, dtype: str) -> Callable[[int, int], ConfigFields] | None:
         """As `function`, for batch-invariant functions."""
         found = (self.tables.get((name, dtype)) for name in self.batch_invariant_names(key))
         return next((function for function in found if function), None)
@@ -111,7 +111,7 @@ def _family(key: str) -> str:
     return split_sizes(split_key(key)[0])[0]
 
 
-def _config(entry: Entry) -> Config:
+def _config(entry: ConfigFields) -> Config:
     """An entry of a table as a config of the class that declares its knobs."""
     return _class_of(type(entry))(*entry)
 
@@ -386,7 +386,7 @@ def _content(path: str | os.PathLike[str]) -> bytes | None:
 def _empty(name: str, target: str, sms: int) -> LoadedTable:
     """A table without entries, if no table ships."""
 
-    def lookup(operator: str, dtype: str, rows: int, hidden: int) -> Entry:
+    def lookup(operator: str, dtype: str, rows: int, hidden: int) -> ConfigFields:
         raise ValueError(f"no table for {operator!r} in {dtype!r}: no table ships with normtune")
 
     header = Header("", plain_name(name), target, sms, "", "", {}, "", (), (), "")

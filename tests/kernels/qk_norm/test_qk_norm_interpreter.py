@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import normtune
-from normtune.kernels.qk_norm import composed
+from normtune.kernels.qk_norm import decomposition
 
 pytestmark = pytest.mark.interpreter
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.interpreter
 def only_kernels(monkeypatch):
     """The formula in torch's operations fails."""
     for name in ("forward", "backward"):
-        monkeypatch.setattr(composed, name, lambda *_: pytest.fail("computed without the kernel"))
+        monkeypatch.setattr(decomposition, name, lambda *_: pytest.fail("computed without the kernel"))
 
 
 def whole(tables, style):

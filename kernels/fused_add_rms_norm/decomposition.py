@@ -9,10 +9,10 @@ from typing import NamedTuple
 from torch import Tensor
 
 from normtune.kernels.calling.wide import wide_dtype
-from normtune.kernels.rms_norm import composed
+from normtune.kernels.rms_norm import decomposition
 
 
-class Formula(NamedTuple):
+class FusedAddDecomposition(NamedTuple):
     """The formula with an order of rounding.
 
     Attributes:
@@ -67,5 +67,5 @@ class Formula(NamedTuple):
         dx, dweight = self._rms_norm().backward(dy, s.to(wide_dtype(s)), weight, rstd, eps, offset)
         return (dx + ds.to(dx.dtype)).to(s.dtype), dweight
 
-    def _rms_norm(self) -> composed.Formula:
-        return composed.Formula(rounds_product=self.rounds_product)
+    def _rms_norm(self) -> decomposition.RMSNormDecomposition:
+        return decomposition.RMSNormDecomposition(rounds_product=self.rounds_product)

@@ -13,7 +13,7 @@ from torch import Tensor
 from normtune.kernels.calling.wide import sum_of_rows, wide_dtype
 
 
-class Formula(NamedTuple):
+class RMSNormDecomposition(NamedTuple):
     """RMSNorm with an order of rounding.
 
     Attributes:

@@ -13,7 +13,7 @@ from torch import Tensor
 from normtune.kernels.calling.wide import sum_of_rows, wide_dtype
 
 
-class Composed:
+class GatedDecomposition:
     """The formula of one mode; inputs are x, z if there is a gate, and weight.
 
     Args:

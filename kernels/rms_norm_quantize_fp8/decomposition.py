@@ -14,7 +14,7 @@ from normtune.kernels.rms_norm_quantize_fp8.variants import BLOCK, Work, blocks_
 OUTPUTS = ("sum", "q", "scale", "amax", "y", "rstd", "q_t")
 
 
-class Composed(NamedTuple):
+class QuantizeDecomposition(NamedTuple):
     """The formula of an operation.
 
     Attributes:
