@@ -20,7 +20,6 @@ ENTRY = '("rms_norm_forward", "bfloat16"): rms_norm_forward_bfloat16'
 def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    monkeypatch.delenv(locate.VARIABLE, raising=False)
 
 
 def one_line(path: "str | os.PathLike[str]") -> str:
@@ -29,8 +28,8 @@ def one_line(path: "str | os.PathLike[str]") -> str:
         locate.load(path)
     text = str(loaded.value)
     assert "\n" not in text and text.isprintable() and len(text) < 400
-    os.environ[locate.VARIABLE] = os.fspath(path)
-    with pytest.raises(UsageError) as selected:
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(UsageError) as selected:
+        patch.setenv(locate.VARIABLE, os.fspath(path))
         locate.select("NVIDIA H200", "sm_90", 132)
     assert str(selected.value) == f"NORMTUNE_TABLE cannot be used: {text}"
     return text
