@@ -1,6 +1,7 @@
-"""Limits of a GPU, which decide whether a launch is legal.
+"""Limits of a GPU, which decide whether a launch is legal, and its name for a line of text.
 
-In: nothing. Out: `Target` and the known targets by name. Knows no kernel and queries no device.
+In: nothing; the driver's name. Out: `Target` and the known targets by name; one line of printable ASCII, by which a
+table finds its GPU. Knows no kernel and queries no device.
 """
 
 import re
@@ -11,6 +12,9 @@ from normtune.errors import UsageError
 
 # Sanity limit: the largest GPU has 304 multiprocessors.
 MOST_SMS = 4096
+# Of a GPU's name.
+MAX_LETTERS = 80
+UNNAMED = "unnamed GPU"
 
 
 class Target(NamedTuple):
@@ -85,3 +89,14 @@ def target_for(name: str, sms: int) -> Target:
     if number == name or not older:
         raise UsageError(f"unknown target {name!r}: expected one of {', '.join(TARGETS)}, or a newer sm_NN")
     return known[max(older)]._replace(name=name, sms=sms)
+
+
+def plain_name(name: str) -> str:
+    """The name in one line of at most `MAX_LETTERS`; `UNNAMED` if nothing is left."""
+    return " ".join(plain_letters(name).split())[:MAX_LETTERS].strip() or UNNAMED
+
+
+def plain_letters(text: str) -> str:
+    """A text in one line of printable ASCII: `?` for other letters, a space for unprintable ones."""
+    letters = (letter if letter.isprintable() else " " for letter in text)
+    return "".join(letter if letter.isascii() else "?" for letter in letters)

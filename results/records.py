@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normtune.kernels.config import Config
-from normtune.kernels.gpu_name import plain_name
 from normtune.kernels.operator import AnyLaunch
 from normtune.kernels.problem import Problem
+from normtune.kernels.target import plain_name
 from normtune.results.regimes import regime_of
 
 # A block is this many consecutive rounds on the same offsets and the same captured graphs. Replays of one graph share

@@ -90,7 +90,7 @@ def fit(
     from normtune.heuristics.api import fit as api
     from normtune.heuristics.fitting.baseline import baseline as in_use
     from normtune.heuristics.writing import installing, regenerate, report, write
-    from normtune.kernels.gpu_name import plain_name
+    from normtune.kernels.target import plain_name
     from normtune.results.exchange.parquet_csv import write_parquet
     from normtune.results.source import measured
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.writing import write
-from normtune.kernels.gpu_name import plain_name
 from normtune.kernels.tablefile import locate
+from normtune.kernels.target import plain_name
 from normtune.results.records import REPLAY_PREFIX, Device
 from normtune.results.regimes import COLD
 from normtune.results.source import Measured, taken

@@ -15,8 +15,8 @@ from normtune.heuristics.fitting.result import Fit
 from normtune.heuristics.regret.fixed_log import MILLION, percent, percent_up
 from normtune.heuristics.rules import liger
 from normtune.heuristics.solver.optimum import MAX_BINS
-from normtune.kernels.gpu_name import plain_name
 from normtune.kernels.problem import split_key
+from normtune.kernels.target import plain_name
 from normtune.results.records import REPLAY_PREFIX
 from normtune.results.regimes import COLD
 

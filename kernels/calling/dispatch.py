@@ -23,11 +23,10 @@ from normtune.kernels.call import KernelCall
 from normtune.kernels.calling.device import describe
 from normtune.kernels.calling.launcher import Prepared, apart, prepare
 from normtune.kernels.config import Config, Implementation
-from normtune.kernels.gpu_name import plain_name
 from normtune.kernels.operator import AnyLaunch, OperatorSpec
 from normtune.kernels.problem import HIDDEN_ROWS, MAX_ROWS, Problem
 from normtune.kernels.tablefile import locate
-from normtune.kernels.target import TARGETS, Target
+from normtune.kernels.target import TARGETS, Target, plain_name
 
 Kept = TypeVar("Kept")
 # A table's config is of a class defined in the table.

@@ -19,14 +19,13 @@ from typing import Any, NamedTuple, get_type_hints
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.kernels.config import Config, Knob, class_of
-from normtune.kernels.gpu_name import plain_name
 from normtune.kernels.problem import MAX_ROWS, batch_invariant_key, join_key, nearest_sizes, split_key, split_sizes
 from normtune.kernels.tablefile.header import Header, parse
 from normtune.kernels.tablefile.parse import normalised_trees, trees
 from normtune.kernels.tablefile.relative_tree import boxes_on
 from normtune.kernels.tablefile.syntax import parsed
 from normtune.kernels.tablefile.tree import Box, regions
-from normtune.kernels.target import Target, target_for
+from normtune.kernels.target import Target, plain_name, target_for
 
 VARIABLE = "NORMTUNE_TABLE"
 SHIPPED = Path(__file__).parents[2] / "heuristics" / "tables"

@@ -343,7 +343,7 @@ def test_stale_measures_again_what_was_stored_under_other_kernels(store, small_p
     sweep(MadeUp(), store, small_plan, Adaptive)
     assert stale_plan(store.coverage(DEVICE), TARGET).tasks == ()
     forward = operator("rms_norm_forward")
-    for module in ("plan.resume", "sweep.run_record"):
+    for module in ("plan.resume", "sweep.run_writer"):
         monkeypatch.setattr(
             f"normtune.tuner.{module}.fingerprint", lambda spec: "sha256:new" if spec is forward else fingerprint(spec)
         )

@@ -16,8 +16,7 @@ from normtune.results.database.store import Store
 from normtune.tuner.device.open import Bench, Outcome, SkippedError
 from normtune.tuner.plan.plan import Plan, Task, fitting
 from normtune.tuner.search.adaptive import Adaptive, two_batches
-from normtune.tuner.sweep.run_record import begun_run, measurements
-from normtune.tuner.sweep.run_writer import RunWriter
+from normtune.tuner.sweep.run_writer import RunWriter, begun_run, measurements
 
 # Number of tasks that may be taken out of order, if their binaries are compiled first.
 _AHEAD = 6

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from normtune.heuristics.regret.fixed_log import percent
-from normtune.kernels.gpu_name import plain_name
+from normtune.kernels.target import plain_name
 from normtune.results.records import Device
 from normtune.tuner.checking.subject import Checked, Promise, TableUnderTest
 from normtune.tuner.checking.verdict import (

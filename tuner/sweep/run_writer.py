@@ -1,4 +1,4 @@
-"""Keep the measurements of a run in memory until the store is verified to hold them.
+"""Records of a run, made of outcomes, and kept in memory until the store is verified to hold them.
 
 A task is stored while the next one is measured: `add` keeps its measurements, `flush` stores them.
 
@@ -6,16 +6,26 @@ In: a store, a run and its measurements. Out: rows in the store, verified at the
 store fails or disappears, a Parquet file beside it for `normtune data import`, and an error that names the file.
 """
 
+import platform
 import tempfile
+import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from normtune.errors import NormtuneError
+from normtune.kernels.config import Config
+from normtune.kernels.fingerprint import fingerprint
+from normtune.kernels.operator import operator
 from normtune.results.database.store import Store
 from normtune.results.records import Measurement, Run
+from normtune.tuner.device.open import Bench, Outcome
 from normtune.tuner.machine.interrupts import shielded
+from normtune.tuner.plan.plan import Task
 
 
 class RunWriter:
@@ -99,3 +109,34 @@ class RunWriter:
         with suppress(OSError):
             folders.append(Path(tempfile.gettempdir()))
         return folders
+
+
+def begun_run(bench: Bench, strategy: str, protocol: Mapping[str, Any] | None = None) -> Run:
+    """A run that begins now, with more entries of its protocol; that is completed at the end."""
+    return Run(
+        id=uuid.uuid4().hex,
+        device=bench.device,
+        software={"python": platform.python_version(), **bench.software},
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        # A killed sweep leaves only these entries.
+        protocol={"strategy": strategy, "regime": bench.regime, **(protocol or {})},
+    )
+
+
+def measurements(task: Task, outcomes: Mapping[Config, Outcome], run: str) -> Sequence[Measurement]:
+    """Measurements of a task in a run, with the fingerprint of the current kernels."""
+    current = fingerprint(operator(task.problem.operator))
+    return [
+        Measurement(
+            task.problem,
+            config,
+            run,
+            current,
+            outcome.status,
+            outcome.reason,
+            np.asarray(outcome.rounds, dtype=np.int32),
+            np.asarray(outcome.nanoseconds, dtype=np.int32),
+            outcome.code,
+        )
+        for config, outcome in sorted(outcomes.items())
+    ]

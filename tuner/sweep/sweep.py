@@ -18,8 +18,7 @@ from normtune.tuner.plan.estimate import Estimate, Pace, corrected, new_binaries
 from normtune.tuner.plan.plan import Plan, Task
 from normtune.tuner.plan.resume import Stored, known, without_times
 from normtune.tuner.search.protocol import Search, Strategy
-from normtune.tuner.sweep.run_record import begun_run, measurements
-from normtune.tuner.sweep.run_writer import RunWriter
+from normtune.tuner.sweep.run_writer import RunWriter, begun_run, measurements
 from normtune.tuner.sweep.summary import Best, Summary
 
 # Part of the budget for closing the device and the store.

@@ -8,8 +8,8 @@ from normtune.kernels.config import Config
 from normtune.kernels.fake_tensor import StandIn
 from normtune.kernels.operator import OperatorSpec, operator, operators, read_config
 from normtune.kernels.problem import BUFFER_ITEMSIZE, INDEX_ITEMSIZE, ITEMSIZE, Buffer
-from normtune.kernels.rms_norm_quantize_fp8.config import QuantizeConfig
 from normtune.kernels.rms_norm_quantize_fp8.launch import MAX_PARTIALS, resolve
+from normtune.kernels.rms_norm_quantize_fp8.spec import QuantizeConfig
 from normtune.kernels.rms_norm_quantize_fp8.variants import (
     FLAGS,
     SCALINGS,

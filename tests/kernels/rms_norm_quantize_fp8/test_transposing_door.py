@@ -6,7 +6,7 @@ import torch
 import normtune
 from normtune.kernels.calling import dispatch
 from normtune.kernels.operator import IllegalConfigError, operator, operators
-from normtune.kernels.rms_norm_quantize_fp8.config import TransposingConfig
+from normtune.kernels.rms_norm_quantize_fp8.spec import TransposingConfig
 from normtune.kernels.rms_norm_quantize_fp8.variants import TRANSPOSE, operator_name, variant_of, work_of
 from normtune.kernels.spec_faults import faults
 from normtune.kernels.target import TARGETS

@@ -9,8 +9,8 @@ import normtune
 from normtune.kernels.call import run
 from normtune.kernels.calling import eager
 from normtune.kernels.operator import operator
-from normtune.kernels.rms_norm_quantize_fp8.config import TransposingConfig
 from normtune.kernels.rms_norm_quantize_fp8.function import ROUNDINGS
+from normtune.kernels.rms_norm_quantize_fp8.spec import TransposingConfig
 from normtune.kernels.rms_norm_quantize_fp8.variants import FLAGS, TRANSPOSE, operator_name
 from normtune.kernels.target import TARGETS
 from normtune.tests.kernels.launching import assert_within, calls_of, nan_outputs, outputs_of
