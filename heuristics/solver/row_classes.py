@@ -4,8 +4,9 @@ In: legality, which knows the operator and all that a function serves; bins. Out
 where two are equal, a row gets the same bits from both configs, at every hidden size of the bin and every number of
 rows. The operator's launches say it (`Launch.row_sum`).
 
-Between two powers of two, and two multiples of the shortest chunk, launches of a row change with the alignment of
-hidden alone. So of each such stretch one size of each alignment is asked.
+Between two powers of two, two multiples of the shortest chunk, and two sizes at which rows are held in another chunk
+(`held_chunk` of the gated norm), launches of a row change with the alignment of hidden alone. So of each such stretch
+one size of each alignment is asked.
 """
 
 from collections.abc import Hashable, Iterable, Iterator
@@ -103,10 +104,20 @@ class RowClasses:
 @cache
 def sizes(least: int, most: int) -> list[int]:
     """Hidden sizes from `least` to `most` that stand for all of them, ascending."""
-    inner = {1 << bit for bit in range(most.bit_length())}
+    inner = {end for bit in range(most.bit_length() + 1) for end in _held_ends(1 << bit)}
     inner |= {*range(_CHUNK, min(most, _LONGEST), _CHUNK)}
     ends = [least - 1, *sorted(end for end in inner if least <= end < most), most]
     return sorted({size for below, end in pairwise(ends) for size in _of_each_alignment(end) if size > below})
+
+
+def _held_ends(octave: int) -> Iterator[int]:
+    """The largest sizes of stretches of one chunk among held rows of over half of `octave`, a power of two, up to it.
+
+    Some sixteenth of it is wide enough for a chunk, which leaves at most an eighth of the row empty.
+    """
+    for sixteenths in range(9, 17):
+        yield sixteenths * octave // 16
+        yield (sixteenths * octave // 2 - 1) // 9
 
 
 def _of_each_alignment(end: int) -> Iterator[int]:

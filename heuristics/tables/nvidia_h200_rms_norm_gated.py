@@ -10,26 +10,26 @@
 # Kernels:  rms_norm_gated_forward
 #           sha256:091c9d3688b1ab695a5646ba7d15ea9f06bcc63e0ad0830ad51271680b4b9054
 # Measured: rows 1 to 1449144, hidden 64 to 8192
-# Regret:   rms_norm_gated_backward bfloat16: 40 leaves (of 40, 9 kept), 30 configs,
-#           mean 1.05 %, plain mean 1.46 %, worst 25.9 %, means low by at most 0.40 %,
-#           within 0.49 % of the best 40-leaf tree on this grid, cross-validated 5.64 %,
-#           plain cross-validated 4.79 %, extrapolated 7.74 %
-# Regret:   rms_norm_gated_backward:batch_invariant bfloat16: 38 leaves, 36 configs,
-#           mean 4.20 %, plain mean 3.10 %, worst 29.8 %, means low by at most 0.40 %,
+# Regret:   rms_norm_gated_backward bfloat16: 38 leaves (of 40), 29 configs, mean 0.66
+#           %, plain mean 1.10 %, worst 13.2 %, means low by at most 0.40 %, within 0.02
+#           % of the best 38-leaf tree on this grid, cross-validated 5.64 %, plain
+#           cross-validated 4.79 %, extrapolated 7.74 %
+# Regret:   rms_norm_gated_backward:batch_invariant bfloat16: 38 leaves, 34 configs,
+#           mean 4.82 %, plain mean 4.24 %, worst 31.5 %, means low by at most 0.40 %,
 #           within 0.05 % of the best 38-leaf tree of hidden, then rows, with one order
-#           of a row's sum a hidden size on this grid, cross-validated 12.64 %, plain
-#           cross-validated 11.28 %, costs 3.12 % (worst 24.7 %) beside
-#           rms_norm_gated_backward, at most, as 7 of 215 shapes are bounds
+#           of a row's sum a hidden size on this grid, cross-validated 9.33 %, plain
+#           cross-validated 8.66 %, costs 4.13 % (worst 31.5 %) beside
+#           rms_norm_gated_backward, at most, as 8 of 215 shapes are bounds
 # Regret:   rms_norm_gated_forward bfloat16: 36 leaves (of 40), 23 configs, mean 0.18 %,
 #           plain mean 0.29 %, worst 7.6 %, means low by at most 0.21 %, within 0.03 %
 #           of the best 36-leaf tree on this grid, cross-validated 1.90 %, plain
 #           cross-validated 1.72 %, extrapolated 3.22 %
-# Regret:   rms_norm_gated_forward:batch_invariant bfloat16: 37 leaves, 25 configs, mean
-#           6.99 %, plain mean 7.34 %, worst 159.5 %, means low by at most 0.21 %,
-#           within 0.05 % of the best 37-leaf tree of hidden, then rows, with one order
-#           of a row's sum a hidden size on this grid, cross-validated 12.22 %, plain
-#           cross-validated 13.47 %, costs 6.80 % (worst 159.5 %) beside
-#           rms_norm_gated_forward, at most, as 35 of 338 shapes are bounds
+# Regret:   rms_norm_gated_forward:batch_invariant bfloat16: 37 leaves, 24 configs, mean
+#           7.15 %, plain mean 7.56 %, worst 159.5 %, means low by at most 0.21 %,
+#           within 0.04 % of the best 37-leaf tree of hidden, then rows, with one order
+#           of a row's sum a hidden size on this grid, cross-validated 18.67 %, plain
+#           cross-validated 19.84 %, costs 6.96 % (worst 159.5 %) beside
+#           rms_norm_gated_forward, at most, as 36 of 338 shapes are bounds
 # Shared:   rms_norm_gated_backward float16: uses bfloat16, as it has no data of its own
 # Shared:   rms_norm_gated_backward float32: uses bfloat16, as it has no data of its own
 # Shared:   rms_norm_gated_backward:batch_invariant float16: uses bfloat16, as it has no
@@ -42,10 +42,8 @@
 #           data of its own
 # Shared:   rms_norm_gated_forward:batch_invariant float32: uses bfloat16, as it has no
 #           data of its own
-# Replaced: brought near to the table before it, within the tie; no leaf is slower than
-#           that
 # Format:   3
-# Body:     sha256:c73391473de78f1215af7eb8bf89df1eac6e2de5734c5314c251218019e46627
+# Body:     sha256:b0d0bbb70c523ac19a3b42ffc04033dddeeec8a211005373f979433782f53378
 
 """Launch configs by operator, dtype, rows and hidden; `lookup` finds one."""
 
@@ -84,12 +82,13 @@ class Config(NamedTuple):
 
 BLOCK_ROW_2_WARPS_1 = Config("block_row", 2, 1)
 BLOCK_ROW_2_WARPS_1_CHUNKS_16 = Config("block_row", 2, 1, 1, 0, "none", 16)
-BLOCK_ROW_2_WARPS_2_CHUNKS_16 = Config("block_row", 2, 2, 1, 0, "none", 16)
+BLOCK_ROW_2_WARPS_2 = Config("block_row", 2, 2)
 BLOCK_ROW_2_WARPS_4 = Config("block_row", 2, 4)
 BLOCK_ROW_4_WARPS_1 = Config("block_row", 4, 1)
 BLOCK_ROW_4_WARPS_2_CHUNKS_16 = Config("block_row", 4, 2, 1, 0, "none", 16)
 BLOCK_ROW_4_WARPS_4 = Config("block_row", 4, 4)
 BLOCK_ROW_8_WARPS_1 = Config("block_row", 8, 1)
+BLOCK_ROW_8_WARPS_1_CHUNKS_16 = Config("block_row", 8, 1, 1, 0, "none", 16)
 BLOCK_ROW_8_WARPS_2_CHUNKS_16 = Config("block_row", 8, 2, 1, 0, "none", 16)
 BLOCK_ROW_8_WARPS_4 = Config("block_row", 8, 4)
 BLOCK_ROW_8_WARPS_8 = Config("block_row", 8, 8)
@@ -97,28 +96,27 @@ BLOCK_ROW_16_WARPS_8 = Config("block_row", 16, 8)
 BLOCK_ROW_32_WARPS_16 = Config("block_row", 32, 16)
 BLOCK_ROW_64_WARPS_8_CHUNKS_16 = Config("block_row", 64, 8, 1, 0, "none", 16)
 PARTS_WARPS_1_PER_SM_1 = Config("parts", 1, 1, 1, 1)
+PARTS_WARPS_2_PER_SM_2 = Config("parts", 1, 2, 1, 2)
 PARTS_WARPS_4_PER_SM_1 = Config("parts", 1, 4, 1, 1)
 PARTS_WARPS_4_PER_SM_2 = Config("parts", 1, 4, 1, 2)
 PARTS_WARPS_8_PER_SM_1 = Config("parts", 1, 8, 1, 1)
 PARTS_WARPS_8_PER_SM_2 = Config("parts", 1, 8, 1, 2)
-PERSISTENT_WARPS_1_PER_SM_1_DEPENDENT = Config("persistent", 1, 1, 1, 1, "dependent")
-PERSISTENT_WARPS_1_STAGES_3_PER_SM_1_DEPENDENT = Config(
+PERSISTENT_WARPS_1_PER_SM_16_REDUCE = Config("persistent", 1, 1, 1, 16, "reduce")
+PERSISTENT_WARPS_1_STAGES_3_PER_SM_2_DEPENDENT = Config(
     "persistent",
     1,
     1,
     3,
-    1,
+    2,
     "dependent",
 )
-PERSISTENT_WARPS_1_STAGES_3_PER_SM_16 = Config("persistent", 1, 1, 3, 16)
-PERSISTENT_WARPS_2_PER_SM_1_DEPENDENT_CHUNKS_16 = Config(
+PERSISTENT_WARPS_2_STAGES_3_PER_SM_1_DEPENDENT = Config(
     "persistent",
     1,
     2,
-    1,
+    3,
     1,
     "dependent",
-    16,
 )
 PERSISTENT_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT = Config(
     "persistent",
@@ -138,7 +136,6 @@ PERSISTENT_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT_CHUNKS_16 = Config(
     16,
 )
 PERSISTENT_WARPS_2_STAGES_3_PER_SM_4 = Config("persistent", 1, 2, 3, 4)
-PERSISTENT_WARPS_4_PER_SM_1_DEPENDENT = Config("persistent", 1, 4, 1, 1, "dependent")
 PERSISTENT_WARPS_4_PER_SM_1_DEPENDENT_CHUNKS_16 = Config(
     "persistent",
     1,
@@ -148,8 +145,18 @@ PERSISTENT_WARPS_4_PER_SM_1_DEPENDENT_CHUNKS_16 = Config(
     "dependent",
     16,
 )
+PERSISTENT_WARPS_4_PER_SM_1_REDUCE = Config("persistent", 1, 4, 1, 1, "reduce")
 PERSISTENT_WARPS_4_PER_SM_2_DEPENDENT = Config("persistent", 1, 4, 1, 2, "dependent")
 PERSISTENT_WARPS_4_PER_SM_4_DEPENDENT = Config("persistent", 1, 4, 1, 4, "dependent")
+PERSISTENT_WARPS_4_STAGES_3_PER_SM_1_DEPENDENT_CHUNKS_16 = Config(
+    "persistent",
+    1,
+    4,
+    3,
+    1,
+    "dependent",
+    16,
+)
 PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT = Config(
     "persistent",
     1,
@@ -186,7 +193,6 @@ PERSISTENT_WARPS_8_PER_SM_1_DEPENDENT_CHUNKS_16 = Config(
     "dependent",
     16,
 )
-PERSISTENT_WARPS_8_PER_SM_2_DEPENDENT = Config("persistent", 1, 8, 1, 2, "dependent")
 PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT = Config(
     "persistent",
     1,
@@ -214,31 +220,29 @@ PERSISTENT_WARPS_8_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16 = Config(
     16,
 )
 PERSISTENT_WARPS_8_STAGES_3_PER_SM_4 = Config("persistent", 1, 8, 3, 4)
-PERSISTENT_WARPS_16_PER_SM_1_DEPENDENT_CHUNKS_16 = Config(
+PERSISTENT_ROWS_2_WARPS_1_PER_SM_4_DEPENDENT_CHUNKS_16 = Config(
     "persistent",
+    2,
     1,
-    16,
     1,
-    1,
+    4,
     "dependent",
     16,
 )
-PERSISTENT_WARPS_16_STAGES_3_PER_SM_1_DEPENDENT_CHUNKS_16 = Config(
-    "persistent",
-    1,
-    16,
-    3,
-    1,
-    "dependent",
-    16,
-)
-PERSISTENT_WARPS_32_PER_SM_1_DEPENDENT = Config("persistent", 1, 32, 1, 1, "dependent")
 PERSISTENT_ROWS_2_WARPS_1_STAGES_3_PER_SM_1_DEPENDENT = Config(
     "persistent",
     2,
     1,
     3,
     1,
+    "dependent",
+)
+PERSISTENT_ROWS_2_WARPS_1_STAGES_3_PER_SM_4_DEPENDENT = Config(
+    "persistent",
+    2,
+    1,
+    3,
+    4,
     "dependent",
 )
 PERSISTENT_ROWS_2_WARPS_2_PER_SM_1_DEPENDENT = Config(
@@ -273,15 +277,6 @@ PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT = Config(
     4,
     "dependent",
 )
-PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT_CHUNKS_16 = Config(
-    "persistent",
-    2,
-    2,
-    3,
-    4,
-    "dependent",
-    16,
-)
 PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4 = Config("persistent", 2, 2, 3, 4)
 PERSISTENT_ROWS_2_WARPS_4_PER_SM_1_DEPENDENT = Config(
     "persistent",
@@ -291,36 +286,20 @@ PERSISTENT_ROWS_2_WARPS_4_PER_SM_1_DEPENDENT = Config(
     1,
     "dependent",
 )
-PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_1_DEPENDENT = Config(
+PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_2_REDUCE = Config(
     "persistent",
     2,
     4,
     3,
-    1,
-    "dependent",
+    2,
+    "reduce",
 )
 PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_16 = Config("persistent", 2, 4, 3, 16)
-PERSISTENT_ROWS_2_WARPS_8_PER_SM_1_DEPENDENT = Config(
-    "persistent",
-    2,
-    8,
-    1,
-    1,
-    "dependent",
-)
 PERSISTENT_ROWS_2_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT = Config(
     "persistent",
     2,
     8,
     3,
-    1,
-    "dependent",
-)
-PERSISTENT_ROWS_2_WARPS_16_PER_SM_1_DEPENDENT = Config(
-    "persistent",
-    2,
-    16,
-    1,
     1,
     "dependent",
 )
@@ -331,6 +310,15 @@ PERSISTENT_ROWS_4_WARPS_2_PER_SM_2_DEPENDENT = Config(
     1,
     2,
     "dependent",
+)
+PERSISTENT_ROWS_4_WARPS_2_PER_SM_2_DEPENDENT_CHUNKS_16 = Config(
+    "persistent",
+    4,
+    2,
+    1,
+    2,
+    "dependent",
+    16,
 )
 PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_1_DEPENDENT = Config(
     "persistent",
@@ -348,6 +336,15 @@ PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_2_DEPENDENT = Config(
     2,
     "dependent",
 )
+PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16 = Config(
+    "persistent",
+    4,
+    2,
+    3,
+    2,
+    "dependent",
+    16,
+)
 PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT = Config(
     "persistent",
     4,
@@ -356,49 +353,16 @@ PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT = Config(
     4,
     "dependent",
 )
-PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT_CHUNKS_16 = Config(
-    "persistent",
-    4,
-    2,
-    3,
-    4,
-    "dependent",
-    16,
-)
-PERSISTENT_ROWS_4_WARPS_4_PER_SM_1_DEPENDENT = Config(
+PERSISTENT_ROWS_4_WARPS_4_PER_SM_1_DEPENDENT_CHUNKS_16 = Config(
     "persistent",
     4,
     4,
     1,
     1,
-    "dependent",
-)
-PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16 = Config(
-    "persistent",
-    4,
-    4,
-    3,
-    2,
     "dependent",
     16,
 )
 PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_16 = Config("persistent", 4, 4, 3, 16)
-PERSISTENT_ROWS_8_WARPS_2_PER_SM_1_DEPENDENT = Config(
-    "persistent",
-    8,
-    2,
-    1,
-    1,
-    "dependent",
-)
-PERSISTENT_ROWS_8_WARPS_4_PER_SM_1_DEPENDENT = Config(
-    "persistent",
-    8,
-    4,
-    1,
-    1,
-    "dependent",
-)
 PERSISTENT_ROWS_8_WARPS_4_PER_SM_1_DEPENDENT_CHUNKS_16 = Config(
     "persistent",
     8,
@@ -407,6 +371,31 @@ PERSISTENT_ROWS_8_WARPS_4_PER_SM_1_DEPENDENT_CHUNKS_16 = Config(
     1,
     "dependent",
     16,
+)
+PERSISTENT_ROWS_8_WARPS_4_PER_SM_2_DEPENDENT = Config(
+    "persistent",
+    8,
+    4,
+    1,
+    2,
+    "dependent",
+)
+PERSISTENT_ROWS_8_WARPS_4_PER_SM_2_DEPENDENT_CHUNKS_16 = Config(
+    "persistent",
+    8,
+    4,
+    1,
+    2,
+    "dependent",
+    16,
+)
+PERSISTENT_ROWS_8_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT = Config(
+    "persistent",
+    8,
+    4,
+    3,
+    2,
+    "dependent",
 )
 PERSISTENT_ROWS_8_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16 = Config(
     "persistent",
@@ -417,20 +406,29 @@ PERSISTENT_ROWS_8_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16 = Config(
     "dependent",
     16,
 )
-PERSISTENT_ROWS_16_WARPS_4_PER_SM_1_DEPENDENT = Config(
+PERSISTENT_ROWS_8_WARPS_4_STAGES_4_PER_SM_4_REDUCE = Config(
     "persistent",
-    16,
+    8,
     4,
-    1,
+    4,
+    4,
+    "reduce",
+)
+PERSISTENT_ROWS_8_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT_CHUNKS_16 = Config(
+    "persistent",
+    8,
+    8,
+    3,
     1,
     "dependent",
+    16,
 )
-PERSISTENT_ROWS_16_WARPS_4_PER_SM_1_DEPENDENT_CHUNKS_16 = Config(
+PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT_CHUNKS_16 = Config(
     "persistent",
     16,
     4,
     1,
-    1,
+    2,
     "dependent",
     16,
 )
@@ -442,13 +440,14 @@ PERSISTENT_ROWS_16_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT = Config(
     2,
     "dependent",
 )
-PERSISTENT_ROWS_16_WARPS_4_STAGES_3_PER_SM_4_DEPENDENT = Config(
+PERSISTENT_ROWS_16_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16 = Config(
     "persistent",
     16,
     4,
     3,
-    4,
+    2,
     "dependent",
+    16,
 )
 PERSISTENT_ROWS_16_WARPS_8_PER_SM_4_DEPENDENT_CHUNKS_16 = Config(
     "persistent",
@@ -458,6 +457,31 @@ PERSISTENT_ROWS_16_WARPS_8_PER_SM_4_DEPENDENT_CHUNKS_16 = Config(
     4,
     "dependent",
     16,
+)
+PERSISTENT_ROWS_16_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT_CHUNKS_16 = Config(
+    "persistent",
+    16,
+    8,
+    3,
+    1,
+    "dependent",
+    16,
+)
+PERSISTENT_ROWS_16_WARPS_8_STAGES_3_PER_SM_2_DEPENDENT = Config(
+    "persistent",
+    16,
+    8,
+    3,
+    2,
+    "dependent",
+)
+PERSISTENT_ROWS_16_WARPS_8_STAGES_3_PER_SM_4_DEPENDENT = Config(
+    "persistent",
+    16,
+    8,
+    3,
+    4,
+    "dependent",
 )
 PERSISTENT_ROWS_16_WARPS_8_STAGES_3_PER_SM_4 = Config("persistent", 16, 8, 3, 4)
 PERSISTENT_ROWS_32_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16 = Config(
@@ -477,17 +501,24 @@ PERSISTENT_ROWS_32_WARPS_8_PER_SM_1_DEPENDENT = Config(
     1,
     "dependent",
 )
-PERSISTENT_ROWS_32_WARPS_8_PER_SM_2_DEPENDENT = Config(
+PERSISTENT_ROWS_32_WARPS_16_STAGES_3_PER_SM_2_DEPENDENT = Config(
     "persistent",
     32,
-    8,
-    1,
+    16,
+    3,
     2,
     "dependent",
 )
+PERSISTENT_ROWS_64_WARPS_32_PER_SM_1_REDUCE = Config(
+    "persistent",
+    64,
+    32,
+    1,
+    1,
+    "reduce",
+)
 ROW_WARPS_1 = Config("row", 1, 1)
 ROW_WARPS_1_CHUNKS_16 = Config("row", 1, 1, 1, 0, "none", 16)
-ROW_WARPS_2 = Config("row", 1, 2)
 ROW_WARPS_4_CHUNKS_16 = Config("row", 1, 4, 1, 0, "none", 16)
 ROW_WARPS_8 = Config("row", 1, 8)
 ROW_WARPS_8_CHUNKS_16 = Config("row", 1, 8, 1, 0, "none", 16)
@@ -499,103 +530,113 @@ SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT = Config("split", 1, 16, 1, 1, "dependent
 
 
 def rms_norm_gated_backward_bfloat16(rows: int, hidden: int) -> Config:
-    if hidden <= 4095:
-        if rows >= 2:
-            if hidden <= 128:
-                if rows >= 3:
-                    if rows >= 5:
-                        if rows >= 10:
-                            if rows >= 23:
-                                if rows >= 1152:
-                                    if rows >= 2560:
-                                        if rows >= 11264:
-                                            if hidden <= 127:
-                                                return PERSISTENT_ROWS_32_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16
-                                            return PERSISTENT_ROWS_16_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
-                                        return PERSISTENT_ROWS_32_WARPS_8_PER_SM_1_DEPENDENT
-                                    return PERSISTENT_ROWS_16_WARPS_4_PER_SM_1_DEPENDENT_CHUNKS_16
-                                if hidden <= 64:
-                                    return PERSISTENT_ROWS_8_WARPS_4_PER_SM_1_DEPENDENT
-                                if rows >= 768:
-                                    return PERSISTENT_ROWS_4_WARPS_2_PER_SM_2_DEPENDENT
-                                return PERSISTENT_ROWS_4_WARPS_4_PER_SM_1_DEPENDENT
-                            return (
-                                PERSISTENT_ROWS_16_WARPS_4_PER_SM_1_DEPENDENT_CHUNKS_16
-                            )
-                        return PERSISTENT_ROWS_8_WARPS_4_PER_SM_1_DEPENDENT
-                    return PERSISTENT_ROWS_4_WARPS_2_PER_SM_2_DEPENDENT
-                return PERSISTENT_ROWS_2_WARPS_1_STAGES_3_PER_SM_1_DEPENDENT
-            if rows >= 3:
-                if hidden <= 256:
-                    if rows >= 5:
-                        if rows >= 768:
+    if hidden <= 8192:
+        if rows >= 3:
+            if hidden <= 256:
+                if rows >= 5:
+                    if rows >= 20:
+                        if rows >= 2176:
+                            if hidden <= 128:
+                                if rows >= 11264:
+                                    if hidden <= 64:
+                                        return PERSISTENT_ROWS_32_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16
+                                    return PERSISTENT_ROWS_16_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16
+                                return PERSISTENT_ROWS_32_WARPS_8_PER_SM_1_DEPENDENT
                             if rows >= 9216:
+                                if rows >= 131072:
+                                    return PERSISTENT_ROWS_16_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16
                                 return PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
                             return PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_2_DEPENDENT
+                        if hidden <= 64:
+                            return (
+                                PERSISTENT_ROWS_8_WARPS_4_PER_SM_2_DEPENDENT_CHUNKS_16
+                            )
+                        if rows >= 640:
+                            return PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16
                         return PERSISTENT_ROWS_2_WARPS_2_PER_SM_4_DEPENDENT
-                    return PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_2_DEPENDENT
-                if rows >= 170:
+                    if hidden <= 255:
+                        if rows >= 10:
+                            return (
+                                PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT_CHUNKS_16
+                            )
+                        return PERSISTENT_ROWS_8_WARPS_4_PER_SM_2_DEPENDENT_CHUNKS_16
+                    return PERSISTENT_ROWS_2_WARPS_2_PER_SM_4_DEPENDENT
+                if hidden <= 128:
+                    return PERSISTENT_ROWS_4_WARPS_2_PER_SM_2_DEPENDENT_CHUNKS_16
+                return PERSISTENT_ROWS_4_WARPS_4_PER_SM_1_DEPENDENT_CHUNKS_16
+            if rows >= 256:
+                if hidden <= 4096:
                     if rows >= 300:
                         if hidden <= 2047:
                             if rows >= 1152:
-                                if rows >= 23552:
-                                    if hidden <= 512:
-                                        return PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT_CHUNKS_16
-                                    return PERSISTENT_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT_CHUNKS_16
+                                if hidden <= 511:
+                                    if rows >= 65536:
+                                        return PERSISTENT_ROWS_16_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT_CHUNKS_16
+                                    return PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
                                 if hidden <= 512:
                                     return PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
-                                return PERSISTENT_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
+                                if rows >= 6144:
+                                    if rows >= 23552:
+                                        if hidden <= 1023:
+                                            return PERSISTENT_ROWS_8_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT_CHUNKS_16
+                                        return PERSISTENT_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT_CHUNKS_16
+                                    return (
+                                        PERSISTENT_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
+                                    )
+                                return PERSISTENT_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT_CHUNKS_16
                             if hidden <= 1023:
                                 return PERSISTENT_ROWS_2_WARPS_2_PER_SM_4_DEPENDENT
                             return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
                         return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16
-                    if hidden <= 512:
-                        return PERSISTENT_ROWS_2_WARPS_8_PER_SM_1_DEPENDENT
                     if hidden <= 1024:
                         return PERSISTENT_ROWS_2_WARPS_4_PER_SM_1_DEPENDENT
-                    if hidden <= 2048:
-                        return PERSISTENT_WARPS_8_PER_SM_2_DEPENDENT
-                    return PERSISTENT_ROWS_2_WARPS_16_PER_SM_1_DEPENDENT
-                if hidden <= 1024:
-                    return PERSISTENT_WARPS_4_PER_SM_1_DEPENDENT
-                return PERSISTENT_WARPS_8_PER_SM_1_DEPENDENT_CHUNKS_16
-            return PERSISTENT_ROWS_2_WARPS_4_PER_SM_1_DEPENDENT
-        if hidden <= 64:
-            return PERSISTENT_WARPS_1_PER_SM_1_DEPENDENT
-        if hidden <= 128:
-            return PERSISTENT_WARPS_1_STAGES_3_PER_SM_1_DEPENDENT
-        if hidden <= 512:
-            return PERSISTENT_WARPS_4_PER_SM_1_DEPENDENT
-        return PERSISTENT_WARPS_8_PER_SM_2_DEPENDENT
-    if hidden <= 8192:
-        if rows >= 192:
-            if rows >= 1024:
-                if hidden <= 4096:
-                    return PERSISTENT_ROWS_2_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
-                if hidden <= 8191:
-                    return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT_CHUNKS_16
-                return PERSISTENT_WARPS_16_STAGES_3_PER_SM_1_DEPENDENT_CHUNKS_16
-            return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT_CHUNKS_16
-        if hidden <= 4096:
-            return PERSISTENT_WARPS_16_PER_SM_1_DEPENDENT_CHUNKS_16
+                    return PERSISTENT_WARPS_4_STAGES_3_PER_SM_1_DEPENDENT_CHUNKS_16
+                return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT_CHUNKS_16
+            if hidden <= 1024:
+                return PERSISTENT_WARPS_4_PER_SM_4_DEPENDENT
+            return PERSISTENT_WARPS_8_PER_SM_1_DEPENDENT_CHUNKS_16
+        if hidden <= 2048:
+            if rows >= 2:
+                if hidden <= 128:
+                    return PERSISTENT_ROWS_2_WARPS_1_STAGES_3_PER_SM_4_DEPENDENT
+                if hidden <= 255:
+                    return PERSISTENT_ROWS_2_WARPS_1_PER_SM_4_DEPENDENT_CHUNKS_16
+                return PERSISTENT_ROWS_2_WARPS_4_PER_SM_1_DEPENDENT
+            if hidden <= 64:
+                return PERSISTENT_WARPS_1_PER_SM_16_REDUCE
+            if hidden <= 128:
+                return PERSISTENT_WARPS_1_STAGES_3_PER_SM_2_DEPENDENT
+            if hidden <= 512:
+                return PERSISTENT_WARPS_4_PER_SM_4_DEPENDENT
+            return PERSISTENT_WARPS_4_PER_SM_1_DEPENDENT_CHUNKS_16
         return PERSISTENT_WARPS_8_PER_SM_1_DEPENDENT_CHUNKS_16
-    return PERSISTENT_WARPS_32_PER_SM_1_DEPENDENT
+    return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
 
 
 def rms_norm_gated_backward_batch_invariant_bfloat16(rows: int, hidden: int) -> Config:
-    if hidden <= 1024:
+    if hidden <= 1023:
         if hidden <= 128:
             if hidden <= 127:
                 if hidden <= 64:
-                    if rows >= 3072:
-                        if rows >= 23552:
+                    if rows >= 46080:
+                        if rows >= 185344:
+                            if rows >= 524288:
+                                return PERSISTENT_ROWS_32_WARPS_16_STAGES_3_PER_SM_2_DEPENDENT
+                            return PERSISTENT_ROWS_64_WARPS_32_PER_SM_1_REDUCE
+                        if rows >= 93184:
                             return (
-                                PERSISTENT_ROWS_16_WARPS_4_STAGES_3_PER_SM_4_DEPENDENT
+                                PERSISTENT_ROWS_16_WARPS_8_STAGES_3_PER_SM_4_DEPENDENT
                             )
-                        return PERSISTENT_ROWS_32_WARPS_8_PER_SM_2_DEPENDENT
-                    if rows >= 10:
-                        return PERSISTENT_ROWS_16_WARPS_4_PER_SM_1_DEPENDENT
-                    return PERSISTENT_ROWS_8_WARPS_2_PER_SM_1_DEPENDENT
+                        return PERSISTENT_ROWS_8_WARPS_4_STAGES_4_PER_SM_4_REDUCE
+                    if rows >= 3072:
+                        if rows >= 11264:
+                            return (
+                                PERSISTENT_ROWS_16_WARPS_8_STAGES_3_PER_SM_2_DEPENDENT
+                            )
+                        return PERSISTENT_ROWS_8_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
+                    if rows >= 2:
+                        return PERSISTENT_ROWS_8_WARPS_4_PER_SM_2_DEPENDENT
+                    return PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_1_DEPENDENT
                 if rows >= 93184:
                     return PERSISTENT_ROWS_16_WARPS_8_PER_SM_4_DEPENDENT_CHUNKS_16
                 if rows >= 100:
@@ -613,8 +654,6 @@ def rms_norm_gated_backward_batch_invariant_bfloat16(rows: int, hidden: int) -> 
         if hidden <= 512:
             if hidden <= 256:
                 if rows >= 768:
-                    if rows >= 93184:
-                        return PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT_CHUNKS_16
                     if rows >= 11264:
                         return PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
                     return PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_2_DEPENDENT
@@ -624,42 +663,34 @@ def rms_norm_gated_backward_batch_invariant_bfloat16(rows: int, hidden: int) -> 
                     return PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_1_DEPENDENT
                 return PERSISTENT_ROWS_2_WARPS_2_PER_SM_1_DEPENDENT
             if rows >= 1536:
-                if rows >= 23552:
-                    return (
-                        PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT_CHUNKS_16
-                    )
                 return PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
-            if rows >= 50:
-                return PERSISTENT_ROWS_2_WARPS_2_PER_SM_4_DEPENDENT
-            return PERSISTENT_WARPS_2_PER_SM_1_DEPENDENT_CHUNKS_16
-        if rows >= 768:
-            if rows >= 46080:
-                return PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16
-            return PERSISTENT_WARPS_4_STAGES_3_PER_SM_4_DEPENDENT
-        if rows >= 3:
-            return PERSISTENT_WARPS_4_PER_SM_4_DEPENDENT
-        if rows >= 2:
-            return PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_1_DEPENDENT
-        return PERSISTENT_WARPS_4_PER_SM_1_DEPENDENT_CHUNKS_16
-    if hidden <= 4096:
-        if hidden <= 4095:
-            if hidden <= 2048:
-                if rows >= 3:
-                    if rows >= 384:
-                        return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
-                    return PERSISTENT_WARPS_4_PER_SM_2_DEPENDENT
-                if rows >= 2:
-                    return PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_1_DEPENDENT
-                return PERSISTENT_WARPS_4_PER_SM_1_DEPENDENT
             if rows >= 100:
-                return PERSISTENT_WARPS_8_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16
-            return PERSISTENT_WARPS_8_PER_SM_1_DEPENDENT_CHUNKS_16
-        if rows >= 768:
-            return PERSISTENT_ROWS_2_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
-        if rows >= 192:
-            return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
-        return PERSISTENT_WARPS_8_PER_SM_1_DEPENDENT
+                return PERSISTENT_ROWS_2_WARPS_2_PER_SM_4_DEPENDENT
+            return PERSISTENT_WARPS_2_STAGES_3_PER_SM_1_DEPENDENT
+        return PERSISTENT_WARPS_4_STAGES_3_PER_SM_4_DEPENDENT
+    if hidden <= 4095:
+        if hidden <= 2048:
+            if hidden <= 1024:
+                if rows >= 46080:
+                    if rows >= 93184:
+                        return PERSISTENT_WARPS_4_STAGES_3_PER_SM_4_DEPENDENT
+                    return PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_2_REDUCE
+                if rows >= 20:
+                    return PERSISTENT_WARPS_4_STAGES_3_PER_SM_4_DEPENDENT
+                return PERSISTENT_WARPS_4_PER_SM_1_REDUCE
+            if rows >= 384:
+                return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
+            return PERSISTENT_WARPS_4_PER_SM_2_DEPENDENT
+        if rows >= 100:
+            return PERSISTENT_WARPS_8_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16
+        return PERSISTENT_WARPS_8_PER_SM_1_DEPENDENT_CHUNKS_16
     if hidden <= 8192:
+        if hidden <= 4096:
+            if rows >= 768:
+                return PERSISTENT_ROWS_2_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
+            if rows >= 192:
+                return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
+            return PERSISTENT_WARPS_8_PER_SM_1_DEPENDENT
         if rows >= 100:
             return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT_CHUNKS_16
         return PERSISTENT_WARPS_8_PER_SM_1_DEPENDENT_CHUNKS_16
@@ -669,7 +700,7 @@ def rms_norm_gated_backward_batch_invariant_bfloat16(rows: int, hidden: int) -> 
 def rms_norm_gated_forward_bfloat16(rows: int, hidden: int) -> Config:
     if hidden <= 64:
         if rows >= 6144:
-            return BLOCK_ROW_8_WARPS_1
+            return BLOCK_ROW_8_WARPS_1_CHUNKS_16
         return BLOCK_ROW_8_WARPS_4
     if hidden <= 128:
         if rows >= 1088:
@@ -690,7 +721,7 @@ def rms_norm_gated_forward_bfloat16(rows: int, hidden: int) -> Config:
                     return BLOCK_ROW_4_WARPS_2_CHUNKS_16
                 return BLOCK_ROW_2_WARPS_1_CHUNKS_16
             return ROW_WARPS_1
-        return ROW_WARPS_2
+        return PARTS_WARPS_2_PER_SM_2
     if hidden <= 512:
         if rows >= 320:
             if rows >= 8192:
@@ -704,8 +735,8 @@ def rms_norm_gated_forward_bfloat16(rows: int, hidden: int) -> Config:
             if rows >= 4096:
                 if hidden <= 1023:
                     return BLOCK_ROW_2_WARPS_1_CHUNKS_16
-                if rows >= 66560:
-                    return BLOCK_ROW_2_WARPS_2_CHUNKS_16
+                if rows >= 65536:
+                    return BLOCK_ROW_2_WARPS_2
                 return PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4
             return PARTS_WARPS_4_PER_SM_1
         return ROW_WARPS_8
@@ -742,7 +773,7 @@ def rms_norm_gated_forward_bfloat16(rows: int, hidden: int) -> Config:
 
 def rms_norm_gated_forward_batch_invariant_bfloat16(rows: int, hidden: int) -> Config:
     if hidden <= 1280:
-        if hidden <= 320:
+        if hidden <= 511:
             if hidden <= 180:
                 if hidden <= 128:
                     if hidden <= 64:
@@ -754,28 +785,28 @@ def rms_norm_gated_forward_batch_invariant_bfloat16(rows: int, hidden: int) -> C
                             return BLOCK_ROW_16_WARPS_8
                         return BLOCK_ROW_8_WARPS_4
                     if rows >= 185344:
+                        if rows >= 524288:
+                            return BLOCK_ROW_4_WARPS_1
                         return BLOCK_ROW_8_WARPS_1
                     if rows >= 3072:
                         return BLOCK_ROW_4_WARPS_1
                     return BLOCK_ROW_2_WARPS_1
                 return BLOCK_ROW_4_WARPS_2_CHUNKS_16
-            if hidden <= 256:
-                if rows >= 1536:
+            if hidden <= 320:
+                if hidden <= 255:
                     return BLOCK_ROW_2_WARPS_1_CHUNKS_16
+                if rows >= 1536:
+                    return BLOCK_ROW_2_WARPS_1
                 return PARTS_WARPS_1_PER_SM_1
-            if rows >= 6144:
-                return PERSISTENT_WARPS_1_STAGES_3_PER_SM_16
-            return PARTS_WARPS_1_PER_SM_1
+            return ROW_WARPS_1_CHUNKS_16
         if hidden <= 1023:
             if hidden <= 768:
                 if hidden <= 512:
                     if rows >= 23552:
-                        return BLOCK_ROW_2_WARPS_1_CHUNKS_16
-                    return ROW_WARPS_1_CHUNKS_16
+                        return BLOCK_ROW_2_WARPS_1
+                    return PARTS_WARPS_1_PER_SM_1
                 return ROW_WARPS_1_CHUNKS_16
-            if rows >= 6:
-                return BLOCK_ROW_2_WARPS_1_CHUNKS_16
-            return ROW_WARPS_1_CHUNKS_16
+            return BLOCK_ROW_2_WARPS_1_CHUNKS_16
         if hidden <= 1024:
             if rows >= 46080:
                 if rows >= 185344:

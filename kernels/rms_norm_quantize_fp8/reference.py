@@ -19,7 +19,7 @@ from normtune.kernels.rms_norm_quantize_fp8.variants import BLOCK, Work, blocks_
 from normtune.kernels.rounding import FLOAT32_EPSILON, RSTD_UNITS, Expected, unit_in_last_place
 
 # Of the float32 norm, relative: the sum of squares, its root, and two products.
-_NORM_ERROR = 8 * FLOAT32_EPSILON
+_NORM_ERROR = (RSTD_UNITS + 2) * FLOAT32_EPSILON
 # Of one operation in float32.
 _ROUNDING = FLOAT32_EPSILON / 2
 # The midpoint of an interval is itself rounded, in float64.
