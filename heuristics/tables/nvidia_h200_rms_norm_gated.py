@@ -3,33 +3,33 @@
 # From:     the folder of this file, where that command is to be run
 # Device:   NVIDIA H200, sm_90, 132 SMs
 # Software: triton 3.6.0, torch 2.11.0+cu130
-# Data:     sha256:c42148ebc4cb96e1d855046a3681f441f1a5bf3f3fe4e4ff9ca148e534127d69
-#           (16753 measurements, 2026-11-23)
+# Data:     sha256:aadbbf2cfce6344b8a4d064b66a492a6c66d9ee0da72b675c84495a73f7a9ba9
+#           (18943 measurements, 2026-11-24)
 # Kernels:  rms_norm_gated_backward
-#           sha256:271e9f1fe96ecddb2e745d4473c8757ec51b56f66200e3f3c06464cf2e7ddbf4
+#           sha256:ff1b9817b87b928d31c509fe1484b7177a30cd73932fb03f7c5b4068afbd6329
 # Kernels:  rms_norm_gated_forward
-#           sha256:091c9d3688b1ab695a5646ba7d15ea9f06bcc63e0ad0830ad51271680b4b9054
+#           sha256:4565112adc278084d570e6401dc74b87aad2be9d9443b6b2980299267cb3a075
 # Measured: rows 1 to 1449144, hidden 64 to 8192
-# Regret:   rms_norm_gated_backward bfloat16: 38 leaves (of 40), 29 configs, mean 0.66
-#           %, plain mean 1.10 %, worst 13.2 %, means low by at most 0.40 %, within 0.02
-#           % of the best 38-leaf tree on this grid, cross-validated 5.64 %, plain
-#           cross-validated 4.79 %, extrapolated 7.74 %
-# Regret:   rms_norm_gated_backward:batch_invariant bfloat16: 38 leaves, 34 configs,
-#           mean 4.82 %, plain mean 4.24 %, worst 31.5 %, means low by at most 0.40 %,
+# Regret:   rms_norm_gated_backward bfloat16: 38 leaves (of 40), 29 configs, mean 0.55
+#           %, plain mean 0.98 %, worst 9.8 %, means low by at most 0.41 %, within 0.02
+#           % of the best 38-leaf tree on this grid, cross-validated 6.60 %, plain
+#           cross-validated 6.13 %, extrapolated 6.95 %
+# Regret:   rms_norm_gated_backward:batch_invariant bfloat16: 38 leaves, 36 configs,
+#           mean 4.36 %, plain mean 3.40 %, worst 27.3 %, means low by at most 0.41 %,
 #           within 0.05 % of the best 38-leaf tree of hidden, then rows, with one order
-#           of a row's sum a hidden size on this grid, cross-validated 9.33 %, plain
-#           cross-validated 8.66 %, costs 4.13 % (worst 31.5 %) beside
+#           of a row's sum a hidden size on this grid, cross-validated 13.00 %, plain
+#           cross-validated 12.23 %, costs 3.79 % (worst 27.0 %) beside
 #           rms_norm_gated_backward, at most, as 8 of 215 shapes are bounds
-# Regret:   rms_norm_gated_forward bfloat16: 36 leaves (of 40), 23 configs, mean 0.18 %,
-#           plain mean 0.29 %, worst 7.6 %, means low by at most 0.21 %, within 0.03 %
-#           of the best 36-leaf tree on this grid, cross-validated 1.90 %, plain
-#           cross-validated 1.72 %, extrapolated 3.22 %
-# Regret:   rms_norm_gated_forward:batch_invariant bfloat16: 37 leaves, 24 configs, mean
-#           7.15 %, plain mean 7.56 %, worst 159.5 %, means low by at most 0.21 %,
-#           within 0.04 % of the best 37-leaf tree of hidden, then rows, with one order
-#           of a row's sum a hidden size on this grid, cross-validated 18.67 %, plain
-#           cross-validated 19.84 %, costs 6.96 % (worst 159.5 %) beside
-#           rms_norm_gated_forward, at most, as 36 of 338 shapes are bounds
+# Regret:   rms_norm_gated_forward bfloat16: 36 leaves (of 40), 23 configs, mean 0.19 %,
+#           plain mean 0.33 %, worst 7.6 %, means low by at most 0.20 %, within 0.03 %
+#           of the best 36-leaf tree on this grid, cross-validated 1.91 %, plain
+#           cross-validated 1.73 %, extrapolated 3.22 %
+# Regret:   rms_norm_gated_forward:batch_invariant bfloat16: 39 leaves, 28 configs, mean
+#           6.55 %, plain mean 6.94 %, worst 159.5 %, means low by at most 0.20 %,
+#           within 0.08 % of the best 39-leaf tree of hidden, then rows, with one order
+#           of a row's sum a hidden size on this grid, cross-validated 16.01 %, plain
+#           cross-validated 16.72 %, costs 6.35 % (worst 159.5 %) beside
+#           rms_norm_gated_forward, at most, as 34 of 338 shapes are bounds
 # Shared:   rms_norm_gated_backward float16: uses bfloat16, as it has no data of its own
 # Shared:   rms_norm_gated_backward float32: uses bfloat16, as it has no data of its own
 # Shared:   rms_norm_gated_backward:batch_invariant float16: uses bfloat16, as it has no
@@ -43,7 +43,7 @@
 # Shared:   rms_norm_gated_forward:batch_invariant float32: uses bfloat16, as it has no
 #           data of its own
 # Format:   3
-# Body:     sha256:b0d0bbb70c523ac19a3b42ffc04033dddeeec8a211005373f979433782f53378
+# Body:     sha256:c0b95912089fcb327db6ed1c3a8d38d211ce0158bfeb8daa7c1b114d900fc037
 
 """Launch configs by operator, dtype, rows and hidden; `lookup` finds one."""
 
@@ -85,23 +85,33 @@ BLOCK_ROW_2_WARPS_1_CHUNKS_16 = Config("block_row", 2, 1, 1, 0, "none", 16)
 BLOCK_ROW_2_WARPS_2 = Config("block_row", 2, 2)
 BLOCK_ROW_2_WARPS_4 = Config("block_row", 2, 4)
 BLOCK_ROW_4_WARPS_1 = Config("block_row", 4, 1)
+BLOCK_ROW_4_WARPS_1_CHUNKS_16 = Config("block_row", 4, 1, 1, 0, "none", 16)
 BLOCK_ROW_4_WARPS_2_CHUNKS_16 = Config("block_row", 4, 2, 1, 0, "none", 16)
 BLOCK_ROW_4_WARPS_4 = Config("block_row", 4, 4)
 BLOCK_ROW_8_WARPS_1 = Config("block_row", 8, 1)
 BLOCK_ROW_8_WARPS_1_CHUNKS_16 = Config("block_row", 8, 1, 1, 0, "none", 16)
 BLOCK_ROW_8_WARPS_2_CHUNKS_16 = Config("block_row", 8, 2, 1, 0, "none", 16)
 BLOCK_ROW_8_WARPS_4 = Config("block_row", 8, 4)
-BLOCK_ROW_8_WARPS_8 = Config("block_row", 8, 8)
+BLOCK_ROW_16_WARPS_4_CHUNKS_16 = Config("block_row", 16, 4, 1, 0, "none", 16)
 BLOCK_ROW_16_WARPS_8 = Config("block_row", 16, 8)
 BLOCK_ROW_32_WARPS_16 = Config("block_row", 32, 16)
 BLOCK_ROW_64_WARPS_8_CHUNKS_16 = Config("block_row", 64, 8, 1, 0, "none", 16)
 PARTS_WARPS_1_PER_SM_1 = Config("parts", 1, 1, 1, 1)
+PARTS_WARPS_2_PER_SM_1 = Config("parts", 1, 2, 1, 1)
 PARTS_WARPS_2_PER_SM_2 = Config("parts", 1, 2, 1, 2)
 PARTS_WARPS_4_PER_SM_1 = Config("parts", 1, 4, 1, 1)
 PARTS_WARPS_4_PER_SM_2 = Config("parts", 1, 4, 1, 2)
 PARTS_WARPS_8_PER_SM_1 = Config("parts", 1, 8, 1, 1)
 PARTS_WARPS_8_PER_SM_2 = Config("parts", 1, 8, 1, 2)
-PERSISTENT_WARPS_1_PER_SM_16_REDUCE = Config("persistent", 1, 1, 1, 16, "reduce")
+PERSISTENT_WARPS_1_PER_SM_1_DEPENDENT_CHUNKS_16 = Config(
+    "persistent",
+    1,
+    1,
+    1,
+    1,
+    "dependent",
+    16,
+)
 PERSISTENT_WARPS_1_STAGES_3_PER_SM_2_DEPENDENT = Config(
     "persistent",
     1,
@@ -110,21 +120,33 @@ PERSISTENT_WARPS_1_STAGES_3_PER_SM_2_DEPENDENT = Config(
     2,
     "dependent",
 )
-PERSISTENT_WARPS_2_STAGES_3_PER_SM_1_DEPENDENT = Config(
+PERSISTENT_WARPS_1_STAGES_3_PER_SM_4_DEPENDENT_CHUNKS_16 = Config(
     "persistent",
     1,
-    2,
-    3,
     1,
-    "dependent",
-)
-PERSISTENT_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT = Config(
-    "persistent",
-    1,
-    2,
     3,
     4,
     "dependent",
+    16,
+)
+PERSISTENT_WARPS_2_PER_SM_1_DEPENDENT_CHUNKS_16 = Config(
+    "persistent",
+    1,
+    2,
+    1,
+    1,
+    "dependent",
+    16,
+)
+PERSISTENT_WARPS_2_PER_SM_2_DEPENDENT = Config("persistent", 1, 2, 1, 2, "dependent")
+PERSISTENT_WARPS_2_PER_SM_4_DEPENDENT_CHUNKS_16 = Config(
+    "persistent",
+    1,
+    2,
+    1,
+    4,
+    "dependent",
+    16,
 )
 PERSISTENT_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT_CHUNKS_16 = Config(
     "persistent",
@@ -136,6 +158,7 @@ PERSISTENT_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT_CHUNKS_16 = Config(
     16,
 )
 PERSISTENT_WARPS_2_STAGES_3_PER_SM_4 = Config("persistent", 1, 2, 3, 4)
+PERSISTENT_WARPS_4_PER_SM_1_DEPENDENT = Config("persistent", 1, 4, 1, 1, "dependent")
 PERSISTENT_WARPS_4_PER_SM_1_DEPENDENT_CHUNKS_16 = Config(
     "persistent",
     1,
@@ -145,8 +168,6 @@ PERSISTENT_WARPS_4_PER_SM_1_DEPENDENT_CHUNKS_16 = Config(
     "dependent",
     16,
 )
-PERSISTENT_WARPS_4_PER_SM_1_REDUCE = Config("persistent", 1, 4, 1, 1, "reduce")
-PERSISTENT_WARPS_4_PER_SM_2_DEPENDENT = Config("persistent", 1, 4, 1, 2, "dependent")
 PERSISTENT_WARPS_4_PER_SM_4_DEPENDENT = Config("persistent", 1, 4, 1, 4, "dependent")
 PERSISTENT_WARPS_4_STAGES_3_PER_SM_1_DEPENDENT_CHUNKS_16 = Config(
     "persistent",
@@ -156,14 +177,6 @@ PERSISTENT_WARPS_4_STAGES_3_PER_SM_1_DEPENDENT_CHUNKS_16 = Config(
     1,
     "dependent",
     16,
-)
-PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT = Config(
-    "persistent",
-    1,
-    4,
-    3,
-    2,
-    "dependent",
 )
 PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16 = Config(
     "persistent",
@@ -182,6 +195,15 @@ PERSISTENT_WARPS_4_STAGES_3_PER_SM_4_DEPENDENT = Config(
     4,
     "dependent",
 )
+PERSISTENT_WARPS_4_STAGES_3_PER_SM_4_DEPENDENT_CHUNKS_16 = Config(
+    "persistent",
+    1,
+    4,
+    3,
+    4,
+    "dependent",
+    16,
+)
 PERSISTENT_WARPS_4_STAGES_3_PER_SM_16 = Config("persistent", 1, 4, 3, 16)
 PERSISTENT_WARPS_8_PER_SM_1_DEPENDENT = Config("persistent", 1, 8, 1, 1, "dependent")
 PERSISTENT_WARPS_8_PER_SM_1_DEPENDENT_CHUNKS_16 = Config(
@@ -190,6 +212,15 @@ PERSISTENT_WARPS_8_PER_SM_1_DEPENDENT_CHUNKS_16 = Config(
     8,
     1,
     1,
+    "dependent",
+    16,
+)
+PERSISTENT_WARPS_8_PER_SM_2_DEPENDENT_CHUNKS_16 = Config(
+    "persistent",
+    1,
+    8,
+    1,
+    2,
     "dependent",
     16,
 )
@@ -207,15 +238,6 @@ PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT_CHUNKS_16 = Config(
     8,
     3,
     1,
-    "dependent",
-    16,
-)
-PERSISTENT_WARPS_8_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16 = Config(
-    "persistent",
-    1,
-    8,
-    3,
-    2,
     "dependent",
     16,
 )
@@ -237,21 +259,14 @@ PERSISTENT_ROWS_2_WARPS_1_STAGES_3_PER_SM_1_DEPENDENT = Config(
     1,
     "dependent",
 )
-PERSISTENT_ROWS_2_WARPS_1_STAGES_3_PER_SM_4_DEPENDENT = Config(
+PERSISTENT_ROWS_2_WARPS_1_STAGES_3_PER_SM_4_DEPENDENT_CHUNKS_16 = Config(
     "persistent",
     2,
     1,
     3,
     4,
     "dependent",
-)
-PERSISTENT_ROWS_2_WARPS_2_PER_SM_1_DEPENDENT = Config(
-    "persistent",
-    2,
-    2,
-    1,
-    1,
-    "dependent",
+    16,
 )
 PERSISTENT_ROWS_2_WARPS_2_PER_SM_2_DEPENDENT = Config(
     "persistent",
@@ -259,14 +274,6 @@ PERSISTENT_ROWS_2_WARPS_2_PER_SM_2_DEPENDENT = Config(
     2,
     1,
     2,
-    "dependent",
-)
-PERSISTENT_ROWS_2_WARPS_2_PER_SM_4_DEPENDENT = Config(
-    "persistent",
-    2,
-    2,
-    1,
-    4,
     "dependent",
 )
 PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT = Config(
@@ -278,12 +285,28 @@ PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT = Config(
     "dependent",
 )
 PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4 = Config("persistent", 2, 2, 3, 4)
-PERSISTENT_ROWS_2_WARPS_4_PER_SM_1_DEPENDENT = Config(
+PERSISTENT_ROWS_2_WARPS_4_PER_SM_2_DEPENDENT = Config(
     "persistent",
     2,
     4,
     1,
+    2,
+    "dependent",
+)
+PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_1_DEPENDENT = Config(
+    "persistent",
+    2,
+    4,
+    3,
     1,
+    "dependent",
+)
+PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT = Config(
+    "persistent",
+    2,
+    4,
+    3,
+    2,
     "dependent",
 )
 PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_2_REDUCE = Config(
@@ -294,7 +317,14 @@ PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_2_REDUCE = Config(
     2,
     "reduce",
 )
-PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_16 = Config("persistent", 2, 4, 3, 16)
+PERSISTENT_ROWS_2_WARPS_8_PER_SM_1_DEPENDENT = Config(
+    "persistent",
+    2,
+    8,
+    1,
+    1,
+    "dependent",
+)
 PERSISTENT_ROWS_2_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT = Config(
     "persistent",
     2,
@@ -302,6 +332,15 @@ PERSISTENT_ROWS_2_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT = Config(
     3,
     1,
     "dependent",
+)
+PERSISTENT_ROWS_2_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT_CHUNKS_16 = Config(
+    "persistent",
+    2,
+    8,
+    3,
+    1,
+    "dependent",
+    16,
 )
 PERSISTENT_ROWS_4_WARPS_2_PER_SM_2_DEPENDENT = Config(
     "persistent",
@@ -319,14 +358,6 @@ PERSISTENT_ROWS_4_WARPS_2_PER_SM_2_DEPENDENT_CHUNKS_16 = Config(
     2,
     "dependent",
     16,
-)
-PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_1_DEPENDENT = Config(
-    "persistent",
-    4,
-    2,
-    3,
-    1,
-    "dependent",
 )
 PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_2_DEPENDENT = Config(
     "persistent",
@@ -353,6 +384,15 @@ PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT = Config(
     4,
     "dependent",
 )
+PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT_CHUNKS_16 = Config(
+    "persistent",
+    4,
+    2,
+    3,
+    4,
+    "dependent",
+    16,
+)
 PERSISTENT_ROWS_4_WARPS_4_PER_SM_1_DEPENDENT_CHUNKS_16 = Config(
     "persistent",
     4,
@@ -362,7 +402,42 @@ PERSISTENT_ROWS_4_WARPS_4_PER_SM_1_DEPENDENT_CHUNKS_16 = Config(
     "dependent",
     16,
 )
+PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16 = Config(
+    "persistent",
+    4,
+    4,
+    3,
+    2,
+    "dependent",
+    16,
+)
+PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_4_DEPENDENT_CHUNKS_16 = Config(
+    "persistent",
+    4,
+    4,
+    3,
+    4,
+    "dependent",
+    16,
+)
 PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_16 = Config("persistent", 4, 4, 3, 16)
+PERSISTENT_ROWS_4_WARPS_8_PER_SM_1_DEPENDENT_CHUNKS_16 = Config(
+    "persistent",
+    4,
+    8,
+    1,
+    1,
+    "dependent",
+    16,
+)
+PERSISTENT_ROWS_8_WARPS_2_PER_SM_1_DEPENDENT = Config(
+    "persistent",
+    8,
+    2,
+    1,
+    1,
+    "dependent",
+)
 PERSISTENT_ROWS_8_WARPS_4_PER_SM_1_DEPENDENT_CHUNKS_16 = Config(
     "persistent",
     8,
@@ -371,14 +446,6 @@ PERSISTENT_ROWS_8_WARPS_4_PER_SM_1_DEPENDENT_CHUNKS_16 = Config(
     1,
     "dependent",
     16,
-)
-PERSISTENT_ROWS_8_WARPS_4_PER_SM_2_DEPENDENT = Config(
-    "persistent",
-    8,
-    4,
-    1,
-    2,
-    "dependent",
 )
 PERSISTENT_ROWS_8_WARPS_4_PER_SM_2_DEPENDENT_CHUNKS_16 = Config(
     "persistent",
@@ -389,14 +456,6 @@ PERSISTENT_ROWS_8_WARPS_4_PER_SM_2_DEPENDENT_CHUNKS_16 = Config(
     "dependent",
     16,
 )
-PERSISTENT_ROWS_8_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT = Config(
-    "persistent",
-    8,
-    4,
-    3,
-    2,
-    "dependent",
-)
 PERSISTENT_ROWS_8_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16 = Config(
     "persistent",
     8,
@@ -406,14 +465,6 @@ PERSISTENT_ROWS_8_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16 = Config(
     "dependent",
     16,
 )
-PERSISTENT_ROWS_8_WARPS_4_STAGES_4_PER_SM_4_REDUCE = Config(
-    "persistent",
-    8,
-    4,
-    4,
-    4,
-    "reduce",
-)
 PERSISTENT_ROWS_8_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT_CHUNKS_16 = Config(
     "persistent",
     8,
@@ -422,6 +473,14 @@ PERSISTENT_ROWS_8_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT_CHUNKS_16 = Config(
     1,
     "dependent",
     16,
+)
+PERSISTENT_ROWS_16_WARPS_4_PER_SM_1_DEPENDENT = Config(
+    "persistent",
+    16,
+    4,
+    1,
+    1,
+    "dependent",
 )
 PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT_CHUNKS_16 = Config(
     "persistent",
@@ -449,6 +508,14 @@ PERSISTENT_ROWS_16_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16 = Config(
     "dependent",
     16,
 )
+PERSISTENT_ROWS_16_WARPS_4_STAGES_3_PER_SM_4_DEPENDENT = Config(
+    "persistent",
+    16,
+    4,
+    3,
+    4,
+    "dependent",
+)
 PERSISTENT_ROWS_16_WARPS_8_PER_SM_4_DEPENDENT_CHUNKS_16 = Config(
     "persistent",
     16,
@@ -457,31 +524,6 @@ PERSISTENT_ROWS_16_WARPS_8_PER_SM_4_DEPENDENT_CHUNKS_16 = Config(
     4,
     "dependent",
     16,
-)
-PERSISTENT_ROWS_16_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT_CHUNKS_16 = Config(
-    "persistent",
-    16,
-    8,
-    3,
-    1,
-    "dependent",
-    16,
-)
-PERSISTENT_ROWS_16_WARPS_8_STAGES_3_PER_SM_2_DEPENDENT = Config(
-    "persistent",
-    16,
-    8,
-    3,
-    2,
-    "dependent",
-)
-PERSISTENT_ROWS_16_WARPS_8_STAGES_3_PER_SM_4_DEPENDENT = Config(
-    "persistent",
-    16,
-    8,
-    3,
-    4,
-    "dependent",
 )
 PERSISTENT_ROWS_16_WARPS_8_STAGES_3_PER_SM_4 = Config("persistent", 16, 8, 3, 4)
 PERSISTENT_ROWS_32_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16 = Config(
@@ -501,28 +543,20 @@ PERSISTENT_ROWS_32_WARPS_8_PER_SM_1_DEPENDENT = Config(
     1,
     "dependent",
 )
-PERSISTENT_ROWS_32_WARPS_16_STAGES_3_PER_SM_2_DEPENDENT = Config(
+PERSISTENT_ROWS_32_WARPS_8_PER_SM_2_DEPENDENT = Config(
     "persistent",
     32,
-    16,
-    3,
+    8,
+    1,
     2,
     "dependent",
 )
-PERSISTENT_ROWS_64_WARPS_32_PER_SM_1_REDUCE = Config(
-    "persistent",
-    64,
-    32,
-    1,
-    1,
-    "reduce",
-)
-ROW_WARPS_1 = Config("row", 1, 1)
 ROW_WARPS_1_CHUNKS_16 = Config("row", 1, 1, 1, 0, "none", 16)
 ROW_WARPS_4_CHUNKS_16 = Config("row", 1, 4, 1, 0, "none", 16)
 ROW_WARPS_8 = Config("row", 1, 8)
 ROW_WARPS_8_CHUNKS_16 = Config("row", 1, 8, 1, 0, "none", 16)
 ROW_WARPS_16_CHUNKS_16 = Config("row", 1, 16, 1, 0, "none", 16)
+SPLIT_1024_WARPS_2 = Config("split", 1, 2, 1, 0, "none", 1024)
 SPLIT_1024_WARPS_4 = Config("split", 1, 4, 1, 0, "none", 1024)
 SPLIT_2048_WARPS_8 = Config("split", 1, 8, 1, 0, "none", 2048)
 SPLIT_4096_WARPS_16 = Config("split", 1, 16, 1, 0, "none", 4096)
@@ -530,113 +564,101 @@ SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT = Config("split", 1, 16, 1, 1, "dependent
 
 
 def rms_norm_gated_backward_bfloat16(rows: int, hidden: int) -> Config:
-    if hidden <= 8192:
-        if rows >= 3:
-            if hidden <= 256:
-                if rows >= 5:
-                    if rows >= 20:
-                        if rows >= 2176:
-                            if hidden <= 128:
-                                if rows >= 11264:
-                                    if hidden <= 64:
+    if hidden <= 2048:
+        if rows >= 2:
+            if rows >= 3:
+                if hidden <= 511:
+                    if rows >= 5:
+                        if rows >= 130:
+                            if rows >= 5120:
+                                if hidden <= 127:
+                                    if rows >= 20480:
                                         return PERSISTENT_ROWS_32_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16
                                     return PERSISTENT_ROWS_16_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16
-                                return PERSISTENT_ROWS_32_WARPS_8_PER_SM_1_DEPENDENT
-                            if rows >= 9216:
-                                if rows >= 131072:
+                                if hidden <= 255:
                                     return PERSISTENT_ROWS_16_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16
-                                return PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
-                            return PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_2_DEPENDENT
-                        if hidden <= 64:
+                                return PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT_CHUNKS_16
+                            if hidden <= 64:
+                                return PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT_CHUNKS_16
+                            if hidden <= 256:
+                                if rows >= 640:
+                                    return PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16
+                                return PERSISTENT_ROWS_2_WARPS_2_PER_SM_2_DEPENDENT
+                            return PERSISTENT_ROWS_2_WARPS_1_STAGES_3_PER_SM_4_DEPENDENT_CHUNKS_16
+                        if hidden <= 255:
+                            if rows >= 10:
+                                if hidden <= 127:
+                                    if rows >= 25:
+                                        return PERSISTENT_ROWS_8_WARPS_4_PER_SM_2_DEPENDENT_CHUNKS_16
+                                    return PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT_CHUNKS_16
+                                return PERSISTENT_ROWS_4_WARPS_4_PER_SM_1_DEPENDENT_CHUNKS_16
                             return (
                                 PERSISTENT_ROWS_8_WARPS_4_PER_SM_2_DEPENDENT_CHUNKS_16
                             )
-                        if rows >= 640:
-                            return PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16
-                        return PERSISTENT_ROWS_2_WARPS_2_PER_SM_4_DEPENDENT
+                        return PERSISTENT_WARPS_2_PER_SM_4_DEPENDENT_CHUNKS_16
+                    if hidden <= 128:
+                        return PERSISTENT_ROWS_4_WARPS_2_PER_SM_2_DEPENDENT_CHUNKS_16
                     if hidden <= 255:
-                        if rows >= 10:
-                            return (
-                                PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT_CHUNKS_16
-                            )
-                        return PERSISTENT_ROWS_8_WARPS_4_PER_SM_2_DEPENDENT_CHUNKS_16
-                    return PERSISTENT_ROWS_2_WARPS_2_PER_SM_4_DEPENDENT
-                if hidden <= 128:
-                    return PERSISTENT_ROWS_4_WARPS_2_PER_SM_2_DEPENDENT_CHUNKS_16
-                return PERSISTENT_ROWS_4_WARPS_4_PER_SM_1_DEPENDENT_CHUNKS_16
-            if rows >= 256:
-                if hidden <= 4096:
-                    if rows >= 300:
-                        if hidden <= 2047:
-                            if rows >= 1152:
-                                if hidden <= 511:
-                                    if rows >= 65536:
-                                        return PERSISTENT_ROWS_16_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT_CHUNKS_16
-                                    return PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
-                                if hidden <= 512:
-                                    return PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
-                                if rows >= 6144:
-                                    if rows >= 23552:
-                                        if hidden <= 1023:
-                                            return PERSISTENT_ROWS_8_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT_CHUNKS_16
-                                        return PERSISTENT_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT_CHUNKS_16
-                                    return (
-                                        PERSISTENT_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
-                                    )
-                                return PERSISTENT_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT_CHUNKS_16
+                        return PERSISTENT_ROWS_4_WARPS_4_PER_SM_1_DEPENDENT_CHUNKS_16
+                    return PERSISTENT_ROWS_4_WARPS_8_PER_SM_1_DEPENDENT_CHUNKS_16
+                if hidden <= 2047:
+                    if rows >= 220:
+                        if rows >= 384:
+                            if hidden <= 512:
+                                return PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
                             if hidden <= 1023:
-                                return PERSISTENT_ROWS_2_WARPS_2_PER_SM_4_DEPENDENT
-                            return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
-                        return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16
-                    if hidden <= 1024:
-                        return PERSISTENT_ROWS_2_WARPS_4_PER_SM_1_DEPENDENT
-                    return PERSISTENT_WARPS_4_STAGES_3_PER_SM_1_DEPENDENT_CHUNKS_16
-                return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT_CHUNKS_16
-            if hidden <= 1024:
-                return PERSISTENT_WARPS_4_PER_SM_4_DEPENDENT
-            return PERSISTENT_WARPS_8_PER_SM_1_DEPENDENT_CHUNKS_16
-        if hidden <= 2048:
-            if rows >= 2:
-                if hidden <= 128:
-                    return PERSISTENT_ROWS_2_WARPS_1_STAGES_3_PER_SM_4_DEPENDENT
-                if hidden <= 255:
-                    return PERSISTENT_ROWS_2_WARPS_1_PER_SM_4_DEPENDENT_CHUNKS_16
-                return PERSISTENT_ROWS_2_WARPS_4_PER_SM_1_DEPENDENT
-            if hidden <= 64:
-                return PERSISTENT_WARPS_1_PER_SM_16_REDUCE
+                                if rows >= 65536:
+                                    return PERSISTENT_ROWS_8_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT_CHUNKS_16
+                                return PERSISTENT_WARPS_1_STAGES_3_PER_SM_4_DEPENDENT_CHUNKS_16
+                            return (
+                                PERSISTENT_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT_CHUNKS_16
+                            )
+                        if hidden <= 1024:
+                            return PERSISTENT_ROWS_2_WARPS_4_PER_SM_2_DEPENDENT
+                        return PERSISTENT_ROWS_2_WARPS_8_PER_SM_1_DEPENDENT
+                    return PERSISTENT_WARPS_4_PER_SM_1_DEPENDENT_CHUNKS_16
+                if rows >= 270:
+                    return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16
+                return PERSISTENT_WARPS_8_PER_SM_2_DEPENDENT_CHUNKS_16
             if hidden <= 128:
-                return PERSISTENT_WARPS_1_STAGES_3_PER_SM_2_DEPENDENT
-            if hidden <= 512:
-                return PERSISTENT_WARPS_4_PER_SM_4_DEPENDENT
-            return PERSISTENT_WARPS_4_PER_SM_1_DEPENDENT_CHUNKS_16
-        return PERSISTENT_WARPS_8_PER_SM_1_DEPENDENT_CHUNKS_16
+                return PERSISTENT_ROWS_2_WARPS_1_STAGES_3_PER_SM_4_DEPENDENT_CHUNKS_16
+            if hidden <= 255:
+                return PERSISTENT_ROWS_2_WARPS_1_PER_SM_4_DEPENDENT_CHUNKS_16
+            return PERSISTENT_ROWS_2_WARPS_4_PER_SM_2_DEPENDENT
+        if hidden <= 64:
+            return PERSISTENT_WARPS_1_PER_SM_1_DEPENDENT_CHUNKS_16
+        if hidden <= 127:
+            return PERSISTENT_WARPS_1_STAGES_3_PER_SM_2_DEPENDENT
+        if hidden <= 512:
+            return PERSISTENT_WARPS_4_PER_SM_4_DEPENDENT
+        return PERSISTENT_WARPS_4_PER_SM_1_DEPENDENT_CHUNKS_16
+    if hidden <= 8192:
+        if rows >= 140:
+            if hidden <= 4096:
+                if rows >= 640:
+                    if rows >= 4352:
+                        return PERSISTENT_ROWS_2_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT_CHUNKS_16
+                    return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16
+                return PERSISTENT_WARPS_4_STAGES_3_PER_SM_1_DEPENDENT_CHUNKS_16
+            return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT_CHUNKS_16
+        return PERSISTENT_WARPS_8_PER_SM_2_DEPENDENT_CHUNKS_16
     return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
 
 
 def rms_norm_gated_backward_batch_invariant_bfloat16(rows: int, hidden: int) -> Config:
-    if hidden <= 1023:
-        if hidden <= 128:
+    if hidden <= 512:
+        if hidden <= 255:
             if hidden <= 127:
                 if hidden <= 64:
-                    if rows >= 46080:
-                        if rows >= 185344:
-                            if rows >= 524288:
-                                return PERSISTENT_ROWS_32_WARPS_16_STAGES_3_PER_SM_2_DEPENDENT
-                            return PERSISTENT_ROWS_64_WARPS_32_PER_SM_1_REDUCE
-                        if rows >= 93184:
-                            return (
-                                PERSISTENT_ROWS_16_WARPS_8_STAGES_3_PER_SM_4_DEPENDENT
-                            )
-                        return PERSISTENT_ROWS_8_WARPS_4_STAGES_4_PER_SM_4_REDUCE
                     if rows >= 3072:
-                        if rows >= 11264:
+                        if rows >= 23552:
                             return (
-                                PERSISTENT_ROWS_16_WARPS_8_STAGES_3_PER_SM_2_DEPENDENT
+                                PERSISTENT_ROWS_16_WARPS_4_STAGES_3_PER_SM_4_DEPENDENT
                             )
-                        return PERSISTENT_ROWS_8_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
-                    if rows >= 2:
-                        return PERSISTENT_ROWS_8_WARPS_4_PER_SM_2_DEPENDENT
-                    return PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_1_DEPENDENT
+                        return PERSISTENT_ROWS_32_WARPS_8_PER_SM_2_DEPENDENT
+                    if rows >= 10:
+                        return PERSISTENT_ROWS_16_WARPS_4_PER_SM_1_DEPENDENT
+                    return PERSISTENT_ROWS_8_WARPS_2_PER_SM_1_DEPENDENT
                 if rows >= 93184:
                     return PERSISTENT_ROWS_16_WARPS_8_PER_SM_4_DEPENDENT_CHUNKS_16
                 if rows >= 100:
@@ -644,46 +666,54 @@ def rms_norm_gated_backward_batch_invariant_bfloat16(rows: int, hidden: int) -> 
                         PERSISTENT_ROWS_8_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16
                     )
                 return PERSISTENT_ROWS_8_WARPS_4_PER_SM_1_DEPENDENT_CHUNKS_16
-            if rows >= 1536:
-                if rows >= 11264:
-                    return PERSISTENT_ROWS_16_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
-                return PERSISTENT_ROWS_32_WARPS_8_PER_SM_1_DEPENDENT
-            if rows >= 3:
-                return PERSISTENT_ROWS_4_WARPS_2_PER_SM_2_DEPENDENT
-            return PERSISTENT_ROWS_2_WARPS_1_STAGES_3_PER_SM_1_DEPENDENT
-        if hidden <= 512:
-            if hidden <= 256:
-                if rows >= 768:
+            if hidden <= 128:
+                if rows >= 1536:
                     if rows >= 11264:
-                        return PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
-                    return PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_2_DEPENDENT
-                if rows >= 6:
-                    return PERSISTENT_ROWS_2_WARPS_2_PER_SM_2_DEPENDENT
+                        return PERSISTENT_ROWS_16_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
+                    return PERSISTENT_ROWS_32_WARPS_8_PER_SM_1_DEPENDENT
                 if rows >= 3:
-                    return PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_1_DEPENDENT
-                return PERSISTENT_ROWS_2_WARPS_2_PER_SM_1_DEPENDENT
-            if rows >= 1536:
-                return PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
-            if rows >= 100:
-                return PERSISTENT_ROWS_2_WARPS_2_PER_SM_4_DEPENDENT
-            return PERSISTENT_WARPS_2_STAGES_3_PER_SM_1_DEPENDENT
-        return PERSISTENT_WARPS_4_STAGES_3_PER_SM_4_DEPENDENT
+                    return PERSISTENT_ROWS_4_WARPS_2_PER_SM_2_DEPENDENT
+                return PERSISTENT_ROWS_2_WARPS_1_STAGES_3_PER_SM_1_DEPENDENT
+            if rows >= 11264:
+                return PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_4_DEPENDENT_CHUNKS_16
+            if rows >= 192:
+                return PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16
+            return PERSISTENT_ROWS_4_WARPS_4_PER_SM_1_DEPENDENT_CHUNKS_16
+        if hidden <= 511:
+            if hidden <= 256:
+                if rows >= 11264:
+                    return PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
+                if rows >= 768:
+                    return PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_2_DEPENDENT
+                return PERSISTENT_ROWS_2_WARPS_2_PER_SM_2_DEPENDENT
+            return PERSISTENT_ROWS_2_WARPS_1_STAGES_3_PER_SM_4_DEPENDENT_CHUNKS_16
+        if rows >= 384:
+            return PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
+        return PERSISTENT_WARPS_2_PER_SM_2_DEPENDENT
     if hidden <= 4095:
-        if hidden <= 2048:
-            if hidden <= 1024:
-                if rows >= 46080:
-                    if rows >= 93184:
-                        return PERSISTENT_WARPS_4_STAGES_3_PER_SM_4_DEPENDENT
-                    return PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_2_REDUCE
-                if rows >= 20:
+        if hidden <= 1024:
+            if hidden <= 1023:
+                if rows >= 100:
+                    return PERSISTENT_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT_CHUNKS_16
+                return PERSISTENT_WARPS_2_PER_SM_1_DEPENDENT_CHUNKS_16
+            if rows >= 192:
+                if rows >= 93184:
                     return PERSISTENT_WARPS_4_STAGES_3_PER_SM_4_DEPENDENT
-                return PERSISTENT_WARPS_4_PER_SM_1_REDUCE
-            if rows >= 384:
-                return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
-            return PERSISTENT_WARPS_4_PER_SM_2_DEPENDENT
-        if rows >= 100:
-            return PERSISTENT_WARPS_8_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16
-        return PERSISTENT_WARPS_8_PER_SM_1_DEPENDENT_CHUNKS_16
+                if rows >= 46080:
+                    return PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_2_REDUCE
+                return PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
+            if rows >= 3:
+                return PERSISTENT_WARPS_4_PER_SM_1_DEPENDENT
+            if rows >= 2:
+                return PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_1_DEPENDENT
+            return PERSISTENT_WARPS_4_PER_SM_1_DEPENDENT
+        if hidden <= 2047:
+            if rows >= 100:
+                return PERSISTENT_WARPS_4_STAGES_3_PER_SM_4_DEPENDENT_CHUNKS_16
+            return PERSISTENT_WARPS_4_PER_SM_1_DEPENDENT_CHUNKS_16
+        if rows >= 192:
+            return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16
+        return PERSISTENT_WARPS_4_PER_SM_1_DEPENDENT_CHUNKS_16
     if hidden <= 8192:
         if hidden <= 4096:
             if rows >= 768:
@@ -703,31 +733,31 @@ def rms_norm_gated_forward_bfloat16(rows: int, hidden: int) -> Config:
             return BLOCK_ROW_8_WARPS_1_CHUNKS_16
         return BLOCK_ROW_8_WARPS_4
     if hidden <= 128:
-        if rows >= 1088:
-            if rows >= 4096:
-                if hidden <= 127:
-                    if rows >= 11264:
-                        return BLOCK_ROW_8_WARPS_2_CHUNKS_16
-                    return BLOCK_ROW_4_WARPS_1
+        if rows >= 1152:
+            if hidden <= 127:
+                if rows >= 11264:
+                    return BLOCK_ROW_8_WARPS_2_CHUNKS_16
                 return BLOCK_ROW_4_WARPS_1
-            return BLOCK_ROW_8_WARPS_8
-        return ROW_WARPS_1
+            if rows >= 3584:
+                return BLOCK_ROW_4_WARPS_1
+            return BLOCK_ROW_2_WARPS_1_CHUNKS_16
+        return PARTS_WARPS_1_PER_SM_1
     if hidden <= 256:
-        if rows >= 80:
+        if rows >= 260:
             if rows >= 1152:
                 if hidden <= 180:
                     if rows >= 131072:
                         return BLOCK_ROW_64_WARPS_8_CHUNKS_16
                     return BLOCK_ROW_4_WARPS_2_CHUNKS_16
                 return BLOCK_ROW_2_WARPS_1_CHUNKS_16
-            return ROW_WARPS_1
+            return PARTS_WARPS_1_PER_SM_1
         return PARTS_WARPS_2_PER_SM_2
     if hidden <= 512:
         if rows >= 320:
             if rows >= 8192:
                 return BLOCK_ROW_2_WARPS_1_CHUNKS_16
             return ROW_WARPS_1_CHUNKS_16
-        return PARTS_WARPS_4_PER_SM_1
+        return PARTS_WARPS_4_PER_SM_2
     if hidden <= 1024:
         if rows >= 576:
             if hidden <= 768:
@@ -738,7 +768,7 @@ def rms_norm_gated_forward_bfloat16(rows: int, hidden: int) -> Config:
                 if rows >= 65536:
                     return BLOCK_ROW_2_WARPS_2
                 return PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4
-            return PARTS_WARPS_4_PER_SM_1
+            return PARTS_WARPS_4_PER_SM_2
         return ROW_WARPS_8
     if hidden <= 8192:
         if rows >= 50:
@@ -750,13 +780,13 @@ def rms_norm_gated_forward_bfloat16(rows: int, hidden: int) -> Config:
                 if hidden <= 1536:
                     return ROW_WARPS_4_CHUNKS_16
                 if hidden <= 2047:
-                    return PARTS_WARPS_4_PER_SM_1
+                    return PARTS_WARPS_4_PER_SM_2
                 if rows >= 896:
                     if hidden <= 5120:
                         if rows >= 1536:
                             if hidden <= 2048:
-                                if rows >= 65536:
-                                    return SPLIT_1024_WARPS_4
+                                if rows >= 38912:
+                                    return SPLIT_1024_WARPS_2
                                 return PERSISTENT_WARPS_2_STAGES_3_PER_SM_4
                             if hidden <= 2560:
                                 return ROW_WARPS_4_CHUNKS_16
@@ -772,10 +802,10 @@ def rms_norm_gated_forward_bfloat16(rows: int, hidden: int) -> Config:
 
 
 def rms_norm_gated_forward_batch_invariant_bfloat16(rows: int, hidden: int) -> Config:
-    if hidden <= 1280:
-        if hidden <= 511:
-            if hidden <= 180:
-                if hidden <= 128:
+    if hidden <= 1024:
+        if hidden <= 320:
+            if hidden <= 128:
+                if hidden <= 90:
                     if hidden <= 64:
                         if rows >= 185344:
                             if rows >= 524288:
@@ -784,52 +814,56 @@ def rms_norm_gated_forward_batch_invariant_bfloat16(rows: int, hidden: int) -> C
                         if rows >= 768:
                             return BLOCK_ROW_16_WARPS_8
                         return BLOCK_ROW_8_WARPS_4
-                    if rows >= 185344:
-                        if rows >= 524288:
-                            return BLOCK_ROW_4_WARPS_1
-                        return BLOCK_ROW_8_WARPS_1
-                    if rows >= 3072:
+                    if rows >= 93184:
+                        return BLOCK_ROW_8_WARPS_2_CHUNKS_16
+                    if rows >= 384:
+                        return BLOCK_ROW_16_WARPS_4_CHUNKS_16
+                    return BLOCK_ROW_4_WARPS_1_CHUNKS_16
+                if rows >= 185344:
+                    if rows >= 524288:
                         return BLOCK_ROW_4_WARPS_1
-                    return BLOCK_ROW_2_WARPS_1
-                return BLOCK_ROW_4_WARPS_2_CHUNKS_16
-            if hidden <= 320:
-                if hidden <= 255:
-                    return BLOCK_ROW_2_WARPS_1_CHUNKS_16
-                if rows >= 1536:
+                    return BLOCK_ROW_8_WARPS_1
+                if rows >= 3072:
+                    return BLOCK_ROW_4_WARPS_1
+                return BLOCK_ROW_2_WARPS_1
+            if hidden <= 255:
+                if hidden <= 180:
+                    return BLOCK_ROW_4_WARPS_2_CHUNKS_16
+                return BLOCK_ROW_2_WARPS_1_CHUNKS_16
+            if rows >= 1536:
+                return BLOCK_ROW_2_WARPS_1
+            return PARTS_WARPS_1_PER_SM_1
+        if hidden <= 768:
+            if hidden <= 512:
+                if hidden <= 511:
+                    return ROW_WARPS_1_CHUNKS_16
+                if rows >= 23552:
                     return BLOCK_ROW_2_WARPS_1
                 return PARTS_WARPS_1_PER_SM_1
             return ROW_WARPS_1_CHUNKS_16
         if hidden <= 1023:
-            if hidden <= 768:
-                if hidden <= 512:
-                    if rows >= 23552:
-                        return BLOCK_ROW_2_WARPS_1
-                    return PARTS_WARPS_1_PER_SM_1
-                return ROW_WARPS_1_CHUNKS_16
-            return BLOCK_ROW_2_WARPS_1_CHUNKS_16
-        if hidden <= 1024:
-            if rows >= 46080:
-                if rows >= 185344:
-                    return BLOCK_ROW_4_WARPS_4
-                return PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_16
-            if rows >= 23552:
+            if rows >= 93184:
+                return BLOCK_ROW_2_WARPS_2
+            return PARTS_WARPS_2_PER_SM_1
+        if rows >= 46080:
+            if rows >= 185344:
                 return BLOCK_ROW_4_WARPS_4
-            return PARTS_WARPS_4_PER_SM_1
-        return PARTS_WARPS_4_PER_SM_2
+            return PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_16
+        if rows >= 23552:
+            return BLOCK_ROW_4_WARPS_4
+        return PARTS_WARPS_4_PER_SM_1
     if hidden <= 4095:
-        if hidden <= 2560:
-            if hidden <= 2048:
-                if hidden <= 1536:
-                    return ROW_WARPS_4_CHUNKS_16
-                if rows >= 3072:
-                    if rows >= 11264:
-                        return BLOCK_ROW_2_WARPS_4
-                    return PARTS_WARPS_4_PER_SM_1
-                if rows >= 1536:
-                    return PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_16
-                return PARTS_WARPS_4_PER_SM_2
-            return ROW_WARPS_4_CHUNKS_16
+        if hidden <= 2048:
+            if hidden <= 1536:
+                if hidden <= 1280:
+                    return PARTS_WARPS_4_PER_SM_2
+                return ROW_WARPS_4_CHUNKS_16
+            if rows >= 11264:
+                return BLOCK_ROW_2_WARPS_4
+            return PARTS_WARPS_4_PER_SM_2
         if hidden <= 3072:
+            if hidden <= 2560:
+                return ROW_WARPS_4_CHUNKS_16
             return ROW_WARPS_8_CHUNKS_16
         return ROW_WARPS_4_CHUNKS_16
     if hidden <= 8191:
