@@ -7,7 +7,6 @@ Needs no GPU and fits nothing. The text around a block is written by hand and re
 """
 
 import json
-import re
 import textwrap
 from collections import Counter
 from pathlib import Path
@@ -194,7 +193,6 @@ def tool() -> list[str]:
     """Sweep, fit and lookup."""
     sweep, fit, many, lookup = (_json(name) for name in ("sweep", "fit", "many_tables", "lookup"))
     header, _ = table_figures.shipped()
-    count = re.search(r"\((\d+) measurements", header.data)
     cases = ", ".join(f"{case['seconds']:.1f} s ({case['case'].strip('-')})" for case in fit["cases"])
     peak = max(case["peak_mb"] for case in fit["cases"])
     means = [function["mean_ns"] for function in lookup["functions"]]
@@ -203,7 +201,7 @@ def tool() -> list[str]:
         _sweep_row("the same within a budget", _json("sweep_60_seconds")),
         _sweep_row("the same of the default space by `adaptive`", _json("sweep_adaptive")),
         (
-            f"fit of {count[1] if count else 'the'} measurements",
+            f"fit of {header.data.measurements} measurements",
             "fit.py",
             f"{fit['cores']} cores",
             f"{cases}, {peak} MB",

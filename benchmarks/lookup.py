@@ -35,7 +35,7 @@ def main() -> None:
     table = locate.load(path)
     read = trees(path.read_text("utf-8"))
     empty = min(timeit.repeat("pass", number=NUMBER, repeat=REPEATS))
-    print(f"{path.name}, {table.header.device}")
+    print(f"{path.name}, {table.header.label}")
     print(f"{'':44} leaves   mean ns   worst ns")
     for (key, dtype), tree in read.items():
         found = []

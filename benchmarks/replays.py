@@ -23,6 +23,7 @@ from normtune.kernels.operator import IllegalConfigError, operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.tablefile.tree import choose
 from normtune.results.evidence import Evidence
+from normtune.tests.heuristics.made_up import as_command
 from normtune.tuner.checking import subject
 from normtune.tuner.checking.subject import Checked, TableUnderTest
 from normtune.tuner.device.open import Outcome, Phases, Speed
@@ -224,7 +225,7 @@ def _fitted(
     found = fit(Evidence(recording.frame[kept].reset_index(drop=True), recording.runs), FitOptions(leaves=leaves))
     with TemporaryDirectory() as folder:
         path = Path(folder) / "fitted.py"
-        path.write_text(module_text(found, f"normtune fit --out {path.name}"))
+        path.write_text(module_text(found, as_command(f"normtune fit --out {path.name}")))
         return subject.read(path)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from normtune.heuristics.fitting.case import FitArguments
+from normtune.heuristics.fitting.case import FitArguments, Known
 from normtune.heuristics.fitting.function import fit_function
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.regret.matrix import TimingMatrix, timing_matrix
@@ -19,7 +19,6 @@ from normtune.heuristics.regret.weights import DECADES, Weighting
 from normtune.heuristics.solver.bins import bins, losses
 from normtune.heuristics.solver.crossing import uncrossed
 from normtune.kernels.operator import OperatorSpec, operator
-from normtune.kernels.tablefile.header import Known
 from normtune.kernels.tablefile.tree import Tree
 from normtune.kernels.target import target_for
 from normtune.results.exchange.recording import load_recording

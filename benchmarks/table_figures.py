@@ -5,7 +5,6 @@ for the README. Needs no GPU and fits nothing.
 """
 
 import random
-import re
 import textwrap
 from collections.abc import Iterator
 from functools import cache
@@ -84,8 +83,10 @@ def losses() -> list[str]:
 def function_losses() -> list[Losses]:
     """Losses of the shipped table's functions."""
     from normtune.heuristics.fitting import figures
+    from normtune.heuristics.regret import fixed_log
     from normtune.heuristics.regret.matrix import timing_matrix
     from normtune.heuristics.rules import liger
+    from normtune.heuristics.writing.entries import entries
     from normtune.kernels.operator import operator
     from normtune.kernels.tablefile import parse
     from normtune.kernels.tablefile.tree import leaves
@@ -95,7 +96,7 @@ def function_losses() -> list[Losses]:
     (device,) = _evidence().devices()
     target = target_for(device.target, device.sms)
     header, source = shipped()
-    trees, known = parse.trees(source.read_text("utf-8")), header.known()
+    trees, known = parse.trees(source.read_text("utf-8")), {(one.key, one.dtype): one for one in entries(header)}
     of_functions = []
     for name in OPERATORS:
         for dtype in operator(name).dtypes:
@@ -104,19 +105,18 @@ def function_losses() -> list[Losses]:
                 for evidence in (_evidence(), read_parquet(HELD_OUT))
             )
             tree = trees[name, dtype]
-            line = _line_of(header, name, dtype)
-            costs, gap = (re.search(rf"{words} (-?[\d.]+) %", line) for words in ("sharing costs", "within"))
-            donor, rule = known[name, dtype].donor, figures.of_rule(recorded, liger.choose) if recorded else None
+            entry, rule = known[name, dtype], figures.of_rule(recorded, liger.choose) if recorded else None
+            donor, gap = entry.donor, entry.figures.gap
             of_functions.append(
                 Losses(
                     name,
                     dtype,
-                    f"{donor[1]}'s, which costs {costs[1]}" if donor and costs else f"{leaves(tree)} leaves",
+                    f"{donor[1]}'s, which costs {percent(entry.cost, 2)}" if donor else f"{leaves(tree)} leaves",
                     figures.of_tree(recorded, tree) if recorded else None,
                     figures.of_tree(held_out, tree) if held_out else None,
                     len({hidden for _, hidden in held_out.problems}) if held_out else 0,
                     _interval(held_out, tree) if held_out else None,
-                    gap[1] if gap else "",
+                    fixed_log.percent_up(gap).removesuffix(" %") if gap > 0 else "",
                     rule.mean if rule else None,
                 )
             )
@@ -139,11 +139,14 @@ def _interval(matrix: Any, tree: Any) -> tuple[int, int]:
 
 def batch_invariant() -> list[str]:
     """Cost of the shipped table's batch-invariant functions beside the usual ones, from its header."""
+    from normtune.heuristics.writing.entries import entries
+    from normtune.kernels.problem import split_batch_invariant
+
     lines = ["", "| operator | dtype | mean | worst |", "|---|---|---:|---:|"]
-    for text in shipped()[0].regret:
-        match = re.match(r"(\S+)batch_invariant (\w+): .* costs (\S+) % \(worst (\S+) %\) beside", text)
-        if match:
-            lines.append(f"| {match[1].rstrip(':+')} | {match[2]} | {match[3]} | {match[4]} |")
+    for entry in entries(shipped()[0]):
+        if cost := entry.beside:
+            usual, _ = split_batch_invariant(entry.key)
+            lines.append(f"| {usual} | {entry.dtype} | {percent(cost.mean, 2)} | {percent(cost.worst, 1)} |")
     return [*lines, ""]
 
 
@@ -163,6 +166,7 @@ def relatives() -> list[str]:
 def _of_recording(name: str) -> Iterator[str]:
     from normtune.heuristics.fitting import figures
     from normtune.heuristics.regret.matrix import timing_matrix
+    from normtune.heuristics.writing.entries import entries
     from normtune.kernels.operator import operator
     from normtune.kernels.tablefile import locate, parse
     from normtune.kernels.tablefile.tree import leaves
@@ -172,7 +176,8 @@ def _of_recording(name: str) -> Iterator[str]:
     evidence, source = load_recording(name), locate.by_name()[name]
     (device,) = evidence.devices()
     target = target_for(device.target, device.sms)
-    trees, header = parse.trees(locate.read(source)), locate.header_of(source)
+    trees = parse.trees(locate.read(source))
+    validated = {(one.key, one.dtype): one.figures.cross_validated for one in entries(locate.header_of(source))}
     for key, variant, dtype in evidence.kinds():
         spec, tree = operator(key), trees[key, dtype]
         matrix = timing_matrix(evidence, spec, variant, dtype, target)
@@ -182,13 +187,14 @@ def _of_recording(name: str) -> Iterator[str]:
             return spec.default_config(spec.problem(rows, hidden, dtype), target)
 
         own, untuned = figures.of_tree(matrix, tree), figures.of_rule(matrix, default)
-        line = _line_of(header, key, dtype)
-        validated = re.search(r" cross-validated (-?[\d.]+) %", line)
         over = [log(ours / copy) for ours, copy in _beside_the_copy(evidence.select([key]), tree)]
         cells = [
             *(key.partition(".")[0], str(own.problems), str(leaves(tree))),
             *(f"{percent(own.plain, 1)} %", f"{percent(own.worst, 1)} %"),
-            *(f"{validated[1]} %" if validated else "", f"{percent(untuned.plain, 1)} %" if untuned else ""),
+            *(
+                f"{percent(validated[key, dtype], 2)} %" if validated[key, dtype] is not None else "",
+                f"{percent(untuned.plain, 1)} %" if untuned else "",
+            ),
             f"{exp(fmean(over)):.2f}, {exp(max(over)):.2f} at most ({len(over)} shapes)" if over else "",
         ]
         yield f"| {' | '.join(cells)} |"
@@ -204,12 +210,6 @@ def _beside_the_copy(evidence: Any, tree: Any) -> Iterator[tuple[float, float]]:
         config = choose(tree, problem.rows, problem.hidden)
         if COPY in cells and config in cells and operator(problem.operator).bytes_moved(problem) >= LARGE:
             yield cells[config], cells[COPY]
-
-
-def _line_of(header: Any, key: str, dtype: str) -> str:
-    """What a header says of a function."""
-    (line,) = (text for text in header.regret if text.startswith(f"{key} {dtype}: "))
-    return str(line)
 
 
 def percent(value: int | None, digits: int) -> str:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from normtune.errors import NormtuneError
 from normtune.heuristics.any_gpu.joint import Joint, Part
 from normtune.heuristics.any_gpu.legality import EveryGpu
-from normtune.heuristics.any_gpu.result import DeviceLoss, Lost
+from normtune.heuristics.fitting.figures import DeviceLoss, Lost
 from normtune.heuristics.regret.legality import served_variants
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import join_key

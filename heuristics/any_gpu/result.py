@@ -4,37 +4,11 @@ In: values. Out: `AnyGpuFunction` and `AnyGpuFit`. `pipeline` makes them, `emit`
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
+from normtune.heuristics.fitting.figures import DeviceLoss
 from normtune.heuristics.fitting.result import FromData, SharedFunction, TableFunction
 from normtune.kernels.tablefile.relative_tree import RelativeTree
 from normtune.results.records import Device
-
-
-class Lost(NamedTuple):
-    """Log-regret over the problems of one GPU, millionths.
-
-    Attributes:
-        mean: weighted, rounded down.
-        worst: the largest.
-    """
-
-    mean: int
-    worst: int
-
-
-class DeviceLoss(NamedTuple):
-    """Loss of a function on one GPU.
-
-    Attributes:
-        device: label of the GPU.
-        lost: of the function, which was fitted to this GPU among others.
-        left_out: of the function fitted in the same way without it; None if it is the only GPU.
-    """
-
-    device: str
-    lost: Lost
-    left_out: Lost | None
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ import math
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import ClassVar
 
 import pandas as pd
 
@@ -20,7 +19,7 @@ from normtune.heuristics.api.fitted_table import FittedTable, function_of, sourc
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import used
 from normtune.heuristics.regret.fixed_log import fraction
-from normtune.heuristics.writing.regenerate import Source
+from normtune.heuristics.writing.regenerate import Command, Source
 from normtune.kernels.config import Config
 from normtune.kernels.tablefile.relative_tree import choose_on
 from normtune.results.evidence import Evidence
@@ -51,8 +50,6 @@ class AnyGpuTable(FittedTable):
     functions: tuple[AnyGpuFunction, ...]
     shared: tuple[AnyGpuShared, ...]
     fit: AnyGpuFit
-
-    _WORDS: ClassVar[tuple[str, ...]] = ("--all-devices",)
 
     def lookup(self, operator: str, dtype: str, rows: int, hidden: int, *, sms: int, l2_bytes: int) -> Config:
         """The config for `rows` rows of `hidden` elements on a GPU with these multiprocessors and bytes of L2 cache.
@@ -88,8 +85,8 @@ class AnyGpuTable(FittedTable):
         columns = ("operator", "dtype", "device", "leaves", "mean", "worst", "left_out_mean", "left_out_worst")
         return pd.DataFrame(rows, columns=list(columns))
 
-    def _module(self, command: str) -> str:
-        return emit.module_text(self.fit, command)
+    def _module(self, command: Command) -> str:
+        return emit.module_text(self.fit, command._replace(all_devices=True))
 
 
 def fit_any_gpu(

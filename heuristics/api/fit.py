@@ -30,7 +30,7 @@ from normtune.heuristics.writing import (
     installing,
 )
 from normtune.heuristics.writing.installing import Installed
-from normtune.heuristics.writing.regenerate import Source
+from normtune.heuristics.writing.regenerate import Command, Source, command
 from normtune.heuristics.writing.write import write_table
 from normtune.kernels.config import Config
 from normtune.kernels.tablefile.tree import choose
@@ -122,14 +122,15 @@ class Table(FittedTable):
         installing.check([self.device], force)
         return install(self, path)
 
-    def _module(self, command: str) -> str:
+    def _module(self, command: Command) -> str:
         return emit.module_text(self.fit, command)
 
 
 def install(table: Table, path: Path) -> Installed:
     """Write a table to its place, which was checked, among those that are installed."""
     before = installing.displaced(table.device)
-    write_table(table.module(path, ["--install"]), path)
+    again = command(table.source, table.options, path)._replace(out="", install=True)
+    write_table(emit.module_text(table.fit, again), path)
     return Installed(path, before)
 
 

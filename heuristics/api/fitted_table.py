@@ -9,13 +9,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
 from normtune.errors import UsageError
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.result import TableFunction
 from normtune.heuristics.writing import regenerate
-from normtune.heuristics.writing.regenerate import Source
+from normtune.heuristics.writing.regenerate import Command, Source
 from normtune.heuristics.writing.write import check_evidence, check_table, write_table
 from normtune.kernels.problem import split_key
 from normtune.results.evidence import Evidence
@@ -63,21 +63,17 @@ class FittedTable(ABC):
     evidence: Evidence
     source: Source | None = None
 
-    # Options of the command that stand before the names of files.
-    _WORDS: ClassVar[tuple[str, ...]] = ()
-
     @abstractmethod
-    def _module(self, command: str) -> str:
+    def _module(self, command: Command) -> str:
         """The text of the module, with that command in its header."""
 
-    def module(self, path: Path, place: Sequence[str]) -> str:
-        """The text of the module for a file; `place` holds the options of `normtune fit` that name it."""
-        return self._module(regenerate.command(self.source, self.options, path, [*self._WORDS, *place]))
+    def module(self, path: Path, data: Path | None = None, in_folders: bool = False) -> str:
+        """The text of the module for a file; arguments as of `regenerate.command`."""
+        return self._module(regenerate.command(self.source, self.options, path, data, in_folders))
 
     def text(self) -> str:
         """The table as Python source, a module that stands alone, with the header that `save` writes."""
-        path = Path("heuristics.py")
-        return self.module(path, regenerate.places(path, None))
+        return self.module(Path("heuristics.py"))
 
     def save(
         self, path: str | os.PathLike[str], evidence: str | os.PathLike[str] | None = None, force: bool = False
@@ -99,4 +95,4 @@ class FittedTable(ABC):
         if data:
             check_evidence(data, force)
             write_parquet(self.evidence, data)
-        write_table(self.module(table, regenerate.places(table, data)), table)
+        write_table(self.module(table, data), table)

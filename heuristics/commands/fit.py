@@ -134,9 +134,7 @@ def fit(
             write_parquet(table.evidence, part.data)
             wrote.append(f"wrote {part.data}")
         if part.table:
-            write.write_table(
-                table.module(part.table, regenerate.places(part.table, part.data, len(parts) > 1)), part.table
-            )
+            write.write_table(table.module(part.table, part.data, len(parts) > 1), part.table)
             wrote.append(f"wrote {part.table}")
         if part.installed:
             path, displaced = api.install(table, part.installed)

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from normtune.heuristics.fitting.baseline import Incumbent, Incumbents
+from normtune.heuristics.fitting.figures import Figures, Slower
 from normtune.heuristics.fitting.guard import Guard
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.same_bits import SameBits
@@ -17,9 +18,45 @@ from normtune.heuristics.regret.legality import Legality, served_variants
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver.bins import Solver
 from normtune.kernels.operator import OperatorSpec
-from normtune.kernels.tablefile.header import Known
 from normtune.kernels.tablefile.tree import Tree
 from normtune.kernels.target import Target
+
+
+class Known(NamedTuple):
+    """Decisions of an earlier fit for one operator and dtype, so that a refit need not cross-validate.
+
+    Attributes:
+        leaves: of the optimum that the function stays within the tie of; 0 if it shares another function.
+        cross_validated: loss, millionths.
+        donor: key and dtype of the function that it shares; None if it has its own.
+        extrapolated: loss beyond the fitted sizes, millionths.
+        kept: number of leaves that gave way to the baseline.
+        strict: whether configs slower than the baseline were excluded.
+        slower: number of problems at which the function is slower than the baseline, and the most it is slower,
+            millionths.
+        plain_validated: plain cross-validated loss, millionths.
+        uncompared: number of problems at which the times do not compare the function with the baseline.
+    """
+
+    leaves: int
+    cross_validated: int | None
+    donor: tuple[str, str] | None = None
+    extrapolated: int | None = None
+    kept: int = 0
+    strict: bool = False
+    slower: Slower | None = None
+    plain_validated: int | None = None
+    uncompared: int = 0
+
+    @classmethod
+    def of(cls, figures: Figures, donor: tuple[str, str] | None) -> "Known":
+        """What figures of a header say."""
+        if donor:
+            return cls(0, None, donor)
+        return cls(
+            *(figures.asked, figures.cross_validated, None, figures.extrapolated, figures.kept, figures.strict),
+            *(figures.slower, figures.plain_validated, figures.uncompared),
+        )
 
 
 class FitArguments(NamedTuple):

@@ -87,6 +87,18 @@ class RuleGain(NamedTuple):
     thresholds: int
 
 
+class Slower(NamedTuple):
+    """Problems on which a tree is slower than the baseline.
+
+    Attributes:
+        problems: their number.
+        most: mean log-ratio on the worst of them, millionths.
+    """
+
+    problems: int
+    most: int
+
+
 class Figures(NamedTuple):
     """The printed figures of one tree.
 
@@ -97,6 +109,7 @@ class Figures(NamedTuple):
         loss: of the tree on the problems it was fitted on.
         gap: optimality gap to the best tree with the same number of leaves under the same conditions, millionths.
         limits: the conditions on that tree, in words that end a sentence: ` of these configs`; else empty.
+        strict: whether configs slower than the baseline at any shape were excluded for that tree.
         few: lower bound for the best set of as many configs, and the regret of this one, millionths; None if their
             number was free.
         kept: leaves of the fitted tree that were replaced by the baseline's answers.
@@ -120,6 +133,7 @@ class Figures(NamedTuple):
     loss: Loss
     gap: int
     limits: str = ""
+    strict: bool = False
     few: tuple[int, int] | None = None
     kept: int = 0
     cross_validated: int | None = None
@@ -128,11 +142,37 @@ class Figures(NamedTuple):
     untimed: int = 0
     unmeasured: int = 0
     joined: bool = False
-    slower: tuple[int, int] | None = None
+    slower: Slower | None = None
     uncompared: int = 0
     advice: str = ""
     rule: Loss | None = None
     gain: RuleGain | None = None
+
+
+class Lost(NamedTuple):
+    """Log-regret of a table for any GPU over the problems of one, millionths.
+
+    Attributes:
+        mean: weighted, rounded down.
+        worst: the largest.
+    """
+
+    mean: int
+    worst: int
+
+
+class DeviceLoss(NamedTuple):
+    """Loss of a function on one GPU.
+
+    Attributes:
+        device: label of the GPU.
+        lost: of the function, which was fitted to this GPU among others.
+        left_out: of the function fitted in the same way without it; None if it is the only GPU.
+    """
+
+    device: str
+    lost: Lost
+    left_out: Lost | None
 
 
 def summarise(

@@ -13,7 +13,7 @@ import numpy as np
 
 from normtune.errors import NormtuneError
 from normtune.heuristics.fitting import figures
-from normtune.heuristics.fitting.case import Case
+from normtune.heuristics.fitting.case import Case, Known
 from normtune.heuristics.fitting.figures import Figures
 from normtune.heuristics.fitting.guard import Guard
 from normtune.heuristics.fitting.options import MOST_LEAVES, FitOptions
@@ -28,7 +28,6 @@ from normtune.heuristics.solver.crossing import crossed, uncrossed
 from normtune.heuristics.solver.optimum import Optima, Sums
 from normtune.heuristics.solver.simplify import Old, cost_of, simplified
 from normtune.heuristics.solver.strips import Strips
-from normtune.kernels.tablefile.header import NOWHERE_SLOWER, Known
 from normtune.kernels.tablefile.tree import Tree, choose, configs_of, counted_leaves, distinct, leaves
 
 # Most leaves of a search for bounds that suffice: twice as many take half a minute on the recording grid.
@@ -44,6 +43,7 @@ class Conditioned(NamedTuple):
         found: `allowed` in bins.
         few: the configs, if their number is limited.
         limits: the conditions, in words.
+        strict: whether configs slower than the baseline are excluded, too.
     """
 
     matrix: TimingMatrix
@@ -51,6 +51,7 @@ class Conditioned(NamedTuple):
     found: Bins
     few: Few | None
     limits: str
+    strict: bool = False
 
 
 def sought(case: Case, enough: int, most: int) -> tuple[Conditioned, Optima, int | None]:
@@ -281,7 +282,7 @@ def _nowhere_slower(case: Case, guard: Guard, enough: int, most: int) -> tuple[C
     if best is None or asked is None:
         return None
     tree = simplified(optima, best.tree, best.budget)
-    return task._replace(matrix=matrix, limits=task.limits + NOWHERE_SLOWER), optima, asked, tree
+    return task._replace(matrix=matrix, strict=True), optima, asked, tree
 
 
 def _avoiding(case: Case, guard: Guard, most: int) -> str:
@@ -339,5 +340,6 @@ def _figures(task: Conditioned, optima: Optima, tree: Tree, asked: int) -> Figur
         untimed=loss.problems - own.loss.problems,
         gap=min(gap, max(0, loss.mean - optimum)),
         limits=task.limits,
+        strict=task.strict,
         few=None if few is None else (few.bound, few.mean),
     )

@@ -26,6 +26,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from normtune.heuristics.fitting.figures import Slower
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.regret.paired import Paired, paired
 from normtune.heuristics.solver.bins import Bins
@@ -52,18 +53,6 @@ class Guarded(NamedTuple):
 
     tree: Tree
     kept: int
-
-
-class Slower(NamedTuple):
-    """Problems on which a tree is slower than the baseline.
-
-    Attributes:
-        problems: their number.
-        most: mean log-ratio on the worst of them, millionths.
-    """
-
-    problems: int
-    most: int
 
 
 class Guard:

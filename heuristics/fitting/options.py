@@ -1,16 +1,13 @@
-"""Options of a fit, and their form in the command that writes a table again.
+"""Options of a fit, as words of a command and as data.
 
-In: options, or that command. Out: `FitOptions`, as words and back, so that `check` fits with the options in the header.
-`pipeline` applies them.
+In: options, or the facts of a header. Out: `FitOptions`, as words and as JSON and back, so that `check` fits with the
+options in the header. `pipeline` applies them.
 """
 
 import math
 import os
-import re
-import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields, replace
-from itertools import pairwise
 from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType, UnionType
@@ -128,7 +125,7 @@ class FitOptions:
             optional = value is None and option.default is None
             # bool is the only subclass among these types: True is an Integral.
             if not optional and (isinstance(value, bool) != (kind is bool) or not isinstance(value, kind)):
-                raise UsageError(f"{option.name} is {value!r}: expected {expected}")
+                raise UsageError(f"{option.name} is {value!r:.80}: expected {expected}")
         if self.leaves is not None and not 1 <= self.leaves <= MOST_LEAVES:
             raise UsageError(f"leaves is {self.leaves}: expected 1 to {MOST_LEAVES}")
         if self.max_configs is not None and self.max_configs < 1:
@@ -165,17 +162,46 @@ class FitOptions:
         same_bits_as = self.same_bits_as and seen_from(self.same_bits_as, folder)
         return replace(self, weights=weights, baseline=baseline, same_bits_as=same_bits_as)
 
+    def facts(self) -> dict[str, Any]:
+        """Options that differ from their defaults, as JSON."""
+        given = {option.name: (getattr(self, option.name), option.default) for option in fields(self)}
+        return {name: _json(value) for name, (value, default) in given.items() if value != default}
+
+    @classmethod
+    def of_facts(cls, facts: Mapping[str, Any]) -> "FitOptions":
+        """The inverse of `facts`, of any JSON.
+
+        Raises:
+            UsageError: an option is unknown, or its value out of range.
+        """
+        known, chosen = {option.name: kind_of(option) for option in fields(cls)}, dict(facts)
+        for name, value in facts.items():
+            if name not in known:
+                raise UsageError(f"it has the option {name[:40]!r}, which is none of `normtune fit` that a table needs")
+            if known[name] is tuple:
+                if not isinstance(value, list) or not all(isinstance(own, str) for own in value):
+                    raise UsageError(f"{name} is {str(value)[:40]!r}: expected a list of names")
+                chosen[name] = tuple(value)
+        return cls(**chosen)
+
     def words(self) -> list[str]:
         """Options of the command that differ from their defaults: repeated ones, those with a value, flags."""
-        repeated, valued, flags = [], [], []
-        for option in fields(self):
-            flag, kind, value = flag_of(option), kind_of(option), getattr(self, option.name)
-            if kind is tuple:
-                repeated += [word for item in value for word in (flag, item)]
-            elif value != option.default:
-                valued += [flag, _text(value)] if kind is not bool else []
-                flags += [flag] if kind is bool else []
-        return repeated + valued + flags
+        return words_of(self.facts())
+
+
+def words_of(facts: Mapping[str, Any]) -> list[str]:
+    """The words of options by their names, as `FitOptions.words`, valid or not."""
+    repeated, valued, flags = [], [], []
+    known = {option.name: flag_of(option) for option in fields(FitOptions)}
+    for name in sorted(facts, key=[*known, *facts].index):
+        flag, value = known.get(name, "--" + name.replace("_", "-")), facts[name]
+        if isinstance(value, list):
+            repeated += [word for item in value for word in (flag, str(item))]
+        elif value is True:
+            flags.append(flag)
+        else:
+            valued += [flag, _text(value)]
+    return repeated + valued + flags
 
 
 def kind_of(option: "Field[Any]") -> type:
@@ -200,80 +226,19 @@ def seen_from(path: str | os.PathLike[str], folder: Path) -> str:
     return os.path.relpath(os.path.join(os.path.realpath(parent), name), os.path.realpath(folder))
 
 
-# Other options in a header: places of measurements and files.
-_PLACES = frozenset(("--store", "--recording", "--out", "--evidence", "--install", "--all-devices", "--load"))
+def _json(value: Any) -> Any:
+    """A value as JSON; NumPy's numbers are none."""
+    if isinstance(value, tuple):
+        return list(value)
+    return (
+        value
+        if isinstance(value, bool | str | NoneType)
+        else int(value)
+        if isinstance(value, Integral)
+        else float(value)
+    )
 
 
 def _text(value: object) -> str:
-    """A value in the form that `read_options` reads, to the last bit of a float."""
+    """A value on the command line, to the last bit of a float."""
     return str(float(value)).removesuffix(".0") if isinstance(value, float) else str(value)
-
-
-def read_options(command: str) -> FitOptions:
-    """Options from the command in a table's header.
-
-    Raises:
-        ValueError: a value is not a number.
-        UsageError: a value is out of range, or the command cannot be parsed.
-    """
-    given, words = values(command), words_of(command)
-    known = {flag_of(option): option for option in fields(FitOptions)}
-    for word in words:
-        if word.startswith("--") and word not in known and word not in _PLACES:
-            raise UsageError(
-                f"its command has the option {word[:40]!r}, which is none of `normtune fit` that a table needs"
-            )
-    chosen: dict[str, Any] = {}
-    for flag, option in known.items():
-        kind = kind_of(option)
-        if kind is bool:
-            chosen[option.name] = flag in words
-        elif flag in given:
-            chosen[option.name] = given[flag] if kind is tuple else kind(given[flag][-1])
-    return FitOptions(**chosen)
-
-
-def quoted(word: str) -> str:
-    """A word of a command for a shell, in printable ASCII: other characters in the $'...' of POSIX shells."""
-    if word.isascii() and word.isprintable() and not _is_escaped(word):
-        return shlex.quote(word)
-    plain = {*range(32, 127)} - set(b"'\\")
-    return "$'" + "".join(chr(byte) if byte in plain else f"\\x{byte:02x}" for byte in os.fsencode(word)) + "'"
-
-
-def words_of(command: str) -> list[str]:
-    """The words of a command.
-
-    Raises:
-        UsageError: it cannot be parsed.
-    """
-    try:
-        words = shlex.split(command)
-    except ValueError as error:
-        raise UsageError(
-            f"the command {command[:80]!r} of a header cannot be read ({error}): fit the table again"
-        ) from None
-    return [_unescaped(word) if _is_escaped(word) else word for word in words]
-
-
-def _is_escaped(word: str) -> bool:
-    """Whether the word is the rest of a $'...' after shlex, which does not know that form."""
-    return word.startswith("$") and "\\" in word
-
-
-def _unescaped(word: str) -> str:
-    content = os.fsencode(word.removeprefix("$"))
-    return os.fsdecode(re.sub(rb"\\x([0-9a-f]{2})", lambda match: bytes.fromhex(match[1].decode()), content))
-
-
-def values(command: str) -> dict[str, Sequence[str]]:
-    """The values of each option of a command, in order.
-
-    Raises:
-        UsageError: the command cannot be parsed.
-    """
-    lists: dict[str, list[str]] = {}
-    for name, value in pairwise(words_of(command)):
-        if name.startswith("--"):
-            lists.setdefault(name, []).append(value)
-    return {name: tuple(given) for name, given in lists.items()}

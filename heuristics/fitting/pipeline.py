@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.fitting.baseline import Incumbents
 from normtune.heuristics.fitting.batch_invariant import invariant_functions
-from normtune.heuristics.fitting.case import FitArguments
+from normtune.heuristics.fitting.case import FitArguments, Known
 from normtune.heuristics.fitting.forward_backward import OneFunction, sides_of, together
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.parallel import in_order, processes_for
@@ -25,7 +25,6 @@ from normtune.heuristics.regret.weights import Weighting
 from normtune.heuristics.rules import liger
 from normtune.kernels.operator import OperatorSpec, operator
 from normtune.kernels.problem import join_key, split_key
-from normtune.kernels.tablefile.header import Known
 from normtune.kernels.tablefile.tree import Tree
 from normtune.kernels.target import Target, target_for
 from normtune.results.records import Device

@@ -18,14 +18,13 @@ from typing import NamedTuple
 
 from normtune.errors import NormtuneError
 from normtune.heuristics.fitting import figures
-from normtune.heuristics.fitting.case import Case
+from normtune.heuristics.fitting.case import Case, Known
 from normtune.heuristics.fitting.function import figures_of, fit_function, least_measured
 from normtune.heuristics.fitting.result import Function, Shared, TableFunction
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver.bins import answers, bins, losses
 from normtune.heuristics.solver.optimum import Optima
 from normtune.kernels.operator import OperatorSpec
-from normtune.kernels.tablefile.header import Known
 from normtune.kernels.tablefile.tree import Tree
 
 SHARING_COST = 10_000  # millionths: 1 %

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from normtune.errors import NormtuneError
 from normtune.heuristics.fitting.baseline import Incumbents
-from normtune.heuristics.fitting.case import Case, FitArguments
+from normtune.heuristics.fitting.case import Case, FitArguments, Known
 from normtune.heuristics.fitting.function import fit_function
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import used
@@ -19,7 +19,6 @@ from normtune.heuristics.regret.matrix import TimingMatrix, timing_matrix
 from normtune.heuristics.regret.weights import Weighting
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import split_key
-from normtune.kernels.tablefile.header import Known
 from normtune.kernels.tablefile.tree import Tree
 from normtune.kernels.target import target_for
 

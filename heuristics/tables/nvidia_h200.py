@@ -118,8 +118,210 @@
 #           the best 25-leaf tree of hidden, then rows, with one order of a row's sum a
 #           hidden size on this grid, cross-validated 2.43 %, plain cross-validated 2.24
 #           %, costs 1.34 % (worst 71.9 %) beside rms_norm_forward:no_rstd
-# Format:   3
-# Body:     sha256:3df4872170283220e0ad3cd1b559c609bd92cb520f803957dc3fe0ae4887fed4
+# Format:   4
+# Facts:    {"device": {"label": "NVIDIA H200", "target": "sm_90", "sms": 132},
+#           "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"}, "data": {"digest":
+#           "sha256:df2a1063d0cd0854d8debb8692efcfa4f5e4822e549d7c5530e67a8739e4f91e",
+#           "measurements": 147132, "date": "2026-11-23"}, "kernels":
+#           {"rms_norm_backward":
+#           "sha256:6b3ed0ebf7cc1d9ac29bc7e87b1259e84c9d50d0750fdda7488b2c1faa55b7fe",
+#           "rms_norm_forward":
+#           "sha256:5bac9a9fd977b1c59f3625b39f39cb41ec08f98ecdc207e9240b7bd2a57a00f1"},
+#           "measured": {"rows": [1, 262144], "hidden": [64, 32768]}, "command":
+#           {"recording": "nvidia-h200", "options": {"leaves": 64, "tie_percent": 0.05,
+#           "baseline": "liger", "batch_invariant": true}, "out": "nvidia_h200.py"},
+#           "functions": [{"key": "rms_norm_backward", "dtype": "bfloat16", "figures":
+#           {"leaves": 57, "asked": 64, "configs": 50, "loss": {"mean": 1357, "plain":
+#           2924, "ninetieth": 16669, "worst": 57912, "problems": 869, "luck": 1859},
+#           "gap": 14, "cross_validated": 12985, "plain_validated": 16174,
+#           "extrapolated": 266025, "rule": {"mean": 686925, "plain": 819347,
+#           "ninetieth": 1664228, "worst": 2516225, "problems": 869, "luck": 1859},
+#           "gain": {"total": 709472111, "most": 2485252, "problems": 869, "thresholds":
+#           116433822}}}, {"key": "rms_norm_backward", "dtype": "float16", "figures":
+#           {"leaves": 57, "asked": 57, "configs": 50, "loss": {"mean": 3629, "plain":
+#           5343, "ninetieth": 19536, "worst": 110114, "problems": 869, "luck": 2139},
+#           "gap": 3192, "rule": {"mean": 681388, "plain": 812667, "ninetieth": 1622590,
+#           "worst": 2524498, "problems": 869, "luck": 2139}, "gain": {"total":
+#           701565285, "most": 2496973, "problems": 869, "thresholds": 108803631}},
+#           "donor": ["rms_norm_backward", "bfloat16"], "cost": 3191}, {"key":
+#           "rms_norm_backward", "dtype": "float32", "figures": {"leaves": 50, "asked":
+#           57, "configs": 40, "loss": {"mean": 333, "plain": 1614, "ninetieth": 8911,
+#           "worst": 85093, "problems": 869, "luck": 1888}, "gap": 31,
+#           "cross_validated": 13784, "plain_validated": 12719, "extrapolated": 223277,
+#           "rule": {"mean": 615959, "plain": 683461, "ninetieth": 1422591, "worst":
+#           2329596, "problems": 869, "luck": 1888}, "gain": {"total": 592524989,
+#           "most": 2329596, "problems": 869, "thresholds": 109165270}}}, {"key":
+#           "rms_norm_backward:no_dweight", "dtype": "bfloat16", "figures": {"leaves":
+#           22, "asked": 30, "configs": 14, "loss": {"mean": -358, "plain": 508,
+#           "ninetieth": 3981, "worst": 47582, "problems": 302, "luck": 1727}, "gap":
+#           30, "cross_validated": 5780, "plain_validated": 6002, "extrapolated":
+#           199964, "rule": {"mean": 449736, "plain": 582839, "ninetieth": 1354138,
+#           "worst": 2681910, "problems": 302, "luck": 1727}, "gain": {"total":
+#           175864118, "most": 2670614, "problems": 302, "thresholds": 68655228}}},
+#           {"key": "rms_norm_backward:no_dweight", "dtype": "float16", "figures":
+#           {"leaves": 19, "asked": 22, "configs": 13, "loss": {"mean": -26, "plain":
+#           2185, "ninetieth": 10163, "worst": 77127, "problems": 302, "luck": 2341},
+#           "gap": 80, "cross_validated": 9652, "plain_validated": 11566,
+#           "extrapolated": 199154, "rule": {"mean": 426133, "plain": 557114,
+#           "ninetieth": 1364420, "worst": 2700786, "problems": 302, "luck": 2341},
+#           "gain": {"total": 167588781, "most": 2700786, "problems": 302, "thresholds":
+#           69038694}}}, {"key": "rms_norm_backward:no_dweight", "dtype": "float32",
+#           "figures": {"leaves": 23, "asked": 22, "configs": 17, "loss": {"mean": 2052,
+#           "plain": 3259, "ninetieth": 15916, "worst": 129565, "problems": 302, "luck":
+#           1882}, "gap": 539, "kept": 1, "cross_validated": 15057, "plain_validated":
+#           15609, "extrapolated": 139383, "rule": {"mean": 333877, "plain": 423358,
+#           "ninetieth": 1107766, "worst": 2413289, "problems": 302, "luck": 1882},
+#           "gain": {"total": 126870138, "most": 2389496, "problems": 302, "thresholds":
+#           58776524}}}, {"key": "rms_norm_backward:batch_invariant", "dtype":
+#           "bfloat16", "figures": {"leaves": 56, "asked": 56, "configs": 46, "loss":
+#           {"mean": 50253, "plain": 73994, "ninetieth": 354320, "worst": 728232,
+#           "problems": 869, "luck": 1859}, "gap": 0, "limits": " of hidden, then rows,
+#           with one order of a row's sum a hidden size", "cross_validated": 54875,
+#           "plain_validated": 70683, "rule": {"mean": 686925, "plain": 819347,
+#           "ninetieth": 1664228, "worst": 2516225, "problems": 869, "luck": 1859},
+#           "gain": {"total": 647712333, "most": 2488499, "problems": 869, "thresholds":
+#           116433822}}, "beside": {"mean": 48896, "worst": 728232, "problems": 869,
+#           "bounded": 0}}, {"key": "rms_norm_backward:batch_invariant", "dtype":
+#           "float16", "figures": {"leaves": 56, "asked": 56, "configs": 46, "loss":
+#           {"mean": 52849, "plain": 77139, "ninetieth": 376181, "worst": 642580,
+#           "problems": 869, "luck": 2139}, "gap": 2043, "rule": {"mean": 681388,
+#           "plain": 812667, "ninetieth": 1622590, "worst": 2524498, "problems": 869,
+#           "luck": 2139}, "gain": {"total": 639174086, "most": 2496083, "problems":
+#           869, "thresholds": 108803631}}, "donor":
+#           ["rms_norm_backward:batch_invariant", "bfloat16"], "cost": 2042}, {"key":
+#           "rms_norm_backward:batch_invariant", "dtype": "float32", "figures":
+#           {"leaves": 47, "asked": 47, "configs": 37, "loss": {"mean": 40953, "plain":
+#           53069, "ninetieth": 184262, "worst": 579329, "problems": 869, "luck": 1888},
+#           "gap": 0, "limits": " of hidden, then rows, with one order of a row's sum a
+#           hidden size", "cross_validated": 35803, "plain_validated": 41464, "rule":
+#           {"mean": 615959, "plain": 683461, "ninetieth": 1422591, "worst": 2329596,
+#           "problems": 869, "luck": 1888}, "gain": {"total": 547810551, "most":
+#           2288920, "problems": 869, "thresholds": 109165270}}, "beside": {"mean":
+#           40619, "worst": 579329, "problems": 869, "bounded": 0}}, {"key":
+#           "rms_norm_backward:no_dweight+batch_invariant", "dtype": "bfloat16",
+#           "figures": {"leaves": 18, "asked": 18, "configs": 15, "loss": {"mean": 7325,
+#           "plain": 11748, "ninetieth": 20716, "worst": 482987, "problems": 302,
+#           "luck": 1727}, "gap": 95, "limits": " of hidden, then rows, with one order
+#           of a row's sum a hidden size", "cross_validated": 7126, "plain_validated":
+#           9295, "rule": {"mean": 449736, "plain": 582839, "ninetieth": 1354138,
+#           "worst": 2681910, "problems": 302, "luck": 1727}, "gain": {"total":
+#           172469481, "most": 2670614, "problems": 302, "thresholds": 68655228}},
+#           "beside": {"mean": 7683, "worst": 482987, "problems": 302, "bounded": 0}},
+#           {"key": "rms_norm_backward:no_dweight+batch_invariant", "dtype": "float16",
+#           "figures": {"leaves": 19, "asked": 19, "configs": 14, "loss": {"mean": 6423,
+#           "plain": 10634, "ninetieth": 19131, "worst": 433990, "problems": 302,
+#           "luck": 2341}, "gap": 136, "limits": " of hidden, then rows, with one order
+#           of a row's sum a hidden size", "cross_validated": 14001, "plain_validated":
+#           14984, "rule": {"mean": 426133, "plain": 557114, "ninetieth": 1364420,
+#           "worst": 2700786, "problems": 302, "luck": 2341}, "gain": {"total":
+#           165036982, "most": 2700786, "problems": 302, "thresholds": 69038694}},
+#           "beside": {"mean": 6448, "worst": 433990, "problems": 302, "bounded": 0}},
+#           {"key": "rms_norm_backward:no_dweight+batch_invariant", "dtype": "float32",
+#           "figures": {"leaves": 27, "asked": 27, "configs": 17, "loss": {"mean":
+#           16805, "plain": 22718, "ninetieth": 39844, "worst": 753757, "problems": 302,
+#           "luck": 1882}, "gap": 0, "limits": " of hidden, then rows, with one order of
+#           a row's sum a hidden size", "cross_validated": 18312, "plain_validated":
+#           22024, "rule": {"mean": 333877, "plain": 423358, "ninetieth": 1107766,
+#           "worst": 2413289, "problems": 302, "luck": 1882}, "gain": {"total":
+#           120993420, "most": 2389496, "problems": 302, "thresholds": 58776524}},
+#           "beside": {"mean": 14752, "worst": 753757, "problems": 302, "bounded": 0}},
+#           {"key": "rms_norm_forward", "dtype": "bfloat16", "figures": {"leaves": 52,
+#           "asked": 64, "configs": 27, "loss": {"mean": -1388, "plain": 395,
+#           "ninetieth": 9331, "worst": 84599, "problems": 869, "luck": 3446}, "gap":
+#           17, "kept": 1, "cross_validated": 11453, "plain_validated": 15283,
+#           "extrapolated": 89449, "rule": {"mean": 96174, "plain": 124748, "ninetieth":
+#           300180, "worst": 2157399, "problems": 869, "luck": 3446}, "gain": {"total":
+#           108062647, "most": 2165791, "problems": 869, "thresholds": 31586016}}},
+#           {"key": "rms_norm_forward", "dtype": "float16", "figures": {"leaves": 50,
+#           "asked": 52, "configs": 26, "loss": {"mean": -1336, "plain": 603,
+#           "ninetieth": 10867, "worst": 73293, "problems": 869, "luck": 3562}, "gap":
+#           244, "kept": 6, "cross_validated": 8466, "plain_validated": 11440,
+#           "extrapolated": 85092, "rule": {"mean": 82860, "plain": 107596, "ninetieth":
+#           254844, "worst": 2152223, "problems": 869, "luck": 3562}, "gain": {"total":
+#           92976911, "most": 2154696, "problems": 869, "thresholds": 30644056}}},
+#           {"key": "rms_norm_forward", "dtype": "float32", "figures": {"leaves": 44,
+#           "asked": 52, "configs": 23, "loss": {"mean": -1320, "plain": -33,
+#           "ninetieth": 6397, "worst": 94934, "problems": 869, "luck": 3138}, "gap":
+#           184, "kept": 2, "cross_validated": 7210, "plain_validated": 10143,
+#           "extrapolated": 50187, "rule": {"mean": 84355, "plain": 101012, "ninetieth":
+#           259454, "worst": 1836158, "problems": 869, "luck": 3138}, "gain": {"total":
+#           87808108, "most": 1824955, "problems": 869, "thresholds": 20302964}}},
+#           {"key": "rms_norm_forward:no_rstd", "dtype": "bfloat16", "figures":
+#           {"leaves": 38, "asked": 30, "configs": 20, "loss": {"mean": -1068, "plain":
+#           2167, "ninetieth": 14405, "worst": 69697, "problems": 302, "luck": 4363},
+#           "gap": 1200, "kept": 8, "cross_validated": 13798, "plain_validated": 19418,
+#           "extrapolated": 94135, "rule": {"mean": 77684, "plain": 104692, "ninetieth":
+#           263941, "worst": 1050422, "problems": 302, "luck": 4363}, "gain": {"total":
+#           30962588, "most": 1052503, "problems": 302, "thresholds": 9148819}}},
+#           {"key": "rms_norm_forward:no_rstd", "dtype": "float16", "figures":
+#           {"leaves": 34, "asked": 30, "configs": 21, "loss": {"mean": -1380, "plain":
+#           1873, "ninetieth": 14465, "worst": 91439, "problems": 302, "luck": 4165},
+#           "gap": 795, "kept": 3, "cross_validated": 10153, "plain_validated": 14535,
+#           "extrapolated": 73583, "rule": {"mean": 65689, "plain": 89302, "ninetieth":
+#           213958, "worst": 1056754, "problems": 302, "luck": 4165}, "gain": {"total":
+#           26403551, "most": 1033180, "problems": 302, "thresholds": 9030184}}},
+#           {"key": "rms_norm_forward:no_rstd", "dtype": "float32", "figures":
+#           {"leaves": 29, "asked": 30, "configs": 19, "loss": {"mean": -3009, "plain":
+#           97, "ninetieth": 7811, "worst": 81087, "problems": 302, "luck": 5057},
+#           "gap": 289, "kept": 2, "cross_validated": 8700, "plain_validated": 12590,
+#           "extrapolated": 41932, "rule": {"mean": 58160, "plain": 75884, "ninetieth":
+#           185092, "worst": 873164, "problems": 302, "luck": 5057}, "gain": {"total":
+#           22887743, "most": 873164, "problems": 302, "thresholds": 6087156}}}, {"key":
+#           "rms_norm_forward:batch_invariant", "dtype": "bfloat16", "figures":
+#           {"leaves": 32, "asked": 32, "configs": 25, "loss": {"mean": 11938, "plain":
+#           16958, "ninetieth": 64980, "worst": 158855, "problems": 869, "luck": 3446},
+#           "gap": 0, "limits": " of hidden, then rows, with one order of a row's sum a
+#           hidden size", "cross_validated": 18381, "plain_validated": 17822, "rule":
+#           {"mean": 96174, "plain": 124748, "ninetieth": 300180, "worst": 2157399,
+#           "problems": 869, "luck": 3446}, "gain": {"total": 93668763, "most": 2165791,
+#           "problems": 869, "thresholds": 31586016}}, "beside": {"mean": 13325,
+#           "worst": 166598, "problems": 869, "bounded": 0}}, {"key":
+#           "rms_norm_forward:batch_invariant", "dtype": "float16", "figures":
+#           {"leaves": 27, "asked": 27, "configs": 19, "loss": {"mean": 16454, "plain":
+#           25728, "ninetieth": 88650, "worst": 461866, "problems": 869, "luck": 3562},
+#           "gap": 0, "limits": " of hidden, then rows, with one order of a row's sum a
+#           hidden size", "cross_validated": 15569, "plain_validated": 18547, "rule":
+#           {"mean": 82860, "plain": 107596, "ninetieth": 254844, "worst": 2152223,
+#           "problems": 869, "luck": 3562}, "gain": {"total": 71142629, "most": 2161699,
+#           "problems": 869, "thresholds": 30644056}}, "beside": {"mean": 17790,
+#           "worst": 435921, "problems": 869, "bounded": 0}}, {"key":
+#           "rms_norm_forward:batch_invariant", "dtype": "float32", "figures":
+#           {"leaves": 25, "asked": 25, "configs": 18, "loss": {"mean": 11283, "plain":
+#           18232, "ninetieth": 73528, "worst": 209272, "problems": 869, "luck": 3138},
+#           "gap": 0, "limits": " of hidden, then rows, with one order of a row's sum a
+#           hidden size", "cross_validated": 16836, "plain_validated": 20463, "rule":
+#           {"mean": 84355, "plain": 101012, "ninetieth": 259454, "worst": 1836158,
+#           "problems": 869, "luck": 3138}, "gain": {"total": 71936681, "most": 1787431,
+#           "problems": 869, "thresholds": 20302964}}, "beside": {"mean": 12603,
+#           "worst": 209272, "problems": 869, "bounded": 0}}, {"key":
+#           "rms_norm_forward:no_rstd+batch_invariant", "dtype": "bfloat16", "figures":
+#           {"leaves": 30, "asked": 30, "configs": 19, "loss": {"mean": 13054, "plain":
+#           22984, "ninetieth": 77657, "worst": 414227, "problems": 302, "luck": 4363},
+#           "gap": 0, "limits": " of hidden, then rows, with one order of a row's sum a
+#           hidden size", "cross_validated": 24556, "plain_validated": 25161, "rule":
+#           {"mean": 77684, "plain": 104692, "ninetieth": 263941, "worst": 1050422,
+#           "problems": 302, "luck": 4363}, "gain": {"total": 24675832, "most": 1030034,
+#           "problems": 302, "thresholds": 9148819}}, "beside": {"mean": 14122, "worst":
+#           414227, "problems": 302, "bounded": 0}}, {"key":
+#           "rms_norm_forward:no_rstd+batch_invariant", "dtype": "float16", "figures":
+#           {"leaves": 23, "asked": 23, "configs": 15, "loss": {"mean": 11985, "plain":
+#           20421, "ninetieth": 75652, "worst": 453563, "problems": 302, "luck": 4165},
+#           "gap": 0, "limits": " of hidden, then rows, with one order of a row's sum a
+#           hidden size", "cross_validated": 19728, "plain_validated": 18096, "rule":
+#           {"mean": 65689, "plain": 89302, "ninetieth": 213958, "worst": 1056754,
+#           "problems": 302, "luck": 4165}, "gain": {"total": 20802313, "most": 1033180,
+#           "problems": 302, "thresholds": 9030184}}, "beside": {"mean": 13364, "worst":
+#           435320, "problems": 302, "bounded": 0}}, {"key":
+#           "rms_norm_forward:no_rstd+batch_invariant", "dtype": "float32", "figures":
+#           {"leaves": 25, "asked": 25, "configs": 19, "loss": {"mean": 10300, "plain":
+#           19301, "ninetieth": 52042, "worst": 541586, "problems": 302, "luck": 5057},
+#           "gap": 0, "limits": " of hidden, then rows, with one order of a row's sum a
+#           hidden size", "cross_validated": 23967, "plain_validated": 22183, "rule":
+#           {"mean": 58160, "plain": 75884, "ninetieth": 185092, "worst": 873164,
+#           "problems": 302, "luck": 5057}, "gain": {"total": 17088036, "most": 873164,
+#           "problems": 302, "thresholds": 6087156}}, "beside": {"mean": 13308, "worst":
+#           541586, "problems": 302, "bounded": 0}}], "body":
+#           "sha256:3df4872170283220e0ad3cd1b559c609bd92cb520f803957dc3fe0ae4887fed4"}
 
 """Launch configs by operator, dtype, rows and hidden; `lookup` finds one."""
 

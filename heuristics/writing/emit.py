@@ -8,146 +8,69 @@ trees leaves room. The caller writes the file.
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from normtune.errors import NormtuneError
-from normtune.heuristics.fitting.figures import Cost, Figures
-from normtune.heuristics.fitting.result import Fit, FromData, TableFunction
-from normtune.heuristics.regret.fixed_log import percent, percent_up
+from normtune.heuristics.fitting.result import Fit, FromData, Function, TableFunction
+from normtune.heuristics.writing.entries import Entry, ordered, with_lines
+from normtune.heuristics.writing.regenerate import Command
 from normtune.kernels.config import Config, Knob
-from normtune.kernels.problem import split_batch_invariant
 from normtune.kernels.tablefile import template
-from normtune.kernels.tablefile.header import Header, body_hash
+from normtune.kernels.tablefile.facts import encoded
+from normtune.kernels.tablefile.header import Data, Gpu, Header, body_hash
 from normtune.kernels.tablefile.relative_tree import RelativeTree
-from normtune.kernels.tablefile.tree import Leaf, Split, Tree, counted_leaves
+from normtune.kernels.tablefile.tree import Leaf, Split, Tree
+from normtune.kernels.target import plain_letters
+from normtune.results.regimes import COLD
 
 
-def module_text(fit: Fit, regenerate: str) -> str:
+def module_text(fit: Fit, command: Command) -> str:
     """The whole module.
 
     Args:
         fit: the content.
-        regenerate: the command that writes it again.
+        command: which writes it again.
 
     Raises:
         NormtuneError: two operators or configs would get the same name in the code.
     """
-    body = body_text(fit.functions)
-    header = header_of(fit, regenerate, (fit.device.label, fit.device.target, fit.device.sms), _regret(fit), body)
-    shared = (f"{key} {dtype}: uses {donor}, as it has no data of its own" for key, dtype, donor in fit.without_data())
+    entries = [
+        Entry(one.key, one.dtype, one.figures._replace(advice=""), one.beside)  # that is for the user of this fit
+        if isinstance(one, Function)
+        else Entry(one.key, one.dtype, one.figures, None, one.donor, one.cost)
+        for one in ordered(fit.functions, fit.shared)
+    ]
+    device = fit.device
+    header, body = described_by(fit, command, entries, body_text(fit.functions))
     header = header._replace(
-        shared=tuple(shared),
+        device=Gpu(plain_letters(device.label), device.target, device.sms),
+        without_data=tuple(fit.without_data()),
         replaced=any(function.replacing for function in fit.functions),
         searched=fit.searched,
     )
-    return f"{header.text()}\n{body}"
+    return f"{with_lines(header).text()}\n{body}"
 
 
-def header_of(fit: FromData, regenerate: str, gpu: tuple[str, str, int], regret: Iterable[str], body: str) -> Header:
-    """The header of a table for one GPU or for any, without the lines that only one kind has.
+def described_by(fit: FromData, command: Command, entries: Iterable[tuple[Any, ...]], body: str) -> tuple[Header, str]:
+    """The header of a table, without the facts that only one kind has and the lines for people; and the text after it.
 
     Args:
         fit: the facts on its data.
-        regenerate: the command that writes the table again.
-        gpu: label, target and multiprocessors of the GPU that the table is for.
-        regret: its lines of figures.
+        command: which writes the table again.
+        entries: its figures.
         body: the text after the header.
     """
-    rows_from, rows_to, hidden_from, hidden_to = fit.measured
-    device, target, sms = gpu
-    return Header(
-        regenerate=regenerate,
-        device=device,
-        target=target,
-        sms=sms,
-        software=", ".join(f"{name} {fit.software.get(name, 'unknown')}" for name in ("triton", "torch")),
-        data=f"{fit.digest} ({fit.extent})",
+    header = Header(
+        device=None,
+        software={name: fit.software.get(name, "unknown") for name in ("triton", "torch")},
+        data=Data(fit.digest, fit.measurements, fit.date, "" if fit.regime == COLD else fit.regime),
         kernels=fit.fingerprints,
-        measured=f"rows {rows_from} to {rows_to}, hidden {hidden_from} to {hidden_to}",
-        regret=tuple(regret),
-        shared=(),
+        measured={"rows": fit.measured[:2], "hidden": fit.measured[2:]},
+        command=encoded(command),
+        functions=tuple(map(encoded, entries)),
         body=body_hash(body),
     )
-
-
-def _regret(fit: Fit) -> Iterable[str]:
-    """One line per function, each followed by one for every variant or dtype that shares it."""
-    for function in fit.functions:
-        figures = function.figures
-        change = f" (of {figures.asked}{f', {figures.kept} kept' if figures.kept else ''})"
-        parts = [
-            counted_leaves(figures.leaves) + (change if figures.kept or figures.asked != figures.leaves else ""),
-            f"{figures.configs} config{'s' * (figures.configs != 1)}",
-            *_lost(figures),
-            certificate(figures),
-            *_percents("cross-validated", figures.cross_validated),
-            *_percents("plain cross-validated", figures.plain_validated),
-            *_percents("extrapolated", figures.extrapolated),
-            *unmeasured(figures),
-            *untimed(figures),
-            *slower(figures),
-            *([beside(function.beside, split_batch_invariant(function.key)[0])] if function.beside else []),
-        ]
-        yield f"{function.key} {function.dtype}: {', '.join(parts)}"
-        for other in fit.shared:
-            if other.donor == (function.key, function.dtype):
-                cost = f"sharing costs {percent(other.cost)} on {other.figures.loss.problems} problems"
-                parts = [f"as {function.key} {function.dtype}", *_lost(other.figures), cost]
-                yield f"{other.key} {other.dtype}: {', '.join(parts)}"
-
-
-def certificate(figures: Figures) -> str:
-    """The proved gap of a tree: `within 0.05 % of the best 8-leaf tree on this grid`."""
-    if figures.joined:
-        return "its nearest sizes not told apart, so nothing is proved of this grid"
-    text = f"{_within(figures.gap)}the best {figures.leaves}-leaf tree{figures.limits} on this grid"
-    if figures.few:
-        bound, mean = figures.few
-        text += f", these configs {_within(mean - bound)}the best {figures.configs}"
-    return text
-
-
-def unmeasured(figures: Figures) -> list[str]:
-    """Leaves without a measured config: `1 leaf of the default config, where none that was measured is legal`."""
-    if not figures.unmeasured:
-        return []
-    return [f"{counted_leaves(figures.unmeasured)} of the default config, where none that was measured is legal"]
-
-
-def untimed(figures: Figures) -> list[str]:
-    """Shapes without a time: `3 shapes not timed, which count as the slowest there`."""
-    count = figures.untimed
-    return [f"{count} shape{'s' * (count != 1)} not timed, counted as the slowest there"] if count else []
-
-
-def slower(figures: Figures) -> list[str]:
-    """Shapes that regress against the baseline, or may: `3 shapes up to 5.1 % slower than what was in use`."""
-    parts = []
-    if figures.slower:
-        count, most = figures.slower
-        parts.append(f"{count} shape{'s' * (count != 1)} up to {percent(most, 1)} slower than what was in use")
-    if count := figures.uncompared:
-        parts.append(f"{count} shape{'s' * (count != 1)} not compared with what was in use")
-    return parts
-
-
-def beside(cost: Cost, usual: str) -> str:
-    """Cost of a batch-invariant function: `costs 1.68 % (worst 13.7 %) beside rms_norm_forward`."""
-    text = f"costs {percent(cost.mean)} (worst {percent(cost.worst, 1)}) beside {usual}"
-    return text + (f", at most, as {cost.bounded} of {cost.problems} shapes are bounds" if cost.bounded else "")
-
-
-def _within(gap: int) -> str:
-    return f"within {percent_up(gap)} of " if gap > 0 else ""
-
-
-def _percents(name: str, value: int | None) -> list[str]:
-    return [] if value is None else [f"{name} {percent(value)}"]
-
-
-def _lost(figures: Figures) -> list[str]:
-    loss = figures.loss
-    parts = [f"mean {percent(loss.mean)}", f"plain mean {percent(loss.plain)}", f"worst {percent(loss.worst, 1)}"]
-    return [*parts, f"means low by at most {percent_up(loss.luck)}"] if loss.luck else parts
+    return header, body
 
 
 def body_text(functions: Sequence[TableFunction], of: template.Form = template.ONE_GPU) -> str:

@@ -1,21 +1,66 @@
 """The command in a table's header, which writes the table again from the folder of the table.
 
-In: the source of the measurements, options, and the requested files. Out: words, with every file named relative to that
-folder; and those words as one line.
+In: the source of the measurements, options, and the requested files. Out: `Command`, with every file named relative to
+that folder; as data in the facts of a header, as one line for a shell, and back from a header.
 """
 
 import os
-from collections.abc import Sequence
-from itertools import pairwise
+import shlex
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from normtune.errors import UsageError
-from normtune.heuristics.fitting.options import FitOptions, quoted, seen_from, words_of
+from normtune.heuristics.fitting.options import FitOptions, seen_from, words_of
 from normtune.kernels.load_file import loaded
+from normtune.kernels.tablefile import format_3
+from normtune.kernels.tablefile.facts import decoded
+from normtune.kernels.tablefile.header import Header
 
 # A store that is not a file: its URL may have a password.
 _STORE_VARIABLE = "$NORMTUNE_STORE"
+_WITH_FACTS = 4
+
+
+class Command(NamedTuple):
+    """A command `normtune fit`, as the facts of a header have it.
+
+    Attributes:
+        load: files of operators.
+        recording: name of the recording that is fitted; empty for a store.
+        store: its file, or the variable with its URL; empty for a recording.
+        options: of the fit, by the names of `FitOptions`; those with their default are left out.
+        all_devices: whether it fits a table for any GPU.
+        out: file of the table, or `./`; empty if it is installed.
+        evidence: file or folder of the measurements; empty if they are not written.
+        install: whether the table is installed.
+    """
+
+    load: tuple[str, ...] = ()
+    recording: str = ""
+    store: str = ""
+    options: dict[str, Any] = {}  # noqa: RUF012 - never changed
+    all_devices: bool = False
+    out: str = ""
+    evidence: str = ""
+    install: bool = False
+
+    def fit_options(self) -> FitOptions:
+        """The options of the fit.
+
+        Raises:
+            UsageError: one is unknown, or its value out of range.
+        """
+        return FitOptions.of_facts(self.options)
+
+    def line(self) -> str:
+        """The command for a shell, in printable ASCII, whether its options are valid or not."""
+        words = ["normtune", "fit"]
+        for flag, values in (("--load", self.load), ("--recording", [self.recording]), ("--store", [self.store])):
+            words += [word for value in values if value for word in (flag, value)]
+        words += [*words_of(self.options), *(["--all-devices"] if self.all_devices else [])]
+        words += [*(["--install"] if self.install else []), *(["--out", self.out] if self.out else [])]
+        words += ["--evidence", self.evidence] if self.evidence else []
+        return " ".join(word if word == _STORE_VARIABLE else quoted(word) for word in words)
 
 
 class Source(NamedTuple):
@@ -29,74 +74,72 @@ class Source(NamedTuple):
     store: str | None = None
     recording: str | None = None
 
-    def words(self, folder: Path) -> list[str]:
-        """The options that name the measurements again, from the folder of a table."""
+    def seen_from(self, folder: Path) -> Command:
+        """The command that names the measurements again, from the folder of a table."""
         if self.recording:
-            return ["--recording", self.recording]
+            return Command(recording=self.recording)
         from normtune.results.database.url import parse, resolve_url, sqlite_path
 
         path = sqlite_path(parse(resolve_url(self.store)))
-        return ["--store", seen_from(path, folder) if path else _STORE_VARIABLE]
+        return Command(store=seen_from(path, folder) if path else _STORE_VARIABLE)
 
 
-def command(source: Source | None, options: FitOptions, table: Path, place: Sequence[str]) -> str:
-    """The whole command in one line.
+def command(
+    source: Source | None, options: FitOptions, table: Path, data: Path | None = None, in_folders: bool = False
+) -> Command:
+    """The command that writes a table and its data again.
 
     Args:
         source: of the measurements; None if they are in no store yet: NORMTUNE_STORE names the later one.
         options: of the fit.
         table: the file that it writes.
-        place: the options that name this file.
-    """
-    measured = ["--store", _STORE_VARIABLE] if source is None else source.words(table.parent)
-    return line(words(measured, options, table, place))
-
-
-def words(measured: Sequence[str], options: FitOptions, table: Path, place: Sequence[str]) -> list[str]:
-    """The whole command.
-
-    Args:
-        measured: the options that name the measurements.
-        options: of the fit.
-        table: the file that it writes.
-        place: the options that name this file.
-    """
-    files = [word for file in loaded() for word in ("--load", seen_from(file, table.parent))]
-    return ["normtune", "fit", *files, *measured, *options.seen_from(table.parent).words(), *place]
-
-
-def places(table: Path, data: Path | None, in_folders: bool = False) -> list[str]:
-    """The options that write a table and its data again, from the folder of the table.
-
-    Args:
-        table: its file.
         data: the file of its measurements; None if they are not written.
         in_folders: whether these files are among those of several GPUs, each in the file of its name; then both folders
             are named, because one file cannot serve all.
     """
-    options = ["--out", "./" if in_folders else table.name]
-    if data is None:
-        return options
-    if not in_folders:
-        return [*options, "--evidence", seen_from(data, table.parent)]
-    return [*options, "--evidence", os.path.join(seen_from(data.parent, table.parent), "")]
+    folder = table.parent
+    measured = Command(store=_STORE_VARIABLE) if source is None else source.seen_from(folder)
+    evidence = ""
+    if data is not None:
+        evidence = os.path.join(seen_from(data.parent, folder), "") if in_folders else seen_from(data, folder)
+    return measured._replace(
+        load=tuple(seen_from(file, folder) for file in loaded()),
+        options=options.seen_from(folder).facts(),
+        out="./" if in_folders else table.name,
+        evidence=evidence,
+    )
 
 
-def line(command: Sequence[str]) -> str:
-    """A command for a shell, in printable ASCII; `options.words_of` parses it."""
-    return " ".join(word if word == _STORE_VARIABLE else quoted(word) for word in command)
+def command_of(header: Header) -> Command:
+    """The command of a header.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    try:
+        facts = header.command if header.format >= _WITH_FACTS else format_3.command(header.regenerate)
+        return decoded(Command, facts, "command")
+    except ValueError as error:
+        raise UsageError(
+            f"the command {header.regenerate[:80]!r} of a header cannot be read ({error}): fit the table again"
+        ) from None
 
 
-def is_plain(command: str) -> bool:
-    """Whether a header's command is one that `line` writes: a shell runs `normtune fit` and nothing else.
+def is_plain(header: Header) -> bool:
+    """Whether the line `Regenerate` is what the header's facts give: a shell runs `normtune fit` and nothing else.
 
     And it writes the table where it lies.
     """
     try:
-        parsed = words_of(command)
+        command = command_of(header)
+        return command.line() == header.regenerate and (command.out == "./" or "/" not in command.out)
     except UsageError:
         return False
-    written = [value for word, value in pairwise(parsed) if word == "--out"]
-    written += [word.partition("=")[2] for word in parsed if word.startswith("--out=")]
-    is_here = len(written) <= 1 and all(value == "./" or "/" not in value for value in written)
-    return parsed[:2] == ["normtune", "fit"] and line(parsed) == command and is_here
+
+
+def quoted(word: str) -> str:
+    """A word of a command for a shell, in printable ASCII: other characters in the $'...' of POSIX shells."""
+    if word.isascii() and word.isprintable() and not (word.startswith("$") and "\\" in word):
+        return shlex.quote(word)
+    plain = {*range(32, 127)} - set(b"'\\")
+    return "$'" + "".join(chr(byte) if byte in plain else f"\\x{byte:02x}" for byte in os.fsencode(word)) + "'"

@@ -36,7 +36,7 @@ def without_gpu() -> str:
         # NORMTUNE_TABLE precedes all else, so any GPU gives the same result, or the same error.
         source, _ = serving("", "", 0)
         return f"{source} waits for one"
-    devices = ", ".join(sorted({header.device for header in locate.shipped().values()})) or "none"
+    devices = ", ".join(sorted({header.label for header in locate.shipped().values()})) or "none"
     return f"normtune ships tables of {devices}"
 
 
@@ -49,5 +49,5 @@ def installed() -> list[tuple[str, str, str]]:
         except UsageError as error:
             entries.append((locate.told(path), "", str(error)))
         else:
-            entries.append((locate.told(path), f"{header.device}, {header.sms} SMs", ""))
+            entries.append((locate.told(path), f"{header.label}, {header.sms} SMs", ""))
     return entries

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, get_type_hints
 from normtune.errors import NormtuneError, UsageError
 from normtune.kernels.config import Config, Knob, class_of
 from normtune.kernels.problem import MAX_ROWS, batch_invariant_key, join_key, nearest_sizes, split_key, split_sizes
-from normtune.kernels.tablefile.header import Header, parse
+from normtune.kernels.tablefile.header import Data, Gpu, Header, parse
 from normtune.kernels.tablefile.parse import normalised_trees, trees
 from normtune.kernels.tablefile.relative_tree import boxes_on
 from normtune.kernels.tablefile.syntax import parsed
@@ -183,11 +183,11 @@ def unnamed(name: str, target: str, sms: int, l2_bytes: int | None = None) -> Se
         return Selection(_empty(name, target, sms), "the default config of each operator", False)
     table, *rest = further[0](), *further[1:]
     if table.header.is_for_any_gpu:
-        measured = "; ".join(line.partition(",")[0] for line in table.header.fitted)
+        measured = "; ".join(gpu.label for gpu in table.header.fitted)
         return Selection(
             table, f"the table for any GPU, which is unmeasured there (it was fitted to {measured})", False
         )
-    return Selection(table, f"the table of {table.header.device}", True, tuple(rest))
+    return Selection(table, f"the table of {table.header.label}", True, tuple(rest))
 
 
 def _l2_bytes(target: str, sms: int) -> int:
@@ -388,5 +388,5 @@ def _empty(name: str, target: str, sms: int) -> LoadedTable:
     def lookup(operator: str, dtype: str, rows: int, hidden: int) -> ConfigFields:
         raise ValueError(f"no table for {operator!r} in {dtype!r}: no table ships with normtune")
 
-    header = Header("", plain_name(name), target, sms, "", "", {}, "", (), (), "")
+    header = Header(Gpu(plain_name(name), target, sms), {}, Data("", 0, ""), {}, {}, {}, (), "")
     return LoadedTable(SHIPPED, header, {}, lookup, {})

@@ -3,8 +3,12 @@
 import numpy as np
 
 from normtune.heuristics.regret.matrix import TimingMatrix
+from normtune.heuristics.writing.entries import with_lines
+from normtune.heuristics.writing.regenerate import Command, command_of
 from normtune.kernels.rms_norm.config import RMSNormConfig
-from normtune.kernels.tablefile.header import body_hash, parse
+from normtune.kernels.tablefile import format_3
+from normtune.kernels.tablefile.facts import decoded, encoded
+from normtune.kernels.tablefile.header import FIRST_LINE, FORMAT, body_hash, parse
 
 SHAPES = [(rows, hidden) for rows in (1, 64, 1024, 4096, 65536) for hidden in (64, 128, 256, 512, 1024, 2048, 4096)]
 
@@ -23,10 +27,30 @@ def matrix_of(regret, problems, configs, usable=None, weights=None, **more):
     return TimingMatrix(*of, tuple(problems), tuple(configs), regret, usable, weights=weights, **more)
 
 
-def rehashed(text, **header):
-    """The text of a table with the hash of its own body, and a changed header, as if it had been written so."""
-    known, body = parse(text, "table")
-    return f"{known._replace(body=body_hash(body), **header).text()}\n{body}"
+def as_command(text):
+    """A command `normtune fit` of one line, as the facts of a header have it."""
+    return decoded(Command, format_3.command(text), "command")
+
+
+def options_of(text):
+    """The options in such a line."""
+    return as_command(text).fit_options()
+
+
+def in_format_3(text, *changes):
+    """The text of a table as it was written before headers had facts; each change is (name of a line, its text)."""
+    header, body = parse(text, "table")
+    new = {"Format": "3"} | dict(changes)
+    lines = [(name, new.pop(name, line)) for name, line in header.lines]
+    lines += [("Format", new["Format"]), ("Body", body_hash(body, int(new["Format"])))]
+    return "\n".join([FIRST_LINE, *(f"# {name + ':':<9} {line}" for name, line in lines), body])
+
+
+def rehashed(text, **facts):
+    """The text of a table with the hash of its own body and other facts, as if it had been written so."""
+    header, body = parse(text, "table")
+    changed = {"command": encoded(command_of(header))} | facts | {"body": body_hash(body), "format": FORMAT}
+    return f"{with_lines(header._replace(**changed)).text()}\n{body}"
 
 
 def partitions(box, count):

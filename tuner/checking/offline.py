@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.any_gpu.legality import EveryGpu, targets_of
-from normtune.heuristics.fitting.options import MOST_LEAVES, FitOptions, read_options, values
+from normtune.heuristics.fitting.case import Known
+from normtune.heuristics.fitting.options import MOST_LEAVES, FitOptions
 from normtune.heuristics.regret.legality import Legality, registered
 from normtune.heuristics.solver.row_classes import RowClasses
-from normtune.heuristics.writing.regenerate import is_plain
+from normtune.heuristics.writing.entries import decisions, with_lines
+from normtune.heuristics.writing.regenerate import command_of, is_plain
 from normtune.kernels.problem import join_key, split_batch_invariant
 from normtune.kernels.tablefile import locate
-from normtune.kernels.tablefile.header import FORMAT, Header, Known, is_edited, parse
+from normtune.kernels.tablefile.header import FORMAT, Header, is_edited, parse
 from normtune.kernels.tablefile.parse import normalised_trees, trees
 from normtune.kernels.tablefile.syntax import statements
 from normtune.kernels.target import target_for
@@ -88,9 +90,9 @@ def check(
         failures.append(
             f"it was edited by hand: its code does not have the hash of its header; {_refit_advice(header)}"
         )
-    if not is_plain(header.regenerate):
+    if not is_plain(header):
         failures.append(f"its line Regenerate would run more than `normtune fit`: {_refit_advice(header)}")
-    if header.format == FORMAT and _words(text[: len(text) - len(body)]) != _words(header.text()):
+    elif header.format == FORMAT and _words(text[: len(text) - len(body)]) != _written(header):
         failures.append(f"its header has other lines than those that normtune writes; {_refit_advice(header)}")
     if quick:
         notes.append("not fitted again, as --quick was given")
@@ -115,7 +117,7 @@ def stale_kernels(path: Path, compare: Comparing) -> tuple[list[str], list[str]]
 
 
 def _refit_advice(header: Header) -> str:
-    if not is_plain(header.regenerate):
+    if not is_plain(header):
         return "fit it again, by another command than that of its header, which is not of the form that normtune writes"
     return f"`{header.regenerate}` in its folder writes it again"
 
@@ -132,10 +134,10 @@ def _against_data(
     if header.format < _OLDEST:
         return [f"it was written in table format {header.format}, before {_OLDEST}; {_refit_advice(header)}"]
     try:
-        options = read_options(header.regenerate)
-        known = header.known()
-        if any(not entry.donor and not 1 <= entry.leaves <= MOST_LEAVES for entry in known.values()):
-            raise UsageError(f"a line Regret has another number of leaves than 1 to {MOST_LEAVES}")
+        command = command_of(header)
+        options, decided = command.fit_options(), decisions(header)
+        if any(not entry.donor and not 1 <= entry.leaves <= MOST_LEAVES for entry in decided.values()):
+            raise UsageError(f"its functions have another number of leaves than 1 to {MOST_LEAVES}")
         data = load()
         if data is None:
             notes.append(
@@ -147,20 +149,18 @@ def _against_data(
         weights, bits = named_files.weights(options, path), named_files.same_bits_as(options, path)
         options = replace(options, weights=weights, same_bits_as=bits)
         in_use = named_files.baseline(options, path)
-        if line := work(evidence, options, known, source):
+        if line := work(evidence, options, decided, source):
             told(f"{locate.told(path)}: {line}")
         if header.is_for_any_gpu:
-            return _compared(
-                emit.module_text(fit_all(evidence, options), header.regenerate), text, header, source, notes
-            )
+            return _compared(emit.module_text(fit_all(evidence, options), command), text, header, source, notes)
         again = fit(
             evidence,
             options,
             incumbents=in_use,
-            known=known,
+            known=decided,
             given=trees(text) if header.replaced else None,
         )
-        expected = module_text(again, header.regenerate)
+        expected = module_text(again, command)
     except (NormtuneError, ValueError, OverflowError) as error:
         return [f"its data cannot be fitted as its header says: {error}"]
     # A tree that stayed near to a table that is gone cannot be fitted again, but it can be scored.
@@ -171,12 +171,13 @@ def _against_data(
 
 
 def _compared(expected: str, text: str, header: Header, source: str, notes: list[str]) -> list[str]:
-    if _canonical(expected) == _canonical(text):
+    sides = [_canonical(side, header.format == FORMAT) for side in (text, expected)]
+    if sides[0] == sides[1]:
         alike = "byte for byte" if expected == text else "but for its formatting"
         judged = f"its figures are, {alike}, those that" if header.replaced else f"equal, {alike}, to a fit of"
         notes.append(f"{judged} {source}{' gives' if header.replaced else ''}")
         return []
-    own, other = (_canonical(side)[:_MOST_LINES] for side in (text, expected))
+    own, other = (side[:_MOST_LINES] for side in sides)
     lines = difflib.unified_diff(own, other, "this table", f"fit of {source}", lineterm="", n=1)
     shown = list(islice(lines, _DIFF_LINES + 1))
     if len(shown) > _DIFF_LINES:
@@ -189,10 +190,20 @@ def _words(comment: str) -> list[str]:
     return [word for word in comment.split() if word != "#"]
 
 
-def _canonical(text: str) -> list[str]:
-    """The lines of a table, independent of formatter and format."""
+def _written(header: Header) -> list[str]:
+    """The words of the header that normtune writes for these facts; empty if there is none."""
+    try:
+        return _words(with_lines(header).text())
+    except UsageError:
+        return []
+
+
+def _canonical(text: str, with_facts: bool) -> list[str]:
+    """The lines of a table, independent of formatter and format; those for people say what the facts do."""
     header, body = parse(text, "the table")
-    return [*header._replace(format=FORMAT, body="").text().splitlines(), *statements(body)]
+    lines = [entry for entry in header.lines if entry[0] != "Regenerate"]  # it is judged by itself
+    told = header._replace(body="", lines=tuple(lines)).text() if with_facts else "\n".join(map(": ".join, lines))
+    return [*told.splitlines(), *statements(body)]
 
 
 def _data(header: Header, path: Path) -> "tuple[str, Evidence] | None":
@@ -204,13 +215,13 @@ def _data(header: Header, path: Path) -> "tuple[str, Evidence] | None":
     from normtune.results.exchange.parquet_csv import read_parquet
     from normtune.results.exchange.recording import ALL, load_recording, load_recordings
 
-    given = values(header.regenerate)
-    name, regime = given.get("--recording", [""])[-1], given.get("--regime", [COLD])[-1]
+    command = command_of(header)
+    name, regime = command.recording, header.data.regime or COLD
     if name == ALL:
         return "all recordings", load_recordings(regime)
     if name:
         return f"recording {name}", load_recording(name, regime)
-    named = given.get("--evidence", [""])[-1]
+    named = command.evidence
     if not named:
         return None
     # In a folder it has the table's name, because `fit` names both files alike.
@@ -222,7 +233,7 @@ def _data(header: Header, path: Path) -> "tuple[str, Evidence] | None":
             "with --evidence where it is to be"
         )
     evidence = read_parquet(parquet)
-    if evidence.digest() != header.data.split()[0]:
+    if evidence.digest() != header.data.digest:
         raise NormtuneError(f"{locate.told(parquet)} holds other measurements than those of the table")
     return locate.told(file), evidence
 
@@ -238,7 +249,11 @@ def _timed(header: Header, load: LoadEvidence) -> Iterator[RecordedEvidence]:
     from normtune.results.exchange import recorded_code
     from normtune.results.exchange.recording import ALL, load_recording, recordings
 
-    if name := values(header.regenerate).get("--recording", [""])[-1]:
+    try:
+        name = command_of(header).recording
+    except UsageError:
+        return
+    if name:
         for recording in recordings() if name == ALL else [name]:
             try:
                 evidence = load_recording(recording, None)
@@ -287,10 +302,9 @@ def _legality(header: Header, text: str, notes: list[str]) -> list[str]:
 def _legality_anywhere(header: Header, text: str, notes: list[str]) -> list[str]:
     try:
         functions = normalised_trees(text)
-        # A line reads `NVIDIA H200, sm_90, 132 SMs, 60 MB of L2 cache`; a name may have commas.
-        targets = targets_of([line.split(", ")[-3] for line in header.fitted])
-    except (NormtuneError, ValueError, IndexError) as error:
-        return [f"its Fitted lines cannot be read: {error}" if isinstance(error, IndexError) else str(error)]
+        targets = targets_of([gpu.target for gpu in header.fitted])
+    except (NormtuneError, ValueError) as error:
+        return [str(error)]
     failures = []
     for (key, dtype), tree in functions.items():
         known = registered(key, dtype)

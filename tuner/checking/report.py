@@ -75,7 +75,7 @@ def note_lines(
     header = table.header
     if not header.is_for_any_gpu and (header.gpu, header.sms) != (plain_name(device.name), device.sms):
         yield (
-            f"the table was made for {header.device} with {header.sms} SMs, measured was {device.label} with "
+            f"the table was made for {header.label} with {header.sms} SMs, measured was {device.label} with "
             f"{device.sms}"
         )
     for line in table.changed:

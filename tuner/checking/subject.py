@@ -4,36 +4,25 @@ In: the path of a table. Out: `TableUnderTest`: its functions, the measured size
 `session` checks it.
 """
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.heuristics.fitting.options import values
 from normtune.heuristics.regret.legality import registered
+from normtune.heuristics.writing.entries import Entry, EntryAnywhere, entries
 from normtune.kernels.fingerprint import is_current
 from normtune.kernels.operator import operators
 from normtune.kernels.problem import split_batch_invariant, split_key
 from normtune.kernels.tablefile import locate
-from normtune.kernels.tablefile.header import MEASURED, PERCENT, Header, is_edited, log_ppm_of, parse
+from normtune.kernels.tablefile.header import Header, is_edited, parse
 from normtune.kernels.tablefile.parse import normalised_trees, trees
 from normtune.kernels.tablefile.relative_tree import RelativeTree, on_sms
 from normtune.kernels.tablefile.tree import Box, Tree
 from normtune.results.regimes import COLD
 
-_REGRET = re.compile(r"(\S+) (\S+): (.*)")
-_WORST = re.compile(rf"\bworst {PERCENT}")
-_COUNT = re.compile(r"\(([0-9]{1,12}) measurements")
 # Fewer measurements than these of a function are of some 50 shapes or less: its claims are guesses.
 _FEW = 1000
-_PRICE = re.compile(rf"\bcosts {PERCENT} \(worst {PERCENT}\) beside ")
-# Claims of a header on the mean loss, the best first: off the grid before on it, and equal weights before the fit's,
-# because a check draws shapes evenly.
-_MEANS = tuple(
-    (name, re.compile(rf"(?<!plain )\b{name} {PERCENT}"))
-    for name in ("plain cross-validated", "cross-validated", "plain mean", "mean")
-)
 
 
 class Promise(NamedTuple):
@@ -119,8 +108,8 @@ class TableUnderTest(NamedTuple):
 
     @property
     def regime(self) -> str:
-        """Regime of its times, from the command that writes it again."""
-        return values(self.header.regenerate).get("--regime", (COLD,))[-1]
+        """Regime of its times."""
+        return self.header.data.regime or COLD
 
 
 def read(path: Path) -> TableUnderTest:
@@ -137,9 +126,9 @@ def read(path: Path) -> TableUnderTest:
         checked, notes = functions(header, _bound(normalised, 1) if normalised else trees(text))
     except NormtuneError as error:
         raise UsageError(f"table {name} cannot be checked: {error}; fit it again") from None
-    box = MEASURED.search(header.measured)
+    box = header.box
     if not checked or not box:
-        why = "; ".join(notes) if box else f"its header says that it was measured on {header.measured!r}"
+        why = "; ".join(notes) if box else "its header does not say which sizes were measured"
         raise UsageError(f"table {name} cannot be checked: {why or 'it has no functions'}; fit it again")
     if is_edited(header, body):
         notes.append("its code was edited since it was fitted")
@@ -149,49 +138,53 @@ def read(path: Path) -> TableUnderTest:
         for name, known in header.kernels.items()
         if name in specs and not is_current(specs[name], known)
     ]
-    return TableUnderTest(
-        header, tuple(checked), Box(*map(int, box.groups())), tuple(changed), tuple(notes), normalised
-    )
+    return TableUnderTest(header, tuple(checked), box, tuple(changed), tuple(notes), normalised)
 
 
 def functions(header: Header, trees: Mapping[tuple[str, str], Tree]) -> tuple[list[Checked], list[str]]:
     """The functions of a table that can be checked, and notes on the entries that cannot."""
-    known = header.known()
-    lines = filter(None, map(_REGRET.fullmatch, header.regret))
+    of_header = {(entry.key, entry.dtype): entry for entry in entries(header)}
     is_of_few = _is_of_few(header)
-    promises = {(line[1], line[2]): _promise(line[3])._replace(is_of_few=is_of_few) for line in lines}
     result: list[Checked] = []
     notes = []
-    for tree, entries in _by_function(trees):
+    for tree, served in _by_function(trees):
         usable = []
-        for key, dtype in entries:
+        for key, dtype in served:
             if registered(key, dtype):
                 usable.append((key, dtype))
             else:
                 notes.append(f"{key} {dtype} is not checked: there is no such operator here")
         if not usable:
             continue
-        own = next((entry for entry in usable if entry in known and known[entry].leaves), usable[0])
+        own = next((one for one in usable if one in of_header and not of_header[one].donor), usable[0])
         parts = split_key(split_batch_invariant(own[0])[0])
-        result.append(Checked(*own, *parts, tree, tuple(entries), promises.get(own, Promise())))
+        promise = _promise(of_header[own])._replace(is_of_few=is_of_few) if own in of_header else Promise()
+        result.append(Checked(*own, *parts, tree, tuple(served), promise))
     return result, notes
 
 
 def _is_of_few(header: Header) -> bool:
     """Whether the functions of a table have few measurements each; a batch-invariant one has those of the usual one."""
-    count = _COUNT.search(header.data)
-    measured = [line for line in header.regret if not split_batch_invariant(line.split()[0].removesuffix(":"))[1]]
-    return count is not None and int(count[1]) < _FEW * max(1, len(measured))
+    measured = [entry for entry in entries(header) if not split_batch_invariant(entry.key)[1]]
+    return header.data.measurements < _FEW * max(1, len(measured))
 
 
-def _promise(text: str) -> Promise:
-    """The claimed loss in a line of figures."""
-    worst, price = _WORST.search(text), _PRICE.search(text)
-    for figure, pattern in _MEANS:
-        if mean := pattern.search(text):
-            known = worst and log_ppm_of(worst[1])
-            return Promise(log_ppm_of(mean[1]), known, figure, log_ppm_of(price[1]) if price else 0)
-    return Promise()
+def _promise(entry: Entry | EntryAnywhere) -> Promise:
+    """The claim of an entry: the best there is, off the grid before on it, and equal weights before the fit's.
+
+    A check draws shapes evenly.
+    """
+    if isinstance(entry, EntryAnywhere):
+        first = entry.figures[:1]
+        return Promise(first[0].lost.mean, first[0].lost.worst, "mean") if first else Promise()
+    figures, loss = entry.figures, entry.figures.loss
+    means = {
+        "plain cross-validated": figures.plain_validated,
+        "cross-validated": figures.cross_validated,
+        "plain mean": loss.plain,
+    }
+    figure = next(name for name, mean in means.items() if mean is not None)
+    return Promise(means[figure] or 0, loss.worst, figure, entry.beside.mean if entry.beside else 0)
 
 
 def _bound(normalised: Mapping[tuple[str, str], RelativeTree], sms: int) -> dict[tuple[str, str], Tree]:

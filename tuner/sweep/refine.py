@@ -12,7 +12,6 @@ from normtune.errors import UsageError
 from normtune.kernels.operator import operators
 from normtune.kernels.problem import Problem, split_batch_invariant, split_key
 from normtune.kernels.tablefile import locate
-from normtune.kernels.tablefile.header import MEASURED
 from normtune.kernels.tablefile.parse import trees
 from normtune.kernels.tablefile.tree import Box, Tree
 from normtune.kernels.target import Target
@@ -96,8 +95,7 @@ def refining(table: str | os.PathLike[str], keys: Sequence[str], dtypes: Sequenc
             f"table {told} is for any GPU: expected a table of one GPU, whose thresholds are rows and hidden"
         )
     entries = trees(locate.read(loaded.source))
-    box = MEASURED.search(header.measured)
-    if not box:
+    if not header.box:
         raise UsageError(f"table {told} cannot be refined: it does not say which sizes were measured; fit it again")
     known = operators()
     plain = {
@@ -118,4 +116,4 @@ def refining(table: str | os.PathLike[str], keys: Sequence[str], dtypes: Sequenc
         raise UsageError(
             f"table {told} has no function in {', '.join(dtypes)}: it has {', '.join(sorted({d for _, d in plain}))}"
         )
-    return Refining(told, chosen, Box(*map(int, box.groups())), until)
+    return Refining(told, chosen, header.box, until)

@@ -33,6 +33,7 @@ from normtune.results.evidence import Evidence
 from normtune.results.exchange.parquet_csv import write_parquet
 from normtune.results.records import Measurement
 from normtune.tests.commands import invoke
+from normtune.tests.heuristics.made_up import as_command
 from normtune.tuner.checking.offline import check
 
 FEW, MANY = RMSNormConfig("row", 1, 16), RMSNormConfig("block_row", 4, 16)
@@ -136,7 +137,7 @@ def test_one_device_says_that_nothing_was_left_out(evidence: Evidence) -> None:
     assert function.leaves <= 3
     assert [(one.device, one.left_out) for one in function.figures] == [("Test GPU", None)]
     assert "is unknown" in fit.notes[-1]
-    text = emit.module_text(fit, "normtune fit --all-devices")
+    text = emit.module_text(fit, as_command("normtune fit --all-devices"))
     assert "(left out unknown)" in text and "# Device:   any GPU" in text
 
 
@@ -206,7 +207,7 @@ def test_a_table_and_its_data_pass_check_and_an_edit_does_not(evidence: Evidence
     command = "normtune fit --store x.db --leaves 4 --weights equal --all-devices --out t.py --evidence t.parquet"
     write_parquet(evidence, tmp_path / "t.parquet")
     path = tmp_path / "t.py"
-    path.write_text(emit.module_text(fit_all(evidence, FitOptions(4, weights="equal")), command))
+    path.write_text(emit.module_text(fit_all(evidence, FitOptions(4, weights="equal")), as_command(command)))
     assert check(path).failures == ()
     path.write_text(path.read_text().replace("sms, 60 MB", "sms, 61 MB").replace(" MB of L2", " MB  of L2"))
     assert any("is not what t.parquet gives" in line for line in check(path).failures)

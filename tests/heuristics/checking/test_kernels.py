@@ -9,7 +9,7 @@ from normtune.heuristics.writing.emit import module_text
 from normtune.kernels.fingerprint import fingerprint
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.recorded_code import CodeChange
-from normtune.tests.heuristics.made_up import SHAPES
+from normtune.tests.heuristics.made_up import SHAPES, as_command
 from normtune.tuner.checking.offline import check
 
 STALE = "the kernels of toy changed since they were measured: `normtune sweep --stale`, then fit"
@@ -22,7 +22,7 @@ def table(measure, penalty, run, spec, tmp_path: Path, record_as) -> Path:
     assert fingerprint(spec) != "sha256:old"
     record_as(found)
     path = tmp_path / "table.py"
-    path.write_text(module_text(fit(found), "normtune fit --recording test-gpu --out table.py"))
+    path.write_text(module_text(fit(found), as_command("normtune fit --recording test-gpu --out table.py")))
     return path
 
 

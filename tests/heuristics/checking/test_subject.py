@@ -6,12 +6,15 @@ from pathlib import Path
 import pytest
 
 from normtune.errors import UsageError
+from normtune.heuristics.writing.entries import decisions
+from normtune.heuristics.writing.regenerate import command_of
 from normtune.kernels.problem import split_batch_invariant, split_key
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.header import Header, parse
 from normtune.kernels.tablefile.parse import normalised_trees, trees
 from normtune.kernels.tablefile.relative_tree import choose_on
 from normtune.kernels.tablefile.tree import choose
+from normtune.tests.heuristics.made_up import in_format_3
 from normtune.tuner.checking import subject
 
 SHIPPED = sorted(locate.shipped())
@@ -23,7 +26,7 @@ def test_every_entry_of_a_shipped_table_is_served_by_a_checked_function(path: Pa
     table = subject.read(path)
     served = [entry for one in table.functions for entry in one.served]
     assert sorted(served) == sorted(locate.load(path).tables)
-    known = table.header.known()
+    known = decisions(table.header)
     for one in table.functions:
         assert known[one.key, one.dtype].leaves > 0
         assert (one.operator, one.variant) == split_key(split_batch_invariant(one.key)[0])
@@ -37,7 +40,7 @@ def percents(log_ppm: int | None) -> float | None:
 def test_the_promise_is_that_of_the_header() -> None:
     table = subject.read(H200)
     for one in table.functions:
-        (line,) = [text for text in table.header.regret if text.startswith(f"{one.key} {one.dtype}: ")]
+        (line,) = [text for text in table.header.told("Regret") if text.startswith(f"{one.key} {one.dtype}: ")]
         assert f"{one.promise.figure} {percents(one.promise.mean):.2f} %" in line.replace("-0.00", "0.00")
         assert f"worst {percents(one.promise.worst):.1f} %" in line
 
@@ -46,7 +49,7 @@ def test_the_promise_is_that_of_the_header() -> None:
     ("line", "figure", "mean", "worst"),
     [
         ("9 leaves, mean 0.49 %, plain mean 1.25 %, worst 3.0 %", "plain mean", 1.25, 3.0),
-        ("9 leaves, mean 0.49 %, worst 3.0 %", "mean", 0.49, 3.0),
+        ("9 leaves, mean 0.49 %, worst 3.0 %", "plain mean", 0.49, 3.0),
         (
             "9 leaves, mean 0.49 %, plain mean 1.25 %, worst 3.0 %, cross-validated 1.73 %, extrapolated 9.00 %",
             *("cross-validated", 1.73, 3.0),
@@ -56,14 +59,14 @@ def test_the_promise_is_that_of_the_header() -> None:
             "plain cross-validated 2.01 %, extrapolated 9.00 %, costs 1.00 % (worst 20.0 %) beside rms_norm_forward",
             *("plain cross-validated", 2.01, 3.0),
         ),
-        ("18 leaves, NVIDIA H200 mean 1.67 % worst 24.8 % (left out unknown)", "mean", 1.67, 24.8),
-        ("18 leaves", "", 0.0, None),
+        ("18 leaves, NVIDIA H200 mean 1.67 % worst 24.8 % (left out unknown)", "plain mean", 1.67, 24.8),
+        ("some leaves", "", 0.0, None),
     ],
 )
 def test_the_promise_is_the_best_that_the_header_says(line: str, figure: str, mean: float, worst: float | None) -> None:
-    header, _ = parse(H200.read_text(), "table")
-    changed = header._replace(regret=(f"rms_norm_forward bfloat16: {line}",))
-    found, _ = subject.functions(changed, trees(H200.read_text()))
+    text = H200.read_text()
+    header, _ = parse(in_format_3(text, ("Regret", f"rms_norm_forward bfloat16: {line}")), "table")
+    found, _ = subject.functions(header._replace(functions=header.functions[:1]), trees(text))
     promise = {(one.key, one.dtype): one.promise for one in found}["rms_norm_forward", "bfloat16"]
     assert (promise.figure, percents(promise.mean), percents(promise.worst)) == (figure, mean, worst)
     assert promise.is_off_grid == ("cross" in figure)
@@ -75,11 +78,11 @@ def test_the_promise_is_the_best_that_the_header_says(line: str, figure: str, me
 def test_few_measurements_of_each_function_make_its_claim_a_guess(count: int, is_of_few: bool) -> None:
     """Batch-invariant functions have those of the usual one."""
     header, _ = parse(H200.read_text(), "table")
-    lines = ("rms_norm_forward bfloat16", "rms_norm_forward float32", "rms_norm_forward:batch_invariant bfloat16")
-    changed = header._replace(
-        data=f"sha256:0 ({count} measurements, 2026-11-21)",
-        regret=tuple(f"{line}: 9 leaves, mean 0.49 %, worst 3.0 %" for line in lines),
-    )
+    keys = ("rms_norm_forward", "rms_norm_forward:batch_invariant")
+    own = [one for one in header.functions if one["key"] in keys and one["dtype"] == "bfloat16"]
+    own += [one for one in header.functions if (one["key"], one["dtype"]) == (keys[0], "float32")]
+    assert len(own) == 3
+    changed = header._replace(data=header.data._replace(measurements=count), functions=tuple(own))
     found, _ = subject.functions(changed, trees(H200.read_text()))
     told = {one.promise.is_of_few for one in found if one.promise.figure}
     assert told == {is_of_few}
@@ -116,20 +119,25 @@ def test_entries_of_operators_that_are_not_here_are_told(tmp_path: Path) -> None
 
 
 def test_a_command_that_is_none_is_told(tmp_path: Path) -> None:
-    path = edited(tmp_path, lambda header: header._replace(regenerate="normtune fit --weights 'mine.csv"))
+    path = tmp_path / "table.py"
+    path.write_text(in_format_3(H200.read_text(), ("Regenerate", "normtune fit --weights 'mine.csv")))
     with pytest.raises(UsageError, match=r"cannot be read \(No closing quotation\): fit the table again"):
-        subject.read(path).regime  # noqa: B018 - the property is what is asked
+        command_of(subject.read(path).header)
 
 
-@pytest.mark.parametrize(("option", "regime"), [("", "cold"), ("--regime warm", "warm")])
-def test_the_regime_is_that_of_the_command(tmp_path: Path, option: str, regime: str) -> None:
-    path = edited(tmp_path, lambda header: header._replace(regenerate=f"normtune fit {option} --out table.py"))
+@pytest.mark.parametrize("regime", ["cold", "warm"])
+def test_the_regime_is_that_of_the_data(tmp_path: Path, regime: str) -> None:
+    told = "" if regime == "cold" else regime
+    path = edited(tmp_path, lambda header: header._replace(data=header.data._replace(regime=told)))
     assert subject.read(path).regime == regime
+    old, digest = tmp_path / "old.py", f"sha256:0 (3 measurements, 2026-11-20{told and ', '}{told})"
+    old.write_text(in_format_3(H200.read_text(), ("Data", digest)))
+    assert subject.read(old).regime == regime
 
 
 def test_a_table_without_a_box_cannot_be_checked(tmp_path: Path) -> None:
-    path = edited(tmp_path, lambda header: header._replace(measured="everything"))
-    with pytest.raises(UsageError, match="measured on 'everything'; fit it again"):
+    path = edited(tmp_path, lambda header: header._replace(measured={}))
+    with pytest.raises(UsageError, match="does not say which sizes were measured; fit it again"):
         subject.read(path)
 
 

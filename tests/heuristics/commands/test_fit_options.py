@@ -8,7 +8,8 @@ import typer
 from typer.testing import CliRunner
 
 from normtune.heuristics.commands.fit_options import with_options
-from normtune.heuristics.fitting.options import FitOptions, read_options
+from normtune.heuristics.fitting.options import FitOptions
+from normtune.tests.heuristics.made_up import options_of
 
 
 def shown(chosen: list[FitOptions]) -> Any:
@@ -39,7 +40,7 @@ def test_what_is_typed_is_what_a_header_says() -> None:
         ["--max-slowdown", "1.5", "--weights", "mine.csv", "--baseline", "liger", "--regime", "warm"],
     ):
         assert CliRunner().invoke(app, words).exit_code == 0
-        assert chosen[-1] == read_options(" ".join(["normtune", "fit", *words]))
+        assert chosen[-1] == options_of(" ".join(["normtune", "fit", *words]))
         assert sorted(chosen[-1].words()) == sorted(words)
     assert CliRunner().invoke(app, ["--leaves", "0"]).exit_code == 2
     assert CliRunner().invoke(app, ["--no-batch-invariant"]).exit_code == 2

@@ -24,6 +24,7 @@ from normtune.kernels.tablefile.tree import Box, Leaf, Split, Tree, choose
 from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store
 from normtune.tests.commands import refused, succeed
+from normtune.tests.heuristics.made_up import as_command
 from normtune.tests.results.stores import loaded, record
 
 H200 = TARGETS["sm_90"]
@@ -285,7 +286,9 @@ def test_a_table_for_any_gpu_has_the_rectangles_that_it_has_on_this_one() -> Non
 def test_two_tables_of_a_store(store: str) -> None:
     evidence = loaded(f"sqlite:///{store}")
     for leaves in (1, 3):
-        Path(f"{leaves}.py").write_text(module_text(fit(evidence, FitOptions(leaves=leaves)), "normtune fit"))
+        Path(f"{leaves}.py").write_text(
+            module_text(fit(evidence, FitOptions(leaves=leaves)), as_command("normtune fit"))
+        )
     lines = succeed("diff", "3.py", "1.py", "--store", store).splitlines()
     assert lines[0] == "Test GPU, sm_90, 132 SMs: A is 3.py, B is 1.py"
     assert lines[5:7] == ["", lines[6]] and lines[6].startswith("toy bfloat16: other launches at ")

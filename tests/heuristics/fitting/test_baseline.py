@@ -9,12 +9,13 @@ import pytest
 
 from normtune.errors import UsageError
 from normtune.heuristics.fitting.baseline import Incumbents, baseline, of_file
-from normtune.heuristics.fitting.options import FitOptions, read_options
+from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.regret.fixed_log import percent
 from normtune.heuristics.regret.matrix import timing_matrix
 from normtune.heuristics.rules import RULES
 from normtune.heuristics.writing.emit import module_text
+from normtune.heuristics.writing.entries import decisions
 from normtune.heuristics.writing.report import figures
 from normtune.kernels import config as config_module
 from normtune.kernels.config import Config
@@ -23,13 +24,13 @@ from normtune.kernels.problem import Problem
 from normtune.kernels.reduce_partials.config import ReduceConfig
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile import locate
-from normtune.kernels.tablefile.header import NOWHERE_SLOWER, parse
+from normtune.kernels.tablefile.header import parse
 from normtune.kernels.tablefile.parse import trees
 from normtune.kernels.tablefile.tree import Leaf, Split, choose, configs_of, distinct, leaves
 from normtune.kernels.target import TARGETS
 from normtune.kernels.transpose_fp8.config import TransposeConfig
 from normtune.results.evidence import Evidence
-from normtune.tests.heuristics.made_up import SHAPES
+from normtune.tests.heuristics.made_up import SHAPES, as_command, options_of
 
 TARGET = TARGETS["sm_90"]
 ONE, FOUR = Leaf(RMSNormConfig("row", 1, 1)), Leaf(RMSNormConfig("row", 1, 4))
@@ -68,7 +69,7 @@ def test_a_rule_comes_before_a_file_and_a_file_before_a_shipped_table(
     assert baseline("liger", tmp_path).rule is RULES["liger"]
     shipped = baseline("nvidia-h200", tmp_path)
     assert shipped.trees == trees(locate.read(locate.SHIPPED / "nvidia_h200.py"))
-    text = module_text(fit(evidence, FitOptions(leaves=2)), "normtune fit")
+    text = module_text(fit(evidence, FitOptions(leaves=2)), as_command("normtune fit"))
     (tmp_path / "nvidia-h200").write_text(text)
     assert baseline("nvidia-h200", tmp_path).trees == trees(text)
     assert not baseline("nvidia-h200", tmp_path).replaced
@@ -130,15 +131,15 @@ def test_bounds_hold_beside_a_baseline_and_what_that_costs_is_told(
         count, most = found.figures.slower
         lost = slowdowns(found.tree, penalty)
         assert count == sum(loss > 9950 for loss in lost) and most == pytest.approx(max(lost), abs=3000)
-        text = module_text(whole, "normtune fit --baseline x.py")
+        text = module_text(whole, as_command("normtune fit --baseline x.py"))
         told = f"{count} shapes up to {percent(most, 1)} slower than what was in use"
         assert told in " ".join(text.replace("\n#", " ").split())
-        assert parse(text, "x")[0].known()["toy", "bfloat16"].slower[0] == count
+        assert decisions(parse(text, "x")[0])["toy", "bfloat16"].slower[0] == count
         (line,) = (line for line in figures(whole) if line.startswith(f"toy bfloat16: {count} shapes up to"))
         # What it says avoids that does.
         advised = line.partition("slower than what is in use; ")[2].partition(" avoids it, --baseline none")[0]
         assert advised == found.figures.advice
-        wider = read_options(" ".join(["normtune fit", *options.words(), advised]))
+        wider = options_of(" ".join(["normtune fit", *options.words(), advised]))
         assert wider != options
         (avoided,) = fit(evidence, wider, incumbents=beside).functions
         assert avoided.figures.slower is None and avoided.figures.leaves <= wider.leaves
@@ -159,7 +160,7 @@ def test_where_leaves_that_gave_way_are_too_many_slower_configs_take_no_part(mea
         found = fit(evidence, FitOptions(leaves=bound), incumbents=beside).functions[0]
         assert leaves(found.tree) <= bound
         assert found.figures.slower is None
-        assert NOWHERE_SLOWER in found.figures.limits or found.figures.kept == 0
+        assert found.figures.strict or found.figures.kept == 0
     assert free.figures.slower is None
 
 
@@ -193,13 +194,13 @@ def test_bounds_beside_a_baseline_that_was_not_timed_everywhere(evidence: Eviden
     assert found.tree == Leaf(SLOW) and found.figures.slower.problems > 0
     count = sum(rows >= 4096 and hidden <= 512 for rows, hidden in SHAPES[:-1])
     assert found.figures.uncompared == count
-    text = module_text(whole, "normtune fit --leaves 1 --baseline x.py")
+    text = module_text(whole, as_command("normtune fit --leaves 1 --baseline x.py"))
     assert f"{count} shapes not compared with what was in use" in " ".join(text.replace("\n#", " ").split())
-    known = parse(text, "x")[0].known()
+    known = decisions(parse(text, "x")[0])
     assert known["toy", "bfloat16"].uncompared == count
     assert any(f"toy bfloat16: at {count} of 34 shapes nothing compares it" in line for line in figures(whole))
     again = fit(evidence, FitOptions(leaves=1), incumbents=beside, known=known)
-    assert module_text(again, "normtune fit --leaves 1 --baseline x.py") == text
+    assert module_text(again, as_command("normtune fit --leaves 1 --baseline x.py")) == text
 
 
 @pytest.mark.parametrize("is_replaced", [False, True])

@@ -9,11 +9,11 @@ import pytest
 from normtune.errors import NormtuneError
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.tablefile import locate
-from normtune.kernels.tablefile.header import FORMAT, body_hash, parse
+from normtune.kernels.tablefile.header import FORMAT
 from normtune.kernels.tablefile.parse import trees
 from normtune.kernels.tablefile.tree import choose, distinct, leaves
 from normtune.tests.commands import invoke, refused, succeed
-from normtune.tests.heuristics.made_up import SHAPES, rehashed
+from normtune.tests.heuristics.made_up import SHAPES, in_format_3, rehashed
 from normtune.tests.results.stores import record
 
 KEY = ("toy", "bfloat16")
@@ -97,7 +97,7 @@ def test_a_cap_holds_at_every_shape_and_is_said(store: str, penalty) -> None:
     assert max(slowdowns(tree_of(), penalty)) < 1.01
     fit("--leaves", "2", "--max-slowdown", "1.31")
     assert max(slowdowns(tree_of(), penalty)) < 1.315
-    (line,) = locate.load("table.py").header.regret
+    (line,) = locate.load("table.py").header.told("Regret")
     assert " with no shape above 1.31 on this grid" in line
     checked()
 
@@ -128,7 +128,7 @@ def test_the_objective_worst_has_the_least_worst(store: str, penalty) -> None:
 def test_few_configs_with_their_certificate(store: str, count: int) -> None:
     told = fit("--leaves", "6", "--max-configs", str(count))
     assert len(distinct(tree_of())) <= count
-    (line,) = locate.load("table.py").header.regret
+    (line,) = locate.load("table.py").header.told("Regret")
     assert re.search(rf"of these configs on this grid, these configs (within \S+ % of )?the best {count}(,|$)", line), (
         line
     )
@@ -167,12 +167,12 @@ def test_a_table_as_baseline_is_found_from_the_tables_folder(store: str, penalty
     table = locate.load("library/table.py")
     assert "--baseline ../best.py" in table.header.regenerate
     assert not table.header.replaced
-    assert table.header.regret[0].startswith("toy bfloat16: 1 leaf, 1 config")
-    assert " slower than what was in use" in table.header.regret[0]
+    assert table.header.told("Regret")[0].startswith("toy bfloat16: 1 leaf, 1 config")
+    assert " slower than what was in use" in table.header.told("Regret")[0]
     checked("library/table.py")
     succeed("fit", "--store", store, "--leaves", "3", "--baseline", "best.py", "--out", "library/three.py")
     assert max(slowdowns(tree_of("library/three.py"), penalty)) < 1.01
-    assert " slower than what was in use" not in locate.load("library/three.py").header.regret[0]
+    assert " slower than what was in use" not in locate.load("library/three.py").header.told("Regret")[0]
     Path("best.py").unlink()
     assert "baseline ../best.py is no rule" in invoke("check", "library/table.py").output
 
@@ -269,17 +269,15 @@ def test_a_table_within_the_tie_is_judged_and_one_that_loses_more_is_refused(sto
     fit("--leaves", "3", "--tie", "0.1")
     text = Path("table.py").read_text()
     assert "Replaced" not in text
-    bad = text.replace("# Format:", "# Replaced: by somebody\n# Format:", 1).replace("hidden <= 512", "hidden <= 2048")
-    Path("table.py").write_text(rehashed(bad))
+    Path("table.py").write_text(rehashed(text.replace("hidden <= 512", "hidden <= 2048"), replaced=True))
     assert "toy bfloat16 loses more than its tie over the best tree" in failed()
 
 
 def test_tables_of_the_first_format_are_looked_up_and_to_be_fitted_again(store: str) -> None:
     fit("--leaves", "3")
-    header, body = parse(Path("table.py").read_text(), "table.py")
-    regret = ("toy bfloat16: 3 leaves, mean 0.00 %, worst 0.0 %, optimum 0.00 %",)
-    old = header._replace(format=1, regret=regret, body=body_hash(body, 1))
-    Path("table.py").write_text(f"{old.text()}\n{body}")
+    regret = "toy bfloat16: 3 leaves, mean 0.00 %, worst 0.0 %, optimum 0.00 %"
+    old = in_format_3(Path("table.py").read_text(), ("Regret", regret), ("Format", "1"))
+    Path("table.py").write_text(old)
     assert locate.load("table.py").lookup("toy", "bfloat16", 4096, 128)[:3] == ("block_row", 4, 4)
     assert "it was written in table format 1, before 2; `normtune fit --store measured.db" in failed()
     before = tree_of()

@@ -65,7 +65,7 @@ def test_a_folder_gets_a_table_of_each_device_with_its_own_figures(store) -> Non
     assert sorted(os.listdir("tables")) == ["nvidia_a.parquet", "nvidia_a.py", "nvidia_b.parquet", "nvidia_b.py"]
     for name, count in (("a", len(SHAPES) - 1), ("b", len(SHAPES))):
         header = locate.load(f"tables/nvidia_{name}.py").header
-        assert header.device == f"NVIDIA {name.upper()}"
+        assert header.label == f"NVIDIA {name.upper()}"
         assert header.regenerate.endswith("--store ../measured.db --leaves 2 --out ./ --evidence ./")
         measured = read_parquet(Path(f"tables/nvidia_{name}.parquet"))
         assert len({*zip(measured.frame["rows"], measured.frame["hidden"], strict=True)}) == count
@@ -89,7 +89,7 @@ def test_each_device_is_installed_for_itself(store) -> None:
     store(*NAMES)
     fit("--install")
     for name in NAMES:
-        assert locate.select(name, "sm_90", 132).table.header.device == name
+        assert locate.select(name, "sm_90", 132).table.header.label == name
 
 
 @pytest.mark.parametrize("option", ["--out", "--evidence", "--baseline"])

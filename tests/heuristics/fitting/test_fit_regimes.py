@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from normtune.errors import UsageError
-from normtune.heuristics.fitting.options import FitOptions, read_options
+from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.rms_norm.config import RMSNormConfig
@@ -15,6 +15,7 @@ from normtune.results.evidence import Evidence
 from normtune.results.exchange import recording
 from normtune.results.exchange.recording import write_recording
 from normtune.tests.commands import main
+from normtune.tests.heuristics.made_up import options_of
 from normtune.tests.results.stores import merge
 
 SHAPES = [(rows, hidden) for rows in (1, 64, 1024, 4096) for hidden in (64, 128, 256, 512)]
@@ -56,9 +57,9 @@ def test_a_table_is_of_one_regime_and_its_header_says_which(store, words, best, 
     done = main("fit", "--store", store, *words, "--leaves", "2", "--out", "table.py", "--evidence", "data.parquet")
     assert done.exit_code == 0, done.output
     header = locate.load("table.py").header
-    assert header.data.endswith(f" (32 measurements, 2026-11-{'21' if words else '20'}{told}")
+    assert header.told("Data")[0].endswith(f" (32 measurements, 2026-11-{'21' if words else '20'}{told}")
     assert locate.load("table.py").answer("toy", "bfloat16")(64, 128) == best
-    assert read_options(header.regenerate).regime == ("warm" if words else "cold")
+    assert options_of(header.regenerate).regime == ("warm" if words else "cold")
     assert ("--regime warm" in header.regenerate) == bool(words)
     assert done.output.splitlines()[0].endswith(", warm" if words else "2026-11-20")
     assert (" normtune fit --regime warm --install" if words else " normtune fit --install") in done.output

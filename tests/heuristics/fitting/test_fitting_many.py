@@ -9,6 +9,7 @@ from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.writing.emit import module_text
 from normtune.kernels import operator as door
 from normtune.results.evidence import Evidence
+from normtune.tests.heuristics.made_up import as_command
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def test_operators_in_processes_of_their_own_give_the_same_table(three: Evidence
     there = fit(three, options)
     assert seen == [], "operators were fitted in this process"
     assert there == here
-    assert module_text(there, "normtune fit") == module_text(here, "normtune fit")
+    assert module_text(there, as_command("normtune fit")) == module_text(here, as_command("normtune fit"))
     assert {one.operator for one in there.functions} == {"toy", "toy_two", "toy_three"}
     assert [note.split(":")[0] for note in there.notes] == [
         f"1 line of {path} met no measured problem, the first is 1 x 2 ({path}, line 4)",

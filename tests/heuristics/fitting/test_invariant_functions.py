@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from normtune.heuristics.fitting.options import FitOptions, read_options
+from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.writing import report
 from normtune.heuristics.writing.emit import module_text
@@ -17,7 +17,7 @@ from normtune.kernels.tablefile.parse import trees
 from normtune.kernels.tablefile.tree import choose
 from normtune.results.evidence import Evidence
 from normtune.results.exchange import recording
-from normtune.tests.heuristics.made_up import SHAPES, eight, rehashed
+from normtune.tests.heuristics.made_up import SHAPES, as_command, eight, options_of, rehashed
 from normtune.tuner.checking.offline import check
 
 COMMAND = "normtune fit --recording test-gpu --batch-invariant --out table.py"
@@ -36,7 +36,7 @@ def recorded(measure, penalty, run, spec, record_as) -> Evidence:
 @pytest.fixture
 def path(recorded, tmp_path) -> Path:
     found = tmp_path / "table.py"
-    found.write_text(module_text(fit(recorded, OPTIONS), COMMAND))
+    found.write_text(module_text(fit(recorded, OPTIONS), as_command(COMMAND)))
     return found
 
 
@@ -84,13 +84,13 @@ def test_the_table_is_checked_byte_for_byte(path):
     assert (checked.failures, checked.stale) == ((), ())
     assert "equal, byte for byte, to a fit of recording test-gpu" in checked.notes
     header, _ = parse(path.read_text(), "table")
-    (line,) = (line for line in header.regret if line.startswith("toy:batch_invariant bfloat16: "))
+    (line,) = (line for line in header.told("Regret") if line.startswith("toy:batch_invariant bfloat16: "))
     assert (
         "tree of hidden, then rows, with one order of a row's sum a hidden size on this grid" in line
         and line.endswith(" beside toy")
     )
-    assert "with data of its own" not in "".join(header.shared)
-    path.write_text(module_text(fit(recording.load_recording("test-gpu")), COMMAND))
+    assert "with data of its own" not in "".join(header.told("Shared"))
+    path.write_text(module_text(fit(recording.load_recording("test-gpu")), as_command(COMMAND)))
     assert any("it is not what recording test-gpu gives" in failure for failure in check(path).failures)
 
 
@@ -119,7 +119,7 @@ def test_an_illegal_config_of_the_mode_is_found(path):
 def test_the_option_is_told_in_the_command_and_read_back():
     assert OPTIONS.words() == ["--batch-invariant"]
     for options in (OPTIONS, FitOptions(leaves=3, batch_invariant=True), FitOptions()):
-        assert read_options(shlex.join(["normtune", "fit", *options.words()])) == options
+        assert options_of(shlex.join(["normtune", "fit", *options.words()])) == options
 
 
 def test_fewer_leaves_may_be_asked_for(recorded):

@@ -1,5 +1,6 @@
 """Options of a fit: refused where they make no sense, and written so that they parse to the same values."""
 
+import json
 import math
 import shlex
 from pathlib import Path
@@ -10,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from normtune.errors import UsageError
-from normtune.heuristics.fitting.options import OBJECTIVES, FitOptions, read_options, values
+from normtune.heuristics.fitting.options import OBJECTIVES, FitOptions
 from normtune.results.regimes import REGIMES
+from normtune.tests.heuristics.made_up import options_of
 
 NAMES = st.text(st.characters(exclude_categories=("Cs", "Cc", "Z")), min_size=1).filter(lambda name: name[0] != "-")
 OPTIONS = st.builds(
@@ -32,12 +34,12 @@ OPTIONS = st.builds(
 @given(OPTIONS)
 def test_the_words_of_options_are_read_as_the_options(options: FitOptions) -> None:
     command = shlex.join(["normtune", "fit", "--recording", "some", *options.words(), "--out", "table.py"])
-    assert read_options(command) == options
+    assert options_of(command) == options
 
 
 def test_defaults_have_no_words() -> None:
     assert FitOptions().words() == []
-    assert read_options("normtune fit --store normtune.db --out table.py") == FitOptions()
+    assert options_of("normtune fit --store normtune.db --out table.py") == FitOptions()
 
 
 @pytest.mark.parametrize(
@@ -67,7 +69,7 @@ def test_every_field_has_words() -> None:
     for name in FitOptions.__dataclass_fields__:
         assert getattr(other, name) != getattr(default, name)
         alone = FitOptions(**{name: getattr(other, name)})
-        assert read_options(shlex.join(["normtune", "fit", *alone.words()])) == alone != default
+        assert options_of(shlex.join(["normtune", "fit", *alone.words()])) == alone != default
 
 
 @pytest.mark.parametrize(
@@ -108,7 +110,7 @@ def test_what_makes_no_sense_is_refused(given: dict[str, object], told: str) -> 
 
 def test_numbers_of_numpy_are_numbers() -> None:
     options = FitOptions(leaves=np.int64(3), max_slowdown=np.float64(1.1), tie_percent=np.int32(1))  # type: ignore[arg-type]
-    assert read_options(shlex.join(["fit", *options.words()])) == options
+    assert options_of(shlex.join(["fit", *options.words()])) == options
     assert options.words() == ["--leaves", "3", "--max-slowdown", "1.1", "--tie", "1"]
 
 
@@ -118,16 +120,35 @@ def test_bounds_are_millionths_of_a_logarithm() -> None:
     assert (FitOptions().cap, FitOptions(tie_percent=0).tie, FitOptions(max_slowdown=1).cap) == (None, 0, 0)
 
 
-def test_values_of_an_option_are_in_order_and_flags_take_none() -> None:
-    given = values("normtune fit --operator a --batch-invariant --operator 'b c' --leaves 3")
-    assert given["--operator"] == ("a", "b c")
-    assert given["--leaves"] == ("3",)
+@given(OPTIONS)
+def test_the_facts_of_options_are_read_as_the_options(options: FitOptions) -> None:
+    assert FitOptions.of_facts(json.loads(json.dumps(options.facts()))) == options
+
+
+@pytest.mark.parametrize(
+    ("facts", "told"),
+    [
+        ({"faster": True}, "the option 'faster', which is none of"),
+        ({"operators": "a"}, "operators is 'a': expected a list of names"),
+        ({"operators": [1]}, r"operators is '\[1\]'"),
+        ({"leaves": [2]}, r"leaves is \[2\]: expected an integer"),
+        ({"leaves": 10**30}, "expected 1 to 128"),
+    ],
+)
+def test_facts_that_are_no_options_are_refused(facts: dict[str, object], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        FitOptions.of_facts(facts)
+
+
+def test_repeated_options_of_a_line_are_in_order_and_flags_take_no_value() -> None:
+    options = options_of("normtune fit --operator a --batch-invariant --operator 'b c' --leaves 3")
+    assert options == FitOptions(operators=("a", "b c"), leaves=3, batch_invariant=True)
 
 
 @pytest.mark.parametrize("command", ["normtune fit --leaves many", "normtune fit --tie x", "normtune fit 'open"])
 def test_a_command_that_cannot_be_read_is_a_value_error(command: str) -> None:
     with pytest.raises(ValueError):
-        read_options(command)
+        options_of(command)
 
 
 def test_files_are_seen_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,19 +2,21 @@ import numpy as np
 import pytest
 
 from normtune.errors import NormtuneError, UsageError
+from normtune.heuristics.fitting.case import Known
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.solver import bins
 from normtune.heuristics.writing.emit import module_text
+from normtune.heuristics.writing.entries import decisions
 from normtune.heuristics.writing.report import figures
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
-from normtune.kernels.tablefile.header import Known, parse
+from normtune.kernels.tablefile.header import parse
 from normtune.kernels.tablefile.tree import Leaf, Split, choose
 from normtune.results.evidence import Evidence
 from normtune.results.records import Run
-from normtune.tests.heuristics.made_up import SHAPES, eight, matrix_of
+from normtune.tests.heuristics.made_up import SHAPES, as_command, eight, matrix_of
 
 
 @pytest.fixture
@@ -76,10 +78,10 @@ def test_a_variant_that_costs_little_shares_and_says_so(measured, penalty) -> No
     assert shared[:3] == ("toy:no_keep", "bfloat16", ("toy", "bfloat16"))
     assert shared.figures.loss.problems == 35
     assert abs(shared.cost) < 1000
-    header, _ = parse(module_text(found, "normtune fit"), "table")
-    assert header.regret[1].startswith("toy:no_keep bfloat16: as toy bfloat16, mean 0.")
-    assert header.regret[1].endswith("on 35 problems")
-    assert header.known()["toy:no_keep", "bfloat16"].donor == ("toy", "bfloat16")
+    header, _ = parse(module_text(found, as_command("normtune fit")), "table")
+    assert header.told("Regret")[1].startswith("toy:no_keep bfloat16: as toy bfloat16, mean 0.")
+    assert header.told("Regret")[1].endswith("on 35 problems")
+    assert decisions(header)["toy:no_keep", "bfloat16"].donor == ("toy", "bfloat16")
 
 
 def test_a_dtype_that_costs_little_shares_and_says_so(measured, penalty) -> None:
@@ -90,11 +92,11 @@ def test_a_dtype_that_costs_little_shares_and_says_so(measured, penalty) -> None
     ]
     (shared,) = found.shared
     assert shared[:3] == ("toy", "float16", ("toy", "bfloat16"))
-    text = module_text(found, "normtune fit")
+    text = module_text(found, as_command("normtune fit"))
     assert '    ("toy", "float16"): toy_bfloat16,\n    ("toy", "float32"): toy_float32,\n' in text
     header, _ = parse(text, "table")
-    assert [line[: line.index(":")] for line in header.regret] == ["toy bfloat16", "toy float16", "toy float32"]
-    assert header.shared == ()
+    assert [line[: line.index(":")] for line in header.told("Regret")] == ["toy bfloat16", "toy float16", "toy float32"]
+    assert header.told("Shared") == ()
 
 
 def test_the_bound_of_sharing_is_what_it_costs_on_the_data(measured, penalty) -> None:
@@ -140,8 +142,8 @@ def test_decisions_of_a_header_are_taken_over(measured, penalty) -> None:
         for variant, law in (("", penalty), ("no_keep", eight))
     ]
     evidence = measured(*parts, ("", "float32", eight))
-    first = module_text(fit(evidence), "normtune fit")
-    assert module_text(fit(evidence, known=parse(first, "table")[0].known()), "normtune fit") == first
+    first = module_text(fit(evidence), as_command("normtune fit"))
+    assert module_text(fit(evidence, known=decisions(parse(first, "table")[0])), as_command("normtune fit")) == first
     # Even one that the data would not make.
     alone = {("toy", dtype): Known(3, 0) for dtype in ("bfloat16", "float16", "float32")}
     functions = fit(evidence, known=alone).functions
@@ -181,9 +183,9 @@ def test_a_variant_measured_less_widely_takes_the_plain_function(measure, penalt
     if len(functions) == 1:
         (shared,) = found.shared
         assert (shared.key, shared.donor) == ("toy:no_keep", ("toy", "bfloat16")) and shared.cost > 50_000
-    header, _ = parse(module_text(found, "normtune fit"), "table")
-    again = fit(evidence, known=header.known())
-    assert module_text(again, "normtune fit") == module_text(found, "normtune fit")
+    header, _ = parse(module_text(found, as_command("normtune fit")), "table")
+    again = fit(evidence, known=decisions(header))
+    assert module_text(again, as_command("normtune fit")) == module_text(found, as_command("normtune fit"))
 
 
 @pytest.mark.long
@@ -198,7 +200,8 @@ def test_a_dtype_whose_plain_function_has_data_is_not_served_by_a_variant(measur
 def test_the_order_of_measurements_changes_nothing(measure, penalty, spec: OperatorSpec, run: Run) -> None:
     cells = measure(penalty, SHAPES)
     texts = {
-        module_text(fit(Evidence.from_measurements(order, [run])), "normtune fit") for order in (cells, cells[::-1])
+        module_text(fit(Evidence.from_measurements(order, [run])), as_command("normtune fit"))
+        for order in (cells, cells[::-1])
     }
     assert len(texts) == 1
 
@@ -259,7 +262,7 @@ def test_of_too_many_sizes_the_nearest_are_not_told_apart_and_nothing_is_proved(
     assert found.functions[0].tree == Split("hidden", 512, Leaf(configs[0]), Leaf(configs[1]))
     assert found.functions[0].figures.loss.problems == 79
     assert found.functions[0].figures.joined == joined
-    text = " ".join(module_text(found, "normtune fit").replace("\n#", " ").split())
+    text = " ".join(module_text(found, as_command("normtune fit")).replace("\n#", " ").split())
     assert ("the best 2-leaf tree on this grid" in text) != joined
     assert ("its nearest sizes not told apart, so nothing is proved of this grid" in text) == joined
     assert any("toy bfloat16: more than" in line for line in figures(found)) == joined
@@ -305,7 +308,7 @@ def test_too_few_leaves_for_what_was_measured(measure, penalty, spec: OperatorSp
     assert isinstance(found.tree, Leaf)
     assert found.figures.untimed == all_shapes - own and found.figures.loss.problems == all_shapes
     assert found.figures.loss.worst == 48_790
-    text = " ".join(module_text(whole, "normtune fit --leaves 1").replace("\n#", " ").split())
+    text = " ".join(module_text(whole, as_command("normtune fit --leaves 1")).replace("\n#", " ").split())
     assert f"{found.figures.untimed} shapes not timed, counted as the slowest there" in text
     assert any(
         f"at {found.figures.untimed} of {all_shapes} shapes its config was not timed" in line for line in figures(whole)

@@ -7,13 +7,14 @@ import pytest
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.api.fit import fit as fit_table
-from normtune.heuristics.fitting.options import FitOptions, read_options
+from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.writing.emit import module_text
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.tablefile.parse import trees
 from normtune.kernels.tablefile.tree import choose
 from normtune.results.evidence import Evidence
+from normtune.tests.heuristics.made_up import as_command, options_of
 from normtune.tuner.checking.offline import check
 
 SHAPES = [(rows, hidden) for rows in (1, 64, 1024, 4096) for hidden in (64, 128, 256, 512, 1024, 2048)]
@@ -61,7 +62,7 @@ def blocks(config, problem):
 @pytest.fixture
 def old(evidence_of, alike, tmp_path) -> Path:
     path = tmp_path / "old.py"
-    path.write_text(module_text(fit(evidence_of(by_warps)), COMMAND))
+    path.write_text(module_text(fit(evidence_of(by_warps)), as_command(COMMAND)))
     return path
 
 
@@ -85,9 +86,9 @@ def test_the_option_is_in_the_header_and_the_check_fits_with_it(old, evidence_of
     table = fit_table(evidence, same_bits_as=old)
     assert table.options.same_bits_as == str(old)
     command = " ".join(["normtune fit --recording test-gpu", *options.words(), "--out new.py"])
-    assert read_options(command) == options
+    assert options_of(command) == options
     new = tmp_path / "new.py"
-    new.write_text(module_text(table.fit, command))
+    new.write_text(module_text(table.fit, as_command(command)))
     assert check(new).failures == ()
     old.unlink()
     assert any("old.py" in failure for failure in check(new).failures)
@@ -106,7 +107,7 @@ def test_what_the_table_does_not_have_is_refused(old, evidence_of):
 
 def test_a_batch_invariant_function_keeps_the_bits_of_the_one_before(evidence_of, alike, tmp_path):
     path, mode = tmp_path / "old.py", FitOptions(batch_invariant=True)
-    path.write_text(module_text(fit(evidence_of(by_warps), mode), COMMAND))
+    path.write_text(module_text(fit(evidence_of(by_warps), mode), as_command(COMMAND)))
     before = trees(path.read_text())
     found = fit(evidence_of(blocks), FitOptions(batch_invariant=True, same_bits_as=str(path)))
     of_mode = [one for one in found.functions if one.beside]
@@ -122,7 +123,7 @@ def test_a_variant_that_was_not_measured_and_would_take_other_bits_is_refused(ev
         return by_warps(config, problem) if not problem.variant else 0.0 if config.num_warps == 8 else 0.3
 
     path = tmp_path / "old.py"
-    path.write_text(module_text(fit(evidence_of(other, variants=("", "no_keep"))), COMMAND))
+    path.write_text(module_text(fit(evidence_of(other, variants=("", "no_keep"))), as_command(COMMAND)))
     assert ("toy:no_keep", "bfloat16") in trees(path.read_text())
     options = FitOptions(same_bits_as=str(path))
     with pytest.raises(NormtuneError, match=r"toy:no_keep bfloat16 would not keep the bits that .*old\.py gives it"):

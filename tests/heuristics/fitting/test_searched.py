@@ -13,6 +13,7 @@ from normtune.kernels.tablefile.header import parse
 from normtune.kernels.tablefile.tree import choose
 from normtune.results.evidence import Evidence
 from normtune.results.records import SEARCHED
+from normtune.tests.heuristics.made_up import as_command
 
 SHAPE = (1, 64)
 
@@ -47,7 +48,7 @@ def test_the_header_and_the_output_say_what_was_searched_and_what_the_audit_foun
     assert line.startswith(begin) and line.endswith(" %, expected to have missed 1.24 %")
     assert float(line.removeprefix(begin).partition(" ")[0]) == pytest.approx(100 * most, abs=0.2)
     assert f"searched: {found.searched[0]}" in [*figures(found)]
-    text = module_text(found, "normtune fit")
+    text = module_text(found, as_command("normtune fit"))
     header, _ = parse(text, "x.py")
     assert header.searched == found.searched and header.text() == text[: len(header.text())]
     assert "toy" in str(header.known())

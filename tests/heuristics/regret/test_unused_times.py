@@ -15,6 +15,7 @@ from normtune.kernels.tablefile.tree import Leaf
 from normtune.kernels.target import TARGETS
 from normtune.results.evidence import Evidence
 from normtune.results.records import Measurement
+from normtune.tests.heuristics.made_up import as_command
 
 SHAPES = [(rows, hidden) for rows in (1, 64, 4096) for hidden in (64, 512, 1024)]
 
@@ -108,5 +109,7 @@ def test_a_mean_that_is_too_low_is_bounded(spec, run):
     assert isinstance(found.functions[0].tree, Leaf)
     loss = found.functions[0].figures.loss
     assert loss.mean <= 0 <= loss.mean + loss.luck
-    assert "means low by at most" in " ".join(module_text(found, "normtune fit").replace("\n#", " ").split())
+    assert "means low by at most" in " ".join(
+        module_text(found, as_command("normtune fit")).replace("\n#", " ").split()
+    )
     assert any("a mean below 0 is one of about 0" in line for line in figures(found))

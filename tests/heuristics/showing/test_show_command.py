@@ -22,14 +22,14 @@ from normtune.results.evidence import Evidence
 from normtune.results.exchange import recording
 from normtune.results.records import Measurement
 from normtune.tests.commands import refused, succeed
-from normtune.tests.heuristics.made_up import SHAPES
+from normtune.tests.heuristics.made_up import SHAPES, as_command
 from normtune.tests.results.stores import loaded, record
 
 
 def write_table(store: str, leaves: int, path: str) -> None:
     """Write the table of so many leaves that fits a store best."""
     fitted = fit(loaded(f"sqlite:///{store}"), FitOptions(leaves=leaves))
-    Path(path).write_text(module_text(fitted, "normtune fit"))
+    Path(path).write_text(module_text(fitted, as_command("normtune fit")))
 
 
 def printed(*arguments: str) -> list[str]:
@@ -71,7 +71,7 @@ def test_a_table_is_shown_with_what_it_loses_and_where(store: str) -> None:
     write_table(store, 2, "two.py")
     lines = printed("--store", store, "--table", "two.py")
     assert lines[2] == "toy bfloat16: the configs of two.py (1k = 1024)"
-    loss = locate.load("two.py").header.regret[0]
+    loss = locate.load("two.py").header.told("Regret")[0]
     (told,) = (line for line in lines if line.startswith("The table loses"))
     assert told.split("loses ")[1].split(" on average")[0] in loss
     # Two leaves cannot hold three regimes: few short rows get what many of them need, 5 % slower by the law.

@@ -19,6 +19,7 @@ from normtune.kernels.tablefile.tree import choose, distinct
 from normtune.kernels.target import TARGETS
 from normtune.results.evidence import Evidence
 from normtune.results.records import Device, Measurement, Run
+from normtune.tests.heuristics.made_up import as_command
 
 TARGET = TARGETS["sm_90"]
 RUN = Run("r", Device("GPU", "sm_90", 132, 1, 1, "GPU-1", "1"), {}, "2026-01-01T00:00:00", {})
@@ -79,7 +80,7 @@ def test_any_shapes_and_any_part_of_a_space_give_a_table(shapes, seed, share, in
     found = fit(Evidence.from_measurements(measured, [RUN]), FitOptions(batch_invariant=invariant))
     assert {one.operator for one in found.functions} == {one.problem.operator for one in measured}
     assert_whole(found, measured)
-    assert len(trees(module_text(found, "normtune fit"))) >= len(found.functions)
+    assert len(trees(module_text(found, as_command("normtune fit")))) >= len(found.functions)
 
 
 SOME = [(rows, hidden) for rows in (1, 64, 4096) for hidden in (768, 4096)]
@@ -94,7 +95,7 @@ def test_the_default_config_answers_beyond_and_the_header_says_so(shapes):
     default = operator("rms_norm_backward").default_config(Problem("rms_norm_backward", 1, 65536, "bfloat16"), TARGET)
     of_the_space = {one.config for one in measured}
     told = "1 leaf of the default config, where none that was measured is legal"
-    text = " ".join(module_text(found, "normtune fit").replace("\n#", " ").split())
+    text = " ".join(module_text(found, as_command("normtune fit")).replace("\n#", " ").split())
     assert choose(tree, 1 << 30, 65536) == default and told in text
     assert distinct(tree) - of_the_space == {default}
 

@@ -35,6 +35,7 @@ from normtune.results.exchange.parquet_csv import read_parquet, write_parquet
 from normtune.results.records import TimedCode
 from normtune.results.terminal import say
 from normtune.tests.commands import invoke
+from normtune.tests.heuristics.made_up import as_command, in_format_3
 from normtune.tests.results.stores import merge
 from normtune.tuner.checking import subject
 
@@ -181,11 +182,12 @@ def measured(measure, penalty, run, spec, tmp_path: Path, monkeypatch: pytest.Mo
     return record_as(Evidence.from_measurements(coded, [run]))
 
 
-@pytest.fixture
-def table(measured: Evidence, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The text of a table of `measured`."""
+@pytest.fixture(params=["facts", "sentences"])
+def table(measured: Evidence, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
+    """The text of a table of `measured`, in the format of today and in that before it."""
     command = "normtune fit --recording test-gpu --leaves 4 --out table.py"
-    text = module_text(fit(measured, FitOptions(leaves=4)), command)
+    text = module_text(fit(measured, FitOptions(leaves=4)), as_command(command))
+    text = text if request.param == "facts" else in_format_3(text)
 
     def refuse(*arguments: object, **others: object) -> None:
         raise NormtuneError("not fitted here")
@@ -198,8 +200,8 @@ def table(measured: Evidence, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.mark.long
 @EXAMPLES
 def test_damaged_headers(table: str, examples: int) -> None:
-    header, body = parse(table, "table.py")
-    top = header.text()
+    _, body = parse(table, "table.py")
+    top = table.removesuffix(f"\n{body}")
 
     def holds(text: str) -> str:
         Path("table.py").write_text(f"{text}\n{body}", encoding="utf-8", errors="replace", newline="")
@@ -267,8 +269,8 @@ def endless(text: str) -> st.SearchStrategy[str]:
 @pytest.mark.long
 @pytest.mark.parametrize("examples", [40, pytest.param(2_000, marks=pytest.mark.slow)])
 def test_endless_headers(table: str, examples: int) -> None:
-    header, body = parse(table, "table.py")
-    top = header.text()
+    _, body = parse(table, "table.py")
+    top = table.removesuffix(f"\n{body}")
 
     def holds(text: str) -> str:
         Path("table.py").write_text(f"{text}\n{body}", encoding="utf-8", errors="replace", newline="")
@@ -297,12 +299,11 @@ def test_endless_headers(table: str, examples: int) -> None:
     ],
 )
 def test_a_header_of_digits_is_read_or_refused_at_once(table: str, name: str, value: str, digits: int) -> None:
-    header, body = parse(table, "table.py")
-    lines = header.text().split("\n")
+    lines = table.split("\n")
     at = next(place for place, line in enumerate(lines) if line.startswith(f"# {name}:"))
     end = next(place for place in range(at + 1, len(lines)) if not lines[place].startswith("#  "))
     lines[at:end] = [f"# {name}: {value.format('9' * digits)}"]
-    Path("table.py").write_text("\n".join([*lines, body]))
+    Path("table.py").write_text("\n".join(lines))
     with limited():
         checked("table.py")
         with suppress(NormtuneError):
@@ -315,10 +316,11 @@ def test_a_header_of_digits_is_read_or_refused_at_once(table: str, name: str, va
 @EXAMPLES
 def test_damaged_bodies(table: str, examples: int, capfd: pytest.CaptureFixture[str]) -> None:
     header, body = parse(table, "table.py")
+    top = table.removesuffix(f"\n{body}")
 
     def holds(body: str) -> str:
         body = body.encode("utf-8", "replace").decode()
-        text = f"{header._replace(body=body_hash(body)).text()}\n{body}"
+        text = f"{top.replace(header.body, body_hash(body))}\n{body}"
         Path("table.py").write_text(text, encoding="utf-8", newline="")
         checked("--quick", "table.py")
         try:
@@ -406,7 +408,7 @@ def test_damaged_parquet(measured: Evidence, examples: int, tmp_path_factory: py
         assert done.exception is None or isinstance(done.exception, NormtuneError), repr(done.exception)
         plain(done.output)
         with suppress(NormtuneError):
-            assert module_text(fit(found, FitOptions(leaves=2)), "normtune fit").isascii()
+            assert module_text(fit(found, FitOptions(leaves=2)), as_command("normtune fit")).isascii()
             return "fitted"
         return "listed"
 

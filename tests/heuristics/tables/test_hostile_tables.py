@@ -41,8 +41,8 @@ def edited(old: str, new: str) -> Path:
     assert text.count(old) == 1, old
     path = Path("table.py")
     # Of a store that is not at hand, so that a check does not fit again.
-    command = "normtune fit --store normtune.db --out table.py"
-    path.write_text(rehashed(text.replace(old, new), regenerate=command))
+    command = {"store": "normtune.db", "out": "table.py"}
+    path.write_text(rehashed(text.replace(old, new), command=command))
     return path
 
 

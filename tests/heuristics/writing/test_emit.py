@@ -26,7 +26,7 @@ from normtune.kernels.tablefile.parse import trees
 from normtune.kernels.tablefile.tree import Box, Leaf, choose, regions
 from normtune.kernels.target import TARGETS
 from normtune.results.evidence import Evidence
-from normtune.tests.heuristics.made_up import SHAPES, eight
+from normtune.tests.heuristics.made_up import SHAPES, as_command, eight
 
 GOLDEN = Path(__file__).with_name("golden_table.txt")
 COMMAND = "normtune fit --store normtune.db --out heuristics.py"
@@ -46,13 +46,13 @@ def fitted(measure, penalty, run) -> Fit:
 @pytest.fixture
 def table(fitted: Fit, tmp_path: Path) -> locate.LoadedTable:
     path = tmp_path / "heuristics.py"
-    path.write_text(module_text(fitted, COMMAND))
+    path.write_text(module_text(fitted, as_command(COMMAND)))
     return locate.load(path)
 
 
 def test_the_text_is_the_golden_one(fitted: Fit) -> None:
     # A wanted change of the code that is written is made in the golden file as well.
-    assert module_text(fitted, COMMAND) == GOLDEN.read_text()
+    assert module_text(fitted, as_command(COMMAND)) == GOLDEN.read_text()
 
 
 def test_ruff_finds_no_fault(table: locate.LoadedTable) -> None:
@@ -98,11 +98,11 @@ def test_an_unknown_operator_or_dtype_is_named(table: locate.LoadedTable) -> Non
 
 
 def test_the_header_tells_of_the_data_and_not_of_where_it_was_written(fitted: Fit) -> None:
-    text = module_text(fitted, COMMAND)
+    text = module_text(fitted, as_command(COMMAND))
     header, body = parse(text, "table")
     assert header.body == body_hash(body)
-    assert header.data == f"{fitted.digest} ({fitted.measurements} measurements, 2026-11-20)"
-    assert header.measured == "rows 1 to 65536, hidden 64 to 4096"
+    assert header.told("Data") == (f"{fitted.digest} ({fitted.measurements} measurements, 2026-11-20)",)
+    assert header.told("Measured") == ("rows 1 to 65536, hidden 64 to 4096",)
     assert header.regenerate == COMMAND
     for told in (date.today().isoformat(), socket.gethostname(), f"normtune {__version__}", str(Path.home())):
         assert told not in text.replace("2026-11-20", "")
@@ -155,7 +155,7 @@ def test_code_of_another_form_is_refused(table: locate.LoadedTable, wrong: str) 
 def test_a_hostile_name_stays_in_its_comment(evidence: Evidence) -> None:
     run = evidence.runs[0]
     named = run._replace(device=run.device._replace(name='GPU"\n"""; raise SystemExit  # \u2028x'))
-    text = module_text(fit(Evidence(evidence.frame, (named,)), FitOptions(leaves=1)), "normtune fit")
+    text = module_text(fit(Evidence(evidence.frame, (named,)), FitOptions(leaves=1)), as_command("normtune fit"))
     header, _ = parse(text, "table")
     assert header.gpu == 'GPU" """; raise SystemExit # x'
     assert len([node for node in ast.parse(text).body if isinstance(node, ast.Raise)]) == 0
@@ -165,9 +165,10 @@ def test_replayed_data_say_so(evidence: Evidence) -> None:
     run = evidence.runs[0]
     replayed = run._replace(device=run.device._replace(uuid="replay:test-gpu"))
     header, _ = parse(
-        module_text(fit(Evidence(evidence.frame, (replayed,)), FitOptions(leaves=1)), "normtune fit"), "table"
+        module_text(fit(Evidence(evidence.frame, (replayed,)), FitOptions(leaves=1)), as_command("normtune fit")),
+        "table",
     )
-    assert header.device == "Test GPU (replay)"
+    assert header.label == "Test GPU (replay)"
     assert header.gpu == "Test GPU"
 
 
@@ -176,4 +177,4 @@ def test_two_configs_of_one_name_are_refused(fitted: Fit) -> None:
 
     odd = [replace(fitted.functions[0], tree=Leaf(RMSNormConfig(name, 1, 4))) for name in ("a-b", "a_b")]
     with pytest.raises(NormtuneError, match="would both be named"):
-        module_text(replace(fitted, functions=(odd[0], replace(odd[1], dtype="float32"))), COMMAND)
+        module_text(replace(fitted, functions=(odd[0], replace(odd[1], dtype="float32"))), as_command(COMMAND))

@@ -6,13 +6,17 @@ import pytest
 
 from normtune.errors import NormtuneError
 from normtune.heuristics.fitting.baseline import Incumbents
-from normtune.heuristics.fitting.options import FitOptions, read_options
+from normtune.heuristics.fitting.case import Known
+from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.rules import RULES
 from normtune.heuristics.writing.emit import module_text
-from normtune.kernels.tablefile.header import Known, parse
+from normtune.heuristics.writing.entries import decisions
+from normtune.heuristics.writing.regenerate import Command, command_of
+from normtune.kernels.tablefile.header import parse
 from normtune.kernels.tablefile.parse import trees
 from normtune.results.evidence import Evidence
+from normtune.tests.heuristics.made_up import in_format_3
 
 SHAPES = [(rows, hidden) for rows in (1, 3, 64, 100, 1024, 5000) for hidden in (64, 96, 128, 256, 700, 1024, 4096)]
 
@@ -44,18 +48,16 @@ def options_of(draw: random.Random) -> FitOptions:
 
 
 def written(evidence: Evidence, options: FitOptions, incumbents: Incumbents | None = None) -> str:
-    command = " ".join(["normtune fit", *options.words()])
-    return module_text(fit(evidence, options, incumbents=incumbents), command)
+    return module_text(fit(evidence, options, incumbents=incumbents), Command(options=options.facts()))
 
 
 def again(evidence: Evidence, text: str, baseline: Incumbents | None = None) -> str:
     """As `check` does it: from the header alone."""
     header, _ = parse(text, "table.py")
-    options = read_options(header.regenerate)
+    command = command_of(header)
     given = trees(text) if header.replaced else None
-    return module_text(
-        fit(evidence, options, incumbents=baseline, known=header.known(), given=given), header.regenerate
-    )
+    found = fit(evidence, command.fit_options(), incumbents=baseline, known=decisions(header), given=given)
+    return module_text(found, command)
 
 
 @pytest.mark.one_in(4)
@@ -123,12 +125,11 @@ def test_some_of_these_tables_replaced_another_and_stay(measured) -> None:
     ],
 )
 def test_each_form_of_the_regret_line_is_read(measured, line: str, known: Known) -> None:
+    """As headers said it before they had facts."""
     text = written(measured(1, 0.0, ("bfloat16",)), FitOptions(leaves=1))
-    header, body = parse(text, "table.py")
-    lines = (f"toy bfloat16: {line}", "toy float32: as toy bfloat16, mean 1.00 %, sharing costs 0.20 % on 42 problems")
-    found, same = parse(f"{header._replace(regret=lines).text()}\n{body}", "table.py")
-    assert same == body
-    assert found.known() == {
+    shared = "toy float32: as toy bfloat16, mean 1.00 %, sharing costs 0.20 % on 42 problems"
+    old = in_format_3(text, ("Regret", f"toy bfloat16: {line}\n# Regret:   {shared}"))
+    assert decisions(parse(old, "table.py")[0]) == {
         ("toy", "bfloat16"): known,
         ("toy", "float32"): Known(0, None, ("toy", "bfloat16")),
     }
@@ -137,4 +138,5 @@ def test_each_form_of_the_regret_line_is_read(measured, line: str, known: Known)
 def test_that_a_table_replaced_another_is_read_back(measured) -> None:
     header, body = parse(written(measured(1, 0.0, ("bfloat16",)), FitOptions(leaves=1)), "table.py")
     for replaced in (False, True):
-        assert parse(f"{header._replace(replaced=replaced).text()}\n{body}", "table.py")[0].replaced == replaced
+        text = f"{header._replace(replaced=replaced).text()}\n{body}"
+        assert parse(text, "table.py")[0].replaced == replaced

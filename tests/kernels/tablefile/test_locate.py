@@ -10,7 +10,7 @@ from normtune.errors import UsageError
 from normtune.kernels.calling import which_table
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile import locate, template
-from normtune.kernels.tablefile.header import ANY_GPU, Header, body_hash
+from normtune.kernels.tablefile.header import ANY_GPU, Data, Gpu, Header, body_hash
 from normtune.tests.commands import printed_by
 
 ONE = template.ONE_GPU
@@ -32,21 +32,10 @@ ANY_BODY = (
 
 def write(path: Path, device: str, target: str, sms: int, body: str = BODY) -> Path:
     body = body.replace("NAME", repr(device.replace(" ", "_")))
-    fitted = ("NVIDIA H200, sm_90, 132 SMs, 60 MB of L2 cache",) if device == ANY_GPU else ()
-    header = Header(
-        "normtune fit",
-        device,
-        target,
-        sms,
-        "triton 3.6.0",
-        "-",
-        {"a": "b"},
-        "-",
-        ("-",),
-        (),
-        body_hash(body),
-        fitted=fitted,
-    )
+    gpu = None if device == ANY_GPU else Gpu(device, target, sms)
+    fitted = (Gpu("NVIDIA H200", "sm_90", 132, 60 << 20),) if gpu is None else ()
+    data = Data("-", 1, "2026-11-20")
+    header = Header(gpu, {"triton": "3.6.0"}, data, {"a": "b"}, {}, {}, (), body_hash(body), fitted=fitted)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"{header.text()}\n{body}")
     return path

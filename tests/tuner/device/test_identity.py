@@ -18,6 +18,7 @@ from normtune.results.evidence import Evidence
 from normtune.results.exchange import recorded_code
 from normtune.results.exchange.parquet_csv import write_parquet
 from normtune.results.exchange.recorded_code import cell_of, pairs_of
+from normtune.tests.heuristics.made_up import as_command
 from normtune.tests.results.stores import alter
 from normtune.tests.tuner.benches import DEVICE
 from normtune.tuner.checking.offline import check
@@ -144,7 +145,7 @@ def test_a_table_of_exported_evidence_is_judged_by_the_code_of_its_configs(toy, 
     assert recorded_code.of(source) == record(source)
     write_parquet(source, tmp_path / "data.parquet")
     table = tmp_path / "table.py"
-    table.write_text(module_text(fit(source), "normtune fit --evidence data.parquet --out table.py"))
+    table.write_text(module_text(fit(source), as_command("normtune fit --evidence data.parquet --out table.py")))
     assert check(table, compare=difference).stale == ()
     toy.kernels("moved", KERNELS)
     found = check(table, compare=difference)

@@ -1,0 +1,211 @@
+"""What a header says of the functions of a table: their figures, as data and as sentences.
+
+In: a fit, or a header. Out: `Entry` for each operator and dtype that was measured, `Known` of a header for a refit, and
+the lines of a header for people, which its facts give.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from normtune.errors import UsageError
+from normtune.heuristics.fitting.case import Known
+from normtune.heuristics.fitting.figures import Cost, DeviceLoss, Figures
+from normtune.heuristics.regret.fixed_log import percent, percent_up
+from normtune.heuristics.writing.regenerate import command_of
+from normtune.kernels.problem import split_batch_invariant
+from normtune.kernels.tablefile.facts import decoded
+from normtune.kernels.tablefile.header import ANY_GPU, Gpu, Header
+from normtune.kernels.tablefile.tree import counted_leaves
+
+FROM = "the folder of this file, where that command is to be run"
+REPLACED = "brought near to the table before it, within the tie; no leaf is slower than that"
+# The trees that the gap refers to: configs slower than the baseline at any shape were excluded.
+_NOWHERE_SLOWER = " nowhere slower than what was in use"
+
+
+class Entry(NamedTuple):
+    """What a header says of an operator and dtype of the table of one GPU.
+
+    Attributes:
+        key, dtype: its name and dtype.
+        figures: of its function, or of the shared one on its data.
+        beside: of a batch-invariant function, its cost against the usual one; else None.
+        donor: key and dtype of the function that it shares; None if it has its own.
+        cost: mean regret that sharing adds on its data, millionths.
+    """
+
+    key: str
+    dtype: str
+    figures: Figures
+    beside: Cost | None = None
+    donor: tuple[str, str] | None = None
+    cost: int = 0
+
+
+class EntryAnywhere(NamedTuple):
+    """What the header of a table for any GPU says of an operator and dtype.
+
+    Attributes:
+        key, dtype: its name and dtype.
+        leaves: of its function; 0 if it shares one.
+        figures: on each GPU that has data for it.
+        donor, cost: as in `Entry`.
+    """
+
+    key: str
+    dtype: str
+    leaves: int
+    figures: tuple[DeviceLoss, ...]
+    donor: tuple[str, str] | None = None
+    cost: int = 0
+
+
+def ordered(own: Iterable[Any], shared: Sequence[Any]) -> Iterator[Any]:
+    """Each function of a fit, and after it what shares it."""
+    for function in own:
+        yield function
+        yield from (other for other in shared if other.donor == (function.key, function.dtype))
+
+
+def entries(header: Header) -> Sequence[Entry | EntryAnywhere]:
+    """The entries of a header, of one kind.
+
+    Raises:
+        UsageError: one is of another form.
+    """
+    kind = EntryAnywhere if header.is_for_any_gpu and header.format >= 4 else Entry
+    try:
+        return [decoded(kind, facts, f"functions[{index}]") for index, facts in enumerate(header.functions)]
+    except ValueError as error:
+        raise UsageError(f"the facts of a header cannot be read ({error}): fit the table again") from None
+
+
+def decisions(header: Header) -> dict[tuple[str, str], Known]:
+    """Decisions of the fit for everything measured, by operator key and dtype.
+
+    Raises:
+        UsageError: as `entries`.
+    """
+    return {
+        (entry.key, entry.dtype): Known.of(entry.figures, entry.donor)
+        if isinstance(entry, Entry)
+        else Known(entry.leaves, None, entry.donor)
+        for entry in entries(header)
+    }
+
+
+def with_lines(header: Header) -> Header:
+    """A header with the lines for people, which its facts give.
+
+    Raises:
+        UsageError: as `entries` and `command_of`.
+    """
+    data = header.data
+    regime = f", {data.regime}" if data.regime else ""
+    lines = [
+        ("Regenerate", command_of(header).line()),
+        ("From", FROM),
+        ("Device", described(header.device) if header.device else ANY_GPU),
+        *(("Fitted", described(gpu)) for gpu in header.fitted),
+        ("Software", ", ".join(f"{name} {version}" for name, version in header.software.items())),
+        ("Data", f"{data.digest} ({data.measurements} measurements, {data.date}{regime})"),
+        *(("Kernels", f"{name} {fingerprint}") for name, fingerprint in header.kernels.items()),
+        ("Measured", ", ".join(f"{name} {least} to {most}" for name, (least, most) in header.measured.items())),
+        *(("Regret", line) for line in map(_sentence, entries(header))),
+        *(("Searched", line) for line in header.searched),
+        *(
+            ("Shared", f"{key} {dtype}: uses {donor}, as it has no data of its own")
+            for key, dtype, donor in header.without_data
+        ),
+        *([("Replaced", REPLACED)] if header.replaced else []),
+    ]
+    return header._replace(lines=tuple(lines))
+
+
+def described(gpu: Gpu) -> str:
+    """A GPU by the facts that a table depends on."""
+    l2 = f", {gpu.l2_bytes >> 20} MB of L2 cache" if gpu.l2_bytes else ""
+    return f"{gpu.label}, {gpu.target}, {gpu.sms} SMs{l2}"
+
+
+def _sentence(entry: Entry | EntryAnywhere) -> str:
+    parts = _anywhere(entry) if isinstance(entry, EntryAnywhere) else _own(entry) if not entry.donor else _shared(entry)
+    return f"{entry.key} {entry.dtype}: {', '.join(parts)}"
+
+
+def _own(entry: Entry) -> Iterator[str]:
+    figures = entry.figures
+    kept = f", {figures.kept} kept" if figures.kept else ""
+    change = f" (of {figures.asked}{kept})" if figures.kept or figures.asked != figures.leaves else ""
+    yield counted_leaves(figures.leaves) + change
+    yield f"{figures.configs} config{'s' * (figures.configs != 1)}"
+    yield from _lost(figures)
+    yield certificate(figures)
+    yield from _percents("cross-validated", figures.cross_validated)
+    yield from _percents("plain cross-validated", figures.plain_validated)
+    yield from _percents("extrapolated", figures.extrapolated)
+    if figures.unmeasured:
+        yield f"{counted_leaves(figures.unmeasured)} of the default config, where none that was measured is legal"
+    if figures.untimed:
+        yield f"{_shapes(figures.untimed)} not timed, counted as the slowest there"
+    if figures.slower:
+        yield f"{_shapes(figures.slower[0])} up to {percent(figures.slower[1], 1)} slower than what was in use"
+    if figures.uncompared:
+        yield f"{_shapes(figures.uncompared)} not compared with what was in use"
+    if entry.beside:
+        yield from _beside(entry.beside, split_batch_invariant(entry.key)[0])
+
+
+def _shared(entry: Entry) -> list[str]:
+    cost = f"sharing costs {percent(entry.cost)} on {entry.figures.loss.problems} problems"
+    return [f"as {' '.join(entry.donor or ())}", *_lost(entry.figures), cost]
+
+
+def _anywhere(entry: EntryAnywhere) -> Iterator[str]:
+    if entry.donor:
+        yield f"as {' '.join(entry.donor)}"
+        yield f"sharing costs {percent(entry.cost)}"
+    else:
+        yield counted_leaves(entry.leaves)
+    for figure in entry.figures:
+        left_out = percent(figure.left_out.mean) if figure.left_out else "unknown"
+        lost = f"mean {percent(figure.lost.mean)} worst {percent(figure.lost.worst, 1)}"
+        yield f"{figure.device} {lost} (left out {left_out})"
+
+
+def certificate(figures: Figures) -> str:
+    """The proved gap of a tree: `within 0.05 % of the best 8-leaf tree on this grid`."""
+    if figures.joined:
+        return "its nearest sizes not told apart, so nothing is proved of this grid"
+    limits = figures.limits + (_NOWHERE_SLOWER if figures.strict else "")
+    text = f"{_within(figures.gap)}the best {figures.leaves}-leaf tree{limits} on this grid"
+    if figures.few:
+        bound, mean = figures.few
+        text += f", these configs {_within(mean - bound)}the best {figures.configs}"
+    return text
+
+
+def _beside(cost: Cost, usual: str) -> Iterable[str]:
+    """Cost of a batch-invariant function: `costs 1.68 % (worst 13.7 %) beside rms_norm_forward`."""
+    yield f"costs {percent(cost.mean)} (worst {percent(cost.worst, 1)}) beside {usual}"
+    if cost.bounded:
+        yield "at most"
+        yield f"as {cost.bounded} of {cost.problems} shapes are bounds"
+
+
+def _shapes(count: int) -> str:
+    return f"{count} shape{'s' * (count != 1)}"
+
+
+def _within(gap: int) -> str:
+    return f"within {percent_up(gap)} of " if gap > 0 else ""
+
+
+def _percents(name: str, value: int | None) -> list[str]:
+    return [] if value is None else [f"{name} {percent(value)}"]
+
+
+def _lost(figures: Figures) -> list[str]:
+    loss = figures.loss
+    parts = [f"mean {percent(loss.mean)}", f"plain mean {percent(loss.plain)}", f"worst {percent(loss.worst, 1)}"]
+    return [*parts, f"means low by at most {percent_up(loss.luck)}"] if loss.luck else parts

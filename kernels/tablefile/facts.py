@@ -1,0 +1,66 @@
+"""Values of typed tuples as JSON, and back.
+
+In: named tuples of numbers, texts, sequences, mappings and such tuples. Out: what `json` writes, without defaults; and
+the tuples again, of any JSON: a table may come from anybody. Standard library alone, as dispatch reads headers.
+"""
+
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+# Longest quotation of an untrusted value in a message.
+_MOST_CHARACTERS = 60
+
+
+def encoded(value: Any) -> Any:
+    """A value as JSON; fields of tuples that have their default are left out."""
+    if hasattr(value, "_fields"):
+        defaults = value._field_defaults
+        given = zip(value._fields, value, strict=True)
+        return {name: encoded(own) for name, own in given if name not in defaults or own != defaults[name]}
+    if isinstance(value, tuple | list):
+        return [encoded(own) for own in value]
+    if isinstance(value, dict):
+        return {name: encoded(own) for name, own in value.items()}
+    return value
+
+
+def decoded(kind: Any, value: Any, name: str) -> Any:
+    """JSON as a value of a type, the inverse of `encoded`.
+
+    Args:
+        kind: a class of named tuples, `int`, `str`, `bool`, `tuple[int, ...]`, `dict[str, str]`, `int | None`, `Any`.
+        value: the JSON.
+        name: of the value, for errors.
+
+    Raises:
+        ValueError: it is of another type; names it.
+    """
+    origin, args = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return value
+    if origin in (Union, UnionType):
+        (kind,) = {*args} - {NoneType}
+        return None if value is None else decoded(kind, value, name)
+    if origin is tuple and isinstance(value, list):
+        kinds = [args[0]] * len(value) if args[-1] is ... else [*args]
+        if len(kinds) == len(value):
+            return tuple(
+                decoded(*pair, f"{name}[{index}]") for index, pair in enumerate(zip(kinds, value, strict=True))
+            )
+    elif origin is dict and isinstance(value, dict):
+        return {key: decoded(args[1], own, f"{name}.{key[:_MOST_CHARACTERS]}") for key, own in value.items()}
+    elif hasattr(kind, "_fields") and isinstance(value, dict):
+        hints, required = get_type_hints(kind), {*kind._fields} - {*kind._field_defaults}
+        if required <= set(value) <= set(hints):
+            return kind(**{field: decoded(hints[field], own, f"{name}.{field}") for field, own in value.items()})
+        odd = ", ".join(sorted(required ^ (set(value) & required)) or sorted(set(value) - set(hints)))
+        raise ValueError(f"{name} lacks, or does not have, {odd[:_MOST_CHARACTERS]}")
+    elif type(value) is kind:
+        return value
+    raise ValueError(f"{name} is {repr(value)[:_MOST_CHARACTERS]}, expected {_told(kind)}")
+
+
+def _told(kind: Any) -> str:
+    if get_origin(kind) is tuple:
+        return "a list" if get_args(kind)[-1] is ... else f"a list of {len(get_args(kind))}"
+    return {int: "an integer", str: "text", bool: "true or false"}.get(kind, "an object")
