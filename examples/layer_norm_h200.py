@@ -14,8 +14,23 @@
 #           2.32 %, extrapolated 11.23 %
 # Shared:   layer_norm float16: uses bfloat16, as it has no data of its own
 # Shared:   layer_norm float32: uses bfloat16, as it has no data of its own
-# Format:   3
-# Body:     sha256:4c34c6042ed01622f926f0861576ae2b5703bac72ce56e7288678de0403b6cb4
+# Format:   4
+# Facts:    {"device": {"label": "NVIDIA H200", "target": "sm_90", "sms": 132},
+#           "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"}, "data": {"digest":
+#           "sha256:80e3ff45a0464d5f93b2b4c94b88a67783c814ba1ca4c116c0be20ecbf34a5b2",
+#           "measurements": 3377, "date": "2026-11-22"}, "kernels": {"layer_norm":
+#           "sha256:014cbbf470e9450f20a64938b19b314b01a75dfdd59bdfdd1e83a7356873dafe"},
+#           "measured": {"rows": [1, 262144], "hidden": [64, 32768]}, "command":
+#           {"load": ["layer_norm.py"], "store": "normtune.db", "options": {"operators":
+#           ["layer_norm"]}, "out": "layer_norm_h200.py", "evidence":
+#           "layer_norm_h200.parquet"}, "functions": [{"key": "layer_norm", "dtype":
+#           "bfloat16", "figures": {"leaves": 15, "asked": 17, "configs": 10, "loss":
+#           {"mean": 2690, "plain": 6101, "ninetieth": 28273, "worst": 61472,
+#           "problems": 188, "luck": 2536}, "gap": 155, "cross_validated": 20883,
+#           "plain_validated": 22945, "extrapolated": 106398}}], "body":
+#           "sha256:4c34c6042ed01622f926f0861576ae2b5703bac72ce56e7288678de0403b6cb4",
+#           "without_data": [["layer_norm", "float16", "bfloat16"], ["layer_norm",
+#           "float32", "bfloat16"]]}
 
 """Launch configs by operator, dtype, rows and hidden; `lookup` finds one."""
 

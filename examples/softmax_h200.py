@@ -14,8 +14,23 @@
 #           3.14 %, extrapolated 1.18 %
 # Shared:   softmax float16: uses bfloat16, as it has no data of its own
 # Shared:   softmax float32: uses bfloat16, as it has no data of its own
-# Format:   3
-# Body:     sha256:1c89002335a38ea668620f5a2315c0d885ba6ce06f352a659e5ba61172e80099
+# Format:   4
+# Facts:    {"device": {"label": "NVIDIA H200", "target": "sm_90", "sms": 132},
+#           "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"}, "data": {"digest":
+#           "sha256:75ba9f584dc65cff14869b8e3140dd0ba0bfd4099bc6cd70e7b74ab8ca0d3d36",
+#           "measurements": 3875, "date": "2026-11-22"}, "kernels": {"softmax":
+#           "sha256:0e551811e13eb3affaf5106d836ef078ae0aee714a619f79c1bb1d7ad8dae272"},
+#           "measured": {"rows": [1, 262144], "hidden": [64, 32768]}, "command":
+#           {"load": ["softmax.py"], "store": "normtune.db", "options": {"operators":
+#           ["softmax"]}, "out": "softmax_h200.py", "evidence": "softmax_h200.parquet"},
+#           "functions": [{"key": "softmax", "dtype": "bfloat16", "figures": {"leaves":
+#           12, "asked": 15, "configs": 11, "loss": {"mean": 127, "plain": 1217,
+#           "ninetieth": 8676, "worst": 52083, "problems": 188, "luck": 2870}, "gap":
+#           40, "cross_validated": 19601, "plain_validated": 30936, "extrapolated":
+#           11772}}], "body":
+#           "sha256:1c89002335a38ea668620f5a2315c0d885ba6ce06f352a659e5ba61172e80099",
+#           "without_data": [["softmax", "float16", "bfloat16"], ["softmax", "float32",
+#           "bfloat16"]]}
 
 """Launch configs by operator, dtype, rows and hidden; `lookup` finds one."""
 

@@ -1,14 +1,19 @@
-"""`normtune data`: list, export, import and set aside measurements.
+"""`normtune data`: list, export, import and set aside measurements; and how a command gets the options of a dataclass.
 
 In: options. Out: a table on the terminal, files, or more measurements in a store. The work is done by `api` and
 `exchange`, which are imported when a command runs.
 """
 
+import inspect
+from collections.abc import Callable
+from dataclasses import Field, fields
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from normtune.results.options import Option, flag_of, parameter_of
 from normtune.results.regimes import COLD
 from normtune.results.terminal import say
 
@@ -27,6 +32,48 @@ StoreOption = Annotated[
     str | None,
     typer.Option(metavar="URL", help="Store: an SQLite file or a URL. Default: NORMTUNE_STORE, else ./normtune.db."),
 ]
+
+
+def with_options(options: type[Any], before: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command options, the fields of a dataclass that it does not declare itself, before one of its own."""
+
+    def decorated(command: Callable[..., None]) -> Callable[..., None]:
+        *own, _ = inspect.signature(command).parameters.values()
+        names = [parameter.name for parameter in own]
+        declared = [field for field in fields(options) if parameter_of(field) not in names]
+        # Options with a place of their own come last: it may be before another option.
+        for field in sorted(declared, key=lambda field: field.metadata["option"].before != ""):
+            place = names.index(field.metadata["option"].before or before)
+            own.insert(place, _parameter(field))
+            names.insert(place, parameter_of(field))
+
+        @wraps(command)
+        def called(**given: Any) -> None:
+            for field in declared:
+                value, read = given.pop(parameter_of(field)), field.metadata["option"].read
+                if value is None or value == []:
+                    value = field.default
+                elif read or isinstance(value, list):
+                    value = (read or tuple)(value)
+                given[field.name] = value
+            command(**given)
+
+        called.__signature__ = inspect.Signature(own)  # type: ignore[attr-defined]
+        return called
+
+    return decorated
+
+
+def _parameter(field: "Field[Any]") -> inspect.Parameter:
+    about: Option = field.metadata["option"]
+    kind, default = field.type, field.default
+    if isinstance(default, tuple):
+        kind, default = list[str] | None, None
+    elif about.read:
+        kind = (about.read if isinstance(about.read, type) else str) | None
+    declared = typer.Option(flag_of(field), help=about.help, metavar=about.metavar, min=about.least)
+    by_name = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return inspect.Parameter(parameter_of(field), by_name, default=default, annotation=Annotated[kind, declared])
 
 
 @app.command("list")

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from normtune.errors import UsageError
-from normtune.heuristics.commands.fit_options import with_options
 from normtune.heuristics.fitting.options import FitOptions
-from normtune.results.commands import StoreOption
+from normtune.results.commands import StoreOption, with_options
 from normtune.results.terminal import say
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ class _DeviceFiles(NamedTuple):
     installed: Path | None
 
 
-@with_options
+@with_options(FitOptions, before="all_devices")
 def fit(
     store: StoreOption = None,
     recording: Annotated[

@@ -7,14 +7,15 @@ options in the header. `pipeline` applies them.
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import Field, dataclass, field, fields, replace
+from dataclasses import Field, dataclass, fields, replace
 from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, NamedTuple, get_args, get_origin
+from typing import Any, get_args, get_origin
 
 from normtune.errors import UsageError
 from normtune.kernels.tablefile.header import log_ppm_of
+from normtune.results.options import flag_of, option
 from normtune.results.regimes import COLD, check_regime
 
 OBJECTIVES = ("mean", "worst")
@@ -29,28 +30,6 @@ _KINDS: dict[type, tuple[type, str]] = {
     str: (str, "text"),
     bool: (bool, "True or False"),
 }
-
-
-class Option(NamedTuple):
-    """An option of the command `fit`, declared with its field of `FitOptions`.
-
-    Attributes:
-        help: text for `--help`.
-        metavar: stands for its value there; None for a flag.
-        name: as a parameter of the command; empty for that of the field.
-        before: the parameter that `--help` lists next.
-        least: the least integer; None for no bound on the command line.
-    """
-
-    help: str
-    metavar: str | None = None
-    name: str = ""
-    before: str = "all_devices"
-    least: int | None = None
-
-
-def _option(default: object, *about: Any, **named: Any) -> Any:
-    return field(default=default, metadata={"option": Option(*about, **named)})
 
 
 @dataclass(frozen=True)
@@ -75,57 +54,53 @@ class FitOptions:
         UsageError: a value is out of range.
     """
 
-    leaves: int | None = _option(
-        None, "At most so many leaves per function. Default: chosen by cross-validation.", "N", least=1
+    leaves: int | None = option(
+        "At most so many leaves per function. Default: chosen by cross-validation.", "N", least=1
     )
-    operators: tuple[str, ...] = _option((), "Only this operator. Repeatable.", "NAME", "operator", "force")
-    objective: str = _option(
-        "mean", "mean; worst: of the tables with the best worst shape, the one with the least mean.", "NAME"
+    operators: tuple[str, ...] = option("Only this operator. Repeatable.", default=(), name="operator", before="force")
+    objective: str = option(
+        "mean; worst: of the tables with the best worst shape, the one with the least mean.", default="mean"
     )
-    max_slowdown: float | None = _option(
-        None, "No measured shape may take longer than so many times its best: 1.10.", "FACTOR"
+    max_slowdown: float | None = option(
+        "No measured shape may take longer than so many times its best: 1.10.", "FACTOR"
     )
-    tie_percent: float = _option(
-        TIE_PERCENT,
-        *("Choose the simplest table within so much mean loss of the best tree.", "PERCENT", "tie", "baseline"),
+    tie_percent: float = option(
+        "Choose the simplest table within so much mean loss of the best tree.",
+        *("PERCENT", "tie", "baseline"),
+        default=TIE_PERCENT,
     )
-    weights: str = _option(
-        "decades",
+    weights: str = option(
         "Weight of a shape in means: decades, every decade of bytes moved the same; equal; or a CSV file with columns "
         "rows,hidden,weight and, if wanted, operator and dtype.",
         "CHOICE",
+        default="decades",
     )
-    max_configs: int | None = _option(
-        None,
-        "At most so many distinct configs per function; each is a binary that users compile.",
-        "N",
-        before="weights",
+    max_configs: int | None = option(
+        "At most so many distinct configs per function; each is a binary that users compile.", "N", before="weights"
     )
-    baseline: str | None = _option(
-        None,
+    baseline: str | None = option(
         "Rule (liger, ...), shipped table or file that no leaf may be slower than; none: compare with nothing. "
-        "Default: the table that is replaced.",
-        "NAME",
+        "Default: the table that is replaced."
     )
-    same_bits_as: str | None = _option(
-        None, "Table that gives rows the bits that they must keep: at each shape only configs that do are used.", "FILE"
+    same_bits_as: str | None = option(
+        "Table that gives rows the bits that they must keep: at each shape only configs that do are used.", "FILE"
     )
-    batch_invariant: bool = _option(
-        False, "Also fit functions that give a row the same bits in every batch, and print what they cost."
+    batch_invariant: bool = option(
+        "Also fit functions that give a row the same bits in every batch, and print what they cost.", default=False
     )
-    regime: str = _option(COLD, "Fit times measured cold, warm or eager.", "NAME", before="stability")
+    regime: str = option("Fit times measured cold, warm or eager.", default=COLD, before="stability")
 
     def __post_init__(self) -> None:
         """Refuse invalid values, in one place for the command line and for Python."""
-        for option in fields(self):
-            if kind_of(option) is tuple:
+        for field in fields(self):
+            if kind_of(field) is tuple:
                 continue
-            kind, expected = _KINDS[kind_of(option)]
-            value = getattr(self, option.name)
-            optional = value is None and option.default is None
+            kind, expected = _KINDS[kind_of(field)]
+            value = getattr(self, field.name)
+            optional = value is None and field.default is None
             # bool is the only subclass among these types: True is an Integral.
             if not optional and (isinstance(value, bool) != (kind is bool) or not isinstance(value, kind)):
-                raise UsageError(f"{option.name} is {value!r:.80}: expected {expected}")
+                raise UsageError(f"{field.name} is {value!r:.80}: expected {expected}")
         if self.leaves is not None and not 1 <= self.leaves <= MOST_LEAVES:
             raise UsageError(f"leaves is {self.leaves}: expected 1 to {MOST_LEAVES}")
         if self.max_configs is not None and self.max_configs < 1:
@@ -208,16 +183,6 @@ def kind_of(option: "Field[Any]") -> type:
     """The type of an option's values: int, float, str, bool, or tuple for a repeated option."""
     (kind,) = {*(get_args(option.type) if isinstance(option.type, UnionType) else (option.type,))} - {NoneType}
     return get_origin(kind) or kind
-
-
-def parameter_of(option: "Field[Any]") -> str:
-    """The name of an option as a parameter of the command."""
-    return option.metadata["option"].name or option.name
-
-
-def flag_of(option: "Field[Any]") -> str:
-    """The name of an option on the command line: `--max-slowdown`."""
-    return "--" + parameter_of(option).replace("_", "-")
 
 
 def seen_from(path: str | os.PathLike[str], folder: Path) -> str:

@@ -4,8 +4,8 @@
 # Device:   any GPU
 # Fitted:   NVIDIA H200, sm_90, 132 SMs, 60 MB of L2 cache
 # Software: triton 3.6.0, torch 2.11.0+cu130
-# Data:     sha256:80a3bd38f0dcc0f4e279a926521e2d4db5e10a6f3a26282f05f5dc5ad4f6ce08
-#           (169845 measurements, 2026-11-23)
+# Data:     sha256:2b88ea7037b8d703eec9157604f7eccda1972fa36d561596e6131a2dacc9870e
+#           (172035 measurements, 2026-11-24)
 # Kernels:  fused_add_rms_norm_backward
 #           sha256:e1f2e09d476718440e37e4b7f1df778d8706b4cda6cbbbbe8b446193ceb2b2ed
 # Kernels:  fused_add_rms_norm_forward
@@ -15,9 +15,9 @@
 # Kernels:  rms_norm_forward
 #           sha256:5bac9a9fd977b1c59f3625b39f39cb41ec08f98ecdc207e9240b7bd2a57a00f1
 # Kernels:  rms_norm_gated_backward
-#           sha256:271e9f1fe96ecddb2e745d4473c8757ec51b56f66200e3f3c06464cf2e7ddbf4
+#           sha256:ff1b9817b87b928d31c509fe1484b7177a30cd73932fb03f7c5b4068afbd6329
 # Kernels:  rms_norm_gated_forward
-#           sha256:091c9d3688b1ab695a5646ba7d15ea9f06bcc63e0ad0830ad51271680b4b9054
+#           sha256:4565112adc278084d570e6401dc74b87aad2be9d9443b6b2980299267cb3a075
 # Measured: rows 1 to 1449144, hidden 64 to 32768
 # Regret:   fused_add_rms_norm_backward bfloat16: 18 leaves, NVIDIA H200 mean 8.32 %
 #           worst 146.2 % (left out unknown)
@@ -48,10 +48,72 @@
 #           15.2 % (left out unknown)
 # Regret:   rms_norm_forward:no_rstd float32: 9 leaves, NVIDIA H200 mean 0.24 % worst
 #           20.1 % (left out unknown)
-# Regret:   rms_norm_gated_forward bfloat16: 19 leaves, NVIDIA H200 mean 1.23 % worst
+# Regret:   rms_norm_gated_forward bfloat16: 19 leaves, NVIDIA H200 mean 1.24 % worst
 #           29.1 % (left out unknown)
-# Format:   3
-# Body:     sha256:019ee247d780ac710f3219d85c70fdbb6d8e5ca2859a417e52dac2dce7bda1d9
+# Format:   4
+# Facts:    {"device": null, "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"},
+#           "data": {"digest":
+#           "sha256:2b88ea7037b8d703eec9157604f7eccda1972fa36d561596e6131a2dacc9870e",
+#           "measurements": 172035, "date": "2026-11-24"}, "kernels":
+#           {"fused_add_rms_norm_backward":
+#           "sha256:e1f2e09d476718440e37e4b7f1df778d8706b4cda6cbbbbe8b446193ceb2b2ed",
+#           "fused_add_rms_norm_forward":
+#           "sha256:0ddc3ed436ad116cca7a1c021ef5b6e73fb4026d7a1d83d0276376ad16a583ce",
+#           "rms_norm_backward":
+#           "sha256:6b3ed0ebf7cc1d9ac29bc7e87b1259e84c9d50d0750fdda7488b2c1faa55b7fe",
+#           "rms_norm_forward":
+#           "sha256:5bac9a9fd977b1c59f3625b39f39cb41ec08f98ecdc207e9240b7bd2a57a00f1",
+#           "rms_norm_gated_backward":
+#           "sha256:ff1b9817b87b928d31c509fe1484b7177a30cd73932fb03f7c5b4068afbd6329",
+#           "rms_norm_gated_forward":
+#           "sha256:4565112adc278084d570e6401dc74b87aad2be9d9443b6b2980299267cb3a075"},
+#           "measured": {"rows": [1, 1449144], "hidden": [64, 32768]}, "command":
+#           {"recording": "all", "options": {"operators": ["rms_norm_forward",
+#           "rms_norm_backward", "fused_add_rms_norm_forward",
+#           "fused_add_rms_norm_backward", "rms_norm_gated_forward",
+#           "rms_norm_gated_backward"]}, "all_devices": true, "out": "any_gpu.py"},
+#           "functions": [{"key": "fused_add_rms_norm_backward", "dtype": "bfloat16",
+#           "leaves": 18, "figures": [{"device": "NVIDIA H200", "lost": {"mean": 79902,
+#           "worst": 900905}, "left_out": null}]}, {"key": "fused_add_rms_norm_forward",
+#           "dtype": "bfloat16", "leaves": 11, "figures": [{"device": "NVIDIA H200",
+#           "lost": {"mean": 2034, "worst": 46412}, "left_out": null}]}, {"key":
+#           "rms_norm_backward", "dtype": "bfloat16", "leaves": 18, "figures":
+#           [{"device": "NVIDIA H200", "lost": {"mean": 60981, "worst": 936958},
+#           "left_out": null}]}, {"key": "rms_norm_backward", "dtype": "float16",
+#           "leaves": 0, "figures": [{"device": "NVIDIA H200", "lost": {"mean": 61548,
+#           "worst": 999284}, "left_out": null}], "donor": ["rms_norm_backward",
+#           "bfloat16"], "cost": 1052}, {"key": "rms_norm_backward", "dtype": "float32",
+#           "leaves": 19, "figures": [{"device": "NVIDIA H200", "lost": {"mean": 78282,
+#           "worst": 1236871}, "left_out": null}]}, {"key":
+#           "rms_norm_backward:no_dweight", "dtype": "bfloat16", "leaves": 9, "figures":
+#           [{"device": "NVIDIA H200", "lost": {"mean": 9714, "worst": 482987},
+#           "left_out": null}]}, {"key": "rms_norm_backward:no_dweight", "dtype":
+#           "float16", "leaves": 0, "figures": [{"device": "NVIDIA H200", "lost":
+#           {"mean": 13621, "worst": 433628}, "left_out": null}], "donor":
+#           ["rms_norm_backward:no_dweight", "bfloat16"], "cost": 1507}, {"key":
+#           "rms_norm_backward:no_dweight", "dtype": "float32", "leaves": 11, "figures":
+#           [{"device": "NVIDIA H200", "lost": {"mean": 19438, "worst": 753757},
+#           "left_out": null}]}, {"key": "rms_norm_forward", "dtype": "bfloat16",
+#           "leaves": 12, "figures": [{"device": "NVIDIA H200", "lost": {"mean": 5480,
+#           "worst": 206797}, "left_out": null}]}, {"key": "rms_norm_forward", "dtype":
+#           "float16", "leaves": 10, "figures": [{"device": "NVIDIA H200", "lost":
+#           {"mean": 5441, "worst": 126464}, "left_out": null}]}, {"key":
+#           "rms_norm_forward:no_rstd", "dtype": "float16", "leaves": 0, "figures":
+#           [{"device": "NVIDIA H200", "lost": {"mean": 8144, "worst": 182214},
+#           "left_out": null}], "donor": ["rms_norm_forward", "float16"], "cost": 2602},
+#           {"key": "rms_norm_forward", "dtype": "float32", "leaves": 10, "figures":
+#           [{"device": "NVIDIA H200", "lost": {"mean": 4433, "worst": 223115},
+#           "left_out": null}]}, {"key": "rms_norm_forward:no_rstd", "dtype":
+#           "bfloat16", "leaves": 12, "figures": [{"device": "NVIDIA H200", "lost":
+#           {"mean": 4712, "worst": 141860}, "left_out": null}]}, {"key":
+#           "rms_norm_forward:no_rstd", "dtype": "float32", "leaves": 9, "figures":
+#           [{"device": "NVIDIA H200", "lost": {"mean": 2356, "worst": 183403},
+#           "left_out": null}]}, {"key": "rms_norm_gated_forward", "dtype": "bfloat16",
+#           "leaves": 19, "figures": [{"device": "NVIDIA H200", "lost": {"mean": 12373,
+#           "worst": 255556}, "left_out": null}]}], "body":
+#           "sha256:019ee247d780ac710f3219d85c70fdbb6d8e5ca2859a417e52dac2dce7bda1d9",
+#           "fitted": [{"label": "NVIDIA H200", "target": "sm_90", "sms": 132,
+#           "l2_bytes": 62914560}]}
 
 """Launch configs by operator, dtype, shape and GPU; `lookup` finds one."""
 

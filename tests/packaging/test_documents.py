@@ -82,7 +82,7 @@ def test_the_reference_of_the_commands_is_up_to_date(root: Path) -> None:
 
 def test_the_reference_of_python_is_up_to_date(root: Path) -> None:
     text = (root / "docs/api.md").read_text()
-    edited = text.replace("- `device`: the GPU", "- `device`: the wrong GPU", 1)
+    edited = text.replace("- `device`: GPU to measure", "- `device`: wrong GPU to measure", 1)
     assert edited != text
     assert blocks.filled(edited, "api", python_reference.BLOCKS) == text, "run `python docs/api.py`"
 

@@ -161,3 +161,7 @@ def test_a_bad_value_is_told_in_one_line(call, says: str, tmp_path: Path, monkey
 def test_an_unknown_keyword_is_a_type_error() -> None:
     with pytest.raises(TypeError, match="leafs"):
         normtune.fit(**RECORDING, leafs=3)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"^sweep\(\) got an unexpected keyword argument 'rowz'$"):
+        normtune.sweep(REPLAY, rowz=[1])  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"^sweep\(\) too many positional arguments$"):
+        normtune.sweep(REPLAY, "rms_norm_forward")  # type: ignore[call-arg]

@@ -10,7 +10,7 @@ from normtune.results.database.store import Store
 from normtune.tests.commands import main
 from normtune.tuner.device.measurable import measurable
 from normtune.tuner.sweep import api
-from normtune.tuner.sweep.command import parse_percent
+from normtune.tuner.sweep.options import parse_percent
 from normtune.tuner.sweep.refine import refining
 from normtune.tuner.sweep.request import UNTIL_PERCENT, Request
 
@@ -64,7 +64,7 @@ def test_what_makes_no_sense_is_refused_before_anything_is_opened(tmp_path, argu
 
 
 def test_percents():
-    assert (parse_percent("until", "0.2%"), parse_percent("until", "3"), parse_percent("until", None)) == (0.2, 3, None)
+    assert (parse_percent("until", "0.2%"), parse_percent("until", "3")) == (0.2, 3)
     for text in ("", "-1", "1e3", "%"):
         with pytest.raises(UsageError, match="expected a loss in percent"):
             parse_percent("until", text)

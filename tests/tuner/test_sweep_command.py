@@ -1,10 +1,12 @@
 """`normtune sweep` from the command line, without a GPU."""
 
+import inspect
 import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
+from pathlib import Path
 
 import pytest
 
@@ -13,8 +15,10 @@ from normtune.kernels.operator import _OPERATORS, operator
 from normtune.results.database.store import Store
 from normtune.tests.commands import main, python
 from normtune.tuner.plan.grids import GRIDS
-from normtune.tuner.sweep.command import parse_budget, parse_sizes
+from normtune.tuner.sweep import api
+from normtune.tuner.sweep.options import SweepOptions, parse_budget, parse_sizes
 from normtune.tuner.sweep.request import Effort, Request
+from normtune.tuner.sweep.summary import Summary
 
 REPLAY = ("sweep", "--device", "replay:nvidia-h200", "--rows", "1,512,4096", "--hidden", "256,4096")
 
@@ -24,7 +28,7 @@ def normtune(*arguments, **environment):
     return python("-m", "normtune", *arguments, env={**os.environ, "CUDA_VISIBLE_DEVICES": "", **environment})
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("8m", 480), ("1.5h", 5400), (None, None)])
+@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("8m", 480), ("1.5h", 5400)])
 def test_budgets(text, seconds):
     assert parse_budget(text) == seconds
 
@@ -33,6 +37,63 @@ def test_budgets(text, seconds):
 def test_bad_budgets(text):
     with pytest.raises(UsageError, match="expected a positive time such as 90s, 8m or 1h"):
         parse_budget(text)
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        ("", {}),
+        (
+            "--device cuda:1 --operator qk_norm --operator reduce_partials --dtype float16 --dtype float32 "
+            "--effort quick --grid probe --rows 1,64 --hidden 768 --space full --strategy plane "
+            "--seed 3 --baseline nvidia-h200 --regime warm --budget 8m --retry-failed --cache binaries --dry-run "
+            "--store a.db",
+            {
+                "device": "cuda:1",
+                "operators": ("qk_norm", "reduce_partials"),
+                "dtypes": ("float16", "float32"),
+                "effort": "quick",
+                "grid": "probe",
+                "rows": [1, 64],
+                "hidden": [768],
+                "space": "full",
+                "strategy": "plane",
+                "seed": 3,
+                "baseline": "nvidia-h200",
+                "regime": "warm",
+                "budget_seconds": 480.0,
+                "retry_failed": True,
+                "cache": Path("binaries"),
+                "dry_run": True,
+                "store": "a.db",
+            },
+        ),
+        (
+            "--shapes s.csv --strategy tpe --studies a.db",
+            {"shapes": Path("s.csv"), "strategy": "tpe", "studies": Path("a.db")},
+        ),
+        ("--refine nvidia-h200 --until 1%", {"refine": "nvidia-h200", "until_percent": 1.0}),
+        ("--compile-only --target sm_90 --out b", {"compile_only": True, "target": "sm_90", "out": Path("b")}),
+        ("--stale", {"stale": True}),
+    ],
+)
+def test_what_is_typed_is_what_python_gives(words, options, monkeypatch):
+    asked = []
+    monkeypatch.setattr(api, "run", lambda request, *_: asked.append(request) or api.Sweep(None, None, Summary()))
+    assert main("sweep", *words.split()).exit_code == 0
+    api.sweep(**options)
+    typed, given = asked
+    assert typed == given == Request(**options)
+    assert {name: getattr(typed, name) for name in options} == options
+
+
+def test_an_option_is_declared_once():
+    names = [field.name for field in fields(SweepOptions)]
+    assert list(inspect.signature(api.sweep).parameters) == [field.name for field in fields(Request)] == names
+    for field in fields(SweepOptions):
+        parameter = inspect.signature(api.sweep).parameters[field.name]
+        assert (parameter.annotation, parameter.default) == (field.type, field.default)
+        assert f"\n    {field.name}: " in api.sweep.__doc__
 
 
 def test_sizes():

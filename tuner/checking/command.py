@@ -95,9 +95,9 @@ def _against_device(tables: list[Path], strict: bool, device: str, budget: str, 
     from normtune.tuner.checking import api
     from normtune.tuner.checking.verdict import AMBIGUOUS, STALE
     from normtune.tuner.machine.interrupts import terminable
-    from normtune.tuner.sweep.command import parse_budget
+    from normtune.tuner.sweep.options import parse_budget
 
-    seconds = parse_budget(budget) or 0.0
+    seconds = parse_budget(budget)
     url = resolve_url(store) if store is not None else None
     verdicts: list[str] = []
     unusable: list[NormtuneError] = []

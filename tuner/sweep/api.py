@@ -7,16 +7,15 @@ left to `progress`, reading options to `commands`.
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from normtune.results.database.store import Store
 from normtune.results.database.url import parse, resolve_url, sqlite_path
-from normtune.results.names import named
+from normtune.results.options import keywords_of
 from normtune.results.records import Device
-from normtune.results.regimes import COLD
 from normtune.tuner.compiling.ahead import Ahead, compile_ahead
 from normtune.tuner.compiling.binary_cache import BinaryCache, check_out
 from normtune.tuner.device.engine import Identity
@@ -39,7 +38,7 @@ from normtune.tuner.sweep.report import (
     plan_lines,
     pruned_lines,
 )
-from normtune.tuner.sweep.request import Request, Shapes, Wanted
+from normtune.tuner.sweep.request import Request, Wanted
 from normtune.tuner.sweep.summary import Summary
 from normtune.tuner.sweep.sweep import Outlook, look_ahead
 from normtune.tuner.sweep.sweep import sweep as measure
@@ -73,119 +72,22 @@ class Sweep(NamedTuple):
         return plain | ({"control": self.control._asdict()} if self.control else {})
 
 
-def sweep(
-    device: str | None = None,
-    *,
-    operators: str | Iterable[str] = (),
-    dtypes: str | Iterable[str] = ("bfloat16",),
-    effort: str = "default",
-    grid: str | None = None,
-    rows: Sequence[int] | None = None,
-    hidden: Sequence[int] | None = None,
-    shapes: Shapes | None = None,
-    space: str | None = None,
-    strategy: str | None = None,
-    studies: str | os.PathLike[str] | None = None,
-    seed: int | None = None,
-    baseline: str | os.PathLike[str] | None = None,
-    regime: str = COLD,
-    budget_seconds: float | None = None,
-    stale: bool = False,
-    refine: str | os.PathLike[str] | None = None,
-    until_percent: float | None = None,
-    retry_failed: bool = False,
-    dry_run: bool = False,
-    store: str | os.PathLike[str] | None = None,
-    cache: str | os.PathLike[str] | None = None,
-    compile_only: bool = False,
-    target: str | None = None,
-    out: str | os.PathLike[str] | None = None,
-) -> Sweep:
+@keywords_of(Request)
+def sweep(request: Request) -> Sweep:
     """Measure configs over shapes and store every sample, as `normtune sweep` does.
 
     Each problem is committed when it is done: after an interrupt, or the end of its budget, the same call resumes.
     Starts processes: a script that calls it needs `if __name__ == "__main__":`.
 
-    Args:
-        device: the GPU, `cuda:N`, or a recording to replay, `replay:NAME`; None for cuda:0.
-        operators: only these, plain names or names with a variant (`rms_norm_forward:no_rstd`); empty means all.
-        dtypes: `bfloat16`, `float16`, `float32`, one or several.
-        effort: `default`; or `quick`: a third of the shapes, at most 12 configs each, at most 60 s.
-        grid: of shapes: `default`, `quick`, `recording` or `probe`; None for that of the effort.
-        rows: numbers of rows in place of the grid's.
-        hidden: hidden sizes in place of the grid's.
-        shapes: pairs (rows, hidden), or a CSV file with these columns, in place of a grid.
-        space: of configs: `default`, `full` or `quick`; None for `full` with `plane`, `quick` for little effort, else
-            `default`.
-        strategy: `plane`, `adaptive`, `exhaustive`, `race`, `tpe`, `gp` or `random`; None for `plane`, or `adaptive`
-            for a replay, little effort, `stale`, `refine`, `compile_only` and `cache`.
-        studies: SQLite file for the studies of `tpe`, `gp` and `random`; None keeps none.
-        seed: of the draws of `plane`, `tpe`, `gp` and `random`: another one repeats the search by other draws. None
-            for 0.
-        baseline: a table's file, or the name of one that ships, that a fit is to be compared with: what it answers is
-            timed at each shape, as is what the GPU's tables answer, and each operator's default config.
-        regime: `cold`, `warm` or `eager`.
-        budget_seconds: that it may take; None for no limit, or that of the effort.
-        stale: whether only what is stored under kernels that changed since, or that this Triton compiles to other
-            instructions, is measured again, beside a control sample of the rest.
-        refine: a table's file, or the name of one that ships: only shapes are measured where its thresholds are least
-            certain, new numbers of rows and hidden sizes among them; what it was fitted to must be in the store.
-        until_percent: with `refine`, the loss at which it ends: all thresholds of a function together can lose no more
-            of its mean. None for 0.2.
-        retry_failed: whether configs that are stored as crashed or timed out are measured again.
-        dry_run: whether it is planned and nothing is measured.
-        store: the file or URL of a store; None for that of the variable NORMTUNE_STORE, else `normtune.db` here.
-        cache: folder of binaries that `compile_only` filled on another machine; it is not written. None for Triton's
-            own cache.
-        compile_only: whether the binaries are compiled into `out` and nothing is measured; needs no GPU.
-        target: architecture that `compile_only` compiles for, as `sm_90`.
-        out: folder for the binaries of `compile_only`.
-
     Raises:
         UsageError: a value is unknown or out of range.
         NormtuneError: there is no such GPU, or the device or the store failed; what was measured is stored.
     """
-    request = Request(
-        device=device,
-        operators=named("operators", operators),
-        dtypes=named("dtypes", dtypes),
-        effort=effort,
-        grid=grid,
-        rows=rows,
-        hidden=hidden,
-        shapes=shapes,
-        space=space,
-        strategy=strategy,
-        studies=studies,
-        seed=seed,
-        baseline=baseline,
-        regime=regime,
-        budget_seconds=budget_seconds,
-        stale=stale,
-        refine=refine,
-        until_percent=until_percent,
-        retry_failed=retry_failed,
-        store=store,
-        cache=cache,
-        compile_only=compile_only,
-        target=target,
-        out=out,
-        dry_run=dry_run,
-    )
     return run(request, lambda title: Silent())
 
 
 def run(request: Request, face_of: Callable[[str], Silent], begun: float | None = None) -> Sweep:
-    """Sweep, or plan.
-
-    Args:
-        request: what is asked for.
-        face_of: (the device's name) to what shows the progress.
-        begun: when it began, on the monotonic clock; None for now.
-
-    Raises:
-        UsageError, NormtuneError: as `sweep`.
-    """
+    """As `sweep`; `face_of` makes the display of a device's name, `begun` is on the monotonic clock, None for now."""
     begun = time.monotonic() if begun is None else begun
     wanted = request.wanted()
     if request.compile_only:

@@ -16,18 +16,17 @@ from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem
 from normtune.kernels.tablefile import locate
 from normtune.kernels.target import TARGETS, Target, target_for
+from normtune.results.names import named
 from normtune.results.records import REPLAY_PREFIX, Device
-from normtune.results.regimes import COLD, check_regime
+from normtune.results.regimes import check_regime
 from normtune.tuner.plan import grids
 from normtune.tuner.plan.plan import SPACES, Always, Plan, plan, problems
 from normtune.tuner.plan.resume import key_of
 from normtune.tuner.search.protocol import Search, Strategy
 from normtune.tuner.search.registry import check_search, search
 from normtune.tuner.sweep.incumbents import always
+from normtune.tuner.sweep.options import SweepOptions
 from normtune.tuner.sweep.refine import Refining, refining
-
-Shapes = Sequence[tuple[int, int]] | str | os.PathLike[str]
-
 
 # Default and greatest loss of `--until`.
 UNTIL_PERCENT, MOST_UNTIL = 0.2, 10.0
@@ -54,41 +53,17 @@ EFFORTS = {
 
 
 @dataclass(frozen=True)
-class Request:
-    """A sweep that is asked for, see `sweep`.
+class Request(SweepOptions):
+    """A sweep that is asked for: its options, checked.
 
     Raises:
         UsageError: a value is unknown or out of range.
     """
 
-    device: str | None = None
-    operators: Sequence[str] = ()
-    dtypes: Sequence[str] = ("bfloat16",)
-    effort: str = "default"
-    grid: str | None = None
-    rows: Sequence[int] | None = None
-    hidden: Sequence[int] | None = None
-    shapes: Shapes | None = None
-    space: str | None = None
-    strategy: str | None = None
-    studies: str | os.PathLike[str] | None = None
-    seed: int | None = None
-    baseline: str | os.PathLike[str] | None = None
-    regime: str = COLD
-    budget_seconds: float | None = None
-    stale: bool = False
-    refine: str | os.PathLike[str] | None = None
-    until_percent: float | None = None
-    retry_failed: bool = False
-    store: str | os.PathLike[str] | None = None
-    cache: str | os.PathLike[str] | None = None
-    compile_only: bool = False
-    target: str | None = None
-    out: str | os.PathLike[str] | None = None
-    dry_run: bool = False
-
     def __post_init__(self) -> None:
         """Refuse what makes no sense before anything is opened."""
+        for name in ("operators", "dtypes"):
+            object.__setattr__(self, name, named(name, getattr(self, name)))
         check_search(self.chosen.strategy)  # an import takes half a second
         if self.studies is not None and not getattr(search(self.chosen.strategy), "makes_studies", False):
             raise UsageError(f"--studies is given, but strategy {self.chosen.strategy} makes none: leave it out")
@@ -207,7 +182,7 @@ class Request:
 
     def wanted(self) -> "Wanted":
         """The problems of the grid, of the sizes or of the shapes."""
-        keys, dtypes, grid = self.operators, self.dtypes, self.chosen.grid
+        keys, dtypes, grid = tuple(self.operators), tuple(self.dtypes), self.chosen.grid
         if self.refine is not None:
             until = UNTIL_PERCENT if self.until_percent is None else self.until_percent
             return Wanted([], refining=refining(self.refine, keys, dtypes, until / 100))

@@ -7,8 +7,8 @@ from typing import Any
 import typer
 from typer.testing import CliRunner
 
-from normtune.heuristics.commands.fit_options import with_options
 from normtune.heuristics.fitting.options import FitOptions
+from normtune.results.commands import with_options
 from normtune.tests.heuristics.made_up import options_of
 
 
@@ -16,7 +16,7 @@ def shown(chosen: list[FitOptions]) -> Any:
     def command(out: str = "", all_devices: bool = False, stability: bool = False, force: bool = False, **options: Any):
         chosen.append(FitOptions(**options))
 
-    return with_options(command)
+    return with_options(FitOptions, before="all_devices")(command)
 
 
 def test_every_field_is_an_option_where_it_is_declared() -> None:

@@ -18,7 +18,7 @@ def test_without_a_place_nothing_is_written_and_three_ways_are_named(store: str,
 
 def test_the_figures_are_those_of_the_header(store: str) -> None:
     told = succeed("fit", "--store", store, "--leaves", "1", "--out", "table.py")
-    (line,) = locate.load("table.py").header.regret
+    (line,) = locate.load("table.py").header.told("Regret")
     found = re.fullmatch(
         r"toy bfloat16: 1 leaf, 1 config, mean (\S+) %, plain mean (\S+) %, worst (\S+) %, "
         r"the best 1-leaf tree on this grid, cross-validated (\S+) %, plain cross-validated \S+ %, extrapolated \S+ %",

@@ -9,6 +9,7 @@ from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.writing.emit import module_text
 from normtune.heuristics.writing.report import figures
 from normtune.kernels.problem import Problem
+from normtune.heuristics.writing.entries import decisions
 from normtune.kernels.tablefile.header import parse
 from normtune.kernels.tablefile.tree import choose
 from normtune.results.evidence import Evidence
@@ -51,7 +52,7 @@ def test_the_header_and_the_output_say_what_was_searched_and_what_the_audit_foun
     text = module_text(found, as_command("normtune fit"))
     header, _ = parse(text, "x.py")
     assert header.searched == found.searched and header.text() == text[: len(header.text())]
-    assert "toy" in str(header.known())
+    assert "toy" in str(decisions(header))
 
 
 def test_an_audited_config_that_was_chosen_is_compared_with_the_best_of_the_others(evidence, penalty) -> None:

@@ -1,0 +1,88 @@
+"""Options that a command and a function of Python share, each declared once, as a field of a frozen dataclass.
+
+In: these fields. Out: what an option is called, and the typed keywords of a function. `commands.with_options` makes the
+options of the command line.
+"""
+
+import inspect
+import re
+import textwrap
+from collections.abc import Callable
+from dataclasses import Field, field, fields
+from functools import wraps
+from typing import Any, NamedTuple, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+Options = TypeVar("Options")
+Result = TypeVar("Result")
+
+
+class Option(NamedTuple):
+    """An option, declared with its field.
+
+    Attributes:
+        help: text for `--help`.
+        metavar: stands for its value there, unless it is a flag.
+        name: as a parameter of the command; empty for that of the field.
+        before: the parameter that `--help` lists next; empty for that of all.
+        least: the least integer; None for no bound on the command line.
+        read: type of its value on the command line, or what makes it of a text; None for the type of the field.
+        doc: text for Python; empty for that of `--help`.
+    """
+
+    help: str
+    metavar: str = "NAME"
+    name: str = ""
+    before: str = ""
+    least: int | None = None
+    read: Callable[[Any], Any] | None = None
+    doc: str = ""
+
+
+def option(*about: Any, default: object = None, **named: Any) -> Any:
+    """A field with a default, a tuple if the option is repeated; the rest is as in `Option`."""
+    return field(default=default, metadata={"option": Option(*about, **named)})
+
+
+def parameter_of(option: "Field[Any]") -> str:
+    """The name of an option as a parameter of the command."""
+    return option.metadata["option"].name or option.name
+
+
+def flag_of(option: "Field[Any]") -> str:
+    """The name of an option on the command line: `--max-slowdown`."""
+    return "--" + parameter_of(option).replace("_", "-")
+
+
+def keywords_of(options: Callable[P, Options]) -> Callable[[Callable[[Options], Result]], Callable[P, Result]]:
+    """Make a function of a dataclass's instance one of its fields, with their types, defaults and texts.
+
+    A call with other keywords raises the TypeError that names the function.
+    """
+    signature = inspect.signature(options)
+
+    def decorated(function: Callable[[Options], Result]) -> Callable[P, Result]:
+        @wraps(function)
+        def called(*args: P.args, **kwargs: P.kwargs) -> Result:
+            try:
+                signature.bind(*args, **kwargs)
+            except TypeError as error:
+                raise TypeError(f"{function.__name__}() {error}") from None
+            return function(options(*args, **kwargs))
+
+        returned = function.__annotations__["return"]
+        called.__signature__ = signature.replace(return_annotation=returned)  # type: ignore[attr-defined]
+        about, raises, errors = inspect.cleandoc(function.__doc__ or "").partition("Raises:")
+        entries = "\n".join(map(_entry, fields(options)))  # type: ignore[arg-type]
+        called.__doc__ = f"{about}Args:\n{entries}\n\n{raises}{errors}"
+        return called
+
+    return decorated
+
+
+def _entry(option: "Field[Any]") -> str:
+    """The entry of an option in a docstring, where other options are named as in Python."""
+    about: Option = option.metadata["option"]
+    text = re.sub(r"--([a-z-]+)", lambda match: f"`{match[1].replace('-', '_')}`", about.doc or about.help)
+    text = f"    {option.name}: {text.replace('Repeatable.', 'One or several.')}"
+    return textwrap.fill(text, 116, subsequent_indent=" " * 8, break_on_hyphens=False)
