@@ -94,5 +94,16 @@ class FittedTable(ABC):
         check_table(table, force)
         if data:
             check_evidence(data, force)
+        self.write(table, data)
+
+    def write(self, table: Path | None, data: Path | None, in_folders: bool = False) -> list[Path]:
+        """As `save`, of files that were checked; a file that is None is not written.
+
+        Returns:
+            The files, in the order in which they were written.
+        """
+        if data:
             write_parquet(self.evidence, data)
-        write_table(self.module(table, data), table)
+        if table:
+            write_table(self.module(table, data, in_folders), table)
+        return [path for path in (data, table) if path]

@@ -88,9 +88,8 @@ def fit(
     """
     from normtune.heuristics.api import fit as api
     from normtune.heuristics.fitting.baseline import baseline as in_use
-    from normtune.heuristics.writing import installing, regenerate, report, write
+    from normtune.heuristics.writing import installing, regenerate, report
     from normtune.kernels.target import plain_name
-    from normtune.results.exchange.parquet_csv import write_parquet
     from normtune.results.source import measured
 
     baseline, regime = chosen["baseline"], chosen["regime"]
@@ -128,13 +127,7 @@ def fit(
     # All files are written before the first line, because a reader of the lines may stop.
     written: list[list[str]] = []
     for part, table in zip(parts, tables, strict=True):
-        wrote = []
-        if part.data:
-            write_parquet(table.evidence, part.data)
-            wrote.append(f"wrote {part.data}")
-        if part.table:
-            write.write_table(table.module(part.table, part.data, len(parts) > 1), part.table)
-            wrote.append(f"wrote {part.table}")
+        wrote = [f"wrote {path}" for path in table.write(part.table, part.data, len(parts) > 1)]
         if part.installed:
             path, displaced = api.install(table, part.installed)
             name = plain_name(table.device.name)

@@ -50,8 +50,7 @@ def fit_all_devices(
     fitted = fitted_everywhere(data_of_all, options, source)
     wrote = []
     if table:
-        fitted.save(table, data, force)
-        wrote = [f"wrote {path}" for path in (data, table) if path]
+        wrote = [f"wrote {path}" for path in fitted.write(table, data)]
         wrote.append(
             f"NORMTUNE_TABLE={table} makes one process use it, on whatever GPU; shipped, it serves GPUs without a table"
         )

@@ -13,18 +13,11 @@ from typing import NamedTuple
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.writing import write
 from normtune.kernels.tablefile import locate
+from normtune.kernels.tablefile.header import Gpu
 from normtune.kernels.target import plain_name
 from normtune.results.records import REPLAY_PREFIX, Device
 from normtune.results.regimes import COLD
 from normtune.results.source import Measured, taken
-
-
-class Gpu(NamedTuple):
-    """A GPU by the keys of a table: the driver's name, the compiler's name, the number of multiprocessors."""
-
-    name: str
-    target: str
-    sms: int
 
 
 class Installed(NamedTuple):
@@ -92,8 +85,8 @@ def check(devices: Sequence[Device], force: bool) -> None:
     for device in devices:
         if device.uuid.startswith(REPLAY_PREFIX):
             why = "its times are a replay of a recording, measured on no GPU"
-        elif here and plain_name(device.name) not in {plain_name(gpu.name) for gpu in here}:
-            why = f"this machine has {', '.join(dict.fromkeys(plain_name(gpu.name) for gpu in here))}"
+        elif here and plain_name(device.name) not in {plain_name(gpu.label) for gpu in here}:
+            why = f"this machine has {', '.join(dict.fromkeys(plain_name(gpu.label) for gpu in here))}"
         else:
             continue
         raise UsageError(
@@ -128,7 +121,7 @@ def removed(devices: Sequence[Device] | None, force: bool) -> tuple[Removed, ...
     wanted = gpus_here() if devices is None else [Gpu(device.name, device.target, device.sms) for device in devices]
     installed = locate.installed()
     if wanted:
-        paths = list(dict.fromkeys(locate.installed_path(gpu.name) for gpu in wanted))
+        paths = list(dict.fromkeys(locate.installed_path(gpu.label) for gpu in wanted))
     elif len(installed) > 1:
         raise UsageError(
             f"--uninstall is given where there is no GPU, and several tables are installed: {_listed(installed)}; name "
@@ -138,7 +131,7 @@ def removed(devices: Sequence[Device] | None, force: bool) -> tuple[Removed, ...
         paths = installed
     present = [path for path in paths if path in installed]
     if not present:
-        of = f" for {', '.join(dict.fromkeys(plain_name(gpu.name) for gpu in wanted))}" if wanted else ""
+        of = f" for {', '.join(dict.fromkeys(plain_name(gpu.label) for gpu in wanted))}" if wanted else ""
         others = f"installed is {_listed(installed)}" if installed else "nothing is installed"
         raise NormtuneError(f"no table is installed{of}, so none is removed; {others}")
     for path in present:
@@ -148,7 +141,7 @@ def removed(devices: Sequence[Device] | None, force: bool) -> tuple[Removed, ...
 
 
 def _removed(path: Path, wanted: list[Gpu]) -> Removed:
-    gpus = [gpu for gpu in wanted if locate.installed_path(gpu.name) == path]
+    gpus = [gpu for gpu in wanted if locate.installed_path(gpu.label) == path]
     with contextlib.suppress(UsageError):
         header = locate.header_of(path)
         gpus = gpus or [Gpu(header.gpu, header.target, header.sms)]
@@ -156,7 +149,7 @@ def _removed(path: Path, wanted: list[Gpu]) -> Removed:
         path.unlink()
     except OSError as error:
         raise NormtuneError(f"cannot remove {locate.told(path)}: {error.strerror or error}") from None
-    return Removed(path, tuple((plain_name(gpu.name), locate.select(*gpu).source) for gpu in dict.fromkeys(gpus)))
+    return Removed(path, tuple((plain_name(gpu.label), locate.select(*gpu).source) for gpu in dict.fromkeys(gpus)))
 
 
 def _listed(paths: list[Path]) -> str:

@@ -15,6 +15,7 @@ from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import Flag, IllegalConfigError, OperatorSpec
 from normtune.kernels.problem import Buffer, Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.tablefile.header import Gpu
 from normtune.kernels.target import TARGETS, Target
 from normtune.kernels.tiles.launch import Launch
 from normtune.results.evidence import Evidence
@@ -48,9 +49,9 @@ def resolve(config: Config, problem: Problem, target: Target, alignment: int | N
 
 
 @pytest.fixture(autouse=True)
-def gpus_here(monkeypatch: pytest.MonkeyPatch) -> list[installing.Gpu]:
+def gpus_here(monkeypatch: pytest.MonkeyPatch) -> list[Gpu]:
     """The GPUs of this machine, to which a test may add."""
-    found: list[installing.Gpu] = []
+    found: list[Gpu] = []
     monkeypatch.setattr(installing, "gpus_here", lambda: found)
     return found
 

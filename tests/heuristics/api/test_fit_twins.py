@@ -9,9 +9,9 @@ import normtune
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.stability import bootstrap_spread
 from normtune.heuristics.stability.report import lines
-from normtune.heuristics.writing.installing import Gpu
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.tablefile import locate
+from normtune.kernels.tablefile.header import Gpu
 from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
 from normtune.tests.commands import invoke, one_line

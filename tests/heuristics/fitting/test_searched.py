@@ -7,9 +7,9 @@ import pytest
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.writing.emit import module_text
+from normtune.heuristics.writing.entries import decisions
 from normtune.heuristics.writing.report import figures
 from normtune.kernels.problem import Problem
-from normtune.heuristics.writing.entries import decisions
 from normtune.kernels.tablefile.header import parse
 from normtune.kernels.tablefile.tree import choose
 from normtune.results.evidence import Evidence

@@ -8,9 +8,9 @@ import pytest
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.writing import installing
-from normtune.heuristics.writing.installing import Gpu
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.tablefile import locate
+from normtune.kernels.tablefile.header import Gpu
 from normtune.tests import commands
 from normtune.tests.commands import succeed
 from normtune.tests.results.stores import record
