@@ -42,8 +42,6 @@
 #           data of its own
 # Shared:   rms_norm_gated_forward:batch_invariant float32: uses bfloat16, as it has no
 #           data of its own
-# Replaced: brought near to the table before it, within the tie; no leaf is slower than
-#           that
 # Format:   4
 # Facts:    {"device": {"label": "NVIDIA H200", "target": "sm_90", "sms": 132},
 #           "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"}, "data": {"digest":
@@ -86,8 +84,7 @@
 #           ["rms_norm_gated_forward", "float16", "bfloat16"],
 #           ["rms_norm_gated_forward", "float32", "bfloat16"],
 #           ["rms_norm_gated_forward:batch_invariant", "float16", "bfloat16"],
-#           ["rms_norm_gated_forward:batch_invariant", "float32", "bfloat16"]],
-#           "replaced": true}
+#           ["rms_norm_gated_forward:batch_invariant", "float32", "bfloat16"]]}
 
 """Launch configs by operator, dtype, rows and hidden; `lookup` finds one."""
 
