@@ -106,7 +106,7 @@ def function_losses() -> list[Losses]:
             )
             tree = trees[name, dtype]
             entry, rule = known[name, dtype], figures.of_rule(recorded, liger.choose) if recorded else None
-            donor, gap = entry.donor, entry.figures.gap
+            donor, gap = entry.donor, 0 if entry.donor else entry.figures.gap
             of_functions.append(
                 Losses(
                     name,
