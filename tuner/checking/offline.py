@@ -235,18 +235,18 @@ def _timed(header: Header, load: LoadEvidence) -> "Iterator[tuple[recorded.Recor
     """
     from normtune.results.exchange.recording import ALL, load_recording, recordings
 
-    if name := values(header.regenerate).get("--recording", [""])[-1]:
+    try:
+        name = values(header.regenerate).get("--recording", [""])[-1]
+        found = None if name else load()
+    except NormtuneError:
+        return
+    if name:
         for recording in recordings() if name == ALL else [name]:
             try:
                 evidence = load_recording(recording, None)
             except NormtuneError:
                 return
             yield recorded.read(recording, evidence), evidence
-        return
-    try:
-        found = load()
-    except NormtuneError:
-        return
     if found is not None:
         for device in found[1].devices():
             measured = found[1].of(device).current()

@@ -7,6 +7,7 @@ kernels changed, and notes. The configs that the table answers with are those wh
 from collections.abc import Collection, Iterable
 from functools import partial
 
+from normtune.errors import NormtuneError
 from normtune.kernels.config import Config
 from normtune.kernels.fingerprint import changed
 from normtune.kernels.problem import Problem, split_batch_invariant, split_key
@@ -37,12 +38,12 @@ def changed_kernels(
     """
     names = changed(header.kernels)
     measured = list(timed or ())
-    if timed is None:
-        why = "code is compared without --quick"
-    elif not measured:
-        why = "its measurements are not at hand"
-    else:
+    why = "code is compared without --quick" if timed is None else "its measurements are not at hand"
+    try:
         cells = [_cells(header, text, evidence) for _, evidence in measured]
+    except NormtuneError as error:  # a check tells it as a failure
+        measured, why = [], str(error)
+    if measured:
         changes = [difference(*one, asked) for one, asked in zip(measured, cells, strict=True)]
         why = "; ".join(dict.fromkeys(change.undecided for change in changes if change.undecided))
         if not why:
