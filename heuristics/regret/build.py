@@ -86,9 +86,6 @@ def outdated(everything: "Evidence", current: "Evidence") -> list[str]:
         everything: the measurements of one device.
         current: those of the newest kernels among them.
     """
-    lines = older(everything, current)
+    advice = "`normtune sweep --stale` measures them again"
     names = changed(current.fingerprints())
-    return [
-        *lines,
-        *(f"the kernels of {name} changed since: `normtune sweep --stale` measures them again" for name in names),
-    ]
+    return older(everything, current) + [f"the kernels of {name} changed since: {advice}" for name in names]
