@@ -19,9 +19,8 @@ from collections import Counter
 
 from normtune.kernels.fingerprint import SAME_CODE, fingerprint, same_code
 from normtune.kernels.operator import operators
-from normtune.results.exchange.recorded_code import cell_of, pairs_of, path_of, read, write
 from normtune.results.exchange.recording import load_recording, recordings
-from normtune.tuner.device.recorded import difference, record
+from normtune.tuner.staleness.recorded import cell_of, difference, pairs_of, path_of, read, record, write
 
 
 def main(names: list[str], same: bool) -> None:

@@ -9,11 +9,12 @@ proved equal on all of a recording (benchmarks/recorded_code.py writes it).
 import ast
 import hashlib
 import json
+from collections.abc import Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from normtune.kernels.operator import OperatorSpec
+from normtune.kernels.operator import OperatorSpec, operators
 
 SAME_CODE = Path(__file__).with_name("same_code.json")
 
@@ -31,6 +32,12 @@ def is_current(spec: OperatorSpec, measured: str) -> bool:
     """Whether sources with the fingerprint `measured` are the present ones, or compile to the same code."""
     present = fingerprint(spec)
     return measured == present or measured in same_code().get(present, ())
+
+
+def changed(measured: Mapping[str, str]) -> list[str]:
+    """Of operators with the fingerprint of each as it was measured, those that are known here and changed since."""
+    known = operators()
+    return [name for name, of in measured.items() if name in known and not is_current(known[name], of)]
 
 
 @cache

@@ -22,6 +22,8 @@ OBJECTIVES = ("mean", "worst")
 TIE_PERCENT = 0.1
 # Nobody reads more. The program takes 5 MB per leaf on the recording grid, and time with the square of leaves.
 MOST_LEAVES = 128
+# Beyond it not every whole number is a float.
+_EXACT = 1 << 53
 
 # Types accepted from Python, NumPy's numbers included.
 _KINDS: dict[type, tuple[type, str]] = {
@@ -192,16 +194,12 @@ def seen_from(path: str | os.PathLike[str], folder: Path) -> str:
 
 
 def _json(value: Any) -> Any:
-    """A value as JSON; NumPy's numbers are none."""
+    """A value as JSON: no number of NumPy, and a whole one without a fraction, whoever gave it."""
     if isinstance(value, tuple):
         return list(value)
-    return (
-        value
-        if isinstance(value, bool | str | NoneType)
-        else int(value)
-        if isinstance(value, Integral)
-        else float(value)
-    )
+    if isinstance(value, bool | str | NoneType):
+        return value
+    return int(value) if value == value // 1 and abs(value) < _EXACT else float(value)
 
 
 def _text(value: object) -> str:

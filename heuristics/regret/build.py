@@ -11,8 +11,7 @@ import numpy as np
 from normtune.errors import UsageError
 from normtune.heuristics.regret.legality import registered
 from normtune.heuristics.regret.matrix import MISSING, TimingMatrix, timing_matrix
-from normtune.kernels.fingerprint import is_current
-from normtune.kernels.operator import operators
+from normtune.kernels.fingerprint import changed
 from normtune.kernels.problem import join_key
 from normtune.kernels.target import target_for
 from normtune.results.terminal import printable
@@ -87,9 +86,6 @@ def outdated(everything: "Evidence", current: "Evidence") -> list[str]:
         everything: the measurements of one device.
         current: those of the newest kernels among them.
     """
-    lines = older(everything, current)
-    known = operators()
-    for name, measured in current.fingerprints().items():
-        if name in known and not is_current(known[name], measured):
-            lines.append(f"the kernels of {name} changed since: `normtune sweep --stale` measures them again")
-    return lines
+    advice = "`normtune sweep --stale` measures them again"
+    names = changed(current.fingerprints())
+    return older(everything, current) + [f"the kernels of {name} changed since: {advice}" for name in names]

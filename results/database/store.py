@@ -177,6 +177,8 @@ class Store:
         Raises:
             NormtuneError: the database failed; nothing of this call is stored.
         """
+        if not fingerprints:
+            return
         with self._writing() as connection:
             runs = wanted_runs(connection, device.kind)
             texts = {(tuple(problem), config.to_json()): new for (problem, config), new in fingerprints.items()}

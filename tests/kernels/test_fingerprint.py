@@ -2,7 +2,7 @@
 
 import pytest
 
-from normtune.kernels.fingerprint import fingerprint, source_fingerprint
+from normtune.kernels.fingerprint import changed, fingerprint, source_fingerprint
 from normtune.kernels.operator import operators
 from normtune.tests.commands import printed_by
 
@@ -41,6 +41,12 @@ def test_code_counts(other):
 
 def test_an_annotated_value_is_that_value():
     assert source_fingerprint("LIMIT: int = 3") == source_fingerprint("LIMIT = 3")
+
+
+def test_operators_with_other_kernels_than_measured_are_named_and_unknown_ones_are_not():
+    known = operators()
+    measured = {"rms_norm_forward": "sha256:old", "gone": "sha256:old"}
+    assert changed(measured | {"rms_norm_backward": fingerprint(known["rms_norm_backward"])}) == ["rms_norm_forward"]
 
 
 def test_needs_neither_triton_nor_torch_and_is_the_same_everywhere():

@@ -143,33 +143,39 @@ ROOMS = {
         "light results results/database tuner/plan tuner/search",
         "numpy optuna",
     ),
+    "tuner/staleness/code": Room(r"tuner/staleness/(__init__|code)\.py", "light kernels/calling", "triton"),
     "tuner/compiling": Room(
         "tuner/compiling/",
-        "light kernels kernels/calling results tuner/machine tuner/timing tuner/plan",
+        "light kernels kernels/calling results tuner/machine tuner/timing tuner/plan tuner/staleness/code",
         "pebble triton",
+    ),
+    "tuner/staleness": Room(
+        r"tuner/staleness/(stored|recorded|table)\.py",
+        "light kernels/tablefile results results/exchange results/database tuner/plan tuner/compiling "
+        "tuner/staleness/code",
     ),
     "tuner/device": Room(
         "tuner/device/",
-        "light kernels/calling results results/exchange results/database tuner/machine tuner/timing tuner/plan "
-        "tuner/search tuner/compiling",
+        "light kernels/calling results results/exchange tuner/machine tuner/timing tuner/plan tuner/search "
+        "tuner/compiling",
         "pynvml torch triton",
     ),
     "tuner/sweep": Room(
         "tuner/sweep/",
         "light kernels/tablefile results results/exchange results/database results/source tuner/machine "
-        "tuner/plan tuner/search tuner/compiling tuner/device",
+        "tuner/plan tuner/search tuner/compiling tuner/staleness/code tuner/staleness tuner/device",
         "numpy rich typer",
     ),
     "tuner/doctor": Room(
         "tuner/doctor/",
-        "light kernels/calling results results/database tuner/machine tuner/device",
+        "light kernels/calling results results/database tuner/machine tuner/staleness",
         "typer",
     ),
     "tuner/checking": Room(
         "tuner/checking/",
         "light kernels/tablefile results results/exchange results/database heuristics/rules heuristics/regret "
         "heuristics/solver heuristics/fitting heuristics/writing heuristics/any_gpu tuner/machine tuner/plan "
-        "tuner/search tuner/device tuner/sweep",
+        "tuner/search tuner/staleness tuner/device tuner/sweep",
         "numpy scipy typer",
     ),
     "tuner": Room(r"tuner/__init__\.py"),

@@ -38,7 +38,7 @@ class Engine(CompilingEngine):
 
 # What a Triton does in which a private interface is gone.
 OTHER_TRITON = """
-from normtune.tuner.compiling import code
+from normtune.tuner.staleness import code
 
 def _gone(*arguments):
     raise AttributeError("module 'ir' has no attribute 'context'")

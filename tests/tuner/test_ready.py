@@ -11,7 +11,7 @@ from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store
 from normtune.tests.commands import printed_by
 from normtune.tests.tuner.benches import Heard
-from normtune.tuner.device.identity import OTHER_CODE
+from normtune.tuner.staleness.stored import OTHER_CODE
 from normtune.tuner.sweep import api
 from normtune.tuner.sweep.request import Request, Wanted
 

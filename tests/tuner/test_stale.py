@@ -14,9 +14,7 @@ from normtune.results.database.reading import Coverage
 from normtune.results.database.store import Store
 from normtune.results.records import Outcome, TimedCode, launch_digest
 from normtune.tests.tuner.benches import Heard
-from normtune.tuner.compiling.pool import machines_of
-from normtune.tuner.device import recompiled as module
-from normtune.tuner.device.identity import OTHER_CODE
+from normtune.tuner.compiling.pool import codes_of
 from normtune.tuner.search.control import PROBLEMS, ControlSample, WithControl
 from normtune.tuner.search.exhaustive import Exhaustive
 from normtune.tuner.sweep import api
@@ -55,10 +53,12 @@ def test_only_what_another_triton_compiles_to_other_instructions_is_measured_aga
     spec = operator("rms_norm_forward")
     items = [item for item in evidence.measurements() if item.config != COPY]
     launches = {(item.problem, item.config): spec.launch_of(item.config, item.problem, TARGET) for item in items}
-    machines = machines_of([(problem, launch) for (problem, _), launch in launches.items()], "sm_90")
+    compiled = codes_of([(problem, launch) for (problem, _), launch in launches.items()], "sm_90", is_compiled=True)
     planted = {pair for pair in launches if pair[1].schedule == "persistent"}
     codes = {
-        pair: TimedCode(launch_digest(launch), b"x" * 16, b"y" * 16 if pair in planted else machines[pair[0], launch])
+        pair: TimedCode(
+            launch_digest(launch), b"x" * 16, b"y" * 16 if pair in planted else compiled[pair[0], launch].machine
+        )
         for pair, launch in launches.items()
     }
     with Store.open(path) as store:
@@ -82,32 +82,6 @@ def test_only_what_another_triton_compiles_to_other_instructions_is_measured_aga
     # The same again finds no stale measurement.
     _, _, measured = stale(path)
     assert measured <= control
-
-
-def test_measurements_of_another_triton_without_instructions_to_compare_count_as_changed(monkeypatch):
-    spec = operator("rms_norm_forward")
-    problem = spec.problem(64, 256, "bfloat16")
-    row, other, present, old = (RMSNormConfig("row", num_warps=warps) for warps in (1, 2, 4, 8))
-    current = fingerprint(spec)
-    code = TimedCode(b"l" * 8, b"c" * 16, b"m" * 16)
-    stored = {
-        (problem, row): Coverage("ok", current, 16, 10, code, OLD),
-        (problem, other): Coverage("ok", current, 16, 10, code._replace(machine=b""), OLD),
-        (problem, present): Coverage("ok", current, 16, 10, code, "9.9"),
-        (problem, old): Coverage("ok", "sha256:old", 16, 10, code, OLD),
-        (problem, COPY): Coverage("ok", current, 16, 10),
-    }
-    monkeypatch.setattr(module, "triton_version", lambda: "9.9")
-    monkeypatch.setattr(module, "machines_of", lambda pairs, target: {pair: b"m" * 16 for pair in pairs})
-    found = module.recompiled(stored, TARGET)
-    assert (found.same, found.changed, found.unknown) == (((problem, row),), (), ((problem, other),))
-    assert found.fingerprints(stored) == {(problem, other): (current, current + OTHER_CODE)}
-    assert found.applied(stored)[problem, other].fingerprint == current + OTHER_CODE
-    assert found.lines()[-1] == "1 were stored without a digest of their instructions: measured again"
-    monkeypatch.setattr(module, "machines_of", lambda pairs, target: {})
-    assert module.recompiled(stored, TARGET).changed == ((problem, row),)
-    monkeypatch.setattr(module, "triton_version", lambda: "")
-    assert module.recompiled(stored, TARGET).lines() == []
 
 
 def sample_of(count):

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from normtune.errors import UsageError
 from normtune.kernels.config import Config
+from normtune.kernels.fingerprint import changed
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
 from normtune.results.database.store import Store
@@ -25,7 +26,6 @@ from normtune.tuner.checking.subject import Checked
 from normtune.tuner.checking.verdict import Judgement, of_table
 from normtune.tuner.device.measurable import measurable
 from normtune.tuner.device.open import Bench, Outcome, open_device
-from normtune.tuner.device.recorded import difference
 from normtune.tuner.plan.grids import MAX_ELEMENTS
 from normtune.tuner.plan.plan import Task, candidates
 
@@ -69,7 +69,7 @@ def check(
     Raises:
         UsageError: the file cannot be read or has no header of a table.
     """
-    return offline.check(Path(table), quick, begin, difference)
+    return offline.check(Path(table), quick, begin)
 
 
 def check_on_device(
@@ -106,8 +106,8 @@ def check_on_device(
     bench = open_device(device, suspect.regime)
     try:
         suspect = suspect.on(bench.target.sms)
-        if suspect.changed:  # in their sources
-            stale, notes = offline.stale_kernels(Path(table), difference)
+        if changed(suspect.header.kernels):  # in their sources
+            stale, notes = offline.stale_kernels(Path(table))
             suspect = suspect._replace(changed=tuple(stale), notes=(*suspect.notes, *notes))
         known = recorded(bench.device, suspect.regime)
         session = CheckSession(suspect.functions, suspect.box, bench.target, seed, MAX_ELEMENTS, known)

@@ -28,7 +28,8 @@ from normtune.kernels.tablefile.syntax import statements
 from normtune.kernels.target import target_for
 from normtune.results.regimes import COLD
 from normtune.tuner.checking import named_files
-from normtune.tuner.checking.kernels import Comparing, RecordedEvidence, changed_kernels
+from normtune.tuner.staleness import recorded
+from normtune.tuner.staleness.table import changed_kernels
 
 if TYPE_CHECKING:
     from normtune.results.evidence import Evidence
@@ -65,7 +66,6 @@ def check(
     path: Path,
     quick: bool = False,
     told: Callable[[str], None] = lambda line: None,
-    compare: Comparing | None = None,
 ) -> Report:
     """Check one table.
 
@@ -76,7 +76,6 @@ def check(
         path: of its file.
         quick: whether to skip the data, and read no other file.
         told: receives a line before slow work.
-        compare: compares compiled code; without it the kernels' sources decide whether the kernels changed.
 
     Raises:
         UsageError: the file cannot be read or has no header of a table.
@@ -99,11 +98,11 @@ def check(
     else:
         failures += _against_data(header, text, path, data, notes, told)
     failures += _legality(header, text, notes)
-    stale = changed_kernels(header, text, notes, _timed(header, data), None if quick else compare)
-    return Report(tuple(failures), tuple(stale), tuple(notes))
+    stale, lines = changed_kernels(header, text, None if quick else _timed(header, data))
+    return Report(tuple(failures), tuple(stale), (*notes, *lines))
 
 
-def stale_kernels(path: Path, compare: Comparing) -> tuple[list[str], list[str]]:
+def stale_kernels(path: Path) -> tuple[list[str], list[str]]:
     """The lines of `check` on a table's kernels alone: those that are stale, and notes.
 
     Raises:
@@ -112,8 +111,7 @@ def stale_kernels(path: Path, compare: Comparing) -> tuple[list[str], list[str]]
     """
     text = locate.read(path)
     header, _ = parse(text, locate.told(path))
-    notes: list[str] = []
-    return changed_kernels(header, text, notes, _timed(header, partial(_data, header, path)), compare), notes
+    return changed_kernels(header, text, _timed(header, partial(_data, header, path)))
 
 
 def _refit_advice(header: Header) -> str:
@@ -238,7 +236,7 @@ def _data(header: Header, path: Path) -> "tuple[str, Evidence] | None":
     return locate.told(file), evidence
 
 
-def _timed(header: Header, load: LoadEvidence) -> Iterator[RecordedEvidence]:
+def _timed(header: Header, load: LoadEvidence) -> "Iterator[tuple[recorded.RecordedCode | None, Evidence]]":
     """The measurements behind a table, by device, with the digests of their code.
 
     None if its header names a store, or what cannot be read, which is a failure already.
@@ -246,12 +244,12 @@ def _timed(header: Header, load: LoadEvidence) -> Iterator[RecordedEvidence]:
     Raises:
         NormtuneError: the digests of a recording are damaged.
     """
-    from normtune.results.exchange import recorded_code
     from normtune.results.exchange.recording import ALL, load_recording, recordings
 
     try:
         name = command_of(header).recording
-    except UsageError:
+        found = None if name else load()
+    except NormtuneError:
         return
     if name:
         for recording in recordings() if name == ALL else [name]:
@@ -259,16 +257,11 @@ def _timed(header: Header, load: LoadEvidence) -> Iterator[RecordedEvidence]:
                 evidence = load_recording(recording, None)
             except NormtuneError:
                 return
-            yield recorded_code.read(recording, evidence), evidence
-        return
-    try:
-        found = load()
-    except NormtuneError:
-        return
+            yield recorded.read(recording, evidence), evidence
     if found is not None:
         for device in found[1].devices():
             measured = found[1].of(device).current()
-            yield recorded_code.of(measured), measured
+            yield recorded.of(measured), measured
 
 
 def _legality(header: Header, text: str, notes: list[str]) -> list[str]:

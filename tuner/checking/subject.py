@@ -1,6 +1,6 @@
 """The table under test: its trees and its claimed mean regret.
 
-In: the path of a table. Out: `TableUnderTest`: its functions, the measured sizes, and known changes since then.
+In: the path of a table. Out: `TableUnderTest`: its functions, the measured sizes, and notes.
 `session` checks it.
 """
 
@@ -11,8 +11,6 @@ from typing import NamedTuple
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.regret.legality import registered
 from normtune.heuristics.writing.entries import Entry, EntryAnywhere, entries
-from normtune.kernels.fingerprint import is_current
-from normtune.kernels.operator import operators
 from normtune.kernels.problem import split_batch_invariant, split_key
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.header import Header, is_edited, parse
@@ -85,17 +83,17 @@ class TableUnderTest(NamedTuple):
         header: its own.
         functions: that can be checked; of a table for any GPU, those for one multiprocessor: see `on`.
         box: that it was measured on.
-        changed: a line for each operator whose kernels changed since; the sources decide.
         notes: for the user: entries that cannot be checked, an edit by hand.
         normalised: the trees of a table for any GPU; None for a table of one GPU.
+        changed: a line for each operator whose kernels changed since, once a check has looked.
     """
 
     header: Header
     functions: tuple[Checked, ...]
     box: Box
-    changed: tuple[str, ...]
     notes: tuple[str, ...]
     normalised: Mapping[tuple[str, str], RelativeTree] | None = None
+    changed: tuple[str, ...] = ()
 
     def on(self, sms: int) -> "TableUnderTest":
         """The same table on a GPU with that many multiprocessors."""
@@ -132,13 +130,7 @@ def read(path: Path) -> TableUnderTest:
         raise UsageError(f"table {name} cannot be checked: {why or 'it has no functions'}; fit it again")
     if is_edited(header, body):
         notes.append("its code was edited since it was fitted")
-    specs = operators()
-    changed = [
-        f"the kernels of {name} changed since the table was fitted"
-        for name, known in header.kernels.items()
-        if name in specs and not is_current(specs[name], known)
-    ]
-    return TableUnderTest(header, tuple(checked), box, tuple(changed), tuple(notes), normalised)
+    return TableUnderTest(header, tuple(checked), box, tuple(notes), normalised)
 
 
 def functions(header: Header, trees: Mapping[tuple[str, str], Tree]) -> tuple[list[Checked], list[str]]:

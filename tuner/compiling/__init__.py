@@ -1,1 +1,1 @@
-"""Compilation for a GPU that may be absent: a pool of processes, binaries in folders, digests of code."""
+"""Compilation for a GPU that may be absent: a pool of processes and binaries in folders."""

@@ -19,12 +19,13 @@ from normtune.kernels.load_file import load
 from normtune.kernels.operator import AnyLaunch, ImplementationLaunch, operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.spec_faults import OperatorError
+from normtune.results.records import TimedCode, launch_digest
 from normtune.tuner.compiling.binary_cache import Folder, python_version
 from normtune.tuner.compiling.binary_list import Toolchain
-from normtune.tuner.compiling.code import Code, Frontend, MisfitError, digest_of_launch, machine_code
 from normtune.tuner.compiling.resources import Resources, resources_of
 from normtune.tuner.machine.processes import belong_to_parent, use_scratch
 from normtune.tuner.plan.binaries import Job
+from normtune.tuner.staleness.code import Frontend, MisfitError, digest_of_launch, machine_code
 
 # One per process of the pool: digests of code, and Triton's names of the kernels that it compiled.
 _FRONTEND = Frontend()
@@ -56,7 +57,7 @@ class Compiled(NamedTuple):
     threads: int = 0
     binaries: tuple[tuple[str, str], ...] = ()
     resources: tuple[Resources, ...] = ()
-    codes: tuple[Code, ...] = ()
+    codes: tuple[TimedCode, ...] = ()
     kernels: tuple[str, ...] = ()
     made: tuple[str, ...] = ()
     toolchain: Toolchain | None = None
@@ -99,12 +100,13 @@ def compile_job(job: Job, keep_assembly: bool, only_codes: bool = False) -> Comp
     if isinstance(job.launch, ImplementationLaunch):
         return Compiled(job, "ok")  # another library's implementation has no binary of ours
     groups = [_calls(*pair) for pair in ((job.problem, job.launch), *job.serves)]
-    codes: tuple[Code, ...] = (Code(b""),) * len(job.serves)
+    codes = tuple(TimedCode(launch_digest(launch)) for _, launch in job.serves)
     digests: list[list[bytes]] = []
     undigested = ""
     try:
         digests = [[_FRONTEND.of_call(call) for call in calls] for calls in groups]
-        codes = tuple(Code(digest_of_launch(*pair)) for pair in zip(groups[1:], digests[1:], strict=True))
+        served = zip(codes, groups[1:], digests[1:], strict=True)
+        codes = tuple(code._replace(code=digest_of_launch(calls, of_call)) for code, calls, of_call in served)
     except MisfitError as error:
         raise OperatorError(f"operator {job.problem.operator!r}: {error}, for {job.problem}") from error
     # Of the kernel, which its compile will show, or of an interface of Triton's that is private and another one here.
@@ -135,7 +137,9 @@ def compile_job(job: Job, keep_assembly: bool, only_codes: bool = False) -> Comp
         ) from error
 
 
-def _described(job: Job, compiled: Sequence[Sequence[Any]], codes: Sequence[Code], keep_assembly: bool) -> Compiled:
+def _described(
+    job: Job, compiled: Sequence[Sequence[Any]], codes: Sequence[TimedCode], keep_assembly: bool
+) -> Compiled:
     """What the compiler made of a job: the kernels of its launch, and of each pair that it serves."""
     kernels, *others = compiled
     metadata = [kernel.metadata for kernel in kernels]

@@ -16,8 +16,8 @@ from normtune.errors import NormtuneError
 from normtune.kernels.calling.triton_inside import binary_in, current_target
 from normtune.tuner.compiling.binary_cache import FOLDER
 from normtune.tuner.compiling.binary_list import is_intact, lists_of
-from normtune.tuner.compiling.code import machine_code
 from normtune.tuner.compiling.compiler import cache_name
+from normtune.tuner.staleness.code import machine_code
 
 
 class LayeredCacheManager(FileCacheManager):  # type: ignore[misc]  # triton has no types

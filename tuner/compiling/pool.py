@@ -18,8 +18,8 @@ from normtune.errors import NormtuneError
 from normtune.kernels.load_file import loaded
 from normtune.kernels.operator import AnyLaunch
 from normtune.kernels.problem import Problem
+from normtune.results.records import TimedCode, launch_digest
 from normtune.tuner.compiling.binary_cache import Folder
-from normtune.tuner.compiling.code import Code
 from normtune.tuner.compiling.compiler import Compiled, activate, compile_job
 from normtune.tuner.machine.interrupts import shielded
 from normtune.tuner.machine.processes import SPAWN, Scratch, start_tracker, told_exit
@@ -125,20 +125,21 @@ class CompilePool:
         wait([future], seconds)
         return self._result(future) if future.done() else None
 
-    def code(self, problem: Problem, launch: AnyLaunch) -> Code:
-        """The digest of a launch's code, after a wait for it; empty if the compiler failed, or there is none.
+    def code(self, problem: Problem, launch: AnyLaunch) -> TimedCode:
+        """The code of a launch, after a wait for it; without its digests if the compiler failed, or there are none.
 
         Raises:
             NormtuneError: as `result`.
         """
+        unknown = TimedCode(launch_digest(launch))
         try:
             done = self._of_launch[problem, launch].result()
         except NormtuneError:
             raise
         # `result` reports the compiler's failure.
         except Exception:
-            return Code(b"")
-        return dict(zip(done.job.serves, done.codes, strict=False)).get((problem, launch), Code(b""))
+            return unknown
+        return dict(zip(done.job.serves, done.codes, strict=False)).get((problem, launch), unknown)
 
     def close(self) -> None:
         """End the processes and remove their temporary files; pending jobs stay uncompiled."""
@@ -218,38 +219,25 @@ UNDIGESTED = "this Triton gives no digest of what they launch"
 
 
 def codes_of(
-    pairs: Iterable[tuple[Problem, AnyLaunch]], target: str, workers: int | None = None
-) -> dict[tuple[Problem, AnyLaunch], bytes]:
-    """The digest of the code of each pair, by Triton's frontend alone, without pairs that it refuses.
+    pairs: Iterable[tuple[Problem, AnyLaunch]], target: str, workers: int | None = None, is_compiled: bool = False
+) -> dict[tuple[Problem, AnyLaunch], TimedCode]:
+    """The code of each pair by Triton's frontend, if `is_compiled` its instructions too, without pairs that it refuses.
 
-    Empty where it is not known: the compiler died or took too long, or this Triton has other private interfaces.
-
-    Raises:
-        NormtuneError: no process of the pool can start.
-    """
-    pool = CompilePool(jobs_of(pairs), target, workers, only_codes=True)
-    return {pair: code.launch for pair, code in _codes(pool).items()}
-
-
-def machines_of(pairs: Iterable[tuple[Problem, AnyLaunch]], target: str) -> dict[tuple[Problem, AnyLaunch], bytes]:
-    """The digest of the instructions of each pair, compiled, without pairs that the compiler refuses.
+    Digests are empty where they are not known: the compiler died or took too long, or this Triton has other private
+    interfaces.
 
     Raises:
         NormtuneError: no process of the pool can start.
     """
-    codes = _codes(CompilePool(jobs_of(pairs), target))
-    return {pair: code.machine for pair, code in codes.items() if code.machine}
-
-
-def _codes_of(done: Compiled) -> Iterable[tuple[tuple[Problem, AnyLaunch], Code]]:
-    """The digests of a job's pairs; none if Triton refuses it, empty ones if it is not known whether it would."""
-    is_known = done.status in ("ok", "compile_error")
-    return zip(done.job.serves, done.codes if is_known else (Code(b""),) * len(done.job.serves), strict=False)
-
-
-def _codes(pool: CompilePool) -> dict[tuple[Problem, AnyLaunch], Code]:
-    """The digests of all pairs of a pool, which ends."""
+    pool = CompilePool(jobs_of(pairs), target, workers, only_codes=not is_compiled)
     try:
         return {pair: code for done in pool for pair, code in _codes_of(done)}
     finally:
         pool.close()
+
+
+def _codes_of(done: Compiled) -> Iterable[tuple[tuple[Problem, AnyLaunch], TimedCode]]:
+    """The code of a job's pairs; none if Triton refuses it, without digests if it is not known whether it would."""
+    if done.status in ("ok", "compile_error"):
+        return zip(done.job.serves, done.codes, strict=False)
+    return ((pair, TimedCode(launch_digest(pair[1]))) for pair in done.job.serves)

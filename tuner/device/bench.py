@@ -18,7 +18,7 @@ from normtune.kernels.operator import AnyLaunch, ImplementationLaunch, operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.spec_faults import OperatorError
 from normtune.kernels.target import Target
-from normtune.results.records import ROUNDS_PER_BLOCK, Device, Outcome, TimedCode, launch_digest
+from normtune.results.records import ROUNDS_PER_BLOCK, Device, Outcome, TimedCode
 from normtune.tuner.compiling.binary_cache import BinaryCache
 from normtune.tuner.compiling.compiler import Compiled
 from normtune.tuner.compiling.pool import (
@@ -342,8 +342,7 @@ class WorkerBench:
         assert self._pool is not None
         if isinstance(launch, ImplementationLaunch):
             return None
-        code = self._pool.code(problem, launch)
-        return TimedCode(launch_digest(launch), code.launch, code.machine)
+        return self._pool.code(problem, launch)
 
     def _gate(self, problem: Problem, candidate: Candidate) -> Outcome | None:
         """The failure of a candidate in the gate, if any; a binary that passed, or a launch that failed, is known."""

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from normtune.errors import NormtuneError
 from normtune.kernels.calling.which_table import installed as installed_tables
 from normtune.kernels.calling.which_table import serving, without_gpu
-from normtune.kernels.fingerprint import is_current
-from normtune.kernels.operator import operators
+from normtune.kernels.fingerprint import changed
 from normtune.results.paths import unwritable
 from normtune.tuner.doctor.checks import OK, PROBLEM, WARNING, Finding, Machine
 
@@ -76,7 +75,7 @@ def _read_only(name: str, why: str) -> Finding:
 def _only_sources_changed(opened: "Store") -> bool:
     """Whether only sources of kernels changed since the measurement, and no compiled code."""
     from normtune.kernels.target import target_for
-    from normtune.tuner.device.identity import compare
+    from normtune.tuner.staleness.stored import compare
 
     runs = {(run.device.kind, run.regime): run for run in opened.runs()}
     comparisons = [
@@ -91,12 +90,11 @@ def _held(name: str, tallies: "list[Tally]", same: bool) -> Iterable[Finding]:
     if not tallies:
         yield Finding(OK, "store", f"{name} holds no measurements yet")
         return
-    known = operators()
     counts: Counter[str] = Counter()
     stale = 0
     for tally in tallies:
         counts[tally.device.label] += tally.measurements
-        if tally.operator in known and not is_current(known[tally.operator], tally.fingerprint):
+        if changed({tally.operator: tally.fingerprint}):
             stale += tally.measurements
     of = ", ".join(f"{count} of {label}" for label, count in sorted(counts.items()))
     yield Finding(OK, "store", f"{name} holds {counts.total()} measurements: {of}")

@@ -19,13 +19,13 @@ from normtune.results.records import Device
 from normtune.tuner.compiling.ahead import Ahead, compile_ahead
 from normtune.tuner.compiling.binary_cache import BinaryCache, check_out
 from normtune.tuner.device.engine import Identity
-from normtune.tuner.device.identity import compare
 from normtune.tuner.device.open import Bench, Phases, begin_device, open_device_to_plan
 from normtune.tuner.device.unopened import unopened
 from normtune.tuner.plan.plan import fitting, warm_start
 from normtune.tuner.plan.resume import without_times
 from normtune.tuner.search.control import Control
 from normtune.tuner.search.protocol import Strategy
+from normtune.tuner.staleness.stored import compare
 from normtune.tuner.sweep.prepare import PreparedSweep, is_finished, ready, refined, refined_lines
 from normtune.tuner.sweep.progress import Silent
 from normtune.tuner.sweep.report import (
@@ -249,7 +249,7 @@ def _planned(
                 *(bench, opened, chosen, strategy, effort.budget_seconds, request.retry_failed), stored=stored
             )
         planned = [*plan_lines(outlook), *pruned_lines(chosen)] if chosen.tasks or not wanted.refining else [SETTLED]
-        lines = *_unusable(cache, bench), *kernels.lines(), *more, *planned
+        lines = *_unusable(cache, bench), *kernels.lines, *more, *planned
         face_of(bench.device.label).say(device_line(bench), *lines, "a dry run: nothing is measured")
         return Sweep(bench.device, outlook, Summary(), is_dry=True)
     finally:

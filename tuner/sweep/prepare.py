@@ -11,14 +11,14 @@ from typing import NamedTuple
 from normtune.kernels.target import Target
 from normtune.results.database.store import Store
 from normtune.results.records import Device, Run
-from normtune.tuner.device.identity import is_other_code, renew
-from normtune.tuner.device.recompiled import Recompiled, recompiled
 from normtune.tuner.plan.plan import Plan, Task, warm_start
 from normtune.tuner.plan.resume import Stored, known, stale_plan
 from normtune.tuner.search.adaptive import Adaptive
 from normtune.tuner.search.control import ControlSample, WithControl
 from normtune.tuner.search.protocol import Known, Search, Strategy
 from normtune.tuner.search.refine import Refine
+from normtune.tuner.staleness.code import triton_version
+from normtune.tuner.staleness.stored import Comparison, compare, compare_instructions, is_other_code
 from normtune.tuner.sweep.refine import Refining
 from normtune.tuner.sweep.request import Request, Wanted
 
@@ -76,8 +76,9 @@ def ready(request: Request, wanted: Wanted, store: Store | None, device: Device,
     control = None
     if store:
         held, runs = store.coverage(device, request.regime), store.runs()
-        comparison = renew(store, device, target, request.regime, held)
-        stored, lines = comparison.applied(held), [*comparison.lines(), *filter(None, [store.ahead])]
+        comparison = compare(held, target)
+        store.set_fingerprints(device, comparison.fingerprints)
+        stored, lines = comparison.applied(held), [*comparison.lines, *filter(None, [store.ahead])]
     always = request.always(wanted.problems, device, target)
     key = request.key(always)
     is_over = is_finished(key, runs, device, request.regime) and not is_other_code(stored, wanted.problems)
@@ -87,10 +88,10 @@ def ready(request: Request, wanted: Wanted, store: Store | None, device: Device,
         return PreparedSweep(device, target, lines, stored, plan, Adaptive, Adaptive((), {}))
     strategy = request.search()
     if request.stale:
-        other = recompiled(stored, target)
+        other = compare_instructions(stored, target)
         if store:
-            store.set_fingerprints(device, other.fingerprints(stored))
-        lines += other.lines()
+            store.set_fingerprints(device, other.fingerprints)
+        lines += other.lines
         stored = other.applied(stored)
         plan = stale_plan(stored, target)
         if plan.tasks or _is_new(runs, device, request.regime, other):
@@ -138,10 +139,12 @@ def is_finished(key: str | None, runs: Iterable[Run], device: Device, regime: st
     return key is not None and any(protocol.get("finished") == key for protocol in same_kind)
 
 
-def _is_new(runs: Iterable[Run], device: Device, regime: str, other: Recompiled) -> bool:
+def _is_new(runs: Iterable[Run], device: Device, regime: str, other: Comparison) -> bool:
     """Whether the newest run on devices of a kind was made under another driver or Triton."""
     same_kind = [run for run in runs if run.device.kind == device.kind and run.regime == regime]
     newest = max(same_kind, key=lambda run: run.started, default=None)
     if newest is None:
         return False
-    return newest.device.driver != device.driver or (bool(other.same) and newest.software.get("triton") != other.triton)
+    return newest.device.driver != device.driver or (
+        bool(other.same) and newest.software.get("triton") != triton_version()
+    )

@@ -17,6 +17,7 @@ from normtune.results.database.store import Store
 from normtune.results.exchange.parquet_csv import read_parquet
 from normtune.tests import commands
 from normtune.tests.commands import invoke, python, succeed
+from normtune.tests.heuristics.made_up import in_format_3
 from normtune.tuner.checking.offline import check
 
 SHAPES = [(rows, hidden) for rows in (1, 64, 4096) for hidden in (64, 512, 4096)]
@@ -136,7 +137,7 @@ def test_only_force_overwrites_what_normtune_did_not_write(store) -> None:
     whole = Path("mine.py").read_text()
     assert locate.load("mine.py")
     fit("--out", "mine.py")
-    for edit in (whole + "# mine\n", whole.replace("# Body: ", "# Tail: "), whole.replace("ROW_WARPS", "WARPS")):
+    for edit in (whole + "# mine\n", whole.replace("# Facts:", "# Tales:"), whole.replace("ROW_WARPS", "WARPS")):
         assert edit != whole
         Path("mine.py").write_text(edit)
         assert "mine.py: it was edited since normtune wrote it; --force overwrites it" in refused("--out", "mine.py")
@@ -215,7 +216,7 @@ def test_evidence_that_is_missing_other_or_damaged_is_told(committed: Path, stor
 
 
 def test_a_header_with_an_odd_command_fails_and_does_not_crash(committed: Path) -> None:
-    text = committed.read_text()
+    text = in_format_3(committed.read_text())
     for odd in ("normtune fit 'unclosed", "normtune fit --evidence ../data --leaves x"):
         committed.write_text(re.sub("# Regenerate: .*", f"# Regenerate: {odd}", text))
         check(committed)

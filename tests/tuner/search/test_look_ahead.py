@@ -3,9 +3,9 @@
 import pytest
 
 from normtune.results.database.store import Store
+from normtune.results.records import TimedCode, launch_digest
 from normtune.tests.tuner.made_up_recording import recorded_plan
 from normtune.tests.tuner.search import pairs
-from normtune.tuner.compiling.code import Code
 from normtune.tuner.compiling.compiler import Compiled
 from normtune.tuner.device import bench as bench_module
 from normtune.tuner.device.bench import WorkerBench
@@ -31,7 +31,7 @@ class Pool:
             self.told(len(self.classes))
 
     def code(self, problem, launch):
-        return Code(b"")
+        return TimedCode(launch_digest(launch))
 
     def result(self, problem, launch, seconds=None):
         assert compile_class(problem, launch) in self.classes

@@ -15,20 +15,19 @@ from normtune.kernels.target import TARGETS
 from normtune.kernels.tiles import launch
 from normtune.results.database.store import Coverage, Store
 from normtune.results.evidence import Evidence
-from normtune.results.exchange import recorded_code
 from normtune.results.exchange.parquet_csv import write_parquet
-from normtune.results.exchange.recorded_code import cell_of, pairs_of
+from normtune.results.records import TimedCode
 from normtune.tests.heuristics.made_up import as_command
 from normtune.tests.results.stores import alter
 from normtune.tests.tuner.benches import DEVICE
 from normtune.tuner.checking.offline import check
-from normtune.tuner.device import identity
 from normtune.tuner.device.bench import WorkerBench
-from normtune.tuner.device.identity import compare, renew
-from normtune.tuner.device.recorded import difference, record
 from normtune.tuner.plan.plan import Plan, Task, candidates
 from normtune.tuner.plan.resume import known, stale_plan
 from normtune.tuner.search.adaptive import Adaptive
+from normtune.tuner.staleness import recorded, stored
+from normtune.tuner.staleness.recorded import cell_of, difference, pairs_of, record
+from normtune.tuner.staleness.stored import OTHER_CODE, Comparison, compare, compare_instructions
 from normtune.tuner.sweep.sweep import look_ahead, sweep
 
 TARGET = TARGETS["sm_90"]
@@ -94,6 +93,13 @@ def missing(plan: Plan, stored) -> list[Task]:
     return list(Adaptive(plan.tasks, known(stored, {"toy"})).left())
 
 
+def renew(store: Store) -> Comparison:
+    """Compare all that a store holds, and correct the stored fingerprints, as a sweep does."""
+    found = compare(store.coverage(DEVICE), TARGET)
+    store.set_fingerprints(DEVICE, found.fingerprints)
+    return found
+
+
 def asked(tasks) -> set[str]:
     return {candidate.config.schedule for task in tasks for candidate in task.candidates}
 
@@ -114,17 +120,17 @@ def test_after_a_refactoring_nothing_is_measured_again(toy, measured, bench, mod
     assert (len(found.same), found.changed, +found.undecided) == (len(SHAPES) * len(CONFIGS), (), {})
     outlook = look_ahead(bench(), measured, whole(), Adaptive, stored=found.applied(before))
     assert not outlook.tasks and measured.coverage(DEVICE) == before
-    assert renew(measured, DEVICE, TARGET).lines() == [
-        "the kernels' sources changed, the compiled code of 6 stored measurements did not: kept"
-    ]
+    assert renew(measured).lines == (
+        "the kernels' sources changed, the compiled code of 6 stored measurements did not: kept",
+    )
     assert sweep(bench(), measured, whole(), Adaptive).problems == 0
     assert stale_plan(measured.coverage(DEVICE), TARGET).tasks == ()
     evidence = measured.load()
     assert len(evidence.current().frame) == len(evidence.frame) and COPY.to_json() in set(evidence.frame["config"])
     # Now the sources are known, and nothing is compiled to see it.
-    assert renew(measured, DEVICE, TARGET).lines() == []
+    assert renew(measured).lines == ()
     toy.kernels("toy_kernels", KERNELS)
-    assert len(renew(measured, DEVICE, TARGET).same) == 6
+    assert len(renew(measured).same) == 6
     assert missing(whole(), measured.coverage(DEVICE)) == []
 
 
@@ -135,24 +141,24 @@ def test_the_code_of_imported_measurements_is_known(toy, measured, tmp_path):
     with Store.open(f"sqlite:///{tmp_path}/other.db") as other:
         assert other.import_parquet(file) == len(measured.load().frame)
         toy.kernels("moved", KERNELS)
-        assert len(renew(other, DEVICE, TARGET).same) == 6
+        assert len(renew(other).same) == 6
         assert missing(whole(), other.coverage(DEVICE)) == []
 
 
 @pytest.mark.long
 def test_a_table_of_exported_evidence_is_judged_by_the_code_of_its_configs(toy, measured, tmp_path):
     source = measured.load()
-    assert recorded_code.of(source) == record(source)
+    assert recorded.of(source) == record(source)
     write_parquet(source, tmp_path / "data.parquet")
     table = tmp_path / "table.py"
     table.write_text(module_text(fit(source), as_command("normtune fit --evidence data.parquet --out table.py")))
-    assert check(table, compare=difference).stale == ()
+    assert check(table).stale == ()
     toy.kernels("moved", KERNELS)
-    found = check(table, compare=difference)
+    found = check(table)
     assert (found.failures, found.stale) == ((), ())
     assert any("the compiled code of the table's" in note for note in found.notes)
     toy.kernels("moved", KERNELS.replace("b_y = scaled(", "b_y = 2.0 * scaled("))
-    (line,) = check(table, compare=difference).stale
+    (line,) = check(table).stale
     assert line.startswith("the compiled code of ") and "configs of toy changed since they were measured" in line
 
 
@@ -162,7 +168,7 @@ def test_measurements_of_which_some_have_no_code_are_judged_by_their_sources(toy
     partly = Evidence.from_measurements(
         [item._replace(code=None) if item.problem.rows == 64 else item for item in items], measured.load().runs
     )
-    code = recorded_code.of(partly)
+    code = recorded.of(partly)
     assert code is not None and (code.launches, code.cells) == ({}, {})
     toy.kernels("moved", KERNELS)
     cells = {cell_of(*pair) for pair in pairs_of(partly)}
@@ -177,12 +183,12 @@ def test_what_a_change_of_arithmetic_touches_is_measured_again_and_nothing_else(
     before, after = "b_square += rounded(b_x * b_x", "b_square += 1.0 + rounded(b_x * b_x"
     assert KERNELS.count(before) == 1  # in the kernel of split
     toy.kernels("toy_kernels", KERNELS.replace(before, after))
-    found = renew(measured, DEVICE, TARGET)
+    found = renew(measured)
     assert {config for _, config in found.changed} == {SPLIT} and {config for _, config in found.same} == {
         ROW,
         PERSISTENT,
     }
-    assert found.lines()[1] == f"the compiled code of 2 stored measurements changed: {SPLIT}"
+    assert found.lines[1] == f"the compiled code of 2 stored measurements changed: {SPLIT}"
     assert asked(stale_plan(measured.coverage(DEVICE), TARGET).tasks) == {"split"}
     tasks = missing(whole(), measured.coverage(DEVICE))
     assert [len(task.candidates) for task in tasks] == [2, 2]  # one more as an anchor
@@ -190,17 +196,17 @@ def test_what_a_change_of_arithmetic_touches_is_measured_again_and_nothing_else(
     assert missing(whole(), measured.coverage(DEVICE)) == []
     current = measured.load().current().frame
     assert len(current) == len(measured.load().frame) - 2
-    assert renew(measured, DEVICE, TARGET).lines() == []
+    assert renew(measured).lines == ()
 
 
 @pytest.mark.long
 def test_other_launches_of_the_same_sources_are_noticed(toy, measured, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(launch, "alignment_of", lambda *extents: alignment.alignment_of(8, *extents))
-        found = renew(measured, DEVICE, TARGET)
+        found = renew(measured)
         assert (found.same, len(found.changed)) == ((), 6)
         assert asked(missing(whole(), measured.coverage(DEVICE))) == {"row", "persistent", "split"}
-    assert len(renew(measured, DEVICE, TARGET).same) == 6
+    assert len(renew(measured).same) == 6
     assert missing(whole(), measured.coverage(DEVICE)) == []
 
 
@@ -212,10 +218,10 @@ def test_other_launches_of_the_same_sources_are_noticed(toy, measured, monkeypat
 def test_where_code_cannot_be_compared_the_sources_decide_and_the_reason_is_told(
     toy, measured, monkeypatch, present, reason
 ):
-    monkeypatch.setattr(identity, "triton_version", lambda: present)
-    assert renew(measured, DEVICE, TARGET).lines() == []
+    monkeypatch.setattr(stored, "triton_version", lambda: present)
+    assert renew(measured).lines == ()
     toy.kernels("moved", KERNELS)
-    (line,) = renew(measured, DEVICE, TARGET).lines()
+    (line,) = renew(measured).lines
     assert reason.replace("3.7.1", measured.coverage(DEVICE).popitem()[1].triton) in line
     assert line.startswith("the kernels' sources changed, 6 stored measurements count as stale by them: ")
     assert asked(missing(whole(), measured.coverage(DEVICE))) == {"row", "persistent", "split"}
@@ -224,9 +230,9 @@ def test_where_code_cannot_be_compared_the_sources_decide_and_the_reason_is_told
 @pytest.mark.long
 def test_stores_without_codes_are_judged_by_their_sources(toy, measured, tmp_path):
     alter(tmp_path / "store.db", "UPDATE measurement SET launch = NULL, code = NULL, machine_code = NULL")
-    assert renew(measured, DEVICE, TARGET).lines() == []
+    assert renew(measured).lines == ()
     toy.kernels("moved", KERNELS)
-    (line,) = renew(measured, DEVICE, TARGET).lines()
+    (line,) = renew(measured).lines
     assert line.endswith("they were stored without a digest of their code")
 
 
@@ -234,5 +240,31 @@ def test_stores_without_codes_are_judged_by_their_sources(toy, measured, tmp_pat
 def test_a_changed_fingerprint_leaves_measurements_whole(toy, measured):
     digest = measured.load().frame["samples"].map(bytes).tolist()
     toy.kernels("moved", KERNELS)
-    renew(measured, DEVICE, TARGET)
+    renew(measured)
     assert measured.load().frame["samples"].map(bytes).tolist() == digest and not measured.damage
+
+
+def test_measurements_of_another_triton_without_instructions_to_compare_count_as_changed(monkeypatch):
+    spec = operator.operator("rms_norm_forward")
+    problem = spec.problem(64, 256, "bfloat16")
+    row, other, present, old = (RMSNormConfig("row", num_warps=warps) for warps in (1, 2, 4, 8))
+    current = fingerprint.fingerprint(spec)
+    code = TimedCode(b"l" * 8, b"c" * 16, b"m" * 16)
+    held = {
+        (problem, row): Coverage("ok", current, 16, 10, code, "0.1"),
+        (problem, other): Coverage("ok", current, 16, 10, code._replace(machine=b""), "0.1"),
+        (problem, present): Coverage("ok", current, 16, 10, code, "9.9"),
+        (problem, old): Coverage("ok", "sha256:old", 16, 10, code, "0.1"),
+        (problem, COPY): Coverage("ok", current, 16, 10),
+    }
+    monkeypatch.setattr(stored, "triton_version", lambda: "9.9")
+    monkeypatch.setattr(stored, "codes_of", lambda pairs, *_, is_compiled: dict.fromkeys(pairs, code))
+    found = compare_instructions(held, TARGET)
+    assert (found.same, found.changed) == (((problem, row),), ((problem, other),))
+    assert found.fingerprints == {(problem, other): (current, current + OTHER_CODE)}
+    assert found.applied(held)[problem, other].fingerprint == current + OTHER_CODE
+    assert found.lines[-1] == "1 were stored without a digest of their instructions: measured again"
+    monkeypatch.setattr(stored, "codes_of", lambda *_, is_compiled: {})
+    assert compare_instructions(held, TARGET).changed == ((problem, row), (problem, other))
+    monkeypatch.setattr(stored, "triton_version", lambda: "")
+    assert compare_instructions(held, TARGET).lines == ()

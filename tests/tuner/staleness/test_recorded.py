@@ -14,14 +14,12 @@ from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import target_for
 from normtune.kernels.tiles import launch
 from normtune.results.evidence import Evidence
-from normtune.results.exchange import recorded_code
-from normtune.results.exchange.recorded_code import Cell, cell_of, pairs_of, path_of, read, write
 from normtune.results.exchange.recording import load_recording
 from normtune.results.records import Measurement, Run
 from normtune.tests.tuner.benches import DEVICE
-from normtune.tuner.device import recorded
-from normtune.tuner.device.identity import triton_version
-from normtune.tuner.device.recorded import difference, record
+from normtune.tuner.staleness import recorded
+from normtune.tuner.staleness.code import triton_version
+from normtune.tuner.staleness.recorded import Cell, cell_of, difference, pairs_of, path_of, read, record, write
 
 KERNELS = inspect.getsource(forward)
 ROW, SPLIT = RMSNormConfig("row", num_warps=4), RMSNormConfig("split", num_warps=8, programs_per_sm=2, block_col=1024)
@@ -44,7 +42,7 @@ def evidence(toy) -> Evidence:
 @pytest.fixture
 def known(evidence, tmp_path, monkeypatch) -> Evidence:
     """The recording, its digests beside it."""
-    monkeypatch.setattr(recorded_code.recording, "FOLDER", tmp_path)
+    monkeypatch.setattr(recorded.recording, "FOLDER", tmp_path)
     code = record(evidence)
     assert sorted(code.cells) == CELLS
     write(code, path_of("made-up"))

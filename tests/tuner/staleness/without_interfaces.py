@@ -10,8 +10,8 @@ from types import ModuleType
 from normtune.kernels.operator import operator
 from normtune.kernels.target import TARGETS
 from normtune.tuner.compiling import compiler
-from normtune.tuner.compiling.code import Frontend
 from normtune.tuner.plan.binaries import Job
+from normtune.tuner.staleness.code import Frontend
 
 MODULES = ("triton", "triton._C.libtriton", "triton.compiler", "triton.runtime.driver")
 VIEWED = {
@@ -75,9 +75,9 @@ problem = spec.problem(64, 256, "bfloat16")
 launch = spec.launch(spec.default_config(problem, TARGETS["sm_90"]), problem, TARGETS["sm_90"])
 job = Job(problem, launch, ((problem, launch),))
 whole, read = compiled(job)
-assert (whole.status, whole.undigested) == ("ok", "") and whole.codes[0].launch
+assert (whole.status, whole.undigested) == ("ok", "") and whole.codes[0].code
 for gone in read:
     done, _ = compiled(job, {gone})
     (code,) = done.codes
-    assert code in (whole.codes[0], whole.codes[0]._replace(launch=b""))
-    print(*gone, done.status, bool(code.launch), done.undigested, sep="|")
+    assert code in (whole.codes[0], whole.codes[0]._replace(code=b""))
+    print(*gone, done.status, bool(code.code), done.undigested, sep="|")

@@ -10,13 +10,14 @@ from normtune.kernels.operator import operator
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.spec_faults import OperatorError
 from normtune.kernels.target import TARGETS
+from normtune.results.records import TimedCode, launch_digest
 from normtune.tests.commands import printed_by, python
 from normtune.tuner.compiling import compiler
 from normtune.tuner.compiling import pool as pool_module
-from normtune.tuner.compiling.code import Code, normalised
 from normtune.tuner.compiling.compiler import Compiled
 from normtune.tuner.compiling.pool import codes_of, compile_all, jobs_of
 from normtune.tuner.plan.binaries import Job
+from normtune.tuner.staleness.code import normalised
 
 TARGET = TARGETS["sm_90"]
 
@@ -50,9 +51,8 @@ def calls(columns=100, grid=(4,), warps=4):
 
 DIGESTS = """
 import importlib.util, sys
-from normtune.tuner.compiling import compiler
-from normtune.tuner.compiling.code import Frontend
 from normtune.kernels.calling import triton_inside
+from normtune.tuner.staleness.code import Frontend, digest_of_launch
 
 triton_inside.compile_for(sys.argv[1])
 triton_inside.do_without_torch()
@@ -61,7 +61,8 @@ for path in sys.argv[2:]:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     for options in ({}, {"columns": 96}, {"grid": (5,)}, {"warps": 8}):
-        print(Frontend().of_launch(module.calls(**options)).hex(), end=" ")
+        calls = module.calls(**options)
+        print(digest_of_launch(calls, map(Frontend().of_call, calls)).hex(), end=" ")
     print()
 """
 
@@ -192,11 +193,11 @@ def test_calls_that_do_not_fit_their_kernel_are_told():
 
 
 def test_a_digest_that_is_not_known_is_empty(job):
-    pairs = dict.fromkeys(job.serves)
+    unknown = {pair: TimedCode(launch_digest(pair[1])) for pair in job.serves}
     for done, found in (
-        (Compiled(job, "crashed", "killed"), dict.fromkeys(pairs, Code(b""))),
-        (Compiled(job, "timeout", "slow"), dict.fromkeys(pairs, Code(b""))),
-        (Compiled(job, "ok", codes=(Code(b""),), undigested="other"), dict.fromkeys(pairs, Code(b""))),
+        (Compiled(job, "crashed", "killed"), unknown),
+        (Compiled(job, "timeout", "slow"), unknown),
+        (Compiled(job, "ok", codes=tuple(unknown.values()), undigested="other"), unknown),
         (Compiled(job, "compile_error", "refused"), {}),
     ):
         assert dict(pool_module._codes_of(done)) == found
@@ -223,11 +224,10 @@ def test_every_launch_has_a_digest_of_its_own_whatever_job_it_is_compiled_in():
         pairs.append((problem, spec.resolve(config, problem, TARGET, None)))
     assert len(jobs_of(pairs)) == 1
     together = codes_of(pairs, "sm_90", 1)
-    assert len(set(together.values())) == 2
+    assert len({code.code for code in together.values()}) == 2
     assert together == {pair: codes_of([pair], "sm_90", 1)[pair] for pair in pairs}
     (done,) = compile_all(jobs_of(pairs), "sm_90", 1)
-    first, second = done.codes
-    assert (first.launch, second.launch) == tuple(together[pair] for pair in pairs)
+    assert [code._replace(machine=b"") for code in done.codes] == [together[pair] for pair in pairs]
     # The kernel that sums 64 partial sums is not the one that sums 264.
     machines = [code.machine for code in done.codes]
     assert [len(machine) for machine in machines] == [16, 16] and machines[0] != machines[1]

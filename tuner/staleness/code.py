@@ -9,7 +9,7 @@ import json
 import re
 import struct
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from normtune.kernels.call import KernelCall
 
@@ -18,37 +18,16 @@ _DIGEST_BYTES = 16
 _FUNCTION = re.compile(r"\btt\.func (?:public |private )?@([\w.$]+|\"[^\"]+\")")
 
 
-class Code(NamedTuple):
-    """Digests of the code of a launch.
-
-    Attributes:
-        launch: digest of the frontend's code of its kernels, their grids and arguments.
-        machine: digest of the assembler's instructions; empty if it did not run.
-    """
-
-    launch: bytes
-    machine: bytes = b""
-
-
 class MisfitError(Exception):
     """A kernel does not take the arguments of a call: it raises before anything is compiled."""
 
 
 class Frontend:
-    """Digests of launches; each specialisation of a kernel passes Triton's frontend once."""
+    """Digests of kernels; each specialisation of one passes Triton's frontend once."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, str], bytes] = {}
         self._compiled: dict[str, bytes] = {}
-
-    def of_launch(self, calls: Iterable[KernelCall]) -> bytes:
-        """The digest of kernel calls: the code of each, its grid and its arguments.
-
-        Tensors count by dtype, shape and identity within the launch. Names, addresses, the values of floating-point
-        scalars and missing arguments do not count.
-        """
-        calls = list(calls)
-        return digest_of_launch(calls, [self.of_call(call) for call in calls])
 
     def of_call(self, call: KernelCall) -> bytes:
         """The digest of the specialised kernel: optimised TTIR without names and positions, target and options.
@@ -88,13 +67,26 @@ class Frontend:
 
 
 def digest_of_launch(calls: Iterable[KernelCall], codes: Iterable[bytes]) -> bytes:
-    """The digest of a launch, from the digest of each call's kernel; see `Frontend.of_launch`."""
+    """The digest of kernel calls: the code of each, as `Frontend.of_call` gives it, its grid and its arguments.
+
+    Tensors count by dtype, shape and identity within the launch. Names, addresses, the values of floating-point
+    scalars and missing arguments do not count.
+    """
     tensors: dict[int, int] = {}
     parts = [
         [code.hex(), list(call.grid), [_argument(value, tensors) for value in call.args if value is not None]]
         for call, code in zip(calls, codes, strict=True)
     ]
     return _digest(json.dumps(parts, separators=(",", ":")))
+
+
+def triton_version() -> str:
+    """Version of the installed Triton; empty without one."""
+    try:
+        from triton import __version__
+    except ImportError:
+        return ""
+    return str(__version__)
 
 
 def normalised(text: str) -> str:

@@ -1,5 +1,6 @@
 """Report on a table whose kernels changed: by the compiled code of its configs, or by their sources."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -8,9 +9,10 @@ from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.writing.emit import module_text
 from normtune.kernels.fingerprint import fingerprint
 from normtune.results.evidence import Evidence
-from normtune.results.exchange.recorded_code import CodeChange
 from normtune.tests.heuristics.made_up import SHAPES, as_command
 from normtune.tuner.checking.offline import check
+from normtune.tuner.staleness import table as table_module
+from normtune.tuner.staleness.recorded import CodeChange
 
 STALE = "the kernels of toy changed since they were measured: `normtune sweep --stale`, then fit"
 
@@ -26,14 +28,21 @@ def table(measure, penalty, run, spec, tmp_path: Path, record_as) -> Path:
     return path
 
 
-def test_equal_code_is_said_and_nothing_is_stale(table: Path) -> None:
+@pytest.fixture
+def compare_by(monkeypatch: pytest.MonkeyPatch):
+    """Compares code by another function."""
+    return partial(monkeypatch.setattr, table_module, "difference")
+
+
+def test_equal_code_is_said_and_nothing_is_stale(table: Path, compare_by) -> None:
     asked = []
 
     def compare(code, evidence, cells):
         asked.extend(cells)
         return CodeChange(("toy",))
 
-    report = check(table, compare=compare)
+    compare_by(compare)
+    report = check(table)
     assert (report.failures, report.stale) == ((), ())
     configs = {cell.config for cell in asked}
     assert len(configs) > 1 and {(cell.operator, cell.dtype) for cell in asked} == {("toy", "bfloat16")}
@@ -43,26 +52,29 @@ def test_equal_code_is_said_and_nothing_is_stale(table: Path) -> None:
     ) in report.notes
 
 
-def test_the_configs_whose_code_changed_are_named(table: Path) -> None:
+def test_the_configs_whose_code_changed_are_named(table: Path, compare_by) -> None:
     changed = []
 
     def compare(code, evidence, cells):
         changed.append(min(cells, key=lambda cell: cell.config))
         return CodeChange(("toy",), tuple(changed))
 
-    (line,) = check(table, compare=compare).stale
+    compare_by(compare)
+    (line,) = check(table).stale
     assert line.startswith("the compiled code of 1 of the table's ")
     assert f"({changed[0].config})" in line and line.endswith("`normtune sweep --stale`, then fit")
 
 
-def test_where_code_cannot_be_compared_the_sources_decide(table: Path) -> None:
-    report = check(table, compare=lambda *_: CodeChange(("toy",), undecided="no triton"))
+def test_where_code_cannot_be_compared_the_sources_decide(table: Path, compare_by) -> None:
+    compare_by(lambda *_: CodeChange(("toy",), undecided="no triton"))
+    report = check(table)
     assert report.stale == (STALE,)
     assert "whether their compiled code changed is not known: no triton" in report.notes
-    report = check(table, quick=True, compare=lambda *_: CodeChange(("toy",)))
-    assert report.stale == (STALE,)
+    compare_by(lambda *_: CodeChange(("toy",)))
+    assert check(table, quick=True).stale == (STALE,)
 
 
-def test_kernels_that_are_the_same_are_said_to_be_so(table: Path) -> None:
-    report = check(table, compare=lambda *_: CodeChange(()))
+def test_kernels_that_are_the_same_are_said_to_be_so(table: Path, compare_by) -> None:
+    compare_by(lambda *_: CodeChange(()))
+    report = check(table)
     assert report.stale == () and "its kernels are those that were measured" in report.notes

@@ -1,0 +1,190 @@
+"""Stored measurements and the present kernels: a time belongs to the compiled code of its config.
+
+In: the coverage of a store, a target. Out: `Comparison`: measurements of the present code, those of other code, and
+undecided ones. Triton runs only for measurements whose fingerprint, launch or version of Triton is another one.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from typing import NamedTuple
+
+from normtune.kernels.config import COPY, Config
+from normtune.kernels.fingerprint import fingerprint, is_current
+from normtune.kernels.operator import AnyLaunch, OperatorSpec, operator, operators
+from normtune.kernels.problem import Problem
+from normtune.kernels.target import Target
+from normtune.results.database.store import Coverage
+from normtune.results.records import launch_digest
+from normtune.tuner.compiling.pool import UNDIGESTED, codes_of
+from normtune.tuner.plan.binaries import jobs_of
+from normtune.tuner.plan.resume import Stored
+from normtune.tuner.staleness.code import triton_version
+
+# Suffix of the fingerprint of measurements with other code although their sources, as far as hashed, are the same.
+OTHER_CODE = " (other code)"
+_NAMED = 5
+Pair = tuple[Problem, Config]
+
+
+class Comparison(NamedTuple):
+    """Stored measurements that are not of the present kernels and Triton at the quick look.
+
+    Attributes:
+        same: measurements whose code is the present one.
+        changed: measurements whose code, launch or legality is another one.
+        undecided: number of others, by the reason why their code cannot be compared; the fingerprint decides these.
+        fingerprints: (old, new) fingerprint of measurements stored under the wrong one.
+        lines: the comparison as text; empty if nothing is to be told.
+    """
+
+    same: tuple[Pair, ...]
+    changed: tuple[Pair, ...]
+    undecided: Counter[str]
+    fingerprints: dict[Pair, tuple[str, str]]
+    lines: tuple[str, ...]
+
+    def applied(self, stored: Stored) -> Stored:
+        """The stored coverage, with the fingerprints of the kernels that it belongs to."""
+        new = {pair: stored[pair]._replace(fingerprint=present) for pair, (_, present) in self.fingerprints.items()}
+        return {**stored, **new}
+
+
+def compare(stored: Stored, target: Target, most_binaries: int | None = None) -> Comparison:
+    """Compare the measured code with the code that the present sources launch.
+
+    Args:
+        stored: coverage of a store.
+        target: of the launches.
+        most_binaries: compile nothing if more would have to be; None for no limit.
+
+    Raises:
+        NormtuneError: no process that compiles can start.
+    """
+    same: list[Pair] = []
+    changed: list[Pair] = []
+    undecided: Counter[str] = Counter()
+    asked: dict[Pair, AnyLaunch] = {}
+    for pair, coverage, spec in _of_known_operators(stored):
+        launch = spec.launch_of(pair[1], pair[0], target)
+        is_of_sources = coverage.fingerprint == fingerprint(spec)
+        if is_of_sources and (
+            coverage.code is None or (launch is not None and launch_digest(launch) == coverage.code.launch)
+        ):
+            continue
+        if not is_of_sources and is_current(spec, coverage.fingerprint):
+            same.append(pair)
+        elif reason := _undecidable(coverage):
+            undecided[reason] += not is_of_sources
+        elif launch is None:
+            changed.append(pair)
+        else:
+            asked[pair] = launch
+    launches = [(problem, launch) for (problem, _), launch in asked.items()]
+    if most_binaries is not None and (count := len(jobs_of(launches))) > most_binaries:
+        undecided[f"they are of {count} binaries"] += len(asked)
+        asked, launches = {}, []
+    codes = codes_of(launches, target.name)
+    for pair, launch in asked.items():
+        timed, present = stored[pair].code, codes.get((pair[0], launch))
+        if present and not present.code:
+            undecided[UNDIGESTED] += stored[pair].fingerprint != fingerprint(operator(pair[0].operator))
+        else:
+            (same if timed and present and present.code == timed.code else changed).append(pair)
+    lines = []
+    if same:
+        lines.append(f"the kernels' sources changed, the compiled code of {_counted(len(same))} did not: kept")
+    if changed:
+        lines.append(f"the compiled code of {_counted(len(changed))} changed: {_named(changed)}")
+    for reason, count in sorted((+undecided).items()):
+        lines.append(f"the kernels' sources changed, {_counted(count)} count as stale by them: {reason}")
+    return Comparison(tuple(same), tuple(changed), +undecided, _fingerprints(stored, same, changed), tuple(lines))
+
+
+def compare_instructions(stored: Stored, target: Target) -> Comparison:
+    """Compare the instructions of the present kernels under another Triton, when they were timed, with those of today.
+
+    Digests of Triton's own code do not compare between its versions, so all binaries are compiled. Measurements
+    without a digest of their instructions count as changed.
+
+    Raises:
+        NormtuneError: no process that compiles can start.
+    """
+    triton = triton_version()
+    asked: dict[Pair, AnyLaunch] = {}
+    changed: list[Pair] = []
+    unknown: list[Pair] = []
+    for pair, coverage, spec in _of_known_operators(stored):
+        if not triton or coverage.triton in ("", triton) or coverage.fingerprint != fingerprint(spec):
+            continue
+        launch = spec.launch_of(pair[1], pair[0], target)
+        if launch is None:
+            changed.append(pair)
+        elif coverage.code is None or not coverage.code.machine:
+            unknown.append(pair)
+        else:
+            asked[pair] = launch
+    codes = codes_of([(problem, launch) for (problem, _), launch in asked.items()], target.name, is_compiled=True)
+    same: list[Pair] = []
+    for pair, launch in asked.items():
+        timed, present = stored[pair].code, codes.get((pair[0], launch))
+        (same if timed and present and present.machine == timed.machine else changed).append(pair)
+    lines = []
+    if count := len(same) + len(changed) + len(unknown):
+        lines.append(f"Triton {triton} compiles {len(same)} of {count} stored measurements to the same instructions")
+    if changed:
+        lines.append(f"to others {len(changed)}, to be measured again: {_named(changed)}")
+    if unknown:
+        lines.append(f"{len(unknown)} were stored without a digest of their instructions: measured again")
+    again = (*changed, *unknown)
+    return Comparison(tuple(same), again, Counter(), _fingerprints(stored, (), again), tuple(lines))
+
+
+def is_other_code(stored: Stored, problems: Collection[Problem]) -> bool:
+    """Whether times of these problems are of other code, although the sources are the same as far as hashed."""
+    other = {name: fingerprint(operator(name)) + OTHER_CODE for name in {problem.operator for problem in problems}}
+    wanted = set(problems)
+    return any(state.fingerprint == other[pair[0].operator] for pair, state in stored.items() if pair[0] in wanted)
+
+
+def _of_known_operators(stored: Stored) -> Iterator[tuple[Pair, Coverage, OperatorSpec]]:
+    known = operators()
+    for pair, coverage in stored.items():
+        if pair[1] != COPY and pair[0].operator in known:
+            yield pair, coverage, known[pair[0].operator]
+
+
+def _undecidable(coverage: Coverage) -> str:
+    """Reason why the code of a measurement cannot be compared with today's; empty if it can."""
+    if coverage.code is None or not coverage.code.code:
+        return "they were stored without a digest of their code"
+    present = triton_version()
+    if not present:
+        return "there is no triton here to compile what they launch"
+    if coverage.triton != present:
+        return f"they were compiled by Triton {coverage.triton}, here is {present}"
+    return ""
+
+
+def _fingerprints(stored: Stored, same: Iterable[Pair], changed: Iterable[Pair]) -> dict[Pair, tuple[str, str]]:
+    pairs = {}
+    for problem, config in same:
+        new = fingerprint(operator(problem.operator))
+        for pair in ((problem, config), (problem, COPY)):
+            if pair in stored and stored[pair].fingerprint != new:
+                pairs[pair] = stored[pair].fingerprint, new
+    for pair in changed:
+        old = stored[pair].fingerprint
+        if old == fingerprint(operator(pair[0].operator)):
+            pairs[pair] = old, old + OTHER_CODE
+    return pairs
+
+
+def _named(pairs: Iterable[Pair]) -> str:
+    """The configs of some pairs: the first `_NAMED` by name, the number of the rest."""
+    configs = sorted({config for _, config in pairs})
+    more = f" and {len(configs) - _NAMED} more configs" if len(configs) > _NAMED else ""
+    return "; ".join(map(str, configs[:_NAMED])) + more
+
+
+def _counted(count: int) -> str:
+    return f"{count} stored measurement{'' if count == 1 else 's'}"

@@ -1,0 +1,107 @@
+"""Changes of a table's kernels since it was measured.
+
+In: a table's header and text, its measurements and the digests of their code. Out: a line for each operator whose
+kernels changed, and notes. The configs that the table answers with are those whose code matters.
+"""
+
+from collections.abc import Collection, Iterable
+from functools import partial
+
+from normtune.errors import NormtuneError
+from normtune.kernels.config import Config
+from normtune.kernels.fingerprint import changed
+from normtune.kernels.problem import Problem, split_batch_invariant, split_key
+from normtune.kernels.tablefile.header import Header
+from normtune.kernels.tablefile.parse import normalised_trees, trees
+from normtune.kernels.tablefile.relative_tree import choose_on
+from normtune.kernels.tablefile.tree import choose
+from normtune.results.evidence import Evidence
+from normtune.tuner.staleness.recorded import Cell, CodeChange, RecordedCode, cell_of, difference, pairs_of
+
+# Number of changed configs in a message.
+_NAMED = 5
+_UNCHANGED = "its kernels are those that were measured"
+
+
+def changed_kernels(
+    header: Header, text: str, timed: Iterable[tuple[RecordedCode | None, Evidence]] | None
+) -> tuple[list[str], list[str]]:
+    """A line for each operator whose kernels changed since a table was measured, and notes on the comparison.
+
+    Args:
+        header: of the table.
+        text: of the table.
+        timed: its measurements, of one device each, with the digests of their code; None to compare sources alone.
+
+    Raises:
+        NormtuneError: code cannot be compiled at all, or `timed` raises it.
+    """
+    names = changed(header.kernels)
+    measured = list(timed or ())
+    why = "code is compared without --quick" if timed is None else "its measurements are not at hand"
+    try:
+        cells = [_cells(header, text, evidence) for _, evidence in measured]
+    except NormtuneError as error:  # a check tells it as a failure
+        measured, why = [], str(error)
+    if measured:
+        changes = [difference(*one, asked) for one, asked in zip(measured, cells, strict=True)]
+        why = "; ".join(dict.fromkeys(change.undecided for change in changes if change.undecided))
+        if not why:
+            kernels = {pair for _, evidence in measured for pair in evidence.fingerprints().items()}
+            names = [name for name in names if (name, header.kernels[name]) not in kernels]  # measured elsewhere
+            if not names or any(change.suspects for change in changes):
+                stale, notes = _by_code(set().union(*cells), changes)
+                return [*stale, *map(_stale_by_source, names)], notes
+            why = "its measurements are of other kernels than its header says"
+    if not names:
+        return [], [_UNCHANGED]
+    return [*map(_stale_by_source, names)], [f"whether their compiled code changed is not known: {why}"]
+
+
+def _stale_by_source(name: str) -> str:
+    return f"the kernels of {name} changed since they were measured: `normtune sweep --stale`, then fit"
+
+
+def _cells(header: Header, text: str, evidence: Evidence) -> set[Cell]:
+    """The cells of the configs that a table answers with, of those that were measured."""
+    (device,) = evidence.devices()
+    if header.is_for_any_gpu:
+        relative = normalised_trees(text)
+        answers = {
+            entry: partial(choose_on, tree, sms=device.sms, l2_bytes=device.l2_bytes)
+            for entry, tree in relative.items()
+        }
+    else:
+        answers = {entry: partial(choose, tree) for entry, tree in trees(text).items()}
+    configs: dict[Problem, set[Config]] = {}
+    for problem, config in pairs_of(evidence):
+        configs.setdefault(problem, set()).add(config)
+    cells = set()
+    for (key, dtype), answer in answers.items():
+        kind = (*split_key(split_batch_invariant(key)[0]), dtype)
+        for problem in configs:
+            if (problem.operator, problem.variant, problem.dtype) == kind:
+                config = answer(rows=problem.rows, hidden=problem.hidden)
+                if config in configs[problem]:
+                    cells.add(cell_of(problem, config))
+    return cells
+
+
+def _by_code(cells: Collection[Cell], changes: Collection[CodeChange]) -> tuple[list[str], list[str]]:
+    stale, notes = [], []
+    suspects = sorted({name for change in changes for name in change.suspects})
+    for name in suspects:
+        configs = {cell.config for cell in cells if cell.operator == name}
+        others = sorted({cell.config for change in changes for cell in change.changed if cell.operator == name})
+        if not others:
+            notes.append(
+                f"the sources of the kernels of {name} changed since they were measured, the compiled code of the "
+                f"table's {len(configs)} configs did not"
+            )
+            continue
+        named = "; ".join(map(str, others[:_NAMED])) + ("; ..." if len(others) > _NAMED else "")
+        stale.append(
+            f"the compiled code of {len(others)} of the table's {len(configs)} configs of {name} changed since they "
+            f"were measured ({named}): `normtune sweep --stale`, then fit"
+        )
+    return stale, notes if suspects else [_UNCHANGED]
