@@ -125,7 +125,7 @@ ROOMS = {
     ),
     "heuristics/commands": Room(
         "heuristics/commands/",
-        "light kernels/tablefile results results/exchange results/source heuristics/regret heuristics/fitting "
+        "light kernels/tablefile results results/source heuristics/regret heuristics/fitting "
         "heuristics/writing heuristics/any_gpu heuristics/stability heuristics/showing heuristics/api",
         "pandas rich typer",
     ),
