@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from normtune.heuristics.fitting.case import FitArguments, Known
+from normtune.heuristics.fitting.case import FitArguments, TableEntry
+from normtune.heuristics.fitting.figures import Figures, Loss
 from normtune.heuristics.fitting.function import fit_function
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.regret.matrix import TimingMatrix, timing_matrix
@@ -26,6 +27,8 @@ from normtune.results.exchange.recording import load_recording
 H200 = target_for("sm_90", 132)
 LEAVES = 64
 OPTIONS = FitOptions(leaves=LEAVES, tie_percent=0.05)
+# Of an earlier fit, else cross-validation would take most of the time.
+DECIDED = TableEntry("", "", Figures(LEAVES, LEAVES, 0, Loss(0, 0, 0, 0, 0), 0))
 
 
 def scored(spec: OperatorSpec, matrix: TimingMatrix, left_out: Sequence[int]) -> str:
@@ -34,7 +37,7 @@ def scored(spec: OperatorSpec, matrix: TimingMatrix, left_out: Sequence[int]) ->
         matrix.of_problems([place for place, shape in enumerate(matrix.problems) if (shape[0] in left_out) == wanted])
         for wanted in (False, True)
     ]
-    known = {(matrix.key, matrix.dtype): Known(LEAVES, None)}  # else cross-validation would take most of the time
+    known = {(matrix.key, matrix.dtype): DECIDED}
     case = FitArguments(H200, OPTIONS, None, known, {}).case(spec, Weighting(DECADES).weighted(spec, kinds[0]))
     tree = fit_function(case).tree
     plain = uncrossed(case.matrix, bins(case.matrix, case.legality).axes[0], tree)

@@ -10,7 +10,7 @@ from normtune.heuristics.any_gpu.result import AnyGpuFit, AnyGpuFunction
 from normtune.heuristics.fitting.figures import DeviceLoss, Lost
 from normtune.heuristics.regret.fixed_log import percent
 from normtune.heuristics.writing.emit import body_text, described_by
-from normtune.heuristics.writing.entries import EntryAnywhere, described, ordered, with_lines
+from normtune.heuristics.writing.entries import AnyGpuEntry, described, ordered, with_lines
 from normtune.heuristics.writing.regenerate import Command
 from normtune.kernels.tablefile import template
 from normtune.kernels.tablefile.header import Gpu
@@ -29,9 +29,9 @@ def module_text(fit: AnyGpuFit, command: Command) -> str:
         NormtuneError: two operators or configs would get the same name in the code.
     """
     entries = [
-        EntryAnywhere(one.key, one.dtype, one.leaves, one.figures)
+        AnyGpuEntry(one.key, one.dtype, one.leaves, one.figures)
         if isinstance(one, AnyGpuFunction)
-        else EntryAnywhere(one.key, one.dtype, 0, one.figures, one.donor, one.cost)
+        else AnyGpuEntry(one.key, one.dtype, 0, one.figures, one.donor, one.cost)
         for one in ordered(fit.functions, fit.shared)
     ]
     header, body = described_by(fit, command, entries, body_text(fit.functions, template.ANY_GPU))

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from normtune.heuristics.fitting.baseline import Incumbent, Incumbents
-from normtune.heuristics.fitting.figures import Figures, Slower
+from normtune.heuristics.fitting.figures import Cost, Figures
 from normtune.heuristics.fitting.guard import Guard
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.same_bits import SameBits
@@ -22,41 +22,23 @@ from normtune.kernels.tablefile.tree import Tree
 from normtune.kernels.target import Target
 
 
-class Known(NamedTuple):
-    """Decisions of an earlier fit for one operator and dtype, so that a refit need not cross-validate.
+class TableEntry(NamedTuple):
+    """What a header says of an operator and dtype of the table of one GPU; a refit keeps what it decided.
 
     Attributes:
-        leaves: of the optimum that the function stays within the tie of; 0 if it shares another function.
-        cross_validated: loss, millionths.
+        key, dtype: its name and dtype.
+        figures: of its function, or of the shared one on its data.
+        beside: of a batch-invariant function, its cost against the usual one; else None.
         donor: key and dtype of the function that it shares; None if it has its own.
-        extrapolated: loss beyond the fitted sizes, millionths.
-        kept: number of leaves that gave way to the baseline.
-        strict: whether configs slower than the baseline were excluded.
-        slower: number of problems at which the function is slower than the baseline, and the most it is slower,
-            millionths.
-        plain_validated: plain cross-validated loss, millionths.
-        uncompared: number of problems at which the times do not compare the function with the baseline.
+        cost: mean regret that sharing adds on its data, millionths.
     """
 
-    leaves: int
-    cross_validated: int | None
+    key: str
+    dtype: str
+    figures: Figures
+    beside: Cost | None = None
     donor: tuple[str, str] | None = None
-    extrapolated: int | None = None
-    kept: int = 0
-    strict: bool = False
-    slower: Slower | None = None
-    plain_validated: int | None = None
-    uncompared: int = 0
-
-    @classmethod
-    def of(cls, figures: Figures, donor: tuple[str, str] | None) -> "Known":
-        """What figures of a header say."""
-        if donor:
-            return cls(0, None, donor)
-        return cls(
-            *(figures.asked, figures.cross_validated, None, figures.extrapolated, figures.kept, figures.strict),
-            *(figures.slower, figures.plain_validated, figures.uncompared),
-        )
+    cost: int = 0
 
 
 class FitArguments(NamedTuple):
@@ -65,7 +47,7 @@ class FitArguments(NamedTuple):
     target: Target
     options: FitOptions
     incumbents: Incumbents | None
-    known: Mapping[tuple[str, str], Known]
+    known: Mapping[tuple[str, str], TableEntry]
     given: Mapping[tuple[str, str], Tree]
     same_bits: SameBits | None = None
 
@@ -102,7 +84,7 @@ class Case:
     legality: Legality
     options: FitOptions
     baseline: Incumbent | None = None
-    known: Known | None = None
+    known: TableEntry | None = None
     given: Tree | None = None
     same_bits: SameBits | None = None
     solver: Solver = field(default_factory=Solver)
@@ -122,7 +104,7 @@ class Case:
         of = self.spec, self.legality.target, self.matrix.variant, dtypes, self.same_bits, batch_invariant
         return replace(self, legality=_legality(*of))
 
-    def on(self, matrix: TimingMatrix, known: Known | None) -> "Case":
+    def on(self, matrix: TimingMatrix, known: TableEntry | None) -> "Case":
         """The case of another matrix, with these decisions."""
         return replace(self, matrix=matrix, known=known, solver=Solver())
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from normtune.errors import NormtuneError
 from normtune.heuristics.fitting import figures
-from normtune.heuristics.fitting.case import Case, Known
+from normtune.heuristics.fitting.case import Case
 from normtune.heuristics.fitting.figures import Figures
 from normtune.heuristics.fitting.guard import Guard
 from normtune.heuristics.fitting.options import MOST_LEAVES, FitOptions
@@ -141,7 +141,7 @@ def fit_function(case: Case, bound: int | None = None) -> Function:
     """
     matrix, legality, options = case.matrix, case.legality, case.options
     known, baseline, guard = case.known, case.baseline, case.guard
-    validated, enough, most = None, None, known.leaves if known else options.leaves or MAX_LEAVES[0]
+    validated, enough, most = None, None, known.figures.asked if known else options.leaves or MAX_LEAVES[0]
     if known is None and options.leaves is None:
         validated, most = selected(matrix, legality, options.max_configs)
         enough = validated.chosen()
@@ -170,7 +170,7 @@ def fit_function(case: Case, bound: int | None = None) -> Function:
             tree = simplified(optima, tree, best.budget, old)
         if baseline and guard:
             unguarded, (tree, kept) = tree, guard.guarded(task.found, tree)
-            if (known and known.strict) or _is_beyond(case, guard, tree, bound):
+            if (known and known.figures.strict) or _is_beyond(case, guard, tree, bound):
                 strict = _nowhere_slower(case, guard, min(enough or most, most), most)
                 if strict is None:
                     tree, kept, advice = unguarded, 0, _avoiding(case, guard, most)
@@ -181,16 +181,20 @@ def fit_function(case: Case, bound: int | None = None) -> Function:
             replacing = baseline.tree is not None and tree != plain
         tree = crossed(matrix, legality, tree)
     shown = min(best.leaves, tried)
-    decided = known or Known(
-        asked,
-        validated and validated.inside(shown),
-        extrapolated=validated and validated.outside(shown),
-        kept=kept,
-        slower=guard.slower(tree) if guard else None,
-        uncompared=guard.uncompared(tree) if guard else 0,
-        plain_validated=validated and validated.plain_inside(shown),
+    own = _figures(task, optima, tree, asked)
+    decided = (
+        known.figures
+        if known
+        else own._replace(
+            kept=kept,
+            cross_validated=validated and validated.inside(shown),
+            plain_validated=validated and validated.plain_inside(shown),
+            extrapolated=validated and validated.outside(shown),
+            slower=guard.slower(tree) if guard else None,
+            uncompared=guard.uncompared(tree) if guard else 0,
+        )
     )
-    figures_found = _figures(task, optima, tree, asked)._replace(
+    figures_found = own._replace(
         kept=decided.kept,
         cross_validated=decided.cross_validated,
         plain_validated=decided.plain_validated,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.fitting.baseline import Incumbents
 from normtune.heuristics.fitting.batch_invariant import invariant_functions
-from normtune.heuristics.fitting.case import FitArguments, Known
+from normtune.heuristics.fitting.case import FitArguments, TableEntry
 from normtune.heuristics.fitting.forward_backward import OneFunction, sides_of, together
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.parallel import in_order, processes_for
@@ -43,7 +43,7 @@ def fit(
     options: FitOptions | None = None,
     *,
     incumbents: Incumbents | None = None,
-    known: Mapping[tuple[str, str], Known] | None = None,
+    known: Mapping[tuple[str, str], TableEntry] | None = None,
     given: Mapping[tuple[str, str], Tree] | None = None,
 ) -> Fit:
     """The best table for the evidence.

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from normtune.errors import NormtuneError
 from normtune.heuristics.fitting import figures
-from normtune.heuristics.fitting.case import Case, Known
+from normtune.heuristics.fitting.case import Case, TableEntry
 from normtune.heuristics.fitting.function import figures_of, fit_function, least_measured
 from normtune.heuristics.fitting.result import Function, Shared, TableFunction
 from normtune.heuristics.regret.matrix import TimingMatrix
@@ -163,7 +163,7 @@ def _is_narrower(matrix: TimingMatrix, donor: Function, matrices: Sequence[Timin
     return False
 
 
-def _is_taken(offered: Shared, decided: Known | None) -> bool:
+def _is_taken(offered: Shared, decided: TableEntry | None) -> bool:
     return offered.donor == decided.donor if decided else offered.cost <= SHARING_COST
 
 

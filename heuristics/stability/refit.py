@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from normtune.errors import NormtuneError
 from normtune.heuristics.fitting.baseline import Incumbents
-from normtune.heuristics.fitting.case import Case, FitArguments, Known
+from normtune.heuristics.fitting.case import Case, FitArguments, TableEntry
 from normtune.heuristics.fitting.function import fit_function
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import used
@@ -80,7 +80,8 @@ def refitted(fitted: Fitted, matrix: TimingMatrix) -> Tree | None:
         fitted: the function.
         matrix: of the same problems and configs.
     """
-    known = Known(fitted.function.figures.asked, None)
+    function = fitted.function
+    known = TableEntry(function.key, function.dtype, function.figures._replace(strict=False))
     try:
         return fit_function(fitted.case.on(matrix, known)).tree
     except NormtuneError:

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from normtune.errors import NormtuneError
+from normtune.heuristics.fitting.case import TableEntry
 from normtune.heuristics.fitting.result import Fit, FromData, Function, TableFunction
-from normtune.heuristics.writing.entries import Entry, ordered, with_lines
+from normtune.heuristics.writing.entries import ordered, with_lines
 from normtune.heuristics.writing.regenerate import Command
 from normtune.kernels.config import Config, Knob
 from normtune.kernels.tablefile import template
@@ -35,9 +36,9 @@ def module_text(fit: Fit, command: Command) -> str:
         NormtuneError: two operators or configs would get the same name in the code.
     """
     entries = [
-        Entry(one.key, one.dtype, one.figures._replace(advice=""), one.beside)  # that is for the user of this fit
+        TableEntry(one.key, one.dtype, one.figures._replace(advice=""), one.beside)  # that is for the user of this fit
         if isinstance(one, Function)
-        else Entry(one.key, one.dtype, one.figures, None, one.donor, one.cost)
+        else TableEntry(one.key, one.dtype, one.figures, None, one.donor, one.cost)
         for one in ordered(fit.functions, fit.shared)
     ]
     device = fit.device

@@ -1,14 +1,14 @@
 """What a header says of the functions of a table: their figures, as data and as sentences.
 
-In: a fit, or a header. Out: `Entry` for each operator and dtype that was measured, `Known` of a header for a refit, and
-the lines of a header for people, which its facts give.
+In: a header. Out: `TableEntry` for each operator and dtype that was measured, which are also the decisions that a refit
+keeps; and the lines of a header for people, which its facts give.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from normtune.errors import UsageError
-from normtune.heuristics.fitting.case import Known
+from normtune.heuristics.fitting.case import TableEntry
 from normtune.heuristics.fitting.figures import Cost, DeviceLoss, Figures
 from normtune.heuristics.regret.fixed_log import percent, percent_up
 from normtune.heuristics.writing.regenerate import command_of
@@ -23,33 +23,14 @@ REPLACED = "brought near to the table before it, within the tie; no leaf is slow
 _NOWHERE_SLOWER = " nowhere slower than what was in use"
 
 
-class Entry(NamedTuple):
-    """What a header says of an operator and dtype of the table of one GPU.
-
-    Attributes:
-        key, dtype: its name and dtype.
-        figures: of its function, or of the shared one on its data.
-        beside: of a batch-invariant function, its cost against the usual one; else None.
-        donor: key and dtype of the function that it shares; None if it has its own.
-        cost: mean regret that sharing adds on its data, millionths.
-    """
-
-    key: str
-    dtype: str
-    figures: Figures
-    beside: Cost | None = None
-    donor: tuple[str, str] | None = None
-    cost: int = 0
-
-
-class EntryAnywhere(NamedTuple):
+class AnyGpuEntry(NamedTuple):
     """What the header of a table for any GPU says of an operator and dtype.
 
     Attributes:
         key, dtype: its name and dtype.
         leaves: of its function; 0 if it shares one.
         figures: on each GPU that has data for it.
-        donor, cost: as in `Entry`.
+        donor, cost: as in `TableEntry`.
     """
 
     key: str
@@ -67,31 +48,26 @@ def ordered(own: Iterable[Any], shared: Sequence[Any]) -> Iterator[Any]:
         yield from (other for other in shared if other.donor == (function.key, function.dtype))
 
 
-def entries(header: Header) -> Sequence[Entry | EntryAnywhere]:
+def entries(header: Header) -> Sequence[TableEntry | AnyGpuEntry]:
     """The entries of a header, of one kind.
 
     Raises:
         UsageError: one is of another form.
     """
-    kind = EntryAnywhere if header.is_for_any_gpu and header.format >= 4 else Entry
+    kind = AnyGpuEntry if header.is_for_any_gpu and header.format >= 4 else TableEntry
     try:
         return [decoded(kind, facts, f"functions[{index}]") for index, facts in enumerate(header.functions)]
     except ValueError as error:
         raise UsageError(f"the facts of a header cannot be read ({error}): fit the table again") from None
 
 
-def decisions(header: Header) -> dict[tuple[str, str], Known]:
-    """Decisions of the fit for everything measured, by operator key and dtype.
+def decisions(header: Header) -> dict[tuple[str, str], TableEntry]:
+    """Decisions of the fit for everything measured, by operator key and dtype; none of a table for any GPU.
 
     Raises:
         UsageError: as `entries`.
     """
-    return {
-        (entry.key, entry.dtype): Known.of(entry.figures, entry.donor)
-        if isinstance(entry, Entry)
-        else Known(entry.leaves, None, entry.donor)
-        for entry in entries(header)
-    }
+    return {(entry.key, entry.dtype): entry for entry in entries(header) if isinstance(entry, TableEntry)}
 
 
 def with_lines(header: Header) -> Header:
@@ -128,12 +104,12 @@ def described(gpu: Gpu) -> str:
     return f"{gpu.label}, {gpu.target}, {gpu.sms} SMs{l2}"
 
 
-def _sentence(entry: Entry | EntryAnywhere) -> str:
-    parts = _anywhere(entry) if isinstance(entry, EntryAnywhere) else _own(entry) if not entry.donor else _shared(entry)
+def _sentence(entry: TableEntry | AnyGpuEntry) -> str:
+    parts = _anywhere(entry) if isinstance(entry, AnyGpuEntry) else _own(entry) if not entry.donor else _shared(entry)
     return f"{entry.key} {entry.dtype}: {', '.join(parts)}"
 
 
-def _own(entry: Entry) -> Iterator[str]:
+def _own(entry: TableEntry) -> Iterator[str]:
     figures = entry.figures
     kept = f", {figures.kept} kept" if figures.kept else ""
     change = f" (of {figures.asked}{kept})" if figures.kept or figures.asked != figures.leaves else ""
@@ -156,12 +132,12 @@ def _own(entry: Entry) -> Iterator[str]:
         yield from _beside(entry.beside, split_batch_invariant(entry.key)[0])
 
 
-def _shared(entry: Entry) -> list[str]:
+def _shared(entry: TableEntry) -> list[str]:
     cost = f"sharing costs {percent(entry.cost)} on {entry.figures.loss.problems} problems"
     return [f"as {' '.join(entry.donor or ())}", *_lost(entry.figures), cost]
 
 
-def _anywhere(entry: EntryAnywhere) -> Iterator[str]:
+def _anywhere(entry: AnyGpuEntry) -> Iterator[str]:
     if entry.donor:
         yield f"as {' '.join(entry.donor)}"
         yield f"sharing costs {percent(entry.cost)}"

@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from normtune.heuristics.fitting.case import TableEntry
+from normtune.heuristics.fitting.figures import Figures, Loss
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.writing.entries import with_lines
 from normtune.heuristics.writing.regenerate import Command, command_of
@@ -30,6 +32,11 @@ def matrix_of(regret, problems, configs, usable=None, weights=None, **more):
 def as_command(text):
     """A command `normtune fit` of one line, as the facts of a header have it."""
     return decoded(Command, format_3.command(text), "command")
+
+
+def decided(leaves, **more):
+    """What an earlier fit decided for a function of so many leaves."""
+    return TableEntry("", "", Figures(leaves, leaves, 0, Loss(0, 0, 0, 0, 0), 0, **more))
 
 
 def options_of(text):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.any_gpu.legality import EveryGpu, targets_of
-from normtune.heuristics.fitting.case import Known
+from normtune.heuristics.fitting.case import TableEntry
 from normtune.heuristics.fitting.options import MOST_LEAVES, FitOptions
 from normtune.heuristics.regret.legality import Legality, registered
 from normtune.heuristics.solver.row_classes import RowClasses
@@ -134,7 +134,7 @@ def _against_data(
     try:
         command = command_of(header)
         options, decided = command.fit_options(), decisions(header)
-        if any(not entry.donor and not 1 <= entry.leaves <= MOST_LEAVES for entry in decided.values()):
+        if any(not entry.donor and not 1 <= entry.figures.asked <= MOST_LEAVES for entry in decided.values()):
             raise UsageError(f"its functions have another number of leaves than 1 to {MOST_LEAVES}")
         data = load()
         if data is None:
@@ -316,7 +316,9 @@ def _unknown(key: str, dtype: str) -> str:
     return f"{key} {dtype} is not registered here: its configs were not checked"
 
 
-def work(evidence: "Evidence", options: FitOptions, known: Mapping[tuple[str, str], Known], source: str) -> str | None:
+def work(
+    evidence: "Evidence", options: FitOptions, known: Mapping[tuple[str, str], TableEntry], source: str
+) -> str | None:
     """Announcement of a refit with its approximate duration; None for a few seconds.
 
     Args:
@@ -333,7 +335,7 @@ def work(evidence: "Evidence", options: FitOptions, known: Mapping[tuple[str, st
     for operator, variant, dtype in data.kinds():
         measurements = len(data.part(operator, variant, dtype))
         earlier = known.get((join_key(operator, variant), dtype))
-        leaves = (earlier and earlier.leaves) or options.leaves or MAX_LEAVES[1]
+        leaves = (earlier and earlier.figures.asked) or options.leaves or MAX_LEAVES[1]
         seconds += _SECONDS * measurements * leaves * (1 if earlier or options.leaves else _CHOOSING)
     if seconds < _BRIEF:
         return None

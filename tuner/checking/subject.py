@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from normtune.errors import NormtuneError, UsageError
+from normtune.heuristics.fitting.case import TableEntry
 from normtune.heuristics.regret.legality import registered
-from normtune.heuristics.writing.entries import Entry, EntryAnywhere, entries
+from normtune.heuristics.writing.entries import AnyGpuEntry, entries
 from normtune.kernels.problem import split_batch_invariant, split_key
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.header import Header, is_edited, parse
@@ -161,12 +162,12 @@ def _is_of_few(header: Header) -> bool:
     return header.data.measurements < _FEW * max(1, len(measured))
 
 
-def _promise(entry: Entry | EntryAnywhere) -> Promise:
+def _promise(entry: TableEntry | AnyGpuEntry) -> Promise:
     """The claim of an entry: the best there is, off the grid before on it, and equal weights before the fit's.
 
     A check draws shapes evenly.
     """
-    if isinstance(entry, EntryAnywhere):
+    if isinstance(entry, AnyGpuEntry):
         first = entry.figures[:1]
         return Promise(first[0].lost.mean, first[0].lost.worst, "mean") if first else Promise()
     figures, loss = entry.figures, entry.figures.loss

@@ -134,7 +134,7 @@ def test_bounds_hold_beside_a_baseline_and_what_that_costs_is_told(
         text = module_text(whole, as_command("normtune fit --baseline x.py"))
         told = f"{count} shapes up to {percent(most, 1)} slower than what was in use"
         assert told in " ".join(text.replace("\n#", " ").split())
-        assert decisions(parse(text, "x")[0])["toy", "bfloat16"].slower[0] == count
+        assert decisions(parse(text, "x")[0])["toy", "bfloat16"].figures.slower[0] == count
         (line,) = (line for line in figures(whole) if line.startswith(f"toy bfloat16: {count} shapes up to"))
         # What it says avoids that does.
         advised = line.partition("slower than what is in use; ")[2].partition(" avoids it, --baseline none")[0]
@@ -197,7 +197,7 @@ def test_bounds_beside_a_baseline_that_was_not_timed_everywhere(evidence: Eviden
     text = module_text(whole, as_command("normtune fit --leaves 1 --baseline x.py"))
     assert f"{count} shapes not compared with what was in use" in " ".join(text.replace("\n#", " ").split())
     known = decisions(parse(text, "x")[0])
-    assert known["toy", "bfloat16"].uncompared == count
+    assert known["toy", "bfloat16"].figures.uncompared == count
     assert any(f"toy bfloat16: at {count} of 34 shapes nothing compares it" in line for line in figures(whole))
     again = fit(evidence, FitOptions(leaves=1), incumbents=beside, known=known)
     assert module_text(again, as_command("normtune fit --leaves 1 --baseline x.py")) == text

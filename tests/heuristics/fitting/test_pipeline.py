@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.heuristics.fitting.case import Known
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.solver import bins
@@ -16,7 +15,7 @@ from normtune.kernels.tablefile.header import parse
 from normtune.kernels.tablefile.tree import Leaf, Split, choose
 from normtune.results.evidence import Evidence
 from normtune.results.records import Run
-from normtune.tests.heuristics.made_up import SHAPES, as_command, eight, matrix_of
+from normtune.tests.heuristics.made_up import SHAPES, as_command, decided, eight, matrix_of
 
 
 @pytest.fixture
@@ -145,13 +144,13 @@ def test_decisions_of_a_header_are_taken_over(measured, penalty) -> None:
     first = module_text(fit(evidence), as_command("normtune fit"))
     assert module_text(fit(evidence, known=decisions(parse(first, "table")[0])), as_command("normtune fit")) == first
     # Even one that the data would not make.
-    alone = {("toy", dtype): Known(3, 0) for dtype in ("bfloat16", "float16", "float32")}
+    alone = {("toy", dtype): decided(3, cross_validated=0) for dtype in ("bfloat16", "float16", "float32")}
     functions = fit(evidence, known=alone).functions
     assert [one.dtype for one in functions if one.key == "toy"] == ["bfloat16", "float16", "float32"]
 
 
 def test_a_decision_that_cannot_be_taken_over_is_an_error(measured, penalty) -> None:
-    known = {("toy", "bfloat16"): Known(0, None, ("toy", "int8"))}
+    known = {("toy", "bfloat16"): decided(0)._replace(donor=("toy", "int8"))}
     with pytest.raises(NormtuneError, match="toy bfloat16 cannot take the function of toy int8"):
         fit(measured(("", "bfloat16", penalty)), known=known)
 

@@ -6,7 +6,6 @@ import pytest
 
 from normtune.errors import NormtuneError
 from normtune.heuristics.fitting.baseline import Incumbents
-from normtune.heuristics.fitting.case import Known
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.rules import RULES
@@ -102,37 +101,40 @@ def test_some_of_these_tables_replaced_another_and_stay(measured) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "known"),
+    ("line", "asked", "decided"),
     [
+        ("1 leaf, 1 config, mean 0.00 %, plain mean 0.00 %, worst 1.0 %, the best 1-leaf tree on this grid", 1, {}),
+        ("12 leaves (of 14), 5 configs, mean 0.10 %, within 0.05 % of the best 12-leaf tree on this grid", 14, {}),
+        ("9 leaves (of 8, 2 kept), 5 configs, mean 0.10 %, worst 2.0 %", 8, {"kept": 2}),
         (
-            "1 leaf, 1 config, mean 0.00 %, plain mean 0.00 %, worst 1.0 %, the best 1-leaf tree on this grid",
-            Known(1, None),
+            "8 leaves (of 8, 1 kept), 5 configs, mean 0.10 %, cross-validated 1.00 %",
+            *(8, {"kept": 1, "cross_validated": 9950}),
         ),
         (
-            "12 leaves (of 14), 5 configs, mean 0.10 %, within 0.05 % of the best 12-leaf tree on this grid",
-            Known(14, None),
+            "3 leaves, 2 configs, mean 1.00 %, cross-validated 1.00 %, extrapolated 10.00 %",
+            *(3, {"cross_validated": 9950, "extrapolated": 95310}),
         ),
-        ("9 leaves (of 8, 2 kept), 5 configs, mean 0.10 %, worst 2.0 %", Known(8, None, None, None, 2)),
-        ("8 leaves (of 8, 1 kept), 5 configs, mean 0.10 %, cross-validated 1.00 %", Known(8, 9950, None, None, 1)),
-        ("3 leaves, 2 configs, mean 1.00 %, cross-validated 1.00 %, extrapolated 10.00 %", Known(3, 9950, None, 95310)),
-        ("3 leaves, 2 configs, mean 1.00 %, cross-validated -0.10 %", Known(3, -1001)),
-        ("3 leaves, 2 configs, mean 1.00 %, extrapolated 1.00 %", Known(3, None, None, 9950)),
+        ("3 leaves, 2 configs, mean 1.00 %, cross-validated -0.10 %", 3, {"cross_validated": -1001}),
+        ("3 leaves, 2 configs, mean 1.00 %, extrapolated 1.00 %", 3, {"extrapolated": 9950}),
         (
             "3 leaves, 2 configs, mean 1.00 %, the best 3-leaf tree of these configs with no shape above 1.31 on this "
             "grid, these configs within 0.20 % of the best 2, cross-validated 1.00 %, extrapolated 1.00 %",
-            Known(3, 9950, None, 9950),
+            *(3, {"cross_validated": 9950, "extrapolated": 9950}),
         ),
     ],
 )
-def test_each_form_of_the_regret_line_is_read(measured, line: str, known: Known) -> None:
+def test_each_form_of_the_regret_line_is_read(measured, line: str, asked: int, decided: dict[str, int]) -> None:
     """As headers said it before they had facts."""
     text = written(measured(1, 0.0, ("bfloat16",)), FitOptions(leaves=1))
     shared = "toy float32: as toy bfloat16, mean 1.00 %, sharing costs 0.20 % on 42 problems"
     old = in_format_3(text, ("Regret", f"toy bfloat16: {line}\n# Regret:   {shared}"))
-    assert decisions(parse(old, "table.py")[0]) == {
-        ("toy", "bfloat16"): known,
-        ("toy", "float32"): Known(0, None, ("toy", "bfloat16")),
-    }
+    found = decisions(parse(old, "table.py")[0])
+    assert set(found) == {("toy", "bfloat16"), ("toy", "float32")}
+    figures = found["toy", "bfloat16"].figures
+    names = ("kept", "cross_validated", "plain_validated", "extrapolated", "slower", "uncompared", "strict")
+    assert figures.asked == asked
+    assert {name: getattr(figures, name) for name in names if getattr(figures, name)} == decided
+    assert found["toy", "float32"].donor == ("toy", "bfloat16")
 
 
 def test_that_a_table_replaced_another_is_read_back(measured) -> None:
