@@ -54,7 +54,7 @@ def entries(header: Header) -> Sequence[TableEntry | AnyGpuEntry]:
     Raises:
         UsageError: one is of another form.
     """
-    kind = AnyGpuEntry if header.is_for_any_gpu and header.format >= 4 else TableEntry
+    kind = AnyGpuEntry if header.is_for_any_gpu and header.has_facts else TableEntry
     try:
         return [decoded(kind, facts, f"functions[{index}]") for index, facts in enumerate(header.functions)]
     except ValueError as error:

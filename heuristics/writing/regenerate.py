@@ -18,7 +18,6 @@ from normtune.kernels.tablefile.header import Header
 
 # A store that is not a file: its URL may have a password.
 _STORE_VARIABLE = "$NORMTUNE_STORE"
-_WITH_FACTS = 4
 
 
 class Command(NamedTuple):
@@ -117,7 +116,7 @@ def command_of(header: Header) -> Command:
         UsageError: it cannot be read.
     """
     try:
-        facts = header.command if header.format >= _WITH_FACTS else format_3.command(header.regenerate)
+        facts = header.command if header.has_facts else format_3.command(header.regenerate)
         return decoded(Command, facts, "command")
     except ValueError as error:
         raise UsageError(

@@ -4,9 +4,11 @@ In: named tuples of numbers, texts, sequences, mappings and such tuples. Out: wh
 the tuples again, of any JSON: a table may come from anybody. Standard library alone, as dispatch reads headers.
 """
 
+from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+_hints = cache(get_type_hints)
 # Longest quotation of an untrusted value in a message.
 _MOST_CHARACTERS = 60
 
@@ -50,7 +52,7 @@ def decoded(kind: Any, value: Any, name: str) -> Any:
     elif origin is dict and isinstance(value, dict):
         return {key: decoded(args[1], own, f"{name}.{key[:_MOST_CHARACTERS]}") for key, own in value.items()}
     elif hasattr(kind, "_fields") and isinstance(value, dict):
-        hints, required = get_type_hints(kind), {*kind._fields} - {*kind._field_defaults}
+        hints, required = _hints(kind), {*kind._fields} - {*kind._field_defaults}
         if required <= set(value) <= set(hints):
             return kind(**{field: decoded(hints[field], own, f"{name}.{field}") for field, own in value.items()})
         odd = ", ".join(sorted(required ^ (set(value) & required)) or sorted(set(value) - set(hints)))

@@ -111,6 +111,11 @@ class Header(NamedTuple):
         return self.device is None
 
     @property
+    def has_facts(self) -> bool:
+        """Whether its facts stood in JSON, with the command, and not in sentences."""
+        return self.format >= _WITH_FACTS
+
+    @property
     def gpu(self) -> str:
         """The driver's name of the GPU."""
         return self.label.removesuffix(" (replay)")

@@ -22,7 +22,7 @@ from normtune.heuristics.writing.entries import decisions, with_lines
 from normtune.heuristics.writing.regenerate import command_of, is_plain
 from normtune.kernels.problem import join_key, split_batch_invariant
 from normtune.kernels.tablefile import locate
-from normtune.kernels.tablefile.header import FORMAT, Header, is_edited, parse
+from normtune.kernels.tablefile.header import Header, is_edited, parse
 from normtune.kernels.tablefile.parse import normalised_trees, trees
 from normtune.kernels.tablefile.syntax import statements
 from normtune.kernels.target import target_for
@@ -91,7 +91,7 @@ def check(
         )
     if not is_plain(header):
         failures.append(f"its line Regenerate would run more than `normtune fit`: {_refit_advice(header)}")
-    elif header.format == FORMAT and _words(text[: len(text) - len(body)]) != _written(header):
+    elif header.has_facts and _words(text[: len(text) - len(body)]) != _written(header):
         failures.append(f"its header has other lines than those that normtune writes; {_refit_advice(header)}")
     if quick:
         notes.append("not fitted again, as --quick was given")
@@ -169,7 +169,7 @@ def _against_data(
 
 
 def _compared(expected: str, text: str, header: Header, source: str, notes: list[str]) -> list[str]:
-    sides = [_canonical(side, header.format == FORMAT) for side in (text, expected)]
+    sides = [_canonical(side, header.has_facts) for side in (text, expected)]
     if sides[0] == sides[1]:
         alike = "byte for byte" if expected == text else "but for its formatting"
         judged = f"its figures are, {alike}, those that" if header.replaced else f"equal, {alike}, to a fit of"
