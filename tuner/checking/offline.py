@@ -127,7 +127,6 @@ def _against_data(
     from normtune.heuristics.any_gpu.pipeline import fit_all
     from normtune.heuristics.fitting.pipeline import fit
     from normtune.heuristics.writing.emit import module_text
-    from normtune.tuner.checking.offline import work
 
     if header.format < _OLDEST:
         return [f"it was written in table format {header.format}, before {_OLDEST}; {_refit_advice(header)}"]
