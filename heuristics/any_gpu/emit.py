@@ -1,7 +1,7 @@
 """The table for any GPU as Python: its functions take the GPU's multiprocessors and L2 cache besides the shape.
 
 In: an `AnyGpuFit` and the command that repeats it. Out: the text of the module, and the output of `fit`. Names and code
-are those of `fitting.emit`, in the other form of the template.
+are those of `writing.emit`, in the other form of the template.
 """
 
 from collections.abc import Iterable
@@ -9,12 +9,11 @@ from collections.abc import Iterable
 from normtune.heuristics.any_gpu.result import AnyGpuFit, AnyGpuFunction
 from normtune.heuristics.fitting.figures import DeviceLoss, Lost
 from normtune.heuristics.regret.fixed_log import percent
-from normtune.heuristics.writing.emit import body_text, described_by
+from normtune.heuristics.writing.emit import body_text, gpu_of, header_of
 from normtune.heuristics.writing.entries import AnyGpuEntry, described, ordered, with_lines
 from normtune.heuristics.writing.regenerate import Command
 from normtune.kernels.tablefile import template
 from normtune.kernels.tablefile.header import Gpu
-from normtune.kernels.target import plain_letters
 from normtune.results.records import Device
 
 
@@ -34,17 +33,18 @@ def module_text(fit: AnyGpuFit, command: Command) -> str:
         else AnyGpuEntry(one.key, one.dtype, 0, one.figures, one.donor, one.cost)
         for one in ordered(fit.functions, fit.shared)
     ]
-    header, body = described_by(fit, command, entries, body_text(fit.functions, template.ANY_GPU))
-    return f"{with_lines(header._replace(fitted=tuple(map(_gpu, fit.devices)))).text()}\n{body}"
+    body = body_text(fit.functions, template.ANY_GPU)
+    header = header_of(fit, command, entries, body)._replace(fitted=tuple(map(_gpu, fit.devices)))
+    return f"{with_lines(header).text()}\n{body}"
 
 
 def _gpu(device: Device) -> Gpu:
-    return Gpu(plain_letters(device.label), device.target, device.sms, device.l2_bytes)
+    return gpu_of(device)._replace(l2_bytes=device.l2_bytes)
 
 
 def told(fit: AnyGpuFit) -> Iterable[str]:
     """Output of `fit`: the loss of the table on each GPU, fitted with it and without it."""
-    yield f"a table for any GPU, fitted to {len(fit.devices)}: {fit.extent}"
+    yield f"a table for any GPU, fitted to {len(fit.devices)}: {fit.data.extent}"
     yield from (f"  {described(_gpu(device))}" for device in fit.devices)
     yield "Slower than the best config of each problem, in percent; left out: where the GPU is not in the fit:"
     yield ""

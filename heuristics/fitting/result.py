@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 from normtune.heuristics.fitting.figures import Cost, Figures
 from normtune.heuristics.fitting.forward_backward import Together
 from normtune.kernels.problem import join_key
+from normtune.kernels.tablefile.header import Data
 from normtune.kernels.tablefile.relative_tree import RelativeTree
 from normtune.kernels.tablefile.tree import Tree
 from normtune.results.records import Device
@@ -121,10 +122,9 @@ class FromData:
         )
 
     @property
-    def extent(self) -> str:
-        """Number and date of the measurements; and their regime, if that is not cold."""
-        regime = "" if self.regime == COLD else f", {self.regime}"
-        return f"{self.measurements} measurements, {self.date}{regime}"
+    def data(self) -> Data:
+        """The measurements, as a header names them."""
+        return Data(self.digest, self.measurements, self.date, "" if self.regime == COLD else self.regime)
 
 
 @dataclass(frozen=True, kw_only=True)

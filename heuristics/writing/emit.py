@@ -18,11 +18,11 @@ from normtune.heuristics.writing.regenerate import Command
 from normtune.kernels.config import Config, Knob
 from normtune.kernels.tablefile import template
 from normtune.kernels.tablefile.facts import encoded
-from normtune.kernels.tablefile.header import Data, Gpu, Header, body_hash
+from normtune.kernels.tablefile.header import Gpu, Header, body_hash
 from normtune.kernels.tablefile.relative_tree import RelativeTree
 from normtune.kernels.tablefile.tree import Leaf, Split, Tree
 from normtune.kernels.target import plain_letters
-from normtune.results.regimes import COLD
+from normtune.results.records import Device
 
 
 def module_text(fit: Fit, command: Command) -> str:
@@ -41,10 +41,9 @@ def module_text(fit: Fit, command: Command) -> str:
         else TableEntry(one.key, one.dtype, one.figures, None, one.donor, one.cost)
         for one in ordered(fit.functions, fit.shared)
     ]
-    device = fit.device
-    header, body = described_by(fit, command, entries, body_text(fit.functions))
-    header = header._replace(
-        device=Gpu(plain_letters(device.label), device.target, device.sms),
+    body = body_text(fit.functions)
+    header = header_of(fit, command, entries, body)._replace(
+        device=gpu_of(fit.device),
         without_data=tuple(fit.without_data()),
         replaced=any(function.replacing for function in fit.functions),
         searched=fit.searched,
@@ -52,8 +51,13 @@ def module_text(fit: Fit, command: Command) -> str:
     return f"{with_lines(header).text()}\n{body}"
 
 
-def described_by(fit: FromData, command: Command, entries: Iterable[tuple[Any, ...]], body: str) -> tuple[Header, str]:
-    """The header of a table, without the facts that only one kind has and the lines for people; and the text after it.
+def gpu_of(device: Device) -> Gpu:
+    """A device, as a header names it."""
+    return Gpu(plain_letters(device.label), device.target, device.sms)
+
+
+def header_of(fit: FromData, command: Command, entries: Iterable[tuple[Any, ...]], body: str) -> Header:
+    """The header of a table for one GPU or for any, without the facts that only one kind has and the lines for people.
 
     Args:
         fit: the facts on its data.
@@ -61,17 +65,16 @@ def described_by(fit: FromData, command: Command, entries: Iterable[tuple[Any, .
         entries: its figures.
         body: the text after the header.
     """
-    header = Header(
+    return Header(
         device=None,
         software={name: fit.software.get(name, "unknown") for name in ("triton", "torch")},
-        data=Data(fit.digest, fit.measurements, fit.date, "" if fit.regime == COLD else fit.regime),
+        data=fit.data,
         kernels=fit.fingerprints,
         measured={"rows": fit.measured[:2], "hidden": fit.measured[2:]},
         command=encoded(command),
         functions=tuple(map(encoded, entries)),
         body=body_hash(body),
     )
-    return header, body
 
 
 def body_text(functions: Sequence[TableFunction], of: template.Form = template.ONE_GPU) -> str:

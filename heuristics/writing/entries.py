@@ -76,15 +76,13 @@ def with_lines(header: Header) -> Header:
     Raises:
         UsageError: as `entries` and `command_of`.
     """
-    data = header.data
-    regime = f", {data.regime}" if data.regime else ""
     lines = [
         ("Regenerate", command_of(header).line()),
         ("From", FROM),
         ("Device", described(header.device) if header.device else ANY_GPU),
         *(("Fitted", described(gpu)) for gpu in header.fitted),
         ("Software", ", ".join(f"{name} {version}" for name, version in header.software.items())),
-        ("Data", f"{data.digest} ({data.measurements} measurements, {data.date}{regime})"),
+        ("Data", f"{header.data.digest} ({header.data.extent})"),
         *(("Kernels", f"{name} {fingerprint}") for name, fingerprint in header.kernels.items()),
         ("Measured", ", ".join(f"{name} {least} to {most}" for name, (least, most) in header.measured.items())),
         *(("Regret", line) for line in map(_sentence, entries(header))),

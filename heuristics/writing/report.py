@@ -34,7 +34,7 @@ _COUNTED = {
 def figures(fit: Fit) -> Iterable[str]:
     """The figures of a table, operator by operator."""
     device = fit.device
-    yield f"{device.label}, {device.target}, {device.sms} SMs: {fit.extent}"
+    yield f"{device.label}, {device.target}, {device.sms} SMs: {fit.data.extent}"
     columns = len(_WIDTHS) if any(own.rule for _, _, own in fit.with_data()) else len(_WIDTHS) - 2
     rule = " (Liger: its rule)" if columns == len(_WIDTHS) else ""
     yield f"Slower than the best config of each problem, in percent{rule};"

@@ -68,6 +68,11 @@ class Data(NamedTuple):
     date: str
     regime: str = ""
 
+    @property
+    def extent(self) -> str:
+        """Number and date of the measurements; and their regime, if that is not cold."""
+        return f"{self.measurements} measurements, {self.date}" + (f", {self.regime}" if self.regime else "")
+
 
 class Header(NamedTuple):
     """The facts of a table, as its header has them.

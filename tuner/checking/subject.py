@@ -4,7 +4,7 @@ In: the path of a table. Out: `TableUnderTest`: its functions, the measured size
 `session` checks it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -137,7 +137,7 @@ def read(path: Path) -> TableUnderTest:
 def functions(header: Header, trees: Mapping[tuple[str, str], Tree]) -> tuple[list[Checked], list[str]]:
     """The functions of a table that can be checked, and notes on the entries that cannot."""
     of_header = {(entry.key, entry.dtype): entry for entry in entries(header)}
-    is_of_few = _is_of_few(header)
+    is_of_few = _is_of_few(header, of_header)
     result: list[Checked] = []
     notes = []
     for tree, served in _by_function(trees):
@@ -156,9 +156,9 @@ def functions(header: Header, trees: Mapping[tuple[str, str], Tree]) -> tuple[li
     return result, notes
 
 
-def _is_of_few(header: Header) -> bool:
+def _is_of_few(header: Header, of_header: Iterable[tuple[str, str]]) -> bool:
     """Whether the functions of a table have few measurements each; a batch-invariant one has those of the usual one."""
-    measured = [entry for entry in entries(header) if not split_batch_invariant(entry.key)[1]]
+    measured = [key for key, _ in of_header if not split_batch_invariant(key)[1]]
     return header.data.measurements < _FEW * max(1, len(measured))
 
 
