@@ -21,6 +21,7 @@ Traffic of a perfect kernel: read rows x hidden of x and of dy, rows of rstd, hi
 dx and hidden of dweight. With the gradient ds of a sum s = x + residual, s in the place of x: read rows x hidden of ds.
 """
 
+from collections import namedtuple
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,10 +31,10 @@ from triton.language.extra.cuda import gdc_launch_dependents
 
 from normtune.kernels.call import KernelCall
 from normtune.kernels.problem import Problem
-from normtune.kernels.rms_norm.backward_cluster import rms_norm_backward_cluster_kernel
-from normtune.kernels.rms_norm.backward_columns import rms_norm_backward_columns_kernel
+from normtune.kernels.rms_norm.backward_cluster import rows_over_clusters
+from normtune.kernels.rms_norm.backward_columns import rows_beside_columns
 from normtune.kernels.rms_norm.backward_long import long_row_calls
-from normtune.kernels.rms_norm.backward_split import rms_norm_backward_split_kernel
+from normtune.kernels.rms_norm.backward_split import rows_in_chunks
 from normtune.kernels.rms_norm.long_rows import MAX_TILED_HIDDEN
 from normtune.kernels.tiles.launch import Launch
 from normtune.kernels.tiles.partial_sums import reduction
@@ -48,6 +49,15 @@ from normtune.kernels.tiles.tile import (
     tile_mask,
     weight_part,
 )
+
+# What the kernel is given at run time, passed on as one value.
+Arguments = namedtuple(
+    "Arguments",
+    "dy_ptr x_ptr weight_ptr rstd_ptr dx_ptr dweight_ptr ds_ptr rows hidden x_stride dy_stride dx_stride ds_stride "
+    "offset",
+)
+# What it does: the weight gradient, whether a reduction waits, what is rounded, and whether a row stays in registers.
+Modes = namedtuple("Modes", "has_dweight has_dependent rounds_product is_held")
 
 
 @triton.jit(do_not_specialize=["rows", "hidden", "x_stride", "dy_stride", "dx_stride", "ds_stride"])
@@ -67,42 +77,63 @@ def _rms_norm_backward_kernel(
     ds_stride,
     offset,
     BLOCK_ROW: tl.constexpr,
+    PARTS: tl.constexpr,
+    CHUNKS: tl.constexpr,
     BLOCK_COL: tl.constexpr,
+    SLICE_ROW: tl.constexpr,
+    SLICE_COL: tl.constexpr,
     ALIGNMENT: tl.constexpr,
     HAS_COLUMN_MASK: tl.constexpr,
-    HAS_DWEIGHT: tl.constexpr,
-    HAS_DEPENDENT: tl.constexpr,
-    ROUNDS_PRODUCT: tl.constexpr,
+    IS_CLUSTERED: tl.constexpr,
+    IS_LOOPED: tl.constexpr,
+    MODES: tl.constexpr,
     NUM_STAGES: tl.constexpr,
 ):
-    n_col = extent(hidden, ALIGNMENT)
-    s_x = extent(x_stride, ALIGNMENT)
-    s_dy = extent(dy_stride, ALIGNMENT)
-    s_dx = extent(dx_stride, ALIGNMENT)
-    o_col, m_col = columns(0, n_col, BLOCK_COL, HAS_COLUMN_MASK)
-    b_weight = load_weight(weight_ptr, o_col, m_col, offset)
-    inverse_hidden = 1.0 / hidden
-    # The sum over a tile's rows follows the loop: inside, it would cross warps once per tile.
-    b_dweight = tl.zeros([BLOCK_ROW, BLOCK_COL], dtype=tl.float32)
-    for i_block in tl.range(tl.program_id(0), tl.cdiv(rows, BLOCK_ROW), tl.num_programs(0), num_stages=NUM_STAGES):
-        o_row, m_row = row_block(i_block, rows, BLOCK_ROW)
-        mask = tile_mask(m_row, m_col, BLOCK_ROW)
-        b_x = load_tile(x_ptr, s_x, o_row, o_col, mask)
-        b_dy = load_tile(dy_ptr, s_dy, o_row, o_col, mask)
-        b_rstd = tl.load(rstd_ptr + o_row, mask=m_row, other=0.0)[:, None]
-        b_xhat = b_x * b_rstd
-        b_dx = gradient_of_x(b_dy, b_xhat, b_weight, b_rstd, inverse_hidden)
-        if ds_ptr is not None:
-            b_dx += load_tile(ds_ptr, extent(ds_stride, ALIGNMENT), o_row, o_col, mask)
-        store_tile(dx_ptr, s_dx, o_row, o_col, mask, b_dx)
-        if HAS_DWEIGHT:
-            b_dweight += weight_part(b_dy, b_xhat, dy_ptr, ROUNDS_PRODUCT)
-    if HAS_DEPENDENT:
-        gdc_launch_dependents()
-    if HAS_DWEIGHT:
-        b_sum = tl.sum(b_dweight, axis=0)
-        p_out = dweight_ptr + tl.program_id(0).to(tl.int64) * n_col + o_col
-        tl.store(p_out, b_sum.to(dweight_ptr.dtype.element_ty), mask=m_col)
+    args = Arguments(
+        *(dy_ptr, x_ptr, weight_ptr, rstd_ptr, dx_ptr, dweight_ptr, ds_ptr, rows, hidden),
+        *(x_stride, dy_stride, dx_stride, ds_stride, offset),
+    )
+    if IS_CLUSTERED:
+        rows_over_clusters(
+            *(args, IS_LOOPED, PARTS, CHUNKS, BLOCK_COL, SLICE_ROW, SLICE_COL),
+            *(ALIGNMENT, HAS_COLUMN_MASK, MODES, NUM_STAGES),
+        )
+    elif CHUNKS > 0:
+        rows_in_chunks(args, PARTS, CHUNKS, BLOCK_COL, ALIGNMENT, HAS_COLUMN_MASK, MODES, NUM_STAGES)
+    elif not IS_LOOPED:
+        rows_beside_columns(
+            *(args, BLOCK_ROW, BLOCK_COL, SLICE_ROW, SLICE_COL),
+            *(ALIGNMENT, HAS_COLUMN_MASK, MODES, NUM_STAGES),
+        )
+    else:
+        n_col = extent(hidden, ALIGNMENT)
+        s_x = extent(x_stride, ALIGNMENT)
+        s_dy = extent(dy_stride, ALIGNMENT)
+        s_dx = extent(dx_stride, ALIGNMENT)
+        o_col, m_col = columns(0, n_col, BLOCK_COL, HAS_COLUMN_MASK)
+        b_weight = load_weight(weight_ptr, o_col, m_col, offset)
+        inverse_hidden = 1.0 / hidden
+        # The sum over a tile's rows follows the loop: inside, it would cross warps once per tile.
+        b_dweight = tl.zeros([BLOCK_ROW, BLOCK_COL], dtype=tl.float32)
+        for i_block in tl.range(tl.program_id(0), tl.cdiv(rows, BLOCK_ROW), tl.num_programs(0), num_stages=NUM_STAGES):
+            o_row, m_row = row_block(i_block, rows, BLOCK_ROW)
+            mask = tile_mask(m_row, m_col, BLOCK_ROW)
+            b_x = load_tile(x_ptr, s_x, o_row, o_col, mask)
+            b_dy = load_tile(dy_ptr, s_dy, o_row, o_col, mask)
+            b_rstd = tl.load(rstd_ptr + o_row, mask=m_row, other=0.0)[:, None]
+            b_xhat = b_x * b_rstd
+            b_dx = gradient_of_x(b_dy, b_xhat, b_weight, b_rstd, inverse_hidden)
+            if ds_ptr is not None:
+                b_dx += load_tile(ds_ptr, extent(ds_stride, ALIGNMENT), o_row, o_col, mask)
+            store_tile(dx_ptr, s_dx, o_row, o_col, mask, b_dx)
+            if MODES.has_dweight:
+                b_dweight += weight_part(b_dy, b_xhat, dy_ptr, MODES.rounds_product)
+        if MODES.has_dependent:
+            gdc_launch_dependents()
+        if MODES.has_dweight:
+            b_sum = tl.sum(b_dweight, axis=0)
+            p_out = dweight_ptr + tl.program_id(0).to(tl.int64) * n_col + o_col
+            tl.store(p_out, b_sum.to(dweight_ptr.dtype.element_ty), mask=m_col)
 
 
 def calls(
@@ -130,33 +161,30 @@ def calls(
         *(problem.rows, problem.hidden, x.stride(0), dy.stride(0), dx.stride(0)),
         *(None if ds is None else ds.stride(0), offset),
     )
+    is_split = launch.chunks > 0 and not launch.clustered
     options = {
+        "BLOCK_ROW": 0 if launch.chunks else launch.block_row,
+        "PARTS": launch.parts if launch.chunks else 0,
+        "CHUNKS": launch.chunks,
         "BLOCK_COL": launch.block_col,
+        "SLICE_ROW": launch.slice_row,
+        "SLICE_COL": launch.slice_col,
         "ALIGNMENT": launch.alignment,
         "HAS_COLUMN_MASK": launch.column_mask,
-        "HAS_DWEIGHT": dweight is not None,
-        "ROUNDS_PRODUCT": problem.lacks("rounded_product"),
+        "IS_CLUSTERED": launch.clustered,
+        "IS_LOOPED": launch.looped,
+        "MODES": Modes(
+            has_dweight=dweight is not None,
+            has_dependent=launch.finish == "dependent",
+            rounds_product=problem.lacks("rounded_product"),
+            is_held=is_split and launch.held,
+        ),
+        "NUM_STAGES": launch.num_stages,
         "num_warps": launch.num_warps,
     }
-    options["NUM_STAGES"] = launch.num_stages
-    kernel = _rms_norm_backward_kernel
-    if launch.chunks:
-        kernel = rms_norm_backward_split_kernel
-        options |= {"CHUNKS": launch.chunks, "HAS_DEPENDENT": launch.finish == "dependent"}
-        if launch.clustered:
-            kernel = rms_norm_backward_cluster_kernel
-            options |= {"BLOCKS": launch.parts, "num_ctas": launch.parts, "IS_LOOPED": launch.looped}
-            options |= {"SLICE_ROW": launch.slice_row, "SLICE_COL": launch.slice_col}
-        else:
-            options |= {"PARTS": launch.parts, "IS_HELD": launch.held}
-    else:
-        options["BLOCK_ROW"] = launch.block_row
-        if launch.looped:
-            options["HAS_DEPENDENT"] = launch.finish == "dependent"
-        else:
-            kernel = rms_norm_backward_columns_kernel
-            options |= {"SLICE_ROW": launch.slice_row, "SLICE_COL": launch.slice_col}
-    main = KernelCall(kernel, (launch.grid,), args, options)
+    if launch.clustered:
+        options["num_ctas"] = launch.parts
+    main = KernelCall(_rms_norm_backward_kernel, (launch.grid,), args, options)
     if not launch.workspace:
         return (main,)
     return (main, reduction(launch, problem.hidden, workspace, dweight))

@@ -1,10 +1,10 @@
 """RMSNorm backward of long rows, each over a cluster.
 
-In: the arguments from `rms_norm_backward.calls`. Out: the kernel. Each block holds a part of the row's columns, in
+In: the arguments of `rms_norm_backward`'s kernel. Out: a body of it. Each block holds a part of the row's columns, in
 chunks, and the blocks exchange one number, their part of the row's sum, through distributed shared memory (PTX ISA,
-`mapa`, `barrier.cluster`): Triton's own sums do not cross blocks. Of many rows a fixed grid of clusters leaves partial
-sums of dweight; beside few rows, a cluster each, other clusters sum columns as in `backward_columns`. Tensors of the
-kernel have the cluster's blocks as their first axis, of which each block holds one. Part of the kernels' fingerprint.
+`mapa`, `barrier.cluster`): Triton's own sums do not cross blocks. With many rows, a fixed grid of clusters leaves
+partial sums of dweight; with few, each row has a cluster and other clusters sum columns as in `backward_columns`. The
+first axis of the body's tensors is the cluster's blocks, of which each block holds one. Part of the fingerprint.
 """
 
 import triton
@@ -86,60 +86,49 @@ def _chunk(o_part, first, n_col, BLOCKS: tl.constexpr, BLOCK_COL: tl.constexpr, 
 @triton.jit
 def _sum_columns(
     i_slice,
-    dy_ptr,
-    x_ptr,
-    rstd_ptr,
-    dweight_ptr,
-    rows,
+    args,
     n_col,
     s_x,
     s_dy,
     BLOCKS: tl.constexpr,
     SLICE_ROW: tl.constexpr,
     SLICE_COL: tl.constexpr,
-    ROUNDS_PRODUCT: tl.constexpr,
+    MODES: tl.constexpr,
 ):
     """The weight gradient of a slice of columns for each block."""
     o_block = (i_slice.to(tl.int64) * BLOCKS + tl.arange(0, BLOCKS)) * SLICE_COL
     o_col = o_block[:, None] + tl.arange(0, SLICE_COL)[None, :]
     b_sum = tl.zeros([BLOCKS, SLICE_ROW, SLICE_COL], dtype=tl.float32)
-    for i_row in range(0, rows, SLICE_ROW):
+    for i_row in range(0, args.rows, SLICE_ROW):
         o_row = i_row + tl.arange(0, SLICE_ROW).to(tl.int64)
-        mask = (o_row < rows)[None, :, None] & (o_col < n_col)[:, None, :]
-        b_x = tl.load(x_ptr + o_row[None, :, None] * s_x + o_col[:, None, :], mask=mask, other=0.0).to(tl.float32)
-        b_dy = tl.load(dy_ptr + o_row[None, :, None] * s_dy + o_col[:, None, :], mask=mask, other=0.0).to(tl.float32)
-        b_rstd = tl.load(rstd_ptr + o_row, mask=o_row < rows, other=0.0)[None, :, None]
-        b_sum += weight_part(b_dy, b_x * b_rstd, dy_ptr, ROUNDS_PRODUCT)
-    b_dweight = tl.sum(b_sum, axis=1).to(dweight_ptr.dtype.element_ty)
-    tl.store(dweight_ptr + o_col, b_dweight, mask=o_col < n_col)
+        mask = (o_row < args.rows)[None, :, None] & (o_col < n_col)[:, None, :]
+        b_x = tl.load(args.x_ptr + o_row[None, :, None] * s_x + o_col[:, None, :], mask=mask, other=0.0).to(tl.float32)
+        b_dy = tl.load(args.dy_ptr + o_row[None, :, None] * s_dy + o_col[:, None, :], mask=mask, other=0.0).to(
+            tl.float32
+        )
+        b_rstd = tl.load(args.rstd_ptr + o_row, mask=o_row < args.rows, other=0.0)[None, :, None]
+        b_sum += weight_part(b_dy, b_x * b_rstd, args.dy_ptr, MODES.rounds_product)
+    b_dweight = tl.sum(b_sum, axis=1).to(args.dweight_ptr.dtype.element_ty)
+    tl.store(args.dweight_ptr + o_col, b_dweight, mask=o_col < n_col)
 
 
 @triton.jit
 def _take_rows(
     i_first,
     step,
-    dy_ptr,
-    x_ptr,
-    weight_ptr,
-    rstd_ptr,
-    dx_ptr,
-    dweight_ptr,
-    ds_ptr,
-    rows,
-    hidden,
+    args,
     n_col,
     s_x,
     s_dy,
     s_dx,
     s_ds,
-    offset,
     BLOCKS: tl.constexpr,
     CHUNKS: tl.constexpr,
     BLOCK_COL: tl.constexpr,
     HAS_COLUMN_MASK: tl.constexpr,
     HAS_SUMS: tl.constexpr,
     HAS_DEPENDENT: tl.constexpr,
-    ROUNDS_PRODUCT: tl.constexpr,
+    MODES: tl.constexpr,
     NUM_STAGES: tl.constexpr,
 ):
     """Gradients dx of every `step`-th row from `i_first` on; with `HAS_SUMS` partial sums of dweight."""
@@ -150,27 +139,27 @@ def _take_rows(
         for _ in tl.static_range(CHUNKS):
             t_dweight = t_dweight + (tl.zeros([BLOCKS, BLOCK_COL], dtype=tl.float32),)  # noqa: RUF005
     parity = 0
-    for o_row in tl.range(i_first, rows, step, num_stages=1):
-        p_x = x_ptr + o_row * s_x
-        p_dy = dy_ptr + o_row * s_dy
-        p_dx = dx_ptr + o_row * s_dx
+    for o_row in tl.range(i_first, args.rows, step, num_stages=1):
+        p_x = args.x_ptr + o_row * s_x
+        p_dy = args.dy_ptr + o_row * s_dy
+        p_dx = args.dx_ptr + o_row * s_dx
         if NUM_STAGES > 1:
             o_next = o_row + step
-            if o_next < rows:
+            if o_next < args.rows:
                 # Into the L2, which all blocks share, so that equal shares need not be what each of them will read.
-                share = hidden // BLOCKS
+                share = args.hidden // BLOCKS
                 first = _rank() * share
-                fetch_row(x_ptr + o_next * s_x + first, share)
-                fetch_row(dy_ptr + o_next * s_dy + first, share)
-                if ds_ptr is not None:
-                    fetch_row(ds_ptr + o_next * s_ds + first, share)
-        b_rstd = tl.load(rstd_ptr + o_row)
+                fetch_row(args.x_ptr + o_next * s_x + first, share)
+                fetch_row(args.dy_ptr + o_next * s_dy + first, share)
+                if args.ds_ptr is not None:
+                    fetch_row(args.ds_ptr + o_next * s_ds + first, share)
+        b_rstd = tl.load(args.rstd_ptr + o_row)
         b_sum = tl.zeros([BLOCKS, BLOCK_COL], dtype=tl.float32)
         t_x = ()
         t_dy = ()
         for i_chunk in tl.static_range(CHUNKS):
             o_col, mask = _chunk(o_part, i_chunk * BLOCK_COL, n_col, BLOCKS, BLOCK_COL, HAS_COLUMN_MASK)
-            b_weight = load_weight(weight_ptr, o_col, mask, offset)
+            b_weight = load_weight(args.weight_ptr, o_col, mask, args.offset)
             b_x = tl.load(p_x + o_col, mask=mask, other=0.0)
             b_dy = tl.load(p_dy + o_col, mask=mask, other=0.0)
             b_sum += product(b_dy.to(tl.float32) * b_weight, b_x.to(tl.float32) * b_rstd)
@@ -179,47 +168,34 @@ def _take_rows(
         b_part = tl.sum(b_sum, axis=1)
         if o_row == i_first:
             _wait()
-        b_mean = _cluster_sum(b_part, parity, BLOCKS)[:, None] * (1.0 / hidden)
+        b_mean = _cluster_sum(b_part, parity, BLOCKS)[:, None] * (1.0 / args.hidden)
         parity = 1 - parity
         t_next = ()
         for i_chunk in tl.static_range(CHUNKS):
             o_col, mask = _chunk(o_part, i_chunk * BLOCK_COL, n_col, BLOCKS, BLOCK_COL, HAS_COLUMN_MASK)
-            b_weight = load_weight(weight_ptr, o_col, mask, offset)
+            b_weight = load_weight(args.weight_ptr, o_col, mask, args.offset)
             b_xhat = t_x[i_chunk].to(tl.float32) * b_rstd
             b_dy = t_dy[i_chunk].to(tl.float32)
             b_dx = b_rstd * tl.fma(-b_xhat, b_mean, product(b_dy, b_weight))
-            if ds_ptr is not None:
-                b_dx += tl.load(ds_ptr + o_row * s_ds + o_col, mask=mask, other=0.0).to(tl.float32)
-            tl.store(p_dx + o_col, b_dx.to(dx_ptr.dtype.element_ty), mask=mask)
+            if args.ds_ptr is not None:
+                b_dx += tl.load(args.ds_ptr + o_row * s_ds + o_col, mask=mask, other=0.0).to(tl.float32)
+            tl.store(p_dx + o_col, b_dx.to(args.dx_ptr.dtype.element_ty), mask=mask)
             if HAS_SUMS:
-                b_terms = weight_part(b_dy, b_xhat, dy_ptr, ROUNDS_PRODUCT)
+                b_terms = weight_part(b_dy, b_xhat, args.dy_ptr, MODES.rounds_product)
                 t_next = t_next + (t_dweight[i_chunk] + b_terms,)  # noqa: RUF005
         t_dweight = t_next
     if HAS_DEPENDENT:
         gdc_launch_dependents()
     if HAS_SUMS:
-        p_out = dweight_ptr + tl.program_id(0).to(tl.int64) * n_col
+        p_out = args.dweight_ptr + tl.program_id(0).to(tl.int64) * n_col
         for i_chunk in tl.static_range(CHUNKS):
             o_col, mask = _chunk(o_part, i_chunk * BLOCK_COL, n_col, BLOCKS, BLOCK_COL, HAS_COLUMN_MASK)
-            tl.store(p_out + o_col, t_dweight[i_chunk].to(dweight_ptr.dtype.element_ty), mask=mask)
+            tl.store(p_out + o_col, t_dweight[i_chunk].to(args.dweight_ptr.dtype.element_ty), mask=mask)
 
 
-@triton.jit(do_not_specialize=["rows", "hidden", "x_stride", "dy_stride", "dx_stride", "ds_stride"])
-def rms_norm_backward_cluster_kernel(
-    dy_ptr,
-    x_ptr,
-    weight_ptr,
-    rstd_ptr,
-    dx_ptr,
-    dweight_ptr,
-    ds_ptr,
-    rows,
-    hidden,
-    x_stride,
-    dy_stride,
-    dx_stride,
-    ds_stride,
-    offset,
+@triton.jit
+def rows_over_clusters(
+    args,
     IS_LOOPED: tl.constexpr,
     BLOCKS: tl.constexpr,
     CHUNKS: tl.constexpr,
@@ -228,48 +204,32 @@ def rms_norm_backward_cluster_kernel(
     SLICE_COL: tl.constexpr,
     ALIGNMENT: tl.constexpr,
     HAS_COLUMN_MASK: tl.constexpr,
-    HAS_DWEIGHT: tl.constexpr,
-    HAS_DEPENDENT: tl.constexpr,
-    ROUNDS_PRODUCT: tl.constexpr,
+    MODES: tl.constexpr,
     NUM_STAGES: tl.constexpr,
 ):
-    """See `rms_norm_backward`; `NUM_STAGES` 2: the next row is fetched.
+    """`IS_LOOPED`: a fixed grid of clusters strides over the rows, and each writes its partial sums of dweight.
 
-    `IS_LOOPED`: a fixed grid of clusters strides over the rows, and each writes its partial sums of dweight. Else the
-    grid has a cluster for each row, then, if any, one for each so many slices.
+    Else the grid has a cluster for each row, then, if any, one for each so many slices. `NUM_STAGES` 2: the next row is
+    fetched.
     """
-    n_col = extent(hidden, ALIGNMENT)
-    s_x = extent(x_stride, ALIGNMENT)
-    s_dy = extent(dy_stride, ALIGNMENT)
-    s_dx = extent(dx_stride, ALIGNMENT)
+    n_col = extent(args.hidden, ALIGNMENT)
+    s_x = extent(args.x_stride, ALIGNMENT)
+    s_dy = extent(args.dy_stride, ALIGNMENT)
+    s_dx = extent(args.dx_stride, ALIGNMENT)
     s_ds = n_col
-    if ds_ptr is not None:
-        s_ds = extent(ds_stride, ALIGNMENT)
+    if args.ds_ptr is not None:
+        s_ds = extent(args.ds_stride, ALIGNMENT)
     i_cluster = tl.program_id(0)
     if IS_LOOPED:
         _take_rows(
-            *(
-                i_cluster.to(tl.int64),
-                tl.num_programs(0),
-                dy_ptr,
-                x_ptr,
-                weight_ptr,
-                rstd_ptr,
-                dx_ptr,
-                dweight_ptr,
-                ds_ptr,
-            ),
-            *(rows, hidden, n_col, s_x, s_dy, s_dx, s_ds, offset, BLOCKS, CHUNKS, BLOCK_COL, HAS_COLUMN_MASK),
-            *(HAS_DWEIGHT, HAS_DEPENDENT, ROUNDS_PRODUCT, NUM_STAGES),
+            *(i_cluster.to(tl.int64), tl.num_programs(0), args, n_col, s_x, s_dy, s_dx, s_ds),
+            *(BLOCKS, CHUNKS, BLOCK_COL, HAS_COLUMN_MASK),
+            *(MODES.has_dweight, MODES.has_dependent, MODES, NUM_STAGES),
         )
-    elif i_cluster < rows:
+    elif i_cluster < args.rows:
         _take_rows(
-            *(i_cluster.to(tl.int64), rows, dy_ptr, x_ptr, weight_ptr, rstd_ptr, dx_ptr, dweight_ptr, ds_ptr),
-            *(rows, hidden, n_col, s_x, s_dy, s_dx, s_ds, offset, BLOCKS, CHUNKS, BLOCK_COL, HAS_COLUMN_MASK),
-            *(False, False, ROUNDS_PRODUCT, 1),
+            *(i_cluster.to(tl.int64), args.rows, args, n_col, s_x, s_dy, s_dx, s_ds),
+            *(BLOCKS, CHUNKS, BLOCK_COL, HAS_COLUMN_MASK, False, False, MODES, 1),
         )
-    elif HAS_DWEIGHT:
-        _sum_columns(
-            *(i_cluster - rows, dy_ptr, x_ptr, rstd_ptr, dweight_ptr, rows, n_col, s_x, s_dy),
-            *(BLOCKS, SLICE_ROW, SLICE_COL, ROUNDS_PRODUCT),
-        )
+    elif MODES.has_dweight:
+        _sum_columns(i_cluster - args.rows, args, n_col, s_x, s_dy, BLOCKS, SLICE_ROW, SLICE_COL, MODES)
