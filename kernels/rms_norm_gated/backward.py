@@ -27,14 +27,22 @@ from triton.language.extra.cuda import gdc_launch_dependents
 
 from normtune.kernels.call import KernelCall
 from normtune.kernels.problem import Problem
-from normtune.kernels.rms_norm_gated.backward_split import RUNTIME, rms_norm_gated_backward_split_kernel
+from normtune.kernels.rms_norm_gated.backward_split import rows_in_chunks
 from normtune.kernels.rms_norm_gated.launch import NO_GATE, is_off, parts_of, rows_and_groups, strides
 from normtune.kernels.rms_norm_gated.tile import input_gradients, normalized, row_offsets
 from normtune.kernels.tiles.launch import Launch
 from normtune.kernels.tiles.partial_sums import reduction
 from normtune.kernels.tiles.tile import columns, extent, load_tile, load_weight, row_block, store_tile, tile_mask
 
+# What the kernel is given at run time, passed on as one value.
+Arguments = namedtuple(
+    "Arguments",
+    "dy_ptr x_ptr z_ptr weight_ptr rstd_ptr dx_ptr dz_ptr dweight_ptr rows hidden groups inner "
+    "dy_outer dy_in dy_group x_outer x_in x_group z_outer z_in z_group offset",
+)
 Modes = namedtuple("Modes", "has_gate is_norm_first has_dweight has_dependent")
+# Integers that make no binaries of their own.
+RUNTIME = [name for name in Arguments._fields if not name.endswith("_ptr") and name != "offset"]
 
 
 @triton.jit(do_not_specialize=RUNTIME)
@@ -69,67 +77,74 @@ def _rms_norm_gated_backward_kernel(
     MODES: tl.constexpr,
     NUM_STAGES: tl.constexpr,
 ):
-    """A row is `CHUNKS` tiles of columns, all in registers; a column mask is that of the last one."""
-    n_col = extent(hidden, ALIGNMENT)
-    i_group = tl.program_id(0) % groups
-    t_weight = ()  # Triton adds tuples, but does not unpack them
-    # The sums over a tile's rows follow the loop: inside, they would cross warps once per tile.
-    t_dweight = ()
-    for i_chunk in tl.static_range(CHUNKS):
-        o_col, m_col = columns(i_chunk * BLOCK_COL, n_col, BLOCK_COL, HAS_COLUMN_MASK and i_chunk == CHUNKS - 1)
-        b_row = load_weight(weight_ptr + i_group.to(tl.int64) * n_col, o_col, m_col, offset)
-        t_weight = t_weight + (b_row[None, :],)  # noqa: RUF005
-        t_dweight = t_dweight + (tl.zeros([BLOCK_ROW, BLOCK_COL], dtype=tl.float32),)  # noqa: RUF005
-    inverse_hidden = 1.0 / hidden
-    for i_block in tl.range(
-        tl.program_id(0) // groups, tl.cdiv(rows, BLOCK_ROW), tl.num_programs(0) // groups, num_stages=NUM_STAGES
-    ):
-        o_row, m_row = row_block(i_block, rows, BLOCK_ROW)
-        t_dy = ()
-        t_x = ()
-        t_z = ()
+    """With `BLOCK_ROW` a row is `CHUNKS` tiles of columns, all in registers; a column mask is that of the last one."""
+    if BLOCK_ROW == 0:
+        args = Arguments(
+            *(dy_ptr, x_ptr, z_ptr, weight_ptr, rstd_ptr, dx_ptr, dz_ptr, dweight_ptr, rows, hidden, groups, inner),
+            *(dy_outer, dy_in, dy_group, x_outer, x_in, x_group, z_outer, z_in, z_group, offset),
+        )
+        rows_in_chunks(args, CHUNKS, BLOCK_COL, ALIGNMENT, HAS_COLUMN_MASK, MODES)
+    else:
+        n_col = extent(hidden, ALIGNMENT)
+        i_group = tl.program_id(0) % groups
+        t_weight = ()  # Triton adds tuples, but does not unpack them
+        # The sums over a tile's rows follow the loop: inside, they would cross warps once per tile.
+        t_dweight = ()
         for i_chunk in tl.static_range(CHUNKS):
             o_col, m_col = columns(i_chunk * BLOCK_COL, n_col, BLOCK_COL, HAS_COLUMN_MASK and i_chunk == CHUNKS - 1)
-            mask = tile_mask(m_row, m_col, BLOCK_ROW)
-            o_dy = row_offsets(o_row, i_group, inner, dy_outer, dy_in, dy_group, ALIGNMENT)
-            t_dy = t_dy + (load_tile(dy_ptr, 1, o_dy, o_col, mask),)  # noqa: RUF005
-            o_x = row_offsets(o_row, i_group, inner, x_outer, x_in, x_group, ALIGNMENT)
-            t_x = t_x + (load_tile(x_ptr, 1, o_x, o_col, mask),)  # noqa: RUF005
-            if MODES.has_gate:
-                o_z = row_offsets(o_row, i_group, inner, z_outer, z_in, z_group, ALIGNMENT)
-                t_z = t_z + (load_tile(z_ptr, 1, o_z, o_col, mask),)  # noqa: RUF005
-            else:
-                t_z = t_x
-        o_out = o_row * groups + i_group
-        b_rstd = tl.load(rstd_ptr + o_out, mask=m_row, other=0.0)[:, None]
-        b_sum = None
-        for i_chunk in tl.static_range(CHUNKS):
-            b_xhat, b_product = normalized(t_dy[i_chunk], t_x[i_chunk], t_z[i_chunk], b_rstd, MODES)
-            b_part = b_product * t_weight[i_chunk] * b_xhat
-            b_sum = b_part if i_chunk == 0 else b_sum + b_part
-        b_mean = tl.sum(b_sum, axis=1)[:, None] * inverse_hidden
-        t_next = ()
-        for i_chunk in tl.static_range(CHUNKS):
-            o_col, m_col = columns(i_chunk * BLOCK_COL, n_col, BLOCK_COL, HAS_COLUMN_MASK and i_chunk == CHUNKS - 1)
-            mask = tile_mask(m_row, m_col, BLOCK_ROW)
-            b_dy, b_x, b_z, b_weight = t_dy[i_chunk], t_x[i_chunk], t_z[i_chunk], t_weight[i_chunk]
-            b_xhat, b_product = normalized(b_dy, b_x, b_z, b_rstd, MODES)
-            b_gradient = b_rstd * (b_product * b_weight - b_xhat * b_mean)
-            b_dx, b_dz = input_gradients(b_gradient, b_dy, b_x, b_z, b_xhat, b_weight, MODES)
-            store_tile(dx_ptr, n_col, o_out, o_col, mask, b_dx)
-            if MODES.has_gate:
-                store_tile(dz_ptr, n_col, o_out, o_col, mask, b_dz)
+            b_row = load_weight(weight_ptr + i_group.to(tl.int64) * n_col, o_col, m_col, offset)
+            t_weight = t_weight + (b_row[None, :],)  # noqa: RUF005
+            t_dweight = t_dweight + (tl.zeros([BLOCK_ROW, BLOCK_COL], dtype=tl.float32),)  # noqa: RUF005
+        inverse_hidden = 1.0 / hidden
+        for i_block in tl.range(
+            tl.program_id(0) // groups, tl.cdiv(rows, BLOCK_ROW), tl.num_programs(0) // groups, num_stages=NUM_STAGES
+        ):
+            o_row, m_row = row_block(i_block, rows, BLOCK_ROW)
+            t_dy = ()
+            t_x = ()
+            t_z = ()
+            for i_chunk in tl.static_range(CHUNKS):
+                o_col, m_col = columns(i_chunk * BLOCK_COL, n_col, BLOCK_COL, HAS_COLUMN_MASK and i_chunk == CHUNKS - 1)
+                mask = tile_mask(m_row, m_col, BLOCK_ROW)
+                o_dy = row_offsets(o_row, i_group, inner, dy_outer, dy_in, dy_group, ALIGNMENT)
+                t_dy = t_dy + (load_tile(dy_ptr, 1, o_dy, o_col, mask),)  # noqa: RUF005
+                o_x = row_offsets(o_row, i_group, inner, x_outer, x_in, x_group, ALIGNMENT)
+                t_x = t_x + (load_tile(x_ptr, 1, o_x, o_col, mask),)  # noqa: RUF005
+                if MODES.has_gate:
+                    o_z = row_offsets(o_row, i_group, inner, z_outer, z_in, z_group, ALIGNMENT)
+                    t_z = t_z + (load_tile(z_ptr, 1, o_z, o_col, mask),)  # noqa: RUF005
+                else:
+                    t_z = t_x
+            o_out = o_row * groups + i_group
+            b_rstd = tl.load(rstd_ptr + o_out, mask=m_row, other=0.0)[:, None]
+            b_sum = None
+            for i_chunk in tl.static_range(CHUNKS):
+                b_xhat, b_product = normalized(t_dy[i_chunk], t_x[i_chunk], t_z[i_chunk], b_rstd, MODES)
+                b_part = b_product * t_weight[i_chunk] * b_xhat
+                b_sum = b_part if i_chunk == 0 else b_sum + b_part
+            b_mean = tl.sum(b_sum, axis=1)[:, None] * inverse_hidden
+            t_next = ()
+            for i_chunk in tl.static_range(CHUNKS):
+                o_col, m_col = columns(i_chunk * BLOCK_COL, n_col, BLOCK_COL, HAS_COLUMN_MASK and i_chunk == CHUNKS - 1)
+                mask = tile_mask(m_row, m_col, BLOCK_ROW)
+                b_dy, b_x, b_z, b_weight = t_dy[i_chunk], t_x[i_chunk], t_z[i_chunk], t_weight[i_chunk]
+                b_xhat, b_product = normalized(b_dy, b_x, b_z, b_rstd, MODES)
+                b_gradient = b_rstd * (b_product * b_weight - b_xhat * b_mean)
+                b_dx, b_dz = input_gradients(b_gradient, b_dy, b_x, b_z, b_xhat, b_weight, MODES)
+                store_tile(dx_ptr, n_col, o_out, o_col, mask, b_dx)
+                if MODES.has_gate:
+                    store_tile(dz_ptr, n_col, o_out, o_col, mask, b_dz)
+                if MODES.has_dweight:
+                    t_next = t_next + (t_dweight[i_chunk] + b_product * b_xhat,)  # noqa: RUF005
             if MODES.has_dweight:
-                t_next = t_next + (t_dweight[i_chunk] + b_product * b_xhat,)  # noqa: RUF005
+                t_dweight = t_next
+        if MODES.has_dependent:
+            gdc_launch_dependents()
         if MODES.has_dweight:
-            t_dweight = t_next
-    if MODES.has_dependent:
-        gdc_launch_dependents()
-    if MODES.has_dweight:
-        p_out = dweight_ptr + tl.program_id(0).to(tl.int64) * n_col
-        for i_chunk in tl.static_range(CHUNKS):
-            o_col, m_col = columns(i_chunk * BLOCK_COL, n_col, BLOCK_COL, HAS_COLUMN_MASK and i_chunk == CHUNKS - 1)
-            tl.store(p_out + o_col, tl.sum(t_dweight[i_chunk], axis=0).to(dweight_ptr.dtype.element_ty), mask=m_col)
+            p_out = dweight_ptr + tl.program_id(0).to(tl.int64) * n_col
+            for i_chunk in tl.static_range(CHUNKS):
+                o_col, m_col = columns(i_chunk * BLOCK_COL, n_col, BLOCK_COL, HAS_COLUMN_MASK and i_chunk == CHUNKS - 1)
+                tl.store(p_out + o_col, tl.sum(t_dweight[i_chunk], axis=0).to(dweight_ptr.dtype.element_ty), mask=m_col)
 
 
 def calls(
@@ -163,19 +178,18 @@ def calls(
         has_dweight=dweight is not None,
         has_dependent=has_partials and launch.finish == "dependent",
     )
+    is_held = launch.held or not launch.chunks
     options = {
+        "BLOCK_ROW": launch.block_row if is_held else 0,
+        "CHUNKS": launch.chunks or 1,
         "BLOCK_COL": launch.block_col,
         "ALIGNMENT": launch.alignment,
         "HAS_COLUMN_MASK": launch.column_mask,
         "MODES": modes,
+        "NUM_STAGES": launch.num_stages if is_held else 1,
         "num_warps": launch.num_warps,
     }
-    if launch.chunks and not launch.held:
-        options["CHUNKS"] = launch.chunks
-        main = KernelCall(rms_norm_gated_backward_split_kernel, (parts * groups,), args, options)
-    else:
-        options |= {"BLOCK_ROW": launch.block_row, "CHUNKS": launch.chunks or 1, "NUM_STAGES": launch.num_stages}
-        main = KernelCall(_rms_norm_gated_backward_kernel, (parts * groups,), args, options)
+    main = KernelCall(_rms_norm_gated_backward_kernel, (parts * groups,), args, options)
     if not has_partials:
         return (main,)
     return (main, reduction(launch._replace(grid=parts), groups * problem.hidden, workspace, dweight))
