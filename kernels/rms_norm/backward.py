@@ -35,6 +35,7 @@ from normtune.kernels.rms_norm.backward_columns import rms_norm_backward_columns
 from normtune.kernels.rms_norm.backward_long import long_row_calls
 from normtune.kernels.rms_norm.backward_split import rms_norm_backward_split_kernel
 from normtune.kernels.rms_norm.long_rows import MAX_TILED_HIDDEN
+from normtune.kernels.rms_norm.modes import Product
 from normtune.kernels.tiles.launch import Launch
 from normtune.kernels.tiles.partial_sums import reduction
 from normtune.kernels.tiles.tile import (
@@ -135,7 +136,7 @@ def calls(
         "ALIGNMENT": launch.alignment,
         "HAS_COLUMN_MASK": launch.column_mask,
         "HAS_DWEIGHT": dweight is not None,
-        "ROUNDS_PRODUCT": problem.lacks("rounded_product"),
+        "ROUNDS_PRODUCT": Product.of(problem) is Product.ROUNDED,
         "num_warps": launch.num_warps,
     }
     options["NUM_STAGES"] = launch.num_stages
