@@ -192,7 +192,7 @@ def calls(
     args = (
         *(dout, x, tensors["weight_q"], tensors["weight_k"], cos, sin, tensors.get("positions"), dx),
         workspace if has_dweight else None,
-        *(problem.rows, problem.hidden, heads.heads, heads.heads_q, heads.heads_q + heads.heads_k),
+        *(problem.rows, problem.hidden, heads.written, heads.heads_q, heads.heads_q + heads.heads_k),
         *(
             dout.stride(0),
             x.stride(0),

@@ -83,13 +83,13 @@ def result_of(tensors: Tensors, asked: Asked) -> Tensor:
     Raises:
         ValueError: the batch-invariant mode is not available, or qkv cannot be written in place.
     """
-    key, qkv = None, tensors.qkv
+    key, qkv, is_in_place = None, tensors.qkv, asked.is_in_place
     pointers = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
     if 0 not in pointers and not any(tensor is not None and tensor.is_neg() for tensor in tensors):
         # Everything on which checks, config and binary depend.
         key = (asked, *(None if tensor is None else (tensor.shape, traits(tensor)) for tensor in tensors))
         launch = _launches.get(key)
-        if launch is not None and asked.is_in_place:
+        if launch is not None and is_in_place:
             _claim(tensors, asked, pointers, _spans.get(key))
             launch.at((*pointers, None), *tensors, None)
             return qkv
@@ -97,7 +97,7 @@ def result_of(tensors: Tensors, asked: Asked) -> Tensor:
             out = new_like(qkv)
             launch.at((*pointers, out.data_ptr()), *tensors, out)
             return out
-    if asked.is_in_place:
+    if is_in_place:
         _claim(tensors, asked, pointers, None)
     return _of_new(key, tensors, asked)
 

@@ -199,7 +199,7 @@ def calls(
     y = tensors.get("out", x)
     args = (
         *(x, tensors["weight_q"], tensors["weight_k"], cos, sin, tensors.get("positions"), y),
-        *(problem.rows, problem.hidden, heads.heads, heads.heads_q, heads.heads_q + heads.heads_k),
+        *(problem.rows, problem.hidden, heads.written, heads.heads_q, heads.heads_q + heads.heads_k),
         *(x.stride(0), y.stride(0), *(0 if table is None else table.stride(0) for table in (cos, sin)), eps, offset),
     )
     options = {
@@ -210,7 +210,7 @@ def calls(
         "ALIGNMENT": launch.alignment,
         "HAS_REST_MASK": launch.has_rest_mask,
         "HAS_POSITIONS": Positions.of(problem) is Positions.GIVEN,
-        "HAS_OTHERS": heads.heads > heads.heads_q + heads.heads_k,
+        "HAS_OTHERS": heads.written > heads.heads_q + heads.heads_k,
         "IS_NEOX": Rotary.of(problem) is Rotary.NEOX,
         "IS_WHOLE": Tables.of(problem) is Tables.ELEMENTS,
         "ROUNDS_PRODUCT": Product.of(problem) is Product.ROUNDED,

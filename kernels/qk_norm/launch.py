@@ -103,7 +103,7 @@ def resolve(
         raise IllegalConfigError(
             f"{buffered} bytes of pipeline buffers exceed {target.shared_bytes - RESERVED_SHARED_BYTES}"
         )
-    blocks = -(-problem.rows * heads.heads // block_row)
+    blocks = -(-problem.rows * heads.written // block_row)
     block_rest = next_power_of_2(rest) if rest else 0
     return HeadsLaunch(
         looped=looped,
@@ -135,7 +135,7 @@ def resolve_backward(config: Config, problem: Problem, target: Target, alignment
 
 def trial(config: Config, launch: HeadsLaunch, problem: Problem, target: Target) -> tuple[Problem, HeadsLaunch]:
     """The problem and launch of the same binary on which the gate tries it: few programs, many passes, a cut block."""
-    heads = heads_of(problem).heads
+    heads = heads_of(problem).written
     tokens = -(-_PROGRAMS * _PASSES * launch.block_row // heads)
     while launch.block_row > 1 and heads % launch.block_row and not tokens * heads % launch.block_row:
         tokens += 1

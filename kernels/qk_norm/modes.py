@@ -58,29 +58,29 @@ class Heads(NamedTuple):
     Attributes:
         heads_q: query heads of a token.
         heads_k: key heads, behind them.
-        heads: heads that the kernel writes: query and key heads; unless in place also the value heads behind them.
+        written: heads that the kernel writes: query and key heads; unless in place also the value heads behind them.
         rotary: elements of a head that are rotated, its first ones: even, 0 for none, at most as many as a head has.
         table_columns: columns of each table.
     """
 
     heads_q: int
     heads_k: int
-    heads: int
+    written: int
     rotary: int
     table_columns: int
 
 
 def heads_of(problem: Problem) -> Heads:
     """The heads of a problem of either operator."""
-    return _heads_of(problem._replace(rows=1))
+    return _heads_of(problem.operator, problem.variant, problem.hidden)
 
 
 @cache
-def _heads_of(problem: Problem) -> Heads:
-    family, sizes = split_sizes(problem.operator)
+def _heads_of(operator: str, variant: str, hidden: int) -> Heads:
+    problem, (family, sizes) = Problem(operator, 1, hidden, "float32", variant), split_sizes(operator)
     heads_qk = sizes["heads_q"] + sizes["heads_k"]
     is_in_place = family == FAMILY and Place.of(problem) is Place.IN_PLACE
-    rotary = 0 if Rotary.of(problem) is Rotary.NONE else min(sizes["rotary_dim"], problem.hidden) // 2 * 2
+    rotary = 0 if Rotary.of(problem) is Rotary.NONE else min(sizes["rotary_dim"], hidden) // 2 * 2
     return Heads(
         sizes["heads_q"],
         sizes["heads_k"],

@@ -34,7 +34,7 @@ def inputs(problem: Problem, generator: torch.Generator, device: torch.device, h
         any angles and `positions` (rows,) in any order; for the backward also `dout`.
     """
     heads, rows = heads_of(problem), problem.rows
-    every = of_rms_norm.inputs(problem._replace(rows=rows * heads.heads), generator, device, hostile)
+    every = of_rms_norm.inputs(problem._replace(rows=rows * heads.written), generator, device, hostile)
     dtype = every["x"].dtype
     other = 1 + 0.5 * torch.randn(problem.hidden, generator=generator, device=device)
     tensors = {"qkv": every["x"].view(rows, -1), "weight_q": every["weight"], "weight_k": other.to(dtype)}
@@ -64,7 +64,7 @@ def reference(problem: Problem, tensors: Mapping[str, Tensor], eps: float, offse
     if split_sizes(problem.operator)[0] == BACKWARD:
         return _gradients(problem, tensors, eps, offset)
     heads, dtype = heads_of(problem), tensors["qkv"].dtype
-    every = tensors["qkv"].double().view(problem.rows, heads.heads, problem.hidden)
+    every = tensors["qkv"].double().view(problem.rows, heads.written, problem.hidden)
     end = heads.heads_q + heads.heads_k
     x = every[:, :end]
     weight = _weights(heads, tensors, offset)
@@ -85,7 +85,7 @@ def _gradients(problem: Problem, tensors: Mapping[str, Tensor], eps: float, offs
     heads, dtype = heads_of(problem), tensors["qkv"].dtype
     end = heads.heads_q + heads.heads_k
     every, gradients = (
-        tensors[name].double().view(problem.rows, heads.heads, problem.hidden) for name in ("qkv", "dout")
+        tensors[name].double().view(problem.rows, heads.written, problem.hidden) for name in ("qkv", "dout")
     )
     x, dy = every[:, :end], gradients[:, :end]
     size = dy.abs()  # of the terms of what follows, for float32's errors
@@ -107,7 +107,7 @@ def _gradients(problem: Problem, tensors: Mapping[str, Tensor], eps: float, offs
     tolerance = torch.cat([allowed, torch.full_like(every[:, end:], _NOTHING)], 1).view(problem.rows, -1)
     expected = {"dqkv": Expected(value, tolerance)}
     if Dweight.of(problem) is Dweight.COMPUTED:
-        depth = 16 + (problem.rows * heads.heads).bit_length()
+        depth = 16 + (problem.rows * heads.written).bit_length()
         parts = (slice(0, heads.heads_q), slice(heads.heads_q, end))
         sums = torch.stack([(dy * xhat)[:, part].sum((0, 1)) for part in parts])
         errors = torch.stack([(size * xhat.abs())[:, part].sum((0, 1)) for part in parts])

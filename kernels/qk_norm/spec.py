@@ -49,7 +49,7 @@ _SPACES = {
 def _buffers(problem: Problem) -> tuple[Buffer, ...]:
     """In the order of a call: inputs, then the output."""
     heads, dtype, is_in_place = heads_of(problem), problem.dtype, Place.of(problem) is Place.IN_PLACE
-    fused = (problem.rows, heads.heads * problem.hidden)
+    fused = (problem.rows, heads.written * problem.hidden)
     buffers = [
         Buffer("qkv", fused, dtype, IN_OUT if is_in_place else INPUT),
         *(problem.buffer(name, "hidden", WEIGHT) for name in ("weight_q", "weight_k")),
@@ -122,6 +122,7 @@ qk_norm = register(
             "normtune.kernels.qk_norm.launch",
             "normtune.kernels.qk_norm.modes",
             "normtune.kernels.qk_norm.tile",
+            "normtune.kernels.rms_norm.modes",
             "normtune.kernels.tiles.launch",
             "normtune.kernels.tiles.tile",
         ),

@@ -72,7 +72,7 @@ class RstdOutput(Mode):
 
 
 class Amax(Mode):
-    """Whether the largest magnitude of the norm is an output of `static`; in place it is also that of the output."""
+    """The largest magnitude of the norm, with `static`: an output, none, or the maximum of it and what the output has."""
 
     NEW = ""
     NONE = "no_amax"
@@ -144,13 +144,14 @@ def operator_name(kind: str) -> str:
 
 def modes_of(problem: Problem) -> QuantizeModes:
     """The modes of a problem of one of the operators."""
-    return _modes_of(problem._replace(rows=1, hidden=1))
+    return _modes_of(problem.operator, problem.variant)
 
 
 @cache
-def _modes_of(problem: Problem) -> QuantizeModes:
-    has_transpose = problem.operator == operator_name(TRANSPOSE)
-    scaling = "static" if has_transpose else problem.operator.removeprefix(f"{FAMILY}_")
+def _modes_of(operator: str, variant: str) -> QuantizeModes:
+    problem = Problem(operator, 1, 1, "float32", variant)
+    has_transpose = operator == operator_name(TRANSPOSE)
+    scaling = "static" if has_transpose else operator.removeprefix(f"{FAMILY}_")
     residual, amax = Residual.of(problem), Amax.of(problem)
     return QuantizeModes(
         scaling=scaling,

@@ -212,6 +212,7 @@ def _register(scaling: str) -> OperatorSpec:
             kernel_module="normtune.kernels.rms_norm_quantize_fp8.kernels",
             reference_module="normtune.kernels.rms_norm_quantize_fp8.reference",
             sources=(
+                "normtune.kernels.rms_norm.modes",
                 "normtune.kernels.rms_norm_quantize_fp8.amax",
                 "normtune.kernels.rms_norm_quantize_fp8.chunks",
                 "normtune.kernels.rms_norm_quantize_fp8.fp8",

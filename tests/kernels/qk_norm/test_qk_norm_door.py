@@ -90,7 +90,7 @@ def test_every_shape_has_a_legal_default(sizes, hidden, rows, target, dtype, kin
         assert launch.grid <= config.programs_per_sm * target.sms and 4 * launch.workspace <= 64 << 20
         assert launch.workspace in (0, 2 * launch.grid * hidden)
     else:
-        assert launch.grid * launch.block_row >= rows * heads_of(problem).heads
+        assert launch.grid * launch.block_row >= rows * heads_of(problem).written
     assert all(config in spec.space(space, problem, target) for space in ("quick", "default", "full"))
 
 
@@ -156,9 +156,9 @@ def test_the_gate_tries_the_same_binary_with_a_cut_block(block_row, programs, va
         launch = resolve(QKNormConfig(block_row, 4, 1, programs), problem, H200)
         tried, small = trial(QKNormConfig(block_row, 4, 1, programs), launch, problem, H200)
         assert small.binary == launch.binary and tried.rows * 48 < 10000
-        heads = tried.rows * heads_of(tried).heads
+        heads = tried.rows * heads_of(tried).written
         assert heads >= 5 * 6 * launch.block_row and small.grid <= (5 if programs else heads)
-        assert heads % launch.block_row or heads_of(tried).heads % launch.block_row == 0
+        assert heads % launch.block_row or heads_of(tried).written % launch.block_row == 0
 
 
 def test_a_table_answers_for_other_heads_with_the_nearest_function():
