@@ -96,19 +96,12 @@ MODES: dict[str, tuple[type[Mode], ...]] = {
 
 
 class QuantizeModes(NamedTuple):
-    """The modes of a problem as the kernels take them, one constant.
+    """The modes of a problem as the kernels take them, one constant: the members of the enums as yes or no.
 
     Attributes:
         scaling: one of `SCALINGS`.
         q_dtype: name of the dtype of the quantized tensor.
-        rounds_product: as `Product`.
-        rounds_norm: as `Norm`.
-        has_y: as `NormOutput`.
-        has_residual: whether there is a residual, and the sum is an output.
-        rounds_sum: whether that sum is rounded before it is normalized.
-        has_rstd: as `RstdOutput`.
         has_amax: whether the largest magnitude of the norm over all rows is an output.
-        is_column_major: as `ScaleLayout`.
         accumulates: whether that magnitude becomes the maximum of what the output has and of the norm.
         has_transpose: whether the quantized tensor is written transposed, too.
     """
