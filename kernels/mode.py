@@ -58,5 +58,8 @@ def words_of(modes: tuple[type[Mode], ...]) -> tuple[str, ...]:
 
 @cache
 def _member(mode: type[Mode], variant: str) -> Any:
-    words = set(variant.split("+"))
-    return max((member for member in mode if words.issuperset(member.words)), key=lambda member: len(member.words))
+    words, found = set(variant.split("+")), mode("")
+    for member in mode:  # torch.compile traces no `max` with a key
+        if len(member.words) > len(found.words) and words.issuperset(member.words):
+            found = member
+    return found

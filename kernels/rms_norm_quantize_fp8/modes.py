@@ -72,7 +72,7 @@ class RstdOutput(Mode):
 
 
 class Amax(Mode):
-    """The largest magnitude of the norm, with `static`: an output, none, or the maximum of it and what the output has."""
+    """The largest magnitude of the norm, of `static`: an output, none, or the maximum of it and of the output."""
 
     NEW = ""
     NONE = "no_amax"
