@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, NoReturn, Protocol, Self
 from normtune.errors import UsageError
 from normtune.kernels.call import ForeignKernel, KernelCall
 from normtune.kernels.config import COPY, Config, Implementation
+from normtune.kernels.mode import Mode, words_of
 from normtune.kernels.problem import IN_OUT, MAX_ROWS, OUTPUT, SCRATCH, Buffer, Problem, split_sizes, with_sizes
 from normtune.kernels.target import Target
 
@@ -64,20 +65,13 @@ class ImplementationLaunch(NamedTuple):
         return self
 
 
-class Flag(NamedTuple):
-    """A flag that changes the work. `off` is the suffix of the variant in which it is off."""
-
-    name: str
-    off: str
-
-
 @dataclass(frozen=True)
 class OperatorSpec:
     """One operator.
 
     Attributes:
         name: its plain name; tables and stores use it.
-        flags: flags that change the work, each on by default.
+        modes: what else a problem may ask for, in the order in which their words stand in the text of a variant.
         config: the class of its configs, which declares its knobs.
         dtypes: dtypes of the inputs that it takes.
         max_hidden: longest row that it takes.
@@ -106,14 +100,14 @@ class OperatorSpec:
             `module:function` or the function itself: called with the inputs and scalars by name, it returns the
             outputs, in order. They are gated, timed and stored as configs are, so that a table can name them.
         is_default: whether a sweep that names no operator takes it.
-        limiting: `off` of the flags on which it may depend whether a launch is legal; None for all. Two to the number
-            of flags are the variants for which a table's configs are proved legal.
+        limiting: the members of `modes` on which it may depend whether a launch is legal; None for all. Two to the
+            number of their words are the variants for which a table's configs are proved legal.
         may_reuse_dy: (launch, target) to whether a launch of a backward may write dx into the memory of dy; None if
             none may.
     """
 
     name: str
-    flags: tuple[Flag, ...]
+    modes: tuple[type[Mode], ...]
     config: type[Config]
     dtypes: tuple[str, ...]
     max_hidden: int
@@ -131,7 +125,7 @@ class OperatorSpec:
     sizes: Mapping[str, Sequence[int]] = field(default_factory=dict, hash=False)
     hidden_sizes: tuple[int, ...] = ()
     is_default: bool = True
-    limiting: tuple[str, ...] | None = None
+    limiting: tuple[Mode, ...] | None = None
     may_reuse_dy: Callable[[Any, Target], bool] | None = None
 
     def at(self, **sizes: int) -> Self:
@@ -152,20 +146,21 @@ class OperatorSpec:
 
     @property
     def variants(self) -> tuple[str, ...]:
-        """The plain variant and one for each flag that is off."""
-        return ("", *(flag.off for flag in self.flags))
+        """The plain variant and one for each word of `modes`."""
+        return ("", *words_of(self.modes))
 
-    def variant(self, **flags: bool) -> str:
-        """The variant in which the named flags have these values; flags not named are on.
+    def variant(self, *members: Mode) -> str:
+        """The variant of these members of `modes`, and of the default of the others.
 
         Raises:
-            ValueError: a name is no flag of this operator.
+            ValueError: one is of a mode that this operator does not have.
         """
-        known = {flag.name for flag in self.flags}
-        for name in flags:
-            if name not in known:
-                raise ValueError(f"unknown flag {name!r} of {self.name}: expected one of {', '.join(sorted(known))}")
-        return "+".join(flag.off for flag in self.flags if not flags.get(flag.name, True))
+        for member in members:
+            if type(member) not in self.modes:
+                known = ", ".join(mode.__name__ for mode in self.modes) or "none"
+                raise ValueError(f"{self.name} has no mode {type(member).__name__}: expected one of {known}")
+        chosen = {word for member in members for word in member.words}
+        return "+".join(word for word in words_of(self.modes) if word in chosen)
 
     def problem(self, rows: int, hidden: int, dtype: str, variant: str = "") -> Problem:
         """A checked problem of this operator.
@@ -182,8 +177,8 @@ class OperatorSpec:
             raise ValueError(f"hidden is {hidden}: {self.name} takes 1 to {self.max_hidden}")
         if dtype not in self.dtypes:
             raise ValueError(f"unknown dtype {dtype!r}: {self.name} takes {', '.join(self.dtypes)}")
-        known = {flag.off for flag in self.flags}
-        if variant and not set(variant.split("+")) <= known:
+        known = words_of(self.modes)
+        if variant and not set(variant.split("+")) <= {*known}:
             raise ValueError(f"unknown variant {variant!r}: {self.name} has {', '.join(sorted(known)) or 'none'}")
         return Problem(self.name, rows, hidden, dtype, variant)
 
@@ -209,10 +204,11 @@ class OperatorSpec:
         return config._fields == self.config._fields and list(map(type, config)) == kinds
 
     def limiting_part(self, variant: str) -> str:
-        """The variant with only those flags off on which legality depends."""
+        """Of the words of a variant those on which legality depends."""
         if self.limiting is None:
             return variant
-        return "+".join(off for off in variant.split("+") if off in self.limiting)
+        limiting = {word for member in self.limiting for word in member.words}
+        return "+".join(word for word in variant.split("+") if word in limiting)
 
     def is_legal(self, config: Config, problem: Problem, target: Target) -> bool:
         """Whether `launch` gives one for contiguous tensors."""

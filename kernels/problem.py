@@ -30,7 +30,7 @@ class Problem(NamedTuple):
         rows: number of rows, 1 to `MAX_ROWS`.
         hidden: length of a row, at least 1.
         dtype: name of the dtype of the inputs, a key of `ITEMSIZE`.
-        variant: suffixes of the flags that are off, joined by `+`; empty for the plain operator.
+        variant: the words of its modes (`mode.Mode`), joined by `+`; empty for the plain operator.
     """
 
     operator: str
@@ -43,10 +43,6 @@ class Problem(NamedTuple):
     def key(self) -> str:
         """The operator's name in tables: `rms_norm_forward` or `rms_norm_forward:no_rstd`."""
         return join_key(self.operator, self.variant)
-
-    def lacks(self, off: str) -> bool:
-        """Whether the flag with the suffix `off` is off."""
-        return off in self.variant.split("+")
 
     @property
     def sizes(self) -> dict[str, int]:

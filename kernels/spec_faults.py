@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from normtune.errors import NormtuneError
 from normtune.kernels.config import Config
+from normtune.kernels.mode import words_of
 from normtune.kernels.operator import IllegalConfigError, OperatorSpec
 from normtune.kernels.problem import BUFFER_ITEMSIZE, IN_OUT, ITEMSIZE, OUTPUT, ROLES, Buffer, Problem, with_sizes
 
@@ -84,12 +85,15 @@ def faults(spec: OperatorSpec) -> Iterator[str]:
         yield f"it has no dtype: expected some of {', '.join(ITEMSIZE)}"
     if spec.max_hidden < 1:
         yield f"max_hidden is {spec.max_hidden}: expected a positive integer"
-    names = [name for flag in spec.flags for name in flag]
-    for name in [*names, *spec.scalars, *spec.sizes]:
+    words = [word for mode in spec.modes for word in words_of((mode,))]
+    for name in [*words, *spec.scalars, *spec.sizes]:
         if not _NAME.fullmatch(name):
-            yield f"{name!r} names a flag, scalar or integer: expected letters, digits and _"
-    if len(set(names)) < len(names):
-        yield f"two flags have one name: {', '.join(names)}"
+            yield f"{name!r} names a mode, scalar or integer: expected letters, digits and _"
+    if len(set(words)) < len(words):
+        yield f"two modes have one word: {', '.join(words)}"
+    for mode in spec.modes:
+        if "" not in [member.value for member in mode]:
+            yield f"{mode.__name__} has no default: expected a member of the value ''"
     for name, values in spec.sizes.items():
         if not values or any(type(value) is not int or value < 1 for value in values):
             yield f"sizes of {name} are {values!r}: expected one positive integer or more"

@@ -21,9 +21,9 @@ from normtune.kernels.target import Target
 
 
 def all_variants(spec: OperatorSpec) -> tuple[str, ...]:
-    """All variants of an operator, including those with several flags off; the plain one first."""
-    offs = [flag.off for flag in spec.flags]
-    return tuple("+".join(chosen) for count in range(len(offs) + 1) for chosen in combinations(offs, count))
+    """All variants of an operator, including those of several words; the plain one first."""
+    words = spec.variants[1:]
+    return tuple("+".join(chosen) for count in range(len(words) + 1) for chosen in combinations(words, count))
 
 
 def served_variants(spec: OperatorSpec, variant: str) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ exceeds what 8 warps hold here.
 
 from normtune.heuristics.rules.rule import BACKWARD, FORWARD, Rule
 from normtune.kernels.config import Config
+from normtune.kernels.mode import Rstd
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import Target
@@ -30,7 +31,7 @@ def choose(problem: Problem, target: Target) -> Config | None:
     rows, hidden = problem.rows, problem.hidden
     many_short = rows > _LARGE_ROWS and hidden <= _LARGE_ROWS_HIDDEN
     if problem.operator == FORWARD:
-        training = "no_rstd" not in problem.variant
+        training = Rstd.of(problem) is Rstd.STORED
         if many_short or (training and hidden <= _PERSISTENT_HIDDEN):
             return RMSNormConfig("block_row", _tile_rows(hidden, 32), _WARPS)
         return None

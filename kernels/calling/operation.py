@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from normtune.kernels.calling.dispatch import Cache, Tableless
+from normtune.kernels.mode import Dweight, Mode, Rstd
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import (
     HIDDEN,
@@ -55,9 +56,9 @@ class Operation:
 
     Attributes:
         name: of the public function.
-        forward, backward: the specs of its operators. The first flag of each, switched off, leaves out the outputs that
-            only the backward reads, and the gradients of inputs (hidden,). Without a backward all flags are in `flags`,
-            a call returns a tuple of all outputs, of any shape and dtype, and nothing has a gradient.
+        forward, backward: the specs of its operators. With a backward the forward has the mode `Rstd`, of the outputs
+            that only the backward reads, and the backward the mode `Dweight`, of the gradients of inputs (hidden,).
+            Without one a call returns a tuple of all outputs, of any shape and dtype, and nothing has a gradient.
         formula: a module or object; see `Decomposition`.
         optional: inputs (hidden,) that a call may leave out; with a backward they come last.
         defaults: of the scalars, in the order of the kernels; None for one that `derived` has.
@@ -70,7 +71,7 @@ class Operation:
         compiler_options: options of the forward's binaries, given the scalars.
         columns_alone: the launch of the gradients (hidden,) without those of rows, of the backward's tensors; None for
             a backward that is launched whole.
-        flags: values of the specs' other flags, those that this function has fixed.
+        modes: those that this function has fixed, of either spec.
         x_dtypes: dtypes of the first input, with the problem's dtype for each; none for those of the specs.
         checks: of the inputs, of which the first is a tensor: raises TypeError or ValueError for what this operation
             alone refuses.
@@ -94,7 +95,7 @@ class Operation:
     scalars_of: Callable[[Sequence[Tensor | None], tuple[float, ...]], tuple[float, ...]] = lambda _, scalars: scalars
     compiler_options: Callable[[Mapping[str, float]], Mapping[str, Any] | None] = lambda _: None
     columns_alone: Tableless | None = None
-    flags: Mapping[str, bool] = field(default_factory=dict)
+    modes: tuple[Mode, ...] = ()
     x_dtypes: Mapping[torch.dtype, str] = field(default_factory=dict)
     checks: Callable[[Sequence[Any]], None] = lambda _: None
     is_for_target: Callable[[Target], bool] = lambda _: True
@@ -114,7 +115,7 @@ class Operation:
 
     @cached_property
     def variants(self) -> dict[str, tuple[str, str]]:
-        """By the name of a spec its variants without and with what the first flag leaves out."""
+        """By the name of a spec its variants without and with what `Rstd` or `Dweight` leaves out."""
         return {spec.name: (self._variant(spec, False), self._variant(spec, True)) for spec in self._specs}
 
     @cached_property
@@ -224,7 +225,7 @@ class Operation:
         return spec.buffers(spec.problem(1, 1, spec.dtypes[0], self.variants[spec.name][True]))
 
     def _variant(self, spec: OperatorSpec, is_whole: bool) -> str:
-        if self.backward is None:
-            return spec.variant(**self.flags)
-        first, *others = (flag.name for flag in spec.flags)
-        return spec.variant(**{first: is_whole}, **{name: self.flags.get(name, True) for name in others})
+        fixed = (mode for mode in self.modes if type(mode) in spec.modes)
+        if is_whole or self.backward is None:
+            return spec.variant(*fixed)
+        return spec.variant(Rstd.NONE if spec is self.forward else Dweight.NONE, *fixed)

@@ -79,15 +79,14 @@ class Ops:
     def _schemas(self) -> tuple[str, str]:
         operation = self._operation
         assert operation.backward is not None
-        store, columns = operation.forward.flags[0], operation.backward.flags[0]
         rows = next(name for name in operation.gradients if operation.axes[name] != HIDDEN)
 
         def schema(inputs: Sequence[str], flags: Sequence[str], outputs: Sequence[str]) -> str:
             return f"{self._arguments(inputs, flags)} -> ({', '.join(f'Tensor {name}' for name in outputs)})"
 
         return (
-            schema(operation.inputs, [store.name], operation.outputs),
-            schema((*operation.incoming, *operation.saved), [f"needs_{rows}", columns.name], operation.gradients),
+            schema(operation.inputs, ["store_rstd"], operation.outputs),
+            schema((*operation.incoming, *operation.saved), [f"needs_{rows}", "needs_dweight"], operation.gradients),
         )
 
     def _arguments(self, inputs: Sequence[str], flags: Sequence[str], marks: Mapping[str, str] = {}) -> str:

@@ -13,6 +13,7 @@ from normtune.kernels.calling.entry import Entry
 from normtune.kernels.fused_add_rms_norm.decomposition import FusedAddDecomposition
 from normtune.kernels.fused_add_rms_norm.spec import fused_add_rms_norm_backward, fused_add_rms_norm_forward
 from normtune.kernels.rms_norm.function import columns_alone, normalizing
+from normtune.kernels.rms_norm.modes import Product, Sum
 
 Rounding = Literal["float32", "sum", "llama"]
 ROUNDINGS = get_args(Rounding)
@@ -28,14 +29,12 @@ _operation = partial(
 CALLS = {
     "float32": Entry(_operation(name="fused_add_rms_norm", formula=FusedAddDecomposition())),
     "sum": Entry(
-        _operation(
-            name="fused_add_rms_norm_rounded_sum", flags={"sum_in_float32": False}, formula=FusedAddDecomposition(True)
-        )
+        _operation(name="fused_add_rms_norm_rounded_sum", modes=(Sum.ROUNDED,), formula=FusedAddDecomposition(True))
     ),
     "llama": Entry(
         _operation(
             name="fused_add_rms_norm_llama",
-            flags={"sum_in_float32": False, "product_in_float32": False},
+            modes=(Sum.ROUNDED, Product.ROUNDED),
             formula=FusedAddDecomposition(True, True),
             columns_alone=partial(columns_alone, rows="s", rounds_product=True),
         )

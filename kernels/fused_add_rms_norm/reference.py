@@ -10,6 +10,7 @@ from torch import Tensor
 
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm import reference as rms_norm
+from normtune.kernels.rms_norm.modes import Sum
 from normtune.kernels.rounding import FLOAT32_EPSILON, Expected, unit_in_last_place
 
 # A tolerance below the distance of any two numbers.
@@ -61,7 +62,7 @@ def reference(problem: Problem, tensors: Mapping[str, Tensor], eps: float, offse
     dtype = tensors["x"].dtype
     wide = tensors["x"].float() + tensors["residual"].float()
     s = wide.to(dtype).double()
-    x = s if problem.lacks("rounded_sum") else wide.double()
+    x = s if Sum.of(problem) is Sum.ROUNDED else wide.double()
     expected = rms_norm.normalized(problem, x, tensors["weight"], eps, offset, dtype)
     return {**expected, "s": Expected(s, torch.full_like(s, _NOTHING))}
 

@@ -7,11 +7,13 @@ where there are any; so are the spaces.
 from dataclasses import replace
 from functools import partial
 
-from normtune.kernels.operator import Flag, register
+from normtune.kernels.mode import Dweight, Rstd
+from normtune.kernels.operator import register
 from normtune.kernels.problem import INPUT, OUTPUT, WEIGHT, Buffer, Problem
 from normtune.kernels.rms_norm.launch import MAX_BACKWARD_ELEMENTS_PER_THREAD, resolve_backward, resolve_forward
+from normtune.kernels.rms_norm.modes import Product, Sum
 from normtune.kernels.rms_norm.space import forward_default
-from normtune.kernels.rms_norm.spec import ROUNDING, rms_norm_backward, rms_norm_forward
+from normtune.kernels.rms_norm.spec import rms_norm_backward, rms_norm_forward
 from normtune.kernels.tiles.trial import trial
 
 # The sum is held in float32 beside the tile that is added to it.
@@ -27,9 +29,8 @@ def _forward_buffers(problem: Problem) -> tuple[Buffer, ...]:
         problem.buffer("y", "rows,hidden", OUTPUT),
         problem.buffer("s", "rows,hidden", OUTPUT),
     )
-    if problem.lacks("no_rstd"):
-        return buffers
-    return (*buffers, problem.buffer("rstd", "rows", OUTPUT, "float32"))
+    rstd = problem.buffer("rstd", "rows", OUTPUT, "float32")
+    return (*buffers, rstd) if Rstd.of(problem) is Rstd.STORED else buffers
 
 
 def _backward_buffers(problem: Problem) -> tuple[Buffer, ...]:
@@ -42,7 +43,7 @@ def _backward_buffers(problem: Problem) -> tuple[Buffer, ...]:
         problem.buffer("dx", "rows,hidden", OUTPUT),
     )
     dweight = problem.buffer("dweight", "hidden", OUTPUT)
-    return buffers if problem.lacks("no_dweight") else (*buffers, dweight)
+    return (*buffers, dweight) if Dweight.of(problem) is Dweight.COMPUTED else buffers
 
 
 # RMSNorm's specs but for what a sum adds.
@@ -50,11 +51,7 @@ fused_add_rms_norm_forward = register(
     replace(
         rms_norm_forward,
         name="fused_add_rms_norm_forward",
-        flags=(
-            Flag("store_rstd", "no_rstd"),
-            Flag("sum_in_float32", "rounded_sum"),
-            ROUNDING[0],
-        ),
+        modes=(Rstd, Sum, Product),
         buffers=_forward_buffers,
         resolve=_resolve_forward,
         trial=partial(trial, _resolve_forward),

@@ -23,8 +23,8 @@ import triton.language as tl
 from normtune.kernels.call import KernelCall
 from normtune.kernels.problem import Problem
 from normtune.kernels.qk_norm.launch import HeadsLaunch
+from normtune.kernels.qk_norm.modes import Positions, Rotary, Tables, heads_of
 from normtune.kernels.qk_norm.tile import head_block, head_offsets, head_weight, load_pairs, load_table, store_pairs
-from normtune.kernels.qk_norm.variants import work_of
 from normtune.kernels.tiles.launch import Launch
 from normtune.kernels.tiles.partial_sums import reduction
 from normtune.kernels.tiles.tile import extent
@@ -185,14 +185,14 @@ def calls(
         eps: added to the mean square.
         offset: added to the weights, in float32.
     """
-    work = work_of(problem)
+    heads = heads_of(problem)
     dout, x, dx, cos, sin = (tensors.get(name) for name in ("dout", "qkv", "dqkv", "cos", "sin"))
     assert dout is not None and x is not None and dx is not None
     has_dweight = launch.workspace > 0
     args = (
         *(dout, x, tensors["weight_q"], tensors["weight_k"], cos, sin, tensors.get("positions"), dx),
         workspace if has_dweight else None,
-        *(problem.rows, problem.hidden, work.heads, work.heads_q, work.heads_q + work.heads_k),
+        *(problem.rows, problem.hidden, heads.written, heads.heads_q, heads.heads_q + heads.heads_k),
         *(
             dout.stride(0),
             x.stride(0),
@@ -208,10 +208,10 @@ def calls(
         "BLOCK_REST": launch.block_rest,
         "ALIGNMENT": launch.alignment,
         "HAS_REST_MASK": launch.has_rest_mask,
-        "HAS_POSITIONS": work.has_positions,
+        "HAS_POSITIONS": Positions.of(problem) is Positions.GIVEN,
         "HAS_DWEIGHT": has_dweight,
-        "IS_NEOX": work.is_neox,
-        "IS_WHOLE": work.has_whole_tables,
+        "IS_NEOX": Rotary.of(problem) is Rotary.NEOX,
+        "IS_WHOLE": Tables.of(problem) is Tables.ELEMENTS,
         "NUM_STAGES": launch.num_stages,
         "num_warps": launch.num_warps,
     }

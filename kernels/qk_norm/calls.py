@@ -6,6 +6,7 @@ binary depend makes a key, under which a launch is kept; no kept object holds a 
 """
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -27,12 +28,13 @@ from normtune.kernels.calling.layout import (
 )
 from normtune.kernels.calling.reusing import claim, span
 from normtune.kernels.calling.wide import keeps_subnormal
+from normtune.kernels.mode import Dweight
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.qk_norm import decomposition
 from normtune.kernels.qk_norm.decomposition import Tensors
+from normtune.kernels.qk_norm.modes import Place
 from normtune.kernels.qk_norm.spec import MAX_HIDDEN, qk_norm, qk_norm_backward
-from normtune.kernels.qk_norm.variants import BACKWARD_FLAGS, NO_DWEIGHT, OUT_OF_PLACE, Work, work_of
 
 
 class Asked(NamedTuple):
@@ -57,7 +59,7 @@ class Asked(NamedTuple):
     @property
     def is_in_place(self) -> bool:
         """Whether qkv is written."""
-        return OUT_OF_PLACE not in self.variant
+        return Place.of(self) is Place.IN_PLACE
 
     def problem(
         self, tensors: Tensors, family: OperatorSpec = qk_norm, variant: str | None = None
@@ -68,10 +70,6 @@ class Asked(NamedTuple):
         dtype = str(tensors.qkv.dtype).removeprefix("torch.")
         rows = tensors.qkv.numel() // width
         return spec, Problem(spec.name, rows, hidden, dtype, self.variant if variant is None else variant)
-
-    def work(self, tensors: Tensors) -> Work:
-        """What is asked for."""
-        return work_of(self.problem(tensors)[1])
 
 
 _launches: Cache[Prepared] = Cache()
@@ -85,13 +83,13 @@ def result_of(tensors: Tensors, asked: Asked) -> Tensor:
     Raises:
         ValueError: the batch-invariant mode is not available, or qkv cannot be written in place.
     """
-    key, qkv = None, tensors.qkv
+    key, qkv, is_in_place = None, tensors.qkv, asked.is_in_place
     pointers = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
     if 0 not in pointers and not any(tensor is not None and tensor.is_neg() for tensor in tensors):
         # Everything on which checks, config and binary depend.
         key = (asked, *(None if tensor is None else (tensor.shape, traits(tensor)) for tensor in tensors))
         launch = _launches.get(key)
-        if launch is not None and asked.is_in_place:
+        if launch is not None and is_in_place:
             _claim(tensors, asked, pointers, _spans.get(key))
             launch.at((*pointers, None), *tensors, None)
             return qkv
@@ -99,7 +97,7 @@ def result_of(tensors: Tensors, asked: Asked) -> Tensor:
             out = new_like(qkv)
             launch.at((*pointers, out.data_ptr()), *tensors, out)
             return out
-    if asked.is_in_place:
+    if is_in_place:
         _claim(tensors, asked, pointers, None)
     return _of_new(key, tensors, asked)
 
@@ -136,7 +134,7 @@ def _of_new(key: object, tensors: Tensors, asked: Asked) -> Tensor:
             dtypes = ", ".join(spec.dtypes)
             check_invariant("qkv", qkv, f"kernels for {dtypes} on a GPU, heads of 1 to {MAX_HIDDEN} elements")
         with torch.no_grad():
-            made = decomposition.forward(work_of(problem), tensors, asked.eps, asked.offset)
+            made = decomposition.forward(problem, tensors, asked.eps, asked.offset)
             return _written(qkv, made, asked, tensors) if is_in_place else made
     if not qkv.numel():
         return qkv if is_in_place else new_like(qkv)
@@ -161,11 +159,9 @@ def _of_new(key: object, tensors: Tensors, asked: Asked) -> Tensor:
 def gradients_of(dout: Tensor, tensors: Tensors, asked: Asked, needs_dweight: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of qkv and of both weights, of that of the fused tensor; those of weights mean nothing if unwanted."""
     qkv = tensors.qkv
-    off = [*asked.variant.split("+"), *(() if needs_dweight else (NO_DWEIGHT,))]
-    variant = "+".join(flag.off for flag in BACKWARD_FLAGS if flag.off in off)
-    spec, problem = asked.problem(tensors, qk_norm_backward, variant)
+    spec, problem = asked.problem(tensors, qk_norm_backward, _backward_variant(asked, needs_dweight))
     if not (_takes_kernel(tensors, problem) and dout.dtype == qkv.dtype and qkv.numel()):
-        return decomposition.backward(work_of(problem), dout, tensors, asked.eps, asked.offset)
+        return decomposition.backward(problem, dout, tensors, asked.eps, asked.offset)
     rows = rows_of("qkv", qkv, asked.batch_invariant)
     launched = _of_kernel(tensors._replace(qkv=rows), asked)
     dqkv, dweights = new_like(qkv), qkv.new_empty((2, problem.hidden), dtype=torch.float32)
@@ -184,6 +180,12 @@ def gradients_of(dout: Tensor, tensors: Tensors, asked: Asked, needs_dweight: bo
         for dweight, weight in zip(dweights, (tensors.weight_q, tensors.weight_k), strict=True)
     )
     return dqkv, dweight_q, dweight_k
+
+
+@lru_cache(1024)
+def _backward_variant(asked: Asked, needs_dweight: bool) -> str:
+    shared = (mode.of(asked) for mode in qk_norm_backward.modes if mode in qk_norm.modes)
+    return qk_norm_backward.variant(Dweight.COMPUTED if needs_dweight else Dweight.NONE, *shared)
 
 
 def _prepared(spec: OperatorSpec, problem: Problem, every: Mapping[str, Tensor | None], asked: Asked) -> Prepared:

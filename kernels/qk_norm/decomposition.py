@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from normtune.kernels.calling.wide import sum_of_rows, wide_dtype
-from normtune.kernels.qk_norm.variants import Work
+from normtune.kernels.problem import Problem
+from normtune.kernels.qk_norm.modes import Heads, Rotary, RotationProducts, Tables, heads_of
+from normtune.kernels.rms_norm.modes import Product
 
 
 class Tensors(NamedTuple):
@@ -32,81 +34,83 @@ class Tensors(NamedTuple):
     positions: Tensor | None = None
 
 
-def forward(work: Work, tensors: Tensors, eps: float, offset: float) -> Tensor:
+def forward(problem: Problem, tensors: Tensors, eps: float, offset: float) -> Tensor:
     """A fused tensor with normalized, rotated query and key heads; contiguous, of qkv's dtype.
 
     Args:
-        work: what is asked for.
+        problem: what is asked for; its rows do not matter.
         tensors: of the call.
         eps: added to the mean square.
         offset: added to the weights.
     """
-    heads, dtype = _heads(tensors.qkv, tensors), tensors.qkv.dtype
-    end = work.heads_q + work.heads_k
-    x = heads[..., :end, :].to(wide_dtype(tensors.qkv))
+    heads, every, dtype = heads_of(problem), _every_head(tensors.qkv, tensors), tensors.qkv.dtype
+    end = heads.heads_q + heads.heads_k
+    x = every[..., :end, :].to(wide_dtype(tensors.qkv))
     xhat = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
-    if work.rounds_product:
+    if Product.of(problem) is Product.ROUNDED:
         xhat = xhat.to(dtype).to(x.dtype)
-    norm = (xhat * _weights(work, tensors, x.dtype, offset)).to(dtype)
-    if work.rotary:
-        cos, sin = _of_elements(work, tensors, x.dtype)
-        rotated = norm[..., : work.rotary].to(x.dtype)
-        own, other = rotated * cos, _partners(work, rotated) * sin
-        if work.rounds_rotation:
+    norm = (xhat * _weights(heads, tensors, x.dtype, offset)).to(dtype)
+    if heads.rotary:
+        cos, sin = _of_elements(problem, tensors, x.dtype)
+        rotated = norm[..., : heads.rotary].to(x.dtype)
+        own, other = rotated * cos, _partners(problem, rotated) * sin
+        if RotationProducts.of(problem) is RotationProducts.ROUNDED:
             own, other = own.to(dtype).to(x.dtype), other.to(dtype).to(x.dtype)
-        norm = torch.cat([(own + other).to(dtype), norm[..., work.rotary :]], -1)
-    return torch.cat([norm, heads[..., end:, :]], -2).flatten(-2)
+        norm = torch.cat([(own + other).to(dtype), norm[..., heads.rotary :]], -1)
+    return torch.cat([norm, every[..., end:, :]], -2).flatten(-2)
 
 
-def backward(work: Work, dout: Tensor, tensors: Tensors, eps: float, offset: float) -> tuple[Tensor, Tensor, Tensor]:
+def backward(
+    problem: Problem, dout: Tensor, tensors: Tensors, eps: float, offset: float
+) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of qkv and of the weights, of that of the fused tensor that `forward` returns."""
-    wide = wide_dtype(tensors.qkv)
-    end = work.heads_q + work.heads_k
-    gradients = _heads(dout, tensors)
-    x, dy = _heads(tensors.qkv, tensors)[..., :end, :].to(wide), gradients[..., :end, :].to(wide)
-    if work.rotary:
-        cos, sin = _of_elements(work, tensors, wide)
-        rotated = dy[..., : work.rotary]
+    heads, wide = heads_of(problem), wide_dtype(tensors.qkv)
+    end = heads.heads_q + heads.heads_k
+    gradients = _every_head(dout, tensors)
+    x, dy = _every_head(tensors.qkv, tensors)[..., :end, :].to(wide), gradients[..., :end, :].to(wide)
+    if heads.rotary:
+        cos, sin = _of_elements(problem, tensors, wide)
+        rotated = dy[..., : heads.rotary]
         # The transpose of the rotation: `_partners` is antisymmetric.
-        back = rotated * cos - _partners(work, rotated * sin)
-        dy = torch.cat([back, dy[..., work.rotary :]], -1)
+        back = rotated * cos - _partners(problem, rotated * sin)
+        dy = torch.cat([back, dy[..., heads.rotary :]], -1)
     rstd = torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
     xhat = x * rstd
     sums = sum_of_rows(dy * xhat, 2)
-    gradient = dy * _weights(work, tensors, wide, offset)
+    gradient = dy * _weights(heads, tensors, wide, offset)
     dx = rstd * (gradient - xhat * (gradient * xhat).mean(-1, keepdim=True))
     dqkv = torch.cat([dx.to(dout.dtype), gradients[..., end:, :]], -2).flatten(-2)
-    dweight_q = sums[: work.heads_q].sum(0).to(tensors.weight_q.dtype)
-    return dqkv, dweight_q, sums[work.heads_q :].sum(0).to(tensors.weight_k.dtype)
+    dweight_q = sums[: heads.heads_q].sum(0).to(tensors.weight_q.dtype)
+    return dqkv, dweight_q, sums[heads.heads_q :].sum(0).to(tensors.weight_k.dtype)
 
 
-def _heads(fused: Tensor, tensors: Tensors) -> Tensor:
+def _every_head(fused: Tensor, tensors: Tensors) -> Tensor:
     """(..., heads, head); contiguous, as the order in which torch sums depends on strides."""
     return fused.contiguous().unflatten(-1, (-1, tensors.weight_q.shape[0]))
 
 
-def _weights(work: Work, tensors: Tensors, dtype: torch.dtype, offset: float) -> Tensor:
+def _weights(heads: Heads, tensors: Tensors, dtype: torch.dtype, offset: float) -> Tensor:
     """(heads, head) weight + offset of each head."""
-    of_q = tensors.weight_q.to(dtype).expand(work.heads_q, -1)
-    return torch.cat([of_q, tensors.weight_k.to(dtype).expand(work.heads_k, -1)]) + offset
+    of_q = tensors.weight_q.to(dtype).expand(heads.heads_q, -1)
+    return torch.cat([of_q, tensors.weight_k.to(dtype).expand(heads.heads_k, -1)]) + offset
 
 
-def _of_elements(work: Work, tensors: Tensors, dtype: torch.dtype) -> list[Tensor]:
+def _of_elements(problem: Problem, tensors: Tensors, dtype: torch.dtype) -> list[Tensor]:
     """Cosines and sines (..., 1, rotary), one for each rotated element of a token."""
     found = []
     for table in (tensors.cos, tensors.sin):
         assert table is not None
         shape = (*tensors.qkv.shape[:-1], table.shape[-1])
         rows = table.view(shape) if tensors.positions is None else table[tensors.positions.long()]
-        if not work.has_whole_tables:
-            rows = torch.cat([rows, rows], -1) if work.is_neox else rows.repeat_interleave(2, -1)
+        if Tables.of(problem) is Tables.PAIRS:
+            rows = torch.cat([rows, rows], -1) if Rotary.of(problem) is Rotary.NEOX else rows.repeat_interleave(2, -1)
         found.append(rows.to(dtype).unsqueeze(-2))
     return found
 
 
-def _partners(work: Work, rotated: Tensor) -> Tensor:
+def _partners(problem: Problem, rotated: Tensor) -> Tensor:
     """The other element of each pair, negated for the first ones."""
-    if work.is_neox:
+    if Rotary.of(problem) is Rotary.NEOX:
         first, second = rotated.chunk(2, -1)
         return torch.cat([-second, first], -1)
     first, second = rotated[..., ::2], rotated[..., 1::2]

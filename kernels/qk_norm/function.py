@@ -3,6 +3,7 @@
 In: arguments. Out: the fused tensor, in place or new.
 """
 
+from functools import cache
 from typing import Any, Literal, get_args
 
 import torch
@@ -24,16 +25,9 @@ from normtune.kernels.calling.wide import machine_epsilon
 from normtune.kernels.qk_norm import decomposition, ops
 from normtune.kernels.qk_norm.calls import Asked, result_of
 from normtune.kernels.qk_norm.decomposition import Tensors
-from normtune.kernels.qk_norm.variants import (
-    FLAGS,
-    GPTJ,
-    IN_ORDER,
-    NO_ROTARY,
-    OUT_OF_PLACE,
-    ROUNDED_PRODUCT,
-    ROUNDED_ROTATION,
-    WHOLE_TABLES,
-)
+from normtune.kernels.qk_norm.modes import Place, Positions, Rotary, RotationProducts, Tables
+from normtune.kernels.qk_norm.spec import qk_norm as spec
+from normtune.kernels.rms_norm.modes import Product
 
 RotaryStyle = Literal["neox", "gptj"]
 Casting = Literal["gemma", "llama"]
@@ -135,18 +129,36 @@ def qk_norm(
     has_whole_tables = cos is not None and cos.shape[-1] == rotary
     if cos is not None and sin is not None and positions is None:
         cos, sin = _of_tokens("cos", cos, qkv), _of_tokens("sin", sin, qkv)
-    off = {
-        **{OUT_OF_PLACE: not in_place, NO_ROTARY: cos is None, GPTJ: rotary_style == "gptj"},
-        **{IN_ORDER: cos is not None and positions is None, WHOLE_TABLES: has_whole_tables},
-        **{ROUNDED_PRODUCT: casting == "llama", ROUNDED_ROTATION: cos is not None and rotation == "products"},
-    }
-    variant = "+".join(flag.off for flag in FLAGS if off[flag.off])
+    variant_of = _variant if torch.compiler.is_compiling() else _kept_variant
+    rotary_mode = "none" if cos is None else rotary_style
+    variant = variant_of(in_place, casting, rotary_mode, positions is not None, has_whole_tables, rotation)
     tensors = Tensors(qkv, weight_q, weight_k, cos, sin, positions)
     others = heads_q, heads_k, rotary, eps, offset, variant
-    return _called(tensors, others, batch_invariant, needs_gradient)
+    return _called(tensors, others, batch_invariant, in_place, needs_gradient)
 
 
-def _called(tensors: Tensors, others: tuple[Any, ...], batch_invariant: bool | None, needs_gradient: bool) -> Tensor:
+def _variant(
+    in_place: bool, casting: str, rotary: str, has_positions: bool, has_whole_tables: bool, rotation: str
+) -> str:
+    """The variant of a problem; without a rotation its modes are the defaults."""
+    modes = [Place.IN_PLACE if in_place else Place.NEW, Product.ROUNDED if casting == "llama" else Product.FLOAT32]
+    if rotary == "none":
+        return spec.variant(*modes, Rotary.NONE)
+    return spec.variant(
+        *modes,
+        Rotary.NEOX if rotary == "neox" else Rotary.GPTJ,
+        Positions.GIVEN if has_positions else Positions.IN_ORDER,
+        Tables.ELEMENTS if has_whole_tables else Tables.PAIRS,
+        RotationProducts.ROUNDED if rotation == "products" else RotationProducts.FLOAT32,
+    )
+
+
+_kept_variant = cache(_variant)
+
+
+def _called(
+    tensors: Tensors, others: tuple[Any, ...], batch_invariant: bool | None, in_place: bool, needs_gradient: bool
+) -> Tensor:
     """The call of checked arguments: a kept launch, an operator of torch's dispatcher, or the formula."""
     is_compiling = torch.compiler.is_compiling()
     if batch_invariant is None and not is_compiling:  # a backward runs in another thread
@@ -157,9 +169,9 @@ def _called(tensors: Tensors, others: tuple[Any, ...], batch_invariant: bool | N
             named = "in_place" if asked.is_in_place else "batch_invariant"
             inside = "inside of a transform of torch.func or a forward-mode derivative"
             raise ValueError(f"{named} is on {inside}: expected it off")
-        return decomposition.forward(asked.work(tensors), tensors, asked.eps, asked.offset)
+        return decomposition.forward(asked.problem(tensors)[1], tensors, asked.eps, asked.offset)
     if is_compiling or needs_gradient or _is_special(tensors):
-        if OUT_OF_PLACE in others[-1]:
+        if not in_place:
             found: Tensor = ops.forward(*tensors, *others, batch_invariant)
             return found
         ops.in_place(*tensors, *others, batch_invariant)

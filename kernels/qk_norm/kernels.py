@@ -19,6 +19,7 @@ import triton.language as tl
 from normtune.kernels.call import KernelCall
 from normtune.kernels.problem import Problem
 from normtune.kernels.qk_norm.launch import HeadsLaunch
+from normtune.kernels.qk_norm.modes import Positions, Rotary, RotationProducts, Tables, heads_of
 from normtune.kernels.qk_norm.tile import (
     head_block,
     head_offsets,
@@ -29,7 +30,7 @@ from normtune.kernels.qk_norm.tile import (
     product,
     store_pairs,
 )
-from normtune.kernels.qk_norm.variants import work_of
+from normtune.kernels.rms_norm.modes import Product
 from normtune.kernels.tiles.tile import extent
 
 _RUNTIME = ["tokens", "hidden", "heads", "heads_q", "heads_qk", "x_stride", "y_stride", "cos_stride", "sin_stride"]
@@ -192,12 +193,13 @@ def calls(
         eps: added to the mean square.
         offset: added to the weights, in float32.
     """
-    work = work_of(problem)
+    heads = heads_of(problem)
+    rounds_rotation = heads.rotary > 0 and RotationProducts.of(problem) is RotationProducts.ROUNDED
     x, cos, sin = tensors["qkv"], tensors.get("cos"), tensors.get("sin")
     y = tensors.get("out", x)
     args = (
         *(x, tensors["weight_q"], tensors["weight_k"], cos, sin, tensors.get("positions"), y),
-        *(problem.rows, problem.hidden, work.heads, work.heads_q, work.heads_q + work.heads_k),
+        *(problem.rows, problem.hidden, heads.written, heads.heads_q, heads.heads_q + heads.heads_k),
         *(x.stride(0), y.stride(0), *(0 if table is None else table.stride(0) for table in (cos, sin)), eps, offset),
     )
     options = {
@@ -207,17 +209,17 @@ def calls(
         "BLOCK_REST": launch.block_rest,
         "ALIGNMENT": launch.alignment,
         "HAS_REST_MASK": launch.has_rest_mask,
-        "HAS_POSITIONS": work.has_positions,
-        "HAS_OTHERS": work.heads > work.heads_q + work.heads_k,
-        "IS_NEOX": work.is_neox,
-        "IS_WHOLE": work.has_whole_tables,
-        "ROUNDS_PRODUCT": work.rounds_product,
-        "ROUNDS_ROTATION": work.rounds_rotation,
+        "HAS_POSITIONS": Positions.of(problem) is Positions.GIVEN,
+        "HAS_OTHERS": heads.written > heads.heads_q + heads.heads_k,
+        "IS_NEOX": Rotary.of(problem) is Rotary.NEOX,
+        "IS_WHOLE": Tables.of(problem) is Tables.ELEMENTS,
+        "ROUNDS_PRODUCT": Product.of(problem) is Product.ROUNDED,
+        "ROUNDS_ROTATION": rounds_rotation,
         "IS_LOOPED": launch.looped,
         "NUM_STAGES": launch.num_stages,
         "num_warps": launch.num_warps,
     }
-    if work.rounds_rotation:  # a product of 16-bit numbers would be fused with the sum, and its rounding lost
+    if rounds_rotation:  # a product of 16-bit numbers would be fused with the sum, and its rounding lost
         options["enable_fp_fusion"] = False
     grid = (min(launch.grid, _MOST_PROGRAMS), -(-launch.grid // _MOST_PROGRAMS))
     return (KernelCall(_qk_norm_kernel, grid, args, options),)

@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 from normtune.kernels.alignment import alignment_of
 from normtune.kernels.config import Config
+from normtune.kernels.mode import Dweight
 from normtune.kernels.operator import IllegalConfigError
 from normtune.kernels.problem import ITEMSIZE, Problem
-from normtune.kernels.qk_norm.variants import NO_DWEIGHT, work_of
+from normtune.kernels.qk_norm.modes import heads_of
 from normtune.kernels.target import Target
 from normtune.kernels.tiles.launch import MAX_WORKSPACE_BYTES, RESERVED_SHARED_BYTES, next_power_of_2, threads_of
 
@@ -80,16 +81,16 @@ def resolve(
     Raises:
         IllegalConfigError: the config cannot run this problem on this target.
     """
-    work, threads = work_of(problem), threads_of(config, target)
-    rest = problem.hidden - work.rotary
+    heads, threads = heads_of(problem), threads_of(config, target)
+    rest = problem.hidden - heads.rotary
     # Columns of all tiles of a head. One more of an odd head counts for nothing, or an even one would have fewer.
     width = next_power_of_2(problem.hidden)
-    if work.rotary and rest > 1:
-        width = next_power_of_2(work.rotary) + next_power_of_2(rest)
+    if heads.rotary and rest > 1:
+        width = next_power_of_2(heads.rotary) + next_power_of_2(rest)
     looped = config.programs_per_sm > 0
     num_stages = config.num_stages if looped else 1
     # A pipeline buffers all that the loop reads. Weights and tables may be float32.
-    others = 2 + 2 * work.table_columns / max(1, work.rotary)
+    others = 2 + 2 * heads.table_columns / max(1, heads.rotary)
     buffered = int((num_stages - 1) * width * (ITEMSIZE[problem.dtype] + 4 * others))
     block_row = config.block_row
     while block_row > 1 and (
@@ -102,14 +103,14 @@ def resolve(
         raise IllegalConfigError(
             f"{buffered} bytes of pipeline buffers exceed {target.shared_bytes - RESERVED_SHARED_BYTES}"
         )
-    blocks = -(-problem.rows * work.heads // block_row)
+    blocks = -(-problem.rows * heads.written // block_row)
     block_rest = next_power_of_2(rest) if rest else 0
     return HeadsLaunch(
         looped=looped,
         grid=min(blocks, config.programs_per_sm * target.sms) if looped else blocks,
         block_row=block_row,
-        rotary=work.rotary,
-        block_pair=next_power_of_2(work.rotary // 2) if work.rotary else 0,
+        rotary=heads.rotary,
+        block_pair=next_power_of_2(heads.rotary // 2) if heads.rotary else 0,
         block_rest=block_rest,
         num_warps=config.num_warps,
         num_stages=num_stages,
@@ -126,7 +127,7 @@ def resolve_backward(config: Config, problem: Problem, target: Target, alignment
     if config.programs_per_sm < 1:
         raise IllegalConfigError("a backward without a fixed grid")
     launch = resolve(config, problem, target, alignment, MAX_BACKWARD_ELEMENTS_PER_THREAD)
-    if problem.lacks(NO_DWEIGHT):
+    if Dweight.of(problem) is Dweight.NONE:
         return launch
     grid = min(launch.grid, MAX_WORKSPACE_BYTES // (8 * problem.hidden))
     return launch._replace(grid=grid, workspace=2 * grid * problem.hidden)
@@ -134,7 +135,7 @@ def resolve_backward(config: Config, problem: Problem, target: Target, alignment
 
 def trial(config: Config, launch: HeadsLaunch, problem: Problem, target: Target) -> tuple[Problem, HeadsLaunch]:
     """The problem and launch of the same binary on which the gate tries it: few programs, many passes, a cut block."""
-    heads = work_of(problem).heads
+    heads = heads_of(problem).written
     tokens = -(-_PROGRAMS * _PASSES * launch.block_row // heads)
     while launch.block_row > 1 and heads % launch.block_row and not tokens * heads % launch.block_row:
         tokens += 1

@@ -15,7 +15,7 @@ from normtune.kernels.calling.ops import define
 from normtune.kernels.qk_norm import decomposition
 from normtune.kernels.qk_norm.calls import Asked, gradients_of, result_of
 from normtune.kernels.qk_norm.decomposition import Tensors
-from normtune.kernels.qk_norm.variants import BACKWARD, FAMILY
+from normtune.kernels.qk_norm.modes import BACKWARD, FAMILY
 
 _TENSORS = "Tensor{} qkv, Tensor weight_q, Tensor weight_k, Tensor? cos, Tensor? sin, Tensor? positions, "
 _OTHERS = "int heads_q, int heads_k, int rotary_dim, float eps, float offset, str variant, bool? batch_invariant"
@@ -74,7 +74,7 @@ def _second_gradient(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None
     def formula(leaves: Sequence[Tensor]) -> Sequence[Tensor]:
         dout, *read = leaves
         tensors, asked = _read((*read, *ctx.saved_tensors[4:], *ctx.others[:-1]))
-        return decomposition.backward(asked.work(tensors), dout, tensors, asked.eps, asked.offset)
+        return decomposition.backward(asked.problem(tensors)[1], dout, tensors, asked.eps, asked.offset)
 
     found = gradients_through(formula, ctx.saved_tensors[:4], gradients)
     return (*found, *[None] * (_COUNT - 3 + len(ctx.others)))

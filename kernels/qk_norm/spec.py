@@ -1,7 +1,7 @@
 """Specs of the operators that normalize and rotate heads, and of its gradients: buffers, spaces, default configs.
 
-In: nothing. Out: registered `OperatorSpec`s. Configs are resolved in `launch`, flags and named integers are in
-`variants`, the kernels are in `kernels` and `backward`, the reference is in `reference`. The spaces are plain products
+In: nothing. Out: registered `OperatorSpec`s. Configs are resolved in `launch`, modes and named integers are in
+`modes`, the kernels are in `kernels` and `backward`, the reference is in `reference`. The spaces are plain products
 that no GPU has narrowed yet.
 
 Value heads are no part of the tensor that is written in place, as no launch reads them: so the bytes are those that a
@@ -12,19 +12,23 @@ from dataclasses import replace
 from itertools import product
 
 from normtune.kernels.config import Config
+from normtune.kernels.mode import Dweight
 from normtune.kernels.operator import OperatorSpec, register
 from normtune.kernels.problem import IN_OUT, INPUT, ITEMSIZE, OUTPUT, WEIGHT, Buffer, Problem
 from normtune.kernels.qk_norm.config import QKNormConfig
 from normtune.kernels.qk_norm.launch import MAX_ELEMENTS_PER_THREAD, resolve, resolve_backward, trial
-from normtune.kernels.qk_norm.variants import (
+from normtune.kernels.qk_norm.modes import (
     BACKWARD,
-    BACKWARD_FLAGS,
     FAMILY,
-    FLAGS,
-    NO_DWEIGHT,
     SIZES,
-    work_of,
+    Place,
+    Positions,
+    Rotary,
+    RotationProducts,
+    Tables,
+    heads_of,
 )
+from normtune.kernels.rms_norm.modes import Product
 from normtune.kernels.target import Target
 from normtune.kernels.tiles.launch import next_power_of_2
 
@@ -44,18 +48,18 @@ _SPACES = {
 
 def _buffers(problem: Problem) -> tuple[Buffer, ...]:
     """In the order of a call: inputs, then the output."""
-    work, dtype = work_of(problem), problem.dtype
-    heads = (problem.rows, work.heads * problem.hidden)
+    heads, dtype, is_in_place = heads_of(problem), problem.dtype, Place.of(problem) is Place.IN_PLACE
+    fused = (problem.rows, heads.written * problem.hidden)
     buffers = [
-        Buffer("qkv", heads, dtype, IN_OUT if work.is_in_place else INPUT),
+        Buffer("qkv", fused, dtype, IN_OUT if is_in_place else INPUT),
         *(problem.buffer(name, "hidden", WEIGHT) for name in ("weight_q", "weight_k")),
     ]
-    if work.rotary:
-        buffers += [Buffer(name, (problem.rows, work.table_columns), dtype, INPUT) for name in ("cos", "sin")]
-        if work.has_positions:
+    if heads.rotary:
+        buffers += [Buffer(name, (problem.rows, heads.table_columns), dtype, INPUT) for name in ("cos", "sin")]
+        if Positions.of(problem) is Positions.GIVEN:
             buffers.append(problem.buffer("positions", "rows", INPUT, "int64"))
-    if not work.is_in_place:
-        buffers.append(Buffer("out", heads, dtype, OUTPUT))
+    if not is_in_place:
+        buffers.append(Buffer("out", fused, dtype, OUTPUT))
     return tuple(buffers)
 
 
@@ -63,7 +67,7 @@ def _backward_buffers(problem: Problem) -> tuple[Buffer, ...]:
     """As the forward's; both weight gradients are one tensor, as one kernel ends their sums."""
     qkv, *others = _buffers(problem)
     gradients = [qkv._replace(name="dqkv", role=OUTPUT)]
-    if not problem.lacks(NO_DWEIGHT):
+    if Dweight.of(problem) is Dweight.COMPUTED:
         gradients.append(Buffer("dweights", (2, problem.hidden), "float32", OUTPUT))
     inputs = [one for one in others if one.role != OUTPUT]
     return (qkv._replace(name="dout", role=INPUT), qkv._replace(role=INPUT), *inputs, *gradients)
@@ -102,7 +106,7 @@ def _default(problem: Problem, target: Target) -> Config:
 qk_norm = register(
     OperatorSpec(
         name=FAMILY,
-        flags=FLAGS,
+        modes=(Place, Rotary, Positions, Tables, Product, RotationProducts),
         config=QKNormConfig,
         dtypes=tuple(ITEMSIZE),
         max_hidden=MAX_HIDDEN,
@@ -116,8 +120,9 @@ qk_norm = register(
         sources=(
             "normtune.kernels.qk_norm.kernels",
             "normtune.kernels.qk_norm.launch",
+            "normtune.kernels.qk_norm.modes",
             "normtune.kernels.qk_norm.tile",
-            "normtune.kernels.qk_norm.variants",
+            "normtune.kernels.rms_norm.modes",
             "normtune.kernels.tiles.launch",
             "normtune.kernels.tiles.tile",
         ),
@@ -133,7 +138,8 @@ qk_norm_backward = register(
     replace(
         qk_norm,
         name=BACKWARD,
-        flags=BACKWARD_FLAGS,
+        # The backward is that of the function without roundings, and never in place.
+        modes=(Dweight, Rotary, Positions, Tables),
         buffers=_backward_buffers,
         space=_backward_space,
         resolve=resolve_backward,
@@ -142,8 +148,8 @@ qk_norm_backward = register(
         sources=(
             "normtune.kernels.qk_norm.backward",
             "normtune.kernels.qk_norm.launch",
+            "normtune.kernels.qk_norm.modes",
             "normtune.kernels.qk_norm.tile",
-            "normtune.kernels.qk_norm.variants",
             "normtune.kernels.tiles.launch",
             "normtune.kernels.tiles.partial_sums",
             "normtune.kernels.tiles.tile",

@@ -52,7 +52,7 @@ def _default(problem: Problem, target: Target) -> Config:
 reduce_partials = register(
     OperatorSpec(
         name="reduce_partials",
-        flags=(),
+        modes=(),
         config=ReduceConfig,
         dtypes=tuple(ITEMSIZE),
         max_hidden=MAX_HIDDEN,

@@ -36,6 +36,7 @@ from normtune.kernels.rms_norm.backward_columns import rows_beside_columns
 from normtune.kernels.rms_norm.backward_long import long_row_calls
 from normtune.kernels.rms_norm.backward_split import rows_in_chunks
 from normtune.kernels.rms_norm.long_rows import MAX_TILED_HIDDEN
+from normtune.kernels.rms_norm.modes import Product
 from normtune.kernels.tiles.launch import Launch
 from normtune.kernels.tiles.partial_sums import reduction
 from normtune.kernels.tiles.tile import (
@@ -176,7 +177,7 @@ def calls(
         "MODES": Modes(
             has_dweight=dweight is not None,
             has_dependent=launch.finish == "dependent",
-            rounds_product=problem.lacks("rounded_product"),
+            rounds_product=Product.of(problem) is Product.ROUNDED,
             is_held=is_split and launch.held,
         ),
         "NUM_STAGES": launch.num_stages,

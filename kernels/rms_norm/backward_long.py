@@ -14,6 +14,7 @@ import triton.language as tl
 
 from normtune.kernels.call import KernelCall
 from normtune.kernels.problem import Problem
+from normtune.kernels.rms_norm.modes import Product
 from normtune.kernels.tiles.launch import Launch, next_power_of_2
 from normtune.kernels.tiles.partial_sums import sum_call
 from normtune.kernels.tiles.tile import columns, extent, load_weight, weight_part
@@ -127,7 +128,7 @@ def long_row_calls(
         "HAS_COLUMN_MASK": launch.column_mask,
         "num_warps": launch.num_warps,
     }
-    own = {"HAS_DWEIGHT": dweight is not None, "ROUNDS_PRODUCT": problem.lacks("rounded_product")}
+    own = {"HAS_DWEIGHT": dweight is not None, "ROUNDS_PRODUCT": Product.of(problem) is Product.ROUNDED}
     inputs = (dy, x, tensors["weight"], tensors["rstd"], workspace)
     sums = (
         *(*inputs, workspace if is_reduced else dweight),

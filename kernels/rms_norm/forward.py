@@ -31,6 +31,7 @@ from normtune.kernels.rms_norm.forward_tile import (
     scaled,
 )
 from normtune.kernels.rms_norm.long_rows import MAX_TILED_HIDDEN
+from normtune.kernels.rms_norm.modes import Product, Statistics, Sum
 from normtune.kernels.tiles.launch import Launch
 from normtune.kernels.tiles.tile import columns, extent, row_block, store_tile, tile_mask
 
@@ -200,7 +201,7 @@ def calls(
     part = launch.slice_col or row
     is_held = part == row and row * ITEMSIZE[problem.dtype] > _MAX_READ_AGAIN_BYTES
     is_held = is_held and (residual is None or 4 * row <= _MAX_SUM_BYTES)
-    rounds = (problem.lacks(f"rounded_{what}") for what in ("sum", "product", "statistics"))
+    rounds = (mode.of(problem) is mode.ROUNDED for mode in (Sum, Product, Statistics))
     options = {
         "BLOCK_ROW": launch.block_row,
         "BLOCK_COL": launch.block_col,

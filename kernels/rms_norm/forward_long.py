@@ -14,6 +14,7 @@ import triton.language as tl
 from normtune.kernels.call import KernelCall
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm.forward_tile import load_scale, rounded
+from normtune.kernels.rms_norm.modes import Product, Statistics, Sum
 from normtune.kernels.tiles.launch import Launch, next_power_of_2
 from normtune.kernels.tiles.tile import columns, extent
 
@@ -132,8 +133,8 @@ def long_row_calls(
         "BLOCK_COL": launch.block_col,
         "ALIGNMENT": launch.alignment,
         "HAS_COLUMN_MASK": launch.column_mask,
-        "ROUNDS_SUM": problem.lacks("rounded_sum"),
-        "ROUNDS_STATISTICS": problem.lacks("rounded_statistics"),
+        "ROUNDS_SUM": Sum.of(problem) is Sum.ROUNDED,
+        "ROUNDS_STATISTICS": Statistics.of(problem) is Statistics.ROUNDED,
         "num_warps": launch.num_warps,
     }
     squares = (x, y, workspace, residual, s, hidden, x.stride(0), s_residual)
@@ -144,7 +145,7 @@ def long_row_calls(
     own = {
         "BLOCK_CHUNK": next_power_of_2(launch.chunks),
         "STORE_RSTD": "rstd" in tensors,
-        "ROUNDS_PRODUCT": problem.lacks("rounded_product"),
+        "ROUNDS_PRODUCT": Product.of(problem) is Product.ROUNDED,
     }
     return (
         KernelCall(_rms_norm_forward_squares_kernel, grid, squares, options),

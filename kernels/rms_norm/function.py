@@ -22,6 +22,7 @@ from normtune.kernels.calling.operation import Operation
 from normtune.kernels.calling.wide import keeps_subnormal, machine_epsilon
 from normtune.kernels.rms_norm import dweight
 from normtune.kernels.rms_norm.decomposition import RMSNormDecomposition
+from normtune.kernels.rms_norm.modes import Product, Statistics
 from normtune.kernels.rms_norm.spec import rms_norm_backward, rms_norm_forward
 
 Casting = Literal["gemma", "llama", "none"]
@@ -67,7 +68,7 @@ CALLS = {
     "llama": Entry(
         _operation(
             name="rms_norm_llama",
-            flags={"product_in_float32": False},
+            modes=(Product.ROUNDED,),
             formula=RMSNormDecomposition(rounds_product=True),
             columns_alone=partial(columns_alone, rounds_product=True),
         )
@@ -75,7 +76,7 @@ CALLS = {
     "none": Entry(
         _operation(
             name="rms_norm_none",
-            flags={"statistics_in_float32": False},
+            modes=(Statistics.ROUNDED,),
             formula=RMSNormDecomposition(rounds_statistics=True),
         )
     ),

@@ -6,6 +6,7 @@ triton. Part of the kernels' fingerprint: a change here can change the time of a
 
 from normtune.kernels.alignment import alignment_of
 from normtune.kernels.config import Config
+from normtune.kernels.mode import Dweight
 from normtune.kernels.operator import IllegalConfigError
 from normtune.kernels.problem import ITEMSIZE, Problem
 from normtune.kernels.rms_norm.long_rows import MAX_TILED_HIDDEN, long_row_backward, long_row_forward
@@ -95,7 +96,7 @@ def resolve_backward(
     and clusters finish as `columns`, up to `MAX_COLUMNS_ROWS` rows if there is a weight gradient. Longer rows than
     `MAX_TILED_HIDDEN` go as in `long_row_backward`, whatever the schedule.
     """
-    wants_dweight = not problem.lacks("no_dweight")
+    wants_dweight = Dweight.of(problem) is Dweight.COMPUTED
     if problem.hidden > MAX_TILED_HIDDEN:
         resolve_backward(config, problem._replace(hidden=MAX_TILED_HIDDEN), target, read=read)
         return long_row_backward(config, problem, target, alignment, wants_dweight)

@@ -6,6 +6,7 @@ neighbouring blocks is preferred, because a table needs it measured throughout a
 """
 
 from normtune.kernels.config import Config
+from normtune.kernels.mode import Dweight
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import Target
@@ -134,7 +135,7 @@ def quick_backward(problem: Problem, target: Target, finish: str) -> list[Config
     looped = [config._replace(finish=finish) for config in looped]
     if problem.rows > MOST_CLUSTER_ROWS:
         columns = [config for config in columns if not config.schedule.startswith("cluster")]
-    if problem.lacks("no_dweight"):
+    if Dweight.of(problem) is Dweight.NONE:
         return columns + looped
     if problem.rows < _LEAST_LOOPED_ROWS:
         return columns + [config for config in looped if config.schedule == "split" or config.num_warps == 1]

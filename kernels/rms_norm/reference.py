@@ -9,7 +9,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from normtune.kernels.mode import Dweight, Rstd
 from normtune.kernels.problem import Problem
+from normtune.kernels.rms_norm.modes import Product, Statistics
 from normtune.kernels.rounding import FLOAT32_EPSILON, RSTD_UNITS, Expected, unit_in_last_place
 
 
@@ -77,9 +79,9 @@ def reference(problem: Problem, tensors: Mapping[str, Tensor], eps: float, offse
     dx = rstd * (gradient - xhat * product.mean(dim=1, keepdim=True))
     terms = rstd.abs() * (gradient.abs() + xhat.abs() * product.abs().mean(dim=1, keepdim=True))
     expected = {"dx": Expected(dx, unit_in_last_place(dx, dtype) + 8 * FLOAT32_EPSILON * terms)}
-    if not problem.lacks("no_dweight"):
+    if Dweight.of(problem) is Dweight.COMPUTED:
         part = dy * xhat
-        if problem.lacks("rounded_product"):  # each factor is a float32, as in the kernels, so these are exact
+        if Product.of(problem) is Product.ROUNDED:  # each factor is a float32, as in the kernels, so these are exact
             rounded = (tensors["x"].float() * tensors["rstd"][:, None]).to(dtype).float()
             part = (tensors["dy"].float() * rounded).to(dtype).double()
         dweight = part.sum(dim=0)
@@ -105,7 +107,7 @@ def normalized(
         dtype: of y.
     """
     square, scale = x.square(), weight.double() + offset
-    if problem.lacks("rounded_statistics"):
+    if Statistics.of(problem) is Statistics.ROUNDED:
         square = x.float().square().to(dtype).double()
         eps, offset = (torch.tensor(value, dtype=torch.float32).to(dtype).item() for value in (eps, offset))
         scale = (weight.float() + offset).to(dtype).double()
@@ -113,10 +115,10 @@ def normalized(
     xhat = x * rstd[:, None]
     y = xhat * scale
     tolerance = unit_in_last_place(y, dtype) + 8 * FLOAT32_EPSILON * y.abs()
-    if problem.lacks("rounded_product"):
+    if Product.of(problem) is Product.ROUNDED:
         tolerance = tolerance + unit_in_last_place(xhat, dtype) * scale.abs()
     expected = {"y": Expected(y, tolerance)}
-    if not problem.lacks("no_rstd"):
-        off = unit_in_last_place(rstd, dtype) if problem.lacks("rounded_statistics") else 0.0
+    if Rstd.of(problem) is Rstd.STORED:
+        off = unit_in_last_place(rstd, dtype) if Statistics.of(problem) is Statistics.ROUNDED else 0.0
         expected["rstd"] = Expected(rstd, RSTD_UNITS * unit_in_last_place(rstd, torch.float32) + off)
     return expected

@@ -8,6 +8,7 @@ from functools import cache
 from itertools import product
 
 from normtune.kernels.config import Config
+from normtune.kernels.mode import Dweight
 from normtune.kernels.problem import ITEMSIZE, Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig, liger_launches
 from normtune.kernels.rms_norm.launch import (
@@ -223,7 +224,7 @@ def _columns(
     problem: Problem, target: Target, rows: Iterable[int], warps: Iterable[int], stages: Iterable[int]
 ) -> list[Config]:
     """The configs with the finish `columns`; none if there are too many rows for a program to walk through."""
-    if problem.rows > _MOST_COLUMNS_ROWS and not problem.lacks("no_dweight"):
+    if problem.rows > _MOST_COLUMNS_ROWS and Dweight.of(problem) is Dweight.COMPUTED:
         return []
     configs: list[Config] = []
     for block_row, num_warps, num_stages, slice_col in product(rows, warps, stages, _FULL_SLICES):
@@ -239,7 +240,7 @@ def _clusters(
     problem: Problem, target: Target, warps: Iterable[int], slices: Iterable[int], elements: tuple[int, int]
 ) -> list[Config]:
     """The configs of clusters, with bounds on the elements of a row that a thread holds."""
-    if not target.has_clusters or (problem.rows > _MOST_COLUMNS_ROWS and not problem.lacks("no_dweight")):
+    if not target.has_clusters or (problem.rows > _MOST_COLUMNS_ROWS and Dweight.of(problem) is Dweight.COMPUTED):
         return []
     configs: list[Config] = []
     for (schedule, blocks), num_warps, slice_col in product(CLUSTERS.items(), warps, slices):
@@ -251,7 +252,7 @@ def _clusters(
 
 def _default_clusters(problem: Problem, target: Target) -> list[Config]:
     """With the weight gradient for few rows; wider blocks where there are no programs of columns beside them."""
-    if problem.lacks("no_dweight"):
+    if Dweight.of(problem) is Dweight.NONE:
         return _clusters(problem, target, (4, 8), (32,), (8, 32))
     if problem.rows > MOST_CLUSTER_ROWS:
         return []
@@ -270,7 +271,7 @@ def _halves(problem: Problem, target: Target, finish: str) -> list[Config]:
     ]
     warps = held[0] if held else 16
     chosen: list[Config] = []
-    if problem.lacks("no_dweight"):
+    if Dweight.of(problem) is Dweight.NONE:
         chosen.append(RMSNormConfig("cluster_2", 1, warps, 1, 0, "columns", _CLUSTER_SLICES[0]))
     elif rows <= MOST_CLUSTER_ROWS:
         elements = SLICE_ELEMENTS_PER_THREAD * warps * target.warp_size
@@ -305,7 +306,7 @@ def _is_default_backward(config: Config, problem: Problem, warp_size: int) -> bo
         return False
     if block_col <= 256 and (rows, warps, stages, programs) == (1, 1, 2, 1):  # 12 % at 1 x 64
         return True
-    if problem.rows <= 64 and not problem.lacks("no_dweight"):
+    if problem.rows <= 64 and Dweight.of(problem) is Dweight.COMPUTED:
         return False  # programs of columns take 0.5 to 0.8 of the time
     return (
         rows in (1, 2, 4, 16, 32)  # 2: 2.3 % at 32768 x 4096; 4: 2.5 % at 512 x 2048; 32: 1.7 % at 262144 x 64

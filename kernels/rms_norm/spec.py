@@ -6,17 +6,17 @@ kernels are in `forward` and `backward`, the reference is in `reference`.
 
 from functools import partial
 
-from normtune.kernels.operator import Flag, OperatorSpec, register
+from normtune.kernels.mode import Dweight, Rstd
+from normtune.kernels.operator import OperatorSpec, register
 from normtune.kernels.problem import INPUT, ITEMSIZE, OUTPUT, WEIGHT, Buffer, Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.rms_norm.launch import resolve_backward, resolve_forward
 from normtune.kernels.rms_norm.long_rows import MAX_HIDDEN
+from normtune.kernels.rms_norm.modes import Product, Statistics
 from normtune.kernels.rms_norm.space import backward_default, backward_space, forward_default, forward_space
 from normtune.kernels.tiles.reuse import may_reuse_dy
 from normtune.kernels.tiles.trial import trial
 
-# Off, they round as Liger-Kernel does in its casting modes `llama` (products) and `none` (products and statistics).
-ROUNDING = (Flag("product_in_float32", "rounded_product"), Flag("statistics_in_float32", "rounded_statistics"))
 _SCALARS = {"eps": 1e-6, "offset": 0.25}
 
 
@@ -27,7 +27,7 @@ def _forward_buffers(problem: Problem) -> tuple[Buffer, ...]:
         problem.buffer("y", "rows,hidden", OUTPUT),
     )
     rstd = problem.buffer("rstd", "rows", OUTPUT, "float32")
-    return buffers if problem.lacks("no_rstd") else (*buffers, rstd)
+    return (*buffers, rstd) if Rstd.of(problem) is Rstd.STORED else buffers
 
 
 def _backward_buffers(problem: Problem) -> tuple[Buffer, ...]:
@@ -39,13 +39,13 @@ def _backward_buffers(problem: Problem) -> tuple[Buffer, ...]:
         problem.buffer("dx", "rows,hidden", OUTPUT),
     )
     dweight = problem.buffer("dweight", "hidden", OUTPUT)
-    return buffers if problem.lacks("no_dweight") else (*buffers, dweight)
+    return (*buffers, dweight) if Dweight.of(problem) is Dweight.COMPUTED else buffers
 
 
 rms_norm_forward = register(
     OperatorSpec(
         name="rms_norm_forward",
-        flags=(Flag("store_rstd", "no_rstd"), *ROUNDING),
+        modes=(Rstd, Product, Statistics),
         limiting=(),
         config=RMSNormConfig,
         dtypes=tuple(ITEMSIZE),
@@ -64,6 +64,7 @@ rms_norm_forward = register(
             "normtune.kernels.rms_norm.forward_tile",
             "normtune.kernels.rms_norm.launch",
             "normtune.kernels.rms_norm.long_rows",
+            "normtune.kernels.rms_norm.modes",
             "normtune.kernels.tiles.launch",
             "normtune.kernels.tiles.tile",
         ),
@@ -75,8 +76,8 @@ rms_norm_forward = register(
 rms_norm_backward = register(
     OperatorSpec(
         name="rms_norm_backward",
-        flags=(Flag("needs_dweight", "no_dweight"), ROUNDING[0]),
-        limiting=("no_dweight",),
+        modes=(Dweight, Product),
+        limiting=(Dweight.NONE,),
         config=RMSNormConfig,
         dtypes=tuple(ITEMSIZE),
         max_hidden=MAX_HIDDEN,
@@ -95,6 +96,7 @@ rms_norm_backward = register(
             "normtune.kernels.rms_norm.backward_split",
             "normtune.kernels.rms_norm.launch",
             "normtune.kernels.rms_norm.long_rows",
+            "normtune.kernels.rms_norm.modes",
             "normtune.kernels.tiles.launch",
             "normtune.kernels.tiles.partial_sums",
             "normtune.kernels.tiles.tile",

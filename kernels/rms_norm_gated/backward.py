@@ -28,7 +28,8 @@ from triton.language.extra.cuda import gdc_launch_dependents
 from normtune.kernels.call import KernelCall
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm_gated.backward_split import rows_in_chunks
-from normtune.kernels.rms_norm_gated.launch import NO_GATE, is_off, parts_of, rows_and_groups, strides
+from normtune.kernels.rms_norm_gated.launch import parts_of, rows_and_groups, strides
+from normtune.kernels.rms_norm_gated.modes import Gate, Order
 from normtune.kernels.rms_norm_gated.tile import input_gradients, normalized, row_offsets
 from normtune.kernels.tiles.launch import Launch
 from normtune.kernels.tiles.partial_sums import reduction
@@ -173,8 +174,8 @@ def calls(
         *(rows, problem.hidden, groups, inner, *strides(dy), *strides(x), *strides(z), offset),
     )
     modes = Modes(
-        has_gate=not is_off(problem, NO_GATE),
-        is_norm_first=not is_off(problem, "gate_first"),
+        has_gate=Gate.of(problem) is Gate.PRESENT,
+        is_norm_first=Order.of(problem) is Order.NORM_FIRST,
         has_dweight=dweight is not None,
         has_dependent=has_partials and launch.finish == "dependent",
     )

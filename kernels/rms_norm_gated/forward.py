@@ -23,7 +23,8 @@ from normtune.kernels.call import KernelCall
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm_gated.forward_chunks import normalize_chunks
 from normtune.kernels.rms_norm_gated.forward_parts import normalize_part
-from normtune.kernels.rms_norm_gated.launch import NO_GATE, is_off, parts_of, rows_and_groups, strides
+from normtune.kernels.rms_norm_gated.launch import parts_of, rows_and_groups, strides
+from normtune.kernels.rms_norm_gated.modes import Gate, Order, Roundings
 from normtune.kernels.rms_norm_gated.tile import gated_input, gated_output, row_offsets
 from normtune.kernels.tiles.launch import Launch
 from normtune.kernels.tiles.tile import columns, extent, load_tile, load_weight, row_block, store_tile, tile_mask
@@ -187,7 +188,7 @@ def calls(
         *(x, z, tensors["weight"], tensors["y"], tensors.get("rstd")),
         *(rows, problem.hidden, groups, inner, *strides(x), *strides(z), eps, offset),
     )
-    modes = (not is_off(problem, off) for off in (NO_GATE, "gate_first", "hugging_face"))
+    modes = (member.of(problem) is member for member in (Gate.PRESENT, Order.NORM_FIRST, Roundings.ONCE))
     options = {
         "BLOCK_ROW": launch.block_row,
         "BLOCK_COL": launch.block_col,

@@ -16,6 +16,7 @@ from normtune.kernels.calling.operation import Operation
 from normtune.kernels.calling.wide import keeps_subnormal, machine_epsilon
 from normtune.kernels.rms_norm.function import rms_norm
 from normtune.kernels.rms_norm_gated.decomposition import GatedDecomposition
+from normtune.kernels.rms_norm_gated.modes import Gate, Order, Roundings
 from normtune.kernels.rms_norm_gated.spec import rms_norm_gated_backward, rms_norm_gated_forward
 
 Rounding = Literal["float32", "hugging_face"]
@@ -23,17 +24,20 @@ _ROUNDINGS = get_args(Rounding)
 
 
 def _entry(norm_before_gate: bool, has_gate: bool, rounds_once: bool) -> Entry:
-    flags = {"norm_before_gate": norm_before_gate, "has_gate": has_gate, "rounds_once": rounds_once}
-    off = [flag.off for flag in rms_norm_gated_forward.flags if not flags.get(flag.name, True)]
+    modes = (
+        Order.NORM_FIRST if norm_before_gate else Order.GATE_FIRST,
+        Gate.PRESENT if has_gate else Gate.NONE,
+        Roundings.ONCE if rounds_once else Roundings.HUGGING_FACE,
+    )
     operation = Operation(
-        name="_".join(("rms_norm_gated", *off)),
+        name="_".join(("rms_norm_gated", *(word for mode in modes for word in mode.words))),
         forward=rms_norm_gated_forward,
         backward=rms_norm_gated_backward,
         formula=GatedDecomposition(norm_before_gate, has_gate, rounds_once),
         defaults={"eps": 1e-6, "offset": 0.0},
         derived={"eps": machine_epsilon},
         compiler_options=keeps_subnormal,
-        flags=flags,
+        modes=modes,
         is_grouped=True,
     )
     return Entry(operation)

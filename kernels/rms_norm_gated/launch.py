@@ -8,22 +8,17 @@ from typing import Any
 
 from normtune.kernels.alignment import alignment_of
 from normtune.kernels.config import Config
+from normtune.kernels.mode import Dweight
 from normtune.kernels.operator import IllegalConfigError
 from normtune.kernels.problem import Problem
+from normtune.kernels.rms_norm_gated.modes import Gate
 from normtune.kernels.target import Target
 from normtune.kernels.tiles.launch import MAX_WORKSPACE_BYTES, Launch, next_power_of_2, row_layout, split, tile
 
-NO_GATE = "no_gate"
-NO_DWEIGHT = "no_dweight"
 # Most elements of a tile per thread: the forward holds x and z, the backward dy, x, z and the running weight gradient.
 # The widest row, 65536, stays legal with 32 warps.
 MAX_ELEMENTS_PER_THREAD = 64
 _FINISHES = ("reduce", "dependent")
-
-
-def is_off(problem: Problem, suffix: str) -> bool:
-    """Whether the flag with this suffix is off in the problem's variant."""
-    return suffix in problem.variant.split("+")
 
 
 def resolve_forward(config: Config, problem: Problem, target: Target, alignment: int | None = None) -> Launch:
@@ -43,7 +38,7 @@ def resolve_forward(config: Config, problem: Problem, target: Target, alignment:
         return _split(config, problem, target, alignment)._replace(looped=False, grid=problem.rows)
     if config.schedule not in ("row", "block_row", "parts", "persistent"):
         raise _unknown_schedule(config, problem)
-    streamed = 1 if is_off(problem, NO_GATE) else 2
+    streamed = 2 if Gate.of(problem) is Gate.PRESENT else 1
     least_chunk = config.block_col if config.schedule in ("row", "block_row") else 0
     return _tile(config, least_chunk, problem, target, alignment, streamed)
 
@@ -86,11 +81,11 @@ def resolve_backward(config: Config, problem: Problem, target: Target, alignment
     if config.schedule == "split":
         launch = _split(config, problem, target, alignment)
     elif config.schedule == "persistent":
-        streamed = 2 if is_off(problem, NO_GATE) else 3
+        streamed = 3 if Gate.of(problem) is Gate.PRESENT else 2
         launch = _tile(config, config.block_col, problem, target, alignment, streamed)
     else:
         raise _unknown_schedule(config, problem)
-    if is_off(problem, NO_DWEIGHT) or launch.grid == 1:
+    if Dweight.of(problem) is Dweight.NONE or launch.grid == 1:
         return launch
     if config.finish not in _FINISHES:
         raise IllegalConfigError(f"finish {config.finish!r} cannot end partial sums")

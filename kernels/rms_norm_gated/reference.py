@@ -10,9 +10,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from normtune.kernels.mode import Dweight, Rstd
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm import reference as plain
-from normtune.kernels.rms_norm_gated.launch import NO_DWEIGHT, NO_GATE, is_off
+from normtune.kernels.rms_norm_gated.modes import Gate, Order, Roundings
 from normtune.kernels.rounding import FLOAT32_EPSILON, RSTD_UNITS, Expected, unit_in_last_place
 
 _ROUNDINGS = 8 * FLOAT32_EPSILON
@@ -38,7 +39,7 @@ def inputs(problem: Problem, generator: torch.Generator, device: torch.device, h
     tensors = plain.inputs(problem, generator, device, hostile)
     dtype = tensors["x"].dtype
     shape = (problem.rows, problem.hidden)
-    if not is_off(problem, NO_GATE):
+    if Gate.of(problem) is Gate.PRESENT:
         z = torch.randn(shape, generator=generator, device=device, dtype=torch.float32)
         if hostile:
             # In float16 gradients of rows of zeros, a thousand times those of others, leave no room for a wide gate.
@@ -67,7 +68,7 @@ class _Gate(NamedTuple):
     def of(cls, problem: Problem, tensors: Mapping[str, Tensor]) -> "_Gate":
         one = torch.ones_like(tensors["x"], dtype=torch.float64)
         none = torch.zeros_like(one)
-        if is_off(problem, NO_GATE):
+        if Gate.of(problem) is Gate.NONE:
             return cls(one, one, none, none, none)
         z = tensors["z"].double()
         sigmoid = torch.sigmoid(z)
@@ -76,7 +77,7 @@ class _Gate(NamedTuple):
         error = _ROUNDINGS + exponent
         terms = sigmoid * (1 + z.abs() * (1 - sigmoid))
         derivative_error = 2 * terms * (_ROUNDINGS + exponent) + FLOAT32_EPSILON * sigmoid * z.abs().clamp(max=20)
-        before, after = (silu, one) if is_off(problem, "gate_first") else (one, silu)
+        before, after = (silu, one) if Order.of(problem) is Order.GATE_FIRST else (one, silu)
         return cls(before, after, error, derivative, derivative_error)
 
 
@@ -107,11 +108,11 @@ def _forward(
     u = x.double() * gate.before
     square = u.square()
     # The error of u is that of the gate before the norm, and reaches rstd by its mean.
-    of_u = gate.error if is_off(problem, "gate_first") else torch.zeros_like(gate.error)
+    of_u = gate.error if Order.of(problem) is Order.GATE_FIRST else torch.zeros_like(gate.error)
     of_rstd = (square * of_u).mean(dim=1) / (square.mean(dim=1) + eps)
     rstd = torch.rsqrt(square.mean(dim=1) + eps)
     xhat = u * rstd[:, None]
-    if is_off(problem, "hugging_face"):
+    if Roundings.of(problem) is Roundings.HUGGING_FACE:
         error = _ROUNDINGS + of_u + of_rstd[:, None]
         y = _rounded(xhat, error, weight, tensors, gate)
     else:
@@ -119,7 +120,7 @@ def _forward(
         error = _ROUNDINGS + gate.error + of_rstd[:, None]
         tiny = _UNDERFLOW * weight.abs() * rstd[:, None] * torch.maximum(u.abs(), x.double().abs())
         y = Expected(value, unit_in_last_place(value, x.dtype) + error * value.abs() + tiny)
-    if is_off(problem, "no_rstd"):
+    if Rstd.of(problem) is Rstd.NONE:
         return {"y": y}
     return {"y": y, "rstd": Expected(rstd, RSTD_UNITS * unit_in_last_place(rstd, torch.float32) + of_rstd * rstd)}
 
@@ -156,8 +157,8 @@ def _backward(problem: Problem, tensors: Mapping[str, Tensor], gate: _Gate, weig
     tiny = _UNDERFLOW * (1 + (dy * weight).abs()) * (1 + size) * (1 + x.abs()) * (1 + size * x.abs())
     dx = du * gate.before
     found = {"dx": (dx, of_du * gate.before.abs() + gate.error * dx.abs() + tiny)}
-    if not is_off(problem, NO_GATE):
-        if is_off(problem, "gate_first"):
+    if Gate.of(problem) is Gate.PRESENT:
+        if Order.of(problem) is Order.GATE_FIRST:
             factor, of_factor = du * x, of_du * x.abs()
         else:
             factor = dy * xhat * weight
@@ -168,7 +169,7 @@ def _backward(problem: Problem, tensors: Mapping[str, Tensor], gate: _Gate, weig
     expected = {
         name: Expected(value, unit_in_last_place(value, dtype) + error) for name, (value, error) in found.items()
     }
-    if not is_off(problem, NO_DWEIGHT):
+    if Dweight.of(problem) is Dweight.COMPUTED:
         part = product * xhat
         dweight = part.sum(dim=0)
         depth = 8 + max(problem.rows - 1, 0).bit_length()

@@ -3,7 +3,7 @@
 In: nothing. Out: registered `OperatorSpec`s. Configs are resolved in `launch`, the kernels are in `forward` and
 `backward`, the reference is in `reference`.
 
-The modes are flags, as each is another binary: the gate after or before the norm, no gate, and the order of roundings.
+Each mode is another binary: the gate after or before the norm, no gate, and the order of roundings (`modes`).
 A table without a function of a variant answers with that of the plain operator, which moves as many bytes, or, without
 a gate, two thirds.
 
@@ -20,25 +20,24 @@ from itertools import product
 from typing import NamedTuple
 
 from normtune.kernels.config import Config
-from normtune.kernels.operator import Flag, OperatorSpec, register
+from normtune.kernels.mode import Dweight, Rstd
+from normtune.kernels.operator import OperatorSpec, register
 from normtune.kernels.problem import Buffer, Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.rms_norm.space import parts
 from normtune.kernels.rms_norm.spec import rms_norm_backward, rms_norm_forward
 from normtune.kernels.rms_norm_gated.launch import (
     MAX_ELEMENTS_PER_THREAD,
-    NO_DWEIGHT,
-    NO_GATE,
     held_chunk,
     resolve_backward,
     resolve_forward,
 )
+from normtune.kernels.rms_norm_gated.modes import Gate, Order, Roundings
 from normtune.kernels.target import Target
 from normtune.kernels.tiles.launch import MAX_SPLIT_ELEMENTS_PER_THREAD, next_power_of_2
 from normtune.kernels.tiles.trial import trial
 
 MAX_HIDDEN = 65536
-_MODES = (Flag("norm_before_gate", "gate_first"), Flag("has_gate", NO_GATE))
 # Elements per thread of a row in chunks, whose weight gradient the backward sums in registers. In bfloat16 on sm_90 a
 # thread spills at most 160 bytes with 64 of them and 824 to 2352 with 128, whatever the chunk. With 128 no recorded
 # config takes less than 1.96 of the best time.
@@ -149,7 +148,7 @@ _BACKWARD = {
 
 def _with_gate(of_norm: OperatorSpec, problem: Problem) -> tuple[Buffer, ...]:
     """RMSNorm's buffers, with z after x and dz after dx."""
-    gates = {} if problem.lacks(NO_GATE) else {"x": "z", "dx": "dz"}
+    gates = {"x": "z", "dx": "dz"} if Gate.of(problem) is Gate.PRESENT else {}
     buffers: list[Buffer] = []
     for buffer in of_norm.buffers(problem):
         buffers.append(buffer)
@@ -223,8 +222,8 @@ rms_norm_gated_forward = register(
     replace(
         rms_norm_forward,
         name="rms_norm_gated_forward",
-        flags=(rms_norm_forward.flags[0], *_MODES, Flag("rounds_once", "hugging_face")),
-        limiting=(NO_GATE,),
+        modes=(Rstd, Order, Gate, Roundings),
+        limiting=(Gate.NONE,),
         max_hidden=MAX_HIDDEN,
         buffers=partial(_with_gate, rms_norm_forward),
         space=_forward_space,
@@ -238,6 +237,7 @@ rms_norm_gated_forward = register(
             "normtune.kernels.rms_norm_gated.forward_chunks",
             "normtune.kernels.rms_norm_gated.forward_parts",
             "normtune.kernels.rms_norm_gated.launch",
+            "normtune.kernels.rms_norm_gated.modes",
             "normtune.kernels.rms_norm_gated.tile",
             "normtune.kernels.tiles.launch",
             "normtune.kernels.tiles.tile",
@@ -250,8 +250,8 @@ rms_norm_gated_backward = register(
     replace(
         rms_norm_backward,
         name="rms_norm_gated_backward",
-        flags=(rms_norm_backward.flags[0], *_MODES),
-        limiting=(NO_DWEIGHT, NO_GATE),
+        modes=(Dweight, Order, Gate),
+        limiting=(Dweight.NONE, Gate.NONE),
         max_hidden=MAX_HIDDEN,
         buffers=partial(_with_gate, rms_norm_backward),
         space=_backward_space,
@@ -264,6 +264,7 @@ rms_norm_gated_backward = register(
             "normtune.kernels.rms_norm_gated.backward",
             "normtune.kernels.rms_norm_gated.backward_split",
             "normtune.kernels.rms_norm_gated.launch",
+            "normtune.kernels.rms_norm_gated.modes",
             "normtune.kernels.rms_norm_gated.tile",
             "normtune.kernels.tiles.launch",
             "normtune.kernels.tiles.partial_sums",

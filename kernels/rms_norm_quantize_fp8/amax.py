@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from normtune.kernels.call import KernelCall
-from normtune.kernels.rms_norm_quantize_fp8.variants import Work
+from normtune.kernels.rms_norm_quantize_fp8.modes import QuantizeModes
 from normtune.kernels.tiles.launch import Launch
 
 _PARTIALS_AT_ONCE = 1024
@@ -35,11 +35,13 @@ def _reduce_amax_kernel(partial_ptr, amax_ptr, partials, BLOCK: tl.constexpr, AC
     tl.store(amax_ptr, b_amax.to(tl.float32, bitcast=True))
 
 
-def with_amax(launch: Launch, work: Work, main: KernelCall, amax: Any, workspace: Any) -> tuple[KernelCall, ...]:
+def with_amax(
+    launch: Launch, modes: QuantizeModes, main: KernelCall, amax: Any, workspace: Any
+) -> tuple[KernelCall, ...]:
     """A kernel call with what clears the maximum over all rows before it, or takes it after it."""
-    if launch.finish == "atomic" and not work.accumulates:
+    if launch.finish == "atomic" and not modes.accumulates:
         return KernelCall(_clear_amax_kernel, (1,), (amax,), {"num_warps": 1}), main
     if launch.finish == "reduce":
-        reduction = {"BLOCK": _PARTIALS_AT_ONCE, "ACCUMULATES": work.accumulates, "num_warps": 4}
+        reduction = {"BLOCK": _PARTIALS_AT_ONCE, "ACCUMULATES": modes.accumulates, "num_warps": 4}
         return main, KernelCall(_reduce_amax_kernel, (1,), (workspace, amax, launch.grid), reduction)
     return (main,)

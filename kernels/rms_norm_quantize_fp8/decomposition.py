@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from normtune.kernels.calling.wide import transposed
-from normtune.kernels.rms_norm_quantize_fp8.variants import BLOCK, Work, blocks_of, padded_rows
+from normtune.kernels.rms_norm_quantize_fp8.modes import QuantizeModes
+from normtune.kernels.rms_norm_quantize_fp8.scales import BLOCK, blocks_of, padded_rows
 
 OUTPUTS = ("sum", "q", "scale", "amax", "y", "rstd", "q_t")
 
@@ -18,18 +19,18 @@ class QuantizeDecomposition(NamedTuple):
     """The formula of an operation.
 
     Attributes:
-        work: what is asked for.
+        modes: what is asked for.
     """
 
-    work: Work
+    modes: QuantizeModes
 
     def forward(self, x: Tensor, weight: Tensor | None, *arguments: Any) -> list[Tensor]:
         """The outputs, in the order of the kernels, of the tensors and scalars that there are."""
         given = list(arguments)
-        residual = given.pop(0).reshape(-1, x.shape[-1]) if self.work.has_residual else None
-        scale = given.pop(0) if self.work.scaling == "static" else None
-        amax = given.pop(0) if self.work.has_amax and self.work.accumulates else None
-        found = outputs(self.work, x.reshape(-1, x.shape[-1]), weight, residual, scale, *given)
+        residual = given.pop(0).reshape(-1, x.shape[-1]) if self.modes.has_residual else None
+        scale = given.pop(0) if self.modes.scaling == "static" else None
+        amax = given.pop(0) if self.modes.has_amax and self.modes.accumulates else None
+        found = outputs(self.modes, x.reshape(-1, x.shape[-1]), weight, residual, scale, *given)
         if amax is not None:
             amax.copy_(torch.maximum(amax, found.pop("amax")))
         return [
@@ -38,7 +39,7 @@ class QuantizeDecomposition(NamedTuple):
 
 
 def outputs(
-    work: Work,
+    modes: QuantizeModes,
     x: Tensor,
     weight: Tensor | None,
     residual: Tensor | None,
@@ -50,7 +51,7 @@ def outputs(
     """`q`, and what there is of `sum`, `scale`, `amax`, `y`, `rstd` and `q_t`.
 
     Args:
-        work: what is asked for.
+        modes: what is asked for.
         x: (rows, hidden).
         weight: (hidden,); None for rows that are only normalized.
         residual: of x's shape.
@@ -64,47 +65,47 @@ def outputs(
     if residual is not None:
         wide = wide + residual.float()
         found["sum"] = wide.to(x.dtype)
-        if work.rounds_sum:
+        if modes.rounds_sum:
             wide = found["sum"].float()
     squares = wide.square()
     # A single row would be divided among threads, and summed in another order than one of several.
     means = (squares.expand(2, -1) if squares.shape[0] == 1 else squares).mean(-1, keepdim=True)[: squares.shape[0]]
     rstd = torch.rsqrt(means + eps)
     norm = wide * rstd
-    if work.rounds_product:
+    if modes.rounds_product:
         norm = norm.to(x.dtype).float()
     if weight is not None:
         norm = norm * (weight.float() + offset)
-    if work.rounds_norm:
+    if modes.rounds_norm:
         norm = norm.to(x.dtype).float()
-    if work.has_rstd:
+    if modes.has_rstd:
         found["rstd"] = rstd.reshape(-1)
-    if work.has_y:
+    if modes.has_y:
         found["y"] = norm.to(x.dtype)
-    if work.has_amax:
+    if modes.has_amax:
         found["amax"] = norm.abs().amax().reshape(1) if norm.numel() else x.new_zeros(1, dtype=torch.float32)
     blocks = norm.unsqueeze(1)
-    if work.scaling == "block":
+    if modes.scaling == "block":
         hidden = norm.shape[1]
         blocks = torch.nn.functional.pad(norm, (0, -hidden % BLOCK)).view(-1, blocks_of(hidden), BLOCK)
-    if work.scaling == "static":
+    if modes.scaling == "static":
         assert scale is not None
         wide_scale = scale
-    elif work.scaling == "tensor":
-        wide_scale = found["scale"] = found["amax"].clamp(min=least_amax) / work.largest
+    elif modes.scaling == "tensor":
+        wide_scale = found["scale"] = found["amax"].clamp(min=least_amax) / modes.largest
     else:
-        wide_scale = blocks.abs().amax(2, keepdim=True).clamp(min=least_amax) / work.largest
-        found["scale"] = _stored(work, wide_scale.squeeze(2))
-    q = (blocks * wide_scale.reciprocal()).clamp(-work.largest, work.largest).to(getattr(torch, work.q_dtype))
+        wide_scale = blocks.abs().amax(2, keepdim=True).clamp(min=least_amax) / modes.largest
+        found["scale"] = _stored(modes, wide_scale.squeeze(2))
+    q = (blocks * wide_scale.reciprocal()).clamp(-modes.largest, modes.largest).to(getattr(torch, modes.q_dtype))
     found["q"] = q.flatten(1)[:, : norm.shape[1]].contiguous()
-    if work.has_transpose:
+    if modes.has_transpose:
         found["q_t"] = transposed(found["q"])
     return found
 
 
-def _stored(work: Work, scale: Tensor) -> Tensor:
+def _stored(modes: QuantizeModes, scale: Tensor) -> Tensor:
     """(rows, blocks) in the order of memory, in one dimension."""
-    if work.is_column_major:
+    if modes.is_column_major:
         rows = scale.shape[0]
         scale = torch.nn.functional.pad(scale.T, (0, padded_rows(rows) - rows))
     return scale.reshape(-1)

@@ -18,13 +18,13 @@ def magnitude(b_value):
 
 
 @triton.jit
-def norm(b_x, b_rstd, b_weight, DTYPE: tl.constexpr, WORK: tl.constexpr):
+def norm(b_x, b_rstd, b_weight, DTYPE: tl.constexpr, MODES: tl.constexpr):
     """The norm that is quantized, float32; of shapes that broadcast."""
     b_product = b_x * b_rstd
-    if WORK.rounds_product:
+    if MODES.rounds_product:
         b_product = b_product.to(DTYPE).to(tl.float32)
     b_norm = b_product * b_weight
-    if WORK.rounds_norm:
+    if MODES.rounds_norm:
         b_norm = b_norm.to(DTYPE).to(tl.float32)
     return b_norm
 

@@ -12,16 +12,35 @@ from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from normtune.kernels.calling.arguments import check_choice, check_flag, check_kind, number
+from normtune.kernels.mode import Mode
+from normtune.kernels.rms_norm.modes import Product
+from normtune.kernels.rms_norm_quantize_fp8.modes import (
+    SCALINGS,
+    TRANSPOSE,
+    Amax,
+    Norm,
+    NormOutput,
+    QuantizedDtype,
+    QuantizeModes,
+    Residual,
+    RstdOutput,
+    ScaleLayout,
+    modes_of,
+)
 from normtune.kernels.rms_norm_quantize_fp8.operation import QUANTIZE
+from normtune.kernels.rms_norm_quantize_fp8.scales import blocks_of, padded_rows
+from normtune.kernels.rms_norm_quantize_fp8.spec import SPECS
 from normtune.kernels.rms_norm_quantize_fp8.straight_through import call as straight_through
 from normtune.kernels.rms_norm_quantize_fp8.straight_through import is_needed
-from normtune.kernels.rms_norm_quantize_fp8.variants import LARGEST, SCALINGS, Work, blocks_of, padded_rows, variant_of
 from normtune.kernels.transpose_fp8.function import transpose_fp8
 
-# For each rounding: whether x * rstd is rounded to x's dtype, and whether the norm is.
-ROUNDINGS = {"float32": (False, False), "norm": (False, True), "product": (True, True)}
-LAYOUTS = ("row_major", "column_major")
-_DTYPES = {getattr(torch, name): name for name in LARGEST}
+ROUNDINGS: dict[str, tuple[Mode, ...]] = {
+    "float32": (),
+    "norm": (Norm.ROUNDED,),
+    "product": (Norm.ROUNDED, Product.ROUNDED),
+}
+LAYOUTS = {"row_major": ScaleLayout.ROW_MAJOR, "column_major": ScaleLayout.COLUMN_MAJOR}
+_DTYPES = {getattr(torch, member.dtype): member for member in QuantizedDtype}
 
 
 class Quantized(NamedTuple):
@@ -151,10 +170,10 @@ def rms_norm_quantize_fp8(
     returned = (return_amax, return_y, is_graded if return_rstd is False else return_rstd, return_transpose)
     choice = (scaling, dtype, rounding, layout, round_sum, *returned, residual is not None, amax is not None)
     try:
-        work, variant = _settled(*choice) if torch.compiler.is_compiling() else _kept_settled(*choice)
+        modes, choices = _settled(*choice) if torch.compiler.is_compiling() else _kept_settled(*choice)
     except TypeError:  # also of values that cannot be kept
-        work, variant = _settled(*choice)
-    _check_scale(work, scale)
+        modes, choices = _settled(*choice)
+    _check_scale(modes, scale)
     if amax is not None:
         _check_one("amax", amax)
         if amax is scale or amax.requires_grad:
@@ -167,8 +186,8 @@ def rms_norm_quantize_fp8(
     read["amax"] = None if amax is None else amax.view(1)
     scalars = {"eps": eps, "offset": offset, "least_amax": least_amax}
     call = straight_through if is_graded else QUANTIZE.call
-    made = _named(work, call((work.kind, variant), read, scalars, batch_invariant), x, scale, amax)
-    if return_transpose and not work.has_transpose:
+    made = _named(modes, call(choices, read, scalars, batch_invariant), x, scale, amax)
+    if return_transpose and not modes.has_transpose:
         made = made._replace(q_t=transpose_fp8(made.q.view(-1, x.shape[-1])))
     return made._replace(rstd=None) if is_graded and not return_rstd else made
 
@@ -185,8 +204,8 @@ def _settled(
     return_transpose: bool,
     has_residual: bool,
     accumulates: bool,
-) -> tuple[Work, str]:
-    """What is asked for, and its variant.
+) -> tuple[QuantizeModes, tuple[str, str]]:
+    """What is asked for, and its operator and variant, as `QUANTIZE` names them.
 
     Raises:
         TypeError, ValueError: an argument is wrong.
@@ -194,7 +213,7 @@ def _settled(
     for name, value, known in (
         ("scaling", scaling, SCALINGS),
         ("rounding", rounding, tuple(ROUNDINGS)),
-        ("layout", layout, LAYOUTS),
+        ("layout", layout, tuple(LAYOUTS)),
     ):
         check_choice(name, value, known)
     if not isinstance(dtype, torch.dtype):
@@ -212,21 +231,29 @@ def _settled(
             raise ValueError(f"{name} is True with scaling {scaling!r}: expected 'static' or 'tensor'")
     if layout != "row_major" and scaling != "block":
         raise ValueError(f"layout is {layout!r} with scaling {scaling!r}: expected 'block'")
-    work = Work(
-        *(scaling, _DTYPES[dtype], *ROUNDINGS[rounding], return_y, has_residual, round_sum and has_residual),
-        *(return_amax or accumulates or scaling == "tensor", layout == "column_major", return_rstd, accumulates),
-        return_transpose and scaling == "static",
-    )
-    return work, variant_of(work)
+    members = [_DTYPES[dtype], *ROUNDINGS[rounding]]
+    if return_y:
+        members.append(NormOutput.STORED)
+    if has_residual:
+        members.append(Residual.ROUNDED if round_sum else Residual.WIDE)
+    if return_rstd:
+        members.append(RstdOutput.STORED)
+    if scaling == "static":
+        members.append(Amax.IN_PLACE if accumulates else Amax.NEW if return_amax else Amax.NONE)
+    if scaling == "block":
+        members.append(LAYOUTS[layout])
+    kind = TRANSPOSE if return_transpose and scaling == "static" else scaling
+    variant = SPECS[kind].variant(*members)
+    return modes_of(SPECS[kind].problem(1, 1, "float32", variant)), (kind, variant)
 
 
 _kept_settled = lru_cache(typed=True)(_settled)  # 1 is no flag, though equal to True
 
 
-def _check_scale(work: Work, scale: Any) -> None:
-    if work.scaling != "static":
+def _check_scale(modes: QuantizeModes, scale: Any) -> None:
+    if modes.scaling != "static":
         if scale is not None:
-            raise ValueError(f"scale is given with scaling {work.scaling!r}, which computes scales: expected None")
+            raise ValueError(f"scale is given with scaling {modes.scaling!r}, which computes scales: expected None")
         return
     if scale is None:
         raise ValueError("scale is None with scaling 'static': expected a float32 tensor (1,)")
@@ -239,13 +266,15 @@ def _check_one(name: str, one: Any) -> None:
         raise ValueError(f"{name} is {one.dtype} with shape {tuple(one.shape)}: expected float32, (1,) or ()")
 
 
-def _named(work: Work, found: dict[str, Tensor], x: Tensor, scale: Tensor | None, amax: Tensor | None) -> Quantized:
+def _named(
+    modes: QuantizeModes, found: dict[str, Tensor], x: Tensor, scale: Tensor | None, amax: Tensor | None
+) -> Quantized:
     leading, hidden = x.shape[:-1], x.shape[-1]
-    if work.scaling == "row":
+    if modes.scaling == "row":
         found["scale"] = found["scale"].view(*leading, 1)
-    elif work.scaling == "block":
+    elif modes.scaling == "block":
         blocks = blocks_of(hidden)
-        if work.is_column_major:
+        if modes.is_column_major:
             strides = [prod(leading[index:]) for index in range(1, len(leading) + 1)]
             # A slice would tell exports whether there is padding.
             found["scale"] = found["scale"].as_strided((*leading, blocks), (*strides, padded_rows(prod(leading))))

@@ -29,8 +29,9 @@ from normtune.kernels.rms_norm_quantize_fp8.fp8 import (
     scale_of_tensor,
     store_blocks,
 )
+from normtune.kernels.rms_norm_quantize_fp8.modes import QuantizeModes, modes_of
 from normtune.kernels.rms_norm_quantize_fp8.parts import quantize_part
-from normtune.kernels.rms_norm_quantize_fp8.variants import BLOCK, Work, padded_rows, work_of
+from normtune.kernels.rms_norm_quantize_fp8.scales import BLOCK, padded_rows
 from normtune.kernels.tiles.launch import MAX_HELD_BYTES, Launch
 from normtune.kernels.tiles.tile import columns, extent, load_tile, load_weight, row_block, store_tile, tile_mask
 
@@ -57,7 +58,7 @@ def _quantize_block(
     GROUP: tl.constexpr,
     ALIGNMENT: tl.constexpr,
     HAS_COLUMN_MASK: tl.constexpr,
-    WORK: tl.constexpr,
+    MODES: tl.constexpr,
     LARGEST: tl.constexpr,
 ):
     """Quantize a block of rows; returns the bits of the largest magnitude of each row, int32 (`static`, `amax`)."""
@@ -68,43 +69,43 @@ def _quantize_block(
     o_row, m_row = row_block(i_block, args.rows, BLOCK_ROW)
     mask = tile_mask(m_row, m_col, BLOCK_ROW)
     b_x = load_tile(args.x_ptr, extent(args.x_stride, ALIGNMENT), o_row, o_col, mask)
-    if WORK.has_residual:
+    if MODES.has_residual:
         b_x += load_tile(args.residual_ptr, extent(args.residual_stride, ALIGNMENT), o_row, o_col, mask)
-        if WORK.scaling != "amax":
+        if MODES.scaling != "amax":
             store_tile(args.sum_ptr, extent(args.sum_stride, ALIGNMENT), o_row, o_col, mask, b_x)
-        if WORK.rounds_sum:
+        if MODES.rounds_sum:
             b_x = b_x.to(DTYPE).to(tl.float32)
     b_rstd = tl.rsqrt(tl.sum(b_x * b_x, axis=1) / args.hidden + args.eps)
-    if WORK.has_rstd:
+    if MODES.has_rstd:
         tl.store(args.rstd_ptr + o_row, b_rstd, mask=m_row)
-    b_norm = norm(b_x, b_rstd[:, None], b_weight[None, :], DTYPE, WORK)
-    if WORK.has_y:
+    b_norm = norm(b_x, b_rstd[:, None], b_weight[None, :], DTYPE, MODES)
+    if MODES.has_y:
         store_tile(args.y_ptr, extent(args.y_stride, ALIGNMENT), o_row, o_col, mask, b_norm)
     b_bits = magnitude(b_norm)
-    if WORK.scaling == "block":
+    if MODES.scaling == "block":
         COUNT: tl.constexpr = BLOCK_COL // GROUP
         b_bits = tl.max(tl.reshape(b_bits, [BLOCK_ROW, COUNT, GROUP]), axis=2)
         b_scale = scale_of(b_bits, args.least_amax, LARGEST)
         store_blocks(
             *(args.scale_ptr, b_scale, 0, tl.cdiv(n_col, GROUP), o_row, m_row, args.rows, args.scale_rows),
-            *(COUNT, WORK.is_column_major),
+            *(COUNT, MODES.is_column_major),
         )
         b_norm = tl.reshape(b_norm, [BLOCK_ROW, COUNT, GROUP])
         b_q = tl.reshape(quantized(b_norm, b_scale[:, :, None], Q_DTYPE, LARGEST), [BLOCK_ROW, BLOCK_COL])
     else:
         b_bits = tl.max(b_bits, axis=1)
-        if WORK.scaling == "row":
+        if MODES.scaling == "row":
             b_scale = scale_of(b_bits, args.least_amax, LARGEST)
             tl.store(args.scale_ptr + o_row, b_scale, mask=m_row)
             b_q = quantized(b_norm, b_scale[:, None], Q_DTYPE, LARGEST)
-        elif WORK.scaling == "tensor":
+        elif MODES.scaling == "tensor":
             b_scale = scale_of_tensor(args.amax_ptr, args.scale_ptr, args.least_amax, LARGEST)
             b_q = quantized(b_norm, b_scale, Q_DTYPE, LARGEST)
         else:
-            if WORK.scaling == "static":
+            if MODES.scaling == "static":
                 b_q = quantized(b_norm, tl.load(args.scale_ptr), Q_DTYPE, LARGEST)
             b_bits = tl.where(m_row, b_bits, 0)
-    if WORK.scaling != "amax":
+    if MODES.scaling != "amax":
         tl.store(args.q_ptr + o_row[:, None] * extent(args.q_stride, ALIGNMENT) + o_col[None, :], b_q, mask=mask)
     return b_bits
 
@@ -142,21 +143,21 @@ def _quantize_kernel(
     NORM_IS_HELD: tl.constexpr,
     IS_LOOPED: tl.constexpr,
     NUM_STAGES: tl.constexpr,
-    WORK: tl.constexpr,
+    MODES: tl.constexpr,
     LARGEST: tl.constexpr,
     ATOMIC: tl.constexpr,
 ):
-    """A program for each row in chunks, for each row and part, or for blocks of rows; `WORK`: what is asked for."""
+    """A program for each row in chunks, for each row and part, or for blocks of rows; `MODES`: what is asked for."""
     args = Arguments(
         *(x_ptr, residual_ptr, weight_ptr, scale_ptr, sum_ptr, q_ptr, y_ptr, amax_ptr, rstd_ptr, rows, hidden),
         *(x_stride, residual_stride, sum_stride, q_stride, y_stride, scale_rows, eps, offset, least_amax),
     )
     if CHUNKS > 0:
         b_most = quantize_chunks(
-            *(args, CHUNKS, BLOCK_COL, GROUP, ALIGNMENT, HAS_COLUMN_MASK, IS_HELD, NORM_IS_HELD, WORK, LARGEST)
+            *(args, CHUNKS, BLOCK_COL, GROUP, ALIGNMENT, HAS_COLUMN_MASK, IS_HELD, NORM_IS_HELD, MODES, LARGEST)
         )
     elif PART_COL > 0:
-        b_most = quantize_part(args, PART_COL, BLOCK_COL, GROUP, ALIGNMENT, HAS_COLUMN_MASK, WORK, LARGEST)
+        b_most = quantize_part(args, PART_COL, BLOCK_COL, GROUP, ALIGNMENT, HAS_COLUMN_MASK, MODES, LARGEST)
     else:
         o_col, m_col = columns(0, extent(hidden, ALIGNMENT), BLOCK_COL, HAS_COLUMN_MASK)
         b_weight = load_weight(weight_ptr, o_col, m_col, offset)
@@ -165,16 +166,16 @@ def _quantize_kernel(
             i_first = tl.program_id(0)
             for i_block in tl.range(i_first, tl.cdiv(rows, BLOCK_ROW), tl.num_programs(0), num_stages=NUM_STAGES):
                 b_bits = _quantize_block(
-                    *(args, i_block, b_weight, BLOCK_ROW, BLOCK_COL, GROUP, ALIGNMENT, HAS_COLUMN_MASK, WORK, LARGEST)
+                    *(args, i_block, b_weight, BLOCK_ROW, BLOCK_COL, GROUP, ALIGNMENT, HAS_COLUMN_MASK, MODES, LARGEST)
                 )
-                if WORK.has_amax:
+                if MODES.has_amax:
                     b_most = tl.maximum(b_most, b_bits)
         else:
             b_most = _quantize_block(
                 *(args, tl.program_id(0), b_weight, BLOCK_ROW, BLOCK_COL, GROUP),
-                *(ALIGNMENT, HAS_COLUMN_MASK, WORK, LARGEST),
+                *(ALIGNMENT, HAS_COLUMN_MASK, MODES, LARGEST),
             )
-    if WORK.has_amax:
+    if MODES.has_amax:
         end_amax(amax_ptr, tl.max(b_most, axis=0), ATOMIC)
 
 
@@ -202,7 +203,7 @@ def calls(
         offset: added to the weight, in float32.
         least_amax: least divisor of scales that are computed: a row of zeros has no magnitude.
     """
-    work = work_of(problem)
+    modes = modes_of(problem)
     names = ("x", "residual", "weight", "scale", "sum", "q", "y")
     of_rows = ("x", "residual", "sum", "q", "y")
     amax = tensors.get("amax")
@@ -213,24 +214,24 @@ def calls(
         *(0 if tensors.get(name) is None else tensors[name].stride(0) for name in of_rows),
         *(padded_rows(problem.rows), eps, offset, least_amax),
     )
-    options = _options(launch, problem, work)
+    options = _options(launch, problem, modes)
     grid = (launch.grid, triton.cdiv(problem.hidden, launch.slice_col)) if launch.slice_col else (launch.grid,)
     args = (*before, workspace if launch.finish == "reduce" else amax, *after)
     main = KernelCall(_quantize_kernel, grid, args, options)
-    if work.scaling != "tensor":
-        return with_amax(launch, work, main, amax, workspace)
-    measuring = options | {"WORK": options["WORK"]._replace(scaling="amax", has_y=False, has_rstd=False)}
-    quantizing = options | {"WORK": options["WORK"]._replace(has_amax=False), "ATOMIC": False}
-    measured = with_amax(launch, work, main._replace(options=measuring), amax, workspace)
+    if modes.scaling != "tensor":
+        return with_amax(launch, modes, main, amax, workspace)
+    measuring = options | {"MODES": options["MODES"]._replace(scaling="amax", has_y=False, has_rstd=False)}
+    quantizing = options | {"MODES": options["MODES"]._replace(has_amax=False), "ATOMIC": False}
+    measured = with_amax(launch, modes, main._replace(options=measuring), amax, workspace)
     return (*measured, main._replace(args=(*before, amax, *after), options=quantizing))
 
 
-def _options(launch: Launch, problem: Problem, work: Work) -> dict[str, Any]:
+def _options(launch: Launch, problem: Problem, modes: QuantizeModes) -> dict[str, Any]:
     row, itemsize = launch.chunks * launch.block_col, ITEMSIZE[problem.dtype]
     is_held = row * itemsize > _MAX_READ_AGAIN_BYTES
-    if work.has_residual:
-        is_held = 0 < row * (itemsize if work.rounds_sum else 4) <= _MAX_SUM_BYTES
-    holds_norm = work.scaling == "row" and 0 < 4 * row <= MAX_HELD_BYTES
+    if modes.has_residual:
+        is_held = 0 < row * (itemsize if modes.rounds_sum else 4) <= _MAX_SUM_BYTES
+    holds_norm = modes.scaling == "row" and 0 < 4 * row <= MAX_HELD_BYTES
     return {
         "BLOCK_ROW": launch.block_row,
         "BLOCK_COL": launch.block_col,
@@ -243,8 +244,8 @@ def _options(launch: Launch, problem: Problem, work: Work) -> dict[str, Any]:
         "NORM_IS_HELD": holds_norm,
         "IS_LOOPED": launch.looped,
         "NUM_STAGES": launch.num_stages,
-        "WORK": work.binary,
-        "LARGEST": work.largest,
+        "MODES": modes.binary,
+        "LARGEST": modes.largest,
         "ATOMIC": launch.finish == "atomic",
         "num_warps": launch.num_warps,
     }

@@ -10,7 +10,8 @@ from normtune.kernels.alignment import alignment_of
 from normtune.kernels.config import Config
 from normtune.kernels.operator import IllegalConfigError
 from normtune.kernels.problem import ITEMSIZE, Problem
-from normtune.kernels.rms_norm_quantize_fp8.variants import BLOCK, Work, work_of
+from normtune.kernels.rms_norm_quantize_fp8.modes import QuantizeModes, modes_of
+from normtune.kernels.rms_norm_quantize_fp8.scales import BLOCK
 from normtune.kernels.target import Target
 from normtune.kernels.tiles.launch import (
     RESERVED_SHARED_BYTES,
@@ -48,25 +49,27 @@ def resolve(config: Config, problem: Problem, target: Target, alignment: int | N
     Raises:
         IllegalConfigError: the config cannot run this problem on this target.
     """
-    work = work_of(problem)
-    check_target(work, target)
+    modes = modes_of(problem)
+    check_target(modes, target)
     if config.schedule == "split":
         launch = split(config, problem, target, alignment)
-        if work.scaling == "block" and launch.block_col % BLOCK and launch.chunks > 1:
+        if modes.scaling == "block" and launch.block_col % BLOCK and launch.chunks > 1:
             raise IllegalConfigError(f"chunks of {launch.block_col} columns cut blocks of {BLOCK}")
         launch = launch._replace(looped=False, grid=problem.rows, num_stages=1, row_layout=None)
     elif config.schedule in ("row", "block_row", "parts", "persistent"):
-        launch = tile(config, problem, target, alignment, MAX_ELEMENTS_PER_THREAD, streamed_tiles=1 + work.has_residual)
+        launch = tile(
+            config, problem, target, alignment, MAX_ELEMENTS_PER_THREAD, streamed_tiles=1 + modes.has_residual
+        )
         # A whole row is loaded as its FP8 values are stored, 16 a thread; in parts as it lies. Each sums in its order.
         launch = launch._replace(held=launch.slice_col > 0, row_layout=None)
     else:
         raise IllegalConfigError(f"schedule {config.schedule!r} does not exist for {problem.operator}")
-    return _with_amax(config, work, launch)
+    return _with_amax(config, modes, launch)
 
 
-def _with_amax(config: Config, work: Work, launch: Launch) -> Launch:
+def _with_amax(config: Config, modes: QuantizeModes, launch: Launch) -> Launch:
     """A launch with the end of the maximum over all rows."""
-    if not work.has_amax:
+    if not modes.has_amax:
         return launch
     if config.amax == "atomic":
         return launch._replace(finish="atomic")
@@ -130,14 +133,14 @@ def resolve_transposing(
         of_transpose = TransposeConfig(config.transpose_row, config.transpose_col, config.transpose_warps)
         transpose = transposition.resolve(of_transpose, problem, target, alignment)
         return TransposingLaunch(resolve(config, problem, target, alignment), transpose, row_alignment)
-    work = work_of(problem)
-    check_target(work, target)
+    modes = modes_of(problem)
+    check_target(modes, target)
     threads = threads_of(config, target)
     block_col = min(config.block_col, max(transposition.SECTOR, next_power_of_2(problem.hidden)))
     transposition.check_tile(config.block_row, block_col, threads, target, MAX_TILE_ELEMENTS_PER_THREAD)
     chunks = -(-problem.hidden // block_col)
     num_stages = config.num_stages if chunks > 1 else 1
-    buffered = (1 + work.has_residual) * (num_stages - 1) * ITEMSIZE[problem.dtype] + 1
+    buffered = (1 + modes.has_residual) * (num_stages - 1) * ITEMSIZE[problem.dtype] + 1
     shared_bytes = target.shared_bytes - RESERVED_SHARED_BYTES
     if buffered * config.block_row * block_col > shared_bytes:
         raise IllegalConfigError(f"{buffered * config.block_row * block_col} bytes of tiles exceed {shared_bytes}")
@@ -152,14 +155,14 @@ def resolve_transposing(
         column_mask=chunks * block_col != problem.hidden,
         workspace=0,
     )
-    return TransposingLaunch(_with_amax(config, work, norm), None, row_alignment)
+    return TransposingLaunch(_with_amax(config, modes, norm), None, row_alignment)
 
 
-def check_target(work: Work, target: Target) -> None:
+def check_target(modes: QuantizeModes, target: Target) -> None:
     """Raise IllegalConfigError for a target that cannot convert to the dtype."""
     number = target.name.removeprefix("sm_")
     is_cuda = number != target.name
     if is_cuda and int(number) < _FIRST_SM:
-        raise IllegalConfigError(f"{work.q_dtype} needs sm_{_FIRST_SM} or newer, this is {target.name}")
-    if work.q_dtype.endswith("fnuz") and target.name not in _FNUZ_TARGETS:
-        raise IllegalConfigError(f"{work.q_dtype} has no instructions on {target.name}")
+        raise IllegalConfigError(f"{modes.q_dtype} needs sm_{_FIRST_SM} or newer, this is {target.name}")
+    if modes.q_dtype.endswith("fnuz") and target.name not in _FNUZ_TARGETS:
+        raise IllegalConfigError(f"{modes.q_dtype} has no instructions on {target.name}")

@@ -13,11 +13,10 @@ from torch import Tensor
 from normtune.kernels.calling.entry import Family
 from normtune.kernels.calling.operation import Operation
 from normtune.kernels.operator import IllegalConfigError
-from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm_quantize_fp8.decomposition import OUTPUTS, QuantizeDecomposition
 from normtune.kernels.rms_norm_quantize_fp8.launch import check_target
+from normtune.kernels.rms_norm_quantize_fp8.modes import FAMILY, QuantizeModes, modes_of
 from normtune.kernels.rms_norm_quantize_fp8.spec import SPECS
-from normtune.kernels.rms_norm_quantize_fp8.variants import FAMILY, Work, work_of
 from normtune.kernels.target import Target
 
 INPUTS = ("x", "weight", "residual", "scale")
@@ -41,28 +40,29 @@ def _checks(has_residual: bool, tensors: Sequence[Any]) -> None:
         raise ValueError(f"residual is {residual.dtype}: expected {x.dtype}, as x")
 
 
-def _is_for_target(work: Work, target: Target) -> bool:
+def _is_for_target(modes: QuantizeModes, target: Target) -> bool:
     try:
-        check_target(work, target)
+        check_target(modes, target)
     except IllegalConfigError:
         return False
     return True
 
 
 def _operation(scaling: str, variant: str) -> Operation:
-    spec, off = SPECS[scaling], variant.split("+")
-    work = work_of(Problem(spec.name, 1, 1, "float32", variant))
+    spec = SPECS[scaling]
+    problem = spec.problem(1, 1, "float32", variant)
+    modes = modes_of(problem)
     return Operation(
         name=FAMILY,
         forward=spec,
-        formula=QuantizeDecomposition(work),
+        formula=QuantizeDecomposition(modes),
         defaults={name: _DEFAULTS[name] for name in spec.scalars},
         optional=("weight",),
         scalars_of=_without_offset,
-        flags={flag.name: flag.off not in off for flag in spec.flags},
-        checks=partial(_checks, work.has_residual),
-        is_for_target=partial(_is_for_target, work),
-        marked=("rstd",) if work.has_rstd else (),
+        modes=tuple(mode.of(problem) for mode in spec.modes),
+        checks=partial(_checks, modes.has_residual),
+        is_for_target=partial(_is_for_target, modes),
+        marked=("rstd",) if modes.has_rstd else (),
     )
 
 

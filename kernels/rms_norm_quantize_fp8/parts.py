@@ -34,7 +34,7 @@ def quantize_part(
     GROUP: tl.constexpr,
     ALIGNMENT: tl.constexpr,
     HAS_COLUMN_MASK: tl.constexpr,
-    WORK: tl.constexpr,
+    MODES: tl.constexpr,
     LARGEST: tl.constexpr,
 ):
     """Quantize a part of `PART_COL` columns of one row, whole groups of them; returns as `kernels` do of a block."""
@@ -50,42 +50,42 @@ def quantize_part(
     o_part, m_part = columns(i_part * PART_COL, n_col, PART_COL, HAS_COLUMN_MASK)
     mask = tile_mask(m_row, m_part, 1)
     b_x = _load_sum(
-        args.x_ptr, s_x, args.residual_ptr, s_residual, o_row, o_col, tile_mask(m_row, m_col, 1), WORK.has_residual
+        args.x_ptr, s_x, args.residual_ptr, s_residual, o_row, o_col, tile_mask(m_row, m_col, 1), MODES.has_residual
     )
-    b_part = _load_sum(args.x_ptr, s_x, args.residual_ptr, s_residual, o_row, o_part, mask, WORK.has_residual)
+    b_part = _load_sum(args.x_ptr, s_x, args.residual_ptr, s_residual, o_row, o_part, mask, MODES.has_residual)
     b_weight = load_weight(args.weight_ptr, o_part, m_part, args.offset)
-    if WORK.has_residual:
-        if WORK.scaling != "amax":
+    if MODES.has_residual:
+        if MODES.scaling != "amax":
             store_tile(args.sum_ptr, extent(args.sum_stride, ALIGNMENT), o_row, o_part, mask, b_part)
-        if WORK.rounds_sum:
+        if MODES.rounds_sum:
             b_x = b_x.to(DTYPE).to(tl.float32)
             b_part = b_part.to(DTYPE).to(tl.float32)
     b_rstd = tl.rsqrt(tl.sum(b_x * b_x, axis=1) / args.hidden + args.eps)
-    if WORK.has_rstd and i_part == 0:
+    if MODES.has_rstd and i_part == 0:
         tl.store(args.rstd_ptr + o_row, b_rstd, mask=m_row)
-    b_norm = norm(b_part, b_rstd[:, None], b_weight[None, :], DTYPE, WORK)
-    if WORK.has_y:
+    b_norm = norm(b_part, b_rstd[:, None], b_weight[None, :], DTYPE, MODES)
+    if MODES.has_y:
         store_tile(args.y_ptr, extent(args.y_stride, ALIGNMENT), o_row, o_part, mask, b_norm)
-    if WORK.scaling == "block":
+    if MODES.scaling == "block":
         b_groups = tl.reshape(b_norm, [1, COUNT, GROUP])
         b_scale = scale_of(tl.max(magnitude(b_groups), axis=2), args.least_amax, LARGEST)
         store_blocks(
             *(args.scale_ptr, b_scale, i_part * COUNT, tl.cdiv(n_col, GROUP), o_row, m_row, args.rows, args.scale_rows),
-            *(COUNT, WORK.is_column_major),
+            *(COUNT, MODES.is_column_major),
         )
         b_q = tl.reshape(quantized(b_groups, b_scale[:, :, None], Q_DTYPE, LARGEST), [1, PART_COL])
-    elif WORK.scaling == "row":
+    elif MODES.scaling == "row":
         b_row = load_weight(args.weight_ptr, o_col, m_col, args.offset)
-        b_whole = norm(b_x, b_rstd[:, None], b_row[None, :], DTYPE, WORK)
+        b_whole = norm(b_x, b_rstd[:, None], b_row[None, :], DTYPE, MODES)
         b_scale = scale_of(tl.max(magnitude(b_whole), axis=1), args.least_amax, LARGEST)
         if i_part == 0:
             tl.store(args.scale_ptr + o_row, b_scale, mask=m_row)
         b_q = quantized(b_norm, b_scale[:, None], Q_DTYPE, LARGEST)
-    elif WORK.scaling == "tensor":
+    elif MODES.scaling == "tensor":
         b_scale = scale_of_tensor(args.amax_ptr, args.scale_ptr, args.least_amax, LARGEST)
         b_q = quantized(b_norm, b_scale, Q_DTYPE, LARGEST)
-    elif WORK.scaling == "static":
+    elif MODES.scaling == "static":
         b_q = quantized(b_norm, tl.load(args.scale_ptr), Q_DTYPE, LARGEST)
-    if WORK.scaling != "amax":
+    if MODES.scaling != "amax":
         tl.store(args.q_ptr + o_row[:, None] * extent(args.q_stride, ALIGNMENT) + o_part[None, :], b_q, mask=mask)
     return tl.max(magnitude(b_norm), axis=1)

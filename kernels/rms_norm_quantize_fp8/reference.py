@@ -15,7 +15,8 @@ from torch import Tensor
 
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm import reference as of_rms_norm
-from normtune.kernels.rms_norm_quantize_fp8.variants import BLOCK, Work, blocks_of, padded_rows, work_of
+from normtune.kernels.rms_norm_quantize_fp8.modes import QuantizeModes, modes_of
+from normtune.kernels.rms_norm_quantize_fp8.scales import BLOCK, blocks_of, padded_rows
 from normtune.kernels.rounding import FLOAT32_EPSILON, RSTD_UNITS, Expected, unit_in_last_place
 
 # Of the float32 norm, relative: the sum of squares, its root, and two products.
@@ -70,14 +71,14 @@ def inputs(problem: Problem, generator: torch.Generator, device: torch.device, h
         device: of the tensors.
         hostile: include rows of zeros, tiny, huge and outlier values, in turn from row 0 on.
     """
-    work = work_of(problem)
+    modes = modes_of(problem)
     tensors = of_rms_norm.inputs(problem, generator, device, hostile)
-    if work.has_residual:
+    if modes.has_residual:
         residual = torch.randn(tensors["x"].shape, generator=generator, device=device)
         tensors["residual"] = residual.to(tensors["x"].dtype)
-    if work.scaling == "static":
-        tensors["scale"] = torch.tensor([1.7 / work.largest], dtype=torch.float32, device=device)
-    if work.has_amax and work.accumulates:  # beyond the norms of some problems and below those of others
+    if modes.scaling == "static":
+        tensors["scale"] = torch.tensor([1.7 / modes.largest], dtype=torch.float32, device=device)
+    if modes.has_amax and modes.accumulates:  # beyond the norms of some problems and below those of others
         tensors["amax"] = torch.full((1,), 4.0, device=device)
     return tensors
 
@@ -97,51 +98,51 @@ def reference(
     Returns:
         `q`, and what the operator and variant have of `scale`, `amax`, `y`, `sum`, `rstd` and `q_t`.
     """
-    work = work_of(problem)
+    modes = modes_of(problem)
     x, dtype = tensors["x"].double(), tensors["x"].dtype
     expected = {}
-    if work.has_residual:  # one float32 sum of two numbers of the dtype, which is stored rounded once more
+    if modes.has_residual:  # one float32 sum of two numbers of the dtype, which is stored rounded once more
         total = tensors["x"].float() + tensors["residual"].float()
         rounded = total.to(dtype).double()
         expected["sum"] = Expected(rounded, torch.zeros_like(rounded))
-        x = rounded if work.rounds_sum else total.double()
+        x = rounded if modes.rounds_sum else total.double()
     rstd = torch.rsqrt(x.square().mean(dim=1) + eps)
-    norm = _norm(work, x * rstd[:, None], tensors["weight"].double() + offset, dtype)
-    if work.has_rstd:
+    norm = _norm(modes, x * rstd[:, None], tensors["weight"].double() + offset, dtype)
+    if modes.has_rstd:
         expected["rstd"] = Expected(rstd, RSTD_UNITS * unit_in_last_place(rstd, torch.float32))
-    if work.has_y:
+    if modes.has_y:
         expected["y"] = norm.rounded(dtype).expected()
     magnitude = norm.magnitude()
-    if work.has_amax:
-        before = tensors["amax"].double() if work.accumulates else 0.0
+    if modes.has_amax:
+        before = tensors["amax"].double() if modes.accumulates else 0.0
         expected["amax"] = Interval(*(end.amax().reshape(1).clamp(min=before) for end in magnitude)).expected()
-    if work.scaling == "static":
+    if modes.scaling == "static":
         scale = Interval(*(2 * [tensors["scale"].double()]))
-        expected["q"] = _quantized(work, norm, scale)
-        if work.has_transpose:
+        expected["q"] = _quantized(modes, norm, scale)
+        if modes.has_transpose:
             expected["q_t"] = Expected(*(part.t().contiguous() for part in expected["q"]))
         return expected
-    if work.scaling == "tensor":
-        scale = _scale(work, Interval(*(end.amax().reshape(1) for end in magnitude)), least_amax)
-        return expected | {"scale": scale.expected(), "q": _quantized(work, norm, scale)}
-    if work.scaling == "row":
-        scale = _scale(work, magnitude.largest(), least_amax)
+    if modes.scaling == "tensor":
+        scale = _scale(modes, Interval(*(end.amax().reshape(1) for end in magnitude)), least_amax)
+        return expected | {"scale": scale.expected(), "q": _quantized(modes, norm, scale)}
+    if modes.scaling == "row":
+        scale = _scale(modes, magnitude.largest(), least_amax)
         wide = Interval(*(end[:, None] for end in scale))
-        return expected | {"scale": scale.expected(), "q": _quantized(work, norm, wide)}
-    scale = _scale(work, Interval(*map(_in_blocks, magnitude)).largest(), least_amax)
+        return expected | {"scale": scale.expected(), "q": _quantized(modes, norm, wide)}
+    scale = _scale(modes, Interval(*map(_in_blocks, magnitude)).largest(), least_amax)
     wide = Interval(*(end.repeat_interleave(BLOCK, dim=1)[:, : problem.hidden] for end in scale))
-    stored = Interval(*(_stored(work, end) for end in scale))
-    return expected | {"scale": stored.expected(), "q": _quantized(work, norm, wide)}
+    stored = Interval(*(_stored(modes, end) for end in scale))
+    return expected | {"scale": stored.expected(), "q": _quantized(modes, norm, wide)}
 
 
-def _norm(work: Work, product: Tensor, weight: Tensor, dtype: torch.dtype) -> Interval:
+def _norm(modes: QuantizeModes, product: Tensor, weight: Tensor, dtype: torch.dtype) -> Interval:
     norm = Interval(product, product).widened(_NORM_ERROR)
-    if work.rounds_product:
+    if modes.rounds_product:
         norm = norm.rounded(dtype)
     norm = norm.times(weight)
-    if work.rounds_product:  # the weight, and one product
+    if modes.rounds_product:  # the weight, and one product
         norm = norm.widened(2 * _ROUNDING)
-    return norm.rounded(dtype) if work.rounds_norm else norm
+    return norm.rounded(dtype) if modes.rounds_norm else norm
 
 
 def _in_blocks(magnitude: Tensor) -> Tensor:
@@ -150,24 +151,24 @@ def _in_blocks(magnitude: Tensor) -> Tensor:
     return torch.nn.functional.pad(magnitude, (0, -hidden % BLOCK)).view(rows, blocks_of(hidden), BLOCK)
 
 
-def _stored(work: Work, scale: Tensor) -> Tensor:
+def _stored(modes: QuantizeModes, scale: Tensor) -> Tensor:
     """(rows, blocks) in the order of memory."""
-    if work.is_column_major:
+    if modes.is_column_major:
         rows = scale.shape[0]
         scale = torch.nn.functional.pad(scale.T, (0, padded_rows(rows) - rows))
     return scale.reshape(-1)
 
 
-def _scale(work: Work, amax: Interval, least_amax: float) -> Interval:
-    return Interval(*(end.clamp(min=least_amax) / work.largest for end in amax)).widened(2 * _ROUNDING)
+def _scale(modes: QuantizeModes, amax: Interval, least_amax: float) -> Interval:
+    return Interval(*(end.clamp(min=least_amax) / modes.largest for end in amax)).widened(2 * _ROUNDING)
 
 
-def _quantized(work: Work, norm: Interval, scale: Interval) -> Expected:
+def _quantized(modes: QuantizeModes, norm: Interval, scale: Interval) -> Expected:
     """Of a norm and of positive scales: a reciprocal and a product in float32, a clamp, and FP8's own rounding."""
     magnitudes = norm.magnitude()
     least, most = magnitudes.low / scale.high, magnitudes.high / scale.low
     sign = torch.where(norm.low + norm.high < 0, -1.0, 1.0)
     least = torch.where((norm.low < 0) & (norm.high > 0), -most, least)
     scaled = Interval(least, most).times(sign).widened(3 * _ROUNDING)
-    clamped = Interval(*(end.clamp(-work.largest, work.largest) for end in scaled))
-    return clamped.rounded(getattr(torch, work.q_dtype)).expected()
+    clamped = Interval(*(end.clamp(-modes.largest, modes.largest) for end in scaled))
+    return clamped.rounded(getattr(torch, modes.q_dtype)).expected()

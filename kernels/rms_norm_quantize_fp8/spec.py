@@ -1,7 +1,7 @@
 """Specs of the operators that normalize and quantize: buffers, spaces, default configs.
 
 In: nothing. Out: registered `OperatorSpec`s, one for each scaling and one with a transposed result. Configs are
-resolved in `launch`, flags are in `variants`, the kernels are in `kernels` and `transposing`, the reference is in
+resolved in `launch`, modes are in `modes`, the kernels are in `kernels` and `transposing`, the reference is in
 `reference`. The spaces are plain products that no GPU has narrowed yet.
 """
 
@@ -15,15 +15,17 @@ from normtune.kernels.operator import OperatorSpec, register
 from normtune.kernels.problem import IN_OUT, INPUT, ITEMSIZE, OUTPUT, WEIGHT, Buffer, Problem
 from normtune.kernels.rms_norm.space import parts
 from normtune.kernels.rms_norm_quantize_fp8.launch import MAX_ELEMENTS_PER_THREAD, resolve, resolve_transposing
-from normtune.kernels.rms_norm_quantize_fp8.variants import (
-    FLAGS,
+from normtune.kernels.rms_norm_quantize_fp8.modes import (
+    MODES,
     SCALINGS,
     TRANSPOSE,
-    blocks_of,
+    Amax,
+    QuantizedDtype,
+    Residual,
+    modes_of,
     operator_name,
-    padded_rows,
-    work_of,
 )
+from normtune.kernels.rms_norm_quantize_fp8.scales import blocks_of, padded_rows
 from normtune.kernels.target import Target
 from normtune.kernels.tiles.launch import next_power_of_2
 from normtune.kernels.tiles.trial import trial
@@ -104,33 +106,33 @@ class TransposingConfig(Config):
 
 def _buffers(problem: Problem) -> tuple[Buffer, ...]:
     """In the order of a call: inputs, then outputs. Scales of blocks in one dimension: they have no row stride."""
-    work = work_of(problem)
+    modes = modes_of(problem)
     buffers = [problem.buffer("x", "rows,hidden", INPUT), problem.buffer("weight", "hidden", WEIGHT)]
-    if work.has_residual:
+    if modes.has_residual:
         buffers += [problem.buffer("residual", "rows,hidden", INPUT), problem.buffer("sum", "rows,hidden", OUTPUT)]
-    buffers.append(problem.buffer("q", "rows,hidden", OUTPUT, work.q_dtype))
-    if work.scaling == "row":
+    buffers.append(problem.buffer("q", "rows,hidden", OUTPUT, modes.q_dtype))
+    if modes.scaling == "row":
         buffers.append(problem.buffer("scale", "rows", OUTPUT, "float32"))
-    elif work.scaling in ("static", "tensor"):
-        buffers.append(Buffer("scale", (1,), "float32", WEIGHT if work.scaling == "static" else OUTPUT))
+    elif modes.scaling in ("static", "tensor"):
+        buffers.append(Buffer("scale", (1,), "float32", WEIGHT if modes.scaling == "static" else OUTPUT))
     else:
-        rows = padded_rows(problem.rows) if work.is_column_major else problem.rows
+        rows = padded_rows(problem.rows) if modes.is_column_major else problem.rows
         buffers.append(Buffer("scale", (rows * blocks_of(problem.hidden),), "float32", OUTPUT))
-    if work.has_amax:
-        buffers.append(Buffer("amax", (1,), "float32", IN_OUT if work.accumulates else OUTPUT))
-    if work.has_y:
+    if modes.has_amax:
+        buffers.append(Buffer("amax", (1,), "float32", IN_OUT if modes.accumulates else OUTPUT))
+    if modes.has_y:
         buffers.append(problem.buffer("y", "rows,hidden", OUTPUT))
-    if work.has_rstd:
+    if modes.has_rstd:
         buffers.append(problem.buffer("rstd", "rows", OUTPUT, "float32"))
-    if work.has_transpose:
-        buffers.append(problem.buffer("q_t", "hidden,rows", OUTPUT, work.q_dtype))
+    if modes.has_transpose:
+        buffers.append(problem.buffer("q_t", "hidden,rows", OUTPUT, modes.q_dtype))
     return tuple(buffers)
 
 
 def _space(name: str, problem: Problem, target: Target) -> list[Config]:
     rows, warps, stages, programs, (least, most), chunks = _SPACES[name]
-    work = work_of(problem)
-    ends = ("atomic", "reduce") if work.has_amax else ("none",)
+    modes = modes_of(problem)
+    ends = ("atomic", "reduce") if modes.has_amax else ("none",)
     block_col, threads = next_power_of_2(problem.hidden), target.warp_size
     tiles = [
         (block_row, num_warps)
@@ -162,7 +164,7 @@ def _default(problem: Problem, target: Target) -> Config:
     warps = 8
     while next_power_of_2(problem.hidden) > MAX_ELEMENTS_PER_THREAD * warps * target.warp_size:
         warps *= 2
-    return QuantizeConfig("row", 1, warps, amax="atomic" if work_of(problem).has_amax else "none")
+    return QuantizeConfig("row", 1, warps, amax="atomic" if modes_of(problem).has_amax else "none")
 
 
 def _transposing(config: Config, row: int = 64, col: int = 64, warps: int = 4) -> TransposingConfig:
@@ -176,7 +178,7 @@ def _transposing_space(name: str, problem: Problem, target: Target) -> list[Conf
     The second launch depends on the first in nothing but what that leaves in the cache.
     """
     rows, columns, warps, stages, (least, most) = _TILES[name]
-    ends = ("atomic", "reduce") if work_of(problem).has_amax else ("none",)
+    ends = ("atomic", "reduce") if modes_of(problem).has_amax else ("none",)
     tiles = product(rows, columns, warps, stages, ends)
     chosen: list[Config] = [
         TransposingConfig("tile", block_row, num_warps, num_stages, 0, block_col, amax)
@@ -198,7 +200,7 @@ def _register(scaling: str) -> OperatorSpec:
     return register(
         OperatorSpec(
             name=operator_name(scaling),
-            flags=FLAGS[scaling],
+            modes=MODES[scaling],
             config=QuantizeConfig,
             dtypes=tuple(ITEMSIZE),
             max_hidden=MAX_HIDDEN,
@@ -210,20 +212,22 @@ def _register(scaling: str) -> OperatorSpec:
             kernel_module="normtune.kernels.rms_norm_quantize_fp8.kernels",
             reference_module="normtune.kernels.rms_norm_quantize_fp8.reference",
             sources=(
+                "normtune.kernels.rms_norm.modes",
                 "normtune.kernels.rms_norm_quantize_fp8.amax",
                 "normtune.kernels.rms_norm_quantize_fp8.chunks",
                 "normtune.kernels.rms_norm_quantize_fp8.fp8",
                 "normtune.kernels.rms_norm_quantize_fp8.kernels",
                 "normtune.kernels.rms_norm_quantize_fp8.launch",
+                "normtune.kernels.rms_norm_quantize_fp8.modes",
                 "normtune.kernels.rms_norm_quantize_fp8.parts",
-                "normtune.kernels.rms_norm_quantize_fp8.variants",
+                "normtune.kernels.rms_norm_quantize_fp8.scales",
                 "normtune.kernels.tiles.launch",
                 "normtune.kernels.tiles.tile",
             ),
             wide_buffers=("weight",),
             scalars={"eps": 1e-6, "offset": 0.25, **({"least_amax": 1e-10} if is_computed else {})},
             is_default=False,
-            limiting=("fnuz", "with_residual", "no_amax"),
+            limiting=(QuantizedDtype.E4M3FNUZ, Residual.WIDE, Amax.NONE),
         )
     )
 

@@ -21,7 +21,7 @@ from normtune.kernels.rms_norm_quantize_fp8 import kernels
 from normtune.kernels.rms_norm_quantize_fp8.amax import with_amax
 from normtune.kernels.rms_norm_quantize_fp8.fp8 import end_amax, magnitude, norm, quantized
 from normtune.kernels.rms_norm_quantize_fp8.launch import TransposingLaunch
-from normtune.kernels.rms_norm_quantize_fp8.variants import work_of
+from normtune.kernels.rms_norm_quantize_fp8.modes import modes_of
 from normtune.kernels.tiles.tile import columns, extent, load_tile, load_weight, store_tile
 from normtune.kernels.transpose_fp8 import kernel as transposition
 from normtune.kernels.transpose_fp8.kernel import aligned_rows, store_transposed
@@ -35,12 +35,12 @@ Arguments = namedtuple(
 
 
 @triton.jit
-def _load(args, o_row, o_col, mask, ALIGNMENT: tl.constexpr, WORK: tl.constexpr):
+def _load(args, o_row, o_col, mask, ALIGNMENT: tl.constexpr, MODES: tl.constexpr):
     """(rows, columns) float32 of what is normalized: x, or its sum with the residual."""
     b_x = load_tile(args.x_ptr, extent(args.x_stride, ALIGNMENT), o_row, o_col, mask)
-    if WORK.has_residual:
+    if MODES.has_residual:
         b_x += load_tile(args.residual_ptr, extent(args.residual_stride, ALIGNMENT), o_row, o_col, mask)
-        if WORK.rounds_sum:
+        if MODES.rounds_sum:
             b_x = b_x.to(args.x_ptr.dtype.element_ty).to(tl.float32)
     return b_x
 
@@ -58,16 +58,16 @@ def _store(
     o_col,
     m_col,
     ALIGNMENT: tl.constexpr,
-    WORK: tl.constexpr,
+    MODES: tl.constexpr,
     LARGEST: tl.constexpr,
 ):
     """Write a tile of all outputs; returns the bits of the largest magnitude of its rows, int32."""
     mask = m_row[:, None] & m_col[None, :]
     b_weight = load_weight(args.weight_ptr, o_col, m_col, args.offset)
-    b_norm = norm(b_x, b_rstd[:, None], b_weight[None, :], args.x_ptr.dtype.element_ty, WORK)
-    if WORK.has_residual:
+    b_norm = norm(b_x, b_rstd[:, None], b_weight[None, :], args.x_ptr.dtype.element_ty, MODES)
+    if MODES.has_residual:
         store_tile(args.sum_ptr, extent(args.sum_stride, ALIGNMENT), o_row, o_col, mask, b_x)
-    if WORK.has_y:
+    if MODES.has_y:
         store_tile(args.y_ptr, extent(args.y_stride, ALIGNMENT), o_row, o_col, mask, b_norm)
     b_q = quantized(b_norm, b_scale, args.q_ptr.dtype.element_ty, LARGEST)
     tl.store(args.q_ptr + o_row[:, None] * extent(args.q_stride, ALIGNMENT) + o_col[None, :], b_q, mask=mask)
@@ -103,7 +103,7 @@ def _tile_kernel(
     ROW_ALIGNMENT: tl.constexpr,
     HAS_COLUMN_MASK: tl.constexpr,
     IS_WHOLE: tl.constexpr,
-    WORK: tl.constexpr,
+    MODES: tl.constexpr,
     LARGEST: tl.constexpr,
     ATOMIC: tl.constexpr,
     NUM_STAGES: tl.constexpr,
@@ -122,31 +122,31 @@ def _tile_kernel(
     if IS_WHOLE:
         o_col, m_col = columns(0, n_col, BLOCK_COL, HAS_COLUMN_MASK)
         mask = m_row[:, None] & m_col[None, :]
-        b_x = _load(args, o_row, o_col, mask, ALIGNMENT, WORK)
+        b_x = _load(args, o_row, o_col, mask, ALIGNMENT, MODES)
         b_rstd = tl.rsqrt(tl.sum(b_x * b_x, axis=1) / hidden + eps)
         b_most = _store(
-            *(args, b_x, b_rstd, b_scale, b_scale_t, o_row, m_row, n_row, o_col, m_col, ALIGNMENT, WORK, LARGEST)
+            *(args, b_x, b_rstd, b_scale, b_scale_t, o_row, m_row, n_row, o_col, m_col, ALIGNMENT, MODES, LARGEST)
         )
     else:
         b_square = tl.zeros([BLOCK_ROW, BLOCK_COL], dtype=tl.float32)
         for first in tl.range(0, hidden, BLOCK_COL, num_stages=NUM_STAGES):
             o_col, m_col = columns(first, n_col, BLOCK_COL, HAS_COLUMN_MASK)
             mask = m_row[:, None] & m_col[None, :]
-            b_x = _load(args, o_row, o_col, mask, ALIGNMENT, WORK)
+            b_x = _load(args, o_row, o_col, mask, ALIGNMENT, MODES)
             b_square += b_x * b_x
         b_rstd = tl.rsqrt(tl.sum(b_square, axis=1) / hidden + eps)
         b_most = tl.zeros([BLOCK_ROW], dtype=tl.int32)
         for first in tl.range(0, hidden, BLOCK_COL, num_stages=NUM_STAGES):
             o_col, m_col = columns(first, n_col, BLOCK_COL, HAS_COLUMN_MASK)
             mask = m_row[:, None] & m_col[None, :]
-            b_x = _load(args, o_row, o_col, mask, ALIGNMENT, WORK)
+            b_x = _load(args, o_row, o_col, mask, ALIGNMENT, MODES)
             b_bits = _store(
-                *(args, b_x, b_rstd, b_scale, b_scale_t, o_row, m_row, n_row, o_col, m_col, ALIGNMENT, WORK, LARGEST)
+                *(args, b_x, b_rstd, b_scale, b_scale_t, o_row, m_row, n_row, o_col, m_col, ALIGNMENT, MODES, LARGEST)
             )
             b_most = tl.maximum(b_most, b_bits)
-    if WORK.has_rstd:
+    if MODES.has_rstd:
         tl.store(rstd_ptr + o_row, b_rstd, mask=m_row)
-    if WORK.has_amax:
+    if MODES.has_amax:
         end_amax(amax_ptr, tl.max(b_most, axis=0), ATOMIC)
 
 
@@ -172,7 +172,7 @@ def calls(
     if launch.transpose is not None:
         made = kernels.calls(launch.norm, problem, tensors, workspace, eps, offset)
         return (*made, transposition.call(launch.transpose, problem, tensors["q"], tensors["q_t"]))
-    work, tile = work_of(problem), launch.norm
+    modes, tile = modes_of(problem), launch.norm
     of_rows = ("x", "residual", "sum", "q", "y")
     args = (
         *(tensors.get(name) for name in ("x", "residual", "weight", "scale", "sum", "q", "y", "q_t")),
@@ -189,11 +189,11 @@ def calls(
         "ROW_ALIGNMENT": launch.row_alignment,
         "HAS_COLUMN_MASK": tile.column_mask,
         "IS_WHOLE": not tile.looped,
-        "WORK": work.binary,
-        "LARGEST": work.largest,
+        "MODES": modes.binary,
+        "LARGEST": modes.largest,
         "ATOMIC": tile.finish == "atomic",
         "NUM_STAGES": tile.num_stages,
         "num_warps": tile.num_warps,
     }
     main = KernelCall(_tile_kernel, (tile.grid,), args, options)
-    return with_amax(tile, work, main, tensors.get("amax"), workspace)
+    return with_amax(tile, modes, main, tensors.get("amax"), workspace)

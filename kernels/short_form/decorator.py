@@ -172,7 +172,7 @@ def kernel_operator(
         is_left_out = _named(called, "leaves_out", leaves_out) if leaves_out else lambda *_: False
         spec = _Short(
             name=called,
-            flags=(),
+            modes=(),
             config=config,
             dtypes=tuple(dtypes),
             max_hidden=max_hidden,

@@ -46,7 +46,7 @@ def _space(name: str, problem: Problem, target: Target) -> list[Config]:
 transpose_fp8 = register(
     OperatorSpec(
         name="transpose_fp8",
-        flags=(),
+        modes=(),
         config=TransposeConfig,
         dtypes=("bfloat16",),
         max_hidden=MAX_HIDDEN,

@@ -12,7 +12,8 @@ from normtune.heuristics.writing import installing
 from normtune.kernels import operator as door
 from normtune.kernels.config import Config
 from normtune.kernels.fingerprint import fingerprint
-from normtune.kernels.operator import Flag, IllegalConfigError, OperatorSpec
+from normtune.kernels.mode import Mode
+from normtune.kernels.operator import IllegalConfigError, OperatorSpec
 from normtune.kernels.problem import Buffer, Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile.header import Gpu
@@ -30,6 +31,13 @@ CONFIGS = (
     *(RMSNormConfig("row", 1, warps) for warps in (1, 2, 4, 8, 16)),
     *(RMSNormConfig("block_row", rows, warps) for rows in (4, 16) for warps in (1, 4)),
 )
+
+
+class Keep(Mode):
+    """A mode of the toy."""
+
+    ALL = ""
+    NONE = "no_keep"
 
 
 Law = Callable[[RMSNormConfig, Problem], float]
@@ -61,7 +69,7 @@ def spec(monkeypatch: pytest.MonkeyPatch) -> OperatorSpec:
     """The operator `toy`, registered while a test runs."""
     toy = OperatorSpec(
         name="toy",
-        flags=(Flag("keep", "no_keep"),),
+        modes=(Keep,),
         config=RMSNormConfig,
         dtypes=("bfloat16", "float16", "float32"),
         max_hidden=16384,

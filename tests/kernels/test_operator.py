@@ -1,6 +1,8 @@
 """Guarantees of a spec to planning, fit and dispatch."""
 
 import random
+from dataclasses import replace
+from itertools import product
 
 import pytest
 from hypothesis import given, settings
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from normtune.errors import UsageError
 from normtune.heuristics.regret.legality import all_variants
 from normtune.kernels.config import check_values
+from normtune.kernels.mode import Dweight, Mode, Rstd
 from normtune.kernels.operator import IllegalConfigError, operator, operators, register
 from normtune.kernels.problem import INPUT, ITEMSIZE, MAX_ROWS, Buffer, Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
@@ -36,8 +39,8 @@ def any_config(draw, spec):
     return draw(st.sampled_from(space))
 
 
-@pytest.mark.parametrize("name", [spec.name for spec in operators().values() if spec.flags])
-def test_legality_depends_on_the_limiting_flags_alone(name):
+@pytest.mark.parametrize("name", [spec.name for spec in operators().values() if spec.modes])
+def test_legality_depends_on_the_limiting_modes_alone(name):
     spec, draw = operator(name), random.Random(0)
     for target in ("sm_90", "gfx942"):
         for rows, hidden, dtype in ((1, 64, "bfloat16"), (4096, 4096, "float16"), (1 << 20, 12288, "float32")):
@@ -151,8 +154,8 @@ def test_bad_problems_are_refused_by_name(arguments, message):
 def test_unknown_names():
     with pytest.raises(UsageError, match="unknown operator 'layer_norm': expected one of rms_norm_forward"):
         operator("layer_norm")
-    with pytest.raises(ValueError, match="unknown flag 'bias'"):
-        operator("rms_norm_forward").variant(bias=True)
+    with pytest.raises(ValueError, match="rms_norm_forward has no mode Dweight: expected one of Rstd, Product"):
+        operator("rms_norm_forward").variant(Dweight.NONE)
     for name in ("sm_1", "sm_x", "90", "gfx1"):
         with pytest.raises(UsageError, match=f"unknown target '{name}'"):
             target_for(name, 1)
@@ -185,9 +188,41 @@ def test_operators_of_other_distributions_are_found(tmp_path):
 
 def test_variants():
     spec = operator("rms_norm_forward")
-    assert spec.variant(store_rstd=False) == "no_rstd"
-    assert spec.variant(store_rstd=True) == spec.variant() == ""
+    assert spec.variant(Rstd.NONE) == "no_rstd"
+    assert spec.variant(Rstd.STORED) == spec.variant() == ""
     assert spec.problem(1, 2, "float32", "no_rstd").key == "rms_norm_forward:no_rstd"
+
+
+@pytest.mark.parametrize("name", [spec.name for spec in operators().values() if spec.modes])
+def test_modes_come_back_from_the_text_of_a_variant_whatever_their_order(name):
+    spec, draw = operator(name), random.Random(0)
+    every = [*product(*spec.modes)]
+    for members in draw.sample(every, min(300, len(every))):
+        variant = spec.variant(*draw.sample(members, len(members)))
+        problem = spec.problem(1, 64, "float32", variant)
+        assert tuple(mode.of(problem) for mode in spec.modes) == members
+        assert variant == "+".join(word for member in members for word in member.words)
+
+
+class Shade(Mode):
+    DARK = "dark"
+    LIGHT = "no rstd"
+
+
+class OtherRstd(Mode):
+    STORED = ""
+    NONE = "no_rstd"
+
+
+def test_faults_of_modes_are_a_line_each():
+    spec = replace(operator("rms_norm_forward"), name="shaded", modes=(Rstd, Shade, OtherRstd))
+    with pytest.raises(UsageError) as caught:
+        register(spec)
+    assert [line.partition(": ")[2] for line in str(caught.value).splitlines()] == [
+        "'no rstd' names a mode, scalar or integer: expected letters, digits and _",
+        "two modes have one word: no_rstd, dark, no rstd, no_rstd",
+        "Shade has no default: expected a member of the value ''",
+    ]
 
 
 def test_a_name_is_registered_once():

@@ -24,8 +24,8 @@ class Room(NamedTuple):
 
 # What describes operators to planning and fit, which run where there is no GPU and no torch.
 LIGHT = (
-    r"kernels/((__init__|alignment|call|config|fingerprint|load_file|operator|problem|spec_faults|target"
-    r"|(?!tablefile)\w+/(__init__|config|launch|long_rows|reuse|trial|quick|variants))\.py)"
+    r"kernels/((__init__|alignment|call|config|fingerprint|load_file|mode|operator|problem|spec_faults|target"
+    r"|(?!tablefile)\w+/(__init__|config|launch|long_rows|modes|quick|reuse|scales|trial))\.py)"
 )
 SPECS = r"kernels/\w+/(spec|space)\.py"
 # From the lowest to the highest: arrows point down, so each row names rows above it only.

@@ -47,7 +47,7 @@ class Case:
 
         spec = OperatorSpec(
             name="drawn",
-            flags=(),
+            modes=(),
             config=RMSNormConfig,
             dtypes=("bfloat16",),
             max_hidden=HIDDEN[-1],

@@ -6,13 +6,14 @@ import pytest
 
 from normtune.kernels.operator import operator
 from normtune.kernels.qk_norm.config import QKNormConfig
-from normtune.kernels.qk_norm.variants import BACKWARD, BACKWARD_FLAGS, FAMILY, FLAGS, ROUNDED_ROTATION, operator_name
+from normtune.kernels.qk_norm.modes import BACKWARD, FAMILY, operator_name
+from normtune.kernels.qk_norm.spec import qk_norm, qk_norm_backward
 from normtune.kernels.target import TARGETS
 from normtune.tests.kernels.launching import compiled_within
 from normtune.tuner.plan.plan import candidates
 
 SIZES = {128: (32, 8, 48, 128), 100: (3, 1, 5, 40), 256: (8, 4, 16, 64)}
-VARIANTS = ("", *(flag.off for flag in FLAGS), "+".join(flag.off for flag in FLAGS if flag.off != "no_rotary"))
+VARIANTS = (*qk_norm.variants, "+".join(word for word in qk_norm.variants[1:] if word != "no_rotary"))
 
 
 def compiled(pairs, target):
@@ -52,7 +53,7 @@ def test_the_widest_of_each_kind_compiles_in_each_variant(target, hidden):
 @pytest.mark.slow
 def test_gradients_compile(target, hidden):
     pairs = []
-    for variant in ("", *(flag.off for flag in BACKWARD_FLAGS)):
+    for variant in qk_norm_backward.variants:
         found = sorted(chosen(target, hidden, variant, "quick", family=BACKWARD), key=lambda pair: pair[1].block_row)
         pairs += found[-1:] if variant else [found[0], found[-1]]
     compiled(pairs, target)
@@ -89,7 +90,7 @@ def test_a_warp_a_head_reads_wide_and_needs_no_barrier(variant):
 
 def test_rounded_products_of_a_rotation_are_not_fused_with_their_sum():
     spec = operator(operator_name(*SIZES[128]))
-    for variant, is_fused in (("", True), (ROUNDED_ROTATION, False)):
+    for variant, is_fused in (("", True), ("rounded_rotation", False), ("no_rotary+rounded_rotation", True)):
         problem = spec.problem(4096, 128, "bfloat16", variant)
         (binary,) = compiled([(problem, spec.launch(QKNormConfig(4, 4), problem, TARGETS["sm_90"]))], "sm_90")
         assert bool(re.search(r"\bfma\.", binary.binaries[0][1])) == is_fused

@@ -10,16 +10,16 @@ from normtune.kernels.operator import IllegalConfigError, operator, operators, r
 from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.qk_norm.config import QKNormConfig
 from normtune.kernels.qk_norm.launch import resolve, resolve_backward, trial
-from normtune.kernels.qk_norm.spec import qk_norm
-from normtune.kernels.qk_norm.variants import BACKWARD, BACKWARD_FLAGS, FAMILY, FLAGS, operator_name, work_of
+from normtune.kernels.qk_norm.modes import BACKWARD, FAMILY, heads_of, operator_name
+from normtune.kernels.qk_norm.spec import qk_norm, qk_norm_backward
 from normtune.kernels.target import TARGETS
 from normtune.tuner.plan.plan import candidates, plan, problems
 
 H200 = TARGETS["sm_90"]
 NAME = operator_name(32, 8, 48, 128)
 SPEC = operator(NAME)
-BACKWARD_VARIANTS = ["", *(flag.off for flag in BACKWARD_FLAGS)]
-VARIANTS = ["", *(flag.off for flag in FLAGS), "+".join(flag.off for flag in FLAGS)]
+BACKWARD_VARIANTS = qk_norm_backward.variants
+VARIANTS = [*SPEC.variants, "+".join(SPEC.variants[1:])]
 targets = st.sampled_from(list(TARGETS.values()))
 sizes = st.tuples(st.integers(1, 64), st.integers(1, 16), st.integers(1, 128), st.integers(1, 512))
 
@@ -50,9 +50,9 @@ def test_bytes_are_those_of_a_perfect_kernel():
 
 
 def test_a_head_is_rotated_as_far_as_it_goes():
-    rotary = [work_of(SPEC.problem(1, hidden, "float32")).rotary for hidden in (1, 2, 127, 128, 300)]
+    rotary = [heads_of(SPEC.problem(1, hidden, "float32")).rotary for hidden in (1, 2, 127, 128, 300)]
     assert rotary == [0, 2, 126, 128, 128]
-    assert work_of(SPEC.problem(1, 128, "float32", "no_rotary+rounded_rotation+whole_tables")) == work_of(
+    assert heads_of(SPEC.problem(1, 128, "float32", "no_rotary+rounded_rotation+whole_tables")) == heads_of(
         SPEC.problem(1, 128, "float32", "no_rotary")
     )
 
@@ -90,7 +90,7 @@ def test_every_shape_has_a_legal_default(sizes, hidden, rows, target, dtype, kin
         assert launch.grid <= config.programs_per_sm * target.sms and 4 * launch.workspace <= 64 << 20
         assert launch.workspace in (0, 2 * launch.grid * hidden)
     else:
-        assert launch.grid * launch.block_row >= rows * work_of(problem).heads
+        assert launch.grid * launch.block_row >= rows * heads_of(problem).written
     assert all(config in spec.space(space, problem, target) for space in ("quick", "default", "full"))
 
 
@@ -156,9 +156,9 @@ def test_the_gate_tries_the_same_binary_with_a_cut_block(block_row, programs, va
         launch = resolve(QKNormConfig(block_row, 4, 1, programs), problem, H200)
         tried, small = trial(QKNormConfig(block_row, 4, 1, programs), launch, problem, H200)
         assert small.binary == launch.binary and tried.rows * 48 < 10000
-        heads = tried.rows * work_of(tried).heads
+        heads = tried.rows * heads_of(tried).written
         assert heads >= 5 * 6 * launch.block_row and small.grid <= (5 if programs else heads)
-        assert heads % launch.block_row or work_of(tried).heads % launch.block_row == 0
+        assert heads % launch.block_row or heads_of(tried).written % launch.block_row == 0
 
 
 def test_a_table_answers_for_other_heads_with_the_nearest_function():

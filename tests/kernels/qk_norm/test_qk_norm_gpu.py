@@ -5,7 +5,8 @@ import torch
 
 import normtune
 from normtune.kernels.operator import operator
-from normtune.kernels.qk_norm.variants import BACKWARD, BACKWARD_FLAGS, FAMILY, FLAGS, operator_name
+from normtune.kernels.qk_norm.modes import BACKWARD, FAMILY, operator_name
+from normtune.kernels.qk_norm.spec import qk_norm, qk_norm_backward
 
 pytestmark = pytest.mark.gpu
 DEVICE = torch.device("cuda", 0)
@@ -49,8 +50,8 @@ def test_the_default_space_passes_the_gate(sizes, hidden):
     from normtune.tuner.timing.gate import gate
 
     target = describe(0)
-    cases = [(FAMILY, off) for off in ("", *(flag.off for flag in FLAGS), "out_of_place+gptj+whole_tables")]
-    cases += [(BACKWARD, off) for off in ("", *(flag.off for flag in BACKWARD_FLAGS))]
+    cases = [(FAMILY, off) for off in (*qk_norm.variants, "out_of_place+gptj+whole_tables")]
+    cases += [(BACKWARD, off) for off in qk_norm_backward.variants]
     for family, variant in cases:
         spec = operator(operator_name(*sizes, family))
         problem = spec.problem(4099, hidden, "bfloat16", variant)

@@ -8,7 +8,8 @@ import torch
 from normtune.kernels.alignment import alignment_of
 from normtune.kernels.call import run
 from normtune.kernels.operator import operator
-from normtune.kernels.qk_norm.variants import BACKWARD, BACKWARD_FLAGS, FAMILY, FLAGS, operator_name
+from normtune.kernels.qk_norm.modes import BACKWARD, FAMILY, operator_name
+from normtune.kernels.qk_norm.spec import qk_norm, qk_norm_backward
 from normtune.kernels.target import TARGETS
 from normtune.tests.kernels.launching import assert_within, calls_of, nan_outputs, referenced
 from normtune.tuner.plan.plan import candidates
@@ -18,8 +19,8 @@ pytestmark = pytest.mark.interpreter
 
 # Three multiprocessors, so that a fixed grid loops over few tokens.
 TARGET = TARGETS["sm_80"]._replace(sms=3)
-OFF = ["", *(flag.off for flag in FLAGS), "out_of_place+gptj+in_order", "gptj+whole_tables+rounded_product"]
-OFF_BACKWARD = ["", *(flag.off for flag in BACKWARD_FLAGS), "no_dweight+gptj+in_order", "gptj+whole_tables"]
+OFF = [*qk_norm.variants, "out_of_place+gptj+in_order", "gptj+whole_tables+rounded_product"]
+OFF_BACKWARD = [*qk_norm_backward.variants, "no_dweight+gptj+in_order", "gptj+whole_tables"]
 VARIANTS = [(FAMILY, off) for off in OFF] + [(BACKWARD, off) for off in OFF_BACKWARD]
 SHAPES = [((3, 1, 5, 128), 1, 1), ((4, 2, 8, 6), 3, 7), ((1, 1, 2, 20), 5, 20), ((2, 1, 3, 16), 9, 48)]
 

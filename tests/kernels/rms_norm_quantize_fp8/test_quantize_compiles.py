@@ -3,7 +3,7 @@
 import pytest
 
 from normtune.kernels.operator import IllegalConfigError, operator
-from normtune.kernels.rms_norm_quantize_fp8.variants import FLAGS, operator_name, work_of
+from normtune.kernels.rms_norm_quantize_fp8.modes import SCALINGS, modes_of, operator_name
 from normtune.kernels.target import TARGETS
 from normtune.tests.kernels.launching import compiled_within
 from normtune.tuner.plan.plan import candidates
@@ -18,7 +18,7 @@ CONVERSIONS = {
 HIDDEN = (100, 1024, 8192)
 
 
-def jobs(target, variant, space="default", scalings=tuple(FLAGS), dtypes=("bfloat16",), hidden=HIDDEN):
+def jobs(target, variant, space="default", scalings=SCALINGS, dtypes=("bfloat16",), hidden=HIDDEN):
     for scaling in scalings:
         spec = operator(operator_name(scaling))
         for dtype in dtypes:
@@ -31,9 +31,9 @@ def jobs(target, variant, space="default", scalings=tuple(FLAGS), dtypes=("bfloa
 def compiled(pairs, target):
     found = compiled_within(target, pairs)
     for one in found:
-        work = work_of(one.job.problem)
-        is_cleared = work.has_amax and not (work.accumulates and one.job.launch.finish == "atomic")
-        assert len(one.binaries) == 1 + is_cleared + (work.scaling == "tensor")
+        modes = modes_of(one.job.problem)
+        is_cleared = modes.has_amax and not (modes.accumulates and one.job.launch.finish == "atomic")
+        assert len(one.binaries) == 1 + is_cleared + (modes.scaling == "tensor")
     return found
 
 
@@ -58,13 +58,13 @@ def test_the_default_space_compiles(target, variant):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("scaling", FLAGS)
+@pytest.mark.parametrize("scaling", SCALINGS)
 @pytest.mark.one_in(3)
 def test_all_variants_compile(scaling):
-    off = [flag.off for flag in FLAGS[scaling] if flag.off not in ("fnuz", "e5m2")]
+    words = [word for word in operator(operator_name(scaling)).variants[1:] if word not in ("fnuz", "e5m2")]
     pairs = [
         next(iter(jobs("sm_90", variant, "quick", (scaling,), (dtype,), (1000,))))
-        for dtype, variant in zip(3 * ("bfloat16", "float16", "float32"), (*off, "+".join(off)), strict=False)
+        for dtype, variant in zip(3 * ("bfloat16", "float16", "float32"), (*words, "+".join(words)), strict=False)
     ]
     compiled(pairs, "sm_90")
 
@@ -87,7 +87,7 @@ def test_dtypes_are_legal_where_instructions_exist():
             try:
                 spec.launch(spec.default_config(problem, target), problem, target)
             except IllegalConfigError as error:
-                assert target.name in str(error) and work_of(problem).q_dtype in str(error)
+                assert target.name in str(error) and modes_of(problem).q_dtype in str(error)
             else:
                 legal.add((name, variant))
     ocp = {(name, variant) for name in TARGETS for variant in ("", "e5m2")} - {
@@ -96,7 +96,7 @@ def test_dtypes_are_legal_where_instructions_exist():
     assert legal == ocp | {("gfx942", "fnuz"), ("gfx942", "e5m2+fnuz")}
 
 
-@pytest.mark.parametrize("scaling", FLAGS)
+@pytest.mark.parametrize("scaling", SCALINGS)
 @pytest.mark.parametrize("hidden", [1, 100, 128, 4096, 20000, 65536])
 def test_default_configs_are_legal_and_in_each_space(scaling, hidden):
     spec = operator(operator_name(scaling))

@@ -9,14 +9,16 @@ from normtune.kernels.fake_tensor import StandIn
 from normtune.kernels.operator import OperatorSpec, operator, operators, read_config
 from normtune.kernels.problem import BUFFER_ITEMSIZE, INDEX_ITEMSIZE, ITEMSIZE, Buffer
 from normtune.kernels.rms_norm_quantize_fp8.launch import MAX_PARTIALS, resolve
-from normtune.kernels.rms_norm_quantize_fp8.spec import QuantizeConfig
-from normtune.kernels.rms_norm_quantize_fp8.variants import (
-    FLAGS,
+from normtune.kernels.rms_norm_quantize_fp8.modes import (
+    LARGEST,
     SCALINGS,
+    NormOutput,
+    QuantizedDtype,
+    Residual,
+    modes_of,
     operator_name,
-    variant_of,
-    work_of,
 )
+from normtune.kernels.rms_norm_quantize_fp8.spec import QuantizeConfig
 from normtune.kernels.spec_faults import faults
 from normtune.kernels.target import TARGETS
 from normtune.tuner.plan.plan import SPACES, candidates, plan, problems
@@ -39,11 +41,10 @@ def test_commands_take_them_by_name_alone():
 @pytest.mark.parametrize("scaling", SCALINGS)
 def test_variants_name_what_is_asked_for(scaling):
     spec = operator(operator_name(scaling))
-    for variant in (*spec.variants, "+".join(flag.off for flag in FLAGS[scaling])):
-        problem = spec.problem(8, 64, "bfloat16", variant)
-        assert variant_of(work_of(problem)) == variant
-    assert spec.variant(is_e4m3=False, is_y_left_out=False) == "e5m2+with_y"
-    assert spec.variant(is_without_residual=False, is_sum_wide=False) == "with_residual+rounded_sum"
+    assert spec.variant(NormOutput.STORED, QuantizedDtype.E5M2) == "e5m2+with_y"
+    assert spec.variant(Residual.ROUNDED) == "with_residual+rounded_sum"
+    names = [modes_of(spec.problem(8, 64, "bfloat16", spec.variant(dtype))).q_dtype for dtype in QuantizedDtype]
+    assert names == list(LARGEST)
 
 
 def test_bytes_are_those_of_a_perfect_kernel():

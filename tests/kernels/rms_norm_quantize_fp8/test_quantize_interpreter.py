@@ -8,8 +8,8 @@ import torch
 from normtune.kernels.alignment import alignment_of
 from normtune.kernels.call import run
 from normtune.kernels.operator import operator
+from normtune.kernels.rms_norm_quantize_fp8.modes import SCALINGS, modes_of, operator_name
 from normtune.kernels.rms_norm_quantize_fp8.spec import QuantizeConfig
-from normtune.kernels.rms_norm_quantize_fp8.variants import FLAGS, operator_name, work_of
 from normtune.kernels.target import TARGETS
 from normtune.tests.kernels.launching import assert_within, calls_of, nan_outputs, outputs_of, referenced
 from normtune.tuner.plan.plan import candidates
@@ -26,7 +26,7 @@ MIXED = (
     "rounded_norm+rounded_product+with_residual+rounded_sum",
 )
 VARIANTS = [
-    (scaling, variant) for scaling, flags in FLAGS.items() for variant in ("", *(flag.off for flag in flags), *MIXED)
+    (scaling, variant) for scaling in SCALINGS for variant in (*operator(operator_name(scaling)).variants, *MIXED)
 ]
 SHAPES = [(1, 1), (9, 300), (5, 129)]
 
@@ -55,7 +55,7 @@ def test_parts_have_the_values_of_whole_rows(scaling, variant):
         inputs = spec.references().inputs(problem, torch.Generator().manual_seed(hidden), torch.device("cpu"), True)
         found = []
         for schedule in ("row", "parts"):
-            config = QuantizeConfig(schedule, 1, 4, 1, 1, amax="atomic" if work_of(problem).has_amax else "none")
+            config = QuantizeConfig(schedule, 1, 4, 1, 1, amax="atomic" if modes_of(problem).has_amax else "none")
             launch = spec.launch(config, problem, target)
             found.append(outputs_of(spec, problem, launch, inputs))
         assert launch.slice_col == 512 < launch.block_col
@@ -66,7 +66,7 @@ def test_parts_have_the_values_of_whole_rows(scaling, variant):
 
 
 @pytest.mark.parametrize(("hidden", "stride"), [(64, 80), (64, 67), (129, 144)])
-@pytest.mark.parametrize("scaling", FLAGS)
+@pytest.mark.parametrize("scaling", SCALINGS)
 def test_row_strides_are_free(scaling, hidden, stride):
     """Of every matrix, and whatever lies between rows stays as it was."""
     spec = operator(operator_name(scaling))

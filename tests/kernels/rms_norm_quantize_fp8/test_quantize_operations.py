@@ -33,8 +33,8 @@ def test_inputs_and_outputs_are_those_of_the_variant():
 @pytest.mark.parametrize(("has_residual", "variant"), [(True, "with_residual+rounded_sum"), (False, "")])
 def test_a_sum_that_is_rounded_is_another_operation_only_where_there_is_one(has_residual, variant):
     choice = ("row", torch.float8_e4m3fn, "float32", "row_major", True, *4 * (False,), has_residual, False)
-    work, found = _settled(*choice)
-    assert (work.rounds_sum, found) == (has_residual, variant)
+    modes, choices = _settled(*choice)
+    assert (modes.rounds_sum, choices) == (has_residual, ("row", variant))
 
 
 def test_the_call_is_written_out_without_a_graph():

@@ -6,8 +6,8 @@ import torch
 import normtune
 from normtune.kernels.calling import dispatch
 from normtune.kernels.operator import IllegalConfigError, operator, operators
+from normtune.kernels.rms_norm_quantize_fp8.modes import TRANSPOSE, modes_of, operator_name
 from normtune.kernels.rms_norm_quantize_fp8.spec import TransposingConfig
-from normtune.kernels.rms_norm_quantize_fp8.variants import TRANSPOSE, operator_name, variant_of, work_of
 from normtune.kernels.spec_faults import faults
 from normtune.kernels.target import TARGETS
 from normtune.tuner.plan.plan import candidates, problems
@@ -21,8 +21,7 @@ def test_it_is_taken_by_name_alone_and_without_fault():
     assert SPEC.name in operators() and not SPEC.is_default and not list(faults(SPEC))
     assert [problem.operator for problem in problems([SPEC.name], ["bfloat16"], [(64, 256)])] == [SPEC.name]
     problem = SPEC.problem(8, 64, "bfloat16", "e5m2+with_y+no_amax")
-    assert variant_of(work_of(problem)) == problem.variant
-    assert work_of(problem).has_transpose and work_of(problem).kind == TRANSPOSE
+    assert modes_of(problem).has_transpose and modes_of(problem).scaling == "static"
 
 
 def test_bytes_are_those_of_a_perfect_kernel():

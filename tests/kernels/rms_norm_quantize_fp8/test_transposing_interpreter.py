@@ -10,8 +10,8 @@ from normtune.kernels.call import run
 from normtune.kernels.calling import eager
 from normtune.kernels.operator import operator
 from normtune.kernels.rms_norm_quantize_fp8.function import ROUNDINGS
+from normtune.kernels.rms_norm_quantize_fp8.modes import TRANSPOSE, operator_name
 from normtune.kernels.rms_norm_quantize_fp8.spec import TransposingConfig
-from normtune.kernels.rms_norm_quantize_fp8.variants import FLAGS, TRANSPOSE, operator_name
 from normtune.kernels.target import TARGETS
 from normtune.tests.kernels.launching import assert_within, calls_of, nan_outputs, outputs_of
 from normtune.tuner.plan.plan import candidates
@@ -50,7 +50,7 @@ def case(rows, hidden, variant="", dtype="float32", target=TARGET):
 
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize(("rows", "hidden"), SHAPES)
-@pytest.mark.parametrize("variant", ["", *(flag.off for flag in FLAGS["static"]), *MIXED])
+@pytest.mark.parametrize("variant", [*SPEC.variants, *MIXED])
 def test_both_layouts_are_within_rounding_and_one_matrix(variant, rows, hidden):
     target = TARGET._replace(name="gfx942") if "fnuz" in variant else TARGET
     dtype = random.Random(f"{variant}{rows}").choice(SPEC.dtypes)

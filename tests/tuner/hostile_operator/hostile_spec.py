@@ -46,7 +46,7 @@ def _resolve(config, problem, target, alignment):
 register(
     OperatorSpec(
         name="hostile",
-        flags=(),
+        modes=(),
         config=RMSNormConfig,
         scalars={"eps": 1e-6, "offset": 0.25},
         dtypes=("float32",),

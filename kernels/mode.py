@@ -1,0 +1,65 @@
+"""Modes of operators: what of an operator a problem asks for, beside its shape and dtype.
+
+In: the variant of a problem. Out: a member of a `Mode`. Each combination of modes is another binary and another variant
+in tables and stores, whose text has the words of the members that are not the default, joined by `+`.
+"""
+
+from enum import Enum
+from functools import cache
+from typing import Any, Protocol, Self
+
+
+class _HasVariant(Protocol):
+    @property
+    def variant(self) -> str: ...
+
+
+class Mode(Enum):
+    """A mode: a subclass names what there is to choose.
+
+    The value of a member is its words in a variant, joined by `+`: of the default none, "". Members that share a word
+    differ in the number of words.
+    """
+
+    @classmethod
+    def of(cls, problem: _HasVariant) -> Self:
+        """The member that a problem asks for: of those whose words its variant has that of most words, then the first.
+
+        Without any of the words that is the default, of an operator that has no such mode, too.
+        """
+        member: Self = _member(cls, problem.variant)
+        return member
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words of the member in a variant."""
+        return tuple(self.value.split("+")) if self.value else ()
+
+
+class Rstd(Mode):
+    """Whether a forward stores the factors 1 / sqrt(mean(x^2) + eps) of rows, which its backward reads."""
+
+    STORED = ""
+    NONE = "no_rstd"
+
+
+class Dweight(Mode):
+    """Whether a backward computes gradients (hidden,)."""
+
+    COMPUTED = ""
+    NONE = "no_dweight"
+
+
+@cache
+def words_of(modes: tuple[type[Mode], ...]) -> tuple[str, ...]:
+    """The words of all members, in the order of a variant's text."""
+    return tuple(dict.fromkeys(word for mode in modes for member in mode for word in member.words))
+
+
+@cache
+def _member(mode: type[Mode], variant: str) -> Any:
+    words, found = set(variant.split("+")), mode("")
+    for member in mode:  # torch.compile traces no `max` with a key
+        if len(member.words) > len(found.words) and words.issuperset(member.words):
+            found = member
+    return found
