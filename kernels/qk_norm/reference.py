@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from normtune.kernels.problem import Problem, split_sizes
+from normtune.kernels.problem import Problem
 from normtune.kernels.qk_norm.variants import BACKWARD, NO_DWEIGHT, Work, work_of
 from normtune.kernels.rms_norm import reference as of_rms_norm
 from normtune.kernels.rounding import FLOAT32_EPSILON, Expected, unit_in_last_place
@@ -41,7 +41,7 @@ def inputs(problem: Problem, generator: torch.Generator, device: torch.device, h
         tensors |= {"cos": angles.cos().to(dtype), "sin": angles.sin().to(dtype)}
         if work.has_positions:
             tensors["positions"] = torch.randint(rows, (rows,), generator=generator, device=device)
-    if split_sizes(problem.operator)[0] == BACKWARD:
+    if problem.key.family == BACKWARD:
         dout = torch.randn(tensors["qkv"].shape, generator=generator, device=device)
         return {"dout": dout.to(dtype), **tensors}
     return tensors
@@ -59,7 +59,7 @@ def reference(problem: Problem, tensors: Mapping[str, Tensor], eps: float, offse
     Returns:
         The fused tensor; of the backward `dqkv` and, unless the variant leaves it out, `dweights`.
     """
-    if split_sizes(problem.operator)[0] == BACKWARD:
+    if problem.key.family == BACKWARD:
         return _gradients(problem, tensors, eps, offset)
     work, dtype = work_of(problem), tensors["qkv"].dtype
     heads = tensors["qkv"].double().view(problem.rows, work.heads, problem.hidden)

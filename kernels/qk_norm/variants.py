@@ -10,8 +10,9 @@ a head that are rotated. Each mode is a flag, as it is another binary.
 from functools import cache
 from typing import NamedTuple
 
+from normtune.kernels.key import Key, with_sizes
 from normtune.kernels.operator import Flag
-from normtune.kernels.problem import Problem, split_sizes, with_sizes
+from normtune.kernels.problem import Problem
 
 FAMILY, BACKWARD = "qk_norm", "qk_norm_backward"
 NO_DWEIGHT = "no_dweight"
@@ -69,13 +70,13 @@ class Work(NamedTuple):
 
 def work_of(problem: Problem) -> Work:
     """What a problem asks for; of a rotary_dim beyond the head as much as a head has."""
-    return _work(problem.operator, problem.variant, problem.hidden)
+    return _work(problem.key, problem.hidden)
 
 
 @cache
-def _work(operator: str, variant: str, hidden: int) -> Work:
-    (family, sizes), off = split_sizes(operator), set(variant.split("+"))
-    has_rotary, in_place = NO_ROTARY not in off, family == FAMILY and OUT_OF_PLACE not in off
+def _work(key: Key, hidden: int) -> Work:
+    sizes, off = dict(key.sizes), key.modes
+    has_rotary, in_place = NO_ROTARY not in off, key.family == FAMILY and OUT_OF_PLACE not in off
     return Work(
         sizes["heads_q"],
         sizes["heads_k"],

@@ -51,7 +51,7 @@ def _is_for_target(work: Work, target: Target) -> bool:
 
 def _operation(scaling: str, variant: str) -> Operation:
     spec, off = SPECS[scaling], variant.split("+")
-    work = work_of(Problem(spec.name, 1, 1, "float32", variant))
+    work = work_of(Problem(spec.key("float32", variant), 1, 1))
     return Operation(
         name=FAMILY,
         forward=spec,
