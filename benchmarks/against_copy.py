@@ -64,7 +64,7 @@ def ratios(evidence: Any, path: Path) -> Ratios:
     shipped = locate.load(path)
     result: Ratios = defaultdict(list)
     for problem, cells in times_of(evidence).items():
-        look_up = shipped.function(problem.key, problem.dtype)
+        look_up = shipped.function(problem.key)
         if look_up is None:
             continue
         spec = operator(problem.operator)
@@ -77,7 +77,7 @@ def ratios(evidence: Any, path: Path) -> Ratios:
         width = max(label for label in WIDTHS if label[0] <= problem.hidden)[1]
         if launch in by_launch:
             pair = log(by_launch[launch] / copy), log(min(by_launch.values()) / copy)
-            result[problem.key, problem.dtype, size, width].append(pair)
+            result[problem.key.text, problem.dtype, size, width].append(pair)
     return result
 
 

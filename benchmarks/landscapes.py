@@ -66,7 +66,7 @@ def landscape(seed: int, fails: bool) -> list[Space]:
         best = centre + by_rows * (math.log2(rows) - 10) + by_hidden * (math.log2(hidden) - 10.5)
         logs = 0.06 * (weights * np.abs(knobs - best) ** 1.5).sum(axis=1) + own + draw.normal(0, 0.04, len(tiles))
         logs += 0.5 * (knobs[:, 0] + knobs[:, 1] - knobs[:, 3] > 11)  # spills
-        spaces.append(_space(Problem("made_up", rows, hidden, "float32"), tiles, logs, works, draw))
+        spaces.append(_space(Problem.of("made_up", rows, hidden, "float32"), tiles, logs, works, draw))
     return spaces
 
 

@@ -89,6 +89,7 @@ def main() -> None:
 def made_up(recording: str, count: int) -> "Evidence":
     """Evidence of `count` operators, which are registered, in two dtypes each."""
     from normtune.kernels.fingerprint import fingerprint
+    from normtune.kernels.key import Key
     from normtune.kernels.operator import operator, register
     from normtune.results.columns import COLUMNS
     from normtune.results.evidence import Evidence
@@ -97,7 +98,7 @@ def made_up(recording: str, count: int) -> "Evidence":
     real = operator(LIKE)
     recorded = load_recording(recording).select([LIKE], ["bfloat16"])
     source = {name: recorded.frame[name].tolist() for name in COLUMNS if name != "samples"}
-    plain = _spread(recorded.part(LIKE, "", "bfloat16"))
+    plain = _spread(recorded.part(Key.of(LIKE, "", "bfloat16")))
     samples = recorded.frame["samples"].tolist()
     draw = np.random.default_rng(7)
     columns: dict[str, list[object]] = {name: [] for name in COLUMNS}

@@ -181,7 +181,9 @@ def main() -> None:
     spaces = [one for recording in recordings() for one in recorded("bfloat16", recording)]
     for name in OPERATORS:
         part = [
-            one._replace(overhead=dict.fromkeys(one.overhead, 0.0)) for one in spaces if one.task.problem[0] == name
+            one._replace(overhead=dict.fromkeys(one.overhead, 0.0))
+            for one in spaces
+            if one.task.problem.operator == name
         ]
         part = part[:: -(-len(part) // PROBLEMS)]
         operators.append(measured(name, [(seed, part) for seed in seeds]))

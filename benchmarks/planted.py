@@ -104,7 +104,7 @@ def moved(tree: Tree, rows: tuple[int, int], hidden: tuple[int, int] = (1, 1)) -
 
 def of_liger(one: Checked) -> Tree:
     """Liger's rule as a tree; the function's own tree for a variant, which the rule does not know."""
-    return one.tree if one.variant else _by_hidden(one.operator, _SIZES)
+    return one.tree if one.key.modes else _by_hidden(one.key.operator, _SIZES)
 
 
 def replaced(tree: Tree, configs: Mapping[Config, Config]) -> Tree:
@@ -143,14 +143,14 @@ def _tree(change: Callable[[Checked], Tree]) -> Kind:
 
 def _dtype(one: Checked, shapes: Sequence[tuple[int, int]], table: TableUnderTest, rng: random.Random) -> Plant:
     """The function of another dtype."""
-    entry = (one.key, OTHER_DTYPE[one.dtype])
+    entry = one.key._replace(dtype=OTHER_DTYPE[one.key.dtype])
     return Plant(next((other.tree for other in table.functions if entry in other.served), one.tree))
 
 
 def _any_gpu(one: Checked) -> Tree:
     """The table for any GPU, on 132 multiprocessors."""
     shared = subject.read(locate.SHIPPED / "any_gpu.py").on(132)
-    return next(other.tree for other in shared.functions if (one.key, one.dtype) in other.served)
+    return next(other.tree for other in shared.functions if one.key in other.served)
 
 
 FRESH = "fresh"

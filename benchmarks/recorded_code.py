@@ -54,8 +54,8 @@ def compare(name: str) -> tuple[list[tuple[str, str]], list[str]]:
     found = difference(read(name, evidence), evidence, cells)
     if found.undecided:
         sys.exit(f"{name}: {found.undecided}")
-    changes = Counter(cell.operator for cell in found.changed)
-    suspects = Counter(cell.operator for cell in cells if cell.operator in found.suspects)
+    changes = Counter(cell.key.operator for cell in found.changed)
+    suspects = Counter(cell.key.operator for cell in cells if cell.key.operator in found.suspects)
     equal = suspects.total() - sum(suspects[changed] for changed in changes)
     print(f"{name}: the code of {equal} cells is the recorded one, {len(cells) - suspects.total()} have its sources")
     fingerprints = evidence.fingerprints().items()

@@ -55,7 +55,7 @@ def recorded(dtype: str = "bfloat16", recording: str = RECORDING) -> list[Space]
         rounds = max(map(len, times.values()), default=0) // ROUNDS_PER_BLOCK * ROUNDS_PER_BLOCK
         blocks = {config: np.resize(one, rounds).reshape(-1, ROUNDS_PER_BLOCK) for config, one in times.items()}
         if len(blocks) > 3:
-            problem = Problem(name, rows, hidden, dtype)
+            problem = Problem.of(name, rows, hidden, dtype)
             launches = 1 + timed_launches(operator(name).bytes_moved(problem))
             launch = partial(operator(name).launch_of, problem=problem, target=TARGETS["sm_90"])
             spaces.append(
@@ -85,7 +85,7 @@ def space_of(recorded_space: RecordedSpace, configs: list[Config] | None = None,
         config: one.overhead for part in (recorded_space.timed, recorded_space.failed) for config, one in part.items()
     }
     overhead = {config: seconds[config] for config in chosen}
-    return Space(task_of(Problem(recorded_space.name, rows, 1, "float32"), chosen), blocks, overhead)
+    return Space(task_of(Problem.of(recorded_space.name, rows, 1, "float32"), chosen), blocks, overhead)
 
 
 def task_of(

@@ -21,6 +21,7 @@ from normtune.benchmarks.recorded_spaces import recorded
 from normtune.benchmarks.table_after import evidence
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
+from normtune.kernels.key import Key
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.tablefile.tree import Tree, choose
@@ -31,7 +32,7 @@ from normtune.tuner.plan.grids import GRIDS
 from normtune.tuner.plan.plan import Task
 from normtune.tuner.search.protocol import Known
 from normtune.tuner.search.race import Racing
-from normtune.tuner.search.refine import FunctionKey, Refine, Refinement
+from normtune.tuner.search.refine import Refine, Refinement
 
 LEAVES = 48
 SEED = 0
@@ -66,22 +67,22 @@ def known(simulated: Simulated) -> Known:
     return result
 
 
-def fitted(*parts: Simulated) -> dict[FunctionKey, Tree]:
+def fitted(*parts: Simulated) -> dict[Key, Tree]:
     """The trees of a table of all that these measured."""
     found = [evidence(part, float("inf")) for part in parts if part.measured]
     whole = Evidence.from_measurements([one for part in found for one in part.measurements()], found[0].runs)
     functions = fit(whole, FitOptions(leaves=LEAVES)).functions
-    return {(function.operator, function.variant, function.dtype): function.tree for function in functions}
+    return {function.key: function.tree for function in functions}
 
 
-def loss(trees: dict[FunctionKey, Tree], spaces: Sequence[Space]) -> dict[str, float]:
+def loss(trees: dict[Key, Tree], spaces: Sequence[Space]) -> dict[str, float]:
     """Mean loss at these shapes, percent, by operator. A config that was not recorded takes the time of its launch."""
     losses: dict[str, list[float]] = {}
     for space in spaces:
         problem = space.task.problem
         launch = partial(operator(problem.operator).launch_of, problem=problem, target=TARGETS["sm_90"])
         logs = {launch(config): float(np.log(one).mean()) for config, one in space.blocks.items()}
-        config = choose(trees[problem.operator, problem.variant, problem.dtype], problem.rows, problem.hidden)
+        config = choose(trees[problem.key], problem.rows, problem.hidden)
         if launch(config) in logs:
             losses.setdefault(problem.operator, []).append(logs[launch(config)] - min(logs.values()))
     return {name: round(100 * float(np.mean(one)), 3) for name, one in losses.items()}
@@ -130,7 +131,7 @@ def main() -> None:
         print(tables[-1], flush=True)
 
     add("nothing", [first._replace(device=0.0, measured=[])])
-    shapes = {kind: [_shape(one) for one in pool if one.task.problem.operator == kind[0]] for kind in trees}
+    shapes = {key: [_shape(one) for one in pool if one.task.problem.operator == key.operator] for key in trees}
     refinement = Refinement(trees, UNTIL, shapes)
     for seconds in SECONDS:
         refined = simulate(lambda tasks, _: Refine(tasks, known(first), refinement), pool, SEED, seconds)

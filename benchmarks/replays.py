@@ -19,6 +19,7 @@ from normtune.heuristics.regret.fixed_log import MILLION
 from normtune.heuristics.regret.matrix import TimingMatrix, timing_matrix
 from normtune.heuristics.writing.emit import module_text
 from normtune.kernels.config import Config
+from normtune.kernels.key import Key
 from normtune.kernels.operator import IllegalConfigError, operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.tablefile.tree import choose
@@ -78,9 +79,9 @@ class Replay:
         self.races: int | None = None
         self._done = 0
         self._evidence = evidence
-        self._halves: dict[tuple[str, str, str], dict[tuple[int, int], int]] = {}
-        self._places: dict[tuple[str, str, str], dict[tuple[int, int], int]] = {}
-        self._matrices: dict[tuple[str, str, str], TimingMatrix | None] = {}
+        self._halves: dict[Key, dict[tuple[int, int], int]] = {}
+        self._places: dict[Key, dict[tuple[int, int], int]] = {}
+        self._matrices: dict[Key, TimingMatrix | None] = {}
 
     def seeded(self, seed: int, races: int | None) -> "Replay":
         """The same evidence with another seed and, again, `races` races."""
@@ -138,9 +139,9 @@ class Replay:
 
     def half(self, one: Checked, shape: tuple[int, int]) -> int:
         """Half of the shapes of a function's data to which this one belongs: every other one, 0 or 1."""
-        kind = one.operator, one.variant, one.dtype
+        kind = one.key.usual
         if kind not in self._halves:
-            self._halves[kind] = _halves(self._evidence, *kind)
+            self._halves[kind] = _halves(self._evidence, kind)
         return self._halves[kind][shape]
 
     def truth(self, one: Checked, plant: Plant, shapes: Sequence[tuple[int, int]]) -> Truth:
@@ -151,28 +152,28 @@ class Replay:
         columns = {config: column for column, config in enumerate(matrix.configs)}
         losses = []
         for shape in shapes:
-            place = self._places[one.operator, one.variant, one.dtype][shape]
+            place = self._places[one.key.usual][shape]
             own = columns.get(choose(plant.tree, *shape))
             if own is not None and matrix.usable[place, own]:
                 regret = matrix.regret[place].astype(float)
                 if plant.slow in columns:
-                    factor = plant.scale(Problem(one.operator, *shape, one.dtype, one.variant), plant.slow)
+                    factor = plant.scale(Problem(one.key.usual, *shape), plant.slow)
                     regret[columns[plant.slow]] += MILLION * math.log(factor)
                 losses.append(regret[own] - regret[matrix.usable[place]].min())
         return Truth(round(float(np.mean(losses))) if losses else None, len(losses) == len(shapes))
 
     def _is_legal(self, one: Checked, shape: tuple[int, int]) -> bool:
-        problem = Problem(one.operator, *shape, one.dtype, one.variant)
+        problem = Problem(one.key.usual, *shape)
         try:
-            operator(one.operator).resolve(choose(one.tree, *shape), problem, self.target, None)
+            operator(one.key.operator).resolve(choose(one.tree, *shape), problem, self.target, None)
         except IllegalConfigError:
             return False
         return True
 
     def _matrix(self, one: Checked) -> TimingMatrix | None:
-        kind = one.operator, one.variant, one.dtype
+        kind = one.key.usual
         if kind not in self._matrices:
-            found = timing_matrix(self._evidence, operator(one.operator), one.variant, one.dtype, self.target)
+            found = timing_matrix(self._evidence, operator(kind.operator), kind, self.target)
             self._matrices[kind] = found
             self._places[kind] = {shape: place for place, shape in enumerate(found.problems if found else ())}
         return self._matrices[kind]
@@ -186,8 +187,8 @@ def half_table(recording: Evidence, half: int, leaves: int | None) -> TableUnder
         half: 0 or 1.
         leaves: the most leaves of a function; None chooses by cross-validation.
     """
-    of = {kind: _halves(recording, *kind) for kind in recording.kinds() if not kind[1]}
-    own = {kind: {shape for shape, other in halves.items() if other == half} for kind, halves in of.items()}
+    of = {key: _halves(recording, key) for key in recording.measured_keys() if not key.modes}
+    own = {key: {shape for shape, other in halves.items() if other == half} for key, halves in of.items()}
     return _fitted(recording, own, leaves)
 
 
@@ -202,9 +203,9 @@ def own_table(recording: Evidence, operators: str, seed: int) -> tuple[TableUnde
         seed: of the draw.
     """
     rng = random.Random(f"{seed} {operators}")
-    kinds = [kind for kind in recording.kinds() if kind[0].startswith(operators) and not kind[1]]
+    kinds = [key for key in recording.measured_keys() if key.family.startswith(operators) and not key.modes]
     kind = kinds[seed % len(kinds)]
-    measured = sorted(_halves(recording, *kind))
+    measured = sorted(_halves(recording, kind))
     own: set[tuple[int, int]] = set()
     while len(own) < _OWN_SHAPES[0]:
         rows, hidden = (
@@ -217,11 +218,11 @@ def own_table(recording: Evidence, operators: str, seed: int) -> tuple[TableUnde
 
 
 def _fitted(
-    recording: Evidence, shapes: Mapping[tuple[str, str, str], Collection[tuple[int, int]]], leaves: int | None
+    recording: Evidence, shapes: Mapping[Key, Collection[tuple[int, int]]], leaves: int | None
 ) -> TableUnderTest:
     """The table of these kinds of functions at these shapes."""
     columns = (recording.frame[name].tolist() for name in ("operator", "variant", "dtype", "rows", "hidden"))
-    kept = [(rows, hidden) in shapes.get(tuple(kind), ()) for *kind, rows, hidden in zip(*columns, strict=True)]
+    kept = [(rows, hidden) in shapes.get(Key.of(*kind), ()) for *kind, rows, hidden in zip(*columns, strict=True)]
     found = fit(Evidence(recording.frame[kept].reset_index(drop=True), recording.runs), FitOptions(leaves=leaves))
     with TemporaryDirectory() as folder:
         path = Path(folder) / "fitted.py"
@@ -229,9 +230,9 @@ def _fitted(
         return subject.read(path)
 
 
-def _halves(evidence: Evidence, operator: str, variant: str, dtype: str) -> dict[tuple[int, int], int]:
+def _halves(evidence: Evidence, key: Key) -> dict[tuple[int, int], int]:
     """The half of each measured shape of a function, as the fields of a chessboard have two colours."""
-    part = evidence.part(operator, variant, dtype)
+    part = evidence.part(key)
     rows, hidden = (sorted(set(part[name].tolist())) for name in ("rows", "hidden"))
     shapes = set(zip(part["rows"].tolist(), part["hidden"].tolist(), strict=True))
     return {shape: (rows.index(shape[0]) + hidden.index(shape[1])) % 2 for shape in shapes}

@@ -27,7 +27,7 @@ from typing import NamedTuple
 from normtune.benchmarks.places import RESULTS
 from normtune.kernels.config import Config
 from normtune.kernels.operator import AnyLaunch, OperatorSpec, operator, operators
-from normtune.kernels.problem import Problem, split_batch_invariant, split_key
+from normtune.kernels.problem import Problem
 from normtune.kernels.tablefile import locate
 from normtune.kernels.target import TARGETS, Target
 from normtune.results.atomic import replaced
@@ -96,13 +96,12 @@ def of_tables(spec: OperatorSpec, target: Target) -> Iterator[Choice]:
     for table in map(locate.load, locate.shipped()):
         if table.header.target != target.name:
             continue
-        for (key, dtype), look_up in table.tables.items():
-            name, variant = split_key(split_batch_invariant(key)[0])
-            if (name, dtype) != (spec.name, DTYPE):
+        for key, look_up in table.tables.items():
+            if (key.operator, key.dtype) != (spec.name, DTYPE):
                 continue
             for hidden in HIDDEN:
                 for rows in TABLE_ROWS:
-                    problem = spec.problem(rows, hidden, dtype, variant)
+                    problem = Problem(key.usual, rows, hidden)
                     config = spec.config(*look_up(rows, hidden))
                     yield Choice(problem, Candidate(config, spec.launch(config, problem, target)))
 

@@ -19,6 +19,7 @@ from normtune.heuristics.regret.matrix import TimingMatrix, timing_matrix
 from normtune.heuristics.regret.weights import DECADES, Weighting
 from normtune.heuristics.solver.bins import bins, losses
 from normtune.heuristics.solver.crossing import uncrossed
+from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec, operator
 from normtune.kernels.tablefile.tree import Tree
 from normtune.kernels.target import target_for
@@ -28,7 +29,7 @@ H200 = target_for("sm_90", 132)
 LEAVES = 64
 OPTIONS = FitOptions(leaves=LEAVES, tie_percent=0.05)
 # Of an earlier fit, else cross-validation would take most of the time.
-DECIDED = TableEntry("", "", Figures(LEAVES, LEAVES, 0, Loss(0, 0, 0, 0, 0), 0))
+DECIDED = TableEntry(Key.of("", "", ""), Figures(LEAVES, LEAVES, 0, Loss(0, 0, 0, 0, 0), 0))
 
 
 def scored(spec: OperatorSpec, matrix: TimingMatrix, left_out: Sequence[int]) -> str:
@@ -37,7 +38,7 @@ def scored(spec: OperatorSpec, matrix: TimingMatrix, left_out: Sequence[int]) ->
         matrix.of_problems([place for place, shape in enumerate(matrix.problems) if (shape[0] in left_out) == wanted])
         for wanted in (False, True)
     ]
-    known = {(matrix.key, matrix.dtype): DECIDED}
+    known = {matrix.key: DECIDED}
     case = FitArguments(H200, OPTIONS, None, known, {}).case(spec, Weighting(DECADES).weighted(spec, kinds[0]))
     tree = fit_function(case).tree
     plain = uncrossed(case.matrix, bins(case.matrix, case.legality).axes[0], tree)
@@ -57,7 +58,7 @@ def main() -> None:
     for name in ("rms_norm_forward", "rms_norm_backward"):
         spec = operator(name)
         for dtype in ("bfloat16", "float16", "float32"):
-            matrix = timing_matrix(evidence, spec, "", dtype, H200)
+            matrix = timing_matrix(evidence, spec, spec.key(dtype), H200)
             assert matrix is not None
             rows = sorted({shape[0] for shape in matrix.problems})
             for first in (1, 2):

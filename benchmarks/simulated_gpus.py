@@ -18,6 +18,7 @@ from normtune.heuristics.any_gpu.legality import EveryGpu
 from normtune.heuristics.regret.legality import all_variants
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.kernels.config import Config
+from normtune.kernels.key import Key
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
@@ -69,7 +70,7 @@ def simulated(name: str, known: Times, gpu: Gpu, dtype: str = "bfloat16") -> Par
     configs = tuple(sorted({config for _, _, config in known}))
     shapes, regret = [], []
     for rows, hidden in sorted({shape[:2] for shape in known}):
-        problem = Problem(name, rows, hidden, dtype)
+        problem = Problem.of(name, rows, hidden, dtype)
         found = {
             config: max(at, _memory(spec, problem, gpu))
             for config in configs
@@ -80,7 +81,7 @@ def simulated(name: str, known: Times, gpu: Gpu, dtype: str = "bfloat16") -> Par
             shapes.append((rows, hidden))
             regret.append([round(1e6 * math.log(found[one] / best)) if one in found else -1 for one in configs])
     table = np.array(regret, np.int64)
-    return Part(target, TimingMatrix(name, "", dtype, tuple(shapes), configs, np.maximum(table, 0), table >= 0))
+    return Part(target, TimingMatrix(Key.of(name, "", dtype), tuple(shapes), configs, np.maximum(table, 0), table >= 0))
 
 
 def _at(known: Times, rows: int, hidden: int, config: Config, gpu: Gpu) -> float | None:
@@ -102,7 +103,7 @@ def _memory(spec, problem: Problem, gpu: Gpu) -> float:
 
 
 def _tree(parts: list[Part], size: str):
-    spec = operator(parts[0].matrix.operator)
+    spec = operator(parts[0].matrix.key.operator)
     legal = EveryGpu(spec, [H200._replace(sms=1 if size == "rows" else 192)], ["bfloat16"], all_variants(spec))
     if size == "rows":
         parts = [Part(part.target._replace(sms=1), part.matrix) for part in parts]

@@ -249,7 +249,7 @@ def on_gpu(case: Case, kind: str, seed: int, device: str, budget: float) -> dict
         "unfinished": done.unfinished,
         "functions": [
             {
-                "function": f"{one.key} {one.dtype}",
+                "function": str(one.key),
                 "verdict": found.verdict,
                 "why": found.why,
                 "shapes": len(found.findings),
@@ -301,7 +301,7 @@ def outcome(case: Case, kind: str, seed: int, asked: PlantedCourse, places: Sequ
     is_own = case.name in {part.name for part in PARTS if part.own}
     check: dict[str, object] = {"case": case.name, "own": is_own, "kind": kind, "seed": seed, "verdict": verdict}
     if len(places) == 1:
-        check["function"] = f"{judged[0][0].key} {judged[0][0].dtype}"
+        check["function"] = str(judged[0][0].key)
     if case.replay:
         lost = [
             case.replay.truth(one, asked.plants[place], case.shapes(one) or ())

@@ -96,22 +96,23 @@ def function_losses() -> list[Losses]:
     (device,) = _evidence().devices()
     target = target_for(device.target, device.sms)
     header, source = shipped()
-    trees, known = parse.trees(source.read_text("utf-8")), {(one.key, one.dtype): one for one in entries(header)}
+    trees, known = parse.trees(source.read_text("utf-8")), {one.key: one for one in entries(header)}
     of_functions = []
     for name in OPERATORS:
         for dtype in operator(name).dtypes:
             recorded, held_out = (
-                timing_matrix(evidence, operator(name), "", dtype, target)
+                timing_matrix(evidence, operator(name), operator(name).key(dtype), target)
                 for evidence in (_evidence(), read_parquet(HELD_OUT))
             )
-            tree = trees[name, dtype]
-            entry, rule = known[name, dtype], figures.of_rule(recorded, liger.choose) if recorded else None
+            key = operator(name).key(dtype)
+            tree = trees[key]
+            entry, rule = known[key], figures.of_rule(recorded, liger.choose) if recorded else None
             donor, gap = entry.donor, 0 if entry.donor else entry.figures.gap
             of_functions.append(
                 Losses(
                     name,
                     dtype,
-                    f"{donor[1]}'s, which costs {percent(entry.cost, 2)}" if donor else f"{leaves(tree)} leaves",
+                    f"{donor.dtype}'s, which costs {percent(entry.cost, 2)}" if donor else f"{leaves(tree)} leaves",
                     figures.of_tree(recorded, tree) if recorded else None,
                     figures.of_tree(held_out, tree) if held_out else None,
                     len({hidden for _, hidden in held_out.problems}) if held_out else 0,
@@ -140,13 +141,13 @@ def _interval(matrix: Any, tree: Any) -> tuple[int, int]:
 def batch_invariant() -> list[str]:
     """Cost of the shipped table's batch-invariant functions beside the usual ones, from its header."""
     from normtune.heuristics.writing.entries import entries
-    from normtune.kernels.problem import split_batch_invariant
 
     lines = ["", "| operator | dtype | mean | worst |", "|---|---|---:|---:|"]
     for entry in entries(shipped()[0]):
         if cost := entry.beside:
-            usual, _ = split_batch_invariant(entry.key)
-            lines.append(f"| {usual} | {entry.dtype} | {percent(cost.mean, 2)} | {percent(cost.worst, 1)} |")
+            lines.append(
+                f"| {entry.key.usual.text} | {entry.key.dtype} | {percent(cost.mean, 2)} | {percent(cost.worst, 1)} |"
+            )
     return [*lines, ""]
 
 
@@ -177,22 +178,22 @@ def _of_recording(name: str) -> Iterator[str]:
     (device,) = evidence.devices()
     target = target_for(device.target, device.sms)
     trees = parse.trees(locate.read(source))
-    validated = {(one.key, one.dtype): one.figures.cross_validated for one in entries(locate.header_of(source))}
-    for key, variant, dtype in evidence.kinds():
-        spec, tree = operator(key), trees[key, dtype]
-        matrix = timing_matrix(evidence, spec, variant, dtype, target)
-        assert matrix is not None and not variant
+    validated = {one.key: one.figures.cross_validated for one in entries(locate.header_of(source))}
+    for key in evidence.measured_keys():
+        spec, tree = operator(key.operator), trees[key]
+        matrix = timing_matrix(evidence, spec, key, target)
+        assert matrix is not None and not key.modes
 
-        def default(_: str, rows: int, hidden: int, spec: Any = spec, dtype: str = dtype) -> Any:
+        def default(_: str, rows: int, hidden: int, spec: Any = spec, dtype: str = key.dtype) -> Any:
             return spec.default_config(spec.problem(rows, hidden, dtype), target)
 
         own, untuned = figures.of_tree(matrix, tree), figures.of_rule(matrix, default)
-        over = [log(ours / copy) for ours, copy in _beside_the_copy(evidence.select([key]), tree)]
+        over = [log(ours / copy) for ours, copy in _beside_the_copy(evidence.select([key.text]), tree)]
         cells = [
-            *(key.partition(".")[0], str(own.problems), str(leaves(tree))),
+            *(key.family, str(own.problems), str(leaves(tree))),
             *(f"{percent(own.plain, 1)} %", f"{percent(own.worst, 1)} %"),
             *(
-                f"{percent(validated[key, dtype], 2)} %" if validated[key, dtype] is not None else "",
+                f"{percent(validated[key], 2)} %" if validated[key] is not None else "",
                 f"{percent(untuned.plain, 1)} %" if untuned else "",
             ),
             f"{exp(fmean(over)):.2f}, {exp(max(over)):.2f} at most ({len(over)} shapes)" if over else "",

@@ -18,6 +18,7 @@ import numpy as np
 
 from normtune import load_table
 from normtune.kernels.config import COPY, Config
+from normtune.kernels.key import Key
 from normtune.kernels.operator import operator, operators, read_config
 from normtune.kernels.problem import Problem
 from normtune.kernels.tablefile.locate import LoadedTable
@@ -63,7 +64,7 @@ def bests(recording: str, names: list[str]) -> dict[Problem, Config]:
     for name, rows, hidden, text, samples in frame[["operator", "rows", "hidden", "config", "samples"]].itertuples(
         index=False
     ):
-        config, problem = read_config(name, text), Problem(name, rows, hidden, DTYPE)
+        config, problem = read_config(name, text), Problem.of(name, rows, hidden, DTYPE)
         if config != COPY:
             found[problem] = min(found.get(problem, (np.inf, config)), (float(np.median(samples)), config))
     return {problem: config for problem, (_, config) in found.items()}
@@ -79,12 +80,14 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write the figures here too")
     options = parser.parse_args()
     tables = [load_table(path) for path in options.tables]
-    names = [name for name in sorted(operators()) if all(table.function(name, DTYPE) for table in tables)]
+    names = [name for name in sorted(operators()) if all(table.function(Key.of(name, "", DTYPE)) for table in tables)]
     best = bests(options.recording, names)
     bench = open_device(options.device)
     tasks, chosen = [], {}
     for name in names:
-        problems = sorted(problem for problem in best if problem.operator == name)
+        problems = sorted(
+            (problem for problem in best if problem.operator == name), key=lambda problem: problem.columns
+        )
         for problem in Random(0).sample(problems, min(options.shapes, len(problems))):
             answers = [answer(table, problem) for table in tables]
             kept, _ = candidates(operator(name), {*answers, best[problem]}, problem, bench.target)
@@ -115,7 +118,7 @@ def main() -> None:
 
 def answer(table: LoadedTable, problem: Problem) -> Config:
     """The table's config for a problem."""
-    function = table.answer(problem.operator, problem.dtype)
+    function = table.answer(problem.key)
     assert function is not None
     return function(problem.rows, problem.hidden)
 

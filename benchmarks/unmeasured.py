@@ -11,6 +11,7 @@ from pathlib import Path
 
 from normtune.heuristics.rules import RULES
 from normtune.kernels.config import Config
+from normtune.kernels.key import Key
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
@@ -47,13 +48,13 @@ def choices(data: dict) -> dict[str, "dict[tuple[str, int, int], Config | None]"
     chosen: dict[str, dict[tuple[str, int, int], Config | None]] = {}
     for title, table in (("table for any GPU", any_gpu), ("table of the H200", h200)):
         chosen[title] = {
-            (name, rows, hidden): RMSNormConfig(*table.tables[name, data["dtype"]](rows, hidden))
+            (name, rows, hidden): RMSNormConfig(*table.tables[Key.of(name, "", data["dtype"])](rows, hidden))
             for name, rows, hidden in shapes
         }
     for title, rule in (("Liger's rule", "liger"), ("Liger's rule with #1238", "liger_1238")):
         choose = RULES[rule].choose
         chosen[title] = {
-            (name, rows, hidden): choose(Problem(name, rows, hidden, data["dtype"]), target)
+            (name, rows, hidden): choose(Problem.of(name, rows, hidden, data["dtype"]), target)
             for name, rows, hidden in shapes
         }
     return {
@@ -65,7 +66,7 @@ def choices(data: dict) -> dict[str, "dict[tuple[str, int, int], Config | None]"
 def _legal(shape: tuple[str, int, int], config: Config | None, dtype: str, target: Target) -> Config:
     """The config that dispatch would launch: the operator's default if this one is illegal."""
     name, rows, hidden = shape
-    spec, problem = operator(name), Problem(name, rows, hidden, dtype)
+    spec, problem = operator(name), Problem.of(name, rows, hidden, dtype)
     return config if config and spec.is_legal(config, problem, target) else spec.default_config(problem, target)
 
 

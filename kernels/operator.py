@@ -17,8 +17,9 @@ from typing import Any, NamedTuple, NoReturn, Protocol, Self
 from normtune.errors import UsageError
 from normtune.kernels.call import ForeignKernel, KernelCall
 from normtune.kernels.config import COPY, Config, Implementation
+from normtune.kernels.key import Key, with_sizes
 from normtune.kernels.mode import Mode, words_of
-from normtune.kernels.problem import IN_OUT, MAX_ROWS, OUTPUT, SCRATCH, Buffer, Problem, split_sizes, with_sizes
+from normtune.kernels.problem import IN_OUT, MAX_ROWS, OUTPUT, SCRATCH, Buffer, Problem
 from normtune.kernels.target import Target
 
 _COPY = COPY.to_json()
@@ -162,6 +163,10 @@ class OperatorSpec:
         chosen = {word for member in members for word in member.words}
         return "+".join(word for word in words_of(self.modes) if word in chosen)
 
+    def key(self, dtype: str, variant: str = "") -> Key:
+        """The key of a variant in a dtype."""
+        return Key.of(self.name, variant, dtype)
+
     def problem(self, rows: int, hidden: int, dtype: str, variant: str = "") -> Problem:
         """A checked problem of this operator.
 
@@ -180,7 +185,7 @@ class OperatorSpec:
         known = words_of(self.modes)
         if variant and not set(variant.split("+")) <= {*known}:
             raise ValueError(f"unknown variant {variant!r}: {self.name} has {', '.join(sorted(known)) or 'none'}")
-        return Problem(self.name, rows, hidden, dtype, variant)
+        return Problem(self.key(dtype, variant), rows, hidden)
 
     def bytes_moved(self, problem: Problem) -> int:
         """Bytes that a perfect kernel moves through device memory: each tensor once, partial sums not counted."""
@@ -345,16 +350,20 @@ def operator(name: str) -> OperatorSpec:
     specs = operators()
     if name in specs:
         return specs[name]
-    family, sizes = split_sizes(name)
-    if family in _FAMILIES and sizes:
-        return _FAMILIES[family].at(**sizes)
-    known = dict.fromkeys(split_sizes(one)[0] for one in specs)
+    key = Key.of(name, "", "")
+    if key.family in _FAMILIES and key.sizes:
+        return _FAMILIES[key.family].at(**dict(key.sizes))
+    known = dict.fromkeys(map(_family, specs))
     raise UsageError(f"unknown operator {name!r}: expected one of {', '.join(known)}; --load names its file")
 
 
 def members(name: str) -> list[str]:
     """The operators that a name stands for: those of a family, or that of the name itself."""
-    return [one for one in operators() if one == name or (name in _FAMILIES and split_sizes(one)[0] == name)] or [name]
+    return [one for one in operators() if one == name or (name in _FAMILIES and _family(one) == name)] or [name]
+
+
+def _family(name: str) -> str:
+    return Key.of(name, "", "").family
 
 
 def operators() -> dict[str, OperatorSpec]:

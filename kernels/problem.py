@@ -3,10 +3,9 @@
 In: names and sizes. Out: `Problem`, `Buffer` and the sizes of dtypes. Knows no operator by name.
 """
 
-import math
-from collections.abc import Iterable, Mapping
-from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, Self
+
+from normtune.kernels.key import Key
 
 # Bytes of an element, of the dtypes that a problem may have, and of those that its tensors may have.
 ITEMSIZE = {"bfloat16": 2, "float16": 2, "float32": 4}
@@ -16,38 +15,50 @@ BUFFER_ITEMSIZE = ITEMSIZE | _FP8_ITEMSIZE | INDEX_ITEMSIZE
 # A grid has at most 2**31 - 1 programs. The kernels count rows in int32 and look beyond the last one, by a block and by
 # as many programs as the grid has per stage of a pipeline: half of the range is left for that.
 MAX_ROWS = 2**30
-# Of a named integer of an operator.
-_MOST_DIGITS = 9
-# Suffix of the name of a table's function that gives a row the same bits in every batch.
-BATCH_INVARIANT = "batch_invariant"
 
 
 class Problem(NamedTuple):
-    """Operator, shape, dtype and variant.
+    """One shape of a function's key.
 
     Attributes:
-        operator: the plain name of the operator, `rms_norm_forward`.
+        key: operator, modes and dtype, a key of `ITEMSIZE`.
         rows: number of rows, 1 to `MAX_ROWS`.
         hidden: length of a row, at least 1.
-        dtype: name of the dtype of the inputs, a key of `ITEMSIZE`.
-        variant: the words of its modes (`mode.Mode`), joined by `+`; empty for the plain operator.
     """
 
-    operator: str
+    key: Key
     rows: int
     hidden: int
-    dtype: str
-    variant: str = ""
+
+    @classmethod
+    def of(cls, operator: str, rows: int, hidden: int, dtype: str, variant: str = "") -> Self:
+        """The problem of these columns, as stores and data frames have them; the inverse of `columns`."""
+        return cls(Key.of(operator, variant, dtype), rows, hidden)
 
     @property
-    def key(self) -> str:
-        """The operator's name in tables: `rms_norm_forward` or `rms_norm_forward:no_rstd`."""
-        return join_key(self.operator, self.variant)
+    def columns(self) -> tuple[str, int, int, str, str]:
+        """The arguments of `of`."""
+        return self.operator, self.rows, self.hidden, self.dtype, self.variant
+
+    @property
+    def operator(self) -> str:
+        """The name of the operator, with its named integers."""
+        return self.key.operator
+
+    @property
+    def dtype(self) -> str:
+        """Name of the dtype of the inputs."""
+        return self.key.dtype
+
+    @property
+    def variant(self) -> str:
+        """The words of its modes (`mode.Mode`), joined by `+`; empty for the plain operator."""
+        return self.key.variant
 
     @property
     def sizes(self) -> dict[str, int]:
         """The named integers of the operator besides rows and hidden: {"group_size": 128}."""
-        return split_sizes(self.operator)[1]
+        return dict(self.key.sizes)
 
     def buffer(self, name: str, axes: str, role: str, dtype: str = "") -> "Buffer":
         """A tensor of the problem, of its dtype unless another is given.
@@ -62,7 +73,7 @@ class Problem(NamedTuple):
         return Buffer(name, tuple(extents[axis] for axis in axes.split(",")), dtype or self.dtype, role, axes)
 
     def __str__(self) -> str:
-        return f"{self.key} {self.dtype} {self.rows} x {self.hidden}"
+        return f"{self.key} {self.rows} x {self.hidden}"
 
 
 INPUT, WEIGHT, OUTPUT, IN_OUT, SCRATCH = ROLES = ("input", "weight", "output", "in-out", "scratch")
@@ -95,59 +106,3 @@ class Buffer(NamedTuple):
         for extent in self.shape:
             size *= extent
         return size
-
-
-def with_sizes(family: str, sizes: Mapping[str, int]) -> str:
-    """The name of a family's operator at these named integers: `norm_gated.group_size=128`."""
-    return ".".join((family, *(f"{name}={value}" for name, value in sizes.items())))
-
-
-@lru_cache(4096)
-def split_sizes(operator: str) -> tuple[str, dict[str, int]]:
-    """An operator's name as (family, named integers): `a.n=1` is ("a", {"n": 1}), `a` is ("a", {})."""
-    family, *parts = operator.split(".")
-    sizes = {}
-    for part in parts:
-        name, _, value = part.partition("=")
-        # A name may come from a stranger's table: Python refuses thousands of digits, and a float hundreds.
-        if not (value.isascii() and value.isdecimal() and len(value) <= _MOST_DIGITS):
-            return operator, {}
-        sizes[name] = int(value)
-    return family, sizes
-
-
-def nearest_sizes(operator: str, others: Iterable[str]) -> str | None:
-    """Of the operators of the same family the one whose named integers are nearest, by their ratios; None of none."""
-    family, sizes = split_sizes(operator)
-
-    def distance(other: str) -> float:
-        return sum(abs(math.log(value / sizes[name])) for name, value in split_sizes(other)[1].items())
-
-    def is_alike(other: str) -> bool:
-        of, others_sizes = split_sizes(other)
-        return of == family and set(others_sizes) == set(sizes) and all(others_sizes.values())
-
-    alike = sorted(filter(is_alike, others))
-    return min(alike, key=distance, default=None) if sizes and all(sizes.values()) else None
-
-
-def join_key(operator: str, variant: str) -> str:
-    """The name in tables of an operator and variant, the inverse of `split_key`."""
-    return f"{operator}:{variant}" if variant else operator
-
-
-def split_key(key: str) -> tuple[str, str]:
-    """A name in tables as (operator, variant): `a:b` is ("a", "b"), `a` is ("a", "")."""
-    operator, _, variant = key.partition(":")
-    return operator, variant
-
-
-def batch_invariant_key(key: str) -> str:
-    """The name of an operator's function without rows: `a:batch_invariant`, `a:b+batch_invariant`."""
-    return f"{key}{'+' if split_key(key)[1] else ':'}{BATCH_INVARIANT}"
-
-
-def split_batch_invariant(key: str) -> tuple[str, bool]:
-    """A name in tables without the suffix of `batch_invariant_key`, and whether it had that."""
-    plain = key.removesuffix(BATCH_INVARIANT)
-    return (plain[:-1], True) if plain != key and plain[-1:] in (":", "+") else (key, False)

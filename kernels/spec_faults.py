@@ -11,9 +11,10 @@ from typing import Any, NoReturn
 
 from normtune.errors import NormtuneError
 from normtune.kernels.config import Config
+from normtune.kernels.key import with_sizes
 from normtune.kernels.mode import words_of
 from normtune.kernels.operator import IllegalConfigError, OperatorSpec
-from normtune.kernels.problem import BUFFER_ITEMSIZE, IN_OUT, ITEMSIZE, OUTPUT, ROLES, Buffer, Problem, with_sizes
+from normtune.kernels.problem import BUFFER_ITEMSIZE, IN_OUT, ITEMSIZE, OUTPUT, ROLES, Buffer, Problem
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -106,7 +107,7 @@ def faults(spec: OperatorSpec) -> Iterator[str]:
 def _of_buffers(spec: OperatorSpec) -> Iterator[str]:
     sizes = {name: values[0] for name, values in spec.sizes.items() if values}
     dtype = next((dtype for dtype in spec.dtypes if dtype in ITEMSIZE), "float32")
-    problem = Problem(with_sizes(spec.name, sizes), 1, min(8, max(1, spec.max_hidden)), dtype)
+    problem = Problem.of(with_sizes(spec.name, sizes), 1, min(8, max(1, spec.max_hidden)), dtype)
     try:
         buffers = spec.buffers(problem)
     # Whatever an operator's code throws is its fault.

@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 
 from normtune.errors import UsageError
-from normtune.kernels.problem import join_key
+from normtune.kernels.key import Key
 from normtune.results.database.store import Store, resolve_url
 from normtune.results.evidence import Evidence
 from normtune.results.exchange import transfer
@@ -59,7 +59,9 @@ def overview(evidence: Evidence) -> pd.DataFrame:
         statuses = {str(status): int(counts[status]) for status in sorted(counts.index, key=lambda s: (s != "ok", s))}
         problems = len(part[["rows", "hidden"]].drop_duplicates())
         numbers = problems, len(part), part["run"].nunique()
-        rows.append((device.label, device.sms, join_key(operator, variant), dtype, regime, *numbers, statuses))
+        rows.append(
+            (device.label, device.sms, Key.of(operator, variant, dtype).text, dtype, regime, *numbers, statuses)
+        )
     return pd.DataFrame(rows, columns=list(_OVERVIEW))
 
 

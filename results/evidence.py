@@ -17,15 +17,16 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from normtune.kernels.config import COPY, Config
+from normtune.kernels.key import Key
 from normtune.kernels.operator import read_config
-from normtune.kernels.problem import Problem, split_key
+from normtune.kernels.problem import Problem
 from normtune.results.columns import COLUMNS, TEXTS, columns_of, first_rounds, flatten
 from normtune.results.records import SEARCHED, Device, Measurement, Run, TimedCode
 from normtune.results.regimes import COLD
 from normtune.results.validate import check_columns
 
-_KIND = ("operator", "variant", "dtype")
-_SORT = (*_KIND, "hidden", "rows", "config", "run")
+_KEY = ("operator", "variant", "dtype")
+_SORT = (*_KEY, "hidden", "rows", "config", "run")
 # Begins what is hashed; changes when the same measurements are to have another digest.
 _DIGEST_FORMAT = "normtune evidence 1"
 
@@ -76,9 +77,11 @@ class Evidence:
             ValueError: a measurement is there twice.
         """
         runs = {run.id: run for part in parts for run in part.runs}
-        kinds = sorted((kind, place) for place, part in enumerate(parts) for kind in part.kinds())
-        if kinds and all(one < other for (one, _), (other, _) in pairwise(kinds)):  # each is checked and in order
-            frames = [parts[place].part(*kind) for kind, place in kinds]
+        pairs = [(key, part) for part in parts for key in part.measured_keys()]
+        pairs.sort(key=lambda pair: pair[0].columns)
+        # Each is checked and in order.
+        if pairs and all(one.columns < other.columns for (one, _), (other, _) in pairwise(pairs)):
+            frames = [part.part(key) for key, part in pairs]
             by_start = sorted(runs.values(), key=lambda run: (run.started, run.id))
             return cls(pd.concat(frames, ignore_index=True), tuple(by_start))
         columns = {name: [value for part in parts for value in part.frame[name].tolist()] for name in COLUMNS}
@@ -98,7 +101,7 @@ class Evidence:
         configs = self._configs()
         columns = [self.frame[name].tolist() for name in COLUMNS]
         return [
-            Measurement(Problem(operator, rows, hidden, dtype, variant), configs[operator, config], *rest)
+            Measurement(Problem.of(operator, rows, hidden, dtype, variant), configs[operator, config], *rest)
             for operator, variant, dtype, rows, hidden, config, *rest in zip(*columns, strict=True)
         ]
 
@@ -161,24 +164,24 @@ class Evidence:
         newest = self.frame["operator"].map(self.fingerprints())
         return self._where(self.frame["fingerprint"] == newest)
 
-    def kinds(self) -> list[tuple[str, str, str]]:
-        """The (operator, variant, dtype) of the measurements, ordered."""
-        names = [self.frame[name].to_numpy() for name in _KIND]
-        found: list[tuple[str, str, str]] = []
+    def measured_keys(self) -> list[Key]:
+        """The keys of the measurements, ordered."""
+        columns = [self.frame[name].to_numpy() for name in _KEY]
+        found: list[Key] = []
         place = 0
         while place < len(self.frame):
-            found.append((names[0][place], names[1][place], names[2][place]))
-            place = self._bounds(*found[-1])[1]
+            found.append(Key.of(*(column[place] for column in columns)))
+            place = self._bounds(found[-1])[1]
         return found
 
-    def part(self, operator: str, variant: str, dtype: str) -> pd.DataFrame:
-        """Rows of `frame` of one kind, by bisection instead of a scan of a column."""
-        return self.frame.iloc[slice(*self._bounds(operator, variant, dtype))]
+    def part(self, key: Key) -> pd.DataFrame:
+        """Rows of `frame` of one key, by bisection instead of a scan of a column."""
+        return self.frame.iloc[slice(*self._bounds(key))]
 
-    def _bounds(self, *kind: str) -> tuple[int, int]:
-        """First row of a kind and end of its rows: the frame is ordered by kind first."""
+    def _bounds(self, key: Key) -> tuple[int, int]:
+        """First row of a key and end of its rows: the frame is ordered by key first."""
         low, high = 0, len(self.frame)
-        for name, value in zip(_KIND, kind, strict=True):
+        for name, value in zip(_KEY, key.columns, strict=True):
             column = self.frame[name].to_numpy()
             low, high = bisect_left(column, value, low, high), bisect_right(column, value, low, high)
         return low, high
@@ -193,9 +196,9 @@ class Evidence:
         kept = pd.Series(True, index=self.frame.index)
         if keys:
             kept &= False
-            for operator, variant in map(split_key, keys):
-                match = self.frame["operator"] == operator
-                kept |= match & (self.frame["variant"] == variant) if variant else match
+            for key in (Key.parse(text, "") for text in keys):
+                match = self.frame["operator"] == key.operator
+                kept |= match & (self.frame["variant"] == key.variant) if key.variant else match
         if dtypes:
             kept &= self.frame["dtype"].isin(list(dtypes))
         return self._where(kept)

@@ -17,18 +17,15 @@ from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.fitting.result import Fit
 from normtune.heuristics.fitting.sharing import extra
-from normtune.heuristics.regret.legality import all_variants
+from normtune.heuristics.regret.legality import registered
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.stability.bootstrap import Blocks
 from normtune.heuristics.stability.refit import Fitted, fitted, refitted, server, weighted
-from normtune.kernels.operator import operators
-from normtune.kernels.problem import join_key
+from normtune.kernels.key import Key
 from normtune.kernels.tablefile.tree import Tree, choose
 
 if TYPE_CHECKING:
     from normtune.results.evidence import Evidence
-
-Kind = tuple[str, str, str]
 
 
 class Crossed(NamedTuple):
@@ -69,12 +66,12 @@ class Sweep(NamedTuple):
     Attributes:
         evidence: measurements of one device.
         fit: to the evidence.
-        halves: of each function, by key and dtype, the trees of both halves of the blocks; None if there are none.
+        halves: of each function, by key, the trees of both halves of the blocks; None if there are none.
     """
 
     evidence: "Evidence"
     fit: Fit
-    halves: dict[tuple[str, str], tuple[Tree, Tree] | None]
+    halves: dict[Key, tuple[Tree, Tree] | None]
 
 
 def swept(evidence: "Evidence", options: FitOptions) -> Sweep:
@@ -86,7 +83,7 @@ def swept(evidence: "Evidence", options: FitOptions) -> Sweep:
     """
     table = fit(evidence, options)
     functions = fitted(evidence, table, options)
-    return Sweep(evidence, table, {(item.function.key, item.function.dtype): _halves(item) for item in functions})
+    return Sweep(evidence, table, {item.function.key: _halves(item) for item in functions})
 
 
 def crossed(first: Sweep, second: Sweep, options: FitOptions) -> list[Crossed]:
@@ -113,28 +110,26 @@ def crossed(first: Sweep, second: Sweep, options: FitOptions) -> list[Crossed]:
     return results
 
 
-def _kinds(sweep: Sweep, options: FitOptions) -> Iterator[Kind]:
+def _kinds(sweep: Sweep, options: FitOptions) -> Iterator[Key]:
     """The measured kinds that the table serves."""
-    served = {(function.key, function.dtype) for function in sweep.fit.functions}
-    served |= {(function.key, function.dtype) for function in sweep.fit.shared}
-    for name, variant, dtype in sweep.evidence.select(options.operators).kinds():
-        spec = operators().get(name)
-        if spec and variant in all_variants(spec) and (join_key(name, variant), dtype) in served:
-            yield name, variant, dtype
+    served = sweep.fit.with_data()
+    for key in sweep.evidence.select(options.operators).measured_keys():
+        if registered(key) and key in served:
+            yield key
 
 
 def _crossed(first: Sweep, second: Sweep, left: TimingMatrix, right: TimingMatrix) -> Crossed | None:
-    key, dtype = left.key, left.dtype
-    own, other = server(first.fit, key, dtype), server(second.fit, key, dtype)
+    key = left.key
+    own, other = server(first.fit, key), server(second.fit, key)
     common = set(left.problems) & set(right.problems)
     if own is None or other is None or not common:
         return None
     left, right = _at(left, common), _at(right, common)
     differ = [choose(own.tree, *shape) != choose(other.tree, *shape) for shape in left.problems]
-    halves = (first.halves[own.key, own.dtype], second.halves[other.key, other.dtype])
+    halves = (first.halves[own.key], second.halves[other.key])
     return Crossed(
-        key,
-        dtype,
+        key.text,
+        key.dtype,
         len(common),
         (_scored(left, own.tree, other.tree), _scored(right, own.tree, other.tree)),
         (extra(right, own.tree, other.tree), extra(left, other.tree, own.tree)),

@@ -12,6 +12,7 @@ from normtune.heuristics.regret.fixed_log import percent
 from normtune.heuristics.writing.emit import body_text, gpu_of, header_of
 from normtune.heuristics.writing.entries import AnyGpuEntry, described, ordered, with_lines
 from normtune.heuristics.writing.regenerate import Command
+from normtune.kernels.key import Key
 from normtune.kernels.tablefile import template
 from normtune.kernels.tablefile.header import Gpu
 from normtune.results.records import Device
@@ -28,9 +29,9 @@ def module_text(fit: AnyGpuFit, command: Command) -> str:
         NormtuneError: two operators or configs would get the same name in the code.
     """
     entries = [
-        AnyGpuEntry(one.key, one.dtype, one.leaves, one.figures)
+        AnyGpuEntry(one.key, one.leaves, one.figures)
         if isinstance(one, AnyGpuFunction)
-        else AnyGpuEntry(one.key, one.dtype, 0, one.figures, one.donor, one.cost)
+        else AnyGpuEntry(one.key, 0, one.figures, one.donor, one.cost)
         for one in ordered(fit.functions, fit.shared)
     ]
     body = body_text(fit.functions, template.ANY_GPU)
@@ -49,8 +50,8 @@ def told(fit: AnyGpuFit) -> Iterable[str]:
     yield "Slower than the best config of each problem, in percent; left out: where the GPU is not in the fit:"
     yield ""
     yield f"{'operator, dtype, GPU':<44}{'leaves':>8}{'mean':>8}{'worst':>8}{'left out':>10}{'worst':>8}"
-    for key, dtype, leaves, figures in _lines(fit):
-        yield f"{key} {dtype}"
+    for key, leaves, figures in _lines(fit):
+        yield str(key)
         for on_device in figures:
             left_out = _cells(on_device.left_out) if on_device.left_out else ("-", "-")
             mean, worst = _cells(on_device.lost)
@@ -58,9 +59,9 @@ def told(fit: AnyGpuFit) -> Iterable[str]:
     yield ""
 
 
-def _lines(fit: AnyGpuFit) -> list[tuple[str, str, str, tuple[DeviceLoss, ...]]]:
-    own = [(function.key, function.dtype, str(function.leaves), function.figures) for function in fit.functions]
-    return sorted(own + [(function.key, function.dtype, "shared", function.figures) for function in fit.shared])
+def _lines(fit: AnyGpuFit) -> list[tuple[Key, str, tuple[DeviceLoss, ...]]]:
+    own = [(function.key, str(function.leaves), function.figures) for function in fit.functions]
+    return sorted(own + [(function.key, "shared", function.figures) for function in fit.shared])
 
 
 def _cells(lost: Lost) -> tuple[str, str]:

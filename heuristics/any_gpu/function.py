@@ -16,8 +16,9 @@ from normtune.heuristics.any_gpu.joint import Joint, Part
 from normtune.heuristics.any_gpu.legality import EveryGpu
 from normtune.heuristics.fitting.figures import DeviceLoss, Lost
 from normtune.heuristics.regret.legality import served_variants
+from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec
-from normtune.kernels.problem import join_key
+from normtune.kernels.problem import Problem
 from normtune.kernels.tablefile.relative_tree import RelativeTree, choose_on
 from normtune.kernels.tablefile.tree import counted_leaves
 
@@ -26,29 +27,24 @@ ENOUGH = 5000  # millionths: 0.5 %
 
 
 class FunctionData(NamedTuple):
-    """The data of one operator variant and dtype.
+    """The data of one key.
 
     Attributes:
-        spec, variant, dtype: of the data.
+        spec: of the operator.
+        key: of the data.
         parts: of each GPU that has such data.
         labels: of these GPUs.
     """
 
     spec: OperatorSpec
-    variant: str
-    dtype: str
+    key: Key
     parts: tuple[Part, ...]
     labels: tuple[str, ...]
 
     @property
-    def key(self) -> str:
-        """The operator's name in the table."""
-        return join_key(self.spec.name, self.variant)
-
-    @property
     def variants(self) -> tuple[str, ...]:
         """The variants that a function of it serves."""
-        return served_variants(self.spec, self.variant)
+        return served_variants(self.spec, self.key)
 
     def shapes(self) -> list[tuple[int, int]]:
         """Rows and hidden of all problems."""
@@ -83,7 +79,7 @@ def chosen(kind: FunctionData, legal: EveryGpu, leaves: int | None) -> FittedOnE
     known = [pair for pair in known if pair[1] <= most_leaves(kind, leaves)] or known[:1]
     if not known:
         raise NormtuneError(
-            f"no table of at most {counted_leaves(most)} covers {kind.key} {kind.dtype}: too few configs were measured "
+            f"no table of at most {counted_leaves(most)} covers {kind.key}: too few configs were measured "
             "everywhere; allow more leaves, or sweep the default space"
         )
     enough = min(known)[0] + ENOUGH
@@ -138,7 +134,7 @@ def lost_on(spec: OperatorSpec, part: Part, tree: RelativeTree) -> Lost:
     for index, (rows, hidden) in enumerate(matrix.problems):
         loss = matrix.loss(index, choose_on(tree, rows, hidden, target.sms, target.l2_bytes))
         if loss is None:
-            problem = spec.problem(rows, hidden, matrix.dtype, matrix.variant)
+            problem = Problem(matrix.key, rows, hidden)
             loss = matrix.loss(index, spec.default_config(problem, target))
         losses.append(int(matrix.regret[index].max()) if loss is None else loss)
     mean = matrix.mean(losses)

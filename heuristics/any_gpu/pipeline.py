@@ -24,7 +24,6 @@ from normtune.heuristics.regret.build import older
 from normtune.heuristics.regret.matrix import timing_matrix
 from normtune.heuristics.regret.weights import Weighting
 from normtune.kernels.operator import OperatorSpec
-from normtune.kernels.problem import join_key
 from normtune.kernels.tablefile.relative_tree import leaves_of
 from normtune.kernels.target import Target, target_for
 from normtune.results.records import Device
@@ -106,19 +105,18 @@ def _kinds(
     """The measured kinds of an operator in donor order, and notes on those that are left out."""
     kinds, notes = [], []
     evidences = [(device, data.of(device)) for device in devices]
-    for variant, dtype in donors_first(data, spec):
+    for key in donors_first(data, spec):
         parts, labels = [], []
         for device, evidence in evidences:
             target = target_for(device.target, device.sms)._replace(l2_bytes=device.l2_bytes)
-            matrix = timing_matrix(evidence, spec, variant, dtype, target)
+            matrix = timing_matrix(evidence, spec, key, target)
             if matrix and len(matrix.problems) > 1:
                 parts.append(Part(target, weighting.weighted(spec, matrix)))
                 labels.append(device.label)
         if parts:
-            kinds.append(FunctionData(spec, variant, dtype, tuple(parts), tuple(labels)))
+            kinds.append(FunctionData(spec, key, tuple(parts), tuple(labels)))
         else:
-            key = join_key(spec.name, variant)
-            notes.append(f"left out {key} {dtype}: a function needs comparable times of two problems on one device")
+            notes.append(f"left out {key}: a function needs comparable times of two problems on one device")
     return kinds, notes
 
 
@@ -132,23 +130,23 @@ def _part(kinds: Sequence[FunctionData], notes: list[str], targets: Sequence[Tar
             index, cost = taken
             donor = functions[index]
             figures = figures_on(kind, choices[index], donor.figures)
-            shared.append(AnyGpuShared(kind.key, kind.dtype, (donor.key, donor.dtype), cost, figures))
-            if donor.variant == kind.variant:
-                functions[index] = replace(donor, dtypes=(*donor.dtypes, kind.dtype))
+            shared.append(AnyGpuShared(kind.key, donor.key, cost, figures))
+            if donor.key.modes == kind.key.modes:
+                functions[index] = replace(donor, dtypes=(*donor.dtypes, kind.key.dtype))
             continue
-        measured = {other.dtype for other in kinds if other.variant == kind.variant}
-        first = not any(function.variant == kind.variant for function in functions)
+        measured = {other.key.dtype for other in kinds if other.key.modes == kind.key.modes}
+        first = not any(function.key.modes == kind.key.modes for function in functions)
         rest = [dtype for dtype in kind.spec.dtypes if dtype not in measured] if first else []
-        dtypes = (kind.dtype, *rest)
+        dtypes = (kind.key.dtype, *rest)
         try:
             choice = chosen(kind, EveryGpu(kind.spec, targets, dtypes, kind.variants), leaves)
         except NormtuneError as error:
-            notes.append(f"left out {kind.key} {kind.dtype}: {error}")
+            notes.append(f"left out {kind.key}: {error}")
             continue
         choices.append(choice)
         count = len(list(leaves_of(choice.tree)))
         figures = figures_on(kind, choice)
-        functions.append(AnyGpuFunction(kind.spec.name, kind.variant, kind.dtype, choice.tree, dtypes, count, figures))
+        functions.append(AnyGpuFunction(kind.key, choice.tree, dtypes, count, figures))
     return _JointFit(functions, shared, notes, [shape for kind in kinds for shape in kind.shapes()])
 
 
@@ -156,8 +154,8 @@ def _taken(
     kind: FunctionData, functions: Sequence[AnyGpuFunction], targets: Sequence[Target], leaves: int | None
 ) -> tuple[int, int] | None:
     """Index of the first function that can be shared, and the mean cost, every GPU with the same weight."""
-    legal = EveryGpu(kind.spec, targets, (kind.dtype,), kind.variants)
-    for index in donors(functions, kind.variant, kind.dtype):
+    legal = EveryGpu(kind.spec, targets, (kind.key.dtype,), kind.variants)
+    for index in donors(functions, kind.key):
         donor = functions[index]
         if any(legal.breaches(donor.tree)):
             continue

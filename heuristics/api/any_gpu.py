@@ -74,14 +74,14 @@ class AnyGpuTable(FittedTable):
             device, leaves, mean and worst, and left_out_mean and left_out_worst: of the function that is fitted without
             this GPU. Losses are fractions of the best config's time, 0.0123 for 1.23 %; nan if it is the only GPU.
         """
-        leaves = {(function.key, function.dtype): function.leaves for function in self.functions}
-        measured = [(one.key, one.dtype, one.leaves, one.figures) for one in self.functions]
-        measured += [(one.key, one.dtype, leaves[one.donor], one.figures) for one in self.shared]
+        leaves = {function.key: function.leaves for function in self.functions}
+        measured = [(one.key, one.leaves, one.figures) for one in self.functions]
+        measured += [(one.key, leaves[one.donor], one.figures) for one in self.shared]
         rows = []
-        for key, dtype, count, figures in measured:
+        for key, count, figures in measured:
             for on in figures:
                 left_out = (math.nan, math.nan) if on.left_out is None else map(fraction, on.left_out)
-                rows.append((key, dtype, on.device, count, *map(fraction, on.lost), *left_out))
+                rows.append((key.text, key.dtype, on.device, count, *map(fraction, on.lost), *left_out))
         columns = ("operator", "dtype", "device", "leaves", "mean", "worst", "left_out_mean", "left_out_worst")
         return pd.DataFrame(rows, columns=list(columns))
 

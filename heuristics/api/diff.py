@@ -100,7 +100,7 @@ def _row(device: Device, found: Difference) -> tuple[object, ...]:
     losses, gain = found.common(), found.gain()
     figures = [figure for loss in losses or () for figure in (loss.fractions.mean, loss.fractions.worst)]
     gained = (gain.ratio.mean, gain.saved.mean) if gain else (float("nan"),) * 2
-    name = device.label, found.matrix.key, found.matrix.dtype, len(found.timed)
+    name = device.label, found.matrix.key.text, found.matrix.key.dtype, len(found.timed)
     return *name, *(figures or [float("nan")] * 4), *gained
 
 
@@ -151,7 +151,7 @@ def compared(
         current = part.current()
         matrices, notes = matrices_of(current, device)
         target = target_for(device.target, device.sms)._replace(l2_bytes=device.l2_bytes)
-        weighted = [weighting.weighted(registered(plain.operator), plain) for plain in matrices]
+        weighted = [weighting.weighted(registered(plain.key.operator), plain) for plain in matrices]
         found = [difference(one, target, *sides, best_times(current, one).best) for one in weighted]
         return DeviceDiff(device, tuple(found), (*outdated(part, current), *notes))
 

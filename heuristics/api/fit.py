@@ -87,10 +87,11 @@ class Table(FittedTable):
             0.0123 for 1.23 %; nan where there were too few sizes.
         """
         rows = []
-        for key, dtype, one in self.fit.with_data():
+        for key, one in self.fit.with_data().items():
             losses = one.loss.fractions
             others = (math.nan if value is None else fraction(value) for value in (one.cross_validated, one.gap))
-            rows.append((key, dtype, one.leaves, one.configs, one.loss.problems, losses.mean, losses.worst, *others))
+            counts = one.leaves, one.configs, one.loss.problems
+            rows.append((key.text, key.dtype, *counts, losses.mean, losses.worst, *others))
         columns = ("operator", "dtype", "leaves", "configs", "problems", "mean", "worst", "cross_validated", "gap")
         return pd.DataFrame(rows, columns=list(columns))
 

@@ -17,7 +17,7 @@ from normtune.heuristics.fitting.result import TableFunction
 from normtune.heuristics.writing import regenerate
 from normtune.heuristics.writing.regenerate import Command, Source
 from normtune.heuristics.writing.write import check_evidence, check_table, write_table
-from normtune.kernels.problem import split_key
+from normtune.kernels.key import Key
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.parquet_csv import write_parquet
 from normtune.results.source import Measured
@@ -39,11 +39,11 @@ def function_of(functions: Sequence[FunctionT], operator: str, dtype: str) -> Fu
     Raises:
         UsageError: there is none.
     """
-    for key in (operator, split_key(operator)[0]):
-        for function in functions:
-            if function.key == key and dtype in function.dtypes:
-                return function
-    known = ", ".join(f"{function.key} {dtype}" for function in functions for dtype in function.dtypes)
+    served = {key: function for function in functions for key in function.served}
+    for key in Key.parse(operator, dtype).names:
+        if key in served:
+            return served[key]
+    known = ", ".join(map(str, served))
     raise UsageError(f"no table for {operator!r} in {dtype!r}: expected one of {known}")
 
 

@@ -138,13 +138,12 @@ def maps_of(evidence: Evidence, table: LoadedTable | None) -> Maps:
 
 
 def _map(current: Evidence, matrix: TimingMatrix, table: LoadedTable | None) -> ConfigMap:
-    frame = current.select([matrix.key], [matrix.dtype]).frame
-    frame = frame[frame["variant"] == matrix.variant]
+    frame, key = current.part(matrix.key), matrix.key
     shapes = {(int(rows), int(hidden)) for rows, hidden in zip(frame["rows"], frame["hidden"], strict=True)}
     if table is None:
-        return ConfigMap(matrix.key, matrix.dtype, best_map(matrix, shapes))
-    answer = table.answer(matrix.key, matrix.dtype)
-    return ConfigMap(matrix.key, matrix.dtype, table_map(matrix, shapes, answer) if answer else None)
+        return ConfigMap(key.text, key.dtype, best_map(matrix, shapes))
+    answer = table.answer(key)
+    return ConfigMap(key.text, key.dtype, table_map(matrix, shapes, answer) if answer else None)
 
 
 class DeviceFlips(NamedTuple):
@@ -180,7 +179,7 @@ class FlipMaps(NamedTuple):
         """
         rows = [
             (
-                *(part.device.label, one.key, one.dtype, *flip.shape, direction.one, direction.other),
+                *(part.device.label, one.key.text, one.key.dtype, *flip.shape, direction.one, direction.other),
                 *(flip.config, flip.best, fraction(flip.loss), flip.reconcilable),
             )
             for part in self.devices

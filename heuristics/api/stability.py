@@ -47,7 +47,7 @@ class TableStability(NamedTuple):
         """
         rows = [
             (
-                *(own.key, own.dtype, own.leaves, own.tables, *own.weighted, *own.plain),
+                *(own.key.text, own.key.dtype, own.leaves, own.tables, *own.weighted, *own.plain),
                 *(fraction(own.lost.mean), fraction(own.lost.most)),
             )
             for own in self.functions
@@ -65,7 +65,7 @@ class TableStability(NamedTuple):
         """
         rows = [
             (
-                *(own.key, own.dtype, cut.axis, cut.threshold, cut.least, cut.most, share),
+                *(own.key.text, own.key.dtype, cut.axis, cut.threshold, cut.least, cut.most, share),
                 *(cut.box.least_rows, cut.box.most_rows, cut.box.least_hidden, cut.box.most_hidden),
             )
             for own in self.functions

@@ -165,7 +165,7 @@ def _show_flips(
                 screen.print()
             shown += 1
             screen.print(printable(f"{device.label}, {device.target}, {device.sms} SMs"), style="bold", soft_wrap=True)
-            for line in flip_lines(f"{one.key} {one.dtype}", one.directions, map_columns(screen)):
+            for line in flip_lines(str(one.key), one.directions, map_columns(screen)):
                 screen.print(line, soft_wrap=True)
     if not shown:
         say(f"no shape was measured both {regimes[0]} and {regimes[1]} on one device: sweep the same shapes twice")
@@ -212,12 +212,15 @@ def _listed(frame: "pd.DataFrame") -> "RichTable":
     from rich.table import Table
 
     from normtune.heuristics.showing.listing import config_of_row
+    from normtune.kernels.key import Key
     from normtune.results.terminal import printable
 
     failed = bool((frame["status"] != "ok").any())
-    keys = frame["operator"] + (":" + frame["variant"]).where(frame["variant"] != "", "")
-    is_uniform = keys.nunique() == 1 and frame["dtype"].nunique() == 1
-    title = printable(f"{keys.iloc[0]} {frame['dtype'].iloc[0]}") if is_uniform else None
+    keys = [
+        Key.of(*columns) for columns in zip(*(frame[name] for name in ("operator", "variant", "dtype")), strict=True)
+    ]
+    is_uniform = len({*keys}) == 1
+    title = printable(str(keys[0])) if is_uniform else None
     table = Table(box=SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
     for name in () if is_uniform else ("operator", "dtype"):
         table.add_column(name, no_wrap=True)
@@ -231,7 +234,7 @@ def _listed(frame: "pd.DataFrame") -> "RichTable":
     for key, row in zip(keys, frame.to_dict("records"), strict=True):
         config = config_of_row(row)
         numbers = ((row["median_us"], 2), (row["best_ratio"], 3), (row["copy_ratio"], 2), (row["gbps"], 1))
-        cells = [] if is_uniform else [key, row["dtype"]]
+        cells = [] if is_uniform else [key.text, key.dtype]
         cells += [str(row["rows"]), str(row["hidden"]), str(config)]
         cells += ["-" if number != number else f"{number:.{digits}f}" for number, digits in numbers]
         if failed:

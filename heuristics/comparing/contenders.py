@@ -11,7 +11,8 @@ from typing import NamedTuple
 from normtune.errors import UsageError
 from normtune.heuristics.rules import AUTOTUNED, RULES
 from normtune.kernels.config import Config
-from normtune.kernels.problem import Problem, split_key
+from normtune.kernels.key import Key
+from normtune.kernels.problem import Problem
 from normtune.kernels.tablefile.locate import by_name, load, read, told
 from normtune.kernels.tablefile.parse import normalised_trees, trees
 from normtune.kernels.tablefile.relative_tree import on_sms
@@ -25,13 +26,13 @@ class Side(NamedTuple):
     Attributes:
         name: for messages.
         choose: (problem, target) to its config, None if it has none.
-        tree: (operator key, dtype, target) to its tree on that GPU; None if it has none, as for most rules, which are
+        tree: (key, target) to its tree on that GPU; None if it has none, as for most rules, which are
             more than thresholds, and for functions with thresholds in bytes.
     """
 
     name: str
     choose: Callable[[Problem, Target], Config | None]
-    tree: Callable[[str, str, Target], Tree | None] = lambda key, dtype, target: None
+    tree: Callable[[Key, Target], Tree | None] = lambda key, target: None
 
 
 class Tuned(NamedTuple):
@@ -54,7 +55,7 @@ def side(text: str) -> Side:
     """
     if text in RULES:
         rule = RULES[text]
-        return Side(text, rule.choose, lambda key, dtype, target: rule.tree(split_key(key)[0]))
+        return Side(text, rule.choose, lambda key, target: rule.tree(key.operator))
     path: str | Path = text
     if not os.path.lexists(text):
         named = by_name()
@@ -83,15 +84,15 @@ def _table(path: str | Path, name: str) -> Side:
     relative = {} if table.is_bound else normalised_trees(text)
 
     def choose(problem: Problem, target: Target) -> Config | None:
-        answer = table.bound(target.sms, target.l2_bytes).answer(problem.key, problem.dtype)
+        answer = table.bound(target.sms, target.l2_bytes).answer(problem.key)
         return answer(problem.rows, problem.hidden) if answer else None
 
-    def tree(key: str, dtype: str, target: Target) -> Tree | None:
-        for name in (key, split_key(key)[0]):
-            if (name, dtype) in absolute:
-                return absolute[name, dtype]
-            if (name, dtype) in relative:
-                return on_sms(relative[name, dtype], target.sms)
+    def tree(key: Key, target: Target) -> Tree | None:
+        for name in key.names:
+            if name in absolute:
+                return absolute[name]
+            if name in relative:
+                return on_sms(relative[name], target.sms)
         return None
 
     return Side(name, choose, tree)

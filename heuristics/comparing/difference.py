@@ -204,11 +204,11 @@ def difference(
         second: the other.
         best: int64 (problems,), ns, the best time of each problem.
     """
-    spec, known = operator(matrix.operator), _Answers(matrix, target)
+    spec, known = operator(matrix.key.operator), _Answers(matrix, target)
     choices: tuple[list[SideAnswer], list[SideAnswer]] = ([], [])
     same, parts = set(), []
     for index, shape in enumerate(matrix.problems):
-        problem = Problem(matrix.operator, *shape, matrix.dtype, matrix.variant)
+        problem = Problem(matrix.key, *shape)
         answers = [known.choice(index, problem, side) for side in (first, second)]
         for own, answer in zip(choices, answers, strict=True):
             own.append(answer)
@@ -216,8 +216,7 @@ def difference(
         if launches[0] is not None and launches[0] == launches[1]:
             same.add(shape)
         parts.append(part_of(spec, problem, target.l2_bytes))
-    key = matrix.key, matrix.dtype
-    left, right = (side.tree(*key, target) if isinstance(side, Side) else None for side in (first, second))
+    left, right = (side.tree(matrix.key, target) if isinstance(side, Side) else None for side in (first, second))
     boxes = tuple(rectangles(left, right, spec.max_hidden))
     names = first.name, second.name
     return Difference(matrix, names, (tuple(choices[0]), tuple(choices[1])), frozenset(same), best, tuple(parts), boxes)

@@ -40,7 +40,7 @@ def summary_lines(comparisons: Sequence[Difference], markdown: bool) -> Iterator
         cells = _figures(comparison.common(), comparison.gain())
         rows.append(
             (
-                f"{comparison.matrix.key} {comparison.matrix.dtype}",
+                str(comparison.matrix.key),
                 f"{len(comparison.timed)} of {len(comparison.pairs)}",
                 *cells,
             )
@@ -64,7 +64,7 @@ def difference_lines(comparison: Difference, columns: int, l2_bytes: int, markdo
         markdown: a collapsible section, with tables and a block of code for the map, instead of plain text.
     """
     matrix, count = comparison.matrix, len(comparison.pairs)
-    title = f"{matrix.key} {matrix.dtype}: other launches at {count - len(comparison.same)} of {count} shapes"
+    title = f"{matrix.key}: other launches at {count - len(comparison.same)} of {count} shapes"
     yield f"<details><summary>{title}</summary>" if markdown else title
     parts = [
         (
@@ -172,7 +172,7 @@ def _changes(comparison: Difference, markdown: bool) -> Iterator[str]:
     heavy = sorted(known, key=lambda change: -abs(_total(change)))[:CHANGES]
     yield "Where another config answers, the largest gain over all its shapes first:"
     yield from ("",) if markdown else ()
-    longest = operator(comparison.matrix.operator).max_hidden
+    longest = operator(comparison.matrix.key.operator).max_hidden
     rows = [
         (
             _range(change.where.box.least_rows, change.where.box.most_rows, MAX_ROWS),

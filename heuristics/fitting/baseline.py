@@ -14,8 +14,9 @@ from normtune.heuristics.rules import RULES
 from normtune.heuristics.rules.rule import Rule
 from normtune.heuristics.solver.simplify import replaced as with_parts
 from normtune.kernels.config import Config
+from normtune.kernels.key import Key
 from normtune.kernels.operator import read_config
-from normtune.kernels.problem import Problem, join_key, split_key
+from normtune.kernels.problem import Problem
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.tree import Leaf, Tree, choose, configs_of
 from normtune.kernels.target import Target
@@ -26,7 +27,7 @@ NONE = "none"
 
 @dataclass(frozen=True)
 class Incumbent:
-    """The baseline of one operator, variant and dtype.
+    """The baseline of one key.
 
     Attributes:
         choice: (rows, hidden) to a config, None if there is no answer.
@@ -42,24 +43,21 @@ class Incumbents:
     """The baseline of all operators.
 
     Attributes:
-        trees: of a table, by key and dtype; empty for a rule.
+        trees: of a table, by key; empty for a rule.
         rule: of a library; None for a table.
         replaced: whether the table is to be replaced, and not only compared with.
     """
 
-    trees: dict[tuple[str, str], Tree]
+    trees: dict[Key, Tree]
     rule: Rule | None = None
     replaced: bool = False
 
-    def of(self, operator: str, variant: str, dtype: str, target: Target) -> Incumbent | None:
-        """The baseline of one operator, variant and dtype; None if it has no answer there."""
+    def of(self, key: Key, target: Target) -> Incumbent | None:
+        """The baseline of one key; None if it has no answer there."""
         rule = self.rule
         if rule:
-            return Incumbent(
-                lambda rows, hidden: rule.choose(Problem(operator, rows, hidden, dtype, variant), target), None
-            )
-        key = join_key(operator, variant)
-        tree = self.trees.get((key, dtype)) or self.trees.get((split_key(key)[0], dtype))
+            return Incumbent(lambda rows, hidden: rule.choose(Problem(key, rows, hidden), target), None)
+        tree = next((self.trees[name] for name in key.names if name in self.trees), None)
         if tree is None:
             return None
         return Incumbent(lambda rows, hidden: choose(tree, rows, hidden), tree if self.replaced else None)
@@ -74,8 +72,7 @@ def of_file(path: str | os.PathLike[str], replaced: bool = False) -> Incumbents:
     table = locate.load(path)
     if table.header.is_for_any_gpu:
         raise UsageError(f"{locate.told(path)} is a table for any GPU: expected one of one GPU, or a rule")
-    found = {(key, dtype): _of_operator(split_key(key)[0], tree) for (key, dtype), tree in table.trees.items()}
-    return Incumbents(found, replaced=replaced)
+    return Incumbents({key: _of_operator(key.operator, tree) for key, tree in table.trees.items()}, replaced=replaced)
 
 
 def _of_operator(operator: str, tree: Tree) -> Tree:

@@ -37,7 +37,7 @@ from normtune.heuristics.solver.cross_validation import FEW_FOLDS, Validated, va
 from normtune.heuristics.solver.grid import Axis
 from normtune.heuristics.solver.row_classes import RowClasses
 from normtune.heuristics.solver.strips import Strips
-from normtune.kernels.problem import Problem, batch_invariant_key, split_key
+from normtune.kernels.problem import Problem
 from normtune.kernels.tablefile.tree import Tree, leaves
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def fit_batch_invariant(
     """The function of least regret that sums a row in one order at each hidden size.
 
     Args:
-        matrix: of one operator variant and dtype, as measured.
+        matrix: of one key, as measured.
         times: of the matrix.
         legality: for all that the function will serve.
         usual: the tree that serves outside of the mode.
@@ -182,7 +182,7 @@ def _broken(matrix: TimingMatrix, failed: NDArray[np.bool_], legality: Legality)
     broken = failed.copy()
     for index in np.flatnonzero(failed.any(axis=1)).tolist():
         rows, hidden = matrix.problems[index]
-        problem = Problem(matrix.operator, rows, hidden, matrix.dtype, matrix.variant)
+        problem = Problem(matrix.key, rows, hidden)
         launches = [legality.spec.launch_of(config, problem, legality.target) for config in matrix.configs]
         failed_launches = {launches[column] for column in np.flatnonzero(failed[index]).tolist()} - {None}
         broken[index] |= [launch in failed_launches for launch in launches]
@@ -208,18 +208,18 @@ def invariant_functions(
         shared: variants and dtypes of the operator that take one of these.
         notes: extended if there is no such function.
     """
-    by_key = {(case.matrix.key, case.matrix.dtype): case for case in cases}
+    by_key = {case.key: case for case in cases}
     invariant: list[Function] = []
     takers: list[Shared] = []
     for function in functions:
-        case = by_key[function.key, function.dtype].serving(function.dtypes, True)
+        case = by_key[function.key].serving(function.dtypes, True)
         times = best_times(evidence, case.matrix)
         fitted = fit_batch_invariant(case.matrix, times, case.legality, function.tree, case.options.leaves)
-        key = batch_invariant_key(function.key)
+        key = function.key.batch_invariant
         if fitted is None:
             notes.append(
-                f"at some hidden size no configs of {function.key} {function.dtype} that sum a row in one order were "
-                f"measured for all numbers of rows: no {key}"
+                f"at some hidden size no configs of {function.key} that sum a row in one order were "
+                f"measured for all numbers of rows: no {key.text}"
             )
             continue
         optimum = least_measured(fitted.matrix, fitted.strips, leaves(fitted.tree))
@@ -231,15 +231,10 @@ def invariant_functions(
             cross_validated=validated.inside(1),
             plain_validated=validated.plain_inside(1),
         )
-        variant = split_key(key)[1]
-        invariant.append(
-            Function(
-                function.operator, variant, function.dtype, fitted.tree, function.dtypes, figures, beside=fitted.cost
-            )
-        )
+        invariant.append(Function(key, fitted.tree, function.dtypes, figures, beside=fitted.cost))
         for taker in shared:
-            if taker.donor == (function.key, function.dtype):
-                takers += _taker(evidence, by_key[taker.key, taker.dtype], invariant[-1])
+            if taker.donor == function.key:
+                takers += _taker(evidence, by_key[taker.key], invariant[-1])
     return invariant, takers
 
 
@@ -247,7 +242,7 @@ def _taker(evidence: "Evidence", case: Case, donor: Function) -> list[Shared]:
     """Loss of a variant or dtype that shares a function; empty if its configs have no time."""
     matrix = case.matrix
     times = best_times(evidence, matrix)
-    legality = Legality(case.spec, case.legality.target, (matrix.dtype,), (matrix.variant,))
+    legality = Legality(case.spec, case.legality.target, (matrix.key.dtype,), (matrix.key.variant,))
     filled = bounded(matrix, times, legality)
     own = fit_batch_invariant(matrix, times, legality, donor.tree, donor.figures.leaves)
     if own is None or of_tree(filled, donor.tree) is None:
@@ -256,5 +251,4 @@ def _taker(evidence: "Evidence", case: Case, donor: Function) -> list[Shared]:
     if optimum is None:
         raise AssertionError("where there is a tree there is a best one")
     figures = figures_of(filled, donor.tree, optimum)
-    key = batch_invariant_key(matrix.key)
-    return [Shared(key, matrix.dtype, (donor.key, donor.dtype), extra(filled, donor.tree, own.tree), figures)]
+    return [Shared(matrix.key.batch_invariant, donor.key, extra(filled, donor.tree, own.tree), figures)]

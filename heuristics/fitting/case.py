@@ -17,6 +17,7 @@ from normtune.heuristics.fitting.same_bits import SameBits
 from normtune.heuristics.regret.legality import Legality, served_variants
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver.bins import Solver
+from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.tablefile.tree import Tree
 from normtune.kernels.target import Target
@@ -26,18 +27,17 @@ class TableEntry(NamedTuple):
     """What a header says of an operator and dtype of the table of one GPU; a refit keeps what it decided.
 
     Attributes:
-        key, dtype: its name and dtype.
+        key: its own.
         figures: of its function, or of the shared one on its data.
         beside: of a batch-invariant function, its cost against the usual one; else None.
-        donor: key and dtype of the function that it shares; None if it has its own.
+        donor: key of the function that it shares; None if it has its own.
         cost: mean regret that sharing adds on its data, millionths.
     """
 
-    key: str
-    dtype: str
+    key: Key
     figures: Figures
     beside: Cost | None = None
-    donor: tuple[str, str] | None = None
+    donor: Key | None = None
     cost: int = 0
 
 
@@ -47,27 +47,27 @@ class FitArguments(NamedTuple):
     target: Target
     options: FitOptions
     incumbents: Incumbents | None
-    known: Mapping[tuple[str, str], TableEntry]
-    given: Mapping[tuple[str, str], Tree]
+    known: Mapping[Key, TableEntry]
+    given: Mapping[Key, Tree]
     same_bits: SameBits | None = None
 
     def case(self, spec: OperatorSpec, matrix: TimingMatrix) -> "Case":
         """The case of a weighted matrix, which serves its own dtype."""
-        kind, entry = (matrix.operator, matrix.variant, matrix.dtype), (matrix.key, matrix.dtype)
+        key = matrix.key
         return Case(
             matrix,
-            _legality(spec, self.target, matrix.variant, (matrix.dtype,), self.same_bits),
+            _legality(spec, self.target, key, (key.dtype,), self.same_bits),
             self.options,
-            self.incumbents.of(*kind, self.target) if self.incumbents else None,
-            self.known.get(entry),
-            self.given.get(entry),
+            self.incumbents.of(key, self.target) if self.incumbents else None,
+            self.known.get(key),
+            self.given.get(key),
             self.same_bits,
         )
 
 
 @dataclass(frozen=True)
 class Case:
-    """One operator variant and dtype.
+    """One key.
 
     Attributes:
         matrix: its timing matrix, weighted.
@@ -90,9 +90,9 @@ class Case:
     solver: Solver = field(default_factory=Solver)
 
     @property
-    def name(self) -> str:
-        """Its key and dtype."""
-        return f"{self.matrix.key} {self.matrix.dtype}"
+    def key(self) -> Key:
+        """Of its function."""
+        return self.matrix.key
 
     @property
     def spec(self) -> OperatorSpec:
@@ -101,8 +101,8 @@ class Case:
 
     def serving(self, dtypes: Sequence[str], batch_invariant: bool = False) -> "Case":
         """The case for a function that serves other dtypes, or the batch-invariant mode."""
-        of = self.spec, self.legality.target, self.matrix.variant, dtypes, self.same_bits, batch_invariant
-        return replace(self, legality=_legality(*of))
+        key = self.key.batch_invariant if batch_invariant else self.key
+        return replace(self, legality=_legality(self.spec, self.legality.target, key, dtypes, self.same_bits))
 
     def on(self, matrix: TimingMatrix, known: TableEntry | None) -> "Case":
         """The case of another matrix, with these decisions."""
@@ -113,17 +113,12 @@ class Case:
         """Its configs beside the baseline's; None without a baseline."""
         if self.baseline is None:
             return None
-        own = Legality(self.spec, self.legality.target, (self.matrix.dtype,), (self.matrix.variant,))
+        own = Legality(self.spec, self.legality.target, (self.key.dtype,), (self.key.variant,))
         return Guard(self.matrix, self.baseline.choice, own.reaches)
 
 
 def _legality(
-    spec: OperatorSpec,
-    target: Target,
-    variant: str,
-    dtypes: Sequence[str],
-    same_bits: SameBits | None,
-    batch_invariant: bool = False,
+    spec: OperatorSpec, target: Target, key: Key, dtypes: Sequence[str], same_bits: SameBits | None
 ) -> Legality:
-    kept = same_bits and same_bits.kept(spec, target, variant, dtypes, batch_invariant)
-    return Legality(spec, target, dtypes, served_variants(spec, variant), kept)
+    kept = same_bits and same_bits.kept(spec, target, [key._replace(dtype=dtype) for dtype in dtypes])
+    return Legality(spec, target, dtypes, served_variants(spec, key), kept)

@@ -231,11 +231,11 @@ def gain(matrix: TimingMatrix, regrets: Sequence[int | None], rule: RuleAt, laun
         if by_rule is None or own is None:
             continue
         gains.append(by_rule - own)
-        switched = (matrix.loss(index, config) for config in launches(matrix.operator, matrix.problems[index][1]))
+        switched = (matrix.loss(index, config) for config in launches(matrix.key.operator, matrix.problems[index][1]))
         thresholds += by_rule - min(loss for loss in (by_rule, *switched) if loss is not None)
     return RuleGain(sum(gains), max(gains), len(gains), thresholds) if gains else None
 
 
 def _losses_of(matrix: TimingMatrix, rule: RuleAt) -> list[int | None]:
-    chosen = (rule(matrix.operator, *shape) for shape in matrix.problems)
+    chosen = (rule(matrix.key.operator, *shape) for shape in matrix.problems)
     return [None if config is None else matrix.loss(index, config) for index, config in enumerate(chosen)]

@@ -19,6 +19,7 @@ from normtune.heuristics.fitting.figures import RuleAt
 from normtune.heuristics.regret.best_times import best_times
 from normtune.heuristics.regret.fixed_log import MILLION, percent
 from normtune.heuristics.regret.matrix import TimingMatrix
+from normtune.kernels.key import Key
 from normtune.kernels.tablefile.tree import Tree, choose
 
 if TYPE_CHECKING:
@@ -59,21 +60,19 @@ class Together(NamedTuple):
     shapes: int
 
 
-def sides_of(
-    evidence: "Evidence", matrices: Sequence[TimingMatrix], trees: Mapping[tuple[str, str], Tree]
-) -> list[OneFunction]:
+def sides_of(evidence: "Evidence", matrices: Sequence[TimingMatrix], trees: Mapping[Key, Tree]) -> list[OneFunction]:
     """The sides of an operator whose other half was measured, too.
 
     Args:
         evidence: the source of the matrices.
         matrices: of one operator.
-        trees: by operator and dtype, the function that serves the plain operator, if there is one.
+        trees: by plain key the function that serves it, if there is one.
     """
-    measured = {name for name, _, _ in evidence.kinds()}
+    measured = {key.operator for key in evidence.measured_keys()}
     return [
-        OneFunction(matrix, best_times(evidence, matrix).best, trees[matrix.operator, matrix.dtype])
+        OneFunction(matrix, best_times(evidence, matrix).best, trees[matrix.key])
         for matrix in matrices
-        if _other(matrix.operator) in measured and (matrix.key, matrix.dtype) in trees and not matrix.variant
+        if _other(matrix.key.operator) in measured and matrix.key in trees
     ]
 
 
@@ -84,10 +83,10 @@ def together(sides: Sequence[OneFunction], rule: RuleAt) -> list[Together]:
         sides: plain operators only, at most one per operator and dtype.
         rule: compared with the table on the shapes at which it has times.
     """
-    by_key = {(side.matrix.operator, side.matrix.dtype): side for side in sides}
+    by_name = {(side.matrix.key.operator, side.matrix.key.dtype): side for side in sides}
     pairs = []
-    for (operator, dtype), forward in by_key.items():
-        backward = by_key.get((_other(operator) or "", dtype))
+    for (operator, dtype), forward in by_name.items():
+        backward = by_name.get((_other(operator) or "", dtype))
         if not operator.endswith(FORWARD) or backward is None:
             continue
         table = [_times(side, lambda _, *shape, tree=side.tree: choose(tree, *shape)) for side in (forward, backward)]
@@ -129,7 +128,7 @@ def _times(side: OneFunction, chosen: RuleAt) -> _Times:
     matrix = side.matrix
     times: _Times = {}
     for index, shape in enumerate(matrix.problems):
-        config = chosen(matrix.operator, *shape)
+        config = chosen(matrix.key.operator, *shape)
         regret = None if config is None else matrix.loss(index, config)
         if regret is not None:
             best = int(side.best[index])

@@ -84,7 +84,7 @@ def conditioned(case: Case, count: int) -> Conditioned:
         if few is None:
             raise NormtuneError(
                 f"no choice of at most {options.max_configs} config{'s' * (options.max_configs != 1)} covers "
-                f"{matrix.key} {matrix.dtype}: each is illegal or was not measured somewhere; allow more with "
+                f"{matrix.key}: each is illegal or was not measured somewhere; allow more with "
                 "--max-configs, or sweep the default space"
             )
         allowed = allowed.of_configs(few.configs)
@@ -114,7 +114,7 @@ def _mark(optima: Optima, enough: int) -> int | None:
 
 def no_tree(case: Case, task: Conditioned, most: int) -> str:
     """The reason why there is no tree, with advice."""
-    name, count = case.name, counted_leaves(most)
+    name, count = case.key, counted_leaves(most)
     if case.options.cap is not None:
         free = case.matrix.of_configs(task.few.configs) if task.few else case.matrix
         least = least_worst(free, case.legality, most)
@@ -204,9 +204,7 @@ def fit_function(case: Case, bound: int | None = None) -> Function:
         advice=advice,
     )
     return Function(
-        operator=matrix.operator,
-        variant=matrix.variant,
-        dtype=matrix.dtype,
+        key=matrix.key,
         tree=tree,
         figures=figures_found,
         dtypes=legality.dtypes,
@@ -246,7 +244,7 @@ def figures_of(matrix: TimingMatrix, tree: Tree, optimum: int, joined: bool = Fa
     """
     loss = figures.of_tree(matrix, tree)
     if loss is None:
-        raise NormtuneError(f"no config that was measured for {matrix.key} {matrix.dtype} is legal for all it serves")
+        raise NormtuneError(f"no config that was measured for {matrix.key} is legal for all it serves")
     count = leaves(tree)
     return Figures(
         leaves=count,

@@ -23,8 +23,8 @@ from normtune.heuristics.regret.legality import all_variants
 from normtune.heuristics.regret.matrix import TimingMatrix, timing_matrix
 from normtune.heuristics.regret.weights import Weighting
 from normtune.heuristics.rules import liger
+from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec, operator
-from normtune.kernels.problem import join_key, split_key
 from normtune.kernels.tablefile.tree import Tree
 from normtune.kernels.target import Target, target_for
 from normtune.results.records import Device
@@ -43,8 +43,8 @@ def fit(
     options: FitOptions | None = None,
     *,
     incumbents: Incumbents | None = None,
-    known: Mapping[tuple[str, str], TableEntry] | None = None,
-    given: Mapping[tuple[str, str], Tree] | None = None,
+    known: Mapping[Key, TableEntry] | None = None,
+    given: Mapping[Key, Tree] | None = None,
 ) -> Fit:
     """The best table for the evidence.
 
@@ -52,8 +52,8 @@ def fit(
         evidence: measurements of one device.
         options: of the fit; None for the defaults.
         incumbents: the baseline; no leaf may be slower.
-        known: (key, dtype) to decisions of an earlier fit, which are kept.
-        given: (key, dtype) to trees of an earlier fit, which are scored and not fitted again.
+        known: by key decisions of an earlier fit, which are kept.
+        given: by key trees of an earlier fit, which are scored and not fitted again.
 
     Raises:
         UsageError: the evidence has several devices or regimes, an operator has no data, weights are invalid, or the
@@ -101,7 +101,7 @@ def of_operators(
     def weighted_part(name: str) -> tuple[Part, Weighting]:
         return part(operator(name), weighting), weighting
 
-    names = sorted({name for name, _, _ in data.kinds()})
+    names = sorted({key.operator for key in data.measured_keys()})
     pairs = list(in_order(weighted_part, names, processes_for(len(data.frame))))
     for _, own in pairs:
         weighting.join(own)
@@ -131,20 +131,11 @@ def _part(data: "Evidence", spec: OperatorSpec, asked: FitArguments, weighting: 
     matrices = [weighting.weighted(spec, matrix) for matrix in _matrices(data, spec, asked.target, notes)]
     cases = [asked.case(spec, matrix) for matrix in matrices]
     functions, shared = functions_of(cases, notes)
-    plain = {
-        (function.operator, dtype): function.tree
-        for function in functions
-        if not function.variant
-        for dtype in function.dtypes
-    }
+    plain = {key: function.tree for function in functions if not function.key.modes for key in function.served}
     sides = sides_of(data, matrices, plain)
-    trees = {(function.key, function.dtype): function.tree for function in functions}
-    trees |= {(share.key, share.dtype): trees[share.donor] for share in shared}
-    lines = [
-        searched(data, matrix, trees[matrix.key, matrix.dtype])
-        for matrix in matrices
-        if (matrix.key, matrix.dtype) in trees
-    ]
+    trees = {function.key: function.tree for function in functions}
+    trees |= {share.key: trees[share.donor] for share in shared}
+    lines = [searched(data, matrix, trees[matrix.key]) for matrix in matrices if matrix.key in trees]
     if asked.options.batch_invariant:
         invariant = invariant_functions(data, cases, functions, shared, notes)
         functions, shared = [*functions, *invariant[0]], [*shared, *invariant[1]]
@@ -169,12 +160,11 @@ def check_operators(evidence: "Evidence", operators: Sequence[str]) -> None:
     Raises:
         UsageError: there are no measurements of one of them.
     """
-    for key in operators:
-        name, variant = split_key(key)
-        kinds = evidence.kinds()
-        if not any(name == own and variant in ("", own_variant) for own, own_variant, _ in kinds):
-            measured = ", ".join(sorted({own for own, _, _ in kinds})) or "none"
-            raise UsageError(f"no measurements of operator {key!r}: measured are {measured}")
+    for text in operators:
+        key, keys = Key.parse(text, ""), evidence.measured_keys()
+        if not any(key.operator == own.operator and key.variant in ("", own.variant) for own in keys):
+            measured = ", ".join(sorted({own.operator for own in keys})) or "none"
+            raise UsageError(f"no measurements of operator {text!r}: measured are {measured}")
 
 
 def _one_device(devices: Sequence[Device]) -> Device:
@@ -196,17 +186,17 @@ def _one_regime(regimes: Sequence[str]) -> str:
 def _matrices(evidence: "Evidence", spec: OperatorSpec, target: Target, notes: list[str]) -> list[TimingMatrix]:
     """The matrices of an operator that have times: plain ones first, dtypes in the spec's order."""
     matrices = []
-    for variant, dtype in donors_first(evidence, spec):
-        matrix = timing_matrix(evidence, spec, variant, dtype, target)
+    for key in donors_first(evidence, spec):
+        matrix = timing_matrix(evidence, spec, key, target)
         if matrix is None:
-            notes.append(f"left out {join_key(spec.name, variant)} {dtype}: it has no times that can be compared")
+            notes.append(f"left out {key}: it has no times that can be compared")
             continue
         check_times(evidence, matrix)
         unused, measured = matrix.unused
         if unused:
             too_many = unused > MOST_UNUSED * measured
             notes.append(
-                f"{'left out ' * too_many}{matrix.key} {dtype}: {unused} of {measured} measurements share no round "
+                f"{'left out ' * too_many}{key}: {unused} of {measured} measurements share no round "
                 "with the others, or their run no config, and only times of a round are compared: time configs in turns"
             )
             if too_many:
@@ -215,8 +205,8 @@ def _matrices(evidence: "Evidence", spec: OperatorSpec, target: Target, notes: l
     return matrices
 
 
-def donors_first(evidence: "Evidence", spec: OperatorSpec) -> list[tuple[str, str]]:
-    """The measured variants and dtypes in donor order: plain first, then bfloat16, then as the spec lists."""
-    measured = {(variant, dtype) for name, variant, dtype in evidence.kinds() if name == spec.name}
-    dtypes = sorted(spec.dtypes, key=lambda dtype: dtype != "bfloat16")
-    return [(variant, dtype) for variant in all_variants(spec) for dtype in dtypes if (variant, dtype) in measured]
+def donors_first(evidence: "Evidence", spec: OperatorSpec) -> list[Key]:
+    """The measured keys of an operator in donor order: plain first, then bfloat16, then as the spec lists."""
+    measured, dtypes = {*evidence.measured_keys()}, sorted(spec.dtypes, key=lambda dtype: dtype != "bfloat16")
+    every = (spec.key(dtype, variant) for variant in all_variants(spec) for dtype in dtypes)
+    return [key for key in every if key in measured]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from normtune.heuristics.fitting.figures import Cost, Figures
 from normtune.heuristics.fitting.forward_backward import Together
-from normtune.kernels.problem import join_key
+from normtune.kernels.key import Key
 from normtune.kernels.tablefile.header import Data
 from normtune.kernels.tablefile.relative_tree import RelativeTree
 from normtune.kernels.tablefile.tree import Tree
@@ -28,21 +28,19 @@ class TableFunction:
     """One function of a table, for one GPU or for any.
 
     Attributes:
-        operator, variant, dtype: of the data it was fitted on.
+        key: of the data it was fitted on.
         tree: the tree.
         dtypes: the dtypes that it answers for under its key, its own first.
     """
 
-    operator: str
-    variant: str
-    dtype: str
+    key: Key
     tree: Tree | RelativeTree
     dtypes: tuple[str, ...]
 
     @property
-    def key(self) -> str:
-        """The operator's name in the table."""
-        return join_key(self.operator, self.variant)
+    def served(self) -> list[Key]:
+        """The keys under which the table has it."""
+        return [self.key._replace(dtype=dtype) for dtype in self.dtypes]
 
 
 @dataclass(frozen=True)
@@ -65,15 +63,14 @@ class SharedFunction(NamedTuple, Generic[FiguresT]):
     """A variant or dtype that has data, but takes the function of another.
 
     Attributes:
-        key, dtype: its name and dtype.
-        donor: key and dtype of the function that it takes.
+        key: its own.
+        donor: key of the function that it takes.
         cost: mean regret that sharing adds on its data, against a function of its own, millionths.
         figures: losses of the function on its data.
     """
 
-    key: str
-    dtype: str
-    donor: tuple[str, str]
+    key: Key
+    donor: Key
     cost: int
     figures: FiguresT
 
@@ -147,17 +144,14 @@ class Fit(FromData):
     together: tuple[Together, ...] = ()
     searched: tuple[str, ...] = ()
 
-    def with_data(self) -> list[tuple[str, str, Figures]]:
-        """(key, dtype, figures) of everything that was measured, with a function of its own or with another's."""
-        own = [(function.key, function.dtype, function.figures) for function in self.functions]
-        return own + [(function.key, function.dtype, function.figures) for function in self.shared]
+    def with_data(self) -> dict[Key, Figures]:
+        """The figures of everything that was measured, with a function of its own or with another's."""
+        own = {function.key: function.figures for function in self.functions}
+        return own | {function.key: function.figures for function in self.shared}
 
-    def without_data(self) -> list[tuple[str, str, str]]:
-        """(key, dtype, dtype of the function it takes) of everything that is served without measurements of its own."""
-        measured = {(key, dtype) for key, dtype, _ in self.with_data()}
+    def without_data(self) -> list[tuple[Key, str]]:
+        """Everything that is served without measurements of its own, and the dtype of the function that it takes."""
+        measured = self.with_data()
         return [
-            (function.key, dtype, function.dtype)
-            for function in self.functions
-            for dtype in function.dtypes
-            if (function.key, dtype) not in measured
+            (key, function.key.dtype) for function in self.functions for key in function.served if key not in measured
         ]

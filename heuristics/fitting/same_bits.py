@@ -13,14 +13,9 @@ from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.fitting.baseline import of_file
 from normtune.heuristics.fitting.result import Function, Shared
 from normtune.heuristics.solver.kept_bits import KeptBits
+from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec
-from normtune.kernels.problem import (
-    MAX_ROWS,
-    batch_invariant_key,
-    join_key,
-    split_batch_invariant,
-    split_key,
-)
+from normtune.kernels.problem import MAX_ROWS
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.tree import Box, Tree, regions
 from normtune.kernels.target import Target
@@ -31,30 +26,27 @@ class SameBits(NamedTuple):
 
     Attributes:
         name: of its file, for messages.
-        trees: its trees by key and dtype.
+        trees: its trees by key.
     """
 
     name: str
-    trees: Mapping[tuple[str, str], Tree]
+    trees: Mapping[Key, Tree]
 
-    def kept(
-        self, spec: OperatorSpec, target: Target, variant: str, dtypes: Sequence[str], batch_invariant: bool = False
-    ) -> KeptBits:
-        """What a function of a variant for these dtypes may answer.
+    def kept(self, spec: OperatorSpec, target: Target, keys: Sequence[Key]) -> KeptBits:
+        """What a function that serves these keys may answer.
 
         Raises:
             UsageError: the table has no function for one of them.
         """
-        key = join_key(spec.name, variant)
-        found = {dtype: _serving(self.trees, key, dtype, batch_invariant) for dtype in dtypes}
-        for dtype, tree in found.items():
+        found = {key: _serving(self.trees, key) for key in keys}
+        for key, tree in found.items():
             if tree is None:
-                of_mode = "batch-invariant " * batch_invariant
+                of_mode = "batch-invariant " * key.is_batch_invariant
                 raise UsageError(
-                    f"{self.name} has no {of_mode}function of {key} {dtype}, of which bits could be kept: leave "
-                    f"it out, {'without --batch-invariant' if batch_invariant else 'with --operator'}"
+                    f"{self.name} has no {of_mode}function of {key.usual}, of which bits could be kept: leave "
+                    f"it out, {'without --batch-invariant' if key.is_batch_invariant else 'with --operator'}"
                 )
-        return KeptBits(spec, target, variant, {dtype: tree for dtype, tree in found.items() if tree})
+        return KeptBits(spec, target, {key: tree for key, tree in found.items() if tree})
 
     def check(
         self, spec: OperatorSpec, target: Target, functions: Sequence[Function], shared: Sequence[Shared]
@@ -64,20 +56,18 @@ class SameBits(NamedTuple):
         Raises:
             NormtuneError: it does, as where a variant was not measured and takes the plain operator's function.
         """
-        trees = {(one.key, dtype): one.tree for one in functions for dtype in one.dtypes}
-        of_donor = {(one.key, one.dtype): one.tree for one in functions}
-        trees |= {(one.key, one.dtype): of_donor[one.donor] for one in shared}
-        modes = {split_batch_invariant(key)[1] for key, _ in trees}
-        for (name, dtype), _ in self.trees.items():
-            key, is_of_mode = split_batch_invariant(name)
-            if split_key(key)[0] != spec.name or is_of_mode not in modes:
+        trees = {key: one.tree for one in functions for key in one.served}
+        of_donor = {one.key: one.tree for one in functions}
+        trees |= {one.key: of_donor[one.donor] for one in shared}
+        kinds = {key.is_batch_invariant for key in trees}
+        for key in self.trees:
+            if key.operator != spec.name or key.is_batch_invariant not in kinds:
                 continue
-            tree, variant = _serving(trees, key, dtype, is_of_mode), split_key(key)[1]
-            kept = self.kept(spec, target, variant, [dtype], is_of_mode)
+            tree, kept = _serving(trees, key), self.kept(spec, target, [key])
             whole = Box(1, MAX_ROWS, 1, spec.max_hidden)
             if tree is None or any(kept.refuses(*region) for region in regions(tree, whole)):
                 raise NormtuneError(
-                    f"{name} {dtype} would not keep the bits that {self.name} gives it: sweep that variant and dtype"
+                    f"{key} would not keep the bits that {self.name} gives it: sweep that variant and dtype"
                 )
 
 
@@ -96,9 +86,6 @@ def same_bits(path: str | None, target: Target) -> SameBits | None:
     return SameBits(name, incumbents.trees)
 
 
-def _serving(trees: Mapping[tuple[str, str], Tree], key: str, dtype: str, batch_invariant: bool) -> Tree | None:
+def _serving(trees: Mapping[Key, Tree], key: Key) -> Tree | None:
     """The tree that answers: a variant's own, else the plain operator's."""
-    names = [key, split_key(key)[0]]
-    if batch_invariant:
-        names = [batch_invariant_key(name) for name in names]
-    return next((trees[name, dtype] for name in names if (name, dtype) in trees), None)
+    return next((trees[name] for name in key.names if name in trees), None)

@@ -37,7 +37,7 @@ def searched(data: "Evidence", matrix: TimingMatrix, tree: Tree) -> str | None:
     if not entries:
         return None
     widest = max(entries, key=lambda entry: entry.pairs)  # the last of a store may be of a few shapes
-    part = data.part(matrix.operator, matrix.variant, matrix.dtype)
+    part = data.part(matrix.key)
     tried = part.loc[part["config"] != _COPY, ["rows", "hidden", "config"]].drop_duplicates()
     share = round(100 * min(1.0, len(tried) / widest.pairs))
     names = " and ".join(sorted({entry.strategy for entry in entries}))
@@ -45,7 +45,7 @@ def searched(data: "Evidence", matrix: TimingMatrix, tree: Tree) -> str | None:
     faster = [gain for gain in gains if gain > 0]
     said = f"{len(faster)} {'was' if len(faster) == 1 else 'were'} faster than the choice"
     parts = [
-        f"{matrix.key} {matrix.dtype}: {names}, {share} % of {widest.pairs} configs",
+        f"{matrix.key}: {names}, {share} % of {widest.pairs} configs",
         *([f"of {len(gains)} audited, {said}"] if gains else ["none audited"]),
         *([f"by at most {percent(max(faster), 1)}"] if faster else []),
         *([f"expected to have missed {percent(widest.missed)}"] if widest.missed is not None else []),
@@ -73,14 +73,14 @@ def _gains(matrix: TimingMatrix, tree: Tree, audited: set[tuple[tuple[int, int],
 def _entry(run: Run, matrix: TimingMatrix) -> _SearchedFunction | None:
     """What a run says of a function; None if it says nothing, or what normtune does not write."""
     of_run = run.protocol.get(SEARCHED)
-    match of_run.get(f"{matrix.key} {matrix.dtype}") if isinstance(of_run, dict) else None:
+    match of_run.get(str(matrix.key)) if isinstance(of_run, dict) else None:
         case {"pairs": int(pairs), "audited": list(audited), "missed": None | int() as missed}:
             strategy = run.protocol.get("strategy")
             if not 0 < pairs < _MOST or not isinstance(strategy, str) or not strategy.isidentifier():
                 return None
             if missed is not None and not 0 <= missed < _MOST:
                 return None
-            found = [_pair(matrix.operator, one) for one in audited]
+            found = [_pair(matrix.key.operator, one) for one in audited]
             return _SearchedFunction(strategy, pairs, [one for one in found if one], missed)
     return None
 

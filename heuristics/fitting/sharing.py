@@ -24,6 +24,7 @@ from normtune.heuristics.fitting.result import Function, Shared, TableFunction
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver.bins import answers, bins, losses
 from normtune.heuristics.solver.optimum import Optima
+from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.tablefile.tree import Tree
 
@@ -68,7 +69,7 @@ def offer(case: Case, donor: Function) -> Offer:
         return Offer(None, count)
     own_figures = figures_of(matrix, donor.tree, optimum, in_bins.joins(matrix.problems))
     cost = extra(matrix, donor.tree, own)
-    return Offer(Shared(matrix.key, matrix.dtype, (donor.key, donor.dtype), cost, own_figures), count)
+    return Offer(Shared(matrix.key, donor.key, cost, own_figures), count)
 
 
 def leaves_of_its_own(matrix: TimingMatrix, donor: Function) -> int:
@@ -111,16 +112,16 @@ def functions_of(cases: Sequence[Case], notes: list[str]) -> tuple[list[Function
     matrices = [case.matrix for case in cases]
     for case in cases:
         matrix, decided, options = case.matrix, case.known, case.options
-        tried = {index: offer(case, functions[index]) for index in donors(functions, matrix.variant, matrix.dtype)}
+        tried = {index: offer(case, functions[index]) for index in donors(functions, matrix.key)}
         offers = [(index, offered.shared) for index, offered in tried.items() if offered.shared]
         wider = {index for index, _ in offers if not decided and _is_narrower(matrix, functions[index], matrices)}
         taken = next((pair for pair in offers if pair[0] in wider or _is_taken(pair[1], decided)), None)
         if taken is None and decided and decided.donor:
-            raise NormtuneError(f"{case.name} cannot take the function of {' '.join(decided.donor)}")
+            raise NormtuneError(f"{case.key} cannot take the function of {decided.donor}")
         if taken is None:
             takers = _takers(case.spec, matrices, functions, matrix)
             able = [dtype for dtype in takers if answers(matrix, case.serving((dtype,)).legality)]
-            own_case = case.serving((matrix.dtype, *able))
+            own_case = case.serving((matrix.key.dtype, *able))
             most = [offered.leaves for offered in tried.values() if offered.leaves is not None]
             if options.leaves and not decided:
                 own_case = replace(own_case, options=replace(options, leaves=min([options.leaves, *most])))
@@ -129,7 +130,7 @@ def functions_of(cases: Sequence[Case], notes: list[str]) -> tuple[list[Function
             except NormtuneError as error:
                 if decided:
                     raise
-                notes.append(f"left out {case.name}: {error}")
+                notes.append(f"left out {case.key}: {error}")
                 continue
             # With too few problems, cross-validation chooses few leaves, and such a tree may lose more than sharing
             # does.
@@ -141,9 +142,9 @@ def functions_of(cases: Sequence[Case], notes: list[str]) -> tuple[list[Function
         index, share = taken
         shared.append(share)
         donor = functions[index]
-        if donor.variant == matrix.variant:
-            takers = sorted((*donor.dtypes[1:], matrix.dtype), key=case.spec.dtypes.index)
-            functions[index] = replace(donor, dtypes=(donor.dtype, *takers))
+        if donor.key.modes == matrix.key.modes:
+            takers = sorted((*donor.dtypes[1:], matrix.key.dtype), key=case.spec.dtypes.index)
+            functions[index] = replace(donor, dtypes=(donor.key.dtype, *takers))
     return functions, shared
 
 
@@ -153,9 +154,9 @@ def _is_narrower(matrix: TimingMatrix, donor: Function, matrices: Sequence[Timin
     A function of its own would answer beyond its range with configs that were never measured there: one took 6.5 times
     as long as the plain one at hidden 32768, measured to 16384.
     """
-    if not matrix.variant or donor.variant:
+    if not matrix.key.modes or donor.key.modes:
         return False
-    plain = next(candidate for candidate in matrices if (candidate.variant, candidate.dtype) == ("", donor.dtype))
+    plain = next(candidate for candidate in matrices if candidate.key == donor.key)
     for axis in (0, 1):
         own, other = ({shape[axis] for shape in candidate.problems} for candidate in (matrix, plain))
         if min(own) > min(other) or max(own) < max(other):
@@ -167,19 +168,15 @@ def _is_taken(offered: Shared, decided: TableEntry | None) -> bool:
     return offered.donor == decided.donor if decided else offered.cost <= SHARING_COST
 
 
-def donors(functions: Sequence[TableFunction], variant: str, dtype: str) -> list[int]:
-    """Indices of the functions that a variant and dtype may share, in the order of the attempts."""
-    plain = _serving(functions, "", dtype) if variant else None
-    first = next((index for index, function in enumerate(functions) if function.variant == variant), None)
+def donors(functions: Sequence[TableFunction], key: Key) -> list[int]:
+    """Indices of the functions of an operator that a key may share, in the order of the attempts."""
+    plain = _serving(functions, key.plain) if key.modes else None
+    first = next((index for index, function in enumerate(functions) if function.key.modes == key.modes), None)
     return [index for index in (plain, first) if index is not None]
 
 
-def _serving(functions: Sequence[TableFunction], variant: str, dtype: str) -> int | None:
-    """Index of the variant's function that serves a dtype."""
-    indices = (
-        index for index, function in enumerate(functions) if function.variant == variant and dtype in function.dtypes
-    )
-    return next(indices, None)
+def _serving(functions: Sequence[TableFunction], key: Key) -> int | None:
+    return next((index for index, function in enumerate(functions) if key in function.served), None)
 
 
 def _takers(
@@ -188,10 +185,11 @@ def _takers(
     """The dtypes without data that take the function of a matrix."""
 
     def served(dtype: str) -> int | None:
-        return _serving(functions, "", dtype) if matrix.variant else None
+        return _serving(functions, key.plain._replace(dtype=dtype)) if key.modes else None
 
-    measured = [other.dtype for other in matrices if other.variant == matrix.variant]
-    alike = [dtype for dtype in measured if served(dtype) == served(matrix.dtype)]
-    if matrix.dtype != alike[0]:
+    key = matrix.key
+    measured = [other.key.dtype for other in matrices if other.key.modes == key.modes]
+    alike = [dtype for dtype in measured if served(dtype) == served(key.dtype)]
+    if key.dtype != alike[0]:
         return []
-    return [dtype for dtype in spec.dtypes if dtype not in measured and served(dtype) == served(matrix.dtype)]
+    return [dtype for dtype in spec.dtypes if dtype not in measured and served(dtype) == served(key.dtype)]

@@ -36,7 +36,7 @@ def best_times(evidence: "Evidence", matrix: TimingMatrix) -> BestTimes:
         evidence: the source of the matrix.
         matrix: of one operator variant and dtype.
     """
-    part = evidence.part(matrix.operator, matrix.variant, matrix.dtype)
+    part = evidence.part(matrix.key)
     part = part[part["status"] != "not_recorded"]
     order = {run.id: number for number, run in enumerate(evidence.runs)}
     problems = {shape: index for index, shape in enumerate(matrix.problems)}

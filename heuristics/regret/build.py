@@ -12,7 +12,6 @@ from normtune.errors import UsageError
 from normtune.heuristics.regret.legality import registered
 from normtune.heuristics.regret.matrix import MISSING, TimingMatrix, timing_matrix
 from normtune.kernels.fingerprint import changed
-from normtune.kernels.problem import join_key
 from normtune.kernels.target import target_for
 from normtune.results.terminal import printable
 
@@ -28,14 +27,14 @@ def matrices_of(current: "Evidence", device: "Device") -> tuple[list[TimingMatri
     """Timing matrices of all operators, variants and dtypes with times, and a note for each without."""
     target = target_for(device.target, device.sms)
     matrices, notes = [], []
-    for name, variant, dtype in current.kinds():
-        known = registered(join_key(name, variant), dtype)
-        matrix = timing_matrix(current, known.spec, variant, dtype, target) if known else None
+    for key in current.measured_keys():
+        known = registered(key)
+        matrix = timing_matrix(current, known.spec, key, target) if known else None
         if matrix:
             matrices.append(matrix)
         else:
             why = "no config has times" if known else "it is not registered so, install what brings it"
-            notes.append(printable(f"{join_key(name, variant)} {dtype}: {why}"))
+            notes.append(printable(f"{key}: {why}"))
     return matrices, notes
 
 
@@ -50,9 +49,9 @@ def check_times(current: "Evidence", matrix: TimingMatrix) -> None:
         UsageError: most times are shorter than any launch, or most rounds give all of three or more configs one time.
             An alias, a config with the launch of another one, has its time and is none of these.
     """
-    part = current.part(matrix.operator, matrix.variant, matrix.dtype)
+    part = current.part(matrix.key)
     typical = np.median(np.concatenate(part["samples"][part["status"] == "ok"].tolist()))
-    subject, expected = f"times of {matrix.key} {matrix.dtype}", "expected nanoseconds, were microseconds given?"
+    subject, expected = f"times of {matrix.key}", "expected nanoseconds, were microseconds given?"
     if typical < _LEAST_NANOSECONDS:
         raise UsageError(f"{subject} are {typical:g} ns, shorter than any kernel's: {expected}")
     if matrix.rounds:

@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normtune.kernels.config import Config
+from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec, operators
-from normtune.kernels.problem import MAX_ROWS, Problem, split_batch_invariant, split_key
+from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.tablefile.tree import Box, Tree, regions
 from normtune.kernels.target import Target
 
@@ -26,9 +27,9 @@ def all_variants(spec: OperatorSpec) -> tuple[str, ...]:
     return tuple("+".join(chosen) for count in range(len(words) + 1) for chosen in combinations(words, count))
 
 
-def served_variants(spec: OperatorSpec, variant: str) -> tuple[str, ...]:
+def served_variants(spec: OperatorSpec, key: Key) -> tuple[str, ...]:
     """Variants that a function serves: every variant falls back to the plain one."""
-    return (variant,) if variant else all_variants(spec)
+    return (key.usual.variant,) if key.modes else all_variants(spec)
 
 
 class Registered(NamedTuple):
@@ -38,18 +39,17 @@ class Registered(NamedTuple):
     variants: tuple[str, ...]
 
 
-def registered(key: str, dtype: str) -> Registered | None:
+def registered(key: Key) -> Registered | None:
     """Operator and variants of a table's entry; None if the operator, variant or dtype is not registered."""
-    name, variant = split_key(split_batch_invariant(key)[0])
-    spec = operators().get(name)
-    if spec is None or dtype not in spec.dtypes or variant not in all_variants(spec):
+    spec = operators().get(key.operator)
+    if spec is None or key.dtype not in spec.dtypes or key.usual.variant not in all_variants(spec):
         return None
-    return Registered(spec, served_variants(spec, variant))
+    return Registered(spec, served_variants(spec, key))
 
 
-def _exists(spec: OperatorSpec, target: Target, dtype: str, variant: str) -> bool:
-    """Whether any launch of a variant exists on a target: if so, the default config's does at the smallest shape."""
-    problem = Problem(spec.name, 1, 1, dtype, variant)
+def _exists(spec: OperatorSpec, target: Target, key: Key) -> bool:
+    """Whether any launch of a key exists on a target: if so, the default config's does at the smallest shape."""
+    problem = Problem(key, 1, 1)
     return spec.is_legal(spec.default_config(problem, target), problem, target)
 
 
@@ -91,18 +91,15 @@ class Legality:
         self.target = target
         self.dtypes = tuple(dtypes)
         parts = dict.fromkeys(map(spec.limiting_part, variants))
-        every = tuple((dtype, variant) for dtype in dtypes for variant in parts)
-        self.served = tuple(served for served in every if _exists(spec, target, *served)) or every
+        every = tuple(spec.key(dtype, variant) for dtype in dtypes for variant in parts)
+        self.served = tuple(served for served in every if _exists(spec, target, served)) or every
         self._known: dict[tuple[Config, int, int], bool] = {}
 
     def reaches(self, config: Config, rows: int, hidden: int) -> bool:
         """Whether the config is legal at (rows, hidden), and therefore at every smaller shape."""
         legal = self._known.get((config, rows, hidden))
         if legal is None:
-            legal = all(
-                self.spec.is_legal(config, Problem(self.spec.name, rows, hidden, dtype, variant), self.target)
-                for dtype, variant in self.served
-            )
+            legal = all(self.spec.is_legal(config, Problem(key, rows, hidden), self.target) for key in self.served)
             self._known[config, rows, hidden] = legal
         return legal
 

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from normtune.heuristics.regret.effects import Level, LogSamples, levels, unused
 from normtune.heuristics.regret.fixed_log import log_ppm
 from normtune.kernels.config import COPY, Config
+from normtune.kernels.key import Key
 from normtune.kernels.operator import AnyLaunch, IllegalConfigError, OperatorSpec
-from normtune.kernels.problem import Problem, join_key
+from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target
 from normtune.results.columns import flatten, split
 from normtune.results.records import DECISIVE, WRONG
@@ -50,10 +51,10 @@ class Rounds(NamedTuple):
 
 @dataclass(frozen=True)
 class TimingMatrix:
-    """Problems x configs of one operator variant and dtype.
+    """Problems x configs of one key.
 
     Attributes:
-        operator, variant, dtype: of the problems.
+        key: of the problems.
         problems: (rows, hidden), ordered.
         configs: candidates, ordered, without the copy.
         regret: int64 (problems, configs), millionths of log(time / best time). The best is chosen on one half of the
@@ -72,9 +73,7 @@ class TimingMatrix:
             others, and the number of all such pairs.
     """
 
-    operator: str
-    variant: str
-    dtype: str
+    key: Key
     problems: tuple[tuple[int, int], ...]
     configs: tuple[Config, ...]
     regret: NDArray[np.int64]
@@ -90,11 +89,6 @@ class TimingMatrix:
     def timed(self) -> NDArray[np.bool_]:
         """Bool (problems, configs): measured without failure, excluded by a condition or not."""
         return self.usable if self.excluded is None else self.usable | self.excluded
-
-    @property
-    def key(self) -> str:
-        """The operator's name in tables, with its variant."""
-        return join_key(self.operator, self.variant)
 
     def loss(self, problem: int, config: Config) -> int | None:
         """Regret of a config on the problem with that index; None if it has no time."""
@@ -180,20 +174,17 @@ class _Measured(NamedTuple):
     unused: tuple[int, int]
 
 
-def timing_matrix(
-    evidence: "Evidence", spec: OperatorSpec, variant: str, dtype: str, target: Target
-) -> TimingMatrix | None:
-    """The timing matrix of one operator variant and dtype; None when no config has a time.
+def timing_matrix(evidence: "Evidence", spec: OperatorSpec, key: Key, target: Target) -> TimingMatrix | None:
+    """The timing matrix of one key; None when no config has a time.
 
     Args:
         evidence: of one device and one version of the kernels.
         spec: of the operator.
-        variant: of the operator, empty for the plain one.
-        dtype: name of a dtype.
+        key: of the problems.
         target: of the device. Configs with equal launches for a problem are one measurement: an unmeasured config takes
             the time of a measured one.
     """
-    measured = _measured(evidence, spec, variant, dtype)
+    measured = _measured(evidence, spec, key)
     with_levels = {shape: shape_data for shape, shape_data in sorted(measured.items()) if shape_data.levels}
     configs = tuple(sorted({config for shape_data in with_levels.values() for config in shape_data.levels}))
     regret = np.zeros((len(with_levels), len(configs)), np.int64)
@@ -203,7 +194,7 @@ def timing_matrix(
     illegal: dict[int, tuple[int, int]] = {}
     luck: list[int] = []
     for shape, shape_data in with_levels.items():
-        problem = Problem(spec.name, shape[0], shape[1], dtype, variant)
+        problem = Problem(key, *shape)
         known, others = _with_aliases(shape_data, configs, spec, problem, target, illegal)
         if not known:
             continue
@@ -223,7 +214,7 @@ def timing_matrix(
         return None
     count = len(shapes)
     return TimingMatrix(
-        *(spec.name, variant, dtype, tuple(shapes), configs, regret[:count], usable[:count]),
+        *(key, tuple(shapes), configs, regret[:count], usable[:count]),
         rounds=_rounds(behind, len(configs)),
         untimed=untimed[:count],
         luck=np.array(luck, np.int64),
@@ -253,9 +244,9 @@ def _rounds(levels_of: Sequence[dict[int, Level]], configs: int) -> Rounds:
     return Rounds(labels, logs)
 
 
-def _measured(evidence: "Evidence", spec: OperatorSpec, variant: str, dtype: str) -> dict[tuple[int, int], _Measured]:
-    """The measurements of one operator variant and dtype, by shape."""
-    part = evidence.part(spec.name, variant, dtype)
+def _measured(evidence: "Evidence", spec: OperatorSpec, key: Key) -> dict[tuple[int, int], _Measured]:
+    """The measurements of one key, by shape."""
+    part = evidence.part(key)
     part = part[part["status"] != "not_recorded"]
     if part.empty:
         return {}

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from normtune.errors import UsageError
 from normtune.heuristics.regret.matrix import WEIGHT, TimingMatrix
+from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec
-from normtune.kernels.problem import Problem, split_key
+from normtune.kernels.problem import Problem
 from normtune.results.exchange.csv_file import Line, positive, read_lines
 
 DECADES, EQUAL = "decades", "equal"
@@ -39,14 +40,10 @@ class _WeightLine(NamedTuple):
     operator: str
     dtype: str
 
-    def names(self, problem: Problem) -> bool:
-        """Whether the line is about the operator variant and dtype of a problem."""
-        name, variant = split_key(self.operator)
-        return (
-            self.dtype in ("", problem.dtype)
-            and name in ("", problem.operator)
-            and (not variant or variant == problem.variant)
-        )
+    def names(self, key: Key) -> bool:
+        """Whether the line is about problems of a key."""
+        own = Key.parse(self.operator, self.dtype or key.dtype)
+        return own.dtype == key.dtype and own.operator in ("", key.operator) and own.variant in ("", key.variant)
 
 
 class Weighting:
@@ -68,37 +65,36 @@ class Weighting:
         self._unmet = {entry.place: entry for entry in self._entries}
         self._without: dict[str, None] = {}  # a set in the order of arrival
 
-    def of(self, spec: OperatorSpec, variant: str, dtype: str, shapes: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
+    def of(self, spec: OperatorSpec, key: Key, shapes: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
         """Weight of each problem, at least 1, `WEIGHT` on average.
 
         If a file has no weight for any of the shapes, they are weighted by decades, and `notes` says so.
 
         Args:
             spec: of the operator.
-            variant: of the operator, empty for the plain one.
-            dtype: name of a dtype.
+            key: of the problems.
             shapes: rows and hidden of the problems, at least one, without duplicates.
         """
-        problems = [Problem(spec.name, rows, hidden, dtype, variant) for rows, hidden in shapes]
+        problems = [Problem(key, *shape) for shape in shapes]
         if self.choice == EQUAL:
             return _apportioned([Fraction(1)] * len(problems))
         if self._entries:
             listed: Counter[tuple[int, int]] = Counter()
             known = set(shapes)
             for entry in self._entries:
-                if entry.shape in known and entry.names(problems[0]):
+                if entry.shape in known and entry.names(key):
                     listed[entry.shape] += entry.weight  # type: ignore[assignment]
                     self._unmet.pop(entry.place, None)
             if any(listed.values()):
                 return _apportioned([Fraction(listed[shape]) for shape in shapes], least=1)
-            self._without[f"{problems[0].key} {dtype}"] = None
+            self._without[str(key)] = None
         decades = [_decade(spec.bytes_moved(problem)) for problem in problems]
         members = Counter(decades)
         return _apportioned([Fraction(1, members[decade]) for decade in decades])
 
     def weighted(self, spec: OperatorSpec, matrix: TimingMatrix) -> TimingMatrix:
         """A matrix of that operator with the weights of its problems."""
-        return replace(matrix, weights=self.of(spec, matrix.variant, matrix.dtype, matrix.problems))
+        return replace(matrix, weights=self.of(spec, matrix.key, matrix.problems))
 
     def join(self, other: "Weighting") -> None:
         """Merge the record of another instance of the same choice, perhaps from another process."""

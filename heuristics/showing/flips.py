@@ -23,6 +23,7 @@ from normtune.heuristics.regret.build import matrices_of
 from normtune.heuristics.regret.matrix import MISSING, Rounds, TimingMatrix
 from normtune.heuristics.regret.paired import block_ratios, p_value
 from normtune.kernels.config import Config
+from normtune.kernels.key import Key
 from normtune.kernels.tablefile.tree import Tree, choose
 from normtune.results.statistics import halves
 
@@ -94,12 +95,11 @@ class BothWays(NamedTuple):
     """The flips of one operator variant and dtype.
 
     Attributes:
-        key, dtype: of it.
+        key: of it.
         directions: from the one regime to the other, and back.
     """
 
-    key: str
-    dtype: str
+    key: Key
     directions: tuple[Direction, Direction]
 
 
@@ -112,7 +112,7 @@ def both_ways(one: "Evidence", other: "Evidence", device: "Device") -> list[Both
         device: of both.
     """
     names = one.runs[0].regime, other.runs[0].regime
-    matrices = [{(m.key, m.dtype): m for m in matrices_of(part, device)[0]} for part in (one, other)]
+    matrices = [{matrix.key: matrix for matrix in matrices_of(part, device)[0]} for part in (one, other)]
     both = [key for key in matrices[0] if key in matrices[1]]
     tables = [_trees(part) for part in (one, other)]
     result = []
@@ -131,7 +131,7 @@ def both_ways(one: "Evidence", other: "Evidence", device: "Device") -> list[Both
             )
             for index in (0, 1)
         )
-        result.append(BothWays(*key, (there, back)))
+        result.append(BothWays(key, (there, back)))
     return result
 
 
@@ -213,14 +213,14 @@ def _discovered(tested: list[tuple[float, Flip]]) -> list[Flip]:
     return [flip for _, flip in ordered[: max(ranks, default=0)]]
 
 
-def _trees(evidence: "Evidence") -> dict[tuple[str, str], Tree]:
-    """A table's tree for each measured key and dtype; empty if nothing can be fitted."""
+def _trees(evidence: "Evidence") -> dict[Key, Tree]:
+    """A table's tree for each measured key; empty if nothing can be fitted."""
     try:
         fitted = fit(evidence, FitOptions(leaves=LEAVES))
     except NormtuneError:  # of a single problem, for example
         return {}
-    trees = {(function.key, function.dtype): function.tree for function in fitted.functions}
-    return trees | {(function.key, function.dtype): trees[function.donor] for function in fitted.shared}
+    trees = {function.key: function.tree for function in fitted.functions}
+    return trees | {function.key: trees[function.donor] for function in fitted.shared}
 
 
 def _loss(matrix: TimingMatrix, tree: Tree | None, shapes: set[Shape]) -> Loss | None:

@@ -100,7 +100,7 @@ def _losses(matrices: list[TimingMatrix]) -> dict[tuple[Problem, Config], float]
     losses: dict[tuple[Problem, Config], float] = {}
     for matrix in matrices:
         for index, (rows, hidden) in enumerate(matrix.problems):
-            problem = Problem(matrix.operator, rows, hidden, matrix.dtype, matrix.variant)
+            problem = Problem(matrix.key, rows, hidden)
             for config in matrix.configs:
                 loss = matrix.loss(index, config)
                 if loss is not None:

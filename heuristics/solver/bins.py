@@ -276,9 +276,9 @@ def default_configs(axes: tuple[Axis, Axis], lacking: NDArray[np.bool_], legalit
     tops = {hidden.tops[column] for column in (*columns, -1)} if columns else ()
     spec = legality.spec
     defaults = {
-        spec.default_config(Problem(spec.name, rows.tops[-1], top, dtype, variant), legality.target)
+        spec.default_config(Problem(key, rows.tops[-1], top), legality.target)
         for top in tops
-        for dtype, variant in legality.served
+        for key in legality.served
     }
     return tuple(sorted(defaults))
 

@@ -1,6 +1,6 @@
 """What a function may answer where each row is to get the bits that an earlier table gives it.
 
-In: the trees of that table for one operator variant, by dtype. Out: `KeptBits`: in which bins a config sums a row in
+In: the trees of that table by the keys that one function serves. Out: `KeptBits`: in which bins a config sums a row in
 another order than the table's own config there, and the table's configs and cuts, with which a tree always exists.
 """
 
@@ -14,6 +14,7 @@ from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.solver.grid import Axis
 from normtune.heuristics.solver.row_classes import RowClasses
 from normtune.kernels.config import Config
+from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import MAX_ROWS
 from normtune.kernels.tablefile.tree import Box, Tree, configs_of, regions
@@ -21,11 +22,13 @@ from normtune.kernels.target import Target
 
 
 class KeptBits:
-    """The bits of an earlier table's rows, for one operator variant."""
+    """The bits of an earlier table's rows, for one function."""
 
-    def __init__(self, spec: OperatorSpec, target: Target, variant: str, trees: Mapping[str, Tree]) -> None:
-        """Take the tree of each dtype that a function will serve."""
-        self._kept = [(tree, RowClasses(Legality(spec, target, [dtype], [variant]))) for dtype, tree in trees.items()]
+    def __init__(self, spec: OperatorSpec, target: Target, trees: Mapping[Key, Tree]) -> None:
+        """Take the tree of each key that a function will serve."""
+        self._kept = [
+            (tree, RowClasses(Legality(spec, target, [key.dtype], [key.usual.variant]))) for key, tree in trees.items()
+        ]
         self._whole = Box(1, MAX_ROWS, 1, spec.max_hidden)
 
     @property

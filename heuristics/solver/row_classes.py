@@ -95,7 +95,7 @@ class RowClasses:
         key = config, hidden, rows
         if key not in self._known:
             spec, target = self._legality.spec, self._legality.target
-            problems = (Problem(spec.name, rows, hidden, *served) for served in self._legality.served)
+            problems = (Problem(key, rows, hidden) for key in self._legality.served)
             sums = tuple(getattr(spec.launch_of(config, one, target), "row_sum", None) for one in problems)
             self._known[key] = None if None in sums else self._numbers.setdefault(sums, len(self._numbers))
         return self._known[key]

@@ -25,6 +25,7 @@ from normtune.heuristics.solver.bins import losses
 from normtune.heuristics.stability.bootstrap import Blocks
 from normtune.heuristics.stability.refit import Fitted, refitted
 from normtune.heuristics.stability.tied_thresholds import TreeCut, splits, tied_thresholds
+from normtune.kernels.key import Key
 from normtune.kernels.tablefile.tree import Box, Split, Tree, choose, leaves
 
 # As many tables as are solved in two minutes on two cores, at 2.1 ns a step: at most 100 and at least 20.
@@ -52,7 +53,7 @@ class Stability(NamedTuple):
     """Stability of a function.
 
     Attributes:
-        key, dtype: of the function.
+        key: of the function.
         max_hidden: the largest possible hidden size.
         leaves: of its tree.
         tables: number of tables from the bootstrap; draws without a legal table are left out.
@@ -63,8 +64,7 @@ class Stability(NamedTuple):
             they lose less, because the fitted one may lose up to the tie more than the best.
     """
 
-    key: str
-    dtype: str
+    key: Key
     max_hidden: int
     leaves: int
     tables: int
@@ -118,7 +118,7 @@ def _of_item(functions: Sequence[Fitted], item: tuple[int, int]) -> Tree | None:
 
 def _drawn(fitted: Fitted, number: int) -> Tree | None:
     """The tree of the draw with that number; None if it has no legal one."""
-    draw = np.random.default_rng([_SEED, crc32(fitted.case.name.encode()), number])
+    draw = np.random.default_rng([_SEED, crc32(str(fitted.case.key).encode()), number])
     return refitted(fitted, Blocks(fitted.case.matrix).drawn(draw))
 
 
@@ -132,7 +132,6 @@ def _judged(fitted: Fitted, drawn: Sequence[Tree | None]) -> Stability:
     lost = [_more(matrix, here, losses(matrix, tree)) for tree in tables]
     return Stability(
         key=function.key,
-        dtype=function.dtype,
         max_hidden=fitted.case.legality.spec.max_hidden,
         leaves=leaves(function.tree),
         tables=len(tables),

@@ -17,8 +17,8 @@ from normtune.heuristics.fitting.result import Fit, Function
 from normtune.heuristics.fitting.same_bits import same_bits
 from normtune.heuristics.regret.matrix import TimingMatrix, timing_matrix
 from normtune.heuristics.regret.weights import Weighting
+from normtune.kernels.key import Key
 from normtune.kernels.operator import operator
-from normtune.kernels.problem import split_key
 from normtune.kernels.tablefile.tree import Tree
 from normtune.kernels.target import target_for
 
@@ -45,17 +45,15 @@ def fitted(evidence: "Evidence", fit: Fit, options: FitOptions, incumbents: Incu
     target = target_for(fit.device.target, fit.device.sms)
     asked = FitArguments(target, options, incumbents, {}, {}, same_bits(options.same_bits_as, target))
     functions = [function for function in fit.functions if function.beside is None]
-    kinds = [(function.operator, function.variant, function.dtype) for function in functions]
+    keys = [function.key for function in functions]
     return [
-        Fitted(function, asked.case(operator(function.operator), matrix).serving(function.dtypes))
-        for function, matrix in zip(functions, weighted(evidence, options, kinds), strict=True)
+        Fitted(function, asked.case(operator(function.key.operator), matrix).serving(function.dtypes))
+        for function, matrix in zip(functions, weighted(evidence, options, keys), strict=True)
     ]
 
 
-def weighted(
-    evidence: "Evidence", options: FitOptions, kinds: Iterable[tuple[str, str, str]]
-) -> Sequence[TimingMatrix]:
-    """The weighted timing matrices of some (operator, variant, dtype) with times, as a fit makes them.
+def weighted(evidence: "Evidence", options: FitOptions, keys: Iterable[Key]) -> Sequence[TimingMatrix]:
+    """The weighted timing matrices of some keys with times, as a fit makes them.
 
     Raises:
         NormtuneError: one of them has no times.
@@ -64,11 +62,11 @@ def weighted(
     device = data.devices()[0]
     target, weighting = target_for(device.target, device.sms), Weighting(options.weights)
     matrices = []
-    for name, variant, dtype in kinds:
-        spec = operator(name)
-        matrix = timing_matrix(data, spec, variant, dtype, target)
+    for key in keys:
+        spec = operator(key.operator)
+        matrix = timing_matrix(data, spec, key, target)
         if matrix is None:
-            raise NormtuneError(f"no times of {name} {variant} {dtype} on {device.label}: sweep them first")
+            raise NormtuneError(f"no times of {key} on {device.label}: sweep them first")
         matrices.append(weighting.weighted(spec, matrix))
     return matrices
 
@@ -81,20 +79,15 @@ def refitted(fitted: Fitted, matrix: TimingMatrix) -> Tree | None:
         matrix: of the same problems and configs.
     """
     function = fitted.function
-    known = TableEntry(function.key, function.dtype, function.figures._replace(strict=False))
+    known = TableEntry(function.key, function.figures._replace(strict=False))
     try:
         return fit_function(fitted.case.on(matrix, known)).tree
     except NormtuneError:
         return None
 
 
-def server(fit: Fit, key: str, dtype: str) -> Function | None:
-    """The function of a fit that answers for a key and dtype; None if there is none."""
-    donor = next(
-        (function.donor for function in fit.shared if (function.key, function.dtype) == (key, dtype)), (key, dtype)
-    )
-    for name, kind in (donor, (split_key(key)[0], dtype)):
-        for function in fit.functions:
-            if function.key == name and kind in function.dtypes and function.beside is None:
-                return function
-    return None
+def server(fit: Fit, key: Key) -> Function | None:
+    """The function of a fit that answers for a key; None if there is none."""
+    served = {own: function for function in fit.functions for own in function.served}
+    donor = {function.key: function.donor for function in fit.shared}.get(key, key)
+    return served.get(donor) or served.get(key.plain)

@@ -36,7 +36,7 @@ def lines(functions: Sequence[Stability]) -> Iterator[str]:
 
 
 def _function(own: Stability) -> Iterator[str]:
-    yield f"{own.key} {own.dtype}: {counted_leaves(own.leaves)}"
+    yield f"{own.key}: {counted_leaves(own.leaves)}"
     if not own.tables:
         yield "  no draw gives a legal table"
         return

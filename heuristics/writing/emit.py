@@ -8,12 +8,11 @@ trees leaves room. The caller writes the file.
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from normtune.errors import NormtuneError
 from normtune.heuristics.fitting.case import TableEntry
 from normtune.heuristics.fitting.result import Fit, FromData, Function, TableFunction
-from normtune.heuristics.writing.entries import ordered, with_lines
+from normtune.heuristics.writing.entries import AnyGpuEntry, facts_of, ordered, with_lines
 from normtune.heuristics.writing.regenerate import Command
 from normtune.kernels.config import Config, Knob
 from normtune.kernels.tablefile import template
@@ -36,15 +35,15 @@ def module_text(fit: Fit, command: Command) -> str:
         NormtuneError: two operators or configs would get the same name in the code.
     """
     entries = [
-        TableEntry(one.key, one.dtype, one.figures._replace(advice=""), one.beside)  # that is for the user of this fit
+        TableEntry(one.key, one.figures._replace(advice=""), one.beside)  # that is for the user of this fit
         if isinstance(one, Function)
-        else TableEntry(one.key, one.dtype, one.figures, None, one.donor, one.cost)
+        else TableEntry(one.key, one.figures, None, one.donor, one.cost)
         for one in ordered(fit.functions, fit.shared)
     ]
     body = body_text(fit.functions)
     header = header_of(fit, command, entries, body)._replace(
         device=gpu_of(fit.device),
-        without_data=tuple(fit.without_data()),
+        without_data=tuple((key.text, key.dtype, donor) for key, donor in fit.without_data()),
         replaced=any(function.replacing for function in fit.functions),
         searched=fit.searched,
     )
@@ -56,7 +55,7 @@ def gpu_of(device: Device) -> Gpu:
     return Gpu(plain_letters(device.label), device.target, device.sms)
 
 
-def header_of(fit: FromData, command: Command, entries: Iterable[tuple[Any, ...]], body: str) -> Header:
+def header_of(fit: FromData, command: Command, entries: Iterable[TableEntry | AnyGpuEntry], body: str) -> Header:
     """The header of a table for one GPU or for any, without the facts that only one kind has and the lines for people.
 
     Args:
@@ -72,7 +71,7 @@ def header_of(fit: FromData, command: Command, entries: Iterable[tuple[Any, ...]
         kernels=fit.fingerprints,
         measured={"rows": fit.measured[:2], "hidden": fit.measured[2:]},
         command=encoded(command),
-        functions=tuple(map(encoded, entries)),
+        functions=tuple(map(facts_of, entries)),
         body=body_hash(body),
     )
 
@@ -106,9 +105,9 @@ def body_text(functions: Sequence[TableFunction], of: template.Form = template.O
     names_in_code += names.values()
     _check_unique(names_in_code)
     entries = "\n".join(
-        template.in_parentheses("    ", [json.dumps(function.key), json.dumps(dtype)], f": {_name(function)},")
+        template.in_parentheses("    ", [json.dumps(key.text), json.dumps(key.dtype)], f": {_name(function)},")
         for function in functions
-        for dtype in function.dtypes
+        for key in function.served
     )
     parts = [
         of.opening(classes),
@@ -184,7 +183,7 @@ def _arguments(config: Config) -> list[str]:
 
 
 def _name(function: TableFunction) -> str:
-    return "_".join(_identifier(part) for part in (function.operator, function.variant, function.dtype) if part)
+    return "_".join(_identifier(part) for part in function.key.columns if part)
 
 
 def _identifier(text: str) -> str:

@@ -12,8 +12,8 @@ from normtune.heuristics.fitting.case import TableEntry
 from normtune.heuristics.fitting.figures import Cost, DeviceLoss, Figures
 from normtune.heuristics.regret.fixed_log import percent, percent_up
 from normtune.heuristics.writing.regenerate import command_of
-from normtune.kernels.problem import split_batch_invariant
-from normtune.kernels.tablefile.facts import decoded
+from normtune.kernels.key import Key
+from normtune.kernels.tablefile.facts import decoded, encoded
 from normtune.kernels.tablefile.header import ANY_GPU, Gpu, Header
 from normtune.kernels.tablefile.tree import counted_leaves
 
@@ -27,17 +27,16 @@ class AnyGpuEntry(NamedTuple):
     """What the header of a table for any GPU says of an operator and dtype.
 
     Attributes:
-        key, dtype: its name and dtype.
+        key: its own.
         leaves: of its function; 0 if it shares one.
         figures: on each GPU that has data for it.
         donor, cost: as in `TableEntry`.
     """
 
-    key: str
-    dtype: str
+    key: Key
     leaves: int
     figures: tuple[DeviceLoss, ...]
-    donor: tuple[str, str] | None = None
+    donor: Key | None = None
     cost: int = 0
 
 
@@ -45,7 +44,7 @@ def ordered(own: Iterable[Any], shared: Sequence[Any]) -> Iterator[Any]:
     """Each function of a fit, and after it what shares it."""
     for function in own:
         yield function
-        yield from (other for other in shared if other.donor == (function.key, function.dtype))
+        yield from (other for other in shared if other.donor == function.key)
 
 
 def entries(header: Header) -> Sequence[TableEntry | AnyGpuEntry]:
@@ -56,18 +55,28 @@ def entries(header: Header) -> Sequence[TableEntry | AnyGpuEntry]:
     """
     kind = AnyGpuEntry if header.is_for_any_gpu and header.has_facts else TableEntry
     try:
-        return [decoded(kind, facts, f"functions[{index}]") for index, facts in enumerate(header.functions)]
+        return [
+            decoded(kind, {"key": [facts.pop("key", None), facts.pop("dtype", None)], **facts}, f"functions[{index}]")
+            for index, facts in enumerate(map(dict, header.functions))
+        ]
     except ValueError as error:
         raise UsageError(f"the facts of a header cannot be read ({error}): fit the table again") from None
 
 
-def decisions(header: Header) -> dict[tuple[str, str], TableEntry]:
-    """Decisions of the fit for everything measured, by operator key and dtype; none of a table for any GPU.
+def facts_of(entry: TableEntry | AnyGpuEntry) -> dict[str, Any]:
+    """An entry as a header has it, which `entries` reads."""
+    return {"key": entry.key.text, "dtype": entry.key.dtype} | {
+        name: fact for name, fact in encoded(entry).items() if name != "key"
+    }
+
+
+def decisions(header: Header) -> dict[Key, TableEntry]:
+    """Decisions of the fit for everything measured, by key; none of a table for any GPU.
 
     Raises:
         UsageError: as `entries`.
     """
-    return {(entry.key, entry.dtype): entry for entry in entries(header) if isinstance(entry, TableEntry)}
+    return {entry.key: entry for entry in entries(header) if isinstance(entry, TableEntry)}
 
 
 def with_lines(header: Header) -> Header:
@@ -104,7 +113,7 @@ def described(gpu: Gpu) -> str:
 
 def _sentence(entry: TableEntry | AnyGpuEntry) -> str:
     parts = _anywhere(entry) if isinstance(entry, AnyGpuEntry) else _own(entry) if not entry.donor else _shared(entry)
-    return f"{entry.key} {entry.dtype}: {', '.join(parts)}"
+    return f"{entry.key}: {', '.join(parts)}"
 
 
 def _own(entry: TableEntry) -> Iterator[str]:
@@ -127,17 +136,17 @@ def _own(entry: TableEntry) -> Iterator[str]:
     if figures.uncompared:
         yield f"{_shapes(figures.uncompared)} not compared with what was in use"
     if entry.beside:
-        yield from _beside(entry.beside, split_batch_invariant(entry.key)[0])
+        yield from _beside(entry.beside, entry.key.usual.text)
 
 
 def _shared(entry: TableEntry) -> list[str]:
     cost = f"sharing costs {percent(entry.cost)} on {entry.figures.loss.problems} problems"
-    return [f"as {' '.join(entry.donor or ())}", *_lost(entry.figures), cost]
+    return [f"as {entry.donor}", *_lost(entry.figures), cost]
 
 
 def _anywhere(entry: AnyGpuEntry) -> Iterator[str]:
     if entry.donor:
-        yield f"as {' '.join(entry.donor)}"
+        yield f"as {entry.donor}"
         yield f"sharing costs {percent(entry.cost)}"
     else:
         yield counted_leaves(entry.leaves)

@@ -7,6 +7,7 @@ import math
 import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from pathlib import Path
 
 from normtune.heuristics.fitting import forward_backward
@@ -15,7 +16,7 @@ from normtune.heuristics.fitting.result import Fit
 from normtune.heuristics.regret.fixed_log import MILLION, percent, percent_up
 from normtune.heuristics.rules import liger
 from normtune.heuristics.solver.optimum import MAX_BINS
-from normtune.kernels.problem import split_key
+from normtune.kernels.key import Key
 from normtune.kernels.target import plain_name
 from normtune.results.records import REPLAY_PREFIX
 from normtune.results.regimes import COLD
@@ -35,27 +36,25 @@ def figures(fit: Fit) -> Iterable[str]:
     """The figures of a table, operator by operator."""
     device = fit.device
     yield f"{device.label}, {device.target}, {device.sms} SMs: {fit.data.extent}"
-    columns = len(_WIDTHS) if any(own.rule for _, _, own in fit.with_data()) else len(_WIDTHS) - 2
+    columns = len(_WIDTHS) if any(own.rule for own in fit.with_data().values()) else len(_WIDTHS) - 2
     rule = " (Liger: its rule)" if columns == len(_WIDTHS) else ""
     yield f"Slower than the best config of each problem, in percent{rule};"
     yield _COUNTED.get(fit.weights, f"problems count in a mean as {fit.weights} says") + ":"
     yield ""
     for heading in _HEADINGS:
         yield _row(heading[:columns])
-    rows: dict[str, list[tuple[str, str, Figures]]] = defaultdict(list)
-    for function in fit.functions:
-        rows[function.key].append((function.dtype, str(function.figures.leaves), function.figures))
-    for share in fit.shared:
-        rows[share.key].append((share.dtype, "shared", share.figures))
-    for key in sorted(rows):
-        yield key
-        for dtype, leaves, own in sorted(rows[key]):
-            yield _row((f"  {dtype}", leaves, *_cells(own))[:columns])
+    shared = {share.key for share in fit.shared}
+    for name, keys in groupby(sorted(fit.with_data()), key=lambda key: key.text):
+        yield name
+        for key in keys:
+            own = fit.with_data()[key]
+            leaves = "shared" if key in shared else str(own.leaves)
+            yield _row((f"  {key.dtype}", leaves, *_cells(own))[:columns])
     yield ""
     yield "gap: how far the best possible tree with as many leaves is ahead (proved)"
-    for key, dtype in [(function.key, function.dtype) for function in fit.functions if function.figures.joined]:
-        yield f"  {key} {dtype}: more than {MAX_BINS} pairs of sizes; the nearest are not told apart, nothing is proved"
-    lucky = max(own.loss.luck for _, _, own in fit.with_data())
+    for key in [function.key for function in fit.functions if function.figures.joined]:
+        yield f"  {key}: more than {MAX_BINS} pairs of sizes; the nearest are not told apart, nothing is proved"
+    lucky = max(own.loss.luck for own in fit.with_data().values())
     if lucky:
         yield f"means are low by at most {percent_up(lucky)}, as half of the blocks choose a shape's best and the"
         yield "others score it; a mean below 0 is one of about 0"
@@ -64,7 +63,7 @@ def figures(fit: Fit) -> Iterable[str]:
     yield from forward_backward.lines(fit.together, "Liger")
     yield from _batch_invariant(fit)
     for function in fit.functions:
-        name, own = f"{function.key} {function.dtype}", function.figures
+        name, own = function.key, function.figures
         if own.kept:
             were = "leaf was" if own.kept == 1 else "leaves were"
             yield f"{name}: {own.kept} {were} slower than what is in use, and gave way there"
@@ -85,13 +84,9 @@ def figures(fit: Fit) -> Iterable[str]:
                 "as one of both configs was not timed there"
             )
     for function in fit.functions:
-        takers = [
-            f"{share.key} {share.dtype} {percent(share.cost)}"
-            for share in fit.shared
-            if share.donor == (function.key, function.dtype)
-        ]
+        takers = [f"{share.key} {percent(share.cost)}" for share in fit.shared if share.donor == function.key]
         if takers:
-            yield f"{function.key} {function.dtype} is shared, which costs"
+            yield f"{function.key} is shared, which costs"
             yield from (f"  {line}" for line in takers)
 
 
@@ -104,7 +99,7 @@ def _beyond(fit: Fit) -> Iterable[str]:
     ]
     if known:
         yield "cross-validated: between sizes; beyond the sizes that a tree was fitted on it loses"
-        yield from (f"  {percent(value):>8} {function.key} {function.dtype}" for function, value in known)
+        yield from (f"  {percent(value):>8} {function.key}" for function, value in known)
 
 
 def _batch_invariant(fit: Fit) -> Iterable[str]:
@@ -114,30 +109,30 @@ def _batch_invariant(fit: Fit) -> Iterable[str]:
         yield "batch-invariant, so one order of a row's sum for all rows, which costs on average and at worst"
     for function, cost in pairs:
         bounds = f", at most: {cost.bounded} of {cost.problems} shapes are bounds" if cost.bounded else ""
-        yield f"  {percent(cost.mean):>8} {percent(cost.worst, 1):>8} {function.key} {function.dtype}{bounds}"
+        yield f"  {percent(cost.mean):>8} {percent(cost.worst, 1):>8} {function.key}{bounds}"
 
 
 def gain(fit: Fit) -> Iterable[str]:
     """Speedup of each operator over the rule that Liger-Kernel ships: see `gain_lines`."""
-    yield from gain_lines((key, own.gain) for key, _, own in fit.with_data())
+    yield from gain_lines((key, own.gain) for key, own in fit.with_data().items())
 
 
-def gain_lines(gains: Iterable[tuple[str, RuleGain | None]]) -> Iterable[str]:
+def gain_lines(gains: Iterable[tuple[Key, RuleGain | None]]) -> Iterable[str]:
     """Speedup of each operator over Liger-Kernel's rule, and the part of it that is due to thresholds.
 
     Args:
         gains: by key, on the problems of all dtypes on which the rule's config was measured. Variants count only if no
             plain operator was measured.
     """
-    by_key: dict[str, list[RuleGain]] = defaultdict(list)
+    by_key: dict[Key, list[RuleGain]] = defaultdict(list)
     for key, own_gain in gains:
         if own_gain:
-            by_key[key].append(own_gain)
-    plain = [key for key in by_key if not split_key(key)[1]]
+            by_key[key._replace(dtype="")].append(own_gain)
+    plain = [key for key in by_key if not key.variant]
     if by_key:
         yield f"On average, against the rule of {liger.TITLE} on normtune's kernels (its own: docs/results.md):"
     for key in sorted(plain or by_key):
-        yield f"  {key}: {_faster(by_key[key])}"
+        yield f"  {key.text}: {_faster(by_key[key])}"
 
 
 def ways(fit: Fit, out: Path | None) -> Iterable[str]:

@@ -222,9 +222,8 @@ def _row_bounds(problem: Problem, target: Target, device: int, batch_invariant: 
         found = _table_of(device, target)
     if found is None:
         return [1]
-    table, key = found.serving(problem.key), problem.key
-    names = table.batch_invariant_names(key) if batch_invariant else table.names(key, problem.dtype)
-    return locate.row_bounds(table, names, problem.dtype, problem.hidden, target)
+    key = problem.key.batch_invariant if batch_invariant else problem.key
+    return locate.row_bounds(found.serving(key), key, problem.hidden, target)
 
 
 class Cache(dict[Any, Kept]):
@@ -333,13 +332,13 @@ def _in_table(selection: locate.Selection | None, batch_invariant: bool = False)
         nonlocal told
         if selection is None:
             return None
-        table = selection.serving(problem.operator)
-        find = table.batch_invariant if batch_invariant else table.function
-        found = find(problem.key, problem.dtype)
+        key = problem.key.batch_invariant if batch_invariant else problem.key
+        table = selection.serving(key)
+        found = table.function(key)
         if found is None and batch_invariant and not told:
             told = True
             warnings.warn(
-                f"{locate.told(table.source)} has no batch-invariant function of {problem.key} {problem.dtype}: the "
+                f"{locate.told(table.source)} has no batch-invariant function of {problem.key}: the "
                 "default config serves, which may be slow; `normtune fit --batch-invariant` writes tables with them",
                 stacklevel=4,
             )

@@ -326,8 +326,8 @@ def _problem(operation: Operation, spec: OperatorSpec, tensors: Mapping[str, Ten
         (tensor for tensor in rows if tensor is not None and tensor.dtype in operation.dtypes), key=Tensor.element_size
     )
     hidden = x.shape[-1]
-    variant = operation.variants[spec.name][is_whole]
-    return Problem(spec.name, x.numel() // hidden, hidden, operation.dtypes[x.dtype], variant)
+    key = spec.key(operation.dtypes[x.dtype], operation.variants[spec.name][is_whole])
+    return Problem(key, x.numel() // hidden, hidden)
 
 
 def _shared(

@@ -206,8 +206,8 @@ class Operation:
         *leading, hidden = x.shape
         dtype = self.dtypes.get(x.dtype, str(x.dtype).removeprefix("torch."))
         # torch.Size.numel would fix a symbolic number of rows to that of the example.
-        name, rows = self.forward.name, prod(leading)
-        problem = Problem(name, rows, hidden, dtype, self.variants[name][True])
+        key = self.forward.key(dtype, self.variants[self.forward.name][True])
+        problem = Problem(key, prod(leading), hidden)
         return {
             buffer.name: (x.shape if buffer.axes == ROWS_HIDDEN else buffer.shape, getattr(torch, buffer.dtype))
             for buffer in self.forward.buffers(problem)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from normtune.kernels.key import Key
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm import reference as rms_norm
 from normtune.kernels.rms_norm.modes import Sum
@@ -69,4 +70,4 @@ def reference(problem: Problem, tensors: Mapping[str, Tensor], eps: float, offse
 
 def _as_rms_norm(problem: Problem) -> Problem:
     variant = "" if problem.operator == "fused_add_rms_norm_forward" else problem.variant
-    return problem._replace(operator=_OF_RMS_NORM[problem.operator], variant=variant)
+    return problem._replace(key=Key.of(_OF_RMS_NORM[problem.operator], variant, problem.dtype))

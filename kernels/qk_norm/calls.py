@@ -69,7 +69,7 @@ class Asked(NamedTuple):
         spec = family.at(heads_q=self.heads_q, heads_k=self.heads_k, heads=width // hidden, rotary_dim=self.rotary_dim)
         dtype = str(tensors.qkv.dtype).removeprefix("torch.")
         rows = tensors.qkv.numel() // width
-        return spec, Problem(spec.name, rows, hidden, dtype, self.variant if variant is None else variant)
+        return spec, Problem(spec.key(dtype, self.variant if variant is None else variant), rows, hidden)
 
 
 _launches: Cache[Prepared] = Cache()

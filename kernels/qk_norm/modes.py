@@ -8,8 +8,9 @@ a head that are rotated. Each mode is another binary. Part of the kernels' finge
 from functools import cache
 from typing import NamedTuple
 
+from normtune.kernels.key import Key, with_sizes
 from normtune.kernels.mode import Mode
-from normtune.kernels.problem import Problem, split_sizes, with_sizes
+from normtune.kernels.problem import Problem
 
 FAMILY, BACKWARD = "qk_norm", "qk_norm_backward"
 # Values that a sweep takes: the heads of Llama 3 8B and Qwen3 8B, all of them rotated whole.
@@ -72,21 +73,21 @@ class Heads(NamedTuple):
 
 def heads_of(problem: Problem) -> Heads:
     """The heads of a problem of either operator."""
-    return _heads_of(problem.operator, problem.variant, problem.hidden)
+    return _heads_of(problem.key, problem.hidden)
 
 
 @cache
-def _heads_of(operator: str, variant: str, hidden: int) -> Heads:
-    problem, (family, sizes) = Problem(operator, 1, hidden, "float32", variant), split_sizes(operator)
+def _heads_of(key: Key, hidden: int) -> Heads:
+    sizes = dict(key.sizes)
     heads_qk = sizes["heads_q"] + sizes["heads_k"]
-    is_in_place = family == FAMILY and Place.of(problem) is Place.IN_PLACE
-    rotary = 0 if Rotary.of(problem) is Rotary.NONE else min(sizes["rotary_dim"], hidden) // 2 * 2
+    is_in_place = key.family == FAMILY and Place.of(key) is Place.IN_PLACE
+    rotary = 0 if Rotary.of(key) is Rotary.NONE else min(sizes["rotary_dim"], hidden) // 2 * 2
     return Heads(
         sizes["heads_q"],
         sizes["heads_k"],
         heads_qk if is_in_place else max(sizes["heads"], heads_qk),
         rotary,
-        rotary if Tables.of(problem) is Tables.ELEMENTS else rotary // 2,
+        rotary if Tables.of(key) is Tables.ELEMENTS else rotary // 2,
     )
 
 

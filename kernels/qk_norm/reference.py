@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from normtune.kernels.mode import Dweight
-from normtune.kernels.problem import Problem, split_sizes
+from normtune.kernels.problem import Problem
 from normtune.kernels.qk_norm.modes import BACKWARD, Heads, Place, Positions, Rotary, RotationProducts, Tables, heads_of
 from normtune.kernels.rms_norm import reference as of_rms_norm
 from normtune.kernels.rms_norm.modes import Product
@@ -43,7 +43,7 @@ def inputs(problem: Problem, generator: torch.Generator, device: torch.device, h
         tensors |= {"cos": angles.cos().to(dtype), "sin": angles.sin().to(dtype)}
         if Positions.of(problem) is Positions.GIVEN:
             tensors["positions"] = torch.randint(rows, (rows,), generator=generator, device=device)
-    if split_sizes(problem.operator)[0] == BACKWARD:
+    if problem.key.family == BACKWARD:
         dout = torch.randn(tensors["qkv"].shape, generator=generator, device=device)
         return {"dout": dout.to(dtype), **tensors}
     return tensors
@@ -61,7 +61,7 @@ def reference(problem: Problem, tensors: Mapping[str, Tensor], eps: float, offse
     Returns:
         The fused tensor; of the backward `dqkv` and, unless the variant leaves it out, `dweights`.
     """
-    if split_sizes(problem.operator)[0] == BACKWARD:
+    if problem.key.family == BACKWARD:
         return _gradients(problem, tensors, eps, offset)
     heads, dtype = heads_of(problem), tensors["qkv"].dtype
     every = tensors["qkv"].double().view(problem.rows, heads.written, problem.hidden)

@@ -142,7 +142,7 @@ def modes_of(problem: Problem) -> QuantizeModes:
 
 @cache
 def _modes_of(operator: str, variant: str) -> QuantizeModes:
-    problem = Problem(operator, 1, 1, "float32", variant)
+    problem = Problem.of(operator, 1, 1, "float32", variant)
     has_transpose = operator == operator_name(TRANSPOSE)
     scaling = "static" if has_transpose else operator.removeprefix(f"{FAMILY}_")
     residual, amax = Residual.of(problem), Amax.of(problem)

@@ -8,6 +8,8 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from normtune.kernels.key import Key
+
 _hints = cache(get_type_hints)
 # Longest quotation of an untrusted value in a message.
 _MOST_CHARACTERS = 60
@@ -15,6 +17,8 @@ _MOST_CHARACTERS = 60
 
 def encoded(value: Any) -> Any:
     """A value as JSON; fields of tuples that have their default are left out."""
+    if isinstance(value, Key):
+        return [value.text, value.dtype]
     if hasattr(value, "_fields"):
         defaults = value._field_defaults
         given = zip(value._fields, value, strict=True)
@@ -30,7 +34,8 @@ def decoded(kind: Any, value: Any, name: str) -> Any:
     """JSON as a value of a type, the inverse of `encoded`.
 
     Args:
-        kind: a class of named tuples, `int`, `str`, `bool`, `tuple[int, ...]`, `dict[str, str]`, `int | None`, `Any`.
+        kind: a class of named tuples, of which `Key` is a list of text and dtype; `int`, `str`, `bool`,
+            `tuple[int, ...]`, `dict[str, str]`, `int | None`, `Any`.
         value: the JSON.
         name: of the value, for errors.
 
@@ -40,6 +45,8 @@ def decoded(kind: Any, value: Any, name: str) -> Any:
     origin, args = get_origin(kind), get_args(kind)
     if kind is Any:
         return value
+    if kind is Key:
+        return Key.parse(*decoded(tuple[str, str], value, name))
     if origin in (Union, UnionType):
         (kind,) = {*args} - {NoneType}
         return None if value is None else decoded(kind, value, name)

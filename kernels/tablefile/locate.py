@@ -12,14 +12,15 @@ first table has nothing of is served by the next one that has; NORMTUNE_TABLE st
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.kernels.config import Config, Knob, class_of
-from normtune.kernels.problem import MAX_ROWS, batch_invariant_key, join_key, nearest_sizes, split_key, split_sizes
+from normtune.kernels.key import Key
+from normtune.kernels.problem import MAX_ROWS
 from normtune.kernels.tablefile.header import Data, Gpu, Header, parse
 from normtune.kernels.tablefile.parse import normalised_trees, trees
 from normtune.kernels.tablefile.relative_tree import boxes_on
@@ -45,18 +46,18 @@ class LoadedTable(NamedTuple):
     Attributes:
         source: its file.
         header: its header.
-        tables: (operator key, dtype) to a function of (rows, hidden) that returns a config as a plain tuple. In a table
+        tables: by key a function of (rows, hidden) that returns a config as a plain tuple. In a table
             for any GPU the functions also take multiprocessors and bytes of L2 cache, until the table is bound.
-        lookup: (operator key, dtype, rows, hidden) to a config, with the same exception.
-        trees: (operator key, dtype) to the tree behind a function; one with relative thresholds in a table for any GPU.
+        lookup: text of a key, dtype, rows and hidden to a config, with the same exception.
+        trees: by key the tree behind a function; one with relative thresholds in a table for any GPU.
         is_bound: whether its functions take rows and hidden alone.
     """
 
     source: Path
     header: Header
-    tables: dict[tuple[str, str], Callable[..., ConfigFields]]
+    tables: dict[Key, Callable[..., ConfigFields]]
     lookup: Callable[..., ConfigFields]
-    trees: Mapping[tuple[str, str], Any]
+    trees: Mapping[Key, Any]
     is_bound: bool = True
 
     def bound(self, sms: int, l2_bytes: int) -> "LoadedTable":
@@ -68,46 +69,30 @@ class LoadedTable(NamedTuple):
         def on_gpu(function: Callable[..., ConfigFields]) -> Callable[..., ConfigFields]:
             return lambda *sizes: function(*sizes, *gpu)
 
-        tables = {entry: on_gpu(function) for entry, function in self.tables.items()}
+        tables = {key: on_gpu(function) for key, function in self.tables.items()}
         return self._replace(tables=tables, lookup=on_gpu(self.lookup), is_bound=True)
 
-    def serves(self, key: str) -> bool:
-        """Whether it has functions of an operator, at any named integers, of any variant and dtype."""
-        return _family(key) in {_family(name) for name, _ in self.tables}
+    def serves(self, key: Key) -> bool:
+        """Whether it has functions of an operator, at any named integers, of any modes and dtype."""
+        return any(own.family == key.family for own in self.tables)
 
-    def function(self, key: str, dtype: str) -> Callable[[int, int], ConfigFields] | None:
-        """Function of an operator; for a variant without one, the plain operator's; None if there is neither.
+    def function(self, key: Key) -> Callable[[int, int], ConfigFields] | None:
+        """Function of a key; without one in its modes, the plain operator's; None if there is neither.
 
         Of an operator with named integers that the table does not have, those of the nearest ones.
         """
-        return next((self.tables[name, dtype] for name in self.names(key, dtype) if (name, dtype) in self.tables), None)
+        return next((self.tables[name] for name in self.names(key) if name in self.tables), None)
 
-    def names(self, key: str, dtype: str) -> list[str]:
-        """The keys by which `function` looks an operator up, in this order."""
-        operator, variant = split_key(key)
-        near = None
-        if "=" in operator and not {(key, dtype), (operator, dtype)} & self.tables.keys():
-            near = nearest_sizes(operator, {split_key(name)[0] for name, of in self.tables if of == dtype})
-        return [key, operator] if near is None else [join_key(near, variant), near]
+    def names(self, key: Key) -> tuple[Key, ...]:
+        """The keys by which `function` looks one up, in this order."""
+        if key.sizes and not key.is_batch_invariant and not self.tables.keys() & {*key.names}:
+            key = key.nearest(self.tables)
+        return key.names
 
-    def batch_invariant(self, key: str, dtype: str) -> Callable[[int, int], ConfigFields] | None:
-        """As `function`, for batch-invariant functions."""
-        found = (self.tables.get((name, dtype)) for name in self.batch_invariant_names(key))
-        return next((function for function in found if function), None)
-
-    def batch_invariant_names(self, key: str) -> list[str]:
-        """As `names`, of `batch_invariant`."""
-        return [batch_invariant_key(name) for name in (key, split_key(key)[0])]
-
-    def answer(self, key: str, dtype: str) -> Callable[[int, int], Config] | None:
+    def answer(self, key: Key) -> Callable[[int, int], Config] | None:
         """As `function`, but returning a `Config`."""
-        found = self.function(key, dtype)
+        found = self.function(key)
         return None if found is None else lambda rows, hidden: _config(found(rows, hidden))
-
-
-def _family(key: str) -> str:
-    """The operator of a function's key, without variant and named integers."""
-    return split_sizes(split_key(key)[0])[0]
 
 
 def _config(entry: ConfigFields) -> Config:
@@ -136,7 +121,7 @@ class Selection(NamedTuple):
     exact: bool
     further: tuple[Callable[[], LoadedTable], ...] = ()
 
-    def serving(self, key: str) -> LoadedTable:
+    def serving(self, key: Key) -> LoadedTable:
         """The table of an operator: the first that has a function of it, else the first of all."""
         if self.table.serves(key):
             return self.table
@@ -303,7 +288,7 @@ def load(path: str | os.PathLike[str]) -> LoadedTable:
     header, _ = parse(text, name)
     names: dict[str, object] = {"__name__": f"normtune.heuristics.tables._{slug(Path(path).stem)}", "__file__": name}
     try:
-        known: Mapping[tuple[str, str], Any] = (normalised_trees if header.is_for_any_gpu else trees)(text)
+        known: Mapping[Key, Any] = (normalised_trees if header.is_for_any_gpu else trees)(text)
         exec(compile(parsed(text), name, "exec"), names)
         tables, lookup = names["TABLES"], names["lookup"]
     except NormtuneError as error:
@@ -313,7 +298,8 @@ def load(path: str | os.PathLike[str]) -> LoadedTable:
         raise UsageError(f"table {name} cannot be used: {why}; fit it again") from None
     if not isinstance(tables, dict) or not callable(lookup):
         raise AssertionError("a table in the form that normtune writes has TABLES and lookup")
-    return LoadedTable(Path(path), header, tables, lookup, known, not header.is_for_any_gpu)
+    by_key = {Key.parse(*entry): function for entry, function in tables.items()}
+    return LoadedTable(Path(path), header, by_key, lookup, known, not header.is_for_any_gpu)
 
 
 def header_of(path: str | os.PathLike[str]) -> Header:
@@ -325,18 +311,17 @@ def header_of(path: str | os.PathLike[str]) -> Header:
     return parse(read(path), told(path))[0]
 
 
-def row_bounds(table: LoadedTable, names: Iterable[str], dtype: str, hidden: int, target: Target) -> list[int]:
+def row_bounds(table: LoadedTable, key: Key, hidden: int, target: Target) -> list[int]:
     """The numbers of rows, ascending from 1, at which the config of one hidden size may change.
 
     Args:
         table: the table.
-        names: the keys by which it looks an operator up.
-        dtype: of the functions.
+        key: of a problem, or of a batch-invariant function.
         hidden: length of a row.
         target: the GPU.
     """
     bounds, whole = {1}, Box(1, MAX_ROWS, hidden, hidden)
-    for tree in (table.trees[name, dtype] for name in names if (name, dtype) in table.trees):
+    for tree in (table.trees[name] for name in table.names(key) if name in table.trees):
         if table.header.is_for_any_gpu:
             for _, box in boxes_on(tree, target.sms, target.l2_bytes, whole):
                 elements = () if box.most_elements is None else (box.most_elements // hidden + 1,)

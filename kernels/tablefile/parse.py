@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from normtune.errors import NormtuneError
 from normtune.kernels.config import KINDS, Config, Knob, check_values, class_of
+from normtune.kernels.key import Key
 from normtune.kernels.tablefile import template
 from normtune.kernels.tablefile.relative_tree import BYTES_PER_L2, HIDDEN, ROWS_PER_SM, RelativeSplit, RelativeTree
 from normtune.kernels.tablefile.syntax import parsed
@@ -21,8 +22,8 @@ from normtune.kernels.tablefile.tree import Leaf, Split, Tree
 Kind = TypeVar("Kind", Tree, RelativeTree)
 
 
-def trees(text: str) -> dict[tuple[str, str], Tree]:
-    """Trees of a table of one GPU, by (operator key, dtype).
+def trees(text: str) -> dict[Key, Tree]:
+    """Trees of a table of one GPU, by their keys.
 
     Raises:
         NormtuneError: the code has a form that normtune does not write.
@@ -30,8 +31,8 @@ def trees(text: str) -> dict[tuple[str, str], Tree]:
     return _read(text, template.ONE_GPU, _tree)
 
 
-def normalised_trees(text: str) -> dict[tuple[str, str], RelativeTree]:
-    """Trees of a table for any GPU, by (operator key, dtype).
+def normalised_trees(text: str) -> dict[Key, RelativeTree]:
+    """Trees of a table for any GPU, by their keys.
 
     Raises:
         NormtuneError: the code has a form that normtune does not write.
@@ -41,7 +42,7 @@ def normalised_trees(text: str) -> dict[tuple[str, str], RelativeTree]:
 
 def _read(
     text: str, of: template.Form, read: "Callable[[list[ast.stmt], dict[str, Config]], Kind]"
-) -> "dict[tuple[str, str], Kind]":
+) -> "dict[Key, Kind]":
     try:
         return _trees(parsed(text), of, read)
     # Nesting too deep for Python's parser shows as one of the last two.
@@ -144,7 +145,7 @@ def _syntax(node: ast.stmt) -> str:
 
 def _trees(
     module: ast.Module, of: template.Form, read: "Callable[[list[ast.stmt], dict[str, Config]], Kind]"
-) -> "dict[tuple[str, str], Kind]":
+) -> "dict[Key, Kind]":
     """Trees of a module.
 
     Raises:
@@ -161,7 +162,7 @@ def _trees(
                 raise ValueError(f"line {node.lineno}" if node else "a part is missing")
     configs: dict[str, Config] = {}
     functions: dict[str, Kind] = {}
-    found: dict[tuple[str, str], Kind] | None = None
+    found: dict[Key, Kind] | None = None
     for node in body:
         match node:
             case _ if found is not None:
@@ -224,15 +225,13 @@ def _config(of: type[Config], arguments: list[ast.expr], line: int) -> Config:
     return config
 
 
-def _entry(
-    pair: tuple[ast.expr | None, ast.expr], functions: "dict[str, Kind]", line: int
-) -> "tuple[tuple[str, str], Kind]":
+def _entry(pair: tuple[ast.expr | None, ast.expr], functions: "dict[str, Kind]", line: int) -> "tuple[Key, Kind]":
     match pair:
         case (
             ast.Tuple(elts=[ast.Constant(str(operator)), ast.Constant(str(dtype))]),
             ast.Name(name),
         ) if name in functions:
-            return (operator, dtype), functions[name]
+            return Key.parse(operator, dtype), functions[name]
     raise ValueError(f"line {pair[1].lineno or line}")
 
 

@@ -124,7 +124,7 @@ class Snapshot:
             samples[kernels] += len(row.samples) // 4
             if row.median is not None:
                 medians[kernels] = row.median
-        problems = {number: Problem(*values) for number, values in self._problems.items()}
+        problems = {number: Problem.of(*values) for number, values in self._problems.items()}
         pairs = {(problems[number].operator, text) for number, text in newest}
         configs = {pair: read_config(*pair) for pair in pairs}
         return {

@@ -20,7 +20,7 @@ from normtune.results.records import Run, TimedCode
 from normtune.results.runs import check_same, from_plain, plain, to_plain
 from normtune.results.statistics import summary
 
-# In the order of the fields of kernels.problem.Problem.
+# Those of `Problem.columns`.
 PROBLEM_FIELDS = ("operator", "rows", "hidden", "dtype", "variant")
 
 Numbers = dict[tuple[Any, ...], int]

@@ -181,7 +181,7 @@ class Store:
             return
         with self._writing() as connection:
             runs = wanted_runs(connection, device.kind)
-            texts = {(tuple(problem), config.to_json()): new for (problem, config), new in fingerprints.items()}
+            texts = {(problem.columns, config.to_json()): new for (problem, config), new in fingerprints.items()}
             sql_rows.set_fingerprints(connection, runs, texts)
 
     def merge(self, evidence: "Evidence") -> int:

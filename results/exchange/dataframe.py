@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from normtune.errors import UsageError
 from normtune.kernels.config import COPY, Config
 from normtune.kernels.fingerprint import fingerprint
+from normtune.kernels.key import Key
 from normtune.kernels.operator import operator, operators
-from normtune.kernels.problem import Problem, split_key
+from normtune.kernels.problem import Problem
 from normtune.results.evidence import Evidence
 from normtune.results.records import ROUNDS_PER_BLOCK, Device, Measurement, Run
 from normtune.results.validate import check_runs
@@ -154,10 +155,10 @@ def _each_once(values: Iterable[Any], made: Callable[[Any, int], Made]) -> list[
 
 
 def _problem(value: tuple[str, str, str, Any, Any], place: int) -> Problem:
-    key, variant, dtype, rows, hidden = value
-    name, own = split_key(key)
+    text, variant, dtype, rows, hidden = value
+    key = Key.parse(text, dtype)
     try:
-        return operator(name).problem(_whole(rows), _whole(hidden), dtype, own or variant)
+        return operator(key.operator).problem(_whole(rows), _whole(hidden), dtype, key.variant or variant)
     except (TypeError, ValueError) as error:
         raise UsageError(f"row {place} of the DataFrame: {error}") from None
 

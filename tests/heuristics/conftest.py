@@ -108,7 +108,7 @@ def _measure(
     found = []
     rounds = np.arange(16, dtype=np.int32)
     for rows, hidden in shapes:
-        problem = Problem("toy", rows, hidden, dtype, variant)
+        problem = Problem.of("toy", rows, hidden, dtype, variant)
         # Only products of doubles and random(), which are the same on every machine, so that a golden file can be kept.
         draw = random.Random(str(problem))
         of_round = [0.95 + 0.1 * draw.random() for _ in rounds]

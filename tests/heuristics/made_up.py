@@ -7,6 +7,7 @@ from normtune.heuristics.fitting.figures import Figures, Loss
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.writing.entries import with_lines
 from normtune.heuristics.writing.regenerate import Command, command_of
+from normtune.kernels.key import Key
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile import format_3
 from normtune.kernels.tablefile.facts import decoded, encoded
@@ -25,8 +26,8 @@ def matrix_of(regret, problems, configs, usable=None, weights=None, **more):
     regret = np.array(regret, np.int64)
     usable = np.ones(regret.shape, np.bool_) if usable is None else np.array(usable)
     weights = None if weights is None else np.array(weights, np.int64)
-    of = ("toy", "", more.pop("dtype", "bfloat16"))
-    return TimingMatrix(*of, tuple(problems), tuple(configs), regret, usable, weights=weights, **more)
+    key = Key.of("toy", "", more.pop("dtype", "bfloat16"))
+    return TimingMatrix(key, tuple(problems), tuple(configs), regret, usable, weights=weights, **more)
 
 
 def as_command(text):
@@ -36,7 +37,7 @@ def as_command(text):
 
 def decided(leaves, **more):
     """What an earlier fit decided for a function of so many leaves."""
-    return TableEntry("", "", Figures(leaves, leaves, 0, Loss(0, 0, 0, 0, 0), 0, **more))
+    return TableEntry(Key.of("", "", ""), Figures(leaves, leaves, 0, Loss(0, 0, 0, 0, 0), 0, **more))
 
 
 def options_of(text):

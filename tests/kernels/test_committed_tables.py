@@ -5,7 +5,7 @@ from collections import defaultdict
 import pytest
 
 from normtune.kernels.operator import operator
-from normtune.kernels.problem import ITEMSIZE, MAX_ROWS, split_batch_invariant, split_key
+from normtune.kernels.problem import ITEMSIZE, MAX_ROWS
 from normtune.kernels.tablefile import locate
 from normtune.kernels.target import TARGETS, target_for
 from normtune.kernels.tiles import trial
@@ -15,26 +15,21 @@ from normtune.tuner.plan.plan import Candidate
 
 TABLES = {path.stem: locate.load(path) for path in locate.shipped()}
 # Tables of RMSNorm; the launches of its relatives are run by their own tests.
-OWN = {
-    name: table
-    for name, table in TABLES.items()
-    if all(operator(split_key(key)[0]).is_default for key, _ in table.tables)
-}
+OWN = {name: table for name, table in TABLES.items() if all(operator(key.operator).is_default for key in table.tables)}
 ROWS = (*(2**power for power in range(19)), 3, 100, 5000, MAX_ROWS)
 HIDDEN = (1, 64, 96, 128, 200, 256, 512, 768, 1024, 1536, 2048, 3072, 4096, 5120, 8192, 12288, 16384, 32768, 65536)
 INTERPRETED = TARGETS["sm_80"]._replace(sms=3)  # the interpreter knows no dependent launches and no rows fetched ahead
 
 
 def used(table):
-    """(operator key, dtype, config) to the problems that get it, over shapes within and beyond the measured box."""
+    """(key, config) to the problems that get it, over shapes within and beyond the measured box."""
     found = defaultdict(list)
-    for (key, dtype), look_up in table.tables.items():
-        name, variant = split_key(split_batch_invariant(key)[0])
-        spec = operator(name)
+    for key, look_up in table.tables.items():
+        spec = operator(key.operator)
         for hidden in HIDDEN:
             for rows in ROWS if hidden <= spec.max_hidden else ():
-                problem = spec.problem(rows, hidden, dtype, variant)
-                found[key, dtype, spec.config(*look_up(rows, hidden))].append(problem)
+                problem = spec.problem(rows, hidden, key.dtype, key.usual.variant)
+                found[key, spec.config(*look_up(rows, hidden))].append(problem)
     return found
 
 
@@ -44,13 +39,13 @@ def interpreted(table):
     Warps, stages and alignment are the compiler's: 133 configs of the H200 are 60 launches.
     """
     narrowest = {}
-    for (key, _, config), problems in used(table).items():
+    for (key, config), problems in used(table).items():
+        key = key._replace(dtype="")
         narrowest[key, config] = min(narrowest.get((key, config), 200), *(problem.hidden for problem in problems))
     found = {}
     for (key, config), hidden in narrowest.items():
-        name, variant = split_key(split_batch_invariant(key)[0])
-        spec = operator(name)
-        problem = spec.problem(1000, hidden, "float32", variant)
+        spec = operator(key.operator)
+        problem = spec.problem(1000, hidden, "float32", key.usual.variant)
         if not spec.is_legal(config, problem, INTERPRETED):
             continue  # in float32 its tile is too large; the GPU's own tests try it
         # Ten tiles and a part for each program, and a second turn of a program of columns.
@@ -67,16 +62,16 @@ def test_there_are_tables():
     for table in OWN.values():
         tried = interpreted(table)
         assert len(tried) >= 20
-        assert {spec.name for spec, *_ in tried} == {split_key(key)[0] for key, _ in table.tables}
+        assert {spec.name for spec, *_ in tried} == {key.operator for key in table.tables}
 
 
 def launches(table, target):
-    """(key, config) to the (problem, launch) pairs of the narrowest and the widest tile that it gets in each dtype."""
+    """(key without dtype, config) to the (problem, launch) pairs of the narrowest and the widest tile in each dtype."""
     found = defaultdict(list)
-    for (key, _, config), problems in used(table).items():
-        spec = operator(split_key(key)[0])
+    for (key, config), problems in used(table).items():
+        spec = operator(key.operator)
         pairs = [(problem, spec.resolve(config, problem, target, None)) for problem in problems]
-        found[key, config] += [ends(pairs, key=lambda pair: pair[0].hidden) for ends in (min, max)]
+        found[key._replace(dtype=""), config] += [ends(pairs, key=lambda pair: pair[0].hidden) for ends in (min, max)]
     return found
 
 
@@ -98,7 +93,7 @@ def test_configs_compile_ahead_of_time_for_the_target_where_they_hold_most(name)
     of_operator = defaultdict(list)
     for (key, config), pairs in launches(table, target).items():
         kind = [value for value in config if isinstance(value, str)]
-        of_operator[split_key(key)[0], config.num_warps, *kind] += pairs
+        of_operator[key.operator, config.num_warps, *kind] += pairs
 
     def held(pair):
         problem, launch = pair

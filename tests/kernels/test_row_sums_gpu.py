@@ -11,7 +11,7 @@ from normtune.kernels.alignment import alignment_of
 from normtune.kernels.calling import dispatch
 from normtune.kernels.calling.device import describe
 from normtune.kernels.operator import operator, operators
-from normtune.kernels.problem import MAX_ROWS, batch_invariant_key, join_key, split_batch_invariant, split_key
+from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.tree import Box, Split, walk
 from normtune.tests.kernels.launching import outputs_of
@@ -26,14 +26,11 @@ OF_A_TENSOR = "rms_norm_quantize_fp8_tensor"
 
 
 def functions():
-    """(operator, variant, dtype) of each batch-invariant function of a shipped table."""
-    found = set()
-    for path in locate.shipped():
-        for name, dtype in locate.load(path).trees:
-            key, is_of_mode = split_batch_invariant(name)
-            if is_of_mode and split_key(key)[0] in operators() and not key.startswith(OF_A_TENSOR):
-                found.add((*split_key(key), dtype))
-    return sorted(found)
+    """The key of each batch-invariant function of a shipped table."""
+    keys = {key for path in locate.shipped() for key in locate.load(path).trees}
+    return sorted(
+        key for key in keys if key.is_batch_invariant and key.operator in operators() and key.operator != OF_A_TENSOR
+    )
 
 
 def sizes_of(tree, most):
@@ -54,17 +51,17 @@ def of_rows(spec, launch, problem, inputs):
     return [tensor.reshape(rows, -1).view(torch.uint8) for name, tensor in outputs.items() if name in counted]
 
 
-@pytest.mark.parametrize(("name", "variant", "dtype"), functions())
-def test_all_configs_of_a_hidden_size_give_a_row_the_same_bits(name, variant, dtype):
-    spec, target = operator(name), describe(0)
+@pytest.mark.parametrize("key", functions(), ids=str)
+def test_all_configs_of_a_hidden_size_give_a_row_the_same_bits(key):
+    spec, target = operator(key.operator), describe(0)
     with dispatch._choosing:
-        table = dispatch._table_of(0, target).serving(name)
-    tree = table.trees.get((batch_invariant_key(join_key(name, variant)), dtype))
+        table = dispatch._table_of(0, target).serving(key)
+    tree = table.trees.get(key)
     if tree is None or table.header.is_for_any_gpu:
         pytest.skip("the table of this GPU has no such function")
     for hidden in sizes_of(tree, min(spec.max_hidden, 1 << 17)):
         most = max(2, min(9000, MOST_ELEMENTS // hidden))
-        whole = spec.problem(most, hidden, dtype, variant)
+        whole = Problem(key.usual, most, hidden)
         inputs = spec.references().inputs(whole, torch.Generator(DEVICE).manual_seed(hidden), DEVICE, False)
         bounds = dispatch._row_bounds(whole, target, 0, True)
         wanted, orders = [], set()

@@ -16,7 +16,7 @@ from normtune.kernels.rms_norm.config import RMSNormConfig
 
 RESULTS = Path("benchmarks/results/strategies")
 CONFIGS = [RMSNormConfig("row", 1, warps) for warps in range(1, 41)]
-PROBLEM = Problem("made_up", 1, 1, "float32")
+PROBLEM = Problem.of("made_up", 1, 1, "float32")
 VALUES = {PROBLEM: {config: float(number + 1) for number, config in enumerate(CONFIGS)}}
 BLOCKS = {config: np.full((16, 2), 10**6) for config in CONFIGS}
 SPACE = Space(task_of(PROBLEM, CONFIGS), BLOCKS, dict.fromkeys(CONFIGS, 0.968))

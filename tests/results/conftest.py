@@ -20,7 +20,7 @@ from normtune.results.runs import anonymous
 from normtune.tests.results.stores import merge
 
 DEVICE = Device("NVIDIA H200", "sm_90", 132, 60 << 20, 140 << 30, "GPU-0", "570.1")
-PROBLEM = Problem("rms_norm_forward", 4096, 1024, "bfloat16")
+PROBLEM = Problem.of("rms_norm_forward", 4096, 1024, "bfloat16")
 CONFIG = RMSNormConfig("row", num_warps=8)
 
 
@@ -81,7 +81,7 @@ def plain_rows() -> Callable[[Sequence[Measurement]], list[tuple[Any, ...]]]:
 def varied() -> Evidence:
     """Two devices, two operators, a variant, failures, a later first round, a yardstick."""
     runs = [build_run(1), build_run(2, "2026-11-21T11:00:00+00:00"), build_run(3, name="NVIDIA B200", sms=148)]
-    backward = Problem("rms_norm_backward", 64, 96, "float32", "no_dweight")
+    backward = Problem.of("rms_norm_backward", 64, 96, "float32", "no_dweight")
     items = [
         build_measurement((3000, 3100, 2900), run=runs[0]),
         build_measurement((3050,), 6, run=runs[0]),

@@ -5,6 +5,7 @@ import random
 import numpy as np
 import pytest
 
+from normtune.kernels.key import Key
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.results.evidence import Evidence
 
@@ -111,14 +112,14 @@ def test_select_by_operator_variant_and_dtype(varied):
 
 
 def test_kinds_are_in_order_and_each_has_its_rows(varied):
-    kinds = varied.kinds()
+    keys = varied.measured_keys()
     found = list(zip(*(varied.frame[name] for name in ("operator", "variant", "dtype")), strict=True))
-    assert kinds == sorted(set(found))
-    assert len(kinds) > 1
-    for kind in kinds:
-        assert varied.part(*kind).index.tolist() == [place for place, own in enumerate(found) if own == kind]
-    assert varied.part("no such operator", "", "bfloat16").empty
-    assert varied.select(["no such operator"]).kinds() == []
+    assert [key.columns for key in keys] == sorted(set(found))
+    assert len(keys) > 1
+    for key in keys:
+        assert varied.part(key).index.tolist() == [place for place, own in enumerate(found) if own == key.columns]
+    assert varied.part(Key.of("no such operator", "", "bfloat16")).empty
+    assert varied.select(["no such operator"]).measured_keys() == []
 
 
 def test_joined_parts_are_the_whole_in_whatever_order(varied):

@@ -18,8 +18,9 @@ from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.regret.legality import Legality, all_variants
 from normtune.heuristics.regret.matrix import Rounds, TimingMatrix
 from normtune.kernels.config import Config
+from normtune.kernels.key import Key
 from normtune.kernels.operator import AnyLaunch, IllegalConfigError, OperatorSpec, operator
-from normtune.kernels.problem import MAX_ROWS, Problem, split_batch_invariant, split_key
+from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.parse import trees
 from normtune.kernels.tablefile.tree import Box, Leaf, Split, Tree, choose, regions
@@ -41,7 +42,7 @@ def space(name: str, target: str, kind: str) -> tuple[Config, ...]:
     found: set[Config] = set()
     for rows in (1, 64, 4096, 65536):
         for hidden in (32, 64, 500, 1024, 4096, 8192, 20000, 32768, 65536):
-            found |= set(spec.space(kind, Problem(name, rows, hidden, "bfloat16"), TARGETS[target]))
+            found |= set(spec.space(kind, Problem.of(name, rows, hidden, "bfloat16"), TARGETS[target]))
     return tuple(sorted(found))
 
 
@@ -56,7 +57,7 @@ def random_matrix(
     pairs = [(count, size) for count in rows for size in hidden]
     usable = np.array(
         [
-            [spec.is_legal(config, Problem(spec.name, *shape, dtype, variant), target) for config in configs]
+            [spec.is_legal(config, Problem.of(spec.name, *shape, dtype, variant), target) for config in configs]
             for shape in pairs
         ]
     )
@@ -74,7 +75,9 @@ def random_matrix(
     chosen = tuple(pairs[place] for place in kept)
     if not usable.any(axis=1).all():
         return None
-    return TimingMatrix(spec.name, variant, dtype, chosen, tuple(configs), regret, usable, Rounds(labels, paired))
+    return TimingMatrix(
+        Key.of(spec.name, variant, dtype), chosen, tuple(configs), regret, usable, Rounds(labels, paired)
+    )
 
 
 def random_tree(draw: random.Random, configs: list[Config], depth: int) -> Tree:
@@ -115,8 +118,8 @@ def test_whatever_is_fitted_is_legal_at_every_shape(seed: int, shapes: list[tupl
         return
     corners = [(box.most_rows, box.most_hidden) for _, box in regions(tree, Box(1, MAX_ROWS, 1, spec.max_hidden))]
     for rows, hidden in [*shapes, *corners]:
-        for other, own in legality.served:
-            assert spec.is_legal(choose(tree, rows, hidden), Problem(spec.name, rows, hidden, other, own), target)
+        for key in legality.served:
+            assert spec.is_legal(choose(tree, rows, hidden), Problem(key, rows, hidden), target)
 
 
 @pytest.mark.long
@@ -140,7 +143,7 @@ def test_the_number_of_rows_is_no_part_of_a_binary(
     launches = []
     for count in rows:
         try:
-            problem = Problem(name, count, hidden, dtype, spec.variants[off])
+            problem = Problem.of(name, count, hidden, dtype, spec.variants[off])
             launches.append(spec.resolve(config, problem, TARGETS[target], None))
         except IllegalConfigError:
             return
@@ -178,24 +181,23 @@ def classes(problem: Problem, target: Target) -> frozenset[object]:
     return frozenset(class_of(problem, candidate.launch) for candidate in task.candidates)
 
 
-def functions() -> Iterator[tuple[str, str, str]]:
-    """Name of a shipped table, key and dtype of each of its functions of an operator that a plain sweep takes."""
+def functions() -> Iterator[tuple[str, Key]]:
+    """Name of a shipped table and key of each of its functions of an operator that a plain sweep takes."""
     for path in locate.shipped():
-        for key, dtype in trees(locate.read(path)):
-            if operator(split_key(key)[0]).is_default and not split_batch_invariant(key)[1]:
-                yield path.stem, key, dtype
+        for key in trees(locate.read(path)):
+            if operator(key.operator).is_default and not key.is_batch_invariant:
+                yield path.stem, key
 
 
-def launches_of(table: str, key: str, dtype: str, sizes: range | tuple[int, ...]):
+def launches_of(table: str, key: Key, sizes: range | tuple[int, ...]):
     """(rows, hidden, class) at each row count at which something begins or ends, for all of these hidden sizes."""
     path = locate.SHIPPED / f"{table}.py"
-    header, tree = locate.load(path).header, trees(locate.read(path))[key, dtype]
-    name, variant = split_key(key)
-    spec, target = operator(name), target_for(header.target, header.sms)
+    header, tree = locate.load(path).header, trees(locate.read(path))[key]
+    spec, target = operator(key.operator), target_for(header.target, header.sms)
     ends = {(box.least_rows, box.most_rows) for _, box in regions(tree, Box(1, MAX_ROWS, 1, spec.max_hidden))}
     for hidden in sizes:
         for rows in sorted({row for pair in ends for row in pair}):
-            problem = Problem(name, rows, hidden, dtype, variant)
+            problem = Problem(key, rows, hidden)
             launch = spec.resolve(choose(tree, rows, hidden), problem, target, None)
             yield rows, hidden, class_of(problem, launch)
 
@@ -204,27 +206,25 @@ RECORDED = tuple(sorted({hidden for _, hidden in GRIDS["recording"]}))
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("table", "key", "dtype"), list(functions()))
-def test_at_measured_hidden_sizes_each_launch_is_of_a_class_that_a_sweep_gates(
-    table: str, key: str, dtype: str
-) -> None:
+@pytest.mark.parametrize(("table", "key"), list(functions()), ids=str)
+def test_at_measured_hidden_sizes_each_launch_is_of_a_class_that_a_sweep_gates(table: str, key: Key) -> None:
     """At every number of rows, the unmeasured ones and those beyond the grid, too."""
-    header, (name, variant) = locate.load(locate.SHIPPED / f"{table}.py").header, split_key(key)
+    header = locate.load(locate.SHIPPED / f"{table}.py").header
     target, grid = target_for(header.target, header.sms), sorted(shapes("recording"))
 
     def is_gated(rows: int, hidden: int, wanted: object) -> bool:
         """Most are at the nearest number of rows; a binary may also serve other hidden sizes."""
         measured = sorted((count for count, size in grid if size == hidden), key=lambda count: abs(log(count / rows)))
-        spec, own = operator(name), Problem(name, rows, hidden, dtype, variant)
+        spec, own = operator(key.operator), Problem(key, rows, hidden)
         if wanted == class_of(own, spec.launch(spec.default_config(own, target), own, target)):
             return True  # every sweep times it
-        return any(
-            wanted in classes(Problem(name, count, hidden, dtype, variant), target) for count in measured
-        ) or wanted in gated(header.target, header.sms, "recording")
+        return any(wanted in classes(Problem(key, count, hidden), target) for count in measured) or wanted in gated(
+            header.target, header.sms, "recording"
+        )
 
     missed = [
         (rows, hidden)
-        for rows, hidden, wanted in launches_of(table, key, dtype, RECORDED)
+        for rows, hidden, wanted in launches_of(table, key, RECORDED)
         if not is_gated(rows, hidden, wanted)
     ]
     assert missed == []
@@ -243,28 +243,27 @@ UNMEASURED = tuple(
 )
 
 
-def tried_here(table: str, key: str, dtype: str, places: Iterable[tuple[int, int]]):
+def tried_here(table: str, key: Key, places: Iterable[tuple[int, int]]):
     """Problem and candidate of the table at each (rows, hidden), on this machine's GPU, whose limits come first."""
     from normtune.kernels.calling.device import describe
     from normtune.tuner.plan.plan import Candidate
 
     path = locate.SHIPPED / f"{table}.py"
-    header, tree = locate.load(path).header, trees(locate.read(path))[key, dtype]
+    header, tree = locate.load(path).header, trees(locate.read(path))[key]
     target = describe(0)
     if target.name != header.target:
         pytest.skip(f"the table is for {header.target}")
-    name, variant = split_key(key)
     tried = []
     for rows, hidden in places:
-        problem, config = Problem(name, rows, hidden, dtype, variant), choose(tree, rows, hidden)
-        tried.append((problem, Candidate(config, operator(name).resolve(config, problem, target, None))))
+        problem, config = Problem(key, rows, hidden), choose(tree, rows, hidden)
+        tried.append((problem, Candidate(config, operator(key.operator).resolve(config, problem, target, None))))
     assert tried
     return target, tried
 
 
 @pytest.mark.gpu
 @pytest.mark.slow
-@pytest.mark.parametrize(("table", "key", "dtype"), list(functions()))
+@pytest.mark.parametrize(("table", "key"), list(functions()), ids=str)
 def test_what_no_sweep_gates_passes_the_gate(table: str, key: str, dtype: str) -> None:
     """No grid has hidden sizes that are no multiple of 16, nor has each tile a size that needs a mask."""
     import torch
@@ -274,9 +273,7 @@ def test_what_no_sweep_gates_passes_the_gate(table: str, key: str, dtype: str) -
     header = locate.load(locate.SHIPPED / f"{table}.py").header
     known = gated(header.target, header.sms, "recording")
     open_classes = {
-        found: (rows, hidden)
-        for rows, hidden, found in launches_of(table, key, dtype, UNMEASURED)
-        if found not in known
+        found: (rows, hidden) for rows, hidden, found in launches_of(table, key, UNMEASURED) if found not in known
     }
     target, tried = tried_here(table, key, dtype, open_classes.values())
     for compiled in compile_all(jobs_of((problem, candidate.launch) for problem, candidate in tried), target.name):
@@ -298,7 +295,7 @@ def test_float32_weights_pass_the_gate(table: str, key: str, dtype: str) -> None
 
     from normtune.tuner.timing.gate import gate
 
-    found = {wanted: (rows, hidden) for rows, hidden, wanted in launches_of(table, key, dtype, WIDE_WEIGHTS)}
+    found = {wanted: (rows, hidden) for rows, hidden, wanted in launches_of(table, key, WIDE_WEIGHTS)}
     target, tried = tried_here(table, key, dtype, found.values())
     for problem, candidate in tried:
         gate(operator(problem.operator), problem, candidate, target, torch.device("cuda", 0), wide=True)

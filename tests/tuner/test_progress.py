@@ -22,7 +22,10 @@ from normtune.tuner.sweep.sweep import Outlook
 
 TARGET = TARGETS["sm_90"]
 FAST, SLOW, BROKEN = (RMSNormConfig("row", 1, warps) for warps in (1, 2, 4))
-LARGE, SMALL = Problem("rms_norm_forward", 65536, 1024, "bfloat16"), Problem("rms_norm_forward", 1, 64, "bfloat16")
+LARGE, SMALL = (
+    Problem.of("rms_norm_forward", 65536, 1024, "bfloat16"),
+    Problem.of("rms_norm_forward", 1, 64, "bfloat16"),
+)
 
 
 def ok(*nanoseconds):

@@ -134,7 +134,7 @@ def recorded(device: Device, regime: str) -> Callable[[Checked], Collection[tupl
     shapes = measurable(device, regime)
     if shapes is None:
         return lambda one: None
-    return lambda one: shapes.get((one.operator, one.variant, one.dtype), ())
+    return lambda one: shapes.get(one.key.usual, ())
 
 
 def measure(session: CheckSession, bench: Bench, seconds: float | None, store: Store | None = None) -> recheck.Recheck:

@@ -20,7 +20,7 @@ from normtune.heuristics.regret.legality import Legality, registered
 from normtune.heuristics.solver.row_classes import RowClasses
 from normtune.heuristics.writing.entries import decisions, with_lines
 from normtune.heuristics.writing.regenerate import command_of, is_plain
-from normtune.kernels.problem import join_key, split_batch_invariant
+from normtune.kernels.key import Key
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.header import Header, is_edited, parse
 from normtune.kernels.tablefile.parse import normalised_trees, trees
@@ -163,7 +163,7 @@ def _against_data(
     # A tree that stayed near to a table that is gone cannot be fitted again, but it can be scored.
     for entry in again.functions if header.replaced else ():
         if entry.figures.gap > options.tie and not entry.figures.kept and not entry.beside:
-            return [f"{entry.key} {entry.dtype} loses more than its tie over the best tree; {_refit_advice(header)}"]
+            return [f"{entry.key} loses more than its tie over the best tree; {_refit_advice(header)}"]
     return _compared(expected, text, header, source, notes)
 
 
@@ -272,19 +272,19 @@ def _legality(header: Header, text: str, notes: list[str]) -> list[str]:
     except (NormtuneError, ValueError) as error:
         return [str(error)]
     failures = []
-    for (key, dtype), tree in functions.items():
-        known = registered(key, dtype)
+    for key, tree in functions.items():
+        known = registered(key)
         if known is None:
-            notes.append(_unknown(key, dtype))
+            notes.append(_unknown(key))
             continue
-        legality = Legality(known.spec, target, [dtype], known.variants)
-        if split_batch_invariant(key)[1]:
+        legality = Legality(known.spec, target, [key.dtype], known.variants)
+        if key.is_batch_invariant:
             failures += [
-                f"{key} {dtype}: its configs sum a row of {least} to {most} elements in several orders"
+                f"{key}: its configs sum a row of {least} to {most} elements in several orders"
                 for least, most in RowClasses(legality).mixed(tree)
             ]
         failures += [
-            f"{key} {dtype}: {config} is illegal on {header.target} at {box.most_rows} rows of {box.most_hidden}, "
+            f"{key}: {config} is illegal on {header.target} at {box.most_rows} rows of {box.most_hidden}, "
             "where the table answers with it"
             for config, box in legality.breaches(tree)
         ]
@@ -298,32 +298,30 @@ def _legality_anywhere(header: Header, text: str, notes: list[str]) -> list[str]
     except (NormtuneError, ValueError) as error:
         return [str(error)]
     failures = []
-    for (key, dtype), tree in functions.items():
-        known = registered(key, dtype)
+    for key, tree in functions.items():
+        known = registered(key)
         if known is None:
-            notes.append(_unknown(key, dtype))
+            notes.append(_unknown(key))
             continue
-        legal = EveryGpu(known.spec, targets, [dtype], known.variants)
+        legal = EveryGpu(known.spec, targets, [key.dtype], known.variants)
         failures += [
-            f"{key} {dtype}: {config} is illegal on {target.name} with {target.sms} SMs at hidden {box.most_hidden}"
+            f"{key}: {config} is illegal on {target.name} with {target.sms} SMs at hidden {box.most_hidden}"
             for target, config, box in legal.breaches(tree)
         ]
     return failures
 
 
-def _unknown(key: str, dtype: str) -> str:
-    return f"{key} {dtype} is not registered here: its configs were not checked"
+def _unknown(key: Key) -> str:
+    return f"{key} is not registered here: its configs were not checked"
 
 
-def work(
-    evidence: "Evidence", options: FitOptions, known: Mapping[tuple[str, str], TableEntry], source: str
-) -> str | None:
+def work(evidence: "Evidence", options: FitOptions, known: Mapping[Key, TableEntry], source: str) -> str | None:
     """Announcement of a refit with its approximate duration; None for a few seconds.
 
     Args:
         evidence: to fit.
         options: of the fit.
-        known: decisions of an earlier fit, by operator key and dtype.
+        known: decisions of an earlier fit, by key.
         source: name of the evidence.
     """
     from normtune.heuristics.fitting.pipeline import used
@@ -331,9 +329,8 @@ def work(
 
     data = used(evidence, options.operators)
     seconds = 0.0
-    for operator, variant, dtype in data.kinds():
-        measurements = len(data.part(operator, variant, dtype))
-        earlier = known.get((join_key(operator, variant), dtype))
+    for key in data.measured_keys():
+        measurements, earlier = len(data.part(key)), known.get(key)
         leaves = (earlier and earlier.figures.asked) or options.leaves or MAX_LEAVES[1]
         seconds += _SECONDS * measurements * leaves * (1 if earlier or options.leaves else _CHOOSING)
     if seconds < _BRIEF:

@@ -38,15 +38,13 @@ def verdict_lines(name: str, device: str, judged: Sequence[tuple[Checked, Judgem
         judged: the functions that were checked, and the judgements on them.
     """
     verdict, deciding = of_table(judged)
-    because = (
-        f", because of {', '.join(f'{function.key} {function.dtype}' for function in deciding)}" if deciding else ""
-    )
+    because = f", because of {', '.join(str(function.key) for function in deciding)}" if deciding else ""
     yield f"{name} on {device}: {verdict}{because}"
     for function, judgement in judged:
-        yield f"  {function.key} {function.dtype}: {': '.join(filter(None, (judgement.verdict, judgement.why)))}"
+        yield f"  {function.key}: {': '.join(filter(None, (judgement.verdict, judgement.why)))}"
         if judgement.findings:
             yield f"    {_mean(judgement)}"
-        others = [" ".join(entry) for entry in function.served if entry != (function.key, function.dtype)]
+        others = [str(key) for key in function.served if key != function.key]
         if others:
             yield f"    answers for {', '.join(others)}, too"
         for finding in judgement.findings[: _SHAPES[judgement.verdict]]:

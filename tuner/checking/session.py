@@ -15,7 +15,7 @@ from normtune.heuristics.regret.effects import LogSamples
 from normtune.heuristics.regret.fixed_log import log_ppm
 from normtune.kernels.config import COPY, Config
 from normtune.kernels.operator import IllegalConfigError, operator
-from normtune.kernels.problem import Problem, split_batch_invariant
+from normtune.kernels.problem import Problem
 from normtune.kernels.tablefile.tree import Box, choose
 from normtune.kernels.target import Target
 from normtune.results.records import Outcome
@@ -126,7 +126,7 @@ class CheckSession:
         self, function: Checked, box: Box, seed: int, most_elements: int, known: Collection[tuple[int, int]] | None
     ) -> Sample:
         shapes = population(box, seed, most_elements, known)
-        return sample(function.tree, shapes, MOST_SHAPES, f"{seed} {function.key} {function.dtype}")
+        return sample(function.tree, shapes, MOST_SHAPES, f"{seed} {function.key}")
 
     def _of_group(self, group: Sequence[int], target: Target) -> Iterator[ProbeRequest]:
         """The probes of some functions in turn, and then their second looks."""
@@ -137,13 +137,15 @@ class CheckSession:
     def _questions(self, index: int, target: Target, is_second_look: bool) -> list[ProbeRequest]:
         """The probes of a function; a config that is illegal at a shape fails without one."""
         function, drawn = self.functions[index], self._samples[index]
-        spec = operator(function.operator)
+        spec = operator(function.key.operator)
         others = [
-            other.tree for other in self.functions if other.operator == function.operator and other is not function
+            other.tree
+            for other in self.functions
+            if other.key.operator == function.key.operator and other is not function
         ]
         probes = []
         for rows, hidden, leaf in drawn.reserve if is_second_look else drawn.probes:
-            problem = Problem(function.operator, rows, hidden, function.dtype, function.variant)
+            problem = Problem(function.key.usual, rows, hidden)
             config = choose(function.tree, rows, hidden)
             probe = ProbeRequest(
                 index,
@@ -183,4 +185,4 @@ def _is_race(asked: Config, answers: Mapping[Config, Outcome]) -> bool:
 
 def _worth(function: Checked) -> tuple[bool, bool]:
     """Sort key of functions: plain ones, those of variants, batch-invariant ones."""
-    return split_batch_invariant(function.key)[1], bool(function.variant)
+    return function.key.is_batch_invariant, bool(function.key.modes)

@@ -12,7 +12,7 @@ from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.fitting.case import TableEntry
 from normtune.heuristics.regret.legality import registered
 from normtune.heuristics.writing.entries import AnyGpuEntry, entries
-from normtune.kernels.problem import split_batch_invariant, split_key
+from normtune.kernels.key import Key
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.header import Header, is_edited, parse
 from normtune.kernels.tablefile.parse import normalised_trees, trees
@@ -56,25 +56,21 @@ class Checked(NamedTuple):
     """One function of a table.
 
     Attributes:
-        key, dtype: of the data it was fitted on.
-        operator, variant: of the problems of the check, in that dtype.
+        key: of the data it was fitted on.
         tree: the tree.
-        served: (key, dtype) of all entries of `TABLES` that it answers for.
+        served: the keys of all entries of `TABLES` that it answers for.
         promise: its claimed loss.
     """
 
-    key: str
-    dtype: str
-    operator: str
-    variant: str
+    key: Key
     tree: Tree
-    served: tuple[tuple[str, str], ...]
+    served: tuple[Key, ...]
     promise: Promise
 
     @property
     def is_plain(self) -> bool:
         """Whether it is neither a variant's nor the batch-invariant one, so that most launches use it."""
-        return self.key == self.operator
+        return not self.key.variant
 
 
 class TableUnderTest(NamedTuple):
@@ -93,7 +89,7 @@ class TableUnderTest(NamedTuple):
     functions: tuple[Checked, ...]
     box: Box
     notes: tuple[str, ...]
-    normalised: Mapping[tuple[str, str], RelativeTree] | None = None
+    normalised: Mapping[Key, RelativeTree] | None = None
     changed: tuple[str, ...] = ()
 
     def on(self, sms: int) -> "TableUnderTest":
@@ -134,31 +130,30 @@ def read(path: Path) -> TableUnderTest:
     return TableUnderTest(header, tuple(checked), box, tuple(notes), normalised)
 
 
-def functions(header: Header, trees: Mapping[tuple[str, str], Tree]) -> tuple[list[Checked], list[str]]:
+def functions(header: Header, trees: Mapping[Key, Tree]) -> tuple[list[Checked], list[str]]:
     """The functions of a table that can be checked, and notes on the entries that cannot."""
-    of_header = {(entry.key, entry.dtype): entry for entry in entries(header)}
+    of_header = {entry.key: entry for entry in entries(header)}
     is_of_few = _is_of_few(header, of_header)
     result: list[Checked] = []
     notes = []
     for tree, served in _by_function(trees):
         usable = []
-        for key, dtype in served:
-            if registered(key, dtype):
-                usable.append((key, dtype))
+        for key in served:
+            if registered(key):
+                usable.append(key)
             else:
-                notes.append(f"{key} {dtype} is not checked: there is no such operator here")
+                notes.append(f"{key} is not checked: there is no such operator here")
         if not usable:
             continue
         own = next((one for one in usable if one in of_header and not of_header[one].donor), usable[0])
-        parts = split_key(split_batch_invariant(own[0])[0])
         promise = _promise(of_header[own])._replace(is_of_few=is_of_few) if own in of_header else Promise()
-        result.append(Checked(*own, *parts, tree, tuple(served), promise))
+        result.append(Checked(own, tree, tuple(served), promise))
     return result, notes
 
 
-def _is_of_few(header: Header, of_header: Iterable[tuple[str, str]]) -> bool:
+def _is_of_few(header: Header, of_header: Iterable[Key]) -> bool:
     """Whether the functions of a table have few measurements each; a batch-invariant one has those of the usual one."""
-    measured = [key for key, _ in of_header if not split_batch_invariant(key)[1]]
+    measured = [key for key in of_header if not key.is_batch_invariant]
     return header.data.measurements < _FEW * max(1, len(measured))
 
 
@@ -180,7 +175,7 @@ def _promise(entry: TableEntry | AnyGpuEntry) -> Promise:
     return Promise(means[figure] or 0, loss.worst, figure, entry.beside.mean if entry.beside else 0)
 
 
-def _bound(normalised: Mapping[tuple[str, str], RelativeTree], sms: int) -> dict[tuple[str, str], Tree]:
+def _bound(normalised: Mapping[Key, RelativeTree], sms: int) -> dict[Key, Tree]:
     """The functions of a table for any GPU on one with that many multiprocessors; equal objects stay equal.
 
     Raises:
@@ -195,9 +190,9 @@ def _bound(normalised: Mapping[tuple[str, str], RelativeTree], sms: int) -> dict
     return {entry: known[id(tree)] for entry, tree in normalised.items()}
 
 
-def _by_function(trees: Mapping[tuple[str, str], Tree]) -> list[tuple[Tree, list[tuple[str, str]]]]:
+def _by_function(trees: Mapping[Key, Tree]) -> list[tuple[Tree, list[Key]]]:
     """The trees with the entries that each answers for; entries of one function of the file have the same object."""
-    groups: dict[int, tuple[Tree, list[tuple[str, str]]]] = {}
+    groups: dict[int, tuple[Tree, list[Key]]] = {}
     for entry, tree in trees.items():
         groups.setdefault(id(tree), (tree, []))[1].append(entry)
     return list(groups.values())

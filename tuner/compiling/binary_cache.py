@@ -131,8 +131,8 @@ def python_version() -> str:
 
 def name_of(problem: Problem, launch: AnyLaunch) -> str:
     """Name of a compile class in the lists."""
-    operator, variant, dtype, binary = compile_class(problem, launch)
-    return " ".join(filter(None, (operator, variant, dtype, launch_digest(binary).hex())))
+    key, binary = compile_class(problem, launch)
+    return " ".join(filter(None, (*key.columns, launch_digest(binary).hex())))
 
 
 def check_out(path: Path) -> None:

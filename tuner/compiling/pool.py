@@ -15,6 +15,7 @@ from contextlib import suppress
 from pebble import ProcessExpired, ProcessPool
 
 from normtune.errors import NormtuneError
+from normtune.kernels.key import Key
 from normtune.kernels.load_file import loaded
 from normtune.kernels.operator import AnyLaunch
 from normtune.kernels.problem import Problem
@@ -66,7 +67,7 @@ class CompilePool:
         folder: Folder | None = None,
     ) -> None:
         self._seconds = seconds
-        self._futures: dict[tuple[str, str, str, AnyLaunch], Future[Compiled]] = {}
+        self._futures: dict[tuple[Key, AnyLaunch], Future[Compiled]] = {}
         self._jobs: dict[Future[Compiled], Job] = {}
         # Source of the digest of each launch's code: the job of its binary, or a later one.
         self._of_launch: dict[tuple[Problem, AnyLaunch], Future[Compiled]] = {}

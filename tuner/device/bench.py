@@ -14,6 +14,7 @@ from typing import Any
 
 from normtune.errors import NormtuneError
 from normtune.kernels.config import Config
+from normtune.kernels.key import Key
 from normtune.kernels.operator import AnyLaunch, ImplementationLaunch, operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.spec_faults import OperatorError
@@ -181,10 +182,10 @@ class WorkerBench:
         Raises:
             OperatorError: one raises or returns what it must not, or the process is lost over inputs and reference.
         """
-        smallest: dict[tuple[str, str], Task] = {}
+        smallest: dict[Key, Task] = {}
         for task in sorted(tasks, key=lambda task: task.problem.rows * task.problem.hidden):
             if task.candidates:
-                smallest.setdefault((task.problem.key, task.problem.dtype), task)
+                smallest.setdefault(task.problem.key, task)
         for problem, candidates in smallest.values():
             with suppress(NoMemoryError):  # of the device, which may be free when the problem's turn comes
                 try:

@@ -7,11 +7,12 @@ any.
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 
+from normtune.kernels.key import Key
 from normtune.results.records import REPLAY_PREFIX, Device
 
 
-def measurable(device: Device, regime: str) -> Mapping[tuple[str, str, str], Collection[tuple[int, int]]] | None:
-    """(rows, hidden) by operator, variant and dtype; None for all."""
+def measurable(device: Device, regime: str) -> Mapping[Key, Collection[tuple[int, int]]] | None:
+    """(rows, hidden) by key; None for all."""
     if not device.uuid.startswith(REPLAY_PREFIX):
         return None
     from normtune.results.exchange.recording import (
@@ -20,7 +21,7 @@ def measurable(device: Device, regime: str) -> Mapping[tuple[str, str, str], Col
 
     frame = load_recording(device.uuid.removeprefix(REPLAY_PREFIX), regime).frame
     columns = ["operator", "variant", "dtype", "rows", "hidden"]
-    shapes: dict[tuple[str, str, str], set[tuple[int, int]]] = defaultdict(set)
-    for name, variant, dtype, rows, hidden in frame[columns].drop_duplicates().itertuples(index=False):
-        shapes[name, variant, dtype].add((int(rows), int(hidden)))
+    shapes: dict[Key, set[tuple[int, int]]] = defaultdict(set)
+    for *key, rows, hidden in frame[columns].drop_duplicates().itertuples(index=False):
+        shapes[Key.of(*key)].add((int(rows), int(hidden)))
     return shapes

@@ -6,6 +6,7 @@ In: problems and launches. Out: `Job`s, one per compile class. `compiling.pool` 
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from normtune.kernels.key import Key
 from normtune.kernels.operator import AnyLaunch
 from normtune.kernels.problem import Problem
 
@@ -23,14 +24,14 @@ class Job(NamedTuple):
     serves: tuple[tuple[Problem, AnyLaunch], ...] = ()
 
 
-def compile_class(problem: Problem, launch: AnyLaunch) -> tuple[str, str, str, AnyLaunch]:
-    """Compile class of a launch: operator, variant, dtype and the launch without grid and rows."""
-    return (problem.operator, problem.variant, problem.dtype, launch.binary)
+def compile_class(problem: Problem, launch: AnyLaunch) -> tuple[Key, AnyLaunch]:
+    """Compile class of a launch: its key and the launch without grid and rows."""
+    return problem.key, launch.binary
 
 
 def jobs_of(pairs: Iterable[tuple[Problem, AnyLaunch]]) -> list[Job]:
     """One job per compile class, in the order of first appearance."""
-    classes: dict[tuple[str, str, str, AnyLaunch], dict[tuple[Problem, AnyLaunch], None]] = {}
+    classes: dict[tuple[Key, AnyLaunch], dict[tuple[Problem, AnyLaunch], None]] = {}
     for problem, launch in pairs:
         classes.setdefault(compile_class(problem, launch), {})[problem, launch] = None
     return [Job(*next(iter(served)), tuple(served)) for served in classes.values()]

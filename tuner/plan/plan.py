@@ -12,8 +12,9 @@ from typing import NamedTuple, TypeAlias
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.kernels.config import Config
+from normtune.kernels.key import Key
 from normtune.kernels.operator import AnyLaunch, IllegalConfigError, OperatorSpec, members, operator, operators
-from normtune.kernels.problem import Problem, split_key
+from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target
 from normtune.tuner.plan.binaries import Job, jobs_of
 from normtune.tuner.timing.protocol import timed_launches
@@ -133,11 +134,11 @@ def problems(
     """
     result = []
     try:
-        for key in keys or [name for name, spec in operators().items() if spec.is_default]:
-            name, variant = split_key(key)
-            for spec in map(operator, members(name)):
+        for text in keys or [name for name, spec in operators().items() if spec.is_default]:
+            key = Key.parse(text, "")
+            for spec in map(operator, members(key.operator)):
                 pairs = shapes(spec) if callable(shapes) else shapes
-                result += [spec.problem(rows, hidden, dtype, variant) for dtype in dtypes for rows, hidden in pairs]
+                result += [spec.problem(rows, hidden, dtype, key.variant) for dtype in dtypes for rows, hidden in pairs]
     except ValueError as error:
         raise UsageError(str(error)) from None
     return result

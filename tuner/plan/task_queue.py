@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normtune.kernels.config import COPY, Config
+from normtune.kernels.key import Key
 from normtune.kernels.problem import Problem
 from normtune.tuner.plan.plan import Task
 
@@ -45,12 +46,12 @@ class TaskQueue:
     """
 
     def __init__(self, tasks: Sequence[Task], known: Mapping[Problem, Medians] | None = None) -> None:
-        groups: dict[tuple[str, str, str], list[Task]] = {}
+        groups: dict[Key, list[Task]] = {}
         for task in tasks:
-            groups.setdefault(group_of(task.problem), []).append(task)
-        seeds: dict[tuple[str, str, str], dict[tuple[int, int], Medians]] = {}
+            groups.setdefault(task.problem.key, []).append(task)
+        seeds: dict[Key, dict[tuple[int, int], Medians]] = {}
         for problem, medians in (known or {}).items():
-            seeds.setdefault(group_of(problem), {})[problem.rows, problem.hidden] = medians
+            seeds.setdefault(problem.key, {})[problem.rows, problem.hidden] = medians
         self._groups = {name: _Group(members, seeds.get(name, {})) for name, members in groups.items()}
         turns = _turns([group.tasks for group in self._groups.values()])
         self._left = {task.problem: task for turn in turns for task in turn}
@@ -73,11 +74,11 @@ class TaskQueue:
         """Remove a task, as its measurement begins."""
         del self._left[task.problem]
         self._taken += 1
-        self._groups[group_of(task.problem)].take(task.problem)
+        self._groups[task.problem.key].take(task.problem)
 
     def learn(self, problem: Problem, medians: Medians) -> None:
         """Add the median times (ns) of a measured problem."""
-        self._groups[group_of(problem)].learn(problem, medians)
+        self._groups[problem.key].learn(problem, medians)
 
     def _contested(self) -> Task | None:
         """The task of most worth; None if it is the turn of coverage, or if nothing is known."""
@@ -88,7 +89,7 @@ class TaskQueue:
 
 
 class _Group:
-    """Shapes of one operator, variant and dtype, in the order of coverage."""
+    """Shapes of one key, in the order of coverage."""
 
     def __init__(self, tasks: Sequence[Task], known: Mapping[tuple[int, int], Medians]) -> None:
         by_shape = {(task.problem.rows, task.problem.hidden): task for task in tasks}
@@ -199,11 +200,6 @@ def _points(shapes: Sequence[tuple[int, int]]) -> NDArray[np.float64]:
         ranks = {value: rank for rank, value in enumerate(sorted(set(values)))}
         axes.append([ranks[value] / max(1, len(ranks) - 1) for value in values])
     return np.array(axes, np.float64).T.reshape(len(shapes), 2)
-
-
-def group_of(problem: Problem) -> tuple[str, str, str]:
-    """What shapes have in common whose times say something of each other."""
-    return problem.operator, problem.variant, problem.dtype
 
 
 def _turns(rows: Sequence[Sequence[Task]]) -> Iterator[list[Task]]:

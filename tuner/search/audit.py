@@ -100,7 +100,7 @@ class Audited:
         missed = {name: round(1e6 * gain) for name, gain in gains.items()}
         entries: dict[str, dict[str, Any]] = {}
         for problem, task in self._tasks.items():
-            name = f"{problem.key} {problem.dtype}"
+            name = str(problem.key)
             entry = entries.setdefault(name, {"pairs": 0, "audited": [], "missed": missed.get(name)})
             entry["pairs"] += len(task.candidates)
             drawn = self._audited.get(problem, [])

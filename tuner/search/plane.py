@@ -21,10 +21,11 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from normtune.kernels.config import Config
+from normtune.kernels.key import Key
 from normtune.kernels.problem import Problem
 from normtune.results.records import Outcome
 from normtune.tuner.plan.plan import Always, Task
-from normtune.tuner.plan.task_queue import TaskQueue, group_of
+from normtune.tuner.plan.task_queue import TaskQueue
 from normtune.tuner.search.adaptive import two_batches
 from normtune.tuner.search.protocol import Known, Race
 from normtune.tuner.search.shape import Group, ShapeSearch
@@ -54,13 +55,13 @@ class Plane:
 
     def __init__(self, tasks: Sequence[Task], known: Known, advice: Always | None = None, seed: int = 0) -> None:
         order = [task for task in TaskQueue(tasks).left() if task.candidates]
-        groups: dict[tuple[str, str, str], Group] = {}
+        groups: dict[Key, Group] = {}
         for task in order:
-            groups.setdefault(group_of(task.problem), Group([], set(), set(), set())).configs.update(task.configs)
+            groups.setdefault(task.problem.key, Group([], set(), set(), set())).configs.update(task.configs)
         axes = {name: Axes(group.configs) for name, group in groups.items()}
         self._shapes: dict[Problem, ShapeSearch] = {}
         for task in order:
-            name, problem = group_of(task.problem), task.problem
+            name, problem = task.problem.key, task.problem
             advised = (advice or {}).get(problem, ())
             shape = ShapeSearch(task, known.get(problem, {}), axes[name], groups[name], seed, advised)
             groups[name].shapes.append(shape)
@@ -100,7 +101,7 @@ class Plane:
         """
         found = {}
         for group in {id(shape.group): shape.group for shape in self._shapes.values()}.values():
-            name = f"{group.shapes[0].task.problem.key} {group.shapes[0].task.problem.dtype}"
+            name = str(group.shapes[0].task.problem.key)
             expected, gained = np.sum([SURPRISE * np.ones(2), *(shape.audited for shape in group.shapes)], axis=0)
             found[name] = float(np.mean([shape.missed for shape in group.shapes]) * gained / expected)
         return found

@@ -12,15 +12,14 @@ from typing import NamedTuple
 import numpy as np
 
 from normtune.kernels.config import Config
-from normtune.kernels.problem import Problem, join_key
+from normtune.kernels.key import Key
+from normtune.kernels.problem import Problem
 from normtune.kernels.tablefile.tree import Tree
 from normtune.results.records import Outcome
 from normtune.tuner.plan.plan import Task
 from normtune.tuner.search.disputes import Disputes, MedianTimes, Shape
 from normtune.tuner.search.protocol import Known, Race
 
-# Operator, variant and dtype.
-FunctionKey = tuple[str, str, str]
 # Uncertain thresholds that are printed of each function.
 _SHOWN = 2
 
@@ -34,20 +33,18 @@ class Refinement(NamedTuple):
         shapes: that can be measured, by function.
     """
 
-    trees: Mapping[FunctionKey, Tree]
+    trees: Mapping[Key, Tree]
     until: float
-    shapes: Mapping[FunctionKey, Sequence[Shape]]
+    shapes: Mapping[Key, Sequence[Shape]]
 
-    def disputes(self, known: Known) -> dict[FunctionKey, Disputes]:
+    def disputes(self, known: Known) -> dict[Key, Disputes]:
         """The disputes of each function that has measurements."""
-        measured: dict[FunctionKey, dict[Shape, MedianTimes]] = {kind: {} for kind in self.trees}
+        measured: dict[Key, dict[Shape, MedianTimes]] = {key: {} for key in self.trees}
         for problem, configs in known.items():
             medians = {config: state.median_ns for config, state in configs.items() if state.median_ns is not None}
-            if kind_of(problem) in measured and medians:
-                measured[kind_of(problem)][problem.rows, problem.hidden] = medians
-        return {
-            kind: Disputes(self.trees[kind], self.shapes[kind], shapes) for kind, shapes in measured.items() if shapes
-        }
+            if problem.key in measured and medians:
+                measured[problem.key][problem.rows, problem.hidden] = medians
+        return {key: Disputes(self.trees[key], self.shapes[key], shapes) for key, shapes in measured.items() if shapes}
 
 
 class Refine:
@@ -97,36 +94,30 @@ class Refine:
     def lines(self) -> list[str]:
         """The loss that the thresholds of each function can still have, with the least certain ones."""
         lines = []
-        for (name, variant, dtype), disputes in self._disputes.items():
+        for key, disputes in self._disputes.items():
             total = sum(one.loss * one.share for one in disputes.open())
             uncertain = [
                 f"{one.axis} {'<=' if one.axis == 'hidden' else '>='} {one.at} (measured at {one.below} and "
                 f"{one.above}): {100 * one.loss:.2f} %"
                 for one in disputes.thresholds()[:_SHOWN]
             ]
-            key = join_key(name, variant)
-            text = f"{key} {dtype}: thresholds can lose {100 * total:.2f} % of the mean"
+            text = f"{key}: thresholds can lose {100 * total:.2f} % of the mean"
             lines.append("; ".join([text, *uncertain]))
         return lines
 
     def _wanted(self) -> Sequence[Task]:
         wanted: list[tuple[float, Task]] = []
-        for (name, variant, dtype), disputes in self._disputes.items():
+        for key, disputes in self._disputes.items():
             disputed = disputes.open()
             rest = sum(one.loss * one.share for one in disputed)
             for one in disputed:
                 if rest <= self._until:
                     break
                 rest -= one.loss * one.share
-                task = self._tasks.get(Problem(name, *one.shape, dtype, variant))
+                task = self._tasks.get(Problem(key, *one.shape))
                 if task:
                     wanted.append((one.worth, task))
-        return [task for _, task in sorted(wanted, key=lambda pair: (-pair[0], pair[1].problem))]
+        return [task for _, task in sorted(wanted, key=lambda pair: (-pair[0], pair[1].problem.columns))]
 
     def _of(self, task: Task) -> Disputes:
-        return self._disputes[kind_of(task.problem)]
-
-
-def kind_of(problem: Problem) -> FunctionKey:
-    """The function that a problem belongs to."""
-    return problem.operator, problem.variant, problem.dtype
+        return self._disputes[task.problem.key]

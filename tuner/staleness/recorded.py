@@ -17,6 +17,7 @@ from typing import NamedTuple
 from normtune.errors import NormtuneError
 from normtune.kernels.config import COPY, Config
 from normtune.kernels.fingerprint import changed
+from normtune.kernels.key import Key
 from normtune.kernels.operator import operators, read_config
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target, target_for
@@ -36,9 +37,7 @@ _BYTES = 6
 class Cell(NamedTuple):
     """A config on all recorded problems that differ in their rows alone."""
 
-    operator: str
-    variant: str
-    dtype: str
+    key: Key
     hidden: int
     config: Config
 
@@ -76,7 +75,7 @@ class CodeChange(NamedTuple):
 
 def cell_of(problem: Problem, config: Config) -> Cell:
     """The cell of a config on a problem."""
-    return Cell(problem.operator, problem.variant, problem.dtype, problem.hidden, config)
+    return Cell(problem.key, problem.hidden, config)
 
 
 def pairs_of(evidence: Evidence) -> list[tuple[Problem, Config]]:
@@ -84,8 +83,8 @@ def pairs_of(evidence: Evidence) -> list[tuple[Problem, Config]]:
     columns = ["operator", "rows", "hidden", "dtype", "variant", "config"]
     found = evidence.frame[columns].drop_duplicates().itertuples(index=False, name=None)
     known = cache(read_config)
-    pairs = [(Problem(*values), known(values[0], text)) for *values, text in found]
-    return sorted(pair for pair in pairs if pair[1] != COPY)
+    pairs = [(Problem.of(*values), known(values[0], text)) for *values, text in found]
+    return sorted((pair for pair in pairs if pair[1] != COPY), key=lambda pair: (pair[0].columns, pair[1]))
 
 
 def difference(code: RecordedCode | None, evidence: Evidence, asked: Collection[Cell]) -> CodeChange:
@@ -109,7 +108,7 @@ def difference(code: RecordedCode | None, evidence: Evidence, asked: Collection[
     )
     if not suspects:
         return CodeChange(())
-    wanted = {cell for cell in asked if cell.operator in suspects}
+    wanted = {cell for cell in asked if cell.key.operator in suspects}
     digests: dict[Cell, bytes] = {}
     if not (reason := _undecidable(code, wanted)):
         digests = _digests([pair for pair in pairs if cell_of(*pair) in wanted], target)
@@ -201,7 +200,7 @@ def read(name: str, evidence: Evidence) -> RecordedCode | None:
 
 
 def _line(cell: Cell) -> str:
-    return " ".join(map(str, filter(None, cell[:4])))
+    return " ".join(filter(None, (*cell.key.columns, str(cell.hidden))))
 
 
 def _undecidable(code: RecordedCode | None, wanted: Collection[Cell]) -> str:

@@ -10,7 +10,7 @@ from functools import partial
 from normtune.errors import NormtuneError
 from normtune.kernels.config import Config
 from normtune.kernels.fingerprint import changed
-from normtune.kernels.problem import Problem, split_batch_invariant, split_key
+from normtune.kernels.problem import Problem
 from normtune.kernels.tablefile.header import Header
 from normtune.kernels.tablefile.parse import normalised_trees, trees
 from normtune.kernels.tablefile.relative_tree import choose_on
@@ -68,19 +68,17 @@ def _cells(header: Header, text: str, evidence: Evidence) -> set[Cell]:
     if header.is_for_any_gpu:
         relative = normalised_trees(text)
         answers = {
-            entry: partial(choose_on, tree, sms=device.sms, l2_bytes=device.l2_bytes)
-            for entry, tree in relative.items()
+            key: partial(choose_on, tree, sms=device.sms, l2_bytes=device.l2_bytes) for key, tree in relative.items()
         }
     else:
-        answers = {entry: partial(choose, tree) for entry, tree in trees(text).items()}
+        answers = {key: partial(choose, tree) for key, tree in trees(text).items()}
     configs: dict[Problem, set[Config]] = {}
     for problem, config in pairs_of(evidence):
         configs.setdefault(problem, set()).add(config)
     cells = set()
-    for (key, dtype), answer in answers.items():
-        kind = (*split_key(split_batch_invariant(key)[0]), dtype)
+    for key, answer in answers.items():
         for problem in configs:
-            if (problem.operator, problem.variant, problem.dtype) == kind:
+            if problem.key == key.usual:
                 config = answer(rows=problem.rows, hidden=problem.hidden)
                 if config in configs[problem]:
                     cells.add(cell_of(problem, config))
@@ -91,8 +89,8 @@ def _by_code(cells: Collection[Cell], changes: Collection[CodeChange]) -> tuple[
     stale, notes = [], []
     suspects = sorted({name for change in changes for name in change.suspects})
     for name in suspects:
-        configs = {cell.config for cell in cells if cell.operator == name}
-        others = sorted({cell.config for change in changes for cell in change.changed if cell.operator == name})
+        configs = {cell.config for cell in cells if cell.key.operator == name}
+        others = sorted({cell.config for change in changes for cell in change.changed if cell.key.operator == name})
         if not others:
             notes.append(
                 f"the sources of the kernels of {name} changed since they were measured, the compiled code of the "

@@ -10,8 +10,9 @@ from functools import cache, partial
 
 from normtune.errors import NormtuneError
 from normtune.kernels.config import Config
+from normtune.kernels.key import Key
 from normtune.kernels.operator import operator
-from normtune.kernels.problem import Problem, join_key
+from normtune.kernels.problem import Problem
 from normtune.kernels.tablefile import locate
 from normtune.kernels.target import Target
 from normtune.results.records import REPLAY_PREFIX, Device
@@ -42,8 +43,7 @@ def always(
     found = {}
     for problem in problems:
         spec = operator(problem.operator)
-        key = join_key(problem.operator, problem.variant)
-        answers = [answer for find in finders if (answer := find(key, problem.dtype))]
+        answers = [answer for find in finders if (answer := find(problem.key))]
         # In the operator's class; of other knobs where the table is of another version of it.
         configs = [spec.read_config(answer(problem.rows, problem.hidden).to_json()) for answer in answers]
         if not device.uuid.startswith(REPLAY_PREFIX):  # no recording has it everywhere
@@ -52,10 +52,10 @@ def always(
     return found
 
 
-def _in_use(device: Device, key: str, dtype: str) -> _Answer | None:
+def _in_use(device: Device, key: Key) -> _Answer | None:
     """The function by which calls choose a config today; None without one."""
     try:
         tables = locate.select(device.name, device.target, device.sms, device.l2_bytes)
-        return tables.serving(key).answer(key, dtype)
+        return tables.serving(key).answer(key)
     except NormtuneError:
         return None

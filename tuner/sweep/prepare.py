@@ -120,7 +120,7 @@ def refined(request: Request, part: Refining, stored: Stored, device: Device, ta
         UsageError: nothing is stored of the table's functions.
     """
     refinement = part.on(device, request.regime)
-    before = known(stored, {name for name, *_ in part.trees}, request.retry_failed)
+    before = known(stored, {key.operator for key in part.trees}, request.retry_failed)
     always_of = partial(request.always, device=device, target=target)
     plan = part.plan(refinement, before, request.chosen.space, target, always_of)
     wanted = tuple(Refine(plan.tasks, before, refinement).left())

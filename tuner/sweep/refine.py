@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from normtune.errors import UsageError
+from normtune.kernels.key import Key
 from normtune.kernels.operator import operators
-from normtune.kernels.problem import Problem, split_batch_invariant, split_key
+from normtune.kernels.problem import Problem
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.parse import trees
 from normtune.kernels.tablefile.tree import Box, Tree
@@ -20,7 +21,7 @@ from normtune.tuner.device.measurable import measurable
 from normtune.tuner.plan import grids
 from normtune.tuner.plan.plan import Always, Plan, plan
 from normtune.tuner.search.protocol import Known
-from normtune.tuner.search.refine import FunctionKey, Refinement
+from normtune.tuner.search.refine import Refinement
 
 
 class Refining(NamedTuple):
@@ -34,7 +35,7 @@ class Refining(NamedTuple):
     """
 
     table: str
-    trees: Mapping[FunctionKey, Tree]
+    trees: Mapping[Key, Tree]
     box: Box
     until: float
 
@@ -46,7 +47,7 @@ class Refining(NamedTuple):
             sizes = grids.between(box.least_rows, box.most_rows), grids.between(box.least_hidden, box.most_hidden, 16)
             everywhere = grids.shapes("default", *sizes)
             return Refinement(self.trees, self.until, dict.fromkeys(self.trees, everywhere))
-        shapes = {kind: [shape for shape in sorted(recorded.get(kind, ())) if box.holds(*shape)] for kind in self.trees}
+        shapes = {key: [shape for shape in sorted(recorded.get(key, ())) if box.holds(*shape)] for key in self.trees}
         return Refinement(self.trees, self.until, shapes)
 
     def plan(
@@ -68,11 +69,7 @@ class Refining(NamedTuple):
                 f"table {self.table} cannot be refined: the store has no measurement of its functions on this device "
                 "with the present kernels; sweep first"
             )
-        problems = [
-            Problem(name, *one.shape, dtype, variant)
-            for (name, variant, dtype), of_function in disputes.items()
-            for one in of_function.open()
-        ]
+        problems = [Problem(key, *one.shape) for key, own in disputes.items() for one in own.open()]
         return plan(problems, space, target, always_of(problems))._replace(pruned={})
 
 
@@ -98,22 +95,13 @@ def refining(table: str | os.PathLike[str], keys: Sequence[str], dtypes: Sequenc
     if not header.box:
         raise UsageError(f"table {told} cannot be refined: it does not say which sizes were measured; fit it again")
     known = operators()
-    plain = {
-        (key, dtype): tree
-        for (key, dtype), tree in entries.items()
-        if not split_batch_invariant(key)[1] and split_key(key)[0] in known
-    }
-    names = sorted({key for key, _ in plain})
-    for key in keys:
-        if key not in names:
-            raise UsageError(f"table {told} has no function of {key!r}: expected one of {', '.join(names)}")
-    chosen = {
-        (*split_key(key), dtype): tree
-        for (key, dtype), tree in sorted(plain.items(), key=lambda entry: entry[0])
-        if dtype in dtypes and (not keys or key in keys)
-    }
+    usual = sorted(key for key in entries if not key.is_batch_invariant and key.operator in known)
+    names = sorted({key.text for key in usual})
+    for name in keys:
+        if name not in names:
+            raise UsageError(f"table {told} has no function of {name!r}: expected one of {', '.join(names)}")
+    chosen = {key: entries[key] for key in usual if key.dtype in dtypes and (not keys or key.text in keys)}
     if not chosen:
-        raise UsageError(
-            f"table {told} has no function in {', '.join(dtypes)}: it has {', '.join(sorted({d for _, d in plain}))}"
-        )
+        there = ", ".join(sorted({key.dtype for key in usual}))
+        raise UsageError(f"table {told} has no function in {', '.join(dtypes)}: it has {there}")
     return Refining(told, chosen, header.box, until)

@@ -119,14 +119,14 @@ class Summary:
 
     def operators(self) -> list[str]:
         """Operators with a problem that was compared with a copy."""
-        return sorted({problem.key for problem, fraction in self.measured.items() if fraction is not None})
+        return sorted({problem.key.text for problem, fraction in self.measured.items() if fraction is not None})
 
-    def near(self, key: str, least_bytes: int = 0) -> Near | None:
+    def near(self, name: str, least_bytes: int = 0) -> Near | None:
         """Speed of the best configs relative to a copy, over problems of at least `least_bytes`; None without any."""
         logs = [
             math.log(fraction)
             for problem, fraction in self.measured.items()
-            if problem.key == key and fraction is not None and _moved(problem) >= least_bytes
+            if problem.key.text == name and fraction is not None and _moved(problem) >= least_bytes
         ]
         return Near(math.exp(sum(logs) / len(logs)), len(logs)) if logs else None
 

@@ -16,12 +16,13 @@ from normtune.heuristics.any_gpu.joint import Joint, Part, between
 from normtune.heuristics.any_gpu.legality import EveryGpu, targets_of
 from normtune.heuristics.any_gpu.pipeline import fit_all
 from normtune.heuristics.fitting.options import FitOptions
-from normtune.heuristics.regret.legality import all_variants
+from normtune.heuristics.regret.legality import all_variants, served_variants
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.kernels import operator as door
 from normtune.kernels.config import Config
+from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec, operator
-from normtune.kernels.problem import MAX_ROWS, split_key
+from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.parse import normalised_trees
@@ -46,7 +47,9 @@ def part(sms: int, l2_mb: int, best: Callable[[Target, int, int], Config]) -> Pa
     shapes = tuple((rows, hidden) for rows in ROWS for hidden in (64, 512))
     configs = tuple(sorted((FEW, MANY)))
     regret = np.array([[0 if one == best(target, *shape) else 262_364 for one in configs] for shape in shapes])
-    return Part(target, TimingMatrix("toy", "", "bfloat16", shapes, configs, regret, np.ones_like(regret, bool)))
+    return Part(
+        target, TimingMatrix(Key.of("toy", "", "bfloat16"), shapes, configs, regret, np.ones_like(regret, bool))
+    )
 
 
 def legal(spec: OperatorSpec) -> EveryGpu:
@@ -98,14 +101,13 @@ sizes = st.integers(1, MAX_ROWS) | st.integers(1, 31).map(lambda bit: min(MAX_RO
 @settings(max_examples=300, deadline=None)
 @given(sizes, st.integers(1, 65536) | st.integers(0, 16).map(lambda bit: 1 << bit))
 def test_the_shipped_table_is_legal_on_every_gpu_of_nvidia(rows: int, hidden: int) -> None:
-    for (key, dtype), tree in TABLE.items():
-        name, variant = split_key(key)
-        spec = operator(name)
+    for key, tree in TABLE.items():
+        spec = operator(key.operator)
         for target in TARGETS.values():
             config = choose_on(tree, rows, hidden, target.sms, target.l2_bytes)
-            problem = spec.problem(rows, hidden, dtype, variant)
+            problem = Problem(key, rows, hidden)
             if target.name.startswith("sm_"):
-                assert spec.is_legal(config, problem, target), (key, dtype, target.name, config)
+                assert spec.is_legal(config, problem, target), (key, target.name, config)
             # Elsewhere dispatch launches the default config, as on any GPU with smaller limits.
             assert spec.is_legal(config, problem, target) or spec.is_legal(
                 spec.default_config(problem, target), problem, target
@@ -113,12 +115,11 @@ def test_the_shipped_table_is_legal_on_every_gpu_of_nvidia(rows: int, hidden: in
 
 
 def test_the_shipped_table_is_proved_legal_for_all_integers() -> None:
-    for (key, dtype), tree in TABLE.items():
-        name, variant = split_key(key)
-        spec = operator(name)
-        variants = [variant] if variant else all_variants(spec)
+    for key, tree in TABLE.items():
+        spec = operator(key.operator)
+        variants = served_variants(spec, key)
         for target in (*targets_of(["sm_90"]), *(one for one in TARGETS.values() if one.name.startswith("sm_"))):
-            assert not list(EveryGpu(spec, [target], [dtype], variants).breaches(tree)), (key, dtype, target.name)
+            assert not list(EveryGpu(spec, [target], [key.dtype], variants).breaches(tree)), (key, target.name)
 
 
 def test_an_illegal_leaf_is_found(spec: OperatorSpec) -> None:

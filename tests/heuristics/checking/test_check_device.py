@@ -192,7 +192,7 @@ def test_a_store_keeps_what_was_measured(table: Path) -> None:
 
 
 def test_functions_that_ask_for_one_shape_share_a_race(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = Problem("rms_norm_forward", 4096, 1024, "bfloat16")
+    problem = Problem.of("rms_norm_forward", 4096, 1024, "bfloat16")
     few, more, most = (RMSNormConfig("row", 1, warps) for warps in (2, 4, 8))
     session, bench = (
         Mock(
@@ -310,7 +310,7 @@ def test_a_kind_of_which_one_in_twenty_was_called_ok_is_named() -> None:
 @pytest.mark.long
 def test_what_is_planted_is_what_it_says() -> None:
     table = subject.read(H200)
-    one = next(one for one in table.functions if one.key == "rms_norm_backward")
+    one = next(one for one in table.functions if one.key.text == "rms_norm_backward")
     for rows, hidden in ((1, 64), (32768, 256), (32767, 256), (65536, 257), (4096, 16384), (262144, 64)):
         assert choose(planted.of_liger(one), rows, hidden) == liger.choose("rms_norm_backward", rows, hidden)
         up = planted.KINDS["up"](one, [(1, 64)], table, random.Random(0)).tree
@@ -343,5 +343,5 @@ def test_a_slow_leaf_is_slow_where_it_answers() -> None:
     one = table.functions[0]
     plant = planted.KINDS["leaf_50"](one, [(1, 64)], table, random.Random(0))
     assert plant.slow == choose(one.tree, 1, 64)
-    assert plant.scale(Problem(one.operator, 1, 64, one.dtype), plant.slow) == 1.5
-    assert plant.scale(Problem(one.operator, 65536, 16384, one.dtype), plant.slow) == 1.0
+    assert plant.scale(Problem.of(*one.key[:1], 1, 64, one.key.dtype), plant.slow) == 1.5
+    assert plant.scale(Problem.of(*one.key[:1], 65536, 16384, one.key.dtype), plant.slow) == 1.0

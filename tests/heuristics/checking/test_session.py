@@ -7,6 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from normtune.kernels.config import COPY, Config
+from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
@@ -39,7 +40,7 @@ PROMISE = Promise(5000, 100_000, "cross-validated")
 
 
 def checked(tree: Tree, dtype: str = "bfloat16", key: str = "toy") -> Checked:
-    return Checked(key, dtype, "toy", "", tree, ((key, dtype),), PROMISE)
+    return Checked(Key.parse(key, dtype), tree, (Key.parse(key, dtype),), PROMISE)
 
 
 def session(*functions: Checked, seed: int = 0, known: set[tuple[int, int]] | None = None) -> CheckSession:
@@ -90,7 +91,7 @@ def test_moved_thresholds_are_not_ok_and_the_worst_shape_says_what_is_better(
     assert found.verdict != OK
     worst = found.findings[0]
     assert worst.rival != worst.config
-    assert penalty(worst.config, Problem("toy", worst.rows, worst.hidden, "bfloat16")) > 0.1
+    assert penalty(worst.config, Problem.of("toy", worst.rows, worst.hidden, "bfloat16")) > 0.1
     assert worst.low <= worst.loss <= worst.high
 
 

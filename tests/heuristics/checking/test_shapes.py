@@ -116,7 +116,7 @@ def test_the_leaf_of_a_shape_is_the_one_that_answers(tree: Tree, rows: int, hidd
 @settings(max_examples=30, deadline=None)
 @given(trees(), trees(), st.integers(1, 65536), st.integers(64, 16384))
 def test_rivals_are_few_and_never_the_config_itself(tree: Tree, other: Tree, rows: int, hidden: int) -> None:
-    found = rivals(tree, _quick_spec(), Problem("toy", rows, hidden, "bfloat16"), TARGETS["sm_90"], [other])
+    found = rivals(tree, _quick_spec(), Problem.of("toy", rows, hidden, "bfloat16"), TARGETS["sm_90"], [other])
     own, beside = choose(tree, rows, hidden), choose(other, rows, hidden)
     assert len(set(found)) == len(found) <= NEIGHBOURS + BESIDE + STRONG
     assert own not in found
@@ -124,7 +124,7 @@ def test_rivals_are_few_and_never_the_config_itself(tree: Tree, other: Tree, row
 
 
 def test_the_config_across_a_threshold_is_the_first_rival() -> None:
-    found = rivals(ROWS, _quick_spec(), Problem("toy", 900, 512, "bfloat16"), TARGETS["sm_90"])
+    found = rivals(ROWS, _quick_spec(), Problem.of("toy", 900, 512, "bfloat16"), TARGETS["sm_90"])
     assert found == [CONFIGS[1], *spread(QUICK, STRONG)]
 
 

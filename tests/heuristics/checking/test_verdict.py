@@ -9,6 +9,7 @@ import pytest
 from normtune.heuristics.regret.effects import LogSamples
 from normtune.heuristics.regret.fixed_log import log_ppm
 from normtune.kernels.config import Config
+from normtune.kernels.key import Key
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile.tree import Leaf
 from normtune.tuner.checking import verdict
@@ -298,7 +299,7 @@ def test_more_functions_need_more_to_call_one_stale() -> None:
 
 def judged(*verdicts: tuple[str, str]) -> list[tuple[Checked, Judgement]]:
     return [
-        (Checked(key, "float32", "toy", "", Leaf(MINE), (), PROMISE), Judgement(name, "", PROMISE, None, ()))
+        (Checked(Key.parse(key, "float32"), Leaf(MINE), (), PROMISE), Judgement(name, "", PROMISE, None, ()))
         for key, name in verdicts
     ]
 

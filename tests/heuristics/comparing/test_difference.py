@@ -17,6 +17,7 @@ from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.regret.matrix import Rounds, TimingMatrix
 from normtune.heuristics.writing.emit import module_text
+from normtune.kernels.key import Key
 from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.rms_norm.long_rows import MAX_HIDDEN
@@ -39,7 +40,7 @@ def matrix() -> TimingMatrix:
     problems = ((1, 64), (4096, 512), (32768, 256), (65536, 8192))
     regret = np.array([[0, 0, 9], [300_000, 0, 9], [5, 100_000, 9], [400_000, 0, 0]], np.int64)
     usable = np.array([[True, True, True]] * 3 + [[True, False, False]])
-    return TimingMatrix("rms_norm_forward", "", "bfloat16", problems, (ROW, BLOCK, WIDE), regret, usable)
+    return TimingMatrix(Key.of("rms_norm_forward", "", "bfloat16"), problems, (ROW, BLOCK, WIDE), regret, usable)
 
 
 def compared(matrix: TimingMatrix, first: str | Side | Tuned, second: str | Side | Tuned) -> Difference:
@@ -149,7 +150,7 @@ def test_the_mark_of_a_shape(matrix: TimingMatrix, first, second, expected: str)
 def test_a_config_that_launches_as_a_measured_one_has_its_time() -> None:
     # 64 rows of 1024 are lowered to 16, which 4 warps hold.
     matrix = TimingMatrix(
-        "rms_norm_forward", "", "bfloat16", ((4096, 1024),), (BLOCK,), np.array([[700]]), np.array([[True]])
+        Key.of("rms_norm_forward", "", "bfloat16"), ((4096, 1024),), (BLOCK,), np.array([[700]]), np.array([[True]])
     )
     taller = Side("taller", lambda problem, target: RMSNormConfig("block_row", 64, 4))
     wider = Side("wider", lambda problem, target: RMSNormConfig("block_row", 64, 8))
@@ -171,7 +172,7 @@ def test_an_autotuner_picks_the_least_median_of_what_was_timed() -> None:
     # The least regret is that of the block, the least median over all rounds that of the row, which was lucky in them.
     logs = np.array([[[50, 50, 50, 50, 0, 0], [40, 40, 60, 60, 99, 99], [90] * 6]], np.int32)
     matrix = TimingMatrix(
-        *("rms_norm_forward", "", "bfloat16", ((4096, 1024),), (ROW, BLOCK, WIDE)),
+        *(Key.of("rms_norm_forward", "", "bfloat16"), ((4096, 1024),), (ROW, BLOCK, WIDE)),
         *(np.array([[7, 0, 30]]), np.array([[True] * 3]), Rounds(np.arange(6, dtype=np.int32)[None], logs)),
     )
     unknown, illegal = RMSNormConfig("row", 1, 32), RMSNormConfig("split", 1, 4)
@@ -277,7 +278,7 @@ def test_a_table_for_any_gpu_has_the_rectangles_that_it_has_on_this_one() -> Non
         assert tree is not None
         for rows in (1, 32, 33, 65, 66, 67, 131, 132, 133, 527, 528, 1055, 1056, 32768, MAX_ROWS):
             for hidden in (64, 100, 512, 1024, 4096, 16384):
-                problem = Problem("rms_norm_backward", rows, hidden, "bfloat16")
+                problem = Problem.of("rms_norm_backward", rows, hidden, "bfloat16")
                 assert choose(tree, rows, hidden) == found.choose(problem, target)
     assert found.tree("rms_norm_backward", "bfloat16", H200) != found.tree("rms_norm_backward", "bfloat16", half)
     assert found.tree("toy", "bfloat16", H200) is None

@@ -7,6 +7,7 @@ import pytest
 
 from normtune.heuristics.comparing.gains import ConfidenceInterval, Gain, Pair, gain
 from normtune.heuristics.regret.matrix import MISSING, Rounds, TimingMatrix
+from normtune.kernels.key import Key
 from normtune.kernels.rms_norm.config import RMSNormConfig
 
 SLOW, FAST = RMSNormConfig("row", 1, 4), RMSNormConfig("row", 1, 8)
@@ -19,7 +20,7 @@ def matrix_of(logs: list[list[list[int]]], regret: list[list[int]], weights: lis
     values = np.array(logs, np.int32)
     labels = np.broadcast_to(np.arange(values.shape[2], dtype=np.int32), (len(logs), values.shape[2]))
     return TimingMatrix(
-        *("rms_norm_forward", "", "bfloat16", tuple((1 << place, 64) for place in range(len(logs)))),
+        *(Key.of("rms_norm_forward", "", "bfloat16"), tuple((1 << place, 64) for place in range(len(logs)))),
         (SLOW, FAST),
         np.array(regret, np.int64),
         np.ones((len(logs), 2), np.bool_),
@@ -87,7 +88,7 @@ def test_a_shape_without_two_common_blocks_is_left_out_beside_others() -> None:
 
 def test_without_any_the_regrets_speak_and_there_is_no_interval() -> None:
     matrix = TimingMatrix(
-        *("rms_norm_forward", "", "bfloat16", ((1, 64), (2, 64)), (SLOW, FAST)),
+        *(Key.of("rms_norm_forward", "", "bfloat16"), ((1, 64), (2, 64)), (SLOW, FAST)),
         np.array([[200_000, 0], [0, 100_000]], np.int64),
         np.ones((2, 2), np.bool_),
     )

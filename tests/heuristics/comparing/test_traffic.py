@@ -18,7 +18,7 @@ from normtune.kernels.problem import Problem
     ],
 )
 def test_edges(rows: int, hidden: int, expected: int) -> None:
-    problem = Problem("rms_norm_forward", rows, hidden, "bfloat16")
+    problem = Problem.of("rms_norm_forward", rows, hidden, "bfloat16")
     assert part_of(operator("rms_norm_forward"), problem, 60 << 20) == expected
 
 

@@ -19,6 +19,7 @@ from normtune.heuristics.writing.entries import decisions
 from normtune.heuristics.writing.report import figures
 from normtune.kernels import config as config_module
 from normtune.kernels.config import Config
+from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem
 from normtune.kernels.reduce_partials.config import ReduceConfig
@@ -41,12 +42,12 @@ def test_a_rule_answers_for_every_function_and_is_no_tree() -> None:
     found = baseline("liger", Path()).of("rms_norm_forward", "no_rstd", "float32", TARGET)
     assert found is not None and found.tree is None
     for shape in ((1, 64), (65536, 128), (4096, 8192), (7, 65536)):
-        problem = Problem("rms_norm_forward", *shape, "float32", "no_rstd")
+        problem = Problem.of("rms_norm_forward", *shape, "float32", "no_rstd")
         assert found.choice(*shape) == RULES["liger"].choose(problem, TARGET) is not None
 
 
 def test_a_table_answers_by_key_and_dtype_and_its_plain_operator_for_a_variant() -> None:
-    own = {("toy", "bfloat16"): ONE, ("toy:no_keep", "float32"): FOUR}
+    own = {Key.parse("toy", "bfloat16"): ONE, Key.parse("toy:no_keep", "float32"): FOUR}
     for replaced in (False, True):
         incumbents = Incumbents(own, replaced=replaced)
         for variant, dtype, expected in (
@@ -56,10 +57,10 @@ def test_a_table_answers_by_key_and_dtype_and_its_plain_operator_for_a_variant()
             ("", "float32", None),
             ("", "float16", None),
         ):
-            found = incumbents.of("toy", variant, dtype, TARGET)
+            found = incumbents.of(Key.of("toy", variant, dtype), TARGET)
             assert (found and found.choice(1, 64)) == (expected and expected.config)
             assert (found and found.tree) == (expected if replaced else None)
-        assert incumbents.of("other", "", "bfloat16", TARGET) is None
+        assert incumbents.of(Key.of("other", "", "bfloat16"), TARGET) is None
 
 
 def test_a_rule_comes_before_a_file_and_a_file_before_a_shipped_table(
@@ -134,7 +135,7 @@ def test_bounds_hold_beside_a_baseline_and_what_that_costs_is_told(
         text = module_text(whole, as_command("normtune fit --baseline x.py"))
         told = f"{count} shapes up to {percent(most, 1)} slower than what was in use"
         assert told in " ".join(text.replace("\n#", " ").split())
-        assert decisions(parse(text, "x")[0])["toy", "bfloat16"].figures.slower[0] == count
+        assert decisions(parse(text, "x")[0])[Key.parse("toy", "bfloat16")].figures.slower[0] == count
         (line,) = (line for line in figures(whole) if line.startswith(f"toy bfloat16: {count} shapes up to"))
         # What it says avoids that does.
         advised = line.partition("slower than what is in use; ")[2].partition(" avoids it, --baseline none")[0]
@@ -167,7 +168,7 @@ def test_where_leaves_that_gave_way_are_too_many_slower_configs_take_no_part(mea
 def slowdowns(tree, penalty):
     """Log-ratio to `BETTER` on each shape by the law, millionths."""
     times = [
-        [1 + penalty(choose(one, *shape), Problem("toy", *shape, "bfloat16")) for one in (tree, BETTER)]
+        [1 + penalty(choose(one, *shape), Problem.of("toy", *shape, "bfloat16")) for one in (tree, BETTER)]
         for shape in SHAPES[:-1]
     ]
     return [1e6 * math.log(own / other) for own, other in times]
@@ -177,7 +178,7 @@ def slowdowns(tree, penalty):
 def test_what_was_not_measured_changes_nothing(evidence: Evidence, config: Config, spec: OperatorSpec) -> None:
     """It is counted; what is illegal at a shape could not be launched there."""
     found = fitted(evidence, Incumbents({("toy", "bfloat16"): Leaf(config)}, replaced=True), 3)
-    legal = sum(spec.is_legal(config, Problem("toy", *shape, "bfloat16"), TARGET) for shape in SHAPES[:-1])
+    legal = sum(spec.is_legal(config, Problem.of("toy", *shape, "bfloat16"), TARGET) for shape in SHAPES[:-1])
     assert 0 < found.figures.uncompared == legal
     assert found == replace(
         fitted(evidence, None, 3), figures=fitted(evidence, None, 3).figures._replace(uncompared=legal)
@@ -218,7 +219,7 @@ def test_random_parts_of_a_sweep_give_tables_within_the_bounds_and_no_shape_is_s
         (found,) = whole.functions
         assert leaves(found.tree) <= options.leaves and len(distinct(found.tree)) <= (options.max_configs or 9)
         untimed += found.figures.untimed
-        matrix = timing_matrix(part, spec, "", "bfloat16", TARGET)
+        matrix = timing_matrix(part, spec, spec.key("bfloat16"), TARGET)
         pairs = [(choose(found.tree, *shape), choose(BETTER, *shape)) for shape in matrix.problems]
         lost = [[matrix.loss(place, one) for one in pair] for place, pair in enumerate(pairs)]
         slow = [ours - theirs for ours, theirs in lost if None not in (ours, theirs) and ours - theirs > 20_000]
@@ -242,7 +243,7 @@ def test_what_is_illegal_beyond_is_not_kept_there(measure, run, spec) -> None:
     found = fitted(evidence, Incumbents({("toy", "bfloat16"): Leaf(few)}, replaced=True), 9, tie=50)
     for rows, hidden in [*SHAPES, (2**31 - 1, 16384), (1, 5000), (1, 4097)]:
         for dtype in ("bfloat16", "float16", "float32"):
-            assert spec.is_legal(choose(found.tree, rows, hidden), Problem("toy", rows, hidden, dtype), TARGET)
+            assert spec.is_legal(choose(found.tree, rows, hidden), Problem.of("toy", rows, hidden, dtype), TARGET)
     assert choose(found.tree, 64, 256) == few
 
 
@@ -268,5 +269,5 @@ def test_a_table_s_configs_are_of_its_operator_where_another_one_has_the_same_kn
     of_both = next(knobs for knobs, of in config_module._DECLARED.items() if of in (ReduceConfig, TransposeConfig))
     monkeypatch.setitem(config_module._DECLARED, of_both, TransposeConfig)
     found = of_file(locate.SHIPPED / "nvidia_h200_reduce_partials.py")
-    configs = [*configs_of(found.trees["reduce_partials", "bfloat16"])]
+    configs = [*configs_of(found.trees[Key.parse("reduce_partials", "bfloat16")])]
     assert len(configs) > 2 and {type(config) for config in configs} == {ReduceConfig}

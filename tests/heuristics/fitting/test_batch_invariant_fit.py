@@ -9,6 +9,7 @@ from normtune.heuristics.fitting.batch_invariant import bounded, cost_of, fit_ba
 from normtune.heuristics.regret.best_times import BestTimes, best_times
 from normtune.heuristics.regret.matrix import TimingMatrix, timing_matrix
 from normtune.heuristics.solver.bins import losses, solve
+from normtune.kernels.key import Key
 from normtune.kernels.operator import IllegalConfigError
 from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
@@ -119,10 +120,12 @@ def test_a_bound_is_never_better_than_the_best(legality):
 
 def test_what_failed_is_not_bounded_nor_is_the_same_launch(legality, spec):
     wide, same = RMSNormConfig("block_row", 16, 1), RMSNormConfig("block_row", 4, 1)
-    problem = Problem("toy", 1, 1024, "bfloat16")
+    problem = Problem.of("toy", 1, 1024, "bfloat16")
     assert spec.resolve(wide, problem, H200, None) == spec.resolve(same, problem, H200, None)
     regret, usable = np.zeros((2, 3), np.int64), np.array([[True, False, False], [True, True, True]])
-    matrix = TimingMatrix("toy", "", "bfloat16", ((1, 1024), (64, 1024)), (CONFIGS[0], wide, same), regret, usable)
+    matrix = TimingMatrix(
+        Key.of("toy", "", "bfloat16"), ((1, 1024), (64, 1024)), (CONFIGS[0], wide, same), regret, usable
+    )
     assert bounded(matrix, timed(matrix), legality).usable.all()
     assert bounded(matrix, timed(matrix, failed=[(0, 1)]), legality).usable.tolist() == usable.tolist()
 
@@ -170,7 +173,7 @@ def test_where_no_class_serves_all_rows_there_is_no_function(legality, alike):
 
 
 def test_a_fit_of_measurements_is_legal_at_every_size(evidence, spec, legality):
-    matrix = timing_matrix(evidence, spec, "", "bfloat16", H200)
+    matrix = timing_matrix(evidence, spec, spec.key("bfloat16"), H200)
     found = fit_batch_invariant(matrix, best_times(evidence, matrix), legality, Leaf(RMSNormConfig("row", 1, 16)))
     assert not cuts_rows(found.tree) and not list(legality.breaches(found.tree))
     assert {box.most_rows for _, box in regions(found.tree, Box(1, MAX_ROWS, 1, 16384))} == {MAX_ROWS}
@@ -190,9 +193,11 @@ def test_best_times_are_medians_of_the_newest_run_in_ns(measure, run, spec):
         for one in measure(law, shapes, configs=CONFIGS[:2], run="run2")
     ]
     later = run._replace(id="run2", started="2026-11-21T10:00:00")
-    failed = Measurement(Problem("toy", 1, 64, "bfloat16"), CONFIGS[2], "run2", "sha256:0", "timeout", "late", [], [])
+    failed = Measurement(
+        Problem.of("toy", 1, 64, "bfloat16"), CONFIGS[2], "run2", "sha256:0", "timeout", "late", [], []
+    )
     both = Evidence.from_measurements([*early, *late, failed], [run, later])
-    matrix = timing_matrix(both, spec, "", "bfloat16", H200)
+    matrix = timing_matrix(both, spec, spec.key("bfloat16"), H200)
     found = best_times(both, matrix)
     newest = {(one.problem.rows, one.config): one.samples for one in late}
     wanted = [int(np.sort(newest[rows, CONFIGS[0]])[7:9].sum()) // 2 for rows, _ in matrix.problems]

@@ -5,6 +5,7 @@ from normtune.heuristics.fitting.figures import Loss, of_rule, of_tree, summaris
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.rules import liger
 from normtune.kernels.config import Config
+from normtune.kernels.key import Key
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile.tree import Leaf, Split
 
@@ -15,7 +16,7 @@ NARROW, WIDE = RMSNormConfig("row", 1, 4), RMSNormConfig("row", 1, 8)
 def matrix() -> TimingMatrix:
     regret = np.array([[0, 300], [500, 0], [900, -20]], np.int64)
     usable = np.array([[True, True], [True, False], [True, True]])
-    return TimingMatrix("toy", "", "bfloat16", ((1, 64), (1, 2048), (8, 64)), (NARROW, WIDE), regret, usable)
+    return TimingMatrix(Key.of("toy", "", "bfloat16"), ((1, 64), (1, 2048), (8, 64)), (NARROW, WIDE), regret, usable)
 
 
 def test_summary_of_ten() -> None:

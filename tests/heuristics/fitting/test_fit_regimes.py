@@ -8,6 +8,7 @@ from normtune.errors import UsageError
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.kernels.fingerprint import fingerprint
+from normtune.kernels.key import Key
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.tree import choose
@@ -58,7 +59,7 @@ def test_a_table_is_of_one_regime_and_its_header_says_which(store, words, best, 
     assert done.exit_code == 0, done.output
     header = locate.load("table.py").header
     assert header.told("Data")[0].endswith(f" (32 measurements, 2026-11-{'21' if words else '20'}{told}")
-    assert locate.load("table.py").answer("toy", "bfloat16")(64, 128) == best
+    assert locate.load("table.py").answer(Key.parse("toy", "bfloat16"))(64, 128) == best
     assert options_of(header.regenerate).regime == ("warm" if words else "cold")
     assert ("--regime warm" in header.regenerate) == bool(words)
     assert done.output.splitlines()[0].endswith(", warm" if words else "2026-11-20")

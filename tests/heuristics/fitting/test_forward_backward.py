@@ -10,6 +10,7 @@ from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.writing import report
+from normtune.kernels.key import Key
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile.tree import Leaf, Split
 from normtune.results.evidence import Evidence
@@ -23,7 +24,7 @@ def side(operator, shapes, regrets, best, tree, dtype="bfloat16", weights=None):
     regret = np.array([[0 if x is None else round(1e6 * math.log(x)) for x in row] for row in regrets], np.int64)
     usable = np.array([[x is not None for x in row] for row in regrets])
     weighed = None if weights is None else np.array(weights, np.int64)
-    matrix = TimingMatrix(operator, "", dtype, tuple(shapes), (ONE, TWO), regret, usable, weights=weighed)
+    matrix = TimingMatrix(Key.of(operator, "", dtype), tuple(shapes), (ONE, TWO), regret, usable, weights=weighed)
     return OneFunction(matrix, np.array(best, np.int64), tree)
 
 

@@ -12,6 +12,7 @@ from normtune.heuristics.regret.paired import block_ratios, p_value, paired
 from normtune.heuristics.solver.bins import Bins
 from normtune.heuristics.solver.grid import axis
 from normtune.kernels.config import Config
+from normtune.kernels.key import Key
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile.tree import Leaf, Split, Tree, choose
 from normtune.results.records import ROUNDS_PER_BLOCK
@@ -28,7 +29,7 @@ def matrix_of(logs: np.ndarray) -> TimingMatrix:
     labels = np.broadcast_to(np.arange(logs.shape[2], dtype=np.int32), (len(SHAPES), logs.shape[2])).copy()
     regret = np.zeros(logs.shape[:2], np.int64)
     return TimingMatrix(
-        "toy", "", "bfloat16", SHAPES, CONFIGS, regret, regret == 0, Rounds(labels, logs.astype(np.int32))
+        Key.of("toy", "", "bfloat16"), SHAPES, CONFIGS, regret, regret == 0, Rounds(labels, logs.astype(np.int32))
     )
 
 
@@ -185,7 +186,7 @@ def test_less_than_three_blocks_say_nothing() -> None:
 
 def test_without_rounds_nothing_is_told() -> None:
     matrix = matrix_of(timed({(2, 1): 300_000}, 0))
-    bare = TimingMatrix("toy", "", "bfloat16", SHAPES, CONFIGS, matrix.regret, matrix.usable)
+    bare = TimingMatrix(Key.of("toy", "", "bfloat16"), SHAPES, CONFIGS, matrix.regret, matrix.usable)
     assert guarded(bare, bins_of(), TREE, always(C)) == (TREE, 0)
 
 

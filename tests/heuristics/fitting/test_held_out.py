@@ -44,7 +44,7 @@ def held_out() -> Evidence:
 
 def lost(held_out: Evidence, name: str, dtype: str) -> tuple[Loss, list[tuple[int, tuple[int, int]]]]:
     """The figures, and the regret of each shape, largest first."""
-    matrix = timing_matrix(held_out, operator(name), "", dtype, target_for("sm_90", 132))
+    matrix = timing_matrix(held_out, operator(name), operator(name).key(dtype), target_for("sm_90", 132))
     assert matrix is not None
     tree = trees(read(SHIPPED / "nvidia_h200.py"))[name, dtype]
     loss = of_tree(matrix, tree)

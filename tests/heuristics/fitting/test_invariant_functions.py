@@ -11,6 +11,7 @@ from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.writing import report
 from normtune.heuristics.writing.emit import module_text
 from normtune.kernels.fingerprint import fingerprint
+from normtune.kernels.key import Key
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.header import parse
 from normtune.kernels.tablefile.parse import trees
@@ -68,14 +69,20 @@ def test_what_it_costs_is_what_one_config_for_all_rows_costs(recorded):
 
 def test_a_table_holds_them_and_lookups_do_not_mix(path):
     table = locate.load(path)
-    usual, invariant = table.function("toy", "bfloat16"), table.batch_invariant("toy", "bfloat16")
+    usual, invariant = (
+        table.function(Key.parse("toy", "bfloat16")),
+        table.function(Key.parse("toy", "bfloat16").batch_invariant),
+    )
     assert len({usual(rows, 256) for rows, _ in SHAPES}) == 2
     assert len({invariant(rows, 256) for rows, _ in SHAPES}) == 1
-    assert table.batch_invariant("toy:no_keep", "bfloat16") is table.tables["toy:no_keep+batch_invariant", "bfloat16"]
-    del table.tables["toy:no_keep+batch_invariant", "bfloat16"]
-    assert table.batch_invariant("toy:no_keep", "bfloat16") is invariant
-    del table.tables["toy:batch_invariant", "bfloat16"]
-    assert table.batch_invariant("toy:no_keep", "bfloat16") is None
+    assert (
+        table.function(Key.parse("toy:no_keep", "bfloat16").batch_invariant)
+        is table.tables[Key.parse("toy:no_keep+batch_invariant", "bfloat16")]
+    )
+    del table.tables[Key.parse("toy:no_keep+batch_invariant", "bfloat16")]
+    assert table.function(Key.parse("toy:no_keep", "bfloat16").batch_invariant) is invariant
+    del table.tables[Key.parse("toy:batch_invariant", "bfloat16")]
+    assert table.function(Key.parse("toy:no_keep", "bfloat16").batch_invariant) is None
 
 
 @pytest.mark.long
@@ -108,7 +115,7 @@ def test_a_function_of_the_mode_that_sums_a_row_in_several_orders_is_refused(pat
 
 def test_an_illegal_config_of_the_mode_is_found(path):
     text = path.read_text()
-    tree = trees(text)["toy:batch_invariant", "bfloat16"]
+    tree = trees(text)[Key.parse("toy:batch_invariant", "bfloat16")]
     wide = choose(tree, 1, 16384)
     edited = text.replace(f'Config("{wide.schedule}", {wide.block_row}, {wide.num_warps})', 'Config("row", 1, 1)')
     assert edited != text
@@ -132,5 +139,5 @@ def test_costs_are_printed(recorded):
     printed = "\n".join(report.figures(fitted))
     first = next(one for one in fitted.functions if one.beside)
     assert "batch-invariant, so one order of a row's sum for all rows, which costs on average and at worst" in printed
-    assert "% toy:batch_invariant bfloat16\n" in printed and first.key == "toy:batch_invariant"
+    assert "% toy:batch_invariant bfloat16\n" in printed and first.key.text == "toy:batch_invariant"
     assert "batch-invariant" not in "\n".join(report.figures(fit(recorded)))

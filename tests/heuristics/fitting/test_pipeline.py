@@ -8,6 +8,7 @@ from normtune.heuristics.solver import bins
 from normtune.heuristics.writing.emit import module_text
 from normtune.heuristics.writing.entries import decisions
 from normtune.heuristics.writing.report import figures
+from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
@@ -38,7 +39,7 @@ def test_the_regimes_of_the_data_are_found(evidence: Evidence, penalty) -> None:
     assert function.dtypes == ("bfloat16", "float16", "float32")
     for rows, hidden in SHAPES[:-1]:
         chosen = choose(function.tree, rows, hidden)
-        assert penalty(chosen, Problem("toy", rows, hidden, "bfloat16")) == 0
+        assert penalty(chosen, Problem.of("toy", rows, hidden, "bfloat16")) == 0
 
 
 def test_the_number_of_leaves_bounds_the_tree_and_costs_regret(evidence: Evidence) -> None:
@@ -80,7 +81,7 @@ def test_a_variant_that_costs_little_shares_and_says_so(measured, penalty) -> No
     header, _ = parse(module_text(found, as_command("normtune fit")), "table")
     assert header.told("Regret")[1].startswith("toy:no_keep bfloat16: as toy bfloat16, mean 0.")
     assert header.told("Regret")[1].endswith("on 35 problems")
-    assert decisions(header)["toy:no_keep", "bfloat16"].donor == ("toy", "bfloat16")
+    assert decisions(header)[Key.parse("toy:no_keep", "bfloat16")].donor == Key.parse("toy", "bfloat16")
 
 
 def test_a_dtype_that_costs_little_shares_and_says_so(measured, penalty) -> None:
@@ -146,7 +147,7 @@ def test_decisions_of_a_header_are_taken_over(measured, penalty) -> None:
     # Even one that the data would not make.
     alone = {("toy", dtype): decided(3, cross_validated=0) for dtype in ("bfloat16", "float16", "float32")}
     functions = fit(evidence, known=alone).functions
-    assert [one.dtype for one in functions if one.key == "toy"] == ["bfloat16", "float16", "float32"]
+    assert [one.key.dtype for one in functions if one.key.text == "toy"] == ["bfloat16", "float16", "float32"]
 
 
 def test_a_decision_that_cannot_be_taken_over_is_an_error(measured, penalty) -> None:

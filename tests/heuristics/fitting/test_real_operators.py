@@ -52,7 +52,7 @@ def test_every_region_is_legal_at_its_largest_shape() -> None:
         for config, box in found:
             for dtype in function.dtypes:
                 for variant in all_variants(spec):
-                    problem = Problem(spec.name, box.most_rows, box.most_hidden, dtype, variant)
+                    problem = Problem.of(spec.name, box.most_rows, box.most_hidden, dtype, variant)
                     assert spec.is_legal(config, problem, TARGET)
 
 
@@ -68,5 +68,5 @@ def test_every_lookup_is_legal(rows: int, hidden: int, function: int) -> None:
     for dtype in found.dtypes:
         for variant in all_variants(spec):
             assert spec.is_legal(
-                choose(found.tree, rows, hidden), Problem(spec.name, rows, hidden, dtype, variant), TARGET
+                choose(found.tree, rows, hidden), Problem.of(spec.name, rows, hidden, dtype, variant), TARGET
             )

@@ -11,6 +11,7 @@ from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.writing.emit import module_text
 from normtune.kernels.fingerprint import fingerprint
+from normtune.kernels.key import Key
 from normtune.kernels.tablefile.parse import trees
 from normtune.kernels.tablefile.tree import choose
 from normtune.results.evidence import Evidence
@@ -70,7 +71,7 @@ def test_each_shape_keeps_the_order_of_its_sum(old, evidence_of):
     evidence = evidence_of(blocks)
     free = fit(evidence).functions[0].tree
     tree = fit(evidence, FitOptions(same_bits_as=str(old))).functions[0].tree
-    before = trees(old.read_text())["toy", "bfloat16"]
+    before = trees(old.read_text())[Key.parse("toy", "bfloat16")]
     every = [(rows, hidden) for rows in (1, 2, 300, 511, 512, 513, 9000, 1 << 29) for hidden in (1, 65, 777, 2048)]
     assert any(choose(free, *shape).num_warps != choose(before, *shape).num_warps for shape in every)
     for shape in every:
@@ -129,4 +130,4 @@ def test_a_variant_that_was_not_measured_and_would_take_other_bits_is_refused(ev
     with pytest.raises(NormtuneError, match=r"toy:no_keep bfloat16 would not keep the bits that .*old\.py gives it"):
         fit(evidence_of(blocks), options)
     both = fit(evidence_of(blocks, variants=("", "no_keep")), options)
-    assert {(one.key, one.dtype) for one in both.functions} >= {("toy", "bfloat16"), ("toy:no_keep", "bfloat16")}
+    assert {one.key for one in both.functions} >= {Key.parse("toy", "bfloat16"), Key.parse("toy:no_keep", "bfloat16")}

@@ -27,7 +27,7 @@ def told(evidence: Evidence, entry, strategy="plane") -> Evidence:
 
 def configs_by_penalty(evidence, penalty):
     """The configs measured at `SHAPE`, the fastest first."""
-    problem = Problem("toy", *SHAPE, "bfloat16")
+    problem = Problem.of("toy", *SHAPE, "bfloat16")
     return sorted(
         (m.config for m in evidence.measurements() if m.problem == problem), key=lambda c: penalty(c, problem)
     )
@@ -35,7 +35,7 @@ def configs_by_penalty(evidence, penalty):
 
 def test_the_header_and_the_output_say_what_was_searched_and_what_the_audit_found(evidence, penalty) -> None:
     ordered = configs_by_penalty(evidence, penalty)
-    problem, options = Problem("toy", *SHAPE, "bfloat16"), FitOptions(leaves=1)
+    problem, options = Problem.of("toy", *SHAPE, "bfloat16"), FitOptions(leaves=1)
     (chosen,) = {choose(fit(evidence, options).functions[0].tree, *SHAPE)}
     faster = [config for config in ordered if penalty(config, problem) < penalty(chosen, problem) - 0.01]
     slower = [config for config in ordered if penalty(config, problem) > penalty(chosen, problem) + 0.01]
@@ -57,7 +57,7 @@ def test_the_header_and_the_output_say_what_was_searched_and_what_the_audit_foun
 
 def test_an_audited_config_that_was_chosen_is_compared_with_the_best_of_the_others(evidence, penalty) -> None:
     best = choose(fit(evidence).functions[0].tree, *SHAPE)
-    problem = Problem("toy", *SHAPE, "bfloat16")
+    problem = Problem.of("toy", *SHAPE, "bfloat16")
     first, second, *_ = (penalty(config, problem) for config in configs_by_penalty(evidence, penalty))
     assert penalty(best, problem) == first < second - 0.01
     entry = {"pairs": 1000, "audited": [[*SHAPE, best.to_json()]], "missed": None}

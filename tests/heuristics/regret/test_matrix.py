@@ -18,7 +18,7 @@ EVEN = (ROUNDS // 2) % 2 == 0
 
 
 def cell(config: Config, even: int, odd: int, hidden: int = 64, status: str = "ok") -> Measurement:
-    problem = Problem("toy", 8, hidden, "bfloat16")
+    problem = Problem.of("toy", 8, hidden, "bfloat16")
     times = np.where(EVEN, even, odd).astype(np.int32)
     if status != "ok":
         empty = np.zeros(0, np.int32)
@@ -27,7 +27,7 @@ def cell(config: Config, even: int, odd: int, hidden: int = 64, status: str = "o
 
 
 def matrix_of(cells: list[Measurement], run: Run, spec: OperatorSpec):
-    return timing_matrix(Evidence.from_measurements(cells, [run]), spec, "", "bfloat16", TARGETS["sm_90"])
+    return timing_matrix(Evidence.from_measurements(cells, [run]), spec, spec.key("bfloat16"), TARGETS["sm_90"])
 
 
 def test_the_best_is_chosen_on_one_half_and_scored_on_the_other(spec: OperatorSpec, run: Run) -> None:
@@ -112,18 +112,18 @@ def test_a_time_outranks_a_failure_but_a_wrong_result(spec: OperatorSpec, run: R
     cells = [cell(FAST, 1000, 1000), cell(SLOW, 0, 0, status="timeout")]
     again = [item._replace(run="s") for item in (cell(FAST, 2000, 2000), cell(SLOW, 2200, 2200))]
     evidence = Evidence.from_measurements(cells + again, [run, later])
-    found = timing_matrix(evidence, spec, "", "bfloat16", TARGETS["sm_90"])
+    found = timing_matrix(evidence, spec, spec.key("bfloat16"), TARGETS["sm_90"])
     assert found.loss(0, SLOW) == pytest.approx(1e6 * np.log(1.1), abs=2)
     first = later._replace(started="2025-01-01T00:00:00")
     for status, is_known in (("timeout", True), ("crashed", True), ("wrong_result", False)):
         cells[1] = cell(SLOW, 0, 0, status=status)
         backwards = Evidence.from_measurements(cells + again, [run, first])
-        loss = timing_matrix(backwards, spec, "", "bfloat16", TARGETS["sm_90"]).loss(0, SLOW)
+        loss = timing_matrix(backwards, spec, spec.key("bfloat16"), TARGETS["sm_90"]).loss(0, SLOW)
         assert (loss is not None) == is_known
         cells.append(cell(SLOW, 0, 0, status="crashed")._replace(run="u"))  # and a crash after it takes nothing back
         crashed = [run, first, run._replace(id="u", started="2028-01-01T00:00:00")]
         after = timing_matrix(
-            Evidence.from_measurements(cells + again, crashed), spec, "", "bfloat16", TARGETS["sm_90"]
+            Evidence.from_measurements(cells + again, crashed), spec, spec.key("bfloat16"), TARGETS["sm_90"]
         )
         assert (after.loss(0, SLOW) is not None) == is_known
         cells.pop()
@@ -132,7 +132,7 @@ def test_a_time_outranks_a_failure_but_a_wrong_result(spec: OperatorSpec, run: R
 def test_nothing_measured_gives_no_matrix(spec: OperatorSpec, run: Run) -> None:
     assert matrix_of([cell(FAST, 0, 0, status="compile_error")], run, spec) is None
     evidence = Evidence.from_measurements([cell(FAST, 1, 1)], [run])
-    assert timing_matrix(evidence, spec, "no_keep", "bfloat16", TARGETS["sm_90"]) is None
+    assert timing_matrix(evidence, spec, spec.key("bfloat16", "no_keep"), TARGETS["sm_90"]) is None
 
 
 def test_the_paired_rounds_stand_behind_the_regret(spec: OperatorSpec, run: Run) -> None:

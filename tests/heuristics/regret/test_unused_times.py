@@ -79,7 +79,7 @@ def test_aliases_are_no_equal_times(measure, penalty, run, spec):
     few = [cell for cell in measure(penalty, shapes, configs=[RMSNormConfig("row", 1, 1)])]
     few += measure(penalty, [(8, 64)], configs=[*block, RMSNormConfig("row", 1, 1)])
     found = fit(Evidence.from_measurements(few, [run]), FitOptions(leaves=2))
-    matrix = timing_matrix(Evidence.from_measurements(few, [run]), spec, "", "bfloat16", TARGETS["sm_90"])
+    matrix = timing_matrix(Evidence.from_measurements(few, [run]), spec, spec.key("bfloat16"), TARGETS["sm_90"])
     assert (matrix.usable.sum(axis=1) == 3).sum() > len(matrix.problems) / 2
     assert found.functions
 
@@ -91,7 +91,7 @@ def test_a_mean_that_is_too_low_is_bounded(spec, run):
     configs = [RMSNormConfig("row", 1, warps) for warps in (1, 2, 4, 8, 16)]
     cells = [
         Measurement(
-            Problem("toy", rows, hidden, "bfloat16"),
+            Problem.of("toy", rows, hidden, "bfloat16"),
             *(config, run.id, "f", "ok", "", rounds),
             (100_000 * np.exp(draw.normal(0, 0.1, len(rounds)))).astype(np.int32),
         )
@@ -100,7 +100,7 @@ def test_a_mean_that_is_too_low_is_bounded(spec, run):
         for config in configs
     ]
     evidence = Evidence.from_measurements(cells, [run])
-    matrix = timing_matrix(evidence, spec, "", "bfloat16", TARGETS["sm_90"])
+    matrix = timing_matrix(evidence, spec, spec.key("bfloat16"), TARGETS["sm_90"])
     means = matrix.regret.mean(axis=0)
     assert (matrix.luck >= 0).all()
     # The one config that serves all loses nothing in truth, and its figure with the bound holds that.

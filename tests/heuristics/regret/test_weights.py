@@ -25,7 +25,7 @@ def file(tmp_path: Path):
 
 
 def of(choice: str, spec: OperatorSpec, shapes, variant: str = "", dtype: str = "bfloat16") -> list[int]:
-    return Weighting(choice).of(spec, variant, dtype, shapes).tolist()
+    return Weighting(choice).of(spec, spec.key(dtype, variant), shapes).tolist()
 
 
 def test_each_decade_of_bytes_counts_the_same(spec: OperatorSpec) -> None:
@@ -84,7 +84,9 @@ def test_a_line_may_name_operator_variant_and_dtype(file, spec: OperatorSpec) ->
 
     def heavy(variant: str, dtype: str) -> list[int]:
         weighting = Weighting(path)
-        return [place for place, weight in enumerate(weighting.of(spec, variant, dtype, shapes)) if weight > 1]
+        return [
+            place for place, weight in enumerate(weighting.of(spec, spec.key(dtype, variant), shapes)) if weight > 1
+        ]
 
     assert heavy("", "bfloat16") == [0]
     assert heavy("no_keep", "bfloat16") == [0, 1]
@@ -95,8 +97,8 @@ def test_shapes_without_any_weight_count_by_decades_and_that_is_told(file, spec:
     path = file("rows,hidden,weight,dtype\n1,4,1,bfloat16\n9,9,1,\n9,10,1,\n")
     weighting = Weighting(path)
     shapes = [TINY, SMALL]
-    weighting.of(spec, "", "bfloat16", shapes)
-    assert weighting.of(spec, "", "float32", shapes).tolist() == of("decades", spec, shapes, dtype="float32")
+    weighting.of(spec, spec.key("bfloat16"), shapes)
+    assert weighting.of(spec, spec.key("float32"), shapes).tolist() == of("decades", spec, shapes, dtype="float32")
     assert weighting.notes() == [
         f"2 lines of {path} met no measured problem, the first is 9 x 9 ({path}, line 3)",
         f"no weight in {path} for toy float32: shapes count by decades there",
@@ -107,9 +109,9 @@ def test_shapes_without_any_weight_count_by_decades_and_that_is_told(file, spec:
 def test_what_two_processes_met_is_joined(file, spec: OperatorSpec) -> None:
     path = file("rows,hidden,weight,operator\n1,4,1,toy\n1,40,1,toy:no_keep\n9,9,1,\n")
     here, there = Weighting(path), Weighting(path)
-    here.of(spec, "", "bfloat16", [TINY])
-    there.of(spec, "no_keep", "bfloat16", [SMALL])
-    there.of(spec, "", "float32", [SMALL])
+    here.of(spec, spec.key("bfloat16"), [TINY])
+    there.of(spec, spec.key("bfloat16", "no_keep"), [SMALL])
+    there.of(spec, spec.key("float32"), [SMALL])
     here.join(there)
     here.join(here)
     assert here.notes() == [
@@ -120,7 +122,7 @@ def test_what_two_processes_met_is_joined(file, spec: OperatorSpec) -> None:
 
 def test_a_file_that_meets_nothing_is_refused(file, spec: OperatorSpec) -> None:
     weighting = Weighting(file("rows,hidden,weight,operator\n1,4,1,toi\n"))
-    weighting.of(spec, "", "bfloat16", [TINY])
+    weighting.of(spec, spec.key("bfloat16"), [TINY])
     with pytest.raises(UsageError, match=r"mix.csv names no problem that was measured, its first is 1 x 4 of 'toi'"):
         weighting.notes()
 

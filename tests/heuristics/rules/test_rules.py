@@ -21,7 +21,7 @@ SIZES = sorted({size + step for size in EDGES for step in (-1, 0, 1)} - {0} | {M
 
 def chosen(name: str, operator_name: str, rows: int, hidden: int, dtype: str = "bfloat16", variant: str = "") -> str:
     """The rule's config in one line; empty where it has none."""
-    found = RULES[name].choose(Problem(operator_name, rows, hidden, dtype, variant), H200)
+    found = RULES[name].choose(Problem.of(operator_name, rows, hidden, dtype, variant), H200)
     return str(found) if found else ""
 
 
@@ -48,7 +48,7 @@ def test_every_answer_is_a_legal_launch(name: str, operator_name: str) -> None:
         for hidden in (size for size in SIZES if size <= spec.max_hidden):
             for rows in SIZES:
                 for variant in spec.variants:
-                    problem = Problem(operator_name, rows, hidden, dtype, variant)
+                    problem = Problem.of(operator_name, rows, hidden, dtype, variant)
                     config = RULES[name].choose(problem, H200)
                     if config:
                         spec.resolve(config, problem, H200, None)  # raises where it is not
@@ -58,19 +58,19 @@ def test_every_answer_is_a_legal_launch(name: str, operator_name: str) -> None:
 
 @pytest.mark.parametrize("name", RULES)
 def test_no_rule_answers_for_another_operator(name: str) -> None:
-    assert RULES[name].choose(Problem("toy", 4096, 128, "bfloat16"), H200) is None
+    assert RULES[name].choose(Problem.of("toy", 4096, 128, "bfloat16"), H200) is None
 
 
 @pytest.mark.parametrize("name", AUTOTUNED)
 def test_no_autotuner_has_a_list_for_another_operator(name: str) -> None:
-    assert AUTOTUNED[name].configs(Problem("toy", 4096, 128, "bfloat16"), H200) == ()
+    assert AUTOTUNED[name].configs(Problem.of("toy", 4096, 128, "bfloat16"), H200) == ()
 
 
 @pytest.mark.parametrize("name", AUTOTUNED)
 @pytest.mark.parametrize("operator_name", [FORWARD, BACKWARD])
 @pytest.mark.parametrize("hidden", [1, 64, 512, 4096, 16384])
 def test_of_every_list_some_can_be_launched(name: str, operator_name: str, hidden: int) -> None:
-    problem = Problem(operator_name, 4096, hidden, "bfloat16")
+    problem = Problem.of(operator_name, 4096, hidden, "bfloat16")
     configs = AUTOTUNED[name].configs(problem, H200)
     assert len(set(configs)) == len(configs) > 0
     assert any(operator(operator_name).is_legal(config, problem, H200) for config in configs)
@@ -78,7 +78,7 @@ def test_of_every_list_some_can_be_launched(name: str, operator_name: str, hidde
 
 @given(rows=st.integers(1, MAX_ROWS), hidden=st.integers(1, 65536), backward=st.booleans())
 def test_the_proposal_differs_from_liger_only_between_the_two_switches(rows: int, hidden: int, backward: bool) -> None:
-    problem = Problem(BACKWARD if backward else FORWARD, rows, hidden, "bfloat16")
+    problem = Problem.of(BACKWARD if backward else FORWARD, rows, hidden, "bfloat16")
     differs = RULES["liger"].choose(problem, H200) != RULES["liger_1238"].choose(problem, H200)
     assert differs == (hidden <= 512 and rows >= 4096 and not (hidden <= 256 and rows >= 32768))
     assert RULES["liger"].choose(problem, H200) == liger.choose(problem.operator, rows, hidden)
@@ -88,7 +88,7 @@ def test_the_proposal_differs_from_liger_only_between_the_two_switches(rows: int
 def test_the_withdrawn_proposal_differs_only_in_short_rows_of_the_forward(
     rows: int, hidden: int, backward: bool
 ) -> None:
-    problem = Problem(BACKWARD if backward else FORWARD, rows, hidden, "bfloat16")
+    problem = Problem.of(BACKWARD if backward else FORWARD, rows, hidden, "bfloat16")
     shipped, found = (RULES[name].choose(problem, H200) for name in ("liger", "liger_1188"))
     assert (shipped != found) == (not backward and hidden <= 256 and rows < 32768)
     assert shipped == found or found == RMSNormConfig("row", 1, 2)
@@ -101,7 +101,7 @@ def test_the_withdrawn_proposal_differs_only_in_short_rows_of_the_forward(
     backward=st.booleans(),
 )
 def test_a_rule_is_what_its_tree_is(name: str, rows: int, hidden: int, backward: bool) -> None:
-    problem = Problem(BACKWARD if backward else FORWARD, rows, hidden, "bfloat16")
+    problem = Problem.of(BACKWARD if backward else FORWARD, rows, hidden, "bfloat16")
     tree = RULES[name].tree(problem.operator)
     assert tree is not None and choose(tree, rows, hidden) == RULES[name].choose(problem, H200)
     assert RULES[name].tree("toy") is None
@@ -307,7 +307,7 @@ def test_the_full_space_has_most_of_what_is_answered(operator_name: str) -> None
     answered: dict[str, list[bool]] = {}
     for rows in (64, 32768):
         for hidden in (64, 128, 1024, 4096, 8192, 32768):
-            problem = Problem(operator_name, rows, hidden, "bfloat16")
+            problem = Problem.of(operator_name, rows, hidden, "bfloat16")
             space = [config for config in spec.space("full", problem, H200) if spec.is_legal(config, problem, H200)]
             launches = {spec.resolve(config, problem, H200, None) for config in space}
             lists = {name: tuned.configs(problem, H200) for name, tuned in AUTOTUNED.items()}
@@ -324,13 +324,13 @@ def test_the_full_space_has_most_of_what_is_answered(operator_name: str) -> None
 
 def test_grids_follow_the_number_of_multiprocessors() -> None:
     wide = H200._replace(sms=148)
-    problem = Problem(FORWARD, 265, 128, "bfloat16")
+    problem = Problem.of(FORWARD, 265, 128, "bfloat16")
     assert RULES["vllm_gated"].choose(problem, wide) == RMSNormConfig("row", 1, 1)
     assert RULES["tilegym"].choose(problem, wide) == RMSNormConfig("split", 1, 4, block_col=128)
 
 
 def listed(name: str, operator_name: str, rows: int, hidden: int) -> list[str]:
-    configs = AUTOTUNED[name].configs(Problem(operator_name, rows, hidden, "bfloat16"), H200)
+    configs = AUTOTUNED[name].configs(Problem.of(operator_name, rows, hidden, "bfloat16"), H200)
     return [str(config) for config in configs]
 
 
@@ -341,7 +341,7 @@ def test_flash_attention_times_every_number_of_warps() -> None:
         f"persistent warps={count} programs_per_sm=8 finish=reduce" for count in warps
     ]
     assert listed("triton.autotune", FORWARD, 4096, 32769) == []
-    assert AUTOTUNED["triton.autotune"].configs(Problem(FORWARD, 1, 16385, "float32"), H200) == ()
+    assert AUTOTUNED["triton.autotune"].configs(Problem.of(FORWARD, 1, 16385, "float32"), H200) == ()
 
 
 @pytest.mark.parametrize(
@@ -361,7 +361,7 @@ def test_flash_attention_times_every_number_of_warps() -> None:
     ],
 )
 def test_transformer_engine_times_what_its_pruning_leaves(hidden: int, warps: list[int]) -> None:
-    found = AUTOTUNED["te_rocm.autotune"].configs(Problem(FORWARD, 3, hidden, "bfloat16"), H200)
+    found = AUTOTUNED["te_rocm.autotune"].configs(Problem.of(FORWARD, 3, hidden, "bfloat16"), H200)
     assert [config.num_warps for config in found] == warps
-    base = RULES["te_rocm"].choose(Problem(FORWARD, 3, hidden, "bfloat16"), H200)
+    base = RULES["te_rocm"].choose(Problem.of(FORWARD, 3, hidden, "bfloat16"), H200)
     assert {config._replace(num_warps=8) for config in found} == ({base} if base else set())

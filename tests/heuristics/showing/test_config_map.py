@@ -10,6 +10,7 @@ from normtune.heuristics.fitting.figures import Loss
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.showing import config_map as maps
 from normtune.heuristics.showing.config_map import best_map, legend_lines, map_lines, size_label, table_map
+from normtune.kernels.key import Key
 from normtune.kernels.rms_norm.config import RMSNormConfig
 
 A, B, C = (RMSNormConfig("row", 1, warps) for warps in (1, 2, 4))
@@ -19,7 +20,7 @@ def matrix(regret: list[list[int | None]], shapes: list[tuple[int, int]], config
     """A matrix of these regrets in thousandths; None is unusable."""
     usable = np.array([[one is not None for one in row] for row in regret])
     values = np.array([[1000 * (one or 0) for one in row] for row in regret], np.int64)
-    return TimingMatrix("toy", "", "bfloat16", tuple(shapes), configs, values, usable)
+    return TimingMatrix(Key.of("toy", "", "bfloat16"), tuple(shapes), configs, values, usable)
 
 
 SHAPES = [(1, 64), (4, 64), (1, 128), (4, 128)]

@@ -44,7 +44,7 @@ def of_law(measure, run, spec):
 
 
 def matrix_of(evidence, spec):
-    return timing_matrix(evidence, spec, "", "bfloat16", TARGETS["sm_90"])
+    return timing_matrix(evidence, spec, spec.key("bfloat16"), TARGETS["sm_90"])
 
 
 @pytest.fixture

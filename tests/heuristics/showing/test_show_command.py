@@ -139,10 +139,10 @@ def test_what_older_kernels_took_is_left_out_and_counted(store: str, measure, pe
 
 def test_what_has_no_times_is_named(store: str, run) -> None:
     crashed = Measurement(
-        Problem("toy", 1, 64, "float16"), RMSNormConfig("row"), run.id, "sha256:0", "crashed", "bang", (), ()
+        Problem.of("toy", 1, 64, "float16"), RMSNormConfig("row"), run.id, "sha256:0", "crashed", "bang", (), ()
     )
-    foreign = crashed._replace(problem=Problem("softmax", 1, 64, "float16"))
-    record("sqlite:///poor.db", run, [crashed, foreign, crashed._replace(problem=Problem("toy", 1, 64, "fp8"))])
+    foreign = crashed._replace(problem=Problem.of("softmax", 1, 64, "float16"))
+    record("sqlite:///poor.db", run, [crashed, foreign, crashed._replace(problem=Problem.of("toy", 1, 64, "fp8"))])
     lines = printed("--store", "poor.db")
     assert "toy float16: no config has times" in lines
     assert "softmax float16: it is not registered so, install what brings it" in lines
@@ -207,10 +207,10 @@ def test_the_ratios_of_the_listing_are_what_they_say(measure, penalty, run, spec
     copies = [item._replace(config=COPY, samples=item.samples * 2) for item in measurements if item.config[2] == 16]
     copies = list({item.problem: item for item in copies}.values())
     failed = Measurement(
-        Problem("toy", 1, 64, "bfloat16"), RMSNormConfig("row", 1, 32), run.id, "sha256:0", "timeout", "x", (), ()
+        Problem.of("toy", 1, 64, "bfloat16"), RMSNormConfig("row", 1, 32), run.id, "sha256:0", "timeout", "x", (), ()
     )
     evidence = Evidence.from_measurements([*measurements, *copies, failed], [run])
-    matrix = timing_matrix(evidence, spec, "", "bfloat16", TARGETS["sm_90"])
+    matrix = timing_matrix(evidence, spec, spec.key("bfloat16"), TARGETS["sm_90"])
     assert matrix is not None
     frame = listing.listing(evidence, [matrix])
     assert list(frame.columns) == list(listing.columns(evidence))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver.bins import few_configs, least_worst, losses, solve
+from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
@@ -30,7 +31,9 @@ def matrix_of(seed: int, rows: tuple[int, ...], hidden: tuple[int, ...], holes: 
     usable = draw.random(regret.shape) >= holes
     usable[:, -1] = True
     weights = draw.integers(1, 9, len(shapes)).astype(np.int64)
-    return TimingMatrix("toy", "", "float32", shapes, CONFIGS, np.where(usable, regret, 0), usable, None, weights)
+    return TimingMatrix(
+        Key.of("toy", "", "float32"), shapes, CONFIGS, np.where(usable, regret, 0), usable, None, weights
+    )
 
 
 def legality(spec: OperatorSpec, dtype: str = "float32") -> Legality:
@@ -144,7 +147,7 @@ def test_few_configs_answer_beyond_what_was_measured_too() -> None:
     assert RMSNormConfig("row", 1, 4) in two.configs
     for few in (one, two):
         assert any(
-            SPEC[0].is_legal(config, Problem("toy", MAX_ROWS, 16384, "float32"), TARGETS["sm_90"])
+            SPEC[0].is_legal(config, Problem.of("toy", MAX_ROWS, 16384, "float32"), TARGETS["sm_90"])
             for config in few.configs
         )
         tree = solve(matrix.of_configs(few.configs), legal, 4).tree(4)

@@ -36,7 +36,7 @@ def cell(problem, config):
 
 
 def cells(shapes, names=OPERATORS, dtype="bfloat16", kept=lambda config: True):
-    problems = [Problem(name, *shape, dtype) for name in names for shape in shapes]
+    problems = [Problem.of(name, *shape, dtype) for name in names for shape in shapes]
     return [
         cell(problem, config)
         for problem in problems
@@ -92,7 +92,9 @@ def test_the_default_config_answers_beyond_and_the_header_says_so(shapes):
     found = fit(Evidence.from_measurements(measured, [RUN]), FitOptions())
     assert_whole(found, measured)
     tree = found.functions[0].tree
-    default = operator("rms_norm_backward").default_config(Problem("rms_norm_backward", 1, 65536, "bfloat16"), TARGET)
+    default = operator("rms_norm_backward").default_config(
+        Problem.of("rms_norm_backward", 1, 65536, "bfloat16"), TARGET
+    )
     of_the_space = {one.config for one in measured}
     told = "1 leaf of the default config, where none that was measured is legal"
     text = " ".join(module_text(found, as_command("normtune fit")).replace("\n#", " ").split())

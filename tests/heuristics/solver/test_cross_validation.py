@@ -15,6 +15,7 @@ from normtune.heuristics.solver.cross_validation import (
     left_out,
     selected,
 )
+from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile.tree import Leaf, Split, choose
@@ -133,7 +134,7 @@ def test_more_leaves_are_tried_where_a_large_grid_asks_for_the_last(
     monkeypatch.setattr("normtune.heuristics.solver.cross_validation.cross_validated", asks_for)
     shapes = tuple((rows, 64) for rows in range(1, problems + 1))
     regret = np.zeros((problems, 3), np.int64)
-    one = TimingMatrix("toy", "", "bfloat16", shapes, CONFIGS, regret, np.ones(regret.shape, np.bool_))
+    one = TimingMatrix(Key.of("toy", "", "bfloat16"), shapes, CONFIGS, regret, np.ones(regret.shape, np.bool_))
     found, tried = selected(one, legality)
     assert MAX_LEAVES == (24, 40)
     assert (tried, len(found.axes[0].lost[0]), found.chosen()) == (most, most, chosen)
@@ -144,7 +145,7 @@ def test_sizes_that_are_left_out_together_are_scored_apart(legality: Legality) -
     shapes = tuple((rows, hidden) for rows in (1, 64) for hidden in hidden_sizes)
     # 4 warps win but at every fourth size, which nothing around it tells.
     regret = np.array([[100_000, 0, 0] if hidden % 256 == 0 else [0, 100_000, 100_000] for _, hidden in shapes])
-    one = TimingMatrix("toy", "", "bfloat16", shapes, CONFIGS, regret, np.ones(regret.shape, np.bool_))
+    one = TimingMatrix(Key.of("toy", "", "bfloat16"), shapes, CONFIGS, regret, np.ones(regret.shape, np.bool_))
     _, hidden = cross_validated(one, legality, 12).axes
     assert len(hidden.weights) == 20 and set(hidden.weights) == {2 * WEIGHT}
     for group, size in enumerate(hidden_sizes):
@@ -173,7 +174,9 @@ def test_a_fold_avoids_what_was_not_measured_where_it_can(legality: Legality) ->
 
 
 def test_one_size_on_both_axes_cannot_be_cross_validated(legality: Legality) -> None:
-    one = TimingMatrix("toy", "", "bfloat16", ((8, 64),), CONFIGS, np.zeros((1, 3), np.int64), np.ones((1, 3), bool))
+    one = TimingMatrix(
+        Key.of("toy", "", "bfloat16"), ((8, 64),), CONFIGS, np.zeros((1, 3), np.int64), np.ones((1, 3), bool)
+    )
     found = cross_validated(one, legality, 3)
     assert (found.axes, found.chosen(), found.inside(1), found.outside(1)) == ((), None, None, None)
 

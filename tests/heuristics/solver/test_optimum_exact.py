@@ -14,6 +14,7 @@ from normtune.heuristics.regret.matrix import TimingMatrix, timing_matrix
 from normtune.heuristics.solver.bins import least_worst, solve
 from normtune.heuristics.solver.grid import axis
 from normtune.kernels.config import Config
+from normtune.kernels.key import Key
 from normtune.kernels.operator import IllegalConfigError, OperatorSpec, operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
@@ -134,7 +135,7 @@ def cases(draw: st.DrawFn, *, limited: bool = True) -> Case:
     everywhere = ROWS[-1] * HIDDEN[-1]
     limits = draw(st.tuples(*[st.sampled_from((64, 8192, 65536, everywhere))] * len(CONFIGS))) if limited else ()
     matrix = TimingMatrix(
-        *("drawn", "", "bfloat16"), problems, CONFIGS, np.where(usable, regret, 0), usable, weights=weights
+        Key.of("drawn", "", "bfloat16"), problems, CONFIGS, np.where(usable, regret, 0), usable, weights=weights
     )
     return Case(matrix, limits or (2**60,) * len(CONFIGS))
 
@@ -222,7 +223,7 @@ def drawn(seed: int) -> Case:
     usable = random.random(regret.shape) < 0.95
     weights = random.integers(1, 5, len(problems))
     matrix = TimingMatrix(
-        *("drawn", "", "bfloat16"), problems, CONFIGS, np.where(usable, regret, 0), usable, weights=weights
+        Key.of("drawn", "", "bfloat16"), problems, CONFIGS, np.where(usable, regret, 0), usable, weights=weights
     )
     return Case(matrix, (2**60,) * len(CONFIGS))
 
@@ -249,7 +250,7 @@ def depth_of(tree) -> int:
 def test_streed_finds_trees_of_the_same_cost_on_the_recorded_gpu(name: str) -> None:
     evidence = load_recording("nvidia-h200").select([name], ["bfloat16"])
     spec = operator(name)
-    matrix = timing_matrix(evidence, spec, "", "bfloat16", TARGETS["sm_90"])
+    matrix = timing_matrix(evidence, spec, spec.key("bfloat16"), TARGETS["sm_90"])
     assert matrix is not None and len(matrix.problems) > 400
     matrix = replace(matrix, weights=np.ones(len(matrix.problems), np.int64))  # STreeD takes sums below 2**31
     # All that is legal at a measured shape was measured there, so that legality bars nothing that times do not bar.

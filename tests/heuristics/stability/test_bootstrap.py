@@ -6,6 +6,7 @@ import pytest
 from normtune.heuristics.regret.matrix import MISSING, Rounds, TimingMatrix, timing_matrix
 from normtune.heuristics.regret.paired import block_ratios
 from normtune.heuristics.stability.bootstrap import Blocks
+from normtune.kernels.key import Key
 from normtune.kernels.operator import operator
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
@@ -23,7 +24,7 @@ def matrix(*blocks, short=()):
     usable = np.ones((1, len(logs)), np.bool_)
     regret = np.zeros(usable.shape, np.int64)
     configs = (ONE, TWO, THREE)[: len(logs)]
-    return TimingMatrix("toy", "", "bfloat16", ((64, 64),), configs, regret, usable, Rounds(labels, logs[None]))
+    return TimingMatrix(Key.of("toy", "", "bfloat16"), ((64, 64),), configs, regret, usable, Rounds(labels, logs[None]))
 
 
 def taken(found, *places):
@@ -34,7 +35,7 @@ def taken(found, *places):
 @pytest.mark.parametrize("name, variant", [("rms_norm_forward", "no_rstd"), ("rms_norm_backward", "")])
 def test_all_blocks_in_their_order_give_the_matrix_of_the_measurements(name, variant):
     evidence = load_recording("nvidia-h200").current()
-    found = timing_matrix(evidence, operator(name), variant, "bfloat16", TARGETS["sm_90"])
+    found = timing_matrix(evidence, operator(name), operator(name).key("bfloat16", variant), TARGETS["sm_90"])
     blocks = np.arange(found.rounds.labels.shape[1] // 2)  # of two rounds each, in up to three runs
     again = Blocks(found).taken(np.tile(blocks, (len(found.problems), 1)))
     assert np.array_equal(again.usable, found.usable)
@@ -91,6 +92,8 @@ def test_draws_scatter_as_blocks_do():
 
 
 def test_a_matrix_without_rounds_has_no_blocks():
-    found = TimingMatrix("toy", "", "bfloat16", ((1, 1),), (ONE,), np.zeros((1, 1), np.int64), np.ones((1, 1), bool))
+    found = TimingMatrix(
+        Key.of("toy", "", "bfloat16"), ((1, 1),), (ONE,), np.zeros((1, 1), np.int64), np.ones((1, 1), bool)
+    )
     with pytest.raises(ValueError, match="no blocks"):
         Blocks(found)

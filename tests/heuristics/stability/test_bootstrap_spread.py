@@ -12,6 +12,7 @@ from normtune.heuristics.stability.bootstrap_spread import Held, Spread, Stabili
 from normtune.heuristics.stability.refit import fitted, refitted, server
 from normtune.heuristics.stability.report import beforehand, lines
 from normtune.heuristics.stability.tied_thresholds import TreeCut, splits
+from normtune.kernels.key import Key
 from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile.tree import Box, Leaf, Split
@@ -40,7 +41,7 @@ def measured(spec, run):
                     few = np.where(np.isin(rounds // 2, FASTER), 1_000_000, 1_190_000)
                     times = few if config == FEW else 2_200_000 - np.where(few == 1_000_000, 1_000_000, 1_200_000)
                 sample = times.astype(np.int32)
-                problem = Problem("toy", 64, hidden, "bfloat16")
+                problem = Problem.of("toy", 64, hidden, "bfloat16")
                 found.append(Measurement(problem, config, run.id, "sha256:0", "ok", "", rounds, sample))
         return Evidence.from_measurements(found, [run])
 
@@ -60,7 +61,7 @@ def test_a_refit_of_the_same_times_is_the_same_tree(evidence):
 
 def test_times_without_noise_change_nothing(measured):
     (found,) = stability(of(measured(512)), 20)
-    assert (found.key, found.dtype, found.leaves, found.tables) == ("toy", "bfloat16", 2, 20)
+    assert (str(found.key), found.leaves, found.tables) == ("toy bfloat16", 2, 20)
     (held,) = found.held
     assert (held.cut.threshold, held.cut.least, held.cut.most, held.share) == (512, 512, 1023, 1.0)
     assert found.weighted == found.plain == found.lost == Spread(0.0, 0.0)
@@ -141,9 +142,9 @@ def test_functions_that_do_not_look_at_rows_are_left_out(evidence):
     found = fit(evidence, options)
     assert any(one.beside for one in found.functions)
     assert [one.case.name for one in fitted(evidence, found, options)] == ["toy bfloat16"]
-    assert server(found, "toy", "bfloat16").beside is None
-    assert server(found, "toy:no_keep", "float32").dtype == "bfloat16"
-    assert server(found, "other", "float32") is None
+    assert server(found, Key.parse("toy", "bfloat16")).beside is None
+    assert server(found, Key.parse("toy:no_keep", "float32")).key.dtype == "bfloat16"
+    assert server(found, Key.parse("other", "float32")) is None
 
 
 def test_a_cut_is_held_by_cuts_of_its_axis_and_interval_where_it_is():
@@ -179,7 +180,14 @@ def stable(**changed):
     held = [Held(cut, share) for cut, share in zip(cuts, (1.0, 0.625), strict=True)]
     held.append(Held(TreeCut("rows", 512, boxes[2], 512, 512), 0.0))
     known = Stability(
-        "toy", "bfloat16", 16384, 4, 100, tuple(held), Spread(0.1234, 0.2), Spread(0.05, 0.1), Spread(-120.4, 2500.0)
+        Key.parse("toy", "bfloat16"),
+        16384,
+        4,
+        100,
+        tuple(held),
+        Spread(0.1234, 0.2),
+        Spread(0.05, 0.1),
+        Spread(-120.4, 2500.0),
     )
     return known._replace(**changed)
 

@@ -4,6 +4,7 @@ import numpy as np
 
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.stability.tied_thresholds import tied_thresholds
+from normtune.kernels.key import Key
 from normtune.kernels.problem import MAX_ROWS
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile.tree import Box, Leaf, Split
@@ -72,7 +73,7 @@ def test_a_region_does_not_reach_up_to_what_is_illegal(legality):
     narrow = RMSNormConfig("row", 1, 4)
     shapes = [(64, hidden) for hidden in (4096, 16384)]
     matrix = TimingMatrix(
-        "toy", "", "bfloat16", tuple(shapes), (narrow, MANY), np.array([[0, 9], [9, 0]]), np.ones((2, 2), bool)
+        Key.of("toy", "", "bfloat16"), tuple(shapes), (narrow, MANY), np.array([[0, 9], [9, 0]]), np.ones((2, 2), bool)
     )
     assert interval(matrix, legality, at_hidden(4096, low=narrow)) == (4096, 8192)
 

@@ -34,7 +34,7 @@ def sweep(run, upto, slower=1.2, flipped=(), rows=ROWS, dtype="bfloat16"):
                 few_is_best = rounds // 2 % 2 == 0
             times = np.where(few_is_best == (config == FEW), 1_000_000, round(1_000_000 * slower)).astype(np.int32)
             found.append(
-                Measurement(Problem("toy", *shape, dtype), config, run.id, "sha256:0", "ok", "", rounds, times)
+                Measurement(Problem.of("toy", *shape, dtype), config, run.id, "sha256:0", "ok", "", rounds, times)
             )
     return Evidence.from_measurements(found, [run])
 

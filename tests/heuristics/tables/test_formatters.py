@@ -15,6 +15,7 @@ from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.writing.emit import body_text, module_text
 from normtune.heuristics.writing.write import check_table
+from normtune.kernels.key import Key
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile import locate, syntax, template
 from normtune.kernels.tablefile.header import body_hash, parse
@@ -77,7 +78,9 @@ def test_what_is_written_is_formatted(name: str, width: int, tmp_path: Path) -> 
 @pytest.mark.parametrize("name", FORMATTERS)
 def test_long_names_in_deep_trees_are_formatted(name: str, tmp_path: Path) -> None:
     path = tmp_path / "table.py"
-    function = AnyGpuFunction("long_operator" * 4, "no_thing", "bfloat16", deep(10), ("bfloat16", "float16"), 1, ())
+    function = AnyGpuFunction(
+        Key.of("long_operator" * 4, "no_thing", "bfloat16"), deep(10), ("bfloat16", "float16"), 1, ()
+    )
     text = body_text([function], template.ANY_GPU).lstrip()
     assert "return (\n" in text
     path.write_text(text)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from normtune.errors import UsageError
+from normtune.kernels.key import Key
 from normtune.kernels.tablefile import locate
 from normtune.tests.heuristics.made_up import rehashed
 from normtune.tuner.checking.offline import check
@@ -144,9 +145,9 @@ def test_whatever_a_table_raises_names_its_file(monkeypatch: pytest.MonkeyPatch)
 )
 def test_named_integers_of_any_size_raise_at_no_lookup(operator: str) -> None:
     table = locate.load(edited(ENTRY, f'{ENTRY},\n    ("{operator}", "bfloat16"): rms_norm_forward_bfloat16'))
-    assert table.serves("rms_norm_forward") and not table.serves("nothing")
+    assert table.serves(Key.parse("rms_norm_forward", "")) and not table.serves(Key.parse("nothing", ""))
     for wanted in ("rms_norm_forward", "rms_norm_forward.n=7", operator):
-        table.function(wanted, "bfloat16")
+        table.function(Key.parse(wanted, "bfloat16"))
 
 
 @pytest.mark.parametrize("name", ['"rms_norm_forward", "int7"', '"rms_norm_forward:odd", "bfloat16"'])

@@ -15,8 +15,9 @@ from normtune.errors import NormtuneError
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.fitting.result import Fit
-from normtune.heuristics.regret.legality import all_variants
+from normtune.heuristics.regret.legality import served_variants
 from normtune.heuristics.writing.emit import module_text
+from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
@@ -87,8 +88,8 @@ def test_dtypes_that_share_have_one_function_and_the_variant_has_its_own(table: 
         ("toy:no_keep", "bfloat16"),
         ("toy:no_keep", "float16"),
     ]
-    assert table.tables["toy", "float16"] is table.tables["toy", "bfloat16"]
-    assert table.tables["toy", "float32"] is not table.tables["toy", "bfloat16"]
+    assert table.tables[Key.parse("toy", "float16")] is table.tables[Key.parse("toy", "bfloat16")]
+    assert table.tables[Key.parse("toy", "float32")] is not table.tables[Key.parse("toy", "bfloat16")]
     assert table.lookup("toy:no_keep", "bfloat16", 4096, 128) == RMSNormConfig("row", 1, 8)
 
 
@@ -117,11 +118,11 @@ def test_the_header_tells_of_the_data_and_not_of_where_it_was_written(fitted: Fi
 def test_every_lookup_resolves_to_a_legal_launch(
     table: locate.LoadedTable, spec: OperatorSpec, rows: int, hidden: int, data: st.DataObject
 ) -> None:
-    key, dtype = data.draw(st.sampled_from(list(table.tables)))
-    variants = ["no_keep"] if key.endswith("no_keep") else list(all_variants(spec))
-    config = RMSNormConfig(*table.lookup(key, dtype, rows, hidden))
+    key = data.draw(st.sampled_from(list(table.tables)))
+    variants = served_variants(spec, key)
+    config = RMSNormConfig(*table.lookup(key.text, key.dtype, rows, hidden))
     for variant in variants:
-        assert spec.is_legal(config, Problem("toy", rows, hidden, dtype, variant), TARGETS["sm_90"])
+        assert spec.is_legal(config, Problem.of("toy", rows, hidden, key.dtype, variant), TARGETS["sm_90"])
 
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])

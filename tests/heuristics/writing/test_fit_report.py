@@ -13,6 +13,7 @@ from normtune.heuristics.rules import liger
 from normtune.heuristics.solver.bins import losses
 from normtune.heuristics.writing import report
 from normtune.kernels.config import COPY
+from normtune.kernels.key import Key
 from normtune.kernels.operator import operator
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile.tree import Leaf, Split
@@ -41,7 +42,7 @@ def test_the_gain_is_taken_over_the_problems_that_both_have() -> None:
     regret = np.array([[0, 700_000], [200_000, 0], [100_000, 0], [50_000, 0]], np.int64)
     usable = np.array([[True, True], [True, True], [False, True], [True, False]])
     shapes = ((1, 64), (1, 128), (1, 256), (1, 512))
-    matrix = TimingMatrix("rms_norm_forward", "", "bfloat16", shapes, (RULE, OTHER), regret, usable)
+    matrix = TimingMatrix(Key.of("rms_norm_forward", "", "bfloat16"), shapes, (RULE, OTHER), regret, usable)
     tree = Split("hidden", 64, Leaf(RULE), Leaf(OTHER))
 
     def gain(tree, chosen, *launches):

@@ -12,6 +12,7 @@ from normtune.heuristics.rules import RULES
 from normtune.heuristics.writing.emit import module_text
 from normtune.heuristics.writing.entries import decisions
 from normtune.heuristics.writing.regenerate import Command, command_of
+from normtune.kernels.key import Key
 from normtune.kernels.tablefile.header import parse
 from normtune.kernels.tablefile.parse import trees
 from normtune.results.evidence import Evidence
@@ -134,7 +135,7 @@ def test_each_form_of_the_regret_line_is_read(measured, line: str, asked: int, d
     names = ("kept", "cross_validated", "plain_validated", "extrapolated", "slower", "uncompared", "strict")
     assert figures.asked == asked
     assert {name: getattr(figures, name) for name in names if getattr(figures, name)} == decided
-    assert found["toy", "float32"].donor == ("toy", "bfloat16")
+    assert found["toy", "float32"].donor == Key.parse("toy", "bfloat16")
 
 
 def test_that_a_table_replaced_another_is_read_back(measured) -> None:

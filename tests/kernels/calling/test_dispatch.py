@@ -10,6 +10,7 @@ import torch
 import normtune
 from normtune.errors import UsageError
 from normtune.kernels.calling import dispatch
+from normtune.kernels.key import Key
 from normtune.kernels.operator import operator
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile import locate
@@ -40,9 +41,7 @@ def gpu(monkeypatch):
 
 
 def shipped(problem):
-    return RMSNormConfig(
-        *locate.load(locate.SHIPPED / "nvidia_h200.py").tables[problem.key, problem.dtype](*problem[1:3])
-    )
+    return RMSNormConfig(*locate.load(locate.SHIPPED / "nvidia_h200.py").tables[problem.key](*problem[1:3]))
 
 
 def test_the_measured_gpu_gets_its_table_in_silence(gpu):
@@ -71,8 +70,7 @@ def test_an_unknown_gpu_gets_the_table_for_any_gpu_and_one_warning(gpu):
     shared = locate.load(locate.SHIPPED / locate.ANY_GPU)
     problems = [FORWARD.problem(rows, hidden, "bfloat16") for rows in (1, 288, 4096) for hidden in (64, 4096)]
     wanted = [
-        RMSNormConfig(*shared.tables[one.key, one.dtype](one.rows, one.hidden, small.sms, small.l2_bytes))
-        for one in problems
+        RMSNormConfig(*shared.tables[one.key](one.rows, one.hidden, small.sms, small.l2_bytes)) for one in problems
     ]
     with pytest.warns(UserWarning, match=r"no table for .* 5060 Ti \(sm_120, 36 SMs\) .*unmeasured.*fit --install"):
         found = [dispatch.config_for(FORWARD, problem, small, 0) for problem in problems]
@@ -85,7 +83,7 @@ def test_an_unknown_gpu_gets_the_table_for_any_gpu_and_one_warning(gpu):
 def test_a_chosen_table_for_any_gpu_is_bound_to_each(gpu):
     few, many = TARGETS["sm_120"], H200
     normtune.use_table(locate.SHIPPED / locate.ANY_GPU)
-    shared = locate.load(locate.SHIPPED / locate.ANY_GPU).tables["rms_norm_forward", "bfloat16"]
+    shared = locate.load(locate.SHIPPED / locate.ANY_GPU).tables[Key.parse("rms_norm_forward", "bfloat16")]
     differs = False
     for rows in (1 << power for power in range(18)):
         problem = FORWARD.problem(rows, 64, "bfloat16")

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from normtune.kernels.calling import dispatch
+from normtune.kernels.key import Key
 from normtune.kernels.operator import IllegalConfigError, operator, operators, read_config
 from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.qk_norm.config import QKNormConfig
@@ -100,15 +101,15 @@ def test_legality_never_returns_as_shapes_grow(data, sizes, target, dtype):
     name, variant = operator_name(*sizes), data.draw(st.sampled_from(VARIANTS))
     rows = sorted(data.draw(st.tuples(st.integers(1, MAX_ROWS), st.integers(1, MAX_ROWS))))
     hidden = sorted(data.draw(st.tuples(st.integers(1, 4096), st.integers(1, 4096))))
-    problem = Problem(name, rows[1], hidden[1], dtype, variant)
+    problem = Problem.of(name, rows[1], hidden[1], dtype, variant)
     config = data.draw(st.sampled_from(SPEC.space("full", problem, target)))
     if SPEC.is_legal(config, problem, target):
-        assert SPEC.is_legal(config, Problem(name, rows[0], hidden[0], dtype, variant), target)
+        assert SPEC.is_legal(config, Problem.of(name, rows[0], hidden[0], dtype, variant), target)
 
 
 @given(data=st.data(), sizes=sizes, hidden=st.integers(1, 600), variant=st.sampled_from(VARIANTS))
 def test_tiles_hold_a_head_and_no_more_than_a_thread_may(data, sizes, hidden, variant):
-    problem = Problem(operator_name(*sizes), 77, hidden, "bfloat16", variant)
+    problem = Problem.of(operator_name(*sizes), 77, hidden, "bfloat16", variant)
     config = data.draw(st.sampled_from(SPEC.space("full", problem, H200)))
     try:
         launch = resolve(config, problem, H200)
@@ -162,11 +163,9 @@ def test_the_gate_tries_the_same_binary_with_a_cut_block(block_row, programs, va
 
 
 def test_a_table_answers_for_other_heads_with_the_nearest_function():
-    from normtune.kernels.problem import nearest_sizes
-
-    known = {NAME, operator_name(8, 1, 10, 128)}
-    assert nearest_sizes(operator_name(28, 4, 36, 128), known) == NAME
-    assert nearest_sizes(operator_name(8, 2, 12, 64), known) == operator_name(8, 1, 10, 128)
+    known = [Key.parse(name, "bfloat16") for name in (NAME, operator_name(8, 1, 10, 128))]
+    assert Key.parse(operator_name(28, 4, 36, 128), "bfloat16").nearest(known) == known[0]
+    assert Key.parse(operator_name(8, 2, 12, 64), "bfloat16").nearest(known) == known[1]
 
 
 def test_inputs_have_positions_within_the_tables():

@@ -13,8 +13,9 @@ import normtune
 from normtune.errors import UsageError
 from normtune.kernels.alignment import alignment_of
 from normtune.kernels.calling import batch_invariant, dispatch, layout
+from normtune.kernels.key import Key
 from normtune.kernels.operator import operator, operators
-from normtune.kernels.problem import MAX_ROWS, Problem, batch_invariant_key, split_batch_invariant
+from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.tree import Leaf, Split, choose
@@ -43,7 +44,7 @@ def fresh(monkeypatch):
 def test_a_config_works_on_a_row_in_the_same_way_whatever_the_number_of_rows(data, spec, target):
     dtype, variant = data.draw(st.sampled_from(spec.dtypes)), data.draw(st.sampled_from(spec.variants))
     hidden = data.draw(st.integers(1, 65536) | st.integers(1, spec.max_hidden))
-    problem = Problem(spec.name, data.draw(row_counts), hidden, dtype, variant)
+    problem = Problem.of(spec.name, data.draw(row_counts), hidden, dtype, variant)
     other = problem._replace(rows=data.draw(row_counts))
     alignment = data.draw(st.sampled_from([None, 1, 2, 16]))
     configs = [*spec.space("full", problem, target), spec.default_config(problem, target)]
@@ -78,20 +79,6 @@ def test_loops_rows_of_a_tile_and_warps_beside_a_row_leave_its_order_as_it_is():
     assert row_sum(FORWARD, 64, "block_row", 16, 8) == row_sum(FORWARD, 64, "block_row", 8, 4)
     looped = row_sum(BACKWARD, 4096, "persistent", 1, 8, 3, 2, "dependent")
     assert row_sum(BACKWARD, 4096, "row", 1, 8, 1, 0, "columns", 16) == looped
-
-
-@given(operator=st.text("abc_", min_size=1), variant=st.text("abc_+"))
-def test_names_of_functions_are_read_back(operator, variant):
-    key = f"{operator}:{variant}" if variant else operator
-    name = batch_invariant_key(key)
-    assert split_batch_invariant(name) == (key, True)
-    assert split_batch_invariant(key) == (key, False)
-
-
-def test_names_are_those_that_tables_hold():
-    assert batch_invariant_key("rms_norm_forward") == "rms_norm_forward:batch_invariant"
-    assert batch_invariant_key("rms_norm_forward:no_rstd") == "rms_norm_forward:no_rstd+batch_invariant"
-    assert split_batch_invariant("my_batch_invariant") == ("my_batch_invariant", False)
 
 
 def test_the_switch_here_comes_before_that_of_the_process_and_of_the_environment(monkeypatch):
@@ -186,7 +173,7 @@ def of_tree(monkeypatch):
     """Makes a tree the function of the mode for the backward in bfloat16."""
 
     def use(tree):
-        name = batch_invariant_key("rms_norm_backward"), "bfloat16"
+        name = Key.parse("rms_norm_backward:batch_invariant", "bfloat16")
         tables, header = {name: lambda *shape: choose(tree, *shape)}, SimpleNamespace(is_for_any_gpu=False)
         table = locate.LoadedTable(locate.SHIPPED, header, tables, None, {name: tree})
         monkeypatch.setattr(dispatch, "_table_of", lambda device, target: locate.Selection(table, "", True))

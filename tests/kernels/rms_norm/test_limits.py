@@ -47,7 +47,7 @@ configs = st.builds(
 )
 def test_every_legal_launch_counts_in_int32(spec, config, rows, hidden, target, data):
     hidden = min(hidden, spec.max_hidden)
-    problem = Problem(
+    problem = Problem.of(
         spec.name, rows, hidden, data.draw(st.sampled_from(spec.dtypes)), data.draw(st.sampled_from(spec.variants))
     )
     if launch := spec.launch_of(config, problem, target):
@@ -61,7 +61,7 @@ def test_the_default_configs_are_legal_and_count_in_int32_everywhere(rows, hidde
         length = min(hidden, spec.max_hidden)
         for target in TARGETS.values():
             for dtype in spec.dtypes:
-                problem = Problem(spec.name, rows, length, dtype)
+                problem = Problem.of(spec.name, rows, length, dtype)
                 check(spec.resolve(spec.default_config(problem, target), problem, target, None), rows, length)
 
 

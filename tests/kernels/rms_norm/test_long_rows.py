@@ -6,10 +6,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from normtune.heuristics.regret.legality import Legality, all_variants
+from normtune.heuristics.regret.legality import Legality, served_variants
 from normtune.kernels.fake_tensor import StandIn
 from normtune.kernels.operator import operator, operators
-from normtune.kernels.problem import ITEMSIZE, MAX_ROWS, split_batch_invariant, split_key
+from normtune.kernels.problem import ITEMSIZE, MAX_ROWS, Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.rms_norm.long_rows import MAX_HIDDEN, MAX_TILED_HIDDEN
 from normtune.kernels.tablefile import locate
@@ -23,7 +23,7 @@ SPECS = [operator(name) for name in NAMES]
 KEYS = [f"{spec.name}{variant and ':'}{variant}" for spec in SPECS for variant in spec.variants]
 H200 = TARGETS["sm_90"]
 TABLES = {path.stem: locate.load(path) for path in locate.shipped()}
-TABLES = {name: table for name, table in TABLES.items() if {split_key(key)[0] for key, _ in table.tables} <= set(NAMES)}
+TABLES = {name: table for name, table in TABLES.items() if {key.operator for key in table.tables} <= set(NAMES)}
 long_rows = st.integers(MAX_TILED_HIDDEN + 1, MAX_HIDDEN)
 row_counts = st.integers(1, MAX_ROWS)
 targets = st.sampled_from(list(TARGETS.values()))
@@ -70,19 +70,15 @@ def test_the_default_config_and_every_space_are_legal(rows, hidden):
 @given(rows=row_counts, hidden=long_rows)
 def test_what_a_shipped_table_answers_is_launched(name, rows, hidden):
     table = TABLES[name].bound(H200.sms, H200.l2_bytes)
-    for key, dtype in TABLES[name].tables:
-        operator_name, variant = split_key(split_batch_invariant(key)[0])
-        spec = operator(operator_name)
-        look_up = table.tables[key, dtype]
+    for key, look_up in table.tables.items():
         config = RMSNormConfig(*look_up(rows, hidden))
-        assert spec.is_legal(config, spec.problem(rows, hidden, dtype, variant), H200), (key, dtype, config)
+        assert operator(key.operator).is_legal(config, Problem(key.usual, rows, hidden), H200), (key, config)
 
 
 def test_shipped_functions_are_legal_for_all_integers():
-    for (key, dtype), function in TABLES["nvidia_h200"].tables.items():
-        operator_name, variant = split_key(split_batch_invariant(key)[0])
-        spec = operator(operator_name)
-        legality = Legality(spec, H200, [dtype], [variant] if variant else all_variants(spec))
+    for key, function in TABLES["nvidia_h200"].tables.items():
+        spec = operator(key.operator)
+        legality = Legality(spec, H200, [key.dtype], served_variants(spec, key))
         for rows in (1, 19, 20, 159, 160, 4096, MAX_ROWS):
             assert legality.reaches(RMSNormConfig(*function(rows, MAX_HIDDEN)), rows, MAX_HIDDEN)
 

@@ -16,8 +16,8 @@ from normtune.heuristics.regret.matrix import timing_matrix
 from normtune.heuristics.writing.emit import body_text
 from normtune.kernels import load_file, operator
 from normtune.kernels.config import COPY, Config, Implementation
+from normtune.kernels.key import Key
 from normtune.kernels.operator import IllegalConfigError, ImplementationLaunch, OperatorSpec, register
-from normtune.kernels.problem import nearest_sizes, split_sizes, with_sizes
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.rms_norm.spec import rms_norm_forward
 from normtune.kernels.short_form.decorator import kernel_operator
@@ -343,7 +343,7 @@ def test_named_integers_make_an_operator_each(monkeypatch) -> None:
     assert [name for name in operator.operators() if name.startswith("gated")] == names == operator.members("gated")
     assert {one.operator for one in problems(["gated:no_rstd"], ["float16"], [(1, 64)])} == set(names)
     (one,) = problems([names[0]], ["float16"], [(1, 64)])
-    assert one.sizes == {"heads": 8, "group": 64} and one.key == names[0]
+    assert one.sizes == {"heads": 8, "group": 64} and one.operator == names[0]
     other = operator.operator("gated.heads=5.group=64").problem(2, 4, "float32")
     assert other.sizes == {"heads": 5, "group": 64}
     for wrong in ("gated", "gated.heads=8", "gated.heads=8.group=x", "gated.heads=8.rows=64"):
@@ -353,16 +353,8 @@ def test_named_integers_make_an_operator_each(monkeypatch) -> None:
         family.at(heads=0, group=64)
 
 
-def test_the_nearest_named_integers_answer() -> None:
-    name = with_sizes("gated", {"heads": 8, "group": 64})
-    assert split_sizes(name) == ("gated", {"heads": 8, "group": 64}) and split_sizes("plain") == ("plain", {})
-    others = [with_sizes("gated", {"heads": heads, "group": 64}) for heads in (1, 2, 32)]
-    assert nearest_sizes(with_sizes("gated", {"heads": 6, "group": 100}), others) == others[1]
-    assert nearest_sizes("gated.heads=6", others) is None and nearest_sizes("plain", others) is None
-
-
 def function(name: str, tree) -> Function:
-    return Function(name, "", "bfloat16", tree, ("bfloat16",), None)  # type: ignore[arg-type, call-arg]
+    return Function(Key.of(name, "", "bfloat16"), tree, ("bfloat16",), None)  # type: ignore[arg-type, call-arg]
 
 
 def test_a_table_defines_the_classes_that_it_needs(tmp_path) -> None:
@@ -380,7 +372,7 @@ def test_a_table_defines_the_classes_that_it_needs(tmp_path) -> None:
     assert names["lookup"]("rms", "bfloat16", 9, 64).num_warps == 8  # type: ignore[operator]
     assert "def other_bfloat16(rows: int, hidden: int) -> ToyConfig:" in text
     trees = parse.trees(text)
-    assert trees == {(one.operator, "bfloat16"): one.tree for one in functions}
+    assert trees == {one.key: one.tree for one in functions}
     assert type(trees["other", "bfloat16"].config) is ToyConfig  # type: ignore[union-attr]
     with pytest.raises(Exception, match="form that normtune does not write"):
         parse.trees(text.replace("return TOY_BLOCK_64_WARPS_8", "return RMSNORM_ROW_WARPS_8"))
@@ -439,7 +431,7 @@ def test_what_is_not_loaded_is_told() -> None:
 def test_what_torch_does_was_timed_beside_the_configs() -> None:
     load_file.load(EXAMPLES / "softmax.py")
     evidence = read_parquet(EXAMPLES / "softmax_h200.parquet")
-    matrix = timing_matrix(evidence, operator.operator("softmax"), "", "bfloat16", H200)
+    matrix = timing_matrix(evidence, operator.operator("softmax"), operator.operator("softmax").key("bfloat16"), H200)
     assert matrix is not None and len(matrix.problems) == 188
     column = matrix.configs.index(Implementation("torch"))
     assert matrix.timed[:, column].all() and (matrix.regret[:, column] > 0).mean() > 0.9

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.any_gpu.result import AnyGpuFunction
 from normtune.heuristics.writing.emit import body_text
+from normtune.kernels.key import Key
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile import locate, template
 from normtune.kernels.tablefile.parse import normalised_trees, trees
@@ -36,7 +37,7 @@ def cuts(parts: st.SearchStrategy[RelativeTree]) -> st.SearchStrategy[RelativeTr
 
 
 def written(tree: RelativeTree) -> str:
-    return body_text([AnyGpuFunction("toy", "", "bfloat16", tree, ("bfloat16",), 1, ())], template.ANY_GPU)
+    return body_text([AnyGpuFunction(Key.of("toy", "", "bfloat16"), tree, ("bfloat16",), 1, ())], template.ANY_GPU)
 
 
 def older(text: str) -> str:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from normtune.heuristics.writing.entries import decisions
 from normtune.heuristics.writing.regenerate import command_of, is_plain
+from normtune.kernels.key import Key
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.header import Data, Gpu, is_edited, parse
 from normtune.kernels.tablefile.parse import trees
@@ -27,7 +28,7 @@ def test_its_header_says_what_it_said() -> None:
     assert (command.recording, command.options) == ("nvidia-h200-reduce-partials", {"leaves": 40})
     assert command.out == "nvidia_h200_reduce_partials.py"
     ((entry, decided),) = decisions(header).items()
-    assert entry == ("reduce_partials", "bfloat16")
+    assert entry == Key.parse("reduce_partials", "bfloat16")
     assert (decided.figures.leaves, decided.figures.asked, decided.figures.configs) == (9, 30, 7)
 
 
@@ -35,7 +36,7 @@ def test_its_functions_answer(tmp_path: Path) -> None:
     path = tmp_path / "table.py"
     path.write_text(TABLE.read_text())
     found = trees(TABLE.read_text())
-    assert {dtype for _, dtype in found} == {"bfloat16", "float16", "float32"}
+    assert {key.dtype for key in found} == {"bfloat16", "float16", "float32"}
     assert {leaves(tree) for tree in found.values()} == {9}
     assert tuple(locate.load(path).lookup("reduce_partials", "bfloat16", 528, 4096))
     assert check(path, quick=True).failures == ()

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from normtune.errors import UsageError
 from normtune.kernels.calling import which_table
+from normtune.kernels.key import Key
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile import locate, template
 from normtune.kernels.tablefile.header import ANY_GPU, Data, Gpu, Header, body_hash
@@ -72,7 +73,7 @@ def test_another_gpu_gets_the_table_for_any_gpu(gpu: tuple[str, str, int]) -> No
     sms = gpu[2]
     assert not found.exact
     assert found.source == "the table for any GPU, which is unmeasured there (it was fitted to NVIDIA H200)"
-    function = found.table.function("a", "b")
+    function = found.table.function(Key.parse("a", "b"))
     assert function is not None
     assert [function(rows, 1)[0] for rows in (1, 2 * sms - 1, 2 * sms)] == ["few", "few", "small"]
     assert found.table.lookup("a", "b", 2 * sms - 1, 64)[0] == "few"
@@ -94,8 +95,8 @@ def test_a_bound_table_stays_as_it_is() -> None:
     assert not table.is_bound
     bound = table.bound(36, 32 << 20)
     assert bound.is_bound and bound.bound(1, 1) is bound
-    assert bound.tables["a", "b"](72, 64)[0] == "small"
-    assert table.tables["a", "b"](72, 64, 36, 32 << 20)[0] == "small"
+    assert bound.tables[Key.parse("a", "b")](72, 64)[0] == "small"
+    assert table.tables[Key.parse("a", "b")](72, 64, 36, 32 << 20)[0] == "small"
 
 
 def test_a_table_for_any_gpu_may_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,8 +131,8 @@ def test_an_operator_is_served_by_the_first_table_that_has_it(monkeypatch: pytes
     write(locate.SHIPPED / "nvidia_h200_other.py", "NVIDIA H200", "sm_90", 66, of_operator("e", "never"))
 
     def served(key: str) -> str | None:
-        table = locate.select(*gpu).serving(key)
-        function = table.function(key, "b")
+        table = locate.select(*gpu).serving(Key.parse(key, "b"))
+        function = table.function(Key.parse(key, "b"))
         return str(function(1, 1)[0]).replace("_", " ") if function else None
 
     assert [served(key) for key in ("a", "a:flag", "c.heads=8", "c.heads=16", "e")] == [
@@ -155,8 +156,11 @@ def test_further_tables_are_loaded_once_and_only_when_they_serve(monkeypatch: py
     load = locate.load
     monkeypatch.setattr(locate, "load", lambda path: loaded.append(Path(path).stem) or load(path))
     found = locate.select(*gpu)
-    assert found.serving("a") is found.table and loaded == ["h200"]
-    assert found.serving("c") is found.serving("c") and loaded == ["h200", "nvidia_h200_more"]
+    assert found.serving(Key.parse("a", "b")) is found.table and loaded == ["h200"]
+    assert found.serving(Key.parse("c", "b")) is found.serving(Key.parse("c", "b")) and loaded == [
+        "h200",
+        "nvidia_h200_more",
+    ]
 
 
 def test_the_named_table_comes_first_whatever_the_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

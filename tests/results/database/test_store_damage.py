@@ -39,7 +39,7 @@ try:
     with Store.open(f"sqlite:///{path}") as store:
         store.begin_run(run)
         for rows in range(1, 200):
-            problem = Problem("rms_norm_forward", rows, 64, "bfloat16")
+            problem = Problem.of("rms_norm_forward", rows, 64, "bfloat16")
             store.add([Measurement(problem, one, "r", "sha256:0", "ok", "", rounds, rounds + 1) for one in configs])
             done += 1
 except NormtuneError as error:

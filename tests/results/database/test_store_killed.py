@@ -20,7 +20,7 @@ store = Store.open(sys.argv[1])
 store.begin_run(run)
 times = np.arange(1, 17, dtype=np.int32)
 for rows in range(1, 100_000):
-    problem = Problem("op", rows, 64, "bfloat16")
+    problem = Problem.of("op", rows, 64, "bfloat16")
     configs = [Config("row", num_warps=warps) for warps in range(1, 31)]
     store.add([Measurement(problem, config, run.id, "f", "ok", "", times - 1, times) for config in configs])
     print(rows, flush=True)

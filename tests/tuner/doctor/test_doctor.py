@@ -222,7 +222,7 @@ def measured(path: Path, *, stale: int, uuid: str = "GPU-1") -> None:
     with Store.open(f"sqlite:///{path}") as store:
         store.begin_run(run)
         for number in range(2):
-            problem = Problem("rms_norm_forward", 1 + number, 64, "bfloat16")
+            problem = Problem.of("rms_norm_forward", 1 + number, 64, "bfloat16")
             of = "sha256:old" if number < stale else present
             store.add([Measurement(problem, RMSNormConfig("row"), run.id, of, "crashed", "signal 11", (), ())])
 

@@ -125,7 +125,7 @@ def recording():
         if len(item.samples):
             medians.setdefault(item.problem, {})[item.config] = int(np.median(item.samples))
     names = ("rms_norm_forward", "rms_norm_backward")
-    matrices = {name: timing_matrix(evidence, operator(name), "", "bfloat16", TARGET) for name in names}
+    matrices = {name: timing_matrix(evidence, operator(name), operator(name).key("bfloat16"), TARGET) for name in names}
     return evidence, medians, matrices
 
 

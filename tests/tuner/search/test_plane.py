@@ -11,6 +11,7 @@ import pytest
 
 from normtune.benchmarks.lib.simulation import Space, simulate
 from normtune.kernels.config import COPY, Config, Implementation
+from normtune.kernels.key import Key
 from normtune.kernels.operator import ImplementationLaunch, operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.tablefile import locate
@@ -50,7 +51,7 @@ def slowness(tile, problem):
 
 
 def space(rows, hidden):
-    problem = Problem("made_up", rows, hidden, "float32")
+    problem = Problem.of("made_up", rows, hidden, "float32")
     random = np.random.default_rng(rows + hidden)
     blocks = {
         tile: (1e5 * slowness(tile, problem) * np.exp(random.normal(0, 0.002, (8, 2)))).astype(np.int64)
@@ -218,7 +219,7 @@ def test_configs_that_fail_say_where_others_fail():
 
 
 def test_a_shape_at_which_all_failed_says_that_they_are_slow():
-    problem, other = Problem("made_up", 64, 1024, "float32"), Problem("made_up", 64, 2048, "float32")
+    problem, other = Problem.of("made_up", 64, 1024, "float32"), Problem.of("made_up", 64, 2048, "float32")
     candidates = SPACES[0].task.candidates
     axes = Axes(TILES)
     points, near = axes.points(problem, candidates), axes.points(other, candidates)
@@ -261,7 +262,7 @@ def test_the_same_seed_times_the_same(found):
 
 
 def test_draws_follow_what_was_measured():
-    problem, other = Problem("made_up", 64, 1024, "float32"), Problem("made_up", 64, 2048, "float32")
+    problem, other = Problem.of("made_up", 64, 1024, "float32"), Problem.of("made_up", 64, 2048, "float32")
     candidates = SPACES[0].task.candidates
     axes = Axes(TILES)
     points, near = axes.points(problem, candidates), axes.points(other, candidates)
@@ -286,7 +287,7 @@ def _contrast(times):
 def test_functions_of_others_are_configs_among_the_rest():
     mixed = [*TILES[:5], Implementation("torch")]
     candidates = [Candidate(config, ImplementationLaunch("", 3)) for config in mixed]
-    points = Axes(mixed).points(Problem("made_up", 64, 1024, "float32"), candidates)
+    points = Axes(mixed).points(Problem.of("made_up", 64, 1024, "float32"), candidates)
     assert len({tuple(point) for point in points}) == len(mixed)
 
 
@@ -334,7 +335,7 @@ def test_what_a_call_would_launch_and_the_default_are_candidates_in_every_space(
     for space in SPACE_NAMES:
         made = plan(problems, space, target, wanted)
         for problem, candidates in made.tasks:
-            used = tables.serving(problem.operator).answer(problem.operator, "bfloat16")(problem.rows, 4096)
+            used = tables.serving(problem.operator).answer(Key.parse(problem.operator, "bfloat16"))(problem.rows, 4096)
             expected = [spec.launch(one, problem, target) for one in (used, spec.default_config(problem, target))]
             launches = {candidate.launch: candidate.config for candidate in candidates}
             assert warm_start(made, wanted, target)[problem] == [launches[one] for one in dict.fromkeys(expected)]

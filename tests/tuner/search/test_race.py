@@ -100,7 +100,7 @@ def recorded():
         configs = [read_config(name, text) for text in part["config"]]
         blocks = {c: s.reshape(8, 2) for c, s in zip(configs, part["samples"], strict=True) if c != COPY}
         if len(blocks) > 3:
-            problems[Problem(name, rows, hidden, "bfloat16")] = blocks
+            problems[Problem.of(name, rows, hidden, "bfloat16")] = blocks
     return problems
 
 
@@ -162,7 +162,7 @@ def test_first_samples_that_drift_mislead_a_fixed_rule_and_not_the_race():
     draw, losses = random.Random(0), {"race": [], "fixed": []}
     for number in range(40):
         configs = sorted(draw.sample(recorded.configs, 40))
-        task = Task(Problem("convolution", 1, number + 1, "float32"), tuple(Candidate(c, None) for c in configs))
+        task = Task(Problem.of("convolution", 1, number + 1, "float32"), tuple(Candidate(c, None) for c in configs))
         blocks = {config: recorded.timed[config].nanoseconds.reshape(-1, 2) for config in configs}
         space = Space(task, blocks, dict.fromkeys(configs, 0.0))
         chosen = simulate(search("race"), [space], 0, math.inf, in_order=True).moments[-1].best

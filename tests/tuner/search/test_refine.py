@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from normtune.benchmarks.lib.simulation import Space, simulate
+from normtune.kernels.key import Key
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile.tree import Leaf, Split
@@ -17,7 +18,7 @@ from normtune.tuner.search.disputes import Disputes
 from normtune.tuner.search.refine import Refine, Refinement
 
 FEW, MANY = RMSNormConfig("row", 1, 1), RMSNormConfig("row", 1, 8)
-KIND = "made_up", "", "float32"
+KIND = Key.of("made_up", "", "float32")
 ROWS, HIDDEN = between(1, 65536), (256, 1024, 4096)
 GRID = [(rows, hidden) for rows in (1, 64, 4096, 65536) for hidden in HIDDEN]
 PLANTED = 1500
@@ -30,7 +31,7 @@ def times(rows):
 
 
 def space(shape):
-    problem = Problem(KIND[0], *shape, KIND[2])
+    problem = Problem(KIND, *shape)
     blocks = {config: np.full((8, 2), round(time), np.int64) for config, time in times(shape[0]).items()}
     task = Task(problem, tuple(Candidate(config, None) for config in sorted(blocks)))
     return Space(task, blocks, dict.fromkeys(blocks, 0.0))
@@ -38,9 +39,7 @@ def space(shape):
 
 def known(shapes):
     return {
-        Problem(KIND[0], *shape, KIND[2]): {
-            config: Coverage("ok", "", 16, round(time)) for config, time in times(shape[0]).items()
-        }
+        Problem(KIND, *shape): {config: Coverage("ok", "", 16, round(time)) for config, time in times(shape[0]).items()}
         for shape in shapes
     }
 

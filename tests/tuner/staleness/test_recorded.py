@@ -9,6 +9,7 @@ from normtune.errors import NormtuneError
 from normtune.kernels import alignment, operator
 from normtune.kernels.config import COPY
 from normtune.kernels.fingerprint import fingerprint
+from normtune.kernels.key import Key
 from normtune.kernels.rms_norm import forward
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import target_for
@@ -23,7 +24,7 @@ from normtune.tuner.staleness.recorded import Cell, cell_of, difference, pairs_o
 
 KERNELS = inspect.getsource(forward)
 ROW, SPLIT = RMSNormConfig("row", num_warps=4), RMSNormConfig("split", num_warps=8, programs_per_sm=2, block_col=1024)
-CELLS = [Cell("toy", "", "bfloat16", 2048, config) for config in (ROW, SPLIT)]
+CELLS = [Cell(Key.of("toy", "", "bfloat16"), 2048, config) for config in (ROW, SPLIT)]
 
 
 @pytest.fixture

@@ -8,8 +8,9 @@ import torch
 from normtune.errors import NormtuneError
 from normtune.kernels.calling.launcher import Prepared
 from normtune.kernels.config import COPY
+from normtune.kernels.key import Key
 from normtune.kernels.operator import operator
-from normtune.kernels.problem import split_key
+from normtune.kernels.problem import Problem
 from normtune.kernels.spec_faults import OperatorError
 from normtune.kernels.target import TARGETS
 from normtune.tuner.plan.plan import candidates
@@ -32,9 +33,8 @@ def timer():
 
 
 def session_of(timer, key, regime="eager", count=4):
-    name, variant = split_key(key)
-    spec = operator(name)
-    problem = spec.problem(33, 96, "float32", variant)
+    problem = Problem(Key.parse(key, "float32"), 33, 96)
+    spec = operator(problem.operator)
     kept, _ = candidates(spec, spec.space("default", problem, TARGET), problem, TARGET)
     launches = {candidate.config: candidate.launch for candidate in kept[:: max(1, len(kept) // count)]}
     return CudaSession(timer, spec, problem, launches, regime), list(launches)

@@ -49,7 +49,7 @@ def space(peak=5, rows=64, noise=0.001):
         if tile != BROKEN:
             times = 1e5 * slowness(tile, peak) * np.exp(random.normal(0, noise, (8, 2)))
             blocks[tile] = times.astype(np.int64)
-    task = Task(Problem("made_up", rows, 64, "float32"), tuple(Candidate(tile, None) for tile in TILES))
+    task = Task(Problem.of("made_up", rows, 64, "float32"), tuple(Candidate(tile, None) for tile in TILES))
     return Space(task, blocks, dict.fromkeys(TILES, 1.0))
 
 

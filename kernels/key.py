@@ -1,0 +1,133 @@
+"""The key of a function of a table: which operator at which named integers, in which modes and dtype.
+
+In: names; or the text that stands for them in files, columns and arguments. Out: `Key`, which alone knows that text:
+`FAMILY.NAME=INTEGER...:MODE+MODE...`, such as `rms_norm_forward:no_rstd` or `qk_norm.heads_q=32.heads_k=8`.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple, Self
+
+# Of a named integer of an operator.
+_MOST_DIGITS = 9
+# The word of the functions that give a row the same bits in every batch.
+_BATCH_INVARIANT = "batch_invariant"
+
+
+class Key(NamedTuple):
+    """Key of a function, and of all problems that differ in rows and hidden alone. Ordered by text, then dtype.
+
+    Attributes:
+        family: the operator's name without its named integers.
+        sizes: named integers besides rows and hidden, in the operator's order.
+        modes: words of the modes that are not the default (`mode.Mode`), in the operator's order.
+        dtype: name of the dtype of the inputs.
+        is_batch_invariant: whether of the function that gives a row the same bits in every batch.
+    """
+
+    family: str
+    sizes: tuple[tuple[str, int], ...]
+    modes: tuple[str, ...]
+    dtype: str
+    is_batch_invariant: bool = False
+
+    @classmethod
+    def parse(cls, text: str, dtype: str) -> Self:
+        """The key of a text in a dtype, the inverse of `text` for any text."""
+        operator, colon, variant = text.partition(":")
+        words = tuple(variant.split("+")) if colon else ()
+        if words[-1:] == (_BATCH_INVARIANT,):
+            return cls(*_operator(operator), words[:-1], dtype, True)
+        return cls(*_operator(operator), words, dtype)
+
+    @classmethod
+    @lru_cache(4096)
+    def of(cls, operator: str, variant: str, dtype: str) -> Self:
+        """The key of these columns; the inverse of `columns` for a key that is not batch-invariant."""
+        return cls(*_operator(operator), tuple(variant.split("+")) if variant else (), dtype)
+
+    @property
+    def operator(self) -> str:
+        """The name by which the operator is registered, with its named integers: `norm_gated.group_size=128`."""
+        return with_sizes(self.family, dict(self.sizes)) if self.sizes else self.family
+
+    @property
+    def variant(self) -> str:
+        """The words of the text behind the operator, joined by `+`; empty for the plain function."""
+        return "+".join((*self.modes, _BATCH_INVARIANT) if self.is_batch_invariant else self.modes)
+
+    @property
+    def text(self) -> str:
+        """The name of the function in tables, beside the dtype: `a`, `a:b`, `a:b+batch_invariant`."""
+        return f"{self.operator}:{self.variant}" if self.modes or self.is_batch_invariant else self.operator
+
+    @property
+    def columns(self) -> tuple[str, str, str]:
+        """Operator, variant and dtype, as stores and data frames have them."""
+        return self.operator, self.variant, self.dtype
+
+    @property
+    def plain(self) -> Self:
+        """The key without modes."""
+        return self._replace(modes=())
+
+    @property
+    def usual(self) -> Self:
+        """The key of the function for launches outside of the batch-invariant mode."""
+        return self._replace(is_batch_invariant=False)
+
+    @property
+    def batch_invariant(self) -> Self:
+        """The key of the function for the batch-invariant mode."""
+        return self._replace(is_batch_invariant=True)
+
+    @property
+    def names(self) -> tuple[Self, ...]:
+        """The keys by which a table looks a function up, in this order: without one in these modes, the plain one."""
+        return (self, self.plain) if self.modes else (self,)
+
+    def nearest(self, others: Iterable["Key"]) -> Self:
+        """This key at the named integers, of the other keys' of its family and dtype, that are nearest by their ratios.
+
+        At its own where no other key has the same names.
+        """
+        own = dict(self.sizes)
+        known = {
+            other.operator: dict(other.sizes)
+            for other in others
+            if (other.family, other.dtype) == (self.family, self.dtype) and {name for name, _ in other.sizes} == {*own}
+        }
+        alike = [known[name] for name in sorted(known) if all(known[name].values())]
+        if not alike or not own or not all(own.values()):
+            return self
+        sizes = min(alike, key=lambda sizes: sum(abs(math.log(sizes[name] / own[name])) for name in sizes))
+        return self._replace(sizes=tuple(sizes.items()))
+
+    def __lt__(self, other: tuple[Any, ...]) -> bool:
+        return (self.text, self.dtype) < (other.text, other.dtype) if isinstance(other, Key) else NotImplemented
+
+    def __gt__(self, other: tuple[Any, ...]) -> bool:
+        return (self.text, self.dtype) > (other.text, other.dtype) if isinstance(other, Key) else NotImplemented
+
+    def __str__(self) -> str:
+        return f"{self.text} {self.dtype}"
+
+
+def with_sizes(family: str, sizes: Mapping[str, int]) -> str:
+    """The name of a family's operator at these named integers."""
+    return ".".join((family, *(f"{name}={value}" for name, value in sizes.items())))
+
+
+@lru_cache(4096)
+def _operator(text: str) -> tuple[str, tuple[tuple[str, int], ...]]:
+    """An operator's name as family and named integers; all of it is the family where it has another form."""
+    family, *parts = text.split(".")
+    sizes = []
+    for part in parts:
+        name, _, value = part.partition("=")
+        # A name may come from a stranger's table: Python refuses thousands of digits, and a float hundreds.
+        if not (value.isascii() and value.isdecimal() and len(value) <= _MOST_DIGITS and value == str(int(value))):
+            return text, ()
+        sizes.append((name, int(value)))
+    return family, tuple(sizes)
