@@ -18,6 +18,7 @@ from normtune.errors import UsageError
 from normtune.kernels.call import ForeignKernel, KernelCall
 from normtune.kernels.config import COPY, Config, Implementation
 from normtune.kernels.problem import IN_OUT, MAX_ROWS, OUTPUT, SCRATCH, Buffer, Problem, split_sizes, with_sizes
+from normtune.kernels.tablefile.tree import EVERYWHERE, Box
 from normtune.kernels.target import Target
 
 _COPY = COPY.to_json()
@@ -149,6 +150,11 @@ class OperatorSpec:
         if not sizes:
             return self
         return replace(self, name=with_sizes(self.name, {name: sizes[name] for name in self.sizes}), sizes={})
+
+    @property
+    def whole(self) -> Box:
+        """All shapes that it takes."""
+        return EVERYWHERE.cut("hidden", self.max_hidden + 1)[0]
 
     @property
     def variants(self) -> tuple[str, ...]:

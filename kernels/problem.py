@@ -22,6 +22,11 @@ _MOST_DIGITS = 9
 BATCH_INVARIANT = "batch_invariant"
 
 
+# The sizes of a shape, in their order.
+AXES = ("rows", "hidden")
+Shape = tuple[int, int]
+
+
 class Problem(NamedTuple):
     """Operator, shape, dtype and variant.
 
@@ -47,6 +52,11 @@ class Problem(NamedTuple):
     def lacks(self, off: str) -> bool:
         """Whether the flag with the suffix `off` is off."""
         return off in self.variant.split("+")
+
+    @property
+    def shape(self) -> Shape:
+        """Its size along each of `AXES`."""
+        return self.rows, self.hidden
 
     @property
     def sizes(self) -> dict[str, int]:

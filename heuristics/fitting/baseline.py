@@ -29,7 +29,7 @@ class Incumbent:
     """The baseline of one operator, variant and dtype.
 
     Attributes:
-        choice: (rows, hidden) to a config, None if there is no answer.
+        choice: a shape to a config, None if there is no answer.
         tree: of a table to replace, for the new one to stay near; None for a bare baseline.
     """
 
@@ -55,14 +55,12 @@ class Incumbents:
         """The baseline of one operator, variant and dtype; None if it has no answer there."""
         rule = self.rule
         if rule:
-            return Incumbent(
-                lambda rows, hidden: rule.choose(Problem(operator, rows, hidden, dtype, variant), target), None
-            )
+            return Incumbent(lambda shape: rule.choose(Problem(operator, *shape, dtype, variant), target), None)
         key = join_key(operator, variant)
         tree = self.trees.get((key, dtype)) or self.trees.get((split_key(key)[0], dtype))
         if tree is None:
             return None
-        return Incumbent(lambda rows, hidden: choose(tree, rows, hidden), tree if self.replaced else None)
+        return Incumbent(lambda shape: choose(tree, shape), tree if self.replaced else None)
 
 
 def of_file(path: str | os.PathLike[str], replaced: bool = False) -> Incumbents:

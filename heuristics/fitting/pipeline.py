@@ -24,7 +24,7 @@ from normtune.heuristics.regret.matrix import TimingMatrix, timing_matrix
 from normtune.heuristics.regret.weights import Weighting
 from normtune.heuristics.rules import liger
 from normtune.kernels.operator import OperatorSpec, operator
-from normtune.kernels.problem import join_key, split_key
+from normtune.kernels.problem import Shape, join_key, split_key
 from normtune.kernels.tablefile.tree import Tree
 from normtune.kernels.target import Target, target_for
 from normtune.results.records import Device
@@ -122,7 +122,7 @@ class _OperatorFit(NamedTuple):
     shared: list[Shared]
     notes: list[str]
     sides: list[OneFunction]
-    shapes: list[tuple[int, int]]
+    shapes: list[Shape]
     searched: list[str]
 
 

@@ -15,14 +15,13 @@ from normtune.heuristics.fitting.result import Function, Shared
 from normtune.heuristics.solver.kept_bits import KeptBits
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import (
-    MAX_ROWS,
     batch_invariant_key,
     join_key,
     split_batch_invariant,
     split_key,
 )
 from normtune.kernels.tablefile import locate
-from normtune.kernels.tablefile.tree import Box, Tree, regions
+from normtune.kernels.tablefile.tree import Tree, regions
 from normtune.kernels.target import Target
 
 
@@ -74,8 +73,7 @@ class SameBits(NamedTuple):
                 continue
             tree, variant = _serving(trees, key, dtype, is_of_mode), split_key(key)[1]
             kept = self.kept(spec, target, variant, [dtype], is_of_mode)
-            whole = Box(1, MAX_ROWS, 1, spec.max_hidden)
-            if tree is None or any(kept.refuses(*region) for region in regions(tree, whole)):
+            if tree is None or any(kept.refuses(*region) for region in regions(tree, spec.whole)):
                 raise NormtuneError(
                     f"{name} {dtype} would not keep the bits that {self.name} gives it: sweep that variant and dtype"
                 )

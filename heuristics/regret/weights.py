@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 from normtune.errors import UsageError
 from normtune.heuristics.regret.matrix import WEIGHT, TimingMatrix
 from normtune.kernels.operator import OperatorSpec
-from normtune.kernels.problem import Problem, split_key
-from normtune.results.exchange.csv_file import Line, positive, read_lines
+from normtune.kernels.problem import AXES, Problem, Shape, split_key
+from normtune.results.exchange.csv_file import Line, read_lines, shape_of
 
 DECADES, EQUAL = "decades", "equal"
 NAMED = (DECADES, EQUAL)
-_REQUIRED = ("rows", "hidden", "weight")
+_REQUIRED = (*AXES, "weight")
 _OPTIONAL = ("operator", "dtype")
 
 
@@ -34,7 +34,7 @@ class _WeightLine(NamedTuple):
     """One line of a file; an empty operator or dtype matches all, an operator without a variant all of its variants."""
 
     place: str
-    shape: tuple[int, int]
+    shape: Shape
     weight: Fraction
     operator: str
     dtype: str
@@ -68,7 +68,7 @@ class Weighting:
         self._unmet = {entry.place: entry for entry in self._entries}
         self._without: dict[str, None] = {}  # a set in the order of arrival
 
-    def of(self, spec: OperatorSpec, variant: str, dtype: str, shapes: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
+    def of(self, spec: OperatorSpec, variant: str, dtype: str, shapes: Sequence[Shape]) -> NDArray[np.int64]:
         """Weight of each problem, at least 1, `WEIGHT` on average.
 
         If a file has no weight for any of the shapes, they are weighted by decades, and `notes` says so.
@@ -77,13 +77,13 @@ class Weighting:
             spec: of the operator.
             variant: of the operator, empty for the plain one.
             dtype: name of a dtype.
-            shapes: rows and hidden of the problems, at least one, without duplicates.
+            shapes: of the problems, at least one, without duplicates.
         """
-        problems = [Problem(spec.name, rows, hidden, dtype, variant) for rows, hidden in shapes]
+        problems = [Problem(spec.name, *shape, dtype, variant) for shape in shapes]
         if self.choice == EQUAL:
             return _apportioned([Fraction(1)] * len(problems))
         if self._entries:
-            listed: Counter[tuple[int, int]] = Counter()
+            listed: Counter[Shape] = Counter()
             known = set(shapes)
             for entry in self._entries:
                 if entry.shape in known and entry.names(problems[0]):
@@ -137,7 +137,7 @@ def _entries(path: Path) -> list[_WeightLine]:
     entries = [
         _WeightLine(
             line.place,
-            (positive(line, "rows"), positive(line, "hidden")),
+            shape_of(line),
             _weight(line),
             line.cells.get("operator", ""),
             line.cells.get("dtype", ""),

@@ -7,11 +7,12 @@ any.
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 
+from normtune.kernels.problem import AXES, Shape
 from normtune.results.records import REPLAY_PREFIX, Device
 
 
-def measurable(device: Device, regime: str) -> Mapping[tuple[str, str, str], Collection[tuple[int, int]]] | None:
-    """(rows, hidden) by operator, variant and dtype; None for all."""
+def measurable(device: Device, regime: str) -> Mapping[tuple[str, str, str], Collection[Shape]] | None:
+    """Shapes by operator, variant and dtype; None for all."""
     if not device.uuid.startswith(REPLAY_PREFIX):
         return None
     from normtune.results.exchange.recording import (
@@ -19,8 +20,8 @@ def measurable(device: Device, regime: str) -> Mapping[tuple[str, str, str], Col
     )  # loads pandas, which a sweep with nothing to do has no use for
 
     frame = load_recording(device.uuid.removeprefix(REPLAY_PREFIX), regime).frame
-    columns = ["operator", "variant", "dtype", "rows", "hidden"]
-    shapes: dict[tuple[str, str, str], set[tuple[int, int]]] = defaultdict(set)
-    for name, variant, dtype, rows, hidden in frame[columns].drop_duplicates().itertuples(index=False):
-        shapes[name, variant, dtype].add((int(rows), int(hidden)))
+    columns = ["operator", "variant", "dtype", *AXES]
+    shapes: dict[tuple[str, str, str], set[Shape]] = defaultdict(set)
+    for name, variant, dtype, *shape in frame[columns].drop_duplicates().itertuples(index=False):
+        shapes[name, variant, dtype].add(tuple(map(int, shape)))
     return shapes

@@ -12,11 +12,11 @@ from typing import NamedTuple
 import numpy as np
 
 from normtune.kernels.config import Config
-from normtune.kernels.problem import Problem, join_key
-from normtune.kernels.tablefile.tree import Tree
+from normtune.kernels.problem import Problem, Shape, join_key
+from normtune.kernels.tablefile.tree import Tree, told
 from normtune.results.records import Outcome
 from normtune.tuner.plan.plan import Task
-from normtune.tuner.search.disputes import Disputes, MedianTimes, Shape
+from normtune.tuner.search.disputes import Disputes, MedianTimes
 from normtune.tuner.search.protocol import Known, Race
 
 # Operator, variant and dtype.
@@ -44,7 +44,7 @@ class Refinement(NamedTuple):
         for problem, configs in known.items():
             medians = {config: state.median_ns for config, state in configs.items() if state.median_ns is not None}
             if kind_of(problem) in measured and medians:
-                measured[kind_of(problem)][problem.rows, problem.hidden] = medians
+                measured[kind_of(problem)][problem.shape] = medians
         return {
             kind: Disputes(self.trees[kind], self.shapes[kind], shapes) for kind, shapes in measured.items() if shapes
         }
@@ -84,7 +84,7 @@ class Refine:
 
         self._left = None
         del self._tasks[task.problem]
-        self._of(task).take((task.problem.rows, task.problem.hidden))
+        self._of(task).take(task.problem.shape)
         return race(task.configs)
 
     def tell(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
@@ -92,7 +92,7 @@ class Refine:
         self._left = None
         times = {config: outcomes[config].nanoseconds for config in task.configs if config in outcomes}
         medians = {config: float(np.median(values)) for config, values in times.items() if len(values)}
-        self._of(task).learn((task.problem.rows, task.problem.hidden), medians)
+        self._of(task).learn(task.problem.shape, medians)
 
     def lines(self) -> list[str]:
         """The loss that the thresholds of each function can still have, with the least certain ones."""
@@ -100,8 +100,7 @@ class Refine:
         for (name, variant, dtype), disputes in self._disputes.items():
             total = sum(one.loss * one.share for one in disputes.open())
             uncertain = [
-                f"{one.axis} {'<=' if one.axis == 'hidden' else '>='} {one.at} (measured at {one.below} and "
-                f"{one.above}): {100 * one.loss:.2f} %"
+                f"{told(one.axis, one.at)} (measured at {one.below} and {one.above}): {100 * one.loss:.2f} %"
                 for one in disputes.thresholds()[:_SHOWN]
             ]
             key = join_key(name, variant)

@@ -81,7 +81,7 @@ def _cells(header: Header, text: str, evidence: Evidence) -> set[Cell]:
         kind = (*split_key(split_batch_invariant(key)[0]), dtype)
         for problem in configs:
             if (problem.operator, problem.variant, problem.dtype) == kind:
-                config = answer(rows=problem.rows, hidden=problem.hidden)
+                config = answer(problem.shape)
                 if config in configs[problem]:
                     cells.add(cell_of(problem, config))
     return cells
