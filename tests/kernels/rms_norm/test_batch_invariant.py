@@ -187,7 +187,7 @@ def of_tree(monkeypatch):
 
     def use(tree):
         name = batch_invariant_key("rms_norm_backward"), "bfloat16"
-        tables, header = {name: lambda *shape: choose(tree, *shape)}, SimpleNamespace(is_for_any_gpu=False)
+        tables, header = {name: lambda *shape: choose(tree, shape)}, SimpleNamespace(is_for_any_gpu=False)
         table = locate.LoadedTable(locate.SHIPPED, header, tables, None, {name: tree})
         monkeypatch.setattr(dispatch, "_table_of", lambda device, target: locate.Selection(table, "", True))
         monkeypatch.setattr(dispatch, "_lookups", {})

@@ -84,7 +84,7 @@ def test_shipped_functions_are_legal_for_all_integers():
         spec = operator(operator_name)
         legality = Legality(spec, H200, [dtype], [variant] if variant else all_variants(spec))
         for rows in (1, 19, 20, 159, 160, 4096, MAX_ROWS):
-            assert legality.reaches(RMSNormConfig(*function(rows, MAX_HIDDEN)), rows, MAX_HIDDEN)
+            assert legality.reaches(RMSNormConfig(*function(rows, MAX_HIDDEN)), (rows, MAX_HIDDEN))
 
 
 @settings(deadline=None)
