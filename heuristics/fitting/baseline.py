@@ -15,7 +15,7 @@ from normtune.heuristics.rules.rule import Rule
 from normtune.heuristics.solver.simplify import replaced as with_parts
 from normtune.kernels.config import Config
 from normtune.kernels.operator import read_config
-from normtune.kernels.problem import Problem, join_key, split_key
+from normtune.kernels.problem import Problem, Shape, join_key, split_key
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.tree import Leaf, Tree, choose, configs_of
 from normtune.kernels.target import Target
@@ -33,7 +33,7 @@ class Incumbent:
         tree: of a table to replace, for the new one to stay near; None for a bare baseline.
     """
 
-    choice: Callable[[int, int], Config | None]
+    choice: Callable[[Shape], Config | None]
     tree: Tree | None = None
 
 

@@ -22,6 +22,6 @@ def measurable(device: Device, regime: str) -> Mapping[tuple[str, str, str], Col
     frame = load_recording(device.uuid.removeprefix(REPLAY_PREFIX), regime).frame
     columns = ["operator", "variant", "dtype", *AXES]
     shapes: dict[tuple[str, str, str], set[Shape]] = defaultdict(set)
-    for name, variant, dtype, *shape in frame[columns].drop_duplicates().itertuples(index=False):
-        shapes[name, variant, dtype].add(tuple(map(int, shape)))
+    for name, variant, dtype, first, second in frame[columns].drop_duplicates().itertuples(index=False):
+        shapes[name, variant, dtype].add((int(first), int(second)))
     return shapes

@@ -63,7 +63,7 @@ def test_a_shape_says_how_much_slower_the_config_is_inside_rounds() -> None:
     }
     found = finding((64, 512), samples, MINE)
     assert found is not None
-    assert (found.rows, found.hidden, found.rival, found.failure) == (64, 512, RIVAL, "")
+    assert (found.shape, found.rival, found.failure) == ((64, 512), RIVAL, "")
     for value in (found.loss, found.low, found.high):
         assert value == pytest.approx(1e6 * math.log(1.1), abs=20)
 
