@@ -41,7 +41,7 @@ def main() -> None:
         found = []
         for rows in ROWS:
             for hidden in HIDDEN:
-                if table.lookup(key, dtype, rows, hidden) != choose(tree, rows, hidden):
+                if table.lookup(key, dtype, rows, hidden) != choose(tree, (rows, hidden)):
                     raise SystemExit(f"{key} {dtype} at {rows} x {hidden}: the code and its tree differ")
                 names = {"lookup": table.lookup, "key": key, "dtype": dtype, "rows": rows, "hidden": hidden}
                 statement = "lookup(key, dtype, rows, hidden)"

@@ -72,9 +72,7 @@ def table_losses(tree: Tree, spaces: Sequence[Space]) -> list[float]:
         problem = one.task.problem
         times = {c.launch: float(np.log(np.median(one.blocks[c.config]))) for c in one.task.candidates}
         try:
-            launch = operator(problem.operator).launch_of(
-                choose(tree, problem.rows, problem.hidden), problem=problem, target=target
-            )
+            launch = operator(problem.operator).launch_of(choose(tree, problem.shape), problem=problem, target=target)
         except IllegalConfigError:
             continue
         if launch in times:

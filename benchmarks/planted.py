@@ -46,7 +46,7 @@ class Plant(NamedTuple):
 
     def scale(self, problem: Problem, config: Config) -> float:
         """Factor of the times of a config."""
-        here = self.leaf is None or leaf_of(self.tree, problem.rows, problem.hidden) == self.leaf
+        here = self.leaf is None or leaf_of(self.tree, problem.shape) == self.leaf
         return self.factor if config == self.slow and here else 1.0
 
 
@@ -118,7 +118,7 @@ def _swapped(one: Checked, shapes: Sequence[tuple[int, int]], table: TableUnderT
     """Two of the configs of the most shapes, swapped; the unchanged tree if it has one."""
     counts: dict[Config, int] = {}
     for shape in shapes:
-        config = choose(one.tree, *shape)
+        config = choose(one.tree, shape)
         counts[config] = counts.get(config, 0) + 1
     if len(counts) < 2:
         return Plant(one.tree)
@@ -131,8 +131,8 @@ def _slow(factor: float, everywhere: bool) -> Kind:
 
     def plant(one: Checked, shapes: Sequence[tuple[int, int]], table: TableUnderTest, rng: random.Random) -> Plant:
         shape = rng.choice(shapes)
-        leaf = None if everywhere else leaf_of(one.tree, *shape)
-        return Plant(one.tree, choose(one.tree, *shape), factor, leaf)
+        leaf = None if everywhere else leaf_of(one.tree, shape)
+        return Plant(one.tree, choose(one.tree, shape), factor, leaf)
 
     return plant
 

@@ -133,7 +133,7 @@ class Replay:
         matrix = self._matrix(one)
         found = []
         for place, shape in enumerate(matrix.problems if matrix else ()):
-            if matrix and (matrix.loss(place, choose(one.tree, *shape)) is not None or not self._is_legal(one, shape)):
+            if matrix and (matrix.loss(place, choose(one.tree, shape)) is not None or not self._is_legal(one, shape)):
                 found.append(shape)
         return found
 
@@ -153,7 +153,7 @@ class Replay:
         losses = []
         for shape in shapes:
             place = self._places[one.key.usual][shape]
-            own = columns.get(choose(plant.tree, *shape))
+            own = columns.get(choose(plant.tree, shape))
             if own is not None and matrix.usable[place, own]:
                 regret = matrix.regret[place].astype(float)
                 if plant.slow in columns:
@@ -165,7 +165,7 @@ class Replay:
     def _is_legal(self, one: Checked, shape: tuple[int, int]) -> bool:
         problem = Problem(one.key.usual, *shape)
         try:
-            operator(one.key.operator).resolve(choose(one.tree, *shape), problem, self.target, None)
+            operator(one.key.operator).resolve(choose(one.tree, shape), problem, self.target, None)
         except IllegalConfigError:
             return False
         return True

@@ -129,7 +129,7 @@ class Case(NamedTuple):
         """The shapes on which a function can be checked; None for all."""
         if self.replay is None:
             return None
-        timed = [shape for shape in self.replay.timed(one) if self.table.box.holds(*shape)]
+        timed = [shape for shape in self.replay.timed(one) if self.table.box.holds(shape)]
         return timed if self.is_unseen is None else [shape for shape in timed if self.is_unseen(one, shape)]
 
 

@@ -65,7 +65,7 @@ def losses(found: Evidence, spaces: Sequence[Space]) -> dict[str, float]:
     for space in spaces:
         problem = space.task.problem
         logs = {config: float(np.log(one).mean()) for config, one in space.blocks.items()}
-        config = choose(trees[problem.operator], problem.rows, problem.hidden)
+        config = choose(trees[problem.operator], problem.shape)
         if config in logs:
             result.setdefault(problem.operator, []).append(logs[config] - min(logs.values()))
     return {name: round(100 * float(np.mean(one)), 3) for name, one in result.items()}

@@ -208,7 +208,7 @@ def _beside_the_copy(evidence: Any, tree: Any) -> Iterator[tuple[float, float]]:
     from normtune.kernels.tablefile.tree import choose
 
     for problem, cells in against_copy.times_of(evidence).items():
-        config = choose(tree, problem.rows, problem.hidden)
+        config = choose(tree, problem.shape)
         if COPY in cells and config in cells and operator(problem.operator).bytes_moved(problem) >= LARGE:
             yield cells[config], cells[COPY]
 

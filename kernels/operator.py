@@ -20,6 +20,7 @@ from normtune.kernels.config import COPY, Config, Implementation
 from normtune.kernels.key import Key, with_sizes
 from normtune.kernels.mode import Mode, words_of
 from normtune.kernels.problem import IN_OUT, MAX_ROWS, OUTPUT, SCRATCH, Buffer, Problem
+from normtune.kernels.tablefile.tree import EVERYWHERE, Box
 from normtune.kernels.target import Target
 
 _COPY = COPY.to_json()
@@ -144,6 +145,11 @@ class OperatorSpec:
         if not sizes:
             return self
         return replace(self, name=with_sizes(self.name, {name: sizes[name] for name in self.sizes}), sizes={})
+
+    @property
+    def whole(self) -> Box:
+        """All shapes that it takes."""
+        return EVERYWHERE.cut("hidden", self.max_hidden + 1)[0]
 
     @property
     def variants(self) -> tuple[str, ...]:

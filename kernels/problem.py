@@ -17,6 +17,11 @@ BUFFER_ITEMSIZE = ITEMSIZE | _FP8_ITEMSIZE | INDEX_ITEMSIZE
 MAX_ROWS = 2**30
 
 
+# The sizes of a shape, in their order.
+AXES = ("rows", "hidden")
+Shape = tuple[int, int]
+
+
 class Problem(NamedTuple):
     """One shape of a function's key.
 
@@ -56,21 +61,26 @@ class Problem(NamedTuple):
         return self.key.variant
 
     @property
+    def shape(self) -> Shape:
+        """Its size along each of `AXES`."""
+        return self.rows, self.hidden
+
+    @property
     def sizes(self) -> dict[str, int]:
-        """The named integers of the operator besides rows and hidden: {"group_size": 128}."""
-        return dict(self.key.sizes)
+        """Rows, hidden and the operator's named integers, by name: {"rows": 8, "hidden": 64, "group_size": 128}."""
+        return {"rows": self.rows, "hidden": self.hidden, **dict(self.key.sizes)}
 
     def buffer(self, name: str, axes: str, role: str, dtype: str = "") -> "Buffer":
         """A tensor of the problem, of its dtype unless another is given.
 
         Args:
             name: as in `Buffer`.
-            axes: the names of its extents, `rows,hidden`: these two and named integers.
+            axes: the names of its extents, keys of `sizes`: `rows,hidden`.
             role: as in `Buffer`.
             dtype: a key of `BUFFER_ITEMSIZE`.
         """
-        extents = {"rows": self.rows, "hidden": self.hidden, **self.sizes}
-        return Buffer(name, tuple(extents[axis] for axis in axes.split(",")), dtype or self.dtype, role, axes)
+        sizes = self.sizes
+        return Buffer(name, tuple(sizes[axis] for axis in axes.split(",")), dtype or self.dtype, role, axes)
 
     def __str__(self) -> str:
         return f"{self.key} {self.rows} x {self.hidden}"

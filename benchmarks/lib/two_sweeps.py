@@ -125,7 +125,7 @@ def _crossed(first: Sweep, second: Sweep, left: TimingMatrix, right: TimingMatri
     if own is None or other is None or not common:
         return None
     left, right = _at(left, common), _at(right, common)
-    differ = [choose(own.tree, *shape) != choose(other.tree, *shape) for shape in left.problems]
+    differ = [choose(own.tree, shape) != choose(other.tree, shape) for shape in left.problems]
     halves = (first.halves[own.key], second.halves[other.key])
     return Crossed(
         key.text,
@@ -145,7 +145,7 @@ def _at(matrix: TimingMatrix, shapes: set[tuple[int, int]]) -> TimingMatrix:
 
 def _scored(matrix: TimingMatrix, *trees: Tree) -> int:
     return sum(
-        all(matrix.loss(index, choose(tree, *shape)) is not None for tree in trees)
+        all(matrix.loss(index, choose(tree, shape)) is not None for tree in trees)
         for index, shape in enumerate(matrix.problems)
     )
 

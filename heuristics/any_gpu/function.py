@@ -18,7 +18,7 @@ from normtune.heuristics.fitting.figures import DeviceLoss, Lost
 from normtune.heuristics.regret.legality import served_variants
 from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec
-from normtune.kernels.problem import Problem
+from normtune.kernels.problem import Problem, Shape
 from normtune.kernels.tablefile.relative_tree import RelativeTree, choose_on
 from normtune.kernels.tablefile.tree import counted_leaves
 
@@ -46,8 +46,8 @@ class FunctionData(NamedTuple):
         """The variants that a function of it serves."""
         return served_variants(self.spec, self.key)
 
-    def shapes(self) -> list[tuple[int, int]]:
-        """Rows and hidden of all problems."""
+    def shapes(self) -> list[Shape]:
+        """Those of all problems."""
         return [shape for part in self.parts for shape in part.matrix.problems]
 
 
@@ -131,10 +131,10 @@ def lost_on(spec: OperatorSpec, part: Part, tree: RelativeTree) -> Lost:
     """Loss of a tree on a GPU; if its choice has no time, that of the default config, else of the slowest."""
     target, matrix = part
     losses = []
-    for index, (rows, hidden) in enumerate(matrix.problems):
-        loss = matrix.loss(index, choose_on(tree, rows, hidden, target.sms, target.l2_bytes))
+    for index, shape in enumerate(matrix.problems):
+        loss = matrix.loss(index, choose_on(tree, shape, target.sms, target.l2_bytes))
         if loss is None:
-            problem = Problem(matrix.key, rows, hidden)
+            problem = Problem(matrix.key, *shape)
             loss = matrix.loss(index, spec.default_config(problem, target))
         losses.append(int(matrix.regret[index].max()) if loss is None else loss)
     mean = matrix.mean(losses)

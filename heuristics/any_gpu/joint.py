@@ -62,7 +62,7 @@ class Joint:
         starts = [floor(threshold * _SCALE) for threshold in thresholds]
         self._thresholds = dict(zip(starts, thresholds, strict=True))
         rows = Axis("rows", (*(start - 1 for start in starts), MAX_ROWS * _SCALE), True)
-        sizes = {hidden for part in parts for _, hidden in part.matrix.problems}
+        sizes = {shape[1] for part in parts for shape in part.matrix.problems}
         hidden = axis("hidden", sizes, legal.spec.max_hidden)
         rows, hidden = coarsened(rows, hidden, MAX_BINS)
         barred = ~legal.over_rows_per_sm(configs, rows.tops, _SCALE, hidden.tops)
@@ -89,7 +89,7 @@ class Joint:
         if isinstance(tree, Leaf):
             return tree
         low, high = self._normalised(tree.low), self._normalised(tree.high)
-        if tree.axis == "hidden":
+        if tree.axis == HIDDEN:
             return RelativeSplit(HIDDEN, 1, tree.threshold, low, high)
         threshold = self._thresholds[tree.threshold]
         return RelativeSplit(ROWS_PER_SM, threshold.denominator, threshold.numerator, low, high)

@@ -1,7 +1,7 @@
 """Legality of configs over regions of normalised sizes, on all relevant GPUs.
 
 In: the measured GPUs, an operator, and the dtypes and variants that a function serves. Out: `EveryGpu`. An illegal
-config stays illegal as rows or hidden grow, so the largest shapes of a region decide for it.
+config stays illegal as sizes grow, so the largest shapes of a region decide for it.
 
 The relevant GPUs are all known ones of the measured families (`sm_`, `gfx`), each with as many multiprocessors and as
 much L2 cache as the largest of its family: more multiprocessors mean more rows at the same number of rows per
@@ -87,9 +87,8 @@ class EveryGpu:
 
     def breaches(self, tree: RelativeTree) -> Iterator[tuple[Target, Config, Box]]:
         """Configs of a tree that are illegal on a target somewhere in their box, each with target and box."""
-        whole = Box(1, MAX_ROWS, 1, self.spec.max_hidden)
         for legality in self._legalities:
-            for config, box in boxes_on(tree, legality.target.sms, legality.target.l2_bytes, whole):
+            for config, box in boxes_on(tree, legality.target.sms, legality.target.l2_bytes, self.spec.whole):
                 if not _is_legal(legality, config, box):
                     yield legality.target, config, box
 
@@ -101,13 +100,12 @@ def most_below(bound: int, unit: int, scale: int) -> int:
 
 def _is_legal(legality: Legality, config: Config, box: Box) -> bool:
     """Whether a config is legal at all shapes of a box."""
-    rows = box.most_rows
-    if box.most_elements is not None:
-        rows = min(rows, box.most_elements // box.least_hidden)
-    if rows < box.least_rows or legality.reaches(config, rows, box.most_hidden):
+    first, second, elements = box
+    most = min(first.most, elements.most // second.least)
+    if most < first.least or legality.reaches(config, (most, second.most)):
         return True
-    if box.most_elements is None or box.least_hidden == box.most_hidden:
+    if second.least == second.most or first.most * second.most <= elements.most:
         return False
-    # No shape has both the most rows and the most hidden: each half of the hidden sizes has fewer rows.
-    middle = (box.least_hidden + box.most_hidden) // 2
-    return all(_is_legal(legality, config, half) for half in box.cut("hidden", middle + 1))
+    # No shape has the most of both sizes: with each half of the second ones fewer of the first go.
+    middle = (second.least + second.most) // 2
+    return all(_is_legal(legality, config, half) for half in box.cut(second.axis, middle + 1))

@@ -24,6 +24,7 @@ from normtune.heuristics.regret.build import older
 from normtune.heuristics.regret.matrix import timing_matrix
 from normtune.heuristics.regret.weights import Weighting
 from normtune.kernels.operator import OperatorSpec
+from normtune.kernels.problem import Shape
 from normtune.kernels.tablefile.relative_tree import leaves_of
 from normtune.kernels.target import Target, target_for
 from normtune.results.records import Device
@@ -76,7 +77,7 @@ class _JointFit(NamedTuple):
     functions: list[AnyGpuFunction]
     shared: list[AnyGpuShared]
     notes: list[str]
-    shapes: list[tuple[int, int]]
+    shapes: list[Shape]
 
 
 def _check(options: FitOptions) -> None:

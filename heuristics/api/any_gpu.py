@@ -64,7 +64,7 @@ class AnyGpuTable(FittedTable):
                 f"{rows} rows of {hidden} with {sms} multiprocessors and {l2_bytes} bytes of L2 cache: expected "
                 "positive integers"
             )
-        return choose_on(function_of(self.functions, operator, dtype).tree, rows, hidden, sms, l2_bytes)
+        return choose_on(function_of(self.functions, operator, dtype).tree, (rows, hidden), sms, l2_bytes)
 
     def figures(self) -> pd.DataFrame:
         """The figures of each function, and of what shares one, on each GPU.

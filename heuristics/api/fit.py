@@ -76,7 +76,7 @@ class Table(FittedTable):
         """
         if rows < 1 or hidden < 1:
             raise UsageError(f"{rows} rows of {hidden}: expected positive integers")
-        return choose(function_of(self.functions, operator, dtype).tree, rows, hidden)
+        return choose(function_of(self.functions, operator, dtype).tree, (rows, hidden))
 
     def figures(self) -> pd.DataFrame:
         """The figures of each function, and of what shares one.

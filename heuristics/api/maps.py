@@ -19,6 +19,7 @@ from normtune.heuristics.regret.fixed_log import fraction
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.showing.config_map import BestMap, best_map, table_map
 from normtune.heuristics.showing.flips import BothWays, both_ways
+from normtune.kernels.problem import AXES, Shape
 from normtune.kernels.tablefile.locate import LoadedTable, load_table
 from normtune.results.evidence import Evidence
 from normtune.results.filters import in_regime, narrowed
@@ -87,10 +88,10 @@ class Maps(NamedTuple):
         return pd.DataFrame(rows, columns=list(_MAP))
 
 
-_MAP = ("device", "operator", "dtype", "rows", "hidden", "config", "best", "loss")
+_MAP = ("device", "operator", "dtype", *AXES, "config", "best", "loss")
 
 
-def _loss(one: ConfigMap, shape: tuple[int, int]) -> float:
+def _loss(one: ConfigMap, shape: Shape) -> float:
     loss = one.content.losses.get(shape) if one.content else None
     return math.nan if loss is None else fraction(loss)
 
@@ -139,7 +140,7 @@ def maps_of(evidence: Evidence, table: LoadedTable | None) -> Maps:
 
 def _map(current: Evidence, matrix: TimingMatrix, table: LoadedTable | None) -> ConfigMap:
     frame, key = current.part(matrix.key), matrix.key
-    shapes = {(int(rows), int(hidden)) for rows, hidden in zip(frame["rows"], frame["hidden"], strict=True)}
+    shapes = {*zip(*(frame[axis].tolist() for axis in AXES), strict=True)}
     if table is None:
         return ConfigMap(key.text, key.dtype, best_map(matrix, shapes))
     answer = table.answer(key)
@@ -191,7 +192,7 @@ class FlipMaps(NamedTuple):
 
 
 _FLIPS = (
-    *("device", "operator", "dtype", "rows", "hidden", "best_in", "slow_in"),
+    *("device", "operator", "dtype", *AXES, "best_in", "slow_in"),
     *("config", "best", "loss", "reconcilable"),
 )
 

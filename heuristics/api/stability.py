@@ -15,6 +15,7 @@ from normtune.heuristics.fitting.result import Fit
 from normtune.heuristics.regret.fixed_log import fraction
 from normtune.heuristics.stability.bootstrap_spread import Stability, stability, tables_of
 from normtune.heuristics.stability.refit import fitted
+from normtune.kernels.problem import AXES
 from normtune.results.evidence import Evidence
 
 _FIGURES = (
@@ -23,7 +24,7 @@ _FIGURES = (
 )
 _THRESHOLDS = (
     *("operator", "dtype", "axis", "threshold", "least", "most", "held"),
-    *("least_rows", "most_rows", "least_hidden", "most_hidden"),
+    *(f"{end}_{axis}" for axis in AXES for end in ("least", "most")),
 )
 
 
@@ -31,7 +32,7 @@ class TableStability(NamedTuple):
     """Expected change of a table if its shapes were measured again.
 
     Attributes:
-        functions: of each function that depends on rows and hidden.
+        functions: of each function that has thresholds.
     """
 
     functions: tuple[Stability, ...]
@@ -66,7 +67,7 @@ class TableStability(NamedTuple):
         rows = [
             (
                 *(own.key.text, own.key.dtype, cut.axis, cut.threshold, cut.least, cut.most, share),
-                *(cut.box.least_rows, cut.box.most_rows, cut.box.least_hidden, cut.box.most_hidden),
+                *(end for _, *ends in cut.box for end in ends),
             )
             for own in self.functions
             for cut, share in own.held

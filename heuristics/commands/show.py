@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from normtune.errors import UsageError
+from normtune.kernels.problem import AXES
 from normtune.results.commands import StoreOption
 from normtune.results.regimes import COLD, check_regime
 from normtune.results.terminal import say
@@ -189,11 +190,11 @@ def _print_map(screen: "Console", one: "ConfigMap", table: Path | None) -> None:
     if loss:
         losses = f"loses {percent(loss.mean)} on average, {percent(loss.worst, 1)} at worst"
         screen.print(f"The table {losses}, over the best config of each of {loss.problems} shapes.")
-        for (rows, hidden), lost in content.worst(_WORST):
-            letter = content.letters[content.shown[rows, hidden]]
-            best = str(content.best[rows, hidden]).removesuffix(f" {content.ending}")
+        for shape, lost in content.worst(_WORST):
+            letter = content.letters[content.shown[shape]]
+            best = str(content.best[shape]).removesuffix(f" {content.ending}")
             screen.print(
-                f"  {percent(lost, 1):>7} at {rows} rows of {hidden}: {letter}, best is {best}", soft_wrap=True
+                f"  {percent(lost, 1):>7} at {shape[0]} rows of {shape[1]}: {letter}, best is {best}", soft_wrap=True
             )
 
 
@@ -224,7 +225,7 @@ def _listed(frame: "pd.DataFrame") -> "RichTable":
     table = Table(box=SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
     for name in () if is_uniform else ("operator", "dtype"):
         table.add_column(name, no_wrap=True)
-    for name in ("rows", "hidden"):
+    for name in AXES:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("config")
     for name in ("us", "x best", "x copy", "GB/s"):
@@ -235,7 +236,7 @@ def _listed(frame: "pd.DataFrame") -> "RichTable":
         config = config_of_row(row)
         numbers = ((row["median_us"], 2), (row["best_ratio"], 3), (row["copy_ratio"], 2), (row["gbps"], 1))
         cells = [] if is_uniform else [key.text, key.dtype]
-        cells += [str(row["rows"]), str(row["hidden"]), str(config)]
+        cells += [*(str(row[axis]) for axis in AXES), str(config)]
         cells += ["-" if number != number else f"{number:.{digits}f}" for number, digits in numbers]
         if failed:
             cells.append("" if row["status"] == "ok" else f"{row['status']}: {row['reason']}")

@@ -85,7 +85,7 @@ def _table(path: str | Path, name: str) -> Side:
 
     def choose(problem: Problem, target: Target) -> Config | None:
         answer = table.bound(target.sms, target.l2_bytes).answer(problem.key)
-        return answer(problem.rows, problem.hidden) if answer else None
+        return answer(*problem.shape) if answer else None
 
     def tree(key: Key, target: Target) -> Tree | None:
         for name in key.names:

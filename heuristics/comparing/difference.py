@@ -23,11 +23,10 @@ from normtune.heuristics.fitting.figures import Loss, summarise
 from normtune.heuristics.regret.matrix import MISSING, TimingMatrix
 from normtune.kernels.config import Config
 from normtune.kernels.operator import AnyLaunch, OperatorSpec, operator
-from normtune.kernels.problem import MAX_ROWS, Problem
+from normtune.kernels.problem import Problem, Shape
 from normtune.kernels.tablefile.tree import Box, Tree, regions
 from normtune.kernels.target import Target
 
-Shape = tuple[int, int]
 # Below this no config gets near a copy of as many bytes: the time is mostly the launch.
 LAUNCH_BYTES = 1 << 20
 PARTS = (0, 1, 2)
@@ -84,7 +83,7 @@ class Difference:
         matrix: the times.
         names: of the two sides.
         choices: for each side, its answer for each problem, in the order of the matrix.
-        same: the shapes (rows, hidden) at which both answer with the same launch.
+        same: the shapes at which both answer with the same launch.
         best: int64 (problems,), ns, the best time of each problem.
         parts: the bound of each problem, from `part_of`.
         boxes: in which their tables choose differently.
@@ -157,7 +156,7 @@ class Difference:
         """Rectangles with different choices, largest gain summed over the shapes first, those without a gain last."""
         result = []
         for differing in self.boxes:
-            inside = [index for index, shape in enumerate(self.matrix.problems) if differing.box.holds(*shape)]
+            inside = [index for index, shape in enumerate(self.matrix.problems) if differing.box.holds(shape)]
             indices = [index for index in inside if self.matrix.problems[index] not in self.same]
             if inside and not indices:
                 continue
@@ -217,7 +216,7 @@ def difference(
             same.add(shape)
         parts.append(part_of(spec, problem, target.l2_bytes))
     left, right = (side.tree(matrix.key, target) if isinstance(side, Side) else None for side in (first, second))
-    boxes = tuple(rectangles(left, right, spec.max_hidden))
+    boxes = tuple(rectangles(left, right, spec.whole))
     names = first.name, second.name
     return Difference(matrix, names, (tuple(choices[0]), tuple(choices[1])), frozenset(same), best, tuple(parts), boxes)
 
@@ -294,27 +293,26 @@ def part_name(which: int, l2_bytes: int) -> str:
     return ("launch bound, to 1 MB moved", f"1 to {cache}", f"memory bound, over {cache} (the L2)")[which]
 
 
-def rectangles(first: Tree | None, second: Tree | None, max_hidden: int) -> list[Differing]:
+def rectangles(first: Tree | None, second: Tree | None, whole: Box) -> list[Differing]:
     """Rectangles in which the configs differ, over all legal shapes, merged greedily.
 
     Args:
         first: the tree of one side, None for a rule.
         second: of the other.
-        max_hidden: the longest row.
+        whole: all legal shapes.
 
     Returns:
-        In order of hidden and rows; none if both are rules.
+        In order of their sizes, the last axis first; none if both are rules.
     """
     if first is None and second is None:
         return []
-    whole = Box(1, MAX_ROWS, 1, max_hidden)
     parts = ([(None, whole)] if tree is None else list(regions(tree, whole)) for tree in (first, second))
     boxes = [
         Differing(box.overlap(other), config, other_config)
         for (config, box), (other_config, other) in product(*parts)
         if config != other_config and not box.overlap(other).is_empty
     ]
-    return sorted(_joined(boxes), key=lambda part: (part.box.least_hidden, part.box.least_rows))
+    return sorted(_joined(boxes), key=lambda part: [interval.least for interval in reversed(part.box)])
 
 
 def _joined(boxes: Sequence[Differing]) -> list[Differing]:
@@ -330,11 +328,9 @@ def _joined(boxes: Sequence[Differing]) -> list[Differing]:
 
 
 def _join(one: Differing, other: Differing) -> Differing | None:
-    """Both as one box if one continues the other along rows or hidden, else None."""
+    """Both as one box if one continues the other along an axis, else None."""
     for low, high in ((one, other), (other, one)):
-        box, next_box = low.box, high.box
-        if box[2:4] == next_box[2:4] and box.most_rows + 1 == next_box.least_rows:
-            return low._replace(box=box._replace(most_rows=next_box.most_rows))
-        if box[0:2] == next_box[0:2] and box.most_hidden + 1 == next_box.least_hidden:
-            return low._replace(box=box._replace(most_hidden=next_box.most_hidden))
+        unlike = [(left, right) for left, right in zip(low.box, high.box, strict=True) if left != right]
+        if len(unlike) == 1 and unlike[0][0].most + 1 == unlike[0][1].least:
+            return low._replace(box=low.box.with_interval(unlike[0][0]._replace(most=unlike[0][1].most)))
     return None

@@ -6,6 +6,7 @@ plane, a map, and the worst shapes of each. A is the first side.
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
+from math import prod
 
 from normtune.heuristics.comparing.difference import Change, Difference, SideAnswer, part_name, parts_of
 from normtune.heuristics.comparing.gains import CONFIDENCE, ConfidenceInterval, Gain
@@ -16,7 +17,7 @@ from normtune.heuristics.showing.config_map import NEAR, plane_lines
 from normtune.heuristics.writing.report import gain_lines
 from normtune.kernels.config import Config
 from normtune.kernels.operator import operator
-from normtune.kernels.problem import MAX_ROWS
+from normtune.kernels.problem import AXES, Shape
 
 WORST = 5
 CHANGES = 12
@@ -89,7 +90,7 @@ def difference_lines(comparison: Difference, columns: int, l2_bytes: int, markdo
     yield from ("", "</details>") if markdown else ()
 
 
-def mark(comparison: Difference, shape: tuple[int, int]) -> str:
+def mark(comparison: Difference, shape: Shape) -> str:
     """The mark of a shape on the map."""
     first, second = comparison.pairs[shape]
     if shape in comparison.same:
@@ -172,11 +173,10 @@ def _changes(comparison: Difference, markdown: bool) -> Iterator[str]:
     heavy = sorted(known, key=lambda change: -abs(_total(change)))[:CHANGES]
     yield "Where another config answers, the largest gain over all its shapes first:"
     yield from ("",) if markdown else ()
-    longest = operator(comparison.matrix.key.operator).max_hidden
+    whole = operator(comparison.matrix.key.operator).whole
     rows = [
         (
-            _range(change.where.box.least_rows, change.where.box.most_rows, MAX_ROWS),
-            _range(change.where.box.least_hidden, change.where.box.most_hidden, longest),
+            *(_range(*own[1:], end.most) for own, end in zip(change.where.box, whole, strict=True)),
             str(len(change.shapes)),
             *_gained(change.gain),
             *(_config(comparison, change, which) for which in (0, 1)),
@@ -184,7 +184,7 @@ def _changes(comparison: Difference, markdown: bool) -> Iterator[str]:
         for change in known
         if change in heavy
     ]
-    yield from _table(("rows", "hidden", "shapes", "faster", "us a call", "A", "B"), rows, markdown)
+    yield from _table((*AXES, "shapes", "faster", "us a call", "A", "B"), rows, markdown)
     rest, silent = len(known) - len(heavy), len(comparison.changes) - len(known)
     others = [f"{rest} more of less weight"] * bool(rest) + [f"{silent} without times of both"] * bool(silent)
     if others:
@@ -229,7 +229,7 @@ def _map(comparison: Difference, columns: int, markdown: bool) -> Iterator[str]:
     yield from ("```",) if markdown else ()
     yield ""
     has = set(marks.values())
-    if len(marks) < len({rows for rows, _ in marks}) * len({hidden for _, hidden in marks}):
+    if len(marks) < prod(len({*sizes}) for sizes in zip(*marks, strict=True)):
         has.add(UNMEASURED)
     for sign, meaning in _meanings(comparison):
         if sign in has:
@@ -256,10 +256,8 @@ def _worst(comparison: Difference, which: int, markdown: bool) -> Iterator[str]:
         return
     yield f"Where {comparison.names[which]} loses most:"
     yield from ("",) if markdown else ()
-    rows = [(str(shape[0]), str(shape[1]), *_cells(pair[which]), *_cells(pair[1 - which])) for shape, pair in worst]
-    yield from _table(
-        ("rows", "hidden", "loses", "config", f"{(SECOND, FIRST)[which]} loses", "config"), rows, markdown
-    )
+    rows = [(*map(str, shape), *_cells(pair[which]), *_cells(pair[1 - which])) for shape, pair in worst]
+    yield from _table((*AXES, "loses", "config", f"{(SECOND, FIRST)[which]} loses", "config"), rows, markdown)
 
 
 def _cells(choice: SideAnswer) -> tuple[str, str]:

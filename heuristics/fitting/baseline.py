@@ -16,7 +16,7 @@ from normtune.heuristics.solver.simplify import replaced as with_parts
 from normtune.kernels.config import Config
 from normtune.kernels.key import Key
 from normtune.kernels.operator import read_config
-from normtune.kernels.problem import Problem
+from normtune.kernels.problem import Problem, Shape
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.tree import Leaf, Tree, choose, configs_of
 from normtune.kernels.target import Target
@@ -30,11 +30,11 @@ class Incumbent:
     """The baseline of one key.
 
     Attributes:
-        choice: (rows, hidden) to a config, None if there is no answer.
+        choice: a shape to a config, None if there is no answer.
         tree: of a table to replace, for the new one to stay near; None for a bare baseline.
     """
 
-    choice: Callable[[int, int], Config | None]
+    choice: Callable[[Shape], Config | None]
     tree: Tree | None = None
 
 
@@ -56,11 +56,11 @@ class Incumbents:
         """The baseline of one key; None if it has no answer there."""
         rule = self.rule
         if rule:
-            return Incumbent(lambda rows, hidden: rule.choose(Problem(key, rows, hidden), target), None)
+            return Incumbent(lambda shape: rule.choose(Problem(key, *shape), target), None)
         tree = next((self.trees[name] for name in key.names if name in self.trees), None)
         if tree is None:
             return None
-        return Incumbent(lambda rows, hidden: choose(tree, rows, hidden), tree if self.replaced else None)
+        return Incumbent(lambda shape: choose(tree, shape), tree if self.replaced else None)
 
 
 def of_file(path: str | os.PathLike[str], replaced: bool = False) -> Incumbents:

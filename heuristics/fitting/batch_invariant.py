@@ -124,10 +124,10 @@ def _capped(filled: TimingMatrix, axis: Axis, classes: NDArray[np.int64]) -> Tim
         axis: bins of hidden.
         classes: int64 (C, H), of its configs first.
     """
-    cells, hidden = np.zeros(filled.usable.shape, np.bool_), np.array([size for _, size in filled.problems])
+    cells, sizes = np.zeros(filled.usable.shape, np.bool_), np.array([shape[1] for shape in filled.problems])
     regret = np.where(filled.usable, filled.regret, _NEVER)
-    for size in np.unique(hidden).tolist():
-        own, of_size = hidden == size, classes[: len(filled.configs), axis.bin(size)]
+    for size in np.unique(sizes).tolist():
+        own, of_size = sizes == size, classes[: len(filled.configs), axis.bin(size)]
         worst = (regret[own][:, of_size == number].min(axis=1).max() for number in np.unique(of_size[of_size >= 0]))
         cells[own] = filled.regret[own] > max(CAP, min(worst, default=_NEVER))
     return filled.without(cells)
@@ -164,8 +164,8 @@ def bounded(matrix: TimingMatrix, times: BestTimes, legality: Legality) -> Timin
     absolute = np.where(matrix.usable, matrix.regret + log_ppm(times.best)[:, None], _NEVER)
     regret, usable = matrix.regret.copy(), matrix.usable.copy()
     broken = _broken(matrix, times.failed, legality)
-    for size in {hidden for _, hidden in matrix.problems}:
-        indices = [index for index, (_, hidden) in enumerate(matrix.problems) if hidden == size]
+    for size in {shape[1] for shape in matrix.problems}:
+        indices = [index for index, shape in enumerate(matrix.problems) if shape[1] == size]
         least = np.full(len(matrix.configs), _NEVER)
         for index in sorted(indices, key=lambda index: -matrix.problems[index][0]):
             least = np.minimum(least, absolute[index])
@@ -181,8 +181,7 @@ def _broken(matrix: TimingMatrix, failed: NDArray[np.bool_], legality: Legality)
     """Bool (problems, configs): failed configs, and configs with the same launch."""
     broken = failed.copy()
     for index in np.flatnonzero(failed.any(axis=1)).tolist():
-        rows, hidden = matrix.problems[index]
-        problem = Problem(matrix.key, rows, hidden)
+        problem = Problem(matrix.key, *matrix.problems[index])
         launches = [legality.spec.launch_of(config, problem, legality.target) for config in matrix.configs]
         failed_launches = {launches[column] for column in np.flatnonzero(failed[index]).tolist()} - {None}
         broken[index] |= [launch in failed_launches for launch in launches]

@@ -15,8 +15,8 @@ from normtune.heuristics.solver.bins import losses
 from normtune.kernels.config import Config
 from normtune.kernels.tablefile.tree import Tree
 
-# (operator, rows, hidden) to a config, or None without an answer.
-RuleAt = Callable[[str, int, int], Config | None]
+# An operator and the sizes of a shape to a config, or None without an answer.
+RuleAt = Callable[..., Config | None]
 Launches = Callable[[str, int], Sequence[Config]]
 
 

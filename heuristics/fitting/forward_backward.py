@@ -20,6 +20,7 @@ from normtune.heuristics.regret.best_times import best_times
 from normtune.heuristics.regret.fixed_log import MILLION, percent
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.kernels.key import Key
+from normtune.kernels.problem import Shape
 from normtune.kernels.tablefile.tree import Tree, choose
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def together(sides: Sequence[OneFunction], rule: RuleAt) -> list[Together]:
         backward = by_name.get((_other(operator) or "", dtype))
         if not operator.endswith(FORWARD) or backward is None:
             continue
-        table = [_times(side, lambda _, *shape, tree=side.tree: choose(tree, *shape)) for side in (forward, backward)]
+        table = [_times(side, lambda _, *shape, tree=side.tree: choose(tree, shape)) for side in (forward, backward)]
         loss, shapes = _slowdown(*table)
         by_rule, _ = _slowdown(*(_times(side, rule) for side in (forward, backward)))
         if loss is not None:
@@ -121,7 +122,7 @@ def _other(operator: str) -> str | None:
 
 
 # By shape: weight, best time, and time of the choice, ns.
-_Times = dict[tuple[int, int], tuple[int, int, float]]
+_Times = dict[Shape, tuple[int, int, float]]
 
 
 def _times(side: OneFunction, chosen: RuleAt) -> _Times:

@@ -313,7 +313,7 @@ def _old(task: Conditioned, legality: Legality, tree: Tree) -> Old:
     columns = {config: number for number, config in enumerate(in_bins.configs)}
     cost: int | None = None if any(legality.breaches(tree)) else 0
     for index, shape in enumerate(matrix.problems):
-        answer = choose(tree, *shape)
+        answer = choose(tree, shape)
         row, column = (axis.bin(size) for axis, size in zip(in_bins.axes, shape, strict=True))
         differs[:, row, column] += weights[index]
         if answer in columns:

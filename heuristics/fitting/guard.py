@@ -33,14 +33,15 @@ from normtune.heuristics.solver.bins import Bins
 from normtune.heuristics.solver.optimum import Optima
 from normtune.heuristics.solver.simplify import boxes, replaced
 from normtune.kernels.config import Config
+from normtune.kernels.problem import Shape
 from normtune.kernels.tablefile.tree import Box, Leaf, Tree, choose, configs_of
 
 LEVEL = 0.05
 SLOWER = 9_950  # millionths: 1 %
 PARTS = 4
 
-# (rows, hidden) to a config, None if there is no answer.
-AnswerAt = Callable[[int, int], Config | None]
+# A shape to a config, None if there is no answer.
+AnswerAt = Callable[[Shape], Config | None]
 
 
 class Guarded(NamedTuple):
@@ -58,18 +59,18 @@ class Guarded(NamedTuple):
 class Guard:
     """The configs of a timing matrix beside those of a baseline."""
 
-    def __init__(self, matrix: TimingMatrix, baseline: AnswerAt, is_legal: Callable[[Config, int, int], bool]) -> None:
+    def __init__(self, matrix: TimingMatrix, baseline: AnswerAt, is_legal: Callable[[Config, Shape], bool]) -> None:
         """Take the measurements of a function.
 
         Args:
             matrix: all of them, excluded by no condition.
             baseline: its answers.
-            is_legal: whether a config is legal at rows and hidden.
+            is_legal: whether a config is legal at a shape.
         """
         self.matrix = matrix
         self._is_legal = is_legal
         self._columns = {config: column for column, config in enumerate(matrix.configs)}
-        self._theirs = [baseline(*shape) for shape in matrix.problems]
+        self._theirs = [baseline(shape) for shape in matrix.problems]
 
     def guarded(self, in_bins: Bins, tree: Tree) -> Guarded:
         """The tree, divided again wherever it is slower than the baseline.
@@ -101,7 +102,7 @@ class Guard:
             theirs is not None
             and ours != theirs
             and math.isnan(self._ratio(problem, ours))
-            and self._is_legal(theirs, *self.matrix.problems[problem])
+            and self._is_legal(theirs, self.matrix.problems[problem])
             for problem, (ours, theirs) in enumerate(zip(self._choices(tree), self._theirs, strict=True))
         )
 
@@ -132,7 +133,7 @@ class Guard:
         )
 
     def _choices(self, tree: Tree) -> list[Config]:
-        return [choose(tree, *shape) for shape in self.matrix.problems]
+        return [choose(tree, shape) for shape in self.matrix.problems]
 
     def _ratio(self, problem: int, config: Config) -> float:
         """Mean log-ratio of a config's time and that of the baseline's, millionths; NaN if nothing compares them."""
@@ -178,7 +179,7 @@ class Guard:
         parts: list[Tree] = []
         kept = 0
         for box, config in zip(boxes(Optima(*in_bins, 1), tree), configs_of(tree), strict=True):
-            inside = [index for index, shape in enumerate(self.matrix.problems) if box.holds(*_bin(in_bins, shape))]
+            inside = [index for index, shape in enumerate(self.matrix.problems) if box.holds(_bin(in_bins, shape))]
             part = None if slow.isdisjoint(inside) else self._part(in_bins, box, config, inside, slow)
             kept += part is not None
             parts.append(part or Leaf(config))
@@ -196,29 +197,27 @@ class Guard:
             inside: the problems in the box.
             slow: the problems on which a fitted config is slower than the baseline's.
         """
-        within = slice(box.least_rows, box.most_rows + 1), slice(box.least_hidden, box.most_hidden + 1)
+        within = tuple(slice(least, most + 1) for _, least, most in box)
         kept = {fitted, *(self._theirs[index] for index in inside if index in slow)}
         indices = [number for number, config in enumerate(in_bins.configs) if config in kept]
         configs = tuple(in_bins.configs[number] for number in indices)
         barred = in_bins.barred[indices][:, *within]
         for index in inside:
             if self._may_answer(in_bins, index):
-                row, column = _bin(in_bins, self.matrix.problems[index])
-                cell = row - box.least_rows, column - box.least_hidden
+                place = _bin(in_bins, self.matrix.problems[index])
+                cell = tuple(at - own.least for at, own in zip(place, box, strict=True))
                 for number, config in enumerate(configs):
                     # The fitted config was tested together with all others of the tree; each of the rest, alone.
                     alone = config in self._columns and self.refused[index, self._columns[config]]
                     barred[number, *cell] |= index in slow if config == fitted else alone
-        rows, hidden = in_bins.axes
-        axes = (
-            rows._replace(tops=rows.tops[within[0]], beyond=False),
-            hidden._replace(tops=hidden.tops[within[1]], beyond=False),
+        first, second = (
+            axis._replace(tops=axis.tops[own], beyond=False) for axis, own in zip(in_bins.axes, within, strict=True)
         )
         cost, legal = in_bins.cost[indices][:, *within], in_bins.legal[indices][:, *within]
         before = int(cost[configs.index(fitted)].sum())
         most = PARTS
         while True:
-            optima = Optima(axes, configs, cost, barred, legal, most)
+            optima = Optima((first, second), configs, cost, barred, legal, most)
             if optima.least(most) is not None or most >= legal.shape[1] * legal.shape[2]:
                 break
             most *= 2
@@ -227,6 +226,6 @@ class Guard:
         return optima.tree(enough)
 
 
-def _bin(in_bins: Bins, shape: tuple[int, int]) -> tuple[int, int]:
-    rows, hidden = in_bins.axes
-    return rows.bin(shape[0]), hidden.bin(shape[1])
+def _bin(in_bins: Bins, shape: Shape) -> tuple[int, int]:
+    first, second = (axis.bin(size) for axis, size in zip(in_bins.axes, shape, strict=True))
+    return first, second

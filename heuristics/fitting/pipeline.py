@@ -25,6 +25,7 @@ from normtune.heuristics.regret.weights import Weighting
 from normtune.heuristics.rules import liger
 from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec, operator
+from normtune.kernels.problem import Shape
 from normtune.kernels.tablefile.tree import Tree
 from normtune.kernels.target import Target, target_for
 from normtune.results.records import Device
@@ -122,7 +123,7 @@ class _OperatorFit(NamedTuple):
     shared: list[Shared]
     notes: list[str]
     sides: list[OneFunction]
-    shapes: list[tuple[int, int]]
+    shapes: list[Shape]
     searched: list[str]
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 from normtune.heuristics.fitting.figures import Cost, Figures
 from normtune.heuristics.fitting.forward_backward import Together
 from normtune.kernels.key import Key
+from normtune.kernels.problem import AXES, Shape
 from normtune.kernels.tablefile.header import Data
 from normtune.kernels.tablefile.relative_tree import RelativeTree
 from normtune.kernels.tablefile.tree import Tree
@@ -88,7 +89,7 @@ class FromData:
         digest: of the evidence that was used.
         measurements: their number.
         fingerprints: of the kernels, by operator.
-        measured: least and largest measured rows, least and largest measured hidden.
+        measured: the least and the most measured size of each axis.
         notes: for the user: data left out, and why.
         regime: of the times.
     """
@@ -98,14 +99,13 @@ class FromData:
     digest: str
     measurements: int
     fingerprints: dict[str, str]
-    measured: tuple[int, int, int, int]
+    measured: dict[str, tuple[int, int]]
     notes: tuple[str, ...]
     regime: str = COLD
 
     @classmethod
-    def of(cls, data: "Evidence", shapes: Collection[tuple[int, int]], regime: str, notes: Sequence[str]) -> "FromData":
-        """The facts on some data with these shapes (rows, hidden), at least one."""
-        rows, hidden = zip(*shapes, strict=True)
+    def of(cls, data: "Evidence", shapes: Collection[Shape], regime: str, notes: Sequence[str]) -> "FromData":
+        """The facts on some data with these shapes, at least one."""
         newest = data.runs[-1]
         return FromData(
             software=newest.software,
@@ -113,7 +113,7 @@ class FromData:
             digest=data.digest(),
             measurements=len(data.frame),
             fingerprints=data.fingerprints(),
-            measured=(min(rows), max(rows), min(hidden), max(hidden)),
+            measured={axis: (min(sizes), max(sizes)) for axis, *sizes in zip(AXES, *shapes, strict=True)},
             notes=tuple(notes),
             regime=regime,
         )

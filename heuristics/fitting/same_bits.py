@@ -15,9 +15,8 @@ from normtune.heuristics.fitting.result import Function, Shared
 from normtune.heuristics.solver.kept_bits import KeptBits
 from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec
-from normtune.kernels.problem import MAX_ROWS
 from normtune.kernels.tablefile import locate
-from normtune.kernels.tablefile.tree import Box, Tree, regions
+from normtune.kernels.tablefile.tree import Tree, regions
 from normtune.kernels.target import Target
 
 
@@ -64,8 +63,7 @@ class SameBits(NamedTuple):
             if key.operator != spec.name or key.is_batch_invariant not in kinds:
                 continue
             tree, kept = _serving(trees, key), self.kept(spec, target, [key])
-            whole = Box(1, MAX_ROWS, 1, spec.max_hidden)
-            if tree is None or any(kept.refuses(*region) for region in regions(tree, whole)):
+            if tree is None or any(kept.refuses(*region) for region in regions(tree, spec.whole)):
                 raise NormtuneError(
                     f"{key} would not keep the bits that {self.name} gives it: sweep that variant and dtype"
                 )

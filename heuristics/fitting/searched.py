@@ -12,6 +12,7 @@ from normtune.heuristics.regret.fixed_log import percent
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.kernels.config import COPY, Config
 from normtune.kernels.operator import read_config
+from normtune.kernels.problem import AXES, Shape
 from normtune.kernels.tablefile.tree import Tree, choose
 from normtune.results.records import SEARCHED, Run
 
@@ -27,7 +28,7 @@ class _SearchedFunction(NamedTuple):
 
     strategy: str
     pairs: int
-    audited: list[tuple[tuple[int, int], Config]]
+    audited: list[tuple[Shape, Config]]
     missed: int | None
 
 
@@ -38,7 +39,7 @@ def searched(data: "Evidence", matrix: TimingMatrix, tree: Tree) -> str | None:
         return None
     widest = max(entries, key=lambda entry: entry.pairs)  # the last of a store may be of a few shapes
     part = data.part(matrix.key)
-    tried = part.loc[part["config"] != _COPY, ["rows", "hidden", "config"]].drop_duplicates()
+    tried = part.loc[part["config"] != _COPY, [*AXES, "config"]].drop_duplicates()
     share = round(100 * min(1.0, len(tried) / widest.pairs))
     names = " and ".join(sorted({entry.strategy for entry in entries}))
     gains = [*_gains(matrix, tree, {pair for entry in entries for pair in entry.audited})]
@@ -53,7 +54,7 @@ def searched(data: "Evidence", matrix: TimingMatrix, tree: Tree) -> str | None:
     return ", ".join(parts)
 
 
-def _gains(matrix: TimingMatrix, tree: Tree, audited: set[tuple[tuple[int, int], Config]]) -> Iterator[int]:
+def _gains(matrix: TimingMatrix, tree: Tree, audited: set[tuple[Shape, Config]]) -> Iterator[int]:
     """By how much each audited config is faster than the tree's choice, millionths of a logarithm; failed ones by 0.
 
     Where it is the choice itself, than the best config of the shape that was not audited there.
@@ -62,7 +63,7 @@ def _gains(matrix: TimingMatrix, tree: Tree, audited: set[tuple[tuple[int, int],
     for shape, config in sorted(audited):
         if shape not in places:
             continue
-        place, choice = places[shape], choose(tree, *shape)
+        place, choice = places[shape], choose(tree, shape)
         loss, rest = matrix.loss(place, config), matrix.loss(place, choice)
         if choice == config:
             others = (one for one in matrix.configs if (shape, one) not in audited)
@@ -85,11 +86,11 @@ def _entry(run: Run, matrix: TimingMatrix) -> _SearchedFunction | None:
     return None
 
 
-def _pair(operator: str, text: Any) -> tuple[tuple[int, int], Config] | None:
+def _pair(operator: str, text: Any) -> tuple[Shape, Config] | None:
     match text:
-        case [int(rows), int(hidden), str(config)]:
+        case [int(first), int(second), str(config)]:
             try:
-                return (rows, hidden), read_config(operator, config)
+                return (first, second), read_config(operator, config)
             except ValueError:
                 return None
     return None

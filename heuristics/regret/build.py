@@ -12,6 +12,7 @@ from normtune.errors import UsageError
 from normtune.heuristics.regret.legality import registered
 from normtune.heuristics.regret.matrix import MISSING, TimingMatrix, timing_matrix
 from normtune.kernels.fingerprint import changed
+from normtune.kernels.problem import AXES
 from normtune.kernels.target import target_for
 from normtune.results.terminal import printable
 
@@ -61,9 +62,9 @@ def check_times(current: "Evidence", matrix: TimingMatrix) -> None:
             for names in (matrix.problems, (config.to_json() for config in matrix.configs))
         )
         own = np.zeros(matrix.usable.shape, np.bool_)
-        for rows, hidden, config in zip(*(part[name] for name in ("rows", "hidden", "config")), strict=True):
-            if (rows, hidden) in problems and config in configs:
-                own[problems[rows, hidden], configs[config]] = True
+        for *shape, config in zip(*(part[name] for name in (*AXES, "config")), strict=True):
+            if (place := problems.get(tuple(shape))) is not None and config in configs:
+                own[place, configs[config]] = True
         timed = (logs != MISSING) & own[:, :, None]
         many = timed.sum(axis=1) >= 3
         high, low = np.where(timed, logs, MISSING).max(axis=1), np.where(timed, logs, -MISSING - 1).min(axis=1)

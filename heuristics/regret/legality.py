@@ -1,7 +1,7 @@
 """Legality of configs over regions: every problem in the region must have a launch.
 
 In: an operator's spec, the target, and the dtypes and variants that a table serves. Out: yes or no for a config and the
-largest shape of a region. An illegal config stays illegal as rows or hidden grow, so the largest shape decides for the
+largest shape of a region. An illegal config stays illegal as sizes grow, so the largest shape decides for the
 region.
 """
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from normtune.kernels.config import Config
 from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec, operators
-from normtune.kernels.problem import MAX_ROWS, Problem
+from normtune.kernels.problem import Problem, Shape
 from normtune.kernels.tablefile.tree import Box, Tree, regions
 from normtune.kernels.target import Target
 
@@ -54,7 +54,7 @@ def _exists(spec: OperatorSpec, target: Target, key: Key) -> bool:
 
 
 class Kept(Protocol):
-    """Bits of rows that no config may change: `solver.kept_bits`; axes are bins of rows and of hidden."""
+    """Bits of rows that no config may change: `solver.kept_bits`; axes are those of bins."""
 
     @property
     def configs(self) -> tuple[Config, ...]:
@@ -93,58 +93,57 @@ class Legality:
         parts = dict.fromkeys(map(spec.limiting_part, variants))
         every = tuple(spec.key(dtype, variant) for dtype in dtypes for variant in parts)
         self.served = tuple(served for served in every if _exists(spec, target, served)) or every
-        self._known: dict[tuple[Config, int, int], bool] = {}
+        self._known: dict[tuple[Config, Shape], bool] = {}
 
-    def reaches(self, config: Config, rows: int, hidden: int) -> bool:
-        """Whether the config is legal at (rows, hidden), and therefore at every smaller shape."""
-        legal = self._known.get((config, rows, hidden))
+    def reaches(self, config: Config, shape: Shape) -> bool:
+        """Whether the config is legal at a shape, and therefore at every smaller one."""
+        legal = self._known.get((config, shape))
         if legal is None:
-            legal = all(self.spec.is_legal(config, Problem(key, rows, hidden), self.target) for key in self.served)
-            self._known[config, rows, hidden] = legal
+            legal = all(self.spec.is_legal(config, Problem(key, *shape), self.target) for key in self.served)
+            self._known[config, shape] = legal
         return legal
 
     def breaches(self, tree: Tree) -> Iterator[tuple[Config, Box]]:
         """Configs of a tree that are illegal somewhere in their box, or change kept bits, each with that box."""
-        for config, box in regions(tree, Box(1, MAX_ROWS, 1, self.spec.max_hidden)):
-            is_legal = self.reaches(config, box.most_rows, box.most_hidden)
-            if not is_legal or (self.kept and self.kept.refuses(config, box)):
+        for config, box in regions(tree, self.spec.whole):
+            if not self.reaches(config, box.largest) or (self.kept and self.kept.refuses(config, box)):
                 yield config, box
 
-    def over(self, configs: Sequence[Config], rows: Sequence[int], hidden: Sequence[int]) -> NDArray[np.bool_]:
-        """For ascending sizes, bool (configs, rows, hidden): legality of each config up to each pair."""
-        legal = np.zeros((len(configs), len(rows), len(hidden)), np.bool_)
+    def over(self, configs: Sequence[Config], first: Sequence[int], second: Sequence[int]) -> NDArray[np.bool_]:
+        """For ascending sizes of both axes, bool (configs, first, second): legality of each config up to each pair."""
+        legal = np.zeros((len(configs), len(first), len(second)), np.bool_)
         for index, config in enumerate(configs):
-            for column, reached in enumerate(self._edge(config, rows, hidden)):
+            for column, reached in enumerate(self._edge(config, first, second)):
                 legal[index, :reached, column] = True
         return legal
 
-    def _edge(self, config: Config, rows: Sequence[int], hidden: Sequence[int]) -> list[int]:
-        """Number of the rows that a config reaches at each hidden size; it never grows with hidden."""
-        edge = [0] * len(hidden)
+    def _edge(self, config: Config, first: Sequence[int], second: Sequence[int]) -> list[int]:
+        """Number of the first sizes that a config reaches at each second one, with which it never grows."""
+        edge = [0] * len(second)
 
         def reached(column: int, least: int, most: int) -> int:
             """Bisect between two bounds; most often one of them is the answer."""
-            if least == most or self.reaches(config, rows[most - 1], hidden[column]):
+            if least == most or self.reaches(config, (first[most - 1], second[column])):
                 return most
-            if not self.reaches(config, rows[least], hidden[column]):
+            if not self.reaches(config, (first[least], second[column])):
                 return least
             return bisect_left(
-                range(most), True, least + 1, key=lambda index: not self.reaches(config, rows[index], hidden[column])
+                range(most), True, least + 1, key=lambda index: not self.reaches(config, (first[index], second[column]))
             )
 
-        def between(first: int, last: int, most: int, least: int) -> None:
-            """Fill the columns from first to last, given bounds of their numbers of rows."""
-            if first > last:
+        def between(start: int, last: int, most: int, least: int) -> None:
+            """Fill the columns from start to last, given bounds of their numbers."""
+            if start > last:
                 return
             if most == least:
-                edge[first : last + 1] = [most] * (last + 1 - first)
+                edge[start : last + 1] = [most] * (last + 1 - start)
                 return
-            middle = (first + last) // 2
+            middle = (start + last) // 2
             edge[middle] = reached(middle, least, most)
-            between(first, middle - 1, most, edge[middle])
+            between(start, middle - 1, most, edge[middle])
             between(middle + 1, last, edge[middle], least)
 
-        most = reached(0, 0, len(rows))
-        least = reached(len(hidden) - 1, 0, most)
-        between(0, len(hidden) - 1, most, least)
+        most = reached(0, 0, len(first))
+        least = reached(len(second) - 1, 0, most)
+        between(0, len(second) - 1, most, least)
         return edge

@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
+from operator import ge
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ from normtune.heuristics.regret.fixed_log import log_ppm
 from normtune.kernels.config import COPY, Config
 from normtune.kernels.key import Key
 from normtune.kernels.operator import AnyLaunch, IllegalConfigError, OperatorSpec
-from normtune.kernels.problem import Problem
+from normtune.kernels.problem import AXES, Problem, Shape
 from normtune.kernels.target import Target
 from normtune.results.columns import flatten, split
 from normtune.results.records import DECISIVE, WRONG
@@ -55,7 +56,7 @@ class TimingMatrix:
 
     Attributes:
         key: of the problems.
-        problems: (rows, hidden), ordered.
+        problems: their shapes, ordered.
         configs: candidates, ordered, without the copy.
         regret: int64 (problems, configs), millionths of log(time / best time). The best is chosen on one half of the
             blocks and scored on the other, then the other way round, and both are averaged: a lucky config gains
@@ -74,7 +75,7 @@ class TimingMatrix:
     """
 
     key: Key
-    problems: tuple[tuple[int, int], ...]
+    problems: tuple[Shape, ...]
     configs: tuple[Config, ...]
     regret: NDArray[np.int64]
     usable: NDArray[np.bool_]
@@ -189,9 +190,9 @@ def timing_matrix(evidence: "Evidence", spec: OperatorSpec, key: Key, target: Ta
     configs = tuple(sorted({config for shape_data in with_levels.values() for config in shape_data.levels}))
     regret = np.zeros((len(with_levels), len(configs)), np.int64)
     usable, untimed = (np.zeros(regret.shape, np.bool_) for _ in range(2))
-    shapes: list[tuple[int, int]] = []
+    shapes: list[Shape] = []
     behind: list[dict[int, Level]] = []
-    illegal: dict[int, tuple[int, int]] = {}
+    illegal: dict[int, Shape] = {}
     luck: list[int] = []
     for shape, shape_data in with_levels.items():
         problem = Problem(key, *shape)
@@ -244,7 +245,7 @@ def _rounds(levels_of: Sequence[dict[int, Level]], configs: int) -> Rounds:
     return Rounds(labels, logs)
 
 
-def _measured(evidence: "Evidence", spec: OperatorSpec, key: Key) -> dict[tuple[int, int], _Measured]:
+def _measured(evidence: "Evidence", spec: OperatorSpec, key: Key) -> dict[Shape, _Measured]:
     """The measurements of one key, by shape."""
     part = evidence.part(key)
     part = part[part["status"] != "not_recorded"]
@@ -263,14 +264,14 @@ def _measured(evidence: "Evidence", spec: OperatorSpec, key: Key) -> dict[tuple[
     rounds = part["rounds"].tolist()
     lengths, flat = flatten(part["samples"].tolist())
     logs = split(lengths, log_ppm(flat))
-    rows, hidden = part["rows"].to_numpy(), part["hidden"].to_numpy()
-    # The frame is ordered by hidden and rows: measurements of a shape are adjacent.
-    starts = np.flatnonzero((np.diff(rows, prepend=0) != 0) | (np.diff(hidden, prepend=0) != 0)).tolist()
+    first, second = (part[axis].to_numpy() for axis in AXES)
+    # The frame is ordered by its shapes: measurements of one are adjacent.
+    starts = np.flatnonzero((np.diff(first, prepend=0) != 0) | (np.diff(second, prepend=0) != 0)).tolist()
     return {
-        (int(rows[start]), int(hidden[start])): _of_shape(
+        (int(first[start]), int(second[start])): _of_shape(
             *(column[start:end] for column in (configs, numbers, statuses, rounds, logs))  # type: ignore[arg-type]
         )
-        for start, end in pairwise((*starts, len(rows)))
+        for start, end in pairwise((*starts, len(first)))
     }
 
 
@@ -317,25 +318,25 @@ def _with_aliases(
     spec: OperatorSpec,
     problem: Problem,
     target: Target,
-    illegal: dict[int, tuple[int, int]],
+    illegal: dict[int, Shape],
 ) -> tuple[dict[int, Level], list[int]]:
     """Levels of all legal configs that were measured, themselves or through an equal launch, and the other legal ones.
 
     By the config's index, ascending. The others have neither a time nor a failure, and no launch that failed. `illegal`
-    is a cache, extended here: the smallest rows and hidden at which the config of an index is known to be illegal.
+    is a cache, extended here: the smallest shape at which the config of an index is known to be illegal.
     """
-    rows, hidden, resolve = problem.rows, problem.hidden, spec.launch
+    resolve = spec.launch
     own = {index: measured.levels[config] for index, config in enumerate(configs) if config in measured.levels}
     failed = {index for index, config in enumerate(configs) if config in measured.failed} if measured.failed else ()
     launches: dict[int, AnyLaunch] = {}
     for index, config in enumerate(configs):
         corner = illegal.get(index)
-        if corner and rows >= corner[0] and hidden >= corner[1]:
+        if corner and all(map(ge, problem.shape, corner)):
             continue
         try:
             launches[index] = resolve(config, problem, target, None)
         except IllegalConfigError:
-            illegal[index] = rows, hidden
+            illegal[index] = problem.shape
     failed_launches = {spec.launch_of(config, problem, target) for config in measured.failed}
     levels_of: dict[AnyLaunch, Level] = {}
     for index, level in own.items():

@@ -22,12 +22,12 @@ from normtune.errors import UsageError
 from normtune.heuristics.regret.matrix import WEIGHT, TimingMatrix
 from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec
-from normtune.kernels.problem import Problem
-from normtune.results.exchange.csv_file import Line, positive, read_lines
+from normtune.kernels.problem import AXES, Problem, Shape
+from normtune.results.exchange.csv_file import Line, read_lines, shape_of
 
 DECADES, EQUAL = "decades", "equal"
 NAMED = (DECADES, EQUAL)
-_REQUIRED = ("rows", "hidden", "weight")
+_REQUIRED = (*AXES, "weight")
 _OPTIONAL = ("operator", "dtype")
 
 
@@ -35,7 +35,7 @@ class _WeightLine(NamedTuple):
     """One line of a file; an empty operator or dtype matches all, an operator without a variant all of its variants."""
 
     place: str
-    shape: tuple[int, int]
+    shape: Shape
     weight: Fraction
     operator: str
     dtype: str
@@ -65,7 +65,7 @@ class Weighting:
         self._unmet = {entry.place: entry for entry in self._entries}
         self._without: dict[str, None] = {}  # a set in the order of arrival
 
-    def of(self, spec: OperatorSpec, key: Key, shapes: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
+    def of(self, spec: OperatorSpec, key: Key, shapes: Sequence[Shape]) -> NDArray[np.int64]:
         """Weight of each problem, at least 1, `WEIGHT` on average.
 
         If a file has no weight for any of the shapes, they are weighted by decades, and `notes` says so.
@@ -73,13 +73,13 @@ class Weighting:
         Args:
             spec: of the operator.
             key: of the problems.
-            shapes: rows and hidden of the problems, at least one, without duplicates.
+            shapes: of the problems, at least one, without duplicates.
         """
         problems = [Problem(key, *shape) for shape in shapes]
         if self.choice == EQUAL:
             return _apportioned([Fraction(1)] * len(problems))
         if self._entries:
-            listed: Counter[tuple[int, int]] = Counter()
+            listed: Counter[Shape] = Counter()
             known = set(shapes)
             for entry in self._entries:
                 if entry.shape in known and entry.names(key):
@@ -133,7 +133,7 @@ def _entries(path: Path) -> list[_WeightLine]:
     entries = [
         _WeightLine(
             line.place,
-            (positive(line, "rows"), positive(line, "hidden")),
+            shape_of(line),
             _weight(line),
             line.cells.get("operator", ""),
             line.cells.get("dtype", ""),

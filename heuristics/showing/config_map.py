@@ -21,6 +21,7 @@ from normtune.heuristics.fitting.figures import Loss, summarise
 from normtune.heuristics.regret.fixed_log import percent
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.kernels.config import Config
+from normtune.kernels.problem import Shape
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -33,8 +34,6 @@ LETTERS = string.ascii_uppercase
 OTHER, NONE, UNTIMED, LOSES, UNKNOWN = "+", ".", "x", "!", "?"
 # One for each of the first letters; bold ones follow.
 _COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "red")
-
-Shape = tuple[int, int]
 
 
 @dataclass(frozen=True)

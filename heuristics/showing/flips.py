@@ -24,6 +24,7 @@ from normtune.heuristics.regret.matrix import MISSING, Rounds, TimingMatrix
 from normtune.heuristics.regret.paired import block_ratios, p_value
 from normtune.kernels.config import Config
 from normtune.kernels.key import Key
+from normtune.kernels.problem import Shape
 from normtune.kernels.tablefile.tree import Tree, choose
 from normtune.results.statistics import halves
 
@@ -36,8 +37,6 @@ LOSING = 9_950  # millionths: 1 %
 _LEAST_BLOCKS = 3
 # Leaves of the compared tables: about as many as the committed ones have, without the time of a cross-validation.
 LEAVES = 16
-
-Shape = tuple[int, int]
 
 
 class Flip(NamedTuple):
@@ -228,4 +227,4 @@ def _loss(matrix: TimingMatrix, tree: Tree | None, shapes: set[Shape]) -> Loss |
     if tree is None:
         return None
     indices = [index for index, shape in enumerate(matrix.problems) if shape in shapes]
-    return summarise([matrix.loss(index, choose(tree, *matrix.problems[index])) for index in indices])
+    return summarise([matrix.loss(index, choose(tree, matrix.problems[index])) for index in indices])

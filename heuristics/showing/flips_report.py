@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from normtune.heuristics.regret.fixed_log import percent
 from normtune.heuristics.showing.config_map import plane_lines
-from normtune.heuristics.showing.flips import LEVEL, Direction, Shape
+from normtune.heuristics.showing.flips import LEVEL, Direction
+from normtune.kernels.problem import Shape
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -68,7 +68,7 @@ def listing(evidence: "Evidence", matrices: list[TimingMatrix]) -> pd.DataFrame:
         loss = losses.get((problem, item.config), math.nan) if item.status == "ok" else math.nan
         rows.append(
             (
-                *(problem.rows, problem.hidden, problem.dtype, problem.operator, problem.variant),
+                *(*problem.shape, problem.dtype, problem.operator, problem.variant),
                 *(values.get(name, "") for name in knobs),
                 *(item.status, item.reason, median / 1000, math.exp(loss / MILLION)),
                 *(median / copies.get((item.run, problem), math.nan), moved[problem] / median, devices[item.run]),
@@ -99,8 +99,8 @@ def check_order(sort: str | None, evidence: "Evidence") -> None:
 def _losses(matrices: list[TimingMatrix]) -> dict[tuple[Problem, Config], float]:
     losses: dict[tuple[Problem, Config], float] = {}
     for matrix in matrices:
-        for index, (rows, hidden) in enumerate(matrix.problems):
-            problem = Problem(matrix.key, rows, hidden)
+        for index, shape in enumerate(matrix.problems):
+            problem = Problem(matrix.key, *shape)
             for config in matrix.configs:
                 loss = matrix.loss(index, config)
                 if loss is not None:

@@ -23,7 +23,7 @@ from normtune.heuristics.solver.grid import Axis, axis, coarsened
 from normtune.heuristics.solver.optimum import MAX_BINS, Optima
 from normtune.heuristics.solver.portfolio import portfolio
 from normtune.kernels.config import Config
-from normtune.kernels.problem import MAX_ROWS, Problem
+from normtune.kernels.problem import MAX_ROWS, Problem, Shape
 from normtune.kernels.tablefile.tree import Tree, choose
 
 UNMEASURED = 693_147  # millionths: twice the time
@@ -46,7 +46,7 @@ class Bins(NamedTuple):
     barred: NDArray[np.bool_]
     legal: NDArray[np.bool_]
 
-    def joins(self, problems: Sequence[tuple[int, int]]) -> bool:
+    def joins(self, problems: Sequence[Shape]) -> bool:
         """Whether two sizes of these problems share a bin, so that no tree can separate them."""
         sizes = [{shape[axis_number] for shape in problems} for axis_number in (0, 1)]
         return any(len({axis.bin(size) for size in own}) < len(own) for axis, own in zip(self.axes, sizes, strict=True))
@@ -198,7 +198,7 @@ def least_worst(matrix: TimingMatrix, legality: Legality, leaves: int) -> int | 
 
 def losses(matrix: TimingMatrix, tree: Tree) -> list[int | None]:
     """Regret of a tree's choice on each problem, millionths; None if the choice has no time."""
-    return [matrix.loss(index, choose(tree, *shape)) for index, shape in enumerate(matrix.problems)]
+    return [matrix.loss(index, choose(tree, shape)) for index, shape in enumerate(matrix.problems)]
 
 
 def _trimmed(
@@ -227,7 +227,7 @@ def beyond(cell: tuple[int, int], rows: Axis, hidden: Axis) -> list[tuple[int, i
 
 def separated(
     axes: tuple[Axis, Axis],
-    problems: Sequence[tuple[int, int]],
+    problems: Sequence[Shape],
     timed: NDArray[np.bool_],
     configs: Sequence[Config],
     legality: Legality,
@@ -257,7 +257,7 @@ def separated(
 def answers(matrix: TimingMatrix, legality: Legality) -> bool:
     """Whether each measured shape has a timed config that is legal there."""
     return all(
-        any(legality.reaches(config, *shape) for config, timed in zip(matrix.configs, own, strict=True) if timed)
+        any(legality.reaches(config, shape) for config, timed in zip(matrix.configs, own, strict=True) if timed)
         for shape, own in zip(matrix.problems, matrix.timed.tolist(), strict=True)
     )
 

@@ -242,5 +242,5 @@ def _lost(
 
 
 def _scored(matrix: TimingMatrix, index: int, tree: Tree) -> int:
-    loss = matrix.loss(index, choose(tree, *matrix.problems[index]))
+    loss = matrix.loss(index, choose(tree, matrix.problems[index]))
     return int(matrix.regret[index].max()) if loss is None else loss

@@ -15,8 +15,7 @@ import numpy as np
 from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver.grid import Axis, roundest
-from normtune.kernels.problem import MAX_ROWS
-from normtune.kernels.tablefile.tree import Box, Leaf, Split, Tree, choose, halves, regions
+from normtune.kernels.tablefile.tree import EVERYWHERE, Box, Leaf, Split, Tree, choose, halves, regions
 
 # A gap has 2**4 parts, of equal ratio, and a threshold may be so many of them off the crossing to be rounder: at the
 # held-out shapes of the recorded H200, 0 to 4 parts lose the same to 0.02 %.
@@ -32,7 +31,7 @@ def crossed(matrix: TimingMatrix, legality: Legality, tree: Tree) -> Tree:
         legality: for all that the tree serves.
         tree: legal.
     """
-    moved = _Crossing(matrix.assumed, legality).of(tree, Box(1, MAX_ROWS, 1, legality.spec.max_hidden))
+    moved = _Crossing(matrix.assumed, legality).of(tree, legality.spec.whole)
     # A cut alone is checked for its largest shape only.
     return tree if any(legality.breaches(moved)) else moved
 
@@ -56,7 +55,7 @@ def uncrossed(matrix: TimingMatrix, rows: Axis, tree: Tree) -> Tree:
         low, high = halves(part, box)
         return part._replace(low=of(part.low, low), high=of(part.high, high))
 
-    return of(tree, Box(1, MAX_ROWS, 1, MAX_ROWS))
+    return of(tree, EVERYWHERE)
 
 
 class _Crossing:
@@ -83,15 +82,14 @@ class _Crossing:
         moved = cut._replace(threshold=threshold)
         # The part above can only become smaller at its small end, which leaves it legal.
         below, _ = halves(moved, box)
-        is_legal = all(
-            self._legality.reaches(config, own.most_rows, own.most_hidden) for config, own in regions(cut.low, below)
-        )
+        is_legal = all(self._legality.reaches(config, own.largest) for config, own in regions(cut.low, below))
         return moved if is_legal else cut
 
     def _threshold(self, cut: Split, gap: tuple[int, int], box: Box) -> int | None:
         """The threshold in a gap of rows; None where the times do not cross."""
         low, high = gap
-        sizes = sorted({hidden for _, hidden in self._matrix.problems if box.least_hidden <= hidden <= box.most_hidden})
+        _, least, most = box.along("hidden")
+        sizes = sorted({hidden for _, hidden in self._matrix.problems if least <= hidden <= most})
         lower, upper = map(sum, zip(*(self._excess(cut, gap, hidden) for hidden in sizes), strict=True))
         if lower >= upper:
             return None
@@ -102,7 +100,7 @@ class _Crossing:
 
     def _excess(self, cut: Split, gap: tuple[int, int], hidden: int) -> tuple[int, int]:
         """At each end of a gap, what the lower side's config loses above the upper side's; 0 unless all are known."""
-        configs = choose(cut.low, gap[0], hidden), choose(cut.high, gap[1], hidden)
+        configs = choose(cut.low, (gap[0], hidden)), choose(cut.high, (gap[1], hidden))
         places = [self._places[rows, hidden] for rows in gap if (rows, hidden) in self._places]
         losses = [
             loss for place in places for config in configs if (loss := self._matrix.loss(place, config)) is not None
@@ -115,7 +113,7 @@ class _Crossing:
 
 def _gap(matrix: TimingMatrix, threshold: int, box: Box) -> tuple[int, int] | None:
     """The neighbouring measured rows of a box between which a threshold lies; None beyond them."""
-    rows = np.array(sorted({shape[0] for shape in matrix.problems if box.holds(*shape)}), np.int64)
+    rows = np.array(sorted({shape[0] for shape in matrix.problems if box.holds(shape)}), np.int64)
     above = int(np.searchsorted(rows, threshold))
     return (int(rows[above - 1]), int(rows[above])) if 0 < above < len(rows) else None
 

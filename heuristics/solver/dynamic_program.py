@@ -71,20 +71,17 @@ class Partitions:
         """Least cost of a tree of exactly that many leaves on a rectangle; infinite if there is none."""
         while len(self._by_rows) < leaves:
             self._solve_next()
-        row_range = self._rows.number[box.least_rows, box.most_rows + 1]
-        return float(self._by_hidden[leaves - 1][box.least_hidden, box.most_hidden + 1, row_range])
+        rows, hidden = box
+        row_range = self._rows.number[rows.least, rows.most + 1]
+        return float(self._by_hidden[leaves - 1][hidden.least, hidden.most + 1, row_range])
 
     def cuts(self, leaves: int, box: Box) -> list[BinCut]:
         """Cuts that may attain the least cost: hidden before rows, then by bin, then fewer low leaves."""
         bound = self.least(leaves, box)
         if not self.is_exact(bound):
             bound *= 1 + 4 * leaves / _EXACT_SINGLE
-        row_from, row_to, hidden_from, hidden_to = (
-            box.least_rows,
-            box.most_rows + 1,
-            box.least_hidden,
-            box.most_hidden + 1,
-        )
+        (_, row_from, row_most), (_, hidden_from, hidden_most) = box
+        row_to, hidden_to = row_most + 1, hidden_most + 1
         row_range, hidden_range = self._rows.number[row_from, row_to], self._hidden.number[hidden_from, hidden_to]
         result = []
         for axis, tables, first, last, other in (

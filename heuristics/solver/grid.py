@@ -27,6 +27,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from normtune.kernels.tablefile.tree import first_of, threshold_of
+
 # Columns of the longest chunk.
 _CHUNK = 4096
 _ROUND = (1024, 512, 256, 128, 64, 100, 10, 1)
@@ -36,7 +38,7 @@ class Axis(NamedTuple):
     """Bins of one axis.
 
     Attributes:
-        name: `rows` or `hidden`.
+        name: of the axis.
         tops: the largest integer of each bin, ascending; bin i starts above the top of bin i - 1.
         beyond: whether the last bin lies beyond all measured sizes.
     """
@@ -50,12 +52,12 @@ class Axis(NamedTuple):
         return min(bisect_left(self.tops, size), len(self.tops) - 1)
 
     def threshold(self, cut: int) -> int:
-        """The threshold between bins cut - 1 and cut, as the code compares it: `hidden <= T`, `rows >= T`."""
-        return self.tops[cut - 1] + (self.name == "rows")
+        """The threshold between bins cut - 1 and cut, as the code compares it."""
+        return threshold_of(self.name, self.tops[cut - 1] + 1)
 
     def cut(self, threshold: int) -> int:
         """The cut of a threshold: the inverse of `threshold` on this axis, else the nearest cut below it."""
-        return bisect_right(self.tops, threshold - (self.name == "rows"))
+        return bisect_right(self.tops, first_of(self.name, threshold) - 1)
 
     def without_beyond(self) -> "Axis":
         """The axis without the bin beyond: the last measured bin answers for all larger sizes."""

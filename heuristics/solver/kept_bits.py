@@ -16,8 +16,7 @@ from normtune.heuristics.solver.row_classes import RowClasses
 from normtune.kernels.config import Config
 from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec
-from normtune.kernels.problem import MAX_ROWS
-from normtune.kernels.tablefile.tree import Box, Tree, configs_of, regions
+from normtune.kernels.tablefile.tree import EVERYWHERE, Box, Interval, Tree, configs_of, regions
 from normtune.kernels.target import Target
 
 
@@ -29,7 +28,7 @@ class KeptBits:
         self._kept = [
             (tree, RowClasses(Legality(spec, target, [key.dtype], [key.usual.variant]))) for key, tree in trees.items()
         ]
-        self._whole = Box(1, MAX_ROWS, 1, spec.max_hidden)
+        self._whole = spec.whole
 
     @property
     def configs(self) -> tuple[Config, ...]:
@@ -39,17 +38,17 @@ class KeptBits:
     def cut(self, axes: tuple[Axis, Axis]) -> tuple[Axis, Axis]:
         """The axes with the table's cuts between their measured sizes."""
         boxes = [box for tree, _ in self._kept for _, box in regions(tree, self._whole)]
-        cuts = {box.least_rows - 1 for box in boxes}, {box.least_hidden - 1 for box in boxes}
+        below = ({box.along(axis.name).least - 1 for box in boxes} for axis in axes)
         rows, hidden = (
             axis._replace(tops=tuple(sorted({*axis.tops, *(top for top in own if 0 < top < _measured(axis))})))
-            for axis, own in zip(axes, cuts, strict=True)
+            for axis, own in zip(axes, below, strict=True)
         )
         return rows, hidden
 
     def refuses(self, config: Config, box: Box) -> bool:
         """Whether a config sums a row in another order than the table anywhere in a box."""
         return any(
-            not classes.alike(config, theirs, own.least_hidden, own.most_hidden)
+            not classes.alike(config, theirs, own.along("hidden"))
             for tree, classes in self._kept
             for theirs, own in regions(tree, box)
         )
@@ -58,14 +57,15 @@ class KeptBits:
         self, configs: Sequence[Config], axes: tuple[Axis, Axis], among: NDArray[np.bool_]
     ) -> NDArray[np.bool_]:
         """Bool (C, R, H), where configs are refused, of the entries `among` alone."""
-        rows, hidden = axes
+        hidden = axes[1]
         cells = np.zeros(among.shape, np.bool_)
         for column, (below, most) in enumerate(pairwise((0, *hidden.tops))):
+            strip = EVERYWHERE.with_interval(Interval(hidden.name, below + 1, most))
             for tree, classes in self._kept:
-                for theirs, own in regions(tree, Box(1, MAX_ROWS, below + 1, most)):
-                    place = slice(rows.bin(own.least_rows), rows.bin(own.most_rows) + 1), column
+                for theirs, (rows, sizes) in regions(tree, strip):
+                    place = slice(axes[0].bin(rows.least), axes[0].bin(rows.most) + 1), column
                     for index in np.flatnonzero(among[:, *place].any(axis=1)).tolist():
-                        if not classes.alike(configs[index], theirs, own.least_hidden, own.most_hidden):
+                        if not classes.alike(configs[index], theirs, sizes):
                             cells[index, *place] = True
         return cells
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from normtune.heuristics.solver.dynamic_program import BinCut, Partitions
 from normtune.heuristics.solver.grid import Axis, Ranges
 from normtune.kernels.config import Config
-from normtune.kernels.tablefile.tree import Box, Leaf, Split, Tree
+from normtune.kernels.tablefile.tree import Box, Interval, Leaf, Split, Tree
 
 # The cost of a barred entry: larger than any sum of costs, and as many of them as there may be bins still fit an int64.
 BARRED = 1 << 50
@@ -40,9 +40,9 @@ class Sums:
 
     def over(self, box: Box) -> NDArray[np.int64]:
         """Int64 (C,): the sum of each config over a rectangle."""
-        low, high = self.prefix[box.least_rows], self.prefix[box.most_rows + 1]
-        hidden_from, hidden_to = box.least_hidden, box.most_hidden + 1
-        return (high[hidden_to] - low[hidden_to]) - (high[hidden_from] - low[hidden_from])
+        (_, row_from, row_most), (_, hidden_from, hidden_most) = box
+        low, high = self.prefix[row_from], self.prefix[row_most + 1]
+        return (high[hidden_most + 1] - low[hidden_most + 1]) - (high[hidden_from] - low[hidden_from])
 
 
 class Optima:
@@ -85,6 +85,10 @@ class Optima:
         self._partitions = Partitions(*ranges, self._one_leaf(*ranges), self.most)
         self._known: dict[tuple[int, Box], int] = {}
 
+    def axis(self, name: str) -> Axis:
+        """The bins of an axis."""
+        return self.hidden if name == self.hidden.name else self.rows
+
     def up_to(self, most: int) -> "Optima":
         """The optima for another number of leaves; if that is no larger, both share their solutions."""
         other = copy(self)
@@ -101,7 +105,7 @@ class Optima:
         """As `least`, without the bins beyond the measured sizes: the trees need not be legal there."""
         rows = len(self.rows.tops) - self.rows.beyond
         hidden = len(self.hidden.tops) - self.hidden.beyond
-        return self._least(leaves, Box(0, rows - 1, 0, hidden - 1))
+        return self._least(leaves, Box.of(rows=(0, rows - 1), hidden=(0, hidden - 1)))
 
     def tree(self, leaves: int) -> Tree | None:
         """The tree of least cost with at most that many leaves; of equal costs, the one with the fewest leaves."""
@@ -121,12 +125,12 @@ class Optima:
     @property
     def whole(self) -> Box:
         """All bins."""
-        return Box(0, len(self.rows.tops) - 1, 0, len(self.hidden.tops) - 1)
+        return Box(Interval(axis.name, 0, len(axis.tops) - 1) for axis in (self.rows, self.hidden))
 
     def costs(self, box: Box) -> NDArray[np.int64]:
         """Int64 (C,): cost of each config alone on a rectangle; `BARRED` or more if it may not answer there."""
         costs = self._sums.over(box)
-        return np.where(self._legal[:, box.most_rows, box.most_hidden] & (costs < BARRED // 2), costs, BARRED)
+        return np.where(self._legal[:, *box.largest] & (costs < BARRED // 2), costs, BARRED)
 
     def _one_leaf(self, rows: Ranges, hidden: Ranges) -> NDArray[np.float64]:
         """Double (row ranges, hidden ranges): cost of the best single config above the floor."""
@@ -175,6 +179,6 @@ class Optima:
         goal = self._summed(leaves, box)
         cut = next(cut for cost, cut in self._cuts(leaves, box) if cost == goal)
         low, high = box.cut(cut.axis, cut.at)
-        axis = self.hidden if cut.axis == "hidden" else self.rows
+        axis = self.axis(cut.axis)
         parts = self._build(low, cut.low_leaves), self._build(high, leaves - cut.low_leaves)
         return Split(cut.axis, axis.threshold(cut.at), *parts)

@@ -20,12 +20,11 @@ from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.solver.bins import Bins
 from normtune.kernels.config import Config
 from normtune.kernels.problem import MAX_ROWS, Problem
-from normtune.kernels.tablefile.tree import Box, Split, Tree, regions, walk
+from normtune.kernels.tablefile.tree import EVERYWHERE, Interval, Split, Tree, regions, walk
 
 # The shortest chunk of columns in any space of configs, and the longest row that one program takes.
 _CHUNK, _LONGEST = 512, 65536
 _ALIGNMENTS = (1, 2, 4, 8, 16)
-_EVERYWHERE = Box(1, MAX_ROWS, 1, MAX_ROWS)
 # Numbers of rows at which launches are compared: the operators of normtune are tested at all of them.
 _ROWS = (1, 2, 16, 100, 4096, 65536, 1 << 24, MAX_ROWS)
 
@@ -56,25 +55,24 @@ class RowClasses:
                     classes[index, column] = numbers.setdefault(order, len(numbers))
         return classes
 
-    def mixed(self, tree: Tree) -> Iterator[tuple[int, int]]:
-        """The least and the largest hidden size of each stretch in which a tree's configs are of several classes."""
+    def mixed(self, tree: Tree) -> Iterator[Interval]:
+        """Each stretch of hidden sizes in which a tree's configs are of several classes."""
         cuts = {
-            node.threshold for node, _ in walk(tree, _EVERYWHERE) if isinstance(node, Split) and node.axis == "hidden"
+            node.threshold for node, _ in walk(tree, EVERYWHERE) if isinstance(node, Split) and node.axis == "hidden"
         }
-        for least, most in _ends(sorted({*cuts, self._legality.spec.max_hidden})):
-            configs = {
-                config for config, _ in regions(tree, _EVERYWHERE._replace(least_hidden=least, most_hidden=most))
-            }
-            orders = {self._order(config, least, most) for config in configs}
+        for ends in _ends(sorted({*cuts, self._legality.spec.max_hidden})):
+            stretch = Interval("hidden", *ends)
+            configs = {config for config, _ in regions(tree, EVERYWHERE.with_interval(stretch))}
+            orders = {self._order(config, *ends) for config in configs}
             if len(configs) > 1 and (len(orders) > 1 or None in orders):
-                yield least, most
+                yield stretch
 
-    def alike(self, config: Config, other: Config, least: int, most: int) -> bool:
-        """Whether two configs sum rows of `least` to `most` elements in the same order, or are one."""
+    def alike(self, config: Config, other: Config, sizes: Interval) -> bool:
+        """Whether two configs sum rows of these hidden sizes in the same order, or are one."""
         if config == other:
             return True
-        order = self._order(config, least, most)
-        return order is not None and order == self._order(other, least, most)
+        order = self._order(config, sizes.least, sizes.most)
+        return order is not None and order == self._order(other, sizes.least, sizes.most)
 
     def _order(self, config: Config, least: int, most: int) -> Hashable:
         """The order in which a config sums rows of `least` to `most` elements; None where it has none."""

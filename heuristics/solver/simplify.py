@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from normtune.heuristics.solver.grid import Axis, roundness
+from normtune.heuristics.solver.grid import roundness
 from normtune.heuristics.solver.optimum import BARRED, Optima, Sums
 from normtune.heuristics.solver.portfolio import fewest
 from normtune.kernels.config import Config
@@ -62,7 +62,8 @@ def cost_of(optima: Optima, tree: Tree) -> int | None:
             total += int(optima.costs(box)[optima.configs.index(node.config)])
         # For a threshold off the grid, the side of the sizes in its bin is unknown.
         elif (
-            _axis(optima, node).threshold(_cut(optima, node)) != node.threshold or _halves(optima, node, box)[0] == box
+            optima.axis(node.axis).threshold(_cut(optima, node)) != node.threshold
+            or _halves(optima, node, box)[0] == box
         ):
             return None
         if total >= BARRED:
@@ -70,12 +71,8 @@ def cost_of(optima: Optima, tree: Tree) -> int | None:
     return total
 
 
-def _axis(optima: Optima, split: Split) -> Axis:
-    return optima.hidden if split.axis == "hidden" else optima.rows
-
-
 def _cut(optima: Optima, split: Split) -> int:
-    return _axis(optima, split).cut(split.threshold)
+    return optima.axis(split.axis).cut(split.threshold)
 
 
 def _halves(optima: Optima, split: Split, box: Box) -> tuple[Box, Box]:
@@ -139,7 +136,7 @@ def _rounder(optima: Optima, tree: Tree, budget: int) -> Tree:
     def moved(part: Tree) -> Iterator[Tree]:
         if isinstance(part, Split):
             now = roundness(part.threshold)
-            axis = _axis(optima, part)
+            axis = optima.axis(part.axis)
             for threshold in map(axis.threshold, range(1, len(axis.tops))) if now else ():
                 if roundness(threshold) < now:
                     yield part._replace(threshold=threshold)

@@ -54,7 +54,7 @@ class Stability(NamedTuple):
 
     Attributes:
         key: of the function.
-        max_hidden: the largest possible hidden size.
+        whole: all shapes that it answers for.
         leaves: of its tree.
         tables: number of tables from the bootstrap; draws without a legal table are left out.
         held: its cuts, from the root down.
@@ -65,7 +65,7 @@ class Stability(NamedTuple):
     """
 
     key: Key
-    max_hidden: int
+    whole: Box
     leaves: int
     tables: int
     held: tuple[Held, ...]
@@ -82,8 +82,8 @@ def tables_of(functions: Sequence[Fitted]) -> int:
 
 def _steps(fitted: Fitted) -> int:
     """Sums that the exact program compares: pairs of leaves, by cuts of either axis, by bounds of the other one."""
-    rows, hidden = (len({shape[axis] for shape in fitted.case.matrix.problems}) + 1 for axis in (0, 1))
-    cuts = rows * (rows + 1) * hidden**3 + hidden * (hidden + 1) * rows**3
+    first, second = (len({*sizes}) + 1 for sizes in zip(*fitted.case.matrix.problems, strict=True))
+    cuts = first * (first + 1) * second**3 + second * (second + 1) * first**3
     return int(fitted.function.figures.asked**2 * cuts // 24)
 
 
@@ -126,13 +126,13 @@ def _judged(fitted: Fitted, drawn: Sequence[Tree | None]) -> Stability:
     function, matrix = fitted.function, fitted.case.matrix
     tables = [tree for tree in drawn if tree is not None]
     cuts = tied_thresholds(_allowed(fitted), fitted.case.legality, function.tree, fitted.case.options.tie)
-    cuts_of_tables = [splits(tree, fitted.case.legality.spec.max_hidden) for tree in tables]
+    cuts_of_tables = [splits(tree, fitted.case.legality.spec.whole) for tree in tables]
     now, here = _choices(matrix, function.tree), losses(matrix, function.tree)
     changed = np.array([now != _choices(matrix, tree) for tree in tables]).reshape(len(tables), len(matrix.problems))
     lost = [_more(matrix, here, losses(matrix, tree)) for tree in tables]
     return Stability(
         key=function.key,
-        max_hidden=fitted.case.legality.spec.max_hidden,
+        whole=fitted.case.legality.spec.whole,
         leaves=leaves(function.tree),
         tables=len(tables),
         held=tuple(Held(cut, share_of(cut, cuts_of_tables)) for cut in cuts),
@@ -152,7 +152,7 @@ def _allowed(fitted: Fitted) -> TimingMatrix:
 def _choices(matrix: TimingMatrix, tree: Tree) -> NDArray[np.object_]:
     choices = np.empty(len(matrix.problems), np.object_)
     for index, shape in enumerate(matrix.problems):
-        choices[index] = choose(tree, *shape)
+        choices[index] = choose(tree, shape)
     return choices
 
 

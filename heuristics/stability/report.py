@@ -8,9 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from normtune.heuristics.regret.fixed_log import percent
 from normtune.heuristics.stability.bootstrap_spread import SHARE, Stability
-from normtune.heuristics.stability.tied_thresholds import TreeCut
-from normtune.kernels.problem import MAX_ROWS
-from normtune.kernels.tablefile.tree import Box, counted_leaves
+from normtune.kernels.tablefile.tree import Box, counted_leaves, told
 
 _THRESHOLD, _EQUIVALENT, _HELD = 18, 18, 5
 
@@ -43,26 +41,17 @@ def _function(own: Stability) -> Iterator[str]:
     for cut, share in own.held:
         as_good = f"{cut.least} to {cut.most}" if cut.least < cut.most else "no other"
         held = f"{100 * share:.0f} %"
-        row = f"  {told(cut):<{_THRESHOLD}}{as_good:<{_EQUIVALENT}}{held:>{_HELD}}  {_where(cut.box, own.max_hidden)}"
-        yield row.rstrip()
+        threshold, where = told(cut.axis, cut.threshold), _where(cut.box, own.whole)
+        yield f"  {threshold:<{_THRESHOLD}}{as_good:<{_EQUIVALENT}}{held:>{_HELD}}  {where}".rstrip()
     weighted, plain, lost = own.weighted, own.plain, own.lost
     more = f"{percent(round(lost.mean))} more (to {percent(round(lost.most))})"
     yield f"  another config on {_share(weighted.mean)} of the shapes by weight (to {_share(weighted.most)}),"
     yield f"  {_share(plain.mean)} of all (to {_share(plain.most)}), which loses {more}"
 
 
-def told(cut: TreeCut) -> str:
-    """A threshold in the form of the code."""
-    return f"{cut.axis} {'<=' if cut.axis == 'hidden' else '>='} {cut.threshold}"
-
-
-def _where(box: Box, max_hidden: int) -> str:
+def _where(box: Box, whole: Box) -> str:
     """The region that a cut divides, without unbounded axes."""
-    axes = (
-        ("rows", box.least_rows, box.most_rows, MAX_ROWS),
-        ("hidden", box.least_hidden, box.most_hidden, max_hidden),
-    )
-    return ", ".join(_range(*axis) for axis in axes if axis[1:3] != (1, axis[3]))
+    return ", ".join(_range(*own, end.most) for own, end in zip(box, whole, strict=True) if own != end)
 
 
 def _range(name: str, least: int, most: int, limit: int) -> str:

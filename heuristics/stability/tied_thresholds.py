@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.kernels.config import Config
-from normtune.kernels.problem import MAX_ROWS
-from normtune.kernels.tablefile.tree import Box, Split, Tree, choose, regions, walk
+from normtune.kernels.problem import AXES
+from normtune.kernels.tablefile.tree import Box, Split, Tree, choose, regions, threshold_of, walk
 
 # Cost of a problem on which a config may not answer: more than all others together.
 _NEVER = 1 << 60
@@ -55,13 +55,13 @@ def tied_thresholds(matrix: TimingMatrix, legality: Legality, tree: Tree, tie: i
     search = _Search(matrix, costs, columns, legality, tie * int(matrix.weight.sum()))
     return [
         TreeCut(split.axis, split.threshold, box, *search.interval(split, box))
-        for split, box in splits(tree, legality.spec.max_hidden)
+        for split, box in splits(tree, legality.spec.whole)
     ]
 
 
-def splits(tree: Tree, max_hidden: int) -> list[tuple[Split, Box]]:
-    """The cuts of a tree, each with its box, from the root down, low before high."""
-    return [(node, box) for node, box in walk(tree, Box(1, MAX_ROWS, 1, max_hidden)) if isinstance(node, Split)]
+def splits(tree: Tree, whole: Box) -> list[tuple[Split, Box]]:
+    """The cuts of a tree, each with its box within all shapes, from the root down, low before high."""
+    return [(node, box) for node, box in walk(tree, whole) if isinstance(node, Split)]
 
 
 class _Search(NamedTuple):
@@ -74,8 +74,8 @@ class _Search(NamedTuple):
     tie: int
 
     def interval(self, cut: Split, box: Box) -> tuple[int, int]:
-        inside = [index for index, shape in enumerate(self.matrix.problems) if box.holds(*shape)]
-        sizes = sorted({self.matrix.problems[index][cut.axis == "hidden"] for index in inside})
+        inside = [index for index, shape in enumerate(self.matrix.problems) if box.holds(shape)]
+        sizes = sorted({self.matrix.problems[index][AXES.index(cut.axis)] for index in inside})
         gaps = _gaps(cut.axis, sizes)
         own = next((number for number, (least, most) in enumerate(gaps) if least <= cut.threshold <= most), None)
         if own is None:
@@ -98,15 +98,14 @@ class _Search(NamedTuple):
     def cost(self, tree: Tree, problems: list[int]) -> int:
         total = 0
         for index in problems:
-            column = self.places.get(choose(tree, *self.matrix.problems[index]))
+            column = self.places.get(choose(tree, self.matrix.problems[index]))
             total += _NEVER if column is None else int(self.costs[index, column])
         return total
 
     def legal(self, tree: Tree, box: Box) -> bool:
-        return all(self.legality.reaches(config, own.most_rows, own.most_hidden) for config, own in regions(tree, box))
+        return all(self.legality.reaches(config, own.largest) for config, own in regions(tree, box))
 
 
 def _gaps(axis: str, sizes: list[int]) -> list[tuple[int, int]]:
-    """Thresholds between neighbouring sizes: `hidden <= T` from the lower one on, `rows >= T` up to the higher one."""
-    at_rows = axis == "rows"
-    return [(low + at_rows, high - 1 + at_rows) for low, high in pairwise(sizes)]
+    """The least and the largest threshold between neighbouring sizes."""
+    return [(threshold_of(axis, low + 1), threshold_of(axis, high)) for low, high in pairwise(sizes)]

@@ -18,8 +18,8 @@ from normtune.kernels.config import Config, Knob
 from normtune.kernels.tablefile import template
 from normtune.kernels.tablefile.facts import encoded
 from normtune.kernels.tablefile.header import Gpu, Header, body_hash
-from normtune.kernels.tablefile.relative_tree import RelativeTree
-from normtune.kernels.tablefile.tree import Leaf, Split, Tree
+from normtune.kernels.tablefile.relative_tree import HIDDEN, RelativeTree
+from normtune.kernels.tablefile.tree import COMPARISONS, Leaf, Split, Tree, told
 from normtune.kernels.target import plain_letters
 from normtune.results.records import Device
 
@@ -69,7 +69,7 @@ def header_of(fit: FromData, command: Command, entries: Iterable[TableEntry | An
         software={name: fit.software.get(name, "unknown") for name in ("triton", "torch")},
         data=fit.data,
         kernels=fit.fingerprints,
-        measured={"rows": fit.measured[:2], "hidden": fit.measured[2:]},
+        measured=fit.measured,
         command=encoded(command),
         functions=tuple(map(facts_of, entries)),
         body=body_hash(body),
@@ -126,15 +126,11 @@ def _branches(tree: Tree | RelativeTree, depth: int, names: Names) -> list[str]:
     indent = "    " * depth
     if isinstance(tree, Leaf):
         return _returned(indent, names[tree.config.knobs, tree.config])
-    first: Tree | RelativeTree
-    rest: Tree | RelativeTree
-    if (tree.axis if isinstance(tree, Split) else tree.size) == "hidden":
-        test, first, rest = f"hidden <= {tree.threshold}", tree.low, tree.high
-    elif isinstance(tree, Split):
-        test, first, rest = f"rows >= {tree.threshold}", tree.high, tree.low
+    if isinstance(tree, Split) or tree.size == HIDDEN:
+        test = told(tree.axis, tree.threshold)
     else:
-        test = f"{_times(tree.times, 'rows')} >= {_times(tree.threshold, 'sms')}"
-        first, rest = tree.high, tree.low
+        test = f"{_times(tree.times, tree.axis)} >= {_times(tree.threshold, 'sms')}"
+    first, rest = (tree.low, tree.high) if COMPARISONS[tree.axis] == "<=" else (tree.high, tree.low)
     return [f"{indent}if {test}:", *_branches(first, depth + 1, names), *_branches(rest, depth, names)]
 
 

@@ -61,7 +61,7 @@ def buffers_of(declared: Mapping[str, str], problem: Problem) -> tuple[Buffer, .
     """The tensors of a problem."""
     found = []
     for name, text in declared.items():
-        role, axes, dtype = tensor_of(text, tuple(problem.sizes))
+        role, axes, dtype = tensor_of(text, tuple(name for name, _ in problem.key.sizes))
         found.append(problem.buffer(name, ",".join(axes), role, dtype))
     return tuple(found)
 

@@ -13,7 +13,7 @@ import textwrap
 from typing import Any, NamedTuple, NoReturn
 
 from normtune.errors import UsageError
-from normtune.kernels.problem import MAX_ROWS
+from normtune.kernels.problem import AXES, MAX_ROWS
 from normtune.kernels.tablefile.facts import decoded, encoded
 from normtune.kernels.tablefile.tree import Box
 from normtune.kernels.target import MOST_SMS, plain_letters
@@ -34,7 +34,6 @@ _MORE = re.compile(r"# {11}(\S.*)")
 _MOST_IN_ENTRY = 1 << 16
 _MOST_IN_FACTS = 1 << 22
 _MOST_MEASUREMENTS = 10**12
-_SIZES = ("rows", "hidden")
 
 
 class Gpu(NamedTuple):
@@ -82,7 +81,7 @@ class Header(NamedTuple):
         software: versions by name.
         data: the measurements.
         kernels: fingerprint by operator.
-        measured: the least and the most of each measured size, by its name; empty if unknown.
+        measured: the least and the most measured size of each axis; empty if unknown.
         command: of `normtune fit`, which writes the file again: see `heuristics.writing.regenerate`. Empty before
             format 4, where only the line `Regenerate` has it.
         functions: figures of each operator and dtype that was measured: see `heuristics.writing.entries`.
@@ -143,7 +142,7 @@ class Header(NamedTuple):
     @property
     def box(self) -> Box | None:
         """The box of the measured sizes; None if unknown."""
-        return Box(*self.measured["rows"], *self.measured["hidden"]) if self.measured else None
+        return Box.of(**{axis: self.measured[axis] for axis in AXES}) if self.measured else None
 
     @property
     def regenerate(self) -> str:
@@ -280,10 +279,10 @@ def checked(header: Header) -> Header:
     if not 1 <= header.data.measurements < _MOST_MEASUREMENTS:
         raise ValueError(f"Data is of {header.data.measurements} measurements, expected 1 to {_MOST_MEASUREMENTS - 1}")
     for name, (least, most) in header.measured.items():
-        if name not in _SIZES or not 1 <= least <= most <= MAX_ROWS:
+        if name not in AXES or not 1 <= least <= most <= MAX_ROWS:
             raise ValueError(f"Measured is {name[:20]} {least} to {most}, expected rows or hidden of 1 to {MAX_ROWS}")
-    if header.measured and len(header.measured) < len(_SIZES):
-        raise ValueError(f"Measured lacks one of {', '.join(_SIZES)}")
+    if header.measured and len(header.measured) < len(AXES):
+        raise ValueError(f"Measured lacks one of {', '.join(AXES)}")
     return header
 
 

@@ -25,7 +25,7 @@ from normtune.kernels.tablefile.header import Data, Gpu, Header, parse
 from normtune.kernels.tablefile.parse import normalised_trees, trees
 from normtune.kernels.tablefile.relative_tree import boxes_on
 from normtune.kernels.tablefile.syntax import parsed
-from normtune.kernels.tablefile.tree import Box, regions
+from normtune.kernels.tablefile.tree import EVERYWHERE, Interval, regions
 from normtune.kernels.target import Target, plain_name, target_for
 
 VARIABLE = "NORMTUNE_TABLE"
@@ -320,14 +320,13 @@ def row_bounds(table: LoadedTable, key: Key, hidden: int, target: Target) -> lis
         hidden: length of a row.
         target: the GPU.
     """
-    bounds, whole = {1}, Box(1, MAX_ROWS, hidden, hidden)
+    bounds, whole = {1}, EVERYWHERE.with_interval(Interval("hidden", hidden, hidden))
     for tree in (table.trees[name] for name in table.names(key) if name in table.trees):
         if table.header.is_for_any_gpu:
-            for _, box in boxes_on(tree, target.sms, target.l2_bytes, whole):
-                elements = () if box.most_elements is None else (box.most_elements // hidden + 1,)
-                bounds |= {box.least_rows, box.most_rows + 1, *elements}
+            for _, (rows, _, elements) in boxes_on(tree, target.sms, target.l2_bytes, whole):
+                bounds |= {rows.least, rows.most + 1, elements.most // hidden + 1}
         else:
-            bounds |= {box.least_rows for _, box in regions(tree, whole)}
+            bounds |= {box[0].least for _, box in regions(tree, whole)}
     return sorted(bound for bound in bounds if 1 <= bound <= MAX_ROWS)
 
 

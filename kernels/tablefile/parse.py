@@ -14,10 +14,11 @@ from typing import Any, NamedTuple, TypeVar
 from normtune.errors import NormtuneError
 from normtune.kernels.config import KINDS, Config, Knob, check_values, class_of
 from normtune.kernels.key import Key
+from normtune.kernels.problem import AXES
 from normtune.kernels.tablefile import template
 from normtune.kernels.tablefile.relative_tree import BYTES_PER_L2, HIDDEN, ROWS_PER_SM, RelativeSplit, RelativeTree
 from normtune.kernels.tablefile.syntax import parsed
-from normtune.kernels.tablefile.tree import Leaf, Split, Tree
+from normtune.kernels.tablefile.tree import COMPARISONS, Leaf, Split, Tree
 
 Kind = TypeVar("Kind", Tree, RelativeTree)
 
@@ -61,8 +62,7 @@ _NAMES = {
     "NamedTuple",
     "TABLES",
     "lookup",
-    "rows",
-    "hidden",
+    *AXES,
     "sms",
     "l2_bytes",
     "int",
@@ -235,6 +235,9 @@ def _entry(pair: tuple[ast.expr | None, ast.expr], functions: "dict[str, Kind]",
     raise ValueError(f"line {pair[1].lineno or line}")
 
 
+_COMPARED = {axis: {">=": ast.GtE, "<=": ast.LtE}[sign] for axis, sign in COMPARISONS.items()}
+
+
 def _tree(body: list[ast.stmt], configs: dict[str, Config]) -> Tree:
     match body:
         case [ast.Return(value=ast.Name(name))] if name in configs:
@@ -246,11 +249,9 @@ def _tree(body: list[ast.stmt], configs: dict[str, Config]) -> Tree:
                 orelse=[],
             ),
             *rest,
-        ] if 0 <= threshold <= _MOST_NUMBER:
-            if axis == "hidden" and isinstance(sign, ast.LtE):
-                return Split(axis, threshold, _tree(first, configs), _tree(rest, configs))
-            if axis == "rows" and isinstance(sign, ast.GtE):
-                return Split(axis, threshold, _tree(rest, configs), _tree(first, configs))
+        ] if 0 <= threshold <= _MOST_NUMBER and type(sign) is _COMPARED.get(axis):
+            low, high = (first, rest) if isinstance(sign, ast.LtE) else (rest, first)
+            return Split(axis, threshold, _tree(low, configs), _tree(high, configs))
     raise ValueError(f"line {body[0].lineno if body else 0}")
 
 

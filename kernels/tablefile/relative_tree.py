@@ -1,21 +1,25 @@
 """A threshold tree with sizes relative to the GPU, so that one tree can serve different GPUs.
 
-In: configs and thresholds. Out: `RelativeSplit`; on a given GPU, the config of a shape, the tree of rows and hidden,
-the box of each leaf. A GPU with half the multiprocessors behaves at r / 2 rows as another does at r, so rows count per
+In: configs and thresholds. Out: `RelativeSplit`; on a given GPU, the config of a shape, the tree of plain sizes, the
+box of each leaf. A GPU with half the multiprocessors behaves at r / 2 rows as another does at r, so rows count per
 multiprocessor.
 Bytes per byte of L2 cache are read, from older tables, and no longer written. Light, because dispatch reads such trees
 at the first launch.
 """
 
 from collections.abc import Iterator
+from math import prod
 from typing import NamedTuple, Union
 
 from normtune.kernels.config import Config
-from normtune.kernels.tablefile.tree import Box, Leaf, Split, Tree, walk
+from normtune.kernels.problem import AXES, Shape
+from normtune.kernels.tablefile.tree import Box, Interval, Leaf, Split, Tree, walk
 
 HIDDEN = "hidden"
 ROWS_PER_SM = "rows_per_sm"
 BYTES_PER_L2 = "bytes_per_l2"
+# The axis of a threshold in bytes: the product of a shape's sizes.
+_ELEMENTS = "elements"
 
 
 class RelativeSplit(NamedTuple):
@@ -36,33 +40,38 @@ class RelativeSplit(NamedTuple):
     low: "RelativeTree"
     high: "RelativeTree"
 
+    @property
+    def axis(self) -> str:
+        """The axis of a shape that it is on."""
+        return {HIDDEN: HIDDEN, ROWS_PER_SM: "rows"}.get(self.size, _ELEMENTS)
+
+    def first(self, sms: int, l2_bytes: int) -> int:
+        """The least size on the high side, on a GPU."""
+        if self.size == HIDDEN:
+            return self.threshold + 1
+        return -(-self.threshold * (sms if self.size == ROWS_PER_SM else l2_bytes) // self.times)
+
 
 RelativeTree = Union[Leaf, RelativeSplit]  # noqa: UP007 - a forward reference in `RelativeSplit` needs the name at run time
 
 
-def choose_on(tree: RelativeTree, rows: int, hidden: int, sms: int, l2_bytes: int) -> Config:
-    """Config for (rows, hidden) on a GPU with `sms` multiprocessors and `l2_bytes` of L2 cache."""
+def choose_on(tree: RelativeTree, shape: Shape, sms: int, l2_bytes: int) -> Config:
+    """Config for a shape on a GPU with `sms` multiprocessors and `l2_bytes` of L2 cache."""
+    sizes = dict(zip((*AXES, _ELEMENTS), (*shape, prod(shape)), strict=True))
     while isinstance(tree, RelativeSplit):
-        if tree.size == HIDDEN:
-            high = hidden > tree.threshold
-        elif tree.size == ROWS_PER_SM:
-            high = tree.times * rows >= tree.threshold * sms
-        else:
-            high = tree.times * rows * hidden >= tree.threshold * l2_bytes
-        tree = tree.high if high else tree.low
+        tree = tree.low if sizes[tree.axis] < tree.first(sms, l2_bytes) else tree.high
     return tree.config
 
 
 def on_sms(tree: RelativeTree, sms: int) -> Tree | None:
-    """The tree of rows and hidden on a GPU with `sms` multiprocessors; None if a cut is in bytes."""
+    """The tree of plain sizes on a GPU with `sms` multiprocessors; None if a cut is in bytes."""
     if isinstance(tree, Leaf):
         return tree
     low, high = on_sms(tree.low, sms), on_sms(tree.high, sms)
     if low is None or high is None or tree.size == BYTES_PER_L2:
         return None
-    if tree.size == HIDDEN:
-        return Split("hidden", tree.threshold, low, high)
-    return Split("rows", _first(tree, sms), low, high)
+    threshold = tree.threshold if tree.size == HIDDEN else tree.first(sms, 0)
+    return Split(tree.axis, threshold, low, high)
 
 
 def leaves_of(tree: RelativeTree) -> Iterator[Leaf]:
@@ -77,19 +86,8 @@ def leaves_of(tree: RelativeTree) -> Iterator[Leaf]:
 def boxes_on(tree: RelativeTree, sms: int, l2_bytes: int, box: Box) -> Iterator[tuple[Config, Box]]:
     """The config of each leaf and the box that it answers for on a GPU, within another box.
 
-    A lower bound by a cut in bytes is ignored, so a box may hold smaller shapes than its leaf.
+    Each has an interval more, of the product of the sizes, which a cut in bytes bounds.
     """
-
-    def halves(cut: RelativeSplit, box: Box) -> tuple[Box, Box]:
-        if cut.size != BYTES_PER_L2:
-            is_hidden = cut.size == HIDDEN
-            return box.cut("hidden" if is_hidden else "rows", cut.threshold + 1 if is_hidden else _first(cut, sms))
-        most = _first(cut, l2_bytes) - 1
-        return box._replace(most_elements=most if box.most_elements is None else min(box.most_elements, most)), box
-
-    return ((node.config, own) for node, own in walk(tree, box, halves) if isinstance(node, Leaf))
-
-
-def _first(cut: RelativeSplit, unit: int) -> int:
-    """The least size on the high side."""
-    return -(-cut.threshold * unit // cut.times)
+    whole = Box((*box, Interval(_ELEMENTS, 1, prod(box.largest))))
+    parts = walk(tree, whole, lambda cut, own: own.cut(cut.axis, cut.first(sms, l2_bytes)))
+    return ((node.config, own) for node, own in parts if isinstance(node, Leaf))

@@ -1,4 +1,4 @@
-"""A threshold tree on (rows, hidden): what is fitted, scored and written as code.
+"""A threshold tree over the sizes of a shape: what is fitted, scored and written as code.
 
 In: configs and thresholds. Out: `Leaf`, `Split`, `Box`, and what one asks of a tree. Knows neither times nor operators.
 """
@@ -7,6 +7,11 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Union
 
 from normtune.kernels.config import Config
+from normtune.kernels.problem import AXES, MAX_ROWS, Shape
+
+# How the code compares a size with a threshold of its axis: what meets `rows >= T` is on the high side, what meets
+# `hidden <= T` on the low one.
+COMPARISONS = {"rows": ">=", "hidden": "<="}
 
 
 class Leaf(NamedTuple):
@@ -19,8 +24,8 @@ class Split(NamedTuple):
     """A threshold on one axis, and the trees on both sides.
 
     Attributes:
-        axis: `hidden` (low is `hidden <= threshold`) or `rows` (high is `rows >= threshold`).
-        threshold: an integer.
+        axis: a key of `COMPARISONS`.
+        threshold: an integer, as the code compares it.
         low, high: the trees for smaller and larger sizes.
     """
 
@@ -29,58 +34,92 @@ class Split(NamedTuple):
     low: "Tree"
     high: "Tree"
 
+    @property
+    def first(self) -> int:
+        """The least size on the high side."""
+        return first_of(self.axis, self.threshold)
+
 
 Tree = Union[Leaf, Split]  # noqa: UP007 - a forward reference in `Split` needs the name at run time
 
 
-class Box(NamedTuple):
-    """A rectangle of rows x hidden, ends included.
+def first_of(axis: str, threshold: int) -> int:
+    """The least size on the high side of a threshold."""
+    return threshold + (COMPARISONS[axis] == "<=")
 
-    Attributes:
-        least_rows, most_rows, least_hidden, most_hidden: its edges.
-        most_elements: the most that rows x hidden may be; None where only the edges bound it.
-    """
 
-    least_rows: int
-    most_rows: int
-    least_hidden: int
-    most_hidden: int
-    most_elements: int | None = None
+def threshold_of(axis: str, first: int) -> int:
+    """The threshold with this least size on the high side, the inverse of `first_of`."""
+    return first - (COMPARISONS[axis] == "<=")
+
+
+def told(axis: str, threshold: int) -> str:
+    """A threshold in the form of the code."""
+    return f"{axis} {COMPARISONS[axis]} {threshold}"
+
+
+class Interval(NamedTuple):
+    """The sizes along an axis from `least` to `most`, ends included."""
+
+    axis: str
+    least: int
+    most: int
+
+
+class Box(tuple[Interval, ...]):
+    """A rectangle of sizes: an interval for each axis, in their order."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, **edges: tuple[int, int]) -> "Box":
+        """The box with the least and the most of each axis: `Box.of(rows=(1, 8), hidden=(64, 128))`."""
+        return cls(Interval(axis, *ends) for axis, ends in edges.items())
 
     @property
     def is_empty(self) -> bool:
         """Whether an axis has no integer between its edges."""
-        return self.least_rows > self.most_rows or self.least_hidden > self.most_hidden
+        return any(least > most for _, least, most in self)
 
-    def holds(self, rows: int, hidden: int) -> bool:
+    @property
+    def largest(self) -> Shape:
+        """The largest shape in it."""
+        return self[0].most, self[1].most
+
+    def holds(self, shape: Shape) -> bool:
         """Whether a shape lies between the edges."""
-        return self.least_rows <= rows <= self.most_rows and self.least_hidden <= hidden <= self.most_hidden
+        return all(least <= size <= most for size, (_, least, most) in zip(shape, self, strict=False))
 
     def overlap(self, other: "Box") -> "Box":
         """What lies between the edges of both."""
         return Box(
-            max(self.least_rows, other.least_rows),
-            min(self.most_rows, other.most_rows),
-            max(self.least_hidden, other.least_hidden),
-            min(self.most_hidden, other.most_hidden),
+            Interval(one.axis, max(one.least, two.least), min(one.most, two.most))
+            for one, two in zip(self, other, strict=True)
         )
+
+    def with_interval(self, interval: Interval) -> "Box":
+        """The box with another interval along its axis."""
+        return Box(interval if own.axis == interval.axis else own for own in self)
+
+    def along(self, axis: str) -> Interval:
+        """Its interval of an axis."""
+        return next(interval for interval in self if interval.axis == axis)
 
     def cut(self, axis: str, first: int) -> "tuple[Box, Box]":
         """Its parts below and from `first` of an axis on; one of them is empty where that does not cut it."""
-        if axis == "hidden":
-            low = self._replace(most_hidden=min(self.most_hidden, first - 1))
-            return low, self._replace(least_hidden=max(self.least_hidden, first))
-        low = self._replace(most_rows=min(self.most_rows, first - 1))
-        return low, self._replace(least_rows=max(self.least_rows, first))
+        own = self.along(axis)
+        low = own._replace(most=min(own.most, first - 1))
+        return self.with_interval(low), self.with_interval(own._replace(least=max(own.least, first)))
 
 
-def choose(tree: Tree, rows: int, hidden: int) -> Config:
-    """Config of the leaf that (rows, hidden) lies in."""
+# No size of any shape is larger.
+EVERYWHERE = Box(Interval(axis, 1, MAX_ROWS) for axis in AXES)
+
+
+def choose(tree: Tree, shape: Shape) -> Config:
+    """Config of the leaf that a shape lies in."""
     while isinstance(tree, Split):
-        if tree.axis == "hidden":
-            tree = tree.low if hidden <= tree.threshold else tree.high
-        else:
-            tree = tree.high if rows >= tree.threshold else tree.low
+        tree = tree.low if shape[AXES.index(tree.axis)] < tree.first else tree.high
     return tree.config
 
 
@@ -110,7 +149,7 @@ def configs_of(tree: Tree) -> Iterator[Config]:
 
 def halves(split: Split, box: Box) -> tuple[Box, Box]:
     """What is low and what is high of a cut in a box."""
-    return box.cut(split.axis, split.threshold + (split.axis == "hidden"))
+    return box.cut(split.axis, split.first)
 
 
 def walk(
@@ -122,7 +161,7 @@ def walk(
         tree: of this kind or another that has leaves and, in its cuts, `low` and `high`.
         box: what the tree answers for.
         halves: of a cut and its box, the boxes of `low` and `high`; what is in an empty one is left out.
-        as_code: whether the order is that of the code, where more rows come first.
+        as_code: whether the order is that of the code, where what meets the comparison comes first.
     """
     rest = [(tree, box)]
     while rest:
@@ -133,7 +172,7 @@ def walk(
         if not isinstance(node, Leaf):
             low, high = halves(node, own)
             parts = [(node.high, high), (node.low, low)]
-            rest += reversed(parts) if as_code and node.axis == "rows" else parts
+            rest += reversed(parts) if as_code and COMPARISONS[node.axis] == ">=" else parts
 
 
 def regions(tree: Tree, box: Box) -> Iterator[tuple[Config, Box]]:

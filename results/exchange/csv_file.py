@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from normtune.errors import UsageError
+from normtune.kernels.problem import AXES, Shape
 from normtune.results.paths import unreadable
 
 # A file of shapes or weights has hundreds of lines; one of so many is another file.
@@ -92,3 +93,9 @@ def positive(line: Line, name: str) -> int:
 def _told(text: str) -> str:
     """An untrusted text, quoted and truncated."""
     return repr(text if len(text) <= _MOST_CHARACTERS else text[:_MOST_CHARACTERS] + "...")
+
+
+def shape_of(line: Line) -> Shape:
+    """The shape in the columns of `AXES`; errors are those of `positive`."""
+    first, second = (positive(line, axis) for axis in AXES)
+    return first, second

@@ -13,7 +13,7 @@ from normtune.kernels.calling.device import describe
 from normtune.kernels.operator import operator, operators
 from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.tablefile import locate
-from normtune.kernels.tablefile.tree import Box, Split, walk
+from normtune.kernels.tablefile.tree import EVERYWHERE, Split, walk
 from normtune.tests.kernels.launching import outputs_of
 
 pytestmark = pytest.mark.gpu
@@ -35,7 +35,7 @@ def functions():
 
 def sizes_of(tree, most):
     """Hidden sizes on both sides of a tree's cuts, aligned and odd ones."""
-    nodes = (node for node, _ in walk(tree, Box(1, MAX_ROWS, 1, MAX_ROWS)))
+    nodes = (node for node, _ in walk(tree, EVERYWHERE))
     cuts = {node.threshold for node in nodes if isinstance(node, Split) and node.axis == "hidden"}
     sizes = sorted({size for cut in {*cuts, most} for size in (cut - 1, cut, cut + 1) if 1 <= size <= most})
     return sizes[:: -(-len(sizes) // MOST_SIZES)]

@@ -23,7 +23,7 @@ from normtune.kernels.operator import AnyLaunch, IllegalConfigError, OperatorSpe
 from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.parse import trees
-from normtune.kernels.tablefile.tree import Box, Leaf, Split, Tree, choose, regions
+from normtune.kernels.tablefile.tree import Leaf, Split, Tree, choose, regions
 from normtune.kernels.target import TARGETS, Target, target_for
 from normtune.tuner.compiling.pool import compile_all
 from normtune.tuner.plan.binaries import compile_class, jobs_of
@@ -111,15 +111,15 @@ def test_whatever_is_fitted_is_legal_at_every_shape(seed: int, shapes: list[tupl
     )
     legality = Legality(spec, target, served, (variant,) if variant else all_variants(spec))
     before = random_tree(draw, configs, draw.randint(0, 3))
-    incumbent = draw.choice([None, Incumbent(lambda *shape: choose(before, *shape), draw.choice([None, before]))])
+    incumbent = draw.choice([None, Incumbent(lambda shape: choose(before, shape), draw.choice([None, before]))])
     try:
         tree = fit_function(Case(matrix, legality, options, incumbent)).tree
     except NormtuneError:  # no config is legal where these would have to answer
         return
-    corners = [(box.most_rows, box.most_hidden) for _, box in regions(tree, Box(1, MAX_ROWS, 1, spec.max_hidden))]
+    corners = [(box[0].most, box[1].most) for _, box in regions(tree, spec.whole)]
     for rows, hidden in [*shapes, *corners]:
         for key in legality.served:
-            assert spec.is_legal(choose(tree, rows, hidden), Problem(key, rows, hidden), target)
+            assert spec.is_legal(choose(tree, (rows, hidden)), Problem(key, rows, hidden), target)
 
 
 @pytest.mark.long
@@ -194,11 +194,11 @@ def launches_of(table: str, key: Key, sizes: range | tuple[int, ...]):
     path = locate.SHIPPED / f"{table}.py"
     header, tree = locate.load(path).header, trees(locate.read(path))[key]
     spec, target = operator(key.operator), target_for(header.target, header.sms)
-    ends = {(box.least_rows, box.most_rows) for _, box in regions(tree, Box(1, MAX_ROWS, 1, spec.max_hidden))}
+    ends = {(box[0].least, box[0].most) for _, box in regions(tree, spec.whole)}
     for hidden in sizes:
         for rows in sorted({row for pair in ends for row in pair}):
             problem = Problem(key, rows, hidden)
-            launch = spec.resolve(choose(tree, rows, hidden), problem, target, None)
+            launch = spec.resolve(choose(tree, (rows, hidden)), problem, target, None)
             yield rows, hidden, class_of(problem, launch)
 
 
@@ -255,7 +255,7 @@ def tried_here(table: str, key: Key, places: Iterable[tuple[int, int]]):
         pytest.skip(f"the table is for {header.target}")
     tried = []
     for rows, hidden in places:
-        problem, config = Problem(key, rows, hidden), choose(tree, rows, hidden)
+        problem, config = Problem(key, rows, hidden), choose(tree, (rows, hidden))
         tried.append((problem, Candidate(config, operator(key.operator).resolve(config, problem, target, None))))
     assert tried
     return target, tried

@@ -15,7 +15,7 @@ from normtune.errors import UsageError
 from normtune.kernels.config import Config
 from normtune.kernels.fingerprint import changed
 from normtune.kernels.operator import operator
-from normtune.kernels.problem import Problem
+from normtune.kernels.problem import Problem, Shape
 from normtune.results.database.store import Store
 from normtune.results.records import Device
 from normtune.tuner.checking import offline, recheck, subject
@@ -129,7 +129,7 @@ def check_on_device(
     )
 
 
-def recorded(device: Device, regime: str) -> Callable[[Checked], Collection[tuple[int, int]] | None]:
+def recorded(device: Device, regime: str) -> Callable[[Checked], Collection[Shape] | None]:
     """What says which shapes of a function can be measured: on a replay those that were recorded; None for all."""
     shapes = measurable(device, regime)
     if shapes is None:

@@ -281,10 +281,10 @@ def _legality(header: Header, text: str, notes: list[str]) -> list[str]:
         if key.is_batch_invariant:
             failures += [
                 f"{key}: its configs sum a row of {least} to {most} elements in several orders"
-                for least, most in RowClasses(legality).mixed(tree)
+                for _, least, most in RowClasses(legality).mixed(tree)
             ]
         failures += [
-            f"{key}: {config} is illegal on {header.target} at {box.most_rows} rows of {box.most_hidden}, "
+            f"{key}: {config} is illegal on {header.target} at {box[0].most} rows of {box[1].most}, "
             "where the table answers with it"
             for config, box in legality.breaches(tree)
         ]
@@ -305,7 +305,7 @@ def _legality_anywhere(header: Header, text: str, notes: list[str]) -> list[str]
             continue
         legal = EveryGpu(known.spec, targets, [key.dtype], known.variants)
         failures += [
-            f"{key}: {config} is illegal on {target.name} with {target.sms} SMs at hidden {box.most_hidden}"
+            f"{key}: {config} is illegal on {target.name} with {target.sms} SMs at hidden {box[1].most}"
             for target, config, box in legal.breaches(tree)
         ]
     return failures

@@ -110,7 +110,7 @@ def _promised(promise: Promise) -> str:
 
 
 def _shape_line(finding: ShapeLoss) -> str:
-    shape = f"{finding.rows} x {finding.hidden}"
+    shape = " x ".join(map(str, finding.shape))
     if finding.failure:
         return f"{shape}: {finding.config} fails: {finding.failure}"
     loss, low, high = (percent(value, _DIGITS) for value in (finding.loss, finding.low, finding.high))

@@ -15,7 +15,7 @@ from normtune.heuristics.regret.effects import LogSamples
 from normtune.heuristics.regret.fixed_log import log_ppm
 from normtune.kernels.config import COPY, Config
 from normtune.kernels.operator import IllegalConfigError, operator
-from normtune.kernels.problem import Problem
+from normtune.kernels.problem import Problem, Shape
 from normtune.kernels.tablefile.tree import Box, choose
 from normtune.kernels.target import Target
 from normtune.results.records import Outcome
@@ -58,7 +58,7 @@ class CheckSession:
         box: that the table was measured on.
         target: the device's.
         seed: other seeds choose other shapes.
-        most_elements: rows x hidden of the largest shape.
+        most_elements: of the largest shape.
         known: the only measurable shapes of a function; None for all.
 
     Attributes:
@@ -74,7 +74,7 @@ class CheckSession:
         target: Target,
         seed: int,
         most_elements: int,
-        known: Callable[[Checked], Collection[tuple[int, int]] | None],
+        known: Callable[[Checked], Collection[Shape] | None],
     ) -> None:
         self.functions = tuple(functions)
         self._findings: list[list[ShapeLoss]] = [[] for _ in functions]
@@ -99,7 +99,6 @@ class CheckSession:
             asked: the config that was timed as the table's: of equal launches one is enough.
             answers: of all configs that took part; the copy may be among them.
         """
-        shape = probe.problem.rows, probe.problem.hidden
         own = answers[asked]
         if own.status not in ("ok", _UNKNOWN):
             self._fail(probe, f"{own.status}: {own.reason}")
@@ -111,7 +110,7 @@ class CheckSession:
                 for config, answer in answers.items()
                 if answer.status == "ok" and config != COPY
             }
-            result = finding(shape, samples, asked)
+            result = finding(probe.problem.shape, samples, asked)
             if result:
                 self._add(probe, result)
 
@@ -123,7 +122,7 @@ class CheckSession:
         ]
 
     def _sample(
-        self, function: Checked, box: Box, seed: int, most_elements: int, known: Collection[tuple[int, int]] | None
+        self, function: Checked, box: Box, seed: int, most_elements: int, known: Collection[Shape] | None
     ) -> Sample:
         shapes = population(box, seed, most_elements, known)
         return sample(function.tree, shapes, MOST_SHAPES, f"{seed} {function.key}")
@@ -144,9 +143,9 @@ class CheckSession:
             if other.key.operator == function.key.operator and other is not function
         ]
         probes = []
-        for rows, hidden, leaf in drawn.reserve if is_second_look else drawn.probes:
-            problem = Problem(function.key.usual, rows, hidden)
-            config = choose(function.tree, rows, hidden)
+        for shape, leaf in drawn.reserve if is_second_look else drawn.probes:
+            problem = Problem(function.key.usual, *shape)
+            config = choose(function.tree, shape)
             probe = ProbeRequest(
                 index,
                 problem,
@@ -165,7 +164,7 @@ class CheckSession:
 
     def _fail(self, probe: ProbeRequest, reason: str) -> None:
         problem, config = probe.problem, probe.config
-        failure = ShapeLoss(problem.rows, problem.hidden, config, config, 0, 0, 0, " ".join(reason.split()))
+        failure = ShapeLoss(problem.shape, config, config, 0, 0, 0, " ".join(reason.split()))
         self._add(probe, failure)
 
     def _add(self, probe: ProbeRequest, result: ShapeLoss) -> None:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec
-from normtune.kernels.problem import Problem
+from normtune.kernels.problem import AXES, Problem, Shape
 from normtune.kernels.tablefile.tree import Box, Split, Tree, choose, leaves
 from normtune.kernels.target import Target
 
@@ -37,8 +37,7 @@ _POPULATION = 4096
 class Probe(NamedTuple):
     """A shape of a sample, and the number of the leaf that answers for it, from the left."""
 
-    rows: int
-    hidden: int
+    shape: Shape
     leaf: int
 
 
@@ -56,23 +55,21 @@ class Sample(NamedTuple):
     shares: dict[int, float]
 
 
-def population(
-    box: Box, seed: int, most_elements: int, known: Collection[tuple[int, int]] | None = None
-) -> list[tuple[int, int]]:
-    """The shapes of a check, without duplicates, (rows, hidden).
+def population(box: Box, seed: int, most_elements: int, known: Collection[Shape] | None = None) -> list[Shape]:
+    """The shapes of a check, without duplicates.
 
     Args:
         box: that the table was measured on.
         seed: other seeds give other shapes.
-        most_elements: bound on rows x hidden.
+        most_elements: bound on the product of sizes.
         known: the only measurable shapes; None for all.
     """
     rng = random.Random(seed)
     drawn = (_anywhere(rng, box) for _ in range(_POPULATION)) if known is None else known
-    return sorted({shape for shape in drawn if box.holds(*shape) and shape[0] * shape[1] <= most_elements})
+    return sorted({shape for shape in drawn if box.holds(shape) and math.prod(shape) <= most_elements})
 
 
-def sample(tree: Tree, shapes: Sequence[tuple[int, int]], count: int, seed: int | str) -> Sample:
+def sample(tree: Tree, shapes: Sequence[Shape], count: int, seed: int | str) -> Sample:
     """A sample of the shapes, spread over the leaves of a tree by their shares.
 
     Args:
@@ -83,9 +80,9 @@ def sample(tree: Tree, shapes: Sequence[tuple[int, int]], count: int, seed: int 
     """
     rng = random.Random(seed)
     of_leaf: dict[int, list[Probe]] = defaultdict(list)
-    for rows, hidden in shapes:
-        leaf = leaf_of(tree, rows, hidden)
-        of_leaf[leaf].append(Probe(rows, hidden, leaf))
+    for shape in shapes:
+        leaf = leaf_of(tree, shape)
+        of_leaf[leaf].append(Probe(shape, leaf))
     sizes = {leaf: len(probes) for leaf, probes in of_leaf.items()}
     for probes in of_leaf.values():
         rng.shuffle(probes)
@@ -115,10 +112,10 @@ def rivals(
         target: the device's.
         others: functions of the same operator.
     """
-    shape = problem.rows, problem.hidden
-    around = dict.fromkeys(choose(tree, *near) for near in _around(*shape, spec.max_hidden))
-    beside = dict.fromkeys(choose(other, *shape) for other in others)
-    own = choose(tree, *shape)
+    shape = problem.shape
+    around = dict.fromkeys(choose(tree, near) for near in _around(shape, spec.max_hidden))
+    beside = dict.fromkeys(choose(other, shape) for other in others)
+    own = choose(tree, shape)
     result: list[Config] = []
     for configs, most in ((around, NEIGHBOURS), (beside, BESIDE), (spec.configs("quick", problem, target), STRONG)):
         new = [config for config in configs if config != own and config not in result]
@@ -133,34 +130,35 @@ def spread(configs: Sequence[Config], count: int) -> list[Config]:
     return [configs[round(index * (len(configs) - 1) / (count - 1))] for index in range(count)]
 
 
-def leaf_of(tree: Tree, rows: int, hidden: int) -> int:
+def leaf_of(tree: Tree, shape: Shape) -> int:
     """The number of the leaf that answers for a shape, low before high."""
     passed = 0
     while isinstance(tree, Split):
-        is_low = hidden <= tree.threshold if tree.axis == "hidden" else rows < tree.threshold
+        is_low = shape[AXES.index(tree.axis)] < tree.first
         passed += 0 if is_low else leaves(tree.low)
         tree = tree.low if is_low else tree.high
     return passed
 
 
-def _anywhere(rng: random.Random, box: Box) -> tuple[int, int]:
+def _anywhere(rng: random.Random, box: Box) -> Shape:
     """A log-uniform shape of a box."""
-    rows = _log_uniform(rng, box.least_rows, box.most_rows)
-    hidden = round(_log_uniform(rng, box.least_hidden, box.most_hidden) / _UNIT) * _UNIT
-    if hidden < box.least_hidden:
-        hidden += _UNIT
-    if hidden > box.most_hidden:
-        hidden -= _UNIT
-    if hidden < box.least_hidden:  # a strip that holds no multiple
-        hidden = box.most_hidden
-    return rows, hidden
+    first, second = (_log_uniform(rng, least, most) for _, least, most in box)
+    _, least, most = box[1]
+    second = round(second / _UNIT) * _UNIT
+    if second < least:
+        second += _UNIT
+    if second > most:
+        second -= _UNIT
+    if second < least:  # a strip that holds no multiple
+        second = most
+    return first, second
 
 
 def _log_uniform(rng: random.Random, least: int, most: int) -> int:
     return min(most, max(least, round(math.exp(rng.uniform(math.log(least), math.log(most))))))
 
 
-def _around(rows: int, hidden: int, most_hidden: int) -> Iterator[tuple[int, int]]:
+def _around(shape: Shape, most: int) -> Iterator[Shape]:
     """The shapes up to two octaves away along each axis, nearest first."""
     halves = range(-4, 5)
     steps = sorted(
@@ -168,4 +166,4 @@ def _around(rows: int, hidden: int, most_hidden: int) -> Iterator[tuple[int, int
         key=lambda step: (abs(step[0]) + abs(step[1]), step),
     )
     for along, across in steps:
-        yield max(1, round(rows * 2.0**along)), min(most_hidden, max(1, round(hidden * 2.0**across)))
+        yield max(1, round(shape[0] * 2.0**along)), min(most, max(1, round(shape[1] * 2.0**across)))

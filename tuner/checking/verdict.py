@@ -52,6 +52,7 @@ from scipy.special import stdtrit
 from normtune.heuristics.regret.effects import Level, LogSamples, block_of, levels
 from normtune.heuristics.regret.fixed_log import MILLION, percent
 from normtune.kernels.config import Config
+from normtune.kernels.problem import Shape
 from normtune.results.statistics import halves, summary
 from normtune.tuner.checking.shapes import MATTERS
 from normtune.tuner.checking.subject import Checked, Promise
@@ -84,7 +85,7 @@ class ShapeLoss(NamedTuple):
     """Result of one shape for the table's config.
 
     Attributes:
-        rows, hidden: the shape.
+        shape: of the problem.
         config: of the table.
         rival: the fastest of the others, over all blocks; the config itself if none is faster.
         loss, low, high: log-ratio of times, the config's over the best's, millionths: the median over the blocks and an
@@ -94,8 +95,7 @@ class ShapeLoss(NamedTuple):
         is_second_look: measured because of an alarm; not a random shape, so it is not in the mean.
     """
 
-    rows: int
-    hidden: int
+    shape: Shape
     config: Config
     rival: Config
     loss: int
@@ -198,11 +198,11 @@ def doubtful(findings: Sequence[ShapeLoss], promise: Promise) -> set[int]:
     return {finding.leaf for finding in findings if visits[finding.leaf] == 1 and is_alarm(finding, promise)}
 
 
-def finding(shape: tuple[int, int], samples: Mapping[Config, LogSamples], config: Config) -> ShapeLoss | None:
+def finding(shape: Shape, samples: Mapping[Config, LogSamples], config: Config) -> ShapeLoss | None:
     """Result of one run for a config; None if it, or everything timed beside it, has too few samples.
 
     Args:
-        shape: rows and hidden.
+        shape: of the problem.
         samples: of each config of the race.
         config: the table's.
     """
@@ -215,7 +215,7 @@ def finding(shape: tuple[int, int], samples: Mapping[Config, LogSamples], config
     if not len(ratios):
         return None
     loss, low, high = summary(ratios)
-    return ShapeLoss(*shape, config, rival, loss, low, high)
+    return ShapeLoss(shape, config, rival, loss, low, high)
 
 
 def estimate(findings: Sequence[ShapeLoss], shares: Mapping[int, float]) -> StratifiedMean | None:
@@ -262,9 +262,7 @@ def judge(findings: Sequence[ShapeLoss], promise: Promise, shares: Mapping[int, 
         shares: of the population, by leaf.
         functions: number of functions of the table, because one that is stale is enough for the table.
     """
-    ordered = tuple(
-        sorted(findings, key=lambda finding: (not finding.failure, -finding.loss, finding.rows, finding.hidden))
-    )
+    ordered = tuple(sorted(findings, key=lambda finding: (not finding.failure, -finding.loss, finding.shape)))
     measured = [finding for finding in ordered if not finding.failure]
     mean = estimate([finding for finding in measured if not finding.is_second_look], shares)
     if why := alarming(ordered, promise):

@@ -5,6 +5,7 @@ gets its outcome, and the others go on with a new worker. The `engine.Engine` do
 the number of rounds of each config.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -183,7 +184,7 @@ class WorkerBench:
             OperatorError: one raises or returns what it must not, or the process is lost over inputs and reference.
         """
         smallest: dict[Key, Task] = {}
-        for task in sorted(tasks, key=lambda task: task.problem.rows * task.problem.hidden):
+        for task in sorted(tasks, key=lambda task: math.prod(task.problem.shape)):
             if task.candidates:
                 smallest.setdefault(task.problem.key, task)
         for problem, candidates in smallest.values():

@@ -8,11 +8,12 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 
 from normtune.kernels.key import Key
+from normtune.kernels.problem import AXES, Shape
 from normtune.results.records import REPLAY_PREFIX, Device
 
 
-def measurable(device: Device, regime: str) -> Mapping[Key, Collection[tuple[int, int]]] | None:
-    """(rows, hidden) by key; None for all."""
+def measurable(device: Device, regime: str) -> Mapping[Key, Collection[Shape]] | None:
+    """Shapes by key; None for all."""
     if not device.uuid.startswith(REPLAY_PREFIX):
         return None
     from normtune.results.exchange.recording import (
@@ -20,8 +21,8 @@ def measurable(device: Device, regime: str) -> Mapping[Key, Collection[tuple[int
     )  # loads pandas, which a sweep with nothing to do has no use for
 
     frame = load_recording(device.uuid.removeprefix(REPLAY_PREFIX), regime).frame
-    columns = ["operator", "variant", "dtype", "rows", "hidden"]
-    shapes: dict[Key, set[tuple[int, int]]] = defaultdict(set)
-    for *key, rows, hidden in frame[columns].drop_duplicates().itertuples(index=False):
-        shapes[Key.of(*key)].add((int(rows), int(hidden)))
+    columns = ["operator", "variant", "dtype", *AXES]
+    shapes: dict[Key, set[Shape]] = defaultdict(set)
+    for name, variant, dtype, first, second in frame[columns].drop_duplicates().itertuples(index=False):
+        shapes[Key.of(name, variant, dtype)].add((int(first), int(second)))
     return shapes

@@ -8,6 +8,7 @@ The constants were fitted to sweeps of an H200 beside 16 cores. `Speed` and the 
 differ between machines. Stored sweeps of the same device correct the rest.
 """
 
+import math
 import time
 from collections.abc import Iterable, Sequence
 from statistics import median
@@ -148,7 +149,7 @@ class Pace:
         """Seconds of checking new binaries, and of all configs at the problem's size."""
         if not self._speed.bytes_per_second:
             return 0.0
-        elements = task.problem.rows * task.problem.hidden
+        elements = math.prod(task.problem.shape)
         moved = REFERENCE_BYTES * elements + COMPARE_BYTES * elements * len(task.candidates)
         seconds = binaries * BINARY_GATE_SECONDS + len(task.candidates) * CONFIG_GATE_SECONDS + self._moving(moved)
         return self._correction * seconds
@@ -186,7 +187,7 @@ class Pace:
 
     def launch_seconds(self, problem: Problem, footprint: int, launch: AnyLaunch) -> float:
         """Seconds of one launch; a perfect kernel would move `footprint` bytes."""
-        elements = problem.rows * problem.hidden
+        elements = math.prod(problem.shape)
         if not isinstance(launch, Launch):
             return LAUNCH_SECONDS + self._moving(footprint + ELEMENT_BYTES * elements)
         if launch.slice_row:

@@ -1,6 +1,6 @@
 """The shapes to measure.
 
-In: name of a grid, lists of rows and hidden sizes, or a file of shapes. Out: (rows, hidden) pairs. Knows no operator.
+In: name of a grid, lists of sizes, or a file of shapes. Out: shapes. Knows no operator.
 """
 
 import math
@@ -9,7 +9,8 @@ from itertools import product
 from pathlib import Path
 
 from normtune.errors import UsageError
-from normtune.results.exchange.csv_file import positive, read_lines
+from normtune.kernels.problem import AXES, Shape
+from normtune.results.exchange.csv_file import read_lines, shape_of
 
 # Most elements of a problem of a grid: beyond, memory speed determines the time of every useful config.
 MAX_ELEMENTS = 2**28
@@ -34,7 +35,7 @@ _PROBE = (
 
 _DEFAULT = tuple((rows, hidden) for hidden in _DEFAULT_HIDDEN for rows in _DEFAULT_ROWS)
 
-GRIDS: dict[str, tuple[tuple[int, int], ...]] = {
+GRIDS: dict[str, tuple[Shape, ...]] = {
     "default": _DEFAULT,
     # Every third shape along each axis, shifted from one hidden size to the next, so that each of the rows and hidden
     # sizes occurs: both tables of the recorded H200 lose less on the whole grid than with 7 x 9 fixed sizes. The
@@ -47,13 +48,12 @@ GRIDS: dict[str, tuple[tuple[int, int], ...]] = {
 }
 
 
-def shapes(grid: str, rows: Sequence[int] | None = None, hidden: Sequence[int] | None = None) -> list[tuple[int, int]]:
-    """The (rows, hidden) pairs of a grid, at most `MAX_ELEMENTS` elements each, ordered.
+def shapes(grid: str, *sizes: Sequence[int] | None) -> list[Shape]:
+    """The shapes of a grid, at most `MAX_ELEMENTS` elements each, ordered.
 
     Args:
         grid: a key of `GRIDS`.
-        rows: replace the grid's rows.
-        hidden: replace the grid's hidden sizes.
+        sizes: of each axis, those that replace the grid's; None for the grid's.
 
     Raises:
         UsageError: the grid is unknown, a size is not a positive integer, or no shape is left.
@@ -61,61 +61,62 @@ def shapes(grid: str, rows: Sequence[int] | None = None, hidden: Sequence[int] |
     if grid not in GRIDS:
         raise UsageError(f"unknown grid {grid!r}: expected one of {', '.join(GRIDS)}")
     chosen = GRIDS[grid]
-    if rows is not None or hidden is not None:
-        for name, sizes in (("rows", rows), ("hidden", hidden)):
-            for size in sizes or ():
+    if any(given is not None for given in sizes):
+        for name, given in zip(AXES, sizes, strict=True):
+            for size in given or ():
                 if not isinstance(size, int) or isinstance(size, bool) or size < 1:
                     raise UsageError(f"{name} has {size!r}: expected positive integers")
-        own_rows, own_hidden = ({pair[axis] for pair in chosen} for axis in (0, 1))
-        chosen = tuple(product(own_rows if rows is None else rows, own_hidden if hidden is None else hidden))
+        axes = zip(zip(*chosen, strict=True), sizes, strict=True)
+        first, second = (own if given is None else given for own, given in axes)
+        chosen = tuple(product(first, second))
     pairs, _ = _within(chosen)
     if not pairs:
-        raise UsageError(f"the grid is empty: no rows x hidden of {MAX_ELEMENTS} elements or fewer; give smaller sizes")
+        no = f"no {' x '.join(AXES)} of {MAX_ELEMENTS} elements or fewer"
+        raise UsageError(f"the grid is empty: {no}; give smaller sizes")
     return pairs
 
 
-def shapes_of(given: Path | Sequence[tuple[int, int]]) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+def shapes_of(given: Path | Sequence[Shape]) -> tuple[list[Shape], list[Shape]]:
     """The shapes of a user, each once: measured ones, and those left out.
 
     Args:
-        given: (rows, hidden) pairs; or a CSV file with these columns, of which further ones are ignored.
+        given: shapes; or a CSV file with columns of their sizes, of which further ones are ignored.
 
     Returns:
-        (rows, hidden) pairs of at most `MAX_ELEMENTS` elements, and larger ones, both ordered.
+        Shapes of at most `MAX_ELEMENTS` elements, and larger ones, both ordered.
 
     Raises:
         UsageError: the file cannot be read, lacks a column or has no lines, there is no pair, a size is no positive
             integer, or all shapes are too large.
     """
     if isinstance(given, Path):
-        lines = read_lines(given, ("rows", "hidden"))
-        pairs, larger = _within([(positive(line, "rows"), positive(line, "hidden")) for line in lines])
+        pairs, larger = _within([shape_of(line) for line in read_lines(given, AXES)])
     else:
         pairs, larger = _within([_pair(shape) for shape in given])
     if not pairs:
         if not larger:
             raise UsageError("shapes is empty: expected pairs of rows and hidden, as [(4096, 1024)]")
-        rows, hidden = larger[0]
         source = f"of {given}" if isinstance(given, Path) else "given"
+        first = " x ".join(map(str, larger[0]))
         raise UsageError(
-            f"every shape {source} is too large, the first is {rows} x {hidden}: expected at most {MAX_ELEMENTS} "
+            f"every shape {source} is too large, the first is {first}: expected at most {MAX_ELEMENTS} "
             "elements, beyond which the memory's speed is all there is to see; give fewer rows"
         )
     return pairs, larger
 
 
-def _pair(shape: object) -> tuple[int, int]:
+def _pair(shape: object) -> Shape:
     match shape:
-        case [int(rows), int(hidden)] if min(rows, hidden) >= 1:
-            return rows, hidden
+        case [int(first), int(second)] if min(first, second) >= 1:
+            return first, second
     raise UsageError(f"shapes has {shape!r}: expected pairs of positive integers, rows and hidden")
 
 
-def _within(chosen: Collection[tuple[int, int]]) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """Shapes up to `MAX_ELEMENTS` and larger ones, each once, by hidden and rows."""
-    ordered = sorted(set(chosen), key=lambda pair: (pair[1], pair[0]))
-    pairs = [pair for pair in ordered if pair[0] * pair[1] <= MAX_ELEMENTS]
-    return pairs, [pair for pair in ordered if pair[0] * pair[1] > MAX_ELEMENTS]
+def _within(chosen: Collection[Shape]) -> tuple[list[Shape], list[Shape]]:
+    """Shapes up to `MAX_ELEMENTS` and larger ones, each once, by their last size first."""
+    ordered = sorted(set(chosen), key=lambda shape: shape[::-1])
+    pairs = [shape for shape in ordered if math.prod(shape) <= MAX_ELEMENTS]
+    return pairs, [shape for shape in ordered if math.prod(shape) > MAX_ELEMENTS]
 
 
 def between(least: int, most: int, unit: int = 1) -> list[int]:

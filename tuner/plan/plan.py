@@ -14,7 +14,7 @@ from normtune.errors import NormtuneError, UsageError
 from normtune.kernels.config import Config
 from normtune.kernels.key import Key
 from normtune.kernels.operator import AnyLaunch, IllegalConfigError, OperatorSpec, members, operator, operators
-from normtune.kernels.problem import Problem
+from normtune.kernels.problem import Problem, Shape
 from normtune.kernels.target import Target
 from normtune.tuner.plan.binaries import Job, jobs_of
 from normtune.tuner.timing.protocol import timed_launches
@@ -120,14 +120,14 @@ def spread(kept: list[Candidate], most: int) -> list[Candidate]:
 def problems(
     keys: Sequence[str],
     dtypes: Sequence[str],
-    shapes: Sequence[tuple[int, int]] | Callable[[OperatorSpec], Sequence[tuple[int, int]]],
+    shapes: Sequence[Shape] | Callable[[OperatorSpec], Sequence[Shape]],
 ) -> list[Problem]:
     """All problems of these operator keys, dtypes and shapes.
 
     Args:
         keys: `rms_norm_forward`, `rms_norm_forward:no_rstd`, ...; empty means the plain default operators.
         dtypes: names of dtypes.
-        shapes: (rows, hidden) pairs, or those of each operator.
+        shapes: of the problems, or those of each operator.
 
     Raises:
         UsageError: a key, dtype or shape is unknown or out of range.
@@ -138,7 +138,7 @@ def problems(
             key = Key.parse(text, "")
             for spec in map(operator, members(key.operator)):
                 pairs = shapes(spec) if callable(shapes) else shapes
-                result += [spec.problem(rows, hidden, dtype, key.variant) for dtype in dtypes for rows, hidden in pairs]
+                result += [spec.problem(*shape, dtype, key.variant) for dtype in dtypes for shape in pairs]
     except ValueError as error:
         raise UsageError(str(error)) from None
     return result

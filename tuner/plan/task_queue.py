@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from normtune.kernels.config import COPY, Config
 from normtune.kernels.key import Key
-from normtune.kernels.problem import Problem
+from normtune.kernels.problem import Problem, Shape
 from normtune.tuner.plan.plan import Task
 
 Medians = Mapping[Config, int]
@@ -31,7 +31,7 @@ _NEIGHBOURS = 4
 _MOST_LOSS = 0.1
 # Log time: the loss assumed where all neighbours agree.
 _LEAST_LOSS = 0.002
-# Crowding of shapes with the same rows or hidden, as a share of that of shapes nearby.
+# Crowding of shapes with an equal size, as a share of that of shapes nearby.
 _AXIS_SHARE = 0.2
 _NEAR = 1e-3  # square of the distance, in shares of the grid, below which closer shapes crowd hardly more
 _NEAR_ON_AXIS = 3e-3
@@ -49,9 +49,9 @@ class TaskQueue:
         groups: dict[Key, list[Task]] = {}
         for task in tasks:
             groups.setdefault(task.problem.key, []).append(task)
-        seeds: dict[Key, dict[tuple[int, int], Medians]] = {}
+        seeds: dict[Key, dict[Shape, Medians]] = {}
         for problem, medians in (known or {}).items():
-            seeds.setdefault(problem.key, {})[problem.rows, problem.hidden] = medians
+            seeds.setdefault(problem.key, {})[problem.shape] = medians
         self._groups = {name: _Group(members, seeds.get(name, {})) for name, members in groups.items()}
         turns = _turns([group.tasks for group in self._groups.values()])
         self._left = {task.problem: task for turn in turns for task in turn}
@@ -91,8 +91,8 @@ class TaskQueue:
 class _Group:
     """Shapes of one key, in the order of coverage."""
 
-    def __init__(self, tasks: Sequence[Task], known: Mapping[tuple[int, int], Medians]) -> None:
-        by_shape = {(task.problem.rows, task.problem.hidden): task for task in tasks}
+    def __init__(self, tasks: Sequence[Task], known: Mapping[Shape, Medians]) -> None:
+        by_shape = {task.problem.shape: task for task in tasks}
         known = {shape: medians for shape, medians in known.items() if any(c != COPY for c in medians)}
         shapes = sorted({*by_shape, *known})
         order = covering(shapes, [shape for shape in shapes if shape in known and shape not in by_shape])
@@ -129,10 +129,10 @@ class _Group:
         return None if task is None else (float(worth[most]), task)
 
     def take(self, problem: Problem) -> None:
-        self._waiting[self._index[problem.rows, problem.hidden]] = False
+        self._waiting[self._index[problem.shape]] = False
 
     def learn(self, problem: Problem, medians: Medians) -> None:
-        self._learn(self._index[problem.rows, problem.hidden], medians)
+        self._learn(self._index[problem.shape], medians)
 
     def _learn(self, index: int, medians: Medians) -> None:
         logs = {config: math.log(time) for config, time in medians.items() if config != COPY}
@@ -168,11 +168,11 @@ class _Group:
         return self._losses[index].get(min(served, key=lambda config: (served[config], config)), 0.0)
 
 
-def covering(shapes: Sequence[tuple[int, int]], given: Sequence[tuple[int, int]] = ()) -> list[int]:
-    """Order shapes so that every prefix covers rows x hidden evenly.
+def covering(shapes: Sequence[Shape], given: Sequence[Shape] = ()) -> list[int]:
+    """Order shapes so that every prefix covers the plane evenly.
 
     Args:
-        shapes: (rows, hidden), each once.
+        shapes: each once.
         given: shapes that come first, in this order.
 
     Returns:
@@ -193,8 +193,8 @@ def covering(shapes: Sequence[tuple[int, int]], given: Sequence[tuple[int, int]]
     return order
 
 
-def _points(shapes: Sequence[tuple[int, int]]) -> NDArray[np.float64]:
-    """Shapes as points of the unit square, by the rank of their number of rows and of their hidden size."""
+def _points(shapes: Sequence[Shape]) -> NDArray[np.float64]:
+    """Shapes as points of the unit square, by the rank of each of their sizes."""
     axes = []
     for values in zip(*shapes, strict=True):
         ranks = {value: rank for rank, value in enumerate(sorted(set(values)))}

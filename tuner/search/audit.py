@@ -93,7 +93,7 @@ class Audited:
     def report(self, is_over: bool = True) -> dict[str, Any]:
         """The audit as entries of a run's protocol, by operator, variant and dtype; until it is over without `missed`.
 
-        `pairs` counts the configs of the plan, `audited` has [rows, hidden, config] of each that was drawn, and
+        `pairs` counts the configs of the plan, `audited` has [*sizes, config] of each that was drawn, and
         `missed` is what the model expects the best configs to gain over those that were found, millionths of a log.
         """
         gains: dict[str, float] = getattr(self._search, "missed", dict)() if is_over else {}
@@ -104,7 +104,7 @@ class Audited:
             entry = entries.setdefault(name, {"pairs": 0, "audited": [], "missed": missed.get(name)})
             entry["pairs"] += len(task.candidates)
             drawn = self._audited.get(problem, [])
-            entry["audited"] += [[problem.rows, problem.hidden, config.to_json()] for config in drawn]
+            entry["audited"] += [[*problem.shape, config.to_json()] for config in drawn]
         return {SEARCHED: entries}
 
     def _is_pending(self, task: Task) -> bool:

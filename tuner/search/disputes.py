@@ -5,7 +5,7 @@ the loss of the function's answer, as the nearest measured shapes have it. Pure;
 
 A threshold lies somewhere between two measured sizes. At a shape between them the function answers with the config of
 one side, which loses at the measured shapes of the other. How much, weighted by the distance to the nearest measured
-shapes towards more and fewer rows and larger and smaller hidden sizes, is what a misplaced threshold can lose there.
+shapes towards larger and smaller sizes of each axis, is what a misplaced threshold can lose there.
 Distances are in octaves.
 """
 
@@ -17,17 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normtune.kernels.config import COPY, Config
-from normtune.kernels.problem import MAX_ROWS
-from normtune.kernels.tablefile.tree import Box, Split, Tree, choose, distinct, walk
+from normtune.kernels.problem import AXES, Shape
+from normtune.kernels.tablefile.tree import EVERYWHERE, Split, Tree, choose, distinct, walk
 
-Shape = tuple[int, int]
 MedianTimes = Mapping[Config, float]
 
 # Log time. A greater loss is a known cliff, as where registers run out: no reason to look closer.
 _MOST_LOSS = 0.1
 # Added to each distance, octaves: the nearest shape of several does not count alone.
 _SOFT = 0.25
-_SIDES = 4
+_SIDES = 2 * len(AXES)
 # Log time: the loss assumed where all neighbours agree.
 _LEAST_LOSS = 0.002
 
@@ -36,7 +35,7 @@ class Dispute(NamedTuple):
     """A shape whose config is uncertain.
 
     Attributes:
-        shape: rows and hidden.
+        shape: of the problem.
         loss: of the answer there, as expected: a logarithm.
         share: of the shape in means.
         worth: of a measurement there: the loss, times the distance to the nearest measured shape.
@@ -52,8 +51,7 @@ class Threshold(NamedTuple):
     """A threshold that is uncertain.
 
     Attributes:
-        axis: `rows` or `hidden`.
-        at: its place.
+        axis, at: as in the tree.
         below, above: the nearest measured sizes; it may lie anywhere between.
         loss: of all disputed shapes between these, in the mean of the function.
     """
@@ -70,7 +68,7 @@ class Disputes:
 
     Args:
         tree: of the function.
-        shapes: that can be measured, (rows, hidden).
+        shapes: that can be measured.
         measured: median times of shapes measured before, in any unit.
     """
 
@@ -81,7 +79,7 @@ class Disputes:
         self._points = np.log2(np.array(self.shapes, np.float64).reshape(-1, 2))
         self._shares = _shares(self._points)
         self._configs = {config: column for column, config in enumerate(sorted(distinct(tree)))}
-        self._answers = np.array([self._configs[choose(tree, *shape)] for shape in self.shapes], np.int64)
+        self._answers = np.array([self._configs[choose(tree, shape)] for shape in self.shapes], np.int64)
         count = len(self.shapes)
         self._losses = np.zeros((count, len(self._configs)))
         self._near = np.full((count, _SIDES), -1)
@@ -101,8 +99,8 @@ class Disputes:
         self._losses[index] = [min(logs.get(config, math.inf) - least, _MOST_LOSS) for config in self._configs]
         step = self._points[index] - self._points
         distance = np.hypot(*step.T)
-        rows, hidden = step.T
-        sides = np.where(abs(rows) >= abs(hidden), np.where(rows < 0, 0, 1), np.where(hidden < 0, 2, 3))
+        axis = abs(step).argmax(axis=1)
+        sides = 2 * axis + (step[np.arange(len(step)), axis] >= 0)
         closer = np.flatnonzero(distance < self._distance[np.arange(len(distance)), sides])
         self._near[closer, sides[closer]] = index
         self._distance[closer, sides[closer]] = distance[closer]
@@ -130,16 +128,15 @@ class Disputes:
         disputed = self.open()
         measured = [shape for shape, is_open in zip(self.shapes, self._open, strict=True) if not is_open]
         found = []
-        for node, box in walk(self._tree, Box(1, MAX_ROWS, 1, MAX_ROWS)):
+        for node, box in walk(self._tree, EVERYWHERE):
             if not isinstance(node, Split):
                 continue
-            axis = int(node.axis == "hidden")
-            first = node.threshold + axis  # the least size on the high side
-            sizes = {shape[axis] for shape in measured if box.holds(*shape)}
-            below = max((size for size in sizes if size < first), default=None)
-            above = min((size for size in sizes if size >= first), default=None)
+            axis = AXES.index(node.axis)
+            sizes = {shape[axis] for shape in measured if box.holds(shape)}
+            below = max((size for size in sizes if size < node.first), default=None)
+            above = min((size for size in sizes if size >= node.first), default=None)
             if below is not None and above is not None:
-                between = [one for one in disputed if box.holds(*one.shape) and below < one.shape[axis] < above]
+                between = [one for one in disputed if box.holds(one.shape) and below < one.shape[axis] < above]
                 loss = sum(one.loss * one.share for one in between)
                 found.append(Threshold(node.axis, node.threshold, below, above, loss))
         return sorted((one for one in found if one.loss > 0), key=lambda one: (-one.loss, one))

@@ -13,11 +13,11 @@ import numpy as np
 
 from normtune.kernels.config import Config
 from normtune.kernels.key import Key
-from normtune.kernels.problem import Problem
-from normtune.kernels.tablefile.tree import Tree
+from normtune.kernels.problem import Problem, Shape
+from normtune.kernels.tablefile.tree import Tree, told
 from normtune.results.records import Outcome
 from normtune.tuner.plan.plan import Task
-from normtune.tuner.search.disputes import Disputes, MedianTimes, Shape
+from normtune.tuner.search.disputes import Disputes, MedianTimes
 from normtune.tuner.search.protocol import Known, Race
 
 # Uncertain thresholds that are printed of each function.
@@ -43,7 +43,7 @@ class Refinement(NamedTuple):
         for problem, configs in known.items():
             medians = {config: state.median_ns for config, state in configs.items() if state.median_ns is not None}
             if problem.key in measured and medians:
-                measured[problem.key][problem.rows, problem.hidden] = medians
+                measured[problem.key][problem.shape] = medians
         return {key: Disputes(self.trees[key], self.shapes[key], shapes) for key, shapes in measured.items() if shapes}
 
 
@@ -81,7 +81,7 @@ class Refine:
 
         self._left = None
         del self._tasks[task.problem]
-        self._of(task).take((task.problem.rows, task.problem.hidden))
+        self._of(task).take(task.problem.shape)
         return race(task.configs)
 
     def tell(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
@@ -89,7 +89,7 @@ class Refine:
         self._left = None
         times = {config: outcomes[config].nanoseconds for config in task.configs if config in outcomes}
         medians = {config: float(np.median(values)) for config, values in times.items() if len(values)}
-        self._of(task).learn((task.problem.rows, task.problem.hidden), medians)
+        self._of(task).learn(task.problem.shape, medians)
 
     def lines(self) -> list[str]:
         """The loss that the thresholds of each function can still have, with the least certain ones."""
@@ -97,8 +97,7 @@ class Refine:
         for key, disputes in self._disputes.items():
             total = sum(one.loss * one.share for one in disputes.open())
             uncertain = [
-                f"{one.axis} {'<=' if one.axis == 'hidden' else '>='} {one.at} (measured at {one.below} and "
-                f"{one.above}): {100 * one.loss:.2f} %"
+                f"{told(one.axis, one.at)} (measured at {one.below} and {one.above}): {100 * one.loss:.2f} %"
                 for one in disputes.thresholds()[:_SHOWN]
             ]
             text = f"{key}: thresholds can lose {100 * total:.2f} % of the mean"

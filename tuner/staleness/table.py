@@ -79,7 +79,7 @@ def _cells(header: Header, text: str, evidence: Evidence) -> set[Cell]:
     for key, answer in answers.items():
         for problem in configs:
             if problem.key == key.usual:
-                config = answer(rows=problem.rows, hidden=problem.hidden)
+                config = answer(problem.shape)
                 if config in configs[problem]:
                     cells.add(cell_of(problem, config))
     return cells

@@ -45,7 +45,7 @@ def always(
         spec = operator(problem.operator)
         answers = [answer for find in finders if (answer := find(problem.key))]
         # In the operator's class; of other knobs where the table is of another version of it.
-        configs = [spec.read_config(answer(problem.rows, problem.hidden).to_json()) for answer in answers]
+        configs = [spec.read_config(answer(*problem.shape).to_json()) for answer in answers]
         if not device.uuid.startswith(REPLAY_PREFIX):  # no recording has it everywhere
             configs.append(spec.default_config(problem, target))
         found[problem] = [*filter(spec.knows, dict.fromkeys(configs))]

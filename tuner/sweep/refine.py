@@ -11,7 +11,7 @@ from typing import NamedTuple
 from normtune.errors import UsageError
 from normtune.kernels.key import Key
 from normtune.kernels.operator import operators
-from normtune.kernels.problem import Problem
+from normtune.kernels.problem import AXES, Problem
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.parse import trees
 from normtune.kernels.tablefile.tree import Box, Tree
@@ -44,10 +44,10 @@ class Refining(NamedTuple):
         recorded = measurable(device, regime)
         box = self.box
         if recorded is None:
-            sizes = grids.between(box.least_rows, box.most_rows), grids.between(box.least_hidden, box.most_hidden, 16)
+            sizes = (grids.between(*own[1:], unit) for own, unit in zip(box, (1, 16), strict=True))
             everywhere = grids.shapes("default", *sizes)
             return Refinement(self.trees, self.until, dict.fromkeys(self.trees, everywhere))
-        shapes = {key: [shape for shape in sorted(recorded.get(key, ())) if box.holds(*shape)] for key in self.trees}
+        shapes = {key: [shape for shape in sorted(recorded.get(key, ())) if box.holds(shape)] for key in self.trees}
         return Refinement(self.trees, self.until, shapes)
 
     def plan(
@@ -89,7 +89,7 @@ def refining(table: str | os.PathLike[str], keys: Sequence[str], dtypes: Sequenc
     header, told = loaded.header, locate.told(table)
     if header.is_for_any_gpu:
         raise UsageError(
-            f"table {told} is for any GPU: expected a table of one GPU, whose thresholds are rows and hidden"
+            f"table {told} is for any GPU: expected a table of one GPU, whose thresholds are {' and '.join(AXES)}"
         )
     entries = trees(locate.read(loaded.source))
     if not header.box:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from normtune.errors import UsageError
 from normtune.kernels.operator import OperatorSpec
-from normtune.kernels.problem import Problem
+from normtune.kernels.problem import Problem, Shape
 from normtune.kernels.tablefile import locate
 from normtune.kernels.target import TARGETS, Target, target_for
 from normtune.results.names import named
@@ -196,7 +196,7 @@ class Request(SweepOptions):
             return Wanted(found)
         return Wanted(found, len(problems(keys, dtypes, partial(self._of_grid, "default"))) - len(found))
 
-    def _of_grid(self, grid: str, spec: OperatorSpec) -> list[tuple[int, int]]:
+    def _of_grid(self, grid: str, spec: OperatorSpec) -> list[Shape]:
         """The shapes of a grid that an operator takes, or those of the sizes that are given."""
         pairs = grids.shapes(grid, self.rows, spec.hidden_sizes or None if self.hidden is None else self.hidden)
         return [pair for pair in pairs if self.hidden is not None or pair[1] <= spec.max_hidden]

@@ -104,7 +104,7 @@ def test_the_shipped_table_is_legal_on_every_gpu_of_nvidia(rows: int, hidden: in
     for key, tree in TABLE.items():
         spec = operator(key.operator)
         for target in TARGETS.values():
-            config = choose_on(tree, rows, hidden, target.sms, target.l2_bytes)
+            config = choose_on(tree, (rows, hidden), target.sms, target.l2_bytes)
             problem = Problem(key, rows, hidden)
             if target.name.startswith("sm_"):
                 assert spec.is_legal(config, problem, target), (key, target.name, config)
@@ -125,7 +125,7 @@ def test_the_shipped_table_is_proved_legal_for_all_integers() -> None:
 def test_an_illegal_leaf_is_found(spec: OperatorSpec) -> None:
     narrow = Leaf(RMSNormConfig("row", 1, 1))  # at most 64 elements a thread
     breaches = legal(spec).breaches
-    assert [box.most_hidden for _, _, box in breaches(narrow)][:1] == [spec.max_hidden]
+    assert [box[1].most for _, _, box in breaches(narrow)][:1] == [spec.max_hidden]
     wide = Leaf(RMSNormConfig("row", 1, 16))
     assert not list(breaches(RelativeSplit("hidden", 1, 1024, narrow, wide)))
     # Few bytes are few columns only where there are rows: one row of many columns has few bytes, too.

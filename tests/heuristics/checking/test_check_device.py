@@ -312,9 +312,9 @@ def test_what_is_planted_is_what_it_says() -> None:
     table = subject.read(H200)
     one = next(one for one in table.functions if one.key.text == "rms_norm_backward")
     for rows, hidden in ((1, 64), (32768, 256), (32767, 256), (65536, 257), (4096, 16384), (262144, 64)):
-        assert choose(planted.of_liger(one), rows, hidden) == liger.choose("rms_norm_backward", rows, hidden)
+        assert choose(planted.of_liger(one), (rows, hidden)) == liger.choose("rms_norm_backward", rows, hidden)
         up = planted.KINDS["up"](one, [(1, 64)], table, random.Random(0)).tree
-        assert choose(up, 2 * rows, 2 * hidden) == choose(one.tree, rows, hidden)
+        assert choose(up, (2 * rows, 2 * hidden)) == choose(one.tree, (rows, hidden))
 
 
 def test_swapped_configs_answer_in_each_others_place() -> None:
@@ -342,6 +342,6 @@ def test_a_slow_leaf_is_slow_where_it_answers() -> None:
     table = subject.read(H200)
     one = table.functions[0]
     plant = planted.KINDS["leaf_50"](one, [(1, 64)], table, random.Random(0))
-    assert plant.slow == choose(one.tree, 1, 64)
+    assert plant.slow == choose(one.tree, (1, 64))
     assert plant.scale(Problem.of(*one.key[:1], 1, 64, one.key.dtype), plant.slow) == 1.5
     assert plant.scale(Problem.of(*one.key[:1], 65536, 16384, one.key.dtype), plant.slow) == 1.0

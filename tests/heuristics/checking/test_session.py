@@ -18,7 +18,7 @@ from normtune.tuner.checking.subject import Checked, Promise
 from normtune.tuner.checking.verdict import LEAST_SHAPES, OK, STALE, UNMEASURED, Judgement
 
 TARGET = TARGETS["sm_90"]
-BOX = Box(1, 65536, 64, 4096)
+BOX = Box.of(rows=(1, 65536), hidden=(64, 4096))
 # What is fastest by the law of `evidence`: blocks of rows for many short ones, few warps for short rows, else many.
 BLOCKS, FEW, MANY = RMSNormConfig("block_row", 4, 4), RMSNormConfig("row", 1, 4), RMSNormConfig("row", 1, 16)
 FRESH = Split("hidden", 512, Split("rows", 4096, Leaf(FEW), Leaf(BLOCKS)), Leaf(MANY))
@@ -91,7 +91,7 @@ def test_moved_thresholds_are_not_ok_and_the_worst_shape_says_what_is_better(
     assert found.verdict != OK
     worst = found.findings[0]
     assert worst.rival != worst.config
-    assert penalty(worst.config, Problem.of("toy", worst.rows, worst.hidden, "bfloat16")) > 0.1
+    assert penalty(worst.config, Problem.of("toy", *worst.shape, "bfloat16")) > 0.1
     assert worst.low <= worst.loss <= worst.high
 
 
@@ -201,4 +201,4 @@ def test_an_equal_launch_is_told_under_the_name_of_the_tables_config(spec: Opera
 def test_only_known_shapes_are_asked(spec: OperatorSpec) -> None:
     known = {(rows, hidden) for rows in (1, 8, 64) for hidden in (64, 128)}
     asked = session(checked(FRESH), known=known)
-    assert {(probe.problem.rows, probe.problem.hidden) for probe in asked.probes} == known
+    assert {probe.problem.shape for probe in asked.probes} == known

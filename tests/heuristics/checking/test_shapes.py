@@ -24,7 +24,7 @@ from normtune.tuner.checking.shapes import (
     spread,
 )
 
-BOX = Box(1, 65536, 64, 16384)
+BOX = Box.of(rows=(1, 65536), hidden=(64, 16384))
 CONFIGS = [RMSNormConfig("row", 1, warps) for warps in (1, 2, 4, 8, 16)]
 MANY = 1 << 40
 SHAPES = population(BOX, 0, MANY)
@@ -85,7 +85,7 @@ def test_all_leaves_that_matter_are_visited_however_many_they_are() -> None:
 def test_each_shape_is_asked_once_where_there_are_few() -> None:
     shapes = [(1, 64), (1, 128), (2000, 64)]
     found = sample(ROWS, shapes, 48, 0)
-    assert sorted((probe.rows, probe.hidden) for probe in found.probes) == shapes
+    assert sorted(probe.shape for probe in found.probes) == shapes
     assert found.shares == {0: 2 / 3, 1: 1 / 3}
 
 
@@ -101,23 +101,22 @@ def trees() -> st.SearchStrategy[Tree]:
 @given(st.integers(1, 1 << 28), st.integers(0, 9))
 def test_shapes_stay_in_the_box_and_small_enough(most: int, seed: int) -> None:
     for rows, hidden in population(BOX, seed, most):
-        assert BOX.least_rows <= rows <= BOX.most_rows
-        assert BOX.least_hidden <= hidden <= BOX.most_hidden
+        assert 1 <= rows <= 65536 and 64 <= hidden <= 16384
         assert rows * hidden <= most
 
 
 @settings(max_examples=60, deadline=None)
 @given(trees(), st.integers(1, 1 << 18), st.integers(1, 1 << 18))
 def test_the_leaf_of_a_shape_is_the_one_that_answers(tree: Tree, rows: int, hidden: int) -> None:
-    assert list(configs_of(tree))[leaf_of(tree, rows, hidden)] == choose(tree, rows, hidden)
-    assert {leaf_of(tree, *shape) for shape in SHAPES} <= set(range(leaves(tree)))
+    assert list(configs_of(tree))[leaf_of(tree, (rows, hidden))] == choose(tree, (rows, hidden))
+    assert {leaf_of(tree, shape) for shape in SHAPES} <= set(range(leaves(tree)))
 
 
 @settings(max_examples=30, deadline=None)
 @given(trees(), trees(), st.integers(1, 65536), st.integers(64, 16384))
 def test_rivals_are_few_and_never_the_config_itself(tree: Tree, other: Tree, rows: int, hidden: int) -> None:
     found = rivals(tree, _quick_spec(), Problem.of("toy", rows, hidden, "bfloat16"), TARGETS["sm_90"], [other])
-    own, beside = choose(tree, rows, hidden), choose(other, rows, hidden)
+    own, beside = choose(tree, (rows, hidden)), choose(other, (rows, hidden))
     assert len(set(found)) == len(found) <= NEIGHBOURS + BESIDE + STRONG
     assert own not in found
     assert beside in (own, *found)

@@ -146,5 +146,5 @@ def test_a_table_for_any_gpu_is_bound_to_one(sms: int) -> None:
     for one in table.functions:
         for rows in (1, 2, 31, 100, 132, 1000, 4096, 33_333, 262_144):
             for hidden in (64, 100, 1024, 5000, 32768):
-                expected = choose_on(normalised[one.key, one.dtype], rows, hidden, sms, 60 << 20)
-                assert choose(one.tree, rows, hidden) == expected
+                expected = choose_on(normalised[one.key, one.dtype], (rows, hidden), sms, 60 << 20)
+                assert choose(one.tree, (rows, hidden)) == expected

@@ -50,7 +50,7 @@ PROMISE = Promise(5_000, 113_000, "cross-validated")
 def losses(values: list[int], config: Config = MINE) -> list[ShapeLoss]:
     """Findings of these losses, in four leaves in turn."""
     return [
-        ShapeLoss(number + 1, 64, config, RIVAL, value, value, value, "", number % 4)
+        ShapeLoss((number + 1, 64), config, RIVAL, value, value, value, "", number % 4)
         for number, value in enumerate(values)
     ]
 
@@ -64,7 +64,7 @@ def test_a_shape_says_how_much_slower_the_config_is_inside_rounds() -> None:
     }
     found = finding((64, 512), samples, MINE)
     assert found is not None
-    assert (found.rows, found.hidden, found.rival, found.failure) == (64, 512, RIVAL, "")
+    assert (found.shape, found.rival, found.failure) == ((64, 512), RIVAL, "")
     for value in (found.loss, found.low, found.high):
         assert value == pytest.approx(1e6 * math.log(1.1), abs=20)
 
@@ -83,7 +83,7 @@ def test_the_interval_holds_what_blocks_differ_by() -> None:
 
 def test_the_fastest_config_loses_nothing() -> None:
     found = finding((1, 64), {MINE: timed([1000.0] * 16), RIVAL: timed([1100.0] * 16)}, MINE)
-    assert found == ShapeLoss(1, 64, MINE, MINE, 0, 0, 0)
+    assert found == ShapeLoss((1, 64), MINE, MINE, 0, 0, 0)
 
 
 def test_luck_does_not_count_as_speed() -> None:
@@ -194,7 +194,7 @@ def test_a_leaf_that_matters_has_to_be_visited() -> None:
 
 
 def alarm(leaf: int, config: Config = SLOW) -> ShapeLoss:
-    return ShapeLoss(99, 64, config, RIVAL, 400_000, 350_000, 450_000, "", leaf)
+    return ShapeLoss((99, 64), config, RIVAL, 400_000, 350_000, 450_000, "", leaf)
 
 
 def test_two_shapes_of_a_config_that_lose_more_than_any_of_the_grid_are_enough() -> None:
@@ -232,7 +232,7 @@ def test_shapes_alone_do_not_make_a_function_stale_that_promises_over_five_perce
 def test_a_function_that_promises_over_five_percent_is_never_ok_and_stale_by_its_mean_or_a_failure() -> None:
     assert judge(losses([0] * 40), FEW_SHAPES, SHARES, 1).verdict == AMBIGUOUS
     assert judge(losses([500_000, 510_000] * 20), FEW_SHAPES, SHARES, 1).why == "the mean loss is over the limit"
-    failed = ShapeLoss(7, 64, MINE, MINE, 0, 0, 0, "wrong_result: y is off")
+    failed = ShapeLoss((7, 64), MINE, MINE, 0, 0, 0, "wrong_result: y is off")
     assert judge([*losses([0] * 30), failed], FEW_SHAPES, SHARES, 1).verdict == STALE
     just = Promise(verdict.MOST_PROMISED, 0, "plain cross-validated")
     assert judge(losses([0] * 40), just, SHARES, 1).verdict == OK
@@ -270,7 +270,7 @@ def test_the_only_shape_of_a_leaf_asks_for_a_second_look() -> None:
     assert verdict.doubtful(once, PROMISE) == {4}
     found = judge(once, PROMISE, shares, 22)
     assert (found.verdict, found.why[:24]) == (AMBIGUOUS, "the only shape of a leaf")
-    calm = ShapeLoss(98, 64, SLOW, RIVAL, 0, 0, 0, "", 4, is_second_look=True)
+    calm = ShapeLoss((98, 64), SLOW, RIVAL, 0, 0, 0, "", 4, is_second_look=True)
     again = judge([*once, calm], PROMISE, shares, 22)
     assert again.mean == found.mean
     assert again.verdict == OK
@@ -285,7 +285,7 @@ def test_a_config_that_loses_more_on_average_than_any_of_the_grid_is_found() -> 
 
 
 def test_one_failure_is_enough() -> None:
-    failed = ShapeLoss(7, 64, MINE, MINE, 0, 0, 0, "wrong_result: y is off")
+    failed = ShapeLoss((7, 64), MINE, MINE, 0, 0, 0, "wrong_result: y is off")
     found = judge([*losses([0] * 30), failed], PROMISE, SHARES, 6)
     assert (found.verdict, found.why, found.findings[0]) == (STALE, "a config fails", failed)
     assert found.mean is not None and found.mean.mean == 0

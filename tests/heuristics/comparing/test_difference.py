@@ -49,9 +49,7 @@ def compared(matrix: TimingMatrix, first: str | Side | Tuned, second: str | Side
 
 
 def table(name: str, tree: Tree) -> Side:
-    return Side(
-        name, lambda problem, target: choose(tree, problem.rows, problem.hidden), lambda key, dtype, target: tree
-    )
+    return Side(name, lambda problem, target: choose(tree, problem.shape), lambda key, dtype, target: tree)
 
 
 def test_shapes_at_which_the_proposal_differs_and_what_each_loses(matrix: TimingMatrix) -> None:
@@ -94,8 +92,8 @@ def test_rectangles_between_two_tables_the_largest_gain_over_all_shapes_first(ma
     found = compared(matrix, first, second)
     summed = [(change.where, change.shapes, change.gain and change.gain.log.mean) for change in found.changes]
     assert summed == [
-        (Differing(Box(4096, 9999, 301, MAX_HIDDEN), BLOCK, ROW), ((4096, 512),), 300_000),
-        (Differing(Box(10_000, MAX_ROWS, 1, 300), ROW, BLOCK), ((32768, 256),), 99_995),
+        (Differing(Box.of(rows=(4096, 9999), hidden=(301, MAX_HIDDEN)), BLOCK, ROW), ((4096, 512),), 300_000),
+        (Differing(Box.of(rows=(10_000, MAX_ROWS), hidden=(1, 300)), ROW, BLOCK), ((32768, 256),), 99_995),
     ]
 
 
@@ -104,8 +102,8 @@ def test_a_rectangle_without_a_measured_shape_has_no_gain_and_comes_last(matrix:
     second = table("b", Split("rows", 4000, Leaf(BLOCK), Split("hidden", 600, Leaf(WIDE), Leaf(BLOCK))))
     found = compared(matrix, first, second)
     assert [(change.where, change.shapes, change.gain is None) for change in found.changes] == [
-        (Differing(Box(4096, MAX_ROWS, 1, 600), ROW, WIDE), ((4096, 512), (32768, 256)), False),
-        (Differing(Box(4000, 4095, 1, 600), BLOCK, WIDE), (), True),
+        (Differing(Box.of(rows=(4096, MAX_ROWS), hidden=(1, 600)), ROW, WIDE), ((4096, 512), (32768, 256)), False),
+        (Differing(Box.of(rows=(4000, 4095), hidden=(1, 600)), BLOCK, WIDE), (), True),
     ]
 
 
@@ -279,7 +277,7 @@ def test_a_table_for_any_gpu_has_the_rectangles_that_it_has_on_this_one() -> Non
         for rows in (1, 32, 33, 65, 66, 67, 131, 132, 133, 527, 528, 1055, 1056, 32768, MAX_ROWS):
             for hidden in (64, 100, 512, 1024, 4096, 16384):
                 problem = Problem.of("rms_norm_backward", rows, hidden, "bfloat16")
-                assert choose(tree, rows, hidden) == found.choose(problem, target)
+                assert choose(tree, (rows, hidden)) == found.choose(problem, target)
     assert found.tree("rms_norm_backward", "bfloat16", H200) != found.tree("rms_norm_backward", "bfloat16", half)
     assert found.tree("toy", "bfloat16", H200) is None
 

@@ -43,7 +43,7 @@ def test_a_rule_answers_for_every_function_and_is_no_tree() -> None:
     assert found is not None and found.tree is None
     for shape in ((1, 64), (65536, 128), (4096, 8192), (7, 65536)):
         problem = Problem.of("rms_norm_forward", *shape, "float32", "no_rstd")
-        assert found.choice(*shape) == RULES["liger"].choose(problem, TARGET) is not None
+        assert found.choice(shape) == RULES["liger"].choose(problem, TARGET) is not None
 
 
 def test_a_table_answers_by_key_and_dtype_and_its_plain_operator_for_a_variant() -> None:
@@ -58,7 +58,7 @@ def test_a_table_answers_by_key_and_dtype_and_its_plain_operator_for_a_variant()
             ("", "float16", None),
         ):
             found = incumbents.of(Key.of("toy", variant, dtype), TARGET)
-            assert (found and found.choice(1, 64)) == (expected and expected.config)
+            assert (found and found.choice((1, 64))) == (expected and expected.config)
             assert (found and found.tree) == (expected if replaced else None)
         assert incumbents.of(Key.of("other", "", "bfloat16"), TARGET) is None
 
@@ -110,7 +110,7 @@ def test_what_loses_against_a_table_that_is_replaced_gives_way(evidence: Evidenc
     assert found.figures.slower is None
     assert found.figures.loss.worst < 1000
     for shape in SHAPES[:-1]:
-        assert choose(found.tree, *shape) == choose(BETTER, *shape)
+        assert choose(found.tree, shape) == choose(BETTER, shape)
 
 
 @pytest.mark.parametrize("is_replaced", [False, True])
@@ -124,7 +124,7 @@ def test_bounds_hold_beside_a_baseline_and_what_that_costs_is_told(
         assert leaves(found.tree) == len(distinct(found.tree)) == 3
         assert found.figures.slower is None and found.figures.kept == 0
         for shape in SHAPES[:-1]:
-            assert choose(found.tree, *shape) == choose(BETTER, *shape)
+            assert choose(found.tree, shape) == choose(BETTER, shape)
     for options in (FitOptions(leaves=1), FitOptions(leaves=9, max_configs=1)):
         whole = fit(evidence, options, incumbents=beside)
         (found,) = whole.functions
@@ -168,7 +168,7 @@ def test_where_leaves_that_gave_way_are_too_many_slower_configs_take_no_part(mea
 def slowdowns(tree, penalty):
     """Log-ratio to `BETTER` on each shape by the law, millionths."""
     times = [
-        [1 + penalty(choose(one, *shape), Problem.of("toy", *shape, "bfloat16")) for one in (tree, BETTER)]
+        [1 + penalty(choose(one, shape), Problem.of("toy", *shape, "bfloat16")) for one in (tree, BETTER)]
         for shape in SHAPES[:-1]
     ]
     return [1e6 * math.log(own / other) for own, other in times]
@@ -220,7 +220,7 @@ def test_random_parts_of_a_sweep_give_tables_within_the_bounds_and_no_shape_is_s
         assert leaves(found.tree) <= options.leaves and len(distinct(found.tree)) <= (options.max_configs or 9)
         untimed += found.figures.untimed
         matrix = timing_matrix(part, spec, spec.key("bfloat16"), TARGET)
-        pairs = [(choose(found.tree, *shape), choose(BETTER, *shape)) for shape in matrix.problems]
+        pairs = [(choose(found.tree, shape), choose(BETTER, shape)) for shape in matrix.problems]
         lost = [[matrix.loss(place, one) for one in pair] for place, pair in enumerate(pairs)]
         slow = [ours - theirs for ours, theirs in lost if None not in (ours, theirs) and ours - theirs > 20_000]
         assert len(slow) <= (found.figures.slower.problems if found.figures.slower else 0)
@@ -243,8 +243,8 @@ def test_what_is_illegal_beyond_is_not_kept_there(measure, run, spec) -> None:
     found = fitted(evidence, Incumbents({("toy", "bfloat16"): Leaf(few)}, replaced=True), 9, tie=50)
     for rows, hidden in [*SHAPES, (2**31 - 1, 16384), (1, 5000), (1, 4097)]:
         for dtype in ("bfloat16", "float16", "float32"):
-            assert spec.is_legal(choose(found.tree, rows, hidden), Problem.of("toy", rows, hidden, dtype), TARGET)
-    assert choose(found.tree, 64, 256) == few
+            assert spec.is_legal(choose(found.tree, (rows, hidden)), Problem.of("toy", rows, hidden, dtype), TARGET)
+    assert choose(found.tree, (64, 256)) == few
 
 
 def test_a_dtype_shares_no_function_that_is_slower_than_its_own_in_use(measure, run, spec) -> None:
@@ -261,7 +261,7 @@ def test_a_dtype_shares_no_function_that_is_slower_than_its_own_in_use(measure, 
     beside = Incumbents({("toy", "float32"): in_use})
     plain, other = fit(evidence, FitOptions(leaves=3), incumbents=beside).functions
     assert (plain.dtype, other.dtype) == ("bfloat16", "float32")
-    assert choose(other.tree, 64, 256) == RMSNormConfig("row", 1, 8)
+    assert choose(other.tree, (64, 256)) == RMSNormConfig("row", 1, 8)
 
 
 def test_a_table_s_configs_are_of_its_operator_where_another_one_has_the_same_knobs(monkeypatch) -> None:

@@ -94,7 +94,7 @@ def test_a_size_at_which_every_config_loses_much_lifts_the_cap_of_no_other(legal
     second = [[0, 900_000, 1_200_000], [0, 900_000, 1_200_000], [1_900_000, 900_000, 1_200_000]]
     matrix = made([*first, *second], SHAPES[:6])
     found = fit_batch_invariant(matrix, timed(matrix), legality, Leaf(CONFIGS[0]))
-    assert [choose(found.tree, 1, hidden) for hidden in (64, 256)] == [CONFIGS[2], CONFIGS[1]]
+    assert [choose(found.tree, (1, hidden)) for hidden in (64, 256)] == [CONFIGS[2], CONFIGS[1]]
 
 
 def test_a_config_that_was_not_timed_with_few_rows_is_bounded_by_more(legality):
@@ -176,9 +176,9 @@ def test_a_fit_of_measurements_is_legal_at_every_size(evidence, spec, legality):
     matrix = timing_matrix(evidence, spec, spec.key("bfloat16"), H200)
     found = fit_batch_invariant(matrix, best_times(evidence, matrix), legality, Leaf(RMSNormConfig("row", 1, 16)))
     assert not cuts_rows(found.tree) and not list(legality.breaches(found.tree))
-    assert {box.most_rows for _, box in regions(found.tree, Box(1, MAX_ROWS, 1, 16384))} == {MAX_ROWS}
+    assert {box[0].most for _, box in regions(found.tree, Box.of(rows=(1, MAX_ROWS), hidden=(1, 16384)))} == {MAX_ROWS}
     # Few warps for short rows and many for long ones, by the law of the measurements.
-    assert [choose(found.tree, 1, hidden).num_warps for hidden in (64, 4096)] == [4, 16]
+    assert [choose(found.tree, (1, hidden)).num_warps for hidden in (64, 4096)] == [4, 16]
     assert found.cost.bounded == 0
 
 

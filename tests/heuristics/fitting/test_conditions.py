@@ -41,7 +41,7 @@ def slowdowns(tree, law: Callable, shapes=SHAPES) -> list[float]:
     """By the law that the times were made of: how much longer the table's config takes than the best."""
     from normtune.kernels.problem import Problem
 
-    return [1 + law(choose(tree, *shape), Problem.of("toy", *shape, "bfloat16")) for shape in shapes]
+    return [1 + law(choose(tree, shape), Problem.of("toy", *shape, "bfloat16")) for shape in shapes]
 
 
 def tree_of(path: str = "table.py"):

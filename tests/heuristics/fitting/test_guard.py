@@ -55,12 +55,12 @@ def bins_of(barred: tuple[tuple[int, int, int], ...] = (), illegal: tuple[tuple[
 
 
 def guarded(matrix: TimingMatrix, in_bins: Bins, tree: Tree, baseline) -> Guarded:
-    return Guard(matrix, baseline, lambda config, rows, hidden: True).guarded(in_bins, tree)
+    return Guard(matrix, baseline, lambda config, shape: True).guarded(in_bins, tree)
 
 
 def slower(matrix: TimingMatrix, tree: Tree, baseline) -> list[int]:
     """The problems on which a tree is slower; their number and the largest ratio are what is told."""
-    guard = Guard(matrix, baseline, lambda config, rows, hidden: True)
+    guard = Guard(matrix, baseline, lambda config, shape: True)
     found = guard._slow(guard._choices(tree))
     told = guard.slower(tree)
     assert (told is None) == (not found) and (not told or told == (len(found), round(max(found.values()))))
@@ -68,11 +68,11 @@ def slower(matrix: TimingMatrix, tree: Tree, baseline) -> list[int]:
 
 
 def answers(tree: Tree) -> list[Config]:
-    return [choose(tree, *shape) for shape in SHAPES]
+    return [choose(tree, shape) for shape in SHAPES]
 
 
 def always(config: Leaf):
-    return lambda rows, hidden: config.config
+    return lambda shape: config.config
 
 
 TREE = Split("hidden", 256, Split("rows", 64, A, A), B)
@@ -91,7 +91,7 @@ def test_a_leaf_is_cut_into_the_fewest_parts_that_are_nowhere_slower() -> None:
     """From hidden 1024 on B is slower than C, which is in use, at 64 rows, and C than B, which is, at 4096."""
     few, many = SHAPES.index((64, 1024)), SHAPES.index((4096, 1024))
     logs = timed({(few, 0): 50_000, (few, 1): 50_000, (many, 0): 50_000, (many, 2): 50_000}, noise=2000)
-    found = guarded(matrix_of(logs), bins_of(), TREE, lambda rows, hidden: (C if rows <= 64 else B).config)
+    found = guarded(matrix_of(logs), bins_of(), TREE, lambda shape: (C if shape[0] <= 64 else B).config)
     assert isinstance(found.tree, Split)
     assert found.tree.low == TREE.low
     assert found.tree.high == Split("rows", 512, C, B)
@@ -155,7 +155,7 @@ def test_holm_counts_all_problems_that_differ() -> None:
     assert LEVEL / 8 < p[0] < LEVEL and p[1] < LEVEL / 9
 
     def differs_at(count: int):
-        return lambda rows, hidden: (C if SHAPES.index((rows, hidden)) < count else B).config
+        return lambda shape: (C if SHAPES.index(shape) < count else B).config
 
     assert slower(matrix, B, differs_at(1)) == [0]
     assert slower(matrix, B, differs_at(2)) == [0, 1]
@@ -193,7 +193,7 @@ def test_without_rounds_nothing_is_told() -> None:
 def test_where_what_is_in_use_has_no_answer_or_no_time_the_fitted_one_stays() -> None:
     logs = timed({(problem, 1): 50_000 for problem in (2, 5, 8)}, noise=1000)
     matrix = matrix_of(logs)
-    assert guarded(matrix, bins_of(), TREE, lambda rows, hidden: None) == (TREE, 0)
+    assert guarded(matrix, bins_of(), TREE, lambda shape: None) == (TREE, 0)
     assert guarded(matrix, bins_of(), TREE, always(Leaf(RMSNormConfig("row", 1, 32)))) == (TREE, 0)
     logs[5, 2] = MISSING
     assert slower(matrix_of(logs), B, always(C)) == [2, 8]
@@ -235,8 +235,8 @@ def test_configs_of_different_blocks_are_compared_through_what_both_share() -> N
     logs[:, 0, 4 * ROUNDS_PER_BLOCK :] = MISSING  # nothing links the halves now
     apart = matrix_of(logs)
     assert slower(apart, B, always(C)) == []
-    assert Guard(apart, always(C), lambda config, rows, hidden: True).uncompared(B) == len(SHAPES)
-    assert Guard(apart, always(C), lambda config, rows, hidden: rows > 1).uncompared(B) == len(SHAPES) - len(HIDDEN)
+    assert Guard(apart, always(C), lambda config, shape: True).uncompared(B) == len(SHAPES)
+    assert Guard(apart, always(C), lambda config, shape: shape[0] > 1).uncompared(B) == len(SHAPES) - len(HIDDEN)
 
 
 def test_aliases_add_no_evidence_of_noise() -> None:
@@ -265,7 +265,7 @@ def test_the_guard_is_repeated_until_nothing_changes() -> None:
     assert slower(matrix, TREE, always(C)) == [SHAPES.index((1, 1024))]
     found = guarded(matrix, bins_of(), TREE, always(C))
     assert slower(matrix, found.tree, always(C)) == []
-    assert choose(found.tree, 64, 64) == C.config and choose(found.tree, 1, 1024) == C.config
+    assert choose(found.tree, (64, 64)) == C.config and choose(found.tree, (1, 1024)) == C.config
     assert found.kept == 2
 
 
@@ -276,10 +276,10 @@ def test_what_is_untimed_where_the_baseline_is_timed_gives_way_and_the_other_way
     assert matrix.rounds is not None
     logs = np.where(untimed[:, :, None], MISSING, matrix.rounds.logs)
     partial = replace(matrix, usable=~untimed, untimed=untimed, rounds=matrix.rounds._replace(logs=logs))
-    guard = Guard(partial, always(C), lambda config, rows, hidden: True)
+    guard = Guard(partial, always(C), lambda config, shape: True)
     assert guard.refused.sum() == 1 and guard.refused[2, 1] and guard.refuses(TREE)
     found = guarded(partial, bins_of(barred=((2, 1, 2),)), TREE, always(C))
-    assert choose(found.tree, *SHAPES[2]) == C.config
-    assert choose(found.tree, *SHAPES[5]) == B.config
+    assert choose(found.tree, SHAPES[2]) == C.config
+    assert choose(found.tree, SHAPES[5]) == B.config
     assert not guard.refuses(found.tree) and guard.slower(found.tree) is None
     assert (guard.uncompared(TREE), guard.uncompared(found.tree)) == (2, 1)

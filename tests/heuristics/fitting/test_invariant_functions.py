@@ -51,8 +51,8 @@ def test_each_function_gets_one_that_does_not_look_at_rows_and_stays_as_it_is(re
         (one.key + (":batch_invariant" if not one.variant else "+batch_invariant"), one.dtype, one.dtypes)
         for one in usual.functions
     ]
-    assert [len({choose(one.functions[0].tree, rows, 256) for rows, _ in SHAPES}) for one in (usual, both)] == [2, 2]
-    assert all(len({choose(one.tree, *shape) for shape in SHAPES if shape[1] == 256}) == 1 for one in further)
+    assert [len({choose(one.functions[0].tree, (rows, 256)) for rows, _ in SHAPES}) for one in (usual, both)] == [2, 2]
+    assert all(len({choose(one.tree, shape) for shape in SHAPES if shape[1] == 256}) == 1 for one in further)
     assert {(one.key, one.dtype, one.donor) for one in both.shared if "batch_invariant" in one.key} == {
         ("toy:batch_invariant", "float16", ("toy:batch_invariant", "bfloat16"))
     }
@@ -116,7 +116,7 @@ def test_a_function_of_the_mode_that_sums_a_row_in_several_orders_is_refused(pat
 def test_an_illegal_config_of_the_mode_is_found(path):
     text = path.read_text()
     tree = trees(text)[Key.parse("toy:batch_invariant", "bfloat16")]
-    wide = choose(tree, 1, 16384)
+    wide = choose(tree, (1, 16384))
     edited = text.replace(f'Config("{wide.schedule}", {wide.block_row}, {wide.num_warps})', 'Config("row", 1, 1)')
     assert edited != text
     path.write_text(edited)

@@ -38,7 +38,7 @@ def test_the_regimes_of_the_data_are_found(evidence: Evidence, penalty) -> None:
     assert function.figures.loss.worst < 2000
     assert function.dtypes == ("bfloat16", "float16", "float32")
     for rows, hidden in SHAPES[:-1]:
-        chosen = choose(function.tree, rows, hidden)
+        chosen = choose(function.tree, (rows, hidden))
         assert penalty(chosen, Problem.of("toy", rows, hidden, "bfloat16")) == 0
 
 
@@ -56,11 +56,11 @@ def test_a_shared_function_is_legal_for_every_dtype_it_serves(measured, penalty,
         return 0.1 * abs(config.num_warps - 4)
 
     alone = fit(measured(("", "bfloat16", few)), FitOptions(leaves=16)).functions
-    assert [choose(alone[0].tree, 1, hidden).num_warps for hidden in (4096, 16384)] == [4, 16]
+    assert [choose(alone[0].tree, (1, hidden)).num_warps for hidden in (4096, 16384)] == [4, 16]
     # With data float32 does as well with the function of bfloat16, but that is illegal for it at the longest rows.
     both = fit(measured(("", "bfloat16", few), ("", "float32", few)), FitOptions(leaves=16)).functions
     assert [function.dtypes for function in both] == [("bfloat16", "float16"), ("float32",)]
-    assert [choose(function.tree, 1, 16384).num_warps for function in both] == [8, 16]
+    assert [choose(function.tree, (1, 16384)).num_warps for function in both] == [8, 16]
 
 
 def test_leaves_that_legality_takes_come_on_top_of_the_cross_validated_ones(measured) -> None:
@@ -161,7 +161,7 @@ def test_a_variant_that_costs_much_gets_its_own_function(measured, penalty) -> N
     assert [function.key for function in found.functions] == ["toy", "toy:no_keep"]
     assert found.shared == ()
     assert found.functions[1].dtypes == ("bfloat16", "float16", "float32")
-    assert choose(found.functions[1].tree, 1024, 512) == RMSNormConfig("row", 1, 8)
+    assert choose(found.functions[1].tree, (1024, 512)) == RMSNormConfig("row", 1, 8)
 
 
 @pytest.mark.long

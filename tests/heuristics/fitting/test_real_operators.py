@@ -15,7 +15,7 @@ from normtune.heuristics.regret.legality import all_variants
 from normtune.kernels.config import COPY
 from normtune.kernels.operator import operator, operators
 from normtune.kernels.problem import MAX_ROWS, Problem
-from normtune.kernels.tablefile.tree import Box, choose, regions
+from normtune.kernels.tablefile.tree import choose, regions
 from normtune.kernels.target import TARGETS
 from normtune.results.evidence import Evidence
 from normtune.results.records import Device, Measurement, Run
@@ -47,12 +47,12 @@ def test_every_operator_and_dtype_is_served() -> None:
 def test_every_region_is_legal_at_its_largest_shape() -> None:
     for function in fitted().functions:
         spec = operator(function.operator)
-        found = list(regions(function.tree, Box(1, MAX_ROWS, 1, spec.max_hidden)))
+        found = list(regions(function.tree, spec.whole))
         assert len(found) == function.figures.leaves > 1
         for config, box in found:
             for dtype in function.dtypes:
                 for variant in all_variants(spec):
-                    problem = Problem.of(spec.name, box.most_rows, box.most_hidden, dtype, variant)
+                    problem = Problem.of(spec.name, box[0].most, box[1].most, dtype, variant)
                     assert spec.is_legal(config, problem, TARGET)
 
 
@@ -68,5 +68,5 @@ def test_every_lookup_is_legal(rows: int, hidden: int, function: int) -> None:
     for dtype in found.dtypes:
         for variant in all_variants(spec):
             assert spec.is_legal(
-                choose(found.tree, rows, hidden), Problem.of(spec.name, rows, hidden, dtype, variant), TARGET
+                choose(found.tree, (rows, hidden)), Problem.of(spec.name, rows, hidden, dtype, variant), TARGET
             )

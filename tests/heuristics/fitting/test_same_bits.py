@@ -73,10 +73,10 @@ def test_each_shape_keeps_the_order_of_its_sum(old, evidence_of):
     tree = fit(evidence, FitOptions(same_bits_as=str(old))).functions[0].tree
     before = trees(old.read_text())[Key.parse("toy", "bfloat16")]
     every = [(rows, hidden) for rows in (1, 2, 300, 511, 512, 513, 9000, 1 << 29) for hidden in (1, 65, 777, 2048)]
-    assert any(choose(free, *shape).num_warps != choose(before, *shape).num_warps for shape in every)
+    assert any(choose(free, shape).num_warps != choose(before, shape).num_warps for shape in every)
     for shape in every:
-        assert choose(tree, *shape).num_warps == choose(before, *shape).num_warps
-    assert any(choose(tree, *shape) != choose(before, *shape) for shape in every)
+        assert choose(tree, shape).num_warps == choose(before, shape).num_warps
+    assert any(choose(tree, shape) != choose(before, shape) for shape in every)
 
 
 def test_the_option_is_in_the_header_and_the_check_fits_with_it(old, evidence_of, tmp_path, monkeypatch, record_as):
@@ -115,8 +115,8 @@ def test_a_batch_invariant_function_keeps_the_bits_of_the_one_before(evidence_of
     assert {one.key for one in of_mode} == {"toy:batch_invariant"}
     for one in of_mode:
         for dtype, (rows, hidden) in product(one.dtypes, SHAPES):
-            kept = choose(before["toy:batch_invariant", dtype], rows, hidden)
-            assert choose(one.tree, rows, hidden).num_warps == kept.num_warps
+            kept = choose(before["toy:batch_invariant", dtype], (rows, hidden))
+            assert choose(one.tree, (rows, hidden)).num_warps == kept.num_warps
 
 
 def test_a_variant_that_was_not_measured_and_would_take_other_bits_is_refused(evidence_of, alike, tmp_path):

@@ -36,7 +36,7 @@ def configs_by_penalty(evidence, penalty):
 def test_the_header_and_the_output_say_what_was_searched_and_what_the_audit_found(evidence, penalty) -> None:
     ordered = configs_by_penalty(evidence, penalty)
     problem, options = Problem.of("toy", *SHAPE, "bfloat16"), FitOptions(leaves=1)
-    (chosen,) = {choose(fit(evidence, options).functions[0].tree, *SHAPE)}
+    (chosen,) = {choose(fit(evidence, options).functions[0].tree, SHAPE)}
     faster = [config for config in ordered if penalty(config, problem) < penalty(chosen, problem) - 0.01]
     slower = [config for config in ordered if penalty(config, problem) > penalty(chosen, problem) + 0.01]
     assert faster and slower
@@ -56,7 +56,7 @@ def test_the_header_and_the_output_say_what_was_searched_and_what_the_audit_foun
 
 
 def test_an_audited_config_that_was_chosen_is_compared_with_the_best_of_the_others(evidence, penalty) -> None:
-    best = choose(fit(evidence).functions[0].tree, *SHAPE)
+    best = choose(fit(evidence).functions[0].tree, SHAPE)
     problem = Problem.of("toy", *SHAPE, "bfloat16")
     first, second, *_ = (penalty(config, problem) for config in configs_by_penalty(evidence, penalty))
     assert penalty(best, problem) == first < second - 0.01

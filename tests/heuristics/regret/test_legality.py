@@ -53,7 +53,7 @@ def test_a_region_needs_every_dtype_that_is_served() -> None:
     )
     sizes = [2**power for power in range(4, 16)]
     assert (both.over([config], [1], sizes) <= alone.over([config], [1], sizes)).all()
-    assert [alone.reaches(config, 1, size) for size in sizes] == alone.over([config], [1], sizes)[0, 0].tolist()
+    assert [alone.reaches(config, (1, size)) for size in sizes] == alone.over([config], [1], sizes)[0, 0].tolist()
 
 
 @pytest.mark.parametrize(("target", "variant"), [("sm_90", ""), ("gfx942", "fnuz")])
@@ -61,5 +61,5 @@ def test_variants_that_a_target_has_no_kernel_for_forbid_nothing(target, variant
     spec = operator("rms_norm_quantize_fp8_static")
     config = spec.default_config(spec.problem(64, 1024, "bfloat16", variant), TARGETS[target])
     legality = Legality(spec, TARGETS[target], ["bfloat16"], all_variants(spec))
-    assert legality.reaches(config, 64, 1024)
+    assert legality.reaches(config, (64, 1024))
     assert any("fnuz" in key.variant for key in legality.served) == (target == "gfx942")

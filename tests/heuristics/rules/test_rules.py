@@ -103,7 +103,7 @@ def test_the_withdrawn_proposal_differs_only_in_short_rows_of_the_forward(
 def test_a_rule_is_what_its_tree_is(name: str, rows: int, hidden: int, backward: bool) -> None:
     problem = Problem.of(BACKWARD if backward else FORWARD, rows, hidden, "bfloat16")
     tree = RULES[name].tree(problem.operator)
-    assert tree is not None and choose(tree, rows, hidden) == RULES[name].choose(problem, H200)
+    assert tree is not None and choose(tree, (rows, hidden)) == RULES[name].choose(problem, H200)
     assert RULES[name].tree("toy") is None
 
 

@@ -62,7 +62,7 @@ def brute_least_worst(matrix: TimingMatrix, legal: Legality, count: int) -> int 
             largest = [
                 max((int(matrix.regret[index, place]) for index in inside), default=0)
                 for place, config in enumerate(matrix.configs)
-                if matrix.usable[inside, place].all() and legal.reaches(config, tops[0][r1 - 1], tops[1][h1 - 1])
+                if matrix.usable[inside, place].all() and legal.reaches(config, (tops[0][r1 - 1], tops[1][h1 - 1]))
             ]
             worst = None if worst is None or not largest else max(worst, min(largest))
         if worst is not None:
@@ -109,7 +109,7 @@ def brute_few(matrix: TimingMatrix, legal: Legality, most: int) -> int | None:
                 costs = [
                     int(matrix.regret[index, place] * matrix.weight[index])
                     for place in chosen
-                    if matrix.usable[index, place] and legal.reaches(matrix.configs[place], *tops)
+                    if matrix.usable[index, place] and legal.reaches(matrix.configs[place], tops)
                 ]
                 total = None if total is None or not costs else total + min(costs)
             if total is not None:

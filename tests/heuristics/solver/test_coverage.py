@@ -60,8 +60,8 @@ def assert_whole(found, measured):
         configs = {one.config for one in measured if one.problem.operator == spec.name}
         for one in measured if not function.variant else ():
             problem = one.problem
-            if problem.operator == spec.name and legality.reaches(one.config, problem.rows, problem.hidden):
-                answer = choose(function.tree, problem.rows, problem.hidden)
+            if problem.operator == spec.name and legality.reaches(one.config, problem.shape):
+                answer = choose(function.tree, problem.shape)
                 assert (problem, spec.launch_of(answer, problem, TARGET)) in timed or answer in configs
 
 
@@ -98,7 +98,7 @@ def test_the_default_config_answers_beyond_and_the_header_says_so(shapes):
     of_the_space = {one.config for one in measured}
     told = "1 leaf of the default config, where none that was measured is legal"
     text = " ".join(module_text(found, as_command("normtune fit")).replace("\n#", " ").split())
-    assert choose(tree, 1 << 30, 65536) == default and told in text
+    assert choose(tree, (1 << 30, 65536)) == default and told in text
     assert distinct(tree) - of_the_space == {default}
 
 

@@ -169,8 +169,8 @@ def test_a_fold_avoids_what_was_not_measured_where_it_can(legality: Legality) ->
     held_out = np.array([hidden == 2048 for _, hidden in SHAPES])
     usable[held_out, 0] = False
     tree = solve(matrix(regret, usable), legality, 2, held_out).tree(2)
-    assert choose(tree, 8, 2048) == CONFIGS[1]
-    assert choose(tree, 8, 512) == CONFIGS[0]
+    assert choose(tree, (8, 2048)) == CONFIGS[1]
+    assert choose(tree, (8, 512)) == CONFIGS[0]
 
 
 def test_one_size_on_both_axes_cannot_be_cross_validated(legality: Legality) -> None:

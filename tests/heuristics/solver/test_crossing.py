@@ -75,9 +75,9 @@ def test_a_threshold_of_which_nothing_is_known_stays(legality, matrix: TimingMat
 
 def test_a_threshold_stays_where_the_lower_side_would_be_illegal(legality, monkeypatch: pytest.MonkeyPatch) -> None:
     matrix = made([0, 25], [75, 0])
-    monkeypatch.setattr(Legality, "reaches", lambda self, config, rows, hidden: config == MANY or rows < 3072)
+    monkeypatch.setattr(Legality, "reaches", lambda self, config, shape: config == MANY or shape[0] < 3072)
     assert crossed(matrix, legality, TREE).threshold == 3072
-    monkeypatch.setattr(Legality, "reaches", lambda self, config, rows, hidden: config == MANY or rows < 3071)
+    monkeypatch.setattr(Legality, "reaches", lambda self, config, shape: config == MANY or shape[0] < 3071)
     assert crossed(matrix, legality, TREE) == TREE
 
 

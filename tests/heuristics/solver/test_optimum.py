@@ -50,10 +50,10 @@ def solved(cost: np.ndarray, barred: np.ndarray, legal: np.ndarray, most: int) -
 def cost_of(tree: Tree, optima: Optima, cost: np.ndarray, barred: np.ndarray, legal: np.ndarray) -> int:
     """What a tree costs, from its regions; fails where it does what it must not."""
     total = 0
-    for answer, region in regions(tree, Box(1, optima.rows.tops[-1], 1, optima.hidden.tops[-1])):
+    for answer, region in regions(tree, Box.of(rows=(1, optima.rows.tops[-1]), hidden=(1, optima.hidden.tops[-1]))):
         config = CONFIGS.index(answer)
-        r0, r1 = optima.rows.bin(region.least_rows), optima.rows.bin(region.most_rows)
-        h0, h1 = optima.hidden.bin(region.least_hidden), optima.hidden.bin(region.most_hidden)
+        r0, r1 = optima.rows.bin(region[0].least), optima.rows.bin(region[0].most)
+        h0, h1 = optima.hidden.bin(region[1].least), optima.hidden.bin(region[1].most)
         assert legal[config, r1, h1]
         assert not barred[config, r0 : r1 + 1, h0 : h1 + 1].any()
         total += int(cost[config, r0 : r1 + 1, h0 : h1 + 1].sum())
@@ -160,7 +160,7 @@ def test_more_leaves_than_bins_are_as_good_as_one_a_bin() -> None:
     assert optima.least(16) == int(cost.min(axis=0).sum())
     for row, rows in enumerate((1, 2)):
         for column, hidden in enumerate((64, 128)):
-            assert cost[CONFIGS.index(choose(tree, rows, hidden)), row, column] == cost[:, row, column].min()
+            assert cost[CONFIGS.index(choose(tree, (rows, hidden))), row, column] == cost[:, row, column].min()
 
 
 def test_costs_that_cannot_be_summed_exactly_are_refused() -> None:

@@ -166,12 +166,14 @@ def check(case: Case, matrix: TimingMatrix) -> None:
         assert leaves(tree) <= count
         total = 0
         for index, shape in enumerate(matrix.problems):
-            place = CONFIGS.index(choose(tree, *shape))
+            place = CONFIGS.index(choose(tree, shape))
             assert matrix.usable[index, place]
             total += int(matrix.regret[index, place] * matrix.weight[index])
         assert total == least
-        for config, region in regions(tree, tree_module.Box(1, optima.rows.tops[-1], 1, optima.hidden.tops[-1])):
-            assert region.most_rows * region.most_hidden <= case.limits[CONFIGS.index(config)]
+        for config, region in regions(
+            tree, tree_module.Box.of(rows=(1, optima.rows.tops[-1]), hidden=(1, optima.hidden.tops[-1]))
+        ):
+            assert region[0].most * region[1].most <= case.limits[CONFIGS.index(config)]
 
 
 @pytest.mark.long

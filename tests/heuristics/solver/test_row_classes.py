@@ -89,7 +89,7 @@ def test_what_depends_on_rows_or_is_unknown_has_no_class(monkeypatch, spec):
 def test_a_tree_of_several_classes_is_found_by_the_sizes_at_which_it_has_them():
     found = RowClasses(Legality(FORWARD, H200, ("bfloat16",), ("",)))
     by_rows = Split("rows", 64, Leaf(ROW), Leaf(WIDE))
-    assert list(found.mixed(Split("hidden", 512, Leaf(ROW), by_rows))) == [(513, FORWARD.max_hidden)]
+    assert list(found.mixed(Split("hidden", 512, Leaf(ROW), by_rows))) == [("hidden", 513, FORWARD.max_hidden)]
     assert list(found.mixed(Split("hidden", 512, Leaf(ROW), Leaf(WIDE)))) == []
     alike = Split("rows", 64, Leaf(WIDE), Leaf(RMSNormConfig("persistent", 1, 8, 4, 2)))
     assert list(found.mixed(Split("hidden", 4096, Split("hidden", 2048, Leaf(ROW), alike), Leaf(WIDE)))) == []

@@ -36,7 +36,7 @@ def true_cost(tree: Tree, cost: np.ndarray, barred: np.ndarray) -> int | None:
     total = 0
     for row, rows in enumerate(ROWS[: cost.shape[1]]):
         for column, hidden in enumerate(HIDDEN[: cost.shape[2]]):
-            place = CONFIGS.index(choose(tree, rows, hidden))
+            place = CONFIGS.index(choose(tree, (rows, hidden)))
             if barred[place, row, column]:
                 return None
             total += int(cost[place, row, column])
@@ -60,7 +60,7 @@ def old_of(tree: Tree, cost: np.ndarray, barred: np.ndarray) -> Old:
     total: int | None = 0
     for row, rows in enumerate(ROWS[: cost.shape[1]]):
         for column, hidden in enumerate(HIDDEN[: cost.shape[2]]):
-            place = CONFIGS.index(choose(tree, rows, hidden))
+            place = CONFIGS.index(choose(tree, (rows, hidden)))
             differs[:, row, column] = 1
             differs[place, row, column] = 0
             total = None if total is None or barred[place, row, column] else total + int(cost[place, row, column])
@@ -209,7 +209,7 @@ def test_boxes_and_what_replaces_them(seed: int) -> None:
     tree = optima.tree(6)
     assert tree is not None
     found = boxes(optima, tree)
-    assert sum((box.most_rows + 1 - box.least_rows) * (box.most_hidden + 1 - box.least_hidden) for box in found) == 16
+    assert sum((box[0].most + 1 - box[0].least) * (box[1].most + 1 - box[1].least) for box in found) == 16
     expected = list(configs_of(tree))
     assert replaced(tree, map(Leaf, expected)) == tree
     expected[2] = CONFIGS[3]

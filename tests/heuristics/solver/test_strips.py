@@ -74,10 +74,10 @@ def test_no_tree_that_cuts_hidden_first_and_stays_in_a_class_costs_less(seed):
             continue
         assert leaves(tree) == strips.fewest(least) <= count
         total, of_hidden = 0, {}
-        for config, box in regions(tree, Box(1, 100, 1, 512)):
+        for config, box in regions(tree, Box.of(rows=(1, 100), hidden=(1, 512))):
             index = CONFIGS.index(config)
-            rows = range(ROWS.bin(box.least_rows), ROWS.bin(box.most_rows) + 1)
-            for column in range(HIDDEN.bin(box.least_hidden), HIDDEN.bin(box.most_hidden) + 1):
+            rows = range(ROWS.bin(box[0].least), ROWS.bin(box[0].most) + 1)
+            for column in range(HIDDEN.bin(box[1].least), HIDDEN.bin(box[1].most) + 1):
                 total += sum(int(in_bins.cost[index, row, column]) for row in rows)
                 of_hidden.setdefault(column, set()).add(int(classes[index, column]))
         assert total == least and all(len(found) == 1 for found in of_hidden.values())

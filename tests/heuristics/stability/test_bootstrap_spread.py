@@ -26,6 +26,8 @@ TWO = FitOptions(leaves=2, weights="equal")
 # In five of eight blocks FEW is the faster one, by more than it is the slower one in the others.
 FASTER, SLOWER = (0, 1, 2, 4, 5), (3, 6, 7)
 
+WHOLE = Box.of(rows=(1, MAX_ROWS), hidden=(1, 16384))
+
 
 @pytest.fixture
 def measured(spec, run):
@@ -148,14 +150,13 @@ def test_functions_that_do_not_look_at_rows_are_left_out(evidence):
 
 
 def test_a_cut_is_held_by_cuts_of_its_axis_and_interval_where_it_is():
-    whole = Box(1, MAX_ROWS, 1, 16384)
-    narrow = whole._replace(most_hidden=512)
+    narrow = WHOLE.cut("hidden", 513)[0]
     cut = TreeCut("rows", 128, narrow, 65, 192)
 
-    def cut_at(axis, threshold, box=whole):
+    def cut_at(axis, threshold, box=WHOLE):
         return [(Split(axis, threshold, Leaf(FEW), Leaf(MANY)), box)]
 
-    wide = whole._replace(least_hidden=513)
+    wide = WHOLE.cut("hidden", 513)[1]
     tables = [cut_at("rows", 65), cut_at("rows", 192, narrow), cut_at("rows", 193), cut_at("hidden", 128)]
     tables += [cut_at("rows", 128, wide), [], cut_at("rows", 128, wide) + cut_at("rows", 64) + cut_at("rows", 66)]
     assert [share_of(cut, [table]) for table in tables] == [1, 1, 0, 0, 0, 0, 1]
@@ -166,22 +167,26 @@ def test_a_cut_is_held_by_cuts_of_its_axis_and_interval_where_it_is():
 def test_cuts_divide_what_those_above_them_leave():
     inner = Split("rows", 128, Leaf(FEW), Leaf(MANY))
     tree = Split("hidden", 256, inner, Split("hidden", 512, Leaf(FEW), inner))
-    assert [(split.threshold, box) for split, box in splits(tree, 16384)] == [
-        (256, Box(1, MAX_ROWS, 1, 16384)),
-        (128, Box(1, MAX_ROWS, 1, 256)),
-        (512, Box(1, MAX_ROWS, 257, 16384)),
-        (128, Box(1, MAX_ROWS, 513, 16384)),
+    assert [(split.threshold, box) for split, box in splits(tree, WHOLE)] == [
+        (256, WHOLE),
+        (128, Box.of(rows=(1, MAX_ROWS), hidden=(1, 256))),
+        (512, Box.of(rows=(1, MAX_ROWS), hidden=(257, 16384))),
+        (128, Box.of(rows=(1, MAX_ROWS), hidden=(513, 16384))),
     ]
 
 
 def stable(**changed):
-    boxes = (Box(1, MAX_ROWS, 1, 16384), Box(1, 127, 129, 16384), Box(128, 4095, 65, 16384))
+    boxes = (
+        WHOLE,
+        Box.of(rows=(1, 127), hidden=(129, 16384)),
+        Box.of(rows=(128, 4095), hidden=(65, 16384)),
+    )
     cuts = [TreeCut("hidden", 128, boxes[0], 128, 255), TreeCut("hidden", 4096, boxes[1], 3072, 6144)]
     held = [Held(cut, share) for cut, share in zip(cuts, (1.0, 0.625), strict=True)]
     held.append(Held(TreeCut("rows", 512, boxes[2], 512, 512), 0.0))
     known = Stability(
         Key.parse("toy", "bfloat16"),
-        16384,
+        WHOLE,
         4,
         100,
         tuple(held),

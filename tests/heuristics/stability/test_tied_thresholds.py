@@ -12,7 +12,7 @@ from normtune.tests.heuristics.made_up import matrix_of
 
 FEW, MANY = RMSNormConfig("row", 1, 8), RMSNormConfig("row", 1, 16)
 HIDDEN = (128, 256, 512, 1024, 2048)
-WHOLE = Box(1, MAX_ROWS, 1, 16384)
+WHOLE = Box.of(rows=(1, MAX_ROWS), hidden=(1, 16384))
 TIE = 1000
 
 
@@ -97,5 +97,5 @@ def test_each_cut_moves_alone_in_its_own_box(legality):
     cuts = tied_thresholds(made(few, many, shapes=shapes), legality, Split("hidden", 256, inner, Leaf(MANY)), TIE)
     assert [(cut.axis, cut.least, cut.most, cut.box) for cut in cuts] == [
         ("hidden", 256, 511, WHOLE),
-        ("rows", 65, 256, WHOLE._replace(most_hidden=256)),
+        ("rows", 65, 256, WHOLE.cut("hidden", 257)[0]),
     ]

@@ -134,11 +134,11 @@ def test_the_code_the_tree_and_the_regions_say_the_same(
     function = data.draw(st.sampled_from(fitted.functions))
     for dtype in function.dtypes:
         found = RMSNormConfig(*table.lookup(function.key, dtype, rows, hidden))
-        assert found == choose(function.tree, rows, hidden) == choose(read[function.key, dtype], rows, hidden)
+        assert found == choose(function.tree, (rows, hidden)) == choose(read[function.key, dtype], (rows, hidden))
         holding = [
             config
-            for config, box in regions(read[function.key, dtype], Box(1, MAX_ROWS, 1, 16384))
-            if box.holds(rows, hidden)
+            for config, box in regions(read[function.key, dtype], Box.of(rows=(1, MAX_ROWS), hidden=(1, 16384)))
+            if box.holds((rows, hidden))
         ]
         assert holding == [found]
 

@@ -80,7 +80,7 @@ def test_shipped_functions_are_legal_for_all_integers():
         spec = operator(key.operator)
         legality = Legality(spec, H200, [key.dtype], served_variants(spec, key))
         for rows in (1, 19, 20, 159, 160, 4096, MAX_ROWS):
-            assert legality.reaches(RMSNormConfig(*function(rows, MAX_HIDDEN)), rows, MAX_HIDDEN)
+            assert legality.reaches(RMSNormConfig(*function(rows, MAX_HIDDEN)), (rows, MAX_HIDDEN))
 
 
 @settings(deadline=None)

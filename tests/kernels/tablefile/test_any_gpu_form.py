@@ -65,7 +65,7 @@ def test_what_is_written_is_read_back_and_answers_alike(
     lookup = names["lookup"]
     assert callable(lookup)
     assert RMSNormConfig(*lookup("toy", "bfloat16", rows, hidden, sms, l2_bytes)) == choose_on(
-        tree, rows, hidden, sms, l2_bytes
+        tree, (rows, hidden), sms, l2_bytes
     )
 
 

@@ -21,7 +21,7 @@ def test_its_header_says_what_it_said() -> None:
     digest = "sha256:19f2999a6074b51ed917ca726e21d8491d6624db3301df057b5fb7f25e96278c"
     assert header.data == Data(digest, 2215, "2026-11-23")
     assert header.software == {"triton": "3.6.0", "torch": "2.11.0+cu130"}
-    assert header.box == Box(16, 65536, 256, 16384)
+    assert header.box == Box.of(rows=(16, 65536), hidden=(256, 16384))
     assert list(header.kernels) == ["reduce_partials"]
     command = command_of(header)
     assert is_plain(header)

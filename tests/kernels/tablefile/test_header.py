@@ -61,7 +61,7 @@ OLD = """\
 def test_a_header_is_read_as_it_was_written() -> None:
     assert parse(HEADER.text() + "\n\nx = 1\n", "table.py") == (HEADER, "\nx = 1\n")
     assert HEADER.gpu == "Test GPU, with a comma"
-    assert HEADER.box == Box(1, 8, 64, 128)
+    assert HEADER.box == Box.of(rows=(1, 8), hidden=(64, 128))
 
 
 def test_long_lines_are_wrapped_and_read_as_one() -> None:

@@ -35,17 +35,17 @@ def test_the_quick_grid_is_an_even_third_with_its_corners():
 
 def test_own_sizes():
     assert shapes("default", [3, 1, 3], [96]) == [(1, 96), (3, 96)]
-    assert shapes("default", [5]) == [(5, hidden) for _, hidden in shapes("default", [1])]
+    assert shapes("default", [5], None) == [(5, hidden) for _, hidden in shapes("default", [1], None)]
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("huge",), "unknown grid 'huge': expected one of default, quick, recording, probe"),
-        (("default", [0]), "rows has 0: expected positive integers"),
+        (("default", [0], None), "rows has 0: expected positive integers"),
         (("default", None, [-64]), "hidden has -64"),
-        (("default", [1.5]), "rows has 1.5"),
-        (("default", []), "the grid is empty"),
+        (("default", [1.5], None), "rows has 1.5"),
+        (("default", [], None), "the grid is empty"),
         (("default", [2**20], [2**12]), "the grid is empty"),
     ],
 )

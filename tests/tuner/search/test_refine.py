@@ -56,7 +56,7 @@ def refined(until, before=GRID, tree=FITTED, seconds=math.inf):
         return made[0]
 
     result = simulate(strategy, [space(shape) for shape in POOL if shape not in before], 0, seconds)
-    return [(task.problem.rows, task.problem.hidden) for task, _ in result.measured], made[0], result
+    return [task.problem.shape for task, _ in result.measured], made[0], result
 
 
 def test_a_planted_threshold_is_found_within_half_an_octave():
