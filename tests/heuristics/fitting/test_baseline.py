@@ -198,7 +198,7 @@ def test_bounds_beside_a_baseline_that_was_not_timed_everywhere(evidence: Eviden
     text = module_text(whole, as_command("normtune fit --leaves 1 --baseline x.py"))
     assert f"{count} shapes not compared with what was in use" in " ".join(text.replace("\n#", " ").split())
     known = decisions(parse(text, "x")[0])
-    assert known["toy", "bfloat16"].figures.uncompared == count
+    assert known[Key.parse("toy", "bfloat16")].figures.uncompared == count
     assert any(f"toy bfloat16: at {count} of 34 shapes nothing compares it" in line for line in figures(whole))
     again = fit(evidence, FitOptions(leaves=1), incumbents=beside, known=known)
     assert module_text(again, as_command("normtune fit --leaves 1 --baseline x.py")) == text
@@ -260,7 +260,7 @@ def test_a_dtype_shares_no_function_that_is_slower_than_its_own_in_use(measure, 
     in_use = Split("hidden", 128, Leaf(SLOW), Split("hidden", 256, Leaf(RMSNormConfig("row", 1, 8)), Leaf(SLOW)))
     beside = Incumbents({Key.parse("toy", "float32"): in_use})
     plain, other = fit(evidence, FitOptions(leaves=3), incumbents=beside).functions
-    assert (plain.dtype, other.dtype) == ("bfloat16", "float32")
+    assert (plain.key.dtype, other.key.dtype) == ("bfloat16", "float32")
     assert choose(other.tree, 64, 256) == RMSNormConfig("row", 1, 8)
 
 

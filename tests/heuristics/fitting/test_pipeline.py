@@ -73,7 +73,7 @@ def test_leaves_that_legality_takes_come_on_top_of_the_cross_validated_ones(meas
 
 def test_a_variant_that_costs_little_shares_and_says_so(measured, penalty) -> None:
     found = fit(measured(("", "bfloat16", penalty), ("no_keep", "bfloat16", penalty)))
-    assert [function.key for function in found.functions] == ["toy"]
+    assert [function.key.text for function in found.functions] == ["toy"]
     (shared,) = found.shared
     assert shared[:2] == (Key.parse("toy:no_keep", "bfloat16"), Key.parse("toy", "bfloat16"))
     assert shared.figures.loss.problems == 35
@@ -158,7 +158,7 @@ def test_a_decision_that_cannot_be_taken_over_is_an_error(measured, penalty) -> 
 
 def test_a_variant_that_costs_much_gets_its_own_function(measured, penalty) -> None:
     found = fit(measured(("", "bfloat16", penalty), ("no_keep", "bfloat16", eight)))
-    assert [function.key for function in found.functions] == ["toy", "toy:no_keep"]
+    assert [function.key.text for function in found.functions] == ["toy", "toy:no_keep"]
     assert found.shared == ()
     assert found.functions[1].dtypes == ("bfloat16", "float16", "float32")
     assert choose(found.functions[1].tree, 1024, 512) == RMSNormConfig("row", 1, 8)
@@ -179,7 +179,7 @@ def test_a_variant_measured_less_widely_takes_the_plain_function(measure, penalt
     cells = measure(penalty, SHAPES) + measure(eight, narrow, variant="no_keep")
     evidence = Evidence.from_measurements(cells, [run])
     found = fit(evidence)
-    assert [function.key for function in found.functions] == functions
+    assert [function.key.text for function in found.functions] == functions
     if len(functions) == 1:
         (shared,) = found.shared
         assert f"{shared.key} {shared.donor}" == "toy:no_keep bfloat16 toy bfloat16" and shared.cost > 50_000
