@@ -48,7 +48,7 @@ CHANGES = [
 def test_every_part_of_a_measurement_changes_the_digest(make, make_run):
     problem = make().problem
     items = [make(), *(make(**change) for change in CHANGES)]
-    items += [make(problem=problem._replace(**{name: value})) for name, value in
+    items += [make(problem=changed(problem, **{name: value})) for name, value in
               {"operator": "x", "rows": 1, "hidden": 1, "dtype": "float32", "variant": "v"}.items()]  # fmt: skip
     digests = {Evidence.from_measurements([item], [make_run()]).digest() for item in items}
     assert len(digests) == len(items)

@@ -281,7 +281,7 @@ def test_a_table_for_any_gpu_has_the_rectangles_that_it_has_on_this_one() -> Non
     assert found.tree(Key.parse("rms_norm_backward", "bfloat16"), H200) != found.tree(
         Key.parse("rms_norm_backward", "bfloat16"), half
     )
-    assert found.tree("toy", "bfloat16", H200) is None
+    assert found.tree(Key.parse("toy", "bfloat16"), H200) is None
 
 
 def test_two_tables_of_a_store(store: str) -> None:
