@@ -17,6 +17,7 @@ from normtune.results.database.url import parse
 from normtune.results.evidence import Evidence
 from normtune.results.records import Device, Measurement, Run
 from normtune.results.runs import anonymous
+from normtune.tests.kernels.problems import changed
 from normtune.tests.results.stores import merge
 
 DEVICE = Device("NVIDIA H200", "sm_90", 132, 60 << 20, 140 << 30, "GPU-0", "570.1")
@@ -91,7 +92,7 @@ def varied() -> Evidence:
             (70, 80), run=runs[1], problem=backward, config=RMSNormConfig("persistent", 4, 1, 3, 2, "reduce")
         ),
         build_measurement((60, 61), run=runs[1], problem=backward, config=RMSNormConfig("copy", num_warps=0)),
-        build_measurement((9,), run=runs[2], problem=PROBLEM._replace(dtype="float16")),
+        build_measurement((9,), run=runs[2], problem=changed(PROBLEM, dtype="float16")),
     ]
     return Evidence.from_measurements(items, runs)
 

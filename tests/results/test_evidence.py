@@ -8,6 +8,7 @@ import pytest
 from normtune.kernels.key import Key
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.results.evidence import Evidence
+from normtune.tests.kernels.problems import changed
 
 
 def test_the_order_of_arrival_does_not_matter(varied):
@@ -47,7 +48,7 @@ CHANGES = [
 def test_every_part_of_a_measurement_changes_the_digest(make, make_run):
     problem = make().problem
     items = [make(), *(make(**change) for change in CHANGES)]
-    items += [make(problem=problem._replace(**{name: value})) for name, value in
+    items += [make(problem=changed(problem, **{name: value})) for name, value in
               {"operator": "x", "rows": 1, "hidden": 1, "dtype": "float32", "variant": "v"}.items()]  # fmt: skip
     digests = {Evidence.from_measurements([item], [make_run()]).digest() for item in items}
     assert len(digests) == len(items)
@@ -137,7 +138,7 @@ def test_joined_parts_are_the_whole_in_whatever_order(varied):
 
 def test_current_keeps_the_kernels_of_the_newest_run(make, make_run):
     old, new = make_run(2, "2026-11-21T10:00:00+00:00"), make_run(1, "2026-11-22T10:00:00+00:00")
-    backward = make().problem._replace(operator="rms_norm_backward")
+    backward = changed(make().problem, operator="rms_norm_backward")
     items = [
         make((1,), run=old, fingerprint="sha256:ff"),
         make((2,), run=new, fingerprint="sha256:aa"),

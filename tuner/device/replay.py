@@ -130,7 +130,7 @@ class ReplayEngine:
         """The recorded cells of a problem."""
         result: dict[Config, Outcome | RoundsByBlock] = {}
         names = ["config", "status", "reason", "rounds", "samples"]
-        rows = self._frame.iloc[self._places.get(problem, [])]
+        rows = self._frame.iloc[self._places.get(problem.columns, [])]
         for text, status, reason, rounds, samples in zip(*(rows[name].tolist() for name in names), strict=True):
             config = read_config(problem.operator, text)
             if status != "ok":

@@ -35,6 +35,7 @@ from normtune.results.exchange.parquet_csv import write_parquet
 from normtune.results.records import Measurement
 from normtune.tests.commands import invoke
 from normtune.tests.heuristics.made_up import as_command
+from normtune.tests.kernels.problems import changed
 from normtune.tuner.checking.offline import check
 
 FEW, MANY = RMSNormConfig("row", 1, 16), RMSNormConfig("block_row", 4, 16)
@@ -170,7 +171,7 @@ def narrow(spec: OperatorSpec, measure, penalty, monkeypatch: pytest.MonkeyPatch
     """Measurements of an operator `narrow`, of a config that is illegal on long rows."""
     monkeypatch.setitem(door._OPERATORS, "narrow", replace(spec, name="narrow"))
     measured = measure(penalty, [(rows, 64) for rows in (1, 64, 4096)], configs=[RMSNormConfig("row", 1, 1)])
-    return [one._replace(problem=one.problem._replace(operator="narrow")) for one in measured]
+    return [one._replace(problem=changed(one.problem, operator="narrow")) for one in measured]
 
 
 LEFT_OUT = "left out narrow bfloat16: no table of at most 24 leaves covers narrow bfloat16"

@@ -28,7 +28,7 @@ def framed(evidence: Evidence, **changed: object) -> pd.DataFrame:
     return pd.DataFrame(
         [
             {
-                "operator": one.problem.key,
+                "operator": one.problem.key.text,
                 "dtype": one.problem.dtype,
                 "rows": one.problem.rows,
                 "hidden": one.problem.hidden,

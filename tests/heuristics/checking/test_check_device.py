@@ -75,7 +75,7 @@ def test_the_shipped_table_still_fits_and_nothing_is_kept(table: Path) -> None:
     assert (result.exit_code, verdict(result)) == (0, "OK")
     lines = result.stdout.splitlines()
     for one in subject.read(table).functions:
-        place = lines.index(f"  {one.key} {one.dtype}: OK")
+        place = lines.index(f"  {one.key}: OK")
         assert re.fullmatch(
             r"    \d+ shapes lose -?[\d.]+ % \(-?[\d.]+ % to [\d.]+ %\), promised -?[\d.]+ %, plain "
             r"cross-validated \(OK under [\d.]+ %, stale over [\d.]+ %\)",
@@ -343,5 +343,5 @@ def test_a_slow_leaf_is_slow_where_it_answers() -> None:
     one = table.functions[0]
     plant = planted.KINDS["leaf_50"](one, [(1, 64)], table, random.Random(0))
     assert plant.slow == choose(one.tree, (1, 64))
-    assert plant.scale(Problem.of(*one.key[:1], 1, 64, one.key.dtype), plant.slow) == 1.5
-    assert plant.scale(Problem.of(*one.key[:1], 65536, 16384, one.key.dtype), plant.slow) == 1.0
+    assert plant.scale(Problem(one.key, 1, 64), plant.slow) == 1.5
+    assert plant.scale(Problem(one.key, 65536, 16384), plant.slow) == 1.0

@@ -98,7 +98,7 @@ def test_moved_thresholds_are_not_ok_and_the_worst_shape_says_what_is_better(
 def test_plain_functions_take_turns_before_the_others_one_by_one(spec: OperatorSpec, penalty: Law) -> None:
     functions = (
         checked(FRESH, "float32", "toy:batch_invariant"),
-        checked(FRESH, "float16", "toy:light")._replace(variant="light"),
+        checked(FRESH, "float16", "toy:light"),
         checked(FRESH),
         checked(MOVED, "float16"),
     )

@@ -8,6 +8,7 @@ import pytest
 from normtune.errors import UsageError
 from normtune.heuristics.writing.entries import entries
 from normtune.heuristics.writing.regenerate import command_of
+from normtune.kernels.key import Key
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.header import Header, parse
 from normtune.kernels.tablefile.parse import normalised_trees, trees
@@ -38,7 +39,7 @@ def percents(log_ppm: int | None) -> float | None:
 def test_the_promise_is_that_of_the_header() -> None:
     table = subject.read(H200)
     for one in table.functions:
-        (line,) = [text for text in table.header.told("Regret") if text.startswith(f"{one.key} {one.dtype}: ")]
+        (line,) = [text for text in table.header.told("Regret") if text.startswith(f"{one.key}: ")]
         assert f"{one.promise.figure} {percents(one.promise.mean):.2f} %" in line.replace("-0.00", "0.00")
         assert f"worst {percents(one.promise.worst):.1f} %" in line
 
@@ -65,7 +66,7 @@ def test_the_promise_is_the_best_that_the_header_says(line: str, figure: str, me
     text = H200.read_text()
     header, _ = parse(in_format_3(text, ("Regret", f"rms_norm_forward bfloat16: {line}")), "table")
     found, _ = subject.functions(header._replace(functions=header.functions[:1]), trees(text))
-    promise = {one.key: one.promise for one in found}["rms_norm_forward", "bfloat16"]
+    promise = {one.key: one.promise for one in found}[Key.parse("rms_norm_forward", "bfloat16")]
     assert (promise.figure, percents(promise.mean), percents(promise.worst)) == (figure, mean, worst)
     assert promise.is_off_grid == ("cross" in figure)
     assert percents(promise.price) == (1.0 if "costs" in line else 0.0)
@@ -88,7 +89,7 @@ def test_few_measurements_of_each_function_make_its_claim_a_guess(count: int, is
 
 def test_plain_functions_are_neither_of_variants_nor_batch_invariant() -> None:
     plain = [one for one in subject.read(H200).functions if one.is_plain]
-    assert {one.key for one in plain} == {"rms_norm_forward", "rms_norm_backward"}
+    assert {one.key.text for one in plain} == {"rms_norm_forward", "rms_norm_backward"}
     assert len(plain) == 5
 
 
@@ -146,5 +147,5 @@ def test_a_table_for_any_gpu_is_bound_to_one(sms: int) -> None:
     for one in table.functions:
         for rows in (1, 2, 31, 100, 132, 1000, 4096, 33_333, 262_144):
             for hidden in (64, 100, 1024, 5000, 32768):
-                expected = choose_on(normalised[one.key, one.dtype], (rows, hidden), sms, 60 << 20)
+                expected = choose_on(normalised[one.key], (rows, hidden), sms, 60 << 20)
                 assert choose(one.tree, (rows, hidden)) == expected

@@ -49,7 +49,7 @@ def compared(matrix: TimingMatrix, first: str | Side | Tuned, second: str | Side
 
 
 def table(name: str, tree: Tree) -> Side:
-    return Side(name, lambda problem, target: choose(tree, problem.shape), lambda key, dtype, target: tree)
+    return Side(name, lambda problem, target: choose(tree, problem.shape), lambda key, target: tree)
 
 
 def test_shapes_at_which_the_proposal_differs_and_what_each_loses(matrix: TimingMatrix) -> None:
@@ -272,14 +272,15 @@ def test_a_table_for_any_gpu_has_the_rectangles_that_it_has_on_this_one() -> Non
     found = side("any-gpu")
     half = H200._replace(sms=66)
     for target in (H200, half):
-        tree = found.tree("rms_norm_backward", "bfloat16", target)
+        tree = found.tree(Key.parse("rms_norm_backward", "bfloat16"), target)
         assert tree is not None
         for rows in (1, 32, 33, 65, 66, 67, 131, 132, 133, 527, 528, 1055, 1056, 32768, MAX_ROWS):
             for hidden in (64, 100, 512, 1024, 4096, 16384):
                 problem = Problem.of("rms_norm_backward", rows, hidden, "bfloat16")
                 assert choose(tree, (rows, hidden)) == found.choose(problem, target)
-    assert found.tree("rms_norm_backward", "bfloat16", H200) != found.tree("rms_norm_backward", "bfloat16", half)
-    assert found.tree("toy", "bfloat16", H200) is None
+    key = Key.parse("rms_norm_backward", "bfloat16")
+    assert found.tree(key, H200) != found.tree(key, half)
+    assert found.tree(Key.parse("toy", "bfloat16"), H200) is None
 
 
 def test_two_tables_of_a_store(store: str) -> None:

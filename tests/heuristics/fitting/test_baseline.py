@@ -39,7 +39,7 @@ SLOW = RMSNormConfig("row", 1, 16)
 
 
 def test_a_rule_answers_for_every_function_and_is_no_tree() -> None:
-    found = baseline("liger", Path()).of("rms_norm_forward", "no_rstd", "float32", TARGET)
+    found = baseline("liger", Path()).of(Key.parse("rms_norm_forward:no_rstd", "float32"), TARGET)
     assert found is not None and found.tree is None
     for shape in ((1, 64), (65536, 128), (4096, 8192), (7, 65536)):
         problem = Problem.of("rms_norm_forward", *shape, "float32", "no_rstd")
@@ -103,7 +103,7 @@ BETTER = Split("hidden", 512, Split("rows", 4096, FOUR, Leaf(RMSNormConfig("bloc
 def test_what_loses_against_a_table_that_is_replaced_gives_way(evidence: Evidence) -> None:
     """The simplest tree takes 16 warps everywhere; in use is what is best up to 512."""
     assert fitted(evidence, None, 3, tie=50).tree == Leaf(SLOW)
-    found = fitted(evidence, Incumbents({("toy", "bfloat16"): BETTER}, replaced=True), 3, tie=50)
+    found = fitted(evidence, Incumbents({Key.parse("toy", "bfloat16"): BETTER}, replaced=True), 3, tie=50)
     assert found.figures.kept == 1
     assert found.figures.asked == 3
     assert found.replacing
@@ -118,7 +118,7 @@ def test_bounds_hold_beside_a_baseline_and_what_that_costs_is_told(
     evidence: Evidence, penalty, is_replaced: bool
 ) -> None:
     """Leaves and configs are as many as were asked for; nothing is slower than the baseline where that can be had."""
-    beside = Incumbents({("toy", "bfloat16"): BETTER}, replaced=is_replaced)
+    beside = Incumbents({Key.parse("toy", "bfloat16"): BETTER}, replaced=is_replaced)
     for options in (FitOptions(leaves=3), FitOptions(leaves=5, max_configs=3)):
         (found,) = fit(evidence, options, incumbents=beside).functions
         assert leaves(found.tree) == len(distinct(found.tree)) == 3
@@ -155,7 +155,7 @@ def test_where_leaves_that_gave_way_are_too_many_slower_configs_take_no_part(mea
         return 0.02 if config == FOUR.config else 0.5
 
     evidence = Evidence.from_measurements(measure(law, SHAPES), [run])
-    beside = Incumbents({("toy", "bfloat16"): Split("hidden", 512, FOUR, Leaf(SLOW))})
+    beside = Incumbents({Key.parse("toy", "bfloat16"): Split("hidden", 512, FOUR, Leaf(SLOW))})
     free = fit(evidence, FitOptions(leaves=8), incumbents=beside).functions[0]
     for bound in (2, 3):
         found = fit(evidence, FitOptions(leaves=bound), incumbents=beside).functions[0]
@@ -177,7 +177,7 @@ def slowdowns(tree, penalty):
 @pytest.mark.parametrize("config", [RMSNormConfig("row", 1, 32), RMSNormConfig("split", 1, 4, block_col=1024)])
 def test_what_was_not_measured_changes_nothing(evidence: Evidence, config: Config, spec: OperatorSpec) -> None:
     """It is counted; what is illegal at a shape could not be launched there."""
-    found = fitted(evidence, Incumbents({("toy", "bfloat16"): Leaf(config)}, replaced=True), 3)
+    found = fitted(evidence, Incumbents({Key.parse("toy", "bfloat16"): Leaf(config)}, replaced=True), 3)
     legal = sum(spec.is_legal(config, Problem.of("toy", *shape, "bfloat16"), TARGET) for shape in SHAPES[:-1])
     assert 0 < found.figures.uncompared == legal
     assert found == replace(
@@ -189,7 +189,7 @@ def test_bounds_beside_a_baseline_that_was_not_timed_everywhere(evidence: Eviden
     """Its config for many rows was never timed: that is told and stands in the header, also where bounds are broken."""
     unknown = Leaf(RMSNormConfig("row", 1, 32))
     tree = Split("hidden", 512, Split("rows", 4096, FOUR, unknown), Leaf(SLOW))
-    beside = Incumbents({("toy", "bfloat16"): tree})
+    beside = Incumbents({Key.parse("toy", "bfloat16"): tree})
     whole = fit(evidence, FitOptions(leaves=1), incumbents=beside)
     (found,) = whole.functions
     assert found.tree == Leaf(SLOW) and found.figures.slower.problems > 0
@@ -198,7 +198,7 @@ def test_bounds_beside_a_baseline_that_was_not_timed_everywhere(evidence: Eviden
     text = module_text(whole, as_command("normtune fit --leaves 1 --baseline x.py"))
     assert f"{count} shapes not compared with what was in use" in " ".join(text.replace("\n#", " ").split())
     known = decisions(parse(text, "x")[0])
-    assert known["toy", "bfloat16"].figures.uncompared == count
+    assert known[Key.parse("toy", "bfloat16")].figures.uncompared == count
     assert any(f"toy bfloat16: at {count} of 34 shapes nothing compares it" in line for line in figures(whole))
     again = fit(evidence, FitOptions(leaves=1), incumbents=beside, known=known)
     assert module_text(again, as_command("normtune fit --leaves 1 --baseline x.py")) == text
@@ -209,7 +209,7 @@ def test_random_parts_of_a_sweep_give_tables_within_the_bounds_and_no_shape_is_s
     measure, penalty, run, spec, is_replaced: bool
 ) -> None:
     cells = measure(penalty, SHAPES[:-1])
-    beside = Incumbents({("toy", "bfloat16"): BETTER}, replaced=is_replaced)
+    beside = Incumbents({Key.parse("toy", "bfloat16"): BETTER}, replaced=is_replaced)
     untimed = 0
     for seed in range(12):
         draw = random.Random(seed)
@@ -240,7 +240,7 @@ def test_what_is_illegal_beyond_is_not_kept_there(measure, run, spec) -> None:
         return 0.0 if config == few else 0.5 if config == SLOW else 0.2
 
     evidence = Evidence.from_measurements(measure(law, SHAPES), [run])
-    found = fitted(evidence, Incumbents({("toy", "bfloat16"): Leaf(few)}, replaced=True), 9, tie=50)
+    found = fitted(evidence, Incumbents({Key.parse("toy", "bfloat16"): Leaf(few)}, replaced=True), 9, tie=50)
     for rows, hidden in [*SHAPES, (2**31 - 1, 16384), (1, 5000), (1, 4097)]:
         for dtype in ("bfloat16", "float16", "float32"):
             assert spec.is_legal(choose(found.tree, (rows, hidden)), Problem.of("toy", rows, hidden, dtype), TARGET)
@@ -256,11 +256,11 @@ def test_a_dtype_shares_no_function_that_is_slower_than_its_own_in_use(measure, 
 
     cells = [one for dtype in ("bfloat16", "float32") for one in measure(law, SHAPES, dtype=dtype)]
     evidence = Evidence.from_measurements(cells, [run])
-    assert [one.dtype for one in fit(evidence, FitOptions(leaves=3)).functions] == ["bfloat16"]
+    assert [one.key.dtype for one in fit(evidence, FitOptions(leaves=3)).functions] == ["bfloat16"]
     in_use = Split("hidden", 128, Leaf(SLOW), Split("hidden", 256, Leaf(RMSNormConfig("row", 1, 8)), Leaf(SLOW)))
-    beside = Incumbents({("toy", "float32"): in_use})
+    beside = Incumbents({Key.parse("toy", "float32"): in_use})
     plain, other = fit(evidence, FitOptions(leaves=3), incumbents=beside).functions
-    assert (plain.dtype, other.dtype) == ("bfloat16", "float32")
+    assert (plain.key.dtype, other.key.dtype) == ("bfloat16", "float32")
     assert choose(other.tree, (64, 256)) == RMSNormConfig("row", 1, 8)
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from normtune.errors import NormtuneError
 from normtune.kernels.fingerprint import fingerprint
+from normtune.kernels.key import Key
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.header import FORMAT
 from normtune.kernels.tablefile.parse import trees
@@ -16,7 +17,7 @@ from normtune.tests.commands import invoke, refused, succeed
 from normtune.tests.heuristics.made_up import SHAPES, in_format_3, rehashed
 from normtune.tests.results.stores import record
 
-KEY = ("toy", "bfloat16")
+KEY = Key.parse("toy", "bfloat16")
 
 
 def fit(*arguments: str, out: str = "table.py") -> str:

@@ -10,6 +10,7 @@ from normtune.heuristics.writing.emit import module_text
 from normtune.kernels import operator as door
 from normtune.results.evidence import Evidence
 from normtune.tests.heuristics.made_up import as_command
+from normtune.tests.kernels.problems import changed
 
 
 @pytest.fixture
@@ -20,11 +21,11 @@ def three(spec, measure, penalty, run, monkeypatch) -> Evidence:
     for name, dtype in (("toy_two", "float32"), ("toy_three", "bfloat16")):
         monkeypatch.setitem(door._OPERATORS, name, replace(spec, name=name))
         items += [
-            item._replace(problem=item.problem._replace(operator=name))
+            item._replace(problem=changed(item.problem, operator=name))
             for item in measure(penalty, shapes, dtype=dtype)
         ]
     alone = measure(penalty, shapes[:1])
-    items += [item._replace(problem=item.problem._replace(operator="toy_two")) for item in alone]
+    items += [item._replace(problem=changed(item.problem, operator="toy_two")) for item in alone]
     return Evidence.from_measurements(items, [run])
 
 
@@ -41,7 +42,7 @@ def test_operators_in_processes_of_their_own_give_the_same_table(three: Evidence
     assert seen == [], "operators were fitted in this process"
     assert there == here
     assert module_text(there, as_command("normtune fit")) == module_text(here, as_command("normtune fit"))
-    assert {one.operator for one in there.functions} == {"toy", "toy_two", "toy_three"}
+    assert {one.key.operator for one in there.functions} == {"toy", "toy_two", "toy_three"}
     assert [note.split(":")[0] for note in there.notes] == [
         f"1 line of {path} met no measured problem, the first is 1 x 2 ({path}, line 4)",
         f"no weight in {path} for toy_two bfloat16, toy_two float32",

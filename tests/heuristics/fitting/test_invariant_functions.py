@@ -45,16 +45,15 @@ def path(recorded, tmp_path) -> Path:
 def test_each_function_gets_one_that_does_not_look_at_rows_and_stays_as_it_is(recorded):
     usual, both = fit(recorded), fit(recorded, OPTIONS)
     assert [one for one in both.functions if not one.beside] == list(usual.functions)
-    assert [one for one in both.shared if "batch_invariant" not in one.key] == list(usual.shared)
+    assert [one for one in both.shared if not one.key.is_batch_invariant] == list(usual.shared)
     further = [one for one in both.functions if one.beside]
-    assert [(one.key, one.dtype, one.dtypes) for one in further] == [
-        (one.key + (":batch_invariant" if not one.variant else "+batch_invariant"), one.dtype, one.dtypes)
-        for one in usual.functions
+    assert [(one.key, one.dtypes) for one in further] == [
+        (one.key.batch_invariant, one.dtypes) for one in usual.functions
     ]
     assert [len({choose(one.functions[0].tree, (rows, 256)) for rows, _ in SHAPES}) for one in (usual, both)] == [2, 2]
     assert all(len({choose(one.tree, shape) for shape in SHAPES if shape[1] == 256}) == 1 for one in further)
-    assert {(one.key, one.dtype, one.donor) for one in both.shared if "batch_invariant" in one.key} == {
-        ("toy:batch_invariant", "float16", ("toy:batch_invariant", "bfloat16"))
+    assert {f"{one.key} {one.donor}" for one in both.shared if one.key.is_batch_invariant} == {
+        "toy:batch_invariant float16 toy:batch_invariant bfloat16"
     }
 
 

@@ -73,9 +73,9 @@ def test_leaves_that_legality_takes_come_on_top_of_the_cross_validated_ones(meas
 
 def test_a_variant_that_costs_little_shares_and_says_so(measured, penalty) -> None:
     found = fit(measured(("", "bfloat16", penalty), ("no_keep", "bfloat16", penalty)))
-    assert [function.key for function in found.functions] == ["toy"]
+    assert [function.key.text for function in found.functions] == ["toy"]
     (shared,) = found.shared
-    assert shared[:3] == ("toy:no_keep", "bfloat16", ("toy", "bfloat16"))
+    assert shared[:2] == (Key.parse("toy:no_keep", "bfloat16"), Key.parse("toy", "bfloat16"))
     assert shared.figures.loss.problems == 35
     assert abs(shared.cost) < 1000
     header, _ = parse(module_text(found, as_command("normtune fit")), "table")
@@ -86,12 +86,12 @@ def test_a_variant_that_costs_little_shares_and_says_so(measured, penalty) -> No
 
 def test_a_dtype_that_costs_little_shares_and_says_so(measured, penalty) -> None:
     found = fit(measured(("", "bfloat16", penalty), ("", "float16", penalty), ("", "float32", eight)))
-    assert [(one.dtype, one.dtypes) for one in found.functions] == [
+    assert [(one.key.dtype, one.dtypes) for one in found.functions] == [
         ("bfloat16", ("bfloat16", "float16")),
         ("float32", ("float32",)),
     ]
     (shared,) = found.shared
-    assert shared[:3] == ("toy", "float16", ("toy", "bfloat16"))
+    assert shared[:2] == (Key.parse("toy", "float16"), Key.parse("toy", "bfloat16"))
     text = module_text(found, as_command("normtune fit"))
     assert '    ("toy", "float16"): toy_bfloat16,\n    ("toy", "float32"): toy_float32,\n' in text
     header, _ = parse(text, "table")
@@ -118,7 +118,7 @@ def test_a_dtype_with_too_few_problems_in_common_is_not_shared(measure, penalty,
     cells = measure(penalty, SHAPES) + measure(penalty, [s for s in SHAPES if s[0] == 1], dtype="float16")
     cells += measure(penalty, [s for s in SHAPES if s[0] > 1], dtype="float16", configs=[RMSNormConfig("row", 1, 8)])
     found = fit(Evidence.from_measurements(cells, [run]))
-    assert [one.dtype for one in found.functions] == ["bfloat16", "float16"]
+    assert [one.key.dtype for one in found.functions] == ["bfloat16", "float16"]
 
 
 def test_a_variant_takes_its_own_function_of_another_dtype(measured, penalty) -> None:
@@ -128,11 +128,11 @@ def test_a_variant_takes_its_own_function_of_another_dtype(measured, penalty) ->
         for variant, law in (("", penalty), ("no_keep", eight))
     ]
     found = fit(measured(*parts))
-    assert [(one.key, one.dtypes) for one in found.functions] == [
+    assert [(one.key.text, one.dtypes) for one in found.functions] == [
         ("toy", ("bfloat16", "float16", "float32")),
         ("toy:no_keep", ("bfloat16", "float16", "float32")),
     ]
-    assert [one.donor for one in found.shared] == [("toy", "bfloat16"), ("toy:no_keep", "bfloat16")]
+    assert [str(one.donor) for one in found.shared] == ["toy bfloat16", "toy:no_keep bfloat16"]
 
 
 def test_decisions_of_a_header_are_taken_over(measured, penalty) -> None:
@@ -145,20 +145,20 @@ def test_decisions_of_a_header_are_taken_over(measured, penalty) -> None:
     first = module_text(fit(evidence), as_command("normtune fit"))
     assert module_text(fit(evidence, known=decisions(parse(first, "table")[0])), as_command("normtune fit")) == first
     # Even one that the data would not make.
-    alone = {("toy", dtype): decided(3, cross_validated=0) for dtype in ("bfloat16", "float16", "float32")}
+    alone = {Key.parse("toy", dtype): decided(3, cross_validated=0) for dtype in ("bfloat16", "float16", "float32")}
     functions = fit(evidence, known=alone).functions
     assert [one.key.dtype for one in functions if one.key.text == "toy"] == ["bfloat16", "float16", "float32"]
 
 
 def test_a_decision_that_cannot_be_taken_over_is_an_error(measured, penalty) -> None:
-    known = {("toy", "bfloat16"): decided(0)._replace(donor=("toy", "int8"))}
+    known = {Key.parse("toy", "bfloat16"): decided(0)._replace(donor=Key.parse("toy", "int8"))}
     with pytest.raises(NormtuneError, match="toy bfloat16 cannot take the function of toy int8"):
         fit(measured(("", "bfloat16", penalty)), known=known)
 
 
 def test_a_variant_that_costs_much_gets_its_own_function(measured, penalty) -> None:
     found = fit(measured(("", "bfloat16", penalty), ("no_keep", "bfloat16", eight)))
-    assert [function.key for function in found.functions] == ["toy", "toy:no_keep"]
+    assert [function.key.text for function in found.functions] == ["toy", "toy:no_keep"]
     assert found.shared == ()
     assert found.functions[1].dtypes == ("bfloat16", "float16", "float32")
     assert choose(found.functions[1].tree, (1024, 512)) == RMSNormConfig("row", 1, 8)
@@ -179,10 +179,10 @@ def test_a_variant_measured_less_widely_takes_the_plain_function(measure, penalt
     cells = measure(penalty, SHAPES) + measure(eight, narrow, variant="no_keep")
     evidence = Evidence.from_measurements(cells, [run])
     found = fit(evidence)
-    assert [function.key for function in found.functions] == functions
+    assert [function.key.text for function in found.functions] == functions
     if len(functions) == 1:
         (shared,) = found.shared
-        assert (shared.key, shared.donor) == ("toy:no_keep", ("toy", "bfloat16")) and shared.cost > 50_000
+        assert f"{shared.key} {shared.donor}" == "toy:no_keep bfloat16 toy bfloat16" and shared.cost > 50_000
     header, _ = parse(module_text(found, as_command("normtune fit")), "table")
     again = fit(evidence, known=decisions(header))
     assert module_text(again, as_command("normtune fit")) == module_text(found, as_command("normtune fit"))

@@ -40,13 +40,13 @@ def fitted() -> Fit:
 
 @pytest.mark.long
 def test_every_operator_and_dtype_is_served() -> None:
-    served = {(function.key, dtype) for function in fitted().functions for dtype in function.dtypes}
-    assert served == {(name, dtype) for name, spec in operators().items() if spec.is_default for dtype in spec.dtypes}
+    served = {key for function in fitted().functions for key in function.served}
+    assert served == {spec.key(dtype) for spec in operators().values() if spec.is_default for dtype in spec.dtypes}
 
 
 def test_every_region_is_legal_at_its_largest_shape() -> None:
     for function in fitted().functions:
-        spec = operator(function.operator)
+        spec = operator(function.key.operator)
         found = list(regions(function.tree, spec.whole))
         assert len(found) == function.figures.leaves > 1
         for config, box in found:

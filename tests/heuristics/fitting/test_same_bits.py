@@ -112,7 +112,7 @@ def test_a_batch_invariant_function_keeps_the_bits_of_the_one_before(evidence_of
     before = trees(path.read_text())
     found = fit(evidence_of(blocks), FitOptions(batch_invariant=True, same_bits_as=str(path)))
     of_mode = [one for one in found.functions if one.beside]
-    assert {one.key for one in of_mode} == {"toy:batch_invariant"}
+    assert {one.key.text for one in of_mode} == {"toy:batch_invariant"}
     for one in of_mode:
         for dtype, (rows, hidden) in product(one.dtypes, SHAPES):
             kept = choose(before["toy:batch_invariant", dtype], (rows, hidden))

@@ -54,11 +54,11 @@ def assert_whole(found, measured):
         (one.problem, operator(one.problem.operator).launch_of(one.config, one.problem, TARGET)) for one in measured
     }
     for function in found.functions:
-        spec = operator(function.operator)
+        spec = operator(function.key.operator)
         legality = Legality(spec, TARGET, function.dtypes, all_variants(spec))
         assert not list(legality.breaches(function.tree))
         configs = {one.config for one in measured if one.problem.operator == spec.name}
-        for one in measured if not function.variant else ():
+        for one in measured if not function.key.modes else ():
             problem = one.problem
             if problem.operator == spec.name and legality.reaches(one.config, problem.shape):
                 answer = choose(function.tree, problem.shape)
@@ -78,7 +78,7 @@ def test_any_shapes_and_any_part_of_a_space_give_a_table(shapes, seed, share, in
     if not measured:
         return
     found = fit(Evidence.from_measurements(measured, [RUN]), FitOptions(batch_invariant=invariant))
-    assert {one.operator for one in found.functions} == {one.problem.operator for one in measured}
+    assert {one.key.operator for one in found.functions} == {one.problem.operator for one in measured}
     assert_whole(found, measured)
     assert len(trees(module_text(found, as_command("normtune fit")))) >= len(found.functions)
 
@@ -105,7 +105,7 @@ def test_the_default_config_answers_beyond_and_the_header_says_so(shapes):
 def test_one_operator_without_a_table_costs_no_other_its_own():
     evidence = Evidence.from_measurements(cells(SOME), [RUN])
     found = fit(evidence, FitOptions(leaves=1))
-    assert [one.operator for one in found.functions] == ["rms_norm_forward"]
+    assert [one.key.operator for one in found.functions] == ["rms_norm_forward"]
     assert any("left out rms_norm_backward bfloat16: no table of at most 1 leaf" in note for note in found.notes)
     with pytest.raises(NormtuneError, match="there is no table: left out rms_norm_backward"):
         fit(evidence, FitOptions(leaves=1, operators=("rms_norm_backward",)))

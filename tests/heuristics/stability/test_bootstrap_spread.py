@@ -143,7 +143,7 @@ def test_functions_that_do_not_look_at_rows_are_left_out(evidence):
     options = FitOptions(leaves=3, batch_invariant=True)
     found = fit(evidence, options)
     assert any(one.beside for one in found.functions)
-    assert [one.case.name for one in fitted(evidence, found, options)] == ["toy bfloat16"]
+    assert [str(one.case.key) for one in fitted(evidence, found, options)] == ["toy bfloat16"]
     assert server(found, Key.parse("toy", "bfloat16")).beside is None
     assert server(found, Key.parse("toy:no_keep", "float32")).key.dtype == "bfloat16"
     assert server(found, Key.parse("other", "float32")) is None

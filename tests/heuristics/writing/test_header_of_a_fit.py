@@ -130,7 +130,7 @@ def test_each_form_of_the_regret_line_is_read(measured, line: str, asked: int, d
     shared = "toy float32: as toy bfloat16, mean 1.00 %, sharing costs 0.20 % on 42 problems"
     old = in_format_3(text, ("Regret", f"toy bfloat16: {line}\n# Regret:   {shared}"))
     found = decisions(parse(old, "table.py")[0])
-    assert set(found) == {("toy", "bfloat16"), ("toy", "float32")}
+    assert set(found) == {Key.parse("toy", "bfloat16"), Key.parse("toy", "float32")}
     figures = found["toy", "bfloat16"].figures
     names = ("kept", "cross_validated", "plain_validated", "extrapolated", "slower", "uncompared", "strict")
     assert figures.asked == asked

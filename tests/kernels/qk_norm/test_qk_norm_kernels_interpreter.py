@@ -12,6 +12,7 @@ from normtune.kernels.qk_norm.modes import BACKWARD, FAMILY, operator_name
 from normtune.kernels.qk_norm.spec import qk_norm, qk_norm_backward
 from normtune.kernels.target import TARGETS
 from normtune.tests.kernels.launching import assert_within, calls_of, nan_outputs, referenced
+from normtune.tests.kernels.problems import changed
 from normtune.tuner.plan.plan import candidates
 from normtune.tuner.timing.gate import compare
 
@@ -62,7 +63,7 @@ def test_the_reference_tells_mistakes(mistake):
         inputs["positions"] = (inputs["positions"] + 1) % 5
     if mistake == "offset":
         scalars["offset"] = 0.26
-    problem = problem._replace(variant="")
+    problem = changed(problem, variant="")
     launch = spec.launch(spec.default_config(problem, TARGET), problem, TARGET)
     run(spec.calls(launch, problem, inputs, None, scalars))
     with pytest.raises(RuntimeError, match="times what rounding allows"):

@@ -57,9 +57,9 @@ def in_bytes(tree: RelativeTree) -> RelativeTree:
 def test_what_is_written_is_read_back_and_answers_alike(
     tree: RelativeTree, rows: int, hidden: int, sms: int, l2_bytes: int
 ) -> None:
-    assert normalised_trees(written(tree)) == {("toy", "bfloat16"): tree}
+    assert normalised_trees(written(tree)) == {Key.parse("toy", "bfloat16"): tree}
     text, tree = older(written(tree)), in_bytes(tree)
-    assert normalised_trees(text) == {("toy", "bfloat16"): tree}
+    assert normalised_trees(text) == {Key.parse("toy", "bfloat16"): tree}
     names: dict[str, object] = {"__name__": "table"}
     exec(text, names)
     lookup = names["lookup"]

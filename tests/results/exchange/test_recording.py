@@ -11,15 +11,16 @@ from normtune.results.evidence import Evidence
 from normtune.results.exchange import recording
 from normtune.results.exchange.parquet_csv import write_parquet
 from normtune.results.exchange.recording import MAX_BYTES, load_recording, recordings, write_recording
+from normtune.tests.kernels.problems import changed
 
 
 @pytest.fixture
 def evidence(make, make_run):
-    backward = make().problem._replace(operator="rms_norm_backward")
+    backward = changed(make().problem, operator="rms_norm_backward")
     old, new = make_run(1), make_run(2, "2026-11-22T10:00:00+00:00")
     items = [
         make((5, 6), run=old),
-        make((7, 8), run=old, problem=make().problem._replace(variant="no_rstd", dtype="float32")),
+        make((7, 8), run=old, problem=changed(make().problem, variant="no_rstd", dtype="float32")),
         make((9,), run=new, problem=backward),
         make((), run=new, problem=backward, config=RMSNormConfig("row")),
     ]
@@ -71,10 +72,10 @@ def test_an_operator_that_is_too_large_for_one_file_has_one_for_each_dtype(make,
     monkeypatch.setattr(recording, "FOLDER", tmp_path)
     noise = np.random.default_rng(0).integers(1, 2**31 - 1, (2, 2000)).tolist()
     problem = make().problem
-    items = [make((9,), problem=problem._replace(operator="rms_norm_backward"))]
+    items = [make((9,), problem=changed(problem, operator="rms_norm_backward"))]
     for variant in ("", "no_rstd"):  # in both files: the kinds of neither are all before those of the other
         items += [
-            make(samples, problem=problem._replace(variant=variant, dtype=dtype))
+            make(samples, problem=changed(problem, variant=variant, dtype=dtype))
             for samples, dtype in zip(noise, ("bfloat16", "float32"), strict=True)
         ]
     evidence = Evidence.from_measurements(items, [make_run()])
@@ -119,7 +120,7 @@ def test_a_recording_is_of_one_real_device(evidence, varied, make, make_run, tmp
 
 @pytest.mark.parametrize("field", ["operator", "dtype"])
 def test_an_operator_or_a_dtype_that_is_no_file_name(make, make_run, tmp_path, field):
-    item = make(problem=make().problem._replace(**{field: "../../evil"}))
+    item = make(problem=changed(make().problem, **{field: "../../evil"}))
     with pytest.raises(NormtuneError, match="cannot be part of a file name"):
         write_recording(Evidence.from_measurements([item], [make_run()]), "gpu", tmp_path)
 

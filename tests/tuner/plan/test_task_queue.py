@@ -138,7 +138,7 @@ def loss_of_table(evidence, matrices, measured, leaves):
     found = []
     for function in fit(part, FitOptions(leaves=leaves)).functions:
         # What has no time anywhere on the recording is no better than a bad choice.
-        found += [100_000 if loss is None else loss for loss in losses(matrices[function.operator], function.tree)]
+        found += [100_000 if loss is None else loss for loss in losses(matrices[function.key.operator], function.tree)]
     return mean(found)
 
 
@@ -156,7 +156,7 @@ def loss_of_table(evidence, matrices, measured, leaves):
 def test_a_table_fitted_on_a_beginning_loses_less_than_one_fitted_on_as_many_at_random(recording, share, leaves, draws):
     evidence, medians, matrices = recording
     tasks = plan(problems([], ["bfloat16"], shapes("default")), "default", TARGET).tasks
-    order = [problem[:3] for problem in drained(TaskQueue(tasks), lambda problem: medians[problem])]
+    order = [problem.columns[:3] for problem in drained(TaskQueue(tasks), lambda problem: medians[problem])]
     count = round(share * len(order))
 
     def loss(measured):

@@ -11,7 +11,6 @@ import pytest
 
 from normtune.benchmarks.lib.simulation import Space, simulate
 from normtune.kernels.config import COPY, Config, Implementation
-from normtune.kernels.key import Key
 from normtune.kernels.operator import ImplementationLaunch, operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.tablefile import locate
@@ -335,7 +334,7 @@ def test_what_a_call_would_launch_and_the_default_are_candidates_in_every_space(
     for space in SPACE_NAMES:
         made = plan(problems, space, target, wanted)
         for problem, candidates in made.tasks:
-            used = tables.serving(problem.operator).answer(Key.parse(problem.operator, "bfloat16"))(problem.rows, 4096)
+            used = tables.serving(problem.key).answer(problem.key)(problem.rows, 4096)
             expected = [spec.launch(one, problem, target) for one in (used, spec.default_config(problem, target))]
             launches = {candidate.launch: candidate.config for candidate in candidates}
             assert warm_start(made, wanted, target)[problem] == [launches[one] for one in dict.fromkeys(expected)]
