@@ -18,7 +18,7 @@ from sqlalchemy.engine import URL
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.results.database import schema
-from normtune.results.database.url import parse, sqlite_path, told
+from normtune.results.database.url import display_name, parse, sqlite_path
 
 # A sweep waits so long for another process that writes, such as the import of a large file, before it gives up.
 BUSY_SECONDS = 30.0
@@ -46,7 +46,7 @@ def connect(url: str, create: bool) -> sa.Engine:
                 f"the store {path} is to be written, and its URL says mode=ro: leave that out, or name another store"
             )
         _check_path(path, create)
-    name = told(parsed)
+    name = display_name(parsed)
     try:
         engine = sa.create_engine(
             parsed.set(query={}) if path else parsed, **_engine_options(parsed, path if not create else None)
@@ -80,11 +80,11 @@ def translated(url: URL) -> Iterator[None]:
     try:
         yield
     except sa.exc.DBAPIError as error:
-        raise NormtuneError(_explain(told(url), str(error.orig))) from None
+        raise NormtuneError(_explain(display_name(url), str(error.orig))) from None
     except sa.exc.SQLAlchemyError as error:
-        raise NormtuneError(_explain(told(url), str(error))) from None
+        raise NormtuneError(_explain(display_name(url), str(error))) from None
     except UnicodeDecodeError as error:
-        raise NormtuneError(damaged(told(url), str(error))) from None
+        raise NormtuneError(damaged(display_name(url), str(error))) from None
 
 
 def damaged(name: str, why: str) -> str:

@@ -26,7 +26,7 @@ from normtune.results.database import schema, sql_rows
 from normtune.results.database.connect import WRITE, connect, damaged, stored_version, translated
 from normtune.results.database.file_identity import Presence
 from normtune.results.database.reading import Coverage, Snapshot, damage_line, wanted_runs
-from normtune.results.database.url import DEFAULT_STORE, resolve_url, sqlite_path, told
+from normtune.results.database.url import DEFAULT_STORE, display_name, resolve_url, sqlite_path
 from normtune.results.records import Device, Measurement, Run
 from normtune.results.regimes import COLD
 from normtune.results.runs import ahead
@@ -94,7 +94,7 @@ class Store:
     @property
     def name(self) -> str:
         """Name for messages."""
-        return told(self._engine.url)
+        return display_name(self._engine.url)
 
     @property
     def folder(self) -> Path | None:
@@ -361,7 +361,7 @@ class Store:
             # A flipped bit makes a number of a text, or a reference that leads nowhere.
             except (ValueError, LookupError, TypeError, RecursionError, OverflowError) as error:
                 why = str(error)[:200] if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
-                raise NormtuneError(damaged(told(self._engine.url), why)) from None
+                raise NormtuneError(damaged(display_name(self._engine.url), why)) from None
 
     @contextmanager
     def _writing(self) -> Iterator[sa.Connection]:

@@ -85,7 +85,7 @@ def sqlite_path(url: URL) -> Path | None:
     return Path(url.database or "") if url.get_backend_name() == "sqlite" else None
 
 
-def told(url: URL) -> str:
+def display_name(url: URL) -> str:
     """Name of the store for messages: its file, or the URL without the password."""
     path = sqlite_path(url)
     if path is not None:

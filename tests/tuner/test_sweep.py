@@ -200,7 +200,7 @@ def test_binaries_are_compiled_in_the_order_of_coverage_and_nobody_waits_for_lat
     class Compiling(Clocked):
         order, done = [], 0
 
-        def prepare(self, tasks, told=None):
+        def prepare(self, tasks, on_progress=None):
             self.order += [task.problem for task in tasks if task.problem not in self.order]
 
         def compiled(self, task, seconds=None):
