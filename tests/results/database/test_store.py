@@ -135,7 +135,7 @@ def test_a_run_is_set_aside_and_taken_back(url, make, make_run):
         store.add([make((100, 110), run=old), make((), run=new, fingerprint="sha256:bb")])
         everything = store.load().digest()
         assert store.ahead.startswith(f"run {new.id} of the store ") and store.ahead.endswith(
-            f"started 9999-11-22T10:00:00+00:00, after tomorrow, and outranks all that is measured until then: "
+            f"started 9999-11-22T10:00:00+00:00, after tomorrow, and outranks all measurements until then: "
             f"`normtune data drop {new.id}` sets it aside"
         )
         dropped = store.drop(new.id)
