@@ -202,7 +202,7 @@ def test_who_can_redraw_gets_the_screen(monkeypatch, terminal, kind, quiet, expe
     monkeypatch.setattr("sys.stdout", io.StringIO())
     monkeypatch.setattr("sys.stdout.isatty", lambda: terminal, raising=False)
     monkeypatch.setenv("TERM", kind)
-    assert type(progress.face_of("NVIDIA H200", quiet)) is expected
+    assert type(progress.choose_display("NVIDIA H200", quiet)) is expected
 
 
 def test_no_color_is_respected(monkeypatch):

@@ -16,7 +16,7 @@ from normtune.results.database.store import Store
 from normtune.tuner.device.open import Bench, Outcome, SkippedError
 from normtune.tuner.plan.plan import Plan, Task, fitting
 from normtune.tuner.search.adaptive import Adaptive, two_batches
-from normtune.tuner.sweep.run_writer import RunWriter, begun_run, measurements
+from normtune.tuner.sweep.run_writer import RunWriter, measurements, new_run
 
 # Number of tasks that may be taken out of order, if their binaries are compiled first.
 _AHEAD = 6
@@ -82,7 +82,7 @@ def recheck(
     begun = clock()
     end = math.inf if budget_seconds is None else begun + budget_seconds
     counts = Recheck()
-    run = begun_run(bench, Adaptive.name)
+    run = new_run(bench, Adaptive.name)
     keeper = RunWriter(store, run) if store else None
     try:
         plan = fitting(Plan(tuple(tasks), {}), bench.free_bytes)

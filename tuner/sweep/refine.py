@@ -1,7 +1,7 @@
-"""What `sweep --refine` measures: the functions of a table, and the shapes at which their thresholds can be refined.
+"""The table of `sweep --refine`: its functions, and the shapes at which their thresholds can be refined.
 
-In: a table's name, operators and dtypes, the device. Out: `Refining`; for a device `search.refine.Refinement`. Shapes
-are those of `grids.between` in the box that the table was measured on; on a replay those that were recorded.
+In: a table's name, operators and dtypes, the device. Out: `RefinedTable`, and for a device `search.refine.Refinement`.
+Shapes are those of `grids.between` in the box that the table was measured on; on a replay the recorded ones.
 """
 
 import os
@@ -23,13 +23,13 @@ from normtune.tuner.search.protocol import Known
 from normtune.tuner.search.refine import FunctionKey, Refinement
 
 
-class Refining(NamedTuple):
-    """The part of a table that is refined.
+class RefinedTable(NamedTuple):
+    """The functions of a table that are refined.
 
     Attributes:
         table: its name, for messages.
-        trees: of its functions.
-        box: that it was measured on.
+        trees: of the functions.
+        box: sizes that it was measured on.
         until: see `Refinement`.
     """
 
@@ -57,10 +57,10 @@ class Refining(NamedTuple):
         target: Target,
         always_of: Callable[[Sequence[Problem]], Always],
     ) -> Plan:
-        """The plan of all disputed shapes; `always_of` gives configs of theirs that are always timed.
+        """The plan of all disputed shapes; `always_of` returns the configs that are always timed.
 
         Raises:
-            UsageError: nothing is stored of any of the functions.
+            UsageError: there are no known measurements of the functions.
         """
         disputes = refinement.disputes(known)
         if not disputes:
@@ -69,15 +69,17 @@ class Refining(NamedTuple):
                 "with the present kernels; sweep first"
             )
         problems = [
-            Problem(name, *one.shape, dtype, variant)
+            Problem(name, *dispute.shape, dtype, variant)
             for (name, variant, dtype), of_function in disputes.items()
-            for one in of_function.open()
+            for dispute in of_function.open()
         ]
         return plan(problems, space, target, always_of(problems))._replace(pruned={})
 
 
-def refining(table: str | os.PathLike[str], keys: Sequence[str], dtypes: Sequence[str], until: float) -> Refining:
-    """The functions of a table that are to be refined; batch-invariant ones have the cuts of their classes.
+def refined_table(
+    table: str | os.PathLike[str], keys: Sequence[str], dtypes: Sequence[str], until: float
+) -> RefinedTable:
+    """The functions of a table to refine, without batch-invariant ones, whose thresholds are those of row classes.
 
     Args:
         table: its file, or the name of one that ships.
@@ -86,27 +88,27 @@ def refining(table: str | os.PathLike[str], keys: Sequence[str], dtypes: Sequenc
         until: see `Refinement`.
 
     Raises:
-        UsageError: it is no table of one GPU, or has none of these functions.
+        UsageError: the table is not of one GPU, or has none of these functions.
     """
     loaded = locate.load_table(table)
-    header, told = loaded.header, locate.told(table)
+    header, name = loaded.header, locate.told(table)
     if header.is_for_any_gpu:
         raise UsageError(
-            f"table {told} is for any GPU: expected a table of one GPU, whose thresholds are rows and hidden"
+            f"table {name} is for any GPU: expected a table of one GPU, whose thresholds are rows and hidden"
         )
     entries = trees(locate.read(loaded.source))
     if not header.box:
-        raise UsageError(f"table {told} cannot be refined: it does not say which sizes were measured; fit it again")
-    known = operators()
+        raise UsageError(f"table {name} cannot be refined: it does not say which sizes were measured; fit it again")
+    specs = operators()
     plain = {
         (key, dtype): tree
         for (key, dtype), tree in entries.items()
-        if not split_batch_invariant(key)[1] and split_key(key)[0] in known
+        if not split_batch_invariant(key)[1] and split_key(key)[0] in specs
     }
     names = sorted({key for key, _ in plain})
     for key in keys:
         if key not in names:
-            raise UsageError(f"table {told} has no function of {key!r}: expected one of {', '.join(names)}")
+            raise UsageError(f"table {name} has no function of {key!r}: expected one of {', '.join(names)}")
     chosen = {
         (*split_key(key), dtype): tree
         for (key, dtype), tree in sorted(plain.items(), key=lambda entry: entry[0])
@@ -114,6 +116,6 @@ def refining(table: str | os.PathLike[str], keys: Sequence[str], dtypes: Sequenc
     }
     if not chosen:
         raise UsageError(
-            f"table {told} has no function in {', '.join(dtypes)}: it has {', '.join(sorted({d for _, d in plain}))}"
+            f"table {name} has no function in {', '.join(dtypes)}: it has {', '.join(sorted({d for _, d in plain}))}"
         )
-    return Refining(told, chosen, header.box, until)
+    return RefinedTable(name, chosen, header.box, until)

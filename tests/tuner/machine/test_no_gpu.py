@@ -27,7 +27,7 @@ class cuda:
         ({"cuda": None}, {}, ("torch 2.11.0+cu130 is built without CUDA", "install a build of torch with CUDA")),
         ({"cuda": None, "hip": "6.4"}, {}, ("built for ROCm", "install a build of torch with CUDA")),
         ({"error": OLD}, {}, ("the NVIDIA driver is too old: it supports CUDA 11.4", "built for CUDA 13.0", "update")),
-        ({"error": "RuntimeError: driver too old"}, {}, ("serves CUDA of an older version", "update the driver")),
+        ({"error": "RuntimeError: driver too old"}, {}, ("supports CUDA of an older version", "update the driver")),
         ({"error": "RuntimeError: No CUDA GPUs are available"}, {}, ("lists no GPU", "`nvidia-smi -L`")),
         (
             {"error": "RuntimeError: No CUDA GPUs are available"},
