@@ -261,14 +261,14 @@ def test_a_long_fit_is_announced_and_a_quick_check_fits_nothing(table: Path, mon
     from normtune.tuner.checking import offline
 
     said: list[str] = []
-    assert check(table, told=said.append).failures == ()
+    assert check(table, announce=said.append).failures == ()
     assert said == []
     monkeypatch.setattr(offline, "_SECONDS", 1.0)
     done = invoke("check", table)
     (line,) = done.stderr.splitlines()
     assert re.fullmatch(
         r"normtune: \S+: fitting \d+ measurements of recording test-gpu again to compare, about \d+ s; --quick "
-        r"leaves it out",
+        r"skips this",
         line,
     )
 
