@@ -103,7 +103,7 @@ def test_a_spent_budget_says_what_the_rest_takes(summary):
     summary.left, summary.left_seconds = 120, 40.2
     assert end_lines(summary, 60.0)[-1] == (
         "budget spent with 120 problems left: about 40 s more; the same command goes on. `normtune fit` makes a "
-        "table of what there is"
+        "table of the measured ones"
     )
     summary.left, summary.left_seconds = 1, 400.0
     assert "with 1 problem left: about 6.7 minutes more" in end_lines(summary, 60.0)[-1]

@@ -48,7 +48,7 @@ def check(
 ) -> None:
     """Check on a CPU that tables belong to their data and kernels; with --device, that they still fit the GPU.
 
-    With --device the exit code is 1 if any function is STALE, else 3 if a plain function is AMBIGUOUS, else 0. Plain
+    With --device the exit code is 1 if any function is STALE, else 0 if all plain functions are OK, else 3. Plain
     functions are measured first, variants in the time that is left.
     """
     if device is None:

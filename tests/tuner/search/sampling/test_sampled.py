@@ -166,7 +166,7 @@ def test_a_file_of_anything_else_stays_as_it_is(tmp_path):
     (tmp_path / "text.db").write_text("something" * 100)
     for name, told in (
         ("store.db", "not a database of Optuna"),
-        ("text.db", "no SQLite file"),
+        ("text.db", "not a usable SQLite file"),
         ("no/a.db", "folder"),
     ):
         path = tmp_path / name
