@@ -112,10 +112,10 @@ def end_lines(summary: Summary, budget_seconds: float | None) -> list[str]:
     if not summary.done and not summary.left:
         if summary.is_fruitless:
             return []  # the command ends with this error
-        failed = (
+        untimed = (
             f"{summary.known_failed} of them without a config that could be timed; " if summary.known_failed else ""
         )
-        return [f"nothing to do: all {summary.known} problems are measured; {failed}`{fit}` makes their table"]
+        return [f"nothing to do: all {summary.known} problems are measured; {untimed}`{fit}` makes their table"]
     if not summary.done and budget_seconds is not None:
         return [
             f"the budget of {seconds_text(budget_seconds)} was spent before a problem could be measured: nothing was "
