@@ -1,7 +1,7 @@
-"""RMSNorm kernels whose launch is looked up in tables that were measured, and the tool that measures them.
+"""RMSNorm kernels whose launches are looked up in measured tables, and the tool that measures them.
 
-In: attribute access. Out: the public names, each imported on its first use, so that `import normtune` and
-`normtune --help` load neither torch nor triton. docs/api.md has all of them.
+Each public name is imported on its first use, so that `import normtune` and `normtune --help` load neither torch nor
+triton. docs/api.md describes all of them.
 """
 
 from pkgutil import resolve_name
@@ -131,10 +131,10 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # or else a type checker takes any name
+if not TYPE_CHECKING:  # otherwise a type checker would accept any name
 
     def __getattr__(name: str) -> Any:
-        """The public object of that name, imported from its home and kept.
+        """The public object of this name, imported from its module.
 
         Raises:
             AttributeError: normtune has no such name.

@@ -1,9 +1,8 @@
 """The command line: registers the commands of the rooms and turns errors into exit codes.
 
 In: the arguments of `normtune`. Out: exit code 0, or 1 (a failure), 2 (a wrong call), 130 (interrupted) or 143
-(terminated), with one line on stderr that says what happened; or 141, without one, where nobody reads what is printed
-any more. The commands themselves are in the `commands.py` of each
-room, which import what is heavy inside their functions, so that `--help` stays instant.
+(terminated), with one line on stderr; or 141, without a line, if stdout was closed. The modules of the commands import
+heavy libraries inside of functions, so that `--help` is fast.
 """
 
 import errno
@@ -31,10 +30,10 @@ TERMINATED = INTERRUPTED.replace("interrupted", "terminated")
 
 
 class ErrorLines(TyperGroup):
-    """The group of commands, whose expected errors end as a line and an exit code; others keep their traceback."""
+    """The group of commands; expected errors become a line and an exit code, others keep their traceback."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Take `--load` and its file wherever they stand: they are for all commands."""
+        """Accept `--load` and its file anywhere among the arguments, because they are for all commands."""
         rest, first = list(args), []
         while "--load" in rest[:-1]:
             place = rest.index("--load")
@@ -43,10 +42,10 @@ class ErrorLines(TyperGroup):
         return super().parse_args(ctx, [*first, *rest])
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command that was asked for.
+        """Run the command.
 
         Raises:
-            typer.Exit: it failed in a way that was foreseen, or was interrupted.
+            typer.Exit: it failed with an expected error, or was interrupted.
         """
         try:
             return super().invoke(ctx)
@@ -63,14 +62,14 @@ class ErrorLines(TyperGroup):
             _stop_printing()
             raise typer.Exit(141) from None
         except (OSError, RuntimeError, MemoryError) as error:
-            if not (lacking := _lacking(error)):
+            if not (shortage := _shortage(error)):
                 raise
-            say(f"normtune: error: {lacking}; what was measured so far is stored", error=True)
+            say(f"normtune: error: {shortage}; all measurements so far are stored", error=True)
             raise typer.Exit(1) from None
 
 
-def _lacking(error: OSError | RuntimeError | MemoryError) -> str:
-    """What the operating system has no more of, and what to do; empty for another error."""
+def _shortage(error: OSError | RuntimeError | MemoryError) -> str:
+    """The resource that the operating system lacks, and what to do; empty for another error."""
     if isinstance(error, MemoryError):
         return "this machine's memory is full, or the limit of `ulimit -v`: raise it, or ask for less at a time"
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
@@ -89,8 +88,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(is_given: bool) -> None:
+    if is_given:
         say(f"normtune {__version__}")
         raise typer.Exit
 
@@ -102,14 +101,12 @@ def normtune(
     ] = False,
     load: Annotated[
         list[Path] | None,
-        typer.Option(
-            metavar="FILE", help="Run a Python file that registers operators; may stand anywhere. Repeat for more."
-        ),
+        typer.Option(metavar="FILE", help="Run a Python file that registers operators; accepted anywhere. Repeatable."),
     ] = None,
 ) -> None:
     """Measure RMSNorm kernels on a GPU and write the launch table that loses least.
 
-    `normtune sweep && normtune fit` measures this machine's GPU into ./normtune.db and prints the table's figures.
+    `normtune sweep && normtune fit` measures this machine's GPU, into ./normtune.db, and prints the figures of a table.
     """
     for file in load or ():
         from normtune.kernels.load_file import load as load_operators
@@ -129,10 +126,10 @@ def main() -> None:
     finally:
         try:
             sys.stdout.flush()
-        except BrokenPipeError:  # all is done, and whoever read of it has read enough
+        except BrokenPipeError:  # the command is done, and the reader has closed the pipe
             _stop_printing()
 
 
 def _stop_printing() -> None:
-    """Send what would still be printed nowhere: whoever read it has gone, as `head` does."""
+    """Discard further output, because its reader has ended, as `head` does."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,1 +1,1 @@
-"""Measurements at rest: the store, recordings, import and export, statistics of samples."""
+"""Stored measurements: the store, recordings, import and export, statistics of samples."""

@@ -1,7 +1,7 @@
-"""What `normtune data` does, from Python.
+"""`normtune data` for Python.
 
-In: measurements, files. Out: a frame of what there is, files, or more measurements in a store. `exchange` does the
-work; nothing is printed.
+In: measurements, files. Out: a frame of counts, files, or more measurements in a store. `exchange` does the work;
+nothing is printed.
 """
 
 import os
@@ -29,27 +29,27 @@ def list_data(data: Measured = None, *, recording: str | None = None) -> pd.Data
     """Count measurements by device, operator, dtype and regime, as `normtune data list` does.
 
     Args:
-        data: a store, open or by its file or URL, or evidence; the default store without it.
+        data: a store, open or by its file or URL, or evidence; None for the default store.
         recording: name of a recording that ships with normtune, in place of data.
 
     Returns:
-        Columns device, sms (its multiprocessors), operator (with its variant), dtype, regime, problems, measurements
-        and runs (numbers), and statuses: the number of measurements by status, a dictionary.
+        Columns device, sms (number of its multiprocessors), operator (with its variant), dtype, regime; the numbers of
+        problems, measurements and runs; and statuses, a dictionary with the number of measurements by status.
 
     Raises:
-        UsageError: data and a recording are both given, or neither can be.
+        UsageError: data and a recording are both given, or one of them is invalid.
         NormtuneError: the store cannot be read.
     """
     return overview(taken(data, recording, None))
 
 
 def overview(evidence: Evidence) -> pd.DataFrame:
-    """As `list_data`."""
+    """The frame of `list_data`."""
     runs = {run.id: run for run in evidence.runs}
-    devices = {run: f"{one.device.label}, {one.device.sms} SMs" for run, one in runs.items()}
+    devices = {run.id: f"{run.device.label}, {run.device.sms} SMs" for run in evidence.runs}
     frame = evidence.frame.assign(
         device=evidence.frame["run"].map(devices),
-        regime=evidence.frame["run"].map({run: one.regime for run, one in runs.items()}),
+        regime=evidence.frame["run"].map({run.id: run.regime for run in evidence.runs}),
     )
     rows = []
     for names, part in frame.groupby(["device", "operator", "variant", "dtype", "regime"]):
@@ -78,14 +78,14 @@ def export_data(
     Args:
         path: of the file, `.parquet` (to import or to fit elsewhere) or `.csv` (a line per sample); a file that
             normtune wrote there before is replaced.
-        data: a store, open or by its file or URL, or evidence; the default store without it.
+        data: a store, open or by its file or URL, or evidence; None for the default store.
         operators: only these, plain names or names with a variant; empty means all.
         dtypes: only these; empty means all.
         regime: only times measured `cold`, `warm` or `eager`; None for all.
 
     Raises:
-        UsageError: the ending is another one, the file may not or cannot be written, or there are no such measurements.
-        NormtuneError: the store cannot be read, or the file not be written.
+        UsageError: the file has another ending or must not be overwritten, or there are no such measurements.
+        NormtuneError: the store cannot be read, or the file cannot be written.
     """
     keys, kinds = named("operators", operators), named("dtypes", dtypes)
     return transfer.export_file(lambda: narrowed(taken(data, None, None), keys, kinds), Path(path), regime)
@@ -103,17 +103,17 @@ def export_recording(
     """Write measurements of one device as a recording, as `normtune data export --recording` does.
 
     Args:
-        name: of the recording, `nvidia-h200`.
-        folder: where its files go, one for each operator, as `NAME.OPERATOR.parquet`; where that would be over 2 MB,
-            one for each dtype, as `NAME.OPERATOR.DTYPE.parquet`.
-        data: a store, open or by its file or URL, or evidence; the default store without it.
-        operators: only these, plain names or names with a variant; empty means all.
-        dtypes: only these; empty means all.
-        regime: only times measured `cold`, `warm` or `eager`; None for all.
+        name: of the recording, such as `nvidia-h200`.
+        folder: for its files, `NAME.OPERATOR.parquet` for each operator; if that would be over 2 MB,
+            `NAME.OPERATOR.DTYPE.parquet` for each dtype.
+        data: as in `export_data`.
+        operators: as in `export_data`.
+        dtypes: as in `export_data`.
+        regime: as in `export_data`.
 
     Raises:
-        UsageError: the name cannot be one, the folder does not exist or takes no files, a file that normtune did not
-            write stands there, or the measurements are none, of several devices or of a replay.
+        UsageError: the name is not valid, the folder does not exist or is not writable, a file of normtune's name there
+            is of another program, or the measurements are none, of several devices or of a replay.
         NormtuneError: the store cannot be read, or a file would be too large or cannot be written.
     """
     keys, kinds = named("operators", operators), named("dtypes", dtypes)
@@ -124,16 +124,16 @@ def import_data(
     files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     store: Store | str | os.PathLike[str] | None = None,
 ) -> tuple[Imported, ...]:
-    """Add the measurements of Parquet files to a store, as `normtune data import` does; what is stored stays as it is.
+    """Add the measurements of Parquet files to a store, as `normtune data import` does; stored ones are not changed.
 
     Args:
-        files: one or several; all are read and checked before the store is opened.
-        store: open, or by its file or URL, created if it is missing; None for that of the variable NORMTUNE_STORE, else
-            `normtune.db` here.
+        files: a path or several; all files are read and checked before the store is opened.
+        store: open, or by its file or URL, created if it is missing; None for NORMTUNE_STORE, else `normtune.db` in the
+            current folder.
 
     Raises:
-        UsageError: there is no file, one does not exist, or the store's URL is none.
-        NormtuneError: a file cannot be read or contradicts what is stored; nothing of it is stored.
+        UsageError: no file is named, a file does not exist, or the URL is not that of a store.
+        NormtuneError: a file cannot be read or contradicts the store; nothing of it is stored.
     """
     return tuple(imported([files] if isinstance(files, str | os.PathLike) else files, store))
 
@@ -141,7 +141,7 @@ def import_data(
 def imported(
     files: Iterable[str | os.PathLike[str]], store: Store | str | os.PathLike[str] | None
 ) -> Iterator[Imported]:
-    """As `import_data`, file by file."""
+    """Import files one after the other, as `import_data`."""
     url = "" if isinstance(store, Store) else resolve_url(None if store is None else os.fspath(store))
     paths = list(files) if isinstance(files, Iterable) else [files]
     if wrong := [path for path in paths if not isinstance(path, str | os.PathLike)]:

@@ -1,7 +1,4 @@
-"""Atomic replacement of files.
-
-In: the path to write. Out: a new file beside it, which replaces the path on success. The caller writes the content.
-"""
+"""Atomic replacement of a file: the caller writes a new file beside it, which takes its place on success."""
 
 import os
 from collections.abc import Iterator
@@ -23,15 +20,15 @@ def replaced(path: Path) -> Iterator[Path]:
     check_place(path)
     temporary = temporary_of(path)
     try:
-        temporary.touch(exist_ok=False)  # a link that somebody put there would be followed
+        temporary.touch(exist_ok=False)  # fails if somebody put a link there, which writing would follow
         yield temporary
         with temporary.open("rb") as written:
             os.fsync(written.fileno())
         temporary.replace(path)
     except OSError as error:
-        why = error.strerror or " ".join(str(error).split())
+        reason = error.strerror or " ".join(str(error).split())
         raise NormtuneError(
-            f"cannot write {path}: {why}; what stood there stays: see to the disk, or name another place"
+            f"cannot write {path}: {reason}; an existing file is not changed: check the disk, or name another place"
         ) from None
     finally:
         with suppress(OSError):

@@ -1,7 +1,7 @@
-"""Measurements as columns, as a store and files have them.
+"""Measurements as columns, for stores and files.
 
-In: measurements. Out: their columns, as lists and flat arrays. `evidence` makes a table of them; a sweep that only
-stores, or looks up what is stored, needs no table.
+In: measurements. Out: their columns, as lists and flat arrays. `evidence` makes a data frame of them, which a sweep
+does not need.
 """
 
 from collections.abc import Iterable, Sequence
@@ -47,7 +47,7 @@ def split(lengths: NDArray[np.int64], flat: NDArray[_Integer]) -> list[NDArray[_
 
 def first_rounds(rounds: Sequence[NDArray[np.int32]]) -> list[int]:
     """First round of each measurement; -1 for a failure, which has none."""
-    return [int(found[0]) if len(found) else -1 for found in rounds]
+    return [int(numbers[0]) if len(numbers) else -1 for numbers in rounds]
 
 
 def _one_line(text: str) -> str:

@@ -1,7 +1,7 @@
-"""`normtune data`: list, export, import and set aside measurements; and how a command gets the options of a dataclass.
+"""`normtune data`, which lists, exports, imports and sets aside measurements; and commands with options of a dataclass.
 
-In: options. Out: a table on the terminal, files, or more measurements in a store. The work is done by `api` and
-`exchange`, which are imported when a command runs.
+In: options. Out: a table on the terminal, files, or more measurements in a store. `api` and `exchange` do the work;
+they are imported when a command runs.
 """
 
 import inspect
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="List, export, import and set aside measurements.", no_args_is_help=True)
 
-# The value of `--regime` that stands for every one.
+# The value of `--regime` that stands for all regimes.
 _ALL = "all"
 
 StoreOption = Annotated[
@@ -35,30 +35,35 @@ StoreOption = Annotated[
 
 
 def with_options(options: type[Any], before: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command options, the fields of a dataclass that it does not declare itself, before one of its own."""
+    """Add options to a command: the fields of a dataclass that it does not declare itself.
+
+    Args:
+        options: the dataclass.
+        before: parameter of the command before which they are listed.
+    """
 
     def decorated(command: Callable[..., None]) -> Callable[..., None]:
-        *own, _ = inspect.signature(command).parameters.values()
-        names = [parameter.name for parameter in own]
+        *parameters, _ = inspect.signature(command).parameters.values()
+        names = [parameter.name for parameter in parameters]
         declared = [field for field in fields(options) if parameter_of(field) not in names]
-        # Options with a place of their own come last: it may be before another option.
+        # Options with `before` come last, because it may name another option.
         for field in sorted(declared, key=lambda field: field.metadata["option"].before != ""):
             place = names.index(field.metadata["option"].before or before)
-            own.insert(place, _parameter(field))
+            parameters.insert(place, _parameter(field))
             names.insert(place, parameter_of(field))
 
         @wraps(command)
-        def called(**given: Any) -> None:
+        def called(**arguments: Any) -> None:
             for field in declared:
-                value, read = given.pop(parameter_of(field)), field.metadata["option"].read
+                value, read = arguments.pop(parameter_of(field)), field.metadata["option"].read
                 if value is None or value == []:
                     value = field.default
                 elif read or isinstance(value, list):
                     value = (read or tuple)(value)
-                given[field.name] = value
-            command(**given)
+                arguments[field.name] = value
+            command(**arguments)
 
-        called.__signature__ = inspect.Signature(own)  # type: ignore[attr-defined]
+        called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         return called
 
     return decorated
@@ -78,7 +83,9 @@ def _parameter(field: "Field[Any]") -> inspect.Parameter:
 
 @app.command("list")
 def list_(
-    runs: Annotated[bool, typer.Option("--runs", help="List each run by its id instead, those set aside too.")] = False,
+    runs: Annotated[
+        bool, typer.Option("--runs", help="List the runs with their ids instead, including those set aside.")
+    ] = False,
     store: StoreOption = None,
 ) -> None:
     """Print what a store holds, by device, operator and dtype."""
@@ -131,15 +138,15 @@ def export(
 
     wanted = None if regime == _ALL else regime
     if recording is None:
-        found = export_file(load, out, wanted)
-        runs = f"{len(found.evidence.runs)} run{'s' * (len(found.evidence.runs) != 1)}"
-        lines = [f"{out}: {len(found.evidence.frame)} measurements of {runs}, {found.evidence.digest()}"]
+        result = export_file(load, out, wanted)
+        runs = f"{len(result.evidence.runs)} run{'s' * (len(result.evidence.runs) != 1)}"
+        lines = [f"{out}: {len(result.evidence.frame)} measurements of {runs}, {result.evidence.digest()}"]
     else:
-        found = export_recording(load, recording, out, wanted)
-        lines = [f"{path}: {path.stat().st_size} bytes" for path in found.paths]
-    if found.left_out:
-        others = ", ".join(found.regimes)
-        say(f"left out {found.left_out} measurements of other regimes ({others}): --regime {_ALL} takes them along")
+        result = export_recording(load, recording, out, wanted)
+        lines = [f"{path}: {path.stat().st_size} bytes" for path in result.paths]
+    if result.left_out:
+        others = ", ".join(result.regimes)
+        say(f"left out {result.left_out} measurements of other regimes ({others}): --regime {_ALL} includes them")
     say("\n".join(lines))
 
 
@@ -148,7 +155,7 @@ def import_(
     files: Annotated[list[Path], typer.Argument(help="Parquet files that `normtune data export` wrote.")],
     store: StoreOption = None,
 ) -> None:
-    """Add the measurements of Parquet files to a store. What the store has already stays as it is."""
+    """Add the measurements of Parquet files to a store. Measurements that the store has are not changed."""
     from normtune.results.api import imported
 
     for path, measurements, added in imported(files, store):
@@ -157,24 +164,23 @@ def import_(
 
 @app.command("drop")
 def drop(
-    run: Annotated[str, typer.Argument(help="Its id, or the first characters, as `data list --runs` has it.")],
-    undo: Annotated[bool, typer.Option("--undo", help="Take the run back.")] = False,
+    run: Annotated[str, typer.Argument(help="Its id, or the first characters of it; `data list --runs` prints it.")],
+    undo: Annotated[bool, typer.Option("--undo", help="Use the run again.")] = False,
     store: StoreOption = None,
 ) -> None:
-    """Set a run aside: its measurements are kept, and nothing uses them until --undo."""
+    """Set a run aside: its measurements are kept, but not used until --undo."""
     from normtune.results.database.store import Store, resolve_url
 
     Store.open(resolve_url(store), create=False).close()
     with Store.open(resolve_url(store)) as opened:
-        found = opened.drop(run, undo=undo)
+        changed = opened.drop(run, undo=undo)
     if undo:
-        say(f"run {found.id} of {found.started} is used again")
+        say(f"run {changed.id} of {changed.started} is used again")
     else:
-        say(f"run {found.id} of {found.started} is set aside; `normtune data drop --undo {found.id}` takes it back")
+        say(f"run {changed.id} of {changed.started} is set aside; `normtune data drop --undo {changed.id}` undoes this")
 
 
 def _table(counts: "pd.DataFrame") -> "Table":
-    """The counts of `overview`, a row for each device, operator, variant, dtype and regime."""
     from rich.table import Table
 
     from normtune.results.terminal import printable

@@ -1,7 +1,7 @@
 """Measurements as a table in memory, for the fit, exports and recordings.
 
 In: measurements and their runs, or the columns of a store or a file. Out: `Evidence`, in a total order, with a digest
-of its content. Reading and writing are left to `store` and `parquet_csv`.
+of its content. `store` and `parquet_csv` read and write.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ from normtune.results.validate import check_columns
 
 _KEY = ("operator", "variant", "dtype")
 _SORT = (*_KEY, "hidden", "rows", "config", "run")
-# Begins what is hashed; changes when the same measurements are to have another digest.
+# The first part of the hashed content; to be changed when digests have to change.
 _DIGEST_FORMAT = "normtune evidence 1"
 
 
@@ -48,16 +48,16 @@ class Evidence:
 
     @classmethod
     def from_columns(cls, columns: Mapping[str, Sequence[Any]], runs: Iterable[Run]) -> "Evidence":
-        """Evidence of checked columns (those of `frame`, in any order of rows; `code` may be missing).
+        """Check columns and convert them; they are those of `frame`, in any order of rows, possibly without `code`.
 
         Raises:
             ValueError: the columns break a rule of `validate`, a run is missing, or a measurement is there twice.
         """
         columns = {"code": [None] * len(columns["run"]), **columns}
         check_columns(columns)
-        known = {run.id: run for run in runs}
+        by_id = {run.id: run for run in runs}
         used = set(columns["run"])
-        for run in sorted(used - set(known)):
+        for run in sorted(used - set(by_id)):
             raise ValueError(f"run {run!r} of a measurement is not among the runs")
         order = _order(columns)
         parts = {}
@@ -66,8 +66,8 @@ class Evidence:
                 parts[name] = pd.Series(np.asarray(columns[name], dtype=np.int64)[order])
             else:
                 parts[name] = pd.Series(_objects(columns[name])[order], dtype=object)
-        found = sorted((known[run] for run in used), key=lambda run: (run.started, run.id))
-        return cls(pd.DataFrame(parts), tuple(found))
+        used_runs = sorted((by_id[run] for run in used), key=lambda run: (run.started, run.id))
+        return cls(pd.DataFrame(parts), tuple(used_runs))
 
     @classmethod
     def joined(cls, parts: Sequence["Evidence"]) -> "Evidence":
@@ -79,9 +79,8 @@ class Evidence:
         runs = {run.id: run for part in parts for run in part.runs}
         pairs = [(key, part) for part in parts for key in part.measured_keys()]
         pairs.sort(key=lambda pair: pair[0].columns)
-        # Each is checked and in order.
-        if pairs and all(one.columns < other.columns for (one, _), (other, _) in pairwise(pairs)):
-            frames = [part.part(key) for key, part in pairs]
+        if pairs and all(left.columns < right.columns for (left, _), (right, _) in pairwise(pairs)):
+            frames = [part.part(key) for key, part in pairs]  # each key is in one part
             by_start = sorted(runs.values(), key=lambda run: (run.started, run.id))
             return cls(pd.concat(frames, ignore_index=True), tuple(by_start))
         columns = {name: [value for part in parts for value in part.frame[name].tolist()] for name in COLUMNS}
@@ -106,7 +105,7 @@ class Evidence:
         ]
 
     def knobs(self) -> tuple[str, ...]:
-        """The names of the knobs of all configs, those of an operator in their order."""
+        """The names of the knobs of all configs, in the order of their operators."""
         names = dict.fromkeys(name for config in self._configs().values() for name in config._fields)
         return tuple(names) or COPY._fields
 
@@ -126,15 +125,15 @@ class Evidence:
         return self._where(self.frame["run"].isin(runs))
 
     def codes(self) -> dict[tuple[Problem, Config], tuple[str, TimedCode]]:
-        """What configs launched when they were last timed, where it is known, and the run's version of Triton."""
+        """Version of Triton and launched code of each config in its newest run, if it is known."""
         triton = {run.id: run.software.get("triton", "") for run in self.runs}
-        place = {run.id: number for number, run in enumerate(self.runs)}
-        found = [item for item in self._where(self.frame["code"].notna()).measurements() if item.code]
-        found.sort(key=lambda item: place[item.run])
-        return {(item.problem, item.config): (triton[item.run], item.code) for item in found if item.code}
+        order = {run.id: number for number, run in enumerate(self.runs)}
+        items = self._where(self.frame["code"].notna()).measurements()
+        items.sort(key=lambda item: order[item.run])
+        return {(item.problem, item.config): (triton[item.run], item.code) for item in items if item.code}
 
     def without_codes(self) -> "Evidence":
-        """The same measurements without what they launched."""
+        """The same measurements without digests of their code."""
         return Evidence(self.frame.assign(code=None), self.runs)
 
     def regimes(self) -> list[str]:
@@ -142,7 +141,7 @@ class Evidence:
         return sorted({run.regime for run in self.runs})
 
     def regime(self, name: str) -> "Evidence":
-        """Measurements of one regime. Everything read from a store or a recording passes through here."""
+        """Measurements of one regime."""
         return self.in_regimes([name])
 
     def in_regimes(self, names: Collection[str]) -> "Evidence":
@@ -152,34 +151,34 @@ class Evidence:
 
     def fingerprints(self) -> dict[str, str]:
         """Kernel fingerprint of each operator in its newest run."""
-        place = {run.id: number for number, run in enumerate(self.runs)}
+        order = {run.id: number for number, run in enumerate(self.runs)}
         newest: dict[str, tuple[int, str]] = {}
         pairs = self.frame[["operator", "run", "fingerprint"]].drop_duplicates()
         for operator, run, fingerprint in pairs.itertuples(index=False):
-            newest[operator] = max(newest.get(operator, (-1, "")), (place[run], fingerprint))
+            newest[operator] = max(newest.get(operator, (-1, "")), (order[run], fingerprint))
         return {operator: newest[operator][1] for operator in sorted(newest)}
 
     def current(self) -> "Evidence":
-        """Measurements of each operator's newest kernels; times of older ones say nothing about them."""
+        """Measurements with each operator's newest kernels."""
         newest = self.frame["operator"].map(self.fingerprints())
         return self._where(self.frame["fingerprint"] == newest)
 
     def measured_keys(self) -> list[Key]:
         """The keys of the measurements, ordered."""
         columns = [self.frame[name].to_numpy() for name in _KEY]
-        found: list[Key] = []
-        place = 0
-        while place < len(self.frame):
-            found.append(Key.of(*(column[place] for column in columns)))
-            place = self._bounds(found[-1])[1]
-        return found
+        keys: list[Key] = []
+        row = 0
+        while row < len(self.frame):
+            keys.append(Key.of(*(column[row] for column in columns)))
+            row = self._bounds(keys[-1])[1]
+        return keys
 
     def part(self, key: Key) -> pd.DataFrame:
-        """Rows of `frame` of one key, by bisection instead of a scan of a column."""
+        """Rows of `frame` of one key, found by bisection."""
         return self.frame.iloc[slice(*self._bounds(key))]
 
     def _bounds(self, key: Key) -> tuple[int, int]:
-        """First row of a key and end of its rows: the frame is ordered by key first."""
+        """First row and end of the rows of a key, by which the frame is ordered first."""
         low, high = 0, len(self.frame)
         for name, value in zip(_KEY, key.columns, strict=True):
             column = self.frame[name].to_numpy()
@@ -206,8 +205,8 @@ class Evidence:
     def digest(self) -> str:
         """`sha256:` and the hash of the content: runs with their device and software, and every measurement.
 
-        Of a run's protocol only a regime other than cold and what a search left out are included, which tables tell: a
-        running sweep changes the rest.
+        Of the protocol of a run, which changes during a sweep, only the audit of a search and a regime other than cold
+        are included.
         """
         runs = [
             [
@@ -239,11 +238,7 @@ class Evidence:
 
 
 def _order(columns: Mapping[str, Sequence[Any]]) -> NDArray[np.int64]:
-    """Indices of the rows in their total order.
-
-    Raises:
-        ValueError: two rows are the same measurement.
-    """
+    """Indices of the rows in their total order; ValueError if two rows are the same measurement."""
     keys = []
     for name in _SORT:
         if name in TEXTS:
@@ -255,22 +250,22 @@ def _order(columns: Mapping[str, Sequence[Any]]) -> NDArray[np.int64]:
     stacked = np.stack(keys)[:, order]
     twice = np.flatnonzero((stacked[:, 1:] == stacked[:, :-1]).all(axis=0))
     if len(twice):
-        place = int(order[twice[0]])
-        told = " ".join(str(columns[name][place]) for name in _SORT)
-        raise ValueError(f"the same measurement is there twice: {told}")
+        row = int(order[twice[0]])
+        text = " ".join(str(columns[name][row]) for name in _SORT)
+        raise ValueError(f"the same measurement is there twice: {text}")
     return order
 
 
 def _coded(values: Sequence[str]) -> tuple[NDArray[np.int64], list[str]]:
-    """Index of each value among the distinct ones, and these in order."""
-    codes, found = pd.factorize(_objects(values))
-    names = sorted(found.tolist())
-    places = {name: place for place, name in enumerate(names)}
-    return np.array([places[name] for name in found.tolist()], np.int64)[codes] if len(names) else codes, names
+    """Index of each value among the sorted distinct values, and these values."""
+    codes, distinct = pd.factorize(_objects(values))
+    names = sorted(distinct.tolist())
+    indices = {name: index for index, name in enumerate(names)}
+    return np.array([indices[name] for name in distinct.tolist()], np.int64)[codes] if len(names) else codes, names
 
 
 def _objects(values: Sequence[Any]) -> NDArray[np.object_]:
-    """An array of objects; numpy would make a matrix of arrays of equal length."""
+    """An array of objects, even if they are arrays of equal length, which numpy would stack."""
     return np.fromiter(values, dtype=object, count=len(values))
 
 

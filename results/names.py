@@ -1,20 +1,17 @@
-"""Names that Python gives where the command line repeats an option.
-
-In: one name, or several. Out: a tuple of names, or an error that names the option.
-"""
+"""Arguments of Python functions for options that the command line repeats: one name, or several."""
 
 from collections.abc import Iterable
 
 from normtune.errors import UsageError
 
 
-def named(option: str, given: str | Iterable[str]) -> tuple[str, ...]:
-    """The names, one alone or several.
+def named(option: str, value: str | Iterable[str]) -> tuple[str, ...]:
+    """One name or several as a tuple.
 
     Raises:
-        UsageError: they are neither.
+        UsageError: the value of the option is neither.
     """
-    found = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Iterable) else (given,)
-    if not all(isinstance(name, str) for name in found):
-        raise UsageError(f"{option} is {given!r}: expected a name or a sequence of names")
-    return found
+    names = (value,) if isinstance(value, str) or not isinstance(value, Iterable) else tuple(value)
+    if not all(isinstance(name, str) for name in names):
+        raise UsageError(f"{option} is {value!r}: expected a name or a sequence of names")
+    return names

@@ -1,7 +1,7 @@
-"""Options that a command and a function of Python share, each declared once, as a field of a frozen dataclass.
+"""Options that a command and a Python function share, each declared once, as a field of a frozen dataclass.
 
-In: these fields. Out: what an option is called, and the typed keywords of a function. `commands.with_options` makes the
-options of the command line.
+In: these fields. Out: names of options, and the keywords of the function. `commands.with_options` creates the options
+of the command line.
 """
 
 import inspect
@@ -22,12 +22,12 @@ class Option(NamedTuple):
 
     Attributes:
         help: text for `--help`.
-        metavar: stands for its value there, unless it is a flag.
-        name: as a parameter of the command; empty for that of the field.
-        before: the parameter that `--help` lists next; empty for that of all.
+        metavar: placeholder of its value there, unless it is a flag.
+        name: as a parameter of the command; empty for the name of the field.
+        before: the parameter that `--help` lists next; empty for the default of the command.
         least: the least integer; None for no bound on the command line.
-        read: type of its value on the command line, or what makes it of a text; None for the type of the field.
-        doc: text for Python; empty for that of `--help`.
+        read: type of its value on the command line, or a function from a text; None for the type of the field.
+        doc: text for Python's docstring; empty for that of `--help`.
     """
 
     help: str
@@ -40,7 +40,7 @@ class Option(NamedTuple):
 
 
 def option(*about: Any, default: object = None, **named: Any) -> Any:
-    """A field with a default, a tuple if the option is repeated; the rest is as in `Option`."""
+    """A field with a default, a tuple if the option is repeated; other arguments as in `Option`."""
     return field(default=default, metadata={"option": Option(*about, **named)})
 
 
@@ -55,9 +55,9 @@ def flag_of(option: "Field[Any]") -> str:
 
 
 def keywords_of(options: Callable[P, Options]) -> Callable[[Callable[[Options], Result]], Callable[P, Result]]:
-    """Make a function of a dataclass's instance one of its fields, with their types, defaults and texts.
+    """Decorator: a function of a dataclass's instance becomes one of its fields, with their types, defaults and texts.
 
-    A call with other keywords raises the TypeError that names the function.
+    A call with other keywords raises a TypeError that names the function.
     """
     signature = inspect.signature(options)
 
@@ -81,7 +81,7 @@ def keywords_of(options: Callable[P, Options]) -> Callable[[Callable[[Options], 
 
 
 def _entry(option: "Field[Any]") -> str:
-    """The entry of an option in a docstring, where other options are named as in Python."""
+    """The entry of an option in a docstring, with names of options as in Python."""
     about: Option = option.metadata["option"]
     text = re.sub(r"--([a-z-]+)", lambda match: f"`{match[1].replace('-', '_')}`", about.doc or about.help)
     text = f"    {option.name}: {text.replace('Repeatable.', 'One or several.')}"

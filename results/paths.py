@@ -1,6 +1,6 @@
-"""What may be read from a path, and what may be written to it.
+"""Checks whether a path can be read or written.
 
-In: a path that a user or a file named. Out: the fault, in words, whatever the operating system answers: a name that is
+In: a path that a user or a file named. Out: the fault as text, for every error of the operating system: a name that is
 too long, a folder that may not be searched, a NUL.
 """
 
@@ -42,30 +42,26 @@ def unwritable(folder: Path) -> str:
 
 
 def temporary_of(path: Path) -> Path:
-    """A path beside a file, which nobody can foresee, for its replacement."""
+    """An unpredictable path beside a file, for its replacement."""
     return path.parent / f".{path.name}.{secrets.token_hex(8)}.tmp"
 
 
 def check_place(path: Path) -> None:
-    """Refuse a path that no file can be written to.
-
-    Raises:
-        UsageError: its folder does not exist or takes no files, it is a folder, or its name is too long.
-    """
+    """Raise `UsageError` if no file can be written to a path."""
     folder = path.parent
     if not os.path.isdir(folder):
-        why = (
+        reason = (
             f"{folder} is no folder;" if os.path.exists(folder) else f"the folder {folder} does not exist; create it or"
         )
-        raise UsageError(f"cannot write {path}: {why} name another")
+        raise UsageError(f"cannot write {path}: {reason} name another")
     if os.path.isdir(path):
         raise UsageError(f"cannot write {path}: it is a folder, expected a file name")
-    if why := unwritable(folder) or _unnameable(temporary_of(path)):
-        raise UsageError(f"cannot write {path}: {why}; name another place")
+    if reason := unwritable(folder) or _unnameable(temporary_of(path)):
+        raise UsageError(f"cannot write {path}: {reason}; name another place")
 
 
 def _unnameable(path: Path) -> str:
-    """Why no file can have this name; empty if one can."""
+    """Why no file can have this name; empty if a file can."""
     try:
         path.lstat()
     except FileNotFoundError:

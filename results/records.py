@@ -1,8 +1,4 @@
-"""The values that are stored: device, run, measurement.
-
-In: nothing. Out: the plain values that the tuner hands to the store, and the store to the fit, with the meaning of
-their fields. How they are stored is left to the store.
-"""
+"""The values that the tuner passes to the store, and the store to the fit: device, run, outcome, measurement."""
 
 import hashlib
 from collections.abc import Sequence
@@ -17,8 +13,8 @@ from normtune.kernels.problem import Problem
 from normtune.kernels.target import plain_name
 from normtune.results.regimes import regime_of
 
-# A block is this many consecutive rounds on the same offsets and the same captured graphs. Replays of one graph share
-# their luck, so blocks, not rounds, are the unit of statistics: block = round // ROUNDS_PER_BLOCK.
+# A block is this many consecutive rounds on the same offsets and the same captured graphs. Times of one graph are
+# correlated, so blocks, not rounds, are the unit of statistics: block = round // ROUNDS_PER_BLOCK.
 ROUNDS_PER_BLOCK = 2
 
 STATUSES = (
@@ -32,16 +28,16 @@ STATUSES = (
     "not_recorded",
 )
 
-# A failure of this kind stands: a result that is wrong now and then must never win. Any other may be the fault of a
-# machine or of a day, and a success under the same code outranks it.
+# A wrong result is final, because a config that is wrong even once must never win. Any other failure may have an
+# outside cause, and a success with the same code outranks it.
 WRONG = "wrong_result"
-# What no other outcome takes back.
+# Statuses that no other outcome outranks.
 DECISIVE = ("ok", WRONG)
 
-# What a run's protocol says of a search that left configs out: `tuner.search.audit` writes it, and tables tell it.
+# Key of a run's protocol for the audit of a search that left configs out (`tuner.search.audit`), which tables quote.
 SEARCHED = "searched"
 
-# What the uuid of a device begins with whose samples were drawn from a recording.
+# Prefix of the uuid of a device whose samples come from a recording.
 REPLAY_PREFIX = "replay:"
 
 
@@ -54,8 +50,8 @@ class Device(NamedTuple):
         sms: number of multiprocessors.
         l2_bytes: size of the L2 cache, bytes.
         memory_bytes: device memory, bytes.
-        uuid: the driver's identifier; in what left its store a salted hash of it, `hash:...`; `replay:NAME` for
-            replayed data.
+        uuid: the driver's identifier; outside of its store a salted hash of it, `hash:...`; `replay:NAME` for replayed
+            data.
         driver: version of the driver.
     """
 
@@ -69,13 +65,13 @@ class Device(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Name for people and tables: the driver's, on one line, followed by ` (replay)` for replayed data."""
+        """Name for people and tables: the driver's on one line, followed by ` (replay)` for replayed data."""
         name = plain_name(self.name)
         return f"{name} (replay)" if self.uuid.startswith(REPLAY_PREFIX) else name
 
     @property
     def kind(self) -> tuple[str, int]:
-        """Label and number of multiprocessors: devices of equal kind share their measurements."""
+        """Label and number of multiprocessors; devices of equal kind share their measurements."""
         return self.label, self.sms
 
 
@@ -87,8 +83,8 @@ class Run(NamedTuple):
         device: the GPU.
         software: versions by name: `triton`, `torch`, `cuda`, `python`.
         started: UTC, ISO 8601, seconds.
-        protocol: of the timing: strategy, regime, seconds, clocks seen, void rounds; and `dropped`, the day on which
-            the run was set aside.
+        protocol: of the timing: strategy, regime, seconds, clocks, void rounds; and `dropped`, the day on which the run
+            was set aside.
     """
 
     id: str
@@ -99,22 +95,22 @@ class Run(NamedTuple):
 
     @property
     def regime(self) -> str:
-        """Regime of its times: one of `regimes.REGIMES`, or a name that is not known here."""
+        """Regime of its times: one of `regimes.REGIMES`, or an unknown name."""
         return regime_of(self.protocol)
 
     @property
     def is_dropped(self) -> bool:
-        """Whether it was set aside: its measurements are kept, and nothing uses them."""
+        """Whether it was set aside: its measurements are kept, but not used."""
         return "dropped" in self.protocol
 
 
 class TimedCode(NamedTuple):
-    """What a config launched when it was timed.
+    """Digests of the code that a config launched when it was timed.
 
     Attributes:
-        launch: digest of what `resolve` gave, 8 bytes; see `launch_digest`.
-        code: digest of the compiled code and its arguments, by the run's version of Triton; empty where not known.
-        machine: digest of the instructions; empty where not known.
+        launch: digest of the resolved launch, 8 bytes; see `launch_digest`.
+        code: digest of the compiled code and its arguments, for the run's version of Triton; empty if not known.
+        machine: digest of the machine code; empty if not known.
     """
 
     launch: bytes
@@ -123,7 +119,7 @@ class TimedCode(NamedTuple):
 
 
 def launch_digest(launch: AnyLaunch) -> bytes:
-    """8 bytes that name a launch: no arithmetic of `resolve` changes unnoticed, in whatever module it is."""
+    """Digest of a launch, 8 bytes, which changes with any change of the launch rules' result."""
     return hashlib.sha256(repr(launch if not isinstance(launch, tuple) else tuple(launch)).encode()).digest()[:8]
 
 
@@ -132,10 +128,10 @@ class Outcome(NamedTuple):
 
     Attributes:
         status: one of `STATUSES`; samples exist only for `ok`.
-        reason: why it is not `ok`, one line; empty otherwise.
+        reason: reason of a failure, one line; empty for `ok`.
         rounds: the number of the round of each sample, ascending.
         nanoseconds: the samples, of the same length.
-        code: the launched code, where it is known.
+        code: the launched code, if it is known.
     """
 
     status: str
@@ -149,14 +145,12 @@ class Measurement(NamedTuple):
     """The stored `Outcome` of one config on one problem in one run.
 
     Attributes:
-        problem, config: that were measured.
+        problem, config: of the measurement.
         run: id of the run.
-        fingerprint: the kernel fingerprint of the operator at that time.
-        status: one of `STATUSES`; samples exist only for `ok`.
-        reason: why it is not `ok`, one line; empty otherwise.
+        fingerprint: the operator's kernel fingerprint at that time.
+        status, reason, code: as in `Outcome`.
         rounds: int32, the number of the round of each sample, within the problem and run, ascending.
         samples: int32, nanoseconds, same length.
-        code: the launched code, where it is known.
     """
 
     problem: Problem

@@ -1,7 +1,4 @@
-"""Runs as plain JSON values, for stores and files.
-
-In: a `Run`, or values read back. Out: the other one, checked; and the runs whose date cannot be.
-"""
+"""Runs as JSON values for stores and files, and checks of runs that are read from them."""
 
 import hashlib
 import re
@@ -11,9 +8,9 @@ from typing import Any
 
 from normtune.results.records import REPLAY_PREFIX, Device, Run
 
-# What the uuid of a device begins with in what left its store.
+# Prefix of the uuid of a device outside of its store.
 _HASHED = "hash:"
-# What orders as texts as it does in time; hours may be missing.
+# Dates that sort as texts in the order of time; hours may be missing.
 _STARTED = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}(T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,9})?(Z|[+-][0-9]{2}:[0-9]{2})?)?"
 )
@@ -51,7 +48,7 @@ def from_plain(value: Any) -> Run:
 
 
 def _is_flat(value: object, levels: int = 20) -> bool:
-    """Whether lists and dictionaries are in each other at most so deep."""
+    """Whether lists and dictionaries are nested at most `levels` deep."""
     if not isinstance(value, dict | list):
         return True
     parts = value.values() if isinstance(value, dict) else value
@@ -59,11 +56,7 @@ def _is_flat(value: object, levels: int = 20) -> bool:
 
 
 def check_started(started: str) -> None:
-    """Check the start of a run that comes from elsewhere.
-
-    Raises:
-        ValueError: it is no date.
-    """
+    """Raise ValueError if the start of a run is not a date."""
     try:
         if not _STARTED.fullmatch(started):
             raise ValueError
@@ -73,16 +66,16 @@ def check_started(started: str) -> None:
 
 
 def ahead(runs: Iterable[Run]) -> list[Run]:
-    """The runs that started after tomorrow, by this machine's clock: they would be the newest for years."""
+    """The runs that started after tomorrow, by this machine's clock, and would count as the newest until then."""
     tomorrow = (datetime.now(UTC) + timedelta(days=2)).strftime("%Y-%m-%d")
     return [run for run in runs if run.started >= tomorrow]
 
 
 def anonymous(run: Run) -> Run:
-    """The run without the identifier of its GPU, which is nobody's business who gets a file or a table.
+    """The run without the identifier of its GPU, which files and tables must not reveal.
 
-    In its place is a hash, salted by the run's random id, so that two files do not tell that one GPU measured both. A
-    replay keeps its name.
+    It is replaced by a hash that is salted with the run's random id, so that two files do not show that the same GPU
+    measured both. A replay keeps its name.
     """
     uuid = run.device.uuid
     if uuid.startswith((REPLAY_PREFIX, _HASHED)):
@@ -91,17 +84,14 @@ def anonymous(run: Run) -> Run:
     return run._replace(device=run.device._replace(uuid=_HASHED + digest))
 
 
-def check_same(known: Run, other: Run) -> None:
-    """Check that two runs with one id are the same run; of the growing protocol only the regime is compared.
-
-    Raises:
-        ValueError: they differ.
-    """
-    known, other = anonymous(known), anonymous(other)  # a store's own run may come back from a file
+def check_same(stored: Run, other: Run) -> None:
+    """Raise ValueError if two runs with one id differ; of their protocols, only the regime is compared."""
+    stored, other = anonymous(stored), anonymous(other)  # a run of the store may come back from a file
     for name in ("device", "software", "started", "regime"):
-        if getattr(known, name) != getattr(other, name):
+        if getattr(stored, name) != getattr(other, name):
             raise ValueError(
-                f"run {known.id} is known with another {name}: {getattr(known, name)!r}, not {getattr(other, name)!r}"
+                f"run {stored.id} is stored with another {name}: {getattr(stored, name)!r}, not "
+                f"{getattr(other, name)!r}"
             )
 
 

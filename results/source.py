@@ -1,6 +1,6 @@
 """Source of a command's measurements: a store, or a shipped recording.
 
-In: the options `--store`, `--recording` and `--regime`, or what Python gives in their place. Out: `Evidence`, or an
+In: the options `--store`, `--recording` and `--regime`, or the arguments of a Python function. Out: `Evidence`, or an
 error that names the option.
 """
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from normtune.results.database.store import Store
     from normtune.results.evidence import Evidence
 
-# Measurements as Python gives them: evidence, or a store, open or by its file or URL; None for the default store.
+# Measurements as an argument of a Python function: evidence, or a store, open or by its file or URL; None for the
+# default store.
 Measured: TypeAlias = Union["Evidence", "Store", str, "os.PathLike[str]", None]
 Warn = Callable[[str], None]
 
@@ -32,15 +33,16 @@ def _as_warning(text: str) -> None:
 
 
 def taken(data: Measured, recording: str | None, regime: str | None) -> "Evidence":
-    """Take the measurements of one regime from what a Python call gives; what is left out becomes a warning.
+    """The measurements of one regime for a Python function; measurements that are left out cause a warning.
 
     Args:
         data: see `Measured`.
         recording: name of a recording, in place of data.
-        regime: a name of `REGIMES`; None for all, which must not be compared with each other.
+        regime: a name of `REGIMES`; None for all.
 
     Raises:
-        UsageError: both are given, or neither can be, or there are only measurements of other regimes.
+        UsageError: data and a recording are both given, an argument is invalid, or there are only measurements of
+            other regimes.
         NormtuneError: the store does not exist, or cannot be read.
     """
     if regime is not None:
@@ -68,10 +70,10 @@ def measured(
     """Load the measurements of a store or a recording in one regime.
 
     Args:
-        store: value of `--store`; None for NORMTUNE_STORE, else the default one.
+        store: value of `--store`; None for NORMTUNE_STORE, else the default store.
         recording: value of `--recording`; None for the store.
-        regime: value of `--regime`; None for all, which must not be compared with each other.
-        warn: hears what is left out.
+        regime: value of `--regime`; None for all.
+        warn: called with a line about measurements that are left out.
 
     Raises:
         UsageError: both are given, the URL, the recording or the regime is invalid, or there are only measurements
@@ -85,43 +87,44 @@ def measured(
     if recording is not None:
         from normtune.results.exchange.recording import load_recording
 
-        found = load_recording(recording, None)
+        evidence = load_recording(recording, None)
+        source = f"recording {recording}"
     else:
         from normtune.results.database.store import Store, resolve_url
 
         with Store.open(resolve_url(store), create=False) as opened:
-            found = _loaded(opened, warn)
-    return found if regime is None else in_regime(found, regime, f"recording {recording}" if recording else "the store")
+            evidence = _loaded(opened, warn)
+        source = "the store"
+    return evidence if regime is None else in_regime(evidence, regime, source)
 
 
 def _loaded(store: "Store", warn: Warn) -> "Evidence":
-    """All measurements of a store."""
-    found = _of_known_regimes(store.load(regime=None), warn)
+    evidence = _of_known_regimes(store.load(regime=None), warn)
     warn_of_damage(store.damage, warn)
     warn_of_runs(store, warn)
-    return found
+    return evidence
 
 
 def warn_of_damage(damage: str, warn: Warn = _on_stderr) -> None:
-    """Report the damaged measurements that were left out of a store, by its line about them; empty for none."""
+    """Report damaged measurements, by the line `Store.damage`; nothing if it is empty."""
     if damage:
         warn(f"warning: {damage}; a sweep over their problems measures them again")
 
 
 def warn_of_runs(store: "Store", warn: Warn = _on_stderr) -> None:
-    """Report the runs of a store that a clock which ran ahead made the newest."""
+    """Report runs of a store with a start in the future."""
     if store.ahead:
         warn(f"warning: {store.ahead}")
 
 
 def _of_known_regimes(evidence: "Evidence", warn: Warn) -> "Evidence":
     """Measurements of known regimes; others are reported."""
-    odd = [name for name in evidence.regimes() if name not in REGIMES]
-    if not odd:
+    unknown = [name for name in evidence.regimes() if name not in REGIMES]
+    if not unknown:
         return evidence
-    runs = sum(run.regime in odd for run in evidence.runs)
+    runs = sum(run.regime in unknown for run in evidence.runs)
     warn(
         f"left out {runs} run{'s' * (runs > 1)} of the store, with times of regime "
-        f"{', '.join(repr(name[:40]) for name in odd[:3])}; known are {', '.join(REGIMES)}"
+        f"{', '.join(repr(name[:40]) for name in unknown[:3])}; known are {', '.join(REGIMES)}"
     )
     return evidence.in_regimes(REGIMES)

@@ -1,8 +1,4 @@
-"""Statistics of samples.
-
-In: samples in nanoseconds and their rounds. Out: a median with an interval, and the split of rounds
-into two halves. Comparing configs is left to the fit.
-"""
+"""Statistics of samples: a median with an interval, and the split of rounds into two halves."""
 
 from functools import cache
 
@@ -11,15 +7,15 @@ from numpy.typing import NDArray
 
 from normtune.results.records import ROUNDS_PER_BLOCK
 
-# The interval of `summary` misses the true median at most once in so many times.
+# The interval of `summary` misses the true median at most once in this many times.
 MISSES_ONE_IN = 20
 
 
 def halves(rounds: NDArray[np.int32]) -> NDArray[np.bool_]:
     """Half of each round: True for rounds of even blocks, False for those of odd ones.
 
-    By whole blocks, because the rounds of a block share their luck; by the number of the block, so that all configs of
-    a problem are split alike.
+    Rounds of a block are correlated, so they stay together. The number of the block decides, so that all configs of a
+    problem have the same split.
     """
     return (rounds // ROUNDS_PER_BLOCK) % 2 == 0
 
@@ -27,15 +23,15 @@ def halves(rounds: NDArray[np.int32]) -> NDArray[np.bool_]:
 def summary(samples: NDArray[np.int32]) -> tuple[int, int, int]:
     """Median, and a confidence interval for it that assumes no distribution.
 
-    The interval lies between two order statistics; that it misses the median has a binomial probability (Conover,
-    Practical Nonparametric Statistics, section 3.2), at most 5 % from 6 samples on. Fewer than 6 give the least and the
-    greatest. Samples of one block are correlated, so the interval is too narrow for them; it is for display only.
+    The interval lies between two order statistics. It misses the median with a binomial probability of at most 5 % for
+    6 or more samples (Conover, Practical Nonparametric Statistics, section 3.2); with fewer, it goes from the least to
+    the greatest. It is for display only: samples of one block are correlated, which makes it too narrow.
 
     Args:
         samples: int32 of shape (n,), ns, n at least 1.
 
     Returns:
-        Median (the mean of the middle two where n is even, rounded down), low and high, ns.
+        Median (the mean of the middle two for even n, rounded down), low and high, ns.
 
     Raises:
         ValueError: there are no samples.
@@ -51,9 +47,10 @@ def summary(samples: NDArray[np.int32]) -> tuple[int, int, int]:
 
 @cache
 def _depth(count: int) -> int:
-    """Number of samples to drop at each end for an interval that misses rarely enough."""
+    """Number of samples to leave out at each end of the interval."""
     depth = 0
-    term = tail = 1  # of 2**count equally likely sides of the samples: those with `depth`, and at most so many, on one
+    # Of 2**count equally likely outcomes, those with exactly, and with at most, `depth` samples below the median.
+    term = tail = 1
     while True:
         term = term * (count - depth) // (depth + 1)
         tail += term

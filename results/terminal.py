@@ -1,7 +1,6 @@
-"""Output of commands: the only place that prints, and that strips control characters.
+"""Output of commands: the only module that prints, and that removes control characters from untrusted text.
 
-In: text, possibly from untrusted files. Out: lines on stdout or stderr, or a Rich console, both without control
-characters of the text. The commands choose the text.
+In: text, possibly from untrusted files. Out: lines on stdout or stderr, or a Rich console. Commands choose the text.
 """
 
 import sys
@@ -10,9 +9,8 @@ from typing import TYPE_CHECKING, cast
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderableType, RenderHook, RenderResult
 
-# A pipe has no edge to fold at.
+# Width of output to a pipe, and of a map in it.
 PIPE_COLUMNS = 200
-# What a map is made for, where there is no terminal to ask.
 MAP_COLUMNS = 80
 
 
@@ -20,16 +18,16 @@ def console() -> "Console":
     """A console for stdout that takes brackets and colons literally and drops control characters."""
     from rich.console import Console
 
-    made = Console(markup=False, emoji=False, highlight=False)
-    made.push_render_hook(cast("RenderHook", _Printable(made)))  # its base class is Rich's, which loads late
-    if not made.is_terminal:
-        made.width = PIPE_COLUMNS
-    return made
+    result = Console(markup=False, emoji=False, highlight=False)
+    result.push_render_hook(cast("RenderHook", _Printable(result)))  # a cast, because Rich is imported late
+    if not result.is_terminal:
+        result.width = PIPE_COLUMNS
+    return result
 
 
-def map_columns(made: "Console") -> int:
+def map_columns(console: "Console") -> int:
     """Width available for a map, in columns."""
-    return max(made.width, 40) if made.is_terminal else MAP_COLUMNS
+    return max(console.width, 40) if console.is_terminal else MAP_COLUMNS
 
 
 def say(text: str = "", *, error: bool = False) -> None:
@@ -43,28 +41,27 @@ def printable(text: str) -> str:
 
 
 def _lines(text: str) -> str:
-    """As `printable`, line by line."""
     return text if text.isprintable() else "\n".join(map(printable, text.split("\n")))
 
 
 class _Printable:
-    """A hook of a console that makes all text printable; Rich's own styles stay."""
+    """A hook of a console that makes all text printable and keeps Rich's styles."""
 
     def __init__(self, console: "Console") -> None:
         self._console = console
 
     def process_renderables(self, renderables: "list[ConsoleRenderable]") -> "list[ConsoleRenderable]":
         """The filtered renderables."""
-        return [_Filtered(self._console, one) for one in renderables]
+        return [_Filtered(self._console, renderable) for renderable in renderables]
 
 
 class _Filtered:
     """A renderable without control characters."""
 
-    def __init__(self, console: "Console", shown: "RenderableType") -> None:
+    def __init__(self, console: "Console", renderable: "RenderableType") -> None:
         self._console = console
-        self._shown = shown
+        self._renderable = renderable
 
     def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "RenderResult":
-        for segment in self._console.render(self._shown, options):
+        for segment in self._console.render(self._renderable, options):
             yield segment if segment.control else segment._replace(text=_lines(segment.text))

@@ -1,7 +1,6 @@
-"""Invariants of stored measurements, whatever their source.
+"""Checks of measurements and runs, before they are stored or fitted, whatever their source.
 
-In: the columns of measurements, and runs. Out: nothing, or a ValueError that names the wrong value. Called before
-anything is stored or handed on, so that the fit can rely on it.
+In: the columns of measurements, and runs. Out: nothing, or a ValueError that names the wrong value.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,13 +21,10 @@ _MOST_DIGEST = 32
 
 
 def check_runs(runs: Iterable[Run]) -> None:
-    """Check runs that come from elsewhere.
-
-    Args:
-        runs: to be stored or fitted.
+    """Check runs from outside of normtune.
 
     Raises:
-        ValueError: a regime is unknown, a start is no date, or a number of a device is impossible for a GPU.
+        ValueError: a regime is unknown, a start is not a date, or a number of a device is impossible for a GPU.
     """
     for run in runs:
         if run.regime not in REGIMES:
@@ -48,13 +44,13 @@ def check_columns(columns: Mapping[str, Sequence[Any]]) -> None:
     """Check measurements, one per index of the columns.
 
     Samples exist exactly where the status is `ok`, are positive and have ascending round numbers; a failure has a
-    reason; configs are canonical JSON of values that launch rules can take; rows and hidden are positive.
+    reason; configs are canonical JSON of values that launch rules accept; rows and hidden are positive.
 
     Args:
         columns: the columns of `Evidence.frame`.
 
     Raises:
-        ValueError: one of these does not hold; the message names the first offending value.
+        ValueError: a rule is broken; the message names the first wrong value.
     """
     for name in ("operator", "dtype", "run", "fingerprint"):
         if "" in set(columns[name]):
@@ -105,6 +101,5 @@ def _check_samples(columns: Mapping[str, Sequence[Any]]) -> None:
 
 
 def _name(columns: Mapping[str, Sequence[Any]], index: int) -> str:
-    """Name of a measurement, for messages."""
-    found = {name: columns[name][index] for name in ("operator", "dtype", "rows", "hidden", "config", "run")}
-    return "{operator} {dtype} {rows} x {hidden} {config} of run {run}".format_map(found)
+    values = {name: columns[name][index] for name in ("operator", "dtype", "rows", "hidden", "config", "run")}
+    return "{operator} {dtype} {rows} x {hidden} {config} of run {run}".format_map(values)

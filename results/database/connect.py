@@ -1,7 +1,7 @@
 """Open the database of a store, with the tables of `schema`.
 
-In: a URL. Out: a SQLAlchemy engine; every failure of a database becomes one line that a user can act on. Reading and
-writing measurements are left to `store`.
+In: a URL. Out: a SQLAlchemy engine. Every failure of a database becomes one line that says what to do. `store` reads
+and writes measurements.
 """
 
 import os
@@ -18,12 +18,12 @@ from sqlalchemy.engine import URL
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.results.database import schema
-from normtune.results.database.url import parse, sqlite_path, told
+from normtune.results.database.url import display_name, parse, sqlite_path
 
-# A sweep waits so long for another process that writes, such as the import of a large file, before it gives up.
+# Longest wait for another process that writes, such as the import of a large file.
 BUSY_SECONDS = 30.0
-# Begins a transaction that will write; SQLite then takes its lock at once and waits for it, which it does not do when
-# a transaction that has read turns to writing.
+# Option of a transaction that will write. SQLite then takes its lock at the beginning, where it waits for it; a
+# transaction that writes after reading would fail at once.
 WRITE = {"normtune_write": True}
 
 
@@ -32,10 +32,10 @@ def connect(url: str, create: bool) -> sa.Engine:
 
     Args:
         url: of a SQLite or PostgreSQL database.
-        create: whether a database without tables gets them, and whether the store will be written to.
+        create: whether the store will be written to, and its tables created if they are missing.
 
     Raises:
-        UsageError: the URL is neither, or its folder does not exist.
+        UsageError: the URL is of another database, or its folder does not exist.
         NormtuneError: the store does not exist, cannot be opened or written, or is of a newer normtune.
     """
     parsed = parse(url)
@@ -43,17 +43,17 @@ def connect(url: str, create: bool) -> sa.Engine:
     if path is not None:
         if create and parsed.query:
             raise UsageError(
-                f"the store {path} is to be written, and its URL says mode=ro: leave that out, or name another store"
+                f"the store {path} has to be written, but its URL says mode=ro: leave that out, or name another store"
             )
         _check_path(path, create)
-    name = told(parsed)
+    name = display_name(parsed)
     try:
         engine = sa.create_engine(
             parsed.set(query={}) if path else parsed, **_engine_options(parsed, path if not create else None)
         )
     except ImportError as error:  # psycopg without a libpq raises no ModuleNotFoundError
-        why = f"the module {error.name} is missing" if error.name else str(error).splitlines()[0]
-        raise NormtuneError(f"cannot open {name}: {why}; `pip install 'psycopg[binary]'` brings it") from None
+        reason = f"the module {error.name} is missing" if error.name else str(error).splitlines()[0]
+        raise NormtuneError(f"cannot open {name}: {reason}; `pip install 'psycopg[binary]'` installs it") from None
     if path is None:
         sa.event.listen(engine, "connect", _on_connect_to_server)
     else:
@@ -72,28 +72,24 @@ def connect(url: str, create: bool) -> sa.Engine:
 
 @contextmanager
 def translated(url: URL) -> Iterator[None]:
-    """Turn a database error into one line.
-
-    Raises:
-        NormtuneError: the database reported a failure.
-    """
+    """Turn a failure of the database into a `NormtuneError` of one line."""
     try:
         yield
     except sa.exc.DBAPIError as error:
-        raise NormtuneError(_explain(told(url), str(error.orig))) from None
+        raise NormtuneError(_explain(display_name(url), str(error.orig))) from None
     except sa.exc.SQLAlchemyError as error:
-        raise NormtuneError(_explain(told(url), str(error))) from None
+        raise NormtuneError(_explain(display_name(url), str(error))) from None
     except UnicodeDecodeError as error:
-        raise NormtuneError(damaged(told(url), str(error))) from None
+        raise NormtuneError(damaged(display_name(url), str(error))) from None
 
 
-def damaged(name: str, why: str) -> str:
+def damaged(name: str, reason: str) -> str:
     """Message about a store with content that normtune did not write."""
-    return f"the store {name} is damaged ({why}): restore a copy, or sweep into another with --store"
+    return f"the store {name} is damaged ({reason}): restore a copy, or sweep into another with --store"
 
 
 def _explain(name: str, text: str) -> str:
-    """Explain a database error in one line; `text` is the database's message."""
+    """One line about a failure of which the database says `text`."""
     line = text.strip().splitlines()[0] if text.strip() else "unknown failure"
     if "not a database" in line:
         return f"{name} is not a SQLite database: name another file with --store"
@@ -116,7 +112,7 @@ def _explain(name: str, text: str) -> str:
         )
     if "locked" in line or "lock timeout" in line:
         return f"the store {name} is locked by another process for over {BUSY_SECONDS:g} s: try again when it is done"
-    return f"the store {name} failed ({line}): see that its database works, or name another store with --store"
+    return f"the store {name} failed ({line}): check its database, or name another store with --store"
 
 
 def _check_path(path: Path, create: bool) -> None:
@@ -124,7 +120,7 @@ def _check_path(path: Path, create: bool) -> None:
         if path.is_dir():
             raise NormtuneError(f"the store {path} is a folder: expected a file such as {path / 'normtune.db'}")
         if path.parent.exists() and not path.parent.is_dir():
-            raise UsageError(f"the store {path} cannot be: {path.parent} is no folder; name another with --store")
+            raise UsageError(f"the store {path} cannot exist: {path.parent} is no folder; name another with --store")
         if not path.parent.is_dir():
             raise UsageError(f"the folder of the store {path} does not exist: create {path.parent} or name another")
         if path.exists() and not path.is_file():  # SQLite would wait for the other end of a pipe
@@ -133,27 +129,27 @@ def _check_path(path: Path, create: bool) -> None:
             raise NormtuneError(f"there is no store {path}: run `normtune sweep` first, or name another with --store")
     except OSError as error:
         raise NormtuneError(
-            f"the store {path} cannot be looked at ({error.strerror or error}): name another with --store"
+            f"the store {path} cannot be examined ({error.strerror or error}): name another with --store"
         ) from None
 
 
-def _engine_options(url: URL, only_read: Path | None) -> dict[str, Any]:
-    """Options of the engine; `only_read` is the file of a store that is opened for reading."""
+def _engine_options(url: URL, read_only: Path | None) -> dict[str, Any]:
+    """Options of the engine; `read_only` is the file of a SQLite store that is opened for reading."""
     if url.get_backend_name() != "sqlite":
         return {
             "connect_args": {} if "connect_timeout" in url.query else {"connect_timeout": max(2, int(BUSY_SECONDS))}
         }
-    if only_read is not None and _is_frozen(only_read):
-        name = f"file:{quote(str(only_read.absolute()))}?mode=ro&immutable=1"
+    if read_only is not None and _is_frozen(read_only):
+        name = f"file:{quote(str(read_only.absolute()))}?mode=ro&immutable=1"
         return {"creator": lambda: sqlite3.connect(name, uri=True, timeout=BUSY_SECONDS, check_same_thread=False)}
     return {"connect_args": {"timeout": BUSY_SECONDS}}
 
 
 def _is_frozen(path: Path) -> bool:
-    """Whether nobody writes to a store and its folder is read-only, as on a mounted archive.
+    """Whether the folder of a store is read-only, as on a mounted archive, and nobody writes to the store.
 
-    SQLite reads a store with a write-ahead log only if it can put files beside it, unless it is told that nothing
-    changes. A log that is not empty belongs to a writer, possibly a killed one, and must be read too.
+    SQLite creates files beside a store with a write-ahead log even to read it, unless it is opened as immutable. A log
+    that is not empty belongs to a writer, possibly a killed one, and must be read.
     """
     log = Path(f"{path}-wal")
     if log.exists() and log.stat().st_size:
@@ -162,7 +158,7 @@ def _is_frozen(path: Path) -> bool:
 
 
 def _on_connect(connection: Any, _record: Any) -> None:
-    # The sqlite3 module begins transactions by itself, before INSERT but not before SELECT; _on_begin does it instead.
+    # _on_begin begins transactions: the sqlite3 module would do so before INSERT, but not before SELECT.
     connection.isolation_level = None
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("PRAGMA foreign_keys = ON")
@@ -170,14 +166,14 @@ def _on_connect(connection: Any, _record: Any) -> None:
 
 
 def _on_connect_to_server(connection: Any, _record: Any) -> None:
-    # PostgreSQL waits for a lock without end. Outside of a transaction, whose end would take the setting back.
+    # PostgreSQL waits for a lock without a limit. Set outside of a transaction, whose rollback would undo it.
     connection.autocommit = True
     connection.execute(f"SET lock_timeout = {int(1000 * BUSY_SECONDS)}")
     connection.autocommit = False
 
 
 def _on_connect_to_read(connection: Any, _record: Any) -> None:
-    # SQLite's own mode=ro leaves the files of the write-ahead log behind.
+    # In place of SQLite's mode=ro, which leaves the files of the write-ahead log behind.
     connection.execute("PRAGMA query_only = ON")
 
 
@@ -189,20 +185,19 @@ def _on_begin(connection: sa.Connection) -> None:
 def _prepare(engine: sa.Engine, name: str, create: bool) -> None:
     """Check that the database is a store before anything is written, and create missing tables."""
     with engine.connect() as connection:
-        found = _is_store(connection, name)
+        has_tables = _is_store(connection, name)
     if not create:
-        if not found:
-            raise NormtuneError(f"the store {name} holds nothing: run `normtune sweep` first")
+        if not has_tables:
+            raise NormtuneError(f"the store {name} is empty: run `normtune sweep` first")
         return
     if engine.dialect.name == "sqlite":
         _check_triggers(engine, name)
-    if engine.dialect.name == "sqlite":
         with engine.connect() as connection:
-            # Outside of a transaction, and only now: it changes the file.
+            # Outside of a transaction, and after the checks, because it changes the file.
             driver: Any = connection.connection.driver_connection
             driver.execute("PRAGMA journal_mode = WAL")
     with engine.connect().execution_options(**WRITE) as connection, connection.begin():
-        # Even where the tables exist this takes the lock: a store that cannot be written is told before any work.
+        # Takes the lock even if the tables exist, so that a store that cannot be written fails before any work.
         if not _is_store(connection, name):
             schema.metadata.create_all(connection)
             connection.execute(schema.schema.insert().values(version=schema.SCHEMA_VERSION))
@@ -216,40 +211,32 @@ def _prepare(engine: sa.Engine, name: str, create: bool) -> None:
 
 
 def _check_triggers(engine: sa.Engine, name: str) -> None:
-    """Refuse to write to a file with triggers: they are somebody else's code, and one may run for ever.
-
-    Raises:
-        NormtuneError: it has one.
-    """
+    """Refuse to write to a file with triggers, which are code of others and may run for ever."""
     with engine.connect() as connection:
-        found = connection.exec_driver_sql("SELECT name FROM sqlite_master WHERE type = 'trigger' LIMIT 1").scalar()
-    if found is not None:
+        trigger = connection.exec_driver_sql("SELECT name FROM sqlite_master WHERE type = 'trigger' LIMIT 1").scalar()
+    if trigger is not None:
         raise NormtuneError(
-            f"the store {name} has a trigger, {str(found)[:40]!r}, which normtune never makes: `normtune data export` "
-            "takes the measurements out, `normtune data import` into another store"
+            f"the store {name} has a trigger, {str(trigger)[:40]!r}, which normtune never creates: use `normtune data "
+            "export` and `normtune data import` to move the measurements to another store"
         )
 
 
 def _check_computed(connection: sa.Connection, name: str) -> None:
-    """Refuse a file whose tables compute what they hold: 64 KB may claim gigabytes.
-
-    Raises:
-        NormtuneError: a column is generated, or a table virtual.
-    """
+    """Refuse a file with virtual tables or generated columns: 64 KB of these may claim gigabytes."""
     virtual = "SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage = 0 LIMIT 1"
-    found = connection.exec_driver_sql(virtual).scalar()
+    computed = connection.exec_driver_sql(virtual).scalar()
     for table in schema.metadata.tables:
         columns = connection.exec_driver_sql(f'PRAGMA table_xinfo("{table}")').mappings()
-        found = found or next((f"{table}.{column['name']}" for column in columns if column["hidden"]), None)
-    if found is not None:
+        computed = computed or next((f"{table}.{column['name']}" for column in columns if column["hidden"]), None)
+    if computed is not None:
         raise NormtuneError(
-            f"the store {name} computes {str(found)[:80]!r} in place of holding it, which normtune never makes: name "
+            f"the store {name} computes {str(computed)[:80]!r} instead of storing it, which normtune never does: name "
             "another store with --store"
         )
 
 
 def _try_to_write(connection: sa.Connection) -> None:
-    """Do what a sweep will do, and take it back: a role that may only read is told so before anything is measured."""
+    """Write as a sweep does and roll back, so that a role without permission fails before anything is measured."""
     with connection.begin_nested() as attempt:
         name = f"an attempt to write {uuid4().hex}"
         run = {"run": name, "started": "", "device": "{}", "software": "{}", "protocol": "{}"}
@@ -261,8 +248,8 @@ def _try_to_write(connection: sa.Connection) -> None:
             ).scalar_one()
         connection.execute(schema.measurement.insert().values(**measurement, samples=b"", rounds=b""))
         connection.execute(schema.run.update().where(schema.run.c.run == name).values(protocol="{}"))
-        is_there = schema.measurement.c.key == name.encode()
-        connection.execute(schema.measurement.update().where(is_there).values(fingerprint=""))
+        is_attempt = schema.measurement.c.key == name.encode()
+        connection.execute(schema.measurement.update().where(is_attempt).values(fingerprint=""))
         attempt.rollback()
 
 
@@ -272,11 +259,7 @@ def stored_version(connection: sa.Connection) -> int:
 
 
 def _is_store(connection: sa.Connection, name: str) -> bool:
-    """Whether the tables are there; False for an empty database.
-
-    Raises:
-        NormtuneError: the database belongs to another program or to a newer normtune.
-    """
+    """Whether the database is a store, False if it is empty; an error if it is of another program or version."""
     tables = set(sa.inspect(connection).get_table_names())
     if connection.dialect.name == "sqlite":
         _check_computed(connection, name)
@@ -290,7 +273,7 @@ def _is_store(connection: sa.Connection, name: str) -> bool:
         if version < 1 or missing:
             raise NormtuneError(f"the store {name} is damaged (schema {version}, tables missing: {missing})")
         return True
-    # A SQLite file with any table is somebody's; a PostgreSQL database is shared, there only our names count.
+    # Any table makes a SQLite file another program's; in a PostgreSQL database, which is shared, only our names do.
     others = tables if connection.dialect.name == "sqlite" else tables & set(schema.metadata.tables)
     if others:
         raise NormtuneError(

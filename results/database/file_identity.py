@@ -1,7 +1,6 @@
 """Check that the file of an open SQLite store is still the one at its path.
 
-In: the path, once the store is open. Out: nothing, or one line about the missing file. SQLite itself keeps writing to a
-file that was removed or replaced, and reports success.
+SQLite itself keeps writing to a file that was removed or replaced, and reports success.
 """
 
 import os
@@ -9,7 +8,7 @@ from pathlib import Path
 
 from normtune.errors import NormtuneError
 
-# Of the header of a SQLite file: bytes 16 and 17 give the size of a page, 28 to 31 the number of pages.
+# Length of the header of a SQLite file: bytes 16 and 17 are the size of a page, 28 to 31 the number of pages.
 _HEADER_BYTES = 100
 
 
@@ -23,8 +22,8 @@ class Presence:
     def __init__(self, path: Path | None) -> None:
         self._path = path.absolute() if path is not None else None
         if self._path is not None:
-            found = self._path.stat()
-            self._identity, self._size = (found.st_dev, found.st_ino), found.st_size
+            status = self._path.stat()
+            self._identity, self._size = (status.st_dev, status.st_ino), status.st_size
 
     @property
     def folder(self) -> Path | None:
@@ -32,26 +31,22 @@ class Presence:
         return self._path.parent if self._path is not None else None
 
     def check(self) -> None:
-        """Raise if the file is gone.
-
-        Raises:
-            NormtuneError: it was removed, replaced or truncated since.
-        """
+        """Raise `NormtuneError` if the file was removed, replaced or truncated."""
         if self._path is None:
             return
         try:
-            found = self._path.stat()
-            if (found.st_dev, found.st_ino) != self._identity:
+            status = self._path.stat()
+            if (status.st_dev, status.st_ino) != self._identity:
                 raise NormtuneError(f"the store {self._path} was replaced by another file while it was written")
-            if found.st_size < self._size and found.st_size < _promised_bytes(self._path):
+            if status.st_size < self._size and status.st_size < _header_size(self._path):
                 raise NormtuneError(f"the store {self._path} was truncated while it was written")
         except OSError as error:
-            why = "was removed" if isinstance(error, FileNotFoundError) else f"cannot be reached ({error.strerror})"
-            raise NormtuneError(f"the store {self._path} {why} while it was written") from None
-        self._size = found.st_size
+            event = "was removed" if isinstance(error, FileNotFoundError) else f"cannot be reached ({error.strerror})"
+            raise NormtuneError(f"the store {self._path} {event} while it was written") from None
+        self._size = status.st_size
 
 
-def _promised_bytes(path: Path) -> int:
+def _header_size(path: Path) -> int:
     """Size of a file according to its header, which VACUUM lowers before it truncates the file."""
     with path.open("rb") as file:
         header = os.read(file.fileno(), _HEADER_BYTES)

@@ -1,7 +1,7 @@
 """Read a store in one snapshot, checked against its checksums.
 
 In: a connection. Out: the state of each config (`coverage`), all measurements (`evidence`), and the number of damaged
-ones, which are left out. Connections and writing are left to `store`.
+ones, which are left out. `store` connects and writes.
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ from normtune.results.runs import anonymous
 if TYPE_CHECKING:
     from normtune.results.evidence import Evidence
 
-# So many problems with damaged measurements are named, the rest is counted.
+# Number of problems with damaged measurements that a message names.
 _NAMED = 3
 
 
@@ -28,12 +28,12 @@ class Coverage(NamedTuple):
     """State of one config on one problem, over all runs on devices of one kind.
 
     Attributes:
-        status: of the newest measurement under that fingerprint; a success outranks a failure that is no wrong result.
+        status: of the newest measurement with this fingerprint; `ok` outranks any failure but `wrong_result`.
         fingerprint: of the kernels of the newest measurement.
-        samples: number of samples under that fingerprint, all runs together.
-        median_ns: median of the newest `ok` measurement under that fingerprint, ns; None if there is none.
-        code: what that measurement launched; None if it is not known.
-        triton: the version of Triton that compiled it; empty if the code is not known.
+        samples: number of samples with this fingerprint in all runs.
+        median_ns: median of the newest `ok` measurement with this fingerprint, ns; None if there is none.
+        code: code that this measurement launched; None if it is not known.
+        triton: version of Triton that compiled it; empty if the code is not known.
     """
 
     status: str
@@ -64,7 +64,6 @@ class _Row(NamedTuple):
 
     @property
     def timed_code(self) -> TimedCode | None:
-        """What was launched, where it is known."""
         return TimedCode(self.launch, self.code or b"", self.machine_code or b"") if self.launch else None
 
 
@@ -74,10 +73,10 @@ class Snapshot:
     Args:
         connection: in a transaction.
         version: of the schema of the store.
-        runs: wanted runs, by number.
+        runs: the runs to read, by number.
 
     Attributes:
-        damaged: number of damaged measurements by the text of their problem.
+        damaged: number of damaged measurements, by the text of their problem.
     """
 
     def __init__(self, connection: sa.Connection, version: int, runs: Mapping[int, Run]) -> None:
@@ -87,7 +86,7 @@ class Snapshot:
         self._texts = {number: sql_rows.problem_text(values) for number, values in self._problems.items()}
         self.damaged: Counter[str] = Counter()
         table = schema.measurement
-        found = connection.execute(
+        rows = connection.execute(
             sa.select(
                 *(table.c.run_id, table.c.problem_id, table.c.config_id, table.c.fingerprint, table.c.status),
                 *(table.c.reason, table.c.median, table.c.low, table.c.high, table.c.rounds, table.c.samples),
@@ -98,8 +97,8 @@ class Snapshot:
             .order_by(schema.run.c.started, table.c.id)
         )
         self._rows: list[_Row] = []
-        for run, problem, config, *values, machine, code, launch, checksum in found:
-            # What no checksum covers is left to `validate`, and a reference that leads nowhere is an error.
+        for run, problem, config, *values, machine, code, launch, checksum in rows:
+            # Without a checksum, a wrong reference is an error here, and `validate` checks the values.
             text = configs[config][0] if checksum is None else configs.get(config, ("",))[0]
             row = _Row(run, problem, text, *[*values, launch, code, machine])
             if checksum is None or self._is_whole(row, checksum):
@@ -146,7 +145,7 @@ class Snapshot:
         Raises:
             ValueError: it breaks a rule of `validate`.
         """
-        from normtune.results.evidence import Evidence  # and with it pandas, which a sweep does without
+        from normtune.results.evidence import Evidence  # loads pandas, which a sweep does not need
 
         columns_of_rows = _transposed(self._rows, len(_Row._fields))
         run, problem, config, fingerprint, status, reason, _, _, _, rounds, samples, *_ = columns_of_rows
@@ -171,8 +170,8 @@ class Snapshot:
     def _is_whole(self, row: _Row, checksum: int) -> bool:
         try:
             values = row[2:9]
-            of = (self._runs[row.run].id, self._texts[row.problem], values, row.rounds, row.samples)
-            return sql_rows.checksum(*of) == checksum
+            content = (self._runs[row.run].id, self._texts[row.problem], values, row.rounds, row.samples)
+            return sql_rows.checksum(*content) == checksum
         except (LookupError, TypeError, UnicodeError):
             return False
 
@@ -180,24 +179,21 @@ class Snapshot:
 def damage_line(name: str, damaged: Mapping[str, int]) -> str:
     """Message about the damaged measurements of a store; empty if there are none."""
     problems = sorted(damaged)
-    told = ", ".join(f"{problem} ({damaged[problem]})" for problem in problems[:_NAMED])
+    named = ", ".join(f"{problem} ({damaged[problem]})" for problem in problems[:_NAMED])
     more = f" and of {len(problems) - _NAMED} more problems" if len(problems) > _NAMED else ""
     count = sum(damaged.values())
-    return f"the store {name} has {count} damaged measurement{'s' * (count != 1)}, left out here: {told}{more}"
+    return f"the store {name} has {count} damaged measurement{'s' * (count != 1)}, left out here: {named}{more}"
 
 
-def _transposed(found: Sequence[Sequence[Any]], width: int) -> list[tuple[Any, ...]]:
-    """Transpose rows to columns; without rows, as many empty columns."""
-    return list(zip(*found, strict=True)) if found else [()] * width
+def _transposed(rows: Sequence[Sequence[Any]], width: int) -> list[tuple[Any, ...]]:
+    """Columns of rows; without rows, `width` empty columns."""
+    return list(zip(*rows, strict=True)) if rows else [()] * width
 
 
 def wanted_runs(
     connection: sa.Connection, kind: object = None, devices: Collection[str] | None = None, regime: str | None = None
 ) -> dict[int, Run]:
-    """Runs of a kind of device, of devices with these labels, and of this regime, by number; None for all.
-
-    Without those that were set aside.
-    """
+    """Runs by number, of these devices and this regime (None for all), except those set aside."""
     return {
         number: run
         for number, run in sql_rows.stored_runs(connection)

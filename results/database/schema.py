@@ -1,7 +1,7 @@
 """The tables of a store.
 
-In: nothing. Out: the SQLAlchemy tables and the version of the schema. `connect` and `store` open and fill them;
-`records` defines the values.
+Out: the SQLAlchemy tables and the version of the schema. `connect` and `store` open and fill them; `records` defines
+the values.
 """
 
 from sqlalchemy import (
@@ -17,14 +17,14 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-# Raised by whoever changes a table; a store of a greater number is left alone.
+# To be raised with every change of a table. Stores of a greater version are refused.
 SCHEMA_VERSION = 3
-# The first version whose measurements have a checksum; an older store is read as it is, and altered to be written.
+# The first version whose measurements have a checksum. Older stores are read as they are, and altered before a write.
 CHECKSUM_VERSION = 2
-# The first version whose measurements say what code was timed.
+# The first version whose measurements have digests of the timed code.
 CODE_VERSION = 3
 
-# The version that brought a column of a table that older stores have, too.
+# The version that added a column to the table of measurements.
 ADDED = {"checksum": CHECKSUM_VERSION, "launch": CODE_VERSION, "code": CODE_VERSION, "machine_code": CODE_VERSION}
 
 metadata = MetaData()
@@ -78,8 +78,8 @@ measurement = Table(
     Column("samples", LargeBinary, nullable=False),  # little-endian int32, ns
     Column("rounds", LargeBinary, nullable=False),  # little-endian int32, one for each sample
     Column("checksum", BigInteger),  # see sql_rows.checksum; null where a store of version 1 was
-    # See records.TimedCode; null where it is not known, as in what was imported, and in no checksum: damage to it costs
-    # a measurement at most.
+    # See records.TimedCode; null where it is not known, as for imported measurements. Not in the checksum: if they are
+    # damaged, at most a measurement is repeated.
     Column("launch", LargeBinary),
     Column("code", LargeBinary),
     Column("machine_code", LargeBinary),

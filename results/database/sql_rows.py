@@ -1,7 +1,4 @@
-"""Measurements and runs as rows of the tables.
-
-In: a connection and values. Out: rows written or read. Transactions are left to `store`.
-"""
+"""Writes measurements and runs as rows of the tables, and reads runs; `store` has the transactions."""
 
 import hashlib
 import json
@@ -24,9 +21,9 @@ from normtune.results.statistics import summary
 PROBLEM_FIELDS = ("operator", "rows", "hidden", "dtype", "variant")
 
 Numbers = dict[tuple[Any, ...], int]
-# Values of a statement: SQLite takes at most 32,766 parameters, five of each problem.
+# Values of a statement: SQLite takes at most 32,766 parameters, and a problem has five.
 _AT_ONCE = 1000
-# By the fields of a problem and the JSON of a config.
+# (Old, new) fingerprint by the fields of a problem and the JSON of a config.
 Fingerprints = Mapping[tuple[tuple[Any, ...], str], tuple[str, str]]
 
 
@@ -41,7 +38,7 @@ def checksum(run: str, problem: str, values: Sequence[Any], rounds: bytes, sampl
 
     Args:
         run: id of the run.
-        problem: its fields, as `problem_text` joins them.
+        problem: result of `problem_text`.
         values: config, fingerprint, status, reason, median, low and high.
         rounds: as stored.
         samples: as stored.
@@ -71,28 +68,28 @@ def add_runs(connection: sa.Connection, runs: Sequence[Run]) -> None:
         }
         values.append({"run": run.id, "started": run.started, **texts})
     insert_new(connection, schema.run, values)
-    known = {run.id: run for _, run in stored_runs(connection)}
+    stored = {run.id: run for _, run in stored_runs(connection)}
     for run in runs:
-        check_same(known[run.id], run)
+        check_same(stored[run.id], run)
 
 
 def set_protocol(connection: sa.Connection, run: Run) -> None:
-    """Replace the protocol of a run. One that is set aside stays so.
+    """Replace the protocol of a run, except for its entry `dropped`.
 
     Raises:
-        ValueError: the run is not known.
+        ValueError: the run is not stored.
     """
-    known = {one.id: one for _, one in stored_runs(connection)}
-    if run.id not in known:
+    stored = {other.id: other for _, other in stored_runs(connection)}
+    if run.id not in stored:
         raise ValueError(f"run {run.id!r} is not known: begin_run comes first")
-    dropped = {name: value for name, value in known[run.id].protocol.items() if name == "dropped"}
+    dropped = {name: value for name, value in stored[run.id].protocol.items() if name == "dropped"}
     _write_protocol(connection, run._replace(protocol=run.protocol | dropped))
 
 
 def set_dropped(connection: sa.Connection, dropped: Run, day: str | None) -> None:
     """Set a run aside on a day, or take it back with None.
 
-    No run then counts as one that had found nothing left to measure: others may have relied on this one.
+    Every run loses its mark as `finished`, because it may have relied on this run's measurements.
     """
     for _, run in stored_runs(connection):
         protocol = {name: value for name, value in run.protocol.items() if name != "finished"}
@@ -115,18 +112,18 @@ def stored_runs(connection: sa.Connection) -> list[tuple[int, Run]]:
         ValueError: a row is not a valid run.
     """
     table = schema.run
-    found = []
+    runs = []
     for number, run, started, *texts in connection.execute(
         sa.select(table.c.id, table.c.run, table.c.started, table.c.device, table.c.software, table.c.protocol)
     ):
         device, software, protocol = (json.loads(text) for text in texts)
         value = {"id": run, "started": started, "device": device, "software": software, "protocol": protocol}
-        found.append((number, from_plain(value)))
-    return sorted(found, key=lambda pair: (pair[1].started, pair[1].id))
+        runs.append((number, from_plain(value)))
+    return sorted(runs, key=lambda pair: (pair[1].started, pair[1].id))
 
 
 def run_numbers(connection: sa.Connection, runs: Collection[str]) -> dict[str, int]:
-    """Numbers of the runs of these ids, without those that are not stored."""
+    """Numbers of those of these runs that are stored, by id."""
     table = schema.run
     statement = sa.select(table.c.run, table.c.id).where(table.c.run.in_(runs))
     return {run: number for run, number in connection.execute(statement)}
@@ -141,26 +138,26 @@ def stored_numbers(connection: sa.Connection, table: sa.Table, fields: Sequence[
 def numbers_of(
     connection: sa.Connection, table: sa.Table, fields: Sequence[str], wanted: set[tuple[Any, ...]], known: Numbers
 ) -> Numbers:
-    """Number of the row of each value, and of those known before; missing rows are inserted.
+    """Numbers of the rows of the wanted and the known values; missing rows are inserted.
 
     Args:
         connection: in a transaction that writes.
         table: `problem` or `config`.
         fields: columns of the values.
         wanted: the values.
-        known: numbers from earlier calls; if they suffice, no statement is sent.
+        known: numbers from earlier calls; no statement is sent if they suffice.
     """
     missing = sorted(wanted - known.keys())
     if not missing:
         return known
     insert_new(connection, table, [dict(zip(fields, values, strict=True)) for values in missing])
-    found = dict(known)
+    numbers = dict(known)
     columns = [table.c[name] for name in fields]
     for start in range(0, len(missing), _AT_ONCE):
         part = missing[start : start + _AT_ONCE]
         statement = sa.select(table.c.id, *columns).where(sa.tuple_(*columns).in_(part))
-        found |= {tuple(values): number for number, *values in connection.execute(statement)}
-    return found
+        numbers |= {tuple(values): number for number, *values in connection.execute(statement)}
+    return numbers
 
 
 def add_measurements(
@@ -189,7 +186,7 @@ def add_measurements(
     ):
         median, low, high = summary(samples) if len(samples) else (None, None, None)
         blobs = {"samples": samples.astype("<i4").tobytes(), "rounds": rounds.astype("<i4").tobytes()}
-        told = (config, fingerprint, status, reason, median, low, high)
+        texts = (config, fingerprint, status, reason, median, low, high)
         values.append(
             {
                 "key": content_key(run, problem, config, first),
@@ -203,7 +200,7 @@ def add_measurements(
                 "low": low,
                 "high": high,
                 **blobs,
-                "checksum": checksum(run, problem_text(problem), told, **blobs),
+                "checksum": checksum(run, problem_text(problem), texts, **blobs),
                 **_code_columns(code),
             }
         )
@@ -215,8 +212,8 @@ def set_fingerprints(connection: sa.Connection, runs: Mapping[int, Run], fingerp
 
     Args:
         connection: in a transaction that writes.
-        runs: by their numbers.
-        fingerprints: (old, new) by the fields of the problem and the config's JSON; another one stays as it is.
+        runs: by number.
+        fingerprints: (old, new) for each problem and config; measurements with another old one are not changed.
     """
     table = schema.measurement
     problems = stored_numbers(connection, schema.problem, PROBLEM_FIELDS)
@@ -229,13 +226,14 @@ def set_fingerprints(connection: sa.Connection, runs: Mapping[int, Run], fingerp
         old, new = fingerprints.get((problem, config), ("", ""))
         if row.fingerprint != old or row.run_id not in runs:
             continue
-        of, told = (runs[row.run_id].id, problem_text(problem)), (row.status, row.reason, row.median, row.low, row.high)
-        # What is damaged stays so.
-        if row.checksum in (None, checksum(*of, (config, row.fingerprint, *told), row.rounds, row.samples)):
-            again = checksum(*of, (config, new, *told), row.rounds, row.samples)
-            changes.append({"of": row.id, "fingerprint": new, "checksum": None if row.checksum is None else again})
+        names = runs[row.run_id].id, problem_text(problem)
+        texts = row.status, row.reason, row.median, row.low, row.high
+        # The checksum of a damaged measurement must stay wrong.
+        if row.checksum in (None, checksum(*names, (config, row.fingerprint, *texts), row.rounds, row.samples)):
+            new_sum = checksum(*names, (config, new, *texts), row.rounds, row.samples)
+            changes.append({"row": row.id, "fingerprint": new, "checksum": None if row.checksum is None else new_sum})
     if changes:
-        change = sa.update(table).where(table.c.id == sa.bindparam("of"))
+        change = sa.update(table).where(table.c.id == sa.bindparam("row"))
         connection.execute(
             change.values(fingerprint=sa.bindparam("fingerprint"), checksum=sa.bindparam("checksum")), changes
         )
@@ -247,7 +245,7 @@ def _code_columns(code: TimedCode | None) -> dict[str, bytes | None]:
 
 
 def count_measurements(connection: sa.Connection) -> int:
-    """Number of measurements; PostgreSQL takes 0.4 s to count 300,000, so call it once per file."""
+    """Number of measurements. PostgreSQL takes 0.4 s to count 300,000: call it once per file."""
     return connection.execute(sa.select(sa.func.count()).select_from(schema.measurement)).scalar_one()
 
 

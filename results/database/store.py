@@ -1,10 +1,9 @@
 """The store: every run and every measurement, in SQLite or PostgreSQL.
 
 In: runs and measurements, one transaction per problem. Out: the state of each config (`coverage`), and all measurements
-(`load`). Nothing is deleted, and two things alone are ever changed: a run's protocol, which also says whether the run
-is set aside; and the fingerprint of measurements whose sources changed while their compiled code is known to be the
-same or another. A measurement whose content key is stored is ignored. A killed process loses at most the current
-transaction.
+(`load`). Nothing is deleted. Only two things change: the protocol of a run, which also says whether the run is set
+aside, and the fingerprint of measurements once the code of changed sources was compared. A measurement whose content
+key is stored is ignored. A killed process loses at most the current transaction.
 """
 
 import os
@@ -26,7 +25,7 @@ from normtune.results.database import schema, sql_rows
 from normtune.results.database.connect import WRITE, connect, damaged, stored_version, translated
 from normtune.results.database.file_identity import Presence
 from normtune.results.database.reading import Coverage, Snapshot, damage_line, wanted_runs
-from normtune.results.database.url import DEFAULT_STORE, resolve_url, sqlite_path, told
+from normtune.results.database.url import DEFAULT_STORE, display_name, resolve_url, sqlite_path
 from normtune.results.records import Device, Measurement, Run
 from normtune.results.regimes import COLD
 from normtune.results.runs import ahead
@@ -39,7 +38,14 @@ __all__ = ["DEFAULT_STORE", "Coverage", "Store", "Tally", "resolve_url"]
 
 
 class Tally(NamedTuple):
-    """Number of measurements of one operator and version of its kernels on one kind of device, named by one of them."""
+    """Number of measurements of one operator with one version of its kernels on devices of one kind.
+
+    Attributes:
+        device: one device of the kind.
+        operator: without its variant.
+        fingerprint: of the kernels.
+        measurements: their number.
+    """
 
     device: Device
     operator: str
@@ -68,13 +74,13 @@ class Store:
         """Open a store.
 
         Args:
-            url: the file of an SQLite store, `sqlite:///FILE` or `postgresql://...`; without it that of the variable
-                NORMTUNE_STORE, else `normtune.db` in this folder.
-            create: create a missing store; False opens for reading.
+            url: file of an SQLite store, `sqlite:///FILE` or `postgresql://...`; None for NORMTUNE_STORE, else
+                `normtune.db` in the current folder.
+            create: whether the store will be written to, and created if it is missing.
 
         Raises:
-            UsageError: the URL is neither, or the folder of the file does not exist.
-            NormtuneError: the store does not exist, is not a database, is of another program or a newer normtune, is
+            UsageError: the URL is of another kind, or the folder of the file does not exist.
+            NormtuneError: the store does not exist, is no database, belongs to another program or a newer normtune, is
                 locked, or not writable although `create` is set.
         """
         return cls(connect(resolve_url(None if url is None else os.fspath(url)), create))
@@ -94,7 +100,7 @@ class Store:
     @property
     def name(self) -> str:
         """Name for messages."""
-        return told(self._engine.url)
+        return display_name(self._engine.url)
 
     @property
     def folder(self) -> Path | None:
@@ -107,7 +113,7 @@ class Store:
         return damage_line(self.name, self.damaged) if self.damaged else ""
 
     def begin_run(self, run: Run) -> None:
-        """Store a run, before its measurements. A stored run stays as it is.
+        """Store a run, before its measurements; a stored run is not changed.
 
         Raises:
             ValueError: another run has that id.
@@ -127,35 +133,33 @@ class Store:
             sql_rows.set_protocol(connection, run)
 
     def drop(self, run: str, *, undo: bool = False) -> Run:
-        """Set a run aside, as `normtune data drop` does: its measurements are kept, and nothing uses them.
+        """Set a run aside, as `normtune data drop` does: its measurements are kept, but not used.
 
         Args:
             run: its id, or the first characters of it.
-            undo: take the run back.
+            undo: whether to use the run again.
 
         Returns:
-            The run as it is now.
+            The changed run.
 
         Raises:
-            UsageError: there is no such run, there are several, or it is set aside already, or not.
+            UsageError: there is no such run, there are several, or the run is in the wanted state already.
             NormtuneError: the database failed.
         """
         with self._writing() as connection:
-            found = [one for _, one in sql_rows.stored_runs(connection) if run and one.id.startswith(run)]
-            found = [one for one in found if one.id == run] or found
-            if len(found) != 1:
-                count = f"{len(found)} runs have an id that begins so" if found else "there is no such run"
+            matches = [stored for _, stored in sql_rows.stored_runs(connection) if run and stored.id.startswith(run)]
+            matches = [match for match in matches if match.id == run] or matches
+            if len(matches) != 1:
+                count = f"{len(matches)} runs have an id that begins so" if matches else "there is no such run"
                 raise UsageError(f"run {run[:40]!r}: {count} in {self.name}; `normtune data list --runs` has all")
-            if found[0].is_dropped != undo:
-                raise UsageError(f"run {found[0].id} is {'not ' if undo else ''}set aside: there is nothing to do")
-            sql_rows.set_dropped(connection, found[0], None if undo else datetime.now(UTC).strftime("%Y-%m-%d"))
-            return next(one for _, one in sql_rows.stored_runs(connection) if one.id == found[0].id)
+            (match,) = matches
+            if match.is_dropped != undo:
+                raise UsageError(f"run {match.id} is {'not ' if undo else ''}set aside: there is nothing to do")
+            sql_rows.set_dropped(connection, match, None if undo else datetime.now(UTC).strftime("%Y-%m-%d"))
+            return next(stored for _, stored in sql_rows.stored_runs(connection) if stored.id == match.id)
 
     def add(self, measurements: Sequence[Measurement]) -> None:
         """Store measurements, all or none; those whose content key is stored are ignored.
-
-        Args:
-            measurements: what was measured.
 
         Raises:
             ValueError: a measurement breaks a rule of `validate`, or its run is not stored.
@@ -168,11 +172,11 @@ class Store:
         self._problems, self._configs = numbers
 
     def set_fingerprints(self, device: Device, fingerprints: Mapping[tuple[Problem, Config], tuple[str, str]]) -> None:
-        """Say to which kernels measurements belong, all of these or none.
+        """Change the fingerprints of measurements, all or none.
 
         Args:
-            device: those of devices of this kind are meant.
-            fingerprints: the old and the new one; a measurement with another one than the old stays as it is.
+            device: the measurements are those of devices of this kind.
+            fingerprints: (old, new) by problem and config; measurements with another old one are not changed.
 
         Raises:
             NormtuneError: the database failed; nothing of this call is stored.
@@ -200,7 +204,7 @@ class Store:
                 f"run {run.id} started {run.started[:40]}, after tomorrow by this machine's clock, and would be the "
                 "newest until then"
             )
-        # Setting a run aside is the act of who owns the store.
+        # Only the owner of this store decides which runs are set aside.
         runs = [
             run._replace(protocol={name: value for name, value in run.protocol.items() if name != "dropped"})
             for run in evidence.runs
@@ -221,54 +225,49 @@ class Store:
             regime: only times measured `cold`, `warm` or `eager`; None for all.
 
         Returns:
-            What was written.
+            The written measurements.
 
         Raises:
-            UsageError: the ending is another one, the file may not or cannot be written, or there are no such
-                measurements.
-            NormtuneError: the store cannot be read, or the file not be written.
+            UsageError: the file has another ending or must not be overwritten, or there are no such measurements.
+            NormtuneError: the store cannot be read, or the file cannot be written.
         """
         from normtune.results.exchange.transfer import export_file
 
         return export_file(lambda: self.load(regime=None), Path(path), regime).evidence
 
     def import_parquet(self, path: str | os.PathLike[str]) -> int:
-        """Add the measurements of a Parquet file, as `normtune data import` does; what is stored stays as it is.
+        """Add the measurements of a Parquet file, as `normtune data import` does; stored ones are not changed.
 
         Returns:
             Number of new measurements.
 
         Raises:
-            NormtuneError: the file cannot be read or contradicts what is stored; nothing of it is stored.
+            NormtuneError: the file cannot be read or contradicts the store; nothing of it is stored.
         """
         from normtune.results.exchange.transfer import merged, read_files
 
-        (found,) = merged(read_files([path]), self.merge)
-        return found.added
+        (result,) = merged(read_files([path]), self.merge)
+        return result.added
 
     def runs(self, *, dropped: bool = False) -> list[Run]:
-        """All runs, by start and id, including those without measurements.
-
-        Args:
-            dropped: also those that were set aside.
-        """
+        """All runs, by start and id, including those without measurements; with `dropped`, also those set aside."""
         with self._reading() as connection:
             return [run for _, run in sql_rows.stored_runs(connection) if dropped or not run.is_dropped]
 
     @property
     def ahead(self) -> str:
         """Line about runs that started after tomorrow; empty if there are none."""
-        found = ahead(self.runs())
-        if not found:
+        runs = ahead(self.runs())
+        if not runs:
             return ""
-        more = f", and {len(found) - 1} more" if len(found) > 1 else ""
+        more = f", and {len(runs) - 1} more" if len(runs) > 1 else ""
         return (
-            f"run {found[-1].id} of the store {self.name} started {found[-1].started[:40]}, after tomorrow{more}, and "
-            f"outranks all that is measured until then: `normtune data drop {found[-1].id}` sets it aside"
+            f"run {runs[-1].id} of the store {self.name} started {runs[-1].started[:40]}, after tomorrow{more}, and "
+            f"outranks all measurements until then: `normtune data drop {runs[-1].id}` sets it aside"
         )
 
     def recount(self, run: str) -> int:
-        """Number of measurements of a run that a new connection finds, after SQLite merged its journal into the file.
+        """Number of measurements of a run in the file of the database, read by a new connection.
 
         Raises:
             NormtuneError: the database failed, or its file is not the one that was opened.
@@ -276,11 +275,11 @@ class Store:
         self.close()
         self._presence.check()
         with self._reading() as connection:
-            runs = {number: one for number, one in sql_rows.stored_runs(connection) if one.id == run}
+            runs = {number: stored for number, stored in sql_rows.stored_runs(connection) if stored.id == run}
             return Snapshot(connection, stored_version(connection), runs).count()
 
     def tally(self) -> list[Tally]:
-        """Number of measurements by device, operator and fingerprint, without loading them; none of runs set aside.
+        """Number of measurements by device, operator and fingerprint, except those of runs set aside.
 
         Raises:
             NormtuneError: the database failed.
@@ -289,87 +288,77 @@ class Store:
         grouped = (table.c.run_id, schema.problem.c.operator, table.c.fingerprint)
         with self._reading() as connection:
             runs = dict(sql_rows.stored_runs(connection))
-            found = connection.execute(
+            rows = connection.execute(
                 sa.select(*grouped, sa.func.count())
                 .join(schema.problem, schema.problem.c.id == table.c.problem_id)
                 .group_by(*grouped)
             ).all()
             devices = {run.device.kind: run.device for run in runs.values()}
             counts: Counter[tuple[Device, str, str]] = Counter()
-            for run, operator, fingerprint, count in found:
+            for run, operator, fingerprint, count in rows:
                 if not runs[run].is_dropped:
                     counts[devices[runs[run].device.kind], operator, fingerprint] += count
-            return [Tally(*place, counts[place]) for place in sorted(counts)]
+            return [Tally(*key, counts[key]) for key in sorted(counts)]
 
     def coverage(self, device: Device, regime: str = COLD) -> dict[tuple[Problem, Config], Coverage]:
-        """State of each config on each problem on devices of this kind, failures and the copy included.
+        """State of each config on each problem on devices of this kind, in one regime, failures and the copy included.
 
-        Of one regime alone: measurements of another are neither done in this one nor an anchor.
-
-        The newest measurement is that of the run that started last; within a run and second, the one stored last. Of
-        the same kernels a success outranks a failure that is no wrong result. Damaged measurements are left out, and
-        those of runs set aside.
+        The newest measurement is that of the run that started last; within a run and second, the one stored last. With
+        the same kernels, a success outranks any failure but a wrong result. Damaged measurements and those of runs set
+        aside are left out.
         """
         with self._reading() as connection:
             return self._snapshot(connection, wanted_runs(connection, device.kind, regime=regime)).coverage()
 
     def load(self, *, devices: Collection[str] | None = None, regime: str | None = COLD) -> "Evidence":
-        """All measurements but those of runs set aside, 300,000 of them in a few seconds.
+        """All measurements except those of runs set aside, 300,000 in a few seconds.
 
-        In place of the identifier of a GPU they have a salted hash of it.
+        The identifier of a GPU is replaced by a salted hash. Damaged measurements are left out and counted in
+        `damaged`.
 
         Args:
-            devices: labels of the wanted devices; None for all.
-            regime: of the measurements; None for all, as for a copy of the store.
+            devices: labels of the devices; None for all.
+            regime: of the measurements; None for all.
 
         Raises:
-            NormtuneError: the database failed, or its content breaks a rule of `validate`. Single damaged measurements
-                are left out: see `damaged`.
+            NormtuneError: the database failed, or its content breaks a rule of `validate`.
         """
         with self._reading() as connection:
             return self._snapshot(connection, wanted_runs(connection, devices=devices, regime=regime)).evidence()
 
     def _snapshot(self, connection: sa.Connection, runs: Mapping[int, Run]) -> Snapshot:
-        found = Snapshot(connection, stored_version(connection), runs)
-        self.damaged = found.damaged
-        return found
+        snapshot = Snapshot(connection, stored_version(connection), runs)
+        self.damaged = snapshot.damaged
+        return snapshot
 
     def _insert(
         self, connection: sa.Connection, columns: Mapping[str, Sequence[Any]]
     ) -> tuple[sql_rows.Numbers, sql_rows.Numbers]:
         """Insert measurements; returns the numbers of problems and configs, to be kept after the commit."""
-        known = sql_rows.run_numbers(connection, set(columns["run"]))
-        for unknown in sorted(set(columns["run"]) - set(known)):
+        run_numbers = sql_rows.run_numbers(connection, set(columns["run"]))
+        for unknown in sorted(set(columns["run"]) - set(run_numbers)):
             raise ValueError(f"run {unknown!r} is not known: begin_run comes first")
         shapes = set(zip(*(columns[name] for name in sql_rows.PROBLEM_FIELDS), strict=True))
         texts = {(text,) for text in columns["config"]}
         problems = sql_rows.numbers_of(connection, schema.problem, sql_rows.PROBLEM_FIELDS, shapes, self._problems)
         configs = sql_rows.numbers_of(connection, schema.config, ("config",), texts, self._configs)
-        sql_rows.add_measurements(connection, columns, known, problems, configs)
+        sql_rows.add_measurements(connection, columns, run_numbers, problems, configs)
         return problems, configs
 
     @contextmanager
     def _reading(self) -> Iterator[sa.Connection]:
-        """A connection in one snapshot.
-
-        Raises:
-            NormtuneError: the database failed, or has content that normtune did not write.
-        """
+        """A connection in one snapshot; NormtuneError if the database fails or has content of others."""
         with translated(self._engine.url), self._engine.connect() as connection:
             try:
                 yield connection
-            # A flipped bit makes a number of a text, or a reference that leads nowhere.
+            # A flipped bit may turn a text into a number, or a reference into a wrong one.
             except (ValueError, LookupError, TypeError, RecursionError, OverflowError) as error:
-                why = str(error)[:200] if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
-                raise NormtuneError(damaged(told(self._engine.url), why)) from None
+                reason = str(error)[:200] if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+                raise NormtuneError(damaged(display_name(self._engine.url), reason)) from None
 
     @contextmanager
     def _writing(self) -> Iterator[sa.Connection]:
-        """A transaction, committed at the end or rolled back.
-
-        Raises:
-            NormtuneError: the database failed, or its file is not the one that was opened.
-        """
+        """A transaction, committed at the end or rolled back; NormtuneError if the database or its file is at fault."""
         self._presence.check()
         with (
             translated(self._engine.url),

@@ -1,7 +1,6 @@
-"""The URL of a store: which are taken, and how they are named in messages.
+"""The URL of a store: checked, and shown in messages without its password.
 
-In: the value of `--store` or NORMTUNE_STORE. Out: a SQLAlchemy URL, or one line that shows no password. `connect` opens
-what it names.
+In: the value of `--store` or NORMTUNE_STORE. Out: a SQLAlchemy URL, which `connect` opens.
 """
 
 import os
@@ -14,11 +13,11 @@ from sqlalchemy.engine import URL
 from normtune.errors import UsageError
 
 DEFAULT_STORE = "sqlite:///normtune.db"
-# The query of the URL of a SQLite store that is not to be written.
+# The query of the URL of a SQLite store that must not be written.
 _READ_ONLY = {"mode": "ro"}
 _BACKENDS = {"sqlite": "sqlite", "postgresql": "postgresql+psycopg"}
 _FORMS = "expected sqlite:///FILE or postgresql://USER@HOST/DATABASE"
-# How a text that is to name a database begins or goes on, in libpq's own form or as a URL with a part missing.
+# Texts that look like a connection to a database: libpq's form, or a URL with a part missing.
 _CONNECTION = re.compile(
     r"\s*postgres(?:ql)?(?:\+\w+)?:|[^/\s]+:[^/\s]*@"
     r"|(?:^|\s)(?:host|hostaddr|user|password|passfile|dbname|service)\s*=",
@@ -54,7 +53,7 @@ def resolve_url(option: str | None) -> str:
 
 
 def parse(url: str, source: str = "the store") -> URL:
-    """Parse a URL, and replace the driver that it names with the one in use.
+    """Parse a URL, and replace its driver by the one that normtune uses.
 
     Raises:
         UsageError: it is no URL of a SQLite or PostgreSQL database.
@@ -66,16 +65,15 @@ def parse(url: str, source: str = "the store") -> URL:
     backend = parsed.drivername.partition("+")[0]
     if backend not in _BACKENDS:
         raise UsageError(f"{source} is a URL of {backend[:20]!r}: {_FORMS}")
-    if backend == "postgresql" and url.count("@") > 1:  # what follows the first would be taken for the host, and shown
+    if backend == "postgresql" and url.count("@") > 1:  # the text after the first would count as the host, and be shown
         raise UsageError(f"{source} is {_shown(url)!r}, with several @: write those of a name or password as %40")
     name = parsed.database or ""
     if backend == "sqlite" and (not name or name.startswith((":", "file:")) or not name.isprintable()):
-        raise UsageError(f"{source} is {_shown(url)!r}: a store is a file that stays, expected sqlite:///FILE")
+        raise UsageError(f"{source} is {_shown(url)!r}: a store is a file on disk, expected sqlite:///FILE")
     if backend == "sqlite" and parsed.query not in ({}, _READ_ONLY):
         options = _shown(url).partition("?")[2]
         raise UsageError(
-            f"{source} is {_shown(url)!r}: of SQLite's options a store takes mode=ro, to read it only, and not "
-            f"{options!r}"
+            f"{source} is {_shown(url)!r}: mode=ro, to read only, is the one option that a store takes, not {options!r}"
         )
     return parsed.set(drivername=_BACKENDS[backend])
 
@@ -85,7 +83,7 @@ def sqlite_path(url: URL) -> Path | None:
     return Path(url.database or "") if url.get_backend_name() == "sqlite" else None
 
 
-def told(url: URL) -> str:
+def display_name(url: URL) -> str:
     """Name of the store for messages: its file, or the URL without the password."""
     path = sqlite_path(url)
     if path is not None:
@@ -95,10 +93,10 @@ def told(url: URL) -> str:
 
 
 def _shown(url: str) -> str:
-    """A URL that cannot be taken apart, without what may be a name or a password."""
+    """A URL that cannot be parsed, without parts that may be a name or a password."""
     user, mark, place = url.rpartition("@")
     scheme, slashes, name = user.partition("://")
     hidden = f"{scheme}{slashes}***" if name else "***" * bool(user)
-    if not mark and url.partition("://")[2] and not url.startswith("sqlite"):  # the @ may be what is forgotten
+    if not mark and url.partition("://")[2] and not url.startswith("sqlite"):  # the @ may be missing
         return f"{url.partition('://')[0]}://***"
     return _SECRET.sub(r"\1***", f"{hidden}{mark}{place}")

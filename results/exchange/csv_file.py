@@ -1,7 +1,7 @@
 """CSV files of users: named columns, read with their line numbers.
 
-In: a path and the names of columns. Out: cells, line by line, or one line about the fault of the file. The caller
-interprets the cells; `positive` reads the most common kind.
+In: a path and the names of columns. Out: the cells of each line, as text, or an error of one line. `positive` reads a
+cell as an integer.
 """
 
 import csv
@@ -13,11 +13,10 @@ from normtune.errors import UsageError
 from normtune.kernels.problem import AXES, Shape
 from normtune.results.paths import unreadable
 
-# A file of shapes or weights has hundreds of lines; one of so many is another file.
+# A file of shapes or weights has hundreds of lines of tens of bytes. In memory a line takes hundreds of bytes.
 MOST_LINES = 1_000_000
-# A line of one has tens of bytes, and takes some hundreds in memory.
 MOST_BYTES = 1 << 25
-# What a message takes of a text that somebody else wrote.
+# Longest part of an untrusted text in a message.
 _MOST_CHARACTERS = 40
 
 
@@ -34,20 +33,20 @@ class Line(NamedTuple):
 
 
 def read_lines(path: Path, required: Sequence[str], optional: Collection[str] = ()) -> list[Line]:
-    """Read the lines below the header, without empty ones; other columns are ignored.
+    """Read the lines below the header, except empty ones; other columns are ignored.
 
     Args:
-        path: of a CSV file in UTF-8, commas between its cells, names of columns in its first line.
-        required: columns that it must have.
-        optional: columns that it may have.
+        path: of a CSV file in UTF-8, with commas, and names of columns in its first line.
+        required: columns that the file must have.
+        optional: columns that the file may have.
 
     Raises:
         UsageError: the file does not exist, cannot be read, lacks a column, has one twice, or has no lines.
     """
     expected = f"expected a CSV file whose first line names the columns {','.join(required)}"
-    if why := unreadable(path):
-        raise UsageError(f"{path} {why}: {expected}")
-    found = []
+    if reason := unreadable(path):
+        raise UsageError(f"{path} {reason}: {expected}")
+    lines = []
     try:
         if (size := path.stat().st_size) > MOST_BYTES:
             raise UsageError(f"{path} has {size} bytes, at most {MOST_BYTES} are read: expected a file of shapes")
@@ -56,41 +55,41 @@ def read_lines(path: Path, required: Sequence[str], optional: Collection[str] = 
             names = [name.strip() for name in next(reader, [])]
             for name in required:
                 if name not in names:
-                    raise UsageError(f"{path} has no column {name!r} but {_told(','.join(names))}: {expected}")
-            places = {name: names.index(name) for name in (*required, *optional) if name in names}
-            for name in places:
+                    raise UsageError(f"{path} has no column {name!r} but {_quoted(','.join(names))}: {expected}")
+            indices = {name: names.index(name) for name in (*required, *optional) if name in names}
+            for name in indices:
                 if names.count(name) > 1:
                     raise UsageError(f"{path} names the column {name!r} {names.count(name)} times: name it once")
             for row in reader:
                 if not any(cell.strip() for cell in row):
                     continue
-                cells = {name: row[at].strip() if at < len(row) else "" for name, at in places.items()}
-                found.append(Line(f"{path}, line {reader.line_num}", cells))
-                if len(found) > MOST_LINES:
+                cells = {name: row[index].strip() if index < len(row) else "" for name, index in indices.items()}
+                lines.append(Line(f"{path}, line {reader.line_num}", cells))
+                if len(lines) > MOST_LINES:
                     raise UsageError(f"{path} has over {MOST_LINES} lines: expected a file of shapes")
     except OSError as error:
-        raise UsageError(f"{path} cannot be read ({error.strerror}): see to its permissions, or copy it") from None
+        raise UsageError(f"{path} cannot be read ({error.strerror}): change its permissions, or copy it") from None
     except (UnicodeDecodeError, csv.Error) as error:
         raise UsageError(f"{path} is no CSV file ({' '.join(str(error).split())}): {expected}") from None
-    if not found:
+    if not lines:
         raise UsageError(f"{path} has no lines below its first: {expected}, and a line for each shape")
-    return found
+    return lines
 
 
 def positive(line: Line, name: str) -> int:
     """Read a positive integer from a column.
 
     Raises:
-        UsageError: the cell is empty or something else.
+        UsageError: the cell is empty or has any other text.
     """
     text = line.cells[name]
-    # Longer ones are no sizes, and Python refuses to read those of thousands of digits.
+    # Longer numbers are no sizes, and Python does not parse thousands of digits.
     if not (text.isascii() and text.isdecimal() and len(text) <= 18 and int(text) > 0):
-        raise UsageError(f"{line.place}: {name} is {_told(text)}, expected a positive integer")
+        raise UsageError(f"{line.place}: {name} is {_quoted(text)}, expected a positive integer")
     return int(text)
 
 
-def _told(text: str) -> str:
+def _quoted(text: str) -> str:
     """An untrusted text, quoted and truncated."""
     return repr(text if len(text) <= _MOST_CHARACTERS else text[:_MOST_CHARACTERS] + "...")
 

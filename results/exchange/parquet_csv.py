@@ -1,7 +1,7 @@
 """Measurements as files: Parquet to write and read, CSV to write.
 
-In: `Evidence` and a path. Out: a self-contained file (its runs are in the metadata), replaced atomically; or the
-checked evidence of such a file. Names and places of recordings are left to `recording`.
+In: `Evidence` and a path. Out: a self-contained file (runs are in its metadata), replaced atomically; or the checked
+evidence of such a file. `recording` chooses names and folders of recordings.
 """
 
 import csv
@@ -26,28 +26,24 @@ from normtune.results.records import TimedCode
 from normtune.results.runs import from_plain, to_plain
 from normtune.results.validate import check_runs
 
-# Raised when a reader must know more to understand a file.
+# To be raised with every change that older readers do not understand.
 FORMAT = 1
 _METADATA = b"normtune"
-# Memory that a file may take to be read. The recorded H200 takes 57 MB.
+# Most memory that reading a file may take. The recorded H200 takes 57 MB.
 MOST_BYTES = 1 << 30
-# What a message takes of a text that somebody else wrote.
+# Longest part of an untrusted text in a message.
 _MOST_CHARACTERS = 200
 _MOST_CSV_HEADER = 10_000
 _ARRAYS = ("rounds", "samples")
-# The digests of the launched code, null where not known; files without them have none of these columns.
+# Digests of the launched code, null where not known; a file without any digest lacks these columns.
 _CODE = ("launch", "code", "machine_code")
-# The knobs of the configs stand between these.
+# Columns before and after the knobs of the configs.
 _CSV_FIRST = ("device", "sms", "run", "started", "regime", "operator", "variant", "dtype", "rows", "hidden")
 _CSV_LAST = ("fingerprint", "status", "reason", "round", "nanoseconds")
 
 
 def write_parquet(evidence: Evidence, path: Path) -> None:
-    """Write evidence, losing nothing.
-
-    Args:
-        evidence: what is written.
-        path: of the file, replaced if it exists.
+    """Write all of some evidence to a file, which is replaced if it exists.
 
     Raises:
         UsageError: its folder does not exist.
@@ -58,11 +54,7 @@ def write_parquet(evidence: Evidence, path: Path) -> None:
 
 
 def export(evidence: Evidence, path: Path) -> None:
-    """Write evidence in the form that the ending of the file names.
-
-    Args:
-        evidence: what is written.
-        path: of the file, `.parquet` or `.csv`, replaced if it exists.
+    """Write evidence to a `.parquet` or `.csv` file, which is replaced if it exists.
 
     Raises:
         UsageError: it has another ending, or its folder does not exist.
@@ -72,10 +64,10 @@ def export(evidence: Evidence, path: Path) -> None:
 
 
 def writer_of(path: Path) -> Callable[[Evidence, Path], None]:
-    """What writes a file of that ending.
+    """The function that writes a file of this ending.
 
     Raises:
-        UsageError: nothing does.
+        UsageError: the ending is neither `.parquet` nor `.csv`.
     """
     write = {".parquet": write_parquet, ".csv": write_csv}.get(path.suffix.lower())
     if write is None:
@@ -111,11 +103,11 @@ def write_table(evidence: Evidence, path: Path | BinaryIO) -> None:
         path,
         compression="zstd",
         compression_level=19,
-        # The high bytes of neighbours are alike: 1.1 to 1.8 bytes a sample, against 1.8 to 2.2 as deltas.
+        # Neighbouring samples have similar high bytes: 1.1 to 1.8 bytes a sample, against 1.8 to 2.2 as deltas.
         use_dictionary=[*TEXTS, "rows", "hidden", "rounds.list.element", *_CODE],
         column_encoding={"samples.list.element": "BYTE_STREAM_SPLIT"},
         write_statistics=False,
-        write_page_checksum=True,  # a flipped bit in samples would read as other samples
+        write_page_checksum=True,  # otherwise a flipped bit would give other samples
     )
 
 
@@ -126,13 +118,13 @@ def read_parquet(path: Path) -> Evidence:
         UsageError: the file does not exist.
         NormtuneError: it is damaged, not written by normtune, or of a newer version.
     """
-    if why := unreadable(path):
-        raise UsageError(f"{path} {why}: expected a Parquet file that `normtune data export` wrote")
+    if reason := unreadable(path):
+        raise UsageError(f"{path} {reason}: expected a Parquet file that `normtune data export` wrote")
     try:
         _check_size(path)
         schema = pq.read_schema(path)
     except PermissionError as error:
-        raise NormtuneError(f"{path} cannot be read ({error.strerror}): see to its permissions, or copy it") from None
+        raise NormtuneError(f"{path} cannot be read ({error.strerror}): change its permissions, or copy it") from None
     except (pa.ArrowException, OSError, ValueError) as error:
         raise _damaged(path, error) from None
     text = (schema.metadata or {}).get(_METADATA)
@@ -140,9 +132,11 @@ def read_parquet(path: Path) -> Evidence:
         raise NormtuneError(f"{path} is a Parquet file that normtune did not write: expected an export or a recording")
     try:
         head = json.loads(text)
-        found = head["format"]
-        if found != FORMAT:
-            raise NormtuneError(f"{path} has format {str(found)[:20]!r}, this normtune reads {FORMAT}: update normtune")
+        version = head["format"]
+        if version != FORMAT:
+            raise NormtuneError(
+                f"{path} has format {str(version)[:20]!r}, this normtune reads {FORMAT}: update normtune"
+            )
         _check_types(schema)
         table = _read_columns(path, schema)
         columns = {name: _column(table, name) for name in (*TEXTS, "rows", "hidden", *_ARRAYS)}
@@ -151,8 +145,8 @@ def read_parquet(path: Path) -> Evidence:
         check_runs(runs)
         return Evidence.from_columns(columns, runs)
     except (ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
-        why = " ".join(str(error).split())[:_MOST_CHARACTERS]
-        raise NormtuneError(f"{path} holds what normtune does not write ({why}): export it again") from None
+        reason = " ".join(str(error).split())[:_MOST_CHARACTERS]
+        raise NormtuneError(f"{path} has content that normtune does not write ({reason}): export it again") from None
 
 
 def _damaged(path: Path, error: Exception) -> NormtuneError:
@@ -161,12 +155,7 @@ def _damaged(path: Path, error: Exception) -> NormtuneError:
 
 
 def _check_size(path: Path) -> None:
-    """Refuse a small file that decodes to more than memory holds: equal values take no room in Parquet.
-
-    Raises:
-        NormtuneError: it takes too much.
-        ValueError: it is damaged.
-    """
+    """Refuse a file that decodes to too much memory, as a small one of equal values may."""
     if cost(path, MOST_BYTES) > MOST_BYTES:
         raise NormtuneError(
             f"{path} takes over {MOST_BYTES >> 20} MB of memory to be read: export fewer measurements in a file"
@@ -174,29 +163,21 @@ def _check_size(path: Path) -> None:
 
 
 def _check_types(schema: pa.Schema) -> None:
-    """Check the types of the columns that are read.
-
-    Raises:
-        ValueError: one is missing, twice, or of another type.
-    """
+    """Raise ValueError if a column is missing, there twice, or of another type."""
     code = _CODE if set(_CODE) & set(schema.names) else ()
     expected = {name: pa.string() for name in TEXTS} | {name: pa.int64() for name in ("rows", "hidden")}
     expected |= {name: pa.list_(pa.int32()) for name in _ARRAYS} | {name: pa.binary() for name in code}
     for name, kind in expected.items():
         if schema.names.count(name) != 1:
             raise ValueError(f"there is no column {name}" if name not in schema.names else f"{name} is there twice")
-        found = schema.field(name).type
-        is_list = pa.types.is_list(found) and pa.types.is_list(kind) and found.value_type == kind.value_type
-        if found != kind and not is_list:
-            raise ValueError(f"column {name} is {found}, expected {kind}".replace("item: ", ""))
+        actual = schema.field(name).type
+        is_list = pa.types.is_list(actual) and pa.types.is_list(kind) and actual.value_type == kind.value_type
+        if actual != kind and not is_list:
+            raise ValueError(f"column {name} is {actual}, expected {kind}".replace("item: ", ""))
 
 
 def _read_columns(path: Path, schema: pa.Schema) -> pa.Table:
-    """The columns that `_check_types` checked; a text that is in many rows is there once.
-
-    Raises:
-        NormtuneError: the file is damaged, or its texts take too much memory.
-    """
+    """The columns that `_check_types` checked, texts with a dictionary."""
     texts = [name for name in (*TEXTS, *_CODE) if name in schema.names]
     try:
         return pq.read_table(
@@ -210,7 +191,7 @@ def _read_columns(path: Path, schema: pa.Schema) -> pa.Table:
 
 
 def is_export(path: Path) -> bool:
-    """Whether a file is Parquet or CSV of this module, by its metadata or its first line."""
+    """Whether this module wrote a file, by its metadata (Parquet) or its first line (CSV)."""
     try:
         if path.suffix.lower() == ".csv":
             with path.open("rb") as file:
@@ -222,22 +203,16 @@ def is_export(path: Path) -> bool:
 
 
 def check_export(path: Path) -> None:
-    """Refuse to overwrite a file that normtune did not write, or to write where that is impossible.
-
-    Raises:
-        UsageError: the file may not or cannot be written.
-    """
+    """Raise `UsageError` if a file cannot be written, or exists and normtune did not write it."""
     check_place(path)
     if os.path.lexists(path) and not is_export(path):
         raise UsageError(f"cannot write {path}: it exists and normtune did not write it; name another, or move it away")
 
 
 def write_csv(evidence: Evidence, path: Path) -> None:
-    """Write evidence in long form: a line per sample; a failure is a line without round and nanoseconds.
+    """Write evidence with a line per sample, or for a failure a line without round and nanoseconds.
 
-    Args:
-        evidence: to write; without the limits of devices, and of a run's protocol only the regime.
-        path: of the file, replaced if it exists.
+    Limits of devices are left out, and the protocols of runs except for the regime. An existing file is replaced.
 
     Raises:
         UsageError: its folder does not exist.
@@ -250,11 +225,11 @@ def write_csv(evidence: Evidence, path: Path) -> None:
         writer.writerow((*_CSV_FIRST, *knobs, *_CSV_LAST))
         for item in evidence.measurements():
             run, problem = runs[item.run], item.problem
-            place = (run.device.label, run.device.sms, run.id, run.started, run.regime)
+            source = (run.device.label, run.device.sms, run.id, run.started, run.regime)
             shape = (problem.operator, problem.variant, problem.dtype, problem.rows, problem.hidden)
             values = item.config._asdict()
             config = (values.get(name, "") for name in knobs)
-            start = (*place, *shape, *config, item.fingerprint, item.status, item.reason)
+            start = (*source, *shape, *config, item.fingerprint, item.status, item.reason)
             if item.status != "ok":
                 writer.writerow((*start, "", ""))
             for number, nanoseconds in zip(item.rounds.tolist(), item.samples.tolist(), strict=True):
@@ -262,11 +237,7 @@ def write_csv(evidence: Evidence, path: Path) -> None:
 
 
 def _column(table: pa.Table, name: str) -> list[Any]:
-    """A column as a list; equal texts are one object.
-
-    Raises:
-        ValueError: it has nulls, or texts that take too much where each row has its own.
-    """
+    """A column as a list; ValueError if it has nulls or too much text."""
     column = table.column(name)
     if column.null_count:
         raise ValueError(f"column {name} has nulls")
@@ -281,35 +252,34 @@ def _column(table: pa.Table, name: str) -> list[Any]:
 
 
 def _texts(column: pa.ChunkedArray, name: str) -> list[Any]:
-    """The values of a column of texts or bytes, None for a null; equal ones are one object.
+    """The values of a column of texts or bytes, None for a null; equal values share one object.
 
-    Raises:
-        ValueError: they take too much where each row has its own, as in a store.
+    The size limit counts each row's text, because a store keeps a copy per row.
     """
-    found: list[Any] = []
-    known: dict[Any, Any] = {}
+    texts: list[Any] = []
+    shared: dict[Any, Any] = {}
     total = 0
     for chunk in column.chunks:
-        values = [known.setdefault(value, value) for value in chunk.dictionary.to_pylist()]
-        places = chunk.indices.fill_null(len(values)).to_numpy(zero_copy_only=False)
-        total += int(np.array([*map(len, values), 0], np.int64)[places].sum())
+        values = [shared.setdefault(value, value) for value in chunk.dictionary.to_pylist()]
+        indices = chunk.indices.fill_null(len(values)).to_numpy(zero_copy_only=False)
+        total += int(np.array([*map(len, values), 0], np.int64)[indices].sum())
         if total > MOST_BYTES:
             raise ValueError(f"the texts of column {name} have over {MOST_BYTES >> 20} MB")
-        found += np.fromiter((*values, None), object, len(values) + 1)[places].tolist()
-    return found
+        texts += np.fromiter((*values, None), object, len(values) + 1)[indices].tolist()
+    return texts
 
 
 def _codes(table: pa.Table) -> list[TimedCode | None]:
-    """What each measurement launched; equal ones are one object."""
+    """The launched code of each measurement; equal values share one object."""
     if not set(_CODE) & set(table.column_names):
         return [None] * table.num_rows
     columns = [_texts(table.column(name), name) for name in _CODE]
-    known: dict[TimedCode, TimedCode] = {}
+    shared: dict[TimedCode, TimedCode] = {}
     codes = (
         TimedCode(launch, code or b"", machine or b"") if launch else None
         for launch, code, machine in zip(*columns, strict=True)
     )
-    return [code and known.setdefault(code, code) for code in codes]
+    return [code and shared.setdefault(code, code) for code in codes]
 
 
 def _flat(column: Any) -> NDArray[np.int32]:

@@ -1,10 +1,9 @@
-"""What a Parquet file decodes to, told by its pages' own headers before anything is decoded.
+"""Memory that a Parquet file takes once it is decoded, from the headers of its pages.
 
-In: the path of a file. Out: its cost in bytes, or a ValueError. The footer of a stranger's file may claim little, and
-equal values take no room: 99 KB can be 4 GB. Arrow allocates what a page's header says, so these are added up. What
-arrays decode to is bounded by the compressed pages and the number of values, since encodings that build a value from
-the one before it are refused. Layout of the file: https://github.com/apache/parquet-format (parquet.thrift), read in
-Thrift's compact protocol.
+In: the path of a file. Out: bytes, or a ValueError. A file of 99 KB can decode to 4 GB, because equal values take no
+space, and its footer may claim less. Arrow allocates the sizes in the pages' headers, so these are added up. Encodings
+that compute a value from the one before it are refused, so the compressed pages and the number of values bound the size
+of arrays. Layout of the file: https://github.com/apache/parquet-format (parquet.thrift), in Thrift's compact protocol.
 """
 
 import mmap
@@ -12,11 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-# Of a measurement besides its content: its lists, arrays and references.
+# Memory of a measurement besides its content: its lists, arrays and references.
 _ROW_BYTES = 512
-# Level and value of a number, or index of a text in its dictionary, while a column is read.
+# Memory of a value while a column is read: level and number, or index of a text in its dictionary.
 _VALUE_BYTES = 16
-# Those that normtune writes, of Parquet's: PLAIN, PLAIN_DICTIONARY, RLE, BIT_PACKED, RLE_DICTIONARY, BYTE_STREAM_SPLIT.
+# Parquet's encodings that normtune writes: PLAIN, PLAIN_DICTIONARY, RLE, BIT_PACKED, RLE_DICTIONARY, BYTE_STREAM_SPLIT.
 _ENCODINGS = frozenset((0, 2, 3, 4, 8, 9))
 _FIXED_LENGTH = 7
 _DATA, _DICTIONARY, _DATA_2 = 0, 2, 3
@@ -28,7 +27,7 @@ _INTEGERS = (4, 5, 6)
 
 
 def cost(path: Path, most: int) -> int:
-    """Bytes that reading all columns of a file takes at most; counting ends once they are over `most`.
+    """Most bytes of memory that reading all columns of a file takes; counting stops above `most`.
 
     Raises:
         ValueError: it is no Parquet file, is damaged, or has an encoding that normtune does not write.
@@ -47,7 +46,7 @@ def cost(path: Path, most: int) -> int:
 
 
 def _sizes(content: mmap.mmap) -> Iterator[int]:
-    """What the rows of a file take, and each of its pages, bytes."""
+    """Bytes of the rows of a file, then of each of its pages."""
     end = len(content) - 8
     length = int.from_bytes(content[end : end + 4], "little")
     if end < 4 or content[end + 4 :] != _MAGIC or length > end:
@@ -62,7 +61,7 @@ def _sizes(content: mmap.mmap) -> Iterator[int]:
 
 
 def _pages(content: mmap.mmap, chunk: dict[int, Any]) -> Iterator[int]:
-    """What each page of a part of a column decodes to, bytes; `chunk` is its ColumnMetaData."""
+    """Decoded bytes of each page of a part of a column; `chunk` is its ColumnMetaData."""
     if chunk[1] == _FIXED_LENGTH:
         raise ValueError("values of a fixed length, which normtune does not write")
     place, dictionary, size = chunk[9], chunk.get(11, 0), chunk[7]
@@ -75,8 +74,8 @@ def _pages(content: mmap.mmap, chunk: dict[int, Any]) -> Iterator[int]:
         reader = _Thrift(content, place, end)
         header = reader.struct()
         kind, decoded, stored = header[1], header[2], header[3]
-        about = header.get({_DATA: 5, _DICTIONARY: 7, _DATA_2: 8}.get(kind, 0), {})
-        values, encoding = about.get(1, 0), about.get(4 if kind == _DATA_2 else 2, 0)
+        details = header.get({_DATA: 5, _DICTIONARY: 7, _DATA_2: 8}.get(kind, 0), {})
+        values, encoding = details.get(1, 0), details.get(4 if kind == _DATA_2 else 2, 0)
         if min(decoded, stored, values) < 0 or encoding not in _ENCODINGS:
             raise ValueError("a page that normtune does not write")
         yield decoded + _VALUE_BYTES * values
@@ -93,15 +92,15 @@ class _Thrift:
         self._content, self.place, self._end = content, place, end
 
     def struct(self, levels: int = _MOST_LEVELS) -> dict[int, Any]:
-        found: dict[int, Any] = {}
+        fields: dict[int, Any] = {}
         field = 0
         while head := self._byte():
             kind, step = head & 15, head >> 4
             field = field + step if step else self._integer()
-            if field in found:  # of two, another reader may take the other one
+            if field in fields:  # another reader may use the other value
                 raise ValueError("a field that is there twice")
-            found[field] = kind == _TRUE if kind in (_TRUE, _FALSE) else self._value(kind, levels - 1)
-        return found
+            fields[field] = kind == _TRUE if kind in (_TRUE, _FALSE) else self._value(kind, levels - 1)
+        return fields
 
     def _value(self, kind: int, levels: int) -> Any:
         if levels < 0:
@@ -116,7 +115,7 @@ class _Thrift:
         if kind in (_LIST, _SET):
             head = self._byte()
             count = head >> 4 if head >> 4 < 15 else self._unsigned()
-            if count > self._end - self.place:  # each takes a byte at least
+            if count > self._end - self.place:  # each element takes a byte at least
                 raise ValueError("a list beyond its end")
             return [self._value(head & 15, levels - 1) for _ in range(count)]
         self._skip({_TRUE: 1, _FALSE: 1, _BYTE: 1, _DOUBLE: 8}[kind])

@@ -1,7 +1,6 @@
-"""Recordings: exhaustive sweeps that ship with the package, one Parquet file per device and operator, or its dtypes.
+"""Recordings: exhaustive sweeps that ship with the package, as Parquet files per device and operator (and dtype).
 
-In: the name of a recording. Out: its evidence; or, to make one, the files of some evidence. Replaying a recording is
-left to the tuner.
+In: the name of a recording. Out: its evidence; or the files of a new recording. `tuner.device.replay` replays them.
 """
 
 import re
@@ -18,11 +17,11 @@ from normtune.results.records import REPLAY_PREFIX
 from normtune.results.regimes import COLD
 
 FOLDER = Path(__file__).parents[1] / "recordings"
-# Stands for all recordings where several may be named.
+# The name that stands for all recordings.
 ALL = "all"
 MAX_BYTES = 2_000_000
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
-# A name, and named integers: `qk_norm.heads_q=32`.
+# A name, possibly with named integers: `qk_norm.heads_q=32`.
 _OPERATOR = re.compile(r"[A-Za-z0-9_]+(\.[a-z_]+=[0-9]+)*")
 _DTYPE = re.compile(r"[a-z0-9_]+")
 
@@ -37,24 +36,21 @@ def load_recording(name: str, regime: str | None = COLD) -> Evidence:
 
     Args:
         name: of the recording.
-        regime: only what was measured in it; None for all.
+        regime: of the measurements; None for all.
 
     Raises:
         UsageError: no such recording is shipped.
         NormtuneError: a file of it is damaged.
     """
-    known = recordings()
-    if name not in known:
-        raise UsageError(f"unknown recording {name!r}: expected one of {', '.join(known) or '(none is shipped)'}")
-    found = Evidence.joined([read_parquet(path) for path in sorted(FOLDER.glob(f"{name}.*.parquet"))])
-    return found if regime is None else found.regime(regime)
+    names = recordings()
+    if name not in names:
+        raise UsageError(f"unknown recording {name!r}: expected one of {', '.join(names) or '(none is shipped)'}")
+    evidence = Evidence.joined([read_parquet(path) for path in sorted(FOLDER.glob(f"{name}.*.parquet"))])
+    return evidence if regime is None else evidence.regime(regime)
 
 
 def load_recordings(regime: str | None = COLD) -> Evidence:
-    """Load all shipped recordings, each of its device.
-
-    Args:
-        regime: only what was measured in it; None for all.
+    """Load all shipped recordings, in one regime; None for all.
 
     Raises:
         NormtuneError: a file is damaged.
@@ -63,24 +59,23 @@ def load_recordings(regime: str | None = COLD) -> Evidence:
 
 
 def write_recording(evidence: Evidence, name: str, folder: Path) -> list[Path]:
-    """Write a recording, one file per operator, or one for each of its dtypes where that would be too large.
+    """Write a recording: a file per operator, or per operator and dtype if one file would be too large.
 
-    Only measurements of each operator's newest kernels are written, with all variants. Files of a written operator in
+    Only measurements with each operator's newest kernels are written, with all variants. Files of a written operator in
     the other layout are removed.
 
     Args:
         evidence: measurements of one device.
         name: of the recording, such as `nvidia-h200`.
-        folder: where the files go, as `NAME.OPERATOR.parquet` or `NAME.OPERATOR.DTYPE.parquet`.
+        folder: for the files, `NAME.OPERATOR.parquet` or `NAME.OPERATOR.DTYPE.parquet`.
 
     Returns:
         The files, in order.
 
     Raises:
-        UsageError: the name cannot be one, the folder does not exist or takes no files, a file that normtune did not
-            write stands there, or the evidence is empty, of several devices or of a replay.
-        NormtuneError: a file would be larger than `MAX_BYTES`, or cannot be written; files of that name then stay as
-            they were.
+        UsageError: the name is not valid, the folder does not exist or is not writable, a file of normtune's name there
+            is of another program, or the evidence is empty, of several devices or of a replay.
+        NormtuneError: a file would be larger than `MAX_BYTES`, or cannot be written; existing files are not changed.
     """
     _check(evidence, name)
     check_folder(folder)
@@ -95,26 +90,26 @@ def write_recording(evidence: Evidence, name: str, folder: Path) -> list[Path]:
         if not _DTYPE.fullmatch(dtype):
             raise NormtuneError(f"dtype {dtype!r} cannot be part of a file name: record the others with --dtype")
     stems = [f"{name}.{operator}" for operator in operators]
-    standing = {path for stem in stems for path in _standing(folder, stem)}
-    for path in sorted(standing | {folder / f"{stem}.parquet" for stem in stems}):
+    existing = {path for stem in stems for path in _existing(folder, stem)}
+    for path in sorted(existing | {folder / f"{stem}.parquet" for stem in stems}):
         check_export(path)
     paths: list[Path] = []
     with ExitStack() as stack:  # all files are replaced, or none
         for operator, stem in zip(operators, stems, strict=True):
             paths += _write(current.select([operator]), folder, stem, stack)
-    for path in standing.difference(paths):
+    for path in existing.difference(paths):
         path.unlink()
     return paths
 
 
-def _standing(folder: Path, stem: str) -> list[Path]:
-    """The files of an operator that a recording has, in either layout: the names of others may begin with its own."""
+def _existing(folder: Path, stem: str) -> list[Path]:
+    """The files of an operator in either layout; names of other operators may begin with the same text."""
     part = re.compile(rf"{re.escape(stem)}(\.{_DTYPE.pattern})?\.parquet")
     return [path for path in folder.iterdir() if part.fullmatch(path.name)]
 
 
 def _write(evidence: Evidence, folder: Path, stem: str, stack: ExitStack) -> list[Path]:
-    """Write an operator's measurements beside the files that they replace once the stack is left."""
+    """Write an operator's measurements to temporary files, which replace the old ones at the end of the stack."""
     content = _content(evidence)
     contents = {folder / f"{stem}.parquet": content}
     dtypes = evidence.frame["dtype"].unique().tolist()
@@ -137,15 +132,11 @@ def _content(evidence: Evidence) -> bytes:
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse a folder that no recording can be written to.
-
-    Raises:
-        UsageError: it does not exist, or takes no files.
-    """
+    """Raise `UsageError` if no recording can be written to a folder."""
     if not folder.is_dir():
         raise UsageError(f"the folder {folder} does not exist: create it or name another")
-    if why := unwritable(folder):
-        raise UsageError(f"cannot write a recording: {why}; name another folder")
+    if reason := unwritable(folder):
+        raise UsageError(f"cannot write a recording: {reason}; name another folder")
 
 
 def _check(evidence: Evidence, name: str) -> None:
@@ -155,8 +146,8 @@ def _check(evidence: Evidence, name: str) -> None:
     if not devices:
         raise UsageError("there are no measurements to record: run `normtune sweep --strategy exhaustive` first")
     if len(devices) > 1:
-        told = ", ".join(f"{device.label} with {device.sms} SMs" for device in devices)
-        raise UsageError(f"a recording is of one device, the store has {len(devices)} ({told}): name another store")
+        names = ", ".join(f"{device.label} with {device.sms} SMs" for device in devices)
+        raise UsageError(f"a recording is of one device, the store has {len(devices)} ({names}): name another store")
     if devices[0].uuid.startswith(REPLAY_PREFIX):
         raise UsageError(
             f"the measurements are a replay ({devices[0].uuid}): a recording is measured, by `normtune sweep` on a GPU"

@@ -1,7 +1,7 @@
 """Export of measurements to a file or a recording, and import of files.
 
-In: what loads measurements of all regimes; what merges them into a store. Out: files, and `Exported`; `Imported` for
-each file. What cannot be written is refused before anything is loaded. `parquet_csv` and `recording` write the files.
+In: a function that loads measurements of all regimes, or one that merges them into a store. Out: files and `Exported`,
+or `Imported` for each file. Paths are checked before anything is loaded. `parquet_csv` and `recording` write the files.
 """
 
 import os
@@ -24,9 +24,9 @@ class Exported(NamedTuple):
 
     Attributes:
         paths: the files.
-        evidence: what was exported; a recording has only measurements with the newest kernels of each operator.
-        left_out: number of measurements of other regimes.
-        regimes: these.
+        evidence: the exported measurements; a recording has only those with the newest kernels of each operator.
+        left_out: number of measurements in other regimes.
+        regimes: names of these regimes.
     """
 
     paths: tuple[Path, ...]
@@ -41,7 +41,7 @@ class Imported(NamedTuple):
     Attributes:
         path: the file.
         measurements: number of measurements in it.
-        added: number of those that the store did not have.
+        added: number of new ones among them.
     """
 
     path: Path
@@ -53,15 +53,15 @@ def export_file(load: Load, path: Path, regime: str | None) -> Exported:
     """Write measurements of one regime, or of all, to a Parquet or CSV file.
 
     Raises:
-        UsageError: the ending is another one, the file may not or cannot be written, or there are no such measurements.
-        NormtuneError: the measurements cannot be loaded, or the file not be written.
+        UsageError: the file has another ending or must not be overwritten, or there are no such measurements.
+        NormtuneError: the measurements cannot be loaded, or the file cannot be written.
     """
     write = writer_of(path)
     _check(regime)
     check_export(path)
-    found = _of_regime(load(), regime)
-    write(found.evidence, path)
-    return found._replace(paths=(path,))
+    result = _of_regime(load(), regime)
+    write(result.evidence, path)
+    return result._replace(paths=(path,))
 
 
 def export_recording(load: Load, name: str, folder: Path, regime: str | None) -> Exported:
@@ -73,8 +73,8 @@ def export_recording(load: Load, name: str, folder: Path, regime: str | None) ->
     """
     _check(regime)
     check_folder(folder)
-    found = _of_regime(load(), regime)
-    return found._replace(paths=tuple(write_recording(found.evidence, name, folder)))
+    result = _of_regime(load(), regime)
+    return result._replace(paths=tuple(write_recording(result.evidence, name, folder)))
 
 
 def _check(regime: str | None) -> None:
@@ -92,7 +92,7 @@ def _of_regime(whole: Evidence, regime: str | None) -> Exported:
 
 
 def read_files(files: Iterable[str | os.PathLike[str]]) -> list[tuple[Path, Evidence]]:
-    """The measurements of Parquet files, all of which are read and checked before any is imported.
+    """Read and check Parquet files.
 
     Raises:
         UsageError: there is no file, one does not exist, or it is a T4 file of another tuner.
@@ -102,8 +102,8 @@ def read_files(files: Iterable[str | os.PathLike[str]]) -> list[tuple[Path, Evid
     for path in paths:
         if path.name.endswith((".json", ".json.gz")):
             raise UsageError(
-                f"{path} is not imported: the samples of a T4 file were not taken in rounds, and a store compares no "
-                "others; `python benchmarks/strategies.py` replays such files"
+                f"{path} cannot be imported: the samples of a T4 file were not taken in rounds, so a store cannot "
+                "compare them; `python benchmarks/strategies.py` replays such files"
             )
     parts = [(path, read_parquet(path)) for path in paths]
     if not parts:
@@ -115,7 +115,7 @@ def merged(parts: Sequence[tuple[Path, Evidence]], merge: Callable[[Evidence], i
     """Merge files into a store, one after the other.
 
     Raises:
-        NormtuneError: a file contradicts what is stored; nothing of it is stored.
+        NormtuneError: a file contradicts the store; nothing of it is stored.
     """
     for path, evidence in parts:
         try:

@@ -55,7 +55,7 @@ def test_export_takes_one_regime_and_tells_of_the_others(store, varied, make, ma
     both = Evidence.from_measurements([*varied.measurements(), make((5, 6), run=warm)], [*varied.runs, warm])
     assert merge(store, both) == 1
     found = call("export", "--out", out, "--store", store)
-    assert "left out 1 measurements of other regimes (warm): --regime all takes them along" in found.output
+    assert "left out 1 measurements of other regimes (warm): --regime all includes them" in found.output
     assert read_parquet(out).digest() == varied.digest()
     assert "left out 7 measurements of other regimes (cold)" in (
         call("export", "--out", out, "--store", store, "--regime", "warm").output

@@ -101,5 +101,5 @@ def test_a_run_cannot_come_back_in_another_regime(make, make_run, tmp_path):
     with Store.open(f"sqlite:///{tmp_path}/store.db") as store:
         store.begin_run(make_run(1, protocol={"regime": "warm"}))
         store.begin_run(make_run(1, protocol={"regime": "warm", "void_rounds": 4}))
-        with pytest.raises(ValueError, match="is known with another regime: 'warm', not 'cold'"):
+        with pytest.raises(ValueError, match="is stored with another regime: 'warm', not 'cold'"):
             store.begin_run(make_run(1, protocol={}))

@@ -43,9 +43,9 @@ class MadeUp:
     def speed(self):
         return Speed(0.0, 1e-6, 1)
 
-    def prepare(self, tasks, told=None):
-        if told:
-            told(1)
+    def prepare(self, tasks, on_progress=None):
+        if on_progress:
+            on_progress(1)
 
     def compiled(self, task, seconds=None):
         return True

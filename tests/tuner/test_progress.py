@@ -106,7 +106,7 @@ def test_a_spent_budget_says_what_the_rest_takes(summary):
     summary.left, summary.left_seconds = 120, 40.2
     assert end_lines(summary, 60.0)[-1] == (
         "budget spent with 120 problems left: about 40 s more; the same command goes on. `normtune fit` makes a "
-        "table of what there is"
+        "table of the measured ones"
     )
     summary.left, summary.left_seconds = 1, 400.0
     assert "with 1 problem left: about 6.7 minutes more" in end_lines(summary, 60.0)[-1]
@@ -205,7 +205,7 @@ def test_who_can_redraw_gets_the_screen(monkeypatch, terminal, kind, quiet, expe
     monkeypatch.setattr("sys.stdout", io.StringIO())
     monkeypatch.setattr("sys.stdout.isatty", lambda: terminal, raising=False)
     monkeypatch.setenv("TERM", kind)
-    assert type(progress.face_of("NVIDIA H200", quiet)) is expected
+    assert type(progress.choose_display("NVIDIA H200", quiet)) is expected
 
 
 def test_no_color_is_respected(monkeypatch):

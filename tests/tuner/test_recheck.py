@@ -33,7 +33,7 @@ class Bench(MadeUp):
         self.late, self.skipped, self.lost = set(late), set(skipped), set(lost)
         self.patience, self.prepared, self.closed = [], [], 0
 
-    def prepare(self, tasks, told=None):
+    def prepare(self, tasks, on_progress=None):
         self.prepared.append([task.problem for task in tasks])
 
     def compiled(self, task, seconds=None):

@@ -11,7 +11,7 @@ from normtune.tests.commands import main
 from normtune.tuner.device.measurable import measurable
 from normtune.tuner.sweep import api
 from normtune.tuner.sweep.options import parse_percent
-from normtune.tuner.sweep.refine import refining
+from normtune.tuner.sweep.refine import refined_table
 from normtune.tuner.sweep.request import UNTIL_PERCENT, Request
 
 DEVICE = ("--device", "replay:nvidia-h200", "--operator", "rms_norm_forward")
@@ -120,15 +120,15 @@ def test_python_measures_what_the_command_does(store, tmp_path):
 
 
 def test_variants_are_refined_and_batch_invariant_functions_are_not():
-    part = refining("nvidia-h200", (), ("bfloat16", "float16"), 0.002)
+    part = refined_table("nvidia-h200", (), ("bfloat16", "float16"), 0.002)
     assert {key.variant for key in part.trees} == {"", "no_rstd", "no_dweight"}
     assert {key.dtype for key in part.trees} == {"bfloat16", "float16"}
     with pytest.raises(UsageError, match="has no function in float64: it has bfloat16, float16, float32"):
-        refining(SHIPPED / "nvidia_h200.py", (), ("float64",), 0.002)
+        refined_table(SHIPPED / "nvidia_h200.py", (), ("float64",), 0.002)
 
 
 def test_the_stated_loss_is_a_fraction_of_the_mean():
-    assert Request(refine="nvidia-h200").wanted().refining.until == pytest.approx(UNTIL_PERCENT / 100)
+    assert Request(refine="nvidia-h200").wanted().refined.until == pytest.approx(UNTIL_PERCENT / 100)
 
 
 def _device_of(options):

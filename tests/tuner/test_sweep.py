@@ -19,7 +19,7 @@ from normtune.tuner.plan.resume import stale_plan
 from normtune.tuner.search.adaptive import Adaptive
 from normtune.tuner.search.exhaustive import Exhaustive
 from normtune.tuner.sweep.report import end_lines, fruitless_line
-from normtune.tuner.sweep.sweep import _Going, look_ahead, sweep
+from normtune.tuner.sweep.sweep import _Schedule, look_ahead, sweep
 
 
 @pytest.fixture
@@ -149,7 +149,7 @@ def test_what_is_left_follows_what_the_other_problems_took_in_all(small_plan):
     bench, tasks = Clocked(1.0, block_seconds=0.02), small_plan.tasks
     outlook = look_ahead(bench, None, small_plan, Exhaustive)
     pace = Pace(bench.speed(), bench.target, Exhaustive.expected_blocks, 0.0, 1.0, "cold")
-    going = _Going(bench, Exhaustive(tasks, {}), pace, outlook, 0.0, bench.clock, None)
+    going = _Schedule(bench, Exhaustive(tasks, {}), pace, outlook, 0.0, bench.clock, None)
     left = {task.problem for task in tasks[4:]}
     before = going.left_seconds(left)
     for task in tasks[:4]:
@@ -200,7 +200,7 @@ def test_binaries_are_compiled_in_the_order_of_coverage_and_nobody_waits_for_lat
     class Compiling(Clocked):
         order, done = [], 0
 
-        def prepare(self, tasks, told=None):
+        def prepare(self, tasks, on_progress=None):
             self.order += [task.problem for task in tasks if task.problem not in self.order]
 
         def compiled(self, task, seconds=None):

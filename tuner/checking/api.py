@@ -1,7 +1,7 @@
 """Checks of a table from Python: against its data and kernels, or on a device.
 
-In: the file of a table. Out: `Report` of `checking.offline`, or `DeviceCheck`. Joins what a table is asked (`session`,
-`verdict`) with what measures it (`normtune.tuner`). Nothing is printed.
+In: the file of a table. Out: `Report` of `offline`, or `DeviceCheck`. `session` and `verdict` choose and judge the
+shapes that `recheck` measures. Nothing is printed.
 """
 
 import os
@@ -36,14 +36,14 @@ class DeviceCheck(NamedTuple):
     """Result of a check on a device.
 
     Attributes:
-        device: on which it was measured.
+        device: the measured device.
         verdict: on the table: `OK`, `AMBIGUOUS` or `STALE`.
-        functions: each function that was checked, and the judgement on it.
-        notes: what else the user should know, one line each.
-        kernels_changed: whether kernels changed since the table was fitted: their compiled code, where it can be
-            compared, else their sources.
-        shapes, timings: how many were measured.
-        seconds: that it took.
+        functions: the checked functions, each with its judgement.
+        notes: further information for the user, one line each.
+        kernels_changed: whether kernels changed since the table was fitted: their compiled code if it can be compared,
+            else their sources.
+        shapes, timings: number of measured shapes and of samples.
+        seconds: duration.
     """
 
     device: Device
@@ -63,11 +63,11 @@ def check(
 
     Args:
         table: its file.
-        quick: whether nothing is fitted, so that only edits, legality and kernels are checked.
+        quick: whether to fit nothing, and check only edits, legality and kernels.
         begin: called with a line of text before a fit of more than a few seconds.
 
     Raises:
-        UsageError: the file cannot be read or has no header of a table.
+        UsageError: the file cannot be read or is not a table.
     """
     return offline.check(Path(table), quick, begin)
 
@@ -83,14 +83,14 @@ def check_on_device(
 ) -> DeviceCheck:
     """Measure whether a table still fits a GPU, as `normtune check --device` does.
 
-    Starts processes: a script that calls it needs `if __name__ == "__main__":`.
+    It starts processes: a script that calls it needs `if __name__ == "__main__":`.
 
     Args:
         table: its file.
         device: the GPU, `cuda:N`, or a recording to replay, `replay:NAME`; None for cuda:0.
-        budget_seconds: that it may take.
-        seed: another number draws other shapes.
-        store: keeps the measurements; None for nowhere.
+        budget_seconds: limit of its duration.
+        seed: of the draw of shapes.
+        store: for the measurements; None to keep none.
         begin: called with the device before anything is measured.
 
     Raises:
@@ -102,15 +102,15 @@ def check_on_device(
         raise UsageError(f"budget_seconds is {budget_seconds!r}: expected a positive number")
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise UsageError(f"seed is {seed!r}: expected an integer of at least 0")
-    suspect = subject.read(Path(table))
-    bench = open_device(device, suspect.regime)
+    tested = subject.read(Path(table))
+    bench = open_device(device, tested.regime)
     try:
-        suspect = suspect.on(bench.target.sms)
-        if changed(suspect.header.kernels):  # in their sources
+        tested = tested.on(bench.target.sms)
+        if changed(tested.header.kernels):  # in their sources
             stale, notes = offline.stale_kernels(Path(table))
-            suspect = suspect._replace(changed=tuple(stale), notes=(*suspect.notes, *notes))
-        known = recorded(bench.device, suspect.regime)
-        session = CheckSession(suspect.functions, suspect.box, bench.target, seed, MAX_ELEMENTS, known)
+            tested = tested._replace(changed=tuple(stale), notes=(*tested.notes, *notes))
+        known = recorded(bench.device, tested.regime)
+        session = CheckSession(tested.functions, tested.box, bench.target, seed, MAX_ELEMENTS, known)
         begin(bench.device)
         with nullcontext(store) if store is None or isinstance(store, Store) else Store.open(store) as opened:
             done = measure(session, bench, budget_seconds - (time.monotonic() - begun), opened)
@@ -121,8 +121,8 @@ def check_on_device(
         device=bench.device,
         verdict=of_table(judged)[0],
         functions=judged,
-        notes=tuple(note_lines(suspect, bench.device, done.skipped, done.oversized, done.unfinished)),
-        kernels_changed=bool(suspect.changed),
+        notes=tuple(note_lines(tested, bench.device, done.skipped, done.oversized, done.unfinished)),
+        kernels_changed=bool(tested.changed),
         shapes=done.measured,
         timings=done.timings,
         seconds=time.monotonic() - begun,
@@ -130,21 +130,21 @@ def check_on_device(
 
 
 def recorded(device: Device, regime: str) -> Callable[[Checked], Collection[Shape] | None]:
-    """What says which shapes of a function can be measured: on a replay those that were recorded; None for all."""
+    """Returns the measurable shapes of a function: on a replay the recorded ones; None for all."""
     shapes = measurable(device, regime)
     if shapes is None:
-        return lambda one: None
-    return lambda one: shapes.get(one.key.usual, ())
+        return lambda function: None
+    return lambda function: shapes.get(function.key.usual, ())
 
 
 def measure(session: CheckSession, bench: Bench, seconds: float | None, store: Store | None = None) -> recheck.Recheck:
-    """Ask a session's probes of a device until it needs no more answers or time is up; the device is closed then.
+    """Measure a session's probes until it needs no more or time is up; closes the device at the end.
 
     Args:
         session: of a table's check.
         bench: the device.
-        seconds: that there are; None for no limit.
-        store: where the measurements are kept; None for nowhere.
+        seconds: limit; None for no limit.
+        store: for the measurements; None to keep none.
 
     Raises:
         NormtuneError: the device fails.
@@ -152,31 +152,31 @@ def measure(session: CheckSession, bench: Bench, seconds: float | None, store: S
     of_problem: dict[Problem, list[ProbeRequest]] = {}
     for probe in session.probes:
         of_problem.setdefault(probe.problem, []).append(probe)
-    asked: dict[Task, list[tuple[ProbeRequest, Config]]] = {}
-    # One race for all functions that ask for a problem: a store holds a config's times of a run once.
+    probes_of: dict[Task, list[tuple[ProbeRequest, Config]]] = {}
+    # One race for all functions with a probe of a problem: a store keeps the times of a config once per run.
     for problem, probes in of_problem.items():
         spec = operator(problem.operator)
         configs = {config for probe in probes for config in (probe.config, *probe.rivals)}
         kept, _ = candidates(spec, configs, problem, bench.target)
         of_launch = {candidate.launch: candidate.config for candidate in kept}
-        asked[Task(problem, tuple(kept))] = [
+        probes_of[Task(problem, tuple(kept))] = [
             (probe, of_launch[spec.launch(probe.config, problem, bench.target)]) for probe in probes
         ]
-    return recheck.recheck(bench, list(asked), _ProbeAnswers(session, asked), seconds, store)
+    return recheck.recheck(bench, list(probes_of), _SessionProbes(session, probes_of), seconds, store)
 
 
-class _ProbeAnswers:
-    """The probes of a check, as the tuner measures them: a `recheck.Probes`."""
+class _SessionProbes:
+    """The probes of a session by task; a `recheck.Probes`."""
 
-    def __init__(self, session: CheckSession, asked: Mapping[Task, Sequence[tuple[ProbeRequest, Config]]]) -> None:
-        self._course = session
-        self._asked = asked
+    def __init__(self, session: CheckSession, probes_of: Mapping[Task, Sequence[tuple[ProbeRequest, Config]]]) -> None:
+        self._session = session
+        self._probes_of = probes_of
 
     def wants(self, task: Task) -> bool:
-        """Whether one of its probes is open."""
-        return any(self._course.wants(probe) for probe, _ in self._asked[task])
+        """Whether the session wants any probe of the task."""
+        return any(self._session.wants(probe) for probe, _ in self._probes_of[task])
 
     def learn(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
-        """Answer its probes."""
-        for probe, own in self._asked[task]:
-            self._course.learn(probe, own, outcomes)
+        """Pass the outcomes to the session, for each probe of the task."""
+        for probe, config in self._probes_of[task]:
+            self._session.learn(probe, config, outcomes)

@@ -1,8 +1,4 @@
-"""The command `check`: a table against its data and kernels, or, with a device, against that.
-
-In: options. Out: verdicts on the terminal, an exit code. The work is done by `api.check`, imported when the command
-runs.
-"""
+"""`normtune check`: checks of `api`, imported when the command runs, with verdicts on the terminal and an exit code."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,14 +14,16 @@ if TYPE_CHECKING:
 
 AMBIGUOUS_EXIT = 3
 _BUDGET = "60s"
-# Limits of the output, because somebody else may have written the table.
+# Limits of the output, because tables may come from anybody.
 _MOST_LINES = 20
 _MOST_CHARACTERS = 1000
 
 
 def check(
     tables: Annotated[list[Path], typer.Argument(help="Files that `normtune fit` wrote.", show_default=False)],
-    strict: Annotated[bool, typer.Option("--strict", help="Fail also if the kernels changed since.")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Fail also if kernels changed since the table was fitted.")
+    ] = False,
     quick: Annotated[
         bool, typer.Option("--quick", help="Fit nothing: check only edits, legality and kernels.")
     ] = False,
@@ -39,7 +37,7 @@ def check(
     ] = None,
     seed: Annotated[
         int | None,
-        typer.Option(metavar="N", min=0, help="With --device: another number draws other shapes. Default: 0."),
+        typer.Option(metavar="N", min=0, help="With --device: seed of the draw of shapes. Default: 0."),
     ] = None,
     store: Annotated[
         str | None,
@@ -50,17 +48,16 @@ def check(
 ) -> None:
     """Check on a CPU that tables belong to their data and kernels; with --device, that they still fit the GPU.
 
-    With --device the exit code is 0 if all plain functions are OK and none is STALE, 1 if any function is STALE, 3 if a
-    plain function is AMBIGUOUS. Plain functions are measured first, variants in the time that is left.
+    With --device the exit code is 1 if any function is STALE, else 0 if all plain functions are OK, else 3. Plain
+    functions are measured first, variants in the time that is left.
     """
     if device is None:
-        given = {"--budget": budget, "--seed": seed, "--store": store}
-        for name, value in given.items():
+        for name, value in {"--budget": budget, "--seed": seed, "--store": store}.items():
             if value is not None:
-                raise UsageError(f"{name} goes with --device: without one nothing is measured")
+                raise UsageError(f"{name} is given without --device: without one nothing is measured")
         _against_data(tables, strict, quick)
     elif quick:
-        raise UsageError("--quick and --device are both given: a check on a device fits nothing again anyway")
+        raise UsageError("--quick and --device are both given: a check on a device fits nothing anyway")
     else:
         _against_device(tables, strict, device, budget or _BUDGET, seed or 0, store)
 
@@ -105,25 +102,25 @@ def _against_device(tables: list[Path], strict: bool, device: str, budget: str, 
         for path in tables:
             name = told(path)
 
-            def begin(found: "Device", name: str = name) -> None:
-                say(f"measuring {name} on {found.label}, {seconds:g} s at most")
+            def begin(opened_device: "Device", name: str = name) -> None:
+                say(f"measuring {name} on {opened_device.label}, {seconds:g} s at most")
 
             try:
-                found = api.check_on_device(path, device, budget_seconds=seconds, seed=seed, store=opened, begin=begin)
+                result = api.check_on_device(path, device, budget_seconds=seconds, seed=seed, store=opened, begin=begin)
             except UsageError as error:
                 unusable.append(error)
                 continue
             except (KeyboardInterrupt, Terminated) as end:
-                kept = "is kept in the store" if url else "was not kept"
-                say(f"\nnormtune: ended: no verdict on {path}; what was measured {kept}", error=True)
+                kept = "are kept in the store" if url else "were not kept"
+                say(f"\nnormtune: ended: no verdict on {path}; the measurements {kept}", error=True)
                 raise typer.Exit(130 if isinstance(end, KeyboardInterrupt) else 143) from None
-            _report(path, found)
-            verdicts.append(STALE if strict and found.kernels_changed else found.verdict)
+            _report(path, result)
+            verdicts.append(STALE if strict and result.kernels_changed else result.verdict)
     _end(unusable, 1 if STALE in verdicts else AMBIGUOUS_EXIT if AMBIGUOUS in verdicts else 0)
 
 
 def _end(unusable: list[NormtuneError], code: int) -> None:
-    """End with a line for each table that could not be read, else with the code."""
+    """End with an error line for each unusable table, or else with the exit code."""
     for other in unusable[1:]:
         say(f"normtune: error: {other}", error=True)
     if unusable:
@@ -132,14 +129,13 @@ def _end(unusable: list[NormtuneError], code: int) -> None:
         raise typer.Exit(code)
 
 
-def _report(path: Path, found: "DeviceCheck") -> None:
-    """Print what a check on a device found."""
+def _report(path: Path, result: "DeviceCheck") -> None:
     from normtune.kernels.tablefile.locate import told
     from normtune.tuner.checking.report import counts_line, verdict_lines
 
-    for line in verdict_lines(told(path), found.device.label, found.functions):
+    for line in verdict_lines(told(path), result.device.label, result.functions):
         say(line)
-    for line in found.notes:
+    for line in result.notes:
         say(f"  {line}")
-    say(f"  {found.shapes} shapes and {found.timings} timings in {found.seconds:.0f} s")
-    say(f"  {counts_line(found.functions)}")
+    say(f"  {result.shapes} shapes and {result.timings} timings in {result.seconds:.0f} s")
+    say(f"  {counts_line(result.functions)}")

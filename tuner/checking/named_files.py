@@ -1,8 +1,8 @@
-"""Files named in a table's header: opened only near the table's own files.
+"""Files that a table's header names.
 
-In: the command in a header, and the table's file. Out: paths, or one line that says why one is refused. A table may
-come from anybody. So nothing outside of its folder and the repository around it is opened, and the content of an
-unusable file is never shown.
+In: the options in a header, and the table's file. Out: paths, or an error of one line. A table may come from anybody,
+so no file outside of its folder and the repository around it is opened, and the content of an unusable file is never
+shown.
 """
 
 import os
@@ -27,7 +27,7 @@ def inside(option: str, name: str, table: Path) -> Path:
         table: the file with the header.
 
     Raises:
-        NormtuneError: it lies outside of the table's folder and the repository around that.
+        NormtuneError: it is outside of the table's folder and the repository around it.
     """
     try:
         folder = Path(os.path.realpath(table.parent))
@@ -48,13 +48,13 @@ def weights(options: FitOptions, table: Path) -> str:
     """The weights of a header's options, for a fit.
 
     Raises:
-        NormtuneError: they are a file that may not be opened, or is not a file of weights.
+        NormtuneError: they are in a file that must not be opened, or is not a file of weights.
     """
     if options.weights in NAMED:
         return options.weights
     file = inside("--weights", options.weights, table)
-    if why := unreadable(file):
-        raise NormtuneError(f"--weights of its header names {locate.told(file)}, which {why}: put it back")
+    if reason := unreadable(file):
+        raise NormtuneError(f"--weights of its header names {locate.told(file)}, which {reason}: put it back")
     try:
         Weighting(str(file))
     except UsageError:  # its text may quote the file
@@ -66,10 +66,10 @@ def weights(options: FitOptions, table: Path) -> str:
 
 
 def same_bits_as(options: FitOptions, table: Path) -> str | None:
-    """The table of a header's options that gives rows their bits, for a fit; None if there is none.
+    """The table of the option `--same-bits-as` in a header; None if there is none.
 
     Raises:
-        NormtuneError: it may not be opened.
+        NormtuneError: it must not be opened.
     """
     return options.same_bits_as and str(inside("--same-bits-as", options.same_bits_as, table))
 
@@ -78,7 +78,7 @@ def baseline(options: FitOptions, table: Path) -> Incumbents | None:
     """The baseline in a header's options; None if there is none.
 
     Raises:
-        NormtuneError: it is a file that may not be opened, or not a table.
+        NormtuneError: it is a file that must not be opened, or is not a table.
     """
     if options.baseline is None:
         return None

@@ -1,6 +1,6 @@
 """Check of a table against its data and its kernels, without a GPU.
 
-In: the path of a table. Out: `Report`: failures, stale kernels, and notes. The tuner measures a table again.
+In: the path of a table. Out: `Report`: failures, stale kernels, and notes.
 """
 
 import difflib
@@ -37,14 +37,16 @@ if TYPE_CHECKING:
 # Name and evidence of the data behind a table; None if its header names a store.
 LoadEvidence = Callable[[], "tuple[str, Evidence] | None"]
 _DIFF_LINES = 24
-# Of a table that is compared: over twice those of ours, as the time of a comparison grows with the square.
+# Most compared lines, over twice those of shipped tables: the time of a comparison grows with their square.
 _MOST_LINES = 5000
-# The oldest format that is fitted again.
+# The oldest format that can be fitted again.
 _OLDEST = 2
-# Per measurement and leaf, on two cores: the 131304 of the recorded H200 take 40 s with 64 leaves, 10 s with 20.
+# Seconds of a fit per measurement and leaf, on two cores: the 131304 measurements of the recorded H200 take 40 s with
+# 64 leaves, 10 s with 20.
 _SECONDS = 8e-6
-# Factor if leaves are chosen by cross-validation: 173 s for the same.
+# Factor if leaves are chosen by cross-validation: 173 s for the same measurements.
 _CHOOSING = 4
+# Shorter fits are not announced.
 _BRIEF = 3.0
 
 
@@ -54,7 +56,7 @@ class Report(NamedTuple):
     Attributes:
         failures: reasons not to use or commit the table as it is.
         stale: kernels that changed since it was measured.
-        notes: what was checked, and what could not be.
+        notes: on the checks that were made, and those that could not be.
     """
 
     failures: tuple[str, ...]
@@ -65,7 +67,7 @@ class Report(NamedTuple):
 def check(
     path: Path,
     quick: bool = False,
-    told: Callable[[str], None] = lambda line: None,
+    announce: Callable[[str], None] = lambda line: None,
 ) -> Report:
     """Check one table.
 
@@ -75,14 +77,14 @@ def check(
     Args:
         path: of its file.
         quick: whether to skip the data, and read no other file.
-        told: receives a line before slow work.
+        announce: receives a line before slow work.
 
     Raises:
-        UsageError: the file cannot be read or has no header of a table.
+        UsageError: the file cannot be read or is not a table.
     """
     text = locate.read(path)
     header, body = parse(text, locate.told(path))
-    data = cache(partial(_data, header, path))  # it is compared with a fit, and its code with the kernels
+    data = cache(partial(_data, header, path))  # loaded once, for the fit and for the comparison of code
     failures: list[str] = []
     notes: list[str] = []
     if is_edited(header, body):
@@ -96,17 +98,17 @@ def check(
     if quick:
         notes.append("not fitted again, as --quick was given")
     else:
-        failures += _against_data(header, text, path, data, notes, told)
+        failures += _against_data(header, text, path, data, notes, announce)
     failures += _legality(header, text, notes)
     stale, lines = changed_kernels(header, text, None if quick else _timed(header, data))
     return Report(tuple(failures), tuple(stale), (*notes, *lines))
 
 
 def stale_kernels(path: Path) -> tuple[list[str], list[str]]:
-    """The lines of `check` on a table's kernels alone: those that are stale, and notes.
+    """The lines of `check` about a table's kernels: those that are stale, and notes.
 
     Raises:
-        UsageError: the file cannot be read or has no header of a table.
+        UsageError: the file cannot be read or is not a table.
         NormtuneError: the digests of a recording are damaged, or code cannot be compiled at all.
     """
     text = locate.read(path)
@@ -116,12 +118,12 @@ def stale_kernels(path: Path) -> tuple[list[str], list[str]]:
 
 def _refit_advice(header: Header) -> str:
     if not is_plain(header):
-        return "fit it again, by another command than that of its header, which is not of the form that normtune writes"
+        return "fit it again, but not by the command in its header, which is not of the form that normtune writes"
     return f"`{header.regenerate}` in its folder writes it again"
 
 
 def _against_data(
-    header: Header, text: str, path: Path, load: LoadEvidence, notes: list[str], told: Callable[[str], None]
+    header: Header, text: str, path: Path, load: LoadEvidence, notes: list[str], announce: Callable[[str], None]
 ) -> list[str]:
     from normtune.heuristics.any_gpu import emit
     from normtune.heuristics.any_gpu.pipeline import fit_all
@@ -139,7 +141,7 @@ def _against_data(
         if data is None:
             notes.append(
                 "not fitted again: its header names a store and no file; `normtune fit --evidence FILE.parquet` writes "
-                "what is fitted beside a table"
+                "the measurements beside a table"
             )
             return []
         source, evidence = data
@@ -147,7 +149,7 @@ def _against_data(
         options = replace(options, weights=weights, same_bits_as=bits)
         in_use = named_files.baseline(options, path)
         if line := work(evidence, options, decided, source):
-            told(f"{locate.told(path)}: {line}")
+            announce(f"{locate.told(path)}: {line}")
         if header.is_for_any_gpu:
             return _compared(emit.module_text(fit_all(evidence, options), command), text, header, source, notes)
         again = fit(
@@ -160,7 +162,7 @@ def _against_data(
         expected = module_text(again, command)
     except (NormtuneError, ValueError, OverflowError) as error:
         return [f"its data cannot be fitted as its header says: {error}"]
-    # A tree that stayed near to a table that is gone cannot be fitted again, but it can be scored.
+    # A tree that was fitted close to an earlier table, now replaced, cannot be fitted again, but it can be scored.
     for entry in again.functions if header.replaced else ():
         if entry.figures.gap > options.tie and not entry.figures.kept and not entry.beside:
             return [f"{entry.key} loses more than its tie over the best tree; {_refit_advice(header)}"]
@@ -174,21 +176,21 @@ def _compared(expected: str, text: str, header: Header, source: str, notes: list
         judged = f"its figures are, {alike}, those that" if header.replaced else f"equal, {alike}, to a fit of"
         notes.append(f"{judged} {source}{' gives' if header.replaced else ''}")
         return []
-    own, other = (side[:_MOST_LINES] for side in sides)
-    lines = difflib.unified_diff(own, other, "this table", f"fit of {source}", lineterm="", n=1)
+    table, refit = (side[:_MOST_LINES] for side in sides)
+    lines = difflib.unified_diff(table, refit, "this table", f"fit of {source}", lineterm="", n=1)
     shown = list(islice(lines, _DIFF_LINES + 1))
     if len(shown) > _DIFF_LINES:
         shown[-1] = "..."
-    return ["\n".join([f"it is not what {source} gives; {_refit_advice(header)}", *shown])]
+    return ["\n".join([f"it differs from a fit of {source}; {_refit_advice(header)}", *shown])]
 
 
 def _words(comment: str) -> list[str]:
-    """The words of a header, however its lines are broken."""
+    """The words of a header, whatever its line breaks."""
     return [word for word in comment.split() if word != "#"]
 
 
 def _written(header: Header) -> list[str]:
-    """The words of the header that normtune writes for these facts; empty if there is none."""
+    """The words of the header that normtune writes for these facts; empty if it cannot."""
     try:
         return _words(with_lines(header).text())
     except UsageError:
@@ -196,18 +198,18 @@ def _written(header: Header) -> list[str]:
 
 
 def _canonical(text: str, with_facts: bool) -> list[str]:
-    """The lines of a table, independent of formatter and format; those for people say what the facts do."""
+    """The lines of a table, independent of its formatter and format."""
     header, body = parse(text, "the table")
-    lines = [entry for entry in header.lines if entry[0] != "Regenerate"]  # it is judged by itself
-    told = header._replace(body="", lines=tuple(lines)).text() if with_facts else "\n".join(map(": ".join, lines))
-    return [*told.splitlines(), *statements(body)]
+    lines = [entry for entry in header.lines if entry[0] != "Regenerate"]  # checked separately
+    comment = header._replace(body="", lines=tuple(lines)).text() if with_facts else "\n".join(map(": ".join, lines))
+    return [*comment.splitlines(), *statements(body)]
 
 
 def _data(header: Header, path: Path) -> "tuple[str, Evidence] | None":
     """Name and evidence of the data behind a table; None if its header names a store.
 
     Raises:
-        NormtuneError: the recording or file that the header names is missing or damaged, or holds other measurements.
+        NormtuneError: the recording or file that the header names is missing or damaged, or has other measurements.
     """
     from normtune.results.exchange.parquet_csv import read_parquet
     from normtune.results.exchange.recording import ALL, load_recording, load_recordings
@@ -221,13 +223,13 @@ def _data(header: Header, path: Path) -> "tuple[str, Evidence] | None":
     named = command.evidence
     if not named:
         return None
-    # In a folder it has the table's name, because `fit` names both files alike.
+    # If the option names a folder, the file in it has the table's name, as `fit` writes it.
     file = os.path.normpath(f"{named}{path.stem}.parquet" if named.endswith("/") else named)
     parquet = named_files.inside("--evidence", file, path)
     if not os.path.lexists(parquet):
         raise NormtuneError(
-            f"the evidence that it names is gone: there is no file {locate.told(parquet)}; put it back, or fit again "
-            "with --evidence where it is to be"
+            f"the evidence that it names is missing: there is no file {locate.told(parquet)}; put it back, or fit "
+            "again with another --evidence"
         )
     evidence = read_parquet(parquet)
     if evidence.digest() != header.data.digest:
@@ -238,16 +240,13 @@ def _data(header: Header, path: Path) -> "tuple[str, Evidence] | None":
 def _timed(header: Header, load: LoadEvidence) -> "Iterator[tuple[recorded.RecordedCode | None, Evidence]]":
     """The measurements behind a table, by device, with the digests of their code.
 
-    None if its header names a store, or what cannot be read, which is a failure already.
-
-    Raises:
-        NormtuneError: the digests of a recording are damaged.
+    Nothing if its header names a store, or a file that cannot be read, which is reported elsewhere.
     """
     from normtune.results.exchange.recording import ALL, load_recording, recordings
 
     try:
         name = command_of(header).recording
-        found = None if name else load()
+        data = None if name else load()
     except NormtuneError:
         return
     if name:
@@ -257,9 +256,9 @@ def _timed(header: Header, load: LoadEvidence) -> "Iterator[tuple[recorded.Recor
             except NormtuneError:
                 return
             yield recorded.read(recording, evidence), evidence
-    if found is not None:
-        for device in found[1].devices():
-            measured = found[1].of(device).current()
+    if data is not None:
+        for device in data[1].devices():
+            measured = data[1].of(device).current()
             yield recorded.of(measured), measured
 
 
@@ -337,5 +336,5 @@ def work(evidence: "Evidence", options: FitOptions, known: Mapping[Key, TableEnt
         return None
     return (
         f"fitting {len(data.frame)} measurements of {source} again to compare, about {round(seconds)} s; --quick "
-        "leaves it out"
+        "skips this"
     )

@@ -1,7 +1,7 @@
-"""Measure tasks within a budget, most useful first, while a caller wants them.
+"""Measures tasks within a budget, most useful first, while a caller wants them.
 
-In: a bench, tasks, and `Probes`, which choose among them and receive the outcomes. Out: `Recheck`, counts of the work
-done. Configs are gated and timed as in a sweep. Without a store nothing is stored. Knows nothing of tables.
+In: a bench, tasks, and `Probes`, which choose among them and receive the outcomes. Out: `Recheck`, counts of the work.
+Configs are gated and timed as in a sweep.
 """
 
 import math
@@ -16,11 +16,11 @@ from normtune.results.database.store import Store
 from normtune.tuner.device.open import Bench, Outcome, SkippedError
 from normtune.tuner.plan.plan import Plan, Task, fitting
 from normtune.tuner.search.adaptive import Adaptive, two_batches
-from normtune.tuner.sweep.run_writer import RunWriter, begun_run, measurements
+from normtune.tuner.sweep.run_writer import RunWriter, measurements, new_run
 
-# Number of tasks that may be taken out of order, if their binaries are compiled first.
+# The first of this many tasks with compiled binaries is measured next.
 _AHEAD = 6
-# Allowed duration of a task, relative to the longest so far; a constant for the first one.
+# A task may begin if this many times the duration of the longest so far is left, or of these seconds for the first.
 _CAUTION = 1.2
 _FIRST_SECONDS = 1.0
 
@@ -39,14 +39,14 @@ class Probes(Protocol):
 
 @dataclass
 class Recheck:
-    """Counts of the work done.
+    """Counts of the work.
 
     Attributes:
-        measured: tasks.
-        timings: samples.
+        measured: number of measured tasks.
+        timings: number of samples.
         skipped: number of tasks that could not be measured, by reason.
         oversized: number of tasks beyond the device's free memory.
-        unfinished: number of tasks still wanted when the budget was used up.
+        unfinished: number of tasks still wanted at the end of the budget.
         seconds: duration, without opening the device.
     """
 
@@ -61,7 +61,7 @@ class Recheck:
 def recheck(
     bench: Bench,
     tasks: Sequence[Task],
-    asker: Probes,
+    probes: Probes,
     budget_seconds: float | None = None,
     store: Store | None = None,
     clock: Callable[[], float] = time.monotonic,
@@ -71,19 +71,19 @@ def recheck(
     Args:
         bench: the device.
         tasks: most useful first.
-        asker: called before and after each task.
-        budget_seconds: no task begins that would probably end later; None for no limit.
+        probes: chooses among the tasks, and receives their outcomes.
+        budget_seconds: tasks that would probably end later do not begin; None for no limit.
         store: for the measurements, one transaction per task; None to keep none.
-        clock: seconds.
+        clock: returns seconds.
 
     Raises:
-        NormtuneError: the device or the store became unusable, or the free memory holds none of the tasks.
+        NormtuneError: the device or the store failed, or no task fits into the free memory.
     """
     begun = clock()
     end = math.inf if budget_seconds is None else begun + budget_seconds
     counts = Recheck()
-    run = begun_run(bench, Adaptive.name)
-    keeper = RunWriter(store, run) if store else None
+    run = new_run(bench, Adaptive.name)
+    writer = RunWriter(store, run) if store else None
     try:
         plan = fitting(Plan(tuple(tasks), {}), bench.free_bytes)
         counts.oversized = len(plan.oversized)
@@ -91,40 +91,39 @@ def recheck(
         left = list(plan.tasks)
         longest = _FIRST_SECONDS
         # A task that is unwanted now may be wanted later.
-        while waiting := [task for task in left if asker.wants(task)]:
+        while waiting := [task for task in left if probes.wants(task)]:
             bench.prepare(waiting)
-            patience = end - clock() - _CAUTION * longest
-            task = _next(bench, waiting, patience)
+            task = _next(bench, waiting, slack=end - clock() - _CAUTION * longest)
             if task is None:
                 counts.unfinished = len(waiting)
                 break
             left.remove(task)
             start = clock()
             try:
-                outcomes = bench.measure(task, two_batches(task.configs), keeper.flush if keeper else None)
+                outcomes = bench.measure(task, two_batches(task.configs), writer.flush if writer else None)
             except SkippedError as error:
                 counts.skipped[str(error)] += 1
                 continue
-            if keeper:
-                keeper.add(measurements(task, outcomes, run.id))
+            if writer:
+                writer.add(measurements(task, outcomes, run.id))
             longest = max(longest if counts.measured else 0.0, clock() - start)
             counts.measured += 1
             counts.timings += sum(len(outcome.nanoseconds) for outcome in outcomes.values())
-            asker.learn(task, outcomes)
+            probes.learn(task, outcomes)
     finally:
         phases = bench.phases()
         protocol = {**run.protocol, **phases.protocol} | bench.close()
-        if keeper:
-            keeper.end(protocol)
+        if writer:
+            writer.end(protocol)
         counts.seconds = clock() - begun
     return counts
 
 
-def _next(bench: Bench, waiting: Sequence[Task], patience: float) -> Task | None:
-    """The first of the next `_AHEAD` tasks with compiled binaries, else the first, after waiting for its binaries."""
-    if patience < 0:
+def _next(bench: Bench, waiting: Sequence[Task], slack: float) -> Task | None:
+    """The first of the next `_AHEAD` tasks with compiled binaries, else the first, after a wait of at most `slack`."""
+    if slack < 0:
         return None
     for task in waiting[:_AHEAD]:
         if bench.compiled(task, 0.0):
             return task
-    return waiting[0] if bench.compiled(waiting[0], None if math.isinf(patience) else patience) else None
+    return waiting[0] if bench.compiled(waiting[0], None if math.isinf(slack) else slack) else None

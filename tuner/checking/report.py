@@ -1,7 +1,4 @@
-"""Text of a measured check: the verdict, each function's, and the decisive shapes.
-
-In: functions, their judgements, and obstacles. Out: lines.
-"""
+"""Lines of a check on a device: the verdicts on the table and on each function, and the shapes that lose most."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,7 +32,7 @@ def verdict_lines(name: str, device: str, judged: Sequence[tuple[Checked, Judgem
     Args:
         name: of the table.
         device: of the measurements.
-        judged: the functions that were checked, and the judgements on them.
+        judged: the checked functions with their judgements.
     """
     verdict, deciding = of_table(judged)
     because = f", because of {', '.join(str(function.key) for function in deciding)}" if deciding else ""
@@ -64,11 +61,11 @@ def note_lines(
     """Notes for the user beside the verdict.
 
     Args:
-        table: that was checked.
+        table: the checked table.
         device: of the measurements.
         skipped: number of shapes that could not be measured, by reason.
         oversized: number of shapes too large for the device's free memory.
-        unfinished: number of shapes left when the time was used up.
+        unfinished: number of shapes left at the end of the budget.
     """
     header = table.header
     if not header.is_for_any_gpu and (header.gpu, header.sms) != (plain_name(device.name), device.sms):
@@ -77,10 +74,10 @@ def note_lines(
             f"{device.sms}"
         )
     for line in table.changed:
-        yield f"{line}; measured are the present ones"
+        yield f"{line}; the present kernels were measured"
     yield from table.notes
     if unfinished:
-        yield f"the time was used up with {unfinished} shapes to go: --budget gives it more"
+        yield f"the budget was used up with {unfinished} shapes left: --budget gives more time"
     if oversized:
         yield f"{oversized} shapes were left out: the free memory of the device does not hold them"
     for reason, count in sorted(skipped.items()):
@@ -102,7 +99,7 @@ def _mean(judgement: Judgement) -> str:
 
 
 def _promised(promise: Promise) -> str:
-    """The claimed mean loss, and the shapes that it refers to."""
+    """The mean loss that the header promises, and the shapes that it is over."""
     if not promise.figure:
         return "promised nothing"
     text = f"promised {percent(promise.mean)}"

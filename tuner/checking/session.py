@@ -1,8 +1,7 @@
-"""A measured check: the races to run, and the judgement so far.
+"""A check on a device: the races to run, and the judgement so far.
 
-In: the functions of a table, the target and the measurable shapes; then, shape by shape, the result of its race. Out:
-probes, and the `Judgement` of each function. Pure: the tuner measures, `shapes` chooses shapes, `verdict` decides
-when they suffice.
+In: the functions of a table, the target and the measurable shapes; then the result of each race. Out: probes, and the
+`Judgement` of each function. `shapes` chooses shapes, `recheck` measures, `verdict` judges.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -23,23 +22,23 @@ from normtune.tuner.checking.shapes import Sample, population, rivals, sample
 from normtune.tuner.checking.subject import Checked
 from normtune.tuner.checking.verdict import Judgement, ShapeLoss, alarming, doubtful, finding, judge
 
-# Shapes per function, without second looks, and without leaves that matter beyond this number: five functions within 60
-# s on a GPU that takes 0.25 s for a race.
+# Shapes per function, not counting second looks; more if more leaves matter. Five functions take 60 s on a GPU with
+# 0.25 s per race.
 MOST_SHAPES = 40
-# A status without information on the config.
+# A status that says nothing about the config.
 _UNKNOWN = "not_recorded"
 
 
 class ProbeRequest(NamedTuple):
-    """A race that informs on one function.
+    """A race for one function.
 
     Attributes:
-        function: its index among the functions.
-        problem: the shape.
-        config: the table's.
-        rivals: the others.
-        leaf: the number of the leaf that answers.
-        is_second_look: needed only if the leaf's one shape is an alarm.
+        function: index of the function.
+        problem: of the race.
+        config: config of the table.
+        rivals: the other configs.
+        leaf: number of the leaf with the config.
+        is_second_look: whether it is needed only if the leaf's only shape is an alarm.
     """
 
     function: int
@@ -51,19 +50,19 @@ class ProbeRequest(NamedTuple):
 
 
 class CheckSession:
-    """A measured check of one table.
+    """A check of one table on a device.
 
     Args:
         functions: to check.
-        box: that the table was measured on.
-        target: the device's.
-        seed: other seeds choose other shapes.
-        most_elements: of the largest shape.
-        known: the only measurable shapes of a function; None for all.
+        box: sizes that the table was measured on.
+        target: limits of the device.
+        seed: of the draw of shapes.
+        most_elements: rows x hidden of the largest shape.
+        known: returns the measurable shapes of a function; None for all.
 
     Attributes:
-        functions: as given.
-        probes: the most informative first: plain functions in turn, then those of variants one after the other, then
+        functions: the functions.
+        probes: most informative first: plain functions in turn, then those of variants one after the other, then
             batch-invariant ones.
     """
 
@@ -87,35 +86,33 @@ class CheckSession:
         self.probes = tuple(chain.from_iterable(self._of_group(group, target) for group in groups))
 
     def wants(self, probe: ProbeRequest) -> bool:
-        """Whether the answer can still matter: its function is not stale yet."""
+        """Whether the result can still matter: its function is not stale yet."""
         function = probe.function
         return function not in self._alarmed and (not probe.is_second_look or probe.leaf in self._doubtful[function])
 
-    def learn(self, probe: ProbeRequest, asked: Config, answers: Mapping[Config, Outcome]) -> None:
-        """Take the result of a race.
+    def learn(self, probe: ProbeRequest, config: Config, outcomes: Mapping[Config, Outcome]) -> None:
+        """Add the result of a race.
 
         Args:
             probe: the race.
-            asked: the config that was timed as the table's: of equal launches one is enough.
-            answers: of all configs that took part; the copy may be among them.
+            config: the timed config with the launch of the table's config.
+            outcomes: of all configs of the race, possibly with the copy.
         """
-        own = answers[asked]
-        if own.status not in ("ok", _UNKNOWN):
-            self._fail(probe, f"{own.status}: {own.reason}")
-        elif own.status == "ok" and _is_race(asked, answers):
+        outcome = outcomes[config]
+        if outcome.status not in ("ok", _UNKNOWN):
+            self._fail(probe, f"{outcome.status}: {outcome.reason}")
+        elif outcome.status == "ok" and _is_race(config, outcomes):
             samples = {
-                config: LogSamples(
-                    np.asarray(answer.rounds, np.int32), log_ppm(np.asarray(answer.nanoseconds, np.int64))
-                )
-                for config, answer in answers.items()
-                if answer.status == "ok" and config != COPY
+                timed: LogSamples(np.asarray(other.rounds, np.int32), log_ppm(np.asarray(other.nanoseconds, np.int64)))
+                for timed, other in outcomes.items()
+                if other.status == "ok" and timed != COPY
             }
-            result = finding(probe.problem.shape, samples, asked)
+            result = finding(probe.problem.shape, samples, config)
             if result:
                 self._add(probe, result)
 
     def judged(self) -> list[tuple[Checked, Judgement]]:
-        """The functions and their judgements; called once, after the last measurement."""
+        """The functions with their judgements, after the last measurement."""
         return [
             (function, judge(findings, function.promise, drawn.shares, len(self.functions)))
             for function, drawn, findings in zip(self.functions, self._samples, self._findings, strict=True)
@@ -130,11 +127,11 @@ class CheckSession:
     def _of_group(self, group: Sequence[int], target: Target) -> Iterator[ProbeRequest]:
         """The probes of some functions in turn, and then their second looks."""
         for is_second_look in (False, True):
-            streams = [self._questions(index, target, is_second_look) for index in group]
+            streams = [self._probes_of(index, target, is_second_look) for index in group]
             yield from (probe for turn in zip_longest(*streams) for probe in turn if probe)
 
-    def _questions(self, index: int, target: Target, is_second_look: bool) -> list[ProbeRequest]:
-        """The probes of a function; a config that is illegal at a shape fails without one."""
+    def _probes_of(self, index: int, target: Target, is_second_look: bool) -> list[ProbeRequest]:
+        """The probes of a function; illegal configs fail at once."""
         function, drawn = self.functions[index], self._samples[index]
         spec = operator(function.key.operator)
         others = [
@@ -169,16 +166,16 @@ class CheckSession:
 
     def _add(self, probe: ProbeRequest, result: ShapeLoss) -> None:
         function = probe.function
-        known, promise = self._findings[function], self.functions[function].promise
-        known.append(result._replace(config=probe.config, leaf=probe.leaf, is_second_look=probe.is_second_look))
-        self._doubtful[function] = doubtful(known, promise)
-        if alarming(known, promise):
+        findings, promise = self._findings[function], self.functions[function].promise
+        findings.append(result._replace(config=probe.config, leaf=probe.leaf, is_second_look=probe.is_second_look))
+        self._doubtful[function] = doubtful(findings, promise)
+        if alarming(findings, promise):
             self._alarmed.add(function)
 
 
-def _is_race(asked: Config, answers: Mapping[Config, Outcome]) -> bool:
-    """Whether a rival took part, or none could: beside rivals that a replay has no times of nothing is fast or slow."""
-    rivals = [answer.status for config, answer in answers.items() if config not in (asked, COPY)]
+def _is_race(config: Config, outcomes: Mapping[Config, Outcome]) -> bool:
+    """Whether a config was compared with a rival, or has none; a replay may lack the times of all rivals."""
+    rivals = [outcome.status for other, outcome in outcomes.items() if other not in (config, COPY)]
     return not rivals or any(status != _UNKNOWN for status in rivals)
 
 

@@ -1,14 +1,13 @@
-"""Shapes and configs for a measured check.
+"""Shapes and configs for a check on a device.
 
 In: a function of a table, and the measurable shapes. Out: a stratified sample of these shapes, and the configs that
-race at each. Pure, and deterministic for a seed. The tuner measures, `verdict` decides.
+race at each, deterministic for a seed.
 
 The population is log-uniform in the measured box, off the table's grid; hidden sizes are multiples of 16, as in models.
 On a replay it is the recorded shapes. Its strata are the leaves: a leaf's share of the population is its weight in the
 mean. First each leaf that matters is visited once, the largest first. Then each further shape goes to the leaf with the
-largest deficit by its share (Sainte-Lague), so the sample is spread over the plane wherever it is cut off. A misplaced
-threshold assigns the area between it and the right one to the wrong leaf. The sample finds it in proportion to that
-area, and so to its cost.
+largest deficit by its share (Sainte-Lague), so that every prefix of the sample is spread over the plane. A misplaced
+threshold assigns an area to the wrong leaf; the sample finds it in proportion to that area, and so to its cost.
 """
 
 import math
@@ -23,11 +22,11 @@ from normtune.kernels.problem import AXES, Problem, Shape
 from normtune.kernels.tablefile.tree import Box, Split, Tree, choose, leaves
 from normtune.kernels.target import Target
 
-# Rivals of the table's config: 7 to 10 configs in a race. At 200 shapes of the recorded H200 it shows 0.42 to 0.87 % of
-# the 0.44 to 1.10 % that the shipped plain functions lose to the best of the whole space, and of the loss of another
-# dtype's functions 94 to 99 %.
+# Most rivals of the table's config from each source, which makes races of 7 to 10 configs. At 200 shapes of the
+# recorded H200 a race shows 0.42 to 0.87 % of the 0.44 to 1.10 % that the shipped plain functions lose to the best of
+# the whole space, and 94 to 99 % of the loss of another dtype's functions.
 NEIGHBOURS, BESIDE, STRONG = 5, 4, 7
-# Least share of the population of a leaf that matters.
+# A leaf with at least this share of the population matters.
 MATTERS = 0.01
 _UNIT = 16
 # Shapes that represent the measured box: a leaf of 1 % has some 40 of them.
@@ -45,9 +44,9 @@ class Sample(NamedTuple):
     """A stratified sample.
 
     Attributes:
-        probes: the most informative first.
+        probes: most informative first.
         reserve: another shape of each leaf with a single probe, for a second look.
-        shares: of the population, by leaf; leaves without a shape are missing.
+        shares: share of the population of each leaf that has shapes.
     """
 
     probes: tuple[Probe, ...]
@@ -59,9 +58,9 @@ def population(box: Box, seed: int, most_elements: int, known: Collection[Shape]
     """The shapes of a check, without duplicates.
 
     Args:
-        box: that the table was measured on.
-        seed: other seeds give other shapes.
-        most_elements: bound on the product of sizes.
+        box: sizes that the table was measured on.
+        seed: of the draw.
+        most_elements: bound on rows x hidden.
         known: the only measurable shapes; None for all.
     """
     rng = random.Random(seed)
@@ -75,8 +74,8 @@ def sample(tree: Tree, shapes: Sequence[Shape], count: int, seed: int | str) -> 
     Args:
         tree: its leaves are the strata.
         shapes: the population.
-        count: the most shapes, unless more leaves matter.
-        seed: other seeds draw others.
+        count: most shapes, unless more leaves matter.
+        seed: of the draw.
     """
     rng = random.Random(seed)
     of_leaf: dict[int, list[Probe]] = defaultdict(list)
@@ -100,17 +99,14 @@ def sample(tree: Tree, shapes: Sequence[Shape], count: int, seed: int | str) -> 
 def rivals(
     tree: Tree, spec: OperatorSpec, problem: Problem, target: Target, others: Iterable[Tree] = ()
 ) -> list[Config]:
-    """The configs that race against the table's.
-
-    Those of the leaves around, those of the table's other functions at the same shape, and those of the quick space as
-    evenly as possible.
+    """The configs that race against the table's: of leaves nearby, of other functions, and of the quick space.
 
     Args:
         tree: the function to check.
         spec: of its operator.
-        problem: the shape.
-        target: the device's.
-        others: functions of the same operator.
+        problem: of the race.
+        target: limits of the device.
+        others: the table's other functions of the same operator.
     """
     shape = problem.shape
     around = dict.fromkeys(choose(tree, near) for near in _around(shape, spec.max_hidden))
@@ -124,7 +120,7 @@ def rivals(
 
 
 def spread(configs: Sequence[Config], count: int) -> list[Config]:
-    """A number of the configs, from the first to the last, as evenly as possible."""
+    """At most `count` of the configs, from the first to the last, as evenly as possible."""
     if len(configs) <= count:
         return list(configs)
     return [configs[round(index * (len(configs) - 1) / (count - 1))] for index in range(count)]

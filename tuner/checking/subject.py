@@ -1,8 +1,4 @@
-"""The table under test: its trees and its claimed mean regret.
-
-In: the path of a table. Out: `TableUnderTest`: its functions, the measured sizes, and notes.
-`session` checks it.
-"""
+"""The table under test: its functions with the losses that its header promises, the measured sizes, and notes."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -20,19 +16,19 @@ from normtune.kernels.tablefile.relative_tree import RelativeTree, on_sms
 from normtune.kernels.tablefile.tree import Box, Tree
 from normtune.results.regimes import COLD
 
-# Fewer measurements than these of a function are of some 50 shapes or less: its claims are guesses.
+# With fewer measurements a function rests on about 50 shapes or less, and its promise is uncertain.
 _FEW = 1000
 
 
 class Promise(NamedTuple):
-    """A function's claimed loss, from the header, millionths of a logarithm.
+    """The loss that a function's header promises, in millionths of a logarithm.
 
     Attributes:
-        mean: over shapes; 0 without a claim.
-        worst: of the shapes that it was fitted on; None without a claim.
-        figure: the name of the mean in the header; empty if there is none.
-        price: part of the mean that a batch-invariant function costs beside the usual one, as measured on the grid.
-        is_of_few: whether the function rests on few shapes, by the number of measurements; so the claim is uncertain.
+        mean: over shapes; 0 without a promise.
+        worst: over the shapes of the fit; None without a promise.
+        figure: name of the mean in the header; empty if there is none.
+        price: part of the mean that batch invariance costs, relative to the usual function, as measured on the grid.
+        is_of_few: whether the function rests on few shapes, so that the promise is uncertain.
     """
 
     mean: int = 0
@@ -43,12 +39,12 @@ class Promise(NamedTuple):
 
     @property
     def is_off_grid(self) -> bool:
-        """Whether the mean is over shapes that the function was not fitted on, as those of a check are."""
+        """Whether the mean is over shapes that the function was not fitted on, as in a check."""
         return "cross-validated" in self.figure
 
     @property
     def unpriced(self) -> int:
-        """The mean without the price: what the shapes of the fit leave open."""
+        """The mean without the price."""
         return self.mean - self.price
 
 
@@ -56,10 +52,10 @@ class Checked(NamedTuple):
     """One function of a table.
 
     Attributes:
-        key: of the data it was fitted on.
-        tree: the tree.
-        served: the keys of all entries of `TABLES` that it answers for.
-        promise: its claimed loss.
+        key: of the data of its fit.
+        tree: its tree.
+        served: the keys of all entries of `TABLES` with this function.
+        promise: the loss that its header promises.
     """
 
     key: Key
@@ -69,7 +65,7 @@ class Checked(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is neither a variant's nor the batch-invariant one, so that most launches use it."""
+        """Whether it is neither that of a variant nor batch-invariant: most launches use such functions."""
         return not self.key.variant
 
 
@@ -77,12 +73,12 @@ class TableUnderTest(NamedTuple):
     """A table under test.
 
     Attributes:
-        header: its own.
-        functions: that can be checked; of a table for any GPU, those for one multiprocessor: see `on`.
-        box: that it was measured on.
+        header: of the table.
+        functions: the functions that can be checked; of a table for any GPU, for one multiprocessor: see `on`.
+        box: sizes that it was measured on.
         notes: for the user: entries that cannot be checked, an edit by hand.
         normalised: the trees of a table for any GPU; None for a table of one GPU.
-        changed: a line for each operator whose kernels changed since, once a check has looked.
+        changed: a line for each operator whose kernels changed since; filled by the check.
     """
 
     header: Header
@@ -93,7 +89,7 @@ class TableUnderTest(NamedTuple):
     changed: tuple[str, ...] = ()
 
     def on(self, sms: int) -> "TableUnderTest":
-        """The same table on a GPU with that many multiprocessors."""
+        """The table for a GPU with this number of multiprocessors."""
         if not self.normalised:
             return self
         trees_here = _bound(self.normalised, sms)
@@ -111,7 +107,7 @@ def read(path: Path) -> TableUnderTest:
     """The table in a file.
 
     Raises:
-        UsageError: it cannot be read, is not a table, or has nothing that can be checked.
+        UsageError: the file cannot be read, is not a table, or has no function that can be checked.
     """
     name = locate.told(path)
     text = locate.read(path)
@@ -123,8 +119,8 @@ def read(path: Path) -> TableUnderTest:
         raise UsageError(f"table {name} cannot be checked: {error}; fit it again") from None
     box = header.box
     if not checked or not box:
-        why = "; ".join(notes) if box else "its header does not say which sizes were measured"
-        raise UsageError(f"table {name} cannot be checked: {why or 'it has no functions'}; fit it again")
+        reason = "; ".join(notes) if box else "its header does not say which sizes were measured"
+        raise UsageError(f"table {name} cannot be checked: {reason or 'it has no functions'}; fit it again")
     if is_edited(header, body):
         notes.append("its code was edited since it was fitted")
     return TableUnderTest(header, tuple(checked), box, tuple(notes), normalised)
@@ -145,23 +141,20 @@ def functions(header: Header, trees: Mapping[Key, Tree]) -> tuple[list[Checked],
                 notes.append(f"{key} is not checked: there is no such operator here")
         if not usable:
             continue
-        own = next((one for one in usable if one in of_header and not of_header[one].donor), usable[0])
-        promise = _promise(of_header[own])._replace(is_of_few=is_of_few) if own in of_header else Promise()
-        result.append(Checked(own, tree, tuple(served), promise))
+        main = next((key for key in usable if key in of_header and not of_header[key].donor), usable[0])
+        promise = _promise(of_header[main])._replace(is_of_few=is_of_few) if main in of_header else Promise()
+        result.append(Checked(main, tree, tuple(served), promise))
     return result, notes
 
 
 def _is_of_few(header: Header, of_header: Iterable[Key]) -> bool:
-    """Whether the functions of a table have few measurements each; a batch-invariant one has those of the usual one."""
+    """Whether the functions of a table have few measurements each; batch-invariant ones have none of their own."""
     measured = [key for key in of_header if not key.is_batch_invariant]
     return header.data.measurements < _FEW * max(1, len(measured))
 
 
 def _promise(entry: TableEntry | AnyGpuEntry) -> Promise:
-    """The claim of an entry: the best there is, off the grid before on it, and equal weights before the fit's.
-
-    A check draws shapes evenly.
-    """
+    """The promise of an entry: preferably cross-validated and with equal weights, as the shapes of a check."""
     if isinstance(entry, AnyGpuEntry):
         first = entry.figures[:1]
         return Promise(first[0].lost.mean, first[0].lost.worst, "mean") if first else Promise()
@@ -176,10 +169,9 @@ def _promise(entry: TableEntry | AnyGpuEntry) -> Promise:
 
 
 def _bound(normalised: Mapping[Key, RelativeTree], sms: int) -> dict[Key, Tree]:
-    """The functions of a table for any GPU on one with that many multiprocessors; equal objects stay equal.
+    """The trees of a table for any GPU on one with `sms` multiprocessors; equal objects stay equal.
 
-    Raises:
-        NormtuneError: a function depends on the L2 cache, so that its thresholds are not in rows and hidden.
+    NormtuneError if a tree depends on the L2 cache, so that its thresholds are not in rows and hidden.
     """
     known: dict[int, Tree] = {}
     for tree in normalised.values():
@@ -191,7 +183,7 @@ def _bound(normalised: Mapping[Key, RelativeTree], sms: int) -> dict[Key, Tree]:
 
 
 def _by_function(trees: Mapping[Key, Tree]) -> list[tuple[Tree, list[Key]]]:
-    """The trees with the entries that each answers for; entries of one function of the file have the same object."""
+    """Each tree with its entries; entries with the same function in the file have the same object."""
     groups: dict[int, tuple[Tree, list[Key]]] = {}
     for entry, tree in trees.items():
         groups.setdefault(id(tree), (tree, []))[1].append(entry)

@@ -1,10 +1,10 @@
-"""Verdict of a measured check, from the loss of a table's configs on freshly measured shapes.
+"""Verdict of a check on a device, from the loss of a table's configs on freshly measured shapes.
 
-In: the samples of a small race on each checked shape, and the table's claimed loss. Out: `ShapeLoss` for one shape;
-`Judgement` for a function; and the verdict on the table. `shapes` chooses shapes and rivals, the tuner measures them.
+In: the samples of a small race on each checked shape, and the loss that the table promises. Out: `ShapeLoss` for one
+shape, `Judgement` for a function, and the verdict on the table. `shapes` chooses shapes and rivals.
 
 One shape. The table's config is paired with the best rival inside rounds. The best is chosen on one half of the blocks
-and compared on the other, then the other way round, so that luck does not count as speed. Each block gives one
+and compared on the other, then the other way round, to avoid selection bias. Each block gives one
 log-ratio. Their median is the loss, and an interval between their order statistics holds the true one
 (`results.statistics.summary`: with an error of at most 5 % from 6 blocks on, the least and greatest of fewer).
 
@@ -66,15 +66,16 @@ _LEAST_LIMIT, _TIMES_PROMISED = round(MILLION * math.log(1.03)), 2
 _LEAST_OF_FEW = round(MILLION * math.log(1.15))
 # Additional loss of shapes off the grid.
 _OFF_GRID = 6_000
-# Part of the loss to the best of all that a race of some ten configs shows.
+# Part of the loss to the best of all configs that a race of about ten configs shows.
 _SEEN = 0.9
-# Least limit of a shape off the grid, whatever the worst one on it; and the slack before an alarm.
+# Least limit of a shape off the grid, and the slack before an alarm.
 _LEAST_WORST = _WORST_SLACK = round(MILLION * math.log(1.15))
-# A shape off the grid may lose this multiple of the promised mean: tables of few shapes have a worst of 0 on them.
+# A shape off the grid may lose this multiple of the promised mean, because tables of few shapes may promise a worst of
+# 0.
 _WORST_PER_MEAN = 8
-# The most that a header may promise for its function to be OK.
+# A function whose header promises a greater mean loss cannot be OK.
 MOST_PROMISED = round(MILLION * math.log(1.05))
-# Alarms of one config that make it stale: a single shape may lie right beside a threshold.
+# Number of alarms of one config that make a function stale: a single shape may be right beside a threshold.
 _ALARMS = 2
 # Least number of shapes for a decision, except by alarms.
 LEAST_SHAPES = 8
@@ -86,13 +87,13 @@ class ShapeLoss(NamedTuple):
 
     Attributes:
         shape: of the problem.
-        config: of the table.
+        config: config of the table.
         rival: the fastest of the others, over all blocks; the config itself if none is faster.
-        loss, low, high: log-ratio of times, the config's over the best's, millionths: the median over the blocks and an
-            interval that holds the true one.
+        loss, low, high: log-ratio of the config's time to the best one, millionths: the median over the blocks and its
+            confidence interval.
         failure: why the config has no time, one line; empty if it has one.
-        leaf: the number of the leaf that answers.
-        is_second_look: measured because of an alarm; not a random shape, so it is not in the mean.
+        leaf: number of the leaf with the config.
+        is_second_look: whether it was measured because of an alarm, and is therefore not part of the mean.
     """
 
     shape: Shape
@@ -111,10 +112,10 @@ class Judgement(NamedTuple):
 
     Attributes:
         verdict: `OK`, `AMBIGUOUS`, `STALE` or `NOT MEASURED`.
-        why: it is stale or ambiguous; empty for the others.
+        why: reason why it is stale or ambiguous; empty for other verdicts.
         promise: of the table's header.
-        mean: the estimate of the mean loss, millionths, with its interval; None without shapes.
-        findings: of the shapes, worst first: failures, then by loss.
+        mean: the estimate of the mean loss, millionths, with its error; None with fewer than two shapes.
+        findings: results of the shapes: failures, then the greatest loss first.
     """
 
     verdict: str
@@ -150,12 +151,12 @@ class StratifiedMean(NamedTuple):
 
 
 def stale_over(promise: Promise) -> int:
-    """The limit of the mean loss; a function above it is stale, millionths."""
+    """The mean loss above which a function is stale, millionths."""
     return max(_limit(promise), _LEAST_OF_FEW if promise.is_of_few else 0)
 
 
 def ok_under(promise: Promise) -> int:
-    """The mean loss under which a function is OK, as races show it, millionths."""
+    """The mean loss in races under which a function is OK, millionths."""
     return round(_SEEN * _limit(promise))
 
 
@@ -165,25 +166,25 @@ def _limit(promise: Promise) -> int:
 
 
 def worst(promise: Promise) -> int | None:
-    """Largest loss of a shape that is expected of a fresh table, millionths; None if unknown, as from a few shapes."""
+    """The greatest loss of a shape to expect of a table that is not stale, millionths; None if not known."""
     if promise.worst is None or promise.is_of_few or promises_too_much(promise):
         return None
     return max(promise.worst, _LEAST_WORST, _WORST_PER_MEAN * promise.unpriced)
 
 
 def promises_too_much(promise: Promise) -> bool:
-    """Whether the promised loss is so large that a function that keeps it is not OK."""
+    """Whether a function cannot be OK even if it loses no more than promised."""
     return promise.unpriced > MOST_PROMISED
 
 
 def is_alarm(finding: ShapeLoss, promise: Promise) -> bool:
-    """Whether this shape loses too much for a fresh table."""
+    """Whether a shape loses more than is possible for a table that is not stale."""
     bound = worst(promise)
     return bound is not None and not finding.failure and finding.low > bound + _WORST_SLACK
 
 
 def alarming(findings: Sequence[ShapeLoss], promise: Promise) -> str:
-    """Why some shapes alone make their function stale, whatever the others show; empty if they do not."""
+    """Why single shapes make their function stale, whatever its mean; empty if they do not."""
     if any(finding.failure for finding in findings):
         return "a config fails"
     counts = Counter(finding.config for finding in findings if is_alarm(finding, promise))
@@ -199,12 +200,12 @@ def doubtful(findings: Sequence[ShapeLoss], promise: Promise) -> set[int]:
 
 
 def finding(shape: Shape, samples: Mapping[Config, LogSamples], config: Config) -> ShapeLoss | None:
-    """Result of one run for a config; None if it, or everything timed beside it, has too few samples.
+    """Result of one race for a config; None if it, or all others of the race, have too few samples.
 
     Args:
         shape: of the problem.
         samples: of each config of the race.
-        config: the table's.
+        config: config of the table.
     """
     by_config = levels([dict(samples)])
     if config not in by_config:
@@ -221,9 +222,9 @@ def finding(shape: Shape, samples: Mapping[Config, LogSamples], config: Config) 
 def estimate(findings: Sequence[ShapeLoss], shares: Mapping[int, float]) -> StratifiedMean | None:
     """The mean loss over the population, by strata; None for fewer than two shapes.
 
-    Leaves visited once have no variance of their own. Together they are one stratum, whose variance includes that of
-    their differences, which overestimates it ("collapsed strata": Cochran, Sampling Techniques, 5A.12). Leaves that
-    were not visited are assumed to be like the others.
+    Leaves with one shape have no variance estimate. Together they count as one stratum, whose variance includes their
+    differences and is therefore overestimated ("collapsed strata": Cochran, Sampling Techniques, 5A.12). Leaves without
+    shapes are assumed to be like the others.
     """
     of_leaf: dict[int, list[float]] = defaultdict(list)
     for finding in findings:
@@ -249,7 +250,7 @@ def estimate(findings: Sequence[ShapeLoss], shares: Mapping[int, float]) -> Stra
         parts.append((float(np.sum((weights * distances) ** 2)) * len(once) / (len(once) - 1), len(once) - 1))
     variance = sum(part for part, _ in parts)
     # Welch and Satterthwaite.
-    freedom = variance**2 / sum(part**2 / own for part, own in parts) if variance else len(findings) - 1
+    freedom = variance**2 / sum(part**2 / degrees for part, degrees in parts) if variance else len(findings) - 1
     return StratifiedMean(mean, math.sqrt(variance), freedom)
 
 
@@ -259,8 +260,8 @@ def judge(findings: Sequence[ShapeLoss], promise: Promise, shares: Mapping[int, 
     Args:
         findings: one per shape.
         promise: of the table's header.
-        shares: of the population, by leaf.
-        functions: number of functions of the table, because one that is stale is enough for the table.
+        shares: share of the population of each leaf.
+        functions: number of functions of the table, among which the error rate is divided.
     """
     ordered = tuple(sorted(findings, key=lambda finding: (not finding.failure, -finding.loss, finding.shape)))
     measured = [finding for finding in ordered if not finding.failure]
@@ -300,9 +301,9 @@ def _decided(
 
 
 def slow_config(findings: Sequence[ShapeLoss], promise: Promise, rate: float) -> Config | None:
-    """A config whose mean loss exceeds any shape's on the grid; None if no test shows one at this rate.
+    """A config whose mean loss is over the worst of the grid; None if there is none.
 
-    Each config with enough shapes is t-tested, at the rate over their number (Bonferroni).
+    Each config with enough shapes is t-tested, at the error rate divided by their number (Bonferroni).
     """
     bound = worst(promise)
     if bound is None:
@@ -321,8 +322,8 @@ def slow_config(findings: Sequence[ShapeLoss], promise: Promise, rate: float) ->
 def of_table(judged: Sequence[tuple[Checked, Judgement]]) -> tuple[str, list[Checked]]:
     """The verdict on a table, and the functions that decided it if it is not OK.
 
-    It is stale if any function is: its file is fitted again as a whole. Else the plain functions decide, which most
-    launches use; without plain ones, all functions.
+    The table is stale if any function is, because it is fitted again as a whole. Otherwise the plain functions decide,
+    which most launches use; without plain ones, all functions.
     """
     stale = [function for function, judgement in judged if judgement.verdict == STALE]
     if stale:
@@ -338,20 +339,20 @@ def _rank(level: Level, even: bool, config: Config) -> tuple[int, Config]:
     return (level.even if even else level.odd), config
 
 
-def _by_block(own: Level, best: Mapping[bool, Level]) -> NDArray[np.int32]:
+def _by_block(level: Level, best: Mapping[bool, Level]) -> NDArray[np.int32]:
     """Log-ratios of a config to the best, one per block, millionths: the mean over the common rounds.
 
     Args:
-        own: the config's.
-        best: the best config by the even blocks (True), for comparison on the odd ones, and by the odd ones.
+        level: of the config.
+        best: level of the best config by the even blocks (True), for the odd ones, and by the odd ones, for the even.
     """
     ratios: dict[int, list[int]] = {}
     for even in (False, True):
         other = best[not even]
-        labels, own_rounds, other_rounds = np.intersect1d(own.labels, other.labels, return_indices=True)
+        labels, rounds, other_rounds = np.intersect1d(level.labels, other.labels, return_indices=True)
         kept = halves(labels) == even
         for block, ratio in zip(
-            block_of(labels)[kept], (own.logs[own_rounds] - other.logs[other_rounds])[kept], strict=True
+            block_of(labels)[kept], (level.logs[rounds] - other.logs[other_rounds])[kept], strict=True
         ):
             ratios.setdefault(int(block), []).append(int(ratio))
     return np.array([sum(values) // len(values) for _, values in sorted(ratios.items())], np.int32)

@@ -1,7 +1,7 @@
-"""Binaries of a plan, compiled without a GPU into a folder for another machine.
+"""Compiles the binaries of a plan without a GPU, into a folder for a sweep on another machine.
 
-In: a plan and its target. Out: the folder, filled, and counts. A launch of the gate may differ from that of the sweep
-in the kernel that sums partial sums, so both are compiled. `binary_cache` has the folder.
+In: a plan and its target. Out: the filled folder, and counts. The launch of the gate may use another kernel for the sum
+of partial sums than the sweep's, so both are compiled. `binary_cache` reads the folder.
 """
 
 from collections import Counter
@@ -26,10 +26,10 @@ class Ahead(NamedTuple):
 
     Attributes:
         folder: of the binaries.
-        target: that they are for.
+        target: architecture that they were compiled for.
         binaries: number of binaries of the plan in the folder.
-        compiled: number of those that were not there before.
-        triton, python: versions that a sweep needs to find them; empty without any binary.
+        compiled: number of new ones among them.
+        triton, python: versions that a sweep must have to use them; empty if there are no binaries.
         failures: number of binaries that cannot be compiled, by status and reason.
     """
 
@@ -50,39 +50,39 @@ class Ahead(NamedTuple):
         return self._asdict() | {"folder": str(self.folder), "failures": failures}
 
 
-def compile_ahead(plan: Plan, target: Target, folder: Path, told: Callable[[int, int], None]) -> Ahead:
-    """Compile all binaries of a plan into a folder; those that are there already are kept.
+def compile_ahead(plan: Plan, target: Target, folder: Path, on_progress: Callable[[int, int], None]) -> Ahead:
+    """Compile all binaries of a plan into a folder, except those that are there already.
 
     Args:
-        plan: of the target.
-        target: to compile for.
-        folder: exists.
-        told: called from another thread with the number of finished binaries and that of all, after each.
+        plan: for `target`.
+        target: architecture to compile for.
+        folder: an existing folder.
+        on_progress: called from another thread, after each binary, with the number of finished and of all binaries.
 
     Raises:
         NormtuneError: no compiler can start, or the list of binaries cannot be written.
     """
     jobs = jobs_of(_launches(plan, target))
-    into = Folder(str(folder.resolve()), fills=True)
-    pool = CompilePool(jobs, target.name, told=lambda done: told(done, len(jobs)), folder=into)
-    done: list[Compiled] = []
+    output = Folder(str(folder.resolve()), fills=True)
+    pool = CompilePool(jobs, target.name, on_progress=lambda count: on_progress(count, len(jobs)), folder=output)
+    results: list[Compiled] = []
     try:
         for result in pool:
-            done.append(result)
+            results.append(result)
     finally:
         pool.close()
-        good = [(result, result.toolchain) for result in done if result.toolchain]
-        if good:  # after an interrupt, too: what is not listed is compiled again
+        good = [(result, result.toolchain) for result in results if result.toolchain]
+        if good:  # also after an interrupt: a binary that is not listed is compiled again
             listed = {name_of(result.job.problem, result.job.launch): result.kernels for result, _ in good}
             add(folder, target.name, good[0][1], listed)
     triton, python = good[0][1][:2] if good else ("", "")
-    failures = Counter((result.status, result.reason) for result in done if result.status != "ok")
+    failures = Counter((result.status, result.reason) for result in results if result.status != "ok")
     compiled = sum(bool(result.made) for result, _ in good)
     return Ahead(folder, target.name, len(good), compiled, triton, python, failures)
 
 
 def _launches(plan: Plan, target: Target) -> Iterator[tuple[Problem, AnyLaunch]]:
-    """What a sweep launches, and what its gate does."""
+    """The launches of a sweep and of its gate."""
     for task in plan.tasks:
         spec = operator(task.problem.operator)
         for candidate in task.candidates:

@@ -1,9 +1,8 @@
 """A folder of binaries that another machine compiled, in the format of Triton's cache.
 
-In: the folder, with its lists. Out: for a sweep that is given the folder, how many binaries it found there, and how
-many it did not, by reason. Triton names a binary by a digest of its kernel's source and arguments, options, target, the
-installed Triton, its assembler and some variables of the environment, but of nothing else of the machine. Needs no
-triton; `layered_cache` reads the binaries.
+In: the folder, with its lists. Out: how many binaries a sweep finds there, and why it does not find the others. Triton
+names a binary by a digest of its kernel's source and arguments, options, target, the installed Triton, its assembler
+and some environment variables, but of nothing else of the machine. Needs no triton; `layered_cache` reads the binaries.
 """
 
 import os
@@ -23,7 +22,7 @@ from normtune.tuner.compiling.binary_list import Toolchain, lists_of
 from normtune.tuner.plan.binaries import compile_class
 
 _MANAGER = "TRITON_CACHE_MANAGER"
-# Variable with the folder, for `layered_cache`, which Triton makes by its name.
+# Variable with the folder, for the classes of `layered_cache`, which Triton imports and creates.
 FOLDER = "NORMTUNE_BINARIES"
 
 
@@ -32,34 +31,32 @@ class Folder(NamedTuple):
 
     Attributes:
         path: absolute path.
-        fills: whether binaries are written to it; they are read from it otherwise, and it is left as it is.
+        fills: whether binaries are written to it; otherwise they are read from it, and it is not changed.
     """
 
     path: str
     fills: bool = False
 
     def enter(self) -> None:
-        """Let Triton in this process, a child of the sweep's, use the folder."""
+        """Make Triton use the folder in this process, a child of the sweep."""
         manager = "FilledCacheManager" if self.fills else "LayeredCacheManager"
         os.environ |= {_MANAGER: f"normtune.tuner.compiling.layered_cache:{manager}", FOLDER: self.path}
         if self.fills:
-            # The intermediate code, nine tenths of the bytes, is of no use to a sweep.
+            # A sweep does not need the intermediate code, nine tenths of the bytes.
             os.environ |= {"TRITON_CACHE_DIR": self.path, "TRITON_STORE_BINARY_ONLY": "1"}
 
 
 class BinaryCache:
-    """The folder as a sweep sees it: the binaries that it lists, and what became of them.
+    """The binaries that a folder lists, and which of them a sweep could use.
 
     Args:
         path: of the folder.
 
     Attributes:
-        folder: for the processes.
-        found: number of binaries that needed no compiler.
-        compiled: number of others, by reason.
+        folder: for the processes that compile and launch.
 
     Raises:
-        UsageError: no binaries were compiled into the folder, or Triton uses a cache manager of the user's.
+        UsageError: the folder lists no binaries, or the user has set a cache manager for Triton.
         NormtuneError: a list is damaged.
     """
 
@@ -70,58 +67,58 @@ class BinaryCache:
                 f"{path} lists no binaries: expected a folder that `normtune sweep --compile-only --out {path}` filled"
             )
         if os.environ.get(_MANAGER):
-            raise UsageError(f"--cache and the variable {_MANAGER} are both given: leave one out")
+            raise UsageError(f"--cache and the environment variable {_MANAGER} are both given: leave one out")
         self._path = path
-        self._seen: dict[str, str] = {}
+        self._reasons: dict[str, str] = {}  # why a binary was compiled here, by its name; empty if it was not
         self.folder = Folder(str(path.resolve()))
 
     @property
     def found(self) -> int:
         """Number of binaries that needed no compiler."""
-        return sum(not reason for reason in self._seen.values())
+        return sum(not reason for reason in self._reasons.values())
 
     @property
     def compiled(self) -> Counter[str]:
         """Number of binaries that were compiled here, by the reason."""
-        return Counter(reason for reason in self._seen.values() if reason)
+        return Counter(reason for reason in self._reasons.values() if reason)
 
     def unusable(self, target: str) -> str:
-        """Line with the reason why a sweep on this target will compile everything; empty if it should not have to."""
+        """Line with the reason why a sweep on this target cannot use the binaries; empty if it can."""
         if target not in self._lists:
             reason = f"it has binaries for {', '.join(sorted(self._lists))}, the device is {target}"
         else:
-            made = self._lists[target].toolchain
-            reason = made.difference(made._replace(triton=_triton_version(), python=python_version()))
+            toolchain = self._lists[target].toolchain
+            reason = toolchain.difference(toolchain._replace(triton=_triton_version(), python=python_version()))
         return f"the binaries in {self._path} cannot be used: {reason}; all are compiled here" if reason else ""
 
-    def note(self, problem: Problem, launch: AnyLaunch, made: Sequence[str], here: Toolchain, target: str) -> None:
-        """Note a binary.
+    def note(self, problem: Problem, launch: AnyLaunch, compiled: Sequence[str], here: Toolchain, target: str) -> None:
+        """Note whether a binary came from the folder.
 
         Args:
             problem: of its compile class.
             launch: of its compile class.
-            made: Triton's names of its kernels that had to be compiled.
-            here: toolchain that they were compiled by.
-            target: that they are for.
+            compiled: Triton's names of its kernels that had to be compiled.
+            here: the toolchain of this machine.
+            target: architecture of the binary.
         """
         name = name_of(problem, launch)
-        if not made:
-            self._seen[name] = ""
+        if not compiled:
+            self._reasons[name] = ""
             return
         if target not in self._lists:
-            self._seen[name] = "for another target"
+            self._reasons[name] = "for another target"
             return
         listed = self._lists[target]
-        self._seen[name] = (
+        self._reasons[name] = (
             listed.toolchain.difference(here) or listed.missing(self._path, name) or "of kernels that changed since"
         )
 
     def line(self) -> str:
         """Line about the binaries of a sweep; empty if it needed none."""
-        if not self._seen:
+        if not self._reasons:
             return ""
-        compiled = ", ".join(f"{count} ({reason})" for reason, count in sorted(self.compiled.items()))
-        return f"{self.found} of {len(self._seen)} binaries found in {self._path}; compiled here: {compiled or 'none'}"
+        compiled = ", ".join(f"{count} ({reason})" for reason, count in sorted(self.compiled.items())) or "none"
+        return f"{self.found} of {len(self._reasons)} binaries found in {self._path}; compiled here: {compiled}"
 
 
 def python_version() -> str:
@@ -136,10 +133,10 @@ def name_of(problem: Problem, launch: AnyLaunch) -> str:
 
 
 def check_out(path: Path) -> None:
-    """Make the folder for binaries.
+    """Create the folder for binaries.
 
     Raises:
-        UsageError: it is a file, holds a link, through which binaries would be written, or cannot be made or written.
+        UsageError: it is a file, holds a link (which could lead writes elsewhere), or cannot be created or written.
         NormtuneError: a list in it is damaged.
     """
     reason = unwritable(path)

@@ -1,7 +1,7 @@
-"""The list of a folder of binaries for another machine: what each is of, and a digest of each file.
+"""The list of a folder of binaries for another machine: the kernels of each binary, and a digest of each file.
 
-In: a folder that Triton filled as its cache. Out: a list for each target, written and read; whether a kernel's files
-are those that were listed. A list may come from anybody: nothing in it names a file outside of the folder.
+In: a folder that Triton filled as its cache. Out: a list for each target, and whether a kernel's files are those that
+were listed. A list may come from anybody, so names of files outside of the folder are refused.
 """
 
 import hashlib
@@ -21,22 +21,22 @@ _FORMAT = 2
 # A list of 300,000 binaries; a binary is a thousand times smaller.
 _MOST_BYTES = 1 << 27
 _LIST = re.compile(r"normtune\.(\w+)\.json", re.ASCII)
-# Of folders and files in the folder: nothing outside of it has such a name.
+# Names of folders and files inside the folder; no path out of it matches.
 _NAME = re.compile(r"\w[\w.-]{0,254}", re.ASCII)
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-# What Triton adds to a binary, for itself.
-_OWN = ("__grp__", "tmp.", "lock")
+# Prefixes of files that Triton keeps beside a binary for its own use.
+_INTERNAL_FILES = ("__grp__", "tmp.", "lock")
 
 
 class Toolchain(NamedTuple):
-    """The part of Triton's names of binaries that does not depend on the kernel.
+    """The part of Triton's digests of binaries that does not depend on the kernel.
 
     Attributes:
         triton: version of Triton.
-        python: version of Python, as `3.11`: a build of Triton is for one.
+        python: version of Python that Triton was built for, as `3.11`.
         build: digest of Triton's sources and library.
         assembler: version of the assembler.
-        environment: variables that change the code.
+        environment: environment variables that change the code.
     """
 
     triton: str
@@ -46,7 +46,7 @@ class Toolchain(NamedTuple):
     environment: Mapping[str, str] = {}
 
     def difference(self, here: "Toolchain") -> str:
-        """The first difference to the toolchain of this machine, in words; empty if there is none."""
+        """The first difference to the toolchain of this machine, as text; empty if there is none."""
         if self.triton != here.triton:
             return f"it was compiled by Triton {self.triton}, here is {here.triton or 'none'}"
         if self.python != here.python:
@@ -56,17 +56,17 @@ class Toolchain(NamedTuple):
         if self.assembler != here.assembler:
             return "it was assembled by another version of ptxas"
         if names := {name for name, _ in set(self.environment.items()) ^ set(here.environment.items())}:
-            return f"it was compiled under other variables of the environment ({', '.join(sorted(names))})"
+            return f"it was compiled with other environment variables ({', '.join(sorted(names))})"
         return ""
 
 
 class Contents(NamedTuple):
-    """What a list says of the folder.
+    """A list of the binaries in a folder.
 
     Attributes:
-        toolchain: that compiled it.
+        toolchain: of the machine that compiled them.
         binaries: Triton's names of the kernels of each compile class.
-        files: names of each kernel's files, with their digests.
+        files: digest of each file, by kernel and file name.
     """
 
     toolchain: Toolchain
@@ -84,16 +84,16 @@ class Contents(NamedTuple):
 
 
 def add(path: Path, target: str, toolchain: Toolchain, binaries: Mapping[str, Sequence[str]]) -> None:
-    """Add binaries to the list of a folder; one of another toolchain is replaced.
+    """Add binaries to the list of a folder for a target; a list of another toolchain is replaced.
 
     Args:
         path: of the folder.
-        target: that they are for.
-        toolchain: that they were compiled by.
+        target: architecture of the binaries.
+        toolchain: of this machine.
         binaries: Triton's names of the kernels of each compile class.
 
     Raises:
-        NormtuneError: the list cannot be written, or one that is there is damaged.
+        NormtuneError: the list cannot be written, or an existing one is damaged.
     """
     listed = Contents(toolchain, {}, {})
     before = lists_of(path).get(target, listed)
@@ -115,20 +115,19 @@ def lists_of(path: Path) -> dict[str, Contents]:
     Raises:
         NormtuneError: a list is damaged.
     """
-    found = (_LIST.fullmatch(file.name) for file in sorted(path.glob("normtune.*.json")))
-    return {match[1]: _read(path / match[0]) for match in found if match}
+    matches = (_LIST.fullmatch(file.name) for file in sorted(path.glob("normtune.*.json")))
+    return {match[1]: _read(path / match[0]) for match in matches if match}
 
 
 def is_intact(path: Path, kernel: str, files: Mapping[str, str]) -> bool:
-    """Whether the files of a kernel are those that were listed, and no links."""
+    """Whether the files of a kernel are those that were listed, and none is a link."""
     folder = path / kernel
     return not folder.is_symlink() and bool(files) and all(_digest(folder / name) == files[name] for name in files)
 
 
 def _digests(folder: Path) -> dict[str, str]:
-    """The digests of a kernel's files; empty without its folder."""
     names = sorted(file.name for file in folder.iterdir()) if folder.is_dir() else []
-    digests = {name: _digest(folder / name) for name in names if not name.startswith(_OWN)}
+    digests = {name: _digest(folder / name) for name in names if not name.startswith(_INTERNAL_FILES)}
     return {name: digest for name, digest in digests.items() if digest}
 
 
@@ -141,11 +140,7 @@ def _digest(file: Path) -> str:
 
 
 def _content(file: Path) -> bytes:
-    """Content of a file.
-
-    Raises:
-        OSError: it is a link or no regular file, or too large.
-    """
+    """Content of a regular file of at most `_MOST_BYTES`; OSError for anything else, links included."""
     # O_NONBLOCK: opening a pipe does not wait for its other end.
     handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
@@ -168,7 +163,7 @@ def _read(file: Path) -> Contents:
         toolchain = Toolchain(**plain["toolchain"])
         binaries = {name: list(kernels) for name, kernels in plain["binaries"].items()}
         files = {kernel: dict(digests) for kernel, digests in plain["files"].items()}
-        # They are printed.
+        # These texts are printed.
         for text in (*toolchain[:4], *toolchain.environment, *toolchain.environment.values()):
             if not text.isprintable():
                 raise ValueError(f"toolchain {text!r}")

@@ -1,8 +1,7 @@
-"""The compiler's side of the pool: one job in one process that has triton, no torch and no CUDA context.
+"""Compiles one job, in a process of the pool that has triton, no torch and no CUDA context.
 
-In: a `Job` and the target of the process. Out: `Compiled`: the compiler's report or the reason of its failure, and the
-digest of the code of each pair that the job serves. What fails here besides the compiler, as the digest under another
-Triton or a function of the operator, is no outcome of the job. `pool` runs the jobs.
+In: a `Job`, and the target of the process. Out: `Compiled`, with the compiler's report or the reason of its failure,
+and digests of the code. `pool` runs the jobs.
 """
 
 import base64
@@ -27,9 +26,9 @@ from normtune.tuner.machine.processes import belong_to_parent, use_scratch
 from normtune.tuner.plan.binaries import Job
 from normtune.tuner.staleness.code import Frontend, MisfitError, digest_of_launch, machine_code
 
-# One per process of the pool: digests of code, and Triton's names of the kernels that it compiled.
+# State of this process of the pool: digests of code, and Triton's hashes of the kernels that it compiled.
 _FRONTEND = Frontend()
-_MADE: set[str] = set()
+_COMPILED: set[str] = set()
 
 
 class Compiled(NamedTuple):
@@ -41,13 +40,13 @@ class Compiled(NamedTuple):
         reason: the compiler's message, one line; empty for `ok`.
         shared_bytes: shared memory of the largest of the job's kernels, bytes.
         threads: most threads per program among the job's kernels.
-        binaries: names of the compiled kernels with their assembly, only on request.
-        resources: of the same kernels, on the same request.
-        codes: of each pair that the job serves; empty if the frontend failed.
-        kernels: Triton's names of all kernels of the pairs that the job serves, where they were compiled.
-        made: those of them that were in no cache.
-        toolchain: what names of kernels have in common; None if the compiler failed.
-        undigested: why the binary has no digest of its code, although it could be compiled; empty if it has.
+        binaries: names of the compiled kernels with their assembly; only on request.
+        resources: of these kernels; only on the same request.
+        codes: code of each (problem, launch) pair that the job serves; empty if Triton's frontend failed.
+        kernels: Triton's names of all kernels of these pairs, if they were compiled.
+        made: those kernels that were in no cache.
+        toolchain: of this machine; None if the compiler failed.
+        undigested: why the code of a compiled binary has no digest; empty if it has one.
     """
 
     job: Job
@@ -65,10 +64,10 @@ class Compiled(NamedTuple):
 
 
 def activate(target: str, nice: int, scratch: str, files: Sequence[str] = (), folder: Folder | None = None) -> None:
-    """Make `target` the active target of this process, and lower its priority by `nice`.
+    """Prepare this process: compile for `target`, with a priority lowered by `nice`.
 
-    Triton removes the assembler's input files at the end of a compile, which may never come: they go into the folder
-    `scratch`. Binaries come from or go to `folder`; None for Triton's own cache.
+    Temporary files go to the folder `scratch`, because Triton does not remove the assembler's input if a compile is
+    killed. Binaries come from or go to `folder`; None for Triton's own cache. `files` define operators.
     """
     belong_to_parent()
     use_scratch(scratch)
@@ -94,11 +93,11 @@ def compile_job(job: Job, keep_assembly: bool, only_codes: bool = False) -> Comp
     """Compile a job, or only digest its code; a failure of the compiler is a result. Arguments as in `CompilePool`.
 
     Raises:
-        OperatorError: the operator's calls cannot be made, or do not fit its kernels.
-        NormtuneError: this machine can compile nothing, or normtune cannot read what this Triton compiles.
+        OperatorError: the operator's calls cannot be built, or do not fit its kernels.
+        NormtuneError: this machine cannot compile at all, or normtune cannot read the output of this Triton.
     """
     if isinstance(job.launch, ImplementationLaunch):
-        return Compiled(job, "ok")  # another library's implementation has no binary of ours
+        return Compiled(job, "ok")  # another library compiles its implementation itself
     groups = [_calls(*pair) for pair in ((job.problem, job.launch), *job.serves)]
     codes = tuple(TimedCode(launch_digest(launch)) for _, launch in job.serves)
     digests: list[list[bytes]] = []
@@ -109,7 +108,7 @@ def compile_job(job: Job, keep_assembly: bool, only_codes: bool = False) -> Comp
         codes = tuple(code._replace(code=digest_of_launch(calls, of_call)) for code, calls, of_call in served)
     except MisfitError as error:
         raise OperatorError(f"operator {job.problem.operator!r}: {error}, for {job.problem}") from error
-    # Of the kernel, which its compile will show, or of an interface of Triton's that is private and another one here.
+    # Either the kernel is wrong, which its compile will show, or this Triton has other private interfaces.
     except Exception as error:
         undigested = _one_line(error)
     if only_codes and not undigested:
@@ -119,9 +118,9 @@ def compile_job(job: Job, keep_assembly: bool, only_codes: bool = False) -> Comp
         compiled = [warmup(calls) for calls in groups]
     except OSError as error:
         raise NormtuneError(
-            f"nothing can be compiled ({_one_line(error)}): `normtune doctor` looks for the cause"
+            f"no kernel can be compiled ({_one_line(error)}): `normtune doctor` looks for the cause"
         ) from error
-    # Any other exception of the compiler is this config's outcome.
+    # Any other exception is the compiler's verdict on this config.
     except Exception as error:
         return Compiled(job, "compile_error", _one_line(error), codes=codes if digests else ())
     try:
@@ -132,7 +131,7 @@ def compile_job(job: Job, keep_assembly: bool, only_codes: bool = False) -> Comp
         raise
     except Exception as error:
         raise NormtuneError(
-            f"normtune cannot read what this version of Triton compiles ({_one_line(error)}): install the version that "
+            f"normtune cannot read the output of this version of Triton ({_one_line(error)}): install the version that "
             "constraints.txt names"
         ) from error
 
@@ -140,7 +139,7 @@ def compile_job(job: Job, keep_assembly: bool, only_codes: bool = False) -> Comp
 def _described(
     job: Job, compiled: Sequence[Sequence[Any]], codes: Sequence[TimedCode], keep_assembly: bool
 ) -> Compiled:
-    """What the compiler made of a job: the kernels of its launch, and of each pair that it serves."""
+    """The report on a job, from the kernels of its launch and of each pair that it serves."""
     kernels, *others = compiled
     metadata = [kernel.metadata for kernel in kernels]
     warp_size = metadata[0].target.warp_size
@@ -157,16 +156,14 @@ def _described(
         resources=tuple(map(resources_of, kernels)) if keep_assembly else (),
         codes=tuple(code._replace(machine=machine) for code, machine in zip(codes, machines, strict=True)),
         kernels=tuple(sorted(map(cache_name, names))),
-        made=tuple(sorted(map(cache_name, names & _MADE))),
+        made=tuple(sorted(map(cache_name, names & _COMPILED))),
         toolchain=toolchain(),
     )
 
 
 def _one_line(error: BaseException) -> str:
-    """Type, first and last line of an error's text: the first has the compiler's position, the last its reason.
-
-    An error inside a function that a kernel calls is wrapped in one for the call, which lacks the reason.
-    """
+    """Type, first line (the position in the kernel) and last line (the reason) of a compiler's error."""
+    # An error inside a function that a kernel calls is wrapped in an error for the call, which lacks the reason.
     while error.__cause__ is not None and type(error.__cause__) is type(error):
         error = error.__cause__
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
@@ -181,7 +178,7 @@ def cache_name(kernel: str) -> str:
 
 @cache
 def toolchain() -> Toolchain:
-    """What Triton's names of binaries depend on in this process, beside the kernels."""
+    """The toolchain of this process."""
     from triton import __version__
 
     from normtune.kernels.calling import triton_inside
@@ -193,4 +190,4 @@ def toolchain() -> Toolchain:
 
 def _note_compilation(*, metadata: Mapping[str, Any], cache_hit: bool, **_: Any) -> None:
     if not cache_hit:
-        _MADE.add(metadata["hash"])
+        _COMPILED.add(metadata["hash"])

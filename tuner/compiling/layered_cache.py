@@ -1,8 +1,8 @@
-"""Triton's cache over a folder of binaries that were compiled for a sweep, here or elsewhere.
+"""Cache managers for Triton that read a folder of binaries compiled for a sweep, here or elsewhere.
 
-In: the folder, in the variable `binary_cache.FOLDER`. Out: the binaries that its lists name, as they were listed; any
-other comes from the user's own cache, which takes new ones, or, where the folder is filled, is compiled. Triton makes
-the manager, by the variable TRITON_CACHE_MANAGER.
+In: the folder, in the environment variable `binary_cache.FOLDER`. Out: the binaries that its lists name, if their files
+are intact; others come from the user's cache or are compiled. Triton creates the manager that TRITON_CACHE_MANAGER
+names.
 """
 
 import os
@@ -21,34 +21,32 @@ from normtune.tuner.staleness.code import machine_code
 
 
 class LayeredCacheManager(FileCacheManager):  # type: ignore[misc]  # triton has no types
-    """The cache of one binary, over the user's own.
+    """The cache of one binary: first the folder, then the user's cache.
 
     Args:
         key: Triton's name of the binary.
-        override, dump: whether it is the folder of code that replaces the compiler's, or of dumps.
+        override, dump: whether Triton asks for its folder of replacement code, or of dumps.
     """
 
     def __init__(self, key: str, override: bool = False, dump: bool = False) -> None:
         super().__init__(key, override, dump)
-        self._given = None if override or dump else Path(os.environ[FOLDER])
+        self._folder = None if override or dump else Path(os.environ[FOLDER])
 
     def get_group(self, filename: str) -> dict[str, str] | None:
-        """Paths of a binary's files by name; None if it was not compiled.
-
-        Triton's own list of them has absolute paths, which a copied folder has no longer, and which could be any.
-        """
+        """Paths of a binary's files by name; None if it was not compiled."""
+        # Not from Triton's list of the files: it has absolute paths, wrong in a copied folder and not to be trusted.
         return self._listed_group(filename) or super().get_group(filename)
 
     def _listed_group(self, filename: str) -> dict[str, str] | None:
-        if self._given is None:
+        if self._folder is None:
             return None
-        stem, files = Path(filename).stem, _listed(self._given).get(self.key, {})
-        paths = {name: str(self._given / self.key / name) for name in files if Path(name).stem == stem}
-        usable = filename in paths and is_intact(self._given, self.key, files) and self._is_usable(paths)
+        stem, files = Path(filename).stem, _listed(self._folder).get(self.key, {})
+        paths = {name: str(self._folder / self.key / name) for name in files if Path(name).stem == stem}
+        usable = filename in paths and is_intact(self._folder, self.key, files) and self._is_usable(paths)
         return paths if usable else None
 
     def _is_usable(self, paths: dict[str, str]) -> bool:
-        """Whether Triton can load a binary, and it is what its name says; a list may have any digests."""
+        """Whether Triton can load a binary and it belongs to its name, which the list's digests do not prove."""
         try:
             kernel = binary_in(paths, self.key)
             item = kernel.metadata
@@ -59,22 +57,22 @@ class LayeredCacheManager(FileCacheManager):  # type: ignore[misc]  # triton has
                 and isinstance(item.name, str)
                 and all(type(number) is int and number >= 0 for number in (item.num_warps, item.num_ctas, item.shared))
             )
-        # Whatever Triton raises over what is no binary of its own.
+        # Triton may raise anything for files that it did not write.
         except Exception:
             return False
 
 
 class FilledCacheManager(LayeredCacheManager):
-    """The same where the folder is Triton's cache: what lies there unlisted came from who knows where."""
+    """The same for a folder that is being filled: unlisted files in it, of unknown origin, are not used."""
 
     def get_group(self, filename: str) -> dict[str, str] | None:
-        """As for a folder that is read, without a cache below it."""
+        """Paths of a binary's files by name; None if it is not listed."""
         return self._listed_group(filename)
 
 
 @cache
 def _listed(folder: Path) -> Mapping[str, Mapping[str, str]]:
     try:
-        return {kernel: files for one in lists_of(folder).values() for kernel, files in one.files.items()}
-    except NormtuneError:  # the sweep has read it before: somebody is changing it
+        return {kernel: files for listed in lists_of(folder).values() for kernel, files in listed.files.items()}
+    except NormtuneError:  # changed since the sweep read it
         return {}

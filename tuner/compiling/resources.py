@@ -1,7 +1,7 @@
-"""What a compiled kernel occupies of a GPU, in the compiler's own figures.
+"""Shared memory, threads, registers and spills of a compiled kernel.
 
-In: a kernel that Triton compiled, for a GPU that may be absent. Out: its `Resources`. Triton knows shared memory and
-threads; registers and spills are read from the cubin by the `cuobjdump` that Triton ships, or from AMD's assembly.
+In: a kernel that Triton compiled, for a GPU that may be absent. Out: its `Resources`. Triton reports shared memory and
+threads; registers and spills come from the cubin, by the `cuobjdump` that Triton ships, or from AMD's assembly.
 """
 
 import re
@@ -20,13 +20,13 @@ class Resources(NamedTuple):
     """Resources of one compiled kernel.
 
     Attributes:
-        kernel: its name.
+        kernel: name of the kernel.
         binary: Triton's hash of it.
         shared_bytes: shared memory of a program.
         threads: threads of a program.
-        registers: of 4 bytes, a thread; AMD's accumulation registers are among them.
-        spilled_bytes: local memory (AMD: scratch) of a thread. The project's kernels declare none of their own, so
-            these are spilled registers.
+        registers: registers of 4 bytes per thread, AMD's accumulation registers included.
+        spilled_bytes: local memory (AMD: scratch) of a thread. normtune's kernels declare none, so these are spilled
+            registers.
     """
 
     kernel: str
@@ -41,7 +41,7 @@ def resources_of(kernel: Any) -> Resources:
     """Resources of a kernel as `warmup` returns it.
 
     Raises:
-        NormtuneError: `cuobjdump` is missing or answers in another format, or the assembly has another one.
+        NormtuneError: `cuobjdump` is missing, or its output or the assembly has an unknown format.
     """
     item = kernel.metadata
     if item.target.backend == "cuda":
@@ -52,15 +52,15 @@ def resources_of(kernel: Any) -> Resources:
 
 
 def of_usage(text: str) -> tuple[int, int]:
-    """Registers and spilled bytes of a thread, from what `cuobjdump -res-usage` prints about one kernel.
+    """Registers and spilled bytes of a thread, from the output of `cuobjdump -res-usage` for one kernel.
 
     Raises:
         NormtuneError: the text is not about exactly one kernel.
     """
-    found = [{name: int(value) for name, value in match.groupdict().items()} for match in _CUBIN.finditer(text)]
-    if len(found) != 1:
-        raise NormtuneError(f"cuobjdump -res-usage answers {text[:200]!r}: expected REG, STACK and LOCAL of one kernel")
-    return found[0]["registers"], found[0]["stack"] + found[0]["local"]
+    usages = [{name: int(value) for name, value in match.groupdict().items()} for match in _CUBIN.finditer(text)]
+    if len(usages) != 1:
+        raise NormtuneError(f"cuobjdump -res-usage prints {text[:200]!r}: expected REG, STACK and LOCAL of one kernel")
+    return usages[0]["registers"], usages[0]["stack"] + usages[0]["local"]
 
 
 def of_assembly(text: str) -> tuple[int, int]:
@@ -69,11 +69,11 @@ def of_assembly(text: str) -> tuple[int, int]:
     Raises:
         NormtuneError: the text does not have the metadata of exactly one kernel.
     """
-    found = _METADATA.findall(text)
-    counts = {name: int(value) for name, value in found}
-    if len(found) != 2 or len(counts) != 2:
+    pairs = _METADATA.findall(text)
+    counts = {name: int(value) for name, value in pairs}
+    if len(pairs) != 2 or len(counts) != 2:
         raise NormtuneError(
-            f"AMD's assembly has {sorted(found)}: expected .vgpr_count and .private_segment_fixed_size once"
+            f"AMD's assembly has {sorted(pairs)}: expected .vgpr_count and .private_segment_fixed_size once"
         )
     return counts["vgpr_count"], counts["private_segment_fixed_size"]
 

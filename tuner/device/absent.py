@@ -1,7 +1,4 @@
-"""An absent GPU, for plans.
-
-In: nothing. Out: a `Bench` with the limits and the speed of an H200 with 16 cores, which measures nothing.
-"""
+"""A GPU that is not here, for plans: a `Bench` with the limits and the speed of an H200, which measures nothing."""
 
 from collections.abc import Callable, Iterable, Mapping
 
@@ -16,7 +13,7 @@ from normtune.tuner.search.protocol import Race
 
 
 class AbsentBench:
-    """An H200, by its limits alone."""
+    """The limits of an H200, without the device."""
 
     target = TARGETS["sm_90"]
     device = Device("no GPU here, planned as for an H200", "sm_90", target.sms, target.l2_bytes, 0, "absent", "none")
@@ -36,7 +33,7 @@ class AbsentBench:
         """Speed measured on an H200."""
         return H200
 
-    def prepare(self, tasks: Iterable[Task], told: Callable[[int], None] | None = None) -> None:
+    def prepare(self, tasks: Iterable[Task], on_progress: Callable[[int], None] | None = None) -> None:
         """Do nothing: no binary is needed."""
 
     def compiled(self, task: Task, seconds: float | None = None) -> bool:
@@ -47,11 +44,7 @@ class AbsentBench:
         """Do nothing: nothing is launched."""
 
     def measure(self, task: Task, race: Race, meanwhile: Callable[[], None] | None = None) -> Mapping[Config, Outcome]:
-        """Not possible.
-
-        Raises:
-            NotImplementedError: always.
-        """
+        """Raise NotImplementedError: nothing can be measured."""
         raise NotImplementedError("a GPU that is not here measures nothing")
 
     def phases(self) -> Phases:
@@ -59,5 +52,5 @@ class AbsentBench:
         return Phases(0.0, 0.0, 0.0, {})
 
     def close(self) -> dict[str, object]:
-        """Do nothing: no resources are held."""
+        """Do nothing; no clocks to summarize."""
         return {}

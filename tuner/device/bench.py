@@ -1,8 +1,8 @@
-"""A device for a sweep: tasks in, outcomes out, even if a config kills the process that runs it.
+"""Measures tasks on a device, even if a config kills the process that runs it.
 
-In: tasks. Out: an `Outcome` per config. A worker drives the device; when it is lost, `session` finds the culprit, which
-gets its outcome, and the others go on with a new worker. The `engine.Engine` does the steps; the race of a search gives
-the number of rounds of each config.
+In: tasks. Out: an `Outcome` per config. A worker process drives the device with an `engine.Engine`. When the worker is
+lost, `session` finds the config that caused it, and the other configs go on with a new worker. The race of a search
+decides how many rounds each config gets.
 """
 
 import math
@@ -40,26 +40,26 @@ from normtune.tuner.search.protocol import Race
 from normtune.tuner.search.rounds import close_to_best, timed
 from normtune.tuner.timing.trial import gate_launch
 
-# Configs within 3 % of the best have many calls compared: every winner, here or in a table, is among them.
+# The outputs of configs within 3 % of the best are compared in many calls: any of them may enter a table.
 LIKELY = 1.03
-# One config's step takes milliseconds; a step of all configs of a problem a few seconds on a slow GPU.
+# Limits of a step of one config, which takes milliseconds, and of one of all configs of a problem, a few seconds.
 STEP_SECONDS = 20.0
 STEPS_SECONDS = 60.0
-# Most workers lost without a finished step between: by the device itself; by configs, as all configs of an operator may
-# be bad.
+# Most workers lost in a row, without a finished step in between: while the device is opened, and in steps, where every
+# config of an operator may be bad.
 MAX_LOST = 3
 MAX_LOST_BY_CONFIGS = 20
-# Number of tasks whose binaries are compiled ahead. By the estimate of a default sweep more than 16 gain nothing, with
-# 2 to 16 cores: the wait for compilers is 0.0 to 73 s, as if all began at the start.
+# Number of tasks whose binaries are compiled ahead. In an estimate of a default sweep with 2 to 16 cores, more than 16
+# gain nothing: the wait for compilers is 0 to 73 s, as if all were compiled ahead.
 LOOK_AHEAD = 32
 
 
 class WorkerBench:
-    """A device behind a worker, which begins at once; an `open.Bench`.
+    """A device behind a worker, which is started at once; an `open.Bench`.
 
     Args:
-        opener: module, function and arguments that make the engine.
-        cache: binaries that were compiled elsewhere; None for Triton's own cache.
+        opener: module, function and arguments that create the engine.
+        cache: binaries that were compiled elsewhere; None for Triton's cache.
     """
 
     def __init__(self, opener: Opener, cache: BinaryCache | None = None) -> None:
@@ -73,7 +73,7 @@ class WorkerBench:
         self._protocol: dict[str, object] = {}
         self._expected = self._undigested = ""
         self._pool: CompilePool | None = None
-        self._told: Callable[[int], None] | None = None
+        self._on_progress: Callable[[int], None] | None = None
         self._meanwhile: Callable[[], None] | None = None
         self._failed: dict[object, Outcome] = {}
         self._gated: set[object] = set()
@@ -92,7 +92,7 @@ class WorkerBench:
         _ = self._identity
 
     def expect(self, target: str) -> None:
-        """Name the target before the engine is open, so that binaries can be compiled meanwhile."""
+        """Announce the target before the engine is open, so that binaries can be compiled meanwhile."""
         self._expected = target
 
     @cached_property
@@ -142,32 +142,36 @@ class WorkerBench:
         except (WorkerLostError, NoMemoryError) as error:
             raise NormtuneError(
                 f"{self.device.label} cannot be measured, a plain copy failed ({error}): `normtune doctor` looks for "
-                "the cause, as others that hold its memory"
+                "the cause, such as other processes that hold its memory"
             ) from None
         return speed._replace(cores=default_workers())
 
-    def prepare(self, tasks: Iterable[Task], told: Callable[[int], None] | None = None) -> None:
+    def prepare(self, tasks: Iterable[Task], on_progress: Callable[[int], None] | None = None) -> None:
         """Start compiling, in the order of the tasks; a failure becomes the outcome of the binary's configs."""
         if not self._expected and not self._identity.compiles:
             return
         if self._pool is None:
-            limits: dict[str, Any] = {"seconds": COMPILE_SECONDS, "nice": BESIDE_A_GPU}
             self._pool = CompilePool(
-                [], self._expected or self.target.name, told=self._tell, folder=self._folder, **limits
+                [],
+                self._expected or self.target.name,
+                seconds=COMPILE_SECONDS,
+                on_progress=self._report_progress,
+                nice=BESIDE_A_GPU,
+                folder=self._folder,
             )
             self._pool.start()
-        self._told = told or self._told
+        self._on_progress = on_progress or self._on_progress
         for task in islice(tasks, LOOK_AHEAD):
-            self._want(task)
+            self._request_binaries(task)
 
-    def _tell(self, done: int) -> None:
-        if self._told:
-            self._told(done)
+    def _report_progress(self, done: int) -> None:
+        if self._on_progress:
+            self._on_progress(done)
 
     def compiled(self, task: Task, seconds: float | None = None) -> bool:
         """Wait for the binaries of a task, at most `seconds`; whether they are compiled."""
         start = time.perf_counter()
-        self._want(task)
+        self._request_binaries(task)
         try:
             for candidate in task.candidates:
                 left = None if seconds is None else max(0.0, seconds - (time.perf_counter() - start))
@@ -178,22 +182,22 @@ class WorkerBench:
             self._seconds["compile"] += time.perf_counter() - start
 
     def examine(self, tasks: Iterable[Task]) -> None:
-        """Run the functions of each operator at the smallest of its tasks, before anything is measured.
+        """Run the functions of each operator at its smallest task, before anything is measured.
 
         Raises:
-            OperatorError: one raises or returns what it must not, or the process is lost over inputs and reference.
+            OperatorError: a function raises, returns a wrong value, or kills the process.
         """
         smallest: dict[Key, Task] = {}
         for task in sorted(tasks, key=lambda task: math.prod(task.problem.shape)):
             if task.candidates:
                 smallest.setdefault(task.problem.key, task)
         for problem, candidates in smallest.values():
-            with suppress(NoMemoryError):  # of the device, which may be free when the problem's turn comes
+            with suppress(NoMemoryError):  # the memory may be free when the problem is measured
                 try:
                     self.ask_twice("prove", problem, candidates[0], seconds=STEPS_SECONDS)
                 except WorkerLostError as error:
                     raise OperatorError(
-                        f"operator {problem.operator!r}: its inputs and reference, for {problem}, cost the process "
+                        f"operator {problem.operator!r}: its inputs or reference for {problem} killed the process "
                         f"that drives the device ({error})"
                     ) from None
                 with suppress(WorkerLostError):  # the gate finds the config
@@ -215,7 +219,7 @@ class WorkerBench:
         session.step("warm_up", session.alive())
         timing = time.perf_counter()
         first_block = self._blocks.get(task.problem, 0)
-        self._meanwhile = meanwhile  # a block is the longest step
+        self._meanwhile = meanwhile  # runs during the first block, the longest step
         samples = timed(session, session.alive(), race, first_block) if session.alive() else {}
         if samples:
             self._blocks[task.problem] = 1 + max(values.rounds[-1] for values in samples.values()) // ROUNDS_PER_BLOCK
@@ -232,10 +236,16 @@ class WorkerBench:
         return outcomes
 
     def phases(self) -> Phases:
-        """Seconds waiting for the compiler, in the gate and in timing; rounds, void rounds and lost workers."""
-        protocol = {"rounds": self._rounds, "void_rounds": self._void_rounds, "worker_restarts": self._restarts}
-        told = {"undigested": self._undigested} if self._undigested else {}
-        return Phases(**self._seconds, protocol={"regime": self._identity.regime, **protocol, **told, **self._protocol})
+        """Seconds spent waiting for the compiler, in the gate and in timing; rounds, void rounds and lost workers."""
+        protocol = {
+            "regime": self._identity.regime,
+            "rounds": self._rounds,
+            "void_rounds": self._void_rounds,
+            "worker_restarts": self._restarts,
+        }
+        if self._undigested:
+            protocol["undigested"] = self._undigested
+        return Phases(**self._seconds, protocol={**protocol, **self._protocol})
 
     def close(self) -> dict[str, object]:
         """End the worker and the compilers; returns the summary of the clocks."""
@@ -250,7 +260,7 @@ class WorkerBench:
         return self._protocol
 
     def worker(self) -> Worker:
-        """The worker; a new one if the last was lost.
+        """The worker, a new one if the last was lost.
 
         Raises:
             NormtuneError: no worker can start.
@@ -285,14 +295,14 @@ class WorkerBench:
         return answer
 
     def ask_twice(self, step: str, *arguments: Any, seconds: float | None = None) -> Any:
-        """As `ask`, but one death does not prove the step guilty: another process may have killed the worker."""
-        patience = seconds or STEP_SECONDS
+        """As `ask`, but tries again after one death, because another process may have killed the worker."""
+        limit = seconds or STEP_SECONDS
         try:
-            return self.ask(step, *arguments, seconds=patience)
+            return self.ask(step, *arguments, seconds=limit)
         except WorkerLostError as error:
             if error.certain:
                 raise
-        return self.ask(step, *arguments, seconds=patience)
+        return self.ask(step, *arguments, seconds=limit)
 
     def ask_all(self, step: str, configs: Sequence[Config], *more: Any) -> Any:
         """As `ask`, for a step of some configs of a problem."""
@@ -305,7 +315,7 @@ class WorkerBench:
 
     @property
     def generation(self) -> int:
-        """Number of the present worker; it knows nothing of the steps of earlier ones."""
+        """Number of the current worker: a new one has to begin the problem again."""
         return self._generation
 
     def _count_lost(self, error: WorkerLostError, most: int) -> None:
@@ -316,14 +326,13 @@ class WorkerBench:
                 f"{error}; everything measured is stored, `normtune doctor` looks for the cause"
             ) from None
 
-    def _want(self, task: Task) -> None:
-        """Start compiling the binaries of a task, once."""
+    def _request_binaries(self, task: Task) -> None:
         if self._pool is not None and task not in self._wanted:
             self._wanted.add(task)
             self._pool.add(Plan((task,), {}).jobs())
 
     def _compile(self, problem: Problem, candidate: Candidate, seconds: float | None) -> Compiled | bool | None:
-        """Result of a candidate's binary, or True if none is needed; None if `seconds` were too short."""
+        """Result of compiling a candidate's binary, True if none is needed, None if it took over `seconds`."""
         key = compile_class(problem, candidate.launch)
         if self._pool is None or key in self._failed or key in self._gated:
             return True
@@ -340,21 +349,20 @@ class WorkerBench:
         return result
 
     def _code(self, problem: Problem, launch: AnyLaunch) -> TimedCode | None:
-        """Code of a compiled candidate's launch; None for another library's implementation."""
         assert self._pool is not None
         if isinstance(launch, ImplementationLaunch):
             return None
         return self._pool.code(problem, launch)
 
     def _gate(self, problem: Problem, candidate: Candidate) -> Outcome | None:
-        """The failure of a candidate in the gate, if any; a binary that passed, or a launch that failed, is known."""
+        """The failure of a candidate in the gate, if any; outcomes of binaries and launches are kept."""
         key = compile_class(problem, candidate.launch)
         if key in self._failed or key in self._gated:
             return self._failed.get(key)
-        # A binary that fails may do so for the grid and the integers that this config gives it.
-        same = (key, candidate.config), (key, *gate_launch(operator(problem.operator), problem, candidate, self.target))
-        if known := self._failed.get(same[0]) or self._failed.get(same[1]):
-            return known
+        # A failure holds for this config and this launch only: another grid or other integers may work.
+        keys = (key, candidate.config), (key, *gate_launch(operator(problem.operator), problem, candidate, self.target))
+        if earlier := self._failed.get(keys[0]) or self._failed.get(keys[1]):
+            return earlier
         try:
             failure = self.ask_twice("gate", problem, candidate)
         except WorkerLostError as error:
@@ -362,7 +370,7 @@ class WorkerBench:
         except NoMemoryError as error:
             raise SkippedError(str(error)) from None
         if failure:
-            self._failed.update(dict.fromkeys(same, failure))
+            self._failed.update(dict.fromkeys(keys, failure))
         else:
             self._gated.add(key)
         return failure

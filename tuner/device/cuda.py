@@ -1,7 +1,7 @@
-"""A CUDA GPU as an engine, run by the only process of a sweep with a CUDA context.
+"""A CUDA GPU as an `engine.Engine`, in the only process of a sweep that has a CUDA context.
 
-In: steps of `engine.Engine`. Out: the outcome of each. `timing` measures times, `gate` compares outputs. An error that
-leaves the context unusable is distinguished from a failure of one config.
+`timing` measures times, `gate` compares outputs. Errors that leave the context unusable are distinguished from failures
+of one config.
 """
 
 import platform
@@ -31,11 +31,6 @@ class CudaEngine:
     Args:
         index: CUDA's number of the GPU.
         regime: of the timing, a name of `regimes.REGIMES`.
-
-    Attributes:
-        device: from the driver.
-        target: its limits.
-        software: versions of compiler and driver stack.
     """
 
     def __init__(self, index: int, regime: str = COLD) -> None:
@@ -79,18 +74,18 @@ class CudaEngine:
         return self._speed
 
     def prove(self, problem: Problem, candidate: Candidate) -> None:
-        """Make the inputs and the reference of a candidate's gate."""
+        """Compute the inputs and the reference of a candidate's gate."""
         with self._translated():
             prove(operator(problem.operator), problem, candidate, self.target, self._torch_device)
 
     def make_calls(self, problem: Problem, candidates: Sequence[Candidate]) -> None:
-        """Make the kernel calls of candidates, and launch none."""
+        """Build the kernel calls of candidates without launching them."""
         with self._translated():
             launches = [candidate.launch for candidate in candidates]
             make_calls(operator(problem.operator), problem, launches, self._torch_device)
 
     def gate(self, problem: Problem, candidate: Candidate) -> Outcome | None:
-        """Check the binary of a candidate on a problem of the gate's own."""
+        """Check the binary of a candidate at the gate's trial problem."""
         with self._translated():
             try:
                 gate(operator(problem.operator), problem, candidate, self.target, self._torch_device)
@@ -99,7 +94,7 @@ class CudaEngine:
         return None
 
     def begin(self, problem: Problem, candidates: Sequence[Candidate]) -> None:
-        """Start a problem."""
+        """Begin a problem."""
         launches = {candidate.config: candidate.launch for candidate in candidates}
         with self._translated():
             self._session = CudaSession(self.ready(), operator(problem.operator), problem, launches, self._regime)
@@ -147,12 +142,11 @@ class CudaEngine:
         return self._session
 
     def _outcome(self, error: LaunchFailedError, where: str = "") -> Outcome:
-        """The outcome of a config whose launch failed, if the device still works."""
         self._check_alive(error)
         return Outcome(error.status, f"{where}{error}")
 
     def _check_alive(self, cause: BaseException) -> None:
-        """Raise `DeviceLostError` if the context is unusable, as after an access out of bounds."""
+        """Raise `DeviceLostError` if the context is unusable, for example after an access out of bounds."""
         try:
             torch.cuda.synchronize(self._torch_device)
         except RuntimeError:
@@ -171,7 +165,7 @@ class CudaEngine:
             raise
 
     def _release(self) -> None:
-        """Free the memory of the current problem, so that the next one may fit."""
+        """Free the memory of the current problem for the next one."""
         self._session = None
         if self._timer:
             self._timer.arena.clear()
@@ -184,6 +178,6 @@ def _driver_version() -> str:
 
         pynvml.nvmlInit()
         return str(pynvml.nvmlSystemGetDriverVersion())
-    # The driver's version is for the reader; times do not depend on it.
+    # The version is only information.
     except Exception as error:
         return f"unknown ({type(error).__name__})"

@@ -1,7 +1,7 @@
-"""Interface of the process that drives a device: its steps and its errors.
+"""Interface of a device, in the process that drives it: its steps and its errors.
 
-In: steps of one problem after another: gate, begin, warm up, blocks, compare. Out: the outcome of each. `bench` chooses
-the steps and handles a step without an answer; `worker` carries steps between processes.
+The steps of a problem are gate, begin, warm up, blocks, compare. `bench` chooses them and handles a step without an
+answer; `worker` carries them between processes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,8 +21,8 @@ class Identity(NamedTuple):
     Attributes:
         device, target: the device and its limits.
         software: versions of compiler and driver stack.
-        free_bytes: free device memory; None if none is used.
-        compiles: whether binaries must be compiled before a step.
+        free_bytes: free device memory; None if the engine uses none.
+        compiles: whether binaries must be compiled before the steps.
         regime: of the timing, a name of `regimes.REGIMES`; stored in the run's protocol.
     """
 
@@ -35,7 +35,7 @@ class Identity(NamedTuple):
 
 
 class Block(NamedTuple):
-    """One block of rounds: nanoseconds by config, number of rounds taken, and of void ones among them."""
+    """One block of rounds: nanoseconds by config, number of all rounds, and number of void ones among them."""
 
     times: dict[Config, list[int]]
     rounds: int
@@ -43,7 +43,7 @@ class Block(NamedTuple):
 
 
 class DeviceLostError(RuntimeError):
-    """The device is lost to this process: every further call would fail."""
+    """This process can no longer use the device: every further call would fail."""
 
 
 class NoMemoryError(RuntimeError):
@@ -58,22 +58,22 @@ class Engine(Protocol):
         ...
 
     def speed(self) -> Speed:
-        """Speed of the machine; asked for once the engine is open, to be ready when it is needed."""
+        """Speed of the machine; called once the engine is open, so that the result is ready when it is needed."""
         ...
 
     def prove(self, problem: Problem, candidate: Candidate) -> None:
-        """Make the inputs and the reference of a candidate's gate.
+        """Compute the inputs and the reference of a candidate's gate, to find faults of the operator.
 
         Raises:
-            OperatorError: a function of the operator raises, or returns what it must not.
+            OperatorError: a function of the operator raises or returns a wrong value.
         """
         ...
 
     def make_calls(self, problem: Problem, candidates: Sequence[Candidate]) -> None:
-        """Make the kernel calls of candidates, and launch none.
+        """Build the kernel calls of candidates without launching them, to find faults of the operator.
 
         Raises:
-            OperatorError: they cannot be made.
+            OperatorError: the calls cannot be built.
         """
         ...
 
@@ -82,7 +82,7 @@ class Engine(Protocol):
         ...
 
     def begin(self, problem: Problem, candidates: Sequence[Candidate]) -> None:
-        """Start a problem: later steps concern these candidates."""
+        """Begin a problem: later steps concern these candidates."""
         ...
 
     def warm_up(self, configs: Sequence[Config]) -> Mapping[Config, Outcome]:
@@ -90,11 +90,11 @@ class Engine(Protocol):
         ...
 
     def block(self, configs: Sequence[Config]) -> Block:
-        """Time `ROUNDS_PER_BLOCK` rounds of these configs, `COPY` among them, on fresh offsets."""
+        """Time `ROUNDS_PER_BLOCK` rounds of these configs, which may include `COPY`, at new offsets."""
         ...
 
     def compare(self, configs: Sequence[Config], often: Sequence[Config]) -> Mapping[Config, Outcome]:
-        """Compare outputs at the problem's own size with the reference, `often` over many calls; the failures."""
+        """Compare outputs at the problem's own size with the reference, of `often` in many calls; returns failures."""
         ...
 
     def close(self) -> dict[str, object]:

@@ -1,8 +1,4 @@
-"""The shapes that a device can measure.
-
-In: a device and a regime. Out: of a replay the shapes that were recorded, by function; None of a GPU, which can measure
-any.
-"""
+"""The shapes that a device can measure: a replay only those that were recorded, a GPU any."""
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping
@@ -16,9 +12,8 @@ def measurable(device: Device, regime: str) -> Mapping[Key, Collection[Shape]] |
     """Shapes by key; None for all."""
     if not device.uuid.startswith(REPLAY_PREFIX):
         return None
-    from normtune.results.exchange.recording import (
-        load_recording,
-    )  # loads pandas, which a sweep with nothing to do has no use for
+    # Here, because it loads pandas, which a sweep with nothing to measure does not need.
+    from normtune.results.exchange.recording import load_recording
 
     frame = load_recording(device.uuid.removeprefix(REPLAY_PREFIX), regime).frame
     columns = ["operator", "variant", "dtype", *AXES]

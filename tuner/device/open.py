@@ -1,6 +1,6 @@
-"""Interface of a device that measures or replays; opens one by name.
+"""Interface of a device that measures tasks or replays them, and opening one by its name.
 
-In: tasks. Out: an `Outcome` per config. `open_device` is the only place that knows the kinds of device.
+In: the name of a device. Out: a `Bench`. Only this module knows the kinds of devices.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -21,7 +21,7 @@ __all__ = ["Bench", "Outcome", "Phases", "SkippedError", "Speed", "begin_device"
 
 
 class SkippedError(NormtuneError):
-    """This problem cannot be measured now, through no fault of a config: nothing of it is stored."""
+    """This problem cannot be measured now, for a reason outside of its configs: nothing of it is stored."""
 
 
 class NoDeviceError(NormtuneError):
@@ -32,8 +32,8 @@ class Phases(NamedTuple):
     """Wall time of each phase, seconds, and the protocol of the timing.
 
     Attributes:
-        compile: waiting for the compiler, which works in parallel with gate and timing.
-        gate, timing: in these phases.
+        compile: seconds spent waiting for the compiler, which works in parallel with gate and timing.
+        gate, timing: seconds spent in these phases.
         protocol: regime, rounds, void rounds, lost workers.
     """
 
@@ -44,9 +44,9 @@ class Phases(NamedTuple):
 
 
 class Bench(Protocol):
-    """A device that measures configs, opened in the background: all but `expect` and `close` wait until it is open.
+    """A device that measures configs. It is opened in the background: its methods and attributes wait for that.
 
-    `prepare` does not wait after `expect`.
+    `expect` and `close` do not wait, nor does `prepare` after `expect`.
     """
 
     @property
@@ -83,21 +83,21 @@ class Bench(Protocol):
         ...
 
     def expect(self, target: str) -> None:
-        """Name the target before it is open, so that binaries can be compiled meanwhile."""
+        """Announce the target before the device is open, so that binaries can be compiled meanwhile."""
         ...
 
     def speed(self) -> Speed:
         """Speed of the machine."""
         ...
 
-    def prepare(self, tasks: Iterable[Task], told: Callable[[int], None] | None = None) -> None:
+    def prepare(self, tasks: Iterable[Task], on_progress: Callable[[int], None] | None = None) -> None:
         """Start compiling the binaries of the next tasks, in their order, as far ahead as is useful.
 
-        Without any, the compilers start, which takes them seconds.
+        Without tasks it only starts the compilers, which takes seconds.
 
         Args:
-            tasks: the tasks wanted now; called again and again.
-            told: receives the number of compiled binaries, from another thread.
+            tasks: the next tasks; to be called again as they change.
+            on_progress: called from another thread with the number of compiled binaries.
         """
         ...
 
@@ -109,7 +109,7 @@ class Bench(Protocol):
         """Run the functions of each operator at one of its tasks, before anything is measured.
 
         Raises:
-            OperatorError: one raises, or returns what it must not.
+            OperatorError: a function raises or returns a wrong value.
         """
         ...
 
@@ -117,12 +117,12 @@ class Bench(Protocol):
         """Gate one task and time it in the batches of a race.
 
         Args:
-            task: to be measured.
-            race: gives the batches.
+            task: problem and candidates.
+            race: chooses the configs of each batch.
             meanwhile: called at most once, while the device is busy; an exception of it ends the measurement.
 
         Returns:
-            Every candidate that failed or was timed, and the copy if anything was timed.
+            Outcomes of the candidates that failed or were timed, and of the copy if anything was timed.
 
         Raises:
             SkippedError: the task cannot be measured now.
@@ -152,12 +152,12 @@ def open_device(name: str | None, regime: str = COLD, cache: BinaryCache | None 
 
 
 def begin_device(name: str | None, regime: str = COLD, cache: BinaryCache | None = None) -> Bench:
-    """Begin to open a device by name, `cuda:N` or `replay:RECORDING`; None for cuda:0 if present.
+    """Start opening a device in the background.
 
     Args:
-        name: of the device.
+        name: `cuda:N` or `replay:RECORDING`; None for cuda:0.
         regime: of the timing, a name of `regimes.REGIMES`.
-        cache: binaries that were compiled elsewhere; None for Triton's own cache.
+        cache: binaries that were compiled elsewhere; None for Triton's cache.
 
     Raises:
         UsageError: the name has an unknown form.
@@ -177,7 +177,7 @@ def open_cuda(index: int, name: str | None, regime: str = COLD) -> Engine:
 
     Args:
         index: CUDA's number of the GPU.
-        name: from the user, for messages.
+        name: as the user wrote it, for messages.
         regime: of the timing.
 
     Raises:
@@ -193,23 +193,15 @@ def open_cuda(index: int, name: str | None, regime: str = COLD) -> Engine:
 
     count = torch.cuda.device_count()
     if index >= count:
-        known = ", ".join(f"cuda:{number}" for number in range(count))
-        raise NoDeviceError(f"there is no device {name!r}: torch finds {known}")
+        names = ", ".join(f"cuda:{number}" for number in range(count))
+        raise NoDeviceError(f"there is no device {name!r}: torch finds {names}")
     from normtune.tuner.device.cuda import CudaEngine
 
     return CudaEngine(index, regime)
 
 
 def open_device_to_plan(name: str | None, regime: str = COLD) -> Bench:
-    """Open a device by name, for a plan; without a name and a GPU, an absent H200.
-
-    Args:
-        name: of the device.
-        regime: of the timing.
-
-    Raises:
-        UsageError, NoDeviceError: as in `open_device`, for a given name.
-    """
+    """Open a device for a plan: as `open_device`, but without a name and a GPU a bench with the limits of an H200."""
     try:
         return open_device(name, regime)
     except NoDeviceError:

@@ -1,8 +1,8 @@
-"""A recording as an engine: the whole tool without a GPU.
+"""A recording as an engine, to run the whole tool without a GPU.
 
-In: the name of a recording. Out: outcomes drawn from its rounds. Each requested block is one recorded block, the same
-for all configs. Each problem has a sequence of draws of its own, with a fixed seed, in which every task goes on where
-the one before it stopped. A config that was not recorded gets the outcome `not_recorded`.
+In: the name of a recording. Out: outcomes from its rounds. Each requested block is one recorded block drawn at random,
+the same for all configs. The draws of a problem have a fixed seed and continue from one task to the next. A config that
+was not recorded gets the outcome `not_recorded`.
 """
 
 import random
@@ -32,13 +32,13 @@ _BLOCK_SECONDS = 1e-5
 
 
 class ReplayEngine:
-    """A recording; an `engine.Engine`. Its device is the recorded one under a uuid of its own.
+    """A recording; an `engine.Engine`. Its device is the recorded one with another uuid.
 
     Args:
         name: of the recording.
         regime: of the recorded times.
-        seed: other seeds draw other blocks.
-        evidence: replayed instead of the recording, measurements of one device; None for the recording.
+        seed: of the draws of blocks.
+        evidence: measurements of one device, to be replayed instead of the recording.
 
     Raises:
         UsageError: no recording of that name is shipped, or it has no times of that regime.
@@ -60,20 +60,20 @@ class ReplayEngine:
         self._failures: dict[Config, Outcome] = {}
         self._blocks: dict[Config, RoundsByBlock] = {}
         self._frame = evidence.frame
-        self._places = evidence.frame.groupby(["operator", "rows", "hidden", "dtype", "variant"]).indices
+        self._row_indices = evidence.frame.groupby(["operator", "rows", "hidden", "dtype", "variant"]).indices
 
     def draw_anew(self, seed: int) -> None:
-        """Begin the draws of every problem again, as an engine of this seed does."""
+        """Restart the draws of every problem with this seed."""
         self._seed = seed
         self._draws: dict[Problem, random.Random] = {}
         self._random = random.Random(seed)
 
     def identify(self) -> Identity:
-        """The recorded device; it compiles nothing and needs no memory."""
+        """The recorded device, which needs no binaries and no memory."""
         return Identity(self._device, self._target, self._software, None, False, self._regime)
 
     def speed(self) -> Speed:
-        """Zero bytes per second, as a replay moves none."""
+        """Speed of a replay: no bytes are moved."""
         return Speed(0.0, _BLOCK_SECONDS, 1)
 
     def prove(self, problem: Problem, candidate: Candidate) -> None:
@@ -83,7 +83,7 @@ class ReplayEngine:
         """Do nothing: nothing is launched."""
 
     def gate(self, problem: Problem, candidate: Candidate) -> Outcome | None:
-        """Always None: `warm_up` returns the recorded failures of the gate."""
+        """No failure: `warm_up` returns the recorded ones."""
         return None
 
     def begin(self, problem: Problem, candidates: Sequence[Candidate]) -> None:
@@ -119,18 +119,17 @@ class ReplayEngine:
         return Block(times, ROUNDS_PER_BLOCK, 0)
 
     def compare(self, configs: Sequence[Config], often: Sequence[Config]) -> Mapping[Config, Outcome]:
-        """Always empty: `warm_up` returns recorded wrong results."""
+        """No failures: `warm_up` returns the recorded ones."""
         return {}
 
     def close(self) -> dict[str, object]:
-        """Do nothing: no resources are held."""
+        """Do nothing; no clocks to summarize."""
         return {}
 
     def _recorded(self, problem: Problem) -> dict[Config, Outcome | RoundsByBlock]:
-        """The recorded cells of a problem."""
         result: dict[Config, Outcome | RoundsByBlock] = {}
         names = ["config", "status", "reason", "rounds", "samples"]
-        rows = self._frame.iloc[self._places.get(problem.columns, [])]
+        rows = self._frame.iloc[self._row_indices.get(problem.columns, [])]
         for text, status, reason, rounds, samples in zip(*(rows[name].tolist() for name in names), strict=True):
             config = read_config(problem.operator, text)
             if status != "ok":
@@ -139,9 +138,9 @@ class ReplayEngine:
             blocks: RoundsByBlock = {}
             for number, sample in zip(rounds.tolist(), samples.tolist(), strict=True):
                 blocks.setdefault(number // ROUNDS_PER_BLOCK, []).append(sample)
-            # Several runs of one cell: the one with most blocks is the recording, the others are anchors.
-            known = result.get(config)
-            if not isinstance(known, dict) or len(blocks) > len(known):
+            # If several runs measured a config, the one with most blocks is the recording; the others are anchors.
+            earlier = result.get(config)
+            if not isinstance(earlier, dict) or len(blocks) > len(earlier):
                 result[config] = blocks
         return result
 

@@ -1,8 +1,8 @@
-"""The device of a sweep, known without being opened: from CUDA's driver, or from the runs of a store for a replay.
+"""The identity of a sweep's device before it is opened: from CUDA's driver, or for a replay from the runs of a store.
 
-In: the device's name, the runs of a store. Out: its `Identity`; None where it has to be opened to be known. The driver
-alone is asked: neither torch nor a CUDA context, which take seconds, is needed to see that nothing is left to measure,
-or to plan while the device is opened.
+In: the device's name, the runs of a store. Out: its `Identity`, or None if the device has to be opened first. It needs
+neither torch nor a CUDA context, which take seconds, so that a sweep can plan, or find that nothing is left to measure,
+without them.
 """
 
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ _DRIVER_SECONDS = 10.0
 
 
 def unopened(name: str | None, regime: str, runs: Iterable[Run]) -> Identity | None:
-    """Identity of a device; its software is that of the newest run on it.
+    """Identity of a device, with the software of the newest run on it; None if it cannot be known.
 
     Args:
         name: of the device, as in `open.open_device`.

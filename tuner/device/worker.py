@@ -1,9 +1,9 @@
-"""The process that drives a device, and the sweep's end of it.
+"""The process that drives a device, and the object in the sweep that controls it.
 
-In: the name of a function that opens an `engine.Engine`, and its arguments. Out: `Worker`. Its `call` sends a step
-and returns the answer, or raises the way in which the process was lost: no answer in time, its death, or that of its
-device. `bench` decides what follows. No pool of Pebble's, as the compilers are in: its limits count time in which the
-machine slept, it starts a lost process again by itself, and a step takes half a millisecond longer.
+In: the name of a function that opens an `engine.Engine`, and its arguments. Out: a `Worker`, whose `call` sends a step
+and returns the answer, or raises `WorkerLostError`; `bench` handles that. Pebble, which runs the compilers, is not
+used: its time limits count time in which the machine slept, it restarts lost processes by itself, and a step takes half
+a millisecond longer.
 """
 
 import os
@@ -20,7 +20,7 @@ from normtune.errors import NormtuneError
 from normtune.kernels.load_file import load, loaded
 from normtune.tuner.compiling.binary_cache import Folder
 from normtune.tuner.device.engine import DeviceLostError, Engine, Identity, NoMemoryError
-from normtune.tuner.machine.processes import SPAWN, belong_to_parent, start_tracker, told_exit
+from normtune.tuner.machine.processes import SPAWN, belong_to_parent, exit_text, start_tracker
 
 # Importing torch from a slow disk and opening the first CUDA context may take this long.
 START_SECONDS = 180.0
@@ -31,11 +31,11 @@ Opener = tuple[str, str, tuple[Any, ...]]
 
 
 class WorkerLostError(RuntimeError):
-    """The process that drives the device is gone.
+    """The process that drives the device has ended, or was ended because it did not answer.
 
     Attributes:
         status: `timeout` or `crashed`.
-        certain: whether the step is to blame: the device reported the fault, or it hung.
+        certain: whether the step is surely the cause: the device reported a fault, or the step hung.
     """
 
     def __init__(self, status: str, reason: str, certain: bool) -> None:
@@ -45,27 +45,27 @@ class WorkerLostError(RuntimeError):
 
 
 class Worker:
-    """One process with one engine; it starts at once, `open` waits for it.
+    """One process with one engine. It starts at once; `open` waits until it is ready.
 
     Args:
-        opener: module, function and arguments that make the engine, in that process.
-        folder: of binaries to read; None for Triton's own cache.
+        opener: module, function and arguments that create the engine in that process.
+        folder: of binaries to read; None for Triton's cache.
 
     Attributes:
         identity: of the engine, once it is open.
     """
 
     def __init__(self, opener: Opener, folder: Folder | None = None) -> None:
-        # Nameless: a kill of this process leaves no file behind.
+        # A file without a name: it vanishes even if this process is killed.
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  (open as long as the worker lives)
         log = f"/proc/{os.getpid()}/fd/{self._log.fileno()}"
         start_tracker()
-        self._connection, theirs = SPAWN.Pipe()
+        self._connection, child_end = SPAWN.Pipe()
         self._process = SPAWN.Process(
-            target=_serve, args=(theirs, opener, log, loaded(), folder), name="normtune-worker", daemon=True
+            target=_serve, args=(child_end, opener, log, loaded(), folder), name="normtune-worker", daemon=True
         )
         self._process.start()
-        theirs.close()
+        child_end.close()
         self.identity: Identity
 
     def open(self) -> None:
@@ -73,7 +73,7 @@ class Worker:
 
         Raises:
             NormtuneError: it cannot be opened.
-            WorkerLostError: the process died or did not answer during the opening.
+            WorkerLostError: the process died or did not answer.
         """
         self.identity = self._ask(START_SECONDS)
 
@@ -87,18 +87,18 @@ class Worker:
         Args:
             step: name of a method of `Engine`.
             arguments: of that method.
-            seconds: limit of the wait, without time in which the machine slept.
-            meanwhile: called while the engine is at work; if it raises, this worker is ended.
+            seconds: limit of the wait, not counting time in which the machine slept.
+            meanwhile: called while the engine works; if it raises, the process is ended.
 
         Raises:
-            WorkerLostError: the process is lost; this worker must not be called again.
+            WorkerLostError: the process is lost; this worker must not be used again.
             NoMemoryError: the problem does not fit.
-            NormtuneError: the step failed in a way that the user can remedy.
+            NormtuneError: the step failed for a reason that the user can remove.
         """
         return self._ask(seconds, step, arguments, meanwhile=meanwhile)
 
     def close(self) -> dict[str, object]:
-        """End the process in good order; returns the summary of the clocks."""
+        """Let the process end; returns the summary of the clocks."""
         try:
             summary: dict[str, object] = self.call("close", seconds=_END_SECONDS)
         except (WorkerLostError, NormtuneError, NoMemoryError):
@@ -106,12 +106,12 @@ class Worker:
         self._end(_END_SECONDS)
         return summary
 
-    def _ask(self, seconds: float, *question: Any, meanwhile: Callable[[], None] | None = None) -> Any:
-        """The answer to a question, or to the start without one."""
+    def _ask(self, seconds: float, *message: Any, meanwhile: Callable[[], None] | None = None) -> Any:
+        """The answer to a message; without a message, the first answer after the start."""
         try:
-            if question:
-                with suppress(OSError):  # it is already dead: `_answer` raises that
-                    self._connection.send(question)
+            if message:
+                with suppress(OSError):  # the process is dead: `_answer` raises an error for that
+                    self._connection.send(message)
             if meanwhile:
                 try:
                     meanwhile()
@@ -121,7 +121,7 @@ class Worker:
             return self._answer(seconds)
         except (WorkerLostError, NoMemoryError, NormtuneError):
             raise
-        except BaseException:  # an interrupt, say: nobody would read the process's answer
+        except BaseException:  # such as an interrupt: nobody would read the answer
             self._end(0.0)
             raise
 
@@ -147,14 +147,14 @@ class Worker:
             raise RuntimeError(f"the process that drives the device failed:\n{value}")
         return value
 
-    def _end(self, patience: float) -> str:
-        """Make sure that the process is gone; returns how it ended."""
+    def _end(self, seconds: float) -> str:
+        """End the process, killing it after `seconds`; returns its exit and the last line of its output."""
         self._connection.close()
-        self._process.join(patience)
+        self._process.join(seconds)
         if self._process.is_alive():
             self._process.kill()
             self._process.join(_END_SECONDS)
-        ending = told_exit(self._process.exitcode)
+        ending = exit_text(self._process.exitcode)
         if self._log.closed:
             return ending
         with self._log:
@@ -163,46 +163,42 @@ class Worker:
 
 
 def answers(connection: Connection, seconds: float) -> bool:
-    """Wait for a message, for `seconds` in which this process ran; whether there is one.
-
-    A wait that took far longer than its limit is not counted against the other process: the machine slept, or both were
-    stopped.
-    """
+    """Wait at most `seconds` for a message; whether there is one. Time in which the machine slept does not count."""
     while seconds > 0:
         start = time.monotonic()
         if connection.poll(min(seconds, _POLL_SECONDS)):
             return True
-        taken = time.monotonic() - start
-        seconds -= taken if taken < 3 * _POLL_SECONDS else 0.0
+        elapsed = time.monotonic() - start
+        seconds -= elapsed if elapsed < 3 * _POLL_SECONDS else 0.0  # longer: this process did not run
     return False
 
 
 def _serve(
     connection: Connection, opener: Opener, log: str, files: Sequence[str], folder: Folder | None = None
 ) -> None:
-    """Main function of the process: open the engine, answer steps, end when the parent hangs up."""
+    """Main function of the process: open the engine, answer steps, end when the parent closes the connection."""
     belong_to_parent()
-    # Output of a driver or a kernel's assertion would garble the parent's display; its last line goes into the reason.
+    # Output of a driver or of a kernel's assertion goes to the log, not to the terminal with the parent's display.
     handle = os.open(log, os.O_WRONLY | os.O_APPEND)
     os.dup2(handle, 1)
     os.dup2(handle, 2)
     if folder:
         folder.enter()
     module, name, arguments = opener
-    make: Callable[..., Engine] = getattr(import_module(module), name)
+    create_engine: Callable[..., Engine] = getattr(import_module(module), name)
     engine: Engine | None = None
 
-    def opened() -> Identity:
+    def open_engine() -> Identity:
         nonlocal engine
         for file in files:
             load(file)
-        engine = make(*arguments)
+        engine = create_engine(*arguments)
         return engine.identify()
 
-    if not _reply(connection, opened, ()):
+    if not _reply(connection, open_engine, ()):
         return
     assert engine is not None
-    # While the parent plans: kernels are compiled for it and clocks rise. What it raises is raised again when asked.
+    # Done while the parent plans, so that kernels are compiled and clocks are high. The step `speed` repeats any error.
     with suppress(Exception):
         engine.speed()
     while True:

@@ -1,7 +1,7 @@
 """State of this machine, with advice for each fault.
 
-In: the option of the store. Out: `Finding`s, one per line, in the order of `_CHECKS`. Nothing is measured or written,
-and no check fails: an unknown state is a finding as well. `data` checks store and tables, `command` prints.
+In: the store's name. Out: `Finding`s, in the order of `_CHECKS`. Nothing is measured or written, and a check that fails
+gives a finding, too. `data` checks store and tables, `command` prints.
 """
 
 import os
@@ -20,7 +20,7 @@ from normtune.results.paths import unwritable
 from normtune.tuner.machine.no_gpu import without_gpu, without_torch, without_triton
 
 OK, WARNING, PROBLEM = LEVELS = ("ok", "warning", "problem")
-# Greatest memory that driver and display hold of an unused GPU.
+# Most memory that driver and display hold on an unused GPU.
 _HELD_BYTES = 2 << 30
 _REPLAY = "without a GPU, `normtune sweep --device replay:nvidia-h200` runs the whole tool on the recorded H200"
 
@@ -30,9 +30,9 @@ class Finding(NamedTuple):
 
     Attributes:
         level: `ok`; `warning` for a fact that a user should know; `problem` for one that stops a sweep or the kernels.
-        topic: one or two words.
+        topic: one word.
         found: the state.
-        advice: the remedy; empty if none is needed, or if `found` ends with it.
+        advice: what to do; empty if nothing, or if `found` ends with it.
     """
 
     level: str
@@ -57,7 +57,7 @@ class Machine(NamedTuple):
 
     @property
     def has_gpu(self) -> bool:
-        """Whether torch or the driver has a GPU."""
+        """Whether torch or the driver sees a GPU."""
         return bool(self.torch.get("gpus") or self.nvml.get("gpus"))
 
 
@@ -65,13 +65,13 @@ def doctor(store: str | os.PathLike[str] | None = None) -> list[Finding]:
     """Report the state of this machine and advice for each fault, as `normtune doctor` does.
 
     Args:
-        store: the file or URL of a store; None for that of the variable NORMTUNE_STORE, else `normtune.db` here.
+        store: file or URL of a store; None for NORMTUNE_STORE, else `normtune.db` in the current folder.
     """
     machine = Machine({}, {}, {}, {}, None if store is None else os.fspath(store))
-    # Each child loads a library for seconds.
+    # In parallel: each child process needs seconds to load a library.
     with ThreadPoolExecutor() as threads:
         packages, triton = (threads.submit(ask, subject) for subject in ("packages", "triton"))
-        # NVML before torch: torch's CUDA context would be among the processes on the GPU.
+        # NVML before torch: otherwise torch's CUDA context would be among the processes on the GPU.
         drivers = threads.submit(lambda: (ask("nvml"), ask("torch")))
         machine = machine._replace(packages=packages.result())
         stored = _of_store(machine)
@@ -80,30 +80,25 @@ def doctor(store: str | os.PathLike[str] | None = None) -> list[Finding]:
 
 
 def examined(machine: Machine, stored: Sequence[Finding] | None = None) -> list[Finding]:
-    """All findings, from the facts of a machine.
-
-    Args:
-        machine: the facts.
-        stored: findings about the store; None to make them.
-    """
+    """All findings from the facts of a machine; `stored` are those about the store, if there are any already."""
     from normtune.tuner.doctor import data
 
-    of_tables = ("table", data.tables), ("installed", data.installed)
+    table_checks = ("table", data.tables), ("installed", data.installed)
     return [
-        *_found(_CHECKS, machine),
+        *_run(_CHECKS, machine),
         *(_of_store(machine) if stored is None else stored),
-        *_found(of_tables, machine),
+        *_run(table_checks, machine),
     ]
 
 
 def _of_store(machine: Machine) -> list[Finding]:
-    """Findings about the store and its disk, which need no facts but those about packages."""
+    """Findings about the store and its disk, which need only the facts about packages."""
     from normtune.tuner.doctor import data
 
-    return _found((("store", data.store), ("disk", data.disk)), machine)
+    return _run((("store", data.store), ("disk", data.disk)), machine)
 
 
-def _found(checks: Iterable[tuple[str, Callable[[Machine], Iterable[Finding]]]], machine: Machine) -> list[Finding]:
+def _run(checks: Iterable[tuple[str, Callable[[Machine], Iterable[Finding]]]], machine: Machine) -> list[Finding]:
     return [finding for topic, check in checks for finding in _guarded(topic, check, machine)]
 
 
@@ -148,8 +143,8 @@ def _triton(machine: Machine) -> Iterable[Finding]:
     yield Finding(OK, "triton", machine.triton["version"])
     value = os.environ.get("TRITON_INTERPRET", "0")
     if value.lower() in ("1", "true", "on", "yes", "y"):
-        found = f"TRITON_INTERPRET={value} makes it interpret kernels on the CPU"
-        yield Finding(PROBLEM, "triton", found, "unset the variable to compile and measure")
+        state = f"TRITON_INTERPRET={value} makes it interpret kernels on the CPU"
+        yield Finding(PROBLEM, "triton", state, "unset the variable to compile and measure")
 
 
 def _compiler(machine: Machine) -> Iterable[Finding]:
@@ -164,12 +159,12 @@ def _compiler(machine: Machine) -> Iterable[Finding]:
             level, "compiler", f"CC={named!r} is no program that can be run", "unset CC, or name a C compiler"
         )
     else:
-        found = "there is no gcc or clang, with which Triton builds the launcher of a kernel"
-        yield Finding(level, "compiler", found, "install one, as `apt-get install gcc`, or name one with CC")
+        state = "there is no gcc or clang, with which Triton builds the launcher of a kernel"
+        yield Finding(level, "compiler", state, "install one, as `apt-get install gcc`, or name one with CC")
     header = Path(sysconfig.get_paths()["include"]) / "Python.h"
     if not header.is_file():
-        found = f"{header} is missing, which the launcher of a kernel includes"
-        yield Finding(level, "compiler", found, "install Python's headers, as `apt-get install python3-dev`")
+        state = f"{header} is missing, which the launcher of a kernel includes"
+        yield Finding(level, "compiler", state, "install Python's headers, as `apt-get install python3-dev`")
 
 
 def _gpus(machine: Machine) -> Iterable[Finding]:
@@ -177,59 +172,59 @@ def _gpus(machine: Machine) -> Iterable[Finding]:
     usable = machine.torch.get("gpus", [])
     by_uuid = {gpu["uuid"]: gpu for gpu in nvml.get("gpus", [])}
     for index, gpu in enumerate(usable):
-        known = by_uuid.pop(f"GPU-{gpu['uuid'].removeprefix('GPU-')}", {})
+        facts = by_uuid.pop(f"GPU-{gpu['uuid'].removeprefix('GPU-')}", {})
         size = f"{gpu['target']}, {gpu['sms']} SMs"
-        yield Finding(OK, "gpu", f"cuda:{index} is {gpu['name']}, {size}{_by_driver(known, nvml)}")
-        yield from _disturbed(f"cuda:{index}", known)
-    for known in by_uuid.values():
+        yield Finding(OK, "gpu", f"cuda:{index} is {gpu['name']}, {size}{_by_driver(facts, nvml)}")
+        yield from _disturbed(f"cuda:{index}", facts)
+    for facts in by_uuid.values():
         state = "is not visible to torch" if usable else "is there"
-        yield Finding(OK, "gpu", f"{known['name']} {state}{_by_driver(known, nvml)}")
-        if known["mig"]:  # torch sees its slices, under other names
-            yield _divided(known["name"])
+        yield Finding(OK, "gpu", f"{facts['name']} {state}{_by_driver(facts, nvml)}")
+        if facts["mig"]:  # torch sees its slices, under other names
+            yield _divided(facts["name"])
     if not usable and "missing" not in machine.torch:
         reason = without_gpu(machine.torch)
         # A user with a GPU wants to measure it; on a machine without one the rest still works.
         level = PROBLEM if by_uuid or "too old" in reason else WARNING
         yield Finding(level, "gpu", f"torch sees none: {reason}", _REPLAY)
     if "missing" in nvml:
-        found = f"NVML cannot be asked ({nvml['missing']}), so nothing explains rounds that are void"
-        yield Finding(WARNING, "gpu", found, "`pip install nvidia-ml-py`")
+        state = f"NVML is missing ({nvml['missing']}), so void rounds cannot be explained"
+        yield Finding(WARNING, "gpu", state, "`pip install nvidia-ml-py`")
     elif "error" in nvml:
-        found = f"the driver does not answer NVML ({nvml['error']})"
+        state = f"the driver does not answer NVML ({nvml['error']})"
         advice = "`nvidia-smi` shows whether it works; after an update of the driver, restart" if usable else ""
-        yield Finding(WARNING if usable else OK, "gpu", found, advice)
+        yield Finding(WARNING if usable else OK, "gpu", state, advice)
 
 
-def _by_driver(known: Facts, nvml: Facts) -> str:
+def _by_driver(facts: Facts, nvml: Facts) -> str:
     """State of a GPU according to NVML, as the end of a sentence."""
-    if not known:
+    if not facts:
         return ""
     parts = []
-    if known["total_bytes"] is not None:
-        parts.append(f"{known['free_bytes'] / 2**30:.1f} of {known['total_bytes'] / 2**30:.1f} GiB free")
-    if known["clock_mhz"] is not None:
-        parts.append(f"SM clock {known['clock_mhz']} of {known['most_mhz'] or '?'} MHz")
-    served = f" (CUDA {nvml['cuda'] // 1000}.{nvml['cuda'] % 1000 // 10})" if nvml["cuda"] else ""
-    mig = {True: "MIG on", False: "MIG off", None: "without MIG"}[known["mig"]]
-    return ", " + ", ".join([*parts, f"driver {nvml['driver']}{served}", mig, known["uuid"]])
+    if facts["total_bytes"] is not None:
+        parts.append(f"{facts['free_bytes'] / 2**30:.1f} of {facts['total_bytes'] / 2**30:.1f} GiB free")
+    if facts["clock_mhz"] is not None:
+        parts.append(f"SM clock {facts['clock_mhz']} of {facts['most_mhz'] or '?'} MHz")
+    cuda = f" (CUDA {nvml['cuda'] // 1000}.{nvml['cuda'] % 1000 // 10})" if nvml["cuda"] else ""
+    mig = {True: "MIG on", False: "MIG off", None: "without MIG"}[facts["mig"]]
+    return ", " + ", ".join([*parts, f"driver {nvml['driver']}{cuda}", mig, facts["uuid"]])
 
 
-def _disturbed(name: str, known: Facts) -> Iterable[Finding]:
+def _disturbed(name: str, facts: Facts) -> Iterable[Finding]:
     """Findings about conditions that distort the times of a GPU."""
-    if not known:
+    if not facts:
         return
-    if known["mig"]:
+    if facts["mig"]:
         yield _divided(name)
-    held = (known["total_bytes"] or 0) - (known["free_bytes"] or 0)
-    processes = known["processes"] or []
+    held = (facts["total_bytes"] or 0) - (facts["free_bytes"] or 0)
+    processes = facts["processes"] or []
     if processes:
         pids = ", ".join(map(str, processes[:8])) + (", ..." if len(processes) > 8 else "")
-        counted = f"{len(processes)} other process{'es' * (len(processes) > 1)}"
-        advice = "end them or wait: they disturb every time"
-        yield Finding(WARNING, "gpu", f"{name} has {counted} on it (pid {pids})", advice)
+        count = f"{len(processes)} other process{'es' * (len(processes) > 1)}"
+        advice = "end them or wait: they distort all times"
+        yield Finding(WARNING, "gpu", f"{name} has {count} on it (pid {pids})", advice)
     elif held > _HELD_BYTES:
-        found = f"{held / 2**30:.1f} GiB of {name} are held by processes that NVML does not show here"
-        yield Finding(WARNING, "gpu", found, "look for them outside of this container: they may disturb every time")
+        state = f"{held / 2**30:.1f} GiB of {name} are held by processes that NVML does not show here"
+        yield Finding(WARNING, "gpu", state, "look for them outside of this container: they may distort all times")
 
 
 def _divided(name: str) -> Finding:
@@ -242,8 +237,8 @@ def _cache(machine: Machine) -> Iterable[Finding]:
         return
     folder = Path(machine.triton["cache"])
     if reason := unwritable(folder):
-        found = f"Triton's cache {folder} cannot be written ({reason})"
-        yield Finding(PROBLEM, "cache", found, "name another folder with TRITON_CACHE_DIR")
+        state = f"Triton's cache {folder} cannot be written ({reason})"
+        yield Finding(PROBLEM, "cache", state, "name another folder with TRITON_CACHE_DIR")
     else:
         yield Finding(OK, "cache", f"Triton's cache {folder} can be written")
 

@@ -1,7 +1,6 @@
-"""`normtune doctor`.
+"""`normtune doctor`: prints the findings of `checks`, as lines or JSON; exit code 1 if one is a problem.
 
-In: its options. Out: the findings of `checks`, one per line, or as JSON; exit code 1 if one is a problem. Needs only
-Typer, because it runs when the rest is broken.
+Needs only Typer, because it has to run when the rest is broken.
 """
 
 import json
@@ -50,12 +49,7 @@ def doctor(
 
 
 def lines(findings: "list[Finding]", colour: bool) -> list[str]:
-    """Findings as lines, with advice indented below.
-
-    Args:
-        findings: of `checks.doctor`.
-        colour: whether the levels are coloured, for a terminal.
-    """
+    """Findings as lines, with advice indented below; with `colour`, levels are coloured for a terminal."""
     printed = []
     for level, topic, found, advice in findings:
         shown = typer.style(f"{level:8}", fg=_COLOURS[level]) if colour else f"{level:8}"
@@ -66,7 +60,7 @@ def lines(findings: "list[Finding]", colour: bool) -> list[str]:
 
 
 def _verdict(problems: int, warnings: int) -> str:
-    noted = f"{warnings} warning{'s' * (warnings != 1)}"
+    count = f"{warnings} warning{'s' * (warnings != 1)}"
     if not problems:
-        return f"no problem found, {noted}"
-    return f"{problems} problem{'s' * (problems != 1)}, {noted}: sweep or kernels will not work before that is mended"
+        return f"no problem found, {count}"
+    return f"{problems} problem{'s' * (problems != 1)}, {count}: sweep or kernels will not work before that is fixed"

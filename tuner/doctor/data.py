@@ -19,74 +19,74 @@ from normtune.tuner.doctor.checks import OK, PROBLEM, WARNING, Finding, Machine
 if TYPE_CHECKING:
     from normtune.results.database.store import Store, Tally
 
-# Least free bytes without a warning, and without a problem: the recording of two operators in one dtype takes 11 MB, a
+# Less free space than this is a warning, or a problem: the recording of two operators in one dtype takes 11 MB, a
 # default sweep less.
-_FEW_BYTES = 100 << 20
-_NO_BYTES = 10 << 20
+_WARNING_BYTES = 100 << 20
+_PROBLEM_BYTES = 10 << 20
 # Most binaries whose compiled code is compared; they take about ten seconds.
-_FEW_BINARIES = 200
+_MOST_BINARIES = 200
 
 
 def store(machine: Machine) -> Iterable[Finding]:
-    """Path of the store, its write permission, its content, and the stale share of that."""
+    """Path of the store, its write permission, its content, and how much of that is stale."""
     if "version" not in machine.packages.get("sqlalchemy", {}) or "version" not in machine.packages.get("pandas", {}):
         yield Finding(PROBLEM, "store", "cannot be read without sqlalchemy and pandas")
         return
     from normtune.results.database.store import Store
-    from normtune.results.database.url import parse, resolve_url, sqlite_path, told
+    from normtune.results.database.url import display_name, parse, resolve_url, sqlite_path
 
     try:
         url = resolve_url(machine.store)
         path = sqlite_path(parse(url))
-        name = told(parse(url))
+        name = display_name(parse(url))
         if path is not None and path.parent.is_dir() and not path.exists():
             reason = unwritable(path.parent)
             if reason:
                 yield _read_only(name, reason)
             else:
-                yield Finding(OK, "store", f"{name} is not there yet: `normtune sweep` makes it")
+                yield Finding(OK, "store", f"{name} does not exist yet: `normtune sweep` creates it")
             return
         with Store.open(url, create=False) as opened:
             tallies = opened.tally()
             opened.load(regime=None)
             damage, ahead = opened.damage, opened.ahead
-            same = _only_sources_changed(opened)
+            same_code = _only_sources_changed(opened)
     except NormtuneError as error:
         yield Finding(PROBLEM, "store", str(error))
         return
-    yield from _held(name, tallies, same)
+    yield from _content(name, tallies, same_code)
     if damage:
-        advice = "`normtune sweep` measures these again, `normtune data export --regime all` writes what is whole"
+        advice = "`normtune sweep` measures these again, `normtune data export --regime all` writes all others"
         yield Finding(WARNING, "store", damage, advice)
     if ahead:
-        found, _, advice = ahead.partition(": ")
-        yield Finding(WARNING, "store", found, advice)
+        state, _, advice = ahead.partition(": ")
+        yield Finding(WARNING, "store", state, advice)
     if path is not None:
         reason = unwritable(path.parent) or ("" if os.access(path, os.W_OK) else "no permission")
         if reason:
             yield _read_only(name, reason)
 
 
-def _read_only(name: str, why: str) -> Finding:
-    advice = "a sweep needs another one, by --store or NORMTUNE_STORE; fit and show can read this one"
-    return Finding(PROBLEM, "store", f"{name} cannot be written ({why})", advice)
+def _read_only(name: str, reason: str) -> Finding:
+    advice = "name another store for sweeps, by --store or NORMTUNE_STORE; fit and show can read this one"
+    return Finding(PROBLEM, "store", f"{name} cannot be written ({reason})", advice)
 
 
 def _only_sources_changed(opened: "Store") -> bool:
-    """Whether only sources of kernels changed since the measurement, and no compiled code."""
+    """Whether sources of kernels changed since the measurement, but no compiled code."""
     from normtune.kernels.target import target_for
     from normtune.tuner.staleness.stored import compare
 
     runs = {(run.device.kind, run.regime): run for run in opened.runs()}
     comparisons = [
-        compare(opened.coverage(run.device, run.regime), target_for(run.device.target, run.device.sms), _FEW_BINARIES)
+        compare(opened.coverage(run.device, run.regime), target_for(run.device.target, run.device.sms), _MOST_BINARIES)
         for run in runs.values()
     ]
     same = any(comparison.same for comparison in comparisons)
     return same and not any(comparison.changed or comparison.undecided for comparison in comparisons)
 
 
-def _held(name: str, tallies: "list[Tally]", same: bool) -> Iterable[Finding]:
+def _content(name: str, tallies: "list[Tally]", same_code: bool) -> Iterable[Finding]:
     if not tallies:
         yield Finding(OK, "store", f"{name} holds no measurements yet")
         return
@@ -96,13 +96,13 @@ def _held(name: str, tallies: "list[Tally]", same: bool) -> Iterable[Finding]:
         counts[tally.device.label] += tally.measurements
         if changed({tally.operator: tally.fingerprint}):
             stale += tally.measurements
-    of = ", ".join(f"{count} of {label}" for label, count in sorted(counts.items()))
-    yield Finding(OK, "store", f"{name} holds {counts.total()} measurements: {of}")
-    if stale and same:
+    by_device = ", ".join(f"{count} of {label}" for label, count in sorted(counts.items()))
+    yield Finding(OK, "store", f"{name} holds {counts.total()} measurements: {by_device}")
+    if stale and same_code:
         yield Finding(OK, "store", "the kernels' sources changed since, their compiled code did not: times are kept")
     elif stale:
-        found = f"{stale} of its measurements are of kernels that changed since"
-        yield Finding(WARNING, "store", found, "`normtune sweep --stale` measures them again")
+        state = f"{stale} of its measurements are of kernels that changed since"
+        yield Finding(WARNING, "store", state, "`normtune sweep --stale` measures them again")
 
 
 def disk(machine: Machine) -> Iterable[Finding]:
@@ -116,7 +116,7 @@ def disk(machine: Machine) -> Iterable[Finding]:
     if path is None or not path.parent.is_dir():
         return
     free = shutil.disk_usage(path.parent).free
-    level = PROBLEM if free < _NO_BYTES else WARNING if free < _FEW_BYTES else OK
+    level = PROBLEM if free < _PROBLEM_BYTES else WARNING if free < _WARNING_BYTES else OK
     amount = f"{free / 2**30:.1f} GiB" if free >= 2**30 else f"{free / 2**20:.0f} MiB"
     advice = "free some, or name a store elsewhere with --store" if level != OK else ""
     yield Finding(level, "disk", f"{amount} free in {path.parent.resolve()}", advice)
@@ -135,7 +135,7 @@ def tables(machine: Machine) -> Iterable[Finding]:
             yield Finding(OK, "table", f"cuda:{index} uses {source}")
         else:
             advice = "`normtune sweep && normtune fit --install` makes its own"
-            yield Finding(WARNING, "table", f"cuda:{index} uses {source}, as there is none for it", advice)
+            yield Finding(WARNING, "table", f"cuda:{index} uses {source}, as there is no table for it", advice)
     if gpus:
         return
     try:

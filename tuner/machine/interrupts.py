@@ -1,8 +1,4 @@
-"""Signals that end a sweep: SIGTERM as an exception, and blocks that defer signals.
-
-In: a block of code. Out: SIGTERM as an exception, and blocks without interruption. The sweep and the command line
-handle the end.
-"""
+"""SIGTERM as an exception, and blocks that defer signals; the sweep and the command line handle the exception."""
 
 import signal
 import threading
@@ -17,7 +13,7 @@ def terminable() -> Iterator[None]:
     """Turn SIGTERM into an exception inside the block, like an interrupt, so that everything is stored and closed.
 
     Raises:
-        Terminated: the signal came.
+        Terminated: SIGTERM arrived.
     """
 
     def end(*_: object) -> None:

@@ -1,6 +1,6 @@
 """Reasons why a sweep finds no GPU, with advice.
 
-In: facts of `probe`, or nothing, to collect them now. Out: a reason in one line. The caller decides if it is a failure.
+In: facts of `probe`. Out: a reason in one line. The caller decides whether it is a failure.
 """
 
 import os
@@ -64,14 +64,14 @@ def without_gpu(facts: Facts, environment: Mapping[str, str] = os.environ) -> st
         return "no NVIDIA driver is found: install it, or give the container the GPU (`docker run --gpus all`)"
     if not error or "No CUDA GPUs" in error:
         return "the NVIDIA driver lists no GPU: `nvidia-smi -L` should; give the container or machine one"
-    return f"CUDA does not start ({error}): `nvidia-smi` shows whether the driver works; a restart mends most of these"
+    return f"CUDA does not start ({error}): `nvidia-smi` shows whether the driver works; a restart often helps"
 
 
 def _old_driver(version: str, cuda: str, error: str) -> str:
     match = re.search(r"found version (\d+)", error)
     number = int(match[1]) if match else 0
-    served = f"{number // 1000}.{number % 1000 // 10}" if number else "of an older version"
+    supported = f"{number // 1000}.{number % 1000 // 10}" if number else "of an older version"
     return (
-        f"the NVIDIA driver is too old: it serves CUDA {served}, torch {version} is built for CUDA {cuda}; update the "
-        f"driver, or install a torch that is built for CUDA {served}"
+        f"the NVIDIA driver is too old: it supports CUDA {supported}, torch {version} is built for CUDA {cuda}; update "
+        f"the driver, or install a torch that is built for CUDA {supported}"
     )

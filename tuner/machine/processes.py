@@ -1,7 +1,7 @@
-"""Child processes: a clean start, an end with their parent, and no files left behind.
+"""Child processes that start safely, end with their parent, and leave no files behind.
 
-In: nothing. Out: the multiprocessing context of compilers and worker, their first call, and a folder for the temporary
-files of killed ones.
+Out: the multiprocessing context of compilers and worker, the function that each calls first, and a folder for their
+temporary files.
 """
 
 import ctypes
@@ -20,20 +20,20 @@ from multiprocessing.context import SpawnContext, SpawnProcess
 
 from normtune.errors import NormtuneError
 
-# A Python that is started with `-c`, as spawned processes are, would look for modules in the current folder first.
+# Spawned processes start Python with `-c`, which would import modules from the current folder first.
 SAFE_PATH = {"PYTHONSAFEPATH": "1"}
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _QUIET = "ignore:resource_tracker"
 _REMOVE_SECONDS = 2.0
-# Of the variables of this process, which its threads share.
-_ENVIRONMENT = threading.Lock()
+# Guards the environment variables of this process, which its threads share.
+_ENVIRONMENT_LOCK = threading.Lock()
 
 
 @contextmanager
 def _environment(**variables: str) -> Iterator[None]:
     """Set variables for a process that is started in this block."""
-    with _ENVIRONMENT:
+    with _ENVIRONMENT_LOCK:
         before = {name: os.environ.get(name) for name in variables}
         try:
             os.environ |= variables
@@ -53,7 +53,7 @@ class _Process(SpawnProcess):
 
 
 class _Context(SpawnContext):
-    Process = _Process  # also of those that a pool starts later, from a thread of its own
+    Process = _Process  # also for processes that a pool starts later, from its own thread
 
 
 # Spawned: a forked child of a process with a CUDA context or threads may hang.
@@ -61,27 +61,22 @@ SPAWN = _Context()
 
 
 def belong_to_parent() -> None:
-    """Leave interrupts to the parent, and end with it.
-
-    A killed parent cannot end its children, so the operating system does. multiprocessing names the parent; a parent
-    that died before this call is detected here.
-    """
+    """Leave interrupts to the parent, and end when it ends, even if it is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if parent is not None and os.getppid() != parent.pid:
+    if parent is not None and os.getppid() != parent.pid:  # it died before the call of prctl
         os._exit(1)
 
 
 def start_tracker() -> None:
-    """Start multiprocessing's resource tracker, before other code does.
+    """Start multiprocessing's resource tracker, without its warnings, before other code does.
 
-    If this process is killed, the tracker removes its semaphores. Unsilenced, it would warn about that on a terminal
-    that is back at its prompt.
+    If this process is killed, the tracker removes its semaphores, and would then print warnings after the prompt.
 
     Raises:
-        NormtuneError: this Python ignores its environment, and so would its children, but has no safe path.
+        NormtuneError: Python was started with -E but without -P, so that children would import from the current folder.
     """
     if sys.flags.ignore_environment and not sys.flags.safe_path:
         raise NormtuneError(
@@ -103,18 +98,18 @@ class Scratch:
         self.path = tempfile.mkdtemp(prefix="normtune-")
 
     def remove(self) -> None:
-        """Remove it; a killed process's children, as an assembler, may write there for a moment."""
+        """Remove the folder; children of a killed process, such as an assembler, may still write there for a moment."""
         deadline = time.monotonic() + _REMOVE_SECONDS
         while os.path.exists(self.path) and time.monotonic() < deadline:
             shutil.rmtree(self.path, ignore_errors=True)
 
 
 def use_scratch(path: str) -> None:
-    """Move the temporary files of this process and its children to a folder."""
+    """Put the temporary files of this process and its children into a folder."""
     os.environ["TMPDIR"] = tempfile.tempdir = path
 
 
-def told_exit(code: int | None) -> str:
+def exit_text(code: int | None) -> str:
     """Text of an exit code of `multiprocessing`: `exit code 3`, `signal SIGSEGV`."""
     if code is not None and code < 0:
         try:

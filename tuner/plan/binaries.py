@@ -1,7 +1,4 @@
-"""The binaries that a plan needs.
-
-In: problems and launches. Out: `Job`s, one per compile class. `compiling.pool` compiles them.
-"""
+"""The binaries that a plan needs, as `Job`s, one per compile class; `compiling.pool` compiles them."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -16,7 +13,7 @@ class Job(NamedTuple):
 
     Attributes:
         problem, launch: representatives of the compile class.
-        serves: all pairs of problem and launch of the class whose code is wanted.
+        serves: all (problem, launch) pairs of the class whose code is needed.
     """
 
     problem: Problem

@@ -1,11 +1,10 @@
-"""Estimate the duration of a sweep.
+"""Estimates the duration of a sweep.
 
-In: tasks, the number of blocks that a search gives a config, the speed of the machine. Out: an `Estimate` with its
-parts, and the expected time of a single task, for the budget of a sweep. A replay moves no bytes and compiles nothing:
-only its blocks count.
+In: tasks, the mean number of blocks of a config, the speed of the machine. Out: an `Estimate` with its parts, and the
+expected time of a single task, for the budget of a sweep. For a replay, only blocks take time.
 
-The constants were fitted to sweeps of an H200 beside 16 cores. `Speed` and the speed of Python are measured, as they
-differ between machines. Stored sweeps of the same device correct the rest.
+The constants were fitted to sweeps of an H200 beside 16 cores. `Speed` and the speed of Python are measured, because
+they differ between machines; stored sweeps of the same device give a correction factor.
 """
 
 import math
@@ -30,9 +29,9 @@ class Speed(NamedTuple):
 
     Attributes:
         bytes_per_second: of a copy of 64 MB, bytes read plus bytes written; 0 for a replay.
-        block_seconds: wall time of capturing a graph of eleven small copies and replaying it twice: the cost of a
-            config per block where the GPU is not the limit.
-        cores: processes of the compile pool.
+        block_seconds: wall time of capturing a graph of eleven small copies and replaying it twice: the time of a
+            config per block if its kernels take no time.
+        cores: number of processes of the compile pool.
     """
 
     bytes_per_second: float
@@ -43,21 +42,21 @@ class Speed(NamedTuple):
 # The assumed speed for a plan without a GPU.
 H200 = Speed(4.0e12, 3.0e-4, 16)
 
-# Start, seconds: the processes of the compile pool with triton; loading on the GPU at the first gate and the first
+# Seconds of the start: loading triton in the processes of the compile pool; loading on the GPU at the first gate and
 # captures; everything else until the first problem.
 POOL_SECONDS = 3.0
 FIRST_SECONDS = 1.8
 START_SECONDS = 0.5
-# Seconds of one core of the reference machine: one binary; the piece of Python in `python_seconds`.
+# Seconds on one core of the reference machine: compiling one binary; the Python code of `python_seconds`.
 BINARY_SECONDS = 0.147
 REFERENCE_PYTHON_SECONDS = 0.010
 # Seconds of storing one problem.
 STORE_SECONDS = 0.004
 
-# Time of a launch. Fixed seconds, for one kernel and for one followed by a second kernel that sums partial sums. Its
-# bytes at the speed of the copy. For each element the time of this many bytes: more if partial sums leave too few
-# registers for a row's elements per thread. Programs of columns read everything once more, and each walks through all
-# rows, a tile at a time.
+# Time of a launch: fixed seconds, for one kernel and for one followed by a second kernel that sums partial sums; its
+# bytes at the speed of the copy; for each element the time of this many further bytes, more if partial sums leave too
+# few registers for a row's elements per thread. Programs of columns read everything once more, and each takes the
+# slice seconds for every tile of rows.
 LAUNCH_SECONDS = 2.6e-6
 TWO_LAUNCHES_SECONDS = 5.0e-6
 ELEMENT_BYTES = 0.8
@@ -72,20 +71,19 @@ BLOCK_FACTOR = 1.0
 # Bytes read and written by the sentinel of a round, with the untimed copy.
 SENTINEL_MOVED = (1 + SENTINEL_COPIES) * 2 * SENTINEL_BYTES
 
-# Host seconds of a launch from Python, for the regime `eager`. A graph's capture takes about as long as the waiting of
-# an eager batch. Not fitted: the first sweep of that regime corrects the second.
+# Host seconds of a launch from Python, for the regime `eager`. Not fitted: the first sweep corrects later estimates.
 EAGER_SECONDS = 8.0e-6
 
-# The gate. Seconds: of a binary on the gate's own problem; of a config on each problem (warm-up, comparison). Bytes per
-# element at the speed of the copy: of the reference, and of each comparison, at the problem's size.
+# The gate: seconds of a binary at the trial problem; seconds of a config at each problem (warm-up, comparison); bytes
+# per element, at the speed of the copy, of the reference and of each comparison at the problem's size.
 BINARY_GATE_SECONDS = 4.0e-3
 CONFIG_GATE_SECONDS = 0.57e-3
 REFERENCE_BYTES = 400.0
 COMPARE_BYTES = 40.0
 
-# Least duration of a stored run that corrects the estimate, and the bounds of the correction.
+# Shortest stored run that may correct the estimate, and the bounds of the correction.
 _SHORTEST_RUN_SECONDS = 5.0
-_TRUSTED = (0.5, 2.0)
+_CORRECTION_BOUNDS = (0.5, 2.0)
 
 
 class Estimate(NamedTuple):
@@ -95,7 +93,7 @@ class Estimate(NamedTuple):
         start: until the first problem can begin, and loading at the first one.
         compile: waiting for the compiler, which works in parallel.
         gate, timing: in these phases.
-        store: writing.
+        store: writing to the store.
     """
 
     start: float
@@ -135,7 +133,7 @@ class Pace:
         self._target = target
         self._blocks = blocks
         self._correction = correction
-        # One core drives the device. The compilers have the others, and at low priority a part of that one.
+        # One core drives the device; the compilers use the others, and at low priority part of this one.
         cores = max(speed.cores - 1, 0.5)
         self._binary_seconds = BINARY_SECONDS * python / REFERENCE_PYTHON_SECONDS / cores
         self._evict_seconds = 0.0 if regime == WARM else self._moving(2 * target.l2_bytes)
@@ -169,7 +167,7 @@ class Pace:
         return self._correction * (on_device + captured)
 
     def estimate(self, tasks: Iterable[Task]) -> Estimate:
-        """Expected time of tasks in this order; binaries are compiled in the order of need."""
+        """Expected time of tasks in this order, in which their binaries are compiled, too."""
         compiles = self._speed.bytes_per_second > 0
         gate = timing = store = waited = 0.0
         start = START_SECONDS + (POOL_SECONDS + FIRST_SECONDS if compiles else 0.0)
@@ -196,17 +194,16 @@ class Pace:
         if not launch.workspace:
             return LAUNCH_SECONDS + self._moving(footprint + ELEMENT_BYTES * elements)
         columns = launch.block_col * max(1, launch.chunks)
-        a_thread = launch.block_row * columns / (launch.num_warps * self._target.warp_size)
-        element_bytes = SPILLED_ELEMENT_BYTES if a_thread >= SPILLED_ELEMENTS else SUMMED_ELEMENT_BYTES
+        per_thread = launch.block_row * columns / (launch.num_warps * self._target.warp_size)
+        element_bytes = SPILLED_ELEMENT_BYTES if per_thread >= SPILLED_ELEMENTS else SUMMED_ELEMENT_BYTES
         return TWO_LAUNCHES_SECONDS + self._moving(footprint + element_bytes * elements)
 
     def _moving(self, count: float) -> float:
-        """Seconds of moving `count` bytes at the speed of the copy."""
         return count / self._speed.bytes_per_second if self._speed.bytes_per_second else 0.0
 
 
 def new_binaries(task: Task, seen: set[object]) -> int:
-    """Number of binaries of a task that are not in `seen`; adds them to it."""
+    """Number of binaries of a task that are not in `seen`, to which they are added."""
     needed = {compile_class(task.problem, candidate.launch) for candidate in task.candidates}
     count = len(needed - seen)
     seen |= needed
@@ -214,7 +211,7 @@ def new_binaries(task: Task, seen: set[object]) -> int:
 
 
 def python_seconds() -> float:
-    """Seconds of a fixed piece of Python, median of three: a measure of the compile speed of a core."""
+    """Median seconds of three runs of a fixed piece of Python, to compare the compile speed of cores."""
     seconds = []
     for _ in range(3):
         start = time.perf_counter()
@@ -226,10 +223,10 @@ def python_seconds() -> float:
 
 
 def corrected(runs: Sequence[Run], device: Device, regime: str = COLD) -> float:
-    """Measured over estimated time of gate and timing, of the newest run on this device in this regime; 1 without one.
+    """Correction factor for gate and timing: measured over estimated time of the newest run on this device; else 1.
 
-    A run's protocol holds both: `seconds` of each phase, and `estimated_seconds` of gate and timing of the finished
-    tasks, which include the `correction` of that run.
+    The protocol of a run has `seconds` of each phase, and `estimated_seconds` of gate and timing of the finished tasks,
+    which include the `correction` of that run. Only runs in this regime count.
     """
     for run in reversed(runs):
         estimated, seconds = run.protocol.get("estimated_seconds"), run.protocol.get("seconds")
@@ -241,7 +238,7 @@ def corrected(runs: Sequence[Run], device: Device, regime: str = COLD) -> float:
         ):
             continue
         if estimated >= _SHORTEST_RUN_SECONDS:
-            taken = seconds.get("gate", 0.0) + seconds.get("timing", 0.0)
-            least, most = _TRUSTED
-            return float(min(max(taken / estimated * run.protocol.get("correction", 1.0), least), most))
+            measured = seconds.get("gate", 0.0) + seconds.get("timing", 0.0)
+            least, most = _CORRECTION_BOUNDS
+            return float(min(max(measured / estimated * run.protocol.get("correction", 1.0), least), most))
     return 1.0

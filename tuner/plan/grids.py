@@ -1,7 +1,4 @@
-"""The shapes to measure.
-
-In: name of a grid, lists of sizes, or a file of shapes. Out: shapes. Knows no operator.
-"""
+"""The shapes to measure, from the name of a grid, lists of sizes, or a file of shapes. Knows no operator."""
 
 import math
 from collections.abc import Collection, Sequence
@@ -12,13 +9,13 @@ from normtune.errors import UsageError
 from normtune.kernels.problem import AXES, Shape
 from normtune.results.exchange.csv_file import read_lines, shape_of
 
-# Most elements of a problem of a grid: beyond, memory speed determines the time of every useful config.
+# Most elements of a problem: for larger ones, memory speed determines the time of every useful config.
 MAX_ELEMENTS = 2**28
 
 _DEFAULT_ROWS = (1, 8, 32, 128, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 262144)
 _DEFAULT_HIDDEN = (64, 128, 256, 512, 768, 1024, 1536, 2048, 3072, 4096, 5120, 7168, 8192, 12288, 16384, 32768)
-# Rows between the powers of two, which on 132 multiprocessors all end just below whole waves, and hidden sizes that no
-# chunk of columns divides: tables of the powers of two lost most there on an H200, at shapes off the grid.
+# With rows between powers of two (which, on 132 multiprocessors, all fill the last wave nearly) and hidden sizes that
+# no chunk of columns divides: there, tables fitted to powers of two lost most on an H200.
 _RECORDING_ROWS = tuple(sorted({*(2**power for power in range(19)), 192, 320, 576, 768}))
 _RECORDING_HIDDEN = tuple(
     sorted(
@@ -26,7 +23,7 @@ _RECORDING_HIDDEN = tuple(
         | {10240, 12800, 14336, 15872, 18432, 20480, 22016, 24576, 25600, 28672, 29568}
     )
 )
-# Corners, edges and middle: the full space is tried on these, to see which knobs the default space needs.
+# Corners, edges and middle, for trials of the full space that show which knobs the default space needs.
 _PROBE = (
     *((1, 64), (1, 4096), (1, 32768), (64, 128), (64, 4096), (128, 32768), (512, 2048), (1024, 5120), (1024, 8192)),
     *((4096, 128), (4096, 1536), (4096, 4096), (4096, 8192), (4096, 16384), (8192, 32768), (32768, 256)),
@@ -37,9 +34,8 @@ _DEFAULT = tuple((rows, hidden) for hidden in _DEFAULT_HIDDEN for rows in _DEFAU
 
 GRIDS: dict[str, tuple[Shape, ...]] = {
     "default": _DEFAULT,
-    # Every third shape along each axis, shifted from one hidden size to the next, so that each of the rows and hidden
-    # sizes occurs: both tables of the recorded H200 lose less on the whole grid than with 7 x 9 fixed sizes. The
-    # corners are included.
+    # Every third shape along each axis, shifted from one hidden size to the next, so that all rows and hidden sizes
+    # occur, and the corners: both tables of the recorded H200 lose less on the whole grid than with 7 x 9 fixed sizes.
     "quick": tuple(
         shape for shape in _DEFAULT if (_DEFAULT_ROWS.index(shape[0]) + _DEFAULT_HIDDEN.index(shape[1])) % 3 == 0
     ),
@@ -76,31 +72,31 @@ def shapes(grid: str, *sizes: Sequence[int] | None) -> list[Shape]:
     return pairs
 
 
-def shapes_of(given: Path | Sequence[Shape]) -> tuple[list[Shape], list[Shape]]:
-    """The shapes of a user, each once: measured ones, and those left out.
+def shapes_of(source: Path | Sequence[Shape]) -> tuple[list[Shape], list[Shape]]:
+    """The shapes of a user, each once: those to measure, and those that are too large.
 
     Args:
-        given: shapes; or a CSV file with columns of their sizes, of which further ones are ignored.
+        source: shapes; or a CSV file with columns of their sizes and possibly others.
 
     Returns:
         Shapes of at most `MAX_ELEMENTS` elements, and larger ones, both ordered.
 
     Raises:
-        UsageError: the file cannot be read, lacks a column or has no lines, there is no pair, a size is no positive
+        UsageError: the file cannot be read, lacks a column or has no lines, there is no pair, a size is not a positive
             integer, or all shapes are too large.
     """
-    if isinstance(given, Path):
-        pairs, larger = _within([shape_of(line) for line in read_lines(given, AXES)])
+    if isinstance(source, Path):
+        pairs, larger = _within([shape_of(line) for line in read_lines(source, AXES)])
     else:
-        pairs, larger = _within([_pair(shape) for shape in given])
+        pairs, larger = _within([_pair(shape) for shape in source])
     if not pairs:
         if not larger:
             raise UsageError("shapes is empty: expected pairs of rows and hidden, as [(4096, 1024)]")
-        source = f"of {given}" if isinstance(given, Path) else "given"
+        origin = f"of {source}" if isinstance(source, Path) else "given"
         first = " x ".join(map(str, larger[0]))
         raise UsageError(
-            f"every shape {source} is too large, the first is {first}: expected at most {MAX_ELEMENTS} "
-            "elements, beyond which the memory's speed is all there is to see; give fewer rows"
+            f"every shape {origin} is too large, the first is {first}: expected at most {MAX_ELEMENTS} "
+            "elements, beyond which only the speed of the memory matters; give fewer rows"
         )
     return pairs, larger
 
@@ -113,20 +109,14 @@ def _pair(shape: object) -> Shape:
 
 
 def _within(chosen: Collection[Shape]) -> tuple[list[Shape], list[Shape]]:
-    """Shapes up to `MAX_ELEMENTS` and larger ones, each once, by their last size first."""
+    """Shapes of at most `MAX_ELEMENTS` elements and larger ones, each once, by their last size first."""
     ordered = sorted(set(chosen), key=lambda shape: shape[::-1])
     pairs = [shape for shape in ordered if math.prod(shape) <= MAX_ELEMENTS]
     return pairs, [shape for shape in ordered if math.prod(shape) > MAX_ELEMENTS]
 
 
 def between(least: int, most: int, unit: int = 1) -> list[int]:
-    """Sizes from `least` to `most`, at most a quarter of an octave apart where the unit allows.
-
-    Args:
-        least: the first size.
-        most: the last one.
-        unit: all others are multiples of it, as hidden sizes of models are.
-    """
+    """Sizes from `least` to `most`, a quarter of an octave apart; those in between are multiples of `unit`."""
     steps = range(round(4 * math.log2(most / least)) + 1)
     rounded = {unit * round(least * 2 ** (step / 4) / unit) for step in steps}
     return sorted({least, most, *(size for size in rounded if least < size < most)})

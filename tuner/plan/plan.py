@@ -1,7 +1,7 @@
 """The plan of a sweep, made before anything is compiled.
 
 In: operator keys, dtypes, shapes, a space and a target. Out: a `Plan`: for each problem the configs with different
-launches, and the number of those left out, by reason. Pure; needs neither a GPU nor torch.
+launches, and the number of configs left out, by reason. Needs neither a GPU nor torch.
 """
 
 from collections import Counter
@@ -22,12 +22,12 @@ from normtune.tuner.timing.protocol import timed_launches
 SPACES = ("default", "full", "quick")
 # Most configs per problem in the space `quick`.
 QUICK_CONFIGS = 12
-# Reason for leaving out the others, a key of `Plan.pruned`.
+# Reason for the configs that the space `quick` leaves out, a key of `Plan.pruned`.
 QUICK_REASON = "only in the default space"
 # Usable share of the free memory: other processes may take some during the sweep.
 _SHARE_OF_FREE = 0.95
-# The reference in float64: inputs, results, tolerances and intermediates, bytes per element of the largest tensor.
-# Measured as torch's peak on an H200.
+# Memory of the float64 reference (inputs, results, tolerances, intermediates), bytes per element of the largest tensor:
+# torch's peak on an H200.
 _REFERENCE_BYTES = 80
 # Context, loaded kernels, evicting read and sentinel of the timing, the allocator's overhead.
 _FIXED_BYTES = 1 << 30
@@ -62,8 +62,8 @@ class Plan(NamedTuple):
         tasks: in the order of the request.
         pruned: number of (problem, config) pairs left out, by reason.
         oversized: problems left out because they exceed the device's free memory.
-        reduced: number of problems of the default grid left out for less effort.
-        beyond: number of problems of the user's shapes left out because they are larger than those of any grid.
+        reduced: number of problems of the default grid left out by a smaller effort.
+        beyond: number of problems of the user's shapes left out because they are larger than any of a grid.
     """
 
     tasks: tuple[Task, ...]
@@ -84,10 +84,7 @@ class Plan(NamedTuple):
 def candidates(
     spec: OperatorSpec, configs: Iterable[Config], problem: Problem, target: Target
 ) -> tuple[list[Candidate], dict[str, int]]:
-    """The legal configs of `configs` for a problem, one per distinct launch, and the number of others, by reason.
-
-    Of configs with the same launch, the least is kept: they are the same measurement.
-    """
+    """The legal configs for a problem, the least of each distinct launch, and the number of others, by reason."""
     kept: dict[AnyLaunch, Candidate] = {}
     pruned: Counter[str] = Counter()
     for config in sorted(configs):
@@ -104,7 +101,7 @@ def candidates(
 
 
 def quick_candidates(spec: OperatorSpec, problem: Problem, target: Target) -> tuple[list[Candidate], dict[str, int]]:
-    """Candidates of the quick space, thinned evenly to `QUICK_CONFIGS`, and the number of others, by reason."""
+    """Candidates of the quick space, at most `QUICK_CONFIGS`, evenly spread, and the number of others, by reason."""
     kept, pruned = candidates(spec, spec.configs("quick", problem, target), problem, target)
     return spread(kept, QUICK_CONFIGS), pruned
 
@@ -180,25 +177,21 @@ def plan(wanted: Sequence[Problem], space: str, target: Target, always: Always |
 
 
 def warm_start(plan: Plan, always: Always, target: Target) -> Always:
-    """The candidates of each problem that launch what the configs do that are always timed."""
-    found = {}
+    """The configs of the plan with the same launches as those that are always timed, by problem."""
+    configs = {}
     for problem, candidates in plan.tasks:
-        launch = partial(operator(problem.operator).launch_of, problem=problem, target=target)
+        launch_of = partial(operator(problem.operator).launch_of, problem=problem, target=target)
         by_launch = {candidate.launch: candidate.config for candidate in candidates}
-        launches = map(launch, always.get(problem, ()))
-        found[problem] = [by_launch[one] for one in dict.fromkeys(launches) if one in by_launch]
-    return found
+        launches = map(launch_of, always.get(problem, ()))
+        configs[problem] = [by_launch[launch] for launch in dict.fromkeys(launches) if launch in by_launch]
+    return configs
 
 
 def fitting(plan: Plan, free_bytes: int | None) -> Plan:
-    """The plan without problems that exceed the free device memory.
-
-    Args:
-        plan: the whole plan.
-        free_bytes: free device memory; None for no limit.
+    """The plan without problems that exceed the free device memory, bytes; None for no limit.
 
     Raises:
-        NormtuneError: nothing fits.
+        NormtuneError: no problem fits.
     """
     if free_bytes is None or not plan.tasks:
         return plan
@@ -222,7 +215,7 @@ def peak_bytes(problem: Problem) -> int:
     """Most device memory of gate, timing and check of a problem, bytes."""
     spec = operator(problem.operator)
     footprint = spec.bytes_moved(problem)
-    # The lead-in and timed launches have slices of their own; the copy beside them has as many.
+    # Each lead-in and timed launch has its own slices, and the copy has as many.
     timing = 2 * (1 + timed_launches(footprint)) * footprint
-    largest = max(prod(buffer.shape) for buffer in spec.buffers(problem))  # of qk_norm all heads of a token
+    largest = max(prod(buffer.shape) for buffer in spec.buffers(problem))  # for qk_norm, all heads of a token
     return _FIXED_BYTES + timing + _REFERENCE_BYTES * largest

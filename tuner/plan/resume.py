@@ -1,7 +1,7 @@
-"""Stored measurements of the problems of a plan, under the present kernels and stale ones.
+"""Stored measurements for a sweep that goes on: those with the present kernels, and stale ones.
 
-In: the coverage of a store. Out: the part of it under the present kernels, a plan of the stale part, and the key by
-which a request is known again whose search came to its end. The search decides when a problem is done.
+In: the coverage of a store. Out: the measurements with the present kernels, a plan of the stale ones, and the key of a
+finished request. The search decides when a problem is done.
 """
 
 import hashlib
@@ -19,48 +19,43 @@ from normtune.tuner.plan.plan import Always, Plan, Task, candidates
 
 Stored = Mapping[tuple[Problem, Config], Coverage]
 
-# Failures that another process may have caused: by a kill, or by suspending the machine.
-_MAY_PASS = ("crashed", "timeout")
+# Failures that may have an outside cause: another process killed the worker, or the machine was suspended.
+_RETRIED = ("crashed", "timeout")
 
 
 def known(stored: Stored, names: Collection[str], retry_failed: bool = False) -> dict[Problem, dict[Config, Coverage]]:
-    """Stored measurements under the present kernels of the operators of these names.
-
-    `retry_failed` leaves out crashes and timeouts, which other processes may have caused.
-    """
+    """Stored measurements with the present kernels of these operators; `retry_failed` omits crashes and timeouts."""
     current = {name: fingerprint(operator(name)) for name in names}
     result: dict[Problem, dict[Config, Coverage]] = {}
     for (problem, config), coverage in stored.items():
-        if coverage.fingerprint == current.get(problem.operator) and not (
-            retry_failed and coverage.status in _MAY_PASS
-        ):
+        if coverage.fingerprint == current.get(problem.operator) and not (retry_failed and coverage.status in _RETRIED):
             result.setdefault(problem, {})[config] = coverage
     return result
 
 
 def without_times(stored: Stored, problems: Collection[Problem]) -> int:
-    """Number of problems of which no config has a time."""
+    """Number of problems without a time of any config."""
     timed = {problem for (problem, config), state in stored.items() if state.status == "ok" and config != COPY}
     return sum(problem not in timed for problem in problems)
 
 
 def key_of(always: Always, space: str, search: str) -> str | None:
-    """What a run of a search says in its protocol that found all there is to find: equal for an equal request.
+    """Key of a request, stored in the protocol of a run whose search finished, to recognise the same request later.
 
-    A search that does not measure every config takes seconds to tell from what is stored whether it would go on. The
-    key changes with the kernels, the modules of their spaces, and the configs that are always timed.
+    It saves the seconds that a search with a model needs to find out that nothing is left. The key changes with the
+    kernels, the modules of their spaces, and the configs that are always timed.
 
     Args:
-        always: the problems, with these configs.
+        always: the problems, each with the configs that are always timed.
         space: its name.
         search: its name and options.
 
     Returns:
-        The key; None where a module of a space has no file, as in a notebook.
+        The key; None if the module of a space has no file, as in a notebook.
     """
     problems = always.keys()
     specs = {operator(problem.operator) for problem in problems}
-    spaces = [getattr(spec.space, "func", spec.space) for spec in specs]  # of a `partial` what it calls
+    spaces = [getattr(spec.space, "func", spec.space) for spec in specs]  # a `partial`'s function
     files = {getattr(sys.modules.get(of_space.__module__), "__file__", None) for of_space in spaces}
     if None in files:
         return None
@@ -71,10 +66,10 @@ def key_of(always: Always, space: str, search: str) -> str | None:
 
 
 def stale_plan(stored: Stored, target: Target) -> Plan:
-    """A plan of the configs whose stored measurements are of changed kernels."""
+    """A plan of the configs that were measured with kernels that changed since."""
     wanted: dict[Problem, list[Config]] = {}
-    for (problem, config), known in stored.items():
-        if config != COPY and known.fingerprint != fingerprint(operator(problem.operator)):
+    for (problem, config), coverage in stored.items():
+        if config != COPY and coverage.fingerprint != fingerprint(operator(problem.operator)):
             wanted.setdefault(problem, []).append(config)
     tasks = []
     for problem, configs in sorted(wanted.items()):

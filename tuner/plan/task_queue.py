@@ -1,13 +1,11 @@
-"""Order of the tasks of a sweep, so that its data are most useful whenever it stops.
+"""Order of the tasks of a sweep, so that its data are useful whenever it stops.
 
-In: the tasks, and the median times of measured problems. Out: the tasks, most useful first. Knows neither device nor
-store, nor how tables are fitted.
+In: the tasks, and the median times of measured problems. Out: the tasks, most useful first.
 
-Coverage comes first: the shapes of each operator and dtype in an order whose every prefix is spread evenly over rows x
-hidden, over rows, and over hidden. After a fifth of the shapes, every second one is taken where the grid is contested:
-where the best config of the nearest measured neighbours of a measured shape loses against the best of that shape. The
-worth of a shape is that loss around it, times the square of its distance to the nearest measured shape: high where
-neighbours disagree and little is known.
+Coverage comes first: every prefix of the order is spread evenly over rows x hidden, over rows, and over hidden, for
+each operator and dtype. After a fifth of the shapes, every second one is chosen by its worth: the mean loss around it,
+times the square of its distance to the nearest measured shape. The loss at a measured shape is that of the config that
+is best at its measured neighbours, relative to the best config of the shape.
 """
 
 import math
@@ -27,13 +25,13 @@ Medians = Mapping[Config, int]
 _COVERAGE_SHARE = 0.2
 _COVERAGE_LEAST = 8
 _NEIGHBOURS = 4
-# Log time. A greater loss is a known cliff, as where registers run out: no reason to look closer.
+# Log time. Losses are cut off here: a greater one is a cliff, as where registers run out, and needs no closer look.
 _MOST_LOSS = 0.1
 # Log time: the loss assumed where all neighbours agree.
 _LEAST_LOSS = 0.002
-# Crowding of shapes with an equal size, as a share of that of shapes nearby.
+# Weight of shapes with an equal size in the crowding of a shape, relative to shapes nearby.
 _AXIS_SHARE = 0.2
-_NEAR = 1e-3  # square of the distance, in shares of the grid, below which closer shapes crowd hardly more
+_NEAR = 1e-3  # square of a distance, in shares of the grid: even closer shapes hardly count more
 _NEAR_ON_AXIS = 3e-3
 
 
@@ -62,7 +60,7 @@ class TaskQueue:
         return list(self._left.values())
 
     def choices(self) -> Iterator[Task]:
-        """The remaining tasks: the next one first, then the order of coverage."""
+        """The remaining tasks: the most useful one first, then the others in the order of coverage."""
         best = self._contested()
         if best is not None:
             yield best
@@ -81,7 +79,7 @@ class TaskQueue:
         self._groups[problem.key].learn(problem, medians)
 
     def _contested(self) -> Task | None:
-        """The task of most worth; None if it is the turn of coverage, or if nothing is known."""
+        """The task of most worth; None if the next one is for coverage, or nothing was measured."""
         if self._taken % 2 == 0 or any(group.uncovered() for group in self._groups.values()):
             return None
         best_tasks = [group.best() for group in self._groups.values()]
@@ -105,14 +103,14 @@ class _Group:
         self._waiting = np.array([task is not None for task in self._task_of])
         self._measured = np.zeros(len(shapes), np.bool_)
         self._losses: list[dict[Config, float]] = [{} for _ in shapes]
-        self._ill_advised = np.zeros(len(shapes))
+        self._neighbour_losses = np.zeros(len(shapes))
         self._near = np.full((len(shapes), _NEIGHBOURS), -1)
         self._distance = np.full((len(shapes), _NEIGHBOURS), np.inf)
         for shape, medians in known.items():
             self._learn(self._index[shape], medians)
 
     def uncovered(self) -> bool:
-        """Whether too few shapes were begun to know what is contested."""
+        """Whether too few shapes were begun to choose by worth."""
         return bool(self._waiting.any()) and int((~self._waiting).sum()) < self._cover
 
     def best(self) -> tuple[float, Task] | None:
@@ -122,7 +120,7 @@ class _Group:
         indices = np.flatnonzero(self._waiting)
         near, distance = self._near[indices], self._distance[indices]
         weights = np.where(near >= 0, 1.0 / (distance + 0.03), 0.0)
-        around = (weights * self._ill_advised[near]).sum(axis=1) / weights.sum(axis=1)
+        around = (weights * self._neighbour_losses[near]).sum(axis=1) / weights.sum(axis=1)
         worth = (around + _LEAST_LOSS) * distance[:, 0] ** 2
         most = int(np.argmax(worth))
         task = self._task_of[int(indices[most])]
@@ -144,7 +142,7 @@ class _Group:
         if not self._measured[index]:
             self._measured[index] = True
             distance = np.hypot(*(self._points - self._points[index]).T)
-            distance[index] = np.inf  # no neighbour of its own
+            distance[index] = np.inf  # not its own neighbour
             closer = np.flatnonzero(distance < self._distance[:, -1])
             distances = np.column_stack([self._distance[closer], distance[closer]])
             indices = np.column_stack([self._near[closer], np.full(len(closer), index)])
@@ -153,27 +151,27 @@ class _Group:
             self._near[closer] = np.take_along_axis(indices, order, axis=1)
             changed += [int(other) for other in closer if self._measured[other]]
         for other in changed:
-            self._ill_advised[other] = self._advised(other)
+            self._neighbour_losses[other] = self._neighbour_loss(other)
 
-    def _advised(self, index: int) -> float:
-        """Loss at a shape of the config that is best for its neighbours; unknown cells count as agreeing."""
+    def _neighbour_loss(self, index: int) -> float:
+        """Loss at a shape of the config that is best for its neighbours; 0 if it was not timed there."""
         near = [
             (int(n), 1.0 / (d + 0.03)) for n, d in zip(self._near[index], self._distance[index], strict=True) if n >= 0
         ]
-        served: dict[Config, float] = {}
+        losses: dict[Config, float] = {}
         for config in {config for neighbour, _ in near for config in self._losses[neighbour]}:
-            served[config] = sum(weight * self._losses[n].get(config, _MOST_LOSS) for n, weight in near)
-        if not served:
+            losses[config] = sum(weight * self._losses[n].get(config, _MOST_LOSS) for n, weight in near)
+        if not losses:
             return 0.0
-        return self._losses[index].get(min(served, key=lambda config: (served[config], config)), 0.0)
+        return self._losses[index].get(min(losses, key=lambda config: (losses[config], config)), 0.0)
 
 
-def covering(shapes: Sequence[Shape], given: Sequence[Shape] = ()) -> list[int]:
+def covering(shapes: Sequence[Shape], start: Sequence[Shape] = ()) -> list[int]:
     """Order shapes so that every prefix covers the plane evenly.
 
     Args:
         shapes: each once.
-        given: shapes that come first, in this order.
+        start: shapes that come first, in this order.
 
     Returns:
         Indices into `shapes`: the smallest shape first, then greedily the least crowded one, the first of equals.
@@ -181,7 +179,7 @@ def covering(shapes: Sequence[Shape], given: Sequence[Shape] = ()) -> list[int]:
     points = _points(shapes)
     crowded = np.zeros(len(shapes))
     free = np.ones(len(shapes), np.bool_)
-    first = [shapes.index(shape) for shape in given]
+    first = [shapes.index(shape) for shape in start]
     order: list[int] = []
     while len(order) < len(shapes):
         index = first[len(order)] if len(order) < len(first) else int(np.argmin(np.where(free, crowded, np.inf)))
@@ -194,7 +192,7 @@ def covering(shapes: Sequence[Shape], given: Sequence[Shape] = ()) -> list[int]:
 
 
 def _points(shapes: Sequence[Shape]) -> NDArray[np.float64]:
-    """Shapes as points of the unit square, by the rank of each of their sizes."""
+    """Shapes as points of the unit square, by the ranks of their sizes, (shapes, 2)."""
     axes = []
     for values in zip(*shapes, strict=True):
         ranks = {value: rank for rank, value in enumerate(sorted(set(values)))}
@@ -203,6 +201,6 @@ def _points(shapes: Sequence[Shape]) -> NDArray[np.float64]:
 
 
 def _turns(rows: Sequence[Sequence[Task]]) -> Iterator[list[Task]]:
-    """Interleave: the first of each list, the second of each, and so on."""
+    """The first of each list, the second of each, and so on."""
     for number in range(max(map(len, rows), default=0)):
         yield [row[number] for row in rows if number < len(row)]

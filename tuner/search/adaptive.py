@@ -1,7 +1,4 @@
-"""The search with most rounds where they matter: 6 for every config, 16 for candidates for the best.
-
-In: see `protocol`. Out: two batches per problem.
-"""
+"""The search in two batches per problem: 6 rounds for every config, then 16 for candidates for the best."""
 
 from collections.abc import Sequence
 
@@ -14,7 +11,7 @@ from normtune.tuner.timing.protocol import ALL_BLOCKS
 
 FIRST_BLOCKS = 3  # 6 rounds for all configs, on three draws of offsets
 CLOSE = 1.10  # candidates for the best: configs within 10 % of the best after the first blocks
-# Share of such configs in sweeps of an H200.
+# Share of these candidates in sweeps of an H200.
 CLOSE_SHARE = 0.42
 
 
@@ -26,11 +23,11 @@ class Adaptive(ByProblem):
     least_blocks = FIRST_BLOCKS
 
     def batches(self, task: Task) -> Race:
-        """The first blocks for all configs, the rest for those close to the best."""
+        """Two batches: all configs, then those close to the best."""
         return two_batches(task.configs)
 
 
 def two_batches(configs: Sequence[Config], close: float = CLOSE, with_copy: bool = True) -> Race:
-    """The first blocks for all of these configs, the rest for those within `close` times the best."""
+    """The first blocks for all of these configs, the others for those within `close` times the best."""
     samples = yield Batch(configs, FIRST_BLOCKS, with_copy)
     yield Batch(close_to_best(samples, close), ALL_BLOCKS - FIRST_BLOCKS, with_copy)

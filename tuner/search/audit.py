@@ -1,8 +1,8 @@
 """An audit of a search that leaves configs out: one timing in twenty goes to a random config that it left out.
 
-In: a search; see `protocol`. Out: its tasks, and between them those of the audit: a config drawn from all that were not
-tried at the shapes done since the last draw, beside the best config of its shape. At the end `report`: which they were,
-for the protocol of the run. A fit then says how many of them were faster than what its table chose.
+In: a search; see `protocol`. Out: its tasks, and between them those of the audit, each with a config drawn from those
+not tried at the shapes finished since the last draw, beside the best config of its shape. `report` lists them for the
+protocol of the run, and a fit says how many were faster than the configs of its table.
 """
 
 import math
@@ -19,9 +19,9 @@ from normtune.tuner.search.adaptive import two_batches
 from normtune.tuner.search.paired import chained
 from normtune.tuner.search.protocol import Known, Race, Search, Strategy
 
-# Configs that a search times, for one of the audit.
+# Number of configs that the search times for each config of the audit.
 FOR_ONE = 19
-# Times the best, up to which an audited config is timed to the end.
+# An audited config is timed in full if it takes at most this many times as long as the best.
 CLOSE = 1.03
 
 
@@ -30,8 +30,8 @@ class Audited:
 
     Args:
         tasks, known: see `protocol.Search`.
-        strategy: makes the other search. If that has a model, it hears of the audit by `hear`, and `missed` says what
-            it expects to have missed.
+        strategy: creates the search. One with a model has the methods `hear`, for outcomes of the audit, and `missed`,
+            for the gain that it expects of configs that it left out.
         seed: of the draws.
     """
 
@@ -43,9 +43,9 @@ class Audited:
         self._tried = {problem: set(known.get(problem, ())) for problem in self._tasks}
         self._logs: dict[Problem, dict[Config, float]] = {}
         for task in tasks:
-            medians = ((config, one.median_ns) for config, one in known.get(task.problem, {}).items())
-            of_task = {*task.configs}
-            self._logs[task.problem] = {c: math.log(median) for c, median in medians if median and c in of_task}
+            medians = ((config, state.median_ns) for config, state in known.get(task.problem, {}).items())
+            configs = {*task.configs}
+            self._logs[task.problem] = {c: math.log(median) for c, median in medians if median and c in configs}
         self._random = random.Random(seed)
         self._new: Counter[Problem] = Counter()
         self._done: set[Problem] = set()
@@ -58,27 +58,27 @@ class Audited:
         return [*self._pending, *self._search.left()]
 
     def ask(self, seconds: float) -> Iterator[Task]:
-        """The audit first: a budget may end the rest."""
+        """The audit first, because a budget may end before the other tasks."""
         yield from list(self._pending)
         yield from self._search.ask(seconds)
 
     def race(self, task: Task) -> Race:
-        """As in `adaptive` for the audit; the other search's batches for its own tasks."""
+        """As in `adaptive` for the audit; the other search's batches for its tasks."""
         if self._is_pending(task):
             return two_batches(task.configs, CLOSE, with_copy=False)
         return self._search.race(task)
 
     def tell(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
-        """Pass outcomes to the search, and draw what is audited next."""
+        """Pass outcomes to the search, and draw the next configs of the audit."""
         problem = task.problem
         new = [config for config in task.configs if config not in self._tried[problem]]
         is_audit = self._is_pending(task)
         self._tried[problem].update(task.configs)
         self._logs[problem] |= chained(
-            self._logs[problem], {config: one for config, one in outcomes.items() if config != COPY}
+            self._logs[problem], {config: outcome for config, outcome in outcomes.items() if config != COPY}
         )
         if is_audit:
-            self._pending = [one for one in self._pending if one is not task]
+            self._pending = [pending for pending in self._pending if pending is not task]
             if outcomes:
                 self._audited.setdefault(problem, []).extend(new)
                 if hear := getattr(self._search, "hear", None):
@@ -86,15 +86,17 @@ class Audited:
         else:
             self._search.tell(task, outcomes)
             self._new[problem] += len(new) if outcomes else 0
-            # The search may have timed what was drawn.
-            self._pending = [one for one in self._pending if not self._tried[one.problem].issuperset(one.configs)]
+            # The search may have timed the drawn configs itself.
+            self._pending = [
+                pending for pending in self._pending if not self._tried[pending.problem].issuperset(pending.configs)
+            ]
         self._draw()
 
     def report(self, is_over: bool = True) -> dict[str, Any]:
-        """The audit as entries of a run's protocol, by operator, variant and dtype; until it is over without `missed`.
+        """The audit as entries of a run's protocol, by operator, variant and dtype.
 
-        `pairs` counts the configs of the plan, `audited` has [*sizes, config] of each that was drawn, and
-        `missed` is what the model expects the best configs to gain over those that were found, millionths of a log.
+        `pairs` counts the configs of the plan, `audited` has [*sizes, config] of each drawn config, and `missed`
+        is the expected gain of configs that were left out, in millionths of a log; None before the search `is_over`.
         """
         gains: dict[str, float] = getattr(self._search, "missed", dict)() if is_over else {}
         missed = {name: round(1e6 * gain) for name, gain in gains.items()}
@@ -108,10 +110,10 @@ class Audited:
         return {SEARCHED: entries}
 
     def _is_pending(self, task: Task) -> bool:
-        return any(task is one for one in self._pending)
+        return any(task is pending for pending in self._pending)
 
     def _draw(self) -> None:
-        """Draw as many as are due for what was timed at problems that are done, at those done since the last draw."""
+        """Draw a config for every `FOR_ONE` timed at finished problems, at those finished since the last draw."""
         if self._due + self._new.total() < FOR_ONE:
             return
         undone = {task.problem for task in self._search.left()}
@@ -131,8 +133,8 @@ class Audited:
         for problem, config in self._random.sample(free, min(self._due // FOR_ONE, len(free))):
             self._due -= FOR_ONE
             times = self._logs[problem]
-            best = min(times, key=lambda one: (times[one], one))
-            candidates = self._tasks[problem].candidates
-            self._pending.append(Task(problem, tuple(one for one in candidates if one.config in (config, best))))
+            best = min(times, key=lambda other: (times[other], other))
+            pair = tuple(c for c in self._tasks[problem].candidates if c.config in (config, best))
+            self._pending.append(Task(problem, pair))
         if free:
             self._done.clear()

@@ -1,6 +1,6 @@
-"""Searches that measure one problem after the other, each once, and differ only within a problem.
+"""Base class of searches that measure each problem once, in the order of `task_queue`.
 
-In: see `protocol`. Out: the problems in the order of `task_queue`. A subclass gives the wanted configs and the race.
+In: see `protocol`. A subclass defines the race of a task and may define which configs to measure.
 """
 
 from abc import ABC, abstractmethod
@@ -56,17 +56,17 @@ class ByProblem(ABC):
         return self._queue.choices()
 
     def race(self, task: Task) -> Race:
-        """The batches of a task; the task is not asked for again."""
+        """The batches of a task, which `ask` no longer yields."""
         self._queue.take(task)
         return self.batches(task)
 
     def tell(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
-        """Pass the median times of a problem to the queue."""
+        """Pass the median times of a problem to the queue, which orders the rest by them."""
         medians = {c: int(np.median(o.nanoseconds)) for c, o in outcomes.items() if len(o.nanoseconds)}
         self._queue.learn(task.problem, medians)
 
     def _lacking(self, task: Task, known: Mapping[Config, Coverage]) -> Task | None:
-        """The wanted configs of a task, with the best known config as an anchor."""
+        """The wanted configs of a task, with the best measured config as an anchor; None if there are none."""
         wanted = self.wanted(task, known)
         if not wanted:
             return None

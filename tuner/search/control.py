@@ -1,8 +1,8 @@
 """A control sample of unchanged code beside another search, after a change of Triton or of the driver.
 
-In: see `protocol`; the stored state of each config. Out: the sample's tasks first, 16 rounds for each config, then
-those of the other search; and at the end `Control`: how many times as long the same code takes as when it was stored.
-Only here are times of different runs compared, as a ratio over many problems.
+In: see `protocol`; the stored state of each config. Out: first the tasks of the sample, 16 rounds for each config, then
+those of the other search; at the end `Control`, the ratio of present to stored times of unchanged code. Nowhere else
+are times of different runs compared.
 """
 
 import math
@@ -24,7 +24,7 @@ from normtune.tuner.search.protocol import Batch, Known, Race, Search, Strategy
 from normtune.tuner.timing.protocol import ALL_BLOCKS
 
 PROBLEMS = 24
-# Of each problem. The second tells a change of one config from one of the machine.
+# Configs of each problem. A second one distinguishes a change of one config from one of the machine.
 CONFIGS = 2
 _SEED = 1
 _CONFIDENCE = 0.95
@@ -45,23 +45,23 @@ class Control(NamedTuple):
 
 
 class ControlSample:
-    """Problems whose code did not change, and their times then and now.
+    """Problems whose code did not change, with their stored and their present times.
 
     Args:
-        stored: state of what is stored, stale measurements included.
+        stored: all stored measurements, stale ones included.
         target: of the device.
 
     Attributes:
-        tasks: `PROBLEMS` problems, or as many as there are, drawn with a fixed seed, with their best configs.
+        tasks: at most `PROBLEMS` problems, drawn with a fixed seed, with their best configs.
     """
 
     def __init__(self, stored: Stored, target: Target) -> None:
-        known = operators()
+        specs = operators()
         before: dict[Problem, dict[Config, int]] = {}
         for (problem, config), coverage in stored.items():
-            if config == COPY or coverage.status != "ok" or coverage.median_ns is None or problem.operator not in known:
+            if config == COPY or coverage.status != "ok" or coverage.median_ns is None or problem.operator not in specs:
                 continue
-            if coverage.fingerprint == fingerprint(known[problem.operator]):
+            if coverage.fingerprint == fingerprint(specs[problem.operator]):
                 before.setdefault(problem, {})[config] = coverage.median_ns
         drawn = random.Random(_SEED).sample(sorted(before), min(PROBLEMS, len(before)))
         self._before = {problem: before[problem] for problem in drawn}
@@ -121,19 +121,19 @@ class WithControl:
         return [*self._left, *self._search.left()]
 
     def ask(self, seconds: float) -> Iterator[Task]:
-        """The control sample first: a budget may end the rest."""
+        """The control sample first, because a budget may end before the other tasks."""
         yield from list(self._left)
         yield from self._search.ask(seconds)
 
     def race(self, task: Task) -> Race:
-        """All rounds for a task of the sample; the other search's batches for its own."""
+        """All rounds for a task of the sample; the other search's batches for its tasks."""
         if task not in self._control:
             return self._search.race(task)
         self._left.remove(task)
         return _all_rounds(task)
 
     def tell(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
-        """Pass outcomes to the sample or the search that asked."""
+        """Pass outcomes to the sample or to the other search."""
         receiver: Any = self._sample if task in self._control else self._search
         receiver.tell(task, outcomes)
 

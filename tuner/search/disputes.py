@@ -1,12 +1,11 @@
-"""Where the answers of a function of a table are uncertain, and how much they can lose there.
+"""Shapes at which the answers of a table's function are uncertain, and how much they can lose there.
 
-In: the function's tree, the shapes that can be measured, and median times at some of them. Out: for each other shape
-the loss of the function's answer, as the nearest measured shapes have it. Pure; knows neither device nor store.
+In: the function's tree, the shapes that can be measured, and median times at some of them. Out: for each other shape an
+estimate of the loss of the function's answer.
 
 A threshold lies somewhere between two measured sizes. At a shape between them the function answers with the config of
-one side, which loses at the measured shapes of the other. How much, weighted by the distance to the nearest measured
-shapes towards larger and smaller sizes of each axis, is what a misplaced threshold can lose there.
-Distances are in octaves.
+one side, which loses at the measured shapes of the other. The estimate is the mean of these losses at the nearest
+measured shapes towards larger and smaller sizes of each axis, weighted by their distance in octaves.
 """
 
 import math
@@ -22,9 +21,9 @@ from normtune.kernels.tablefile.tree import EVERYWHERE, Split, Tree, choose, dis
 
 MedianTimes = Mapping[Config, float]
 
-# Log time. A greater loss is a known cliff, as where registers run out: no reason to look closer.
+# Log time. Losses are cut off here: a greater one is a cliff, as where registers run out, and needs no closer look.
 _MOST_LOSS = 0.1
-# Added to each distance, octaves: the nearest shape of several does not count alone.
+# Added to each distance, octaves, so that the nearest shape does not get all the weight.
 _SOFT = 0.25
 _SIDES = 2 * len(AXES)
 # Log time: the loss assumed where all neighbours agree.
@@ -36,8 +35,8 @@ class Dispute(NamedTuple):
 
     Attributes:
         shape: of the problem.
-        loss: of the answer there, as expected: a logarithm.
-        share: of the shape in means.
+        loss: expected loss of the answer, a log ratio.
+        share: weight of the shape in means.
         worth: of a measurement there: the loss, times the distance to the nearest measured shape.
     """
 
@@ -51,9 +50,9 @@ class Threshold(NamedTuple):
     """A threshold that is uncertain.
 
     Attributes:
-        axis, at: as in the tree.
-        below, above: the nearest measured sizes; it may lie anywhere between.
-        loss: of all disputed shapes between these, in the mean of the function.
+        axis, at: axis and value of the threshold.
+        below, above: the nearest measured sizes; the threshold may lie anywhere between.
+        loss: of all disputed shapes between these sizes, as a part of the function's mean loss.
     """
 
     axis: str
@@ -68,8 +67,8 @@ class Disputes:
 
     Args:
         tree: of the function.
-        shapes: that can be measured.
-        measured: median times of shapes measured before, in any unit.
+        shapes: those that can be measured.
+        measured: median times of measured shapes, in any unit.
     """
 
     def __init__(self, tree: Tree, shapes: Iterable[Shape], measured: Mapping[Shape, MedianTimes]) -> None:
@@ -89,7 +88,7 @@ class Disputes:
             self.learn(shape, medians)
 
     def learn(self, shape: Shape, medians: MedianTimes) -> None:
-        """Add the median times of a shape; it is settled, whether it has any or not."""
+        """Add the median times of a shape, which is no longer disputed even if there are none."""
         index = self._index[shape]
         self._open[index] = False
         logs = {config: math.log(time) for config, time in medians.items() if config != COPY}
@@ -106,11 +105,11 @@ class Disputes:
         self._distance[closer, sides[closer]] = distance[closer]
 
     def take(self, shape: Shape) -> None:
-        """Leave a shape out from now on."""
+        """Treat a shape as no longer disputed."""
         self._open[self._index[shape]] = False
 
     def open(self) -> list[Dispute]:
-        """The shapes with a loss that are not measured, those worth most first."""
+        """The disputed shapes, those worth most first."""
         indices = np.flatnonzero(self._open & (self._near >= 0).any(axis=1))
         near, distance = self._near[indices], self._distance[indices]
         weights = np.where(near >= 0, 1.0 / (distance + _SOFT), 0.0)
@@ -124,10 +123,10 @@ class Disputes:
         ]
 
     def thresholds(self) -> list[Threshold]:
-        """The uncertain thresholds, by their loss. A shape between two of them counts for both."""
+        """The uncertain thresholds, greatest loss first. A shape between two of them counts for both."""
         disputed = self.open()
         measured = [shape for shape, is_open in zip(self.shapes, self._open, strict=True) if not is_open]
-        found = []
+        thresholds = []
         for node, box in walk(self._tree, EVERYWHERE):
             if not isinstance(node, Split):
                 continue
@@ -136,14 +135,14 @@ class Disputes:
             below = max((size for size in sizes if size < node.first), default=None)
             above = min((size for size in sizes if size >= node.first), default=None)
             if below is not None and above is not None:
-                between = [one for one in disputed if box.holds(one.shape) and below < one.shape[axis] < above]
-                loss = sum(one.loss * one.share for one in between)
-                found.append(Threshold(node.axis, node.threshold, below, above, loss))
-        return sorted((one for one in found if one.loss > 0), key=lambda one: (-one.loss, one))
+                between = [d for d in disputed if box.holds(d.shape) and below < d.shape[axis] < above]
+                loss = sum(dispute.loss * dispute.share for dispute in between)
+                thresholds.append(Threshold(node.axis, node.threshold, below, above, loss))
+        return sorted((threshold for threshold in thresholds if threshold.loss > 0), key=lambda t: (-t.loss, t))
 
 
 def _shares(points: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Share of each shape in a mean over the plane: the area around it, by the sizes that occur along each axis."""
+    """Weight of each shape in a mean: its share of the area, by the sizes that occur along each axis."""
     shares = np.ones(len(points))
     for values in points.T:
         sizes = np.unique(values)

@@ -1,7 +1,4 @@
-"""The exhaustive search: 16 rounds for every config of every problem.
-
-In: see `protocol`. Out: one batch per problem. Recordings are made with it.
-"""
+"""The exhaustive search: 16 rounds for every config of every problem, for recordings."""
 
 from normtune.tuner.plan.plan import Task
 from normtune.tuner.search.by_problem import ByProblem

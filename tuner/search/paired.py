@@ -3,14 +3,13 @@
 In: samples with their rounds, and an error probability. Out: a `Standing`. Knows neither device nor search.
 
 Only times of the same block are compared, as log ratios to the leader, averaged over the rounds of the block. The first
-block of a task is left out: on a GPU that has just changed its load the first samples are no sample of the later ones.
-A config is slower if the confidence interval of its mean log ratio lies above log(1 + precision), and the leader is
-settled if those of all others lie above -log(1 + precision). Holm's step-down procedure keeps the probability of one
-wrong config or more at `alpha` (Holm, A simple sequentially rejective multiple test procedure, 1979), whatever the
-correlation of the configs.
+block of a task is left out, because the GPU may still be adapting to a new load. A config is slower if the confidence
+interval of its mean log ratio lies above log(1 + precision), and the leader is settled if those of all others lie above
+-log(1 + precision). Holm's step-down procedure keeps the probability of one wrong config or more at `alpha` (Holm, A
+simple sequentially rejective multiple test procedure, 1979), whatever the correlation of the configs.
 
-Three blocks tell little of a config's own variance. So it is taken to be the greater of its own and the median of all,
-and the t distribution gets the degrees of freedom of the pooled estimate.
+Three blocks are too few to estimate the variance of a config: the greater of its own and the median variance of all is
+used, and the t distribution gets the degrees of freedom of the pooled estimate.
 """
 
 import math
@@ -29,7 +28,7 @@ from normtune.tuner.search.protocol import Samples
 PRECISION = 0.005
 # Blocks at the beginning of a task that are not compared.
 BURN_IN = 1
-# Degrees of freedom beyond which the pooled variance is not trusted: its terms share the leader, and tails are heavy.
+# Most degrees of freedom of the pooled variance: all ratios have the same leader, and their tails are heavy.
 _MOST_FREEDOM = 30.0
 # Resolution of a block's log time: samples are whole nanoseconds.
 _RESOLUTION = 1e-6
@@ -50,15 +49,12 @@ class Standing(NamedTuple):
 
 
 def standing(samples: Mapping[Config, Samples], configs: Sequence[Config], alpha: float) -> Standing | None:
-    """The standing of these configs by the blocks that all of them have.
+    """The standing of these configs by the blocks that all of them have; None with fewer than two such blocks.
 
     Args:
         samples: of the task so far.
         configs: to be compared; those without samples are left out.
         alpha: probability of a wrong conclusion, for `slower` and for `settled` each.
-
-    Returns:
-        None if no config has samples, or fewer than two blocks are common.
     """
     timed = [config for config in configs if config in samples]
     logs = common_blocks([samples[config] for config in timed])
@@ -78,7 +74,7 @@ def standing(samples: Mapping[Config, Samples], configs: Sequence[Config], alpha
 
 
 def common_blocks(samples: Sequence[Samples]) -> NDArray[np.float64]:
-    """Mean log times of shape (configs, blocks), of the blocks after the burn-in that all configs have."""
+    """Mean log times, (configs, blocks), of the blocks after the burn-in that all configs have."""
     by_block = [_by_block(values) for values in samples]
     if not by_block:
         return np.empty((0, 0))
@@ -96,9 +92,9 @@ def log_ratio(samples: Samples, anchor: Samples) -> float:
 
 
 def chained(known: Mapping[Config, float], outcomes: Mapping[Config, Outcome]) -> dict[Config, float]:
-    """Log times of the configs of a task, comparable with those that are known of its problem.
+    """Log times of the configs of a task, comparable with those of earlier tasks of its problem.
 
-    The time of the best known config of the task is kept, and only ratios to it are taken from the task.
+    The best earlier config of the task keeps its time, and the others get theirs from their ratios to it.
 
     Args:
         known: log times, from earlier tasks.

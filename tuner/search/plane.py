@@ -1,17 +1,17 @@
-"""The search that learns from nearby shapes which configs are worth timing, for spaces too large to time in whole.
+"""The search that learns from nearby shapes which configs are worth timing, for spaces too large to be timed in full.
 
 In: see `protocol`. Out: for each problem a few tasks of some of its configs, and at the end the best configs of the
-nearest shapes, so that a table finds one config that was timed at all of them.
+nearest shapes, so that neighbouring shapes have times of common configs.
 
-A Gaussian process (`surrogate`) draws the times of all configs of a problem from what was measured there and at shapes
-nearby. Configs are taken, greedily, that lower the mean of the best time over the draws most for what they cost, until
-none is expected to gain enough; they are timed as in `adaptive`, and the problem is asked for again if there is more to
-gain by then. What is asked for, and when a problem is done, follows from the seed and from what is measured: a search
-that was stopped goes on, and what another one measured counts as its own.
+A Gaussian process (`surrogate`) draws the times of all configs of a problem from the measurements there and at nearby
+shapes. Configs are chosen greedily by how much they lower the mean over the draws of the best time, relative to their
+cost, until none is expected to gain enough. They are timed as in `adaptive`, and then more configs may be chosen. The
+choice depends on the seed and on the measurements only, so that an interrupted search can go on, and uses measurements
+of other searches, too.
 
-A config costs more where no other problem had its binary compiled. Binaries are compiled only for what is taken.
-Problems come in the order of `queue`, a few at a time, so that some are timed while others are compiled, and while a
-thread chooses for the next: what it knows is what was known when a problem's last task ended, so that its choice does
+A config costs more if no other problem needed its binary. Binaries are compiled only for chosen configs. Problems come
+in the order of `task_queue`, several at a time: some are timed while others are compiled, and while a thread chooses
+configs for the next. Its choice uses the measurements at the end of the problem's last task, so that the choice does
 not depend on how long it takes.
 """
 
@@ -31,11 +31,12 @@ from normtune.tuner.search.protocol import Known, Race
 from normtune.tuner.search.shape import Group, ShapeSearch
 from normtune.tuner.search.surrogate import Axes
 
-# Problems begun and not yet done.
+# Number of problems in progress at a time.
 OPEN = 16
-# Times the best, up to which a config is timed to the end.
+# A config is timed in full if it takes at most this many times as long as the best.
 CLOSE = 1.03
-# Gain of audited configs, a log ratio, that doubles what the model expects to have missed where it expected none.
+# Weight of the prior of `missed`: with this log ratio gained by audited configs where the model expected no gain, the
+# estimate doubles.
 SURPRISE = 0.02
 
 
@@ -45,12 +46,12 @@ class Plane:
     Args:
         tasks, known: see `protocol.Search`.
         advice: the first configs to measure at a problem.
-        seed: of the draws; another one is a repeat that depends on the first by its data alone.
+        seed: of the draws; use another one to repeat a search on the data of the first.
     """
 
     name = "plane"
     leaves_out = True
-    # Of the candidates that `left` names, which are about as many as are timed.
+    # Per candidate of `left`, which has about as many candidates as will be timed.
     expected_blocks = 6.0
 
     def __init__(self, tasks: Sequence[Task], known: Known, advice: Always | None = None, seed: int = 0) -> None:
@@ -66,7 +67,7 @@ class Plane:
             shape = ShapeSearch(task, known.get(problem, {}), axes[name], groups[name], seed, advised)
             groups[name].shapes.append(shape)
             self._shapes[problem] = shape
-        self._served: dict[Problem, Task | None] = {}
+        self._neighbour_tasks: dict[Problem, Task | None] = {}
         self._waiting = [shape for shape in self._shapes.values() if not shape.settle()]
         self._open: list[ShapeSearch] = []
         self._thread = ThreadPoolExecutor(1)
@@ -74,14 +75,15 @@ class Plane:
     def left(self) -> Sequence[Task]:
         """The problems that are not done, each with about as many configs as will be timed."""
         self._settle()
-        looked_for = [shape.expected for shape in (*self._open, *self._waiting)]
-        if looked_for:
-            return looked_for
-        self._served |= {problem: one.served() for problem, one in self._shapes.items() if problem not in self._served}
-        return [task for problem in self._shapes if (task := self._served[problem]) is not None]
+        expected = [shape.expected for shape in (*self._open, *self._waiting)]
+        if expected:
+            return expected
+        tasks = self._neighbour_tasks
+        tasks |= {problem: shape.neighbour_task() for problem, shape in self._shapes.items() if problem not in tasks}
+        return [task for problem in self._shapes if (task := tasks[problem]) is not None]
 
     def ask(self, seconds: float) -> Iterator[Task]:
-        """The tasks of the open problems, the longest asked for first; when all are found, those of the neighbours."""
+        """The tasks of the open problems, the oldest first; at the end those with the best configs of neighbours."""
         self._settle()
         if not self._open:
             yield from self.left()
@@ -90,24 +92,24 @@ class Plane:
                 yield task
 
     def hear(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
-        """Learn the outcomes of a task of the audit, and what they say of the model."""
+        """Learn the outcomes of a task of the audit, and compare them with the model's expectation."""
         self._shapes[task.problem].compare(task, outcomes)
         self.tell(task, outcomes)
 
     def missed(self) -> dict[str, float]:
-        """What the untried configs are expected to gain: mean log ratio over problems, by operator and dtype.
+        """Expected gain of the configs that were not tried: mean log ratio over problems, by operator and dtype.
 
-        The model's expectation, times what the audited configs gained relative to what it expected of them.
+        It is the model's expectation, times the ratio of the real to the expected gain of the audited configs.
         """
-        found = {}
+        gains = {}
         for group in {id(shape.group): shape.group for shape in self._shapes.values()}.values():
             name = str(group.shapes[0].task.problem.key)
             expected, gained = np.sum([SURPRISE * np.ones(2), *(shape.audited for shape in group.shapes)], axis=0)
-            found[name] = float(np.mean([shape.missed for shape in group.shapes]) * gained / expected)
-        return found
+            gains[name] = float(np.mean([shape.missed for shape in group.shapes]) * gained / expected)
+        return gains
 
     def _settle(self) -> None:
-        """Open problems as others are found; the first of them has a task then."""
+        """Replace finished open problems by waiting ones; afterwards the first open problem has a task."""
         while True:
             while self._waiting and len(self._open) < OPEN:
                 self._open.append(self._waiting.pop(0))
@@ -117,17 +119,17 @@ class Plane:
             del self._open[0]
 
     def race(self, task: Task) -> Race:
-        """As in `adaptive`, with fewer candidates for the best: what is asked for is close to it already."""
+        """As in `adaptive`, with fewer candidates for the best, because the chosen configs are close to it already."""
         is_first = not self._shapes[task.problem].logs  # later tasks are compared through the best config
         return two_batches(task.configs, CLOSE, with_copy=is_first)
 
     def tell(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
-        """Learn the outcomes of a task; look for more to gain."""
+        """Learn the outcomes of a task and begin to choose the next configs of its problem."""
         shape = self._shapes[task.problem]
         shape.learn(task, outcomes)
-        for other in [self._shapes[problem] for problem in self._served]:
+        for other in [self._shapes[problem] for problem in self._neighbour_tasks]:
             if shape is other or shape in other.neighbours():
-                del self._served[other.task.problem]
+                del self._neighbour_tasks[other.task.problem]
         if shape in self._open:
             self._open.remove(shape)
             self._open.append(shape)

@@ -8,14 +8,12 @@ To write one, put a class with the methods of `Search` into a file of this folde
 caller then makes these calls:
 
 1. `Search(tasks, known)`, once per sweep. `known` holds the measurements with the present kernels, failures included. A
-   config that is not in it was never measured, or is to be measured again.
-2. `left()` returns the problems that are not done; none if there is nothing to do. A sweep that is resumed calls it
-   first.
-3. `ask(seconds)`, repeatedly. The caller iterates it for the tasks worth measuring now, the best first. Binaries are
-   compiled ahead in this order and for no other task. The first task is taken that is compiled and fits into the time
-   left, so a later task may overtake an earlier one. A task may hold a part of a problem's configs, and a problem may
-   return in a later task. Times are compared only within rounds, so new configs need an anchor: the best config timed
-   before. The sweep ends when no task is asked for, or none fits.
+   config that is not in it was never measured, or has to be measured again.
+2. `left()` returns the problems that are not done.
+3. `ask(seconds)`, repeatedly, yields the tasks worth measuring now, the best first. Binaries are compiled ahead in this
+   order, for these tasks only. The caller takes the first task that is compiled and fits into the time left. A task may
+   hold some of a problem's configs, and a problem may return in a later task. Times are compared only within rounds, so
+   new configs need an anchor: the best config timed before. The sweep ends when `ask` yields no task, or none fits.
 4. `race(task)` for the task that was taken; a generator:
 
        def race(self, task):
@@ -27,12 +25,11 @@ caller then makes these calls:
 
    It yields a batch of configs of the task and receives all samples of the task so far, including those of the copy,
    which is timed beside every batch. All of a task is stored at once when the generator ends.
-5. `tell(task, outcomes)` with the outcomes of the task. Empty outcomes: the task could not be measured now and must not
-   be asked for again. Neither must a config that failed.
+5. `tell(task, outcomes)` with the outcomes of the task. After empty outcomes (the task could not be measured now),
+`ask` must not yield the task again, nor ever a config that failed.
 
-A search that visits each problem once is a `by_problem.ByProblem`: `exhaustive` defines little more than its batches. A
-sampler with `ask` and `tell` of its own for each problem asks for tasks of a few configs; while the next ones of one
-problem are compiled, others are measured. A model over all shapes asks for tasks of one config and an anchor.
+A search that visits each problem once is best a subclass of `by_problem.ByProblem`, as `exhaustive`. A sampler per
+problem yields tasks of a few configs; while those of one problem are compiled, those of others are measured.
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -48,7 +45,7 @@ if TYPE_CHECKING:
 
 
 class Batch(NamedTuple):
-    """Configs timed together, in `blocks` blocks of rounds, with the copy beside them unless it is known."""
+    """Configs timed together in `blocks` blocks of rounds, by default with the copy beside them."""
 
     configs: Sequence[Config]
     blocks: int
@@ -92,7 +89,7 @@ class Search(Protocol):
         ...
 
     def race(self, task: Task) -> Race:
-        """The batches of a task that was asked for; its measurement begins now."""
+        """The batches of a task, whose measurement begins now."""
         ...
 
     def tell(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
@@ -100,5 +97,5 @@ class Search(Protocol):
         ...
 
 
-# Makes a search: its class, or that with options of its own.
+# Creates a search: its class, or a `partial` of it with options.
 Strategy: TypeAlias = Callable[[Sequence[Task], Known], Search]

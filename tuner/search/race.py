@@ -1,8 +1,8 @@
-"""The search that times a config for as long as it may be the best: racing inside each problem.
+"""The search that times a config for as long as it may be the best: a race in each problem.
 
-In: see `protocol`. Out: batches of the configs still in the race, one for each look at the times. A config leaves when
-it is slower than the leader by more than 0.5 % (`paired`). The race ends when no other can be faster than the leader by
-more than that, or after 64 rounds.
+In: see `protocol`. Out: batches of the configs still in the race; the times are examined after each batch. A config
+leaves when it is slower than the leader by more than 0.5 % (`paired`). The race ends when no other config can be faster
+than the leader by more than that, or after 64 rounds.
 """
 
 from collections.abc import Sequence
@@ -13,9 +13,9 @@ from normtune.tuner.search.by_problem import ByProblem
 from normtune.tuner.search.paired import standing
 from normtune.tuner.search.protocol import Batch, Race
 
-# Numbers of blocks after which the times are looked at: rounds 6 to 64.
+# Numbers of blocks after which the times are examined: rounds 6 to 64.
 LOOKS = (3, 4, 6, 8, 12, 16, 24, 32)
-# Probability that a race loses a config that is no slower than the best; spent over the looks in equal parts.
+# Probability that a race drops a config that is as fast as the best, divided equally among the looks.
 ALPHA = 0.05
 
 
@@ -32,12 +32,7 @@ class Racing(ByProblem):
 
 
 def race(configs: Sequence[Config], looks: Sequence[int] = LOOKS) -> Race:
-    """The batches of a race of these configs.
-
-    Args:
-        configs: to be raced.
-        looks: numbers of blocks after which the times are looked at.
-    """
+    """The batches of a race of these configs; `looks` are the numbers of blocks after which times are examined."""
     alive, blocks = list(configs), 0
     for look in looks:
         samples = yield Batch(alive, look - blocks)

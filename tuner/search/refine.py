@@ -1,9 +1,8 @@
 """The search at the shapes where the thresholds of a table are least certain.
 
-In: see `protocol`; the trees of the table's functions, and a loss. Out: the tasks whose shapes are disputed, those that
-may lose most and lie farthest from what was measured first, raced as `race` does. It ends when all disputes of each
-function together can lose no more than that in its mean, so no threshold can. The estimate is made again after each
-task.
+In: see `protocol`; the trees of the table's functions, and a loss. Out: the tasks of disputed shapes, raced as in
+`race`; first those that may lose most and lie farthest from measured shapes. It ends when all disputes of a function
+together can raise its mean loss by no more than the given loss, which is estimated anew after each task.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,17 +19,17 @@ from normtune.tuner.plan.plan import Task
 from normtune.tuner.search.disputes import Disputes, MedianTimes
 from normtune.tuner.search.protocol import Known, Race
 
-# Uncertain thresholds that are printed of each function.
+# Number of uncertain thresholds that are printed for each function.
 _SHOWN = 2
 
 
 class Refinement(NamedTuple):
-    """What a search refines.
+    """The functions of a table to refine.
 
     Attributes:
-        trees: of the functions of the table.
-        until: loss that all thresholds of a function together may have: a fraction.
-        shapes: that can be measured, by function.
+        trees: of the functions.
+        until: loss that all thresholds of a function together may have, a fraction.
+        shapes: shapes that can be measured, by function.
     """
 
     trees: Mapping[Key, Tree]
@@ -51,8 +50,8 @@ class Refine:
     """A `protocol.Search`.
 
     Args:
-        tasks: of shapes that may be disputed; others are never asked for.
-        known: stored measurements, those that the table was fitted to among them.
+        tasks: of shapes that may be disputed.
+        known: stored measurements, including those that the table was fitted to.
         refinement: the table's trees, and when to stop.
     """
 
@@ -66,18 +65,18 @@ class Refine:
         self._left: Sequence[Task] | None = None
 
     def left(self) -> Sequence[Task]:
-        """The tasks that have to be measured as far as is known now, the most useful first."""
+        """The tasks that have to be measured, from the present estimate, the most useful first."""
         if self._left is None:
             self._left = self._wanted()
         return self._left
 
     def ask(self, seconds: float) -> Iterator[Task]:
-        """As `left`: the estimate of what is disputed has no use for a budget."""
+        """As `left`, whatever the budget."""
         return iter(self.left())
 
     def race(self, task: Task) -> Race:
-        """A race of all configs; the task is not asked for again."""
-        from normtune.tuner.search.race import race  # loads scipy, which a sweep with nothing to do has no use for
+        """A race of all configs; `ask` no longer yields the task."""
+        from normtune.tuner.search.race import race  # loads scipy, which a sweep with nothing to measure does not need
 
         self._left = None
         del self._tasks[task.problem]
@@ -95,10 +94,11 @@ class Refine:
         """The loss that the thresholds of each function can still have, with the least certain ones."""
         lines = []
         for key, disputes in self._disputes.items():
-            total = sum(one.loss * one.share for one in disputes.open())
+            total = sum(dispute.loss * dispute.share for dispute in disputes.open())
             uncertain = [
-                f"{told(one.axis, one.at)} (measured at {one.below} and {one.above}): {100 * one.loss:.2f} %"
-                for one in disputes.thresholds()[:_SHOWN]
+                f"{told(threshold.axis, threshold.at)} (measured at {threshold.below} and {threshold.above}): "
+                f"{100 * threshold.loss:.2f} %"
+                for threshold in disputes.thresholds()[:_SHOWN]
             ]
             text = f"{key}: thresholds can lose {100 * total:.2f} % of the mean"
             lines.append("; ".join([text, *uncertain]))
@@ -108,14 +108,14 @@ class Refine:
         wanted: list[tuple[float, Task]] = []
         for key, disputes in self._disputes.items():
             disputed = disputes.open()
-            rest = sum(one.loss * one.share for one in disputed)
-            for one in disputed:
+            rest = sum(dispute.loss * dispute.share for dispute in disputed)
+            for dispute in disputed:
                 if rest <= self._until:
                     break
-                rest -= one.loss * one.share
-                task = self._tasks.get(Problem(key, *one.shape))
+                rest -= dispute.loss * dispute.share
+                task = self._tasks.get(Problem(key, *dispute.shape))
                 if task:
-                    wanted.append((one.worth, task))
+                    wanted.append((dispute.worth, task))
         return [task for _, task in sorted(wanted, key=lambda pair: (-pair[0], pair[1].problem.columns))]
 
     def _of(self, task: Task) -> Disputes:

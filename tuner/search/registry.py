@@ -1,7 +1,4 @@
-"""The searches by name.
-
-In: a name, as in `normtune sweep --strategy`. Out: the class. Imports a search only on demand.
-"""
+"""The searches by name, as in `normtune sweep --strategy`; each is imported only on demand."""
 
 from pkgutil import resolve_name
 

@@ -1,7 +1,7 @@
 """The rounds of one task: the batches of a race, timed block by block.
 
-In: a session (one problem on one device), its configs and a race. Out: every sample with its round number. Knows
-neither CUDA nor replay: a session times blocks of rounds, a race chooses their configs.
+In: a session, which times blocks of rounds of one problem, and a race, which chooses their configs. Out: every sample
+with its round number.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,10 +18,7 @@ class ProblemSession(Protocol):
     """One problem under timing."""
 
     def block(self, configs: Sequence[Config]) -> dict[Config, list[int]]:
-        """Time `ROUNDS_PER_BLOCK` rounds of these configs on fresh offsets: nanoseconds by config.
-
-        A config that fails meanwhile is missing from the result.
-        """
+        """Time `ROUNDS_PER_BLOCK` rounds of these configs at new offsets: nanoseconds by config, without failures."""
         ...
 
 
@@ -34,7 +31,7 @@ def timed(
         session: of the problem.
         configs: configs that can be timed; others in the race's batches are left out.
         race: chooses the configs of each batch and its number of blocks.
-        first_block: number of the first block, if the problem had others in this run.
+        first_block: number of the first block; not 0 if the problem had others in this run.
     """
     samples = {config: Samples([], []) for config in (*configs, COPY)}
     block = first_block
@@ -48,8 +45,8 @@ def timed(
                     samples[config].rounds.extend(range(first, first + len(times)))
                     samples[config].nanoseconds.extend(times)
                 block += 1
-            batch = race.send(_taken(samples))
-    return _taken(samples)
+            batch = race.send(_with_rounds(samples))
+    return _with_rounds(samples)
 
 
 def close_to_best(samples: Mapping[Config, Samples], within: float) -> list[Config]:
@@ -60,5 +57,5 @@ def close_to_best(samples: Mapping[Config, Samples], within: float) -> list[Conf
     return [config for config, time in medians.items() if time <= within * best]
 
 
-def _taken(samples: Mapping[Config, Samples]) -> dict[Config, Samples]:
+def _with_rounds(samples: Mapping[Config, Samples]) -> dict[Config, Samples]:
     return {config: values for config, values in samples.items() if values.rounds}

@@ -1,7 +1,7 @@
-"""One problem of the search `plane`: what is known of it, and which of its configs are worth measuring next.
+"""One problem of the search `plane`: its measurements, and the configs that are worth measuring next.
 
-In: a problem's candidates, what is stored of it, and the other problems of its group. Out: its next task, and what the
-model expects of the configs that are never timed. `plane` says which problem is asked for.
+In: a problem's candidates, its stored measurements, and the other problems of its group. Out: its next task, and the
+expected gain of the configs that are never timed. `plane` chooses among problems.
 """
 
 import math
@@ -21,27 +21,27 @@ from normtune.tuner.plan.plan import Task, spread
 from normtune.tuner.search.paired import chained
 from normtune.tuner.search.surrogate import MOST_CELLS, Array, Axes, Cells, distance, draws, expected_gains
 
-# Log ratio by which a config has to lower the expected best time of a problem, for each config that could be timed in
-# its place; and how many are timed while a binary is compiled, on the 16 cores of an H200's host.
+# Log ratio by which a config has to lower the expected best time of a problem to be worth timing; and the cost of
+# compiling a binary, in configs timed meanwhile on the 16 cores of an H200's host.
 WORTH, BINARY = 0.0025, 5.0
-# Problems of an operator, below which a config is worth timing for less: a short sweep may take longer at each of them.
+# With fewer problems of an operator, `WORTH` is less in proportion: a short sweep may spend more time on each.
 MANY = 150
 # Most configs of a task.
 MOST = 12
-# Configs of a problem from which on another one has to gain more, by the square of their number: of those the model
-# promises much and knows little.
+# With more measured configs of a problem, `WORTH` grows with the square of their number: the model overestimates the
+# gain of the remaining ones.
 ENOUGH = 40
-# Distinct configs of an operator that are measured, or that share of all, before shapes learn of each other: a quick
-# sweep of 12 of them would keep the search close to the best of these.
+# Shapes use each other's measurements only after this many distinct configs of an operator, or this share of all, were
+# measured: otherwise a search after a quick sweep of 12 configs would stay close to the best of them.
 BLIND, BLIND_SHARE = 96, 0.25
-# Log time, in place of the best one of a problem where none is known.
+# Log time that stands for the best one of a problem without times.
 _NEVER = 100.0
-# Shapes whose best configs a problem is timed with.
+# Number of nearest shapes whose best configs are timed at a problem.
 NEIGHBOURS = 6
-# Log ratio of configs of which one does as well as the other there.
+# Configs closer than this log ratio are ties.
 TIE = 0.005
-# So many configs of a problem are measured at least: fewer say too little of whether the model holds. And so many on
-# average, of RMSNorm's full space on an H200.
+# Least number of measured configs of a problem, to check the model, and the mean number in RMSNorm's full space on an
+# H200.
 LEAST, USUAL = 6, 14
 
 
@@ -50,9 +50,9 @@ class Group(NamedTuple):
 
     Attributes:
         shapes: the problems.
-        configs: of all of them.
-        binaries: those that were asked for.
-        tried: configs that were measured or failed somewhere.
+        configs: the configs of all problems.
+        binaries: binaries of the chosen configs.
+        tried: configs that were measured or failed at some problem.
     """
 
     shapes: "list[ShapeSearch]"
@@ -62,22 +62,22 @@ class Group(NamedTuple):
 
     @property
     def is_blind(self) -> bool:
-        """Whether too few configs were tried for shapes to learn of each other."""
+        """Whether too few configs were tried for shapes to use each other's measurements."""
         return len(self.tried) < min(BLIND, BLIND_SHARE * len(self.configs))
 
-    def worth(self, known: int) -> float:
-        """The log ratio that another config has to gain where so many are known."""
-        return WORTH * min(1.0, len(self.shapes) / MANY) * max(1.0, known / ENOUGH) ** 2
+    def worth(self, count: int) -> float:
+        """The log ratio that another config has to gain at a problem with `count` measured configs."""
+        return WORTH * min(1.0, len(self.shapes) / MANY) * max(1.0, count / ENOUGH) ** 2
 
 
 class ShapeSearch:
     """One problem.
 
     Attributes:
-        task: with all its candidates.
-        logs: log times of measured configs, chained through the best of each task.
-        best: the best measured config; None without one.
-        is_found: whether its best config is expected to be known.
+        task: the problem with all its candidates.
+        logs: log times of measured configs, comparable through the best config of each task.
+        best: the best measured config; None if there is none.
+        is_found: whether no other config is expected to be better than the best measured one.
         audited: sums of the expected and the real gains of audited configs over the best one, log ratios.
     """
 
@@ -115,26 +115,26 @@ class ShapeSearch:
 
     @property
     def _measured(self) -> list[Config]:
-        """The configs that were measured, and those that failed."""
+        """The configs that were timed, then those that failed."""
         return [*self.logs, *sorted(self._failed)]
 
     def settle(self) -> bool:
-        """Whether nothing is expected to be gained here, by what is stored."""
+        """Whether, from the stored measurements, no further config is expected to gain enough."""
         if len(self._measured) >= LEAST:
             self._take(self._chosen(self.cells, [*self._known_near()], set(self.group.binaries)))
         return self.is_found
 
     def compare(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
-        """Note what new configs gain over the best, and what they should, before they are learned."""
+        """Add the expected and the real gains of new configs over the best; to be called before `learn`."""
         new = [config for config in task.configs if self.is_free(config)]
         expected = expected_gains(self.cells, self._points, self._known_near())[[self._index[config] for config in new]]
-        times = chained(self.logs, {config: one for config, one in outcomes.items() if config != COPY})
+        times = chained(self.logs, {config: outcome for config, outcome in outcomes.items() if config != COPY})
         gains = [max(0.0, self._least - times.get(config, math.inf)) for config in new]
         self.audited += [expected.sum(), sum(gains)]
 
     @property
     def missed(self) -> float:
-        """What the model expects the best of the untried configs to gain, a log ratio."""
+        """The expected gain of the best config that was not tried, a log ratio."""
         gain, least = self._expected
         return max(0.0, gain - (least - self._least))
 
@@ -144,7 +144,7 @@ class ShapeSearch:
         return min(self.logs.values(), default=0.0)
 
     def _take(self, choice: "Proposal") -> list[Config]:
-        """The configs that were chosen; without any the problem is done."""
+        """Note a choice and return its configs; without any the problem is done."""
         self.is_found = not choice.configs
         self._expected = choice.missed, self._least
         return choice.configs
@@ -156,7 +156,8 @@ class ShapeSearch:
 
     def is_free(self, config: Config) -> bool:
         """Whether a config is a candidate that was not measured."""
-        return config in self._index and not any(config in one for one in (self.logs, self._failed, self._skipped))
+        tried = self.logs, self._failed, self._skipped
+        return config in self._index and not any(config in configs for configs in tried)
 
     @cached_property
     def expected(self) -> Task:
@@ -169,8 +170,8 @@ class ShapeSearch:
         chosen = sorted(self._index[config] for config in {*configs, self.best} if config is not None)
         return Task(self.task.problem, tuple(self.task.candidates[index] for index in chosen))
 
-    def served(self) -> Task | None:
-        """The task of the best configs of the nearest problems; None if each, or a tie of it, was timed here."""
+    def neighbour_task(self) -> Task | None:
+        """A task of the best configs of the nearest problems; None if each, or a tie of it, was timed here."""
         lacking = dict.fromkeys(
             other.best
             for other in self.neighbours()
@@ -179,7 +180,7 @@ class ShapeSearch:
         return self.task_of([*lacking]) if lacking else None
 
     def look(self, thread: Executor) -> None:
-        """Begin to choose the next task from what is known now."""
+        """Begin to choose the next task, in a thread, from the present measurements."""
         self._pending = None
         if not self.is_found:
             self._choice = thread.submit(self._chosen, self.cells, [*self._known_near()], self.group.binaries)
@@ -190,7 +191,7 @@ class ShapeSearch:
         return self._choice is None or self._choice.done()
 
     def next(self) -> Task | None:
-        """The task that looks for the best config; the same one until it is measured; None if that is found."""
+        """The next task, the same until it is measured; None if no config is expected to gain enough."""
         if self._choice is not None:
             chosen = self._take(self._choice.result())
             self._choice = None
@@ -198,13 +199,13 @@ class ShapeSearch:
         return self._pending
 
     def learn(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
-        """Take the outcomes of a task; empty ones end the problem."""
+        """Add the outcomes of a task; empty ones end the problem."""
         self._pending = None
         if not outcomes:
             self.is_found = True
             self._skipped.update(task.configs)
             return
-        self.logs |= chained(self.logs, {config: one for config, one in outcomes.items() if config != COPY})
+        self.logs |= chained(self.logs, {config: outcome for config, outcome in outcomes.items() if config != COPY})
         self._failed |= {config for config in task.configs if config not in self.logs}
         self.group.tried.update(task.configs)
         self.best = self._fastest()
@@ -216,7 +217,7 @@ class ShapeSearch:
 
     @cached_property
     def cells(self) -> Cells:
-        """The measured configs, until `learn` adds others; those that failed take for ever."""
+        """The measured configs; `learn` resets them."""
         logs = [self.logs.get(config, math.inf) for config in self._measured]
         return Cells(self._points[[self._index[config] for config in self._measured]], np.array(logs))
 
@@ -229,15 +230,11 @@ class ShapeSearch:
         return [candidate.launch.binary for candidate in self.task.candidates]
 
     def neighbours(self) -> "Iterator[ShapeSearch]":
-        """The measured problems whose best configs are timed here."""
-        return islice(self._near(), NEIGHBOURS)
-
-    def _near(self) -> "Iterator[ShapeSearch]":
-        """Measured problems of the same kind, the nearest first."""
-        return (other for other in self._nearest if other.logs)
+        """The nearest measured problems, whose best configs are timed here."""
+        return islice((other for other in self._nearest if other.logs), NEIGHBOURS)
 
     def _known_near(self) -> Iterator[Cells]:
-        """The measured configs of the nearest problems, as many as a prediction looks at."""
+        """The measured configs of the nearest problems, as many as a prediction uses."""
         count = len(self.cells.logs)
         for other in self._nearest:
             if count >= MOST_CELLS or self.group.is_blind:
@@ -248,45 +245,42 @@ class ShapeSearch:
 
     @cached_property
     def _nearest(self) -> "list[ShapeSearch]":
-        own = self.task.problem
+        problem = self.task.problem
         others = (other for other in self.group.shapes if other is not self)
-        return sorted(others, key=lambda other: (distance(own, other.task.problem), other.task.problem))
+        return sorted(others, key=lambda other: (distance(problem, other.task.problem), other.task.problem))
 
-    def _chosen(self, own: Cells, near: Sequence[Cells], binaries: set[Any]) -> "Proposal":
-        """Configs that are worth measuring now: each lowers the expected least time most, after those before it.
-
-        Their binaries are added to those that were asked for.
-        """
+    def _chosen(self, cells: Cells, near: Sequence[Cells], binaries: set[Any]) -> "Proposal":
+        """Choose configs greedily by how much each lowers the expected best time; adds their binaries to `binaries`."""
         random = np.random.default_rng([*self._seed, len(self._measured)])
-        times = draws(own, self._points, near, random)
+        times = draws(cells, self._points, near, random)
         configs, fastest = self.task.configs, self._least
         for config, log in self.logs.items():
             times[:, self._index[config]] = log - fastest
         times[:, [self._index[config] for config in self._failed]] = np.inf
         index, free = self._index, np.ones(len(configs), np.bool_)
         free[[index[config] for config in (*self._measured, *self._skipped)]] = False
-        found = times[:, [index[config] for config in self.logs]].min(axis=1, initial=_NEVER)
+        best_times = times[:, [index[config] for config in self.logs]].min(axis=1, initial=_NEVER)
         missed = float(np.maximum(-times[:, free].min(axis=1, initial=0.0), 0.0).mean())
         chosen: list[int] = []
         advised = [index[config] for config in self._advised if self.is_free(config)]
         while free.any() and len(chosen) < MOST:
-            known = len(self._measured) + len(chosen)
-            gain = np.where(free, found.mean() - np.minimum(found[:, None], times).mean(axis=0), -np.inf)
-            if known:
+            count = len(self._measured) + len(chosen)
+            gain = np.where(free, best_times.mean() - np.minimum(best_times[:, None], times).mean(axis=0), -np.inf)
+            if count:
                 gain /= [1.0 if binary in binaries else 1.0 + BINARY for binary in self._binaries]
             best = int(gain.argmax())
             if len(chosen) < len(advised):
                 best = advised[len(chosen)]
-            elif known >= LEAST and gain[best] < self.group.worth(known):
+            elif count >= LEAST and gain[best] < self.group.worth(count):
                 break
-            found, free[best] = np.minimum(found, times[:, best]), False
+            best_times, free[best] = np.minimum(best_times, times[:, best]), False
             binaries.add(self._binaries[best])
             chosen.append(best)
-        return Proposal([configs[one] for one in chosen], missed)
+        return Proposal([configs[index] for index in chosen], missed)
 
 
 class Proposal(NamedTuple):
-    """Configs that are worth measuring, and what the best that was not measured is expected to gain, a log ratio."""
+    """Configs that are worth measuring, and the expected gain of the best unmeasured config, a log ratio."""
 
     configs: list[Config]
     missed: float

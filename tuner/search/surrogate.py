@@ -1,11 +1,10 @@
-"""A Gaussian process over shapes and configs: what the times measured so far say of those that are not.
+"""A Gaussian process over shapes and configs that predicts times that were not measured.
 
-In: log times of configs at problems, by features. Out: draws of the log times of all configs of a problem, given those.
+In: log times of configs at problems, with features. Out: draws of the log times of all configs of a problem.
 
-The kernel is Matern 5/2 over one distance. Its length scales are constants, about the geometric mean of those of
-greatest marginal likelihood on twelve recorded operators of an H200: rows matter a thousandth as soon as hidden, and
-once more through the number of programs beyond those that run at once. A problem's level is unknown: times of two
-problems are compared only through the ratios of their configs. A config that failed is one that is slow.
+The kernel is Matern 5/2 over one distance. Its length scales are constants, about the geometric mean of those with the
+greatest marginal likelihood on twelve recorded operators of an H200. The level of a problem is unknown, so that
+problems are compared only through the ratios of their configs' times. A config that failed counts as a slow one.
 """
 
 import math
@@ -26,26 +25,27 @@ from normtune.tuner.plan.plan import Candidate
 
 Array = NDArray[np.float64]
 
-# Length scales, in powers of two; of a knob that is a text, the distance of two values.
+# Length scales in octaves of rows, of hidden, of an integer knob, of the number of programs; for a knob that is a text,
+# the distance of two values. Rows matter mostly through the number of programs.
 _ROWS, _HIDDEN, _KNOB, _WAVES = 8.0, 2.5, 2.5, 6.0
 _TEXT = 0.4
-# Programs that run at once, in order of magnitude: fewer take as long as one.
+# Number of programs that run at once, roughly: fewer take as long as one.
 _AT_ONCE = 128
-# Standard deviations of log times: of a config, of a problem's level, of what a time says of the next.
+# Standard deviations of log times: of a config, of a problem's level, of the noise of a measurement.
 _CONFIG, _LEVEL, _NOISE = 0.4, 3.0, 0.03
-# Log ratio to the best beyond which how slow a config is says nothing of good ones.
+# Log ratios to the best are cut off here: how slow a bad config is does not help to predict good ones.
 _SLOW = 0.7
-# Measured configs that a prediction looks at, those of the nearest shapes.
+# Most measured configs that a prediction uses, those of the nearest shapes.
 MOST_CELLS = 240
 DRAWS = 128
-# Configs that are drawn, and the standard deviations below its mean by which a config is among them.
+# Most configs that are drawn: those with the least mean minus this many standard deviations.
 _MOST_DRAWN, _UNLIKELY = 160, 2.5
 
 
 class Cells(NamedTuple):
-    """Features of configs of one problem, (configs, features), and the log times of those that are measured.
+    """Features, (configs, features), and log times, (configs,), of the measured configs of a problem.
 
-    Those of configs that failed are infinite.
+    Configs that failed have infinite times.
     """
 
     points: Array
@@ -53,7 +53,7 @@ class Cells(NamedTuple):
 
     @property
     def has_times(self) -> bool:
-        """Whether one of the configs did not fail."""
+        """Whether any config did not fail."""
         return bool(np.isfinite(self.logs).any())
 
 
@@ -61,7 +61,7 @@ class Axes:
     """The features of an operator's configs at its problems, in length scales.
 
     Args:
-        configs: all of them; of different classes where functions of others are among them.
+        configs: all of them; they may have different classes, as those of implementations of other libraries.
     """
 
     def __init__(self, configs: Iterable[Config]) -> None:
@@ -91,30 +91,30 @@ class Axes:
         return points
 
 
-def distance(one: Problem, other: Problem) -> float:
+def distance(left: Problem, right: Problem) -> float:
     """Distance of two shapes, in length scales."""
-    return math.hypot(math.log2(one.rows / other.rows) / _ROWS, math.log2(one.hidden / other.hidden) / _HIDDEN)
+    return math.hypot(math.log2(left.rows / right.rows) / _ROWS, math.log2(left.hidden / right.hidden) / _HIDDEN)
 
 
-def draws(own: Cells, all_points: Array, others: Iterable[Cells], random: Generator) -> Array:
-    """Draws of the log times of all configs of a problem, less the least measured one, (`DRAWS`, configs).
+def draws(cells: Cells, all_points: Array, others: Iterable[Cells], random: Generator) -> Array:
+    """Draws of the log times of all configs of a problem, relative to the least measured one, (`DRAWS`, configs).
 
     Configs that are most probably slower than others are not drawn: their times are infinite.
 
     Args:
-        own: the measured configs of the problem.
-        all_points: features of all its configs.
-        others: measured configs of other problems of the same operator, those of the nearest.
+        cells: the measured configs of the problem.
+        all_points: features of all configs of the problem, (configs, features).
+        others: measured configs of the nearest problems of the same operator.
         random: source of the draws.
     """
-    with _libraries().limit(limits=1):  # the other cores compile, and waiting for them takes longer
-        known = [cells for cells in (own, *others) if len(cells.logs)]
-        mean, spread, root = _posterior(own, all_points, known)
-        # A random order first: without a time all are equal.
+    with _libraries().limit(limits=1):  # one thread: the other cores are compiling
+        measured = [group for group in (cells, *others) if len(group.logs)]
+        mean, spread, root = _posterior(cells, all_points, measured)
+        # Shuffled, so that ties are broken at random: without a time all are equal.
         order = random.permutation(len(mean))
         kept = order[np.argsort((mean - _UNLIKELY * spread)[order], kind="stable")[:_MOST_DRAWN]]
         part = all_points[kept]
-        covariance = _kernel(part, part) - root[:, kept].T @ root[:, kept] + _LEVEL**2 * own.has_times
+        covariance = _kernel(part, part) - root[:, kept].T @ root[:, kept] + _LEVEL**2 * cells.has_times
         # Rounding leaves small negative eigenvalues.
         factor = cholesky(covariance + 1e-4 * np.eye(len(kept)), lower=True)
         times = np.full((DRAWS, len(mean)), np.inf)
@@ -122,10 +122,10 @@ def draws(own: Cells, all_points: Array, others: Iterable[Cells], random: Genera
         return times
 
 
-def expected_gains(own: Cells, all_points: Array, others: Iterable[Cells]) -> Array:
-    """What each config is expected to gain over the best measured one, a log ratio; arguments as those of `draws`."""
+def expected_gains(cells: Cells, all_points: Array, others: Iterable[Cells]) -> Array:
+    """Expected gain of each config over the best measured one, a log ratio, (configs,); arguments as in `draws`."""
     with _libraries().limit(limits=1):
-        mean, spread, _ = _posterior(own, all_points, [cells for cells in (own, *others) if len(cells.logs)])
+        mean, spread, _ = _posterior(cells, all_points, [group for group in (cells, *others) if len(group.logs)])
     spread = np.hypot(spread, _NOISE)
     density = np.exp(-((mean / spread) ** 2) / 2) / math.sqrt(2 * math.pi)
     return np.asarray(spread * density - mean * ndtr(-mean / spread))
@@ -133,23 +133,23 @@ def expected_gains(own: Cells, all_points: Array, others: Iterable[Cells]) -> Ar
 
 @cache
 def _libraries() -> ThreadpoolController:
-    """The loaded BLAS; to look for it takes a fifth of the time of a call of `draws`."""
+    """The loaded BLAS; searching for it takes a fifth of the time of a call of `draws`."""
     return ThreadpoolController()
 
 
-def _posterior(own: Cells, all_points: Array, known: Sequence[Cells]) -> tuple[Array, Array, Array]:
-    """Mean and standard deviation of each config, and the root of what the times took from the prior covariance.
+def _posterior(cells: Cells, all_points: Array, measured: Sequence[Cells]) -> tuple[Array, Array, Array]:
+    """Mean and standard deviation of each config, and the root of the reduction of the prior covariance.
 
-    The level of a problem without times has no part in which of its configs is the best, so it is left out.
+    The level of a problem without times does not affect which of its configs is the best, so it is left out.
     """
-    if not known:
+    if not measured:
         return np.zeros(len(all_points)), np.full(len(all_points), _CONFIG), np.zeros((0, len(all_points)))
-    points = np.concatenate([cells.points for cells in known])
-    has_times = np.array([cells.has_times for cells in known])
-    least = [cells.logs.min() if cells.has_times else 0.0 for cells in known]
-    logs = np.concatenate([np.minimum(cells.logs - log, _SLOW) for cells, log in zip(known, least, strict=True)])
-    number = np.repeat(np.arange(len(known)), [len(cells.logs) for cells in known])
-    level, own_level = _LEVEL**2 * has_times[number], _LEVEL**2 * own.has_times
+    points = np.concatenate([group.points for group in measured])
+    has_times = np.array([group.has_times for group in measured])
+    least = [group.logs.min() if group.has_times else 0.0 for group in measured]
+    logs = np.concatenate([np.minimum(group.logs - log, _SLOW) for group, log in zip(measured, least, strict=True)])
+    number = np.repeat(np.arange(len(measured)), [len(group.logs) for group in measured])
+    level, own_level = _LEVEL**2 * has_times[number], _LEVEL**2 * cells.has_times
     covariance = _kernel(points, points) + level * (number[:, None] == number) + _NOISE**2 * np.eye(len(points))
     factor = cho_factor(covariance, lower=True)
     across = _kernel(all_points, points) + own_level * (number == 0)

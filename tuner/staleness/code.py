@@ -1,7 +1,7 @@
-"""The compiled code that a launch runs, as a digest: equal digests run equal code.
+"""Digests of the compiled code of launches: equal digests mean equal code.
 
-In: kernel calls, in a process whose active Triton driver names the target. Out: 16 bytes per launch. Only Triton's
-frontend runs: no GPU and no assembler. Digests of two versions of Triton do not compare.
+In: kernel calls, in a process whose active Triton driver has the target. Out: 16 bytes per launch. Only Triton's
+frontend runs, so no GPU and no assembler is needed. Digests of different versions of Triton cannot be compared.
 """
 
 import hashlib
@@ -14,26 +14,26 @@ from typing import Any
 from normtune.kernels.call import KernelCall
 
 _DIGEST_BYTES = 16
-# The name of a function is that of its module and its own; both may change.
+# The declaration of a function in TTIR. Its name, with that of its module, may change.
 _FUNCTION = re.compile(r"\btt\.func (?:public |private )?@([\w.$]+|\"[^\"]+\")")
 
 
 class MisfitError(Exception):
-    """A kernel does not take the arguments of a call: it raises before anything is compiled."""
+    """A kernel does not accept the arguments of a call, so nothing is compiled."""
 
 
 class Frontend:
-    """Digests of kernels; each specialisation of one passes Triton's frontend once."""
+    """Digests of kernels from Triton's frontend, which each specialisation of a kernel passes once."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[int, str], bytes] = {}
+        self._digests: dict[tuple[int, str], bytes] = {}
         self._compiled: dict[str, bytes] = {}
 
     def of_call(self, call: KernelCall) -> bytes:
         """The digest of the specialised kernel: optimised TTIR without names and positions, target and options.
 
         Raises:
-            MisfitError: the kernel does not take these arguments.
+            MisfitError: the kernel does not accept these arguments.
             Exception: the kernel cannot be compiled, or Triton has other private interfaces.
         """
         from normtune.kernels.calling.triton_inside import stopped_before_compiling
@@ -41,14 +41,14 @@ class Frontend:
         seen: list[bytes] = []
         is_bound = False
 
-        def digest(*_: Any, **given: Any) -> bool:
+        def digest(*_: Any, **event: Any) -> bool:
             nonlocal is_bound
             is_bound = True
-            kernel, compile = given["fn"].jit_function, given["compile"]
+            kernel, compile = event["fn"].jit_function, event["compile"]
             key = (id(kernel), compile["key"])
-            if key not in self._known:
-                self._known[key] = _digest(_code_text(kernel, compile))
-            seen.append(self._known[key])
+            if key not in self._digests:
+                self._digests[key] = _digest(_code_text(kernel, compile))
+            seen.append(self._digests[key])
             return True
 
         try:
@@ -62,12 +62,12 @@ class Frontend:
         return seen[0] if seen else self._compiled[compiled.hash]
 
     def remember(self, kernels: Sequence[Any], digests: Sequence[bytes]) -> None:
-        """Keep the digests of compiled kernels: Triton holds these in memory and calls its hook for them only once."""
+        """Keep the digests of compiled kernels, which Triton holds in memory without calling its hook again."""
         self._compiled.update(zip((kernel.hash for kernel in kernels), digests, strict=True))
 
 
 def digest_of_launch(calls: Iterable[KernelCall], codes: Iterable[bytes]) -> bytes:
-    """The digest of kernel calls: the code of each, as `Frontend.of_call` gives it, its grid and its arguments.
+    """The digest of kernel calls: the code of each (from `Frontend.of_call`), its grid and its arguments.
 
     Tensors count by dtype, shape and identity within the launch. Names, addresses, the values of floating-point
     scalars and missing arguments do not count.
@@ -100,16 +100,16 @@ def _code_text(kernel: Any, compile: dict[str, Any]) -> str:
     """Text that determines the machine code of a specialised kernel, given the version of Triton."""
     from normtune.kernels.calling.triton_inside import frontend_code
 
-    given = json.loads(compile["specialization_data"])["options"]
-    target, text = frontend_code(kernel, compile, given)
-    # Paths of libraries depend on the installation of Triton.
-    kept = given | {"extern_libs": sorted(name for name, _ in given.get("extern_libs") or ())}
-    head = json.dumps([target.backend, target.arch, target.warp_size, kept], sort_keys=True, default=str)
+    options = json.loads(compile["specialization_data"])["options"]
+    target, text = frontend_code(kernel, compile, options)
+    # Without paths of libraries, which depend on the installation of Triton.
+    options |= {"extern_libs": sorted(name for name, _ in options.get("extern_libs") or ())}
+    head = json.dumps([target.backend, target.arch, target.warp_size, options], sort_keys=True, default=str)
     return f"{head}\n{normalised(text)}"
 
 
 def machine_code(binaries: Iterable[bytes]) -> bytes:
-    """The digest of the instructions in cubins or hsacos, without names and debug information."""
+    """The digest of the machine code in cubins or hsacos, without names and debug information."""
     return hashlib.sha256(b"".join(map(_instructions, binaries))).digest()[:_DIGEST_BYTES]
 
 
@@ -135,7 +135,7 @@ def _instructions(binary: bytes) -> bytes:
 def _argument(value: Any, tensors: dict[int, int]) -> Any:
     if hasattr(value, "data_ptr"):
         return [tensors.setdefault(id(value), len(tensors)), str(value.dtype), list(value.shape)]
-    if isinstance(value, float):  # of no binary: Triton specialises on integers alone
+    if isinstance(value, float):  # in no binary: Triton specialises on integers only
         return "float"
     return value if isinstance(value, int) else str(value)
 

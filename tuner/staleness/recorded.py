@@ -1,9 +1,8 @@
-"""Measurements of a recording or an exported file, and the code that the present kernels launch.
+"""Measurements of a recording or an exported file, compared with the code that the present kernels launch.
 
-In: measurements, with the code of each or the small file of digests beside a recording, and the cells that matter.
-Out: `RecordedCode`, and `CodeChange`: the cells whose code changed, or the reason why that is undecided. Digests of all
-measurements would take as much room as a recording, so its file has one for each cell: a config at a hidden size, with
-all numbers of rows.
+In: measurements with the digests of their code, or the file of digests beside a recording, and the cells to compare.
+Out: `CodeChange`: the cells whose code changed, or the reason why that cannot be decided. The file of a recording has a
+digest per cell, a config at one hidden size and all numbers of rows: one per measurement would double its size.
 """
 
 import base64
@@ -30,12 +29,12 @@ from normtune.tuner.compiling.pool import UNDIGESTED, codes_of
 from normtune.tuner.staleness.code import triton_version
 
 _FORMAT = 1
-# Two different codes have equal digests once in 3e14.
+# Different codes have equal digests once in 3e14.
 _BYTES = 6
 
 
 class Cell(NamedTuple):
-    """A config on all recorded problems that differ in their rows alone."""
+    """A config on all recorded problems that differ only in their rows."""
 
     key: Key
     hidden: int
@@ -43,14 +42,14 @@ class Cell(NamedTuple):
 
 
 class RecordedCode(NamedTuple):
-    """What was launched when measurements were taken.
+    """Digests of the code that was launched when measurements were taken.
 
     Attributes:
-        triton: the version whose frontend made the digests.
+        triton: version of Triton that computed the digests.
         fingerprints: of the kernels of each operator, as in the measurements.
-        launches: digest of all launches of each operator, where they are known: the quick look at what no fingerprint
-            covers.
-        cells: digest of the code of each cell of which it is known.
+        launches: digest of all launches of each operator, if they are known; it covers sources that no fingerprint
+            does.
+        cells: digest of the code of each cell, if it is known.
     """
 
     triton: str
@@ -60,12 +59,12 @@ class RecordedCode(NamedTuple):
 
 
 class CodeChange(NamedTuple):
-    """What became of the code of measurements.
+    """Result of comparing the code of measurements with the present code.
 
     Attributes:
         suspects: operators whose sources or launches changed.
-        changed: of the cells that were asked for, those whose code did.
-        undecided: why code could not be compared; empty where it was, or where nothing is suspect.
+        changed: the compared cells whose code changed.
+        undecided: why code could not be compared; empty if it was, or if no operator is suspect.
     """
 
     suspects: tuple[str, ...]
@@ -79,21 +78,21 @@ def cell_of(problem: Problem, config: Config) -> Cell:
 
 
 def pairs_of(evidence: Evidence) -> list[tuple[Problem, Config]]:
-    """The measured problems and configs, ordered; the copy is none."""
+    """The measured (problem, config) pairs, ordered, without the copy."""
     columns = ["operator", "rows", "hidden", "dtype", "variant", "config"]
-    found = evidence.frame[columns].drop_duplicates().itertuples(index=False, name=None)
-    known = cache(read_config)
-    pairs = [(Problem.of(*values), known(values[0], text)) for *values, text in found]
+    rows = evidence.frame[columns].drop_duplicates().itertuples(index=False, name=None)
+    read_once = cache(read_config)
+    pairs = [(Problem.of(*values), read_once(values[0], text)) for *values, text in rows]
     return sorted((pair for pair in pairs if pair[1] != COPY), key=lambda pair: (pair[0].columns, pair[1]))
 
 
-def difference(code: RecordedCode | None, evidence: Evidence, asked: Collection[Cell]) -> CodeChange:
+def difference(code: RecordedCode | None, evidence: Evidence, cells: Collection[Cell]) -> CodeChange:
     """Compare cells of measurements with the launches of the present sources.
 
     Args:
-        code: the digests of the measurements; None where there are none.
+        code: the digests of the measurements; None if there are none.
         evidence: the measurements, of one device.
-        asked: the cells that matter.
+        cells: the cells to compare.
 
     Raises:
         NormtuneError: no process that compiles can start.
@@ -108,7 +107,7 @@ def difference(code: RecordedCode | None, evidence: Evidence, asked: Collection[
     )
     if not suspects:
         return CodeChange(())
-    wanted = {cell for cell in asked if cell.key.operator in suspects}
+    wanted = {cell for cell in cells if cell.key.operator in suspects}
     digests: dict[Cell, bytes] = {}
     if not (reason := _undecidable(code, wanted)):
         digests = _digests([pair for pair in pairs if cell_of(*pair) in wanted], target)
@@ -120,7 +119,7 @@ def difference(code: RecordedCode | None, evidence: Evidence, asked: Collection[
 
 
 def of(evidence: Evidence) -> RecordedCode | None:
-    """The digests that came with measurements; None where there are none. Those of the newest Triton count."""
+    """The digests that are stored with measurements, those of the newest Triton; None if there are none."""
     codes = evidence.codes()
     if not codes:
         return None
@@ -129,24 +128,24 @@ def of(evidence: Evidence) -> RecordedCode | None:
     launches: dict[str, list[bytes]] = {}
     for pair in pairs:
         launches.setdefault(pair[0].operator, []).append(codes[pair][1].launch if pair in codes else b"")
-    known = {pair: timed.code for pair, (version, timed) in codes.items() if version == triton}
+    digests_of = {pair: timed.code for pair, (version, timed) in codes.items() if version == triton}
     return RecordedCode(
         triton,
         evidence.fingerprints(),
         {name: _joined(digests) for name, digests in launches.items() if all(digests)},
-        _cells((pair, known.get(pair) or None) for pair in pairs),
+        _cells((pair, digests_of.get(pair) or None) for pair in pairs),
     )
 
 
 def record(evidence: Evidence) -> RecordedCode:
-    """The digests of a recording, by the present sources, which must be its own.
+    """The digests of a recording, computed from the sources that it was measured with.
 
     Raises:
-        NormtuneError: the kernels changed since the recording, or Triton refuses one.
+        NormtuneError: the present sources are others, or Triton refuses a kernel.
     """
     fingerprints, target, pairs = evidence.fingerprints(), _target(evidence), pairs_of(evidence)
     for name in changed(fingerprints):
-        raise NormtuneError(f"the kernels of {name} changed since they were recorded: take the sources of then")
+        raise NormtuneError(f"the kernels of {name} changed since they were recorded: use the sources of that time")
     cells = _digests(pairs, target)
     if missing := {cell_of(*pair) for pair in pairs} - {cell for cell, digest in cells.items() if digest}:
         raise NormtuneError(f"{len(missing)} cells cannot be launched or compiled, {min(missing)} among them")
@@ -160,7 +159,7 @@ def path_of(name: str) -> Path:
 
 
 def write(code: RecordedCode, path: Path) -> None:
-    """Write digests; `read` needs the recording besides.
+    """Write digests to a file, which `read` reads together with the recording.
 
     Raises:
         NormtuneError: the file cannot be written.
@@ -174,7 +173,7 @@ def write(code: RecordedCode, path: Path) -> None:
 
 
 def read(name: str, evidence: Evidence) -> RecordedCode | None:
-    """The digests of a recording, from its name and measurements; None where it has none that are of these.
+    """The digests of a recording, from its name and measurements; None if there are none of these measurements.
 
     Raises:
         NormtuneError: the file is damaged.
@@ -208,7 +207,7 @@ def _undecidable(code: RecordedCode | None, wanted: Collection[Cell]) -> str:
     if code is None:
         return "the measurements have no digests of their code"
     if not present:
-        return "there is no triton here to compile what it launches"
+        return "there is no triton here to compile the kernels"
     if present != code.triton:
         return f"the digests of their code are of Triton {code.triton}, here is {present}"
     if missing := sum(cell not in code.cells for cell in wanted):
@@ -224,7 +223,7 @@ def _target(evidence: Evidence) -> Target:
 
 
 def _launches(name: str, pairs: Iterable[tuple[Problem, Config]], target: Target) -> str:
-    """The digest of the launches of an operator, in the order of `pairs_of`."""
+    """The digest of the launches of an operator, in the order of `pairs`."""
     launch_of = operators()[name].launch_of
     launches = (launch_of(config, problem, target) for problem, config in pairs if problem.operator == name)
     return _joined(launch_digest(launch) if launch else b"-" for launch in launches)
@@ -235,19 +234,19 @@ def _joined(launches: Iterable[bytes]) -> str:
 
 
 def _digests(pairs: Collection[tuple[Problem, Config]], target: Target) -> dict[Cell, bytes]:
-    """The digests of cells by the present sources, given all of their pairs, empty where a pair has none.
+    """The digests of cells with the present sources, from all of their pairs.
 
-    Cells that cannot be launched or compiled are left out.
+    They are empty if a pair has none; cells that cannot be launched or compiled are left out.
     """
-    known = operators()
-    launches = {pair: known[pair[0].operator].launch_of(pair[1], pair[0], target) for pair in pairs}
+    specs = operators()
+    launches = {pair: specs[pair[0].operator].launch_of(pair[1], pair[0], target) for pair in pairs}
     codes = codes_of(((problem, launch) for (problem, _), launch in launches.items() if launch), target.name)
-    found = {pair: codes.get((pair[0], launch)) if launch else None for pair, launch in launches.items()}
-    return _cells((pair, code.code if code else None) for pair, code in found.items())
+    code_of = {pair: codes.get((pair[0], launch)) if launch else None for pair, launch in launches.items()}
+    return _cells((pair, code.code if code else None) for pair, code in code_of.items())
 
 
 def _cells(digests: Iterable[tuple[tuple[Problem, Config], bytes | None]]) -> dict[Cell, bytes]:
-    """The digest of each cell, of those of its pairs by rows: empty if one is, and none if one is None."""
+    """The digest of each cell from those of its pairs by rows: empty if one is empty, left out if one is None."""
     cells: dict[Cell, list[bytes | None]] = {}
     for pair, digest in digests:
         cells.setdefault(cell_of(*pair), []).append(digest)

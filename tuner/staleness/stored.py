@@ -1,7 +1,7 @@
-"""Stored measurements and the present kernels: a time belongs to the compiled code of its config.
+"""Stored measurements, compared with the code that the present kernels launch.
 
 In: the coverage of a store, a target. Out: `Comparison`: measurements of the present code, those of other code, and
-undecided ones. Triton runs only for measurements whose fingerprint, launch or version of Triton is another one.
+undecided ones. Triton runs only for measurements with another fingerprint, launch or version of Triton.
 """
 
 from collections import Counter
@@ -20,21 +20,21 @@ from normtune.tuner.plan.binaries import jobs_of
 from normtune.tuner.plan.resume import Stored
 from normtune.tuner.staleness.code import triton_version
 
-# Suffix of the fingerprint of measurements with other code although their sources, as far as hashed, are the same.
+# Suffix of the fingerprint of measurements with other code although the hashed sources are the same.
 OTHER_CODE = " (other code)"
 _NAMED = 5
 Pair = tuple[Problem, Config]
 
 
 class Comparison(NamedTuple):
-    """Stored measurements that are not of the present kernels and Triton at the quick look.
+    """Result for stored measurements whose sources, launch or version of Triton changed.
 
     Attributes:
-        same: measurements whose code is the present one.
-        changed: measurements whose code, launch or legality is another one.
-        undecided: number of others, by the reason why their code cannot be compared; the fingerprint decides these.
-        fingerprints: (old, new) fingerprint of measurements stored under the wrong one.
-        lines: the comparison as text; empty if nothing is to be told.
+        same: measurements with unchanged code.
+        changed: measurements whose code, launch or legality changed.
+        undecided: number of measurements whose code cannot be compared, by reason; their fingerprint decides.
+        fingerprints: (old, new) fingerprint of measurements that have to be stored with another one.
+        lines: the result as text; empty if there is nothing to report.
     """
 
     same: tuple[Pair, ...]
@@ -44,7 +44,7 @@ class Comparison(NamedTuple):
     lines: tuple[str, ...]
 
     def applied(self, stored: Stored) -> Stored:
-        """The stored coverage, with the fingerprints of the kernels that it belongs to."""
+        """The stored coverage with the new fingerprints."""
         new = {pair: stored[pair]._replace(fingerprint=present) for pair, (_, present) in self.fingerprints.items()}
         return {**stored, **new}
 
@@ -55,7 +55,7 @@ def compare(stored: Stored, target: Target, most_binaries: int | None = None) ->
     Args:
         stored: coverage of a store.
         target: of the launches.
-        most_binaries: compile nothing if more would have to be; None for no limit.
+        most_binaries: nothing is compiled if it would be more; None for no limit.
 
     Raises:
         NormtuneError: no process that compiles can start.
@@ -63,28 +63,28 @@ def compare(stored: Stored, target: Target, most_binaries: int | None = None) ->
     same: list[Pair] = []
     changed: list[Pair] = []
     undecided: Counter[str] = Counter()
-    asked: dict[Pair, AnyLaunch] = {}
+    launch_of: dict[Pair, AnyLaunch] = {}
     for pair, coverage, spec in _of_known_operators(stored):
         launch = spec.launch_of(pair[1], pair[0], target)
-        is_of_sources = coverage.fingerprint == fingerprint(spec)
-        if is_of_sources and (
+        has_same_sources = coverage.fingerprint == fingerprint(spec)
+        if has_same_sources and (
             coverage.code is None or (launch is not None and launch_digest(launch) == coverage.code.launch)
         ):
             continue
-        if not is_of_sources and is_current(spec, coverage.fingerprint):
+        if not has_same_sources and is_current(spec, coverage.fingerprint):
             same.append(pair)
         elif reason := _undecidable(coverage):
-            undecided[reason] += not is_of_sources
+            undecided[reason] += not has_same_sources
         elif launch is None:
             changed.append(pair)
         else:
-            asked[pair] = launch
-    launches = [(problem, launch) for (problem, _), launch in asked.items()]
+            launch_of[pair] = launch
+    launches = [(problem, launch) for (problem, _), launch in launch_of.items()]
     if most_binaries is not None and (count := len(jobs_of(launches))) > most_binaries:
-        undecided[f"they are of {count} binaries"] += len(asked)
-        asked, launches = {}, []
+        undecided[f"they are of {count} binaries"] += len(launch_of)
+        launch_of, launches = {}, []
     codes = codes_of(launches, target.name)
-    for pair, launch in asked.items():
+    for pair, launch in launch_of.items():
         timed, present = stored[pair].code, codes.get((pair[0], launch))
         if present and not present.code:
             undecided[UNDIGESTED] += stored[pair].fingerprint != fingerprint(operator(pair[0].operator))
@@ -101,16 +101,16 @@ def compare(stored: Stored, target: Target, most_binaries: int | None = None) ->
 
 
 def compare_instructions(stored: Stored, target: Target) -> Comparison:
-    """Compare the instructions of the present kernels under another Triton, when they were timed, with those of today.
+    """Compare the machine code of measurements that another Triton compiled from the present kernels with today's.
 
-    Digests of Triton's own code do not compare between its versions, so all binaries are compiled. Measurements
-    without a digest of their instructions count as changed.
+    Digests of Triton's intermediate code cannot be compared between versions, so all binaries are compiled.
+    Measurements without a digest of their machine code count as changed.
 
     Raises:
         NormtuneError: no process that compiles can start.
     """
     triton = triton_version()
-    asked: dict[Pair, AnyLaunch] = {}
+    launch_of: dict[Pair, AnyLaunch] = {}
     changed: list[Pair] = []
     unknown: list[Pair] = []
     for pair, coverage, spec in _of_known_operators(stored):
@@ -122,10 +122,10 @@ def compare_instructions(stored: Stored, target: Target) -> Comparison:
         elif coverage.code is None or not coverage.code.machine:
             unknown.append(pair)
         else:
-            asked[pair] = launch
-    codes = codes_of([(problem, launch) for (problem, _), launch in asked.items()], target.name, is_compiled=True)
+            launch_of[pair] = launch
+    codes = codes_of([(problem, launch) for (problem, _), launch in launch_of.items()], target.name, is_compiled=True)
     same: list[Pair] = []
-    for pair, launch in asked.items():
+    for pair, launch in launch_of.items():
         timed, present = stored[pair].code, codes.get((pair[0], launch))
         (same if timed and present and present.machine == timed.machine else changed).append(pair)
     lines = []
@@ -140,17 +140,17 @@ def compare_instructions(stored: Stored, target: Target) -> Comparison:
 
 
 def is_other_code(stored: Stored, problems: Collection[Problem]) -> bool:
-    """Whether times of these problems are of other code, although the sources are the same as far as hashed."""
+    """Whether times of these problems are of other code although the hashed sources are the same."""
     other = {name: fingerprint(operator(name)) + OTHER_CODE for name in {problem.operator for problem in problems}}
     wanted = set(problems)
     return any(state.fingerprint == other[pair[0].operator] for pair, state in stored.items() if pair[0] in wanted)
 
 
 def _of_known_operators(stored: Stored) -> Iterator[tuple[Pair, Coverage, OperatorSpec]]:
-    known = operators()
+    specs = operators()
     for pair, coverage in stored.items():
-        if pair[1] != COPY and pair[0].operator in known:
-            yield pair, coverage, known[pair[0].operator]
+        if pair[1] != COPY and pair[0].operator in specs:
+            yield pair, coverage, specs[pair[0].operator]
 
 
 def _undecidable(coverage: Coverage) -> str:
@@ -159,7 +159,7 @@ def _undecidable(coverage: Coverage) -> str:
         return "they were stored without a digest of their code"
     present = triton_version()
     if not present:
-        return "there is no triton here to compile what they launch"
+        return "there is no triton here to compile the kernels"
     if coverage.triton != present:
         return f"they were compiled by Triton {coverage.triton}, here is {present}"
     return ""

@@ -1,7 +1,7 @@
 """Changes of a table's kernels since it was measured.
 
 In: a table's header and text, its measurements and the digests of their code. Out: a line for each operator whose
-kernels changed, and notes. The configs that the table answers with are those whose code matters.
+kernels changed, and notes. Only the code of configs that the table answers with is compared.
 """
 
 from collections.abc import Collection, Iterable
@@ -31,31 +31,31 @@ def changed_kernels(
     Args:
         header: of the table.
         text: of the table.
-        timed: its measurements, of one device each, with the digests of their code; None to compare sources alone.
+        timed: its measurements, of one device each, with the digests of their code; None to compare only sources.
 
     Raises:
         NormtuneError: code cannot be compiled at all, or `timed` raises it.
     """
     names = changed(header.kernels)
     measured = list(timed or ())
-    why = "code is compared without --quick" if timed is None else "its measurements are not at hand"
+    reason = "code is compared without --quick" if timed is None else "its measurements are not available"
     try:
         cells = [_cells(header, text, evidence) for _, evidence in measured]
-    except NormtuneError as error:  # a check tells it as a failure
-        measured, why = [], str(error)
+    except NormtuneError as error:  # which a check reports as a failure
+        measured, reason = [], str(error)
     if measured:
-        changes = [difference(*one, asked) for one, asked in zip(measured, cells, strict=True)]
-        why = "; ".join(dict.fromkeys(change.undecided for change in changes if change.undecided))
-        if not why:
+        changes = [difference(code, evidence, part) for (code, evidence), part in zip(measured, cells, strict=True)]
+        reason = "; ".join(dict.fromkeys(change.undecided for change in changes if change.undecided))
+        if not reason:
             kernels = {pair for _, evidence in measured for pair in evidence.fingerprints().items()}
             names = [name for name in names if (name, header.kernels[name]) not in kernels]  # measured elsewhere
             if not names or any(change.suspects for change in changes):
                 stale, notes = _by_code(set().union(*cells), changes)
                 return [*stale, *map(_stale_by_source, names)], notes
-            why = "its measurements are of other kernels than its header says"
+            reason = "its measurements are of other kernels than its header says"
     if not names:
         return [], [_UNCHANGED]
-    return [*map(_stale_by_source, names)], [f"whether their compiled code changed is not known: {why}"]
+    return [*map(_stale_by_source, names)], [f"whether their compiled code changed is not known: {reason}"]
 
 
 def _stale_by_source(name: str) -> str:
@@ -63,7 +63,7 @@ def _stale_by_source(name: str) -> str:
 
 
 def _cells(header: Header, text: str, evidence: Evidence) -> set[Cell]:
-    """The cells of the configs that a table answers with, of those that were measured."""
+    """The measured cells of the configs that a table answers with."""
     (device,) = evidence.devices()
     if header.is_for_any_gpu:
         relative = normalised_trees(text)

@@ -1,1 +1,1 @@
-"""`normtune sweep`: what is asked for, what is prepared and measured, and what is shown of it."""
+"""`normtune sweep`: request, preparation, measuring, progress and report."""

@@ -1,7 +1,7 @@
-"""A sweep from Python, and the run of one that the command shares.
+"""A sweep from Python, and its run, which the command shares.
 
-In: a `Request` in plain values. Out: a `Sweep`: the device, the plan, and what was measured. What is shown meanwhile is
-left to `progress`, reading options to `commands`.
+In: a `Request`. Out: a `Sweep`: the device, the plan, and counts of the measurements. `progress` displays, `command`
+reads the options.
 """
 
 import math
@@ -26,7 +26,7 @@ from normtune.tuner.plan.resume import without_times
 from normtune.tuner.search.control import Control
 from normtune.tuner.search.protocol import Strategy
 from normtune.tuner.staleness.stored import compare
-from normtune.tuner.sweep.prepare import PreparedSweep, is_finished, ready, refined, refined_lines
+from normtune.tuner.sweep.prepare import PreparedSweep, is_finished, prepare, refinement_lines, refinement_plan
 from normtune.tuner.sweep.progress import Silent
 from normtune.tuner.sweep.report import (
     NOTHING_STALE,
@@ -48,13 +48,13 @@ class Sweep(NamedTuple):
     """Result of a sweep.
 
     Attributes:
-        device: that was measured, or planned for.
-        outlook: the plan, with the expected time; None where there was nothing to measure.
-        summary: counts and times; empty of a dry run, and where nothing was stale.
-        damage: line about stored measurements that were left out as damaged; empty if none were.
-        is_dry: whether it was planned and nothing was measured.
-        compiled: binaries of `compile_only`; None where it was not given.
-        control: time of unchanged code relative to its stored time, of a sweep of what is stale; None without one.
+        device: the measured device, or the one of the plan.
+        outlook: the plan, with the expected time; None if there was nothing to measure.
+        summary: counts and times; empty for a dry run, and if nothing was stale.
+        damage: line about stored measurements that were left out as damaged; empty if there are none.
+        is_dry: whether it was only planned.
+        compiled: binaries of `compile_only`; None otherwise.
+        control: time of unchanged code relative to its stored time, for `stale`; None otherwise.
     """
 
     device: Device
@@ -66,7 +66,7 @@ class Sweep(NamedTuple):
     control: Control | None = None
 
     def to_plain(self) -> dict[str, Any]:
-        """What `normtune sweep --json` prints, as JSON values; docs/commands.md describes the keys."""
+        """The object of `normtune sweep --json`, as JSON values; docs/commands.md describes the keys."""
         measured = None if self.is_dry or self.compiled else self.summary
         plain = plain_sweep(self.device, self.outlook, measured, self.compiled)
         return plain | ({"control": self.control._asdict()} if self.control else {})
@@ -76,102 +76,108 @@ class Sweep(NamedTuple):
 def sweep(request: Request) -> Sweep:
     """Measure configs over shapes and store every sample, as `normtune sweep` does.
 
-    Each problem is committed when it is done: after an interrupt, or the end of its budget, the same call resumes.
-    Starts processes: a script that calls it needs `if __name__ == "__main__":`.
+    Each problem is stored as soon as it is measured: after an interrupt, or the end of the budget, the same call goes
+    on. It starts processes: a script that calls it needs `if __name__ == "__main__":`.
 
     Raises:
         UsageError: a value is unknown or out of range.
-        NormtuneError: there is no such GPU, or the device or the store failed; what was measured is stored.
+        NormtuneError: there is no such GPU, or the device or the store failed; all measurements so far are stored.
     """
     return run(request, lambda title: Silent())
 
 
-def run(request: Request, face_of: Callable[[str], Silent], begun: float | None = None) -> Sweep:
-    """As `sweep`; `face_of` makes the display of a device's name, `begun` is on the monotonic clock, None for now."""
+def run(request: Request, display_of: Callable[[str], Silent], begun: float | None = None) -> Sweep:
+    """Sweep, with a display.
+
+    Args:
+        request: the sweep.
+        display_of: creates the display, from the name of the device.
+        begun: start on the monotonic clock, seconds; None for now.
+    """
     begun = time.monotonic() if begun is None else begun
     wanted = request.wanted()
     if request.compile_only:
-        return _compiled(request, wanted, face_of)
+        return _compiled(request, wanted, display_of)
     url = resolve_url(None if request.store is None else os.fspath(request.store))
     cache = None if request.cache is None else BinaryCache(Path(request.cache))
     if request.dry_run:
-        return _planned(request, wanted, url, cache, face_of)
+        return _planned(request, wanted, url, cache, display_of)
     path = sqlite_path(parse(url))
     with ExitStack() as stack:
 
-        def begun_device() -> Bench:
-            """The device, which is opened while the sweep is planned."""
+        def start_device() -> Bench:
+            """Start opening the device, which goes on while the sweep is planned."""
             bench = begin_device(request.device, request.regime, cache)
             stack.callback(bench.close)
             return bench
 
         opened = stack.enter_context(Store.open(url)) if path is None or path.exists() else None
-        bench = None if opened else begun_device()
+        bench = None if opened else start_device()
         runs = opened.runs() if opened else []
-        known = unopened(request.device, request.regime, runs)
-        face = _named(known, face_of) if known else None
-        if bench is None and known:
-            key = request.key(request.always(wanted.problems, known.device, known.target))
-            if key and not is_finished(key, runs, known.device, request.regime):
-                bench = begun_device()
-        if bench and known and known.compiles:
-            bench.expect(known.target.name)
+        identity = unopened(request.device, request.regime, runs)
+        display = _named(identity, display_of) if identity else None
+        if bench is None and identity:
+            key = request.key(request.always(wanted.problems, identity.device, identity.target))
+            if key and not is_finished(key, runs, identity.device, request.regime):
+                bench = start_device()
+        if bench and identity and identity.compiles:
+            bench.expect(identity.target.name)
             bench.prepare(())
-        work = ready(request, wanted, opened, known.device, known.target) if known else None
-        if known and face and work and opened and not work.search.left():
-            return _done(request, work, known, opened, face, begun)
-        bench = bench or begun_device()
+        work = prepare(request, wanted, opened, identity.device, identity.target) if identity else None
+        if identity and display and work and opened and not work.search.left():
+            return _done(request, work, identity, opened, display, begun)
+        bench = bench or start_device()
         if work:
             bench.prepare(work.search.ask(math.inf))
         bench.open()
-        face = face or _named(bench, face_of)
+        display = display or _named(bench, display_of)
         bench.prepare(())
         opened = opened or stack.enter_context(Store.open(url))
         if work is None or not work.is_of(bench.device, bench.target):
-            said = work.lines if work else []
-            work = ready(request, wanted, opened, bench.device, bench.target)
-            work = work._replace(lines=list(dict.fromkeys([*said, *work.lines])))
-        return _swept(request, work, opened, bench, cache, face, begun)
+            lines = work.lines if work else []
+            work = prepare(request, wanted, opened, bench.device, bench.target)
+            work = work._replace(lines=list(dict.fromkeys([*lines, *work.lines])))
+        return _swept(request, work, opened, bench, cache, display, begun)
 
 
-def _named(device: Bench | Identity, face_of: Callable[[str], Silent]) -> Silent:
-    """The display of a sweep, which begins with the device: to open it takes seconds."""
-    face = face_of(device.device.label)
-    face.say(device_line(device))
-    return face
+def _named(device: Bench | Identity, display_of: Callable[[str], Silent]) -> Silent:
+    """The display of a sweep, which names the device at once, because opening it takes seconds."""
+    display = display_of(device.device.label)
+    display.say(device_line(device))
+    return display
 
 
-def _compiled(request: Request, wanted: Wanted, face_of: Callable[[str], Silent]) -> Sweep:
+def _compiled(request: Request, wanted: Wanted, display_of: Callable[[str], Silent]) -> Sweep:
     limits, out = request.limits(), Path(str(request.out))
     check_out(out)
     device = Device("no GPU here, compiled for one", limits.name, limits.sms, limits.l2_bytes, 0, "absent", "none")
-    with face_of(limits.name) as face:
+    with display_of(limits.name) as display:
         plan = wanted.plan(request.chosen.space, limits, request.always(wanted.problems, device, limits))
-        ahead = compile_ahead(plan, limits, out, face.compiling)
-    face.say(*ahead_lines(ahead))
+        ahead = compile_ahead(plan, limits, out, display.compiling)
+    display.say(*ahead_lines(ahead))
     return Sweep(device, None, Summary(), compiled=ahead)
 
 
 def _done(
     request: Request,
     work: PreparedSweep,
-    known: Identity,
+    identity: Identity,
     opened: Store,
-    face: Silent,
+    display: Silent,
     begun: float,
 ) -> Sweep:
-    """The end of a sweep that has nothing to measure; its device was not opened."""
+    """The end of a sweep that has nothing to measure and did not open its device."""
     protocol = {"regime": request.regime, "rounds": 0, "void_rounds": 0, "worker_restarts": 0}
     failed = without_times(work.stored, [task.problem for task in work.plan.tasks])
     summary = Summary(known=len(work.plan.tasks), known_failed=failed, phases=Phases(0.0, 0.0, 0.0, protocol))
     summary.starting_seconds = time.monotonic() - begun
-    with face:
-        face.say(*work.lines)
+    with display:
+        display.say(*work.lines)
         if nothing := _nothing(request, work):
-            face.say(*nothing)
-            return Sweep(known.device, None, Summary())
-        face.say(*end_lines(summary, request.chosen.budget_seconds))
-    return Sweep(known.device, None, summary, opened.damage)
+            display.say(*nothing)
+            return Sweep(identity.device, None, Summary())
+        display.say(*end_lines(summary, request.chosen.budget_seconds))
+    return Sweep(identity.device, None, summary, opened.damage)
 
 
 def _swept(
@@ -180,22 +186,22 @@ def _swept(
     opened: Store,
     bench: Bench,
     cache: BinaryCache | None,
-    face: Silent,
+    display: Silent,
     begun: float,
 ) -> Sweep:
     budget = request.chosen.budget_seconds
-    with face:
-        face.say(*_unusable(cache, bench), *work.lines)
+    with display:
+        display.say(*_unusable(cache, bench), *work.lines)
         if nothing := _nothing(request, work):
-            face.say(*nothing)
+            display.say(*nothing)
             return Sweep(bench.device, None, Summary())
-        face.say(*refined_lines(work.search))
+        display.say(*refinement_lines(work.search))
         chosen = fitting(work.plan, bench.free_bytes)
         starting = time.monotonic() - begun
         left = None if budget is None else budget - starting
         strategy = work.strategy_of(chosen)
         summary = measure(
-            *(bench, opened, chosen, strategy, left, face),
+            *(bench, opened, chosen, strategy, left, display),
             retry_failed=request.retry_failed,
             stored=work.stored,
             key=work.key if chosen.tasks == work.plan.tasks else None,
@@ -204,26 +210,26 @@ def _swept(
     control = work.control.result() if work.control else None
     more = control.line() if control else "", cache.line() if cache else ""
     pruned = pruned_lines(chosen) if summary.is_fruitless else []
-    face.say(*refined_lines(work.search), *end_lines(summary, budget), *pruned, *filter(None, more))
-    return Sweep(bench.device, face.outlook, summary, opened.damage, control=control)
+    display.say(*refinement_lines(work.search), *end_lines(summary, budget), *pruned, *filter(None, more))
+    return Sweep(bench.device, display.outlook, summary, opened.damage, control=control)
 
 
 def _nothing(request: Request, work: PreparedSweep) -> list[str]:
-    """Lines about a request that leaves nothing to measure, if so."""
+    """Lines about a request for `--stale` or `--refine` that leaves nothing to measure; else none."""
     if work.plan.tasks:
         return []
     if request.refine is not None:
-        return [*refined_lines(work.search), SETTLED]
+        return [*refinement_lines(work.search), SETTLED]
     return [NOTHING_STALE] if request.stale else []
 
 
 def _unusable(cache: BinaryCache | None, bench: Bench) -> list[str]:
-    """The line that the binaries cannot be used, if so."""
+    """A line if binaries of `--cache` cannot be used."""
     return list(filter(None, [cache.unusable(bench.target.name) if cache else ""]))
 
 
 def _planned(
-    request: Request, wanted: Wanted, url: str, cache: BinaryCache | None, face_of: Callable[[str], Silent]
+    request: Request, wanted: Wanted, url: str, cache: BinaryCache | None, display_of: Callable[[str], Silent]
 ) -> Sweep:
     effort, regime = request.chosen, request.regime
     path = sqlite_path(parse(url))
@@ -232,14 +238,14 @@ def _planned(
         with ExitStack() as stack:
             exists = path is None or path.exists()
             opened = stack.enter_context(Store.open(url, create=False)) if exists else None
-            held = opened.coverage(bench.device, regime) if opened else {}
-            kernels = compare(held, bench.target)
-            stored = kernels.applied(held)
+            coverage = opened.coverage(bench.device, regime) if opened else {}
+            kernels = compare(coverage, bench.target)
+            stored = kernels.applied(coverage)
             more: list[str] = []
             strategy: Strategy = request.search()
-            if wanted.refining:
-                chosen, strategy = refined(request, wanted.refining, stored, bench.device, bench.target)
-                more = refined_lines(strategy(chosen.tasks, {}))
+            if wanted.refined:
+                chosen, strategy = refinement_plan(request, wanted.refined, stored, bench.device, bench.target)
+                more = refinement_lines(strategy(chosen.tasks, {}))
             else:
                 always = request.always(wanted.problems, bench.device, bench.target)
                 chosen = wanted.plan(effort.space, bench.target, always)
@@ -248,9 +254,9 @@ def _planned(
             outlook = look_ahead(
                 *(bench, opened, chosen, strategy, effort.budget_seconds, request.retry_failed), stored=stored
             )
-        planned = [*plan_lines(outlook), *pruned_lines(chosen)] if chosen.tasks or not wanted.refining else [SETTLED]
+        planned = [*plan_lines(outlook), *pruned_lines(chosen)] if chosen.tasks or not wanted.refined else [SETTLED]
         lines = *_unusable(cache, bench), *kernels.lines, *more, *planned
-        face_of(bench.device.label).say(device_line(bench), *lines, "a dry run: nothing is measured")
+        display_of(bench.device.label).say(device_line(bench), *lines, "a dry run: nothing is measured")
         return Sweep(bench.device, outlook, Summary(), is_dry=True)
     finally:
         bench.close()

@@ -1,8 +1,4 @@
-"""`normtune sweep`.
-
-In: options. Out: measurements in a store, and on the terminal what is planned, what is going on and what came of it.
-The sweep itself is that of `api`, imported when the command runs.
-"""
+"""`normtune sweep`: runs the sweep of `api`, imported when the command runs, with a display on the terminal."""
 
 import json
 import time
@@ -27,19 +23,20 @@ def sweep(
 ) -> None:
     """Measure configs over shapes and store every sample.
 
-    Each problem is committed when it is done: after Ctrl-C, a kill or the end of its budget, the same command resumes.
+    Each problem is stored as soon as it is measured: after Ctrl-C, a kill or the end of the budget, the same command
+    goes on.
     """
     begun = time.monotonic()
     from normtune.tuner.sweep.api import run
-    from normtune.tuner.sweep.progress import face_of
+    from normtune.tuner.sweep.progress import choose_display
     from normtune.tuner.sweep.report import fruitless_line
     from normtune.tuner.sweep.request import Request
 
     request = Request(store=store, **chosen)
     with terminable():
-        found = run(request, lambda title: face_of(title, quiet or as_json), begun)
-    warn_of_damage(found.damage)
-    if as_json and (found.outlook or found.summary.known or found.compiled):
-        say(json.dumps(found.to_plain(), indent=1))
-    if reason := fruitless_line(found.summary, found.compiled):
+        result = run(request, lambda title: choose_display(title, quiet or as_json), begun)
+    warn_of_damage(result.damage)
+    if as_json and (result.outlook or result.summary.known or result.compiled):
+        say(json.dumps(result.to_plain(), indent=1))
+    if reason := fruitless_line(result.summary, result.compiled):
         raise NormtuneError(reason)

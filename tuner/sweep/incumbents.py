@@ -1,7 +1,7 @@
-"""The configs that every sweep times at each of its shapes: what calls launch there today, and the default.
+"""The configs that every sweep times at each of its shapes: those of the present tables, and the default.
 
-In: problems, the device, a table. Out: by problem, the configs that a fit compares its table with. The tables are those
-that a call would find: NORMTUNE_TABLE, the installed one, those that ship, and that for any GPU.
+In: problems, the device, a baseline table. Out: by problem, the configs that a fit compares its table with. The tables
+are those that a call uses: NORMTUNE_TABLE, the installed one, one that ships, or that for any GPU.
 """
 
 import os
@@ -24,36 +24,36 @@ _Answer = Callable[[int, int], Config]
 def always(
     problems: Iterable[Problem], device: Device, target: Target, baseline: str | os.PathLike[str] | None = None
 ) -> Always:
-    """What the GPU's tables, the baseline and the operator's default answer at each problem, in this order.
+    """The configs of the GPU's tables, of the baseline and the operator's default at each problem, in this order.
 
-    Tables that cannot be read answer nothing: the sweep may be to replace them. A replay has no default.
+    Tables that cannot be read are ignored, because the sweep may be meant to replace them. A replay has no default.
 
     Args:
-        problems: that are swept.
-        device: that they are swept on.
-        target: its limits.
+        problems: of the sweep.
+        device: of the sweep.
+        target: limits of the device.
         baseline: a further table, by file or name.
 
     Raises:
-        UsageError: the baseline is no table.
+        UsageError: the baseline is not a table.
     """
     finders = [cache(partial(_in_use, device))]
     if baseline is not None:
         finders.append(cache(locate.load_table(baseline).bound(device.sms, device.l2_bytes).answer))
-    found = {}
+    configs_of = {}
     for problem in problems:
         spec = operator(problem.operator)
         answers = [answer for find in finders if (answer := find(problem.key))]
-        # In the operator's class; of other knobs where the table is of another version of it.
+        # Read in the operator's class: the table may be of another version, with other knobs.
         configs = [spec.read_config(answer(*problem.shape).to_json()) for answer in answers]
-        if not device.uuid.startswith(REPLAY_PREFIX):  # no recording has it everywhere
+        if not device.uuid.startswith(REPLAY_PREFIX):  # recordings do not have it everywhere
             configs.append(spec.default_config(problem, target))
-        found[problem] = [*filter(spec.knows, dict.fromkeys(configs))]
-    return found
+        configs_of[problem] = [*filter(spec.knows, dict.fromkeys(configs))]
+    return configs_of
 
 
 def _in_use(device: Device, key: Key) -> _Answer | None:
-    """The function by which calls choose a config today; None without one."""
+    """The function of the table that calls use today; None if there is none."""
     try:
         tables = locate.select(device.name, device.target, device.sms, device.l2_bytes)
         return tables.serving(key).answer(key)

@@ -1,7 +1,7 @@
-"""The work of a sweep, from a request, a store and the identity of a device, which need not be open.
+"""The work of a sweep.
 
-In: these. Out: `PreparedSweep`: the plan, the stored measurements, with the fingerprints of their compiled code, and
-the search over what is left.
+In: a request, a store and the identity of a device, which need not be open. Out: `PreparedSweep`: the plan, the stored
+measurements with the fingerprints of their compiled code, and the search over the rest.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ from normtune.tuner.search.protocol import Known, Search, Strategy
 from normtune.tuner.search.refine import Refine
 from normtune.tuner.staleness.code import triton_version
 from normtune.tuner.staleness.stored import Comparison, compare, compare_instructions, is_other_code
-from normtune.tuner.sweep.refine import Refining
+from normtune.tuner.sweep.refine import RefinedTable
 from normtune.tuner.sweep.request import Request, Wanted
 
 
@@ -27,14 +27,14 @@ class PreparedSweep(NamedTuple):
     """The work of a sweep on a device.
 
     Attributes:
-        device: that is planned for.
+        device: of the sweep.
         target: its limits.
         lines: about stored measurements whose kernels changed.
-        stored: state of what is stored.
-        plan: the wanted problems and configs; of stale ones and a control sample alone, if these are asked for.
-        strategy: makes the search.
-        search: over the plan, with what is stored.
-        control: sample of unchanged code beside what is stale; None without one.
+        stored: the stored measurements.
+        plan: the wanted problems and configs; for `stale`, only stale ones and the control sample.
+        strategy: creates the search.
+        search: over the plan, with the stored measurements.
+        control: control sample for `stale`; None otherwise.
         key: of the request, see `Request.key`.
     """
 
@@ -49,23 +49,23 @@ class PreparedSweep(NamedTuple):
     key: str | None = None
 
     def is_of(self, device: Device, target: Target) -> bool:
-        """Whether it holds for a device."""
+        """Whether it was prepared for such a device."""
         return (self.device.kind, self.target) == (device.kind, target)
 
     def strategy_of(self, plan: Plan) -> Strategy:
-        """What makes the search over a plan: the same search, if it is the same plan."""
+        """The strategy for a plan: the same search, if it is the same plan."""
         return (lambda tasks, known: self.search) if plan.tasks == self.plan.tasks else self.strategy
 
 
-def ready(request: Request, wanted: Wanted, store: Store | None, device: Device, target: Target) -> PreparedSweep:
-    """Compare what is stored with what is wanted, and correct stored fingerprints.
+def prepare(request: Request, wanted: Wanted, store: Store | None, device: Device, target: Target) -> PreparedSweep:
+    """Plan a sweep, after correcting the stored fingerprints of measurements whose code did not change, or did.
 
     Args:
-        request: what is asked for.
+        request: the sweep.
         wanted: its problems.
-        store: of the measurements; None if it is new.
-        device: that is planned for.
-        target: its limits.
+        store: of the measurements; None if it does not exist yet.
+        device: of the sweep.
+        target: limits of the device.
 
     Raises:
         NormtuneError: the store failed, or no compiler can start to compare code.
@@ -75,15 +75,15 @@ def ready(request: Request, wanted: Wanted, store: Store | None, device: Device,
     runs: Sequence[Run] = ()
     control = None
     if store:
-        held, runs = store.coverage(device, request.regime), store.runs()
-        comparison = compare(held, target)
+        coverage, runs = store.coverage(device, request.regime), store.runs()
+        comparison = compare(coverage, target)
         store.set_fingerprints(device, comparison.fingerprints)
-        stored, lines = comparison.applied(held), [*comparison.lines, *filter(None, [store.ahead])]
+        stored, lines = comparison.applied(coverage), [*comparison.lines, *filter(None, [store.ahead])]
     always = request.always(wanted.problems, device, target)
     key = request.key(always)
     is_over = is_finished(key, runs, device, request.regime) and not is_other_code(stored, wanted.problems)
     if store and not store.damage and is_over:
-        # Of a large space a plan takes seconds, and so does the import of some searches.
+        # An empty plan: that of a large space takes seconds, and so does the import of some searches.
         plan = Plan(tuple(Task(problem, ()) for problem in wanted.problems), {})
         return PreparedSweep(device, target, lines, stored, plan, Adaptive, Adaptive((), {}))
     strategy = request.search()
@@ -98,8 +98,8 @@ def ready(request: Request, wanted: Wanted, store: Store | None, device: Device,
             control = ControlSample(stored, target)
             plan = plan._replace(tasks=(*control.tasks, *plan.tasks))
             strategy = partial(WithControl, strategy=strategy, sample=control)
-    elif wanted.refining:
-        plan, strategy = refined(request, wanted.refining, stored, device, target)
+    elif wanted.refined:
+        plan, strategy = refinement_plan(request, wanted.refined, stored, device, target)
     else:
         plan = wanted.plan(request.chosen.space, target, always)
         strategy = request.search(warm_start(plan, always, target))
@@ -108,25 +108,27 @@ def ready(request: Request, wanted: Wanted, store: Store | None, device: Device,
     return PreparedSweep(device, target, lines, stored, plan, strategy, search, control, key)
 
 
-def refined_lines(search: Search) -> list[str]:
-    """What the thresholds of each function can still lose, if they are refined."""
+def refinement_lines(search: Search) -> list[str]:
+    """Lines about the loss that thresholds can still have, for `refine`."""
     return search.lines() if isinstance(search, Refine) else []
 
 
-def refined(request: Request, part: Refining, stored: Stored, device: Device, target: Target) -> tuple[Plan, Strategy]:
-    """The plan of the shapes that have to be measured by what is known now, and what makes the search.
+def refinement_plan(
+    request: Request, table: RefinedTable, stored: Stored, device: Device, target: Target
+) -> tuple[Plan, Strategy]:
+    """The plan of the shapes that have to be measured from the present estimate, and the strategy.
 
     Raises:
-        UsageError: nothing is stored of the table's functions.
+        UsageError: the store has no measurements of the table's functions.
     """
-    refinement = part.on(device, request.regime)
-    before = known(stored, {key.operator for key in part.trees}, request.retry_failed)
+    refinement = table.on(device, request.regime)
+    before = known(stored, {key.operator for key in table.trees}, request.retry_failed)
     always_of = partial(request.always, device=device, target=target)
-    plan = part.plan(refinement, before, request.chosen.space, target, always_of)
+    plan = table.plan(refinement, before, request.chosen.space, target, always_of)
     wanted = tuple(Refine(plan.tasks, before, refinement).left())
 
     def strategy(tasks: Sequence[Task], _: Known) -> Refine:
-        """The search over all disputed shapes: what is measured may leave others uncertain than those wanted now."""
+        """The search over all disputed shapes, because measurements may show others to be uncertain."""
         too_large = set(wanted).difference(tasks)
         return Refine([task for task in plan.tasks if task not in too_large], before, refinement)
 
@@ -134,13 +136,13 @@ def refined(request: Request, part: Refining, stored: Stored, device: Device, ta
 
 
 def is_finished(key: str | None, runs: Iterable[Run], device: Device, regime: str) -> bool:
-    """Whether a run of a request of this key on a device of this kind left nothing."""
+    """Whether a run of the request with this key on a device of this kind has finished."""
     same_kind = (run.protocol for run in runs if run.device.kind == device.kind and run.regime == regime)
     return key is not None and any(protocol.get("finished") == key for protocol in same_kind)
 
 
 def _is_new(runs: Iterable[Run], device: Device, regime: str, other: Comparison) -> bool:
-    """Whether the newest run on devices of a kind was made under another driver or Triton."""
+    """Whether the newest run on devices of a kind had another driver or Triton."""
     same_kind = [run for run in runs if run.device.kind == device.kind and run.regime == regime]
     newest = max(same_kind, key=lambda run: run.started, default=None)
     if newest is None:

@@ -1,6 +1,6 @@
-"""Progress of a sweep: a live display in a terminal, plain lines in a log, or nothing.
+"""Progress of a sweep on stdout: a live display in a terminal, plain lines in a log, or nothing.
 
-In: the events of a sweep. Out: text on stdout. `report` makes the text before and after a sweep.
+In: the events of a sweep. `report` has the text of the plan and of the end.
 """
 
 import os
@@ -17,7 +17,7 @@ from normtune.tuner.sweep.sweep import Outlook
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-# A log gets a line per tenth of the problems, and one after this many seconds without a line.
+# A log gets a line for each tenth of the problems, and after this many seconds without a line.
 _SILENCE_SECONDS = 30.0
 # Least and greatest width of the bar, columns.
 _LEAST_BAR, _MOST_BAR = 8, 40
@@ -72,16 +72,16 @@ class Lines(Silent):
         self._begun = self._last = time.monotonic()
 
     def compiling(self, done: int, total: int) -> None:
-        """Print a line after a silence, until the first problem is measured."""
+        """Print a line after a time without lines, until the first problem is measured."""
         if self._waiting and not self._broken and time.monotonic() - self._last > _SILENCE_SECONDS:
             self._last = time.monotonic()
             try:
                 self.say(f"compiled {done} of {total} binaries")
-            except OSError:  # stdout is closed: the sweep's own thread meets the same error and ends
+            except OSError:  # stdout is closed: the main thread gets the same error and ends the sweep
                 self._broken = True
 
     def measured(self, problem: Problem, best: Best | None, summary: Summary, left: int, seconds: float) -> None:
-        """Print a line at each tenth of the problems, or after a silence."""
+        """Print a line at each tenth of the problems, or after a time without lines."""
         self._waiting = False
         done = summary.done
         tenths, now = 10 * done // (done + left), time.monotonic()
@@ -162,12 +162,10 @@ class Screen(Silent):
         return Group(bars, best)
 
 
-def face_of(title: str, quiet: bool) -> Silent:
-    """Choose the display for this stdout: silent if quiet, live in a terminal that can redraw, else lines.
+def choose_display(title: str, quiet: bool) -> Silent:
+    """The display for this stdout: nothing if `quiet`, live in a terminal that can redraw, else lines.
 
-    Args:
-        title: the device's name.
-        quiet: show nothing.
+    `title` is the device's name.
     """
     if quiet:
         return Silent()

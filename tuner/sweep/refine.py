@@ -1,7 +1,7 @@
-"""What `sweep --refine` measures: the functions of a table, and the shapes at which their thresholds can be refined.
+"""The table of `sweep --refine`: its functions, and the shapes at which their thresholds can be refined.
 
-In: a table's name, operators and dtypes, the device. Out: `Refining`; for a device `search.refine.Refinement`. Shapes
-are those of `grids.between` in the box that the table was measured on; on a replay those that were recorded.
+In: a table's name, operators and dtypes, the device. Out: `RefinedTable`, and for a device `search.refine.Refinement`.
+Shapes are those of `grids.between` in the box that the table was measured on; on a replay the recorded ones.
 """
 
 import os
@@ -24,13 +24,13 @@ from normtune.tuner.search.protocol import Known
 from normtune.tuner.search.refine import Refinement
 
 
-class Refining(NamedTuple):
-    """The part of a table that is refined.
+class RefinedTable(NamedTuple):
+    """The functions of a table that are refined.
 
     Attributes:
         table: its name, for messages.
-        trees: of its functions.
-        box: that it was measured on.
+        trees: of the functions.
+        box: sizes that it was measured on.
         until: see `Refinement`.
     """
 
@@ -58,10 +58,10 @@ class Refining(NamedTuple):
         target: Target,
         always_of: Callable[[Sequence[Problem]], Always],
     ) -> Plan:
-        """The plan of all disputed shapes; `always_of` gives configs of theirs that are always timed.
+        """The plan of all disputed shapes; `always_of` returns the configs that are always timed.
 
         Raises:
-            UsageError: nothing is stored of any of the functions.
+            UsageError: there are no known measurements of the functions.
         """
         disputes = refinement.disputes(known)
         if not disputes:
@@ -69,12 +69,14 @@ class Refining(NamedTuple):
                 f"table {self.table} cannot be refined: the store has no measurement of its functions on this device "
                 "with the present kernels; sweep first"
             )
-        problems = [Problem(key, *one.shape) for key, own in disputes.items() for one in own.open()]
+        problems = [Problem(key, *dispute.shape) for key, own in disputes.items() for dispute in own.open()]
         return plan(problems, space, target, always_of(problems))._replace(pruned={})
 
 
-def refining(table: str | os.PathLike[str], keys: Sequence[str], dtypes: Sequence[str], until: float) -> Refining:
-    """The functions of a table that are to be refined; batch-invariant ones have the cuts of their classes.
+def refined_table(
+    table: str | os.PathLike[str], keys: Sequence[str], dtypes: Sequence[str], until: float
+) -> RefinedTable:
+    """The functions of a table to refine, without batch-invariant ones, whose thresholds are those of row classes.
 
     Args:
         table: its file, or the name of one that ships.
@@ -83,25 +85,25 @@ def refining(table: str | os.PathLike[str], keys: Sequence[str], dtypes: Sequenc
         until: see `Refinement`.
 
     Raises:
-        UsageError: it is no table of one GPU, or has none of these functions.
+        UsageError: the table is not of one GPU, or has none of these functions.
     """
     loaded = locate.load_table(table)
-    header, told = loaded.header, locate.told(table)
+    header, name = loaded.header, locate.told(table)
     if header.is_for_any_gpu:
         raise UsageError(
-            f"table {told} is for any GPU: expected a table of one GPU, whose thresholds are {' and '.join(AXES)}"
+            f"table {name} is for any GPU: expected a table of one GPU, whose thresholds are {' and '.join(AXES)}"
         )
     entries = trees(locate.read(loaded.source))
     if not header.box:
-        raise UsageError(f"table {told} cannot be refined: it does not say which sizes were measured; fit it again")
-    known = operators()
-    usual = sorted(key for key in entries if not key.is_batch_invariant and key.operator in known)
+        raise UsageError(f"table {name} cannot be refined: it does not say which sizes were measured; fit it again")
+    specs = operators()
+    usual = sorted(key for key in entries if not key.is_batch_invariant and key.operator in specs)
     names = sorted({key.text for key in usual})
-    for name in keys:
-        if name not in names:
-            raise UsageError(f"table {told} has no function of {name!r}: expected one of {', '.join(names)}")
+    for text in keys:
+        if text not in names:
+            raise UsageError(f"table {name} has no function of {text!r}: expected one of {', '.join(names)}")
     chosen = {key: entries[key] for key in usual if key.dtype in dtypes and (not keys or key.text in keys)}
     if not chosen:
         there = ", ".join(sorted({key.dtype for key in usual}))
-        raise UsageError(f"table {told} has no function in {', '.join(dtypes)}: it has {there}")
-    return Refining(told, chosen, header.box, until)
+        raise UsageError(f"table {name} has no function in {', '.join(dtypes)}: it has {there}")
+    return RefinedTable(name, chosen, header.box, until)

@@ -1,7 +1,7 @@
 """Text of a sweep: the device, the plan, the end.
 
-In: plans, outlooks and summaries. Out: lines of text, and plain JSON of the same content. `progress` and the command
-print them.
+In: plans, outlooks and summaries. Out: lines of text, and JSON values of the same content, for `progress` and the
+command.
 """
 
 from collections import Counter
@@ -25,9 +25,9 @@ _REGIMES = {
 }
 
 SETTLED = "nothing to measure: no threshold can move by more than the stated loss"
-NOTHING_STALE = "nothing is stale: all that is stored was measured with the present kernels"
+NOTHING_STALE = "nothing is stale: all stored measurements are of the present kernels"
 
-# Number of reasons of failures that are printed; the rest is counted.
+# Number of reasons of failures that are printed; others are counted.
 REASONS = 5
 
 
@@ -47,6 +47,7 @@ def plan_lines(outlook: Outlook) -> list[str]:
     problems = len(outlook.tasks)
     if not problems:
         return [f"nothing to measure: all {outlook.known} problems are stored already"]
+
     stored = f"; {outlook.known} more problems are stored already" if outlook.known else ""
     lines = [
         f"{problems} problems, {outlook.cells} configs to time ({outlook.cells / problems:.1f} a problem), "
@@ -80,7 +81,7 @@ def expected_line(outlook: Outlook) -> str:
     estimate, budget = outlook.estimate, outlook.budget_seconds
     if budget is not None and estimate.seconds > budget:
         return (
-            f"expected: the budget, of which {told_seconds(budget)} are left; all of it takes {about(estimate.seconds)}"
+            f"expected: the budget, of which {seconds_text(budget)} are left; all of it takes {about(estimate.seconds)}"
         )
     parts = {
         "to start": estimate.start + estimate.compile,
@@ -88,7 +89,7 @@ def expected_line(outlook: Outlook) -> str:
         "timing": estimate.timing + estimate.store,
     }
     return (
-        f"expected: {about(estimate.seconds)} ({', '.join(f'{told_seconds(s)} {part}' for part, s in parts.items())})"
+        f"expected: {about(estimate.seconds)} ({', '.join(f'{seconds_text(s)} {part}' for part, s in parts.items())})"
     )
 
 
@@ -105,17 +106,19 @@ def end_lines(summary: Summary, budget_seconds: float | None) -> list[str]:
 
     Args:
         summary: of the sweep.
-        budget_seconds: the given budget, for the message if it was too short for any problem.
+        budget_seconds: the budget, for the message if it was too short for any problem.
     """
     fit = _fit(summary)
     if not summary.done and not summary.left:
         if summary.is_fruitless:
-            return []  # the command ends with that
-        told = f"{summary.known_failed} of them without a config that could be timed; " if summary.known_failed else ""
-        return [f"nothing to do: all {summary.known} problems are measured; {told}`{fit}` makes their table"]
+            return []  # the command ends with this error
+        untimed = (
+            f"{summary.known_failed} of them without a config that could be timed; " if summary.known_failed else ""
+        )
+        return [f"nothing to do: all {summary.known} problems are measured; {untimed}`{fit}` makes their table"]
     if not summary.done and budget_seconds is not None:
         return [
-            f"the budget of {told_seconds(budget_seconds)} was spent before a problem could be measured: nothing was "
+            f"the budget of {seconds_text(budget_seconds)} was spent before a problem could be measured: nothing was "
             f"stored; all {summary.left} problems take {about(summary.left_seconds)} besides starting"
         ]
     failed = sum(summary.failures.values())
@@ -135,7 +138,7 @@ def end_lines(summary: Summary, budget_seconds: float | None) -> list[str]:
         if reason := protocol.get("undigested"):
             lines.append(
                 f"the times have no digest of their code, which this version of Triton does not give "
-                f"({printable(str(reason))}): whether kernels change is told by their sources alone"
+                f"({printable(str(reason))}): only changes of sources will show that kernels changed"
             )
     lines += _copy_lines(summary)
     for reason, count in summary.skipped.most_common(REASONS):
@@ -143,12 +146,12 @@ def end_lines(summary: Summary, budget_seconds: float | None) -> list[str]:
     if summary.left:
         lines.append(
             f"budget spent with {_counted(summary.left, 'problem')} left: {about(summary.left_seconds)} more; the same "
-            f"command goes on. `{fit}` makes a table of what there is"
+            f"command goes on. `{fit}` makes a table of the measured ones"
         )
     elif summary.is_fruitless:
-        pass  # the command ends with that
+        pass  # the command ends with this error
     elif summary.skipped:
-        lines.append(f"all else is measured: `{fit}` makes the table of what there is")
+        lines.append(f"all other problems are measured: `{fit}` makes a table of them")
     else:
         lines.append(f"complete: `{fit}` fits the table that loses least to these times")
     return lines
@@ -158,8 +161,8 @@ def fruitless_line(summary: Summary, ahead: Ahead | None = None) -> str:
     """The error of a sweep in which nothing could be timed, or compiled; empty if something could."""
     if ahead and not ahead.binaries:
         failed = sum(ahead.failures.values())
-        why = f"all {failed} binaries failed" if failed else "no config is legal there"
-        return f"nothing could be compiled for {ahead.target}: {why}"
+        reason = f"all {failed} binaries failed" if failed else "no config is legal there"
+        return f"nothing could be compiled for {ahead.target}: {reason}"
     if not summary.is_fruitless:
         return ""
     problems = summary.done + summary.known
@@ -193,10 +196,10 @@ def plain_sweep(
     """A sweep as JSON values; docs/commands.md describes the keys.
 
     Args:
-        device: that was measured.
+        device: of the sweep.
         outlook: the plan; None if there was nothing to do.
         summary: of the sweep; None for a dry run.
-        compiled: binaries for another machine; None if none were asked for.
+        compiled: binaries for another machine; None if it was not that.
     """
     plain: dict[str, Any] = {"device": device._asdict(), "plan": None, "sweep": None}
     if outlook:
@@ -220,10 +223,10 @@ def plain_sweep(
 
 def about(seconds: float) -> str:
     """Text of an estimated time."""
-    return f"about {told_seconds(max(0.1, seconds))}"
+    return f"about {seconds_text(max(0.1, seconds))}"
 
 
-def told_seconds(seconds: float) -> str:
+def seconds_text(seconds: float) -> str:
     """Text of a time in seconds, or in minutes if it is long."""
     if seconds >= 90:
         return f"{seconds / 60:.1f} minutes"

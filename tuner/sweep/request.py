@@ -1,6 +1,6 @@
-"""A sweep that is asked for, in plain values, checked before anything is opened.
+"""The checked options of a sweep, before anything is opened.
 
-In: the options of `normtune sweep`. Out: `Request`: the problems, space, search and budget that they stand for.
+In: the options of `normtune sweep`. Out: `Request`, with the problems, space, search and budget that follow from them.
 """
 
 import os
@@ -26,19 +26,19 @@ from normtune.tuner.search.protocol import Search, Strategy
 from normtune.tuner.search.registry import check_search, search
 from normtune.tuner.sweep.incumbents import always
 from normtune.tuner.sweep.options import SweepOptions
-from normtune.tuner.sweep.refine import Refining, refining
+from normtune.tuner.sweep.refine import RefinedTable, refined_table
 
 # Default and greatest loss of `--until`.
 UNTIL_PERCENT, MOST_UNTIL = 0.2, 10.0
 MOST_SEED = 2**32 - 1
 
 
-# The search where what is measured is given: a recording, stored measurements, disputed shapes, binaries for elsewhere.
-OF_GIVEN = "adaptive"
+# The search if the configs to time are fixed: by a recording, stored measurements, a table to refine, or binaries.
+FIXED_STRATEGY = "adaptive"
 
 
 class Effort(NamedTuple):
-    """Grid, space, strategy and budget where they are not given; the space is that of the given strategy, if any."""
+    """Defaults of grid, space, strategy and budget."""
 
     grid: str
     space: str
@@ -54,17 +54,16 @@ EFFORTS = {
 
 @dataclass(frozen=True)
 class Request(SweepOptions):
-    """A sweep that is asked for: its options, checked.
+    """The checked options of a sweep.
 
     Raises:
         UsageError: a value is unknown or out of range.
     """
 
     def __post_init__(self) -> None:
-        """Refuse what makes no sense before anything is opened."""
         for name in ("operators", "dtypes"):
             object.__setattr__(self, name, named(name, getattr(self, name)))
-        check_search(self.chosen.strategy)  # an import takes half a second
+        check_search(self.chosen.strategy)  # before its import, which takes half a second
         if self.studies is not None and not getattr(search(self.chosen.strategy), "makes_studies", False):
             raise UsageError(f"--studies is given, but strategy {self.chosen.strategy} makes none: leave it out")
         self._check_seed()
@@ -87,7 +86,7 @@ class Request(SweepOptions):
 
     @property
     def chosen(self) -> Effort:
-        """What the effort stands for, with what is given in its place.
+        """Grid, space, strategy and budget: the given ones, and for the others those of the effort.
 
         Raises:
             UsageError: the effort is unknown.
@@ -96,8 +95,8 @@ class Request(SweepOptions):
             raise UsageError(f"unknown effort {self.effort!r}: expected one of {', '.join(EFFORTS)}")
         implied, budget = EFFORTS[self.effort], self.budget_seconds
         is_replay = str(self.device or "").startswith(REPLAY_PREFIX)
-        is_given = is_replay or self.stale or self.compile_only or self.cache is not None or self.refine is not None
-        strategy = self.strategy or (OF_GIVEN if is_given else implied.strategy)
+        is_fixed = is_replay or self.stale or self.compile_only or self.cache is not None or self.refine is not None
+        strategy = self.strategy or (FIXED_STRATEGY if is_fixed else implied.strategy)
         return Effort(
             self.grid or implied.grid,
             self.space or (implied.space if strategy == implied.strategy or implied.space == "quick" else "default"),
@@ -155,27 +154,29 @@ class Request(SweepOptions):
 
     @property
     def leaves_out(self) -> bool:
-        """Whether its search leaves out configs of its plan."""
+        """Whether the search leaves out configs of the plan."""
         chosen = search(self.chosen.strategy)
         return not self.stale and self.refine is None and getattr(chosen, "leaves_out", False)
 
     def always(self, problems: Sequence[Problem], device: Device, target: Target) -> Always:
-        """The configs that are timed at each of these problems, whatever the space and the search."""
+        """The configs that are timed at each problem, whatever the space and the search."""
         return always(problems, device, target, self.baseline)
 
     def search(self, advice: Always | None = None) -> Strategy:
-        """What makes the search; `advice` is for one that leaves configs out: those that it begins with."""
+        """The strategy; `advice` has the configs that a search that leaves configs out begins with."""
         chosen: Callable[..., Search] = search(self.chosen.strategy)
         options: dict[str, Any] = {} if self.studies is None else {"studies": Path(self.studies)}
         options |= {} if self.seed is None else {"seed": self.seed}
         if not self.leaves_out:
             return partial(chosen, **options)
-        from normtune.tuner.search.audit import Audited  # loads scipy, which a sweep with nothing to do has no use for
+        from normtune.tuner.search.audit import (
+            Audited,  # loads scipy, which a sweep with nothing to measure does not need
+        )
 
         return partial(Audited, strategy=partial(chosen, **options, advice=advice), seed=self.seed or 0)
 
     def key(self, always: Always) -> str | None:
-        """By which the request is known again, see `resume.key_of`; None where the store tells what is left of it."""
+        """Key of the request, see `resume.key_of`; None if the store shows what is left to measure."""
         if not self.leaves_out or self.retry_failed:
             return None
         return key_of(always, self.chosen.space, f"{self.chosen.strategy} {self.seed or 0}")
@@ -185,34 +186,36 @@ class Request(SweepOptions):
         keys, dtypes, grid = tuple(self.operators), tuple(self.dtypes), self.chosen.grid
         if self.refine is not None:
             until = UNTIL_PERCENT if self.until_percent is None else self.until_percent
-            return Wanted([], refining=refining(self.refine, keys, dtypes, until / 100))
+            return Wanted([], refined=refined_table(self.refine, keys, dtypes, until / 100))
         if self.shapes is not None:
-            given = self.shapes
-            pairs, larger = grids.shapes_of(Path(given) if isinstance(given, str | os.PathLike) else given)
-            found = problems(keys, dtypes, pairs)
-            return Wanted(found, beyond=len(larger) * (len(found) // len(pairs)))
-        found = problems(keys, dtypes, partial(self._of_grid, grid))
+            source = self.shapes
+            pairs, larger = grids.shapes_of(Path(source) if isinstance(source, str | os.PathLike) else source)
+            chosen = problems(keys, dtypes, pairs)
+            return Wanted(chosen, beyond=len(larger) * (len(chosen) // len(pairs)))
+        chosen = problems(keys, dtypes, partial(self._of_grid, grid))
         if grid != "quick":
-            return Wanted(found)
-        return Wanted(found, len(problems(keys, dtypes, partial(self._of_grid, "default"))) - len(found))
+            return Wanted(chosen)
+        return Wanted(chosen, len(problems(keys, dtypes, partial(self._of_grid, "default"))) - len(chosen))
 
     def _of_grid(self, grid: str, spec: OperatorSpec) -> list[Shape]:
-        """The shapes of a grid that an operator takes, or those of the sizes that are given."""
+        """The shapes of a grid, or of the sizes given instead, that an operator supports."""
         pairs = grids.shapes(grid, self.rows, spec.hidden_sizes or None if self.hidden is None else self.hidden)
         return [pair for pair in pairs if self.hidden is not None or pair[1] <= spec.max_hidden]
 
 
 class Wanted(NamedTuple):
-    """The problems that were asked for, and how many were left out of what else they stand for: see `plan.Plan`.
+    """The problems of a sweep.
 
     Attributes:
-        refining: the part of a table whose disputed shapes are asked for in place of problems; None without one.
+        problems: the problems.
+        reduced, beyond: numbers of problems left out, see `plan.Plan`.
+        refined: a table whose disputed shapes are measured instead; None without `refine`.
     """
 
     problems: list[Problem]
     reduced: int = 0
     beyond: int = 0
-    refining: Refining | None = None
+    refined: RefinedTable | None = None
 
     def plan(self, space: str, target: Target, always: Always) -> Plan:
         """The plan of a space on these problems, with the configs that are always timed."""

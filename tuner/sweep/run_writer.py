@@ -1,9 +1,8 @@
-"""Records of a run, made of outcomes, and kept in memory until the store is verified to hold them.
+"""Writes a run to the store, and keeps it in memory until the store is verified to have it.
 
-A task is stored while the next one is measured: `add` keeps its measurements, `flush` stores them.
-
-In: a store, a run and its measurements. Out: rows in the store, verified at the end by reading them back; or, if the
-store fails or disappears, a Parquet file beside it for `normtune data import`, and an error that names the file.
+In: a store, a run and its measurements: `add` keeps those of a task, `flush` stores them while the next task is
+measured. Out: rows in the store, verified at the end; or, if the store fails or disappears, a Parquet file beside it
+for `normtune data import`, and an error that names the file.
 """
 
 import platform
@@ -29,12 +28,7 @@ from normtune.tuner.plan.plan import Task
 
 
 class RunWriter:
-    """A run on its way into a store.
-
-    Args:
-        store: the destination.
-        run: not stored yet.
-    """
+    """Writes a run, which is not stored yet, to a store."""
 
     def __init__(self, store: Store, run: Run) -> None:
         self._store = store
@@ -44,12 +38,12 @@ class RunWriter:
         self.run = run
 
     def add(self, measurements: Sequence[Measurement]) -> None:
-        """Take the measurements of a task; those of the task before are stored."""
+        """Keep the measurements of a task, after storing those of the one before."""
         self.flush()
         self._held += measurements
 
     def flush(self) -> None:
-        """Store the measurements of the last task and what they launched, and the run before the first ones.
+        """Store the measurements of the last task, and before the first ones the run.
 
         Raises:
             NormtuneError: the store failed or is gone; the whole run is in the file that the message names.
@@ -66,10 +60,10 @@ class RunWriter:
                 raise self._rescued(error) from None
 
     def end(self, protocol: Mapping[str, Any]) -> None:
-        """Store the protocol of the run, if anything was measured, and verify that the store holds the whole run.
+        """Store the protocol of the run, if anything was measured, and verify that the store has the whole run.
 
         Raises:
-            NormtuneError: the store does not hold it; the whole run is in the file that the message names.
+            NormtuneError: the store does not have it; the whole run is in the file that the message names.
         """
         self.flush()
         if not self._held or self._failed:
@@ -104,15 +98,15 @@ class RunWriter:
     def _folders(self) -> list[Path]:
         """Candidate folders for the file, best first."""
         folders = [self._store.folder] if self._store.folder else []
-        with suppress(OSError):  # the working folder may be gone, too
+        with suppress(OSError):  # the working folder may not exist any more
             folders.append(Path.cwd())
         with suppress(OSError):
             folders.append(Path(tempfile.gettempdir()))
         return folders
 
 
-def begun_run(bench: Bench, strategy: str, protocol: Mapping[str, Any] | None = None) -> Run:
-    """A run that begins now, with more entries of its protocol; that is completed at the end."""
+def new_run(bench: Bench, strategy: str, protocol: Mapping[str, Any] | None = None) -> Run:
+    """A run that begins now; its protocol, with further entries, is completed at the end."""
     return Run(
         id=uuid.uuid4().hex,
         device=bench.device,

@@ -1,6 +1,6 @@
 """Summary of a sweep: counts, seconds, and the speed of the best configs relative to a copy.
 
-In: outcomes, problem by problem. Out: `Summary`, as values and as plain JSON. `report` makes the text.
+In: outcomes, problem by problem. Out: `Summary`, also as JSON values. `report` has the text.
 """
 
 import math
@@ -15,7 +15,7 @@ from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
 from normtune.tuner.device.open import Outcome, Phases
 
-# From this size on memory speed limits a problem, not launch time: no GPU's caches hold so much.
+# From this size on the speed of memory limits a problem, not the time of a launch.
 LARGE_BYTES = 16_000_000
 
 
@@ -25,7 +25,7 @@ class Best(NamedTuple):
     Attributes:
         config: the config.
         nanoseconds: its median time.
-        of_copy: time of a copy of as many bytes, divided by that; None if the copy has no time.
+        of_copy: time of a copy of as many bytes, divided by this time; None if the copy has no time.
     """
 
     config: Config
@@ -45,16 +45,16 @@ class Summary:
     """Counts and times of a sweep.
 
     Attributes:
-        measured: problems that were tried now, each with the greatest `Best.of_copy` of its tasks, if any has one.
-        timed: those of them of which a config was timed.
-        known: problems that were complete before.
-        known_failed: those of them of which no config has a time.
-        left: problems beyond the budget.
+        measured: problems that were tried, each with the greatest `Best.of_copy` of its tasks, if any.
+        timed: those of them with a timed config.
+        known: number of problems that were complete before.
+        known_failed: number of those of them without a timed config.
+        left: number of problems that are not complete.
         left_seconds: expected time of these.
-        configs: (problem, config) pairs timed now.
-        timings: samples taken now, including those of the copy.
-        skipped: number of problems that could not be measured now, by reason.
-        statuses: number of stored measurements, by status.
+        configs: number of (problem, config) pairs timed in this sweep.
+        timings: number of samples of this sweep, including those of the copy.
+        skipped: number of problems that could not be measured, by reason.
+        statuses: number of measurements of this sweep, by status.
         failures: number of failed configs, by status and reason.
         phases: seconds in compile, gate and timing, and the run's protocol.
         seconds: wall time, from the plan to the end.
@@ -80,17 +80,17 @@ class Summary:
 
     @property
     def problems(self) -> int:
-        """Number of problems of which a config was timed now."""
+        """Number of problems with a config timed in this sweep."""
         return len(self.timed)
 
     @property
     def failed(self) -> int:
-        """Number of problems all of whose configs failed now."""
+        """Number of problems all of whose configs failed in this sweep."""
         return len(self.measured) - len(self.timed)
 
     @property
     def is_fruitless(self) -> bool:
-        """Whether problems were tried, now or before, and nothing could be timed at any of them."""
+        """Whether problems were tried, in this sweep or before, but nothing could be timed at any."""
         tried = self.measured or self.skipped or (self.known and not self.left)
         return bool(tried) and not self.timed and self.known == self.known_failed
 
@@ -118,7 +118,7 @@ class Summary:
         return best
 
     def operators(self) -> list[str]:
-        """Operators with a problem that was compared with a copy."""
+        """Operator keys with a problem that was compared with a copy."""
         return sorted({problem.key.text for problem, fraction in self.measured.items() if fraction is not None})
 
     def near(self, name: str, least_bytes: int = 0) -> Near | None:
@@ -164,7 +164,7 @@ def _moved(problem: Problem) -> int:
 
 
 def best_of(outcomes: Mapping[Config, Outcome], copy: float | None) -> Best | None:
-    """The config of a problem with the least median time, beside that of the copy; None if none was timed."""
+    """The config with the least median time, compared with the copy's; None if no config was timed."""
     medians = {config: median(outcome.nanoseconds) for config, outcome in outcomes.items() if outcome.status == "ok"}
     medians.pop(COPY, None)
     if not medians:

@@ -1,8 +1,7 @@
-"""The sweep: plans, measures what is missing in the store, stores each task while the next one is measured.
+"""The loop of a sweep: measures the tasks that the store lacks, and stores each while the next one is measured.
 
-In: a bench, a store, a plan and a search. Out: measurements in the store, and a `Summary`. A kill loses at most the
-current task and what was not stored yet of the one before; the same call resumes. The search chooses the next task and
-its number of rounds; `estimate` gives the time.
+In: a bench, a store, a plan and a search, which chooses tasks and rounds. Out: measurements in the store, and a
+`Summary`. A kill loses at most the current task and the one before; the same call goes on.
 """
 
 import math
@@ -18,16 +17,16 @@ from normtune.tuner.plan.estimate import Estimate, Pace, corrected, new_binaries
 from normtune.tuner.plan.plan import Plan, Task
 from normtune.tuner.plan.resume import Stored, known, without_times
 from normtune.tuner.search.protocol import Search, Strategy
-from normtune.tuner.sweep.run_writer import RunWriter, begun_run, measurements
+from normtune.tuner.sweep.run_writer import RunWriter, measurements, new_run
 from normtune.tuner.sweep.summary import Best, Summary
 
-# Part of the budget for closing the device and the store.
+# Part of the budget that is kept for closing the device and the store.
 _MARGIN_SECONDS = 1.0
-# Allowed duration of a problem relative to the expected one, within the budget.
+# A task may begin if this many times its expected duration is left of the budget.
 _CAUTION = 1.2
-# Most tasks that another one may overtake whose binaries are compiled.
+# Most tasks that a task with compiled binaries may overtake.
 _OVERTAKEN = 16
-# Seconds of estimate that count as confirmed before the first measurement.
+# Weight of the estimate before the first measurement: as if this many seconds of it had been confirmed.
 _TRUST_SECONDS = 0.5
 
 
@@ -36,7 +35,7 @@ class Outlook(NamedTuple):
 
     Attributes:
         plan: the wanted problems and configs.
-        tasks: the tasks that the search asks for, in about that order.
+        tasks: the tasks of the search, in about the order of measuring.
         known: number of problems that are complete in the store.
         binaries: number of binaries to compile.
         estimate: expected duration of all tasks.
@@ -60,7 +59,7 @@ class Progress(Protocol):
     """Receives the events of a sweep."""
 
     def planned(self, outlook: Outlook) -> None:
-        """The plan is ready; nothing is compiled yet."""
+        """The plan is complete; nothing is compiled yet."""
         ...
 
     def compiling(self, done: int, total: int) -> None:
@@ -90,17 +89,17 @@ def sweep(
         bench: the device.
         store: for the measurements, one transaction per task.
         plan: the wanted problems and configs.
-        strategy: chooses the next task, and decides when a problem is done.
-        budget_seconds: no task begins that would probably end later; None for no limit.
-        progress: receives each step.
-        clock: seconds, for the budget.
-        retry_failed: measure configs again that are stored as crashed or timed out.
+        strategy: creates the search.
+        budget_seconds: tasks that would probably end later do not begin; None for no limit.
+        progress: receives the events.
+        clock: returns seconds, for the budget.
+        retry_failed: whether to repeat configs that are stored as crashed or timed out.
         stored: coverage of the store; None to load it.
-        key: of the request, for the protocol of a run that leaves nothing; see `resume.key_of`.
+        key: of the request, stored if the sweep finishes; see `resume.key_of`.
 
     Raises:
-        NormtuneError: the device or the store failed, or the store lacks measurements that it was given. All
-            measurements are in the store, or in the file that the message names.
+        NormtuneError: the device or the store failed. All measurements are in the store, or in the file that the
+            message names.
     """
     begun = clock()
     stored = store.coverage(bench.device, bench.regime) if stored is None else stored
@@ -118,23 +117,23 @@ def sweep(
         progress.planned(outlook)
     planned = clock()
     summary.starting_seconds = planned - begun
-    going = _Going(bench, search, pace, outlook, begun, clock, progress)
+    schedule = _Schedule(bench, search, pace, outlook, begun, clock, progress)
     summary.left, summary.left_seconds = len(tasks), outlook.estimate.seconds
     report = getattr(search, "report", None)
-    keeper = RunWriter(store, begun_run(bench, search.name, report(is_over=False) if report else {}))
-    unsaid: list[tuple[Problem, Best | None]] = []
+    writer = RunWriter(store, new_run(bench, search.name, report(is_over=False) if report else {}))
+    unreported: list[tuple[Problem, Best | None]] = []
 
     def save() -> None:
-        """Store the task before, and only then say that it was measured."""
-        keeper.flush()
-        while unsaid:
-            problem, best = unsaid.pop()
+        """Store the task before, and report it afterwards."""
+        writer.flush()
+        while unreported:
+            problem, best = unreported.pop()
             if progress:
                 progress.measured(problem, best, summary, summary.left, summary.left_seconds)
 
     try:
         bench.examine(tasks)
-        while task := going.next():
+        while task := schedule.next():
             best = None
             start = clock()
             try:
@@ -145,19 +144,19 @@ def sweep(
                 search.tell(task, {})
             else:
                 save()
-                keeper.add(measurements(task, outcomes, keeper.run.id))
+                writer.add(measurements(task, outcomes, writer.run.id))
                 best = summary.add(task.problem, outcomes)
-                going.measured(task, clock() - start)
+                schedule.measured(task, clock() - start)
                 search.tell(task, outcomes)
             left = {task.problem for task in search.left()}
-            summary.left, summary.left_seconds = len(left), going.left_seconds(left)
-            unsaid.append((task.problem, best))
+            summary.left, summary.left_seconds = len(left), schedule.left_seconds(left)
+            unreported.append((task.problem, best))
         save()
     finally:
         summary.phases = bench.phases()
         is_done = key is not None and not summary.left and not summary.skipped
-        ended = ({"finished": key} if is_done else {}) | (report() if report else {})
-        keeper.end(_protocol(search.name, summary.phases, machine, going.estimated) | ended | bench.close())
+        entries = ({"finished": key} if is_done else {}) | (report() if report else {})
+        writer.end(_protocol(search.name, summary.phases, machine, schedule.estimated) | entries | bench.close())
         summary.seconds = clock() - planned
     return summary
 
@@ -171,10 +170,7 @@ def look_ahead(
     retry_failed: bool = False,
     stored: Stored | None = None,
 ) -> Outlook:
-    """The outlook of a sweep of the plan, given the store, if there is one. Measures only the speed of the machine.
-
-    `stored` replaces the coverage of the store; None keeps it. Other arguments as in `sweep`.
-    """
+    """The outlook of a sweep; it measures only the speed of the machine. Arguments as in `sweep`."""
     search = _search(bench, store, plan, strategy, retry_failed, stored)
     return _outlook(plan, tuple(search.left()), _pace(bench, store, search)[0], budget_seconds)
 
@@ -187,7 +183,6 @@ def _search(
     retry_failed: bool,
     stored: Stored | None = None,
 ) -> Search:
-    """A search of the plan that knows the stored measurements."""
     if stored is None:
         stored = store.coverage(bench.device, bench.regime) if store else {}
     return strategy(plan.tasks, known(stored, {task.problem.operator for task in plan.tasks}, retry_failed))
@@ -206,8 +201,8 @@ def _pace(bench: Bench, store: Store | None, search: Search) -> tuple[Pace, dict
     return Pace(speed, bench.target, search.expected_blocks, python, correction, bench.regime), recorded
 
 
-class _Going:
-    """The tasks of a search, and the time left for them."""
+class _Schedule:
+    """Chooses the next task of a search, and estimates the time left."""
 
     def __init__(
         self,
@@ -229,13 +224,13 @@ class _Going:
         self._expected: dict[Task, float] = {}
         self._of_problem: defaultdict[Problem, float] = defaultdict(float)
         for task in outlook.tasks:
-            self._of_problem[task.problem] += self._expects(task)
+            self._of_problem[task.problem] += self._expected_seconds(task)
         self._turn = {task.problem: turn for turn, task in enumerate(outlook.tasks)}
-        self._taken = 0.0
+        self._measured_seconds = 0.0
         self.estimated = 0.0
 
     def next(self) -> Task | None:
-        """The next task: its binaries are compiled and its expected time is left."""
+        """The next task, with compiled binaries and enough time left; None at the end."""
         now = self._clock()
         if now >= self._end:
             return None
@@ -250,34 +245,32 @@ class _Going:
         if not waiting:
             return None
         first = min(waiting, key=lambda task: self._turn.get(task.problem, math.inf))
-        patience = self._patience(first, now)
-        return first if self._bench.compiled(first, None if math.isinf(patience) else patience) else None
+        slack = self._slack(first, now)
+        return first if self._bench.compiled(first, None if math.isinf(slack) else slack) else None
 
     def measured(self, task: Task, seconds: float) -> None:
         """Record the duration of a task."""
-        self.estimated += self._expects(task)
-        self._taken += seconds
+        self.estimated += self._expected_seconds(task)
+        self._measured_seconds += seconds
 
     def left_seconds(self, left: Collection[Problem]) -> float:
-        """Expected time of the problems left, scaled by what all tasks of the others took."""
+        """Expected time of the problems left, scaled by the measured over the expected time of the others."""
         expected = sum(self._of_problem[problem] for problem in left)
         done = sum(self._of_problem.values()) - expected
-        return expected * (self._taken + _TRUST_SECONDS) / (done + _TRUST_SECONDS)
+        return expected * (self._measured_seconds + _TRUST_SECONDS) / (done + _TRUST_SECONDS)
 
     def _choices(self, now: float) -> Iterator[Task]:
-        """The tasks that the search asks for and that may begin."""
-        asked = self._search.ask(self._end - now)
-        return (task for task in asked if self._patience(task, now) >= 0)
+        """The tasks of the search that may begin."""
+        return (task for task in self._search.ask(self._end - now) if self._slack(task, now) >= 0)
 
     def _scale(self) -> float:
-        return (self._taken + _TRUST_SECONDS) / (self.estimated + _TRUST_SECONDS)
+        return (self._measured_seconds + _TRUST_SECONDS) / (self.estimated + _TRUST_SECONDS)
 
-    def _patience(self, task: Task, now: float) -> float:
-        """Seconds that a task may be waited for and still end in time; negative if it may not begin."""
-        return self._end - now - _CAUTION * self._scale() * self._expects(task)
+    def _slack(self, task: Task, now: float) -> float:
+        """Longest wait before a task that still lets it end in time, seconds; negative if it must not begin."""
+        return self._end - now - _CAUTION * self._scale() * self._expected_seconds(task)
 
-    def _expects(self, task: Task) -> float:
-        """Expected seconds of a task on this machine."""
+    def _expected_seconds(self, task: Task) -> float:
         if task not in self._expected:
             self._expected[task] = self._pace.measuring(task, new_binaries(task, self._seen))
         return self._expected[task]

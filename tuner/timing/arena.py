@@ -1,8 +1,8 @@
 """Device memory for timing: disjoint slices at fresh offsets, so that no launch finds its data in the cache.
 
-In: buffers of a problem. Out: tensors in pools of device memory, at offsets redrawn at every call. Inputs lie in
-read-only pools (normal random values, indices of 0), outputs in a write-only one, tensors that are both in pools of
-their own. Pools grow to the largest problem.
+In: the buffers of a problem. Out: tensors in pools of device memory, at new random offsets in every call. Inputs
+(normal random values, indices of 0), outputs, and tensors that are both have separate pools, which grow to the largest
+problem.
 """
 
 import random
@@ -31,14 +31,14 @@ class Arena:
     def slices(self, buffers: Sequence[Buffer], count: int) -> list[dict[str, Tensor]]:
         """`count` sets of tensors for `buffers`, disjoint except for the weight, which all sets share.
 
-        Inputs hold normal values, indices 0. Outputs hold old contents; tensors that are read and written hold the last
-        launch's.
+        Inputs hold normal random values, indices 0. Outputs, and tensors that are read and written, hold whatever
+        earlier launches left there.
         """
         self._reserve(buffers, count)
         cursor = dict.fromkeys(self._pools, 0)
         shared = {buffer.name: self._take(buffer, cursor) for buffer in buffers if buffer.role == WEIGHT}
-        own = [buffer for buffer in buffers if buffer.role != WEIGHT]
-        return [shared | {buffer.name: self._take(buffer, cursor) for buffer in own} for _ in range(count)]
+        separate = [buffer for buffer in buffers if buffer.role != WEIGHT]
+        return [shared | {buffer.name: self._take(buffer, cursor) for buffer in separate} for _ in range(count)]
 
     def clear(self) -> None:
         """Free all pools."""
@@ -56,9 +56,9 @@ class Arena:
 
     def _make(self, pool: str, size: int) -> Tensor:
         dtype = pool.rpartition(":")[2]
-        if pool == OUTPUT or dtype in INDEX_ITEMSIZE:  # an index of 0 is one of every tensor
+        if pool == OUTPUT or dtype in INDEX_ITEMSIZE:  # index 0 is valid for every tensor
             return torch.zeros(size, dtype=torch.uint8, device=self._device)
-        if dtype not in ITEMSIZE:  # torch draws no FP8 values; 0 to 63 are positive ones of each FP8 dtype, all finite
+        if dtype not in ITEMSIZE:  # torch draws no FP8 values; bytes 0 to 63 are finite and positive in each FP8 dtype
             bits = torch.empty(size, dtype=torch.uint8, device=self._device)
             return bits.random_(64, generator=self._generator)
         values = torch.empty(size // ITEMSIZE[dtype], dtype=getattr(torch, dtype), device=self._device)
@@ -73,7 +73,6 @@ class Arena:
 
 
 def _pool_of(buffer: Buffer) -> str:
-    """Pool of a buffer. Outputs, inputs and tensors that are both lie apart."""
     if buffer.role in (OUTPUT, SCRATCH):
         return OUTPUT
     return f"{IN_OUT}:{buffer.dtype}" if buffer.role == IN_OUT else buffer.dtype

@@ -1,7 +1,7 @@
-"""Capture of a CUDA graph. `torch.cuda.graph` empties the allocator's cache each time; this does not.
+"""Capture of a CUDA graph that, unlike `torch.cuda.graph`, does not empty the allocator's cache each time.
 
-In: work to be captured. Out: a graph. Only implementations that are not normtune's allocate inside the work; all graphs
-take this memory from one pool, or each would hold its own until the cache is emptied.
+In: work to be captured. Out: a graph. Only implementations of other libraries allocate memory inside the work. All
+graphs take it from one pool: otherwise each would keep a pool of its own until the cache is emptied.
 """
 
 from collections.abc import Callable
@@ -11,8 +11,8 @@ import torch
 
 
 @cache
-def _keeper(device: torch.device) -> torch.cuda.CUDAGraph:
-    """The graph that holds the pool of a device: torch takes no pool again whose graphs are all gone."""
+def _pool_owner(device: torch.device) -> torch.cuda.CUDAGraph:
+    """A graph that is never freed: torch does not reuse a pool once all graphs of it are freed."""
     graph = torch.cuda.CUDAGraph()
     graph.capture_begin(capture_error_mode="thread_local")
     try:
@@ -23,10 +23,10 @@ def _keeper(device: torch.device) -> torch.cuda.CUDAGraph:
 
 
 def capture(stream: torch.cuda.Stream, work: Callable[[], None]) -> torch.cuda.CUDAGraph:
-    """Graph of the work that `work` enqueues. `stream` is the current stream meanwhile."""
+    """Graph of the launches that `work` enqueues; `work` runs once, with `stream` as the current stream."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.stream(stream):
-        graph.capture_begin(pool=_keeper(stream.device).pool(), capture_error_mode="thread_local")
+        graph.capture_begin(pool=_pool_owner(stream.device).pool(), capture_error_mode="thread_local")
         try:
             work()
         finally:

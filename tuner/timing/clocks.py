@@ -1,7 +1,7 @@
 """Clocks of the GPU during the timing.
 
-In: a device's UUID. Out: a summary for the run's protocol. It explains void rounds and decides nothing: in a virtual
-machine NVML does not see the neighbours.
+In: a device's UUID. Out: a summary for the run's protocol. It helps to explain void rounds, but voids none itself: in a
+virtual machine NVML does not see what other machines run on the GPU.
 """
 
 import threading
@@ -11,7 +11,7 @@ _PERIOD_SECONDS = 0.05
 
 
 class ClockWatch:
-    """Samples SM clock and temperature at 20 Hz in a thread of its own, from `start` to `stop`."""
+    """Samples SM clock and temperature at 20 Hz in a background thread, from `start` to `stop`."""
 
     def __init__(self, uuid: str) -> None:
         self._uuid = uuid
@@ -31,7 +31,7 @@ class ClockWatch:
         return self._clocks[-1] if self._clocks else None
 
     def stop(self) -> dict[str, Any]:
-        """Stop sampling; least, median and greatest SM clock (MHz) and greatest temperature (C), or the error."""
+        """Stop sampling; returns least, median, greatest SM clock (MHz) and greatest temperature (C), or the error."""
         self._stop.set()
         self._thread.join()
         if not self._clocks:
@@ -52,6 +52,6 @@ class ClockWatch:
             while not self._stop.wait(_PERIOD_SECONDS):
                 self._clocks.append(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM))
                 self._temperatures.append(pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU))
-        # Times stay valid without NVML.
+        # Times are valid without NVML.
         except Exception as error:
             self._error = f"{type(error).__name__}: {error}"

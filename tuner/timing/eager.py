@@ -1,11 +1,10 @@
 """Launches as in a model's eager mode: from Python, one after another, without a graph.
 
-In: a launcher, and slices to launch on. Out: `Streamed`, which a round replays and times like a captured graph.
-`timing` chooses the launch; `kernels.calling.launcher` repeats it at the least cost.
+In: a function that launches, and slices to launch on. Out: `Streamed`, which a round replays and times like a captured
+graph. `timing` chooses the launch.
 
-The stream is drained before the batch. Otherwise the launches would queue behind the evicting read and run without
-gaps, whatever their host time. So the time of a launch is the larger of host time and kernel time. The lead-in launch
-reaches this state before the first event.
+The stream is synchronized before the batch: otherwise the launches would queue behind the evicting read and run without
+gaps, however long the host takes. The time of a launch is therefore the larger of host time and kernel time.
 """
 
 import gc
@@ -18,8 +17,8 @@ from torch import Tensor
 EagerCall = Callable[[Mapping[str, Tensor]], None]
 
 
-class Cold(Protocol):
-    """Evicts the cache of a device: `timing.Timer`."""
+class CacheEvictor(Protocol):
+    """Evicts the cache of a device, as `timing.Timer` does."""
 
     device: torch.device
 
@@ -29,10 +28,10 @@ class Cold(Protocol):
 
 
 class Streamed:
-    """One batch: cache evicted, stream drained, lead-in launches, then timed launches between two events.
+    """One batch: cache evicted, stream synchronized, lead-in launches, then timed launches between two events.
 
     Args:
-        timer: of the device.
+        timer: evicts the cache of the device.
         launch: makes one launch on the current stream.
         slices: sets of tensors for the launches, in order.
         lead_in: number of untimed launches at the beginning.
@@ -41,7 +40,7 @@ class Streamed:
 
     def __init__(
         self,
-        timer: Cold,
+        timer: CacheEvictor,
         launch: EagerCall,
         slices: Sequence[Mapping[str, Tensor]],
         lead_in: int,
@@ -54,7 +53,7 @@ class Streamed:
         self._lead_in = lead_in
         self._begin, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         for event in (self._begin, self._end):
-            event.record()  # creates it; at the first replay this would fall into the timed span
+            event.record()  # creates the event, which would otherwise happen inside the first timed batch
 
     def replay(self) -> None:
         """Launch the batch on the current stream. Waits for earlier work, not for the batch."""

@@ -1,8 +1,8 @@
 """The gate: a launch is compared with the float64 reference before it is timed.
 
-In: problem and launch on a device. Out: nothing, or `WrongResultError` with the output and the error. One pass per
-binary. The shapes are chosen so that its loop runs several times and its last tile is cut; the inputs have rows of
-zeros, tiny, huge and outlying values. A binary is launched many times, as a race shows only now and then.
+In: problem and launch on a device. Out: nothing, or `WrongResultError` with the output and the error. Each binary is
+checked once, at a shape at which its loop runs several times and its last tile is partial, with rows of zeros, tiny,
+huge and outlying values. It is launched many times, because a race shows in few launches.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -25,18 +25,18 @@ from normtune.tuner.timing.capture import capture
 from normtune.tuner.timing.trial import gate_launch
 
 WORKSPACE = "workspace"
-# Compared launches per binary, and per config that may be the best. A result that is wrong in one call of fifty shows.
+# Compared launches per binary, and per config that may be the best: enough to see a result that is wrong once in fifty.
 CALLS = 64
-# Most bytes of traffic of the launches of a large problem; each has thousands of programs.
+# A large problem has fewer compared launches, of at most this many bytes together; each has thousands of programs.
 CALLS_BYTES = 8 << 30
-# A kernel whose bits differ now and then is launched up to this many times as often.
-_PATIENCE = 20
+# Factor on the number of launches of a kernel whose bits differ between launches.
+_REPEAT_FACTOR = 20
 _GUARD_BYTES = 512
 _GUARD_VALUE = 0xA5
 
 
 class LaunchFailedError(RuntimeError):
-    """A launch fails for a reason of its own, in any state of the device.
+    """A launch fails because of its config, not because of the state of the device.
 
     Attributes:
         status: the stored status: `wrong_result`, `out_of_resources` or `crashed`.
@@ -56,11 +56,11 @@ class WrongResultError(LaunchFailedError):
 
 
 def launch(calls: Callable[[], Iterable[KernelCall]]) -> None:
-    """Make the calls of one config and launch them.
+    """Build the kernel calls of one config and launch them.
 
     Raises:
         LaunchFailedError: the launch fails.
-        OperatorError: the calls cannot be made, which is no outcome of a config.
+        OperatorError: the operator's calls cannot be built, whatever the config.
     """
     try:
         run(calls())
@@ -72,11 +72,11 @@ def launch(calls: Callable[[], Iterable[KernelCall]]) -> None:
 
 
 def failure(error: Exception, was_prepared: bool = False) -> LaunchFailedError:
-    """The outcome of a config whose launch raised `error`.
+    """The failure of a config whose launch raised `error`.
 
     Raises:
-        NormtuneError: the error is the machine's, as of a full disk.
-        Exception: `error`, if the launch was prepared and it is one of code that does not fit together, so of ours.
+        NormtuneError: the machine is at fault, for example with a full disk.
+        Exception: `error` itself, if the launch was prepared and the error is a bug in normtune's own code.
     """
     if was_prepared and isinstance(
         error, OperatorError | AttributeError | ImportError | KeyError | NameError | TypeError
@@ -84,7 +84,7 @@ def failure(error: Exception, was_prepared: bool = False) -> LaunchFailedError:
         raise error
     if isinstance(error, OSError):
         reason = f"{type(error).__name__}: {one_line(error)}"
-        raise NormtuneError(f"nothing can be launched ({reason}): `normtune doctor` looks for the cause") from error
+        raise NormtuneError(f"no kernel can be launched ({reason}): `normtune doctor` looks for the cause") from error
     if isinstance(error, OutOfResources):
         return LaunchFailedError(one_line(error), "out_of_resources")
     if isinstance(error, torch.OutOfMemoryError):
@@ -113,17 +113,17 @@ def gate(
         candidate: config and launch.
         target: limits of the GPU.
         device: the GPU.
-        wide: the operator's `wide_buffers` are float32, which gives another binary.
+        wide: whether the operator's `wide_buffers` are float32, which gives another binary.
 
     Raises:
         LaunchFailedError: the launch fails.
         WrongResultError: an output is wrong or unwritten, or other memory was written.
-        OperatorError: a function of the operator raises, which is no outcome of a config.
+        OperatorError: a function of the operator raises, whatever the config.
     """
     problem, resolved = gate_launch(spec, problem, candidate, target)
     inputs, expected = _case(spec, problem, device, wide)
-    given = {name: tensor.clone() for name, tensor in inputs.items()}  # the originals stay for comparison
-    both = {buffer.name for buffer in spec.buffers(problem) if buffer.role == IN_OUT}
+    copies = {name: tensor.clone() for name, tensor in inputs.items()}  # the originals stay for comparison
+    in_out = {buffer.name for buffer in spec.buffers(problem) if buffer.role == IN_OUT}
     buffers = [buffer for buffer in spec.buffers(problem) if buffer.role in (OUTPUT, SCRATCH, IN_OUT)]
     if wide:
         buffers = [b._replace(dtype="float32") if b.name in spec.wide_buffers else b for b in buffers]
@@ -132,18 +132,18 @@ def gate(
     written = {name: tensor for name, (_, tensor) in guarded.items()}
     workspace = written.pop(WORKSPACE)
 
-    tensors = {**given, **written}
-    once = partial(launch, partial(spec.calls, resolved, problem, tensors, workspace, spec.scalars))
+    tensors = {**copies, **written}
+    launch_once = partial(launch, partial(spec.calls, resolved, problem, tensors, workspace, spec.scalars))
     outputs = {name: written[name] for name in expected}
-    check_calls(once, outputs, expected, CALLS, {name: inputs[name] for name in both})
+    check_calls(launch_once, outputs, expected, CALLS, {name: inputs[name] for name in in_out})
     for name, (padded, _) in guarded.items():
         if not _untouched(padded):
             raise WrongResultError(f"{name}: wrote outside of its memory")
     mark = torch.zeros(1, dtype=torch.int32, device=device)
     for name, tensor in inputs.items():
-        if name in both:
+        if name in in_out:
             continue
-        memory.mark_difference(tensor, given[name], mark)
+        memory.mark_difference(tensor, copies[name], mark)
         if mark.item():
             raise WrongResultError(f"{name}: is an input and was written")
 
@@ -151,26 +151,26 @@ def gate(
 def inputs_of(
     spec: OperatorSpec, problem: Problem, generator: torch.Generator, device: torch.device, hostile: bool
 ) -> dict[str, Tensor]:
-    """Fresh tensors that an operator reads, by name.
+    """New tensors that an operator reads, by name; `hostile` ones have extreme values.
 
     Raises:
-        OperatorError: its `inputs` raises, or returns other tensors than its buffers.
+        OperatorError: its `inputs` raises, or returns tensors that do not match its buffers.
     """
     try:
         tensors = dict(spec.references().inputs(problem, generator, device, hostile))
-        check_returned(tensors, [one for one in spec.buffers(problem) if one.role not in (OUTPUT, SCRATCH)])
+        check_returned(tensors, [buffer for buffer in spec.buffers(problem) if buffer.role not in (OUTPUT, SCRATCH)])
     except Exception as error:
         reraise(spec.name, "inputs", error, problem)
     return tensors
 
 
 def reference_of(spec: OperatorSpec, problem: Problem, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """What each output should be, from the tensors that an operator reads, as `Expected` values by name.
+    """The `Expected` value of each output, by name, from the tensors that an operator reads.
 
     Raises:
-        OperatorError: its `reference` raises, or returns other outputs than its buffers.
+        OperatorError: its `reference` raises, or returns outputs that do not match its buffers.
     """
-    outputs = [one._replace(dtype="") for one in spec.buffers(problem) if one.role in (OUTPUT, IN_OUT)]
+    outputs = [buffer._replace(dtype="") for buffer in spec.buffers(problem) if buffer.role in (OUTPUT, IN_OUT)]
     try:
         expected = dict(spec.references().reference(problem, tensors, **spec.scalars))
         check_returned({name: value for name, (value, _) in expected.items()}, outputs)
@@ -182,23 +182,23 @@ def reference_of(spec: OperatorSpec, problem: Problem, tensors: Mapping[str, Ten
 def prove(
     spec: OperatorSpec, problem: Problem, candidate: tuple[Config, AnyLaunch], target: Target, device: torch.device
 ) -> None:
-    """Make the inputs and the reference of a gate.
+    """Compute the inputs and the reference of a gate, to find faults of the operator.
 
     Raises:
-        OperatorError: a function of the operator raises, or returns what it must not.
+        OperatorError: a function of the operator raises or returns a wrong value.
     """
     _case(spec, gate_launch(spec, problem, candidate, target)[0], device, False)
 
 
 def make_calls(spec: OperatorSpec, problem: Problem, launches: Iterable[AnyLaunch], device: torch.device) -> None:
-    """Make the kernel calls of launches of a problem, and launch none.
+    """Build the kernel calls of launches of a problem without launching them, to find faults of the operator.
 
     Raises:
-        OperatorError: they cannot be made.
+        OperatorError: the calls cannot be built.
     """
     tensors = {
-        one.name: torch.empty(one.shape, dtype=getattr(torch, one.dtype), device=device)
-        for one in spec.buffers(problem)
+        buffer.name: torch.empty(buffer.shape, dtype=getattr(torch, buffer.dtype), device=device)
+        for buffer in spec.buffers(problem)
     }
     for resolved in launches:
         workspace = torch.empty(max(1, resolved.workspace), dtype=torch.float32, device=device)
@@ -206,7 +206,7 @@ def make_calls(spec: OperatorSpec, problem: Problem, launches: Iterable[AnyLaunc
 
 
 def check_calls(
-    once: Callable[[], None],
+    launch_once: Callable[[], None],
     outputs: Mapping[str, Tensor],
     expected: Mapping[str, Any],
     calls: int,
@@ -214,16 +214,15 @@ def check_calls(
 ) -> None:
     """Launch `calls` times and check the outputs each time.
 
-    The first outputs are compared with the reference, the others bit by bit with the first. If bits differ, which they
-    may if the order of sums does, launches go on, and the outputs of each differing call are compared with the
-    reference.
+    The first outputs are compared with the reference, the others bit by bit with the first. Bits may differ if sums
+    have no fixed order: then launches go on, and the outputs of each differing call are compared with the reference.
 
     Args:
-        once: makes one launch on the current stream.
-        outputs: its outputs; poisoned before each launch.
+        launch_once: makes one launch on the current stream.
+        outputs: its outputs; filled with NaN before each launch.
         expected: `Expected` values by name.
         calls: number of launches.
-        before: values before each launch of those outputs that it also reads.
+        before: values before each launch of outputs that are also inputs.
 
     Raises:
         LaunchFailedError: the launch fails.
@@ -231,7 +230,7 @@ def check_calls(
     """
     before = before or {}
     _poison(outputs, before)
-    once()
+    launch_once()
     compare(outputs, expected)
     if calls < 2:
         return
@@ -240,7 +239,7 @@ def check_calls(
 
     def again() -> None:
         _poison(outputs, before)
-        once()
+        launch_once()
         for name, tensor in outputs.items():
             memory.mark_difference(tensor, first[name], mark)
 
@@ -248,7 +247,7 @@ def check_calls(
     if not mark.item():
         return
     differing = 0
-    for number in range(_PATIENCE * calls):
+    for number in range(_REPEAT_FACTOR * calls):
         mark.zero_()
         again()
         if mark.item():
@@ -259,16 +258,15 @@ def check_calls(
                 raise WrongResultError(f"{error}, now and then: other calls were right") from None
         if differing and number + 1 >= calls:
             return
-    raise WrongResultError(f"other bits in one call, which {_PATIENCE * calls} further calls did not repeat")
+    raise WrongResultError(f"other bits in one call, which {_REPEAT_FACTOR * calls} further calls did not repeat")
 
 
 def _repeat(work: Callable[[], None], count: int, device: torch.device) -> None:
-    """Repeat work `count` times; on a GPU in a graph, as its launches are short."""
     if device.type != "cuda" or count < 3:
         for _ in range(count):
             work()
         return
-    work()  # compiles, which a capture must not
+    work()  # compiles, which is not possible during a capture
     torch.cuda.synchronize(device)
     graph = capture(torch.cuda.Stream(device), work)
     for _ in range(count - 1):
@@ -279,7 +277,7 @@ def compare(outputs: Mapping[str, Tensor], expected: Mapping[str, Any]) -> None:
     """Check outputs against `Expected` values.
 
     Raises:
-        WrongResultError: an output is wrong; names the first one and its error.
+        WrongResultError: an output is wrong; the message names the first one and its error.
     """
     mark = torch.zeros(1, dtype=torch.int32, device=next(iter(outputs.values())).device)
     for name, (value, allowed) in expected.items():
@@ -289,9 +287,8 @@ def compare(outputs: Mapping[str, Tensor], expected: Mapping[str, Any]) -> None:
 
 
 def _name_excess(outputs: Mapping[str, Tensor], expected: Mapping[str, Any]) -> None:
-    """Raise an error that names the first wrong output and its error."""
-    # In pieces: a float64 copy of the largest outputs would not fit beside the reference. `max` keeps NaN, and no
-    # comparison with NaN holds.
+    # In pieces: a float64 copy of the largest outputs would not fit beside the reference. `max` propagates NaN, for
+    # which the comparison below is false.
     excess = {
         name: torch.stack(
             [
@@ -306,9 +303,9 @@ def _name_excess(outputs: Mapping[str, Tensor], expected: Mapping[str, Any]) -> 
             raise WrongResultError(f"{name}: error is {worst:.3g} times what rounding allows")
 
 
-def _excess(found: Tensor, exact: Tensor, allowed: Tensor) -> Tensor:
-    """The largest quotient of an error and what is allowed: no error is 0 of it, also where none is allowed."""
-    error = (found.double() - exact).abs_()
+def _excess(output: Tensor, exact: Tensor, allowed: Tensor) -> Tensor:
+    """The largest error relative to the allowed one; 0 where there is no error, even if none is allowed."""
+    error = (output.double() - exact).abs_()
     return (error / allowed).masked_fill_(error == 0, 0.0).max()
 
 
@@ -317,7 +314,7 @@ def _pieces(tensor: Tensor) -> tuple[Tensor, ...]:
 
 
 def _poison(outputs: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> None:
-    """Fill outputs with NaN, so that unwritten values show; restore outputs that are also inputs."""
+    """Fill outputs with NaN, so that unwritten values are found; restore outputs that are also inputs."""
     for name, tensor in outputs.items():
         if name in before:
             tensor.copy_(before[name])
@@ -329,7 +326,6 @@ def _poison(outputs: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> None
 def _case(
     spec: OperatorSpec, problem: Problem, device: torch.device, wide: bool
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Hostile inputs of a problem, and their reference results."""
     generator = torch.Generator(device).manual_seed(20_000 + problem.hidden)
     inputs = inputs_of(spec, problem, generator, device, True)
     for name in spec.wide_buffers if wide else ():

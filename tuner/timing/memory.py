@@ -1,8 +1,8 @@
-"""Kernels of the tuner: the evicting read, the reference copy, and comparisons.
+"""Kernels of the tuner: the read that evicts the cache, the reference copy, and comparisons of tensors.
 
-In: buffers. Out: nothing, the copy, or a mark. The read fills the L2. It does not write: dirty lines would be flushed
-later, inside the next timing. The copy is a kernel, not a memcpy node: for some sizes a graph gives a memcpy to the
-copy engine, which takes up to 1.5 times as long (seen at 16384 x 4096).
+The read fills the L2 and writes nothing, because dirty lines would be written back later, inside the next timing. The
+copy is a kernel, not a memcpy node: for some sizes a graph gives a memcpy to the copy engine, which takes up to 1.5
+times as long (seen at 16384 x 4096).
 """
 
 import torch
@@ -47,14 +47,14 @@ def _differ_kernel(left_ptr, right_ptr, mark_ptr, length, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _excess_kernel(found_ptr, value_ptr, allowed_ptr, mark_ptr, length, BLOCK: tl.constexpr):
+def _excess_kernel(output_ptr, value_ptr, allowed_ptr, mark_ptr, length, BLOCK: tl.constexpr):
     o_item = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     mask = o_item < length
-    found = tl.load(found_ptr + o_item, mask=mask, other=0).to(tl.float64)
+    output = tl.load(output_ptr + o_item, mask=mask, other=0).to(tl.float64)
     value = tl.load(value_ptr + o_item, mask=mask, other=0)
     allowed = tl.load(allowed_ptr + o_item, mask=mask, other=0)
-    # No comparison with NaN holds, so a NaN is outside.
-    outside = tl.max((~(tl.abs(found - value) <= allowed)).to(tl.int32), axis=0)
+    # Comparisons with NaN are false, so a NaN counts as outside.
+    outside = tl.max((~(tl.abs(output - value) <= allowed)).to(tl.int32), axis=0)
     tl.store(mark_ptr, outside, mask=outside != 0)
 
 
@@ -82,17 +82,13 @@ def mark_difference(left: Tensor, right: Tensor, mark: Tensor) -> None:
     _differ_kernel[(triton.cdiv(length, _DIFFER_BYTES),)](left, right, mark, length, BLOCK=_DIFFER_BYTES, num_warps=8)
 
 
-def mark_excess(found: Tensor, value: Tensor, allowed: Tensor, mark: Tensor) -> None:
-    """Set `mark` (one int32) to 1 if `found` differs from `value` by more than `allowed`; else leave it.
+def mark_excess(output: Tensor, value: Tensor, allowed: Tensor, mark: Tensor) -> None:
+    """Set `mark` (one int32) to 1 if `output` differs from `value` by more than `allowed`; else leave it.
 
-    Args:
-        found: of any dtype, contiguous.
-        value: float64, contiguous, of the size of `found`.
-        allowed: as `value`.
-        mark: on the same device.
+    All tensors are contiguous and on one device: `output` of any dtype, `value` and `allowed` float64 of its size.
     """
-    if found.element_size() == 1:  # Triton has no conversion from FP8 to float64
-        found = found.float()
-    length = found.numel()
+    if output.element_size() == 1:  # Triton has no conversion from FP8 to float64
+        output = output.float()
+    length = output.numel()
     grid = (triton.cdiv(length, _EXCESS_ITEMS),)
-    _excess_kernel[grid](found, value, allowed, mark, length, BLOCK=_EXCESS_ITEMS, num_warps=8)
+    _excess_kernel[grid](output, value, allowed, mark, length, BLOCK=_EXCESS_ITEMS, num_warps=8)

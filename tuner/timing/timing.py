@@ -1,17 +1,17 @@
-"""Times of kernels on a CUDA GPU, cold at every size unless another regime is chosen.
+"""Times of kernels on a CUDA GPU, with a cold cache unless another regime is chosen.
 
 In: the configs of one problem. Out: nanoseconds, one number per config and round. The protocol of the regime `cold`:
 
 * One CUDA graph per config. A read of twice the L2 evicts the cache. An untimed launch warms weight and instructions
   and leaves the cache as in a stream of such launches. Timed launches on disjoint slices follow, between two event
-  nodes; the time is their mean. The protocol is the same at every size, so times have no step from one method to
-  another. The two events cost 2 us together, so fewer launches are timed only where this is below 0.5 %.
-* One round replays every config once, in shuffled order, and ends with the sentinel, copies of fixed size; a sentinel
+  nodes; the time is their mean. The protocol is the same at every size, so that times of neighbouring sizes can be
+  compared. The two events cost 2 us together; fewer launches are timed only where this is below 0.5 %.
+* One round replays every config once, in shuffled order, and ends with the sentinel, a copy of fixed size. A sentinel
   more than 2 % off its running median voids the round, which is repeated.
-* One block of rounds uses one draw of offsets and one capture; the next draws and captures anew.
+* All rounds of a block use the same offsets and graphs; the next block has new ones.
 
-`warm` evicts nothing: all launches of a graph use one slice, after `WARM_LEAD_IN` untimed ones, so the L2 holds what
-fits. `eager` has no graph: launches come from Python on cold slices, see `eager`. The rest is the same.
+`warm` evicts nothing: all launches of a graph use one slice, after `WARM_LEAD_IN` untimed ones, so that the L2 holds as
+much as it can. `eager` uses no graph: Python makes the launches, on cold slices (module `eager`).
 """
 
 import random
@@ -42,9 +42,9 @@ from normtune.tuner.timing.protocol import SENTINEL_BYTES, SENTINEL_COPIES, SLOW
 
 SENTINEL_TOLERANCE = 0.02
 SENTINEL_WINDOW = 64
-# Most void rounds of a block that are repeated; after them times are taken as they are.
+# Most void rounds of a block that are repeated; further ones count as valid.
 MAX_VOID_ROUNDS = 6
-# Untimed launches on the one slice of the regime `warm`: the first fills the cache, the second finds it full.
+# Untimed launches of the regime `warm`: the first fills the cache, the second runs with a full one.
 WARM_LEAD_IN = 2
 WARM_UP_SECONDS = 0.5
 
@@ -59,7 +59,7 @@ class Timed(Protocol):
         ...
 
     def nanoseconds(self) -> int:
-        """Mean time of its timed launches in the last replay, which must be complete."""
+        """Mean time of the timed launches in the last replay, which must be complete."""
         ...
 
 
@@ -71,7 +71,7 @@ class Captured:
         launch: makes one launch on the current stream.
         slices: sets of tensors for the launches, in order; disjoint for cold launches.
         lead_in: number of untimed launches at the beginning.
-        evicted: the cache is evicted before the launches.
+        evicted: whether the cache is evicted before the launches.
         restore: resets tensors that a launch reads and writes; called for each slice before the eviction.
     """
 
@@ -132,7 +132,7 @@ class Timer:
         self._sentinels: deque[int] = deque(maxlen=SENTINEL_WINDOW)
         pair = torch.zeros(2, SENTINEL_BYTES // 4, dtype=torch.float32, device=device)
         self.evict()
-        memory.copy(pair[0], pair[1])  # compiles, which a capture must not
+        memory.copy(pair[0], pair[1])  # compiles, which is not possible during a capture
         torch.cuda.synchronize(device)
         copies = [{"source": pair[0], "target": pair[1]}] * (1 + SENTINEL_COPIES)
         self._sentinel = Captured(self, _copy, copies, lead_in=1)
@@ -142,7 +142,7 @@ class Timer:
         self._read(self._evicting, self._sink)
 
     def workspace(self, elements: int) -> Tensor:
-        """Float32 workspace of at least that many elements, shared by all launches: they run one after another."""
+        """Float32 workspace of at least `elements`, shared by all launches, which run one after another."""
         if self._workspace.numel() < elements:
             self._workspace = torch.empty(elements, dtype=torch.float32, device=self.device)
         return self._workspace
@@ -206,7 +206,7 @@ def _copy(tensors: Mapping[str, Tensor]) -> None:
 
 
 class CudaSession(Generic[Label]):
-    """One problem under timing in a regime: a `search.rounds.Session`, with labels of any type for its launches."""
+    """Timing of the launches of one problem in a regime: a `search.rounds.Session` with labels of any type."""
 
     def __init__(
         self,
@@ -229,15 +229,11 @@ class CudaSession(Generic[Label]):
         self._in_out = [buffer.name for buffer in spec.buffers(problem) if buffer.role == IN_OUT]
         first = self._draw(1)[0] if self._in_out else {}
         self._before = {name: first[name].clone() for name in self._in_out}
-        # Allocated before any capture: inside one, nothing may be.
+        # Allocated now: a capture must not allocate.
         timer.workspace(max((resolved.workspace for resolved in launches.values()), default=0))
 
     def warm_up(self, labels: Sequence[Label]) -> dict[Label, LaunchFailedError]:
-        """Launch each config, to find failures before a capture, and slow launches.
-
-        Returns:
-            Failed launches.
-        """
+        """Launch each config to find failures before a capture, and slow launches; returns the failures."""
         tensors = self._draw(1)[0]
         failed: dict[Label, LaunchFailedError] = {}
         events = {}
@@ -262,27 +258,26 @@ class CudaSession(Generic[Label]):
         return isinstance(self._launches.get(label), ImplementationLaunch)
 
     def _uncapturable(self, labels: Sequence[Label]) -> dict[Label, LaunchFailedError]:
-        """Those that cannot be captured: what is not ours may wait for the device, or allocate too much at once."""
+        """Failures of a capture: another library's code may wait for the device, or allocate too much at once."""
         failed = {}
         for label in labels:
             try:
                 self._timed(label, self._draw(1 + timed_launches(self._footprint)))
             except LaunchFailedError as error:
                 failed[label] = error
-            # What the end of a broken capture raises.
+            # Raised by the end of a broken capture.
             except RuntimeError as error:
                 failed[label] = failure(error)
         return failed
 
     def block(self, labels: Sequence[Label]) -> dict[Label, list[int]]:
-        """Capture anew on fresh offsets and time `ROUNDS_PER_BLOCK` rounds."""
+        """Draw new offsets, capture the graphs, and time `ROUNDS_PER_BLOCK` rounds; nanoseconds by label."""
         drawn = self._draw(1 if self._regime == WARM else 1 + timed_launches(self._footprint))
         copies = self._timer.arena.slices(self._copy_buffers, len(drawn))
         timed = {label: self._timed(label, copies if label == COPY else drawn) for label in labels}
         return self._timer.rounds_of(timed, ROUNDS_PER_BLOCK)
 
     def _timed(self, label: Label, slices: Sequence[Mapping[str, Tensor]]) -> Timed:
-        """Batch of a label in the session's regime."""
         launch_once = self.launcher(label, keeps=True)
         restore = self._restore if self._in_out and label != COPY else None
         if self._regime == WARM:
@@ -301,10 +296,10 @@ class CudaSession(Generic[Label]):
 
         Args:
             labels: configs to compare.
-            often: labels whose outputs are compared over many calls, the others' over one.
+            often: labels whose outputs are compared in many calls; those of the others are compared in one.
 
         Returns:
-            Configs with wrong results.
+            The failures.
         """
         tensors = self._draw(1)[0]
         self._restore(tensors)
@@ -323,7 +318,6 @@ class CudaSession(Generic[Label]):
         return failed
 
     def _restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Reset tensors that are read and written to their first values."""
         for name, tensor in self._before.items():
             tensors[name].copy_(tensor)
 
@@ -332,7 +326,7 @@ class CudaSession(Generic[Label]):
 
         Args:
             label: of the launch.
-            keeps: keep tensors that an implementation returns; else they are copied into the given ones.
+            keeps: whether tensors that an implementation returns are kept; else they are copied into those passed.
         """
         if not self._is_foreign(label) and (prepared := self._prepared_launch(label)) is not None:
             return partial(self._launch_prepared, prepared)
@@ -341,11 +335,11 @@ class CudaSession(Generic[Label]):
         kept: deque[Any] | None = deque(maxlen=0 if self._regime == EAGER else None) if keeps else None
 
         def calls(tensors: Mapping[str, Tensor]) -> Sequence[KernelCall]:
-            made = self._spec.calls(resolved, self._problem, tensors, workspace, self._spec.scalars)
-            for call in made:
+            kernel_calls = self._spec.calls(resolved, self._problem, tensors, workspace, self._spec.scalars)
+            for call in kernel_calls:
                 if isinstance(call.kernel, ForeignKernel):
                     call.kernel.kept = kept
-            return made
+            return kernel_calls
 
         def launch_once(tensors: Mapping[str, Tensor]) -> None:
             launch(partial(calls, tensors))
@@ -354,11 +348,11 @@ class CudaSession(Generic[Label]):
 
     @property
     def _workspace(self) -> Tensor | None:
-        """That of all launches; None if each allocates its own, as those of users do."""
+        """The workspace of all launches; None in eager mode, in which each launch allocates one, as a user's does."""
         return None if self._regime == EAGER else self._timer.workspace(0)
 
     def _launch_prepared(self, prepared: Prepared, tensors: Mapping[str, Tensor]) -> None:
-        """A launch without Triton's binder, which takes most of the time of a capture."""
+        """Launch without Triton's argument binder, which takes most of the time of a capture."""
         shared = self._workspace
         try:
             prepared(*tensors.values(), None, *([] if shared is None else [shared]))
@@ -366,7 +360,7 @@ class CudaSession(Generic[Label]):
             raise failure(error, was_prepared=True) from None
 
     def _prepared_launch(self, label: Label) -> Prepared | None:
-        """The repeatable launch; None where the order of a kernel's arguments has none: an error in `eager`."""
+        """The prepared launch; None if the order of a kernel's arguments permits none, an error in `eager`."""
         if label not in self._prepared:
             try:
                 self._prepared[label] = self._prepare(label)
@@ -385,7 +379,7 @@ class CudaSession(Generic[Label]):
             shared = self._workspace
             arguments = [*pair.values(), None, *([] if shared is None else [shared])]
             return Prepared([call], arguments, 0, self._timer.device.index)
-        # A variant's kernels get None for a tensor that it leaves out.
+        # Kernels of a variant get None for a tensor that the variant leaves out.
         tensors = {**self._draw(1)[0], "left out": None}
         resolved = self._launches[label]
         return prepare(self._spec, resolved, self._problem, tensors, self._spec.scalars, workspace=self._workspace)

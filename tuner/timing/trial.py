@@ -1,7 +1,7 @@
 """The trial problem of the gate.
 
-In: a candidate. Out: problem and launch of the same binary, with rows and grid of the gate's own. Needs no torch: who
-compiles for a GPU elsewhere compiles what the gate will launch.
+In: a candidate. Out: a problem with fewer rows and a launch of the same binary. Needs no torch, so that a machine
+without a GPU can compile what the gate will launch.
 """
 
 from normtune.kernels.config import Config
@@ -10,15 +10,15 @@ from normtune.kernels.problem import Problem
 from normtune.kernels.spec_faults import reraise
 from normtune.kernels.target import Target
 
-# Rows of the trial problem where the operator names none: the first number that gives the same binary. They make many
-# programs and a cut last tile, with and without a number of rows that 16 divides.
+# Rows of the trial problem where the operator names none: the first number that gives the same binary is used. They
+# make many programs and a partial last tile, for numbers of rows that 16 divides and others.
 _TRIAL_ROWS = (1031, 1040, 61, 48, 1)
 
 
 def gate_launch(
     spec: OperatorSpec, problem: Problem, candidate: tuple[Config, AnyLaunch], target: Target
 ) -> tuple[Problem, AnyLaunch]:
-    """Trial problem and launch for a candidate's binary: same binary, with rows and grid of the gate's own.
+    """Trial problem and launch of a candidate's binary, with other rows and another grid.
 
     Raises:
         OperatorError: `trial` raises.
@@ -30,8 +30,8 @@ def gate_launch(
         except Exception as error:
             reraise(spec.name, "trial", error, f"{config} at {problem}")
     for rows in _TRIAL_ROWS:
-        tried = problem._replace(rows=rows)
-        made = spec.launch_of(config, tried, target)
-        if made is not None and made.binary == launch.binary:
-            return tried, made
+        trial = problem._replace(rows=rows)
+        trial_launch = spec.launch_of(config, trial, target)
+        if trial_launch is not None and trial_launch.binary == launch.binary:
+            return trial, trial_launch
     return problem, launch

@@ -212,4 +212,4 @@ def test_a_table_and_its_data_pass_check_and_an_edit_does_not(evidence: Evidence
     path.write_text(emit.module_text(fit_all(evidence, FitOptions(4, weights="equal")), as_command(command)))
     assert check(path).failures == ()
     path.write_text(path.read_text().replace("sms, 60 MB", "sms, 61 MB").replace(" MB of L2", " MB  of L2"))
-    assert any("is not what t.parquet gives" in line for line in check(path).failures)
+    assert any("differs from a fit of t.parquet" in line for line in check(path).failures)

@@ -142,7 +142,7 @@ def test_no_time_is_ambiguous_and_says_so(table: Path) -> None:
     assert (result.exit_code, verdict(result)) == (3, "AMBIGUOUS")
     assert "5 of 22 functions OK" not in result.stdout
     assert result.stdout.splitlines()[-1] == "  0 of 22 functions OK, 22 NOT MEASURED"
-    assert re.search(r"the time was used up with \d+ shapes to go: --budget gives it more", result.stdout)
+    assert re.search(r"the budget was used up with \d+ shapes left: --budget gives more time", result.stdout)
 
 
 @pytest.mark.slow
@@ -156,7 +156,7 @@ def test_a_table_of_another_gpu_is_measured_all_the_same(table: Path) -> None:
     )
     assert (
         "the kernels of rms_norm_forward changed since they were measured: `normtune sweep --stale`, then fit; "
-        "measured are the present ones"
+        "the present kernels were measured"
     ) in " ".join(result.stdout.split())
     assert (
         "whether their compiled code changed is not known: its measurements are of other kernels than its header says"
@@ -222,9 +222,9 @@ def test_functions_that_ask_for_one_shape_share_a_race(monkeypatch: pytest.Monke
         (["--device", "gpu7"], r"unknown device 'gpu7': expected cuda:N or replay:NAME"),
         (["--device", "replay:nothing"], r"unknown recording 'nothing': expected one of nvidia-h200"),
         (["--device", REPLAY, "--budget", "soon"], r"--budget is 'soon': expected a positive time such as 90s"),
-        (["--budget", "60s"], r"--budget goes with --device"),
-        (["--seed", "1"], r"--seed goes with --device"),
-        (["--store", "kept.db"], r"--store goes with --device"),
+        (["--budget", "60s"], r"--budget is given without --device"),
+        (["--seed", "1"], r"--seed is given without --device"),
+        (["--store", "kept.db"], r"--store is given without --device"),
     ],
 )
 def test_a_wrong_call_is_told_in_one_line(table: Path, arguments: list[str], says: str) -> None:
@@ -253,7 +253,7 @@ def test_an_end_before_the_verdict_says_that_there_is_none(
     monkeypatch.setattr(check_api, "measure", ended)
     result = check("--device", REPLAY, "heuristics.py")
     assert result.exit_code == code
-    assert result.stderr == "\nnormtune: ended: no verdict on heuristics.py; what was measured was not kept\n"
+    assert result.stderr == "\nnormtune: ended: no verdict on heuristics.py; the measurements were not kept\n"
     assert not re.search("^heuristics.py on", result.stdout, re.MULTILINE)
 
 

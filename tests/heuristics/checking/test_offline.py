@@ -77,7 +77,7 @@ def test_an_edit_with_a_mended_hash_is_found_by_the_data(recorded: Evidence, tmp
     text = module_text(fit(recorded), as_command(COMMAND)).replace("hidden <= 512", "hidden <= 640")
     report = check(write(tmp_path / "table.py", rehashed(text)))
     assert len(report.failures) == 1
-    assert "not what recording test-gpu gives" in report.failures[0]
+    assert "differs from a fit of recording test-gpu" in report.failures[0]
     assert COMMAND in report.failures[0]
 
 
@@ -86,7 +86,7 @@ def test_a_changed_figure_in_the_header_is_found_by_the_data(recorded: Evidence,
     assert "worst 0.0" in text
     report = check(write(tmp_path / "table.py", text.replace("worst 0.0", "worst 0.1")))
     assert "its header has other lines than those that normtune writes" in report.failures[0]
-    assert "not what recording test-gpu gives" in report.failures[1]
+    assert "differs from a fit of recording test-gpu" in report.failures[1]
 
 
 def test_without_the_data_the_hash_still_tells(evidence: Evidence, tmp_path: Path) -> None:

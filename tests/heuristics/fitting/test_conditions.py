@@ -151,7 +151,7 @@ def test_weights_of_a_file_decide_and_are_found_from_the_tables_folder(store: st
     assert slowdowns(tree_of("library/table.py"), penalty, [(65536, 64)]) == [1.0]
     checked("library/table.py")
     Path("mine.csv").write_text("rows,hidden,weight\n1,4096,5\n")
-    assert "it is not what data.parquet gives" in failed("library/table.py")
+    assert "it differs from a fit of data.parquet" in failed("library/table.py")
     Path("mine.csv").unlink()
     assert "mine.csv, which does not exist" in failed("library/table.py")
 
@@ -248,7 +248,7 @@ def test_an_edit_of_it_fails(replacing: str) -> None:
 
 def test_an_edit_with_a_mended_hash_fails_by_its_figures(replacing: str) -> None:
     edited(lambda text: text.replace("hidden <= 512", "hidden <= 1024"))
-    assert "it is not what data.parquet gives" in failed()
+    assert "it differs from a fit of data.parquet" in failed()
 
 
 def test_a_figure_that_was_edited_fails(replacing: str) -> None:

@@ -193,7 +193,7 @@ def test_a_check_finds_the_evidence_beside_the_table(committed: Path) -> None:
     assert report.failures == ()
     assert "equal, byte for byte, to a fit of ../data/it's h200.parquet" in report.notes
     committed.write_text(re.sub(r"worst \d", "worst 7", committed.read_text()))
-    assert any("it is not what ../data/it's h200.parquet gives" in line for line in check(committed).failures)
+    assert any("it differs from a fit of ../data/it's h200.parquet" in line for line in check(committed).failures)
 
 
 def test_evidence_that_is_missing_other_or_damaged_is_told(committed: Path, store) -> None:
@@ -201,7 +201,7 @@ def test_evidence_that_is_missing_other_or_damaged_is_told(committed: Path, stor
     kept = path.read_bytes()
     path.unlink()
     (failure,) = check(committed).failures
-    assert f"the evidence that it names is gone: there is no file {path.absolute()}; put it back" in failure
+    assert f"the evidence that it names is missing: there is no file {path.absolute()}; put it back" in failure
     result = invoke("check", str(committed))
     assert result.exit_code == 1
     assert f"{committed}: FAILED" in result.output

@@ -97,7 +97,7 @@ def test_the_table_is_checked_byte_for_byte(path):
     )
     assert "with data of its own" not in "".join(header.told("Shared"))
     path.write_text(module_text(fit(recording.load_recording("test-gpu")), as_command(COMMAND)))
-    assert any("it is not what recording test-gpu gives" in failure for failure in check(path).failures)
+    assert any("it differs from a fit of recording test-gpu" in failure for failure in check(path).failures)
 
 
 def test_a_function_of_the_mode_that_sums_a_row_in_several_orders_is_refused(path):

@@ -110,7 +110,7 @@ def test_a_figure_that_was_edited_fails_by_the_data(table: Path) -> None:
     header, _ = parse(table.read_text(), "table")
     better = [one | {"figures": one["figures"] | {"gap": 12345}} for one in header.functions]
     told = "".join(check(stated(table, functions=better)).failures)
-    assert "it is not what recording test-gpu gives" in told
+    assert "it differs from a fit of recording test-gpu" in told
 
 
 def test_a_measured_check_refuses_facts_of_another_form(table: Path) -> None:

@@ -186,7 +186,9 @@ def test_no_command_is_advised_but_those_that_normtune_writes(table: Path, comma
     text = re.sub("(# Regenerate: ).*", lambda match: match[1] + command, table.read_text())
     table.write_text(text.replace("hidden <= ", "hidden <= 1"))
     report = check(table)
-    assert any("it was edited by hand" in line and "by another command" in line for line in report.failures)
+    assert any(
+        "it was edited by hand" in line and "not by the command in its header" in line for line in report.failures
+    )
     assert not any(f"`{command}`" in line for line in report.failures)
 
 
@@ -261,14 +263,14 @@ def test_a_long_fit_is_announced_and_a_quick_check_fits_nothing(table: Path, mon
     from normtune.tuner.checking import offline
 
     said: list[str] = []
-    assert check(table, told=said.append).failures == ()
+    assert check(table, announce=said.append).failures == ()
     assert said == []
     monkeypatch.setattr(offline, "_SECONDS", 1.0)
     done = invoke("check", table)
     (line,) = done.stderr.splitlines()
     assert re.fullmatch(
         r"normtune: \S+: fitting \d+ measurements of recording test-gpu again to compare, about \d+ s; --quick "
-        r"leaves it out",
+        r"skips this",
         line,
     )
 

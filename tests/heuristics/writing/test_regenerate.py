@@ -127,7 +127,8 @@ def test_evidence_that_moved_is_named_with_the_path_that_was_looked_at(repositor
         assert "mylib/heuristics/nvidia_a.py: FAILED\n" in result.output
         place = repository / "data" / f"{name}.parquet"
         assert (
-            f"the evidence that it names is gone: there is no file {place}; put it back, or fit again" in result.output
+            f"the evidence that it names is missing: there is no file {place}; put it back, or fit again"
+            in result.output
         )
 
 

@@ -80,7 +80,7 @@ def test_a_run_gets_a_new_protocol_and_nothing_else(url, make_run):
         store.update_run(make_run()._replace(protocol={"void_rounds": 3}))
         store.begin_run(make_run())
         assert store.runs() == [make_run()._replace(protocol={"void_rounds": 3})]
-        with pytest.raises(ValueError, match="known with another device"):
+        with pytest.raises(ValueError, match="stored with another device"):
             store.begin_run(make_run(sms=1))
 
 
@@ -135,7 +135,7 @@ def test_a_run_is_set_aside_and_taken_back(url, make, make_run):
         store.add([make((100, 110), run=old), make((), run=new, fingerprint="sha256:bb")])
         everything = store.load().digest()
         assert store.ahead.startswith(f"run {new.id} of the store ") and store.ahead.endswith(
-            f"started 9999-11-22T10:00:00+00:00, after tomorrow, and outranks all that is measured until then: "
+            f"started 9999-11-22T10:00:00+00:00, after tomorrow, and outranks all measurements until then: "
             f"`normtune data drop {new.id}` sets it aside"
         )
         dropped = store.drop(new.id)
@@ -222,7 +222,7 @@ def test_merging_a_run_of_another_device_is_refused_whole(url, make, make_run):
         store.merge(Evidence.from_measurements([make()], [make_run()]))
         other = make_run(driver="999")
         new = make(config=RMSNormConfig("row", num_warps=2))
-        with pytest.raises(ValueError, match="known with another device"):
+        with pytest.raises(ValueError, match="stored with another device"):
             store.merge(Evidence.from_measurements([new], [other]))
         assert len(store.load().frame) == 1
 

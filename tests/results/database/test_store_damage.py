@@ -165,9 +165,9 @@ def test_a_pipe_and_a_device_are_no_stores_and_are_not_waited_for(tmp_path, crea
 
 def test_names_that_the_system_refuses(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match=r"file/store\.db cannot be: .*file is no folder"):
+    with pytest.raises(UsageError, match=r"file/store\.db cannot exist: .*file is no folder"):
         Store.open(f"sqlite:///{tmp_path}/file/store.db")
-    with pytest.raises(NormtuneError, match=r"cannot be looked at \(File name too long"):
+    with pytest.raises(NormtuneError, match=r"cannot be examined \(File name too long"):
         Store.open(f"sqlite:///{tmp_path}/{'a' * 300}.db")
 
 
@@ -185,7 +185,7 @@ def test_a_store_with_a_trigger_is_read_and_not_written(stored, varied):
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
     alter(stored, f"CREATE TRIGGER slow BEFORE INSERT ON run BEGIN {endless}; END")
     with pytest.raises(
-        NormtuneError, match=r"has a trigger, 'slow', which normtune never makes: `normtune data export`"
+        NormtuneError, match=r"has a trigger, 'slow', which normtune never creates: use `normtune data export`"
     ):
         Store.open(f"sqlite:///{stored}")
     assert loaded(f"sqlite:///{stored}").digest() == varied.digest()
@@ -202,7 +202,7 @@ def test_a_store_with_a_trigger_is_read_and_not_written(stored, varied):
 @pytest.mark.parametrize("create", [False, True])
 def test_a_store_that_computes_what_it_holds_is_refused(stored, change, create):
     alter(stored, *change.split("; "))
-    with pytest.raises(NormtuneError, match=r"computes '(measurement\.reason|more)' in place of holding it"):
+    with pytest.raises(NormtuneError, match=r"computes '(measurement\.reason|more)' instead of storing it"):
         Store.open(f"sqlite:///{stored}", create=create)
 
 

@@ -100,7 +100,7 @@ def test_reading_where_there_is_nothing(tmp_path):
     )
     assert os.listdir(tmp_path) == []
     (tmp_path / "empty.db").touch()
-    refused(f"sqlite:///{tmp_path / 'empty.db'}", "empty.db holds nothing: run `normtune sweep`", create=False)
+    refused(f"sqlite:///{tmp_path / 'empty.db'}", "empty.db is empty: run `normtune sweep`", create=False)
 
 
 def test_a_missing_folder_and_a_folder(tmp_path):
@@ -238,7 +238,7 @@ def test_a_missing_driver_is_named(monkeypatch):
 def test_a_url_that_says_read_only_is_read_and_never_written(stored, varied, make_run):
     url = f"sqlite:///{stored}?mode=ro"
     before, files = Path(stored).read_bytes(), os.listdir(Path(stored).parent)
-    refused(url, r"is to be written, and its URL says mode=ro: leave that out, or name another", kind=UsageError)
+    refused(url, r"has to be written, but its URL says mode=ro: leave that out, or name another", kind=UsageError)
     with Store.open(url, create=False) as opened:
         assert opened.load().digest() == varied.digest()
         with pytest.raises(
@@ -255,7 +255,7 @@ def test_a_url_that_says_read_only_is_read_and_never_written(stored, varied, mak
 @pytest.mark.parametrize("options", ["mode=rw", "mode=ro&cache=shared", "immutable=1", "timeout=3", "mode=ro&mode=ro"])
 @pytest.mark.parametrize("create", [True, False])
 def test_other_options_of_sqlite_are_refused(tmp_path, create, options):
-    told = f"of SQLite's options a store takes mode=ro, to read it only, and not '{options}'"
+    told = f"mode=ro, to read only, is the one option that a store takes, not '{options}'"
     refused(f"sqlite:///{tmp_path / 'store.db'}?{options}", told, create, UsageError)
     assert os.listdir(tmp_path) == []
 

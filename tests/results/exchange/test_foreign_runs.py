@@ -84,7 +84,7 @@ def test_a_store_with_a_run_of_the_future_says_what_sets_it_aside(make, make_run
     done = succeed("data", "drop", runs[1].id, "--store", url)
     assert done == (
         f"run {runs[1].id} of 9999-01-01T00:00:00+00:00 is set aside; "
-        f"`normtune data drop --undo {runs[1].id}` takes it back\n"
+        f"`normtune data drop --undo {runs[1].id}` undoes this\n"
     )
     assert set(measured(url).current().frame["status"]) == {"ok"}
     assert capsys.readouterr().err == ""

@@ -116,7 +116,7 @@ def test_a_file_that_may_not_be_read(file, monkeypatch):
 
     monkeypatch.setattr(pq, "read_schema", refuse)
     with pytest.raises(
-        NormtuneError, match=r"data\.parquet cannot be read \(Permission denied\): see to its permissions"
+        NormtuneError, match=r"data\.parquet cannot be read \(Permission denied\): change its permissions"
     ):
         read_parquet(file)
 
@@ -160,8 +160,8 @@ def break_device(table, head):
     [
         (lambda table, head: (table, {**head, "format": 2}), "has format '2', this normtune reads 1: update normtune"),
         (lambda table, head: (table, {**head, "format": "new\n" * 99}), r"has format 'new\\nnew\\n"),
-        (lambda table, head: (table, [head]), "holds what normtune does not write"),
-        (lambda table, head: (table, {**head, "runs": 3}), "holds what normtune does not write"),
+        (lambda table, head: (table, [head]), "has content that normtune does not write"),
+        (lambda table, head: (table, {**head, "runs": 3}), "has content that normtune does not write"),
         (lambda table, head: (table, {**head, "runs": [{"id": "x" * 10**6}]}), r"not a run: .\{'id': 'x+"),
         (lambda table, head: (table, {"runs": []}), "format"),
         (lambda table, head: (table.drop_columns(["samples"]), head), "there is no column samples"),
@@ -199,7 +199,7 @@ def test_a_file_whose_content_was_changed(file, change, told):
 @pytest.mark.parametrize("text", [b"\xff\xfe", b"", b"[" * 100_000, b'{"format": 1, "runs": [' + b"9" * 5000 + b"]}"])
 def test_metadata_that_is_no_json(file, text):
     pq.write_table(pq.read_table(file).replace_schema_metadata({b"normtune": text}), file)
-    with one_line(NormtuneError, r"data\.parquet holds what normtune does not write", 599):
+    with one_line(NormtuneError, r"data\.parquet has content that normtune does not write", 599):
         read_parquet(file)
 
 

@@ -289,7 +289,7 @@ def test_a_cache_of_another_triton_python_or_target_is_told_at_once(tmp_path):
         (HERE._replace(assembler="c"), "it was assembled by another version of ptxas"),
         (
             HERE._replace(environment={"X": "2", "Y": "1"}),
-            "it was compiled under other variables of the environment (X, Y)",
+            "it was compiled with other environment variables (X, Y)",
         ),
     ],
 )
@@ -340,7 +340,7 @@ def test_a_folder_without_binaries_and_one_with_a_damaged_list_are_refused(tmp_p
     add_list.mkdir()
     add(add_list, "sm_90", HERE, {})
     monkeypatch.setenv("TRITON_CACHE_MANAGER", "a:B")
-    with pytest.raises(UsageError, match=r"--cache and the variable TRITON_CACHE_MANAGER are both given"):
+    with pytest.raises(UsageError, match=r"--cache and the environment variable TRITON_CACHE_MANAGER are both given"):
         BinaryCache(add_list)
 
 

@@ -235,7 +235,7 @@ def test_a_compiler_that_fails_once_is_tried_again_and_the_second_time_convicts(
         for problem in shapes
     )
     counts = []
-    pool = CompilePool(jobs, "sm_90", 2, seconds=2.0, told=counts.append)
+    pool = CompilePool(jobs, "sm_90", 2, seconds=2.0, on_progress=counts.append)
     found = [compiled.status for compiled in pool]
     pool.close()
     assert found == ["ok" if faults == 1 else status] * 3

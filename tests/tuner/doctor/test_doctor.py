@@ -76,7 +76,7 @@ def test_a_whole_machine_is_told_without_advice(machine: Machine, tools: None) -
         *("2.11.0+cu130, built for CUDA 13.0", "triton    3.6.0", "compiler  /usr/bin/gcc", "numpy 1.0"),
         "cuda:0 is NVIDIA H200, sm_90, 132 SMs, 139.0 of 140.0 GiB free, SM clock 345 of 1980 MHz, "
         f"driver 580.82.07 (CUDA 13.0), MIG off, GPU-{UUID}",
-        *("normtune.db is not there yet: `normtune sweep` makes it", "cuda:0 uses the table of NVIDIA H200"),
+        *("normtune.db does not exist yet: `normtune sweep` creates it", "cuda:0 uses the table of NVIDIA H200"),
     ):
         assert part in told
     assert "\x1b" not in told
@@ -268,7 +268,7 @@ def test_the_table_of_each_gpu_and_a_broken_one(machine: Machine, place: Path, m
     own, borrowed = about("table", machine._replace(torch=other))
     assert (own.level, borrowed.level) == (OK, WARNING)
     assert borrowed.found.startswith("cuda:1 uses the table for any GPU, which is unmeasured there")
-    assert borrowed.found.endswith("as there is none for it")
+    assert borrowed.found.endswith("as there is no table for it")
     assert "fit --install" in borrowed.advice
 
     monkeypatch.setenv("NORMTUNE_TABLE", str(place / "mine.py"))
@@ -315,7 +315,7 @@ def test_the_packages_that_are_asked_for_are_the_dependencies() -> None:
 BROKEN = {
     "torch": ("raise OSError('libcudart.so.13: cannot open shared object file')", "torch is broken (OSError: libcud"),
     "triton": ("import os; os.abort()", "triton is broken (loading it ended its process with signal 6)"),
-    "pynvml": ("raise RuntimeError('libnvidia-ml is mad')", "NVML cannot be asked (RuntimeError: libnvidia-ml is mad)"),
+    "pynvml": ("raise RuntimeError('libnvidia-ml is mad')", "NVML is missing (RuntimeError: libnvidia-ml is mad)"),
     "pandas": ("raise SystemExit(0)", "pandas cannot be imported (SystemExit: 0)"),
     "pyarrow": ("raise ImportError('numpy.core')", "pyarrow cannot be imported (ImportError: numpy.core)"),
     "rich": ("raise ValueError", "rich cannot be imported (ValueError)"),
@@ -339,7 +339,7 @@ def test_doctor_survives_whatever_is_broken(place: Path, names: tuple[str, ...])
     assert [name for name in names if BROKEN[name][1] not in done.stdout] == []
     assert "\x1b" not in done.stdout
     last = done.stdout.splitlines()[-1]
-    assert last.endswith("sweep or kernels will not work before that is mended")
+    assert last.endswith("sweep or kernels will not work before that is fixed")
 
 
 @pytest.mark.long
@@ -352,7 +352,7 @@ def test_json_holds_what_the_lines_say(place: Path) -> None:
     assert (done.returncode, told["problems"]) == (1, 2)
     levels = [finding["level"] for finding in told["findings"]]
     assert (levels.count("problem"), levels.count("warning")) == (2, told["warnings"])
-    assert any(finding["found"].startswith("mine.db is not there yet") for finding in told["findings"])
+    assert any(finding["found"].startswith("mine.db does not exist yet") for finding in told["findings"])
     assert not (place / "mine.db").exists()
 
 

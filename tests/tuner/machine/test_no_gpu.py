@@ -26,8 +26,8 @@ class cuda:
     [
         ({"cuda": None}, {}, ("torch 2.11.0+cu130 is built without CUDA", "install a build of torch with CUDA")),
         ({"cuda": None, "hip": "6.4"}, {}, ("built for ROCm", "install a build of torch with CUDA")),
-        ({"error": OLD}, {}, ("the NVIDIA driver is too old: it serves CUDA 11.4", "built for CUDA 13.0", "update")),
-        ({"error": "RuntimeError: driver too old"}, {}, ("serves CUDA of an older version", "update the driver")),
+        ({"error": OLD}, {}, ("the NVIDIA driver is too old: it supports CUDA 11.4", "built for CUDA 13.0", "update")),
+        ({"error": "RuntimeError: driver too old"}, {}, ("supports CUDA of an older version", "update the driver")),
         ({"error": "RuntimeError: No CUDA GPUs are available"}, {}, ("lists no GPU", "`nvidia-smi -L`")),
         (
             {"error": "RuntimeError: No CUDA GPUs are available"},
@@ -107,7 +107,7 @@ def test_what_a_library_prints_is_no_fact(fake):
     [
         ("raise OSError('libcudart.so.13: cannot open')", "", "torch is broken (OSError: libcudart.so.13"),
         (FAKE_TORCH.format(error="Found no NVIDIA driver on your system."), "", "no NVIDIA driver is found"),
-        (FAKE_TORCH.format(error=OLD), "", "the NVIDIA driver is too old: it serves CUDA 11.4"),
+        (FAKE_TORCH.format(error=OLD), "", "the NVIDIA driver is too old: it supports CUDA 11.4"),
         (
             FAKE_TORCH.format(error="") + "    init = device_count = staticmethod(lambda: 0)",
             "",

@@ -129,7 +129,7 @@ def job():
             "warmup",
             OSError(28, "No space left on device"),
             NormtuneError,
-            r"^nothing can be compiled \(OSError: .* No s",
+            r"^no kernel can be compiled \(OSError: .* No s",
         ),
         (
             "_described",

@@ -105,7 +105,7 @@ def test_calls_that_raise_are_no_outcome_of_a_config(timer, monkeypatch):
         (
             OSError(28, "No space left on device"),
             NormtuneError,
-            r"^nothing can be launched \(OSError: .* No space left",
+            r"^no kernel can be launched \(OSError: .* No space left",
         ),
     ],
 )

@@ -1,1 +1,1 @@
-"""Searches whose proposals come from a sampler of Optuna, problem by problem."""
+"""Searches in which a sampler of Optuna proposes the configs of each problem."""

@@ -1,6 +1,6 @@
-"""The candidates of a problem as points: what a sampler proposes, and the nearest config that is still free.
+"""The configs of a problem as points, to find the nearest free config to a proposal of Optuna.
 
-In: configs. Out: Optuna's distributions of their knobs, parameters of a config and the config of parameters.
+In: configs. Out: Optuna's distributions of their knobs, parameters of a config, and the config of parameters.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,11 +14,7 @@ from normtune.kernels.config import Config
 
 
 class KnobSpace:
-    """Configs of one class, each free until it is taken.
-
-    Args:
-        configs: in their order; at least one.
-    """
+    """Configs of one class, at least one, each free until it is taken."""
 
     def __init__(self, configs: Sequence[Config]) -> None:
         self._configs = configs
@@ -39,7 +35,7 @@ class KnobSpace:
         return bool(self._free[self._row[config]])
 
     def take(self, config: Config) -> None:
-        """Make a config not free."""
+        """Mark a config as taken."""
         self._free[self._row[config]] = False
 
     def free(self) -> list[Config]:
@@ -47,7 +43,7 @@ class KnobSpace:
         return [config for config, is_free in zip(self._configs, self._free, strict=True) if is_free]
 
     def distributions(self) -> dict[str, BaseDistribution]:
-        """A knob of integers is the rank of its value, so that neighbours are near; one of texts is a category."""
+        """Distributions of the knobs: for integers the rank of the value, for texts a category."""
         return {
             knob: CategoricalDistribution(values) if isinstance(values[0], str) else IntDistribution(0, len(values) - 1)
             for knob, values in self._choices.items()
@@ -64,7 +60,7 @@ class KnobSpace:
         return self._configs[0]._replace(**values)
 
     def nearest(self, proposed: Config, random: Random) -> Config:
-        """The free config that is nearest to a proposed one; of equals any."""
+        """The free config that is nearest to a proposed one; of several, a random one."""
         rows = np.flatnonzero(self._free)
         distances = np.abs(self._points[rows] - self._point(proposed)).sum(axis=1)
         return self._configs[random.choice(rows[distances <= distances.min() + 1e-9].tolist())]

@@ -1,17 +1,16 @@
-"""Searches that let a sampler of Optuna propose the next configs of a problem, for spaces too large to time in whole.
+"""Searches in which a sampler of Optuna proposes the next configs of a problem, for spaces too large to time in full.
 
-In: see `protocol`; a subclass gives the sampler. Out: tasks of a few proposed configs beside the best so far, which
-are raced (`race`) up to 16 rounds; at the end a full race of the best.
+In: see `protocol`; a subclass chooses the sampler. Out: tasks of a few proposed configs beside the best so far, raced
+(`race`) in up to 16 rounds; at the end a full race of the best.
 
-- A problem has a study of its own. Its objective is the log of the time in ns, chained through the log ratios to the
-  best of each task, so that only times of the same rounds are compared.
-- A proposal that no candidate of the plan has is illegal: the study learns it as a violated constraint, and the nearest
-  legal config that is not yet measured takes its place. No config is proposed twice.
+- Each problem has a study. Its objective is the log of the time in ns, from log ratios to the best config of each task,
+  so that only times of the same rounds are compared.
+- A proposal that is no candidate of the plan is illegal: the study learns it as a violated constraint, and the nearest
+  legal config that was not measured is used instead. No config is proposed twice.
 - Problems take turns, so that a sweep may stop at any time. The best configs of the nearest measured shapes are
   proposed first.
-- Studies live in memory, or in an SQLite file of Optuna's own, where `optuna-dashboard` shows them; a file of anything
-  else is refused. Each search makes studies of its own, with names of their own, and reads no others: what was measured
-  before comes from the store.
+- Studies are in memory, or in an SQLite file for `optuna-dashboard`, which must not contain anything else. Each search
+  creates new studies: earlier measurements come from the store.
 """
 
 import math
@@ -43,16 +42,16 @@ from normtune.tuner.search.race import LOOKS, race
 from normtune.tuner.search.sampling.knob_space import KnobSpace
 from normtune.tuner.search.surrogate import distance
 
-# Proposed configs of a task. Fewer would time the best more often than anything else.
+# Proposed configs of a task. With fewer, most of the time would go to the best config, which is in every task.
 PROPOSALS = 4
-# Looks of a race of proposals: rounds 6 to 16. Ties are settled in the last race, among so many configs.
+# Looks of a race of proposals: rounds 6 to 16. Ties are settled in the last race, of this many configs.
 PROPOSAL_LOOKS = LOOKS[:4]
 FINALISTS = 6
-# Proposals of a study for one config, before the nearest legal config is taken.
+# Proposals that a study makes for one config before the nearest legal config is taken.
 _TRIES = 4
-# Problems whose next task is asked for: while the binaries of one are compiled, others are measured.
+# Problems in progress at a time: while the binaries of one are compiled, others are measured.
 _OPEN = 4
-# Shapes whose best configs are proposed first.
+# Number of nearest shapes whose best configs are proposed first.
 _NEIGHBOURS = 3
 # A problem is done after this share of its candidates, and at least so many configs.
 SHARE = 0.1
@@ -70,7 +69,7 @@ class Sampled(ABC):
         advice: the first configs to propose at a problem.
 
     Raises:
-        UsageError: the file is no database of studies, or cannot be written.
+        UsageError: the file is not a database of studies, or cannot be written.
     """
 
     name: str
@@ -100,7 +99,7 @@ class Sampled(ABC):
 
     @abstractmethod
     def sampler(self, seed: int) -> optuna.samplers.BaseSampler | None:
-        """The sampler of a problem's study; None proposes at random among the configs not yet measured."""
+        """The sampler of a problem's study; None for random proposals among the configs not yet measured."""
 
     def left(self) -> Sequence[Task]:
         """The problems that are not done, with the configs not yet measured."""
@@ -109,10 +108,10 @@ class Sampled(ABC):
     def ask(self, seconds: float) -> Iterator[Task]:
         """The next task of a few problems; the same ones until one of them is measured."""
         waiting = [space for space in self._spaces.values() if not space.done]
-        for space in sorted(waiting, key=lambda space: (not space.is_asked, space.tried // PROPOSALS))[:_OPEN]:
+        for space in sorted(waiting, key=lambda space: (not space.is_pending, space.tried // PROPOSALS))[:_OPEN]:
             if space.study is None:
                 space.begin(self._study(space))
-            yield space.next_task(() if space.is_asked else self._winners(space))
+            yield space.next_task(() if space.is_pending else self._winners(space))
 
     def race(self, task: Task) -> Race:
         """A short race of proposals, a full one of the finalists."""
@@ -136,16 +135,20 @@ class Sampled(ABC):
     def _winners(self, space: "_Space") -> list[Config]:
         """The advised configs, then the best ones of the nearest measured shapes, the nearest first."""
         if not space.neighbours:
-            own = space.task.problem
-            alike = (p for p in self._spaces if p._replace(rows=own.rows, hidden=own.hidden) == own and p != own)
-            space.neighbours = sorted(alike, key=lambda problem: (distance(own, problem), problem))
+            centre = space.task.problem
+            others = (
+                problem
+                for problem in self._spaces
+                if problem._replace(rows=centre.rows, hidden=centre.hidden) == centre and problem != centre
+            )
+            space.neighbours = sorted(others, key=lambda problem: (distance(centre, problem), problem))
         bests = (self._spaces[problem].best for problem in space.neighbours)
         near = islice((best for best in bests if best is not None), _NEIGHBOURS)
         return list(dict.fromkeys([*self._advice.get(space.task.problem, ()), *near]))
 
 
 class TPE(Sampled):
-    """By proposals of the tree-structured Parzen estimator."""
+    """Proposals of the tree-structured Parzen estimator."""
 
     name = "tpe"
 
@@ -155,7 +158,7 @@ class TPE(Sampled):
 
 
 class GP(Sampled):
-    """By proposals of a Gaussian process with expected improvement; imports torch, on the CPU."""
+    """Proposals of a Gaussian process with expected improvement; imports torch, on the CPU."""
 
     name = "gp"
 
@@ -165,7 +168,7 @@ class GP(Sampled):
 
 
 class RandomDraw(Sampled):
-    """By uniform draws without repetition."""
+    """Uniform draws without repetition."""
 
     name = "random"
 
@@ -178,8 +181,8 @@ class _Space:
     """The configs of one problem, and its study.
 
     Attributes:
-        study: None until the problem is first asked for.
-        is_final: whether all that is left is the race of the best.
+        study: None until the first task of the problem.
+        is_final: whether only the race of the best is left.
         neighbours: problems that differ in shape only, the nearest first.
         best: the best measured config.
     """
@@ -219,24 +222,21 @@ class _Space:
         self.done = self._left() <= 0
 
     @property
-    def is_asked(self) -> bool:
-        """Whether its next task is known."""
+    def is_pending(self) -> bool:
         return self._pending is not None
 
     @property
     def tried(self) -> int:
-        """Number of configs that were measured or failed."""
         return len(self._values) + len(self._failed)
 
     def untried(self) -> tuple[Candidate, ...]:
-        """The candidates that were not measured."""
         return tuple(self._candidates[config] for config in self._knobs.free())
 
     def begin(self, study: optuna.Study) -> None:
-        """Give the space its study, which learns what is known."""
+        """Set the study, and add the stored measurements to it."""
         self.study = study
         for config in [*self._values, *self._failed]:
-            self._learn(self._asked(config), config)
+            self._learn(self._trial(config), config)
 
     def next_task(self, winners: Sequence[Config]) -> Task:
         """The proposals and the best so far, or the finalists; `winners` are proposed first."""
@@ -249,7 +249,7 @@ class _Space:
         """Learn the outcomes of the pending task; empty outcomes end the problem."""
         assert self._pending is not None
         self._pending = None
-        times = chained(self._values, {config: one for config, one in outcomes.items() if config != COPY})
+        times = chained(self._values, {config: outcome for config, outcome in outcomes.items() if config != COPY})
         self._values |= times
         self.best = next(iter(self._fastest(1)), None)
         self._failed += [config for config in outcomes if config in self._trials and config not in times]
@@ -263,14 +263,14 @@ class _Space:
         return nsmallest(count, self._values, key=lambda config: (self._values[config], config))
 
     def _left(self) -> int:
-        """Number of configs still to be measured; those that are advised in any case."""
+        """Number of configs still to be measured, at least the advised ones."""
         return max(self._most - self.tried, sum(map(self._knobs.is_free, self._advised)))
 
     def _proposals(self, winners: Sequence[Config]) -> list[Config]:
-        """New configs, each with a trial that is waiting for its value."""
+        """New configs, each with a trial without a value."""
         starts = [config for config in winners if config in self._knobs and self._knobs.is_free(config)]
         for turn in range(min(PROPOSALS, self._left())):
-            config, trial = (starts[turn], self._asked(starts[turn])) if turn < len(starts) else self._proposal()
+            config, trial = (starts[turn], self._trial(starts[turn])) if turn < len(starts) else self._proposal()
             self._knobs.take(config)
             self._trials[config] = trial
         return list(self._trials)
@@ -280,7 +280,7 @@ class _Space:
         assert self.study is not None
         if self.samples_itself:
             config = self._random.choice(self._knobs.free())
-            return config, self._asked(config)
+            return config, self._trial(config)
         for _ in range(_TRIES):
             trial = self.study.ask(self._knobs.distributions())
             proposed = self._knobs.config(trial.params)
@@ -293,7 +293,7 @@ class _Space:
             trial.set_constraint("legal", 1.0)
             self.study.tell(trial, max(self._values.values()))
         config = self._knobs.nearest(proposed, self._random)
-        return config, self._asked(config)
+        return config, self._trial(config)
 
     def _learn(self, trial: optuna.Trial, config: Config) -> None:
         """End a trial with the value of its config, or as a violation if it failed."""
@@ -308,18 +308,17 @@ class _Space:
         else:
             self.study.tell(trial, state=TrialState.FAIL)
 
-    def _asked(self, config: Config) -> optuna.Trial:
-        """A trial of this config."""
+    def _trial(self, config: Config) -> optuna.Trial:
         assert self.study is not None
         self.study.enqueue_trial(self._knobs.params(config))
         return self.study.ask(self._knobs.distributions())
 
 
 def storage(path: Path) -> optuna.storages.RDBStorage:
-    """The storage of studies in an SQLite file, which is made if it does not exist.
+    """The storage of studies in an SQLite file, which is created if it does not exist.
 
     Raises:
-        UsageError: the file is anything else, or cannot be written.
+        UsageError: the file contains anything else, or cannot be written.
     """
     where = f"--studies is {str(path)!r}"
     if not path.parent.is_dir():
@@ -329,17 +328,17 @@ def storage(path: Path) -> optuna.storages.RDBStorage:
             with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as connection:
                 tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
             if not {"studies", "trials", "version_info"} <= tables:
-                raise UsageError(f"{where}: a database of something else, expected a new file or one of Optuna's")
+                raise UsageError(f"{where}: not a database of Optuna, expected one or a new file")
         return optuna.storages.RDBStorage(f"sqlite:///{path}", engine_kwargs={"creator": partial(_connected, path)})
     except (sqlite3.Error, OSError) as error:
-        raise UsageError(f"{where}: no SQLite file that can be used ({error}), expected a new file") from None
-    except Exception as error:  # SQLAlchemy's and Optuna's own; they share no class
-        why = " ".join(str(error).split())[:200]
-        raise UsageError(f"{where}: Optuna cannot keep studies there ({why}), name another file") from None
+        raise UsageError(f"{where}: not a usable SQLite file ({error}), expected a new file") from None
+    except Exception as error:  # errors of SQLAlchemy and of Optuna, which have no common class
+        reason = " ".join(str(error).split())[:200]
+        raise UsageError(f"{where}: Optuna cannot keep studies there ({reason}), name another file") from None
 
 
 def _connected(path: Path) -> sqlite3.Connection:
-    """A connection that is fast enough: a trial takes 0.02 s with it, and 0.2 s as Optuna connects."""
+    """A connection with which a trial takes 0.02 s, not 0.2 s as with Optuna's default."""
     connection = sqlite3.connect(path, timeout=60.0, check_same_thread=False)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")

@@ -165,8 +165,8 @@ def test_a_file_of_anything_else_stays_as_it_is(tmp_path):
     Store.open(f"sqlite:///{tmp_path}/store.db").close()
     (tmp_path / "text.db").write_text("something" * 100)
     for name, told in (
-        ("store.db", "a database of something else"),
-        ("text.db", "no SQLite file"),
+        ("store.db", "not a database of Optuna"),
+        ("text.db", "not a usable SQLite file"),
         ("no/a.db", "folder"),
     ):
         path = tmp_path / name
