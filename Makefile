@@ -1,7 +1,8 @@
 # make tune      measure this machine's GPU (or replay the shipped recording), fit, write heuristics.py
 # make quick     format, lint, types and the fast tests, at most 90 seconds on two cores: for the inner loop
 # make test      every check that needs no GPU, at most 8 minutes on two cores
-# make test-all  these, the slow ones and, where there is a GPU, those that need one
+# make test-all  these, the slow ones, those of `make oldest` and, where there is a GPU, those that need one
+# make oldest    the tests with the oldest Python and packages that pyproject.toml admits
 # make bench     this GPU: normtune beside its peers, kernels and host, and the tables of others; resumes
 # make bench-strategies HUB=FOLDER   searches on recorded times, with T4 files of benchmark_hub; no GPU, an hour
 # make format    rewrite the sources as `make test` wants them
@@ -29,7 +30,11 @@ STORE ?= sqlite:///normtune-$(subst :,-,$(DEVICE)).db
 REPLAYS := no GPU is measured, this replays the recording of $(DEVICE:replay:%=%)
 MEASURES := this measures the GPU $(DEVICE)
 
-.PHONY: tune quick test test-all bench bench-strategies format clean
+# The oldest Python, and the environment of the oldest packages.
+OLDEST_PYTHON ?= python3.11
+OLDEST := $(VENV)/oldest
+
+.PHONY: tune quick test test-all oldest bench bench-strategies format clean
 
 tune:
 	@echo "make tune: $(if $(filter replay:%,$(DEVICE)),$(REPLAYS),$(MEASURES))"
@@ -50,6 +55,13 @@ test test-all: $(VENV)/.ready
 	TRITON_INTERPRET=1 $(BIN)/pytest -q -n $(JOBS) $(RANDOM) -m "interpreter $(QUICK)" $$(grep -rl --include='*.py' mark.interpreter tests)
 	$(BIN)/pytest -q -n $(JOBS) --dist worksteal $(RANDOM) -m "not gpu and not interpreter $(QUICK)"
 	$(if $(filter test-all,$@),$(if $(filter cuda:%,$(DEVICE)),$(BIN)/pytest -q -m gpu))
+	$(if $(filter test-all,$@),$(MAKE) oldest)
+
+# What judges the sources or runs the tests stays as in constraints.txt; types are not checked again.
+oldest: export OMP_NUM_THREADS := 1
+oldest: $(OLDEST)/.ready
+	TRITON_INTERPRET=1 $(OLDEST)/bin/pytest -q -n $(JOBS) -m "interpreter and not slow" $$(grep -rl --include='*.py' mark.interpreter tests)
+	$(OLDEST)/bin/pytest -q -n $(JOBS) --dist worksteal -m "not gpu and not interpreter and not slow" --ignore tests/packaging/test_types.py
 
 quick: export OMP_NUM_THREADS := 1
 quick: $(VENV)/.ready
@@ -96,6 +108,15 @@ $(VENV)/.ready: pyproject.toml setup.py constraints.txt
 		{ grep -vE '^(torch|triton)==' constraints.txt; $(BIN)/python -m pip list --format=freeze | grep -E '^(torch|triton)=='; } > $(VENV)/constraints.txt; \
 	fi
 	$(BIN)/python -m pip install -q --no-compile -c $(VENV)/constraints.txt -e '.[dev]'
+	@touch $@
+
+# Of each requirement the least version, with its corrections: `numpy>=2.0` becomes `numpy==2.0.*`.
+$(OLDEST)/.ready: $(VENV)/.ready
+	@echo "installing the oldest packages into $(OLDEST), some gigabytes"
+	@test -x $(OLDEST)/bin/python || $(OLDEST_PYTHON) -m venv $(OLDEST)
+	@sed -n '/^dependencies/,/^]/s/^ *"\([a-z-]*\)>=\([0-9.]*\).*/\1==\2.*/p' pyproject.toml > $(OLDEST)/constraints.txt
+	@grep -E '^(black|build|expecttest|hypothesis|mypy|pytest|pytest-xdist|ruff|setuptools)==' constraints.txt >> $(OLDEST)/constraints.txt
+	$(OLDEST)/bin/python -m pip install -q --no-compile -c $(OLDEST)/constraints.txt -e '.[dev]'
 	@touch $@
 
 # Half a minute for one test of the exact program, which is skipped without it.

@@ -3,7 +3,8 @@
 import functools
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,6 +14,17 @@ from typer.testing import CliRunner, Result
 
 from normtune import cli
 from normtune.errors import NormtuneError, UsageError
+
+# Seconds after which a test gives up on another process: it never waits so long for one that works, on a busy machine.
+PATIENCE = 600
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    """Return once a condition holds, and fail if it never does."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 @functools.cache
@@ -59,7 +71,7 @@ def one_line(kind: type[Exception], match: str | None = None, most: int = 10_000
 def python(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run this Python, and return what it did."""
     command = [sys.executable, *map(str, arguments)]
-    return subprocess.run(command, **{"capture_output": True, "text": True, "timeout": 120} | options)
+    return subprocess.run(command, **{"capture_output": True, "text": True, "timeout": PATIENCE} | options)
 
 
 def printed_by(code: str, *arguments: object, **options: Any) -> str:

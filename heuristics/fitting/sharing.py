@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from normtune.errors import NormtuneError
 from normtune.heuristics.fitting import figures
-from normtune.heuristics.fitting.case import Case, TableEntry
+from normtune.heuristics.fitting.case import Case
 from normtune.heuristics.fitting.function import figures_of, fit_function, least_measured
 from normtune.heuristics.fitting.result import Function, Shared, TableFunction
 from normtune.heuristics.regret.matrix import TimingMatrix
@@ -112,10 +112,14 @@ def functions_of(cases: Sequence[Case], notes: list[str]) -> tuple[list[Function
     matrices = [case.matrix for case in cases]
     for case in cases:
         matrix, decided, options = case.matrix, case.known, case.options
-        tried = {index: offer(case, functions[index]) for index in donors(functions, matrix.key)}
+        tried = {
+            index: offer(case, functions[index])
+            for index in donors(functions, matrix.key)
+            if not decided or decided.donor == functions[index].key
+        }
         offers = [(index, offered.shared) for index, offered in tried.items() if offered.shared]
         wider = {index for index, _ in offers if not decided and _is_narrower(matrix, functions[index], matrices)}
-        taken = next((pair for pair in offers if pair[0] in wider or _is_taken(pair[1], decided)), None)
+        taken = next((pair for pair in offers if decided or pair[0] in wider or pair[1].cost <= SHARING_COST), None)
         if taken is None and decided and decided.donor:
             raise NormtuneError(f"{case.key} cannot take the function of {decided.donor}")
         if taken is None:
@@ -162,10 +166,6 @@ def _is_narrower(matrix: TimingMatrix, donor: Function, matrices: Sequence[Timin
         if min(own) > min(other) or max(own) < max(other):
             return True
     return False
-
-
-def _is_taken(offered: Shared, decided: TableEntry | None) -> bool:
-    return offered.donor == decided.donor if decided else offered.cost <= SHARING_COST
 
 
 def donors(functions: Sequence[TableFunction], key: Key) -> list[int]:

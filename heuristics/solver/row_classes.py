@@ -5,12 +5,13 @@ where two are equal, a row gets the same bits from both configs, at every hidden
 rows. The operator's launches say it (`Launch.row_sum`).
 
 Between two powers of two, two multiples of the shortest chunk, and two sizes at which rows are held in another chunk
-(`held_chunk` of the gated norm), launches of a row change with the alignment of hidden alone. So of each such stretch
-one size of each alignment is asked.
+(`held_chunk` of the gated norm), launches of a row change with the alignment of hidden alone. So one size of each
+alignment stands for such a stretch. And a config that sums rows of two sizes of one alignment alike does so between
+them, as blocks and chunks only grow with hidden: of sizes in order those are asked between which the answer changes.
 """
 
-from collections.abc import Hashable, Iterable, Iterator
-from functools import cache
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from functools import cache, partial
 from itertools import pairwise
 
 import numpy as np
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.solver.bins import Bins
+from normtune.kernels.alignment import alignment_of
 from normtune.kernels.config import Config
 from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.tablefile.tree import EVERYWHERE, Interval, Split, Tree, regions, walk
@@ -82,10 +84,11 @@ class RowClasses:
         return self._orders[key]
 
     def _found(self, config: Config, least: int, most: int) -> Hashable:
-        of_rows = [self._number(config, most, rows) for rows in _ROWS]
+        of_rows = _answers(partial(self._number, config, most), _ROWS)
         if of_rows[0] is None or {*of_rows} - {of_rows[0], None}:
             return None
-        found = tuple(self._number(config, size, 1) for size in sizes(least, most))
+        number = partial(self._number, config, rows=1)
+        found = tuple(answer for alike in sizes(least, most) for answer in _answers(number, alike))
         return None if None in found else found
 
     def _number(self, config: Config, hidden: int, rows: int) -> int | None:
@@ -99,13 +102,25 @@ class RowClasses:
         return self._known[key]
 
 
+def _answers(ask: Callable[[int], Hashable], places: Sequence[int]) -> list[Hashable]:
+    """The answers at ascending places; between two where they are equal, they are taken to stay so."""
+    if len(places) < 3:
+        return [ask(place) for place in places]
+    first, last = ask(places[0]), ask(places[-1])
+    if first == last:
+        return [first] * len(places)
+    middle = len(places) // 2
+    return [*_answers(ask, places[:middle]), *_answers(ask, places[middle:])]
+
+
 @cache
-def sizes(least: int, most: int) -> list[int]:
-    """Hidden sizes from `least` to `most` that stand for all of them, ascending."""
+def sizes(least: int, most: int) -> list[list[int]]:
+    """Hidden sizes from `least` to `most` that stand for all of them, ascending, a list for each alignment."""
     inner = {end for bit in range(most.bit_length() + 1) for end in _held_ends(1 << bit)}
     inner |= {*range(_CHUNK, min(most, _LONGEST), _CHUNK)}
     ends = [least - 1, *sorted(end for end in inner if least <= end < most), most]
-    return sorted({size for below, end in pairwise(ends) for size in _of_each_alignment(end) if size > below})
+    found = {size for below, end in pairwise(ends) for size in _of_each_alignment(end) if size > below}
+    return [sorted(size for size in found if alignment_of(size) == alignment) for alignment in _ALIGNMENTS]
 
 
 def _held_ends(octave: int) -> Iterator[int]:

@@ -8,7 +8,7 @@ Costs are integers and are summed exactly. Of equal costs the fewest leaves are 
 sizes to small, then the smallest class and config.
 """
 
-from functools import cached_property
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -35,6 +35,13 @@ class _Strip(NamedTuple):
     starts: NDArray[np.int64]
     cost: NDArray[np.int64]
 
+    def of(self, classes: NDArray[np.bool_]) -> "_Strip":
+        """The strip with these classes alone, at least one."""
+        sizes = np.diff(self.starts, append=len(self.configs))
+        kept = np.repeat(classes, sizes)
+        starts = np.concatenate([[0], sizes[classes].cumsum()[:-1]])
+        return _Strip(self.configs[kept], starts, self.cost[kept])
+
 
 class Strips:
     """Least costs for all numbers of leaves, and the trees that attain them."""
@@ -55,15 +62,12 @@ class Strips:
         least = np.full((count + 1, most + 1), _NEVER)
         least[0, 0] = 0
         self._last = np.zeros((count + 1, most + 1, 2), np.int64)
-        alone = [self._from(first) for first in range(count)]
-        for end in range(1, count + 1):
-            for first in range(end):
-                for own, cost in enumerate(alone[first][end - first - 1 : end - first].ravel().tolist(), 1):
-                    if own <= most and cost < _NEVER:
-                        total = least[first, : most + 1 - own] + cost
-                        better = total < least[end, own:]
-                        least[end, own:][better] = total[better]
-                        self._last[end, own:][better] = first, own
+        for first in range(count):
+            for end, own, cost in self._from(first):
+                total = least[first, : most + 1 - own] + cost
+                better = total < least[end, own:]
+                least[end, own:][better] = total[better]
+                self._last[end, own:][better] = first, own
         self._least = least[-1]
 
     def least(self, leaves: int) -> int | None:
@@ -78,7 +82,13 @@ class Strips:
 
     def least_measured(self, leaves: int) -> int | None:
         """As `least`, without the bins beyond the measured sizes."""
-        return self._measured.least(leaves)
+        of, axes = self._in_bins, tuple(axis.without_beyond() for axis in self._in_bins.axes)
+        if axes == of.axes:
+            return self.least(leaves)
+        rows, hidden = axes
+        within = np.s_[:, : len(rows.tops), : len(hidden.tops)]
+        in_bins = Bins((rows, hidden), of.configs, of.cost[within], of.barred[within], of.legal[within])
+        return Strips(in_bins, self._classes[:, : len(hidden.tops)], leaves).least(leaves)
 
     def tree(self, leaves: int) -> Tree | None:
         """The tree of least cost with at most that many leaves; of equal costs, the one with the fewest leaves."""
@@ -95,69 +105,93 @@ class Strips:
             end, count = first, count - own
         return _balanced(hidden, cuts[-2::-1], parts[::-1])
 
-    @cached_property
-    def _measured(self) -> "Strips":
-        rows, hidden = (axis.without_beyond() for axis in self._in_bins.axes)
-        if (rows, hidden) == self._in_bins.axes:
-            return self
-        within = np.s_[:, : len(rows.tops), : len(hidden.tops)]
-        of = self._in_bins
-        in_bins = Bins((rows, hidden), of.configs, of.cost[within], of.barred[within], of.legal[within])
-        return Strips(in_bins, self._classes[:, : len(hidden.tops)], self.most)
+    def _from(self, first: int) -> Iterator[tuple[int, int, int]]:
+        """End, leaves and least cost of the strips from a bin on in one class, where fewer leaves cost more.
 
-    def _from(self, first: int) -> NDArray[np.int64]:
-        """Int64 (ends, leaves): least costs of the strips from a bin on, in one class each."""
-        found = []
-        for end in range(first + 1, len(self._in_bins.axes[1].tops) + 1):
-            strip = self._strip(first, end)
-            if not len(strip.configs):
-                break
-            found.append(self._partitions(strip)[0][:, :, -1].min(axis=1))
-        rest = len(self._in_bins.axes[1].tops) - first - len(found)
-        never = np.full((rest, self._most_in_a_strip), _NEVER)
-        return np.concatenate([np.array(found, np.int64).reshape(len(found), never.shape[1]), never])
+        A class with as many leaves as it likes costs the sum of its least costs of each bin of rows: while that is not
+        below the best cost found with fewer leaves, it is left out.
+        """
+        best = np.full(self._classes.shape[1] + 1, _NEVER)
+        of_classes, ends, alone = [], [], []
+        for end, strip in self._strips(first):
+            cost = int(strip.cost.sum(axis=1).min())
+            if cost < BARRED // 2:
+                best[end] = cost
+                yield end, 1, cost
+            floor = np.minimum.reduceat(strip.cost, strip.starts).sum(axis=1)
+            hopeful = floor < best[end]
+            if hopeful.any():
+                of_classes.append(floor[hopeful])
+                ends.append(np.full(len(of_classes[-1]), end))
+                alone.append(_alone(strip.of(hopeful)))
+        if not ends:
+            return
+        floor, end_of, costs = np.concatenate(of_classes), np.concatenate(ends), np.concatenate(alone, axis=-1)
+        least = costs[0]
+        for own in range(2, self._most_in_a_strip + 1):
+            hopeful = floor < best[end_of]
+            if not hopeful.any():
+                return
+            floor, end_of, costs, least = floor[hopeful], end_of[hopeful], costs[..., hopeful], least[:, hopeful]
+            least = _extended(least, costs).min(axis=0)
+            found = np.full(len(best), _NEVER)
+            np.minimum.at(found, end_of, least[-1])
+            for end in np.flatnonzero(found < best).tolist():
+                best[end] = found[end]
+                yield end, own, int(found[end])
 
-    def _strip(self, first: int, end: int) -> _Strip:
-        classes = self._classes[:, first:end]
-        cost = np.minimum(self._cost[:, :, first:end].sum(axis=2), BARRED)
-        cost = np.where(self._in_bins.legal[:, :, end - 1], cost, BARRED)
-        fit = np.flatnonzero((classes >= 0).all(axis=1) & (cost < BARRED // 2).any(axis=1))
-        if not len(fit):
-            return _Strip(fit, fit, cost[fit])
-        _, numbers = np.unique(classes[fit], axis=0, return_inverse=True)
-        order = np.argsort(numbers.ravel(), kind="stable")
-        starts = np.flatnonzero(np.diff(numbers.ravel()[order], prepend=-1))
-        return _Strip(fit[order], starts, cost[fit[order]])
+    def _strips(self, first: int) -> Iterator[tuple[int, _Strip]]:
+        """The strips from a bin on, each with the bin behind it, as far as there are any candidates."""
+        classes = self._classes[:, first:]
+        cost = np.minimum(self._cost[:, :, first:].cumsum(axis=2), BARRED)
+        cost = np.where(self._in_bins.legal[:, :, first:], cost, BARRED)
+        may = np.logical_and.accumulate(classes >= 0, axis=1) & (cost < BARRED // 2).any(axis=1)
+        number, count = np.zeros(len(classes), np.int64), classes.max() + 1
+        for column in range(classes.shape[1]):
+            configs = np.flatnonzero(may[:, column])
+            if not len(configs):
+                return
+            pairs = number[configs] * count + classes[configs, column]
+            number[configs] = np.unique(pairs, return_inverse=True)[1]
+            configs = configs[np.argsort(number[configs], kind="stable")]
+            starts = np.flatnonzero(np.diff(number[configs], prepend=-1))
+            yield first + column + 1, _Strip(configs, starts, cost[configs, :, column])
 
     def _strip_of(self, first: int, end: int, leaves: int) -> tuple[list[int], list[Tree]]:
         """The cuts in rows of the best tree of a strip with so many leaves, and its leaves."""
-        strip = self._strip(first, end)
-        least, before = self._partitions(strip)
-        group = int(least[leaves - 1, :, -1].argmin())
+        strip = next(strip for to, strip in self._strips(first) if to == end)
+        alone = _alone(strip)
+        least, before = [alone[0]], []
+        for _ in range(1, leaves):
+            total = _extended(least[-1], alone)
+            least.append(total.min(axis=0))
+            before.append(total.argmin(axis=0))
+        group = int(least[-1][-1].argmin())
         own = slice(strip.starts[group], [*strip.starts, len(strip.configs)][group + 1])
         cuts: list[int] = []
         parts: list[Tree] = []
         high = strip.cost.shape[1]
         for count in range(leaves - 1, -1, -1):
-            low = int(before[count, group, high])
+            low = int(before[count - 1][high, group]) if count else 0
             config = int(strip.configs[own][strip.cost[own, low:high].sum(axis=1).argmin()])
             cuts.append(low)
             parts.append(Leaf(self._in_bins.configs[config]))
             high = low
         return cuts[-2::-1], parts[::-1]
 
-    def _partitions(self, strip: _Strip) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Least costs of a strip's first rows, int64 (leaves, classes, R + 1), and where the last leaf begins."""
-        rows = strip.cost.shape[1]
-        sums = np.concatenate([np.zeros((len(strip.cost), 1), np.int64), strip.cost.cumsum(axis=1)], axis=1)
-        alone = np.minimum.reduceat(sums[:, None, :] - sums[:, :, None], strip.starts)  # (classes, low, high)
-        alone = np.where((alone < BARRED // 2) & np.triu(np.ones((rows + 1, rows + 1), np.bool_), 1), alone, _NEVER)
-        least, before = [alone[:, 0]], [np.zeros(alone[:, 0].shape, np.int64)]
-        for _ in range(1, self._most_in_a_strip):
-            total = np.minimum(least[-1][:, :, None] + alone, _NEVER)
-            least.append(total.min(axis=1))
-            before.append(total.argmin(axis=1))
-        return np.array(least), np.array(before)
+
+def _alone(strip: _Strip) -> NDArray[np.int64]:
+    """Int64 (R + 1, R + 1, classes): least cost of one config of a class on each range of rows, by its two bounds."""
+    rows = strip.cost.shape[1]
+    sums = np.concatenate([np.zeros((len(strip.cost), 1), np.int64), strip.cost.cumsum(axis=1)], axis=1)
+    alone = np.minimum.reduceat(sums[:, None, :] - sums[:, :, None], strip.starts)
+    is_range = np.triu(np.ones((rows + 1, rows + 1), np.bool_), 1)
+    return np.where((alone < BARRED // 2) & is_range, alone, _NEVER).transpose(1, 2, 0)
+
+
+def _extended(least: NDArray[np.int64], alone: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Int64 (R + 1, R + 1, classes): costs of the first rows, (R + 1, classes), with one more range behind them."""
+    return np.minimum(least[:, None] + alone, _NEVER)
 
 
 def _balanced(axis: Axis, cuts: list[int], parts: list[Tree]) -> Tree:

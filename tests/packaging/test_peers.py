@@ -122,18 +122,22 @@ def test_what_normtune_is_measured_as_is_that_of_the_launch() -> None:
     )
 
 
-def test_the_budget_stops_before_a_problem_and_says_what_is_left(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_the_budget_stops_before_a_problem_and_says_what_is_left(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = tmp_path / "peers.jsonl"
     left = [((*KEY[:2], rows, 128), {}) for rows in (1, 2, 3)]
 
     def measure(key: tuple, sides: dict) -> dict:
-        time.sleep(0.05)
+        passed.append(1.0)
         return cell() | {"rows": key[2]}
 
-    peers.run(left, out, 0.02, time.monotonic(), measure)
+    passed = [0.0]
+    monkeypatch.setattr(peers, "time", SimpleNamespace(monotonic=lambda: sum(passed)))
+    peers.run(left, out, 0.5, 0.0, measure)
     assert [found["rows"] for found in read(out)] == [1]
     assert capsys.readouterr().out.endswith("2 of 3 problems left: the same command goes on\n")
-    assert peers.run(left, out, 0.0, time.monotonic(), measure) == []
+    assert peers.run(left, out, 0.0, 1.0, measure) == []
     assert len(read(out)) == 1
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from normtune.results.database.store import Store
 from normtune.results.exchange.parquet_csv import read_parquet
+from normtune.tests.commands import PATIENCE
 from normtune.tests.tuner.store_faults import emptied, folder_removed, removed, replaced
 
 SWEEP = [sys.executable, "-m", "normtune", "sweep", "--device", "replay:nvidia-h200", "--operator", "rms_norm_forward"]
@@ -65,7 +66,7 @@ def path(tmp_path):
     found = tmp_path / "folder" / "store.db"
     if not CELLS:
         whole = start(found)
-        whole.communicate(timeout=120)
+        whole.communicate(timeout=PATIENCE)
         CELLS.append(held(found))
         found.unlink()
     return found
@@ -83,7 +84,7 @@ def test_what_a_sweep_says_at_its_end_is_true(path, fault, seed):
             break
     time.sleep(draw.uniform(0.0, 0.1))
     FAULTS[fault](sweep, path)
-    out, errors = sweep.communicate(timeout=120)
+    out, errors = sweep.communicate(timeout=PATIENCE)
     assert "Traceback" not in errors, errors
     if fault in ("journal", "worker"):
         assert sweep.returncode == 0 and "complete: " in out and not errors, errors
@@ -91,7 +92,7 @@ def test_what_a_sweep_says_at_its_end_is_true(path, fault, seed):
     elif fault in ("killed", "interrupted", "terminated"):
         assert sweep.returncode in (130, 143, -9)
         again = start(path)
-        _, errors = again.communicate(timeout=120)
+        _, errors = again.communicate(timeout=PATIENCE)
         assert again.returncode == 0 and held(path) == CELLS[0], errors
     else:
         assert sweep.returncode == 1 and "complete" not in out, errors

@@ -4,11 +4,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
+from normtune.tests.commands import PATIENCE, wait_until
 from normtune.tests.results.stores import loaded
 from normtune.tests.tuner.store_faults import count
 
@@ -21,13 +21,6 @@ def start(folder):
     return subprocess.Popen(
         [*COMMAND, "--store", f"{folder}/store.db"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-
-
-def wait_for(condition, seconds=30):
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert condition()
 
 
 def worker_of(sweep):
@@ -50,7 +43,7 @@ def cells(folder):
 def undisturbed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("undisturbed")
     sweep = start(folder)
-    assert sweep.wait(120) == 0, sweep.stderr.read()
+    assert sweep.wait(PATIENCE) == 0, sweep.stderr.read()
     return cells(folder)
 
 
@@ -58,9 +51,9 @@ def undisturbed(tmp_path_factory):
 def test_a_worker_that_is_killed_is_replaced_and_nothing_is_lost(tmp_path, undisturbed):
     sweep = start(tmp_path)
     for more in (200, 1000):
-        wait_for(lambda wanted=more: count(tmp_path / "store.db") > wanted)
+        wait_until(lambda wanted=more: count(tmp_path / "store.db") > wanted)
         os.kill(worker_of(sweep), signal.SIGKILL)
-    _, errors = sweep.communicate(timeout=120)
+    _, errors = sweep.communicate(timeout=PATIENCE)
     assert sweep.returncode == 0 and not errors, errors
     # A new worker draws anew from the recording.
     found, expected = (frame.drop(columns="samples") for frame in (cells(tmp_path), undisturbed))
@@ -75,15 +68,15 @@ def test_a_worker_that_is_killed_is_replaced_and_nothing_is_lost(tmp_path, undis
 @pytest.mark.one_in(2)
 def test_a_sweep_that_is_ended_goes_on_where_it_was(tmp_path, undisturbed, end, code):
     sweep = start(tmp_path)
-    wait_for(lambda: count(tmp_path / "store.db") > 200)
+    wait_until(lambda: count(tmp_path / "store.db") > 200)
     worker = worker_of(sweep)
     sweep.send_signal(getattr(signal, end))
-    _, errors = sweep.communicate(timeout=30)
+    _, errors = sweep.communicate(timeout=PATIENCE)
     assert sweep.returncode == code
     assert "Traceback" not in errors and (end == "SIGKILL" or "is stored" in errors), errors
-    wait_for(lambda: not Path(f"/proc/{worker}").exists(), 10)
+    wait_until(lambda: not Path(f"/proc/{worker}").exists())
     assert 200 < count(tmp_path / "store.db") < len(undisturbed)
     again = start(tmp_path)
-    _, errors = again.communicate(timeout=120)
+    _, errors = again.communicate(timeout=PATIENCE)
     assert again.returncode == 0, errors
     assert cells(tmp_path).equals(undisturbed)

@@ -3,7 +3,6 @@
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -11,6 +10,7 @@ from normtune.kernels.config import COPY
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import operator
 from normtune.results.database.store import Store
+from normtune.tests.commands import PATIENCE, wait_until
 from normtune.tests.tuner.benches import DEVICE, TARGET, MadeUp
 from normtune.tuner.device.open import Outcome, Phases, SkippedError, Speed
 from normtune.tuner.plan.estimate import Pace
@@ -378,16 +378,14 @@ def test_a_killed_sweep_keeps_whole_problems_and_resumes(tmp_path, small_plan, e
         "from normtune.tuner.sweep.sweep import sweep\n"
         f"with Store.open('sqlite:///{tmp_path}/store.db') as opened:\n"
         "    print('ready', flush=True)\n"
-        "    sweep(MadeUp(delay=0.4), opened, small_plan(), Adaptive)\n"
+        "    sweep(MadeUp(delay=1.0), opened, small_plan(), Adaptive)\n"
     )
     child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert child.stdout.readline() == b"ready\n"
-    deadline = time.monotonic() + 20
     with Store.open(f"sqlite:///{tmp_path}/store.db") as store:
-        while not store.coverage(DEVICE) and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_until(lambda: store.coverage(DEVICE))
     child.send_signal(end)
-    assert child.wait(20) != 0
+    assert child.wait(PATIENCE) != 0
     with Store.open(f"sqlite:///{tmp_path}/store.db") as store:
         frame = store.load().frame
         sizes = {task.problem[:4]: len(task.candidates) + 1 for task in small_plan.tasks}

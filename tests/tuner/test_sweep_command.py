@@ -13,7 +13,7 @@ import pytest
 from normtune.errors import UsageError
 from normtune.kernels.operator import _OPERATORS, operator
 from normtune.results.database.store import Store
-from normtune.tests.commands import main, python
+from normtune.tests.commands import PATIENCE, main, python
 from normtune.tuner.plan.grids import GRIDS
 from normtune.tuner.sweep import api
 from normtune.tuner.sweep.options import SweepOptions, parse_budget, parse_sizes
@@ -257,7 +257,7 @@ def test_a_reader_that_leaves_gets_no_traceback(tmp_path):
     command = [sys.executable, "-m", "normtune", *REPLAY, "--store", f"{tmp_path}/store.db"]
     reading, writing = os.pipe()
     os.close(reading)
-    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=120)
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=PATIENCE)
     os.close(writing)
     assert done.stderr == ""
     assert main(*REPLAY, "--store", f"{tmp_path}/store.db").exit_code == 0

@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from normtune.tests.commands import PATIENCE
 from normtune.tests.tuner.store_faults import count
 from normtune.tuner.device import worker
 
@@ -61,6 +62,6 @@ def test_a_sweep_that_is_stopped_for_longer_than_its_limits_goes_on(tmp_path):
     os.killpg(sweep.pid, signal.SIGSTOP)
     time.sleep(6)
     os.killpg(sweep.pid, signal.SIGCONT)
-    _, errors = sweep.communicate(timeout=120)
+    _, errors = sweep.communicate(timeout=PATIENCE)
     assert sweep.returncode == 0, errors
     assert count(path) and not count(path, "WHERE status IN ('timeout', 'crashed')")

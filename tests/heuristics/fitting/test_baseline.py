@@ -204,6 +204,7 @@ def test_bounds_beside_a_baseline_that_was_not_timed_everywhere(evidence: Eviden
     assert module_text(again, as_command("normtune fit --leaves 1 --baseline x.py")) == text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_replaced", [False, True])
 def test_random_parts_of_a_sweep_give_tables_within_the_bounds_and_no_shape_is_slower_unsaid(
     measure, penalty, run, spec, is_replaced: bool

@@ -8,6 +8,7 @@ import pytest
 
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
+from normtune.heuristics.fitting.result import Fit
 from normtune.heuristics.writing import report
 from normtune.heuristics.writing.emit import module_text
 from normtune.kernels.fingerprint import fingerprint
@@ -23,6 +24,7 @@ from normtune.tuner.checking.offline import check
 
 COMMAND = "normtune fit --recording test-gpu --batch-invariant --out table.py"
 OPTIONS = FitOptions(batch_invariant=True)
+FITTED: list[Fit] = []
 
 
 @pytest.fixture
@@ -35,15 +37,23 @@ def recorded(measure, penalty, run, spec, record_as) -> Evidence:
 
 
 @pytest.fixture
-def path(recorded, tmp_path) -> Path:
+def fitted(recorded) -> Fit:
+    """The fit of the recording, the same in each test."""
+    if not FITTED:
+        FITTED.append(fit(recorded, OPTIONS))
+    return FITTED[0]
+
+
+@pytest.fixture
+def path(fitted, tmp_path) -> Path:
     found = tmp_path / "table.py"
-    found.write_text(module_text(fit(recorded, OPTIONS), as_command(COMMAND)))
+    found.write_text(module_text(fitted, as_command(COMMAND)))
     return found
 
 
 @pytest.mark.long
-def test_each_function_gets_one_that_does_not_look_at_rows_and_stays_as_it_is(recorded):
-    usual, both = fit(recorded), fit(recorded, OPTIONS)
+def test_each_function_gets_one_that_does_not_look_at_rows_and_stays_as_it_is(recorded, fitted):
+    usual, both = fit(recorded), fitted
     assert [one for one in both.functions if not one.beside] == list(usual.functions)
     assert [one for one in both.shared if not one.key.is_batch_invariant] == list(usual.shared)
     further = [one for one in both.functions if one.beside]
@@ -57,8 +67,8 @@ def test_each_function_gets_one_that_does_not_look_at_rows_and_stays_as_it_is(re
     }
 
 
-def test_what_it_costs_is_what_one_config_for_all_rows_costs(recorded):
-    bfloat16, _, variant = (one.beside for one in fit(recorded, OPTIONS).functions if one.beside)
+def test_what_it_costs_is_what_one_config_for_all_rows_costs(fitted):
+    bfloat16, _, variant = (one.beside for one in fitted.functions if one.beside)
     # To hidden 512 the blocks of rows that many rows want serve all of them, which costs few rows 5 %.
     assert bfloat16.worst == pytest.approx(48_790, abs=2000)
     assert 0 < bfloat16.mean < bfloat16.worst
@@ -133,8 +143,7 @@ def test_fewer_leaves_may_be_asked_for(recorded):
     assert {one.figures.leaves <= 2 for one in found if one.beside} == {True}
 
 
-def test_costs_are_printed(recorded):
-    fitted = fit(recorded, OPTIONS)
+def test_costs_are_printed(recorded, fitted):
     printed = "\n".join(report.figures(fitted))
     first = next(one for one in fitted.functions if one.beside)
     assert "batch-invariant, so one order of a row's sum for all rows, which costs on average and at worst" in printed

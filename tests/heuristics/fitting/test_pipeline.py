@@ -135,6 +135,7 @@ def test_a_variant_takes_its_own_function_of_another_dtype(measured, penalty) ->
     assert [str(one.donor) for one in found.shared] == ["toy bfloat16", "toy:no_keep bfloat16"]
 
 
+@pytest.mark.long
 def test_decisions_of_a_header_are_taken_over(measured, penalty) -> None:
     parts = [
         (variant, dtype, law)

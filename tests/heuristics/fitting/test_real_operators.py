@@ -22,6 +22,7 @@ from normtune.results.records import Device, Measurement, Run
 from normtune.tuner.plan.plan import plan, problems
 
 TARGET = TARGETS["sm_90"]
+pytestmark = pytest.mark.long
 SHAPES = [(rows, hidden) for rows in (1, 64, 4096, 65536) for hidden in (64, 512, 1000, 4096, 8192, 32768)]
 
 
@@ -38,7 +39,6 @@ def fitted() -> Fit:
     return fit(Evidence.from_measurements(cells, [run]), FitOptions(leaves=16))
 
 
-@pytest.mark.long
 def test_every_operator_and_dtype_is_served() -> None:
     served = {key for function in fitted().functions for key in function.served}
     assert served == {spec.key(dtype) for spec in operators().values() if spec.is_default for dtype in spec.dtypes}

@@ -18,6 +18,7 @@ from normtune.kernels.target import TARGETS
 
 H200 = TARGETS["sm_90"]
 FORWARD, BACKWARD = operator("rms_norm_forward"), operator("rms_norm_backward")
+OTHERS = (operator("fused_add_rms_norm_backward"), operator("rms_norm_quantize_fp8_transpose"))
 GATED = operator("rms_norm_gated_forward"), operator("rms_norm_gated_backward")
 ROW, BLOCK, WIDE = (RMSNormConfig("row", 1, 4), RMSNormConfig("block_row", 2, 8), RMSNormConfig("row", 1, 8))
 
@@ -52,21 +53,19 @@ def test_no_size_of_a_bin_tells_apart_what_its_representatives_do_not(seed):
     draw = np.random.default_rng(seed)
     least = int(draw.integers(1, (20_000, 600)[seed % 2]))
     most = least + int(draw.integers(0, (9_000, 300)[seed % 2]))
-    asked = sizes(least, most)
+    asked = [size for alike in sizes(least, most) for size in alike]
     assert {alignment_of(size) for size in asked} == {alignment_of(size) for size in range(least, most + 1)}
-    for spec in (FORWARD, BACKWARD, *GATED):
+    for spec in (FORWARD, BACKWARD, *GATED, *OTHERS):
         problem = spec.problem(64, most, "bfloat16")
-        configs = [one for one in spec.space("default", problem, H200) if spec.is_legal(one, problem, H200)]
-
-        def order(config, size, spec=spec):
-            return spec.resolve(config, spec.problem(64, size, "bfloat16"), H200, None).row_sum
-
-        groups = {}
-        for config in configs:
-            groups.setdefault(tuple(order(config, size) for size in asked), []).append(config)
-        for size in draw.integers(least, most + 1, 40).tolist():
-            for alike in groups.values():
-                assert len({order(config, size) for config in alike}) == 1, (least, most, size)
+        configs = tuple(one for one in spec.space("default", problem, H200) if spec.is_legal(one, problem, H200))
+        classes = classes_of(configs, spec, hidden=(least - 1, most))[0]
+        groups = {
+            number: [one for one, own in zip(configs, classes, strict=True) if own == number] for number in classes
+        }
+        for size in [*draw.integers(least, most + 1, 40).tolist(), *asked[::7]]:
+            for number in groups.keys() - {-1}:
+                problem = spec.problem(1, size, "bfloat16")
+                assert len({spec.resolve(one, problem, H200, None).row_sum for one in groups[number]}) == 1, size
 
 
 def test_what_depends_on_rows_or_is_unknown_has_no_class(monkeypatch, spec):

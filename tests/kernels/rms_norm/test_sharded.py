@@ -11,6 +11,7 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import SequenceParallel, parallelize_module
 
 import normtune
+from normtune.tests.commands import PATIENCE
 
 F = torch.nn.functional
 SHARDS = (Replicate(), Shard(0), Shard(1), Shard(2))
@@ -89,7 +90,7 @@ def test_shards_of_two_processes(tmp_path):
         for rank in range(2)
     ]
     for rank in ranks:
-        _, told = rank.communicate(timeout=120)
+        _, told = rank.communicate(timeout=PATIENCE)
         assert rank.returncode == 0, told.decode()
 
 

@@ -14,6 +14,7 @@ from normtune.kernels.operator import operators
 from normtune.kernels.problem import ITEMSIZE
 from normtune.kernels.target import TARGETS
 from normtune.kernels.tiles.launch import Launch
+from normtune.tests.commands import PATIENCE, wait_until
 from normtune.tests.kernels.launching import compiled_within
 from normtune.tuner.compiling import pool as module
 from normtune.tuner.compiling.compiler import Compiled
@@ -96,10 +97,7 @@ def test_the_pool_ends_with_a_killed_parent(tmp_path):
     assert len(workers) == 2
     parent.kill()
     parent.wait()
-    deadline = time.monotonic() + 10
-    while any(_runs(worker) for worker in workers) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not any(_runs(worker) for worker in workers)
+    wait_until(lambda: not any(_runs(worker) for worker in workers))
 
 
 def _runs(pid):
@@ -146,7 +144,7 @@ print(torch.zeros(1).item())
 
 @pytest.mark.long
 def test_a_process_of_the_pool_compiles_without_torch_and_can_still_import_it():
-    done = subprocess.run([sys.executable, "-c", TORCHLESS], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", TORCHLESS], capture_output=True, text=True, timeout=PATIENCE)
     *told, last = done.stdout.splitlines()
     assert len(told) >= 2 and set(told) == {"ok False"} and last == "0.0", done.stderr
 
@@ -189,7 +187,7 @@ def test_a_compiler_that_hangs_or_dies_costs_its_binary(tmp_path):
     paths = {"tests": str(here), "operator": str(here / "hostile_operator"), "folder": str(tmp_path)}
     script = tmp_path / "compile.py"
     script.write_text(HOSTILE.format_map(paths))
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     found = [tuple(line.split("|")) for line in done.stdout.splitlines()]
     failed = [item for item in found if item[1] != "ok"]
@@ -235,7 +233,7 @@ def test_a_compiler_that_fails_once_is_tried_again_and_the_second_time_convicts(
         for problem in shapes
     )
     counts = []
-    pool = CompilePool(jobs, "sm_90", 2, seconds=2.0, on_progress=counts.append)
+    pool = CompilePool(jobs, "sm_90", 2, seconds=5.0, on_progress=counts.append)
     found = [compiled.status for compiled in pool]
     pool.close()
     assert found == ["ok" if faults == 1 else status] * 3
@@ -274,10 +272,8 @@ def test_who_is_ended_leaves_no_files_of_the_compiler_and_no_warning(tmp_path, e
             time.sleep(0.001)
         pool.send_signal(getattr(signal, end))
         # Of who is killed the resource tracker holds the pipe until it is done.
-        assert pool.communicate(timeout=30)[0].strip() == told
-        deadline = time.monotonic() + 10
-        while _any_lives_with(temporary) and time.monotonic() < deadline:
-            time.sleep(0.05)
+        assert pool.communicate(timeout=PATIENCE)[0].strip() == told
+        wait_until(lambda: not _any_lives_with(temporary))
         errors.seek(0)
         assert errors.read() == ""
     if told:

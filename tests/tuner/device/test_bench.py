@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from itertools import product
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from normtune.kernels.config import COPY
 from normtune.kernels.operator import operator
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
+from normtune.tests.commands import wait_until
 from normtune.tuner.device import bench as bench_module
 from normtune.tuner.device import worker as worker_module
 from normtune.tuner.device.bench import WorkerBench
@@ -37,18 +37,16 @@ def adaptive(task=TASK):
 
 @pytest.fixture
 def opened(monkeypatch, tmp_path):
-    """Opens benches with faults, patient for a second, and sees that nothing of them is left in the end."""
+    """Opens benches with faults, patient for three seconds, and sees that nothing of them is left in the end."""
     for name in ("STEP_SECONDS", "STEPS_SECONDS"):
-        monkeypatch.setattr(bench_module, name, 1.0)
+        monkeypatch.setattr(bench_module, name, 3.0)
     benches = []
 
     def make(*faults, once=False):
         benches.append(
             WorkerBench(("normtune.tests.tuner.hostile_engine", "HostileEngine", (faults, str(tmp_path), once)))
         )
-        deadline = time.monotonic() + 20
-        while not (tmp_path / "processes").exists() and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_until((tmp_path / "processes").exists)
         benches[-1].open()
         return benches[-1]
 
@@ -77,7 +75,7 @@ def test_without_faults_everything_is_timed_by_one_worker(opened, tmp_path):
 
 
 REASONS = {
-    "hang": ("timeout", "no answer for 1 s"),
+    "hang": ("timeout", "no answer for 3 s"),
     "segfault": ("crashed", "the process died (signal SIGSEGV)"),
     "exit_at_once": ("crashed", "the process died (exit code 3)"),
     "kill": ("crashed", "the process died (signal SIGKILL)"),
@@ -208,7 +206,7 @@ def test_a_worker_that_dies_over_and_over_ends_the_sweep(opened, monkeypatch):
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
-        ("hang", "no answer for 1 s"),
+        ("hang", "no answer for 3 s"),
         ("segfault", r"the process died \(signal SIGSEGV\)"),
         ("lose_device", "an illegal memory access"),
         ("run_out_of_memory", "CUDA out of memory"),
@@ -272,10 +270,7 @@ def test_a_killed_sweep_leaves_no_worker(opened, tmp_path):
     assert Path(f"/proc/{worker}").exists()
     parent.kill()
     parent.wait()
-    deadline = time.monotonic() + 10
-    while Path(f"/proc/{worker}").exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not Path(f"/proc/{worker}").exists()
+    wait_until(lambda: not Path(f"/proc/{worker}").exists())
 
 
 def test_other_work_is_done_once_while_the_device_is_busy(opened):

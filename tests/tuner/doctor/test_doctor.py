@@ -21,7 +21,7 @@ from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile import locate
 from normtune.results.database.store import Store
 from normtune.results.records import Device, Measurement, Run
-from normtune.tests.commands import python
+from normtune.tests.commands import PATIENCE, python
 from normtune.tuner.doctor import checks
 from normtune.tuner.doctor.checks import OK, PROBLEM, WARNING, Finding, Machine, examined
 from normtune.tuner.doctor.command import lines
@@ -87,12 +87,12 @@ def test_libraries_and_the_store_are_loaded_beside_each_other_and_torch_after_nv
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     facts = {"packages": machine.packages, "triton": machine.triton, "nvml": NVML, "torch": TORCH}
-    together, read, answered = threading.Barrier(3, timeout=30), threading.Event(), list[str]()
+    together, read, answered = threading.Barrier(3, timeout=PATIENCE), threading.Event(), list[str]()
     examine_store = checks._of_store
 
     def ask(subject: str) -> dict[str, object]:
         if subject == "torch":
-            assert read.wait(30)
+            assert read.wait(PATIENCE)
         else:
             together.wait()
         answered.append(subject)
