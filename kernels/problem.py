@@ -5,6 +5,7 @@ In: names and sizes. Out: `Problem`, `Buffer` and the sizes of dtypes. Knows no 
 
 import math
 from collections.abc import Iterable, Mapping
+from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -121,18 +122,22 @@ def split_sizes(operator: str) -> tuple[str, dict[str, int]]:
 
 
 def nearest_sizes(operator: str, others: Iterable[str]) -> str | None:
-    """Of the operators of the same family the one whose named integers are nearest, by their ratios; None of none."""
+    """Of the operators of the same family the one whose named integers are nearest; None of none.
+
+    These have the least product of ratios, then the smaller integers, as in the modules of tables with such operators.
+    """
     family, sizes = split_sizes(operator)
 
-    def distance(other: str) -> float:
-        return sum(abs(math.log(value / sizes[name])) for name, value in split_sizes(other)[1].items())
+    def distance(other: str) -> tuple[Fraction, ...]:
+        pairs = [(value, sizes[name]) for name, value in split_sizes(other)[1].items()]
+        ratio = math.prod((Fraction(max(pair), min(pair)) for pair in pairs), start=Fraction(1))
+        return ratio, *(Fraction(value) for value, _ in pairs)
 
     def is_alike(other: str) -> bool:
         of, others_sizes = split_sizes(other)
         return of == family and set(others_sizes) == set(sizes) and all(others_sizes.values())
 
-    alike = sorted(filter(is_alike, others))
-    return min(alike, key=distance, default=None) if sizes and all(sizes.values()) else None
+    return min(filter(is_alike, others), key=distance, default=None) if sizes and all(sizes.values()) else None
 
 
 def join_key(operator: str, variant: str) -> str:
