@@ -6,6 +6,7 @@ In: names; or the text that stands for them in files, columns and arguments. Out
 
 import math
 from collections.abc import Iterable, Mapping
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any, NamedTuple, Self
 
@@ -88,21 +89,27 @@ class Key(NamedTuple):
         return (self, self.plain) if self.modes else (self,)
 
     def nearest(self, others: Iterable["Key"]) -> Self:
-        """This key at the named integers, of the other keys' of its family and dtype, that are nearest by their ratios.
+        """This key at the nearest named integers of the other keys of its family and dtype, as emitted tables choose.
 
-        At its own where no other key has the same names.
+        These have the least product of ratios, which is the least sum of |log ratio|, then the smaller integers. At its
+        own where no other key has the same names.
         """
         own = dict(self.sizes)
-        known = {
-            other.operator: dict(other.sizes)
+        alike = [
+            other.sizes
             for other in others
-            if (other.family, other.dtype) == (self.family, self.dtype) and {name for name, _ in other.sizes} == {*own}
-        }
-        alike = [known[name] for name in sorted(known) if all(known[name].values())]
+            if (other.family, other.dtype) == (self.family, self.dtype)
+            and {name for name, _ in other.sizes} == {*own}
+            and all(value for _, value in other.sizes)
+        ]
         if not alike or not own or not all(own.values()):
             return self
-        sizes = min(alike, key=lambda sizes: sum(abs(math.log(sizes[name] / own[name])) for name in sizes))
-        return self._replace(sizes=tuple(sizes.items()))
+
+        def distance(sizes: tuple[tuple[str, int], ...]) -> tuple[Fraction, ...]:
+            ratios = (Fraction(max(value, own[name]), min(value, own[name])) for name, value in sizes)
+            return math.prod(ratios, start=Fraction(1)), *(Fraction(value) for _, value in sizes)
+
+        return self._replace(sizes=min(alike, key=distance))
 
     def __lt__(self, other: tuple[Any, ...]) -> bool:
         return (self.text, self.dtype) < (other.text, other.dtype) if isinstance(other, Key) else NotImplemented

@@ -18,12 +18,13 @@ from normtune.kernels.tablefile.header import Gpu
 from normtune.results.records import Device
 
 
-def module_text(fit: AnyGpuFit, command: Command) -> str:
+def module_text(fit: AnyGpuFit, command: Command, is_positional: bool = False) -> str:
     """The whole module.
 
     Args:
         fit: the content.
         command: which writes it again.
+        is_positional: as of `writing.emit.body_text`.
 
     Raises:
         NormtuneError: two operators or configs would get the same name in the code.
@@ -34,7 +35,7 @@ def module_text(fit: AnyGpuFit, command: Command) -> str:
         else AnyGpuEntry(one.key, 0, one.figures, one.donor, one.cost)
         for one in ordered(fit.functions, fit.shared)
     ]
-    body = body_text(fit.functions, template.ANY_GPU)
+    body = body_text(fit.functions, template.ANY_GPU, is_positional)
     header = header_of(fit, command, entries, body)._replace(fitted=tuple(map(_gpu, fit.devices)))
     return f"{with_lines(header).text()}\n{body}"
 

@@ -111,7 +111,7 @@
 #           "left_out": null}]}, {"key": "rms_norm_gated_forward", "dtype": "bfloat16",
 #           "leaves": 19, "figures": [{"device": "NVIDIA H200", "lost": {"mean": 12373,
 #           "worst": 255556}, "left_out": null}]}], "body":
-#           "sha256:019ee247d780ac710f3219d85c70fdbb6d8e5ca2859a417e52dac2dce7bda1d9",
+#           "sha256:b07ff61774506a6e014afc8bf56f76cdbf49783d10b1533cd1c67c079e609d33",
 #           "fitted": [{"label": "NVIDIA H200", "target": "sm_90", "sms": 132,
 #           "l2_bytes": 62914560}]}
 
@@ -150,207 +150,389 @@ class Config(NamedTuple):
     block_col: int = 0
 
 
-BLOCK_ROW_2_WARPS_1 = Config("block_row", 2, 1)
-BLOCK_ROW_2_WARPS_1_CHUNKS_16 = Config("block_row", 2, 1, 1, 0, "none", 16)
-BLOCK_ROW_2_WARPS_2 = Config("block_row", 2, 2)
-BLOCK_ROW_2_WARPS_2_CHUNKS_16 = Config("block_row", 2, 2, 1, 0, "none", 16)
-BLOCK_ROW_2_WARPS_4_COLUMNS_16 = Config("block_row", 2, 4, 1, 0, "columns", 16)
-BLOCK_ROW_2_WARPS_4_STAGES_3_COLUMNS_16 = Config("block_row", 2, 4, 3, 0, "columns", 16)
-BLOCK_ROW_2_WARPS_8_COLUMNS_16 = Config("block_row", 2, 8, 1, 0, "columns", 16)
-BLOCK_ROW_2_WARPS_16_COLUMNS_16 = Config("block_row", 2, 16, 1, 0, "columns", 16)
-BLOCK_ROW_4_WARPS_1 = Config("block_row", 4, 1)
-BLOCK_ROW_4_WARPS_4_COLUMNS_16 = Config("block_row", 4, 4, 1, 0, "columns", 16)
-BLOCK_ROW_4_WARPS_4_COLUMNS_32 = Config("block_row", 4, 4, 1, 0, "columns", 32)
-BLOCK_ROW_4_WARPS_8_COLUMNS_16 = Config("block_row", 4, 8, 1, 0, "columns", 16)
-BLOCK_ROW_8_WARPS_1_CHUNKS_16 = Config("block_row", 8, 1, 1, 0, "none", 16)
-BLOCK_ROW_8_WARPS_4_COLUMNS_16 = Config("block_row", 8, 4, 1, 0, "columns", 16)
-BLOCK_ROW_8_WARPS_4 = Config("block_row", 8, 4)
-BLOCK_ROW_8_WARPS_8_COLUMNS_16 = Config("block_row", 8, 8, 1, 0, "columns", 16)
-BLOCK_ROW_8_WARPS_8 = Config("block_row", 8, 8)
-BLOCK_ROW_16_WARPS_4_COLUMNS_16 = Config("block_row", 16, 4, 1, 0, "columns", 16)
-BLOCK_ROW_16_WARPS_4_COLUMNS_32 = Config("block_row", 16, 4, 1, 0, "columns", 32)
-BLOCK_ROW_16_WARPS_4 = Config("block_row", 16, 4)
-BLOCK_ROW_16_WARPS_8_COLUMNS_16 = Config("block_row", 16, 8, 1, 0, "columns", 16)
-BLOCK_ROW_16_WARPS_8 = Config("block_row", 16, 8)
-BLOCK_ROW_16_WARPS_16_COLUMNS_16 = Config("block_row", 16, 16, 1, 0, "columns", 16)
-BLOCK_ROW_16_WARPS_16 = Config("block_row", 16, 16)
-BLOCK_ROW_32_WARPS_8_COLUMNS_16 = Config("block_row", 32, 8, 1, 0, "columns", 16)
-BLOCK_ROW_32_WARPS_8 = Config("block_row", 32, 8)
-BLOCK_ROW_32_WARPS_16_COLUMNS_16 = Config("block_row", 32, 16, 1, 0, "columns", 16)
-BLOCK_ROW_64_WARPS_8_CHUNKS_16 = Config("block_row", 64, 8, 1, 0, "none", 16)
-PARTS_WARPS_1_PER_SM_1 = Config("parts", 1, 1, 1, 1)
-PARTS_WARPS_2_PER_SM_1 = Config("parts", 1, 2, 1, 1)
-PARTS_WARPS_4_PER_SM_1 = Config("parts", 1, 4, 1, 1)
-PARTS_WARPS_4_PER_SM_2 = Config("parts", 1, 4, 1, 2)
-PARTS_WARPS_8_PER_SM_1 = Config("parts", 1, 8, 1, 1)
-PARTS_WARPS_8_PER_SM_2 = Config("parts", 1, 8, 1, 2)
-PARTS_WARPS_16_PER_SM_1 = Config("parts", 1, 16, 1, 1)
-PARTS_WARPS_16_PER_SM_1_CHUNKS_4096 = Config("parts", 1, 16, 1, 1, "none", 4096)
-PARTS_WARPS_32_PER_SM_1 = Config("parts", 1, 32, 1, 1)
-PARTS_WARPS_32_PER_SM_1_CHUNKS_4096 = Config("parts", 1, 32, 1, 1, "none", 4096)
-PARTS_WARPS_32_PER_SM_1_CHUNKS_8192 = Config("parts", 1, 32, 1, 1, "none", 8192)
+BLOCK_ROW_2_WARPS_1 = Config(schedule="block_row", block_row=2, num_warps=1)
+BLOCK_ROW_2_WARPS_1_CHUNKS_16 = Config(
+    schedule="block_row",
+    block_row=2,
+    num_warps=1,
+    block_col=16,
+)
+BLOCK_ROW_2_WARPS_2 = Config(schedule="block_row", block_row=2, num_warps=2)
+BLOCK_ROW_2_WARPS_2_CHUNKS_16 = Config(
+    schedule="block_row",
+    block_row=2,
+    num_warps=2,
+    block_col=16,
+)
+BLOCK_ROW_2_WARPS_4_COLUMNS_16 = Config(
+    schedule="block_row",
+    block_row=2,
+    num_warps=4,
+    finish="columns",
+    block_col=16,
+)
+BLOCK_ROW_2_WARPS_4_STAGES_3_COLUMNS_16 = Config(
+    schedule="block_row",
+    block_row=2,
+    num_warps=4,
+    num_stages=3,
+    finish="columns",
+    block_col=16,
+)
+BLOCK_ROW_2_WARPS_8_COLUMNS_16 = Config(
+    schedule="block_row",
+    block_row=2,
+    num_warps=8,
+    finish="columns",
+    block_col=16,
+)
+BLOCK_ROW_2_WARPS_16_COLUMNS_16 = Config(
+    schedule="block_row",
+    block_row=2,
+    num_warps=16,
+    finish="columns",
+    block_col=16,
+)
+BLOCK_ROW_4_WARPS_1 = Config(schedule="block_row", block_row=4, num_warps=1)
+BLOCK_ROW_4_WARPS_4_COLUMNS_16 = Config(
+    schedule="block_row",
+    block_row=4,
+    num_warps=4,
+    finish="columns",
+    block_col=16,
+)
+BLOCK_ROW_4_WARPS_4_COLUMNS_32 = Config(
+    schedule="block_row",
+    block_row=4,
+    num_warps=4,
+    finish="columns",
+    block_col=32,
+)
+BLOCK_ROW_4_WARPS_8_COLUMNS_16 = Config(
+    schedule="block_row",
+    block_row=4,
+    num_warps=8,
+    finish="columns",
+    block_col=16,
+)
+BLOCK_ROW_8_WARPS_1_CHUNKS_16 = Config(
+    schedule="block_row",
+    block_row=8,
+    num_warps=1,
+    block_col=16,
+)
+BLOCK_ROW_8_WARPS_4_COLUMNS_16 = Config(
+    schedule="block_row",
+    block_row=8,
+    num_warps=4,
+    finish="columns",
+    block_col=16,
+)
+BLOCK_ROW_8_WARPS_4 = Config(schedule="block_row", block_row=8, num_warps=4)
+BLOCK_ROW_8_WARPS_8_COLUMNS_16 = Config(
+    schedule="block_row",
+    block_row=8,
+    num_warps=8,
+    finish="columns",
+    block_col=16,
+)
+BLOCK_ROW_8_WARPS_8 = Config(schedule="block_row", block_row=8, num_warps=8)
+BLOCK_ROW_16_WARPS_4_COLUMNS_16 = Config(
+    schedule="block_row",
+    block_row=16,
+    num_warps=4,
+    finish="columns",
+    block_col=16,
+)
+BLOCK_ROW_16_WARPS_4_COLUMNS_32 = Config(
+    schedule="block_row",
+    block_row=16,
+    num_warps=4,
+    finish="columns",
+    block_col=32,
+)
+BLOCK_ROW_16_WARPS_4 = Config(schedule="block_row", block_row=16, num_warps=4)
+BLOCK_ROW_16_WARPS_8_COLUMNS_16 = Config(
+    schedule="block_row",
+    block_row=16,
+    num_warps=8,
+    finish="columns",
+    block_col=16,
+)
+BLOCK_ROW_16_WARPS_8 = Config(schedule="block_row", block_row=16, num_warps=8)
+BLOCK_ROW_16_WARPS_16_COLUMNS_16 = Config(
+    schedule="block_row",
+    block_row=16,
+    num_warps=16,
+    finish="columns",
+    block_col=16,
+)
+BLOCK_ROW_16_WARPS_16 = Config(schedule="block_row", block_row=16, num_warps=16)
+BLOCK_ROW_32_WARPS_8_COLUMNS_16 = Config(
+    schedule="block_row",
+    block_row=32,
+    num_warps=8,
+    finish="columns",
+    block_col=16,
+)
+BLOCK_ROW_32_WARPS_8 = Config(schedule="block_row", block_row=32, num_warps=8)
+BLOCK_ROW_32_WARPS_16_COLUMNS_16 = Config(
+    schedule="block_row",
+    block_row=32,
+    num_warps=16,
+    finish="columns",
+    block_col=16,
+)
+BLOCK_ROW_64_WARPS_8_CHUNKS_16 = Config(
+    schedule="block_row",
+    block_row=64,
+    num_warps=8,
+    block_col=16,
+)
+PARTS_WARPS_1_PER_SM_1 = Config(schedule="parts", num_warps=1, programs_per_sm=1)
+PARTS_WARPS_2_PER_SM_1 = Config(schedule="parts", num_warps=2, programs_per_sm=1)
+PARTS_WARPS_4_PER_SM_1 = Config(schedule="parts", num_warps=4, programs_per_sm=1)
+PARTS_WARPS_4_PER_SM_2 = Config(schedule="parts", num_warps=4, programs_per_sm=2)
+PARTS_WARPS_8_PER_SM_1 = Config(schedule="parts", num_warps=8, programs_per_sm=1)
+PARTS_WARPS_8_PER_SM_2 = Config(schedule="parts", num_warps=8, programs_per_sm=2)
+PARTS_WARPS_16_PER_SM_1 = Config(schedule="parts", num_warps=16, programs_per_sm=1)
+PARTS_WARPS_16_PER_SM_1_CHUNKS_4096 = Config(
+    schedule="parts",
+    num_warps=16,
+    programs_per_sm=1,
+    block_col=4096,
+)
+PARTS_WARPS_32_PER_SM_1 = Config(schedule="parts", num_warps=32, programs_per_sm=1)
+PARTS_WARPS_32_PER_SM_1_CHUNKS_4096 = Config(
+    schedule="parts",
+    num_warps=32,
+    programs_per_sm=1,
+    block_col=4096,
+)
+PARTS_WARPS_32_PER_SM_1_CHUNKS_8192 = Config(
+    schedule="parts",
+    num_warps=32,
+    programs_per_sm=1,
+    block_col=8192,
+)
 PERSISTENT_WARPS_1_STAGES_2_PER_SM_1_DEPENDENT = Config(
-    "persistent",
-    1,
-    1,
-    2,
-    1,
-    "dependent",
+    schedule="persistent",
+    num_warps=1,
+    num_stages=2,
+    programs_per_sm=1,
+    finish="dependent",
 )
 PERSISTENT_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT = Config(
-    "persistent",
-    1,
-    2,
-    3,
-    4,
-    "dependent",
+    schedule="persistent",
+    num_warps=2,
+    num_stages=3,
+    programs_per_sm=4,
+    finish="dependent",
 )
 PERSISTENT_WARPS_2_STAGES_4_PER_SM_4_DEPENDENT = Config(
-    "persistent",
-    1,
-    2,
-    4,
-    4,
-    "dependent",
+    schedule="persistent",
+    num_warps=2,
+    num_stages=4,
+    programs_per_sm=4,
+    finish="dependent",
 )
 PERSISTENT_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT = Config(
-    "persistent",
-    1,
-    4,
-    4,
-    2,
-    "dependent",
+    schedule="persistent",
+    num_warps=4,
+    num_stages=4,
+    programs_per_sm=2,
+    finish="dependent",
 )
-PERSISTENT_WARPS_8_PER_SM_1_REDUCE = Config("persistent", 1, 8, 1, 1, "reduce")
+PERSISTENT_WARPS_8_PER_SM_1_REDUCE = Config(
+    schedule="persistent",
+    num_warps=8,
+    programs_per_sm=1,
+    finish="reduce",
+)
 PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT = Config(
-    "persistent",
-    1,
-    8,
-    3,
-    1,
-    "dependent",
+    schedule="persistent",
+    num_warps=8,
+    num_stages=3,
+    programs_per_sm=1,
+    finish="dependent",
 )
-PERSISTENT_WARPS_16_PER_SM_1_REDUCE = Config("persistent", 1, 16, 1, 1, "reduce")
+PERSISTENT_WARPS_16_PER_SM_1_REDUCE = Config(
+    schedule="persistent",
+    num_warps=16,
+    programs_per_sm=1,
+    finish="reduce",
+)
 PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT = Config(
-    "persistent",
-    2,
-    2,
-    3,
-    4,
-    "dependent",
+    schedule="persistent",
+    block_row=2,
+    num_warps=2,
+    num_stages=3,
+    programs_per_sm=4,
+    finish="dependent",
 )
 PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT = Config(
-    "persistent",
-    4,
-    4,
-    3,
-    2,
-    "dependent",
+    schedule="persistent",
+    block_row=4,
+    num_warps=4,
+    num_stages=3,
+    programs_per_sm=2,
+    finish="dependent",
 )
 PERSISTENT_ROWS_4_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT = Config(
-    "persistent",
-    4,
-    4,
-    4,
-    2,
-    "dependent",
+    schedule="persistent",
+    block_row=4,
+    num_warps=4,
+    num_stages=4,
+    programs_per_sm=2,
+    finish="dependent",
 )
 PERSISTENT_ROWS_4_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT = Config(
-    "persistent",
-    4,
-    8,
-    3,
-    1,
-    "dependent",
+    schedule="persistent",
+    block_row=4,
+    num_warps=8,
+    num_stages=3,
+    programs_per_sm=1,
+    finish="dependent",
 )
-PERSISTENT_ROWS_16_WARPS_4_PER_SM_1_REDUCE = Config("persistent", 16, 4, 1, 1, "reduce")
+PERSISTENT_ROWS_16_WARPS_4_PER_SM_1_REDUCE = Config(
+    schedule="persistent",
+    block_row=16,
+    num_warps=4,
+    programs_per_sm=1,
+    finish="reduce",
+)
 PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT = Config(
-    "persistent",
-    16,
-    4,
-    1,
-    2,
-    "dependent",
+    schedule="persistent",
+    block_row=16,
+    num_warps=4,
+    programs_per_sm=2,
+    finish="dependent",
 )
 PERSISTENT_ROWS_16_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT = Config(
-    "persistent",
-    16,
-    4,
-    4,
-    1,
-    "dependent",
+    schedule="persistent",
+    block_row=16,
+    num_warps=4,
+    num_stages=4,
+    programs_per_sm=1,
+    finish="dependent",
 )
 PERSISTENT_ROWS_16_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT = Config(
-    "persistent",
-    16,
-    4,
-    4,
-    2,
-    "dependent",
+    schedule="persistent",
+    block_row=16,
+    num_warps=4,
+    num_stages=4,
+    programs_per_sm=2,
+    finish="dependent",
 )
 PERSISTENT_ROWS_32_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT = Config(
-    "persistent",
-    32,
-    4,
-    3,
-    2,
-    "dependent",
+    schedule="persistent",
+    block_row=32,
+    num_warps=4,
+    num_stages=3,
+    programs_per_sm=2,
+    finish="dependent",
 )
-ROW_WARPS_1 = Config("row", 1, 1)
-ROW_WARPS_1_CHUNKS_16 = Config("row", 1, 1, 1, 0, "none", 16)
-ROW_WARPS_2 = Config("row", 1, 2)
-ROW_WARPS_4_COLUMNS_16 = Config("row", 1, 4, 1, 0, "columns", 16)
-ROW_WARPS_4 = Config("row", 1, 4)
-ROW_WARPS_4_CHUNKS_16 = Config("row", 1, 4, 1, 0, "none", 16)
-ROW_WARPS_4_STAGES_3_COLUMNS_16 = Config("row", 1, 4, 3, 0, "columns", 16)
-ROW_WARPS_8_COLUMNS_16 = Config("row", 1, 8, 1, 0, "columns", 16)
-ROW_WARPS_8_COLUMNS_32 = Config("row", 1, 8, 1, 0, "columns", 32)
-ROW_WARPS_8_COLUMNS_64 = Config("row", 1, 8, 1, 0, "columns", 64)
-ROW_WARPS_8 = Config("row", 1, 8)
-ROW_WARPS_8_CHUNKS_16 = Config("row", 1, 8, 1, 0, "none", 16)
-SPLIT_1024_WARPS_4 = Config("split", 1, 4, 1, 0, "none", 1024)
-SPLIT_2048_WARPS_8 = Config("split", 1, 8, 1, 0, "none", 2048)
-SPLIT_4096_WARPS_16 = Config("split", 1, 16, 1, 0, "none", 4096)
-SPLIT_2048_WARPS_16_PER_SM_1_DEPENDENT = Config("split", 1, 16, 1, 1, "dependent", 2048)
-SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT = Config("split", 1, 16, 1, 1, "dependent", 4096)
+ROW_WARPS_1 = Config(schedule="row", num_warps=1)
+ROW_WARPS_1_CHUNKS_16 = Config(schedule="row", num_warps=1, block_col=16)
+ROW_WARPS_2 = Config(schedule="row", num_warps=2)
+ROW_WARPS_4_COLUMNS_16 = Config(
+    schedule="row",
+    num_warps=4,
+    finish="columns",
+    block_col=16,
+)
+ROW_WARPS_4 = Config(schedule="row", num_warps=4)
+ROW_WARPS_4_CHUNKS_16 = Config(schedule="row", num_warps=4, block_col=16)
+ROW_WARPS_4_STAGES_3_COLUMNS_16 = Config(
+    schedule="row",
+    num_warps=4,
+    num_stages=3,
+    finish="columns",
+    block_col=16,
+)
+ROW_WARPS_8_COLUMNS_16 = Config(
+    schedule="row",
+    num_warps=8,
+    finish="columns",
+    block_col=16,
+)
+ROW_WARPS_8_COLUMNS_32 = Config(
+    schedule="row",
+    num_warps=8,
+    finish="columns",
+    block_col=32,
+)
+ROW_WARPS_8_COLUMNS_64 = Config(
+    schedule="row",
+    num_warps=8,
+    finish="columns",
+    block_col=64,
+)
+ROW_WARPS_8 = Config(schedule="row", num_warps=8)
+ROW_WARPS_8_CHUNKS_16 = Config(schedule="row", num_warps=8, block_col=16)
+SPLIT_1024_WARPS_4 = Config(schedule="split", num_warps=4, block_col=1024)
+SPLIT_2048_WARPS_8 = Config(schedule="split", num_warps=8, block_col=2048)
+SPLIT_4096_WARPS_16 = Config(schedule="split", num_warps=16, block_col=4096)
+SPLIT_2048_WARPS_16_PER_SM_1_DEPENDENT = Config(
+    schedule="split",
+    num_warps=16,
+    programs_per_sm=1,
+    finish="dependent",
+    block_col=2048,
+)
+SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT = Config(
+    schedule="split",
+    num_warps=16,
+    programs_per_sm=1,
+    finish="dependent",
+    block_col=4096,
+)
 SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT = Config(
-    "split",
-    1,
-    16,
-    2,
-    1,
-    "dependent",
-    2048,
+    schedule="split",
+    num_warps=16,
+    num_stages=2,
+    programs_per_sm=1,
+    finish="dependent",
+    block_col=2048,
 )
 SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT = Config(
-    "split",
-    1,
-    16,
-    2,
-    1,
-    "dependent",
-    4096,
+    schedule="split",
+    num_warps=16,
+    num_stages=2,
+    programs_per_sm=1,
+    finish="dependent",
+    block_col=4096,
 )
-SPLIT_8192_WARPS_32 = Config("split", 1, 32, 1, 0, "none", 8192)
-SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT = Config("split", 1, 32, 1, 1, "dependent", 4096)
-SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT = Config("split", 1, 32, 1, 1, "dependent", 8192)
+SPLIT_8192_WARPS_32 = Config(schedule="split", num_warps=32, block_col=8192)
+SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT = Config(
+    schedule="split",
+    num_warps=32,
+    programs_per_sm=1,
+    finish="dependent",
+    block_col=4096,
+)
+SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT = Config(
+    schedule="split",
+    num_warps=32,
+    programs_per_sm=1,
+    finish="dependent",
+    block_col=8192,
+)
 SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT = Config(
-    "split",
-    1,
-    32,
-    2,
-    1,
-    "dependent",
-    4096,
+    schedule="split",
+    num_warps=32,
+    num_stages=2,
+    programs_per_sm=1,
+    finish="dependent",
+    block_col=4096,
 )
 SPLIT_8192_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT = Config(
-    "split",
-    1,
-    32,
-    2,
-    1,
-    "dependent",
-    8192,
+    schedule="split",
+    num_warps=32,
+    num_stages=2,
+    programs_per_sm=1,
+    finish="dependent",
+    block_col=8192,
 )
 
 

@@ -321,7 +321,7 @@
 #           "problems": 302, "luck": 5057}, "gain": {"total": 17088036, "most": 873164,
 #           "problems": 302, "thresholds": 6087156}}, "beside": {"mean": 13308, "worst":
 #           541586, "problems": 302, "bounded": 0}}], "body":
-#           "sha256:3df4872170283220e0ad3cd1b559c609bd92cb520f803957dc3fe0ae4887fed4"}
+#           "sha256:146f5f404e1b8e09d7af6f22a6e8a6fcddf093975c03f001a4aba25a0f7b055a"}
 
 """Launch configs by operator, dtype, rows and hidden; `lookup` finds one."""
 
@@ -358,447 +358,802 @@ class Config(NamedTuple):
     block_col: int = 0
 
 
-BLOCK_ROW_2_WARPS_1 = Config("block_row", 2, 1)
-BLOCK_ROW_2_WARPS_2 = Config("block_row", 2, 2)
-BLOCK_ROW_2_WARPS_4_COLUMNS_16 = Config("block_row", 2, 4, 1, 0, "columns", 16)
-BLOCK_ROW_2_WARPS_4_COLUMNS_32 = Config("block_row", 2, 4, 1, 0, "columns", 32)
-BLOCK_ROW_2_WARPS_4 = Config("block_row", 2, 4)
-BLOCK_ROW_2_WARPS_4_STAGES_3_COLUMNS_16 = Config("block_row", 2, 4, 3, 0, "columns", 16)
-BLOCK_ROW_2_WARPS_8_COLUMNS_16 = Config("block_row", 2, 8, 1, 0, "columns", 16)
-BLOCK_ROW_2_WARPS_8 = Config("block_row", 2, 8)
-BLOCK_ROW_2_WARPS_8_STAGES_3_COLUMNS_16 = Config("block_row", 2, 8, 3, 0, "columns", 16)
-BLOCK_ROW_2_WARPS_16_COLUMNS_16 = Config("block_row", 2, 16, 1, 0, "columns", 16)
-BLOCK_ROW_4_WARPS_4_COLUMNS_16 = Config("block_row", 4, 4, 1, 0, "columns", 16)
-BLOCK_ROW_4_WARPS_4_COLUMNS_32 = Config("block_row", 4, 4, 1, 0, "columns", 32)
-BLOCK_ROW_4_WARPS_4_STAGES_3_COLUMNS_16 = Config("block_row", 4, 4, 3, 0, "columns", 16)
-BLOCK_ROW_4_WARPS_8_COLUMNS_16 = Config("block_row", 4, 8, 1, 0, "columns", 16)
-BLOCK_ROW_4_WARPS_8_STAGES_3_COLUMNS_16 = Config("block_row", 4, 8, 3, 0, "columns", 16)
-BLOCK_ROW_8_WARPS_1 = Config("block_row", 8, 1)
-BLOCK_ROW_8_WARPS_4_COLUMNS_16 = Config("block_row", 8, 4, 1, 0, "columns", 16)
-BLOCK_ROW_8_WARPS_4_COLUMNS_32 = Config("block_row", 8, 4, 1, 0, "columns", 32)
-BLOCK_ROW_8_WARPS_4 = Config("block_row", 8, 4)
-BLOCK_ROW_8_WARPS_8_COLUMNS_16 = Config("block_row", 8, 8, 1, 0, "columns", 16)
-BLOCK_ROW_8_WARPS_8 = Config("block_row", 8, 8)
-BLOCK_ROW_16_WARPS_2 = Config("block_row", 16, 2)
-BLOCK_ROW_16_WARPS_4_COLUMNS_16 = Config("block_row", 16, 4, 1, 0, "columns", 16)
-BLOCK_ROW_16_WARPS_4_COLUMNS_32 = Config("block_row", 16, 4, 1, 0, "columns", 32)
-BLOCK_ROW_16_WARPS_4 = Config("block_row", 16, 4)
-BLOCK_ROW_16_WARPS_8_COLUMNS_16 = Config("block_row", 16, 8, 1, 0, "columns", 16)
-BLOCK_ROW_16_WARPS_8 = Config("block_row", 16, 8)
-BLOCK_ROW_16_WARPS_16_COLUMNS_16 = Config("block_row", 16, 16, 1, 0, "columns", 16)
-BLOCK_ROW_16_WARPS_16 = Config("block_row", 16, 16)
-BLOCK_ROW_32_WARPS_4_COLUMNS_16 = Config("block_row", 32, 4, 1, 0, "columns", 16)
-BLOCK_ROW_32_WARPS_4_COLUMNS_32 = Config("block_row", 32, 4, 1, 0, "columns", 32)
-BLOCK_ROW_32_WARPS_8_COLUMNS_16 = Config("block_row", 32, 8, 1, 0, "columns", 16)
-BLOCK_ROW_32_WARPS_8 = Config("block_row", 32, 8)
-BLOCK_ROW_32_WARPS_16_COLUMNS_16 = Config("block_row", 32, 16, 1, 0, "columns", 16)
-BLOCK_ROW_32_WARPS_16 = Config("block_row", 32, 16)
-BLOCK_ROW_64_WARPS_8_COLUMNS_16 = Config("block_row", 64, 8, 1, 0, "columns", 16)
-CLUSTER_2_WARPS_8_COLUMNS_32 = Config("cluster_2", 1, 8, 1, 0, "columns", 32)
-CLUSTER_2_WARPS_8_COLUMNS_64 = Config("cluster_2", 1, 8, 1, 0, "columns", 64)
-CLUSTER_2_WARPS_8_COLUMNS_256 = Config("cluster_2", 1, 8, 1, 0, "columns", 256)
-CLUSTER_2_WARPS_8_COLUMNS_1024 = Config("cluster_2", 1, 8, 1, 0, "columns", 1024)
-CLUSTER_2_WARPS_16_COLUMNS_128 = Config("cluster_2", 1, 16, 1, 0, "columns", 128)
-CLUSTER_2_WARPS_16_COLUMNS_256 = Config("cluster_2", 1, 16, 1, 0, "columns", 256)
-CLUSTER_2_WARPS_16_COLUMNS_512 = Config("cluster_2", 1, 16, 1, 0, "columns", 512)
-CLUSTER_2_WARPS_16_COLUMNS_1024 = Config("cluster_2", 1, 16, 1, 0, "columns", 1024)
+BLOCK_ROW_2_WARPS_1 = Config(schedule="block_row", block_row=2, num_warps=1)
+BLOCK_ROW_2_WARPS_2 = Config(schedule="block_row", block_row=2, num_warps=2)
+BLOCK_ROW_2_WARPS_4_COLUMNS_16 = Config(
+    schedule="block_row",
+    block_row=2,
+    num_warps=4,
+    finish="columns",
+    block_col=16,
+)
+BLOCK_ROW_2_WARPS_4_COLUMNS_32 = Config(
+    schedule="block_row",
+    block_row=2,
+    num_warps=4,
+    finish="columns",
+    block_col=32,
+)
+BLOCK_ROW_2_WARPS_4 = Config(schedule="block_row", block_row=2, num_warps=4)
+BLOCK_ROW_2_WARPS_4_STAGES_3_COLUMNS_16 = Config(
+    schedule="block_row",
+    block_row=2,
+    num_warps=4,
+    num_stages=3,
+    finish="columns",
+    block_col=16,
+)
+BLOCK_ROW_2_WARPS_8_COLUMNS_16 = Config(
+    schedule="block_row",
+    block_row=2,
+    num_warps=8,
+    finish="columns",
+    block_col=16,
+)
+BLOCK_ROW_2_WARPS_8 = Config(schedule="block_row", block_row=2, num_warps=8)
+BLOCK_ROW_2_WARPS_8_STAGES_3_COLUMNS_16 = Config(
+    schedule="block_row",
+    block_row=2,
+    num_warps=8,
+    num_stages=3,
+    finish="columns",
+    block_col=16,
+)
+BLOCK_ROW_2_WARPS_16_COLUMNS_16 = Config(
+    schedule="block_row",
+    block_row=2,
+    num_warps=16,
+    finish="columns",
+    block_col=16,
+)
+BLOCK_ROW_4_WARPS_4_COLUMNS_16 = Config(
+    schedule="block_row",
+    block_row=4,
+    num_warps=4,
+    finish="columns",
+    block_col=16,
+)
+BLOCK_ROW_4_WARPS_4_COLUMNS_32 = Config(
+    schedule="block_row",
+    block_row=4,
+    num_warps=4,
+    finish="columns",
+    block_col=32,
+)
+BLOCK_ROW_4_WARPS_4_STAGES_3_COLUMNS_16 = Config(
+    schedule="block_row",
+    block_row=4,
+    num_warps=4,
+    num_stages=3,
+    finish="columns",
+    block_col=16,
+)
+BLOCK_ROW_4_WARPS_8_COLUMNS_16 = Config(
+    schedule="block_row",
+    block_row=4,
+    num_warps=8,
+    finish="columns",
+    block_col=16,
+)
+BLOCK_ROW_4_WARPS_8_STAGES_3_COLUMNS_16 = Config(
+    schedule="block_row",
+    block_row=4,
+    num_warps=8,
+    num_stages=3,
+    finish="columns",
+    block_col=16,
+)
+BLOCK_ROW_8_WARPS_1 = Config(schedule="block_row", block_row=8, num_warps=1)
+BLOCK_ROW_8_WARPS_4_COLUMNS_16 = Config(
+    schedule="block_row",
+    block_row=8,
+    num_warps=4,
+    finish="columns",
+    block_col=16,
+)
+BLOCK_ROW_8_WARPS_4_COLUMNS_32 = Config(
+    schedule="block_row",
+    block_row=8,
+    num_warps=4,
+    finish="columns",
+    block_col=32,
+)
+BLOCK_ROW_8_WARPS_4 = Config(schedule="block_row", block_row=8, num_warps=4)
+BLOCK_ROW_8_WARPS_8_COLUMNS_16 = Config(
+    schedule="block_row",
+    block_row=8,
+    num_warps=8,
+    finish="columns",
+    block_col=16,
+)
+BLOCK_ROW_8_WARPS_8 = Config(schedule="block_row", block_row=8, num_warps=8)
+BLOCK_ROW_16_WARPS_2 = Config(schedule="block_row", block_row=16, num_warps=2)
+BLOCK_ROW_16_WARPS_4_COLUMNS_16 = Config(
+    schedule="block_row",
+    block_row=16,
+    num_warps=4,
+    finish="columns",
+    block_col=16,
+)
+BLOCK_ROW_16_WARPS_4_COLUMNS_32 = Config(
+    schedule="block_row",
+    block_row=16,
+    num_warps=4,
+    finish="columns",
+    block_col=32,
+)
+BLOCK_ROW_16_WARPS_4 = Config(schedule="block_row", block_row=16, num_warps=4)
+BLOCK_ROW_16_WARPS_8_COLUMNS_16 = Config(
+    schedule="block_row",
+    block_row=16,
+    num_warps=8,
+    finish="columns",
+    block_col=16,
+)
+BLOCK_ROW_16_WARPS_8 = Config(schedule="block_row", block_row=16, num_warps=8)
+BLOCK_ROW_16_WARPS_16_COLUMNS_16 = Config(
+    schedule="block_row",
+    block_row=16,
+    num_warps=16,
+    finish="columns",
+    block_col=16,
+)
+BLOCK_ROW_16_WARPS_16 = Config(schedule="block_row", block_row=16, num_warps=16)
+BLOCK_ROW_32_WARPS_4_COLUMNS_16 = Config(
+    schedule="block_row",
+    block_row=32,
+    num_warps=4,
+    finish="columns",
+    block_col=16,
+)
+BLOCK_ROW_32_WARPS_4_COLUMNS_32 = Config(
+    schedule="block_row",
+    block_row=32,
+    num_warps=4,
+    finish="columns",
+    block_col=32,
+)
+BLOCK_ROW_32_WARPS_8_COLUMNS_16 = Config(
+    schedule="block_row",
+    block_row=32,
+    num_warps=8,
+    finish="columns",
+    block_col=16,
+)
+BLOCK_ROW_32_WARPS_8 = Config(schedule="block_row", block_row=32, num_warps=8)
+BLOCK_ROW_32_WARPS_16_COLUMNS_16 = Config(
+    schedule="block_row",
+    block_row=32,
+    num_warps=16,
+    finish="columns",
+    block_col=16,
+)
+BLOCK_ROW_32_WARPS_16 = Config(schedule="block_row", block_row=32, num_warps=16)
+BLOCK_ROW_64_WARPS_8_COLUMNS_16 = Config(
+    schedule="block_row",
+    block_row=64,
+    num_warps=8,
+    finish="columns",
+    block_col=16,
+)
+CLUSTER_2_WARPS_8_COLUMNS_32 = Config(
+    schedule="cluster_2",
+    num_warps=8,
+    finish="columns",
+    block_col=32,
+)
+CLUSTER_2_WARPS_8_COLUMNS_64 = Config(
+    schedule="cluster_2",
+    num_warps=8,
+    finish="columns",
+    block_col=64,
+)
+CLUSTER_2_WARPS_8_COLUMNS_256 = Config(
+    schedule="cluster_2",
+    num_warps=8,
+    finish="columns",
+    block_col=256,
+)
+CLUSTER_2_WARPS_8_COLUMNS_1024 = Config(
+    schedule="cluster_2",
+    num_warps=8,
+    finish="columns",
+    block_col=1024,
+)
+CLUSTER_2_WARPS_16_COLUMNS_128 = Config(
+    schedule="cluster_2",
+    num_warps=16,
+    finish="columns",
+    block_col=128,
+)
+CLUSTER_2_WARPS_16_COLUMNS_256 = Config(
+    schedule="cluster_2",
+    num_warps=16,
+    finish="columns",
+    block_col=256,
+)
+CLUSTER_2_WARPS_16_COLUMNS_512 = Config(
+    schedule="cluster_2",
+    num_warps=16,
+    finish="columns",
+    block_col=512,
+)
+CLUSTER_2_WARPS_16_COLUMNS_1024 = Config(
+    schedule="cluster_2",
+    num_warps=16,
+    finish="columns",
+    block_col=1024,
+)
 CLUSTER_2_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT = Config(
-    "cluster_2",
-    1,
-    16,
-    2,
-    1,
-    "dependent",
+    schedule="cluster_2",
+    num_warps=16,
+    num_stages=2,
+    programs_per_sm=1,
+    finish="dependent",
 )
-CLUSTER_4_WARPS_4_COLUMNS_32 = Config("cluster_4", 1, 4, 1, 0, "columns", 32)
-CLUSTER_4_WARPS_4_COLUMNS_64 = Config("cluster_4", 1, 4, 1, 0, "columns", 64)
+CLUSTER_4_WARPS_4_COLUMNS_32 = Config(
+    schedule="cluster_4",
+    num_warps=4,
+    finish="columns",
+    block_col=32,
+)
+CLUSTER_4_WARPS_4_COLUMNS_64 = Config(
+    schedule="cluster_4",
+    num_warps=4,
+    finish="columns",
+    block_col=64,
+)
 CLUSTER_4_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT = Config(
-    "cluster_4",
-    1,
-    16,
-    2,
-    1,
-    "dependent",
+    schedule="cluster_4",
+    num_warps=16,
+    num_stages=2,
+    programs_per_sm=1,
+    finish="dependent",
 )
-CLUSTER_8_WARPS_4_COLUMNS_32 = Config("cluster_8", 1, 4, 1, 0, "columns", 32)
-CLUSTER_8_WARPS_4_COLUMNS_64 = Config("cluster_8", 1, 4, 1, 0, "columns", 64)
-CLUSTER_8_WARPS_8_COLUMNS_32 = Config("cluster_8", 1, 8, 1, 0, "columns", 32)
-PARTS_WARPS_4_PER_SM_1 = Config("parts", 1, 4, 1, 1)
-PARTS_WARPS_4_PER_SM_2 = Config("parts", 1, 4, 1, 2)
-PARTS_WARPS_8_PER_SM_1 = Config("parts", 1, 8, 1, 1)
-PARTS_WARPS_8_PER_SM_2 = Config("parts", 1, 8, 1, 2)
-PARTS_WARPS_16_PER_SM_1 = Config("parts", 1, 16, 1, 1)
-PARTS_WARPS_16_PER_SM_1_CHUNKS_4096 = Config("parts", 1, 16, 1, 1, "none", 4096)
-PARTS_WARPS_16_PER_SM_2 = Config("parts", 1, 16, 1, 2)
-PARTS_WARPS_32_PER_SM_1 = Config("parts", 1, 32, 1, 1)
-PARTS_WARPS_32_PER_SM_1_CHUNKS_4096 = Config("parts", 1, 32, 1, 1, "none", 4096)
-PARTS_WARPS_32_PER_SM_1_CHUNKS_8192 = Config("parts", 1, 32, 1, 1, "none", 8192)
+CLUSTER_8_WARPS_4_COLUMNS_32 = Config(
+    schedule="cluster_8",
+    num_warps=4,
+    finish="columns",
+    block_col=32,
+)
+CLUSTER_8_WARPS_4_COLUMNS_64 = Config(
+    schedule="cluster_8",
+    num_warps=4,
+    finish="columns",
+    block_col=64,
+)
+CLUSTER_8_WARPS_8_COLUMNS_32 = Config(
+    schedule="cluster_8",
+    num_warps=8,
+    finish="columns",
+    block_col=32,
+)
+PARTS_WARPS_4_PER_SM_1 = Config(schedule="parts", num_warps=4, programs_per_sm=1)
+PARTS_WARPS_4_PER_SM_2 = Config(schedule="parts", num_warps=4, programs_per_sm=2)
+PARTS_WARPS_8_PER_SM_1 = Config(schedule="parts", num_warps=8, programs_per_sm=1)
+PARTS_WARPS_8_PER_SM_2 = Config(schedule="parts", num_warps=8, programs_per_sm=2)
+PARTS_WARPS_16_PER_SM_1 = Config(schedule="parts", num_warps=16, programs_per_sm=1)
+PARTS_WARPS_16_PER_SM_1_CHUNKS_4096 = Config(
+    schedule="parts",
+    num_warps=16,
+    programs_per_sm=1,
+    block_col=4096,
+)
+PARTS_WARPS_16_PER_SM_2 = Config(schedule="parts", num_warps=16, programs_per_sm=2)
+PARTS_WARPS_32_PER_SM_1 = Config(schedule="parts", num_warps=32, programs_per_sm=1)
+PARTS_WARPS_32_PER_SM_1_CHUNKS_4096 = Config(
+    schedule="parts",
+    num_warps=32,
+    programs_per_sm=1,
+    block_col=4096,
+)
+PARTS_WARPS_32_PER_SM_1_CHUNKS_8192 = Config(
+    schedule="parts",
+    num_warps=32,
+    programs_per_sm=1,
+    block_col=8192,
+)
 PERSISTENT_WARPS_1_STAGES_2_PER_SM_1_DEPENDENT = Config(
-    "persistent",
-    1,
-    1,
-    2,
-    1,
-    "dependent",
+    schedule="persistent",
+    num_warps=1,
+    num_stages=2,
+    programs_per_sm=1,
+    finish="dependent",
 )
-PERSISTENT_WARPS_1_STAGES_4_PER_SM_8 = Config("persistent", 1, 1, 4, 8)
+PERSISTENT_WARPS_1_STAGES_4_PER_SM_8 = Config(
+    schedule="persistent",
+    num_warps=1,
+    num_stages=4,
+    programs_per_sm=8,
+)
 PERSISTENT_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT = Config(
-    "persistent",
-    1,
-    2,
-    3,
-    4,
-    "dependent",
+    schedule="persistent",
+    num_warps=2,
+    num_stages=3,
+    programs_per_sm=4,
+    finish="dependent",
 )
 PERSISTENT_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT = Config(
-    "persistent",
-    1,
-    2,
-    4,
-    2,
-    "dependent",
+    schedule="persistent",
+    num_warps=2,
+    num_stages=4,
+    programs_per_sm=2,
+    finish="dependent",
 )
-PERSISTENT_WARPS_2_STAGES_4_PER_SM_2 = Config("persistent", 1, 2, 4, 2)
+PERSISTENT_WARPS_2_STAGES_4_PER_SM_2 = Config(
+    schedule="persistent",
+    num_warps=2,
+    num_stages=4,
+    programs_per_sm=2,
+)
 PERSISTENT_WARPS_2_STAGES_4_PER_SM_4_DEPENDENT = Config(
-    "persistent",
-    1,
-    2,
-    4,
-    4,
-    "dependent",
+    schedule="persistent",
+    num_warps=2,
+    num_stages=4,
+    programs_per_sm=4,
+    finish="dependent",
 )
-PERSISTENT_WARPS_4_PER_SM_1_REDUCE = Config("persistent", 1, 4, 1, 1, "reduce")
+PERSISTENT_WARPS_4_PER_SM_1_REDUCE = Config(
+    schedule="persistent",
+    num_warps=4,
+    programs_per_sm=1,
+    finish="reduce",
+)
 PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT = Config(
-    "persistent",
-    1,
-    4,
-    3,
-    2,
-    "dependent",
+    schedule="persistent",
+    num_warps=4,
+    num_stages=3,
+    programs_per_sm=2,
+    finish="dependent",
 )
 PERSISTENT_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT = Config(
-    "persistent",
-    1,
-    4,
-    4,
-    1,
-    "dependent",
+    schedule="persistent",
+    num_warps=4,
+    num_stages=4,
+    programs_per_sm=1,
+    finish="dependent",
 )
 PERSISTENT_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT = Config(
-    "persistent",
-    1,
-    4,
-    4,
-    2,
-    "dependent",
+    schedule="persistent",
+    num_warps=4,
+    num_stages=4,
+    programs_per_sm=2,
+    finish="dependent",
 )
-PERSISTENT_WARPS_4_STAGES_4_PER_SM_2 = Config("persistent", 1, 4, 4, 2)
-PERSISTENT_WARPS_4_STAGES_4_PER_SM_8 = Config("persistent", 1, 4, 4, 8)
-PERSISTENT_WARPS_4_STAGES_4_PER_SM_16 = Config("persistent", 1, 4, 4, 16)
-PERSISTENT_WARPS_8_PER_SM_1_REDUCE = Config("persistent", 1, 8, 1, 1, "reduce")
+PERSISTENT_WARPS_4_STAGES_4_PER_SM_2 = Config(
+    schedule="persistent",
+    num_warps=4,
+    num_stages=4,
+    programs_per_sm=2,
+)
+PERSISTENT_WARPS_4_STAGES_4_PER_SM_8 = Config(
+    schedule="persistent",
+    num_warps=4,
+    num_stages=4,
+    programs_per_sm=8,
+)
+PERSISTENT_WARPS_4_STAGES_4_PER_SM_16 = Config(
+    schedule="persistent",
+    num_warps=4,
+    num_stages=4,
+    programs_per_sm=16,
+)
+PERSISTENT_WARPS_8_PER_SM_1_REDUCE = Config(
+    schedule="persistent",
+    num_warps=8,
+    programs_per_sm=1,
+    finish="reduce",
+)
 PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT = Config(
-    "persistent",
-    1,
-    8,
-    3,
-    1,
-    "dependent",
+    schedule="persistent",
+    num_warps=8,
+    num_stages=3,
+    programs_per_sm=1,
+    finish="dependent",
 )
 PERSISTENT_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT = Config(
-    "persistent",
-    1,
-    8,
-    4,
-    1,
-    "dependent",
+    schedule="persistent",
+    num_warps=8,
+    num_stages=4,
+    programs_per_sm=1,
+    finish="dependent",
 )
-PERSISTENT_WARPS_8_STAGES_4_PER_SM_2 = Config("persistent", 1, 8, 4, 2)
-PERSISTENT_WARPS_8_STAGES_4_PER_SM_8 = Config("persistent", 1, 8, 4, 8)
-PERSISTENT_WARPS_8_STAGES_4_PER_SM_16 = Config("persistent", 1, 8, 4, 16)
-PERSISTENT_WARPS_16_PER_SM_1_REDUCE = Config("persistent", 1, 16, 1, 1, "reduce")
+PERSISTENT_WARPS_8_STAGES_4_PER_SM_2 = Config(
+    schedule="persistent",
+    num_warps=8,
+    num_stages=4,
+    programs_per_sm=2,
+)
+PERSISTENT_WARPS_8_STAGES_4_PER_SM_8 = Config(
+    schedule="persistent",
+    num_warps=8,
+    num_stages=4,
+    programs_per_sm=8,
+)
+PERSISTENT_WARPS_8_STAGES_4_PER_SM_16 = Config(
+    schedule="persistent",
+    num_warps=8,
+    num_stages=4,
+    programs_per_sm=16,
+)
+PERSISTENT_WARPS_16_PER_SM_1_REDUCE = Config(
+    schedule="persistent",
+    num_warps=16,
+    programs_per_sm=1,
+    finish="reduce",
+)
 PERSISTENT_WARPS_16_STAGES_3_PER_SM_1_DEPENDENT = Config(
-    "persistent",
-    1,
-    16,
-    3,
-    1,
-    "dependent",
+    schedule="persistent",
+    num_warps=16,
+    num_stages=3,
+    programs_per_sm=1,
+    finish="dependent",
 )
 PERSISTENT_WARPS_16_STAGES_4_PER_SM_1_DEPENDENT = Config(
-    "persistent",
-    1,
-    16,
-    4,
-    1,
-    "dependent",
+    schedule="persistent",
+    num_warps=16,
+    num_stages=4,
+    programs_per_sm=1,
+    finish="dependent",
 )
-PERSISTENT_WARPS_16_STAGES_4_PER_SM_2 = Config("persistent", 1, 16, 4, 2)
-PERSISTENT_WARPS_16_STAGES_4_PER_SM_8 = Config("persistent", 1, 16, 4, 8)
-PERSISTENT_WARPS_16_STAGES_4_PER_SM_16 = Config("persistent", 1, 16, 4, 16)
-PERSISTENT_WARPS_32_STAGES_4_PER_SM_2 = Config("persistent", 1, 32, 4, 2)
-PERSISTENT_WARPS_32_STAGES_4_PER_SM_8 = Config("persistent", 1, 32, 4, 8)
-PERSISTENT_WARPS_32_STAGES_4_PER_SM_16 = Config("persistent", 1, 32, 4, 16)
+PERSISTENT_WARPS_16_STAGES_4_PER_SM_2 = Config(
+    schedule="persistent",
+    num_warps=16,
+    num_stages=4,
+    programs_per_sm=2,
+)
+PERSISTENT_WARPS_16_STAGES_4_PER_SM_8 = Config(
+    schedule="persistent",
+    num_warps=16,
+    num_stages=4,
+    programs_per_sm=8,
+)
+PERSISTENT_WARPS_16_STAGES_4_PER_SM_16 = Config(
+    schedule="persistent",
+    num_warps=16,
+    num_stages=4,
+    programs_per_sm=16,
+)
+PERSISTENT_WARPS_32_STAGES_4_PER_SM_2 = Config(
+    schedule="persistent",
+    num_warps=32,
+    num_stages=4,
+    programs_per_sm=2,
+)
+PERSISTENT_WARPS_32_STAGES_4_PER_SM_8 = Config(
+    schedule="persistent",
+    num_warps=32,
+    num_stages=4,
+    programs_per_sm=8,
+)
+PERSISTENT_WARPS_32_STAGES_4_PER_SM_16 = Config(
+    schedule="persistent",
+    num_warps=32,
+    num_stages=4,
+    programs_per_sm=16,
+)
 PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT = Config(
-    "persistent",
-    2,
-    2,
-    3,
-    4,
-    "dependent",
+    schedule="persistent",
+    block_row=2,
+    num_warps=2,
+    num_stages=3,
+    programs_per_sm=4,
+    finish="dependent",
 )
 PERSISTENT_ROWS_2_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT = Config(
-    "persistent",
-    2,
-    2,
-    4,
-    2,
-    "dependent",
+    schedule="persistent",
+    block_row=2,
+    num_warps=2,
+    num_stages=4,
+    programs_per_sm=2,
+    finish="dependent",
 )
 PERSISTENT_ROWS_2_WARPS_2_STAGES_4_PER_SM_4_DEPENDENT = Config(
-    "persistent",
-    2,
-    2,
-    4,
-    4,
-    "dependent",
+    schedule="persistent",
+    block_row=2,
+    num_warps=2,
+    num_stages=4,
+    programs_per_sm=4,
+    finish="dependent",
 )
 PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT = Config(
-    "persistent",
-    2,
-    4,
-    3,
-    2,
-    "dependent",
+    schedule="persistent",
+    block_row=2,
+    num_warps=4,
+    num_stages=3,
+    programs_per_sm=2,
+    finish="dependent",
 )
 PERSISTENT_ROWS_2_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT = Config(
-    "persistent",
-    2,
-    4,
-    4,
-    1,
-    "dependent",
+    schedule="persistent",
+    block_row=2,
+    num_warps=4,
+    num_stages=4,
+    programs_per_sm=1,
+    finish="dependent",
 )
 PERSISTENT_ROWS_2_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT = Config(
-    "persistent",
-    2,
-    4,
-    4,
-    2,
-    "dependent",
+    schedule="persistent",
+    block_row=2,
+    num_warps=4,
+    num_stages=4,
+    programs_per_sm=2,
+    finish="dependent",
 )
 PERSISTENT_ROWS_2_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT = Config(
-    "persistent",
-    2,
-    8,
-    3,
-    1,
-    "dependent",
+    schedule="persistent",
+    block_row=2,
+    num_warps=8,
+    num_stages=3,
+    programs_per_sm=1,
+    finish="dependent",
 )
 PERSISTENT_ROWS_2_WARPS_16_STAGES_4_PER_SM_1_DEPENDENT = Config(
-    "persistent",
-    2,
-    16,
-    4,
-    1,
-    "dependent",
+    schedule="persistent",
+    block_row=2,
+    num_warps=16,
+    num_stages=4,
+    programs_per_sm=1,
+    finish="dependent",
 )
 PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT = Config(
-    "persistent",
-    4,
-    2,
-    4,
-    2,
-    "dependent",
+    schedule="persistent",
+    block_row=4,
+    num_warps=2,
+    num_stages=4,
+    programs_per_sm=2,
+    finish="dependent",
 )
 PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_4_DEPENDENT = Config(
-    "persistent",
-    4,
-    2,
-    4,
-    4,
-    "dependent",
+    schedule="persistent",
+    block_row=4,
+    num_warps=2,
+    num_stages=4,
+    programs_per_sm=4,
+    finish="dependent",
 )
 PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT = Config(
-    "persistent",
-    4,
-    4,
-    3,
-    2,
-    "dependent",
+    schedule="persistent",
+    block_row=4,
+    num_warps=4,
+    num_stages=3,
+    programs_per_sm=2,
+    finish="dependent",
 )
 PERSISTENT_ROWS_4_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT = Config(
-    "persistent",
-    4,
-    4,
-    4,
-    1,
-    "dependent",
+    schedule="persistent",
+    block_row=4,
+    num_warps=4,
+    num_stages=4,
+    programs_per_sm=1,
+    finish="dependent",
 )
 PERSISTENT_ROWS_4_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT = Config(
-    "persistent",
-    4,
-    4,
-    4,
-    2,
-    "dependent",
+    schedule="persistent",
+    block_row=4,
+    num_warps=4,
+    num_stages=4,
+    programs_per_sm=2,
+    finish="dependent",
 )
 PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT = Config(
-    "persistent",
-    16,
-    4,
-    1,
-    2,
-    "dependent",
+    schedule="persistent",
+    block_row=16,
+    num_warps=4,
+    programs_per_sm=2,
+    finish="dependent",
 )
 PERSISTENT_ROWS_16_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT = Config(
-    "persistent",
-    16,
-    4,
-    4,
-    1,
-    "dependent",
+    schedule="persistent",
+    block_row=16,
+    num_warps=4,
+    num_stages=4,
+    programs_per_sm=1,
+    finish="dependent",
 )
 PERSISTENT_ROWS_16_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT = Config(
-    "persistent",
-    16,
-    4,
-    4,
-    2,
-    "dependent",
+    schedule="persistent",
+    block_row=16,
+    num_warps=4,
+    num_stages=4,
+    programs_per_sm=2,
+    finish="dependent",
 )
 PERSISTENT_ROWS_16_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT = Config(
-    "persistent",
-    16,
-    8,
-    4,
-    1,
-    "dependent",
+    schedule="persistent",
+    block_row=16,
+    num_warps=8,
+    num_stages=4,
+    programs_per_sm=1,
+    finish="dependent",
 )
 PERSISTENT_ROWS_16_WARPS_8_STAGES_4_PER_SM_2_DEPENDENT = Config(
-    "persistent",
-    16,
-    8,
-    4,
-    2,
-    "dependent",
+    schedule="persistent",
+    block_row=16,
+    num_warps=8,
+    num_stages=4,
+    programs_per_sm=2,
+    finish="dependent",
 )
 PERSISTENT_ROWS_16_WARPS_16_STAGES_3_PER_SM_1_DEPENDENT = Config(
-    "persistent",
-    16,
-    16,
-    3,
-    1,
-    "dependent",
+    schedule="persistent",
+    block_row=16,
+    num_warps=16,
+    num_stages=3,
+    programs_per_sm=1,
+    finish="dependent",
 )
 PERSISTENT_ROWS_32_WARPS_4_PER_SM_2_DEPENDENT = Config(
-    "persistent",
-    32,
-    4,
-    1,
-    2,
-    "dependent",
+    schedule="persistent",
+    block_row=32,
+    num_warps=4,
+    programs_per_sm=2,
+    finish="dependent",
 )
 PERSISTENT_ROWS_32_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT = Config(
-    "persistent",
-    32,
-    4,
-    4,
-    2,
-    "dependent",
+    schedule="persistent",
+    block_row=32,
+    num_warps=4,
+    num_stages=4,
+    programs_per_sm=2,
+    finish="dependent",
 )
 PERSISTENT_ROWS_32_WARPS_8_PER_SM_2_DEPENDENT = Config(
-    "persistent",
-    32,
-    8,
-    1,
-    2,
-    "dependent",
+    schedule="persistent",
+    block_row=32,
+    num_warps=8,
+    programs_per_sm=2,
+    finish="dependent",
 )
 PERSISTENT_ROWS_32_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT = Config(
-    "persistent",
-    32,
-    8,
-    4,
-    1,
-    "dependent",
+    schedule="persistent",
+    block_row=32,
+    num_warps=8,
+    num_stages=4,
+    programs_per_sm=1,
+    finish="dependent",
 )
-ROW_WARPS_1 = Config("row", 1, 1)
-ROW_WARPS_2 = Config("row", 1, 2)
-ROW_WARPS_4_COLUMNS_16 = Config("row", 1, 4, 1, 0, "columns", 16)
-ROW_WARPS_4_COLUMNS_32 = Config("row", 1, 4, 1, 0, "columns", 32)
-ROW_WARPS_4_COLUMNS_64 = Config("row", 1, 4, 1, 0, "columns", 64)
-ROW_WARPS_4 = Config("row", 1, 4)
-ROW_WARPS_4_STAGES_3_COLUMNS_16 = Config("row", 1, 4, 3, 0, "columns", 16)
-ROW_WARPS_8_COLUMNS_16 = Config("row", 1, 8, 1, 0, "columns", 16)
-ROW_WARPS_8_COLUMNS_32 = Config("row", 1, 8, 1, 0, "columns", 32)
-ROW_WARPS_8_COLUMNS_64 = Config("row", 1, 8, 1, 0, "columns", 64)
-ROW_WARPS_8 = Config("row", 1, 8)
-ROW_WARPS_16_COLUMNS_16 = Config("row", 1, 16, 1, 0, "columns", 16)
-ROW_WARPS_16 = Config("row", 1, 16)
-ROW_WARPS_32 = Config("row", 1, 32)
-SPLIT_1024_WARPS_4 = Config("split", 1, 4, 1, 0, "none", 1024)
-SPLIT_2048_WARPS_8 = Config("split", 1, 8, 1, 0, "none", 2048)
-SPLIT_4096_WARPS_16 = Config("split", 1, 16, 1, 0, "none", 4096)
-SPLIT_2048_WARPS_16_PER_SM_1_DEPENDENT = Config("split", 1, 16, 1, 1, "dependent", 2048)
-SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT = Config("split", 1, 16, 1, 1, "dependent", 4096)
-SPLIT_8192_WARPS_16_PER_SM_1_DEPENDENT = Config("split", 1, 16, 1, 1, "dependent", 8192)
+ROW_WARPS_1 = Config(schedule="row", num_warps=1)
+ROW_WARPS_2 = Config(schedule="row", num_warps=2)
+ROW_WARPS_4_COLUMNS_16 = Config(
+    schedule="row",
+    num_warps=4,
+    finish="columns",
+    block_col=16,
+)
+ROW_WARPS_4_COLUMNS_32 = Config(
+    schedule="row",
+    num_warps=4,
+    finish="columns",
+    block_col=32,
+)
+ROW_WARPS_4_COLUMNS_64 = Config(
+    schedule="row",
+    num_warps=4,
+    finish="columns",
+    block_col=64,
+)
+ROW_WARPS_4 = Config(schedule="row", num_warps=4)
+ROW_WARPS_4_STAGES_3_COLUMNS_16 = Config(
+    schedule="row",
+    num_warps=4,
+    num_stages=3,
+    finish="columns",
+    block_col=16,
+)
+ROW_WARPS_8_COLUMNS_16 = Config(
+    schedule="row",
+    num_warps=8,
+    finish="columns",
+    block_col=16,
+)
+ROW_WARPS_8_COLUMNS_32 = Config(
+    schedule="row",
+    num_warps=8,
+    finish="columns",
+    block_col=32,
+)
+ROW_WARPS_8_COLUMNS_64 = Config(
+    schedule="row",
+    num_warps=8,
+    finish="columns",
+    block_col=64,
+)
+ROW_WARPS_8 = Config(schedule="row", num_warps=8)
+ROW_WARPS_16_COLUMNS_16 = Config(
+    schedule="row",
+    num_warps=16,
+    finish="columns",
+    block_col=16,
+)
+ROW_WARPS_16 = Config(schedule="row", num_warps=16)
+ROW_WARPS_32 = Config(schedule="row", num_warps=32)
+SPLIT_1024_WARPS_4 = Config(schedule="split", num_warps=4, block_col=1024)
+SPLIT_2048_WARPS_8 = Config(schedule="split", num_warps=8, block_col=2048)
+SPLIT_4096_WARPS_16 = Config(schedule="split", num_warps=16, block_col=4096)
+SPLIT_2048_WARPS_16_PER_SM_1_DEPENDENT = Config(
+    schedule="split",
+    num_warps=16,
+    programs_per_sm=1,
+    finish="dependent",
+    block_col=2048,
+)
+SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT = Config(
+    schedule="split",
+    num_warps=16,
+    programs_per_sm=1,
+    finish="dependent",
+    block_col=4096,
+)
+SPLIT_8192_WARPS_16_PER_SM_1_DEPENDENT = Config(
+    schedule="split",
+    num_warps=16,
+    programs_per_sm=1,
+    finish="dependent",
+    block_col=8192,
+)
 SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT = Config(
-    "split",
-    1,
-    16,
-    2,
-    1,
-    "dependent",
-    2048,
+    schedule="split",
+    num_warps=16,
+    num_stages=2,
+    programs_per_sm=1,
+    finish="dependent",
+    block_col=2048,
 )
 SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT = Config(
-    "split",
-    1,
-    16,
-    2,
-    1,
-    "dependent",
-    4096,
+    schedule="split",
+    num_warps=16,
+    num_stages=2,
+    programs_per_sm=1,
+    finish="dependent",
+    block_col=4096,
 )
 SPLIT_8192_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT = Config(
-    "split",
-    1,
-    16,
-    2,
-    1,
-    "dependent",
-    8192,
+    schedule="split",
+    num_warps=16,
+    num_stages=2,
+    programs_per_sm=1,
+    finish="dependent",
+    block_col=8192,
 )
-SPLIT_4096_WARPS_32 = Config("split", 1, 32, 1, 0, "none", 4096)
-SPLIT_8192_WARPS_32 = Config("split", 1, 32, 1, 0, "none", 8192)
-SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT = Config("split", 1, 32, 1, 1, "dependent", 4096)
-SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT = Config("split", 1, 32, 1, 1, "dependent", 8192)
+SPLIT_4096_WARPS_32 = Config(schedule="split", num_warps=32, block_col=4096)
+SPLIT_8192_WARPS_32 = Config(schedule="split", num_warps=32, block_col=8192)
+SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT = Config(
+    schedule="split",
+    num_warps=32,
+    programs_per_sm=1,
+    finish="dependent",
+    block_col=4096,
+)
+SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT = Config(
+    schedule="split",
+    num_warps=32,
+    programs_per_sm=1,
+    finish="dependent",
+    block_col=8192,
+)
 SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT = Config(
-    "split",
-    1,
-    32,
-    2,
-    1,
-    "dependent",
-    4096,
+    schedule="split",
+    num_warps=32,
+    num_stages=2,
+    programs_per_sm=1,
+    finish="dependent",
+    block_col=4096,
 )
 SPLIT_8192_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT = Config(
-    "split",
-    1,
-    32,
-    2,
-    1,
-    "dependent",
-    8192,
+    schedule="split",
+    num_warps=32,
+    num_stages=2,
+    programs_per_sm=1,
+    finish="dependent",
+    block_col=8192,
 )
 SPLIT_2_2048_WARPS_8_PER_SM_1_DEPENDENT = Config(
-    "split_2",
-    1,
-    8,
-    1,
-    1,
-    "dependent",
-    2048,
+    schedule="split_2",
+    num_warps=8,
+    programs_per_sm=1,
+    finish="dependent",
+    block_col=2048,
 )
 
 

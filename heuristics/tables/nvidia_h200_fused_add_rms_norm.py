@@ -82,7 +82,7 @@
 #           row's sum a hidden size", "cross_validated": 12733, "plain_validated":
 #           11704}, "beside": {"mean": 8024, "worst": 97057, "problems": 137, "bounded":
 #           0}}], "body":
-#           "sha256:245f292c53e5c3a3572157078fdb705679f1ecf29d36862b28ae0c39f5787c75",
+#           "sha256:95efca6b6c204e71f09ae728b5d2941d4ee6514777ce921fa4dbfddf7df531f8",
 #           "without_data": [["fused_add_rms_norm_backward", "float16", "bfloat16"],
 #           ["fused_add_rms_norm_backward", "float32", "bfloat16"],
 #           ["fused_add_rms_norm_backward:batch_invariant", "float16", "bfloat16"],
@@ -128,194 +128,318 @@ class Config(NamedTuple):
     block_col: int = 0
 
 
-BLOCK_ROW_2_WARPS_1 = Config("block_row", 2, 1)
-BLOCK_ROW_2_WARPS_2 = Config("block_row", 2, 2)
-BLOCK_ROW_2_WARPS_4_COLUMNS_32 = Config("block_row", 2, 4, 1, 0, "columns", 32)
-BLOCK_ROW_2_WARPS_4 = Config("block_row", 2, 4)
-BLOCK_ROW_2_WARPS_4_STAGES_3_COLUMNS_16 = Config("block_row", 2, 4, 3, 0, "columns", 16)
-BLOCK_ROW_2_WARPS_8_COLUMNS_16 = Config("block_row", 2, 8, 1, 0, "columns", 16)
-BLOCK_ROW_2_WARPS_8 = Config("block_row", 2, 8)
-BLOCK_ROW_2_WARPS_8_STAGES_3_COLUMNS_16 = Config("block_row", 2, 8, 3, 0, "columns", 16)
-BLOCK_ROW_4_WARPS_4_COLUMNS_16 = Config("block_row", 4, 4, 1, 0, "columns", 16)
-BLOCK_ROW_4_WARPS_4_COLUMNS_32 = Config("block_row", 4, 4, 1, 0, "columns", 32)
-BLOCK_ROW_4_WARPS_4_STAGES_3_COLUMNS_16 = Config("block_row", 4, 4, 3, 0, "columns", 16)
-BLOCK_ROW_8_WARPS_4_COLUMNS_16 = Config("block_row", 8, 4, 1, 0, "columns", 16)
-BLOCK_ROW_8_WARPS_4_COLUMNS_32 = Config("block_row", 8, 4, 1, 0, "columns", 32)
-BLOCK_ROW_8_WARPS_4 = Config("block_row", 8, 4)
-BLOCK_ROW_8_WARPS_8_COLUMNS_16 = Config("block_row", 8, 8, 1, 0, "columns", 16)
-BLOCK_ROW_8_WARPS_8 = Config("block_row", 8, 8)
-BLOCK_ROW_16_WARPS_4_COLUMNS_16 = Config("block_row", 16, 4, 1, 0, "columns", 16)
-BLOCK_ROW_16_WARPS_4 = Config("block_row", 16, 4)
-BLOCK_ROW_16_WARPS_8_COLUMNS_16 = Config("block_row", 16, 8, 1, 0, "columns", 16)
-BLOCK_ROW_16_WARPS_8 = Config("block_row", 16, 8)
-BLOCK_ROW_16_WARPS_16_COLUMNS_16 = Config("block_row", 16, 16, 1, 0, "columns", 16)
-BLOCK_ROW_16_WARPS_16 = Config("block_row", 16, 16)
-BLOCK_ROW_32_WARPS_8_COLUMNS_16 = Config("block_row", 32, 8, 1, 0, "columns", 16)
-BLOCK_ROW_64_WARPS_16_COLUMNS_16 = Config("block_row", 64, 16, 1, 0, "columns", 16)
-CLUSTER_4_WARPS_4_COLUMNS_32 = Config("cluster_4", 1, 4, 1, 0, "columns", 32)
-CLUSTER_8_WARPS_4_COLUMNS_64 = Config("cluster_8", 1, 4, 1, 0, "columns", 64)
-PARTS_WARPS_8_PER_SM_2 = Config("parts", 1, 8, 1, 2)
-PARTS_WARPS_16_PER_SM_1 = Config("parts", 1, 16, 1, 1)
-PARTS_WARPS_32_PER_SM_1 = Config("parts", 1, 32, 1, 1)
+BLOCK_ROW_2_WARPS_1 = Config(schedule="block_row", block_row=2, num_warps=1)
+BLOCK_ROW_2_WARPS_2 = Config(schedule="block_row", block_row=2, num_warps=2)
+BLOCK_ROW_2_WARPS_4_COLUMNS_32 = Config(
+    schedule="block_row",
+    block_row=2,
+    num_warps=4,
+    finish="columns",
+    block_col=32,
+)
+BLOCK_ROW_2_WARPS_4 = Config(schedule="block_row", block_row=2, num_warps=4)
+BLOCK_ROW_2_WARPS_4_STAGES_3_COLUMNS_16 = Config(
+    schedule="block_row",
+    block_row=2,
+    num_warps=4,
+    num_stages=3,
+    finish="columns",
+    block_col=16,
+)
+BLOCK_ROW_2_WARPS_8_COLUMNS_16 = Config(
+    schedule="block_row",
+    block_row=2,
+    num_warps=8,
+    finish="columns",
+    block_col=16,
+)
+BLOCK_ROW_2_WARPS_8 = Config(schedule="block_row", block_row=2, num_warps=8)
+BLOCK_ROW_2_WARPS_8_STAGES_3_COLUMNS_16 = Config(
+    schedule="block_row",
+    block_row=2,
+    num_warps=8,
+    num_stages=3,
+    finish="columns",
+    block_col=16,
+)
+BLOCK_ROW_4_WARPS_4_COLUMNS_16 = Config(
+    schedule="block_row",
+    block_row=4,
+    num_warps=4,
+    finish="columns",
+    block_col=16,
+)
+BLOCK_ROW_4_WARPS_4_COLUMNS_32 = Config(
+    schedule="block_row",
+    block_row=4,
+    num_warps=4,
+    finish="columns",
+    block_col=32,
+)
+BLOCK_ROW_4_WARPS_4_STAGES_3_COLUMNS_16 = Config(
+    schedule="block_row",
+    block_row=4,
+    num_warps=4,
+    num_stages=3,
+    finish="columns",
+    block_col=16,
+)
+BLOCK_ROW_8_WARPS_4_COLUMNS_16 = Config(
+    schedule="block_row",
+    block_row=8,
+    num_warps=4,
+    finish="columns",
+    block_col=16,
+)
+BLOCK_ROW_8_WARPS_4_COLUMNS_32 = Config(
+    schedule="block_row",
+    block_row=8,
+    num_warps=4,
+    finish="columns",
+    block_col=32,
+)
+BLOCK_ROW_8_WARPS_4 = Config(schedule="block_row", block_row=8, num_warps=4)
+BLOCK_ROW_8_WARPS_8_COLUMNS_16 = Config(
+    schedule="block_row",
+    block_row=8,
+    num_warps=8,
+    finish="columns",
+    block_col=16,
+)
+BLOCK_ROW_8_WARPS_8 = Config(schedule="block_row", block_row=8, num_warps=8)
+BLOCK_ROW_16_WARPS_4_COLUMNS_16 = Config(
+    schedule="block_row",
+    block_row=16,
+    num_warps=4,
+    finish="columns",
+    block_col=16,
+)
+BLOCK_ROW_16_WARPS_4 = Config(schedule="block_row", block_row=16, num_warps=4)
+BLOCK_ROW_16_WARPS_8_COLUMNS_16 = Config(
+    schedule="block_row",
+    block_row=16,
+    num_warps=8,
+    finish="columns",
+    block_col=16,
+)
+BLOCK_ROW_16_WARPS_8 = Config(schedule="block_row", block_row=16, num_warps=8)
+BLOCK_ROW_16_WARPS_16_COLUMNS_16 = Config(
+    schedule="block_row",
+    block_row=16,
+    num_warps=16,
+    finish="columns",
+    block_col=16,
+)
+BLOCK_ROW_16_WARPS_16 = Config(schedule="block_row", block_row=16, num_warps=16)
+BLOCK_ROW_32_WARPS_8_COLUMNS_16 = Config(
+    schedule="block_row",
+    block_row=32,
+    num_warps=8,
+    finish="columns",
+    block_col=16,
+)
+BLOCK_ROW_64_WARPS_16_COLUMNS_16 = Config(
+    schedule="block_row",
+    block_row=64,
+    num_warps=16,
+    finish="columns",
+    block_col=16,
+)
+CLUSTER_4_WARPS_4_COLUMNS_32 = Config(
+    schedule="cluster_4",
+    num_warps=4,
+    finish="columns",
+    block_col=32,
+)
+CLUSTER_8_WARPS_4_COLUMNS_64 = Config(
+    schedule="cluster_8",
+    num_warps=4,
+    finish="columns",
+    block_col=64,
+)
+PARTS_WARPS_8_PER_SM_2 = Config(schedule="parts", num_warps=8, programs_per_sm=2)
+PARTS_WARPS_16_PER_SM_1 = Config(schedule="parts", num_warps=16, programs_per_sm=1)
+PARTS_WARPS_32_PER_SM_1 = Config(schedule="parts", num_warps=32, programs_per_sm=1)
 PERSISTENT_WARPS_1_STAGES_2_PER_SM_1_DEPENDENT = Config(
-    "persistent",
-    1,
-    1,
-    2,
-    1,
-    "dependent",
+    schedule="persistent",
+    num_warps=1,
+    num_stages=2,
+    programs_per_sm=1,
+    finish="dependent",
 )
 PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT = Config(
-    "persistent",
-    1,
-    4,
-    3,
-    2,
-    "dependent",
+    schedule="persistent",
+    num_warps=4,
+    num_stages=3,
+    programs_per_sm=2,
+    finish="dependent",
 )
 PERSISTENT_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT = Config(
-    "persistent",
-    1,
-    4,
-    4,
-    1,
-    "dependent",
+    schedule="persistent",
+    num_warps=4,
+    num_stages=4,
+    programs_per_sm=1,
+    finish="dependent",
 )
 PERSISTENT_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT = Config(
-    "persistent",
-    1,
-    4,
-    4,
-    2,
-    "dependent",
+    schedule="persistent",
+    num_warps=4,
+    num_stages=4,
+    programs_per_sm=2,
+    finish="dependent",
 )
 PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT = Config(
-    "persistent",
-    1,
-    8,
-    3,
-    1,
-    "dependent",
+    schedule="persistent",
+    num_warps=8,
+    num_stages=3,
+    programs_per_sm=1,
+    finish="dependent",
 )
 PERSISTENT_ROWS_2_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT = Config(
-    "persistent",
-    2,
-    4,
-    4,
-    2,
-    "dependent",
+    schedule="persistent",
+    block_row=2,
+    num_warps=4,
+    num_stages=4,
+    programs_per_sm=2,
+    finish="dependent",
 )
 PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT = Config(
-    "persistent",
-    4,
-    2,
-    4,
-    2,
-    "dependent",
+    schedule="persistent",
+    block_row=4,
+    num_warps=2,
+    num_stages=4,
+    programs_per_sm=2,
+    finish="dependent",
 )
 PERSISTENT_ROWS_4_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT = Config(
-    "persistent",
-    4,
-    4,
-    4,
-    2,
-    "dependent",
+    schedule="persistent",
+    block_row=4,
+    num_warps=4,
+    num_stages=4,
+    programs_per_sm=2,
+    finish="dependent",
 )
 PERSISTENT_ROWS_16_WARPS_4_PER_SM_1_DEPENDENT = Config(
-    "persistent",
-    16,
-    4,
-    1,
-    1,
-    "dependent",
+    schedule="persistent",
+    block_row=16,
+    num_warps=4,
+    programs_per_sm=1,
+    finish="dependent",
 )
 PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT = Config(
-    "persistent",
-    16,
-    4,
-    1,
-    2,
-    "dependent",
+    schedule="persistent",
+    block_row=16,
+    num_warps=4,
+    programs_per_sm=2,
+    finish="dependent",
 )
 PERSISTENT_ROWS_16_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT = Config(
-    "persistent",
-    16,
-    4,
-    4,
-    1,
-    "dependent",
+    schedule="persistent",
+    block_row=16,
+    num_warps=4,
+    num_stages=4,
+    programs_per_sm=1,
+    finish="dependent",
 )
 PERSISTENT_ROWS_32_WARPS_4_PER_SM_1_DEPENDENT = Config(
-    "persistent",
-    32,
-    4,
-    1,
-    1,
-    "dependent",
+    schedule="persistent",
+    block_row=32,
+    num_warps=4,
+    programs_per_sm=1,
+    finish="dependent",
 )
 PERSISTENT_ROWS_32_WARPS_4_PER_SM_2_DEPENDENT = Config(
-    "persistent",
-    32,
-    4,
-    1,
-    2,
-    "dependent",
+    schedule="persistent",
+    block_row=32,
+    num_warps=4,
+    programs_per_sm=2,
+    finish="dependent",
 )
 PERSISTENT_ROWS_32_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT = Config(
-    "persistent",
-    32,
-    4,
-    3,
-    2,
-    "dependent",
+    schedule="persistent",
+    block_row=32,
+    num_warps=4,
+    num_stages=3,
+    programs_per_sm=2,
+    finish="dependent",
 )
 PERSISTENT_ROWS_32_WARPS_8_PER_SM_2_DEPENDENT = Config(
-    "persistent",
-    32,
-    8,
-    1,
-    2,
-    "dependent",
+    schedule="persistent",
+    block_row=32,
+    num_warps=8,
+    programs_per_sm=2,
+    finish="dependent",
 )
 PERSISTENT_ROWS_32_WARPS_8_STAGES_3_PER_SM_2_DEPENDENT = Config(
-    "persistent",
-    32,
-    8,
-    3,
-    2,
-    "dependent",
+    schedule="persistent",
+    block_row=32,
+    num_warps=8,
+    num_stages=3,
+    programs_per_sm=2,
+    finish="dependent",
 )
 PERSISTENT_ROWS_32_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT = Config(
-    "persistent",
-    32,
-    8,
-    4,
-    1,
-    "dependent",
+    schedule="persistent",
+    block_row=32,
+    num_warps=8,
+    num_stages=4,
+    programs_per_sm=1,
+    finish="dependent",
 )
-ROW_WARPS_1 = Config("row", 1, 1)
-ROW_WARPS_2 = Config("row", 1, 2)
-ROW_WARPS_4_COLUMNS_16 = Config("row", 1, 4, 1, 0, "columns", 16)
-ROW_WARPS_4_COLUMNS_64 = Config("row", 1, 4, 1, 0, "columns", 64)
-ROW_WARPS_4 = Config("row", 1, 4)
-ROW_WARPS_4_STAGES_3_COLUMNS_16 = Config("row", 1, 4, 3, 0, "columns", 16)
-ROW_WARPS_8_COLUMNS_32 = Config("row", 1, 8, 1, 0, "columns", 32)
-ROW_WARPS_8_COLUMNS_64 = Config("row", 1, 8, 1, 0, "columns", 64)
-ROW_WARPS_8 = Config("row", 1, 8)
-ROW_WARPS_16 = Config("row", 1, 16)
-ROW_WARPS_32 = Config("row", 1, 32)
-SPLIT_2048_WARPS_8 = Config("split", 1, 8, 1, 0, "none", 2048)
-SPLIT_4096_WARPS_16 = Config("split", 1, 16, 1, 0, "none", 4096)
-SPLIT_8192_WARPS_32 = Config("split", 1, 32, 1, 0, "none", 8192)
-SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT = Config("split", 1, 32, 1, 1, "dependent", 8192)
+ROW_WARPS_1 = Config(schedule="row", num_warps=1)
+ROW_WARPS_2 = Config(schedule="row", num_warps=2)
+ROW_WARPS_4_COLUMNS_16 = Config(
+    schedule="row",
+    num_warps=4,
+    finish="columns",
+    block_col=16,
+)
+ROW_WARPS_4_COLUMNS_64 = Config(
+    schedule="row",
+    num_warps=4,
+    finish="columns",
+    block_col=64,
+)
+ROW_WARPS_4 = Config(schedule="row", num_warps=4)
+ROW_WARPS_4_STAGES_3_COLUMNS_16 = Config(
+    schedule="row",
+    num_warps=4,
+    num_stages=3,
+    finish="columns",
+    block_col=16,
+)
+ROW_WARPS_8_COLUMNS_32 = Config(
+    schedule="row",
+    num_warps=8,
+    finish="columns",
+    block_col=32,
+)
+ROW_WARPS_8_COLUMNS_64 = Config(
+    schedule="row",
+    num_warps=8,
+    finish="columns",
+    block_col=64,
+)
+ROW_WARPS_8 = Config(schedule="row", num_warps=8)
+ROW_WARPS_16 = Config(schedule="row", num_warps=16)
+ROW_WARPS_32 = Config(schedule="row", num_warps=32)
+SPLIT_2048_WARPS_8 = Config(schedule="split", num_warps=8, block_col=2048)
+SPLIT_4096_WARPS_16 = Config(schedule="split", num_warps=16, block_col=4096)
+SPLIT_8192_WARPS_32 = Config(schedule="split", num_warps=32, block_col=8192)
+SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT = Config(
+    schedule="split",
+    num_warps=32,
+    programs_per_sm=1,
+    finish="dependent",
+    block_col=8192,
+)
 SPLIT_8192_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT = Config(
-    "split",
-    1,
-    32,
-    2,
-    1,
-    "dependent",
-    8192,
+    schedule="split",
+    num_warps=32,
+    num_stages=2,
+    programs_per_sm=1,
+    finish="dependent",
+    block_col=8192,
 )
 
 

@@ -92,7 +92,7 @@
 #           then rows, with one order of a row's sum a hidden size", "cross_validated":
 #           358495, "plain_validated": 353359, "unmeasured": 1}, "beside": {"mean":
 #           181843, "worst": 999917, "problems": 128, "bounded": 41}}], "body":
-#           "sha256:582e052d2e4c2e59d10ddb3c4ac2bd08f03364bcea48b08bb81c7fe1d2a40843",
+#           "sha256:d0255da2134507289b21b524ba395c9c1669cf7748088e91603c328439f4512a",
 #           "without_data": [["qk_norm.heads_q=32.heads_k=8.heads=48.rotary_dim=128",
 #           "float16", "bfloat16"],
 #           ["qk_norm.heads_q=32.heads_k=8.heads=48.rotary_dim=128", "float32",
@@ -113,6 +113,7 @@
 """Launch configs by operator, dtype, rows and hidden; `lookup` finds one."""
 
 from collections.abc import Callable
+from fractions import Fraction
 from typing import NamedTuple
 
 
@@ -133,35 +134,111 @@ class Config(NamedTuple):
     programs_per_sm: int = 0
 
 
-WARPS_1_PROGRAMS_PER_SM_4 = Config(1, 1, 1, 4)
-WARPS_32 = Config(1, 32)
-WARPS_32_PROGRAMS_PER_SM_4 = Config(1, 32, 1, 4)
-BLOCK_ROW_2_WARPS_1_PROGRAMS_PER_SM_4 = Config(2, 1, 1, 4)
-BLOCK_ROW_2_WARPS_1_PROGRAMS_PER_SM_16 = Config(2, 1, 1, 16)
-BLOCK_ROW_2_WARPS_1_STAGES_3_PROGRAMS_PER_SM_4 = Config(2, 1, 3, 4)
-BLOCK_ROW_2_WARPS_1_STAGES_3_PROGRAMS_PER_SM_16 = Config(2, 1, 3, 16)
-BLOCK_ROW_4_WARPS_1_PROGRAMS_PER_SM_4 = Config(4, 1, 1, 4)
-BLOCK_ROW_4_WARPS_1_STAGES_3_PROGRAMS_PER_SM_4 = Config(4, 1, 3, 4)
-BLOCK_ROW_4_WARPS_2_STAGES_3_PROGRAMS_PER_SM_4 = Config(4, 2, 3, 4)
-BLOCK_ROW_4_WARPS_4 = Config(4, 4)
-BLOCK_ROW_8_WARPS_1 = Config(8, 1)
-BLOCK_ROW_8_WARPS_4 = Config(8, 4)
-BLOCK_ROW_8_WARPS_4_PROGRAMS_PER_SM_4 = Config(8, 4, 1, 4)
-BLOCK_ROW_8_WARPS_8 = Config(8, 8)
-BLOCK_ROW_16_WARPS_1_PROGRAMS_PER_SM_16 = Config(16, 1, 1, 16)
-BLOCK_ROW_16_WARPS_2_PROGRAMS_PER_SM_4 = Config(16, 2, 1, 4)
-BLOCK_ROW_16_WARPS_4 = Config(16, 4)
-BLOCK_ROW_16_WARPS_4_PROGRAMS_PER_SM_4 = Config(16, 4, 1, 4)
-BLOCK_ROW_16_WARPS_4_PROGRAMS_PER_SM_16 = Config(16, 4, 1, 16)
-BLOCK_ROW_16_WARPS_8 = Config(16, 8)
-BLOCK_ROW_16_WARPS_8_PROGRAMS_PER_SM_16 = Config(16, 8, 1, 16)
-BLOCK_ROW_32_WARPS_2_PROGRAMS_PER_SM_4 = Config(32, 2, 1, 4)
-BLOCK_ROW_32_WARPS_4 = Config(32, 4)
-BLOCK_ROW_32_WARPS_4_PROGRAMS_PER_SM_4 = Config(32, 4, 1, 4)
-BLOCK_ROW_32_WARPS_4_PROGRAMS_PER_SM_16 = Config(32, 4, 1, 16)
-BLOCK_ROW_32_WARPS_8 = Config(32, 8)
-BLOCK_ROW_32_WARPS_8_PROGRAMS_PER_SM_4 = Config(32, 8, 1, 4)
-BLOCK_ROW_32_WARPS_8_PROGRAMS_PER_SM_16 = Config(32, 8, 1, 16)
+WARPS_1_PROGRAMS_PER_SM_4 = Config(num_warps=1, programs_per_sm=4)
+WARPS_32 = Config(num_warps=32)
+WARPS_32_PROGRAMS_PER_SM_4 = Config(num_warps=32, programs_per_sm=4)
+BLOCK_ROW_2_WARPS_1_PROGRAMS_PER_SM_4 = Config(
+    block_row=2,
+    num_warps=1,
+    programs_per_sm=4,
+)
+BLOCK_ROW_2_WARPS_1_PROGRAMS_PER_SM_16 = Config(
+    block_row=2,
+    num_warps=1,
+    programs_per_sm=16,
+)
+BLOCK_ROW_2_WARPS_1_STAGES_3_PROGRAMS_PER_SM_4 = Config(
+    block_row=2,
+    num_warps=1,
+    num_stages=3,
+    programs_per_sm=4,
+)
+BLOCK_ROW_2_WARPS_1_STAGES_3_PROGRAMS_PER_SM_16 = Config(
+    block_row=2,
+    num_warps=1,
+    num_stages=3,
+    programs_per_sm=16,
+)
+BLOCK_ROW_4_WARPS_1_PROGRAMS_PER_SM_4 = Config(
+    block_row=4,
+    num_warps=1,
+    programs_per_sm=4,
+)
+BLOCK_ROW_4_WARPS_1_STAGES_3_PROGRAMS_PER_SM_4 = Config(
+    block_row=4,
+    num_warps=1,
+    num_stages=3,
+    programs_per_sm=4,
+)
+BLOCK_ROW_4_WARPS_2_STAGES_3_PROGRAMS_PER_SM_4 = Config(
+    block_row=4,
+    num_warps=2,
+    num_stages=3,
+    programs_per_sm=4,
+)
+BLOCK_ROW_4_WARPS_4 = Config(block_row=4, num_warps=4)
+BLOCK_ROW_8_WARPS_1 = Config(block_row=8, num_warps=1)
+BLOCK_ROW_8_WARPS_4 = Config(block_row=8, num_warps=4)
+BLOCK_ROW_8_WARPS_4_PROGRAMS_PER_SM_4 = Config(
+    block_row=8,
+    num_warps=4,
+    programs_per_sm=4,
+)
+BLOCK_ROW_8_WARPS_8 = Config(block_row=8, num_warps=8)
+BLOCK_ROW_16_WARPS_1_PROGRAMS_PER_SM_16 = Config(
+    block_row=16,
+    num_warps=1,
+    programs_per_sm=16,
+)
+BLOCK_ROW_16_WARPS_2_PROGRAMS_PER_SM_4 = Config(
+    block_row=16,
+    num_warps=2,
+    programs_per_sm=4,
+)
+BLOCK_ROW_16_WARPS_4 = Config(block_row=16, num_warps=4)
+BLOCK_ROW_16_WARPS_4_PROGRAMS_PER_SM_4 = Config(
+    block_row=16,
+    num_warps=4,
+    programs_per_sm=4,
+)
+BLOCK_ROW_16_WARPS_4_PROGRAMS_PER_SM_16 = Config(
+    block_row=16,
+    num_warps=4,
+    programs_per_sm=16,
+)
+BLOCK_ROW_16_WARPS_8 = Config(block_row=16, num_warps=8)
+BLOCK_ROW_16_WARPS_8_PROGRAMS_PER_SM_16 = Config(
+    block_row=16,
+    num_warps=8,
+    programs_per_sm=16,
+)
+BLOCK_ROW_32_WARPS_2_PROGRAMS_PER_SM_4 = Config(
+    block_row=32,
+    num_warps=2,
+    programs_per_sm=4,
+)
+BLOCK_ROW_32_WARPS_4 = Config(block_row=32, num_warps=4)
+BLOCK_ROW_32_WARPS_4_PROGRAMS_PER_SM_4 = Config(
+    block_row=32,
+    num_warps=4,
+    programs_per_sm=4,
+)
+BLOCK_ROW_32_WARPS_4_PROGRAMS_PER_SM_16 = Config(
+    block_row=32,
+    num_warps=4,
+    programs_per_sm=16,
+)
+BLOCK_ROW_32_WARPS_8 = Config(block_row=32, num_warps=8)
+BLOCK_ROW_32_WARPS_8_PROGRAMS_PER_SM_4 = Config(
+    block_row=32,
+    num_warps=8,
+    programs_per_sm=4,
+)
+BLOCK_ROW_32_WARPS_8_PROGRAMS_PER_SM_16 = Config(
+    block_row=32,
+    num_warps=8,
+    programs_per_sm=16,
+)
 
 
 def qk_norm_heads_q_32_heads_k_8_heads_48_rotary_dim_128_bfloat16(
@@ -356,6 +433,34 @@ TABLES: dict[tuple[str, str], Callable[[int, int], Config]] = {
 }
 
 
+def _sizes(operator: str) -> dict[str, int]:
+    """The named integers of an operator: {"heads": 8} of `norm.heads=8:no_rstd`."""
+    pairs = (part.partition("=") for part in operator.partition(":")[0].split(".")[1:])
+    return {name: int(value) for name, _, value in pairs if value.isdecimal()}
+
+
+def _nearest(operator: str, dtype: str) -> str:
+    """The operator with the nearest named integers that has a table, in the same variant.
+
+    The nearest ones have the least product of ratios, then the smaller integers.
+    """
+    family, sizes = operator.partition(".")[0], _sizes(operator)
+    name, colon, variant = operator.partition(":")
+    ratios: dict[str, list[Fraction]] = {}
+    for known in {key.partition(":")[0] for key, of in TABLES if of == dtype}:
+        own = _sizes(known)
+        if known.partition(".")[0] != family or own.keys() != sizes.keys():
+            continue
+        if 0 in (*own.values(), *sizes.values()):
+            continue
+        ratio = Fraction(1)
+        for size, value in own.items():
+            ratio *= Fraction(max(value, sizes[size]), min(value, sizes[size]))
+        ratios[known] = [ratio, *map(Fraction, own.values())]
+    near = min(ratios, key=ratios.__getitem__) if sizes and ratios else name
+    return near + colon + variant
+
+
 def lookup(operator: str, dtype: str, rows: int, hidden: int) -> Config:
     """The config for `rows` rows of `hidden` elements.
 
@@ -363,7 +468,7 @@ def lookup(operator: str, dtype: str, rows: int, hidden: int) -> Config:
         ValueError: there is no table for this operator and dtype.
     """
     try:
-        table = TABLES[operator, dtype]
+        table = TABLES[_nearest(operator, dtype), dtype]
     except KeyError:
         known = ", ".join(" ".join(key) for key in TABLES)
         raise ValueError(

@@ -27,7 +27,7 @@
 #           30, "configs": 7, "loss": {"mean": -1131, "plain": -419, "ninetieth": 4027,
 #           "worst": 37321, "problems": 110, "luck": 2051}, "gap": 0, "cross_validated":
 #           11864, "plain_validated": 17343, "extrapolated": 18587}}], "body":
-#           "sha256:c4ec13bb2c2708980181081992ed03d922ed44610da94a4e20371bdec39ef743",
+#           "sha256:aed8c5b39b43638a5dc85d5e0289c177fc2c1454137cda916667c5a590c90994",
 #           "without_data": [["reduce_partials", "float16", "bfloat16"],
 #           ["reduce_partials", "float32", "bfloat16"]]}
 
@@ -51,13 +51,13 @@ class Config(NamedTuple):
     num_warps: int = 4
 
 
-BLOCK_ROW_8_BLOCK_COL_32_WARPS_2 = Config(8, 32, 2)
-BLOCK_ROW_128_BLOCK_COL_8_WARPS_8 = Config(128, 8, 8)
-BLOCK_ROW_128_BLOCK_COL_16_WARPS_4 = Config(128, 16, 4)
-BLOCK_ROW_128_BLOCK_COL_64_WARPS_8 = Config(128, 64, 8)
-BLOCK_ROW_256_BLOCK_COL_8_WARPS_8 = Config(256, 8, 8)
-BLOCK_ROW_256_BLOCK_COL_16_WARPS_4 = Config(256, 16, 4)
-BLOCK_ROW_256_BLOCK_COL_32_WARPS_8 = Config(256, 32, 8)
+BLOCK_ROW_8_BLOCK_COL_32_WARPS_2 = Config(block_row=8, block_col=32, num_warps=2)
+BLOCK_ROW_128_BLOCK_COL_8_WARPS_8 = Config(block_row=128, block_col=8, num_warps=8)
+BLOCK_ROW_128_BLOCK_COL_16_WARPS_4 = Config(block_row=128, block_col=16, num_warps=4)
+BLOCK_ROW_128_BLOCK_COL_64_WARPS_8 = Config(block_row=128, block_col=64, num_warps=8)
+BLOCK_ROW_256_BLOCK_COL_8_WARPS_8 = Config(block_row=256, block_col=8, num_warps=8)
+BLOCK_ROW_256_BLOCK_COL_16_WARPS_4 = Config(block_row=256, block_col=16, num_warps=4)
+BLOCK_ROW_256_BLOCK_COL_32_WARPS_8 = Config(block_row=256, block_col=32, num_warps=8)
 
 
 def reduce_partials_bfloat16(rows: int, hidden: int) -> Config:

@@ -76,7 +76,7 @@
 #           a hidden size", "cross_validated": 148527, "plain_validated": 154595},
 #           "beside": {"mean": 61553, "worst": 953603, "problems": 338, "bounded":
 #           34}}], "body":
-#           "sha256:c0b95912089fcb327db6ed1c3a8d38d211ce0158bfeb8daa7c1b114d900fc037",
+#           "sha256:012b439426925efc09f4af453ce6cd8de8b8f7bc8a13119cf1f0d18521e79411",
 #           "without_data": [["rms_norm_gated_backward", "float16", "bfloat16"],
 #           ["rms_norm_gated_backward", "float32", "bfloat16"],
 #           ["rms_norm_gated_backward:batch_invariant", "float16", "bfloat16"],
@@ -121,487 +121,544 @@ class Config(NamedTuple):
     block_col: int = 0
 
 
-BLOCK_ROW_2_WARPS_1 = Config("block_row", 2, 1)
-BLOCK_ROW_2_WARPS_1_CHUNKS_16 = Config("block_row", 2, 1, 1, 0, "none", 16)
-BLOCK_ROW_2_WARPS_2 = Config("block_row", 2, 2)
-BLOCK_ROW_2_WARPS_4 = Config("block_row", 2, 4)
-BLOCK_ROW_4_WARPS_1 = Config("block_row", 4, 1)
-BLOCK_ROW_4_WARPS_1_CHUNKS_16 = Config("block_row", 4, 1, 1, 0, "none", 16)
-BLOCK_ROW_4_WARPS_2_CHUNKS_16 = Config("block_row", 4, 2, 1, 0, "none", 16)
-BLOCK_ROW_4_WARPS_4 = Config("block_row", 4, 4)
-BLOCK_ROW_8_WARPS_1 = Config("block_row", 8, 1)
-BLOCK_ROW_8_WARPS_1_CHUNKS_16 = Config("block_row", 8, 1, 1, 0, "none", 16)
-BLOCK_ROW_8_WARPS_2_CHUNKS_16 = Config("block_row", 8, 2, 1, 0, "none", 16)
-BLOCK_ROW_8_WARPS_4 = Config("block_row", 8, 4)
-BLOCK_ROW_16_WARPS_4_CHUNKS_16 = Config("block_row", 16, 4, 1, 0, "none", 16)
-BLOCK_ROW_16_WARPS_8 = Config("block_row", 16, 8)
-BLOCK_ROW_32_WARPS_16 = Config("block_row", 32, 16)
-BLOCK_ROW_64_WARPS_8_CHUNKS_16 = Config("block_row", 64, 8, 1, 0, "none", 16)
-PARTS_WARPS_1_PER_SM_1 = Config("parts", 1, 1, 1, 1)
-PARTS_WARPS_2_PER_SM_1 = Config("parts", 1, 2, 1, 1)
-PARTS_WARPS_2_PER_SM_2 = Config("parts", 1, 2, 1, 2)
-PARTS_WARPS_4_PER_SM_1 = Config("parts", 1, 4, 1, 1)
-PARTS_WARPS_4_PER_SM_2 = Config("parts", 1, 4, 1, 2)
-PARTS_WARPS_8_PER_SM_1 = Config("parts", 1, 8, 1, 1)
-PARTS_WARPS_8_PER_SM_2 = Config("parts", 1, 8, 1, 2)
+BLOCK_ROW_2_WARPS_1 = Config(schedule="block_row", block_row=2, num_warps=1)
+BLOCK_ROW_2_WARPS_1_CHUNKS_16 = Config(
+    schedule="block_row",
+    block_row=2,
+    num_warps=1,
+    block_col=16,
+)
+BLOCK_ROW_2_WARPS_2 = Config(schedule="block_row", block_row=2, num_warps=2)
+BLOCK_ROW_2_WARPS_4 = Config(schedule="block_row", block_row=2, num_warps=4)
+BLOCK_ROW_4_WARPS_1 = Config(schedule="block_row", block_row=4, num_warps=1)
+BLOCK_ROW_4_WARPS_1_CHUNKS_16 = Config(
+    schedule="block_row",
+    block_row=4,
+    num_warps=1,
+    block_col=16,
+)
+BLOCK_ROW_4_WARPS_2_CHUNKS_16 = Config(
+    schedule="block_row",
+    block_row=4,
+    num_warps=2,
+    block_col=16,
+)
+BLOCK_ROW_4_WARPS_4 = Config(schedule="block_row", block_row=4, num_warps=4)
+BLOCK_ROW_8_WARPS_1 = Config(schedule="block_row", block_row=8, num_warps=1)
+BLOCK_ROW_8_WARPS_1_CHUNKS_16 = Config(
+    schedule="block_row",
+    block_row=8,
+    num_warps=1,
+    block_col=16,
+)
+BLOCK_ROW_8_WARPS_2_CHUNKS_16 = Config(
+    schedule="block_row",
+    block_row=8,
+    num_warps=2,
+    block_col=16,
+)
+BLOCK_ROW_8_WARPS_4 = Config(schedule="block_row", block_row=8, num_warps=4)
+BLOCK_ROW_16_WARPS_4_CHUNKS_16 = Config(
+    schedule="block_row",
+    block_row=16,
+    num_warps=4,
+    block_col=16,
+)
+BLOCK_ROW_16_WARPS_8 = Config(schedule="block_row", block_row=16, num_warps=8)
+BLOCK_ROW_32_WARPS_16 = Config(schedule="block_row", block_row=32, num_warps=16)
+BLOCK_ROW_64_WARPS_8_CHUNKS_16 = Config(
+    schedule="block_row",
+    block_row=64,
+    num_warps=8,
+    block_col=16,
+)
+PARTS_WARPS_1_PER_SM_1 = Config(schedule="parts", num_warps=1, programs_per_sm=1)
+PARTS_WARPS_2_PER_SM_1 = Config(schedule="parts", num_warps=2, programs_per_sm=1)
+PARTS_WARPS_2_PER_SM_2 = Config(schedule="parts", num_warps=2, programs_per_sm=2)
+PARTS_WARPS_4_PER_SM_1 = Config(schedule="parts", num_warps=4, programs_per_sm=1)
+PARTS_WARPS_4_PER_SM_2 = Config(schedule="parts", num_warps=4, programs_per_sm=2)
+PARTS_WARPS_8_PER_SM_1 = Config(schedule="parts", num_warps=8, programs_per_sm=1)
+PARTS_WARPS_8_PER_SM_2 = Config(schedule="parts", num_warps=8, programs_per_sm=2)
 PERSISTENT_WARPS_1_PER_SM_1_DEPENDENT_CHUNKS_16 = Config(
-    "persistent",
-    1,
-    1,
-    1,
-    1,
-    "dependent",
-    16,
+    schedule="persistent",
+    num_warps=1,
+    programs_per_sm=1,
+    finish="dependent",
+    block_col=16,
 )
 PERSISTENT_WARPS_1_STAGES_3_PER_SM_2_DEPENDENT = Config(
-    "persistent",
-    1,
-    1,
-    3,
-    2,
-    "dependent",
+    schedule="persistent",
+    num_warps=1,
+    num_stages=3,
+    programs_per_sm=2,
+    finish="dependent",
 )
 PERSISTENT_WARPS_1_STAGES_3_PER_SM_4_DEPENDENT_CHUNKS_16 = Config(
-    "persistent",
-    1,
-    1,
-    3,
-    4,
-    "dependent",
-    16,
+    schedule="persistent",
+    num_warps=1,
+    num_stages=3,
+    programs_per_sm=4,
+    finish="dependent",
+    block_col=16,
 )
 PERSISTENT_WARPS_2_PER_SM_1_DEPENDENT_CHUNKS_16 = Config(
-    "persistent",
-    1,
-    2,
-    1,
-    1,
-    "dependent",
-    16,
+    schedule="persistent",
+    num_warps=2,
+    programs_per_sm=1,
+    finish="dependent",
+    block_col=16,
 )
-PERSISTENT_WARPS_2_PER_SM_2_DEPENDENT = Config("persistent", 1, 2, 1, 2, "dependent")
+PERSISTENT_WARPS_2_PER_SM_2_DEPENDENT = Config(
+    schedule="persistent",
+    num_warps=2,
+    programs_per_sm=2,
+    finish="dependent",
+)
 PERSISTENT_WARPS_2_PER_SM_4_DEPENDENT_CHUNKS_16 = Config(
-    "persistent",
-    1,
-    2,
-    1,
-    4,
-    "dependent",
-    16,
+    schedule="persistent",
+    num_warps=2,
+    programs_per_sm=4,
+    finish="dependent",
+    block_col=16,
 )
 PERSISTENT_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT_CHUNKS_16 = Config(
-    "persistent",
-    1,
-    2,
-    3,
-    4,
-    "dependent",
-    16,
+    schedule="persistent",
+    num_warps=2,
+    num_stages=3,
+    programs_per_sm=4,
+    finish="dependent",
+    block_col=16,
 )
-PERSISTENT_WARPS_2_STAGES_3_PER_SM_4 = Config("persistent", 1, 2, 3, 4)
-PERSISTENT_WARPS_4_PER_SM_1_DEPENDENT = Config("persistent", 1, 4, 1, 1, "dependent")
+PERSISTENT_WARPS_2_STAGES_3_PER_SM_4 = Config(
+    schedule="persistent",
+    num_warps=2,
+    num_stages=3,
+    programs_per_sm=4,
+)
+PERSISTENT_WARPS_4_PER_SM_1_DEPENDENT = Config(
+    schedule="persistent",
+    num_warps=4,
+    programs_per_sm=1,
+    finish="dependent",
+)
 PERSISTENT_WARPS_4_PER_SM_1_DEPENDENT_CHUNKS_16 = Config(
-    "persistent",
-    1,
-    4,
-    1,
-    1,
-    "dependent",
-    16,
+    schedule="persistent",
+    num_warps=4,
+    programs_per_sm=1,
+    finish="dependent",
+    block_col=16,
 )
-PERSISTENT_WARPS_4_PER_SM_4_DEPENDENT = Config("persistent", 1, 4, 1, 4, "dependent")
+PERSISTENT_WARPS_4_PER_SM_4_DEPENDENT = Config(
+    schedule="persistent",
+    num_warps=4,
+    programs_per_sm=4,
+    finish="dependent",
+)
 PERSISTENT_WARPS_4_STAGES_3_PER_SM_1_DEPENDENT_CHUNKS_16 = Config(
-    "persistent",
-    1,
-    4,
-    3,
-    1,
-    "dependent",
-    16,
+    schedule="persistent",
+    num_warps=4,
+    num_stages=3,
+    programs_per_sm=1,
+    finish="dependent",
+    block_col=16,
 )
 PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16 = Config(
-    "persistent",
-    1,
-    4,
-    3,
-    2,
-    "dependent",
-    16,
+    schedule="persistent",
+    num_warps=4,
+    num_stages=3,
+    programs_per_sm=2,
+    finish="dependent",
+    block_col=16,
 )
 PERSISTENT_WARPS_4_STAGES_3_PER_SM_4_DEPENDENT = Config(
-    "persistent",
-    1,
-    4,
-    3,
-    4,
-    "dependent",
+    schedule="persistent",
+    num_warps=4,
+    num_stages=3,
+    programs_per_sm=4,
+    finish="dependent",
 )
 PERSISTENT_WARPS_4_STAGES_3_PER_SM_4_DEPENDENT_CHUNKS_16 = Config(
-    "persistent",
-    1,
-    4,
-    3,
-    4,
-    "dependent",
-    16,
+    schedule="persistent",
+    num_warps=4,
+    num_stages=3,
+    programs_per_sm=4,
+    finish="dependent",
+    block_col=16,
 )
-PERSISTENT_WARPS_4_STAGES_3_PER_SM_16 = Config("persistent", 1, 4, 3, 16)
-PERSISTENT_WARPS_8_PER_SM_1_DEPENDENT = Config("persistent", 1, 8, 1, 1, "dependent")
+PERSISTENT_WARPS_4_STAGES_3_PER_SM_16 = Config(
+    schedule="persistent",
+    num_warps=4,
+    num_stages=3,
+    programs_per_sm=16,
+)
+PERSISTENT_WARPS_8_PER_SM_1_DEPENDENT = Config(
+    schedule="persistent",
+    num_warps=8,
+    programs_per_sm=1,
+    finish="dependent",
+)
 PERSISTENT_WARPS_8_PER_SM_1_DEPENDENT_CHUNKS_16 = Config(
-    "persistent",
-    1,
-    8,
-    1,
-    1,
-    "dependent",
-    16,
+    schedule="persistent",
+    num_warps=8,
+    programs_per_sm=1,
+    finish="dependent",
+    block_col=16,
 )
 PERSISTENT_WARPS_8_PER_SM_2_DEPENDENT_CHUNKS_16 = Config(
-    "persistent",
-    1,
-    8,
-    1,
-    2,
-    "dependent",
-    16,
+    schedule="persistent",
+    num_warps=8,
+    programs_per_sm=2,
+    finish="dependent",
+    block_col=16,
 )
 PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT = Config(
-    "persistent",
-    1,
-    8,
-    3,
-    1,
-    "dependent",
+    schedule="persistent",
+    num_warps=8,
+    num_stages=3,
+    programs_per_sm=1,
+    finish="dependent",
 )
 PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT_CHUNKS_16 = Config(
-    "persistent",
-    1,
-    8,
-    3,
-    1,
-    "dependent",
-    16,
+    schedule="persistent",
+    num_warps=8,
+    num_stages=3,
+    programs_per_sm=1,
+    finish="dependent",
+    block_col=16,
 )
-PERSISTENT_WARPS_8_STAGES_3_PER_SM_4 = Config("persistent", 1, 8, 3, 4)
+PERSISTENT_WARPS_8_STAGES_3_PER_SM_4 = Config(
+    schedule="persistent",
+    num_warps=8,
+    num_stages=3,
+    programs_per_sm=4,
+)
 PERSISTENT_ROWS_2_WARPS_1_PER_SM_4_DEPENDENT_CHUNKS_16 = Config(
-    "persistent",
-    2,
-    1,
-    1,
-    4,
-    "dependent",
-    16,
+    schedule="persistent",
+    block_row=2,
+    num_warps=1,
+    programs_per_sm=4,
+    finish="dependent",
+    block_col=16,
 )
 PERSISTENT_ROWS_2_WARPS_1_STAGES_3_PER_SM_1_DEPENDENT = Config(
-    "persistent",
-    2,
-    1,
-    3,
-    1,
-    "dependent",
+    schedule="persistent",
+    block_row=2,
+    num_warps=1,
+    num_stages=3,
+    programs_per_sm=1,
+    finish="dependent",
 )
 PERSISTENT_ROWS_2_WARPS_1_STAGES_3_PER_SM_4_DEPENDENT_CHUNKS_16 = Config(
-    "persistent",
-    2,
-    1,
-    3,
-    4,
-    "dependent",
-    16,
+    schedule="persistent",
+    block_row=2,
+    num_warps=1,
+    num_stages=3,
+    programs_per_sm=4,
+    finish="dependent",
+    block_col=16,
 )
 PERSISTENT_ROWS_2_WARPS_2_PER_SM_2_DEPENDENT = Config(
-    "persistent",
-    2,
-    2,
-    1,
-    2,
-    "dependent",
+    schedule="persistent",
+    block_row=2,
+    num_warps=2,
+    programs_per_sm=2,
+    finish="dependent",
 )
 PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT = Config(
-    "persistent",
-    2,
-    2,
-    3,
-    4,
-    "dependent",
+    schedule="persistent",
+    block_row=2,
+    num_warps=2,
+    num_stages=3,
+    programs_per_sm=4,
+    finish="dependent",
 )
-PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4 = Config("persistent", 2, 2, 3, 4)
+PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4 = Config(
+    schedule="persistent",
+    block_row=2,
+    num_warps=2,
+    num_stages=3,
+    programs_per_sm=4,
+)
 PERSISTENT_ROWS_2_WARPS_4_PER_SM_2_DEPENDENT = Config(
-    "persistent",
-    2,
-    4,
-    1,
-    2,
-    "dependent",
+    schedule="persistent",
+    block_row=2,
+    num_warps=4,
+    programs_per_sm=2,
+    finish="dependent",
 )
 PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_1_DEPENDENT = Config(
-    "persistent",
-    2,
-    4,
-    3,
-    1,
-    "dependent",
+    schedule="persistent",
+    block_row=2,
+    num_warps=4,
+    num_stages=3,
+    programs_per_sm=1,
+    finish="dependent",
 )
 PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT = Config(
-    "persistent",
-    2,
-    4,
-    3,
-    2,
-    "dependent",
+    schedule="persistent",
+    block_row=2,
+    num_warps=4,
+    num_stages=3,
+    programs_per_sm=2,
+    finish="dependent",
 )
 PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_2_REDUCE = Config(
-    "persistent",
-    2,
-    4,
-    3,
-    2,
-    "reduce",
+    schedule="persistent",
+    block_row=2,
+    num_warps=4,
+    num_stages=3,
+    programs_per_sm=2,
+    finish="reduce",
 )
 PERSISTENT_ROWS_2_WARPS_8_PER_SM_1_DEPENDENT = Config(
-    "persistent",
-    2,
-    8,
-    1,
-    1,
-    "dependent",
+    schedule="persistent",
+    block_row=2,
+    num_warps=8,
+    programs_per_sm=1,
+    finish="dependent",
 )
 PERSISTENT_ROWS_2_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT = Config(
-    "persistent",
-    2,
-    8,
-    3,
-    1,
-    "dependent",
+    schedule="persistent",
+    block_row=2,
+    num_warps=8,
+    num_stages=3,
+    programs_per_sm=1,
+    finish="dependent",
 )
 PERSISTENT_ROWS_2_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT_CHUNKS_16 = Config(
-    "persistent",
-    2,
-    8,
-    3,
-    1,
-    "dependent",
-    16,
+    schedule="persistent",
+    block_row=2,
+    num_warps=8,
+    num_stages=3,
+    programs_per_sm=1,
+    finish="dependent",
+    block_col=16,
 )
 PERSISTENT_ROWS_4_WARPS_2_PER_SM_2_DEPENDENT = Config(
-    "persistent",
-    4,
-    2,
-    1,
-    2,
-    "dependent",
+    schedule="persistent",
+    block_row=4,
+    num_warps=2,
+    programs_per_sm=2,
+    finish="dependent",
 )
 PERSISTENT_ROWS_4_WARPS_2_PER_SM_2_DEPENDENT_CHUNKS_16 = Config(
-    "persistent",
-    4,
-    2,
-    1,
-    2,
-    "dependent",
-    16,
+    schedule="persistent",
+    block_row=4,
+    num_warps=2,
+    programs_per_sm=2,
+    finish="dependent",
+    block_col=16,
 )
 PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_2_DEPENDENT = Config(
-    "persistent",
-    4,
-    2,
-    3,
-    2,
-    "dependent",
+    schedule="persistent",
+    block_row=4,
+    num_warps=2,
+    num_stages=3,
+    programs_per_sm=2,
+    finish="dependent",
 )
 PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16 = Config(
-    "persistent",
-    4,
-    2,
-    3,
-    2,
-    "dependent",
-    16,
+    schedule="persistent",
+    block_row=4,
+    num_warps=2,
+    num_stages=3,
+    programs_per_sm=2,
+    finish="dependent",
+    block_col=16,
 )
 PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT = Config(
-    "persistent",
-    4,
-    2,
-    3,
-    4,
-    "dependent",
+    schedule="persistent",
+    block_row=4,
+    num_warps=2,
+    num_stages=3,
+    programs_per_sm=4,
+    finish="dependent",
 )
 PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT_CHUNKS_16 = Config(
-    "persistent",
-    4,
-    2,
-    3,
-    4,
-    "dependent",
-    16,
+    schedule="persistent",
+    block_row=4,
+    num_warps=2,
+    num_stages=3,
+    programs_per_sm=4,
+    finish="dependent",
+    block_col=16,
 )
 PERSISTENT_ROWS_4_WARPS_4_PER_SM_1_DEPENDENT_CHUNKS_16 = Config(
-    "persistent",
-    4,
-    4,
-    1,
-    1,
-    "dependent",
-    16,
+    schedule="persistent",
+    block_row=4,
+    num_warps=4,
+    programs_per_sm=1,
+    finish="dependent",
+    block_col=16,
 )
 PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16 = Config(
-    "persistent",
-    4,
-    4,
-    3,
-    2,
-    "dependent",
-    16,
+    schedule="persistent",
+    block_row=4,
+    num_warps=4,
+    num_stages=3,
+    programs_per_sm=2,
+    finish="dependent",
+    block_col=16,
 )
 PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_4_DEPENDENT_CHUNKS_16 = Config(
-    "persistent",
-    4,
-    4,
-    3,
-    4,
-    "dependent",
-    16,
+    schedule="persistent",
+    block_row=4,
+    num_warps=4,
+    num_stages=3,
+    programs_per_sm=4,
+    finish="dependent",
+    block_col=16,
 )
-PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_16 = Config("persistent", 4, 4, 3, 16)
+PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_16 = Config(
+    schedule="persistent",
+    block_row=4,
+    num_warps=4,
+    num_stages=3,
+    programs_per_sm=16,
+)
 PERSISTENT_ROWS_4_WARPS_8_PER_SM_1_DEPENDENT_CHUNKS_16 = Config(
-    "persistent",
-    4,
-    8,
-    1,
-    1,
-    "dependent",
-    16,
+    schedule="persistent",
+    block_row=4,
+    num_warps=8,
+    programs_per_sm=1,
+    finish="dependent",
+    block_col=16,
 )
 PERSISTENT_ROWS_8_WARPS_2_PER_SM_1_DEPENDENT = Config(
-    "persistent",
-    8,
-    2,
-    1,
-    1,
-    "dependent",
+    schedule="persistent",
+    block_row=8,
+    num_warps=2,
+    programs_per_sm=1,
+    finish="dependent",
 )
 PERSISTENT_ROWS_8_WARPS_4_PER_SM_1_DEPENDENT_CHUNKS_16 = Config(
-    "persistent",
-    8,
-    4,
-    1,
-    1,
-    "dependent",
-    16,
+    schedule="persistent",
+    block_row=8,
+    num_warps=4,
+    programs_per_sm=1,
+    finish="dependent",
+    block_col=16,
 )
 PERSISTENT_ROWS_8_WARPS_4_PER_SM_2_DEPENDENT_CHUNKS_16 = Config(
-    "persistent",
-    8,
-    4,
-    1,
-    2,
-    "dependent",
-    16,
+    schedule="persistent",
+    block_row=8,
+    num_warps=4,
+    programs_per_sm=2,
+    finish="dependent",
+    block_col=16,
 )
 PERSISTENT_ROWS_8_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16 = Config(
-    "persistent",
-    8,
-    4,
-    3,
-    2,
-    "dependent",
-    16,
+    schedule="persistent",
+    block_row=8,
+    num_warps=4,
+    num_stages=3,
+    programs_per_sm=2,
+    finish="dependent",
+    block_col=16,
 )
 PERSISTENT_ROWS_8_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT_CHUNKS_16 = Config(
-    "persistent",
-    8,
-    8,
-    3,
-    1,
-    "dependent",
-    16,
+    schedule="persistent",
+    block_row=8,
+    num_warps=8,
+    num_stages=3,
+    programs_per_sm=1,
+    finish="dependent",
+    block_col=16,
 )
 PERSISTENT_ROWS_16_WARPS_4_PER_SM_1_DEPENDENT = Config(
-    "persistent",
-    16,
-    4,
-    1,
-    1,
-    "dependent",
+    schedule="persistent",
+    block_row=16,
+    num_warps=4,
+    programs_per_sm=1,
+    finish="dependent",
 )
 PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT_CHUNKS_16 = Config(
-    "persistent",
-    16,
-    4,
-    1,
-    2,
-    "dependent",
-    16,
+    schedule="persistent",
+    block_row=16,
+    num_warps=4,
+    programs_per_sm=2,
+    finish="dependent",
+    block_col=16,
 )
 PERSISTENT_ROWS_16_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT = Config(
-    "persistent",
-    16,
-    4,
-    3,
-    2,
-    "dependent",
+    schedule="persistent",
+    block_row=16,
+    num_warps=4,
+    num_stages=3,
+    programs_per_sm=2,
+    finish="dependent",
 )
 PERSISTENT_ROWS_16_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16 = Config(
-    "persistent",
-    16,
-    4,
-    3,
-    2,
-    "dependent",
-    16,
+    schedule="persistent",
+    block_row=16,
+    num_warps=4,
+    num_stages=3,
+    programs_per_sm=2,
+    finish="dependent",
+    block_col=16,
 )
 PERSISTENT_ROWS_16_WARPS_4_STAGES_3_PER_SM_4_DEPENDENT = Config(
-    "persistent",
-    16,
-    4,
-    3,
-    4,
-    "dependent",
+    schedule="persistent",
+    block_row=16,
+    num_warps=4,
+    num_stages=3,
+    programs_per_sm=4,
+    finish="dependent",
 )
 PERSISTENT_ROWS_16_WARPS_8_PER_SM_4_DEPENDENT_CHUNKS_16 = Config(
-    "persistent",
-    16,
-    8,
-    1,
-    4,
-    "dependent",
-    16,
+    schedule="persistent",
+    block_row=16,
+    num_warps=8,
+    programs_per_sm=4,
+    finish="dependent",
+    block_col=16,
 )
-PERSISTENT_ROWS_16_WARPS_8_STAGES_3_PER_SM_4 = Config("persistent", 16, 8, 3, 4)
+PERSISTENT_ROWS_16_WARPS_8_STAGES_3_PER_SM_4 = Config(
+    schedule="persistent",
+    block_row=16,
+    num_warps=8,
+    num_stages=3,
+    programs_per_sm=4,
+)
 PERSISTENT_ROWS_32_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16 = Config(
-    "persistent",
-    32,
-    4,
-    3,
-    2,
-    "dependent",
-    16,
+    schedule="persistent",
+    block_row=32,
+    num_warps=4,
+    num_stages=3,
+    programs_per_sm=2,
+    finish="dependent",
+    block_col=16,
 )
 PERSISTENT_ROWS_32_WARPS_8_PER_SM_1_DEPENDENT = Config(
-    "persistent",
-    32,
-    8,
-    1,
-    1,
-    "dependent",
+    schedule="persistent",
+    block_row=32,
+    num_warps=8,
+    programs_per_sm=1,
+    finish="dependent",
 )
 PERSISTENT_ROWS_32_WARPS_8_PER_SM_2_DEPENDENT = Config(
-    "persistent",
-    32,
-    8,
-    1,
-    2,
-    "dependent",
+    schedule="persistent",
+    block_row=32,
+    num_warps=8,
+    programs_per_sm=2,
+    finish="dependent",
 )
-ROW_WARPS_1_CHUNKS_16 = Config("row", 1, 1, 1, 0, "none", 16)
-ROW_WARPS_4_CHUNKS_16 = Config("row", 1, 4, 1, 0, "none", 16)
-ROW_WARPS_8 = Config("row", 1, 8)
-ROW_WARPS_8_CHUNKS_16 = Config("row", 1, 8, 1, 0, "none", 16)
-ROW_WARPS_16_CHUNKS_16 = Config("row", 1, 16, 1, 0, "none", 16)
-SPLIT_1024_WARPS_2 = Config("split", 1, 2, 1, 0, "none", 1024)
-SPLIT_1024_WARPS_4 = Config("split", 1, 4, 1, 0, "none", 1024)
-SPLIT_2048_WARPS_8 = Config("split", 1, 8, 1, 0, "none", 2048)
-SPLIT_4096_WARPS_16 = Config("split", 1, 16, 1, 0, "none", 4096)
-SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT = Config("split", 1, 16, 1, 1, "dependent", 4096)
+ROW_WARPS_1_CHUNKS_16 = Config(schedule="row", num_warps=1, block_col=16)
+ROW_WARPS_4_CHUNKS_16 = Config(schedule="row", num_warps=4, block_col=16)
+ROW_WARPS_8 = Config(schedule="row", num_warps=8)
+ROW_WARPS_8_CHUNKS_16 = Config(schedule="row", num_warps=8, block_col=16)
+ROW_WARPS_16_CHUNKS_16 = Config(schedule="row", num_warps=16, block_col=16)
+SPLIT_1024_WARPS_2 = Config(schedule="split", num_warps=2, block_col=1024)
+SPLIT_1024_WARPS_4 = Config(schedule="split", num_warps=4, block_col=1024)
+SPLIT_2048_WARPS_8 = Config(schedule="split", num_warps=8, block_col=2048)
+SPLIT_4096_WARPS_16 = Config(schedule="split", num_warps=16, block_col=4096)
+SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT = Config(
+    schedule="split",
+    num_warps=16,
+    programs_per_sm=1,
+    finish="dependent",
+    block_col=4096,
+)
 
 
 def rms_norm_gated_backward_bfloat16(rows: int, hidden: int) -> Config:

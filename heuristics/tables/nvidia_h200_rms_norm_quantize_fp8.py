@@ -172,7 +172,7 @@
 #           with one order of a row's sum a hidden size", "cross_validated": -204,
 #           "plain_validated": -48}, "beside": {"mean": 377, "worst": 14443, "problems":
 #           91, "bounded": 0}}], "body":
-#           "sha256:67f6d399818665e391237fc061bcf4aaec0b1334d5c27b2cc15ddfec55ae74a2",
+#           "sha256:b3271c1c3f5411ade6622b469c233720dcf6b45346e8e9231b8df12fe1aa82d6",
 #           "without_data": [["rms_norm_quantize_fp8_block", "float16", "bfloat16"],
 #           ["rms_norm_quantize_fp8_block", "float32", "bfloat16"],
 #           ["rms_norm_quantize_fp8_block:batch_invariant", "float16", "bfloat16"],
@@ -272,672 +272,643 @@ class TransposeConfig(NamedTuple):
 
 
 QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_1_ATOMIC = QuantizeConfig(
-    "block_row",
-    2,
-    1,
-    1,
-    0,
-    0,
-    "atomic",
+    schedule="block_row",
+    block_row=2,
+    num_warps=1,
+    amax="atomic",
 )
-QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_1 = QuantizeConfig("block_row", 2, 1)
-QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_2 = QuantizeConfig("block_row", 2, 2)
+QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_1 = QuantizeConfig(
+    schedule="block_row",
+    block_row=2,
+    num_warps=1,
+)
+QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_2 = QuantizeConfig(
+    schedule="block_row",
+    block_row=2,
+    num_warps=2,
+)
 QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_4_ATOMIC = QuantizeConfig(
-    "block_row",
-    2,
-    4,
-    1,
-    0,
-    0,
-    "atomic",
+    schedule="block_row",
+    block_row=2,
+    num_warps=4,
+    amax="atomic",
 )
-QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_4 = QuantizeConfig("block_row", 2, 4)
-QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_8 = QuantizeConfig("block_row", 2, 8)
-QUANTIZE_BLOCK_ROW_BLOCK_ROW_4_WARPS_1 = QuantizeConfig("block_row", 4, 1)
+QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_4 = QuantizeConfig(
+    schedule="block_row",
+    block_row=2,
+    num_warps=4,
+)
+QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_8 = QuantizeConfig(
+    schedule="block_row",
+    block_row=2,
+    num_warps=8,
+)
+QUANTIZE_BLOCK_ROW_BLOCK_ROW_4_WARPS_1 = QuantizeConfig(
+    schedule="block_row",
+    block_row=4,
+    num_warps=1,
+)
 QUANTIZE_BLOCK_ROW_BLOCK_ROW_4_WARPS_4_ATOMIC = QuantizeConfig(
-    "block_row",
-    4,
-    4,
-    1,
-    0,
-    0,
-    "atomic",
+    schedule="block_row",
+    block_row=4,
+    num_warps=4,
+    amax="atomic",
 )
-QUANTIZE_BLOCK_ROW_BLOCK_ROW_8_WARPS_1 = QuantizeConfig("block_row", 8, 1)
-QUANTIZE_BLOCK_ROW_BLOCK_ROW_8_WARPS_4 = QuantizeConfig("block_row", 8, 4)
+QUANTIZE_BLOCK_ROW_BLOCK_ROW_8_WARPS_1 = QuantizeConfig(
+    schedule="block_row",
+    block_row=8,
+    num_warps=1,
+)
+QUANTIZE_BLOCK_ROW_BLOCK_ROW_8_WARPS_4 = QuantizeConfig(
+    schedule="block_row",
+    block_row=8,
+    num_warps=4,
+)
 QUANTIZE_BLOCK_ROW_BLOCK_ROW_16_WARPS_4_ATOMIC = QuantizeConfig(
-    "block_row",
-    16,
-    4,
-    1,
-    0,
-    0,
-    "atomic",
+    schedule="block_row",
+    block_row=16,
+    num_warps=4,
+    amax="atomic",
 )
 QUANTIZE_BLOCK_ROW_BLOCK_ROW_16_WARPS_16_ATOMIC = QuantizeConfig(
-    "block_row",
-    16,
-    16,
-    1,
-    0,
-    0,
-    "atomic",
+    schedule="block_row",
+    block_row=16,
+    num_warps=16,
+    amax="atomic",
 )
-QUANTIZE_BLOCK_ROW_BLOCK_ROW_16_WARPS_16 = QuantizeConfig("block_row", 16, 16)
-QUANTIZE_PARTS_WARPS_1_PROGRAMS_PER_SM_1 = QuantizeConfig("parts", 1, 1, 1, 1)
+QUANTIZE_BLOCK_ROW_BLOCK_ROW_16_WARPS_16 = QuantizeConfig(
+    schedule="block_row",
+    block_row=16,
+    num_warps=16,
+)
+QUANTIZE_PARTS_WARPS_1_PROGRAMS_PER_SM_1 = QuantizeConfig(
+    schedule="parts",
+    num_warps=1,
+    programs_per_sm=1,
+)
 QUANTIZE_PARTS_WARPS_1_PROGRAMS_PER_SM_2_ATOMIC = QuantizeConfig(
-    "parts",
-    1,
-    1,
-    1,
-    2,
-    0,
-    "atomic",
+    schedule="parts",
+    num_warps=1,
+    programs_per_sm=2,
+    amax="atomic",
 )
-QUANTIZE_PARTS_WARPS_1_PROGRAMS_PER_SM_2 = QuantizeConfig("parts", 1, 1, 1, 2)
+QUANTIZE_PARTS_WARPS_1_PROGRAMS_PER_SM_2 = QuantizeConfig(
+    schedule="parts",
+    num_warps=1,
+    programs_per_sm=2,
+)
 QUANTIZE_PARTS_WARPS_4_PROGRAMS_PER_SM_1_ATOMIC = QuantizeConfig(
-    "parts",
-    1,
-    4,
-    1,
-    1,
-    0,
-    "atomic",
+    schedule="parts",
+    num_warps=4,
+    programs_per_sm=1,
+    amax="atomic",
 )
-QUANTIZE_PARTS_WARPS_4_PROGRAMS_PER_SM_2 = QuantizeConfig("parts", 1, 4, 1, 2)
+QUANTIZE_PARTS_WARPS_4_PROGRAMS_PER_SM_2 = QuantizeConfig(
+    schedule="parts",
+    num_warps=4,
+    programs_per_sm=2,
+)
 QUANTIZE_PARTS_WARPS_8_PROGRAMS_PER_SM_1_ATOMIC = QuantizeConfig(
-    "parts",
-    1,
-    8,
-    1,
-    1,
-    0,
-    "atomic",
+    schedule="parts",
+    num_warps=8,
+    programs_per_sm=1,
+    amax="atomic",
 )
-QUANTIZE_PARTS_WARPS_8_PROGRAMS_PER_SM_1 = QuantizeConfig("parts", 1, 8, 1, 1)
+QUANTIZE_PARTS_WARPS_8_PROGRAMS_PER_SM_1 = QuantizeConfig(
+    schedule="parts",
+    num_warps=8,
+    programs_per_sm=1,
+)
 QUANTIZE_PARTS_WARPS_8_PROGRAMS_PER_SM_2_ATOMIC = QuantizeConfig(
-    "parts",
-    1,
-    8,
-    1,
-    2,
-    0,
-    "atomic",
+    schedule="parts",
+    num_warps=8,
+    programs_per_sm=2,
+    amax="atomic",
 )
 QUANTIZE_PARTS_WARPS_16_PROGRAMS_PER_SM_1_ATOMIC = QuantizeConfig(
-    "parts",
-    1,
-    16,
-    1,
-    1,
-    0,
-    "atomic",
+    schedule="parts",
+    num_warps=16,
+    programs_per_sm=1,
+    amax="atomic",
 )
-QUANTIZE_PARTS_WARPS_16_PROGRAMS_PER_SM_1 = QuantizeConfig("parts", 1, 16, 1, 1)
+QUANTIZE_PARTS_WARPS_16_PROGRAMS_PER_SM_1 = QuantizeConfig(
+    schedule="parts",
+    num_warps=16,
+    programs_per_sm=1,
+)
 QUANTIZE_PERSISTENT_WARPS_1_STAGES_3_PROGRAMS_PER_SM_8_ATOMIC = QuantizeConfig(
-    "persistent",
-    1,
-    1,
-    3,
-    8,
-    0,
-    "atomic",
+    schedule="persistent",
+    num_warps=1,
+    num_stages=3,
+    programs_per_sm=8,
+    amax="atomic",
 )
 QUANTIZE_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC = QuantizeConfig(
-    "persistent",
-    1,
-    1,
-    4,
-    8,
-    0,
-    "atomic",
+    schedule="persistent",
+    num_warps=1,
+    num_stages=4,
+    programs_per_sm=8,
+    amax="atomic",
 )
 QUANTIZE_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8 = QuantizeConfig(
-    "persistent",
-    1,
-    1,
-    4,
-    8,
+    schedule="persistent",
+    num_warps=1,
+    num_stages=4,
+    programs_per_sm=8,
 )
 QUANTIZE_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_16 = QuantizeConfig(
-    "persistent",
-    1,
-    1,
-    4,
-    16,
+    schedule="persistent",
+    num_warps=1,
+    num_stages=4,
+    programs_per_sm=16,
 )
 QUANTIZE_PERSISTENT_WARPS_2_STAGES_4_PROGRAMS_PER_SM_8 = QuantizeConfig(
-    "persistent",
-    1,
-    2,
-    4,
-    8,
+    schedule="persistent",
+    num_warps=2,
+    num_stages=4,
+    programs_per_sm=8,
 )
-QUANTIZE_PERSISTENT_WARPS_4_PROGRAMS_PER_SM_8 = QuantizeConfig("persistent", 1, 4, 1, 8)
+QUANTIZE_PERSISTENT_WARPS_4_PROGRAMS_PER_SM_8 = QuantizeConfig(
+    schedule="persistent",
+    num_warps=4,
+    programs_per_sm=8,
+)
 QUANTIZE_PERSISTENT_WARPS_4_STAGES_4_PROGRAMS_PER_SM_2_ATOMIC = QuantizeConfig(
-    "persistent",
-    1,
-    4,
-    4,
-    2,
-    0,
-    "atomic",
+    schedule="persistent",
+    num_warps=4,
+    num_stages=4,
+    programs_per_sm=2,
+    amax="atomic",
 )
 QUANTIZE_PERSISTENT_WARPS_4_STAGES_4_PROGRAMS_PER_SM_2 = QuantizeConfig(
-    "persistent",
-    1,
-    4,
-    4,
-    2,
+    schedule="persistent",
+    num_warps=4,
+    num_stages=4,
+    programs_per_sm=2,
 )
 QUANTIZE_PERSISTENT_WARPS_4_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC = QuantizeConfig(
-    "persistent",
-    1,
-    4,
-    4,
-    8,
-    0,
-    "atomic",
+    schedule="persistent",
+    num_warps=4,
+    num_stages=4,
+    programs_per_sm=8,
+    amax="atomic",
 )
 QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC = QuantizeConfig(
-    "persistent",
-    2,
-    1,
-    4,
-    8,
-    0,
-    "atomic",
+    schedule="persistent",
+    block_row=2,
+    num_warps=1,
+    num_stages=4,
+    programs_per_sm=8,
+    amax="atomic",
 )
 QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8 = QuantizeConfig(
-    "persistent",
-    2,
-    1,
-    4,
-    8,
+    schedule="persistent",
+    block_row=2,
+    num_warps=1,
+    num_stages=4,
+    programs_per_sm=8,
 )
 QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_2_PROGRAMS_PER_SM_8_ATOMIC = QuantizeConfig(
-    "persistent",
-    2,
-    2,
-    1,
-    8,
-    0,
-    "atomic",
+    schedule="persistent",
+    block_row=2,
+    num_warps=2,
+    programs_per_sm=8,
+    amax="atomic",
 )
 QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_2_STAGES_3_PROGRAMS_PER_SM_16_ATOMIC = QuantizeConfig(
-    "persistent",
-    2,
-    2,
-    3,
-    16,
-    0,
-    "atomic",
+    schedule="persistent",
+    block_row=2,
+    num_warps=2,
+    num_stages=3,
+    programs_per_sm=16,
+    amax="atomic",
 )
 QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_4_PROGRAMS_PER_SM_8_ATOMIC = QuantizeConfig(
-    "persistent",
-    2,
-    4,
-    1,
-    8,
-    0,
-    "atomic",
+    schedule="persistent",
+    block_row=2,
+    num_warps=4,
+    programs_per_sm=8,
+    amax="atomic",
 )
 QUANTIZE_PERSISTENT_BLOCK_ROW_4_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC = QuantizeConfig(
-    "persistent",
-    4,
-    1,
-    4,
-    8,
-    0,
-    "atomic",
+    schedule="persistent",
+    block_row=4,
+    num_warps=1,
+    num_stages=4,
+    programs_per_sm=8,
+    amax="atomic",
 )
-QUANTIZE_ROW_WARPS_1_ATOMIC = QuantizeConfig("row", 1, 1, 1, 0, 0, "atomic")
-QUANTIZE_ROW_WARPS_1 = QuantizeConfig("row", 1, 1)
-QUANTIZE_ROW_WARPS_2 = QuantizeConfig("row", 1, 2)
-QUANTIZE_ROW_WARPS_4 = QuantizeConfig("row", 1, 4)
-QUANTIZE_ROW_WARPS_8 = QuantizeConfig("row", 1, 8)
-QUANTIZE_ROW_WARPS_16 = QuantizeConfig("row", 1, 16)
-QUANTIZE_SPLIT_WARPS_1_BLOCK_COL_512 = QuantizeConfig("split", 1, 1, 1, 0, 512)
-QUANTIZE_SPLIT_WARPS_2_BLOCK_COL_1024 = QuantizeConfig("split", 1, 2, 1, 0, 1024)
+QUANTIZE_ROW_WARPS_1_ATOMIC = QuantizeConfig(schedule="row", num_warps=1, amax="atomic")
+QUANTIZE_ROW_WARPS_1 = QuantizeConfig(schedule="row", num_warps=1)
+QUANTIZE_ROW_WARPS_2 = QuantizeConfig(schedule="row", num_warps=2)
+QUANTIZE_ROW_WARPS_4 = QuantizeConfig(schedule="row", num_warps=4)
+QUANTIZE_ROW_WARPS_8 = QuantizeConfig(schedule="row", num_warps=8)
+QUANTIZE_ROW_WARPS_16 = QuantizeConfig(schedule="row", num_warps=16)
+QUANTIZE_SPLIT_WARPS_1_BLOCK_COL_512 = QuantizeConfig(
+    schedule="split",
+    num_warps=1,
+    block_col=512,
+)
+QUANTIZE_SPLIT_WARPS_2_BLOCK_COL_1024 = QuantizeConfig(
+    schedule="split",
+    num_warps=2,
+    block_col=1024,
+)
 QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC = QuantizeConfig(
-    "split",
-    1,
-    4,
-    1,
-    0,
-    1024,
-    "atomic",
+    schedule="split",
+    num_warps=4,
+    block_col=1024,
+    amax="atomic",
 )
-QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024 = QuantizeConfig("split", 1, 4, 1, 0, 1024)
-QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_2048 = QuantizeConfig("split", 1, 4, 1, 0, 2048)
-QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_4096 = QuantizeConfig("split", 1, 4, 1, 0, 4096)
+QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024 = QuantizeConfig(
+    schedule="split",
+    num_warps=4,
+    block_col=1024,
+)
+QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_2048 = QuantizeConfig(
+    schedule="split",
+    num_warps=4,
+    block_col=2048,
+)
+QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_4096 = QuantizeConfig(
+    schedule="split",
+    num_warps=4,
+    block_col=4096,
+)
 QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048_ATOMIC = QuantizeConfig(
-    "split",
-    1,
-    8,
-    1,
-    0,
-    2048,
-    "atomic",
+    schedule="split",
+    num_warps=8,
+    block_col=2048,
+    amax="atomic",
 )
-QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048 = QuantizeConfig("split", 1, 8, 1, 0, 2048)
+QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048 = QuantizeConfig(
+    schedule="split",
+    num_warps=8,
+    block_col=2048,
+)
 QUANTIZE_SPLIT_WARPS_16_BLOCK_COL_4096_ATOMIC = QuantizeConfig(
-    "split",
-    1,
-    16,
-    1,
-    0,
-    4096,
-    "atomic",
+    schedule="split",
+    num_warps=16,
+    block_col=4096,
+    amax="atomic",
 )
-QUANTIZE_SPLIT_WARPS_16_BLOCK_COL_4096 = QuantizeConfig("split", 1, 16, 1, 0, 4096)
+QUANTIZE_SPLIT_WARPS_16_BLOCK_COL_4096 = QuantizeConfig(
+    schedule="split",
+    num_warps=16,
+    block_col=4096,
+)
 TRANSPOSING_BLOCK_ROW_BLOCK_ROW_2_WARPS_1_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
-    "block_row",
-    2,
-    1,
-    1,
-    0,
-    0,
-    "atomic",
-    64,
-    64,
-    4,
+    schedule="block_row",
+    block_row=2,
+    num_warps=1,
+    amax="atomic",
+    transpose_row=64,
+    transpose_col=64,
+    transpose_warps=4,
 )
 TRANSPOSING_BLOCK_ROW_BLOCK_ROW_2_WARPS_2_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
-    "block_row",
-    2,
-    2,
-    1,
-    0,
-    0,
-    "atomic",
-    64,
-    64,
-    4,
+    schedule="block_row",
+    block_row=2,
+    num_warps=2,
+    amax="atomic",
+    transpose_row=64,
+    transpose_col=64,
+    transpose_warps=4,
 )
 TRANSPOSING_BLOCK_ROW_BLOCK_ROW_2_WARPS_4_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
-    "block_row",
-    2,
-    4,
-    1,
-    0,
-    0,
-    "atomic",
-    64,
-    64,
-    4,
+    schedule="block_row",
+    block_row=2,
+    num_warps=4,
+    amax="atomic",
+    transpose_row=64,
+    transpose_col=64,
+    transpose_warps=4,
 )
 TRANSPOSING_BLOCK_ROW_BLOCK_ROW_8_WARPS_4_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
-    "block_row",
-    8,
-    4,
-    1,
-    0,
-    0,
-    "atomic",
-    64,
-    64,
-    4,
+    schedule="block_row",
+    block_row=8,
+    num_warps=4,
+    amax="atomic",
+    transpose_row=64,
+    transpose_col=64,
+    transpose_warps=4,
 )
 TRANSPOSING_BLOCK_ROW_BLOCK_ROW_8_WARPS_4_REDUCE_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
-    "block_row",
-    8,
-    4,
-    1,
-    0,
-    0,
-    "reduce",
-    64,
-    64,
-    4,
+    schedule="block_row",
+    block_row=8,
+    num_warps=4,
+    amax="reduce",
+    transpose_row=64,
+    transpose_col=64,
+    transpose_warps=4,
 )
 TRANSPOSING_BLOCK_ROW_BLOCK_ROW_16_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
-    "block_row",
-    16,
-    8,
-    1,
-    0,
-    0,
-    "atomic",
-    64,
-    64,
-    4,
+    schedule="block_row",
+    block_row=16,
+    num_warps=8,
+    amax="atomic",
+    transpose_row=64,
+    transpose_col=64,
+    transpose_warps=4,
 )
 TRANSPOSING_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_1_REDUCE_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
-    "persistent",
-    1,
-    1,
-    4,
-    1,
-    0,
-    "reduce",
-    64,
-    64,
-    4,
+    schedule="persistent",
+    num_warps=1,
+    num_stages=4,
+    programs_per_sm=1,
+    amax="reduce",
+    transpose_row=64,
+    transpose_col=64,
+    transpose_warps=4,
 )
 TRANSPOSING_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
-    "persistent",
-    1,
-    1,
-    4,
-    8,
-    0,
-    "atomic",
-    64,
-    64,
-    4,
+    schedule="persistent",
+    num_warps=1,
+    num_stages=4,
+    programs_per_sm=8,
+    amax="atomic",
+    transpose_row=64,
+    transpose_col=64,
+    transpose_warps=4,
 )
 TRANSPOSING_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_16_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
-    "persistent",
-    1,
-    1,
-    4,
-    16,
-    0,
-    "atomic",
-    64,
-    64,
-    4,
+    schedule="persistent",
+    num_warps=1,
+    num_stages=4,
+    programs_per_sm=16,
+    amax="atomic",
+    transpose_row=64,
+    transpose_col=64,
+    transpose_warps=4,
 )
 TRANSPOSING_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_16_REDUCE_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
-    "persistent",
-    1,
-    1,
-    4,
-    16,
-    0,
-    "reduce",
-    64,
-    64,
-    4,
+    schedule="persistent",
+    num_warps=1,
+    num_stages=4,
+    programs_per_sm=16,
+    amax="reduce",
+    transpose_row=64,
+    transpose_col=64,
+    transpose_warps=4,
 )
 TRANSPOSING_PERSISTENT_BLOCK_ROW_2_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
-    "persistent",
-    2,
-    1,
-    4,
-    8,
-    0,
-    "atomic",
-    64,
-    64,
-    4,
+    schedule="persistent",
+    block_row=2,
+    num_warps=1,
+    num_stages=4,
+    programs_per_sm=8,
+    amax="atomic",
+    transpose_row=64,
+    transpose_col=64,
+    transpose_warps=4,
 )
 TRANSPOSING_PERSISTENT_BLOCK_ROW_2_WARPS_2_STAGES_3_PROGRAMS_PER_SM_16_REDUCE_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
-    "persistent",
-    2,
-    2,
-    3,
-    16,
-    0,
-    "reduce",
-    64,
-    64,
-    4,
+    schedule="persistent",
+    block_row=2,
+    num_warps=2,
+    num_stages=3,
+    programs_per_sm=16,
+    amax="reduce",
+    transpose_row=64,
+    transpose_col=64,
+    transpose_warps=4,
 )
 TRANSPOSING_PERSISTENT_BLOCK_ROW_4_WARPS_2_STAGES_4_PROGRAMS_PER_SM_4_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
-    "persistent",
-    4,
-    2,
-    4,
-    4,
-    0,
-    "atomic",
-    64,
-    64,
-    4,
+    schedule="persistent",
+    block_row=4,
+    num_warps=2,
+    num_stages=4,
+    programs_per_sm=4,
+    amax="atomic",
+    transpose_row=64,
+    transpose_col=64,
+    transpose_warps=4,
 )
 TRANSPOSING_ROW_WARPS_1_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
-    "row",
-    1,
-    1,
-    1,
-    0,
-    0,
-    "atomic",
-    64,
-    64,
-    4,
+    schedule="row",
+    num_warps=1,
+    amax="atomic",
+    transpose_row=64,
+    transpose_col=64,
+    transpose_warps=4,
 )
 TRANSPOSING_ROW_WARPS_4_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
-    "row",
-    1,
-    4,
-    1,
-    0,
-    0,
-    "atomic",
-    64,
-    64,
-    4,
+    schedule="row",
+    num_warps=4,
+    amax="atomic",
+    transpose_row=64,
+    transpose_col=64,
+    transpose_warps=4,
 )
 TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_32_TRANSPOSE_COL_32_TRANSPOSE_WARPS_4 = TransposingConfig(
-    "row",
-    1,
-    8,
-    1,
-    0,
-    0,
-    "atomic",
-    32,
-    32,
-    4,
+    schedule="row",
+    num_warps=8,
+    amax="atomic",
+    transpose_row=32,
+    transpose_col=32,
+    transpose_warps=4,
 )
 TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_32_TRANSPOSE_COL_128_TRANSPOSE_WARPS_4 = TransposingConfig(
-    "row",
-    1,
-    8,
-    1,
-    0,
-    0,
-    "atomic",
-    32,
-    128,
-    4,
+    schedule="row",
+    num_warps=8,
+    amax="atomic",
+    transpose_row=32,
+    transpose_col=128,
+    transpose_warps=4,
 )
 TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_32_TRANSPOSE_COL_128_TRANSPOSE_WARPS_8 = TransposingConfig(
-    "row",
-    1,
-    8,
-    1,
-    0,
-    0,
-    "atomic",
-    32,
-    128,
-    8,
+    schedule="row",
+    num_warps=8,
+    amax="atomic",
+    transpose_row=32,
+    transpose_col=128,
+    transpose_warps=8,
 )
 TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_128_TRANSPOSE_WARPS_2 = TransposingConfig(
-    "row",
-    1,
-    8,
-    1,
-    0,
-    0,
-    "atomic",
-    64,
-    128,
-    2,
+    schedule="row",
+    num_warps=8,
+    amax="atomic",
+    transpose_row=64,
+    transpose_col=128,
+    transpose_warps=2,
 )
 TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_128_TRANSPOSE_WARPS_8 = TransposingConfig(
-    "row",
-    1,
-    8,
-    1,
-    0,
-    0,
-    "atomic",
-    64,
-    128,
-    8,
+    schedule="row",
+    num_warps=8,
+    amax="atomic",
+    transpose_row=64,
+    transpose_col=128,
+    transpose_warps=8,
 )
 TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_256_TRANSPOSE_WARPS_8 = TransposingConfig(
-    "row",
-    1,
-    8,
-    1,
-    0,
-    0,
-    "atomic",
-    64,
-    256,
-    8,
+    schedule="row",
+    num_warps=8,
+    amax="atomic",
+    transpose_row=64,
+    transpose_col=256,
+    transpose_warps=8,
 )
 TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_128_TRANSPOSE_COL_128_TRANSPOSE_WARPS_8 = TransposingConfig(
-    "row",
-    1,
-    8,
-    1,
-    0,
-    0,
-    "atomic",
-    128,
-    128,
-    8,
+    schedule="row",
+    num_warps=8,
+    amax="atomic",
+    transpose_row=128,
+    transpose_col=128,
+    transpose_warps=8,
 )
 TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_128_TRANSPOSE_COL_128_TRANSPOSE_WARPS_16 = TransposingConfig(
-    "row",
-    1,
-    8,
-    1,
-    0,
-    0,
-    "atomic",
-    128,
-    128,
-    16,
+    schedule="row",
+    num_warps=8,
+    amax="atomic",
+    transpose_row=128,
+    transpose_col=128,
+    transpose_warps=16,
 )
 TRANSPOSING_ROW_WARPS_16_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
-    "row",
-    1,
-    16,
-    1,
-    0,
-    0,
-    "atomic",
-    64,
-    64,
-    4,
+    schedule="row",
+    num_warps=16,
+    amax="atomic",
+    transpose_row=64,
+    transpose_col=64,
+    transpose_warps=4,
 )
 TRANSPOSING_ROW_WARPS_32_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
-    "row",
-    1,
-    32,
-    1,
-    0,
-    0,
-    "atomic",
-    64,
-    64,
-    4,
+    schedule="row",
+    num_warps=32,
+    amax="atomic",
+    transpose_row=64,
+    transpose_col=64,
+    transpose_warps=4,
 )
 TRANSPOSING_SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
-    "split",
-    1,
-    4,
-    1,
-    0,
-    1024,
-    "atomic",
-    64,
-    64,
-    4,
+    schedule="split",
+    num_warps=4,
+    block_col=1024,
+    amax="atomic",
+    transpose_row=64,
+    transpose_col=64,
+    transpose_warps=4,
 )
 TRANSPOSING_SPLIT_WARPS_4_BLOCK_COL_1024_REDUCE_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
-    "split",
-    1,
-    4,
-    1,
-    0,
-    1024,
-    "reduce",
-    64,
-    64,
-    4,
+    schedule="split",
+    num_warps=4,
+    block_col=1024,
+    amax="reduce",
+    transpose_row=64,
+    transpose_col=64,
+    transpose_warps=4,
 )
 TRANSPOSING_SPLIT_WARPS_8_BLOCK_COL_2048_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
-    "split",
-    1,
-    8,
-    1,
-    0,
-    2048,
-    "atomic",
-    64,
-    64,
-    4,
+    schedule="split",
+    num_warps=8,
+    block_col=2048,
+    amax="atomic",
+    transpose_row=64,
+    transpose_col=64,
+    transpose_warps=4,
 )
 TRANSPOSING_SPLIT_WARPS_16_BLOCK_COL_4096_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
-    "split",
-    1,
-    16,
-    1,
-    0,
-    4096,
-    "atomic",
-    64,
-    64,
-    4,
+    schedule="split",
+    num_warps=16,
+    block_col=4096,
+    amax="atomic",
+    transpose_row=64,
+    transpose_col=64,
+    transpose_warps=4,
 )
 TRANSPOSING_SPLIT_WARPS_32_BLOCK_COL_8192_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
-    "split",
-    1,
-    32,
-    1,
-    0,
-    8192,
-    "atomic",
-    64,
-    64,
-    4,
+    schedule="split",
+    num_warps=32,
+    block_col=8192,
+    amax="atomic",
+    transpose_row=64,
+    transpose_col=64,
+    transpose_warps=4,
 )
 TRANSPOSING_TILE_BLOCK_ROW_32_WARPS_4_BLOCK_COL_256_ATOMIC = TransposingConfig(
-    "tile",
-    32,
-    4,
-    1,
-    0,
-    256,
-    "atomic",
+    schedule="tile",
+    block_row=32,
+    num_warps=4,
+    block_col=256,
+    amax="atomic",
 )
 TRANSPOSING_TILE_BLOCK_ROW_32_WARPS_4_STAGES_3_BLOCK_COL_256_ATOMIC = TransposingConfig(
-    "tile",
-    32,
-    4,
-    3,
-    0,
-    256,
-    "atomic",
+    schedule="tile",
+    block_row=32,
+    num_warps=4,
+    num_stages=3,
+    block_col=256,
+    amax="atomic",
 )
 TRANSPOSING_TILE_BLOCK_ROW_32_WARPS_8_BLOCK_COL_128_ATOMIC = TransposingConfig(
-    "tile",
-    32,
-    8,
-    1,
-    0,
-    128,
-    "atomic",
+    schedule="tile",
+    block_row=32,
+    num_warps=8,
+    block_col=128,
+    amax="atomic",
 )
 TRANSPOSING_TILE_BLOCK_ROW_32_WARPS_16_BLOCK_COL_256_ATOMIC = TransposingConfig(
-    "tile",
-    32,
-    16,
-    1,
-    0,
-    256,
-    "atomic",
+    schedule="tile",
+    block_row=32,
+    num_warps=16,
+    block_col=256,
+    amax="atomic",
 )
-TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_32_WARPS_4 = TransposeConfig(32, 32, 4)
-TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_64_WARPS_8 = TransposeConfig(32, 64, 8)
-TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_128_WARPS_4 = TransposeConfig(32, 128, 4)
-TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_128_WARPS_8 = TransposeConfig(32, 128, 8)
-TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_256_WARPS_8 = TransposeConfig(32, 256, 8)
-TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_32_WARPS_8 = TransposeConfig(64, 32, 8)
-TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_128_WARPS_4 = TransposeConfig(64, 128, 4)
-TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_128_WARPS_8 = TransposeConfig(64, 128, 8)
-TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_256_WARPS_4 = TransposeConfig(64, 256, 4)
-TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_256_WARPS_8 = TransposeConfig(64, 256, 8)
-TRANSPOSE_BLOCK_ROW_128_BLOCK_COL_32_WARPS_8 = TransposeConfig(128, 32, 8)
+TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_32_WARPS_4 = TransposeConfig(
+    block_row=32,
+    block_col=32,
+    num_warps=4,
+)
+TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_64_WARPS_8 = TransposeConfig(
+    block_row=32,
+    block_col=64,
+    num_warps=8,
+)
+TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_128_WARPS_4 = TransposeConfig(
+    block_row=32,
+    block_col=128,
+    num_warps=4,
+)
+TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_128_WARPS_8 = TransposeConfig(
+    block_row=32,
+    block_col=128,
+    num_warps=8,
+)
+TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_256_WARPS_8 = TransposeConfig(
+    block_row=32,
+    block_col=256,
+    num_warps=8,
+)
+TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_32_WARPS_8 = TransposeConfig(
+    block_row=64,
+    block_col=32,
+    num_warps=8,
+)
+TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_128_WARPS_4 = TransposeConfig(
+    block_row=64,
+    block_col=128,
+    num_warps=4,
+)
+TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_128_WARPS_8 = TransposeConfig(
+    block_row=64,
+    block_col=128,
+    num_warps=8,
+)
+TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_256_WARPS_4 = TransposeConfig(
+    block_row=64,
+    block_col=256,
+    num_warps=4,
+)
+TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_256_WARPS_8 = TransposeConfig(
+    block_row=64,
+    block_col=256,
+    num_warps=8,
+)
+TRANSPOSE_BLOCK_ROW_128_BLOCK_COL_32_WARPS_8 = TransposeConfig(
+    block_row=128,
+    block_col=32,
+    num_warps=8,
+)
 
 
 def rms_norm_quantize_fp8_block_bfloat16(rows: int, hidden: int) -> QuantizeConfig:

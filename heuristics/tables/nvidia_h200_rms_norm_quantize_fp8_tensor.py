@@ -51,7 +51,7 @@
 #           with one order of a row's sum a hidden size", "cross_validated": 235781,
 #           "plain_validated": 255946}, "beside": {"mean": 110749, "worst": 977577,
 #           "problems": 111, "bounded": 7}}], "body":
-#           "sha256:8577753b4498aa53bbc486c85759938020575f94d210854a1f1565769e0ab6d7",
+#           "sha256:c494b782414da3e942bff5dc4aaeae524b69b460eb777d7a80bc9515dab30750",
 #           "without_data": [["rms_norm_quantize_fp8_tensor", "float16", "bfloat16"],
 #           ["rms_norm_quantize_fp8_tensor", "float32", "bfloat16"],
 #           ["rms_norm_quantize_fp8_tensor:batch_invariant", "float16", "bfloat16"],
@@ -92,80 +92,165 @@ class Config(NamedTuple):
     amax: str = "none"
 
 
-BLOCK_ROW_BLOCK_ROW_2_WARPS_1_ATOMIC = Config("block_row", 2, 1, 1, 0, 0, "atomic")
-BLOCK_ROW_BLOCK_ROW_2_WARPS_2_ATOMIC = Config("block_row", 2, 2, 1, 0, 0, "atomic")
-BLOCK_ROW_BLOCK_ROW_2_WARPS_4_ATOMIC = Config("block_row", 2, 4, 1, 0, 0, "atomic")
-BLOCK_ROW_BLOCK_ROW_4_WARPS_4_ATOMIC = Config("block_row", 4, 4, 1, 0, 0, "atomic")
-BLOCK_ROW_BLOCK_ROW_8_WARPS_4_ATOMIC = Config("block_row", 8, 4, 1, 0, 0, "atomic")
-BLOCK_ROW_BLOCK_ROW_16_WARPS_8_ATOMIC = Config("block_row", 16, 8, 1, 0, 0, "atomic")
-BLOCK_ROW_BLOCK_ROW_16_WARPS_16_ATOMIC = Config("block_row", 16, 16, 1, 0, 0, "atomic")
-BLOCK_ROW_BLOCK_ROW_32_WARPS_4_ATOMIC = Config("block_row", 32, 4, 1, 0, 0, "atomic")
-BLOCK_ROW_BLOCK_ROW_32_WARPS_8_ATOMIC = Config("block_row", 32, 8, 1, 0, 0, "atomic")
-BLOCK_ROW_BLOCK_ROW_32_WARPS_16_ATOMIC = Config("block_row", 32, 16, 1, 0, 0, "atomic")
-PARTS_WARPS_1_PROGRAMS_PER_SM_2_ATOMIC = Config("parts", 1, 1, 1, 2, 0, "atomic")
-PARTS_WARPS_4_PROGRAMS_PER_SM_2_ATOMIC = Config("parts", 1, 4, 1, 2, 0, "atomic")
-PARTS_WARPS_8_PROGRAMS_PER_SM_1_ATOMIC = Config("parts", 1, 8, 1, 1, 0, "atomic")
-PARTS_WARPS_16_PROGRAMS_PER_SM_1_ATOMIC = Config("parts", 1, 16, 1, 1, 0, "atomic")
+BLOCK_ROW_BLOCK_ROW_2_WARPS_1_ATOMIC = Config(
+    schedule="block_row",
+    block_row=2,
+    num_warps=1,
+    amax="atomic",
+)
+BLOCK_ROW_BLOCK_ROW_2_WARPS_2_ATOMIC = Config(
+    schedule="block_row",
+    block_row=2,
+    num_warps=2,
+    amax="atomic",
+)
+BLOCK_ROW_BLOCK_ROW_2_WARPS_4_ATOMIC = Config(
+    schedule="block_row",
+    block_row=2,
+    num_warps=4,
+    amax="atomic",
+)
+BLOCK_ROW_BLOCK_ROW_4_WARPS_4_ATOMIC = Config(
+    schedule="block_row",
+    block_row=4,
+    num_warps=4,
+    amax="atomic",
+)
+BLOCK_ROW_BLOCK_ROW_8_WARPS_4_ATOMIC = Config(
+    schedule="block_row",
+    block_row=8,
+    num_warps=4,
+    amax="atomic",
+)
+BLOCK_ROW_BLOCK_ROW_16_WARPS_8_ATOMIC = Config(
+    schedule="block_row",
+    block_row=16,
+    num_warps=8,
+    amax="atomic",
+)
+BLOCK_ROW_BLOCK_ROW_16_WARPS_16_ATOMIC = Config(
+    schedule="block_row",
+    block_row=16,
+    num_warps=16,
+    amax="atomic",
+)
+BLOCK_ROW_BLOCK_ROW_32_WARPS_4_ATOMIC = Config(
+    schedule="block_row",
+    block_row=32,
+    num_warps=4,
+    amax="atomic",
+)
+BLOCK_ROW_BLOCK_ROW_32_WARPS_8_ATOMIC = Config(
+    schedule="block_row",
+    block_row=32,
+    num_warps=8,
+    amax="atomic",
+)
+BLOCK_ROW_BLOCK_ROW_32_WARPS_16_ATOMIC = Config(
+    schedule="block_row",
+    block_row=32,
+    num_warps=16,
+    amax="atomic",
+)
+PARTS_WARPS_1_PROGRAMS_PER_SM_2_ATOMIC = Config(
+    schedule="parts",
+    num_warps=1,
+    programs_per_sm=2,
+    amax="atomic",
+)
+PARTS_WARPS_4_PROGRAMS_PER_SM_2_ATOMIC = Config(
+    schedule="parts",
+    num_warps=4,
+    programs_per_sm=2,
+    amax="atomic",
+)
+PARTS_WARPS_8_PROGRAMS_PER_SM_1_ATOMIC = Config(
+    schedule="parts",
+    num_warps=8,
+    programs_per_sm=1,
+    amax="atomic",
+)
+PARTS_WARPS_16_PROGRAMS_PER_SM_1_ATOMIC = Config(
+    schedule="parts",
+    num_warps=16,
+    programs_per_sm=1,
+    amax="atomic",
+)
 PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC = Config(
-    "persistent",
-    1,
-    1,
-    4,
-    8,
-    0,
-    "atomic",
+    schedule="persistent",
+    num_warps=1,
+    num_stages=4,
+    programs_per_sm=8,
+    amax="atomic",
 )
 PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_16_ATOMIC = Config(
-    "persistent",
-    1,
-    1,
-    4,
-    16,
-    0,
-    "atomic",
+    schedule="persistent",
+    num_warps=1,
+    num_stages=4,
+    programs_per_sm=16,
+    amax="atomic",
 )
 PERSISTENT_BLOCK_ROW_2_WARPS_1_STAGES_4_PROGRAMS_PER_SM_16_ATOMIC = Config(
-    "persistent",
-    2,
-    1,
-    4,
-    16,
-    0,
-    "atomic",
+    schedule="persistent",
+    block_row=2,
+    num_warps=1,
+    num_stages=4,
+    programs_per_sm=16,
+    amax="atomic",
 )
 PERSISTENT_BLOCK_ROW_4_WARPS_2_PROGRAMS_PER_SM_16_ATOMIC = Config(
-    "persistent",
-    4,
-    2,
-    1,
-    16,
-    0,
-    "atomic",
+    schedule="persistent",
+    block_row=4,
+    num_warps=2,
+    programs_per_sm=16,
+    amax="atomic",
 )
 PERSISTENT_BLOCK_ROW_4_WARPS_4_STAGES_4_PROGRAMS_PER_SM_2_ATOMIC = Config(
-    "persistent",
-    4,
-    4,
-    4,
-    2,
-    0,
-    "atomic",
+    schedule="persistent",
+    block_row=4,
+    num_warps=4,
+    num_stages=4,
+    programs_per_sm=2,
+    amax="atomic",
 )
 PERSISTENT_BLOCK_ROW_32_WARPS_4_PROGRAMS_PER_SM_16_ATOMIC = Config(
-    "persistent",
-    32,
-    4,
-    1,
-    16,
-    0,
-    "atomic",
+    schedule="persistent",
+    block_row=32,
+    num_warps=4,
+    programs_per_sm=16,
+    amax="atomic",
 )
-ROW_WARPS_8_ATOMIC = Config("row", 1, 8, 1, 0, 0, "atomic")
-SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC = Config("split", 1, 4, 1, 0, 1024, "atomic")
-SPLIT_WARPS_8_BLOCK_COL_1024_ATOMIC = Config("split", 1, 8, 1, 0, 1024, "atomic")
-SPLIT_WARPS_8_BLOCK_COL_4096_ATOMIC = Config("split", 1, 8, 1, 0, 4096, "atomic")
-SPLIT_WARPS_16_BLOCK_COL_4096_REDUCE = Config("split", 1, 16, 1, 0, 4096, "reduce")
-SPLIT_WARPS_32_BLOCK_COL_8192_ATOMIC = Config("split", 1, 32, 1, 0, 8192, "atomic")
+ROW_WARPS_8_ATOMIC = Config(schedule="row", num_warps=8, amax="atomic")
+SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC = Config(
+    schedule="split",
+    num_warps=4,
+    block_col=1024,
+    amax="atomic",
+)
+SPLIT_WARPS_8_BLOCK_COL_1024_ATOMIC = Config(
+    schedule="split",
+    num_warps=8,
+    block_col=1024,
+    amax="atomic",
+)
+SPLIT_WARPS_8_BLOCK_COL_4096_ATOMIC = Config(
+    schedule="split",
+    num_warps=8,
+    block_col=4096,
+    amax="atomic",
+)
+SPLIT_WARPS_16_BLOCK_COL_4096_REDUCE = Config(
+    schedule="split",
+    num_warps=16,
+    block_col=4096,
+    amax="reduce",
+)
+SPLIT_WARPS_32_BLOCK_COL_8192_ATOMIC = Config(
+    schedule="split",
+    num_warps=32,
+    block_col=8192,
+    amax="atomic",
+)
 
 
 def rms_norm_quantize_fp8_tensor_bfloat16(rows: int, hidden: int) -> Config:

@@ -24,12 +24,13 @@ from normtune.kernels.target import plain_letters
 from normtune.results.records import Device
 
 
-def module_text(fit: Fit, command: Command) -> str:
+def module_text(fit: Fit, command: Command, is_positional: bool = False) -> str:
     """The whole module.
 
     Args:
         fit: the content.
         command: which writes it again.
+        is_positional: as of `body_text`.
 
     Raises:
         NormtuneError: two operators or configs would get the same name in the code.
@@ -40,7 +41,7 @@ def module_text(fit: Fit, command: Command) -> str:
         else TableEntry(one.key, one.figures, None, one.donor, one.cost)
         for one in ordered(fit.functions, fit.shared)
     ]
-    body = body_text(fit.functions)
+    body = body_text(fit.functions, is_positional=is_positional)
     header = header_of(fit, command, entries, body)._replace(
         device=gpu_of(fit.device),
         without_data=tuple((key.text, key.dtype, donor) for key, donor in fit.without_data()),
@@ -76,12 +77,15 @@ def header_of(fit: FromData, command: Command, entries: Iterable[TableEntry | An
     )
 
 
-def body_text(functions: Sequence[TableFunction], of: template.Form = template.ONE_GPU) -> str:
+def body_text(
+    functions: Sequence[TableFunction], of: template.Form = template.ONE_GPU, is_positional: bool = False
+) -> str:
     """The text after the header.
 
     Args:
         functions: in the order of the code.
         of: the form of the module, for this kind of trees.
+        is_positional: whether as it was before configs were written with keywords, for a comparison with such a table.
 
     Raises:
         NormtuneError: two operators or configs would get the same name in the code.
@@ -97,7 +101,9 @@ def body_text(functions: Sequence[TableFunction], of: template.Form = template.O
             {config for function in functions for config in _configs(function.tree) if config.knobs == knobs}
         ):
             names[knobs, config] = f"{prefix}{config.constant_name()}"
-            constants.append(template.in_parentheses(f"{names[knobs, config]} = {name}", _arguments(config), ""))
+            constants.append(
+                template.in_parentheses(f"{names[knobs, config]} = {name}", _arguments(config, is_positional), "")
+            )
     for function in functions:
         knobs_used = {config.knobs for config in _configs(function.tree)}
         answer = template.any_of({name: knobs for name, knobs in classes.items() if knobs in knobs_used})
@@ -109,11 +115,12 @@ def body_text(functions: Sequence[TableFunction], of: template.Form = template.O
         for function in functions
         for key in function.served
     )
+    has_sizes = not is_positional and any(function.key.sizes for function in functions)
     parts = [
-        of.opening(classes),
+        of.opening(classes, has_sizes),
         "\n".join(constants),
         *code,
-        f"{of.tables(classes)} {{\n{entries}\n}}\n{of.closing(classes)}",
+        f"{of.tables(classes)} {{\n{entries}\n}}\n{of.closing(classes, has_sizes)}",
     ]
     return "\n\n\n".join(parts)
 
@@ -170,9 +177,16 @@ def _classes(functions: Sequence[TableFunction]) -> dict[str, tuple[Knob, ...]]:
     return {name: knobs for knobs, name in names.items()}
 
 
-def _arguments(config: Config) -> list[str]:
-    """The values in order, without trailing defaults; num_warps is always written."""
+def _arguments(config: Config, is_positional: bool) -> list[str]:
+    """The values that are no defaults, and num_warps; by position, without trailing defaults."""
     values, knobs = list(config), config.knobs
+    if not is_positional:
+        pairs = zip(knobs, values, strict=True)
+        return [
+            f"{knob.name}={template.literal(value)}"
+            for knob, value in pairs
+            if value != knob.default or knob.name == "num_warps"
+        ]
     while values and values[-1] == knobs[len(values) - 1].default and knobs[len(values) - 1].name != "num_warps":
         values.pop()
     return [template.literal(value) for value in values]

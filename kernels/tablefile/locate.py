@@ -85,7 +85,7 @@ class LoadedTable(NamedTuple):
 
     def names(self, key: Key) -> tuple[Key, ...]:
         """The keys by which `function` looks one up, in this order."""
-        if key.sizes and not key.is_batch_invariant and not self.tables.keys() & {*key.names}:
+        if key.sizes and not self.tables.keys() & {*key.names}:
             key = key.nearest(self.tables)
         return key.names
 

@@ -9,7 +9,7 @@ import ast
 from collections.abc import Callable
 from functools import lru_cache
 from itertools import zip_longest
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from normtune.errors import NormtuneError
 from normtune.kernels.config import KINDS, Config, Knob, check_values, class_of
@@ -52,6 +52,12 @@ def _read(
         raise NormtuneError(f"its code has a form that normtune does not write ({told})") from None
 
 
+def is_positional(text: str) -> bool:
+    """Whether a table has values of configs by their position, as before they were written by keyword."""
+    calls = (node.value for node in parsed(text).body if isinstance(node, ast.Assign))
+    return any(isinstance(call, ast.Call) and bool(call.args) for call in calls)
+
+
 # In a comparison of a table. Every size and product of sizes is smaller.
 _MOST_NUMBER = 1 << 62
 # Of one function: over twice those of the most leaves that a fit takes. Each costs a level of recursion.
@@ -71,6 +77,9 @@ _NAMES = {
     "tuple",
     "ValueError",
     "KeyError",
+    "Fraction",
+    "_sizes",
+    "_nearest",
 }
 
 
@@ -84,8 +93,8 @@ class _Frame(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def _frame(of: template.Form, classes: tuple[tuple[str, tuple[Knob, ...]], ...]) -> _Frame:
-    """The frame of a table whose configs are of these classes.
+def _frame(of: template.Form, classes: tuple[tuple[str, tuple[Knob, ...]], ...], has_sizes: bool) -> _Frame:
+    """The frame of a table whose configs are of these classes; with or without the nearest named integers.
 
     Raises:
         ValueError: there are none.
@@ -93,7 +102,8 @@ def _frame(of: template.Form, classes: tuple[tuple[str, tuple[Knob, ...]], ...])
     if not classes:
         raise ValueError("a class of configs is missing")
     knobs = dict(classes)
-    opening, closing = (tuple(map(_syntax, ast.parse(part).body)) for part in (of.opening(knobs), of.closing(knobs)))
+    parts = of.opening(knobs, has_sizes), of.closing(knobs, has_sizes)
+    opening, closing = (tuple(map(_syntax, ast.parse(part).body)) for part in parts)
     function, tables = ast.parse(f"{of.function('f')}\n    pass\n{of.tables(knobs)} {{}}").body
     if not isinstance(function, ast.FunctionDef) or not isinstance(tables, ast.AnnAssign):
         raise AssertionError("the form of a table has no signature")
@@ -152,7 +162,8 @@ def _trees(
         ValueError: a statement has another form.
     """
     classes = dict(defined for node in module.body if (defined := _class(node)))
-    frame = _frame(of, tuple(classes.items()))
+    has_sizes = any(isinstance(node, ast.FunctionDef) and node.name == "_nearest" for node in module.body)
+    frame = _frame(of, tuple(classes.items()), has_sizes)
     made = {name: class_of(knobs) for name, knobs in classes.items()}
     body = module.body[len(frame.opening) : len(module.body) - len(frame.closing)]
     around = module.body[: len(frame.opening)], module.body[len(frame.opening) + len(body) :]
@@ -169,9 +180,9 @@ def _trees(
                 raise ValueError(f"line {node.lineno}")
             case ast.Assign(
                 targets=[ast.Name(name)],
-                value=ast.Call(func=ast.Name(of_class), args=arguments, keywords=[]),
+                value=ast.Call(func=ast.Name(of_class), args=arguments, keywords=keywords),
             ) if name not in (*configs, *functions) and of_class in made:
-                configs[name] = _config(made[of_class], arguments, node.lineno)
+                configs[name] = _config(made[of_class], arguments, keywords, node.lineno)
             case ast.FunctionDef(
                 name=name, args=arguments, body=body, decorator_list=[], returns=ast.expr() as returns
             ) if ast.dump(arguments) == frame.arguments and name not in (*configs, *functions):
@@ -206,19 +217,21 @@ def _answers(returns: ast.expr, configs: dict[str, Config], made: dict[str, type
     raise ValueError(f"line {returns.lineno}")
 
 
-def _config(of: type[Config], arguments: list[ast.expr], line: int) -> Config:
-    """A config as the code makes it: values in order, those behind them defaults.
+def _config(of: type[Config], arguments: list[ast.expr], keywords: list[ast.keyword], line: int) -> Config:
+    """A config as the code makes it: values by keyword or, in older tables, in order; the others are defaults.
 
     Raises:
         ValueError: a value is missing, is too much or of another kind.
     """
-    values: list[Any] = [argument.value if isinstance(argument, ast.Constant) else None for argument in arguments]
-    knobs = of.knobs
-    pairs = zip(values, knobs, strict=False)
-    if len(values) > len(knobs) or any(type(value) is not knob.kind for value, knob in pairs):
+    given = dict(zip(of._fields, arguments, strict=False)) | {keyword.arg: keyword.value for keyword in keywords}
+    values = {name: value.value for name, value in given.items() if isinstance(value, ast.Constant)}
+    kinds = {knob.name: knob.kind for knob in of.knobs}
+    if len(values) < len(arguments) + len(keywords) or any(
+        type(value) is not kinds.get(name) for name, value in values.items()
+    ):
         raise ValueError(f"line {line}")
     try:
-        config = of(*values)
+        config = of(**values)
     except TypeError:
         raise ValueError(f"line {line}") from None
     check_values(config)

@@ -25,7 +25,7 @@ _OPENING = '''
 """{docstring}"""
 
 from collections.abc import Callable
-from typing import NamedTuple
+{imports}from typing import NamedTuple
 
 
 '''
@@ -39,6 +39,38 @@ _CLASS = '''class {name}(NamedTuple):
 
 {fields}'''
 
+# Of a table of operators with named integers, which answers for others with those of the nearest.
+_IMPORTS = "from fractions import Fraction\n"
+_NEAREST = '''
+
+def _sizes(operator: str) -> dict[str, int]:
+    """The named integers of an operator: {"heads": 8} of `norm.heads=8:no_rstd`."""
+    pairs = (part.partition("=") for part in operator.partition(":")[0].split(".")[1:])
+    return {name: int(value) for name, _, value in pairs if value.isdecimal()}
+
+
+def _nearest(operator: str, dtype: str) -> str:
+    """The operator with the nearest named integers that has a table, in the same variant.
+
+    The nearest ones have the least product of ratios, then the smaller integers.
+    """
+    family, sizes = operator.partition(".")[0], _sizes(operator)
+    name, colon, variant = operator.partition(":")
+    ratios: dict[str, list[Fraction]] = {}
+    for known in {key.partition(":")[0] for key, of in TABLES if of == dtype}:
+        own = _sizes(known)
+        if known.partition(".")[0] != family or own.keys() != sizes.keys():
+            continue
+        if 0 in (*own.values(), *sizes.values()):
+            continue
+        ratio = Fraction(1)
+        for size, value in own.items():
+            ratio *= Fraction(max(value, sizes[size]), min(value, sizes[size]))
+        ratios[known] = [ratio, *map(Fraction, own.values())]
+    near = min(ratios, key=ratios.__getitem__) if sizes and ratios else name
+    return near + colon + variant
+'''
+
 _CLOSING = '''
 
 {lookup}
@@ -48,7 +80,7 @@ _CLOSING = '''
         ValueError: there is no table for this operator and dtype.
     """
     try:
-        table = TABLES[operator, dtype]
+        table = TABLES[{operator}, dtype]
     except KeyError:
         known = ", ".join(" ".join(key) for key in TABLES)
         raise ValueError(
@@ -75,10 +107,15 @@ class Form(NamedTuple):
     docstring: str
     answer: str
 
-    def opening(self, classes: "Classes") -> str:
-        """Everything above the configs; `classes` are those of the configs, by name."""
+    def opening(self, classes: "Classes", has_sizes: bool) -> str:
+        """Everything above the configs.
+
+        Args:
+            classes: of the configs, by name.
+            has_sizes: whether an operator has named integers, and the module answers for others with the nearest.
+        """
         defined = "\n\n\n".join(_class(name, knobs) for name, knobs in classes.items())
-        return _OPENING.format(docstring=self.docstring) + defined
+        return _OPENING.format(docstring=self.docstring, imports=_IMPORTS if has_sizes else "") + defined
 
     def function(self, name: str, answer: str = ONE_CLASS) -> str:
         """First lines of a function that returns configs of the class `answer`."""
@@ -89,11 +126,13 @@ class Form(NamedTuple):
         kinds = ", ".join("int" for _ in self.sizes)
         return f"TABLES: dict[tuple[str, str], Callable[[{kinds}], {any_of(classes)}]] ="
 
-    def closing(self, classes: "Classes") -> str:
-        """Everything below that list."""
+    def closing(self, classes: "Classes", has_sizes: bool) -> str:
+        """Everything below that list; arguments as of `opening`."""
         lookup = _typed("lookup", ("operator: str", "dtype: str", *self.sizes), any_of(classes))
         names = ", ".join(size.partition(":")[0] for size in self.sizes)
-        return _CLOSING.format(lookup=lookup, docstring=self.answer, names=names)
+        operator = "_nearest(operator, dtype)" if has_sizes else "operator"
+        closing = _CLOSING.format(lookup=lookup, docstring=self.answer, names=names, operator=operator)
+        return (_NEAREST + closing) if has_sizes else closing
 
 
 def in_parentheses(head: str, parts: Sequence[str], tail: str) -> str:

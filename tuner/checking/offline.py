@@ -23,7 +23,7 @@ from normtune.heuristics.writing.regenerate import command_of, is_plain
 from normtune.kernels.key import Key
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.header import Header, is_edited, parse
-from normtune.kernels.tablefile.parse import normalised_trees, trees
+from normtune.kernels.tablefile.parse import is_positional, normalised_trees, trees
 from normtune.kernels.tablefile.syntax import statements
 from normtune.kernels.target import target_for
 from normtune.results.regimes import COLD
@@ -151,7 +151,8 @@ def _against_data(
         if line := work(evidence, options, decided, source):
             announce(f"{locate.told(path)}: {line}")
         if header.is_for_any_gpu:
-            return _compared(emit.module_text(fit_all(evidence, options), command), text, header, source, notes)
+            everywhere = emit.module_text(fit_all(evidence, options), command, is_positional(text))
+            return _compared(everywhere, text, header, source, notes)
         again = fit(
             evidence,
             options,
@@ -159,7 +160,7 @@ def _against_data(
             known=decided,
             given=trees(text) if header.replaced else None,
         )
-        expected = module_text(again, command)
+        expected = module_text(again, command, is_positional(text))
     except (NormtuneError, ValueError, OverflowError) as error:
         return [f"its data cannot be fitted as its header says: {error}"]
     # A tree that was fitted close to an earlier table, now replaced, cannot be fitted again, but it can be scored.
