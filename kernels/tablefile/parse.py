@@ -17,7 +17,7 @@ from normtune.kernels.key import Key
 from normtune.kernels.problem import AXES
 from normtune.kernels.tablefile import template
 from normtune.kernels.tablefile.relative_tree import BYTES_PER_L2, HIDDEN, ROWS_PER_SM, RelativeSplit, RelativeTree
-from normtune.kernels.tablefile.syntax import parsed
+from normtune.kernels.tablefile.syntax import UNREADABLE, parsed
 from normtune.kernels.tablefile.tree import COMPARISONS, Leaf, Split, Tree
 
 Kind = TypeVar("Kind", Tree, RelativeTree)
@@ -47,15 +47,18 @@ def _read(
     try:
         return _trees(parsed(text), of, read)
     # Nesting too deep for Python's parser shows as one of the last two.
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+    except UNREADABLE as error:
         told = " ".join(str(error).split()) or type(error).__name__
         raise NormtuneError(f"its code has a form that normtune does not write ({told})") from None
 
 
 def is_positional(text: str) -> bool:
-    """Whether a table has values of configs by their position, as before they were written by keyword."""
-    calls = (node.value for node in parsed(text).body if isinstance(node, ast.Assign))
-    return any(isinstance(call, ast.Call) and bool(call.args) for call in calls)
+    """Whether a table has values of configs by position, as older tables do; False of text that is not Python."""
+    try:
+        calls = [node.value for node in parsed(text).body if isinstance(node, ast.Assign)]
+    except UNREADABLE:
+        return False
+    return any(isinstance(call, ast.Call) and call.args for call in calls)
 
 
 # In a comparison of a table. Every size and product of sizes is smaller.

@@ -107,7 +107,7 @@ class Form(NamedTuple):
     docstring: str
     answer: str
 
-    def opening(self, classes: "Classes", has_sizes: bool) -> str:
+    def opening(self, classes: "Classes", has_sizes: bool = False) -> str:
         """Everything above the configs.
 
         Args:
@@ -126,7 +126,7 @@ class Form(NamedTuple):
         kinds = ", ".join("int" for _ in self.sizes)
         return f"TABLES: dict[tuple[str, str], Callable[[{kinds}], {any_of(classes)}]] ="
 
-    def closing(self, classes: "Classes", has_sizes: bool) -> str:
+    def closing(self, classes: "Classes", has_sizes: bool = False) -> str:
         """Everything below that list; arguments as of `opening`."""
         lookup = _typed("lookup", ("operator: str", "dtype: str", *self.sizes), any_of(classes))
         names = ", ".join(size.partition(":")[0] for size in self.sizes)

@@ -112,7 +112,7 @@ def test_a_config_that_is_illegal_somewhere_in_its_region_fails(evidence: Eviden
     text = module_text(fit(evidence, FitOptions(leaves=3)), as_command("normtune fit"))
     # 4 warps are legal up to 512, where they were chosen, and up to 4096 in float32, but not at 16384.
     wider = text.replace("hidden <= 512", "hidden <= 16383").replace(
-        'ROW_WARPS_16 = Config("row", 1, 16)', 'ROW_WARPS_16 = Config("row", 1, 4)'
+        'Config(schedule="row", num_warps=16)', 'Config(schedule="row", num_warps=4)'
     )
     report = check(write(tmp_path / "table.py", rehashed(wider)))
     assert any(

@@ -13,6 +13,7 @@ from normtune.tests.heuristics.made_up import rehashed
 from normtune.tuner.checking.offline import check
 
 SHIPPED = locate.SHIPPED / "nvidia_h200.py"
+CONFIG = 'ROW_WARPS_4 = Config(schedule="row", num_warps=4)\n'
 FIRST = "def rms_norm_backward_bfloat16(rows: int, hidden: int) -> Config:\n"
 ENTRY = '("rms_norm_forward", "bfloat16"): rms_norm_forward_bfloat16'
 
@@ -73,10 +74,14 @@ def edited(old: str, new: str) -> Path:
         ("class Config(NamedTuple):", "class Config(NamedTuple, metaclass=print('x')):"),
         ("    block_col: int = 0\n", "    block_col: int = 0\n    more: int = print('x')\n"),
         ("from typing import NamedTuple", "from antigravity import NamedTuple"),
-        ('ROW_WARPS_4 = Config("row", 1, 4)\nROW', 'ROW_WARPS_4 = Config("row", "1", 4)\nROW'),
-        ('ROW_WARPS_4 = Config("row", 1, 4)\nROW', 'ROW_WARPS_4 = Config("row", 1, True)\nROW'),
-        ('ROW_WARPS_4 = Config("row", 1, 4)\nROW', 'ROW_WARPS_4 = Config("row", num_warps=print("x"))\nROW'),
-        ('ROW_WARPS_4 = Config("row", 1, 4)\nROW', 'ROW_WARPS_4 = Config("row", 1, 4, 1, 0, "none", 0, 1)\nROW'),
+        (CONFIG, 'ROW_WARPS_4 = Config(schedule="row", num_warps="4")\n'),
+        (CONFIG, 'ROW_WARPS_4 = Config(schedule="row", num_warps=True)\n'),
+        (CONFIG, 'ROW_WARPS_4 = Config(schedule="row", num_warps=print("x"))\n'),
+        (CONFIG, 'ROW_WARPS_4 = Config("row", 1, 4, 1, 0, "none", 0, 1)\n'),
+        (CONFIG, 'ROW_WARPS_4 = Config("row", schedule="row", num_warps=4)\n'),
+        (CONFIG, 'ROW_WARPS_4 = Config(**{"schedule": "row", "num_warps": 4})\n'),
+        (CONFIG, 'ROW_WARPS_4 = Config(*("row", 1, 4))\n'),
+        (CONFIG, 'ROW_WARPS_4 = Config(schedule="row", num_warps=4, odd=1)\n'),
         (ENTRY, '("rms_norm_forward", 16): rms_norm_forward_bfloat16'),
         (ENTRY, '("rms_norm_forward", "bfloat16"): 16'),
         (ENTRY, '("rms_norm_forward", "bfloat16"): print'),
@@ -94,7 +99,6 @@ def test_code_that_normtune_does_not_write_is_not_run(old: str, new: str, capfd:
     assert capfd.readouterr().out == ""
 
 
-CONFIG = 'ROW_WARPS_4 = Config("row", 1, 4)\n'
 TABLES = "TABLES: dict[tuple[str, str], Callable[[int, int], Config]] = {"
 
 
@@ -102,19 +106,19 @@ TABLES = "TABLES: dict[tuple[str, str], Callable[[int, int], Config]] = {"
     ("old", "new"),
     [
         # Names of Python's own: it notes the type of TABLES in one, and looks functions up in another.
-        (CONFIG, '__annotations__ = Config("row", 1, 4)\n' + CONFIG),
-        (CONFIG, '__builtins__ = Config("row", 1, 4)\n' + CONFIG),
+        (CONFIG, '__annotations__ = Config(schedule="row", num_warps=4)\n' + CONFIG),
+        (CONFIG, '__builtins__ = Config(schedule="row", num_warps=4)\n' + CONFIG),
         (FIRST, FIRST.replace("rms_norm_backward_bfloat16", "__name__") + "    return ROW_WARPS_4\n\n\n" + FIRST),
         # One name twice.
-        (TABLES, 'rms_norm_forward_bfloat16 = Config("row", 1, 4)\n\n\n' + TABLES),
+        (TABLES, 'rms_norm_forward_bfloat16 = Config(schedule="row", num_warps=4)\n\n\n' + TABLES),
         (CONFIG, CONFIG + CONFIG),
         # What is used stands below its use.
         ("from collections.abc import Callable\nfrom typing import NamedTuple\n\n\n", ""),
         ("from typing import NamedTuple\n\n\n", ""),
         # Numbers that Python does not print, and functions too deep to walk.
-        (CONFIG, f'ROW_WARPS_4 = Config("row", 1, 0x{"f" * 8000})\n'),
-        (CONFIG, 'ROW_WARPS_4 = Config("row", 0, 4)\n'),
-        (CONFIG, 'ROW_WARPS_4 = Config("a b", 1, 4)\n'),
+        (CONFIG, f'ROW_WARPS_4 = Config(schedule="row", num_warps=0x{"f" * 8000})\n'),
+        (CONFIG, 'ROW_WARPS_4 = Config(schedule="row", block_row=0, num_warps=4)\n'),
+        (CONFIG, 'ROW_WARPS_4 = Config(schedule="a b", num_warps=4)\n'),
         (FIRST, FIRST + f"    if hidden <= 0x{'f' * 8000}:\n        return ROW_WARPS_4\n"),
         (FIRST, FIRST + f"    if rows >= {1 << 63}:\n        return ROW_WARPS_4\n"),
         (FIRST, FIRST + "    if rows >= 7:\n        return ROW_WARPS_4\n" * 301),

@@ -23,7 +23,7 @@ from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.header import body_hash, parse
-from normtune.kernels.tablefile.parse import trees
+from normtune.kernels.tablefile.parse import is_positional, trees
 from normtune.kernels.tablefile.tree import Box, Leaf, choose, regions
 from normtune.kernels.target import TARGETS
 from normtune.results.evidence import Evidence
@@ -54,6 +54,13 @@ def table(fitted: Fit, tmp_path: Path) -> locate.LoadedTable:
 def test_the_text_is_the_golden_one(fitted: Fit) -> None:
     # A wanted change of the code that is written is made in the golden file as well.
     assert module_text(fitted, as_command(COMMAND)) == GOLDEN.read_text()
+
+
+def test_a_table_with_configs_by_position_is_read_and_equal_to_the_same_fit(fitted: Fit) -> None:
+    older = GOLDEN.with_name("golden_positional.txt").read_text()
+    assert trees(older) == trees(GOLDEN.read_text())
+    assert is_positional(older) and not is_positional(GOLDEN.read_text())
+    assert module_text(fitted, as_command(COMMAND), is_positional=True) == older
 
 
 def test_ruff_finds_no_fault(table: locate.LoadedTable) -> None:
@@ -175,4 +182,4 @@ def test_two_configs_of_one_name_are_refused(fitted: Fit) -> None:
 
     odd = [replace(fitted.functions[0], tree=Leaf(RMSNormConfig(name, 1, 4))) for name in ("a-b", "a_b")]
     with pytest.raises(NormtuneError, match="would both be named"):
-        module_text(replace(fitted, functions=(odd[0], replace(odd[1], dtype="float32"))), as_command(COMMAND))
+        module_text(replace(fitted, functions=(odd[0], replace(odd[1], key=odd[1].key._replace(dtype="float32")))), as_command(COMMAND))

@@ -343,9 +343,9 @@ def test_named_integers_make_an_operator_each(monkeypatch) -> None:
     assert [name for name in operator.operators() if name.startswith("gated")] == names == operator.members("gated")
     assert {one.operator for one in problems(["gated:no_rstd"], ["float16"], [(1, 64)])} == set(names)
     (one,) = problems([names[0]], ["float16"], [(1, 64)])
-    assert one.sizes == {"heads": 8, "group": 64} and one.operator == names[0]
+    assert one.sizes == {"rows": 1, "hidden": 64, "heads": 8, "group": 64} and one.operator == names[0]
     other = operator.operator("gated.heads=5.group=64").problem(2, 4, "float32")
-    assert other.sizes == {"heads": 5, "group": 64}
+    assert other.sizes == {"rows": 2, "hidden": 4, "heads": 5, "group": 64}
     for wrong in ("gated", "gated.heads=8", "gated.heads=8.group=x", "gated.heads=8.rows=64"):
         with pytest.raises(UsageError, match=r"unknown operator|has the named integers heads, group"):
             operator.operator(wrong)
