@@ -42,11 +42,10 @@ class Key(NamedTuple):
             return cls(*_operator(operator), words[:-1], dtype, True)
         return cls(*_operator(operator), words, dtype)
 
-    @classmethod
-    @lru_cache(4096)
-    def of(cls, operator: str, variant: str, dtype: str) -> Self:
+    @staticmethod
+    def of(operator: str, variant: str, dtype: str) -> "Key":
         """The key of these columns; the inverse of `columns` for a key that is not batch-invariant."""
-        return cls(*_operator(operator), tuple(variant.split("+")) if variant else (), dtype)
+        return _of_columns(operator, variant, dtype)
 
     @property
     def operator(self) -> str:
@@ -119,6 +118,11 @@ class Key(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.text} {self.dtype}"
+
+
+@lru_cache(4096)  # torch.compile traces cached functions, but no cached methods
+def _of_columns(operator: str, variant: str, dtype: str) -> Key:
+    return Key(*_operator(operator), tuple(variant.split("+")) if variant else (), dtype)
 
 
 def with_sizes(family: str, sizes: Mapping[str, int]) -> str:
