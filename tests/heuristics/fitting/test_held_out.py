@@ -46,7 +46,7 @@ def lost(held_out: Evidence, name: str, dtype: str) -> tuple[Loss, list[tuple[in
     """The figures, and the regret of each shape, largest first."""
     matrix = timing_matrix(held_out, operator(name), operator(name).key(dtype), target_for("sm_90", 132))
     assert matrix is not None
-    tree = trees(read(SHIPPED / "nvidia_h200.py"))[name, dtype]
+    tree = trees(read(SHIPPED / "nvidia_h200.py"))[operator(name).key(dtype)]
     loss = of_tree(matrix, tree)
     assert loss is not None
     return loss, sorted(

@@ -64,7 +64,7 @@ def test_every_region_is_legal_at_its_largest_shape() -> None:
 )
 def test_every_lookup_is_legal(rows: int, hidden: int, function: int) -> None:
     found = fitted().functions[function]
-    spec = operator(found.operator)
+    spec = operator(found.key.operator)
     for dtype in found.dtypes:
         for variant in all_variants(spec):
             assert spec.is_legal(

@@ -116,7 +116,7 @@ def test_a_batch_invariant_function_keeps_the_bits_of_the_one_before(evidence_of
     assert {one.key.text for one in of_mode} == {"toy:batch_invariant"}
     for one in of_mode:
         for dtype, (rows, hidden) in product(one.dtypes, SHAPES):
-            kept = choose(before["toy:batch_invariant", dtype], (rows, hidden))
+            kept = choose(before[Key.parse("toy:batch_invariant", dtype)], (rows, hidden))
             assert choose(one.tree, (rows, hidden)).num_warps == kept.num_warps
 
 
@@ -127,7 +127,7 @@ def test_a_variant_that_was_not_measured_and_would_take_other_bits_is_refused(ev
 
     path = tmp_path / "old.py"
     path.write_text(module_text(fit(evidence_of(other, variants=("", "no_keep"))), as_command(COMMAND)))
-    assert ("toy:no_keep", "bfloat16") in trees(path.read_text())
+    assert Key.parse("toy:no_keep", "bfloat16") in trees(path.read_text())
     options = FitOptions(same_bits_as=str(path))
     with pytest.raises(NormtuneError, match=r"toy:no_keep bfloat16 would not keep the bits that .*old\.py gives it"):
         fit(evidence_of(blocks), options)

@@ -182,4 +182,7 @@ def test_two_configs_of_one_name_are_refused(fitted: Fit) -> None:
 
     odd = [replace(fitted.functions[0], tree=Leaf(RMSNormConfig(name, 1, 4))) for name in ("a-b", "a_b")]
     with pytest.raises(NormtuneError, match="would both be named"):
-        module_text(replace(fitted, functions=(odd[0], replace(odd[1], key=odd[1].key._replace(dtype="float32")))), as_command(COMMAND))
+        module_text(
+            replace(fitted, functions=(odd[0], replace(odd[1], key=odd[1].key._replace(dtype="float32")))),
+            as_command(COMMAND),
+        )

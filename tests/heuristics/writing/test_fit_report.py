@@ -31,9 +31,9 @@ def with_gains(fitted: Fit, **gains: RuleGain | None) -> Fit:
     """The fit, with functions of these keys and gains."""
     one = fitted.functions[0]
     functions = [
-        replace(one, operator=key, variant=variant, figures=one.figures._replace(gain=gain))
+        replace(one, key=Key.of(operator, variant, one.key.dtype), figures=one.figures._replace(gain=gain))
         for name, gain in gains.items()
-        for key, _, variant in [name.partition("__")]
+        for operator, _, variant in [name.partition("__")]
     ]
     return replace(fitted, functions=tuple(functions), shared=())
 
@@ -94,7 +94,8 @@ def test_variants_are_told_of_only_where_no_plain_operator_was_measured(evidence
 def test_dtypes_of_an_operator_are_told_of_together(evidence: Evidence) -> None:
     fitted = with_gains(fit(evidence, FitOptions(leaves=2)), a=RuleGain(0, 0, 3, 0))
     one = fitted.functions[0]
-    more = replace(one, dtype="float32", figures=one.figures._replace(gain=RuleGain(4 * 95_310, 200_000, 1, 0)))
+    gain = RuleGain(4 * 95_310, 200_000, 1, 0)
+    more = replace(one, key=one.key._replace(dtype="float32"), figures=one.figures._replace(gain=gain))
     _, line = report.gain(replace(fitted, functions=(one, more)))
     assert line.startswith("  a: 10 % faster (up to 22 %):")
 

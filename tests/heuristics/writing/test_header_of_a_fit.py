@@ -131,11 +131,11 @@ def test_each_form_of_the_regret_line_is_read(measured, line: str, asked: int, d
     old = in_format_3(text, ("Regret", f"toy bfloat16: {line}\n# Regret:   {shared}"))
     found = decisions(parse(old, "table.py")[0])
     assert set(found) == {Key.parse("toy", "bfloat16"), Key.parse("toy", "float32")}
-    figures = found["toy", "bfloat16"].figures
+    figures = found[Key.parse("toy", "bfloat16")].figures
     names = ("kept", "cross_validated", "plain_validated", "extrapolated", "slower", "uncompared", "strict")
     assert figures.asked == asked
     assert {name: getattr(figures, name) for name in names if getattr(figures, name)} == decided
-    assert found["toy", "float32"].donor == Key.parse("toy", "bfloat16")
+    assert found[Key.parse("toy", "float32")].donor == Key.parse("toy", "bfloat16")
 
 
 def test_that_a_table_replaced_another_is_read_back(measured) -> None:

@@ -56,7 +56,7 @@ def test_the_measured_gpu_gets_its_table_in_silence(gpu):
 def test_knobs_of_another_kind_give_the_default_config(gpu, tmp_path):
     gpu("NVIDIA H200", H200)
     text = (locate.SHIPPED / "nvidia_h200.py").read_text()
-    text = re.sub(r'(= Config\(\s*"\w+",\s*\d+,\s*)(\d+)', r'\1"w\2"', text)
+    text = re.sub(r"\b(num_warps=)(\d+)", r'\1"w\2"', text)
     path = tmp_path / "table.py"
     path.write_text(text.replace("num_warps: int = 4", 'num_warps: str = "w4"'))
     normtune.use_table(path)
@@ -112,7 +112,7 @@ def test_a_named_table_comes_first(gpu, monkeypatch, tmp_path):
     problem = FORWARD.problem(4096, 4096, "bfloat16")
     other = tmp_path / "other.py"
     text = (locate.SHIPPED / "nvidia_h200.py").read_text()
-    other.write_text(re.sub(r'(= Config\("\w+", \d+), \d+', r"\1, 32", text))
+    other.write_text(re.sub(r"(\bnum_warps=)\d+", r"\g<1>32", text))
     elsewhere = shipped(problem)._replace(num_warps=32)
     assert elsewhere != shipped(problem)
     normtune.use_table(other)
@@ -148,7 +148,7 @@ def test_a_variant_falls_back_to_the_plain_name_and_a_missing_operator_to_the_de
         calls.append((rows, hidden))
         return ("row", 1, 2, 1, 0, "none", 0)
 
-    tables = {("rms_norm_forward", "bfloat16"): plain}
+    tables = {FORWARD.key("bfloat16"): plain}
     table = locate.LoadedTable(locate.SHIPPED, None, tables, None, {})
     look_up = dispatch._in_table(locate.Selection(table, "", True))
     assert look_up(FORWARD.problem(3, 64, "bfloat16", "no_rstd")) == RMSNormConfig("row", 1, 2)

@@ -30,7 +30,7 @@ def test_sweeps_take_it_by_name_alone_and_at_any_named_integers():
     assert NAME not in {problem.operator for problem in problems([], ["bfloat16"], [(8, 64)])}
     other = operator_name(16, 2, 20, 64)
     wanted = problems(["qk_norm", other, f"{NAME}:gptj"], ["bfloat16"], [(64, 128)])
-    assert [problem.key for problem in wanted] == [NAME, other, f"{NAME}:gptj"]
+    assert [problem.key.text for problem in wanted] == [NAME, other, f"{NAME}:gptj"]
     assert len(plan(wanted, "quick", H200).tasks) == 3
 
 

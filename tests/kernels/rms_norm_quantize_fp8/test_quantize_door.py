@@ -32,7 +32,7 @@ def test_commands_take_them_by_name_alone():
     assert set(NAMES) <= set(operators())
     assert not set(NAMES) & {problem.operator for problem in problems([], ["float32"], [(8, 64)])}
     wanted = problems([f"{NAMES[0]}:no_amax", *NAMES], ["bfloat16"], [(64, 256)])
-    assert [problem.key for problem in wanted] == [f"{NAMES[0]}:no_amax", *NAMES]
+    assert [problem.key.text for problem in wanted] == [f"{NAMES[0]}:no_amax", *NAMES]
     assert len(plan(wanted, "quick", TARGET).tasks) == 5
     with pytest.raises(UsageError, match="unknown operator 'rms_norm_quantize_fp8'"):
         operator("rms_norm_quantize_fp8")

@@ -373,7 +373,7 @@ def test_a_table_defines_the_classes_that_it_needs(tmp_path) -> None:
     assert "def other_bfloat16(rows: int, hidden: int) -> ToyConfig:" in text
     trees = parse.trees(text)
     assert trees == {one.key: one.tree for one in functions}
-    assert type(trees["other", "bfloat16"].config) is ToyConfig  # type: ignore[union-attr]
+    assert type(trees[Key.parse("other", "bfloat16")].config) is ToyConfig  # type: ignore[union-attr]
     with pytest.raises(Exception, match="form that normtune does not write"):
         parse.trees(text.replace("return TOY_BLOCK_64_WARPS_8", "return RMSNORM_ROW_WARPS_8"))
 
