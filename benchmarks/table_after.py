@@ -60,7 +60,7 @@ def evidence(simulated: Simulated, seconds: float, recording: str = RECORDING) -
 
 def losses(found: Evidence, spaces: Sequence[Space]) -> dict[str, float]:
     """Mean loss of the fitted functions at every shape where their config was recorded, percent, by operator."""
-    trees = {function.operator: function.tree for function in fit(found, FitOptions(leaves=LEAVES)).functions}
+    trees = {function.key.operator: function.tree for function in fit(found, FitOptions(leaves=LEAVES)).functions}
     result: dict[str, list[float]] = {}
     for space in spaces:
         problem = space.task.problem

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from normtune.errors import UsageError
+from normtune.kernels.key import Key
 from normtune.kernels.tablefile.locate import SHIPPED
 from normtune.results.database.store import Store
 from normtune.tests.commands import main
@@ -97,7 +98,7 @@ def test_it_measures_new_shapes_until_the_stated_loss_and_then_nothing(store):
     assert {problem.rows for problem in new} - {1, 64, 4096, 65536}
     assert {problem.hidden for problem in new} - {256, 1024, 4096, 16384}
     assert {(problem.rows, problem.hidden) for problem in new} <= set(
-        measurable(*_device_of(store))["rms_norm_forward", "", "bfloat16"]
+        measurable(*_device_of(store))[Key.parse("rms_norm_forward", "bfloat16")]
     )
     again = invoke(*REFINE, *store, "--until", "1%").output
     assert "nothing to measure: no threshold can move by more than the stated loss" in again
