@@ -75,10 +75,10 @@ def noted() -> Iterator[list[LaunchRequest | TablelessRequest]]:
     """The requests of all threads inside of a `with`, for a warmup; one at a time."""
     global _noted
     with _noting:
-        found: list[LaunchRequest | TablelessRequest] = []
-        _noted = found
+        requests: list[LaunchRequest | TablelessRequest] = []
+        _noted = requests
         try:
-            yield found
+            yield requests
         finally:
             _noted = None
 
@@ -219,11 +219,11 @@ def row_bounds(spec: OperatorSpec, problem: Problem, first: Tensor, batch_invari
 
 def _row_bounds(problem: Problem, target: Target, device: int, batch_invariant: bool) -> list[int]:
     with _choosing:
-        found = _table_of(device, target)
-    if found is None:
+        selection = _table_of(device, target)
+    if selection is None:
         return [1]
     key = problem.key.batch_invariant if batch_invariant else problem.key
-    return locate.row_bounds(found.serving(key), key, problem.hidden, target)
+    return locate.row_bounds(selection.serving(key), key, problem.hidden, target)
 
 
 class Cache(dict[Any, Kept]):
@@ -244,15 +244,15 @@ class Cache(dict[Any, Kept]):
             self.generation += 1
             super().clear()
 
-    def keep(self, key: Any, found: Kept, generation: int | None = None) -> Kept:
+    def keep(self, key: Any, value: Kept, generation: int | None = None) -> Kept:
         """Store a value under a key, unless the cache was cleared since `generation`, and return it."""
         with self._lock:
             if generation not in (None, self.generation):
-                return found
+                return value
             while len(self) >= MOST_KEPT:
                 del self[next(iter(self))]
-            self[key] = found
-        return found
+            self[key] = value
+        return value
 
 
 # Whether several configs of the mode are alike, by problem without rows, alignment and device: each new number of rows
@@ -281,8 +281,8 @@ def _sums_alike(spec: OperatorSpec, problem: Problem, target: Target, device: in
     bounds = _row_bounds(problem, target, device, True)
     sums = set()
     for rows in (*(bound - 1 for bound in bounds[1:]), MAX_ROWS):
-        asked = problem._replace(rows=rows)
-        launch = spec.launch_of(config_for(spec, asked, target, device, True), asked, target, alignment)
+        at_bound = problem._replace(rows=rows)
+        launch = spec.launch_of(config_for(spec, at_bound, target, device, True), at_bound, target, alignment)
         sums.add(getattr(launch, "row_sum", None))
     return len(bounds) > 1 and len(sums) == 1 and None not in sums
 
@@ -326,22 +326,22 @@ def _find(device: int, target: Target) -> locate.Selection | None:
 
 def _in_table(selection: locate.Selection | None, batch_invariant: bool = False) -> Lookup:
     """The lookup in tables in one of the two modes; it returns None for the default config."""
-    told = False
+    is_warned = False
 
     def look_up(problem: Problem) -> Any:
-        nonlocal told
+        nonlocal is_warned
         if selection is None:
             return None
         key = problem.key.batch_invariant if batch_invariant else problem.key
         table = selection.serving(key)
-        found = table.function(key)
-        if found is None and batch_invariant and not told:
-            told = True
+        function = table.function(key)
+        if function is None and batch_invariant and not is_warned:
+            is_warned = True
             warnings.warn(
                 f"{locate.told(table.source)} has no batch-invariant function of {problem.key}: the "
                 "default config serves, which may be slow; `normtune fit --batch-invariant` writes tables with them",
                 stacklevel=4,
             )
-        return found(problem.rows, problem.hidden) if found else None
+        return function(problem.rows, problem.hidden) if function else None
 
     return look_up

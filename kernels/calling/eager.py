@@ -116,44 +116,44 @@ def new_forward(
         TypeError, ValueError: as `check`, or the batch-invariant mode is not available.
     """
     check(operation, tensors, scalars)
-    given = dict(zip(operation.inputs, tensors, strict=True))
+    inputs = dict(zip(operation.inputs, tensors, strict=True))
     if is_in_place or operation.written:
-        claim(*operation.divided(given))
+        claim(*operation.divided(inputs))
     scalars = operation.scalars_of(tensors, tuple(map(float, scalars)))
-    plan = CallPlan(operation, given, scalars, batch_invariant)
-    x = given[operation.inputs[0]]
+    plan = CallPlan(operation, inputs, scalars, batch_invariant)
+    x = inputs[operation.inputs[0]]
     assert x is not None
     is_taken = takes_kernels(operation, x)
     if not is_taken or not (operation.backward or x.numel()):
         if batch_invariant and not is_taken:
             check_invariant(operation.inputs[0], x, operation.kernels_take)
         compose = wide.forward if operation.backward else wide.forward_alone
-        found: dict[str, Tensor | None] = dict(
+        composed: dict[str, Tensor | None] = dict(
             zip(operation.outputs, compose(operation, tensors, scalars, batch_invariant), strict=True)
         )
         for name in operation.factors if batch_invariant else ():
-            factors = found[name]
+            factors = composed[name]
             assert factors is not None
-            found[name] = new_factors(factors, plan, factors.dtype).copy_(factors)
-        return (*(_written(operation, found, given) if is_in_place else found).values(), plan)
+            composed[name] = new_factors(factors, plan, factors.dtype).copy_(factors)
+        return (*(_written(operation, composed, inputs) if is_in_place else composed).values(), plan)
     outputs = {
-        name: new_output(operation, name, given, plan) if is_saving or number < operation.results else None
+        name: new_output(operation, name, inputs, plan) if is_saving or number < operation.results else None
         for number, name in enumerate(operation.outputs)
     }
     if x.numel():
-        launched = _inputs(operation, given, x, batch_invariant)
+        launched = _inputs(operation, inputs, x, batch_invariant)
         views = {name: as_rows(tensor) for name, tensor in outputs.items()}
         for name, source in operation.in_place.items() if is_in_place else ():
-            if is_uncopied({source: given[source]}, launched):
-                outputs[name], views[name] = given[source], launched[source]
-        is_kept = key is not None and is_uncopied(given, launched)
+            if is_uncopied({source: inputs[source]}, launched):
+                outputs[name], views[name] = inputs[source], launched[source]
+        is_kept = key is not None and is_uncopied(inputs, launched)
         generation = operation.plans.generation
         launch = _forward_launch(plan, {**launched, **views}, is_saving, is_in_place, is_shared=not is_kept)
         if is_kept:
             plan.launch = launch
             operation.plans.keep(key, plan, generation)
         launch(*launched.values(), *views.values())
-    return (*(_written(operation, outputs, given) if is_in_place else outputs).values(), plan)
+    return (*(_written(operation, outputs, inputs) if is_in_place else outputs).values(), plan)
 
 
 def new_backward(
@@ -182,22 +182,22 @@ def new_backward(
     """
     operation = plan.operation
     needs_rows = needs_rows or operation.columns_alone is None
-    given = dict(zip((*operation.incoming, *operation.saved), tensors, strict=True))
-    check_saved(plan, given)
-    x = given[operation.incoming[0]]
+    by_name = dict(zip((*operation.incoming, *operation.saved), tensors, strict=True))
+    check_saved(plan, by_name)
+    x = by_name[operation.incoming[0]]
     assert x is not None
     is_wanted = {name: needs_columns if operation.axes[name] == HIDDEN else needs_rows for name in operation.gradients}
     is_batched = not all(map(has_memory, tensors[: operation.results]))  # type: ignore[arg-type]
     if plan.batch_invariant:
         if is_batched:
             raise ValueError("the batch-invariant mode has no batched gradients: ask for one at a time")
-        given |= _invariant_factors(given, plan)
+        by_name |= _invariant_factors(by_name, plan)
     if is_batched or not takes_kernels(operation, x):
-        found = _composed_backward(given, plan)
-        return tuple(found[name] if is_wanted[name] else None for name in operation.gradients)
-    launched = _inputs(operation, given, x, plan.batch_invariant) if x.numel() else given
+        composed = _composed_backward(by_name, plan)
+        return tuple(composed[name] if is_wanted[name] else None for name in operation.gradients)
+    launched = _inputs(operation, by_name, x, plan.batch_invariant) if x.numel() else by_name
     likes = {
-        name: given[operation.like_of(name)] if operation.axes[name] == ROWS_HIDDEN else launched[name[1:]]
+        name: by_name[operation.like_of(name)] if operation.axes[name] == ROWS_HIDDEN else launched[name[1:]]
         for name in operation.gradients
     }
     first = operation.gradients[0]
@@ -212,7 +212,7 @@ def new_backward(
         if is_reused and not launch.reuses_dy:
             gradients[first] = new_like(likes[first])
             every[first] = as_rows(gradients[first])
-        if key is not None and plan.launch is not None and needs_rows and is_uncopied(given, launched):
+        if key is not None and plan.launch is not None and needs_rows and is_uncopied(by_name, launched):
             plan.backward[needs_columns] = key, launch
         launch(*every.values())
         if gradients[first] is x:
@@ -220,30 +220,30 @@ def new_backward(
     for name, gradient in gradients.items():
         if operation.axes[name] == HIDDEN and gradient is not None:
             gradient = gradient if x.numel() else gradient.zero_()
-            gradients[name] = gradient.to(given[name[1:]].dtype)  # type: ignore[union-attr]
+            gradients[name] = gradient.to(by_name[name[1:]].dtype)  # type: ignore[union-attr]
     return tuple(gradients.values())
 
 
 def _written(
-    operation: Operation, outputs: dict[str, Tensor | None], given: Mapping[str, Tensor | None]
+    operation: Operation, outputs: dict[str, Tensor | None], inputs: Mapping[str, Tensor | None]
 ) -> dict[str, Tensor | None]:
     """The outputs in the memory of inputs."""
     for name, source in operation.in_place.items():
-        target, made = given[source], outputs[name]
-        assert target is not None and made is not None
-        outputs[name] = target if made is target else target.copy_(made)
+        target, output = inputs[source], outputs[name]
+        assert target is not None and output is not None
+        outputs[name] = target if output is target else target.copy_(output)
     return outputs
 
 
-def new_output(operation: Operation, name: str, given: Mapping[str, Tensor | None], plan: CallPlan) -> Tensor:
+def new_output(operation: Operation, name: str, inputs: Mapping[str, Tensor | None], plan: CallPlan) -> Tensor:
     """Memory of an output: contiguous of the first input's shape, or (rows,) float32."""
-    x = given[operation.inputs[0]]
+    x = inputs[operation.inputs[0]]
     assert x is not None
     if name in operation.factors:
         return new_factors(x, plan)
     if not operation.backward:
         return new_of(x, *plan.made[name])
-    like = given[operation.like_of(name)]
+    like = inputs[operation.like_of(name)]
     assert like is not None
     return new_like(like)
 
@@ -267,25 +267,25 @@ def is_marked(factors: Tensor) -> bool:
 
 
 def _inputs(
-    operation: Operation, given: Mapping[str, Tensor | None], x: Tensor, batch_invariant: bool
+    operation: Operation, tensors: Mapping[str, Tensor | None], x: Tensor, batch_invariant: bool
 ) -> dict[str, Tensor | None]:
     """Tensors in the layout of the kernels; ones for a missing one."""
-    found: dict[str, Tensor | None] = {}
+    converted: dict[str, Tensor | None] = {}
     if operation.is_grouped:
-        found = dict.fromkeys(given) | grouped_rows(operation, given, batch_invariant)
-    for name, tensor in given.items():
+        converted = dict.fromkeys(tensors) | grouped_rows(operation, tensors, batch_invariant)
+    for name, tensor in tensors.items():
         axes = operation.axes[name]
         if tensor is None:
-            found[name] = x.new_ones(x.shape[-1])
+            converted[name] = x.new_ones(x.shape[-1])
         elif axes == HIDDEN:
-            found[name] = columns_of(name, tensor, x)
+            converted[name] = columns_of(name, tensor, x)
         elif axes == ROWS_HIDDEN:
-            found[name] = found.get(name) if operation.is_grouped else rows_of(name, tensor, batch_invariant)
+            converted[name] = converted.get(name) if operation.is_grouped else rows_of(name, tensor, batch_invariant)
         elif axes == ROWS:
-            found[name] = tensor.reshape(-1).to(torch.float32).contiguous()
+            converted[name] = tensor.reshape(-1).to(torch.float32).contiguous()
         else:
-            found[name] = readable(name, tensor)
-    return found
+            converted[name] = readable(name, tensor)
+    return converted
 
 
 def _forward_launch(

@@ -232,13 +232,13 @@ class Family:
             TypeError, ValueError: as `arguments.check`, or the batch-invariant mode is not available.
         """
         if _is_compiling():
-            made = self.dispatched(choices, given, scalars, batch_invariant)
-            return dict(zip(self.outputs_of(*choices), made, strict=True))
+            outputs = self.dispatched(choices, given, scalars, batch_invariant)
+            return dict(zip(self.outputs_of(*choices), outputs, strict=True))
         member = self._member(choices)
         operation = member.operation
         numbers = [scalars[name] for name in operation.defaults]
-        made = member.call(*[given[name] for name in operation.inputs], *numbers, batch_invariant)
-        return dict(zip(operation.outputs, made, strict=True))
+        outputs = member.call(*[given[name] for name in operation.inputs], *numbers, batch_invariant)
+        return dict(zip(operation.outputs, outputs, strict=True))
 
     def dispatched(
         self,
@@ -253,16 +253,16 @@ class Family:
         numbers = [number(name, scalars.get(name, value)) for name, value in self.scalars.items()]
         written = given.get(self._written or "")
         if written is None:
-            made: list[Tensor] = self.operator(*detached, *numbers, *choices, batch_invariant)
-            return made
+            outputs: list[Tensor] = self.operator(*detached, *numbers, *choices, batch_invariant)
+            return outputs
         every = self.writing(*detached, written, *numbers, *choices, batch_invariant)
         named = dict(zip(self._outputs, every, strict=True))
         return [named[name] for name in self.outputs_of(*choices)]
 
     def _member(self, choices: tuple[str, ...]) -> Entry:
-        found = self._members.get(choices)
-        if found:
-            return found
+        member = self._members.get(choices)
+        if member:
+            return member
         operation = self.operation_of(*choices)
 
         def dispatched(tensors: Sequence[Any], scalars: Sequence[Any], batch_invariant: bool | None) -> Any:
@@ -289,19 +289,19 @@ class Family:
 
     def _padded(self, call: Callable[..., list[Tensor]], *arguments: Any) -> tuple[Tensor, ...]:
         """All `outputs`, those of a call and empty ones."""
-        made = dict(zip(self._split(arguments)[0].operation.outputs, call(*arguments), strict=True))
-        return tuple(made[name] if name in made else arguments[0].new_empty(0) for name in self._outputs)
+        outputs = dict(zip(self._split(arguments)[0].operation.outputs, call(*arguments), strict=True))
+        return tuple(outputs[name] if name in outputs else arguments[0].new_empty(0) for name in self._outputs)
 
     def _launch(self, *arguments: Any) -> list[Tensor]:
         member, tensors, scalars, mode = self._split(arguments)
-        *made, _ = member.forward(*tensors, *scalars, is_batch_invariant() if mode is None else mode, False)
-        return made
+        *outputs, _ = member.forward(*tensors, *scalars, is_batch_invariant() if mode is None else mode, False)
+        return outputs
 
     def _shapes(self, *arguments: Any) -> list[Tensor]:
         member, tensors, scalars, _ = self._split(arguments)
         check(member.operation, tensors, scalars)
-        made = member.operation.outputs_at(tensors[0])
-        return [new_of(tensors[0], shape, dtype) for shape, dtype in made.values()]
+        outputs = member.operation.outputs_at(tensors[0])
+        return [new_of(tensors[0], shape, dtype) for shape, dtype in outputs.values()]
 
 
 def _apply_of(function: type[torch.autograd.Function]) -> Callable[..., Any]:

@@ -74,7 +74,7 @@ class LoadedTable(NamedTuple):
 
     def serves(self, key: Key) -> bool:
         """Whether it has functions of an operator, at any named integers, of any modes and dtype."""
-        return any(own.family == key.family for own in self.tables)
+        return any(table_key.family == key.family for table_key in self.tables)
 
     def function(self, key: Key) -> Callable[[int, int], ConfigFields] | None:
         """Function of a key; without one in its modes, the plain operator's; None if there is neither.
@@ -91,8 +91,8 @@ class LoadedTable(NamedTuple):
 
     def answer(self, key: Key) -> Callable[[int, int], Config] | None:
         """As `function`, but returning a `Config`."""
-        found = self.function(key)
-        return None if found is None else lambda rows, hidden: _config(found(rows, hidden))
+        function = self.function(key)
+        return None if function is None else lambda rows, hidden: _config(function(rows, hidden))
 
 
 def _config(entry: ConfigFields) -> Config:
@@ -288,7 +288,7 @@ def load(path: str | os.PathLike[str]) -> LoadedTable:
     header, _ = parse(text, name)
     names: dict[str, object] = {"__name__": f"normtune.heuristics.tables._{slug(Path(path).stem)}", "__file__": name}
     try:
-        known: Mapping[Key, Any] = (normalised_trees if header.is_for_any_gpu else trees)(text)
+        tree_of_key: Mapping[Key, Any] = (normalised_trees if header.is_for_any_gpu else trees)(text)
         exec(compile(parsed(text), name, "exec"), names)
         tables, lookup = names["TABLES"], names["lookup"]
     except NormtuneError as error:
@@ -299,7 +299,7 @@ def load(path: str | os.PathLike[str]) -> LoadedTable:
     if not isinstance(tables, dict) or not callable(lookup):
         raise AssertionError("a table in the form that normtune writes has TABLES and lookup")
     by_key = {Key.parse(*entry): function for entry, function in tables.items()}
-    return LoadedTable(Path(path), header, by_key, lookup, known, not header.is_for_any_gpu)
+    return LoadedTable(Path(path), header, by_key, lookup, tree_of_key, not header.is_for_any_gpu)
 
 
 def header_of(path: str | os.PathLike[str]) -> Header:
