@@ -1,11 +1,9 @@
-"""From device to table to config to launch: the one place that looks a config up.
+"""Look up the config of a problem in the table of the GPU, and resolve it to a launch.
 
-In: an operator, existing tensors, and the table of their GPU. Out: kernels on the current stream.
-`normtune.kernels.tablefile.locate` finds the table, once per GPU; `use_table` overrides it.
-
-In the batch-invariant mode a config is looked up in the table's functions for this mode; without one, the operator's
-default config is used. Numbers of rows may have several configs if these are legal for all of their rows and sum a row
-in the same order (`Launch.row_sum`); else the config of the largest number serves every batch.
+In: an operator, tensors, and the table of their GPU (`tablefile.locate`, or `use_table`). Out: launches. The
+batch-invariant mode has functions of its own in a table; without one the default config is used. In this mode several
+configs are used for different numbers of rows only if all are legal and sum a row in the same order
+(`Launch.row_sum`); else that of the largest number is used for all.
 """
 
 import os
@@ -43,7 +41,7 @@ MOST_KEPT = 2048
 
 
 class LaunchRequest(NamedTuple):
-    """A launch that a call asks for: the arguments of `prepared`."""
+    """The arguments of `prepared`."""
 
     spec: OperatorSpec
     problem: Problem
@@ -54,8 +52,8 @@ class LaunchRequest(NamedTuple):
     is_in_place: bool
 
 
-# A launch that no table knows: its kernel calls and their workspace, of tensors by name and the number of rows for
-# which they are chosen, None for that of the tensors.
+# A launch without a config: its kernel calls and their workspace, given tensors by name and a number of rows, None for
+# that of the tensors.
 Tableless = Callable[[Mapping[str, Tensor], int | None], tuple[Sequence[KernelCall], Tensor]]
 
 
@@ -72,7 +70,7 @@ _noting = threading.Lock()
 
 @contextmanager
 def noted() -> Iterator[list[LaunchRequest | TablelessRequest]]:
-    """The requests of all threads inside of a `with`, for a warmup; one at a time."""
+    """Record the launches requested by all threads inside of a `with`; one `with` at a time."""
     global _noted
     with _noting:
         requests: list[LaunchRequest | TablelessRequest] = []
@@ -105,7 +103,7 @@ def use_table(table: str | os.PathLike[str] | None = "auto") -> None:
 
 
 def forget_launches() -> None:
-    """Drop every kept launch; binaries stay loaded."""
+    """Drop every cached launch; binaries stay loaded."""
     for cache in _caches:
         cache.clear()
 
@@ -146,7 +144,7 @@ def prepared(
     options: Mapping[str, Any] | None = None,
     is_in_place: bool = False,
 ) -> Prepared:
-    """The launch of an operator on existing tensors, repeatable on tensors like them.
+    """A launch of an operator, repeatable on tensors like these.
 
     Args:
         spec: the operator.
@@ -167,7 +165,7 @@ def prepared(
 
 
 def prepared_without_table(calls_of: Tableless, tensors: Mapping[str, Tensor | None]) -> Prepared:
-    """A launch on existing tensors that no table knows; tensors as in `prepared`."""
+    """A launch without a config, which no table has; tensors as in `prepared`."""
     there = apart(tensors)
     if _noted is not None:
         _noted.append(TablelessRequest(calls_of, there))
@@ -190,8 +188,8 @@ def resolved(
         problem: of at least one row.
         first: a tensor, for its device.
         alignment: of `alignment_in`.
-        batch_invariant: a row must have the same bits in every batch.
-        is_in_place: outputs may be inputs.
+        batch_invariant: as in `prepared`.
+        is_in_place: as in `prepared`.
     """
     launch = _resolve(spec, problem, target_of(first), first.device.index or 0, alignment, batch_invariant)
     return getattr(launch, "in_place", launch) if is_in_place else launch
@@ -255,8 +253,8 @@ class Cache(dict[Any, Kept]):
         return value
 
 
-# Whether several configs of the mode are alike, by problem without rows, alignment and device: each new number of rows
-# asks, and five configs take 0.3 ms.
+# `_sums_alike` by problem without rows, alignment and device: each new number of rows needs it, and five configs take
+# 0.3 ms.
 _alike: Cache[bool] = Cache()
 
 
@@ -325,7 +323,7 @@ def _find(device: int, target: Target) -> locate.Selection | None:
 
 
 def _in_table(selection: locate.Selection | None, batch_invariant: bool = False) -> Lookup:
-    """The lookup in tables in one of the two modes; it returns None for the default config."""
+    """A function from a problem to its config in the tables; None for the default config."""
     is_warned = False
 
     def look_up(problem: Problem) -> Any:

@@ -1,15 +1,9 @@
-"""Calls of an operation on existing tensors: kept launches, and gradients for autograd.
+"""The slow path of a call: the first one with arguments of a kind, and calls that need copies or torch's operations.
 
-In: tensors with readable memory. Out: outputs or gradients, launched on the current stream. Inputs that the kernels do
-not take are computed with torch's operations (`wide`).
-
-Most kernels take less time than a launch from Python, so a call of known arguments does little (`written_out`):
-everything on which its checks, its config and its binary depend makes a key, under which the launch was kept the first
-time. Here is the first time, and what needs more than a launch. No kept object holds a tensor. The backward is launched
-for the tensors that it gets: saved tensors may come back with other strides, elsewhere in memory, or recomputed.
-
-In the batch-invariant mode (`batch_invariant`) each row of outputs and gradients has the same bits as in any other
-batch.
+In: tensors with readable memory. Out: outputs or gradients, launched on the current stream; of inputs that the kernels
+do not take, computed by the formula (`wide`). A launch is cached by all on which checks, config and binary depend, for
+the fast path (`written_out`); no cached object holds a tensor. The backward takes saved tensors as they come back: with
+other strides, elsewhere in memory, or recomputed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -48,15 +42,14 @@ _launches: Cache[Prepared] = Cache()
 
 
 class CallPlan:
-    """A forward on tensors of one kind, and the launches of its backward.
+    """The cached launches of a forward and its backward, for tensors of the same shapes, strides and dtypes.
 
     Attributes:
-        operation: that is called.
-        scalars, batch_invariant: arguments of the call.
+        operation, scalars, batch_invariant: of the call.
         launch: None if nothing is launched.
         rows: number of rows.
         saved: shape and dtype of each saved input.
-        backward: without and with gradients (hidden,), the kept launch behind its key of `written_out`.
+        backward: without and with gradients (hidden,), the key of `written_out` and the cached launch.
         made: shape and dtype of each output, for an operation without a backward.
         spans: bytes of each input, for an operation that writes into some.
     """
@@ -98,11 +91,11 @@ def new_forward(
     is_saving: bool,
     is_in_place: bool = False,
 ) -> tuple[Any, ...]:
-    """The forward of new arguments, or of those that need more than a launch.
+    """A forward without a cached launch, or one that needs copies or the formula.
 
     Args:
-        operation: that is called.
-        key: under which to keep the launch, if it needs no copies; None for not at all.
+        operation: to call.
+        key: under which to cache the launch, if it needs no copies; None for not at all.
         tensors: inputs, None for missing ones.
         scalars: the operation's.
         batch_invariant: the mode.
@@ -164,15 +157,15 @@ def new_backward(
     needs_columns: bool,
     reuses_dy: bool = False,
 ) -> tuple[Tensor | None, ...]:
-    """The backward of new tensors, or of those that need more than a launch.
+    """A backward without a cached launch, or one that needs copies or the formula.
 
     Args:
-        key: under which the plan may keep the launch, if it needs no copies; None for not at all.
+        key: as in `new_forward`.
         tensors: the gradients of outputs, of their shapes and any strides; then saved tensors, or copies of them.
         plan: of the forward.
         needs_rows: whether gradients (..., hidden) are wanted.
         needs_columns: whether gradients (hidden,) are wanted.
-        reuses_dy: write the first gradient into the memory of the first tensor, where both are such that it may.
+        reuses_dy: write the first gradient into the memory of the first tensor, where possible (`is_reusable`).
 
     Returns:
         The gradients, contiguous, in the dtypes of the inputs; None for those that are not wanted.
@@ -227,7 +220,7 @@ def new_backward(
 def _written(
     operation: Operation, outputs: dict[str, Tensor | None], inputs: Mapping[str, Tensor | None]
 ) -> dict[str, Tensor | None]:
-    """The outputs in the memory of inputs."""
+    """Copy the outputs into the inputs of `Operation.in_place`."""
     for name, source in operation.in_place.items():
         target, output = inputs[source], outputs[name]
         assert target is not None and output is not None
@@ -291,7 +284,7 @@ def _inputs(
 def _forward_launch(
     plan: CallPlan, tensors: dict[str, Tensor | None], is_saving: bool, is_in_place: bool, is_shared: bool
 ) -> Prepared:
-    """The launch of a forward; from or for the launches that any plan shares, if it `is_shared`."""
+    """The launch of a forward; `is_shared`: from the cache of all plans."""
     operation, spec = plan.operation, plan.operation.forward
     scalars = dict(zip(operation.defaults, plan.scalars, strict=True))
     problem = _problem(operation, spec, tensors, is_saving)
@@ -320,7 +313,7 @@ def _backward_launch(
 
 
 def _problem(operation: Operation, spec: OperatorSpec, tensors: Mapping[str, Tensor | None], is_whole: bool) -> Problem:
-    """The problem of a launch; of rows of several dtypes that of the widest, so that its config is legal for all."""
+    """The problem of a launch, in the widest dtype of its rows, so that its config is legal for all of them."""
     rows = [tensors[name] for name in operation.with_axes(tuple(tensors), ROWS_HIDDEN)]
     x = max(
         (tensor for tensor in rows if tensor is not None and tensor.dtype in operation.dtypes), key=Tensor.element_size
@@ -337,7 +330,7 @@ def _shared(
     prepare: Callable[[], Prepared],
     is_in_place: bool = False,
 ) -> Prepared:
-    """The launch that is kept for these tensors, or a new one."""
+    """The cached launch for tensors like these, or a new one."""
     key = (problem, plan.scalars, plan.batch_invariant, is_in_place, *map(traits, tensors.values()))
     if plan.operation.is_grouped:  # strides alone do not tell how rows divide
         key += tuple(None if tensor is None else tensor.shape for tensor in tensors.values())
@@ -363,7 +356,7 @@ def _composed_backward(given: Mapping[str, Tensor | None], plan: CallPlan) -> di
 
 
 def _invariant_factors(given: Mapping[str, Tensor | None], plan: CallPlan) -> dict[str, Tensor | None]:
-    """Saved factors that may be of another mode, computed once more where the inputs for that are saved."""
+    """Factors that may come from a forward outside of the mode, computed again where their inputs are saved."""
     operation = plan.operation
     names = [name for name in operation.saved if operation.axes[name] == ROWS]
     if all(tensor is not None and is_marked(tensor) for tensor in map(given.get, names)):

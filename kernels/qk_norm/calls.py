@@ -1,8 +1,8 @@
-"""Calls on existing tensors: kept launches.
+"""Calls of `qk_norm` and its gradients on existing tensors, with cached launches.
 
 In: checked tensors. Out: the fused tensor, written in place or new, or gradients, launched on the current stream;
-computed with torch's operations where the kernels take no such tensor (`composed`). Everything on which config and
-binary depend makes a key, under which a launch is kept; no kept object holds a tensor.
+computed by the formula (`decomposition`) where the kernels take no such tensor. A launch is cached by all on which
+config and binary depend; no cached object holds a tensor.
 """
 
 from collections.abc import Mapping, Sequence
@@ -194,7 +194,6 @@ def _backward_variant(call: CallArguments, needs_dweight: bool) -> str:
 def _prepared(
     spec: OperatorSpec, problem: Problem, every: Mapping[str, Tensor | None], call: CallArguments
 ) -> Prepared:
-    """The launch on these tensors and their like."""
     scalars = {"eps": call.eps, "offset": call.offset}
     return prepared(spec, problem, every, scalars, call.batch_invariant, keeps_subnormal(scalars))
 
