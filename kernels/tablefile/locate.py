@@ -5,8 +5,8 @@ whether it was made for that GPU. Imports neither numpy nor pandas, because disp
 
 The first that exists: the file that NORMTUNE_TABLE names; the table that the user installed for the GPU; the shipped
 tables of the same name and number of multiprocessors, one per family of operators; the shipped table for any GPU, whose
-thresholds are relative to multiprocessors and L2 cache. docs/fitting.md says what is known of it. An operator that the
-first table has nothing of is served by the next one that has; NORMTUNE_TABLE stands alone.
+thresholds are relative to multiprocessors and L2 cache. An operator without functions in the first table is looked up
+in the next; NORMTUNE_TABLE is used alone.
 """
 
 import os
@@ -293,7 +293,7 @@ def load(path: str | os.PathLike[str]) -> LoadedTable:
         tables, lookup = names["TABLES"], names["lookup"]
     except NormtuneError as error:
         raise UsageError(f"table {name} cannot be used: {error}; fit it again") from None
-    except Exception as error:  # of code that is in our form: a launch must get an error that names the file
+    except Exception as error:  # any error becomes one that names the file
         why = f"it raises {type(error).__name__}: {str(error)[:_MOST_CHARACTERS]}"
         raise UsageError(f"table {name} cannot be used: {why}; fit it again") from None
     if not isinstance(tables, dict) or not callable(lookup):
