@@ -40,8 +40,8 @@ class ForeignKernel:
             if self.kept is not None:
                 self.kept.append(returned)
                 return
-            made = returned if isinstance(returned, tuple) else (returned,)
-            for output, tensor in zip(outputs, made, strict=True):
+            results = returned if isinstance(returned, tuple) else (returned,)
+            for output, tensor in zip(outputs, results, strict=True):
                 if tensor is not output:
                     output.copy_(tensor)
 

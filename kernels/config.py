@@ -76,26 +76,24 @@ class Config(tuple[Any, ...]):
     def _take(cls, knobs: Mapping[str, Knob]) -> None:
         """Give the class its knobs: the constructor and the fields of a `namedtuple` of them."""
         defaults = [knob.default for knob in knobs.values() if knob.default is not None]
-        made: Any = namedtuple(cls.__name__, list(knobs), defaults=defaults)  # type: ignore[misc]
+        fields: Any = namedtuple(cls.__name__, list(knobs), defaults=defaults)  # type: ignore[misc]
         for name in ("__new__", "_fields", "_field_defaults", *knobs):
-            setattr(cls, name, made.__dict__[name])
+            setattr(cls, name, fields.__dict__[name])
         cls.knobs = tuple(knobs.values())
         if knobs and cls.knobs[0].kind is int:
             cls.__lt__, cls.__gt__ = _Mixed.__lt__, _Mixed.__gt__  # type: ignore[method-assign, assignment]
 
     def _replace(self, **values: int | str) -> Self:
-        """This config with other values of the named knobs."""
         return type(self)(**{**self._asdict(), **values})
 
     def _asdict(self) -> dict[str, int | str]:
-        """The values by the names of the knobs."""
         return dict(zip(self._fields, self, strict=True))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self._asdict().items())})"
 
     def __str__(self) -> str:
-        """One line, only the values that say something: `persistent block_row=4 warps=8 stages=3 programs_per_sm=2`."""
+        """One line, without default values: `persistent block_row=4 warps=8 stages=3 programs_per_sm=2`."""
         return " ".join(
             str(value) if knob.kind is str and knob.default is None else f"{knob.name.removeprefix('num_')}={value}"
             for knob, value in self._telling()
@@ -109,7 +107,7 @@ class Config(tuple[Any, ...]):
         ).upper()
 
     def _telling(self) -> list[tuple[Knob, int | str]]:
-        """The knobs whose value is no default, with the value; warps are always among them."""
+        """The knobs, with their values, that differ from the default; warps always."""
         pairs = zip(self.knobs, self, strict=True)
         return [(knob, value) for knob, value in pairs if knob.name == "num_warps" or value != knob.default]
 
@@ -121,7 +119,7 @@ class Config(tuple[Any, ...]):
     def from_json(cls, text: str) -> Self:
         """The config that `to_json` wrote.
 
-        Of `Config` itself any knobs are taken: what a store holds of an operator that is not here can still be read.
+        `Config` itself takes any knobs, so that a store's configs of operators that are not installed can be read.
 
         Raises:
             ValueError: the text is not a JSON object of exactly these knobs with values of the right kinds.
@@ -185,11 +183,11 @@ def _without_meanings(knobs: tuple[Knob, ...]) -> tuple[Knob, ...]:
 
 @lru_cache(maxsize=256)
 def _nameless(knobs: tuple[Knob, ...]) -> type[Config]:
-    made: type[Config] = type(_NAMELESS, (_Mixed,), {"__slots__": (), "__module__": __name__})
-    made._take({knob.name: knob for knob in knobs})
-    if len(made._fields) != len(knobs) or not knobs:
+    nameless: type[Config] = type(_NAMELESS, (_Mixed,), {"__slots__": (), "__module__": __name__})
+    nameless._take({knob.name: knob for knob in knobs})
+    if len(nameless._fields) != len(knobs) or not knobs:
         raise ValueError(f"expected knobs of different names, got {[knob.name for knob in knobs]}")
-    return made
+    return nameless
 
 
 def _revived(knobs: tuple[Knob, ...], values: Sequence[int | str]) -> Config:
@@ -197,7 +195,6 @@ def _revived(knobs: tuple[Knob, ...], values: Sequence[int | str]) -> Config:
 
 
 def _knob(cls: type[Config], name: str, hint: Any) -> Knob:
-    """A knob as a class declares it."""
     meaning = ""
     if get_origin(hint) is Annotated:
         hint, meaning = get_args(hint)[:2]

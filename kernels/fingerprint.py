@@ -35,9 +35,9 @@ def is_current(spec: OperatorSpec, measured: str) -> bool:
 
 
 def changed(measured: Mapping[str, str]) -> list[str]:
-    """Of operators with the fingerprint of each as it was measured, those that are known here and changed since."""
-    known = operators()
-    return [name for name, of in measured.items() if name in known and not is_current(known[name], of)]
+    """The registered operators whose kernels changed since their fingerprint was `measured`."""
+    specs = operators()
+    return [name for name, of in measured.items() if name in specs and not is_current(specs[name], of)]
 
 
 @cache

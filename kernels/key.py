@@ -93,19 +93,19 @@ class Key(NamedTuple):
         These have the least product of ratios, which is the least sum of |log ratio|, then the smaller integers. At its
         own where no other key has the same names.
         """
-        own = dict(self.sizes)
+        wanted = dict(self.sizes)
         alike = [
             other.sizes
             for other in others
             if (other.family, other.dtype) == (self.family, self.dtype)
-            and {name for name, _ in other.sizes} == {*own}
+            and {name for name, _ in other.sizes} == {*wanted}
             and all(value for _, value in other.sizes)
         ]
-        if not alike or not own or not all(own.values()):
+        if not alike or not wanted or not all(wanted.values()):
             return self
 
         def distance(sizes: tuple[tuple[str, int], ...]) -> tuple[Fraction, ...]:
-            ratios = (Fraction(max(value, own[name]), min(value, own[name])) for name, value in sizes)
+            ratios = (Fraction(max(value, wanted[name]), min(value, wanted[name])) for name, value in sizes)
             return math.prod(ratios, start=Fraction(1)), *(Fraction(value) for _, value in sizes)
 
         return self._replace(sizes=min(alike, key=distance))

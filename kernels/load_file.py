@@ -22,27 +22,27 @@ def load(path: str | os.PathLike[str]) -> None:
     Raises:
         UsageError: it cannot be read or run, or registers nothing.
     """
-    place = str(Path(path).resolve())
-    if place in _FILES:
+    file = str(Path(path).resolve())
+    if file in _FILES:
         return
-    known = set(operators())
-    # By this name what its configs are pickled as is found again in other processes.
-    name = f"normtune_operators_{re.sub(r'[^0-9A-Za-z]', '_', Path(place).stem)}"
-    found = spec_from_file_location(name, place)
-    if found is None or found.loader is None or not Path(place).is_file():
+    before = set(operators())
+    # Its pickled configs name this module, which other processes import under the same name.
+    name = f"normtune_operators_{re.sub(r'[^0-9A-Za-z]', '_', Path(file).stem)}"
+    module_spec = spec_from_file_location(name, file)
+    if module_spec is None or module_spec.loader is None or not Path(file).is_file():
         raise UsageError(f"cannot load operators from {path}: expected a Python file")
-    module = module_from_spec(found)
+    module = module_from_spec(module_spec)
     sys.modules[name] = module
     try:
-        found.loader.exec_module(module)
-        if set(operators()) == known:
+        module_spec.loader.exec_module(module)
+        if set(operators()) == before:
             raise UsageError("it registers no operator: normtune.register or @normtune.kernel_operator does")
     # Whatever the file raises.
     except Exception as error:
         del sys.modules[name]
-        told = str(error) if isinstance(error, NormtuneError) else f"{type(error).__name__}: {error}"
-        raise UsageError(f"cannot load operators from {path}: {told}") from error
-    _FILES[place] = module
+        message = str(error) if isinstance(error, NormtuneError) else f"{type(error).__name__}: {error}"
+        raise UsageError(f"cannot load operators from {path}: {message}") from error
+    _FILES[file] = module
 
 
 def loaded() -> tuple[str, ...]:

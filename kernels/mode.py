@@ -1,4 +1,4 @@
-"""Modes of operators: what of an operator a problem asks for, beside its shape and dtype.
+"""Modes of operators: options of a problem beside its shape and dtype.
 
 In: the variant of a problem. Out: a member of a `Mode`. Each combination of modes is another binary and another variant
 in tables and stores, whose text has the words of the members that are not the default, joined by `+`.

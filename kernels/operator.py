@@ -1,4 +1,4 @@
-"""The door: what an operator tells the rest of normtune about itself.
+"""The declaration of an operator, through which the rest of normtune uses it.
 
 In: one `OperatorSpec` per operator, registered by `register`. Out: `operator(name)`, through which planning,
 compiling, gate, timing, fit, emitted tables and dispatch reach it; none of them names an operator. Files that
@@ -55,7 +55,7 @@ class AnyLaunch(Protocol):
 
 
 class ImplementationLaunch(NamedTuple):
-    """A call of an implementation that is not ours: no binary of ours is compiled for it, ahead of time or ever."""
+    """A call of an implementation: a function of another library, for which normtune compiles nothing."""
 
     implementation: str
     grid: int = 1
@@ -98,7 +98,7 @@ class OperatorSpec:
         sizes: the named integers of a problem besides rows and hidden, with the values that a sweep takes:
             {"group_size": (64, 128)}. Each combination is an operator of its own, `name.group_size=64`; the problems of
             it have them in `Problem.sizes`. A table answers for other values with the function of the nearest ones.
-        implementations: functions that are not of Triton's making and compute the same, by name, each as
+        implementations: functions that compute the same without normtune's kernels, by name, each as
             `module:function` or the function itself: called with the inputs and scalars by name, it returns the
             outputs, in order. They are gated, timed and stored as configs are, so that a table can name them.
         is_default: whether a sweep that names no operator takes it.
@@ -262,7 +262,7 @@ class OperatorSpec:
     def calls(
         self, launch: Any, problem: Problem, tensors: Mapping[str, Any], workspace: Any, scalars: Mapping[str, float]
     ) -> Sequence[KernelCall]:
-        """The kernel calls of a launch, in order (needs what they need); an `OperatorError` if they cannot be made.
+        """The kernel calls of a launch, in order; an `OperatorError` if they cannot be made.
 
         Args:
             launch: as `launch` gives it.
@@ -291,8 +291,8 @@ class OperatorSpec:
             module, _, name = function.partition(":")
             function = getattr(import_module(module), name)
         buffers = self.buffers(problem)
-        inputs = {one.name: tensors[one.name] for one in buffers if one.role not in (OUTPUT, SCRATCH)}
-        outputs = tuple(tensors[one.name] for one in buffers if one.role in (OUTPUT, IN_OUT))
+        inputs = {buffer.name: tensors[buffer.name] for buffer in buffers if buffer.role not in (OUTPUT, SCRATCH)}
+        outputs = tuple(tensors[buffer.name] for buffer in buffers if buffer.role in (OUTPUT, IN_OUT))
         return KernelCall(ForeignKernel(function), (1,), outputs, {**inputs, **scalars})
 
     def read_config(self, text: str) -> Config:
@@ -338,10 +338,10 @@ def register(spec: OperatorSpec) -> OperatorSpec:
     if lines := [f"operator {spec.name!r}: {fault}" for fault in faults(spec)]:
         raise UsageError("\n".join(lines))
     members = [spec.at(**dict(zip(spec.sizes, values, strict=True))) for values in product(*spec.sizes.values())]
-    for one in members:
-        if _OPERATORS.get(one.name, one) != one:
-            raise ValueError(f"operator {one.name!r} is registered already: choose another name")
-    _OPERATORS.update({one.name: one for one in members})
+    for member in members:
+        if _OPERATORS.get(member.name, member) != member:
+            raise ValueError(f"operator {member.name!r} is registered already: choose another name")
+    _OPERATORS.update({member.name: member for member in members})
     if spec.sizes:
         _FAMILIES[spec.name] = spec
     return spec
@@ -365,7 +365,7 @@ def operator(name: str) -> OperatorSpec:
 
 def members(name: str) -> list[str]:
     """The operators that a name stands for: those of a family, or that of the name itself."""
-    return [one for one in operators() if one == name or (name in _FAMILIES and _family(one) == name)] or [name]
+    return [known for known in operators() if known == name or (name in _FAMILIES and _family(known) == name)] or [name]
 
 
 def _family(name: str) -> str:

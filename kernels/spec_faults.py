@@ -18,14 +18,13 @@ from normtune.kernels.problem import BUFFER_ITEMSIZE, IN_OUT, ITEMSIZE, OUTPUT, 
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
-
-# Between the tool and an operator's functions, and below these.
+# Files of normtune that call an operator's functions, and libraries that these call: no line of an operator.
 _BETWEEN = (Path(__file__), Path(__file__).with_name("operator.py"), Path(__file__).with_name("short_form"))
 _BELOW = {"torch", "triton", "numpy"}
 
 
 class OperatorError(NormtuneError):
-    """A function of an operator raised, or returned what it must not: no outcome of a config."""
+    """A function of an operator raised or returned something wrong: a fault of the operator, not of a config."""
 
 
 class ReturnedError(ValueError):
@@ -33,29 +32,32 @@ class ReturnedError(ValueError):
 
 
 def reraise(name: str, function: str, error: Exception, at: object) -> NoReturn:
-    """Raise the line about a function of the operator `name` that raised, with its place and what it was called for.
+    """Raise an error of a function of the operator `name` again, with operator, function, line of code and problem.
 
-    Errors that say all there is to say, and the device's for want of memory, stay as they are.
+    Errors of normtune, illegal configs and a lack of device memory are raised unchanged.
 
     Raises:
-        OperatorError: the line.
+        OperatorError: any other error, in one line.
     """
     if isinstance(error, NormtuneError | IllegalConfigError) or type(error).__name__ == "OutOfMemoryError":
         raise error
     if isinstance(error, ReturnedError):
         raise OperatorError(f"operator {name!r}: its {function} {error}, for {at}") from error
     lines = str(error).strip().splitlines()
-    told = f"{type(error).__name__}{f': {lines[0][:200]}' if lines else ''}"
-    places = [
-        f" ({Path(one.filename).name}, line {one.lineno})" for one in extract_tb(error.__traceback__) if _own(one)
+    message = f"{type(error).__name__}{f': {lines[0][:200]}' if lines else ''}"
+    locations = [
+        f" ({Path(frame.filename).name}, line {frame.lineno})"
+        for frame in extract_tb(error.__traceback__)
+        if _is_of_operator(frame)
     ]
-    raise OperatorError(f"operator {name!r}: its {function} raises {told}{''.join(places[-1:])}, for {at}") from error
+    message += "".join(locations[-1:])
+    raise OperatorError(f"operator {name!r}: its {function} raises {message}, for {at}") from error
 
 
-def _own(frame: FrameSummary) -> bool:
-    """Whether a place is in the operator's own files."""
+def _is_of_operator(frame: FrameSummary) -> bool:
+    """Whether a frame is in the operator's files: neither normtune's nor a library's."""
     path = Path(frame.filename)
-    return not _BELOW & {*path.parts} and not any(one in (path, path.parent) for one in _BETWEEN)
+    return not _BELOW & {*path.parts} and not any(folder in (path, path.parent) for folder in _BETWEEN)
 
 
 def check_returned(tensors: Mapping[str, Any], buffers: Sequence[Buffer]) -> None:
@@ -64,13 +66,14 @@ def check_returned(tensors: Mapping[str, Any], buffers: Sequence[Buffer]) -> Non
     Raises:
         ReturnedError: it is not.
     """
-    if tensors.keys() != {one.name for one in buffers}:
-        expected = ", ".join(one.name for one in buffers)
+    if tensors.keys() != {buffer.name for buffer in buffers}:
+        expected = ", ".join(buffer.name for buffer in buffers)
         raise ReturnedError(f"returns the tensors {', '.join(tensors) or 'none'}: expected {expected}")
-    for one in buffers:
-        shape, dtype = tuple(tensors[one.name].shape), str(tensors[one.name].dtype).rpartition(".")[2]
-        if (shape, dtype) != (one.shape, one.dtype or dtype):
-            raise ReturnedError(f"returns {one.name} of {dtype} {shape}: expected {one.dtype or dtype} {one.shape}")
+    for buffer in buffers:
+        shape, dtype = tuple(tensors[buffer.name].shape), str(tensors[buffer.name].dtype).rpartition(".")[2]
+        if (shape, dtype) != (buffer.shape, buffer.dtype or dtype):
+            expected = f"expected {buffer.dtype or dtype} {buffer.shape}"
+            raise ReturnedError(f"returns {buffer.name} of {dtype} {shape}: {expected}")
 
 
 def faults(spec: OperatorSpec) -> Iterator[str]:
@@ -110,7 +113,7 @@ def _of_buffers(spec: OperatorSpec) -> Iterator[str]:
     problem = Problem.of(with_sizes(spec.name, sizes), 1, min(8, max(1, spec.max_hidden)), dtype)
     try:
         buffers = spec.buffers(problem)
-    # Whatever an operator's code throws is its fault.
+    # An operator's code may raise anything.
     except Exception as error:
         yield f"its buffers of a problem of {problem.rows} x {problem.hidden} raise {type(error).__name__}: {error}"
         return

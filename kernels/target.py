@@ -12,7 +12,7 @@ from normtune.errors import UsageError
 
 # Sanity limit: the largest GPU has 304 multiprocessors.
 MOST_SMS = 4096
-# Of a GPU's name.
+# Longest name of a GPU, characters.
 MAX_LETTERS = 80
 UNNAMED = "unnamed GPU"
 

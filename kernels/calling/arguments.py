@@ -162,19 +162,18 @@ def shown(x: Tensor) -> str:
 
 
 def _one_line(value: Any) -> str:
-    """A value in one line."""
     if isinstance(value, Tensor):
         return f"a tensor with shape {tuple(value.shape)}"
     text = " ".join(repr(value).split())
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
-def check_choice(name: str, value: Any, known: Collection[str]) -> None:
-    """Raise TypeError for anything but a text and ValueError for one that is not known."""
-    if isinstance(value, str) and value in known:
+def check_choice(name: str, value: Any, choices: Collection[str]) -> None:
+    """Raise TypeError for anything but a text and ValueError for one that is not among the choices."""
+    if isinstance(value, str) and value in choices:
         return
     error = ValueError if isinstance(value, str) else TypeError
-    raise error(f"{name} is {_one_line(value)}: expected one of {', '.join(known)}")
+    raise error(f"{name} is {_one_line(value)}: expected one of {', '.join(choices)}")
 
 
 def is_for_kernels(operation: Operation, x: Tensor) -> bool:
@@ -186,7 +185,7 @@ def is_for_kernels(operation: Operation, x: Tensor) -> bool:
 
 
 def check_saved(plan: Any, given: Mapping[str, Tensor | None]) -> None:
-    """Raise ValueError if hooks of saved tensors gave back others than those of a forward, an `eager.Plan`."""
+    """Raise ValueError if hooks of saved tensors gave back others than those of a forward, an `eager.CallPlan`."""
     operation = plan.operation
     first = given[operation.incoming[0]]
     assert first is not None
@@ -200,10 +199,10 @@ def check_saved(plan: Any, given: Mapping[str, Tensor | None]) -> None:
         if operation.axes[name] == ROWS:
             tensor, shape, dtype = tensor.reshape(-1), (plan.rows,), None
         elif name in plan.saved:
-            known = plan.saved[name]
-            if known is None:
+            saved = plan.saved[name]
+            if saved is None:
                 continue
-            shape, dtype = known
+            shape, dtype = saved
         else:
             shape, dtype = plan.shape, None
         if (

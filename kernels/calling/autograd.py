@@ -70,7 +70,7 @@ def second_derivatives(
     gradients: Sequence[Tensor | None],
     scalars: tuple[float, ...],
 ) -> list[Tensor | None]:
-    """Gradients of what a backward read, from those of what it wrote; differentiable themselves.
+    """Gradients of a backward's inputs, from those of its outputs; differentiable themselves.
 
     Args:
         operation: whose backward it is.
@@ -95,7 +95,7 @@ def gradients_through(
     read: Sequence[Tensor | None],
     gradients: Sequence[Tensor | None],
 ) -> list[Tensor | None]:
-    """Gradients of what a formula reads, from those of what it makes; with a graph where one is recorded.
+    """Gradients of a formula's inputs, from those of its outputs; with a graph where grad mode is on.
 
     Args:
         formula: in torch's operations, of a sequence of tensors.
@@ -112,18 +112,18 @@ def gradients_through(
             else tensor.detach().requires_grad_()
             for tensor in read
         ]
-        asked = [
+        pairs = [
             (out, grad)
             for out, grad in zip(formula(leaves), gradients, strict=True)
             if out is not None and grad is not None
         ]
-    if not asked:
+    if not pairs:
         return [None] * len(leaves)
     computed = iter(
         torch.autograd.grad(
-            [out for out, _ in asked],
+            [out for out, _ in pairs],
             [leaf for leaf in leaves if leaf is not None],
-            [grad for _, grad in asked],
+            [grad for _, grad in pairs],
             create_graph=torch.is_grad_enabled(),
             allow_unused=True,
         )

@@ -1,11 +1,9 @@
-"""From device to table to config to launch: the one place that looks a config up.
+"""Look up the config of a problem in the table of the GPU, and resolve it to a launch.
 
-In: an operator, existing tensors, and the table of their GPU. Out: kernels on the current stream.
-`normtune.kernels.tablefile.locate` finds the table, once per GPU; `use_table` overrides it.
-
-In the batch-invariant mode a config is looked up in the table's functions for this mode; without one, the operator's
-default config is used. Numbers of rows may have several configs if these are legal for all of their rows and sum a row
-in the same order (`Launch.row_sum`); else the config of the largest number serves every batch.
+In: an operator, tensors, and the table of their GPU (`tablefile.locate`, or `use_table`). Out: launches. The
+batch-invariant mode has functions of its own in a table; without one the default config is used. In this mode several
+configs are used for different numbers of rows only if all are legal and sum a row in the same order
+(`Launch.row_sum`); else that of the largest number is used for all.
 """
 
 import os
@@ -43,7 +41,7 @@ MOST_KEPT = 2048
 
 
 class LaunchRequest(NamedTuple):
-    """A launch that a call asks for: the arguments of `prepared`."""
+    """The arguments of `prepared`."""
 
     spec: OperatorSpec
     problem: Problem
@@ -54,8 +52,8 @@ class LaunchRequest(NamedTuple):
     is_in_place: bool
 
 
-# A launch that no table knows: its kernel calls and their workspace, of tensors by name and the number of rows for
-# which they are chosen, None for that of the tensors.
+# A launch without a config: its kernel calls and their workspace, given tensors by name and a number of rows, None for
+# that of the tensors.
 Tableless = Callable[[Mapping[str, Tensor], int | None], tuple[Sequence[KernelCall], Tensor]]
 
 
@@ -72,13 +70,13 @@ _noting = threading.Lock()
 
 @contextmanager
 def noted() -> Iterator[list[LaunchRequest | TablelessRequest]]:
-    """The requests of all threads inside of a `with`, for a warmup; one at a time."""
+    """Record the launches requested by all threads inside of a `with`; one `with` at a time."""
     global _noted
     with _noting:
-        found: list[LaunchRequest | TablelessRequest] = []
-        _noted = found
+        requests: list[LaunchRequest | TablelessRequest] = []
+        _noted = requests
         try:
-            yield found
+            yield requests
         finally:
             _noted = None
 
@@ -105,7 +103,7 @@ def use_table(table: str | os.PathLike[str] | None = "auto") -> None:
 
 
 def forget_launches() -> None:
-    """Drop every kept launch; binaries stay loaded."""
+    """Drop every cached launch; binaries stay loaded."""
     for cache in _caches:
         cache.clear()
 
@@ -146,7 +144,7 @@ def prepared(
     options: Mapping[str, Any] | None = None,
     is_in_place: bool = False,
 ) -> Prepared:
-    """The launch of an operator on existing tensors, repeatable on tensors like them.
+    """A launch of an operator, repeatable on tensors like these.
 
     Args:
         spec: the operator.
@@ -167,7 +165,7 @@ def prepared(
 
 
 def prepared_without_table(calls_of: Tableless, tensors: Mapping[str, Tensor | None]) -> Prepared:
-    """A launch on existing tensors that no table knows; tensors as in `prepared`."""
+    """A launch without a config, which no table has; tensors as in `prepared`."""
     there = apart(tensors)
     if _noted is not None:
         _noted.append(TablelessRequest(calls_of, there))
@@ -190,8 +188,8 @@ def resolved(
         problem: of at least one row.
         first: a tensor, for its device.
         alignment: of `alignment_in`.
-        batch_invariant: a row must have the same bits in every batch.
-        is_in_place: outputs may be inputs.
+        batch_invariant: as in `prepared`.
+        is_in_place: as in `prepared`.
     """
     launch = _resolve(spec, problem, target_of(first), first.device.index or 0, alignment, batch_invariant)
     return getattr(launch, "in_place", launch) if is_in_place else launch
@@ -219,11 +217,11 @@ def row_bounds(spec: OperatorSpec, problem: Problem, first: Tensor, batch_invari
 
 def _row_bounds(problem: Problem, target: Target, device: int, batch_invariant: bool) -> list[int]:
     with _choosing:
-        found = _table_of(device, target)
-    if found is None:
+        selection = _table_of(device, target)
+    if selection is None:
         return [1]
     key = problem.key.batch_invariant if batch_invariant else problem.key
-    return locate.row_bounds(found.serving(key), key, problem.hidden, target)
+    return locate.row_bounds(selection.serving(key), key, problem.hidden, target)
 
 
 class Cache(dict[Any, Kept]):
@@ -244,19 +242,19 @@ class Cache(dict[Any, Kept]):
             self.generation += 1
             super().clear()
 
-    def keep(self, key: Any, found: Kept, generation: int | None = None) -> Kept:
+    def keep(self, key: Any, value: Kept, generation: int | None = None) -> Kept:
         """Store a value under a key, unless the cache was cleared since `generation`, and return it."""
         with self._lock:
             if generation not in (None, self.generation):
-                return found
+                return value
             while len(self) >= MOST_KEPT:
                 del self[next(iter(self))]
-            self[key] = found
-        return found
+            self[key] = value
+        return value
 
 
-# Whether several configs of the mode are alike, by problem without rows, alignment and device: each new number of rows
-# asks, and five configs take 0.3 ms.
+# `_sums_alike` by problem without rows, alignment and device: each new number of rows needs it, and five configs take
+# 0.3 ms.
 _alike: Cache[bool] = Cache()
 
 
@@ -281,8 +279,8 @@ def _sums_alike(spec: OperatorSpec, problem: Problem, target: Target, device: in
     bounds = _row_bounds(problem, target, device, True)
     sums = set()
     for rows in (*(bound - 1 for bound in bounds[1:]), MAX_ROWS):
-        asked = problem._replace(rows=rows)
-        launch = spec.launch_of(config_for(spec, asked, target, device, True), asked, target, alignment)
+        at_bound = problem._replace(rows=rows)
+        launch = spec.launch_of(config_for(spec, at_bound, target, device, True), at_bound, target, alignment)
         sums.add(getattr(launch, "row_sum", None))
     return len(bounds) > 1 and len(sums) == 1 and None not in sums
 
@@ -325,23 +323,23 @@ def _find(device: int, target: Target) -> locate.Selection | None:
 
 
 def _in_table(selection: locate.Selection | None, batch_invariant: bool = False) -> Lookup:
-    """The lookup in tables in one of the two modes; it returns None for the default config."""
-    told = False
+    """A function from a problem to its config in the tables; None for the default config."""
+    is_warned = False
 
     def look_up(problem: Problem) -> Any:
-        nonlocal told
+        nonlocal is_warned
         if selection is None:
             return None
         key = problem.key.batch_invariant if batch_invariant else problem.key
         table = selection.serving(key)
-        found = table.function(key)
-        if found is None and batch_invariant and not told:
-            told = True
+        function = table.function(key)
+        if function is None and batch_invariant and not is_warned:
+            is_warned = True
             warnings.warn(
                 f"{locate.told(table.source)} has no batch-invariant function of {problem.key}: the "
                 "default config serves, which may be slow; `normtune fit --batch-invariant` writes tables with them",
                 stacklevel=4,
             )
-        return found(problem.rows, problem.hidden) if found else None
+        return function(problem.rows, problem.hidden) if function else None
 
     return look_up

@@ -1,15 +1,9 @@
-"""Calls of an operation on existing tensors: kept launches, and gradients for autograd.
+"""The slow path of a call: the first one with arguments of a kind, and calls that need copies or torch's operations.
 
-In: tensors with readable memory. Out: outputs or gradients, launched on the current stream. Inputs that the kernels do
-not take are computed with torch's operations (`wide`).
-
-Most kernels take less time than a launch from Python, so a call of known arguments does little (`written_out`):
-everything on which its checks, its config and its binary depend makes a key, under which the launch was kept the first
-time. Here is the first time, and what needs more than a launch. No kept object holds a tensor. The backward is launched
-for the tensors that it gets: saved tensors may come back with other strides, elsewhere in memory, or recomputed.
-
-In the batch-invariant mode (`batch_invariant`) each row of outputs and gradients has the same bits as in any other
-batch.
+In: tensors with readable memory. Out: outputs or gradients, launched on the current stream; of inputs that the kernels
+do not take, computed by the formula (`wide`). A launch is cached by all on which checks, config and binary depend, for
+the fast path (`written_out`); no cached object holds a tensor. The backward takes saved tensors as they come back: with
+other strides, elsewhere in memory, or recomputed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -48,15 +42,14 @@ _launches: Cache[Prepared] = Cache()
 
 
 class CallPlan:
-    """A forward on tensors of one kind, and the launches of its backward.
+    """The cached launches of a forward and its backward, for tensors of the same shapes, strides and dtypes.
 
     Attributes:
-        operation: that is called.
-        scalars, batch_invariant: arguments of the call.
+        operation, scalars, batch_invariant: of the call.
         launch: None if nothing is launched.
         rows: number of rows.
         saved: shape and dtype of each saved input.
-        backward: without and with gradients (hidden,), the kept launch behind its key of `written_out`.
+        backward: without and with gradients (hidden,), the key of `written_out` and the cached launch.
         made: shape and dtype of each output, for an operation without a backward.
         spans: bytes of each input, for an operation that writes into some.
     """
@@ -98,11 +91,11 @@ def new_forward(
     is_saving: bool,
     is_in_place: bool = False,
 ) -> tuple[Any, ...]:
-    """The forward of new arguments, or of those that need more than a launch.
+    """A forward without a cached launch, or one that needs copies or the formula.
 
     Args:
-        operation: that is called.
-        key: under which to keep the launch, if it needs no copies; None for not at all.
+        operation: to call.
+        key: under which to cache the launch, if it needs no copies; None for not at all.
         tensors: inputs, None for missing ones.
         scalars: the operation's.
         batch_invariant: the mode.
@@ -116,44 +109,44 @@ def new_forward(
         TypeError, ValueError: as `check`, or the batch-invariant mode is not available.
     """
     check(operation, tensors, scalars)
-    given = dict(zip(operation.inputs, tensors, strict=True))
+    inputs = dict(zip(operation.inputs, tensors, strict=True))
     if is_in_place or operation.written:
-        claim(*operation.divided(given))
+        claim(*operation.divided(inputs))
     scalars = operation.scalars_of(tensors, tuple(map(float, scalars)))
-    plan = CallPlan(operation, given, scalars, batch_invariant)
-    x = given[operation.inputs[0]]
+    plan = CallPlan(operation, inputs, scalars, batch_invariant)
+    x = inputs[operation.inputs[0]]
     assert x is not None
     is_taken = takes_kernels(operation, x)
     if not is_taken or not (operation.backward or x.numel()):
         if batch_invariant and not is_taken:
             check_invariant(operation.inputs[0], x, operation.kernels_take)
         compose = wide.forward if operation.backward else wide.forward_alone
-        found: dict[str, Tensor | None] = dict(
+        composed: dict[str, Tensor | None] = dict(
             zip(operation.outputs, compose(operation, tensors, scalars, batch_invariant), strict=True)
         )
         for name in operation.factors if batch_invariant else ():
-            factors = found[name]
+            factors = composed[name]
             assert factors is not None
-            found[name] = new_factors(factors, plan, factors.dtype).copy_(factors)
-        return (*(_written(operation, found, given) if is_in_place else found).values(), plan)
+            composed[name] = new_factors(factors, plan, factors.dtype).copy_(factors)
+        return (*(_written(operation, composed, inputs) if is_in_place else composed).values(), plan)
     outputs = {
-        name: new_output(operation, name, given, plan) if is_saving or number < operation.results else None
+        name: new_output(operation, name, inputs, plan) if is_saving or number < operation.results else None
         for number, name in enumerate(operation.outputs)
     }
     if x.numel():
-        launched = _inputs(operation, given, x, batch_invariant)
+        launched = _inputs(operation, inputs, x, batch_invariant)
         views = {name: as_rows(tensor) for name, tensor in outputs.items()}
         for name, source in operation.in_place.items() if is_in_place else ():
-            if is_uncopied({source: given[source]}, launched):
-                outputs[name], views[name] = given[source], launched[source]
-        is_kept = key is not None and is_uncopied(given, launched)
+            if is_uncopied({source: inputs[source]}, launched):
+                outputs[name], views[name] = inputs[source], launched[source]
+        is_kept = key is not None and is_uncopied(inputs, launched)
         generation = operation.plans.generation
         launch = _forward_launch(plan, {**launched, **views}, is_saving, is_in_place, is_shared=not is_kept)
         if is_kept:
             plan.launch = launch
             operation.plans.keep(key, plan, generation)
         launch(*launched.values(), *views.values())
-    return (*(_written(operation, outputs, given) if is_in_place else outputs).values(), plan)
+    return (*(_written(operation, outputs, inputs) if is_in_place else outputs).values(), plan)
 
 
 def new_backward(
@@ -164,15 +157,15 @@ def new_backward(
     needs_columns: bool,
     reuses_dy: bool = False,
 ) -> tuple[Tensor | None, ...]:
-    """The backward of new tensors, or of those that need more than a launch.
+    """A backward without a cached launch, or one that needs copies or the formula.
 
     Args:
-        key: under which the plan may keep the launch, if it needs no copies; None for not at all.
+        key: as in `new_forward`.
         tensors: the gradients of outputs, of their shapes and any strides; then saved tensors, or copies of them.
         plan: of the forward.
         needs_rows: whether gradients (..., hidden) are wanted.
         needs_columns: whether gradients (hidden,) are wanted.
-        reuses_dy: write the first gradient into the memory of the first tensor, where both are such that it may.
+        reuses_dy: write the first gradient into the memory of the first tensor, where possible (`is_reusable`).
 
     Returns:
         The gradients, contiguous, in the dtypes of the inputs; None for those that are not wanted.
@@ -182,22 +175,22 @@ def new_backward(
     """
     operation = plan.operation
     needs_rows = needs_rows or operation.columns_alone is None
-    given = dict(zip((*operation.incoming, *operation.saved), tensors, strict=True))
-    check_saved(plan, given)
-    x = given[operation.incoming[0]]
+    by_name = dict(zip((*operation.incoming, *operation.saved), tensors, strict=True))
+    check_saved(plan, by_name)
+    x = by_name[operation.incoming[0]]
     assert x is not None
     is_wanted = {name: needs_columns if operation.axes[name] == HIDDEN else needs_rows for name in operation.gradients}
     is_batched = not all(map(has_memory, tensors[: operation.results]))  # type: ignore[arg-type]
     if plan.batch_invariant:
         if is_batched:
             raise ValueError("the batch-invariant mode has no batched gradients: ask for one at a time")
-        given |= _invariant_factors(given, plan)
+        by_name |= _invariant_factors(by_name, plan)
     if is_batched or not takes_kernels(operation, x):
-        found = _composed_backward(given, plan)
-        return tuple(found[name] if is_wanted[name] else None for name in operation.gradients)
-    launched = _inputs(operation, given, x, plan.batch_invariant) if x.numel() else given
+        composed = _composed_backward(by_name, plan)
+        return tuple(composed[name] if is_wanted[name] else None for name in operation.gradients)
+    launched = _inputs(operation, by_name, x, plan.batch_invariant) if x.numel() else by_name
     likes = {
-        name: given[operation.like_of(name)] if operation.axes[name] == ROWS_HIDDEN else launched[name[1:]]
+        name: by_name[operation.like_of(name)] if operation.axes[name] == ROWS_HIDDEN else launched[name[1:]]
         for name in operation.gradients
     }
     first = operation.gradients[0]
@@ -212,7 +205,7 @@ def new_backward(
         if is_reused and not launch.reuses_dy:
             gradients[first] = new_like(likes[first])
             every[first] = as_rows(gradients[first])
-        if key is not None and plan.launch is not None and needs_rows and is_uncopied(given, launched):
+        if key is not None and plan.launch is not None and needs_rows and is_uncopied(by_name, launched):
             plan.backward[needs_columns] = key, launch
         launch(*every.values())
         if gradients[first] is x:
@@ -220,30 +213,30 @@ def new_backward(
     for name, gradient in gradients.items():
         if operation.axes[name] == HIDDEN and gradient is not None:
             gradient = gradient if x.numel() else gradient.zero_()
-            gradients[name] = gradient.to(given[name[1:]].dtype)  # type: ignore[union-attr]
+            gradients[name] = gradient.to(by_name[name[1:]].dtype)  # type: ignore[union-attr]
     return tuple(gradients.values())
 
 
 def _written(
-    operation: Operation, outputs: dict[str, Tensor | None], given: Mapping[str, Tensor | None]
+    operation: Operation, outputs: dict[str, Tensor | None], inputs: Mapping[str, Tensor | None]
 ) -> dict[str, Tensor | None]:
-    """The outputs in the memory of inputs."""
+    """Copy the outputs into the inputs of `Operation.in_place`."""
     for name, source in operation.in_place.items():
-        target, made = given[source], outputs[name]
-        assert target is not None and made is not None
-        outputs[name] = target if made is target else target.copy_(made)
+        target, output = inputs[source], outputs[name]
+        assert target is not None and output is not None
+        outputs[name] = target if output is target else target.copy_(output)
     return outputs
 
 
-def new_output(operation: Operation, name: str, given: Mapping[str, Tensor | None], plan: CallPlan) -> Tensor:
+def new_output(operation: Operation, name: str, inputs: Mapping[str, Tensor | None], plan: CallPlan) -> Tensor:
     """Memory of an output: contiguous of the first input's shape, or (rows,) float32."""
-    x = given[operation.inputs[0]]
+    x = inputs[operation.inputs[0]]
     assert x is not None
     if name in operation.factors:
         return new_factors(x, plan)
     if not operation.backward:
         return new_of(x, *plan.made[name])
-    like = given[operation.like_of(name)]
+    like = inputs[operation.like_of(name)]
     assert like is not None
     return new_like(like)
 
@@ -267,31 +260,31 @@ def is_marked(factors: Tensor) -> bool:
 
 
 def _inputs(
-    operation: Operation, given: Mapping[str, Tensor | None], x: Tensor, batch_invariant: bool
+    operation: Operation, tensors: Mapping[str, Tensor | None], x: Tensor, batch_invariant: bool
 ) -> dict[str, Tensor | None]:
     """Tensors in the layout of the kernels; ones for a missing one."""
-    found: dict[str, Tensor | None] = {}
+    converted: dict[str, Tensor | None] = {}
     if operation.is_grouped:
-        found = dict.fromkeys(given) | grouped_rows(operation, given, batch_invariant)
-    for name, tensor in given.items():
+        converted = dict.fromkeys(tensors) | grouped_rows(operation, tensors, batch_invariant)
+    for name, tensor in tensors.items():
         axes = operation.axes[name]
         if tensor is None:
-            found[name] = x.new_ones(x.shape[-1])
+            converted[name] = x.new_ones(x.shape[-1])
         elif axes == HIDDEN:
-            found[name] = columns_of(name, tensor, x)
+            converted[name] = columns_of(name, tensor, x)
         elif axes == ROWS_HIDDEN:
-            found[name] = found.get(name) if operation.is_grouped else rows_of(name, tensor, batch_invariant)
+            converted[name] = converted.get(name) if operation.is_grouped else rows_of(name, tensor, batch_invariant)
         elif axes == ROWS:
-            found[name] = tensor.reshape(-1).to(torch.float32).contiguous()
+            converted[name] = tensor.reshape(-1).to(torch.float32).contiguous()
         else:
-            found[name] = readable(name, tensor)
-    return found
+            converted[name] = readable(name, tensor)
+    return converted
 
 
 def _forward_launch(
     plan: CallPlan, tensors: dict[str, Tensor | None], is_saving: bool, is_in_place: bool, is_shared: bool
 ) -> Prepared:
-    """The launch of a forward; from or for the launches that any plan shares, if it `is_shared`."""
+    """The launch of a forward; `is_shared`: from the cache of all plans."""
     operation, spec = plan.operation, plan.operation.forward
     scalars = dict(zip(operation.defaults, plan.scalars, strict=True))
     problem = _problem(operation, spec, tensors, is_saving)
@@ -320,7 +313,7 @@ def _backward_launch(
 
 
 def _problem(operation: Operation, spec: OperatorSpec, tensors: Mapping[str, Tensor | None], is_whole: bool) -> Problem:
-    """The problem of a launch; of rows of several dtypes that of the widest, so that its config is legal for all."""
+    """The problem of a launch, in the widest dtype of its rows, so that its config is legal for all of them."""
     rows = [tensors[name] for name in operation.with_axes(tuple(tensors), ROWS_HIDDEN)]
     x = max(
         (tensor for tensor in rows if tensor is not None and tensor.dtype in operation.dtypes), key=Tensor.element_size
@@ -337,7 +330,7 @@ def _shared(
     prepare: Callable[[], Prepared],
     is_in_place: bool = False,
 ) -> Prepared:
-    """The launch that is kept for these tensors, or a new one."""
+    """The cached launch for tensors like these, or a new one."""
     key = (problem, plan.scalars, plan.batch_invariant, is_in_place, *map(traits, tensors.values()))
     if plan.operation.is_grouped:  # strides alone do not tell how rows divide
         key += tuple(None if tensor is None else tensor.shape for tensor in tensors.values())
@@ -363,7 +356,7 @@ def _composed_backward(given: Mapping[str, Tensor | None], plan: CallPlan) -> di
 
 
 def _invariant_factors(given: Mapping[str, Tensor | None], plan: CallPlan) -> dict[str, Tensor | None]:
-    """Saved factors that may be of another mode, computed once more where the inputs for that are saved."""
+    """Factors that may come from a forward outside of the mode, computed again where their inputs are saved."""
     operation = plan.operation
     names = [name for name in operation.saved if operation.axes[name] == ROWS]
     if all(tensor is not None and is_marked(tensor) for tensor in map(given.get, names)):

@@ -36,8 +36,8 @@ class Entry:
 
     Args:
         operation: that is called.
-        dispatched: of inputs, scalars and batch_invariant, through torch's dispatcher; only for an operation without a
-            backward.
+        dispatched: call with (inputs, scalars, batch_invariant) through torch's dispatcher; only for an operation
+            without a backward.
 
     Attributes:
         operation: that is called.
@@ -70,7 +70,7 @@ class Entry:
 
     @cached_property
     def _reusing(self) -> Callable[..., Any]:
-        """Written out at its first use: few processes have one."""
+        """`call` of a backward that reuses dy, generated at first use."""
         operation = self.operation
         first = backward_of(operation, reuses_dy=True)
         function = function_of(operation, self.forward, self._backward, first)
@@ -113,7 +113,7 @@ class Entry:
         self.ops.in_place(*tensors, *settled, batch_invariant)
 
     def _derived(self, tensors: Sequence[Any], scalars: Sequence[Any]) -> tuple[Any, ...]:
-        """The scalars, with those that are None derived of the first input."""
+        """The scalars, with a value computed from the first input for None."""
         operation = self.operation
         return tuple(
             operation.derived[name](tensors[0]) if value is None and name in operation.derived else value
@@ -121,7 +121,7 @@ class Entry:
         )
 
     def _special(self, tensors: tuple[Any, ...], scalars: tuple[Any, ...], batch_invariant: bool | None) -> Any:
-        """A call through torch's dispatcher, or of tensors that are more than their memory."""
+        """A call through torch's dispatcher, or of tensor subclasses."""
         operation = self.operation
         for name, tensor in zip(operation.inputs, tensors, strict=True):
             if not is_proxy(tensor) and (tensor is not None or name not in operation.optional):
@@ -224,7 +224,7 @@ class Family:
 
         Args:
             choices: the texts.
-            given: values for all inputs of the family, of which an operation takes its own.
+            given: values for all inputs of the family; an operation reads some of them.
             scalars: values for all scalars.
             batch_invariant: the mode; None for the one that is on.
 
@@ -232,13 +232,13 @@ class Family:
             TypeError, ValueError: as `arguments.check`, or the batch-invariant mode is not available.
         """
         if _is_compiling():
-            made = self.dispatched(choices, given, scalars, batch_invariant)
-            return dict(zip(self.outputs_of(*choices), made, strict=True))
+            outputs = self.dispatched(choices, given, scalars, batch_invariant)
+            return dict(zip(self.outputs_of(*choices), outputs, strict=True))
         member = self._member(choices)
         operation = member.operation
         numbers = [scalars[name] for name in operation.defaults]
-        made = member.call(*[given[name] for name in operation.inputs], *numbers, batch_invariant)
-        return dict(zip(operation.outputs, made, strict=True))
+        outputs = member.call(*[given[name] for name in operation.inputs], *numbers, batch_invariant)
+        return dict(zip(operation.outputs, outputs, strict=True))
 
     def dispatched(
         self,
@@ -253,16 +253,16 @@ class Family:
         numbers = [number(name, scalars.get(name, value)) for name, value in self.scalars.items()]
         written = given.get(self._written or "")
         if written is None:
-            made: list[Tensor] = self.operator(*detached, *numbers, *choices, batch_invariant)
-            return made
+            outputs: list[Tensor] = self.operator(*detached, *numbers, *choices, batch_invariant)
+            return outputs
         every = self.writing(*detached, written, *numbers, *choices, batch_invariant)
         named = dict(zip(self._outputs, every, strict=True))
         return [named[name] for name in self.outputs_of(*choices)]
 
     def _member(self, choices: tuple[str, ...]) -> Entry:
-        found = self._members.get(choices)
-        if found:
-            return found
+        member = self._members.get(choices)
+        if member:
+            return member
         operation = self.operation_of(*choices)
 
         def dispatched(tensors: Sequence[Any], scalars: Sequence[Any], batch_invariant: bool | None) -> Any:
@@ -272,7 +272,7 @@ class Family:
         return self._members.setdefault(choices, Entry(operation, dispatched))
 
     def _split(self, arguments: Sequence[Any]) -> tuple[Entry, list[Any], list[float], bool | None]:
-        """The operation that the arguments of the operator ask for, with its inputs and scalars, and the mode."""
+        """The entry, inputs, scalars and batch_invariant of the operator's arguments."""
         count = len(arguments) - len(self.scalars) - self._choices - 1
         tensors, rest = arguments[:count], arguments[count:]
         numbers, choices = rest[: len(self.scalars)], tuple(rest[len(self.scalars) : -1])
@@ -289,19 +289,19 @@ class Family:
 
     def _padded(self, call: Callable[..., list[Tensor]], *arguments: Any) -> tuple[Tensor, ...]:
         """All `outputs`, those of a call and empty ones."""
-        made = dict(zip(self._split(arguments)[0].operation.outputs, call(*arguments), strict=True))
-        return tuple(made[name] if name in made else arguments[0].new_empty(0) for name in self._outputs)
+        outputs = dict(zip(self._split(arguments)[0].operation.outputs, call(*arguments), strict=True))
+        return tuple(outputs[name] if name in outputs else arguments[0].new_empty(0) for name in self._outputs)
 
     def _launch(self, *arguments: Any) -> list[Tensor]:
         member, tensors, scalars, mode = self._split(arguments)
-        *made, _ = member.forward(*tensors, *scalars, is_batch_invariant() if mode is None else mode, False)
-        return made
+        *outputs, _ = member.forward(*tensors, *scalars, is_batch_invariant() if mode is None else mode, False)
+        return outputs
 
     def _shapes(self, *arguments: Any) -> list[Tensor]:
         member, tensors, scalars, _ = self._split(arguments)
         check(member.operation, tensors, scalars)
-        made = member.operation.outputs_at(tensors[0])
-        return [new_of(tensors[0], shape, dtype) for shape, dtype in made.values()]
+        outputs = member.operation.outputs_at(tensors[0])
+        return [new_of(tensors[0], shape, dtype) for shape, dtype in outputs.values()]
 
 
 def _apply_of(function: type[torch.autograd.Function]) -> Callable[..., Any]:
@@ -311,7 +311,7 @@ def _apply_of(function: type[torch.autograd.Function]) -> Callable[..., Any]:
 
 
 def is_proxy(value: object) -> bool:
-    """Whether it stands for a tensor, as the proxies with which `torch.fx` records calls."""
+    """Whether it is a proxy of a tensor, as `torch.fx` records calls with."""
     return not isinstance(value, Tensor) and has_torch_function((value,))
 
 

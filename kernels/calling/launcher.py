@@ -4,9 +4,8 @@ In: kernel calls with real tensors. Out: `Prepared`, which launches them on tens
 dtypes, pointers of the same alignment, as binaries are specialised on these. It keeps numbers and binaries, never a
 tensor. Launches with the same binary share it, for any grid and number of rows.
 
-The fast way is one of a version's own (`triton_inside`). Other versions, other vendors and a Triton in which one of its
-private interfaces is gone or takes other arguments are launched by the public `kernel[grid]`, and so is everything
-while one of Triton's hooks has a listener.
+The fast way depends on Triton's version (`triton_inside`). On other versions and vendors, and while one of Triton's
+hooks has a listener, kernels are launched by the public `kernel[grid]`.
 """
 
 import threading
@@ -134,7 +133,7 @@ def prepare(
         spec: the operator.
         launch: resolved for `problem`.
         problem: of at least one row.
-        tensors: by name, as the operator's `buffers` lists them; None for one that the variant leaves out.
+        tensors: by name, in the order of the operator's `buffers`; None for one that the variant leaves out.
         scalars: a value for each of the operator's `scalars`.
         options: compiler options besides those of the calls.
         reuses_dy: as in `Prepared`.

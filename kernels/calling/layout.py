@@ -141,7 +141,7 @@ def grouped_rows(
     leading = next(iter(tensors.values())).shape[: -2 if has_groups else -1]
     # Rows that are a stride apart up to one dimension, and another stride from there on.
     split = next((max(breaks) for tensor in tensors.values() if (breaks := _breaks(tensor, leading))), 0)
-    found: dict[str, Tensor | None] = {}
+    views: dict[str, Tensor | None] = {}
     for name, tensor in tensors.items():
         if not _breaks(tensor, leading) <= {split}:
             tensor = tensor.contiguous()
@@ -149,8 +149,8 @@ def grouped_rows(
         if batch_invariant and not _is_settled(view):
             copy = tensor.clone() if tensor.is_contiguous() else tensor.contiguous()
             view = _as_groups(copy, leading, split, has_groups)
-        found[name] = view
-    return found
+        views[name] = view
+    return views
 
 
 def groups_of(tensor: Tensor) -> int:
@@ -169,9 +169,11 @@ def _contiguous_last(tensor: Tensor) -> Tensor:
 
 def _breaks(tensor: Tensor, leading: Sequence[int]) -> set[int]:
     """The leading dimensions that begin a new stride."""
-    known = [(index, size) for index, size in enumerate(leading) if size > 1]
+    dimensions = [(index, size) for index, size in enumerate(leading) if size > 1]
     return {
-        index for (before, _), (index, size) in pairwise(known) if tensor.stride(before) != size * tensor.stride(index)
+        index
+        for (before, _), (index, size) in pairwise(dimensions)
+        if tensor.stride(before) != size * tensor.stride(index)
     }
 
 
@@ -181,8 +183,8 @@ def _as_groups(tensor: Tensor, leading: Sequence[int], split: int, has_groups: b
 
     def stride(first: int, last: int) -> int:
         """Of the last dimension that has one; of a new tensor where none has."""
-        known = [tensor.stride(index) for index in range(first, last) if leading[index] > 1]
-        return known[-1] if known else groups * hidden
+        strides = [tensor.stride(index) for index in range(first, last) if leading[index] > 1]
+        return strides[-1] if strides else groups * hidden
 
     extents = (prod(leading[:split]), prod(leading[split:]), groups, hidden)
     strides = (stride(0, split), stride(split, len(leading)), of_group, 1)

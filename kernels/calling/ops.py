@@ -96,10 +96,10 @@ class Ops:
         return f"({', '.join((*tensors, *scalars, 'bool? batch_invariant', *(f'bool {name}' for name in flags)))})"
 
     def _call_forward(self, *arguments: Any) -> tuple[Tensor, ...]:
-        *given, batch_invariant, is_saving = arguments
+        *inputs, batch_invariant, is_saving = arguments
         mode = is_batch_invariant() if batch_invariant is None else batch_invariant
-        *outputs, _ = self._forward(*given, mode, is_saving)
-        x = given[0]
+        *outputs, _ = self._forward(*inputs, mode, is_saving)
+        x = inputs[0]
         shaped = [
             out if out is None or self._operation.axes[name] != ROWS else out.view(x.shape[:-1]) if is_saving else None
             for name, out in zip(self._operation.outputs, outputs, strict=True)
@@ -118,8 +118,8 @@ class Ops:
         inputs = {name: named[name] for name in operation.saved_inputs}
         settled = operation.scalars_of([named.get(name) for name in operation.inputs], tuple(scalars))
         plan = CallPlan(operation, inputs, settled, batch_invariant)
-        found = self._backward(*flat, plan, needs_rows, needs_columns)
-        return tuple(_or_nothing(gradient, read[0]) for gradient in found)
+        gradients = self._backward(*flat, plan, needs_rows, needs_columns)
+        return tuple(_or_nothing(gradient, read[0]) for gradient in gradients)
 
     def _forward_shapes(self, *arguments: Any) -> tuple[Tensor, ...]:
         operation, x, is_saving = self._operation, arguments[0], arguments[-1]

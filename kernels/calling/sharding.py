@@ -28,7 +28,7 @@ def registration_of(operation: Operation, ops: Ops) -> Callable[[], None]:
             inputs: Sequence[str], outputs: Sequence[str], arguments: Sequence[Any], is_made: dict[str, bool]
         ) -> list[tuple[list[Any], list[Any]]]:
             """Placements of outputs and inputs, for each way of sharding the rows."""
-            found = []
+            results = []
             dims = next(tensor.ndim for tensor in arguments if tensor is not None)
             # Dimensions that columns have are whole: hidden, and groups where each has columns of its own.
             whole = max(
@@ -36,7 +36,7 @@ def registration_of(operation: Operation, ops: Ops) -> Callable[[], None]:
                 for name, tensor in zip(inputs, arguments, strict=False)
             )
             for rows, sums in [(Replicate(), Replicate()), *((Shard(dim), Partial()) for dim in range(dims - whole))]:
-                made = [
+                written = [
                     (sums if operation.axes[name] == HIDDEN else rows) if is_made[name] else Replicate()
                     for name in outputs
                 ]
@@ -44,8 +44,8 @@ def registration_of(operation: Operation, ops: Ops) -> Callable[[], None]:
                     None if tensor is None else Replicate() if operation.axes[name] == HIDDEN else rows
                     for name, tensor in zip(inputs, arguments, strict=False)
                 ]
-                found.append((made, [*read, *(None,) * (len(arguments) - len(inputs))]))
-            return found
+                results.append((written, [*read, *(None,) * (len(arguments) - len(inputs))]))
+            return results
 
         @register_sharding(ops.forward.default)
         def forward(*arguments: Any) -> Any:

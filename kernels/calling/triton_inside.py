@@ -1,8 +1,8 @@
-"""The inside of Triton: all that normtune uses of what a version of it keeps to itself. No other module does.
+"""Triton's private interfaces, by version; no other module of normtune uses any.
 
 In: kernels, their calls, binaries. Out: launches without Triton's binder, what a function launches, the frontend's
-code of a kernel, and what binaries depend on. A private name is looked up where it is used: the callers take the public
-way, or do without, if it raises one of `OTHER`. Needs no torch: the processes that compile have none.
+code of a kernel, and what binaries depend on. Where a private name is missing or differs, one of `OTHER` is raised, and
+callers take the public way or do without. Needs no torch: the processes that compile have none.
 """
 
 import sys
@@ -23,7 +23,7 @@ Pick = Callable[[Sequence[int | None]], Sequence[int | None]]
 # Of a version of Triton: a launch, given binary, launcher, grid, pointers to pick and the other arguments.
 Way = Callable[[Any, Any, tuple[int, int, int], Pick, tuple[Any, ...]], Bound]
 
-# What a private interface raises that is gone, or that is another one than that of the version.
+# Errors of a private interface that is missing or differs.
 OTHER = (AttributeError, ImportError, IndexError, KeyError, TypeError, ValueError)
 _runtime = triton.knobs.runtime
 
@@ -47,7 +47,7 @@ def stream_of_device() -> Callable[[int], int] | None:
     return stream_of
 
 
-def bind(call: KernelCall, compiled: Any, pick: Pick, rest: tuple[Any, ...], *tried: Any) -> Bound | None:
+def bind(call: KernelCall, compiled: Any, pick: Pick, rest: tuple[Any, ...], *trial: Any) -> Bound | None:
     """The fast way to repeat a call; None if its binary has none.
 
     Args:
@@ -55,7 +55,7 @@ def bind(call: KernelCall, compiled: Any, pick: Pick, rest: tuple[Any, ...], *tr
         compiled: its binary, loaded on the current device.
         pick: selects its pointers.
         rest: its positional arguments behind these.
-        tried: the current stream, and pointers of tensors that exist.
+        trial: the current stream, and pointers of tensors that exist.
     """
     _ = [parameter.do_not_specialize for parameter in call.kernel.params]  # on which `launcher.binary_of` relies
     way, launcher = _way(), compiled.run
@@ -66,7 +66,7 @@ def bind(call: KernelCall, compiled: Any, pick: Pick, rest: tuple[Any, ...], *tr
     constants = tuple(call.options[name] for name in call.kernel.arg_names[len(call.args) :])
     x, y, z = (*call.grid, 1, 1)[:3]
     every = (*rest, *constants)
-    way(compiled, launcher, (0, 1, 1), pick, every)(*tried)  # of no program: shows that it takes these
+    way(compiled, launcher, (0, 1, 1), pick, every)(*trial)  # a grid of no programs, to check the arguments
     return way(compiled, launcher, (x, y, z), pick, every)
 
 

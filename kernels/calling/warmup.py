@@ -35,7 +35,7 @@ def load_all(call: Callable[[], Any]) -> int:
         Number of distinct kernel calls that are ready; 0 if the call launched none.
     """
     with noted() as requests:
-        dispatch.forget_launches()  # or a kept one would not be asked for
+        dispatch.forget_launches()  # a cached launch makes no request
         call()
     ready: set[Hashable] = set()
     for request in requests:
@@ -50,10 +50,10 @@ def load_all(call: Callable[[], Any]) -> int:
 
 
 # The kernel calls of a number of rows, the numbers at which the config may change, the largest number, and the GPU.
-_Asked = tuple[Callable[[int], Sequence[KernelCall]], Sequence[int], int, int | None]
+_RowCalls = tuple[Callable[[int], Sequence[KernelCall]], Sequence[int], int, int | None]
 
 
-def _of_table(request: LaunchRequest) -> _Asked:
+def _of_table(request: LaunchRequest) -> _RowCalls:
     spec, problem, tensors, scalars, mode, options, is_in_place = request
     there = apart(tensors)
     first = next(iter(there.values()))
@@ -63,19 +63,21 @@ def _of_table(request: LaunchRequest) -> _Asked:
     groups = groups_of(first)
 
     def calls(rows: int) -> Sequence[KernelCall]:
-        asked = problem._replace(rows=rows * groups)
+        at_rows = problem._replace(rows=rows * groups)
         like = {name: with_rows(tensor, rows) for name, tensor in there.items()}
-        found: list[KernelCall] = []
+        kernel_calls: list[KernelCall] = []
         for strided in {alignment, of_new} if rows == 1 else {alignment}:  # a single row has the strides of a new one
-            launch = dispatch.resolved(spec, asked, first, strided, mode, is_in_place)
-            found += calls_of(spec, launch, asked, like, workspace if launch.workspace else None, scalars, options)
-        return found
+            launch = dispatch.resolved(spec, at_rows, first, strided, mode, is_in_place)
+            kernel_calls += calls_of(
+                spec, launch, at_rows, like, workspace if launch.workspace else None, scalars, options
+            )
+        return kernel_calls
 
     bounds = sorted({-(-bound // groups) for bound in dispatch.row_bounds(spec, problem, first, mode)})
     return calls, bounds, MAX_ROWS // groups, dispatch.device_of(first)
 
 
-def _without_table(request: TablelessRequest) -> _Asked:
+def _without_table(request: TablelessRequest) -> _RowCalls:
     calls_of, tensors = request
     device = dispatch.device_of(next(iter(tensors.values())))
     return lambda rows: calls_of(tensors, rows)[0], [1], MAX_ROWS, device

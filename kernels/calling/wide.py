@@ -1,10 +1,8 @@
-"""An operation's formula on tensors that the kernels do not take: any device, dtype float64 or shorter, long rows.
+"""The fallback for tensors that the kernels do not take: an operation's formula, in torch's operations.
 
-In: tensors. Out: outputs or gradients, without a graph, some rows at a time: all rows in float32 may not fit. Several
-passes over memory, where a kernel makes one.
-
-In the batch-invariant mode a CPU computes each row alone and in order: torch divides a single long row among threads,
-and its vector instructions round silu otherwise than its scalar ones, which take the last elements of a tensor.
+In: tensors on any device, of float64 or shorter. Out: outputs or gradients without a graph, some rows at a time, as all
+rows in float32 may not fit. In the batch-invariant mode each row is computed alone and contiguous: torch divides a
+single long row among a CPU's threads, and its vector and scalar instructions round silu differently.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -68,8 +66,8 @@ def forward_alone(
 ) -> Sequence[Tensor]:
     """The outputs of an operation without a backward, which may be of all rows: all at once, whatever the mode."""
     with torch.no_grad():
-        found: Sequence[Tensor] = operation.formula.forward(*tensors, *scalars)
-    return found
+        outputs: Sequence[Tensor] = operation.formula.forward(*tensors, *scalars)
+    return outputs
 
 
 def backward(
@@ -95,15 +93,15 @@ def backward(
             if of == HIDDEN:
                 before = sums.get(index)
                 sums[index] = part if before is None or part is None else before + part
-    results = iter(of_rows)
-    found: list[Tensor | None] = []
+    row_gradients = iter(of_rows)
+    results: list[Tensor | None] = []
     for index, name in enumerate(operation.gradients):
         total, source = sums.get(index), columns.get(name[1:])
         if axes[index] != HIDDEN:
-            found.append(next(results).view(x.shape))
+            results.append(next(row_gradients).view(x.shape))
         else:
-            found.append(None if total is None or source is None else total.to(source.dtype))
-    return found
+            results.append(None if total is None or source is None else total.to(source.dtype))
+    return results
 
 
 def _widened(operation: Operation, name: str, tensor: Tensor | None, x: Tensor) -> Tensor | None:
@@ -150,8 +148,8 @@ def _pieces(
 
 def _write(outputs: list[Tensor], parts: Sequence[Tensor | None], rows: slice, shape: torch.Size) -> None:
     """Write the rows of a piece into outputs for all of them, made for the first piece."""
-    made = [part for part in parts if part is not None]
+    present = [part for part in parts if part is not None]
     if not outputs:
-        outputs += [part.new_empty((shape.numel(), *part.shape[1:])) for part in made]
-    for out, part in zip(outputs, made, strict=True):
+        outputs += [part.new_empty((shape.numel(), *part.shape[1:])) for part in present]
+    for out, part in zip(outputs, present, strict=True):
         out[rows] = part

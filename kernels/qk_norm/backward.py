@@ -5,7 +5,7 @@ With dn the gradient dy rotated back, xhat = x * rstd, g = dn * (weight + offset
     dweight = sum over the heads of a kind, of all tokens, of dn * xhat
 Gradients are those of the function without roundings. Value heads keep dy.
 
-In: a launch and existing tensors. Out: the kernel calls. Chooses nothing and allocates nothing. A fixed grid strides
+In: a launch and tensors. Out: the kernel calls. A fixed grid strides
 over blocks of heads; a program keeps its part of both weight gradients in registers and writes it once, in float32, to
 its row of a workspace that a second kernel sums in a fixed order: every launch gives the same bits. rstd is computed
 again: a program holds whole heads anyway.

@@ -1,8 +1,8 @@
-"""Calls on existing tensors: kept launches.
+"""Calls of `qk_norm` and its gradients on existing tensors, with cached launches.
 
 In: checked tensors. Out: the fused tensor, written in place or new, or gradients, launched on the current stream;
-computed with torch's operations where the kernels take no such tensor (`composed`). Everything on which config and
-binary depend makes a key, under which a launch is kept; no kept object holds a tensor.
+computed by the formula (`decomposition`) where the kernels take no such tensor. A launch is cached by all on which
+config and binary depend; no cached object holds a tensor.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ from normtune.kernels.qk_norm.modes import Place
 from normtune.kernels.qk_norm.spec import MAX_HIDDEN, qk_norm, qk_norm_backward
 
 
-class Asked(NamedTuple):
+class CallArguments(NamedTuple):
     """The arguments of a call besides tensors.
 
     Attributes:
@@ -77,20 +77,20 @@ _launches: Cache[Prepared] = Cache()
 _spans: Cache[list[int]] = Cache()
 
 
-def result_of(tensors: Tensors, asked: Asked) -> Tensor:
+def result_of(tensors: Tensors, call: CallArguments) -> Tensor:
     """The fused tensor: qkv itself, or a contiguous one of its shape.
 
     Raises:
         ValueError: the batch-invariant mode is not available, or qkv cannot be written in place.
     """
-    key, qkv, is_in_place = None, tensors.qkv, asked.is_in_place
+    key, qkv, is_in_place = None, tensors.qkv, call.is_in_place
     pointers = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
     if 0 not in pointers and not any(tensor is not None and tensor.is_neg() for tensor in tensors):
         # Everything on which checks, config and binary depend.
-        key = (asked, *(None if tensor is None else (tensor.shape, traits(tensor)) for tensor in tensors))
+        key = (call, *(None if tensor is None else (tensor.shape, traits(tensor)) for tensor in tensors))
         launch = _launches.get(key)
         if launch is not None and is_in_place:
-            _claim(tensors, asked, pointers, _spans.get(key))
+            _claim(tensors, call, pointers, _spans.get(key))
             launch.at((*pointers, None), *tensors, None)
             return qkv
         if launch is not None:
@@ -98,11 +98,11 @@ def result_of(tensors: Tensors, asked: Asked) -> Tensor:
             launch.at((*pointers, out.data_ptr()), *tensors, out)
             return out
     if is_in_place:
-        _claim(tensors, asked, pointers, None)
-    return _of_new(key, tensors, asked)
+        _claim(tensors, call, pointers, None)
+    return _of_new(key, tensors, call)
 
 
-def _claim(tensors: Tensors, asked: Asked, pointers: Sequence[int | None], spans: Sequence[int] | None) -> None:
+def _claim(tensors: Tensors, call: CallArguments, pointers: Sequence[int | None], spans: Sequence[int] | None) -> None:
     """`claim` the heads, at once where the spans of tensors like these are known and far apart.
 
     Raises:
@@ -115,37 +115,38 @@ def _claim(tensors: Tensors, asked: Asked, pointers: Sequence[int | None], spans
         assert start is not None
         end = start + size
         is_far = not any(
-            one is not None and one < end and start < one + n for one, n in zip(others, sizes, strict=True)
+            pointer is not None and pointer < end and start < pointer + n
+            for pointer, n in zip(others, sizes, strict=True)
         )
     if not is_far:
         read = tensors._asdict()
         del read["qkv"]
-        columns = _written_columns(asked, tensors)
+        columns = _written_columns(call, tensors)
         claim({f"qkv[..., :{columns}]": qkv[..., :columns]}, read)
     increment_version(qkv)  # below autograd a view has a version of its own
 
 
-def _of_new(key: object, tensors: Tensors, asked: Asked) -> Tensor:
+def _of_new(key: object, tensors: Tensors, call: CallArguments) -> Tensor:
     """The result of new arguments, or of those that need copies."""
-    qkv, is_in_place = tensors.qkv, asked.is_in_place
-    spec, problem = asked.problem(tensors)
+    qkv, is_in_place = tensors.qkv, call.is_in_place
+    spec, problem = call.problem(tensors)
     if not _takes_kernel(tensors, problem):
-        if asked.batch_invariant:
+        if call.batch_invariant:
             dtypes = ", ".join(spec.dtypes)
             check_invariant("qkv", qkv, f"kernels for {dtypes} on a GPU, heads of 1 to {MAX_HIDDEN} elements")
         with torch.no_grad():
-            made = decomposition.forward(problem, tensors, asked.eps, asked.offset)
-            return _written(qkv, made, asked, tensors) if is_in_place else made
+            out = decomposition.forward(problem, tensors, call.eps, call.offset)
+            return _written(qkv, out, call, tensors) if is_in_place else out
     if not qkv.numel():
         return qkv if is_in_place else new_like(qkv)
-    rows = _rows_in_place(qkv) if is_in_place else rows_of("qkv", qkv, asked.batch_invariant)
+    rows = _rows_in_place(qkv) if is_in_place else rows_of("qkv", qkv, call.batch_invariant)
     # A copy has the alignment that the mode needs.
-    settled_rows = settled(rows) if asked.batch_invariant else rows
-    launched = _of_kernel(tensors._replace(qkv=settled_rows), asked)
+    settled_rows = settled(rows) if call.batch_invariant else rows
+    launched = _of_kernel(tensors._replace(qkv=settled_rows), call)
     out = None if is_in_place else new_like(qkv)
     every = {**launched._asdict(), "out": None if out is None else out.view(rows.shape)}
     generation = _launches.generation
-    launch = _prepared(spec, problem, every, asked)
+    launch = _prepared(spec, problem, every, call)
     if key is not None and is_uncopied(tensors._asdict(), launched._asdict()):
         if is_in_place:
             _spans.keep(key, [0 if tensor is None else span(tensor) for tensor in tensors])
@@ -153,27 +154,29 @@ def _of_new(key: object, tensors: Tensors, asked: Asked) -> Tensor:
     launch(*every.values())
     if out is not None:
         return out
-    return qkv if settled_rows is rows else _written(qkv, settled_rows.view(qkv.shape), asked, tensors)
+    return qkv if settled_rows is rows else _written(qkv, settled_rows.view(qkv.shape), call, tensors)
 
 
-def gradients_of(dout: Tensor, tensors: Tensors, asked: Asked, needs_dweight: bool) -> tuple[Tensor, Tensor, Tensor]:
+def gradients_of(
+    dout: Tensor, tensors: Tensors, call: CallArguments, needs_dweight: bool
+) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of qkv and of both weights, of that of the fused tensor; those of weights mean nothing if unwanted."""
     qkv = tensors.qkv
-    spec, problem = asked.problem(tensors, qk_norm_backward, _backward_variant(asked, needs_dweight))
+    spec, problem = call.problem(tensors, qk_norm_backward, _backward_variant(call, needs_dweight))
     if not (_takes_kernel(tensors, problem) and dout.dtype == qkv.dtype and qkv.numel()):
-        return decomposition.backward(problem, dout, tensors, asked.eps, asked.offset)
-    rows = rows_of("qkv", qkv, asked.batch_invariant)
-    launched = _of_kernel(tensors._replace(qkv=rows), asked)
+        return decomposition.backward(problem, dout, tensors, call.eps, call.offset)
+    rows = rows_of("qkv", qkv, call.batch_invariant)
+    launched = _of_kernel(tensors._replace(qkv=rows), call)
     dqkv, dweights = new_like(qkv), qkv.new_empty((2, problem.hidden), dtype=torch.float32)
     every: dict[str, Tensor | None] = {
-        "dout": rows_of("dout", dout, asked.batch_invariant),
+        "dout": rows_of("dout", dout, call.batch_invariant),
         **launched._asdict(),
         "dqkv": dqkv.view(rows.shape),
         "dweights": dweights if needs_dweight else None,
     }
-    key = (problem, asked, *map(traits, every.values()))
+    key = (problem, call, *map(traits, every.values()))
     generation = _launches.generation
-    launch = _launches.get(key) or _launches.keep(key, _prepared(spec, problem, every, asked), generation)
+    launch = _launches.get(key) or _launches.keep(key, _prepared(spec, problem, every, call), generation)
     launch(*every.values())
     dweight_q, dweight_k = (
         dweight.to(weight.dtype, copy=True)
@@ -183,22 +186,23 @@ def gradients_of(dout: Tensor, tensors: Tensors, asked: Asked, needs_dweight: bo
 
 
 @lru_cache(1024)
-def _backward_variant(asked: Asked, needs_dweight: bool) -> str:
-    shared = (mode.of(asked) for mode in qk_norm_backward.modes if mode in qk_norm.modes)
+def _backward_variant(call: CallArguments, needs_dweight: bool) -> str:
+    shared = (mode.of(call) for mode in qk_norm_backward.modes if mode in qk_norm.modes)
     return qk_norm_backward.variant(Dweight.COMPUTED if needs_dweight else Dweight.NONE, *shared)
 
 
-def _prepared(spec: OperatorSpec, problem: Problem, every: Mapping[str, Tensor | None], asked: Asked) -> Prepared:
-    """The launch on these tensors and their like."""
-    scalars = {"eps": asked.eps, "offset": asked.offset}
-    return prepared(spec, problem, every, scalars, asked.batch_invariant, keeps_subnormal(scalars))
+def _prepared(
+    spec: OperatorSpec, problem: Problem, every: Mapping[str, Tensor | None], call: CallArguments
+) -> Prepared:
+    scalars = {"eps": call.eps, "offset": call.offset}
+    return prepared(spec, problem, every, scalars, call.batch_invariant, keeps_subnormal(scalars))
 
 
-def _of_kernel(tensors: Tensors, asked: Asked) -> Tensors:
+def _of_kernel(tensors: Tensors, call: CallArguments) -> Tensors:
     """The tensors in the layout of the kernels, given qkv as (tokens, width) in it."""
     qkv = tensors.qkv
     cos, sin = (
-        None if table is None else rows_of(name, _narrow(table, qkv), asked.batch_invariant)
+        None if table is None else rows_of(name, _narrow(table, qkv), call.batch_invariant)
         for name, table in (("cos", tensors.cos), ("sin", tensors.sin))
     )
     return Tensors(
@@ -237,16 +241,16 @@ def _rows_in_place(qkv: Tensor) -> Tensor:
     return rows
 
 
-def _written(qkv: Tensor, made: Tensor, asked: Asked, tensors: Tensors) -> Tensor:
+def _written(qkv: Tensor, out: Tensor, call: CallArguments, tensors: Tensors) -> Tensor:
     """Qkv, with the query and key heads of another tensor."""
-    end = _written_columns(asked, tensors)
-    qkv[..., :end].copy_(made[..., :end])
+    end = _written_columns(call, tensors)
+    qkv[..., :end].copy_(out[..., :end])
     return qkv
 
 
-def _written_columns(asked: Asked, tensors: Tensors) -> int:
+def _written_columns(call: CallArguments, tensors: Tensors) -> int:
     """The first columns of qkv, which hold the query and key heads."""
-    return (asked.heads_q + asked.heads_k) * tensors.weight_q.shape[0]
+    return (call.heads_q + call.heads_k) * tensors.weight_q.shape[0]
 
 
 def _narrow(table: Tensor, qkv: Tensor) -> Tensor:

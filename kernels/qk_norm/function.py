@@ -23,7 +23,7 @@ from normtune.kernels.calling.batch_invariant import is_batch_invariant
 from normtune.kernels.calling.layout import PLAIN
 from normtune.kernels.calling.wide import machine_epsilon
 from normtune.kernels.qk_norm import decomposition, ops
-from normtune.kernels.qk_norm.calls import Asked, result_of
+from normtune.kernels.qk_norm.calls import CallArguments, result_of
 from normtune.kernels.qk_norm.decomposition import Tensors
 from normtune.kernels.qk_norm.modes import Place, Positions, Rotary, RotationProducts, Tables
 from normtune.kernels.qk_norm.spec import qk_norm as spec
@@ -164,19 +164,19 @@ def _called(
     if batch_invariant is None and not is_compiling:  # a backward runs in another thread
         batch_invariant = is_batch_invariant()
     if not is_compiling and (torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0):
-        asked = Asked._make((*others, batch_invariant))
-        if asked.batch_invariant or asked.is_in_place:
-            named = "in_place" if asked.is_in_place else "batch_invariant"
+        call = CallArguments._make((*others, batch_invariant))
+        if call.batch_invariant or call.is_in_place:
+            named = "in_place" if call.is_in_place else "batch_invariant"
             inside = "inside of a transform of torch.func or a forward-mode derivative"
             raise ValueError(f"{named} is on {inside}: expected it off")
-        return decomposition.forward(asked.problem(tensors)[1], tensors, asked.eps, asked.offset)
+        return decomposition.forward(call.problem(tensors)[1], tensors, call.eps, call.offset)
     if is_compiling or needs_gradient or _is_special(tensors):
         if not in_place:
             found: Tensor = ops.forward(*tensors, *others, batch_invariant)
             return found
         ops.in_place(*tensors, *others, batch_invariant)
         return tensors.qkv
-    return result_of(tensors, Asked._make((*others, batch_invariant)))
+    return result_of(tensors, CallArguments._make((*others, batch_invariant)))
 
 
 def _check_heads(qkv: Any, weight_q: Any, weight_k: Any, heads_q: Any, heads_k: Any) -> None:

@@ -3,8 +3,8 @@
     n = x * rstd * (weight + offset), rstd = 1 / sqrt(mean(x^2) + eps) over a head, rounded to the dtype
     y1 = n1 * cos - n2 * sin, y2 = n2 * cos + n1 * sin for each pair of rotated elements, y = n for the others
 
-In: a launch and existing tensors. Out: the kernel call. Chooses nothing and allocates nothing. All arithmetic is in
-float32. A program holds whole heads, of one token or of neighbouring ones: no sum crosses programs.
+In: a launch and tensors. Out: the kernel calls. All arithmetic is in float32. A program holds whole heads, of one token
+or of neighbouring ones: no sum crosses programs.
 
 Traffic of a perfect kernel: read and write the query and key heads of each token, out of place the value heads too;
 read two weights and, for each token, a position and a row of both tables.

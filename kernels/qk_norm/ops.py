@@ -13,7 +13,7 @@ from normtune.kernels.calling.autograd import gradients_through
 from normtune.kernels.calling.batch_invariant import is_batch_invariant
 from normtune.kernels.calling.ops import define
 from normtune.kernels.qk_norm import decomposition
-from normtune.kernels.qk_norm.calls import Asked, gradients_of, result_of
+from normtune.kernels.qk_norm.calls import CallArguments, gradients_of, result_of
 from normtune.kernels.qk_norm.decomposition import Tensors
 from normtune.kernels.qk_norm.modes import BACKWARD, FAMILY
 
@@ -22,9 +22,9 @@ _OTHERS = "int heads_q, int heads_k, int rotary_dim, float eps, float offset, st
 _COUNT = len(Tensors._fields)
 
 
-def _read(arguments: tuple[Any, ...]) -> tuple[Tensors, Asked]:
+def _read(arguments: tuple[Any, ...]) -> tuple[Tensors, CallArguments]:
     *others, mode = arguments[_COUNT:]
-    return Tensors(*arguments[:_COUNT]), Asked._make((*others, is_batch_invariant() if mode is None else mode))
+    return Tensors(*arguments[:_COUNT]), CallArguments._make((*others, is_batch_invariant() if mode is None else mode))
 
 
 def _forward(*arguments: Any) -> Tensor:
@@ -64,8 +64,8 @@ def _saver(tensors: int) -> Callable[..., None]:
 
 def _gradient(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
     needs_dweight = any(ctx.needs_input_grad[1:3])
-    found = backward(dout, *ctx.saved_tensors, *ctx.others, needs_dweight)
-    return (*found, *[None] * (_COUNT - 3 + len(ctx.others)))
+    gradients = backward(dout, *ctx.saved_tensors, *ctx.others, needs_dweight)
+    return (*gradients, *[None] * (_COUNT - 3 + len(ctx.others)))
 
 
 def _second_gradient(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -73,11 +73,11 @@ def _second_gradient(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None
 
     def formula(leaves: Sequence[Tensor]) -> Sequence[Tensor]:
         dout, *read = leaves
-        tensors, asked = _read((*read, *ctx.saved_tensors[4:], *ctx.others[:-1]))
-        return decomposition.backward(asked.problem(tensors)[1], dout, tensors, asked.eps, asked.offset)
+        tensors, call = _read((*read, *ctx.saved_tensors[4:], *ctx.others[:-1]))
+        return decomposition.backward(call.problem(tensors)[1], dout, tensors, call.eps, call.offset)
 
-    found = gradients_through(formula, ctx.saved_tensors[:4], gradients)
-    return (*found, *[None] * (_COUNT - 3 + len(ctx.others)))
+    inner = gradients_through(formula, ctx.saved_tensors[:4], gradients)
+    return (*inner, *[None] * (_COUNT - 3 + len(ctx.others)))
 
 
 _READ = _TENSORS.format("")

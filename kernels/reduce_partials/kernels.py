@@ -1,6 +1,6 @@
 """The sum of partial sums: the kernel that ends RMSNorm's backward, with a tile of one's choice.
 
-In: a `ReduceLaunch` and existing tensors. Out: the kernel call. Chooses nothing and allocates nothing.
+In: a `ReduceLaunch` and tensors. Out: the kernel calls.
 
 Traffic of a perfect kernel: read rows x hidden float32, write hidden.
 """

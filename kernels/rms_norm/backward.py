@@ -3,8 +3,7 @@
 With g = dy * (weight + offset), xhat = x * rstd and m = mean(g * xhat) over a row:
     dx = rstd * (g - xhat * m)          dweight = sum over rows of dy * xhat
 
-In: a `Launch` and existing tensors. Out: the kernel calls. Chooses nothing and allocates nothing. Kernels and launch
-stand apart from other code because their syntax trees are the kernels' fingerprint.
+In: a `Launch` and existing tensors. Out: the kernel calls. Part of the kernels' fingerprint.
 
 Five ways, all without atomics, so that every launch gives the same bits:
     persistent  a fixed grid strides over the rows. Each program keeps its part of dweight in registers and writes it

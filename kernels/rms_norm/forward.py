@@ -3,8 +3,7 @@
 With a residual s = x + residual is stored and normalized in the place of x. As the variant says, values are rounded to
 the dtype before further use: the sum, the normalized row, or squares, eps, weight + offset and the stored rstd.
 
-In: a `Launch` and existing tensors. Out: the kernel calls. Chooses nothing and allocates nothing. Kernel and launch
-stand alone in this file because its syntax tree is the kernel's fingerprint.
+In: a `Launch` and existing tensors. Out: the kernel calls. Part of the kernels' fingerprint.
 
 Traffic of a perfect kernel: read rows x hidden of x (and residual) and hidden of weight, write rows x hidden of y (and
 s) and rows of rstd.

@@ -1,8 +1,7 @@
 """Resolves a config to a launch on rows that are too long for one program: each program takes a chunk of the columns.
 
 In: a config that is legal for rows of `MAX_TILED_HIDDEN` elements, problem, target. Out: `Launch`, whose grid is that
-of one chunk. Pure arithmetic, no torch, no triton. Part of the kernels' fingerprint: a change here can change the time
-of a config.
+of one chunk. Pure arithmetic, no torch, no triton. Part of the kernels' fingerprint.
 
 A row's sum is written by the programs of its chunks into the workspace, a float32 each, and read by the next kernel. So
 a single row of a million elements still fills a GPU, and no register holds more than a chunk.

@@ -6,8 +6,7 @@ h = rstd * (g - xhat * m(g * xhat)):
     gate first   g = dy * w,       dx = h * s,   dz = h * x * s',           dweight = sum over rows of dy * xhat
 Gradients are those of the function without roundings, whatever the forward rounds.
 
-In: a `Launch` and existing tensors. Out: the kernel calls. Chooses nothing and allocates nothing. Kernels and launch
-stand apart from other code because their syntax trees are the kernels' fingerprint.
+In: a `Launch` and existing tensors. Out: the kernel calls. Part of the kernels' fingerprint.
 
 A fixed grid strides over the rows of each group. A program keeps its part of dweight in registers and writes it once,
 in float32, to its row of a workspace that a second kernel sums in a fixed order: no atomics, so that every launch gives

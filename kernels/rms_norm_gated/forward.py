@@ -4,8 +4,7 @@ With silu(z) = z * sigmoid(z):
     norm first   y = x * rstd * (weight + offset) * silu(z),   rstd = 1 / sqrt(mean(x^2) + eps)
     gate first   y = u * rstd * (weight + offset),             rstd = 1 / sqrt(mean(u^2) + eps), u = x * silu(z)
 
-In: a `Launch` and existing tensors. Out: the kernel calls. Chooses nothing and allocates nothing. Kernels and launch
-stand apart from other code because their syntax trees are the kernels' fingerprint.
+In: a `Launch` and existing tensors. Out: the kernel calls. Part of the kernels' fingerprint.
 
 The mean is over a group of a row, of which there may be one or many; see `tile` for the layout. The number of groups
 changes no binary. Traffic of a perfect kernel: read rows x hidden of x and of z and hidden of weight, write rows x

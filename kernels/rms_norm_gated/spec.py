@@ -3,14 +3,8 @@
 In: nothing. Out: registered `OperatorSpec`s. Configs are resolved in `launch`, the kernels are in `forward` and
 `backward`, the reference is in `reference`.
 
-Each mode is another binary: the gate after or before the norm, no gate, and the order of roundings (`modes`).
-A table without a function of a variant answers with that of the plain operator, which moves as many bytes, or, without
-a gate, two thirds.
-
-Groups of a row are no named integer: a row of several groups moves the bytes of as many rows of a group's length and
-runs the same binary, with another runtime integer. So it is measured, looked up and launched as rows x groups rows of
-`hidden` = group size, and a table answers for every number of groups. The weight, which then is longer, stays in the
-cache.
+A row of several groups moves the bytes of as many rows of a group's length and runs the same binary. So groups are
+measured, looked up and launched as rows x groups rows of `hidden` = group size, for any number of groups.
 """
 
 from collections.abc import Callable

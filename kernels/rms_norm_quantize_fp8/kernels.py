@@ -1,9 +1,9 @@
 """RMSNorm whose result is quantized: q = clamp(norm / scale), norm = x * rstd * (weight + offset), in float32.
 
-In: a `Launch` and existing tensors. Out: the kernel calls. Chooses nothing and allocates nothing. The scale is the
-float32 factor that multiplies back, given (`static`), or max(amax, least_amax) / largest value of the FP8 dtype of each
-row (`row`), of 128 columns of a row (`block`) or of all rows (`tensor`). The last one takes two passes over x: with the
-SCALING `amax` a kernel takes the amax and writes nothing else, with `tensor` it normalizes again and quantizes.
+In: a `Launch` and tensors. Out: the kernel calls. The scale is the float32 factor that q is multiplied by to get the
+norm back: an argument (`static`), or max(amax, least_amax) / largest value of the FP8 dtype, of each row (`row`), of
+128 columns of a row (`block`) or of all rows (`tensor`). The last one takes two passes over x: the SCALING `amax`
+computes the amax alone, `tensor` then normalizes again and quantizes.
 
 Traffic of a perfect kernel: read rows x hidden of x and hidden of weight, write rows x hidden bytes and the scales.
 """

@@ -1,10 +1,8 @@
 """The operators that normalize and quantize, and their modes. No torch, no triton. Part of the kernels' fingerprint.
 
-Four operators, as the scale of each is another tensor with another role: read by `static`, written by `row` and
-`block`, and by `tensor`, which has one more launch; and `transpose`, which is `static` with a second output and other
-knobs. The rest are modes, each another binary of the same operator: a table may have a function for each, and answers
-for one that was not measured with the plain operator's. That is a fair guess, as FP8 dtypes have one size and rounding
-takes no memory traffic; only a stored norm and a residual add traffic, which the buffers state.
+The kinds of scale are operators, because their buffers differ: `static` reads the scale, `row`, `block` and `tensor`
+write it, and `transpose` is `static` with a second output. All else is a mode. For a mode that was not measured a table
+uses the plain operator's function: only a stored norm and a residual add memory traffic.
 """
 
 from functools import cache

@@ -1,6 +1,6 @@
 """RMSNorm that quantizes and writes its result in both layouts, (rows, hidden) and transposed (hidden, rows).
 
-In: a `TransposingLaunch` and existing tensors. Out: the kernel calls. Chooses nothing and allocates nothing. Either a
+In: a `TransposingLaunch` and tensors. Out: the kernel calls. Either a
 program normalizes some rows and writes each tile of them twice, or the kernels of `kernels` run and a launch after them
 transposes what they wrote.
 

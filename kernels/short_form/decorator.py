@@ -35,14 +35,14 @@ from normtune.kernels.target import Target
 
 @dataclass(frozen=True)
 class RecordedLaunch:
-    """A config as the operator's function launches it; equal to another one that launches the same.
+    """The launch of a config; equal to that of another config with the same kernel calls.
 
     Attributes:
-        config: which the function is called with.
+        config: argument of the function.
         grid: programs of all its kernels.
         calls: kernel, grid and arguments of each call.
         binary: tells the machine code of its kernels apart.
-        workspace: none, the function takes its tensors as they are.
+        workspace: always 0.
     """
 
     config: Config = field(compare=False)
@@ -53,11 +53,11 @@ class RecordedLaunch:
 
 
 class KernelOperator:
-    """A function that launches kernels, with the config of a table where it is given none.
+    """A function that launches kernels, with the table's config unless one is passed.
 
     Attributes:
-        spec: how the tool knows it.
-        function: the function itself.
+        spec: the registered operator.
+        function: the decorated function.
     """
 
     def __init__(self, function: Callable[..., object], spec: OperatorSpec, buffers: Mapping[str, str]) -> None:

@@ -33,7 +33,7 @@ class ShortReference:
         """Fresh tensors that are read: normal values; if hostile also rows of zeros, small, large, outliers."""
         if self._spec.make_inputs is not None:
             return dict(self._spec.make_inputs(problem, generator, device))
-        made = {}
+        inputs = {}
         for buffer in self._spec.buffers(problem):
             if buffer.role not in (INPUT, WEIGHT, IN_OUT):
                 continue
@@ -43,8 +43,8 @@ class ShortReference:
                 values[2::5] *= 1e-3
                 values[3::5] *= 30.0
                 values[4::5, buffer.shape[1] // 3] = 100.0
-            made[buffer.name] = values.to(getattr(torch, buffer.dtype))
-        return made
+            inputs[buffer.name] = values.to(getattr(torch, buffer.dtype))
+        return inputs
 
     def reference(self, problem: Problem, tensors: Mapping[str, Tensor], **scalars: float) -> dict[str, Expected]:
         """What each output should be, from the rounded inputs.
@@ -53,8 +53,8 @@ class ShortReference:
             ReturnedError: the operator's reference returns another number of outputs than was declared.
         """
         buffers = self._spec.buffers(problem)
-        given = {one.name: tensors[one.name].double() for one in buffers if one.role in (INPUT, WEIGHT, IN_OUT)}
-        returned = self._spec.exact(**given, **scalars)
+        inputs = {one.name: tensors[one.name].double() for one in buffers if one.role in (INPUT, WEIGHT, IN_OUT)}
+        returned = self._spec.exact(**inputs, **scalars)
         values = returned if isinstance(returned, tuple) and not isinstance(returned, Expected) else (returned,)
         outputs = [one for one in buffers if one.role in (OUTPUT, IN_OUT)]
         if len(values) != len(outputs):

@@ -22,11 +22,11 @@ def encoded(value: Any) -> Any:
     if hasattr(value, "_fields"):
         defaults = value._field_defaults
         given = zip(value._fields, value, strict=True)
-        return {name: encoded(own) for name, own in given if name not in defaults or own != defaults[name]}
+        return {name: encoded(item) for name, item in given if name not in defaults or item != defaults[name]}
     if isinstance(value, tuple | list):
-        return [encoded(own) for own in value]
+        return [encoded(item) for item in value]
     if isinstance(value, dict):
-        return {name: encoded(own) for name, own in value.items()}
+        return {name: encoded(item) for name, item in value.items()}
     return value
 
 
@@ -57,19 +57,19 @@ def decoded(kind: Any, value: Any, name: str) -> Any:
                 decoded(*pair, f"{name}[{index}]") for index, pair in enumerate(zip(kinds, value, strict=True))
             )
     elif origin is dict and isinstance(value, dict):
-        return {key: decoded(args[1], own, f"{name}.{key[:_MOST_CHARACTERS]}") for key, own in value.items()}
+        return {key: decoded(args[1], item, f"{name}.{key[:_MOST_CHARACTERS]}") for key, item in value.items()}
     elif hasattr(kind, "_fields") and isinstance(value, dict):
         hints, required = _hints(kind), {*kind._fields} - {*kind._field_defaults}
         if required <= set(value) <= set(hints):
-            return kind(**{field: decoded(hints[field], own, f"{name}.{field}") for field, own in value.items()})
+            return kind(**{field: decoded(hints[field], item, f"{name}.{field}") for field, item in value.items()})
         odd = ", ".join(sorted(required ^ (set(value) & required)) or sorted(set(value) - set(hints)))
         raise ValueError(f"{name} lacks, or does not have, {odd[:_MOST_CHARACTERS]}")
     elif type(value) is kind:
         return value
-    raise ValueError(f"{name} is {repr(value)[:_MOST_CHARACTERS]}, expected {_told(kind)}")
+    raise ValueError(f"{name} is {repr(value)[:_MOST_CHARACTERS]}, expected {_type_name(kind)}")
 
 
-def _told(kind: Any) -> str:
+def _type_name(kind: Any) -> str:
     if get_origin(kind) is tuple:
         return "a list" if get_args(kind)[-1] is ... else f"a list of {len(get_args(kind))}"
     return {int: "an integer", str: "text", bool: "true or false"}.get(kind, "an object")

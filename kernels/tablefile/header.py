@@ -151,7 +151,7 @@ class Header(NamedTuple):
 
     def told(self, name: str) -> tuple[str, ...]:
         """The lines of this name for people: `Regret`."""
-        return tuple(text for own, text in self.lines if own == name)
+        return tuple(text for line, text in self.lines if line == name)
 
     def text(self) -> str:
         """The comment, without a final line break. All lines but the command have at most 88 columns."""

@@ -5,8 +5,8 @@ whether it was made for that GPU. Imports neither numpy nor pandas, because disp
 
 The first that exists: the file that NORMTUNE_TABLE names; the table that the user installed for the GPU; the shipped
 tables of the same name and number of multiprocessors, one per family of operators; the shipped table for any GPU, whose
-thresholds are relative to multiprocessors and L2 cache. docs/fitting.md says what is known of it. An operator that the
-first table has nothing of is served by the next one that has; NORMTUNE_TABLE stands alone.
+thresholds are relative to multiprocessors and L2 cache. An operator without functions in the first table is looked up
+in the next; NORMTUNE_TABLE is used alone.
 """
 
 import os
@@ -74,7 +74,7 @@ class LoadedTable(NamedTuple):
 
     def serves(self, key: Key) -> bool:
         """Whether it has functions of an operator, at any named integers, of any modes and dtype."""
-        return any(own.family == key.family for own in self.tables)
+        return any(table_key.family == key.family for table_key in self.tables)
 
     def function(self, key: Key) -> Callable[[int, int], ConfigFields] | None:
         """Function of a key; without one in its modes, the plain operator's; None if there is neither.
@@ -91,8 +91,8 @@ class LoadedTable(NamedTuple):
 
     def answer(self, key: Key) -> Callable[[int, int], Config] | None:
         """As `function`, but returning a `Config`."""
-        found = self.function(key)
-        return None if found is None else lambda rows, hidden: _config(found(rows, hidden))
+        function = self.function(key)
+        return None if function is None else lambda rows, hidden: _config(function(rows, hidden))
 
 
 def _config(entry: ConfigFields) -> Config:
@@ -288,18 +288,18 @@ def load(path: str | os.PathLike[str]) -> LoadedTable:
     header, _ = parse(text, name)
     names: dict[str, object] = {"__name__": f"normtune.heuristics.tables._{slug(Path(path).stem)}", "__file__": name}
     try:
-        known: Mapping[Key, Any] = (normalised_trees if header.is_for_any_gpu else trees)(text)
+        tree_of_key: Mapping[Key, Any] = (normalised_trees if header.is_for_any_gpu else trees)(text)
         exec(compile(parsed(text), name, "exec"), names)
         tables, lookup = names["TABLES"], names["lookup"]
     except NormtuneError as error:
         raise UsageError(f"table {name} cannot be used: {error}; fit it again") from None
-    except Exception as error:  # of code that is in our form: a launch must get an error that names the file
+    except Exception as error:  # any error becomes one that names the file
         why = f"it raises {type(error).__name__}: {str(error)[:_MOST_CHARACTERS]}"
         raise UsageError(f"table {name} cannot be used: {why}; fit it again") from None
     if not isinstance(tables, dict) or not callable(lookup):
         raise AssertionError("a table in the form that normtune writes has TABLES and lookup")
     by_key = {Key.parse(*entry): function for entry, function in tables.items()}
-    return LoadedTable(Path(path), header, by_key, lookup, known, not header.is_for_any_gpu)
+    return LoadedTable(Path(path), header, by_key, lookup, tree_of_key, not header.is_for_any_gpu)
 
 
 def header_of(path: str | os.PathLike[str]) -> Header:

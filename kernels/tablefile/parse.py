@@ -48,8 +48,8 @@ def _read(
         return _trees(parsed(text), of, read)
     # Nesting too deep for Python's parser shows as one of the last two.
     except UNREADABLE as error:
-        told = " ".join(str(error).split()) or type(error).__name__
-        raise NormtuneError(f"its code has a form that normtune does not write ({told})") from None
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise NormtuneError(f"its code has a form that normtune does not write ({reason})") from None
 
 
 def is_positional(text: str) -> bool:
@@ -167,7 +167,7 @@ def _trees(
     classes = dict(defined for node in module.body if (defined := _class(node)))
     has_sizes = any(isinstance(node, ast.FunctionDef) and node.name == "_nearest" for node in module.body)
     frame = _frame(of, tuple(classes.items()), has_sizes)
-    made = {name: class_of(knobs) for name, knobs in classes.items()}
+    class_of_name = {name: class_of(knobs) for name, knobs in classes.items()}
     body = module.body[len(frame.opening) : len(module.body) - len(frame.closing)]
     around = module.body[: len(frame.opening)], module.body[len(frame.opening) + len(body) :]
     for nodes, expected in zip(around, (frame.opening, frame.closing), strict=True):
@@ -176,45 +176,45 @@ def _trees(
                 raise ValueError(f"line {node.lineno}" if node else "a part is missing")
     configs: dict[str, Config] = {}
     functions: dict[str, Kind] = {}
-    found: dict[Key, Kind] | None = None
+    tree_of_key: dict[Key, Kind] | None = None
     for node in body:
         match node:
-            case _ if found is not None:
+            case _ if tree_of_key is not None:
                 raise ValueError(f"line {node.lineno}")
             case ast.Assign(
                 targets=[ast.Name(name)],
                 value=ast.Call(func=ast.Name(of_class), args=arguments, keywords=keywords),
-            ) if name not in (*configs, *functions) and of_class in made:
-                configs[name] = _config(made[of_class], arguments, keywords, node.lineno)
+            ) if name not in (*configs, *functions) and of_class in class_of_name:
+                configs[name] = _config(class_of_name[of_class], arguments, keywords, node.lineno)
             case ast.FunctionDef(
                 name=name, args=arguments, body=body, decorator_list=[], returns=ast.expr() as returns
             ) if ast.dump(arguments) == frame.arguments and name not in (*configs, *functions):
                 if sum(isinstance(part, ast.If) for part in ast.walk(node)) > _MOST_CUTS:
                     raise ValueError(f"line {node.lineno}: a function of over {_MOST_CUTS} thresholds")
-                functions[name] = read(body, _answers(returns, configs, made))
+                functions[name] = read(body, _answers(returns, configs, class_of_name))
             case ast.AnnAssign(
                 target=ast.Name("TABLES"), annotation=annotation, value=ast.Dict(keys=keys, values=values)
             ) if ast.dump(annotation) == frame.tables:
-                found = dict(_entry(pair, functions, node.lineno) for pair in zip(keys, values, strict=True))
+                tree_of_key = dict(_entry(pair, functions, node.lineno) for pair in zip(keys, values, strict=True))
             case _:
                 raise ValueError(f"line {node.lineno}")
     names = {*configs, *functions}
-    if found is None or (_NAMES | set(made)) & names or _NAMES & set(made):
+    if tree_of_key is None or (_NAMES | set(class_of_name)) & names or _NAMES & set(class_of_name):
         raise ValueError("a part is missing")
     # Python's own, such as `__annotations__`, in which it notes the type of `TABLES`.
-    if own := sorted(name for name in names | set(made) if name.startswith("__") and name.endswith("__")):
+    if own := sorted(name for name in names | set(class_of_name) if name.startswith("__") and name.endswith("__")):
         raise ValueError(f"the name {own[0][:40]}")
-    return found
+    return tree_of_key
 
 
-def _answers(returns: ast.expr, configs: dict[str, Config], made: dict[str, type[Config]]) -> dict[str, Config]:
+def _answers(returns: ast.expr, configs: dict[str, Config], classes: dict[str, type[Config]]) -> dict[str, Config]:
     """The configs that a function may return: those of the class that it names, or of any.
 
     Raises:
         ValueError: it names neither.
     """
-    if isinstance(returns, ast.Name) and returns.id in made:
-        return {name: config for name, config in configs.items() if type(config) is made[returns.id]}
+    if isinstance(returns, ast.Name) and returns.id in classes:
+        return {name: config for name, config in configs.items() if type(config) is classes[returns.id]}
     if ast.unparse(returns) == template.ANY_CLASS:
         return configs
     raise ValueError(f"line {returns.lineno}")
@@ -226,8 +226,8 @@ def _config(of: type[Config], arguments: list[ast.expr], keywords: list[ast.keyw
     Raises:
         ValueError: a value is missing, is too much or of another kind.
     """
-    given = dict(zip(of._fields, arguments, strict=False)) | {keyword.arg: keyword.value for keyword in keywords}
-    values = {name: value.value for name, value in given.items() if isinstance(value, ast.Constant)}
+    nodes = dict(zip(of._fields, arguments, strict=False)) | {keyword.arg: keyword.value for keyword in keywords}
+    values = {name: value.value for name, value in nodes.items() if isinstance(value, ast.Constant)}
     kinds = {knob.name: knob.kind for knob in of.knobs}
     if len(values) < len(arguments) + len(keywords) or any(
         type(value) is not kinds.get(name) for name, value in values.items()

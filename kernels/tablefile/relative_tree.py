@@ -2,9 +2,7 @@
 
 In: configs and thresholds. Out: `RelativeSplit`; on a given GPU, the config of a shape, the tree of plain sizes, the
 box of each leaf. A GPU with half the multiprocessors behaves at r / 2 rows as another does at r, so rows count per
-multiprocessor.
-Bytes per byte of L2 cache are read, from older tables, and no longer written. Light, because dispatch reads such trees
-at the first launch.
+multiprocessor. Thresholds in bytes per byte of L2 cache are read from older tables and no longer written.
 """
 
 from collections.abc import Iterator

@@ -165,7 +165,6 @@ def _typed(name: str, arguments: Sequence[str], answer: str) -> str:
 
 
 def _class(name: str, knobs: Sequence[Knob]) -> str:
-    """The definition of a class of configs."""
     meanings = [
         fill(f"{knob.name}: {knob.meaning or _UNSAID}", WIDTH, initial_indent=" " * 8, subsequent_indent=" " * 12)
         for knob in knobs

@@ -1,6 +1,6 @@
 """The transposition of a matrix of bytes, tile by tile.
 
-In: a `TransposeLaunch` and existing tensors. Out: the kernel call. Chooses nothing and allocates nothing. A tile is
+In: a `TransposeLaunch` and tensors. Out: the kernel calls. A tile is
 read along its rows and written along its columns, both in whole sectors; in between it goes through shared memory.
 
 Traffic of a perfect kernel: read and write rows x hidden bytes.
