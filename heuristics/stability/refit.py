@@ -13,7 +13,7 @@ from normtune.heuristics.fitting.case import Case, FitArguments, TableEntry
 from normtune.heuristics.fitting.function import fit_function
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import used
-from normtune.heuristics.fitting.result import Fit, Function
+from normtune.heuristics.fitting.result import Fit, FittedFunction
 from normtune.heuristics.fitting.same_bits import same_bits
 from normtune.heuristics.regret.matrix import TimingMatrix, timing_matrix
 from normtune.heuristics.regret.weights import Weighting
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class Fitted(NamedTuple):
     """A function of a table, and the case that it was fitted to."""
 
-    function: Function
+    function: FittedFunction
     case: Case
 
 
@@ -86,7 +86,7 @@ def refitted(fitted: Fitted, matrix: TimingMatrix) -> Tree | None:
         return None
 
 
-def server(fit: Fit, key: Key) -> Function | None:
+def server(fit: Fit, key: Key) -> FittedFunction | None:
     """The function of a fit that answers for a key; None if there is none."""
     served = {own: function for function in fit.functions for own in function.served}
     donor = {function.key: function.donor for function in fit.shared}.get(key, key)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from normtune.errors import NormtuneError
 from normtune.heuristics.fitting.case import TableEntry
-from normtune.heuristics.fitting.result import Fit, FromData, Function, TableFunction
+from normtune.heuristics.fitting.result import Fit, FittedFunction, FromData, TableFunction
 from normtune.heuristics.writing.entries import AnyGpuEntry, facts_of, ordered, with_lines
 from normtune.heuristics.writing.regenerate import Command
 from normtune.kernels.config import Config, Knob
@@ -37,7 +37,7 @@ def module_text(fit: Fit, command: Command, is_positional: bool = False) -> str:
     """
     entries = [
         TableEntry(one.key, one.figures._replace(advice=""), one.beside)  # that is for the user of this fit
-        if isinstance(one, Function)
+        if isinstance(one, FittedFunction)
         else TableEntry(one.key, one.figures, None, one.donor, one.cost)
         for one in ordered(fit.functions, fit.shared)
     ]

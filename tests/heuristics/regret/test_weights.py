@@ -55,7 +55,7 @@ def test_equal_is_equal(spec: OperatorSpec) -> None:
 @given(sizes=st.lists(st.tuples(st.integers(1, 2**20), st.integers(1, 2**15)), min_size=1, max_size=40, unique=True))
 def test_weights_sum_to_exactly_as_much_and_none_is_nothing(real: OperatorSpec, sizes) -> None:
     for choice in ("decades", "equal"):
-        found = Weighting(choice).of(real, "", "bfloat16", sizes)
+        found = Weighting(choice).of(real, real.key("bfloat16", ""), sizes)
         assert found.dtype == np.int64
         assert found.sum() == WEIGHT * len(sizes)
         assert found.min() >= 1
