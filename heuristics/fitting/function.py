@@ -218,7 +218,7 @@ def _within_tie(matrix: TimingMatrix, optima: Optima, count: int | None, options
 def figures_of(matrix: TimingMatrix, tree: Tree, optimum: int, joined: bool = False) -> Figures:
     """The figures of a tree on a matrix, with those of the rule that Liger-Kernel ships.
 
-    `optimum` is the least mean regret of a tree of as many leaves, millionths; `joined`: whether bins were merged for it.
+    `optimum` is the least mean regret of a tree of as many leaves, millionths; `joined`: bins were merged for it.
     """
     loss = figures.of_tree(matrix, tree)
     if loss is None:

@@ -1,6 +1,6 @@
 """From the evidence of one device to a fitted table: its functions, their dtypes and variants, and their figures.
 
-`function` fits one function, `sharing` decides which variants and dtypes share one, and `writing.emit` writes the table.
+`function` fits one function, `sharing` decides which variants and dtypes share one, `writing.emit` writes the table.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -109,7 +109,7 @@ def of_operators(
 
 
 class _OperatorFit(NamedTuple):
-    """Result for one operator, as in `Fit`; and what the figures of a forward with its backward need, and the shapes."""
+    """Result for one operator, as in `Fit`; `sides` are for the figures of a forward with its backward."""
 
     functions: list[FittedFunction]
     shared: list[Shared]

@@ -32,7 +32,7 @@ class _SearchedFunction(NamedTuple):
 
 
 def searched(data: "Evidence", matrix: TimingMatrix, tree: Tree) -> str | None:
-    """The line of a function: `rms_norm_forward bfloat16: plane, 31 % of 2123 configs, of 34 audited ...`; None for none."""
+    """The line of a function: `rms_norm_forward bfloat16: plane, 31 % of 2123 configs, of 34 audited ...`; or None."""
     entries = [entry for run in data.runs if (entry := _entry(run, matrix))]
     if not entries:
         return None

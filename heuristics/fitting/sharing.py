@@ -68,8 +68,8 @@ def leaves_of_its_own(matrix: TimingMatrix, donor: FittedFunction) -> int:
     """Bound on the leaves of a separate function: as many problems a leaf as the donor's, or ten.
 
     A variant is often measured on fewer shapes than the plain operator. With as many leaves its function would follow
-    the noise of each: 62 problems in 32 leaves lost up to 22 % against sharing; 302 problems in 41 leaves lost 12 % at a
-    hidden size between two measured ones, in 26 leaves nothing.
+    the noise of each: 62 problems in 32 leaves lost up to 22 % against sharing; 302 problems in 41 leaves lost 12 %
+    at a hidden size between two measured ones, in 26 leaves nothing.
     """
     most, problems = donor.figures.leaves, len(matrix.problems)
     return max(1, min(most, max(most * problems // donor.figures.loss.problems, problems // 10)))

@@ -1,7 +1,7 @@
-"""What a function may answer where each row is to get the bits that an earlier table gives it.
+"""The bits of an earlier table's rows, which the functions of a new table must keep.
 
-In: the trees of that table by the keys that one function serves. Out: `KeptBits`: in which bins a config sums a row in
-another order than the table's own config there, and the table's configs and cuts, with which a tree always exists.
+A config keeps them in a bin if it sums a row in the same order as the earlier table's config there. The earlier table's
+configs and cuts are added to the candidates, so a tree always exists.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,10 +21,9 @@ from normtune.kernels.target import Target
 
 
 class KeptBits:
-    """The bits of an earlier table's rows, for one function."""
+    """The bits of an earlier table's rows, for one function, which serves the keys of `trees`."""
 
     def __init__(self, spec: OperatorSpec, target: Target, trees: Mapping[Key, Tree]) -> None:
-        """Take the tree of each key that a function will serve."""
         self._kept = [
             (tree, RowClasses(Legality(spec, target, [key.dtype], [key.usual.variant]))) for key, tree in trees.items()
         ]
@@ -32,7 +31,7 @@ class KeptBits:
 
     @property
     def configs(self) -> tuple[Config, ...]:
-        """The table's own, ordered."""
+        """The configs of the earlier table, ordered."""
         return tuple(sorted({config for tree, _ in self._kept for config in configs_of(tree)}))
 
     def cut(self, axes: tuple[Axis, Axis]) -> tuple[Axis, Axis]:
@@ -56,7 +55,7 @@ class KeptBits:
     def refused(
         self, configs: Sequence[Config], axes: tuple[Axis, Axis], among: NDArray[np.bool_]
     ) -> NDArray[np.bool_]:
-        """Bool (C, R, H), where configs are refused, of the entries `among` alone."""
+        """Bool (C, R, H): the entries of `among` at which a config changes the bits."""
         hidden = axes[1]
         cells = np.zeros(among.shape, np.bool_)
         for column, (below, most) in enumerate(pairwise((0, *hidden.tops))):

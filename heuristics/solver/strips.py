@@ -1,8 +1,7 @@
-"""The best trees that cut hidden first and then rows, and stay in one class of configs at each hidden size.
+"""The best trees that cut hidden first and then rows, with one class of configs at each hidden size, proved.
 
-In: bins, and the class of each config in each bin of hidden. Out: `Strips`: for each number of leaves the tree of least
-cost, proved: a strip of hidden has intervals of rows, each with a config, and two configs may be in a strip together if
-their classes are equal in all of its bins. The class of a strip and its cuts are chosen together.
+A strip of hidden sizes has intervals of rows, each with a config; two configs may be in a strip together if their
+classes are equal in all of its bins. The class of a strip and its cuts are chosen together.
 
 Costs are integers and are summed exactly. Of equal costs the fewest leaves are taken, then the first strips from large
 sizes to small, then the smallest class and config.
@@ -47,13 +46,7 @@ class Strips:
     """Least costs for all numbers of leaves, and the trees that attain them."""
 
     def __init__(self, in_bins: Bins, classes: NDArray[np.int64], most: int) -> None:
-        """Solve for 1 to `most` leaves.
-
-        Args:
-            in_bins: costs and legality of C configs on R x H bins.
-            classes: int64 (C, H), -1 for no class.
-            most: the most leaves.
-        """
+        """Solve for 1 to `most` leaves; `classes`, int64 (C, H), has the class of each config, -1 for none."""
         self._in_bins, self._classes, self.most = in_bins, classes, most
         self._cost = np.where(in_bins.barred, BARRED, in_bins.cost)
         rows, count = self._cost.shape[1:]
@@ -108,8 +101,8 @@ class Strips:
     def _from(self, first: int) -> Iterator[tuple[int, int, int]]:
         """End, leaves and least cost of the strips from a bin on in one class, where fewer leaves cost more.
 
-        A class with as many leaves as it likes costs the sum of its least costs of each bin of rows: while that is not
-        below the best cost found with fewer leaves, it is left out.
+        The sum of a class's least cost in each bin of rows bounds its cost with any number of leaves: a class is left
+        out when that is not below the best cost of fewer leaves.
         """
         best = np.full(self._classes.shape[1] + 1, _NEVER)
         of_classes, ends, alone = [], [], []
@@ -134,11 +127,11 @@ class Strips:
                 return
             floor, end_of, costs, least = floor[hopeful], end_of[hopeful], costs[..., hopeful], least[:, hopeful]
             least = _extended(least, costs).min(axis=0)
-            found = np.full(len(best), _NEVER)
-            np.minimum.at(found, end_of, least[-1])
-            for end in np.flatnonzero(found < best).tolist():
-                best[end] = found[end]
-                yield end, own, int(found[end])
+            by_end = np.full(len(best), _NEVER)
+            np.minimum.at(by_end, end_of, least[-1])
+            for end in np.flatnonzero(by_end < best).tolist():
+                best[end] = by_end[end]
+                yield end, own, int(by_end[end])
 
     def _strips(self, first: int) -> Iterator[tuple[int, _Strip]]:
         """The strips from a bin on, each with the bin behind it, as far as there are any candidates."""
@@ -195,12 +188,10 @@ def _extended(least: NDArray[np.int64], alone: NDArray[np.int64]) -> NDArray[np.
 
 
 def _balanced(axis: Axis, cuts: list[int], parts: list[Tree]) -> Tree:
-    """The tree of neighbouring parts between ascending cuts of an axis, as flat as can be."""
+    """The tree, as flat as possible, of neighbouring parts between ascending cuts of an axis."""
     if not cuts:
         return parts[0]
     middle = len(cuts) // 2
-    low, high = (
-        _balanced(axis, cuts[:middle], parts[: middle + 1]),
-        _balanced(axis, cuts[middle + 1 :], parts[middle + 1 :]),
-    )
+    low = _balanced(axis, cuts[:middle], parts[: middle + 1])
+    high = _balanced(axis, cuts[middle + 1 :], parts[middle + 1 :])
     return Split(axis.name, axis.threshold(cuts[middle]), low, high)

@@ -1,8 +1,4 @@
-"""Text of a table's stability.
-
-In: `Stability` of each function. Out: lines of at most 80 columns where names allow, the same for a terminal and for a
-pipe.
-"""
+"""Text of a table's stability, in lines of at most 80 columns where names allow."""
 
 from collections.abc import Iterator, Sequence
 

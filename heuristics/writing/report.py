@@ -1,7 +1,4 @@
-"""Output of `fit`: figures, the gain over Liger-Kernel's rule, and the use of the table.
-
-In: fits. Out: lines of at most 80 columns where names allow, the same for a terminal and for a pipe.
-"""
+"""Output of `fit`, in lines of at most 80 columns where names allow: figures, gains, and ways to use the table."""
 
 import math
 import shlex
@@ -92,14 +89,10 @@ def figures(fit: Fit) -> Iterable[str]:
 
 def _beyond(fit: Fit) -> Iterable[str]:
     """Loss of all functions beyond the fitted sizes, on lines of their own."""
-    known = [
-        (function, function.figures.extrapolated)
-        for function in fit.functions
-        if function.figures.extrapolated is not None
-    ]
-    if known:
+    pairs = [(function.key, loss) for function in fit.functions if (loss := function.figures.extrapolated) is not None]
+    if pairs:
         yield "cross-validated: between sizes; beyond the sizes that a tree was fitted on it loses"
-        yield from (f"  {percent(value):>8} {function.key}" for function, value in known)
+        yield from (f"  {percent(loss):>8} {key}" for key, loss in pairs)
 
 
 def _batch_invariant(fit: Fit) -> Iterable[str]:
@@ -120,9 +113,8 @@ def gain(fit: Fit) -> Iterable[str]:
 def gain_lines(gains: Iterable[tuple[Key, RuleGain | None]]) -> Iterable[str]:
     """Speedup of each operator over Liger-Kernel's rule, and the part of it that is due to thresholds.
 
-    Args:
-        gains: by key, on the problems of all dtypes on which the rule's config was measured. Variants count only if no
-            plain operator was measured.
+    Gains are on the problems of all dtypes on which the rule's config was measured. Variants count only if no plain
+    operator was measured.
     """
     by_key: dict[Key, list[RuleGain]] = defaultdict(list)
     for key, own_gain in gains:
@@ -136,12 +128,7 @@ def gain_lines(gains: Iterable[tuple[Key, RuleGain | None]]) -> Iterable[str]:
 
 
 def ways(fit: Fit, out: Path | None) -> Iterable[str]:
-    """The three ways to make kernels use a table.
-
-    Args:
-        fit: the table.
-        out: its file; None if it was not written.
-    """
+    """The three ways to make kernels use a table; `out` is its file, None if it was not written."""
     name = shlex.quote(str(out)) if out else "FILE"
     regime = "" if fit.regime == COLD else f" --regime {fit.regime}"
     force = " --force" * fit.device.uuid.startswith(REPLAY_PREFIX)
@@ -161,12 +148,7 @@ def _row(cells: Sequence[str]) -> str:
 
 def _cells(own: Figures) -> list[str]:
     rule = own.rule
-    shown = (
-        (own.loss.mean, 2),
-        (own.loss.plain, 2),
-        (own.loss.worst, 1),
-        (own.cross_validated, 2),
-    )
+    shown = ((own.loss.mean, 2), (own.loss.plain, 2), (own.loss.worst, 1), (own.cross_validated, 2))
     of_rule = ((rule.mean if rule else None, 2), (rule.worst if rule else None, 1))
     cells = ["-" if value is None else percent(value, digits) for value, digits in (*shown, *of_rule)]
     gap = "-" if own.joined else percent_up(own.gap)

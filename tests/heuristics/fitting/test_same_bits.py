@@ -116,7 +116,7 @@ def test_a_batch_invariant_function_keeps_the_bits_of_the_one_before(evidence_of
     assert {one.key.text for one in of_mode} == {"toy:batch_invariant"}
     for one in of_mode:
         for dtype, (rows, hidden) in product(one.dtypes, SHAPES):
-            kept = choose(before["toy:batch_invariant", dtype], (rows, hidden))
+            kept = choose(before[one.key._replace(dtype=dtype)], (rows, hidden))
             assert choose(one.tree, (rows, hidden)).num_warps == kept.num_warps
 
 
