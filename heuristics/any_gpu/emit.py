@@ -55,8 +55,8 @@ def told(fit: AnyGpuFit) -> Iterable[str]:
 
 
 def _lines(fit: AnyGpuFit) -> list[tuple[Key, str, tuple[DeviceLoss, ...]]]:
-    own = [(function.key, str(function.leaves), function.figures) for function in fit.functions]
-    return sorted(own + [(function.key, "shared", function.figures) for function in fit.shared])
+    rows = [(function.key, str(function.leaves), function.figures) for function in fit.functions]
+    return sorted(rows + [(function.key, "shared", function.figures) for function in fit.shared])
 
 
 def _cells(lost: Lost) -> tuple[str, str]:

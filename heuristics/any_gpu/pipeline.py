@@ -150,9 +150,9 @@ def _taken(
         donor = functions[index]
         if any(legal.breaches(donor.tree)):
             continue
-        own = Joint(kind.parts, legal, donor.leaves).least(min(most_leaves(kind, leaves), donor.leaves))
+        least = Joint(kind.parts, legal, donor.leaves).least(min(most_leaves(kind, leaves), donor.leaves))
         lost = [lost_on(kind.spec, part, donor.tree).mean for part in kind.parts]
-        cost = sum(lost) // len(lost) - own if own is not None else 0
+        cost = sum(lost) // len(lost) - least if least is not None else 0
         if cost <= SHARING_COST:
             return index, cost
     return None

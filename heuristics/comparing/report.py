@@ -163,7 +163,7 @@ def _changes(comparison: Difference, markdown: bool) -> Iterator[str]:
     whole = operator(comparison.matrix.key.operator).whole
     rows = [
         (
-            *(_range(*own[1:], end.most) for own, end in zip(change.where.box, whole, strict=True)),
+            *(_range(*interval[1:], end.most) for interval, end in zip(change.where.box, whole, strict=True)),
             str(len(change.shapes)),
             *_gained(change.gain),
             *(_config(comparison, change, which) for which in (0, 1)),

@@ -117,9 +117,9 @@ def _capped(filled: TimingMatrix, axis: Axis, classes: NDArray[np.int64]) -> Tim
     cells, sizes = np.zeros(filled.usable.shape, np.bool_), np.array([shape[1] for shape in filled.problems])
     regret = np.where(filled.usable, filled.regret, _NEVER)
     for size in np.unique(sizes).tolist():
-        own, of_size = sizes == size, classes[: len(filled.configs), axis.bin(size)]
-        worst = (regret[own][:, of_size == number].min(axis=1).max() for number in np.unique(of_size[of_size >= 0]))
-        cells[own] = filled.regret[own] > max(CAP, min(worst, default=_NEVER))
+        at_size, of_size = sizes == size, classes[: len(filled.configs), axis.bin(size)]
+        worst = (regret[at_size][:, of_size == number].min(axis=1).max() for number in np.unique(of_size[of_size >= 0]))
+        cells[at_size] = filled.regret[at_size] > max(CAP, min(worst, default=_NEVER))
     return filled.without(cells)
 
 
@@ -216,11 +216,11 @@ def _taker(evidence: "Evidence", case: Case, donor: FittedFunction) -> list[Shar
     times = best_times(evidence, matrix)
     legality = Legality(case.spec, case.legality.target, (matrix.key.dtype,), (matrix.key.variant,))
     filled = bounded(matrix, times, legality)
-    own = fit_batch_invariant(matrix, times, legality, donor.tree, donor.figures.leaves)
-    if own is None or of_tree(filled, donor.tree) is None:
+    fitted = fit_batch_invariant(matrix, times, legality, donor.tree, donor.figures.leaves)
+    if fitted is None or of_tree(filled, donor.tree) is None:
         return []
-    optimum = least_measured(filled, own.strips, leaves(own.tree))
+    optimum = least_measured(filled, fitted.strips, leaves(fitted.tree))
     if optimum is None:
         raise AssertionError("where there is a tree there is a best one")
     figures = figures_of(filled, donor.tree, optimum)
-    return [Shared(matrix.key.batch_invariant, donor.key, extra(filled, donor.tree, own.tree), figures)]
+    return [Shared(matrix.key.batch_invariant, donor.key, extra(filled, donor.tree, fitted.tree), figures)]

@@ -109,8 +109,8 @@ class Case:
         """The comparison of its configs with the baseline's; None without a baseline."""
         if self.baseline is None:
             return None
-        own = Legality(self.spec, self.legality.target, (self.key.dtype,), (self.key.variant,))
-        return Guard(self.matrix, self.baseline.choice, own.reaches)
+        legality = Legality(self.spec, self.legality.target, (self.key.dtype,), (self.key.variant,))
+        return Guard(self.matrix, self.baseline.choice, legality.reaches)
 
 
 def _legality(

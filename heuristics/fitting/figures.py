@@ -215,10 +215,10 @@ def gain(matrix: TimingMatrix, regrets: Sequence[int | None], rule: RuleAt, laun
     A choice without a time has the regret None. `launches` are those between which the rule switches.
     """
     gains, thresholds = [], 0
-    for index, (by_rule, own) in enumerate(zip(_losses_of(matrix, rule), regrets, strict=True)):
-        if by_rule is None or own is None:
+    for index, (by_rule, regret) in enumerate(zip(_losses_of(matrix, rule), regrets, strict=True)):
+        if by_rule is None or regret is None:
             continue
-        gains.append(by_rule - own)
+        gains.append(by_rule - regret)
         switched = (matrix.loss(index, config) for config in launches(matrix.key.operator, matrix.problems[index][1]))
         thresholds += by_rule - min(loss for loss in (by_rule, *switched) if loss is not None)
     return RuleGain(sum(gains), max(gains), len(gains), thresholds) if gains else None

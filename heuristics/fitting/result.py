@@ -145,8 +145,8 @@ class Fit(FromData):
 
     def with_data(self) -> dict[Key, Figures]:
         """The figures of everything that was measured, with a function of its own or with another's."""
-        own = {function.key: function.figures for function in self.functions}
-        return own | {function.key: function.figures for function in self.shared}
+        fitted = {function.key: function.figures for function in self.functions}
+        return fitted | {function.key: function.figures for function in self.shared}
 
     def without_data(self) -> list[tuple[Key, str]]:
         """The keys served without measurements of their own, each with the dtype of the function that serves it."""

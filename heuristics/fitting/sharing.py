@@ -120,7 +120,7 @@ def functions_of(cases: Sequence[Case], notes: list[str]) -> tuple[list[FittedFu
             if options.leaves and not decided:
                 own_case = replace(own_case, options=replace(options, leaves=min([options.leaves, *most])))
             try:
-                own = fit_function(own_case, options.leaves)
+                fitted = fit_function(own_case, options.leaves)
             except NormtuneError as error:
                 if decided:
                     raise
@@ -129,9 +129,11 @@ def functions_of(cases: Sequence[Case], notes: list[str]) -> tuple[list[FittedFu
             # With too few problems, cross-validation chooses few leaves, and such a tree may lose more than sharing
             # does.
             if not decided:
-                taken = next((pair for pair in offers if extra(matrix, functions[pair[0]].tree, own.tree) <= 0), None)
+                taken = next(
+                    (pair for pair in offers if extra(matrix, functions[pair[0]].tree, fitted.tree) <= 0), None
+                )
             if taken is None:
-                functions.append(own)
+                functions.append(fitted)
                 continue
         index, share = taken
         shared.append(share)
@@ -152,8 +154,8 @@ def _is_narrower(matrix: TimingMatrix, donor: FittedFunction, matrices: Sequence
         return False
     plain = next(candidate for candidate in matrices if candidate.key == donor.key)
     for axis in (0, 1):
-        own, other = ({shape[axis] for shape in candidate.problems} for candidate in (matrix, plain))
-        if min(own) > min(other) or max(own) < max(other):
+        sizes, plain_sizes = ({shape[axis] for shape in candidate.problems} for candidate in (matrix, plain))
+        if min(sizes) > min(plain_sizes) or max(sizes) < max(plain_sizes):
             return True
     return False
 

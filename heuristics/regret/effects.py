@@ -88,17 +88,17 @@ def unused(runs: Sequence[dict[Config, LogSamples]], known: dict[Config, Level])
 
 def _tasks(samples: dict[Config, LogSamples]) -> list[dict[Config, LogSamples]]:
     """The samples of each task of a run. A task begins where a config joins the rounds: none joins within a task."""
-    every = np.unique(np.concatenate([own.rounds for own in samples.values()]))
-    begins = {int(begin) for own in samples.values() for begin in _begins(own.rounds, every)}
+    every = np.unique(np.concatenate([times.rounds for times in samples.values()]))
+    begins = {int(begin) for times in samples.values() for begin in _begins(times.rounds, every)}
     if len(begins) < 2:
         return [samples]
     ends = np.array(sorted(begins)[1:])
     tasks: list[dict[Config, LogSamples]] = [{} for _ in begins]
-    for config, own in samples.items():
-        places = [0, *np.searchsorted(own.rounds, ends).tolist(), len(own.rounds)]
+    for config, times in samples.items():
+        places = [0, *np.searchsorted(times.rounds, ends).tolist(), len(times.rounds)]
         for task, (first, last) in zip(tasks, pairwise(places), strict=True):
             if first < last:
-                task[config] = LogSamples(own.rounds[first:last], own.logs[first:last])
+                task[config] = LogSamples(times.rounds[first:last], times.logs[first:last])
     return tasks
 
 
@@ -109,8 +109,8 @@ def _begins(rounds: NDArray[np.int32], every: NDArray[np.int32]) -> NDArray[np.i
 
 def _of_task(samples: dict[Config, LogSamples], number: int) -> dict[Config, Level]:
     groups: dict[bytes, list[Config]] = {}
-    for config, own in sorted(samples.items()):
-        groups.setdefault(own.rounds.tobytes(), []).append(config)
+    for config, times in sorted(samples.items()):
+        groups.setdefault(times.rounds.tobytes(), []).append(config)
     anchored = [[config for config in group if config != COPY] for group in groups.values()]
     anchored = [group for group in anchored if group]
     if not anchored:

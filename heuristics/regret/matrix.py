@@ -273,8 +273,8 @@ def _of_shape(
     runs: dict[int, dict[Config, LogSamples]] = {number: {} for number in sorted(set(numbers))}
     for config, number, status, own_rounds, own_logs in zip(configs, numbers, statuses, rounds, logs, strict=True):
         if status == "ok":
-            by_config, own = runs[number], LogSamples(own_rounds, own_logs)
-            by_config[config] = _joined(by_config[config], own) if config in by_config else own
+            by_config, times = runs[number], LogSamples(own_rounds, own_logs)
+            by_config[config] = _joined(by_config[config], times) if config in by_config else times
     failed: set[Config] = set()
     if any(status != "ok" for status in statuses):
         timed = {config for by_config in runs.values() for config in by_config}

@@ -45,7 +45,10 @@ class Bins(NamedTuple):
     def joins(self, problems: Sequence[Shape]) -> bool:
         """Whether two sizes of these problems share a bin, so that no tree can separate them."""
         sizes = [{shape[axis_number] for shape in problems} for axis_number in (0, 1)]
-        return any(len({axis.bin(size) for size in own}) < len(own) for axis, own in zip(self.axes, sizes, strict=True))
+        return any(
+            len({axis.bin(size) for size in of_axis}) < len(of_axis)
+            for axis, of_axis in zip(self.axes, sizes, strict=True)
+        )
 
 
 def bins(matrix: TimingMatrix, legality: Legality, held_out: NDArray[np.bool_] | None = None) -> Bins:

@@ -72,7 +72,7 @@ class _Crossing:
         moved = cut._replace(threshold=threshold)
         # The part above can only become smaller at its small end, which leaves it legal.
         below, _ = halves(moved, box)
-        is_legal = all(self._legality.reaches(config, own.largest) for config, own in regions(cut.low, below))
+        is_legal = all(self._legality.reaches(config, part.largest) for config, part in regions(cut.low, below))
         return moved if is_legal else cut
 
     def _threshold(self, cut: Split, gap: tuple[int, int], box: Box) -> int | None:

@@ -39,17 +39,17 @@ class KeptBits:
         boxes = [box for tree, _ in self._kept for _, box in regions(tree, self._whole)]
         below = ({box.along(axis.name).least - 1 for box in boxes} for axis in axes)
         rows, hidden = (
-            axis._replace(tops=tuple(sorted({*axis.tops, *(top for top in own if 0 < top < _measured(axis))})))
-            for axis, own in zip(axes, below, strict=True)
+            axis._replace(tops=tuple(sorted({*axis.tops, *(top for top in of_axis if 0 < top < _measured(axis))})))
+            for axis, of_axis in zip(axes, below, strict=True)
         )
         return rows, hidden
 
     def refuses(self, config: Config, box: Box) -> bool:
         """Whether a config sums a row in another order than the table anywhere in a box."""
         return any(
-            not classes.alike(config, theirs, own.along("hidden"))
+            not classes.alike(config, earlier, part.along("hidden"))
             for tree, classes in self._kept
-            for theirs, own in regions(tree, box)
+            for earlier, part in regions(tree, box)
         )
 
     def refused(
@@ -61,10 +61,10 @@ class KeptBits:
         for column, (below, most) in enumerate(pairwise((0, *hidden.tops))):
             strip = EVERYWHERE.with_interval(Interval(hidden.name, below + 1, most))
             for tree, classes in self._kept:
-                for theirs, (rows, sizes) in regions(tree, strip):
+                for earlier, (rows, sizes) in regions(tree, strip):
                     place = slice(axes[0].bin(rows.least), axes[0].bin(rows.most) + 1), column
                     for index in np.flatnonzero(among[:, *place].any(axis=1)).tolist():
-                        if not classes.alike(configs[index], theirs, sizes):
+                        if not classes.alike(configs[index], earlier, sizes):
                             cells[index, *place] = True
         return cells
 

@@ -336,8 +336,8 @@ class _Relaxation:
 def _undominated(cost: NDArray[np.int64]) -> NDArray[np.intp]:
     """Rows that no other row matches or beats everywhere; of equal rows, the first."""
     kept = np.ones(len(cost), np.bool_)
-    for row, own in enumerate(cost):
-        matched = (cost <= own).all(axis=1)
-        equal = matched & (cost == own).all(axis=1)
+    for row, costs in enumerate(cost):
+        matched = (cost <= costs).all(axis=1)
+        equal = matched & (cost == costs).all(axis=1)
         kept[row] = not (matched & ~equal).any() and not equal[:row].any()
     return np.flatnonzero(kept)

@@ -56,11 +56,11 @@ class Strips:
         least[0, 0] = 0
         self._last = np.zeros((count + 1, most + 1, 2), np.int64)
         for first in range(count):
-            for end, own, cost in self._from(first):
-                total = least[first, : most + 1 - own] + cost
-                better = total < least[end, own:]
-                least[end, own:][better] = total[better]
-                self._last[end, own:][better] = first, own
+            for end, leaves, cost in self._from(first):
+                total = least[first, : most + 1 - leaves] + cost
+                better = total < least[end, leaves:]
+                least[end, leaves:][better] = total[better]
+                self._last[end, leaves:][better] = first, leaves
         self._least = least[-1]
 
     def least(self, leaves: int) -> int | None:
@@ -92,10 +92,10 @@ class Strips:
         rows, hidden = self._in_bins.axes
         cuts, parts, end = [], [], len(hidden.tops)
         while end:
-            first, own = self._last[end, count].tolist()
+            first, in_strip = self._last[end, count].tolist()
             cuts.append(first)
-            parts.append(_balanced(rows, *self._strip_of(first, end, own)))
-            end, count = first, count - own
+            parts.append(_balanced(rows, *self._strip_of(first, end, in_strip)))
+            end, count = first, count - in_strip
         return _balanced(hidden, cuts[-2::-1], parts[::-1])
 
     def _from(self, first: int) -> Iterator[tuple[int, int, int]]:
@@ -121,7 +121,7 @@ class Strips:
             return
         floor, end_of, costs = np.concatenate(of_classes), np.concatenate(ends), np.concatenate(alone, axis=-1)
         least = costs[0]
-        for own in range(2, self._most_in_a_strip + 1):
+        for leaves in range(2, self._most_in_a_strip + 1):
             hopeful = floor < best[end_of]
             if not hopeful.any():
                 return
@@ -131,7 +131,7 @@ class Strips:
             np.minimum.at(by_end, end_of, least[-1])
             for end in np.flatnonzero(by_end < best).tolist():
                 best[end] = by_end[end]
-                yield end, own, int(by_end[end])
+                yield end, leaves, int(by_end[end])
 
     def _strips(self, first: int) -> Iterator[tuple[int, _Strip]]:
         """The strips from a bin on, each with the bin behind it, as far as there are any candidates."""
@@ -160,13 +160,13 @@ class Strips:
             least.append(total.min(axis=0))
             before.append(total.argmin(axis=0))
         group = int(least[-1][-1].argmin())
-        own = slice(strip.starts[group], [*strip.starts, len(strip.configs)][group + 1])
+        of_class = slice(strip.starts[group], [*strip.starts, len(strip.configs)][group + 1])
         cuts: list[int] = []
         parts: list[Tree] = []
         high = strip.cost.shape[1]
         for count in range(leaves - 1, -1, -1):
             low = int(before[count - 1][high, group]) if count else 0
-            config = int(strip.configs[own][strip.cost[own, low:high].sum(axis=1).argmin()])
+            config = int(strip.configs[of_class][strip.cost[of_class, low:high].sum(axis=1).argmin()])
             cuts.append(low)
             parts.append(Leaf(self._in_bins.configs[config]))
             high = low

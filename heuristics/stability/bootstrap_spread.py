@@ -104,8 +104,8 @@ def stability(
     items = [(index, number) for index in range(len(functions)) for number in range(1, tables)]
     trees = in_order(partial(_of_item, functions), items)
     return [
-        _judged(function, [own, *(next(trees) for _ in range(1, tables))])
-        for function, own in zip(functions, first, strict=True)
+        _judged(function, [tree, *(next(trees) for _ in range(1, tables))])
+        for function, tree in zip(functions, first, strict=True)
     ]
 
 
@@ -164,9 +164,9 @@ def share_of(cut: TreeCut, tables: Sequence[Sequence[tuple[Split, Box]]]) -> flo
     has = [
         any(
             split.axis == cut.axis and cut.least <= split.threshold <= cut.most and not box.overlap(cut.box).is_empty
-            for split, box in own
+            for split, box in cuts
         )
-        for own in tables
+        for cuts in tables
     ]
     return float(np.mean(has)) if has else 0.0
 

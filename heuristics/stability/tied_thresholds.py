@@ -96,7 +96,7 @@ class _Search(NamedTuple):
         return total
 
     def legal(self, tree: Tree, box: Box) -> bool:
-        return all(self.legality.reaches(config, own.largest) for config, own in regions(tree, box))
+        return all(self.legality.reaches(config, part.largest) for config, part in regions(tree, box))
 
 
 def _gaps(axis: str, sizes: list[int]) -> list[tuple[int, int]]:

@@ -39,9 +39,9 @@ class AnyGpuEntry(NamedTuple):
     cost: int = 0
 
 
-def ordered(own: Iterable[Any], shared: Sequence[Any]) -> Iterator[Any]:
+def ordered(fitted: Iterable[Any], shared: Sequence[Any]) -> Iterator[Any]:
     """Each function of a fit, followed by those that share it."""
-    for function in own:
+    for function in fitted:
         yield function
         yield from (other for other in shared if other.donor == function.key)
 

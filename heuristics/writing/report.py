@@ -33,7 +33,7 @@ def figures(fit: Fit) -> Iterable[str]:
     """The figures of a table, operator by operator."""
     device = fit.device
     yield f"{device.label}, {device.target}, {device.sms} SMs: {fit.data.extent}"
-    columns = len(_WIDTHS) if any(own.rule for own in fit.with_data().values()) else len(_WIDTHS) - 2
+    columns = len(_WIDTHS) if any(numbers.rule for numbers in fit.with_data().values()) else len(_WIDTHS) - 2
     rule = " (Liger: its rule)" if columns == len(_WIDTHS) else ""
     yield f"Slower than the best config of each problem, in percent{rule};"
     yield _COUNTED.get(fit.weights, f"problems count in a mean as {fit.weights} says") + ":"
@@ -44,14 +44,14 @@ def figures(fit: Fit) -> Iterable[str]:
     for name, keys in groupby(sorted(fit.with_data()), key=lambda key: key.text):
         yield name
         for key in keys:
-            own = fit.with_data()[key]
-            leaves = "shared" if key in shared else str(own.leaves)
-            yield _row((f"  {key.dtype}", leaves, *_cells(own))[:columns])
+            numbers = fit.with_data()[key]
+            leaves = "shared" if key in shared else str(numbers.leaves)
+            yield _row((f"  {key.dtype}", leaves, *_cells(numbers))[:columns])
     yield ""
     yield "gap: how far the best possible tree with as many leaves is ahead (proved)"
     for key in [function.key for function in fit.functions if function.figures.joined]:
         yield f"  {key}: more than {MAX_BINS} pairs of sizes; the nearest are not told apart, nothing is proved"
-    lucky = max(own.loss.luck for own in fit.with_data().values())
+    lucky = max(numbers.loss.luck for numbers in fit.with_data().values())
     if lucky:
         yield f"means are low by at most {percent_up(lucky)}, as half of the blocks choose a shape's best and the"
         yield "others score it; a mean below 0 is one of about 0"
@@ -60,24 +60,24 @@ def figures(fit: Fit) -> Iterable[str]:
     yield from forward_backward.lines(fit.together, "Liger")
     yield from _batch_invariant(fit)
     for function in fit.functions:
-        name, own = function.key, function.figures
-        if own.kept:
-            were = "leaf was" if own.kept == 1 else "leaves were"
-            yield f"{name}: {own.kept} {were} slower than what is in use, and gave way there"
-        if own.untimed:
+        name, numbers = function.key, function.figures
+        if numbers.kept:
+            were = "leaf was" if numbers.kept == 1 else "leaves were"
+            yield f"{name}: {numbers.kept} {were} slower than what is in use, and gave way there"
+        if numbers.untimed:
             yield (
-                f"{name}: at {own.untimed} of {own.loss.problems} shapes its config was not timed, and counts as the "
+                f"{name}: at {numbers.untimed} of {numbers.loss.problems} shapes its config was not timed, and counts as the "
                 "slowest that was"
             )
-        if own.slower:
-            count, most = own.slower
+        if numbers.slower:
+            count, most = numbers.slower
             yield (
                 f"{name}: {count} shape{'s' * (count != 1)} up to {percent(most, 1)} slower than what is in use; "
-                f"{own.advice or 'no larger bound that was tried'} avoids it, --baseline none compares with nothing"
+                f"{numbers.advice or 'no larger bound that was tried'} avoids it, --baseline none compares with nothing"
             )
-        if own.uncompared:
+        if numbers.uncompared:
             yield (
-                f"{name}: at {own.uncompared} of {own.loss.problems} shapes nothing compares it with what is in use, "
+                f"{name}: at {numbers.uncompared} of {numbers.loss.problems} shapes nothing compares it with what is in use, "
                 "as one of both configs was not timed there"
             )
     for function in fit.functions:
@@ -107,7 +107,7 @@ def _batch_invariant(fit: Fit) -> Iterable[str]:
 
 def gain(fit: Fit) -> Iterable[str]:
     """Speedup of each operator over the rule that Liger-Kernel ships: see `gain_lines`."""
-    yield from gain_lines((key, own.gain) for key, own in fit.with_data().items())
+    yield from gain_lines((key, numbers.gain) for key, numbers in fit.with_data().items())
 
 
 def gain_lines(gains: Iterable[tuple[Key, RuleGain | None]]) -> Iterable[str]:
@@ -146,13 +146,13 @@ def _row(cells: Sequence[str]) -> str:
     return (f"{first[0]:<{first[1]}}" + "".join(f"{cell:>{width}}" for cell, width in rest)).rstrip()
 
 
-def _cells(own: Figures) -> list[str]:
-    rule = own.rule
-    shown = ((own.loss.mean, 2), (own.loss.plain, 2), (own.loss.worst, 1), (own.cross_validated, 2))
+def _cells(numbers: Figures) -> list[str]:
+    rule = numbers.rule
+    shown = ((numbers.loss.mean, 2), (numbers.loss.plain, 2), (numbers.loss.worst, 1), (numbers.cross_validated, 2))
     of_rule = ((rule.mean if rule else None, 2), (rule.worst if rule else None, 1))
     cells = ["-" if value is None else percent(value, digits) for value, digits in (*shown, *of_rule)]
-    gap = "-" if own.joined else percent_up(own.gap)
-    return [str(own.configs), *(cell.removesuffix(" %") for cell in (*cells[:4], gap, *cells[4:]))]
+    gap = "-" if numbers.joined else percent_up(numbers.gap)
+    return [str(numbers.configs), *(cell.removesuffix(" %") for cell in (*cells[:4], gap, *cells[4:]))]
 
 
 def _faster(gains: Sequence[RuleGain]) -> str:
