@@ -66,8 +66,8 @@ def figures(fit: Fit) -> Iterable[str]:
             yield f"{name}: {numbers.kept} {were} slower than what is in use, and gave way there"
         if numbers.untimed:
             yield (
-                f"{name}: at {numbers.untimed} of {numbers.loss.problems} shapes its config was not timed, and counts as "
-                "the slowest that was"
+                f"{name}: at {numbers.untimed} of {numbers.loss.problems} shapes its config was not timed, and "
+                "counts as the slowest that was"
             )
         if numbers.slower:
             count, most = numbers.slower
@@ -77,8 +77,8 @@ def figures(fit: Fit) -> Iterable[str]:
             )
         if numbers.uncompared:
             yield (
-                f"{name}: at {numbers.uncompared} of {numbers.loss.problems} shapes nothing compares it with what is in "
-                "use, as one of both configs was not timed there"
+                f"{name}: at {numbers.uncompared} of {numbers.loss.problems} shapes nothing compares it with what "
+                "is in use, as one of both configs was not timed there"
             )
     for function in fit.functions:
         takers = [f"{share.key} {percent(share.cost)}" for share in fit.shared if share.donor == function.key]
