@@ -69,7 +69,8 @@ def bins(matrix: TimingMatrix, legality: Legality, held_out: NDArray[np.bool_] |
     axes = axis("rows", next(sizes), most_rows), axis("hidden", next(sizes), most_hidden)
     axes = separated(axes, shapes, matrix.timed[train], matrix.configs, legality)
     if legality.kept:
-        axes = legality.kept.cut(axes)
+        with_rows, with_hidden = legality.kept.cut(axes)
+        axes = with_rows, with_hidden
     rows, hidden, legal = _trimmed(legality, matrix, *coarsened(*axes, MAX_BINS))
 
     cost, barred = np.zeros(legal.shape, np.int64), np.zeros(legal.shape, np.bool_)
