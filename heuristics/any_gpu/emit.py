@@ -1,7 +1,6 @@
 """The table for any GPU as Python: its functions take the GPU's multiprocessors and L2 cache besides the shape.
 
-In: an `AnyGpuFit` and the command that repeats it. Out: the text of the module, and the output of `fit`. Names and code
-are those of `writing.emit`, in the other form of the template.
+Names and code are those of `writing.emit`, in the other form of the template.
 """
 
 from collections.abc import Iterable
@@ -19,12 +18,7 @@ from normtune.results.records import Device
 
 
 def module_text(fit: AnyGpuFit, command: Command, is_positional: bool = False) -> str:
-    """The whole module.
-
-    Args:
-        fit: the content.
-        command: which writes it again.
-        is_positional: as of `writing.emit.body_text`.
+    """The whole module, with the command that writes it again; `is_positional` is that of `writing.emit.body_text`.
 
     Raises:
         NormtuneError: two operators or configs would get the same name in the code.
@@ -61,8 +55,8 @@ def told(fit: AnyGpuFit) -> Iterable[str]:
 
 
 def _lines(fit: AnyGpuFit) -> list[tuple[Key, str, tuple[DeviceLoss, ...]]]:
-    own = [(function.key, str(function.leaves), function.figures) for function in fit.functions]
-    return sorted(own + [(function.key, "shared", function.figures) for function in fit.shared])
+    rows = [(function.key, str(function.leaves), function.figures) for function in fit.functions]
+    return sorted(rows + [(function.key, "shared", function.figures) for function in fit.shared])
 
 
 def _cells(lost: Lost) -> tuple[str, str]:

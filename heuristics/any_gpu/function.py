@@ -1,11 +1,8 @@
 """One function of the table for any GPU: its number of leaves and its loss.
 
-In: the timing matrices of an operator variant and dtype on several GPUs. Out: `FittedOnEach`, and figures on each GPU.
-`joint` finds the trees; `pipeline` decides which functions are shared.
-
 Each GPU has the same weight, however much was measured on it. Mean regret on GPUs left out of the fit decides on the
-number of leaves. With a single GPU none can be left out. Then the regret on its own data decides, and the fewest leaves
-within `ENOUGH` of the most are taken: a table for unmeasured GPUs need not follow one GPU closely.
+number of leaves. With a single GPU, the regret on its own data decides, and the fewest leaves within `ENOUGH` of the
+least regret are taken: a table for unmeasured GPUs need not follow one GPU closely.
 """
 
 from collections.abc import Sequence
@@ -32,7 +29,7 @@ class FunctionData(NamedTuple):
     Attributes:
         spec: of the operator.
         key: of the data.
-        parts: of each GPU that has such data.
+        parts: one for each GPU with such data.
         labels: of these GPUs.
     """
 
@@ -47,7 +44,7 @@ class FunctionData(NamedTuple):
         return served_variants(self.spec, self.key)
 
     def shapes(self) -> list[Shape]:
-        """Those of all problems."""
+        """The shapes of all problems."""
         return [shape for part in self.parts for shape in part.matrix.problems]
 
 
@@ -59,12 +56,7 @@ class FittedOnEach(NamedTuple):
 
 
 def chosen(kind: FunctionData, legal: EveryGpu, leaves: int | None) -> FittedOnEach:
-    """The function of a kind's own.
-
-    Args:
-        kind: the data.
-        legal: legality on all GPUs.
-        leaves: the most leaves; None for as many as the data support.
+    """The separate function of a key, of at most `leaves` leaves; None for as many as the data support.
 
     Raises:
         NormtuneError: there is no legal tree of so few leaves.
@@ -74,16 +66,16 @@ def chosen(kind: FunctionData, legal: EveryGpu, leaves: int | None) -> FittedOnE
     others = [kind.parts[:index] + kind.parts[index + 1 :] for index in range(len(kind.parts))]
     without = [Joint(other, legal, most) for other in others if other]
     figures = enumerate((_left_out(kind, joint, without, count) for count in range(1, most + 1)), 1)
-    known = [(figure, count) for count, figure in figures if figure is not None]
+    scores = [(figure, count) for count, figure in figures if figure is not None]
     # More leaves than the data support are taken only if fewer have no legal tree.
-    known = [pair for pair in known if pair[1] <= most_leaves(kind, leaves)] or known[:1]
-    if not known:
+    scores = [pair for pair in scores if pair[1] <= most_leaves(kind, leaves)] or scores[:1]
+    if not scores:
         raise NormtuneError(
             f"no table of at most {counted_leaves(most)} covers {kind.key}: too few configs were measured "
             "everywhere; allow more leaves, or sweep the default space"
         )
-    enough = min(known)[0] + ENOUGH
-    count = known[-1][1] if leaves else next(count for figure, count in known if figure <= enough)
+    enough = min(scores)[0] + ENOUGH
+    count = scores[-1][1] if leaves else next(count for figure, count in scores if figure <= enough)
     tree = joint.tree(count)
     if tree is None:
         raise AssertionError("a tree that was scored is there")
@@ -110,12 +102,9 @@ def _left_out(kind: FunctionData, joint: Joint, without: Sequence[Joint], count:
 
 
 def figures_on(kind: FunctionData, choice: FittedOnEach, given: Sequence[DeviceLoss] = ()) -> tuple[DeviceLoss, ...]:
-    """Losses of a function on each GPU of a kind.
+    """Losses of a function on each GPU of a key's data.
 
-    Args:
-        kind: the data.
-        choice: of the function.
-        given: figures of the function's own kind, in the order of the GPUs in `without`.
+    A shared function's own figures, `given`, name the GPUs in the order of `choice.without`.
     """
     order = [figure.device for figure in given] or list(kind.labels)
     without = dict(zip(order, choice.without, strict=False)) if choice.without else {}

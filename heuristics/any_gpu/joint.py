@@ -1,8 +1,6 @@
-"""The tree of normalised sizes with the least regret on several GPUs together.
+"""The tree of normalised sizes with the least regret on several GPUs together, every GPU with the same weight.
 
-In: the timing matrices of one operator variant and dtype, each of a GPU. Out: `Joint`: the tree of least regret for
-each number of leaves, every GPU with the same weight. `optimum` proves it: rows per multiprocessor are just another
-ordered axis.
+Rows per multiprocessor are just another ordered axis, so `solver.optimum` proves the tree.
 
 Thresholds. Between two neighbouring sizes any threshold separates the data equally well, so the most readable one in
 the middle half of the gap, by ratio, is taken: a power of two or one over it, else an integer, or one over an integer,
@@ -49,13 +47,7 @@ class Joint:
     """The best trees of several GPUs together."""
 
     def __init__(self, parts: Sequence[Part], legal: EveryGpu, max_leaves: int) -> None:
-        """Solve for 1 to `max_leaves` leaves.
-
-        Args:
-            parts: at least one, all of one operator variant and dtype.
-            legal: legality on all GPUs.
-            max_leaves: the most leaves.
-        """
+        """Solve for 1 to `max_leaves` leaves; `parts` has at least one GPU, all of one key."""
         configs = tuple(sorted({config for part in parts for config in part.matrix.configs}))
         values = sorted({_scaled(part, shape[0]) for part in parts for shape in part.matrix.problems})
         thresholds = _neighbours(values)
@@ -114,7 +106,7 @@ class Joint:
             row, column = rows.bin(_scaled(part, shape[0])), hidden.bin(shape[1])
             barred[:, row, column] |= ~usable
             cost[:, row, column] += regret * int(weights[index])
-            # Sizes beyond the measured ones have no problems: the nearest ones stand in for them, with a weight of 1.
+            # Sizes beyond the measured ones have no problems: they get the regret of the nearest, with a weight of 1.
             filled = np.where(usable, regret, regret.max())
             for outer in beyond((row, column), rows, hidden):
                 cost[:, *outer] += filled

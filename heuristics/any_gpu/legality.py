@@ -1,8 +1,5 @@
 """Legality of configs over regions of normalised sizes, on all relevant GPUs.
 
-In: the measured GPUs, an operator, and the dtypes and variants that a function serves. Out: `EveryGpu`. An illegal
-config stays illegal as sizes grow, so the largest shapes of a region decide for it.
-
 The relevant GPUs are all known ones of the measured families (`sm_`, `gfx`), each with as many multiprocessors and as
 much L2 cache as the largest of its family: more multiprocessors mean more rows at the same number of rows per
 multiprocessor. Legality on every NVIDIA GPU costs an H200 0.2 % in its backward, legality on an MI300X as well 2.5 %:
@@ -29,10 +26,7 @@ _MOST_SMS = 192
 
 
 def targets_of(names: Sequence[str]) -> list[Target]:
-    """The targets on which a table is to be legal, each with the multiprocessors and L2 cache of the largest.
-
-    Args:
-        names: of the measured targets, such as `sm_90`.
+    """The targets of measured names such as `sm_90`, each with the multiprocessors and L2 cache of the largest.
 
     Raises:
         UsageError: none of their families is known.
@@ -52,19 +46,11 @@ def family(name: str) -> str:
 
 
 class EveryGpu:
-    """Legality on several targets at once."""
+    """Legality on several targets, at least one, for all dtypes and variants that a function serves."""
 
     def __init__(
         self, spec: OperatorSpec, targets: Sequence[Target], dtypes: Sequence[str], variants: Sequence[str]
     ) -> None:
-        """Take the targets; results are cached, because trees of several functions repeat the queries.
-
-        Args:
-            spec: the operator.
-            targets: at least one.
-            dtypes: that a function serves.
-            variants: that it serves.
-        """
         self.spec = spec
         self._legalities = [Legality(spec, target, dtypes, variants) for target in targets]
 
@@ -73,11 +59,7 @@ class EveryGpu:
     ) -> NDArray[np.bool_]:
         """Bool (configs, tops, hidden): legality of each config up to that many rows per multiprocessor.
 
-        Args:
-            configs: C of them.
-            tops: ascending, `scale` times the rows per multiprocessor.
-            scale: of `tops`.
-            hidden: ascending.
+        `tops` are `scale` times the rows per multiprocessor; they and `hidden` ascend.
         """
         by_target = [
             legality.over(configs, [most_below(top + 1, legality.target.sms, scale) for top in tops], hidden)

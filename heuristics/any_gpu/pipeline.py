@@ -1,10 +1,7 @@
-"""From the evidence of several GPUs to one table for any GPU.
+"""From the evidence of several GPUs to one table for any GPU: functions of normalised sizes.
 
-In: evidence of any number of devices. Out: `AnyGpuFit`: functions of normalised sizes for each operator variant and
-dtype, their loss on each GPU, and the loss on each GPU if they are fitted without it. `emit` writes it.
-
-`function` chooses each function. A dtype or variant takes the function of another by the same bound as in
-`fitting.serving`, one dtype in its own table.
+`function` fits each function and scores it on each GPU, also as fitted without that GPU. A dtype or variant takes the
+function of another by the same bound as in `fitting.sharing`.
 """
 
 from collections.abc import Sequence
@@ -72,8 +69,6 @@ def fit_all(evidence: "Evidence", options: FitOptions | None = None) -> AnyGpuFi
 
 
 class _JointFit(NamedTuple):
-    """Result for one operator: as in `AnyGpuFit`, and the measured shapes."""
-
     functions: list[AnyGpuFunction]
     shared: list[AnyGpuShared]
     notes: list[str]
@@ -81,11 +76,6 @@ class _JointFit(NamedTuple):
 
 
 def _check(options: FitOptions) -> None:
-    """Refuse options that do not apply to a shared table.
-
-    Raises:
-        UsageError: such an option is set.
-    """
     kept = FitOptions(options.leaves, options.operators, weights=options.weights, regime=options.regime)
     if options != kept:
         other = " ".join(word for word in options.words() if word not in kept.words())
@@ -103,7 +93,7 @@ def _few(devices: Sequence[Device]) -> list[str]:
 def _kinds(
     data: "Evidence", devices: Sequence[Device], spec: OperatorSpec, weighting: Weighting
 ) -> tuple[list[FunctionData], list[str]]:
-    """The measured kinds of an operator in donor order, and notes on those that are left out."""
+    """The data of each measured key, possible donors first, and notes on those that are left out."""
     kinds, notes = [], []
     evidences = [(device, data.of(device)) for device in devices]
     for key in donors_first(data, spec):
@@ -160,9 +150,9 @@ def _taken(
         donor = functions[index]
         if any(legal.breaches(donor.tree)):
             continue
-        own = Joint(kind.parts, legal, donor.leaves).least(min(most_leaves(kind, leaves), donor.leaves))
+        least = Joint(kind.parts, legal, donor.leaves).least(min(most_leaves(kind, leaves), donor.leaves))
         lost = [lost_on(kind.spec, part, donor.tree).mean for part in kind.parts]
-        cost = sum(lost) // len(lost) - own if own is not None else 0
+        cost = sum(lost) // len(lost) - least if least is not None else 0
         if cost <= SHARING_COST:
             return index, cost
     return None

@@ -1,7 +1,4 @@
-"""Result of a fit for any GPU: the functions of the shared table, their loss on each GPU, and their data.
-
-In: values. Out: `AnyGpuFunction` and `AnyGpuFit`. `pipeline` makes them, `emit` writes them.
-"""
+"""Result of a fit for any GPU: the functions of the shared table, their loss on each GPU, and their data."""
 
 from dataclasses import dataclass
 

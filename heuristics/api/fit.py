@@ -23,7 +23,7 @@ from normtune.heuristics.fitting.baseline import Incumbents
 from normtune.heuristics.fitting.options import TIE_PERCENT, FitOptions
 from normtune.heuristics.fitting.pipeline import fit as fit_evidence
 from normtune.heuristics.fitting.pipeline import used
-from normtune.heuristics.fitting.result import Fit, Function, Shared
+from normtune.heuristics.fitting.result import Fit, FittedFunction, Shared
 from normtune.heuristics.regret.fixed_log import fraction
 from normtune.heuristics.writing import (
     emit,
@@ -63,7 +63,7 @@ class Table(FittedTable):
     """
 
     device: Device
-    functions: tuple[Function, ...]
+    functions: tuple[FittedFunction, ...]
     shared: tuple[Shared, ...]
     fit: Fit
     incumbents: Incumbents | None = None

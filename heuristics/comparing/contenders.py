@@ -1,7 +1,4 @@
-"""The two sides of `normtune diff`: tables, rules of other libraries, and picks of their autotuners.
-
-In: names. Out: `Side`, which answers for a problem, or `Tuned`, which needs the times of its configs to do so.
-"""
+"""The two sides of `normtune diff`: tables, rules of other libraries, and picks of their autotuners."""
 
 import os
 from collections.abc import Callable
@@ -26,8 +23,7 @@ class Side(NamedTuple):
     Attributes:
         name: for messages.
         choose: (problem, target) to its config, None if it has none.
-        tree: (key, target) to its tree on that GPU; None if it has none, as for most rules, which are
-            more than thresholds, and for functions with thresholds in bytes.
+        tree: (key, target) to its tree on that GPU; None if it has none, as most rules and thresholds in bytes.
     """
 
     name: str
@@ -80,8 +76,7 @@ def contender(text: str) -> Side | Tuned:
 def _table(path: str | Path, name: str) -> Side:
     table = load(path)
     text = read(path)
-    absolute = trees(text) if table.is_bound else {}
-    relative = {} if table.is_bound else normalised_trees(text)
+    absolute, relative = (trees(text), {}) if table.is_bound else ({}, normalised_trees(text))
 
     def choose(problem: Problem, target: Target) -> Config | None:
         answer = table.bound(target.sms, target.l2_bytes).answer(problem.key)

@@ -1,11 +1,8 @@
 """Shapes at which two sides answer differently, with the losses of both and the gain of one over the other.
 
-In: a timing matrix and two sides, each a table, another library's rule or its autotuner. Out: `Difference`. `report`
-prints it.
-
-A part of the plane of shapes has one bound of a kernel: the launch, the memory, or neither alone. Edges of the
-rectangles in which the sides differ are the thresholds of their trees; most rules have no readable thresholds, so
-against them each leaf of the table is a rectangle.
+Each shape belongs to one of three parts: launch bound, memory bound, or neither. Edges of the rectangles in which the
+sides differ are the thresholds of their trees; most rules have no readable thresholds, so against them each leaf of the
+table is a rectangle.
 """
 
 from collections.abc import Sequence
@@ -113,18 +110,14 @@ class Difference:
         return summarise([choice.loss for choice in self.choices[which]], self.matrix.weight)
 
     def common(self, bounded: int | None = None) -> tuple[Loss, Loss] | None:
-        """Losses of both over the shapes at which both have a time; None if there is no such shape.
-
-        Args:
-            bounded: only those of this part.
-        """
+        """Losses of both over the shapes of a part, or all, at which both have a time; None if there are none."""
         indices = self.within(bounded)
         weights = self.matrix.weight[indices]
         first, second = (summarise([choices[index].loss for index in indices], weights) for choices in self.choices)
         return (first, second) if first and second else None
 
     def gain(self, bounded: int | None = None) -> Gain | None:
-        """Gain of the first over the second at those shapes."""
+        """Gain of the first over the second at the same shapes."""
         return self._gain(self.within(bounded))
 
     def without_answer(self, which: int) -> int:
@@ -194,23 +187,18 @@ def difference(
     second: Side | Tuned,
     best: NDArray[np.int64],
 ) -> Difference:
-    """Compare two sides on the problems of a matrix.
+    """Compare two sides on the problems of a matrix with the weights of its problems.
 
-    Args:
-        matrix: the times, of one operator, variant and dtype, with the weights of the problems.
-        target: of the measured device, with its own last-level cache.
-        first: one side.
-        second: the other.
-        best: int64 (problems,), ns, the best time of each problem.
+    `target` has the measured device's last-level cache; `best` is int64 (problems,), ns, the best time of each problem.
     """
-    spec, known = operator(matrix.key.operator), _Answers(matrix, target)
+    spec, lookup = operator(matrix.key.operator), _Answers(matrix, target)
     choices: tuple[list[SideAnswer], list[SideAnswer]] = ([], [])
     same, parts = set(), []
     for index, shape in enumerate(matrix.problems):
         problem = Problem(matrix.key, *shape)
-        answers = [known.choice(index, problem, side) for side in (first, second)]
-        for own, answer in zip(choices, answers, strict=True):
-            own.append(answer)
+        answers = [lookup.choice(index, problem, side) for side in (first, second)]
+        for of_side, answer in zip(choices, answers, strict=True):
+            of_side.append(answer)
         launches = [_launch(answer.config, problem, target) for answer in answers]
         if launches[0] is not None and launches[0] == launches[1]:
             same.add(shape)
@@ -227,8 +215,6 @@ def parts_of(comparison: Difference) -> list[int]:
 
 
 class _Answers:
-    """Answers of sides for the problems of a matrix."""
-
     def __init__(self, matrix: TimingMatrix, target: Target) -> None:
         self._matrix = matrix
         self._target = target
@@ -273,7 +259,6 @@ class _Answers:
 
 
 def _launch(config: Config | None, problem: Problem, target: Target) -> AnyLaunch | None:
-    """The launch of a config; None if it has none."""
     if config is None:
         return None
     return operator(problem.operator).launch_of(config, problem, target)
@@ -294,12 +279,7 @@ def part_name(which: int, l2_bytes: int) -> str:
 
 
 def rectangles(first: Tree | None, second: Tree | None, whole: Box) -> list[Differing]:
-    """Rectangles in which the configs differ, over all legal shapes, merged greedily.
-
-    Args:
-        first: the tree of one side, None for a rule.
-        second: of the other.
-        whole: all legal shapes.
+    """Rectangles in which the configs of two trees differ, over all legal shapes, merged greedily; a rule is None.
 
     Returns:
         In order of their sizes, the last axis first; none if both are rules.

@@ -1,8 +1,4 @@
-"""Output of `normtune diff` for one operator and dtype, as text or as Markdown.
-
-In: `Difference`s. Out: lines: losses of the sides by the kernel's bound and the gain of A over B, the regions of the
-plane, a map, and the worst shapes of each. A is the first side.
-"""
+"""Output of `normtune diff` for one operator and dtype, as text or as Markdown; A is the first side."""
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
@@ -30,22 +26,15 @@ _LOSSES = ("A loses", "worst", "B loses", "worst", "faster", "us a call")
 
 
 def summary_lines(comparisons: Sequence[Difference], markdown: bool) -> Iterator[str]:
-    """A line for each operator and dtype: losses of both sides over the shapes with times of both, and the gain.
-
-    Args:
-        comparisons: one per operator and dtype.
-        markdown: a table of Markdown instead of plain text.
-    """
-    rows = []
-    for comparison in comparisons:
-        cells = _figures(comparison.common(), comparison.gain())
-        rows.append(
-            (
-                str(comparison.matrix.key),
-                f"{len(comparison.timed)} of {len(comparison.pairs)}",
-                *cells,
-            )
+    """A line for each operator and dtype: losses of both sides over the shapes with times of both, and the gain."""
+    rows = [
+        (
+            str(comparison.matrix.key),
+            f"{len(comparison.timed)} of {len(comparison.pairs)}",
+            *_figures(comparison.common(), comparison.gain()),
         )
+        for comparison in comparisons
+    ]
     yield from _table(("", "shapes", *_LOSSES), rows, markdown)
     notes = [
         note
@@ -109,8 +98,7 @@ def against_liger(comparisons: Sequence[Difference]) -> Iterator[str]:
     gains = []
     for comparison in comparisons:
         if (comparison.names[0] == liger.NAME) != (comparison.names[1] == liger.NAME):
-            own = comparison.choices[int(comparison.names[0] == liger.NAME)]
-            regrets = [choice.loss for choice in own]
+            regrets = [choice.loss for choice in comparison.choices[int(comparison.names[0] == liger.NAME)]]
             gains.append((comparison.matrix.key, gain(comparison.matrix, regrets, liger.choose, liger.launches)))
     yield from gain_lines(gains)
 
@@ -166,26 +154,25 @@ def _partly_timed(tuned: Sequence[tuple[int, int, int] | None], which: int, mark
 
 
 def _changes(comparison: Difference, markdown: bool) -> Iterator[str]:
-    """The rectangles with different choices and the largest changes, largest gain first."""
-    known = [change for change in comparison.changes if change.gain]
-    if not known:
+    scored = [change for change in comparison.changes if change.gain]
+    if not scored:
         return
-    heavy = sorted(known, key=lambda change: -abs(_total(change)))[:CHANGES]
+    heavy = sorted(scored, key=lambda change: -abs(_total(change)))[:CHANGES]
     yield "Where another config answers, the largest gain over all its shapes first:"
     yield from ("",) if markdown else ()
     whole = operator(comparison.matrix.key.operator).whole
     rows = [
         (
-            *(_range(*own[1:], end.most) for own, end in zip(change.where.box, whole, strict=True)),
+            *(_range(*interval[1:], end.most) for interval, end in zip(change.where.box, whole, strict=True)),
             str(len(change.shapes)),
             *_gained(change.gain),
             *(_config(comparison, change, which) for which in (0, 1)),
         )
-        for change in known
+        for change in scored
         if change in heavy
     ]
     yield from _table((*AXES, "shapes", "faster", "us a call", "A", "B"), rows, markdown)
-    rest, silent = len(known) - len(heavy), len(comparison.changes) - len(known)
+    rest, silent = len(scored) - len(heavy), len(comparison.changes) - len(scored)
     others = [f"{rest} more of less weight"] * bool(rest) + [f"{silent} without times of both"] * bool(silent)
     if others:
         yield from ("",) if markdown else ()
@@ -213,7 +200,6 @@ def _config(comparison: Difference, change: Change, which: int) -> str:
 
 
 def _short(config: Config | None) -> str:
-    """A config in fewer words."""
     return str(config or "no answer").replace("programs_per_sm=", "per_sm=").replace("finish=", "")
 
 
@@ -237,7 +223,6 @@ def _map(comparison: Difference, columns: int, markdown: bool) -> Iterator[str]:
 
 
 def _meanings(comparison: Difference) -> tuple[tuple[str, str], ...]:
-    """Legend of the marks of a map."""
     return (
         (SAME, "the same launch"),
         (EVEN, f"other launches, within {percent(NEAR, 0)} of each other"),
@@ -250,7 +235,6 @@ def _meanings(comparison: Difference) -> tuple[tuple[str, str], ...]:
 
 
 def _worst(comparison: Difference, which: int, markdown: bool) -> Iterator[str]:
-    """The shapes at which a side loses most."""
     worst = comparison.worst(which, WORST)
     if not worst:
         return
@@ -261,7 +245,6 @@ def _worst(comparison: Difference, which: int, markdown: bool) -> Iterator[str]:
 
 
 def _cells(choice: SideAnswer) -> tuple[str, str]:
-    """A choice's loss and config."""
     if choice.config is None:
         return "", "no answer"
     return "not measured" if choice.loss is None else percent(choice.loss, 1), _short(choice.config)

@@ -1,8 +1,4 @@
-"""The baseline: a new table must not regress against it.
-
-In: the table that is replaced, or the baseline that a user names. Out: for each function, its answers and, of a table,
-its tree.
-"""
+"""The baseline of a fit: a table or a rule against which the new table must not regress."""
 
 import os
 from collections.abc import Callable
@@ -21,7 +17,7 @@ from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.tree import Leaf, Tree, choose, configs_of
 from normtune.kernels.target import Target
 
-# A baseline's name for none: not even the table that is replaced.
+# Name of the choice without a baseline: not even the table that is replaced is one.
 NONE = "none"
 
 
@@ -76,19 +72,15 @@ def of_file(path: str | os.PathLike[str], replaced: bool = False) -> Incumbents:
 
 
 def _of_operator(operator: str, tree: Tree) -> Tree:
-    """The tree with configs of the operator's class: a file names knobs, and two classes may have the same ones."""
+    """The tree with configs of the operator's class: a file has only knobs, and two classes may have the same ones."""
     return with_parts(tree, (Leaf(read_config(operator, config.to_json())) for config in configs_of(tree)))
 
 
 def baseline(name: str, folder: Path) -> Incumbents | None:
-    """The rule of that name, else the table in the file of that name, else the shipped table; None for `none`.
-
-    Args:
-        name: the user's.
-        folder: for file names.
+    """The rule of that name, else the table in that file of `folder`, else the shipped table; None for `none`.
 
     Raises:
-        UsageError: there is none of them.
+        UsageError: there is no such rule, file or table.
     """
     if name == NONE:
         return None

@@ -1,18 +1,14 @@
 """The batch-invariant function of a table: a row gets the same bits from it in every batch.
 
-In: a timing matrix with its times, legality, and the usual function. Out: `Invariant`: the tree of least regret of
-those that sum a row in one order at each hidden size, proved, and its cost.
+Only the order in which a row is summed must not depend on the batch; the rest of a row is computed element by element.
+So few rows may have another config than many if both are of one class (`row_classes`). The tree cuts hidden first; each
+strip of hidden sizes then has intervals of rows, all in one class (`strips`). On the recorded H200 that costs the
+backward in bfloat16 6 %; one config for all rows of a hidden size cost 37 %. The weight gradient sums over rows: it
+depends on the batch by nature, and the order of its sum is free.
 
-What must not change with the batch is the order in which a row is summed, not the config: everything else of a row is
-worked on element by element. So few rows may have another config than many if both are of one class (`row_classes`).
-The tree cuts hidden first; a strip of hidden sizes then has intervals of rows, all in one class (`strips`). On the
-recorded H200 that costs the backward in bfloat16 6 %; one config for all rows of a hidden size cost 37 %. The weight
-gradient sums over rows: it depends on the batch by nature, and the order of its sum is free.
-
-Sweeps do not time every config at every shape: fixed grids lose to programs of columns with few rows, and the default
-space leaves them out there. To keep such a config as a candidate, its missing time at a shape is bounded by its time at
-the next larger number of rows: less work in the same launch takes no longer. A bound is never below the truth, so the
-printed figure is the most that the function can lose.
+Sweeps do not time every config at every shape; the default space omits fixed grids at few rows. To keep such a config
+as a candidate, its missing time at a shape is bounded by its time at the next larger number of rows: less work in the
+same launch takes no longer. So the printed cost is an upper bound.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +22,7 @@ from normtune.heuristics.fitting.case import Case
 from normtune.heuristics.fitting.figures import Cost, of_tree
 from normtune.heuristics.fitting.function import figures_of, least_measured
 from normtune.heuristics.fitting.options import MOST_LEAVES
-from normtune.heuristics.fitting.result import Function, Shared
+from normtune.heuristics.fitting.result import FittedFunction, Shared
 from normtune.heuristics.fitting.sharing import extra
 from normtune.heuristics.regret.best_times import BestTimes, best_times
 from normtune.heuristics.regret.fixed_log import log_ppm
@@ -43,12 +39,13 @@ from normtune.kernels.tablefile.tree import Tree, leaves
 if TYPE_CHECKING:
     from normtune.results.evidence import Evidence
 
-# Millionths: leaves that together gain less than a tenth of a percent are dropped.
+# End of the sentence that names the trees compared.
 LIMITS = " of hidden, then rows, with one order of a row's sum a hidden size"
+# Millionths: leaves that together gain less than a tenth of a percent are dropped.
 TOLERANCE = 1000
-# Millionths: 2.7 times. A class is a compromise, and the mean alone would trade few rows for many: with one config for
-# all rows at hidden 96 of the H200's backward in bfloat16 it took one that loses 27 times at 262144 rows. Of a size at
-# which no class stays within the cap, the least that a class loses at worst is the cap.
+# Millionths: 2.7 times. The mean alone would trade many rows for few: at hidden 96 of the H200's backward in bfloat16
+# it took one config that is 27 times slower at 262144 rows. If no class stays within the cap at a hidden size, the cap
+# there is the least worst-case regret of a class.
 CAP = 1_000_000
 _NEVER = np.iinfo(np.int64).max
 
@@ -57,11 +54,11 @@ class Invariant(NamedTuple):
     """A batch-invariant function.
 
     Attributes:
-        tree: of one class at each hidden size.
+        tree: with one class at each hidden size.
         matrix: the timing matrix with bounds, on which it was fitted.
         strips: the best trees of all numbers of leaves.
         cost: against the usual function.
-        validated: computes the regret of as many leaves on hidden sizes that are left out of the fit.
+        validated: computes the regret of trees of as many leaves on held-out hidden sizes.
     """
 
     tree: Tree
@@ -84,7 +81,7 @@ def fit_batch_invariant(
         most: the most leaves; None for as many as are worth it.
 
     Returns:
-        None if at some size no class of configs has a time, or a bound, at every number of rows, or is legal at all.
+        None if at some size no class of configs is legal, or has a time or bound, at every number of rows.
     """
     filled, classes = bounded(matrix, times, legality), RowClasses(legality)
 
@@ -105,59 +102,43 @@ def fit_batch_invariant(
     tree = strips.tree(count) if count else None
     if tree is None or count is None:
         raise AssertionError("a tree of that cost exists")
-    if any(legality.breaches(tree)):  # what was measured is not legal for all rows, and no default sums as it does
+    if any(legality.breaches(tree)):  # no measured config is legal for all rows, and no default is of its class
         return None
-    fewest: int = count
 
-    def without(held_out: NDArray[np.bool_]) -> list[Tree | None]:
-        return [solved(allowed, fewest, held_out).tree(fewest)]
+    def without(held_out: NDArray[np.bool_], count: int = count) -> list[Tree | None]:
+        return [solved(allowed, count, held_out).tree(count)]
 
     cost = cost_of(matrix, filled, tree, usual)
     return Invariant(tree, filled, strips, cost, lambda: validated(filled, without, (1,), FEW_FOLDS))
 
 
 def _capped(filled: TimingMatrix, axis: Axis, classes: NDArray[np.int64]) -> TimingMatrix:
-    """The matrix without entries beyond the cap of their size.
-
-    Args:
-        filled: with bounds.
-        axis: bins of hidden.
-        classes: int64 (C, H), of its configs first.
-    """
+    """The matrix without entries beyond the cap of their size; `classes`: int64 (C, H), the matrix's configs first."""
     cells, sizes = np.zeros(filled.usable.shape, np.bool_), np.array([shape[1] for shape in filled.problems])
     regret = np.where(filled.usable, filled.regret, _NEVER)
     for size in np.unique(sizes).tolist():
-        own, of_size = sizes == size, classes[: len(filled.configs), axis.bin(size)]
-        worst = (regret[own][:, of_size == number].min(axis=1).max() for number in np.unique(of_size[of_size >= 0]))
-        cells[own] = filled.regret[own] > max(CAP, min(worst, default=_NEVER))
+        at_size, of_size = sizes == size, classes[: len(filled.configs), axis.bin(size)]
+        worst = (regret[at_size][:, of_size == number].min(axis=1).max() for number in np.unique(of_size[of_size >= 0]))
+        cells[at_size] = filled.regret[at_size] > max(CAP, min(worst, default=_NEVER))
     return filled.without(cells)
 
 
 def cost_of(matrix: TimingMatrix, filled: TimingMatrix, tree: Tree, usual: Tree) -> Cost:
-    """Cost of a tree against the usual one.
-
-    Args:
-        matrix: as measured.
-        filled: the same with bounds.
-        tree: the tree.
-        usual: the other tree, scored where it was measured.
-    """
+    """Cost of a tree, scored on the matrix with bounds (`filled`), against the usual one, scored on measured times."""
     pairs = zip(losses(filled, tree), losses(matrix, usual), strict=True)
-    extra = [
-        None if own_loss is None or usual_loss is None else own_loss - usual_loss for own_loss, usual_loss in pairs
-    ]
-    known = [loss for loss in extra if loss is not None]
-    bounds = zip(extra, losses(matrix, tree), strict=True)
+    excess = [None if left is None or right is None else left - right for left, right in pairs]
+    compared = [loss for loss in excess if loss is not None]
+    bounds = zip(excess, losses(matrix, tree), strict=True)
     return Cost(
-        mean=matrix.mean(extra) or 0,
-        worst=max(known, default=0),
-        problems=len(known),
+        mean=matrix.mean(excess) or 0,
+        worst=max(compared, default=0),
+        problems=len(compared),
         bounded=sum(loss is not None and measured is None for loss, measured in bounds),
     )
 
 
 def bounded(matrix: TimingMatrix, times: BestTimes, legality: Legality) -> TimingMatrix:
-    """The matrix with bounds for configs without a time but with one at more rows of the same size.
+    """The matrix with bounds for configs that have no time at a problem, but one at more rows of the same hidden size.
 
     A config that failed on a problem, or whose launch equals that of a failed one, has no bound there.
     """
@@ -188,27 +169,19 @@ def _broken(matrix: TimingMatrix, failed: NDArray[np.bool_], legality: Legality)
     return broken
 
 
-# End of the sentence that names the trees compared.
-
-
 def invariant_functions(
     evidence: "Evidence",
     cases: Sequence[Case],
-    functions: Sequence[Function],
+    functions: Sequence[FittedFunction],
     shared: Sequence[Shared],
     notes: list[str],
-) -> tuple[list[Function], list[Shared]]:
-    """The batch-invariant functions, and the variants and dtypes that share them.
+) -> tuple[list[FittedFunction], list[Shared]]:
+    """The batch-invariant functions of one operator, and the variants and dtypes that share them.
 
-    Args:
-        evidence: the source of the matrices.
-        cases: of the operator.
-        functions: of the operator, which depend on rows.
-        shared: variants and dtypes of the operator that take one of these.
-        notes: extended if there is no such function.
+    `functions` and `shared` are the usual ones. Where no such function exists, `notes` gets the reason.
     """
     by_key = {case.key: case for case in cases}
-    invariant: list[Function] = []
+    invariant: list[FittedFunction] = []
     takers: list[Shared] = []
     for function in functions:
         case = by_key[function.key].serving(function.dtypes, True)
@@ -230,24 +203,24 @@ def invariant_functions(
             cross_validated=validated.inside(1),
             plain_validated=validated.plain_inside(1),
         )
-        invariant.append(Function(key, fitted.tree, function.dtypes, figures, beside=fitted.cost))
+        invariant.append(FittedFunction(key, fitted.tree, function.dtypes, figures, beside=fitted.cost))
         for taker in shared:
             if taker.donor == function.key:
                 takers += _taker(evidence, by_key[taker.key], invariant[-1])
     return invariant, takers
 
 
-def _taker(evidence: "Evidence", case: Case, donor: Function) -> list[Shared]:
+def _taker(evidence: "Evidence", case: Case, donor: FittedFunction) -> list[Shared]:
     """Loss of a variant or dtype that shares a function; empty if its configs have no time."""
     matrix = case.matrix
     times = best_times(evidence, matrix)
     legality = Legality(case.spec, case.legality.target, (matrix.key.dtype,), (matrix.key.variant,))
     filled = bounded(matrix, times, legality)
-    own = fit_batch_invariant(matrix, times, legality, donor.tree, donor.figures.leaves)
-    if own is None or of_tree(filled, donor.tree) is None:
+    fitted = fit_batch_invariant(matrix, times, legality, donor.tree, donor.figures.leaves)
+    if fitted is None or of_tree(filled, donor.tree) is None:
         return []
-    optimum = least_measured(filled, own.strips, leaves(own.tree))
+    optimum = least_measured(filled, fitted.strips, leaves(fitted.tree))
     if optimum is None:
         raise AssertionError("where there is a tree there is a best one")
     figures = figures_of(filled, donor.tree, optimum)
-    return [Shared(matrix.key.batch_invariant, donor.key, extra(filled, donor.tree, own.tree), figures)]
+    return [Shared(matrix.key.batch_invariant, donor.key, extra(filled, donor.tree, fitted.tree), figures)]

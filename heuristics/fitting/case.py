@@ -1,8 +1,4 @@
-"""One timing matrix with everything that its function depends on.
-
-In: the matrices of an operator and the arguments of a fit. Out: `Case`, made once a matrix and handed down: legality,
-options, results of an earlier fit, the baseline, and a shared solver.
-"""
+"""One timing matrix with everything that its function depends on."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,10 +20,10 @@ from normtune.kernels.target import Target
 
 
 class TableEntry(NamedTuple):
-    """What a header says of an operator and dtype of the table of one GPU; a refit keeps what it decided.
+    """What a header says of a key of the table of one GPU; a refit keeps these decisions.
 
     Attributes:
-        key: its own.
+        key: of the data.
         figures: of its function, or of the shared one on its data.
         beside: of a batch-invariant function, its cost against the usual one; else None.
         donor: key of the function that it shares; None if it has its own.
@@ -67,7 +63,7 @@ class FitArguments(NamedTuple):
 
 @dataclass(frozen=True)
 class Case:
-    """One key.
+    """The data and conditions of one function.
 
     Attributes:
         matrix: its timing matrix, weighted.
@@ -76,7 +72,7 @@ class Case:
         baseline: its function must not be slower; None for no baseline.
         known: decisions of an earlier fit, which are kept.
         given: the tree of an earlier fit, which is scored and not fitted again.
-        same_bits: the table of which rows keep their bits; None for none.
+        same_bits: the table whose rows' bits must be kept; None for none.
         solver: of the matrix.
     """
 
@@ -100,7 +96,7 @@ class Case:
         return self.legality.spec
 
     def serving(self, dtypes: Sequence[str], batch_invariant: bool = False) -> "Case":
-        """The case for a function that serves other dtypes, or the batch-invariant mode."""
+        """The case for a function that serves these dtypes, or the batch-invariant mode."""
         key = self.key.batch_invariant if batch_invariant else self.key
         return replace(self, legality=_legality(self.spec, self.legality.target, key, dtypes, self.same_bits))
 
@@ -110,11 +106,11 @@ class Case:
 
     @cached_property
     def guard(self) -> Guard | None:
-        """Its configs beside the baseline's; None without a baseline."""
+        """The comparison of its configs with the baseline's; None without a baseline."""
         if self.baseline is None:
             return None
-        own = Legality(self.spec, self.legality.target, (self.key.dtype,), (self.key.variant,))
-        return Guard(self.matrix, self.baseline.choice, own.reaches)
+        legality = Legality(self.spec, self.legality.target, (self.key.dtype,), (self.key.variant,))
+        return Guard(self.matrix, self.baseline.choice, legality.reaches)
 
 
 def _legality(

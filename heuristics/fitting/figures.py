@@ -1,7 +1,4 @@
-"""Figures of a table: its losses in numbers.
-
-In: a timing matrix and a tree, or another library's rule. Out: `Figures` and `Loss`, log-regret in millionths.
-"""
+"""Figures of a table: its losses, gains and gaps, as log-regret in millionths."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -54,7 +51,7 @@ class Loss(NamedTuple):
         ninetieth: the smallest value that at least nine tenths of the problems do not exceed.
         worst: the largest.
         problems: number of problems scored.
-        luck: bound on the underestimate of the mean, rounded up: see `TimingMatrix.luck`.
+        luck: bound on the selection bias of the mean, rounded up: see `TimingMatrix.luck`.
     """
 
     mean: int
@@ -116,9 +113,9 @@ class Figures(NamedTuple):
         cross_validated: mean regret between sizes, on problems left out of the fit; None if there are too few sizes.
         plain_validated: the same with equal weights.
         extrapolated: mean regret beyond the fitted sizes, likewise.
-        untimed: number of problems on which the tree's config has no time, and counts in `loss` as the slowest there.
-        unmeasured: leaves with the operator's default config, which has no time.
-        joined: whether near sizes were merged because there were too many for an optimum.
+        untimed: number of problems on which the tree's config has no time; in `loss` it counts as the slowest there.
+        unmeasured: number of leaves with the operator's default config, which has no time.
+        joined: whether bins of near sizes were merged, because there were more than an optimum can be found for.
         slower: number of problems that regress against the baseline, and the largest regression, millionths; None if
             there is none.
         uncompared: number of problems on which the times do not compare the tree's config with the baseline's.
@@ -180,12 +177,9 @@ def summarise(
     weights: Sequence[int] | NDArray[np.int64] | None = None,
     luck: NDArray[np.int64] | None = None,
 ) -> Loss | None:
-    """The loss over the problems that have a regret; None if none has, or their weights are all 0.
+    """The loss over the problems that have a regret, millionths; None if none has, or their weights are all 0.
 
-    Args:
-        regrets: of each problem, millionths.
-        weights: of each problem; None for equal ones.
-        luck: bound on the underestimate of each regret; None for 0.
+    `weights` None stands for equal ones. `luck` bounds the underestimate of each regret; None stands for 0.
     """
     each = [1] * len(regrets) if weights is None else [int(weight) for weight in weights]
     pairs = sorted((regret, weight) for regret, weight in zip(regrets, each, strict=True) if regret is not None)
@@ -193,17 +187,15 @@ def summarise(
     if not total:
         return None
     count = len(pairs)
-    lucks = [0] * len(each) if luck is None else luck.tolist()
-    too_low = sum(
-        own_luck * weight for regret, weight, own_luck in zip(regrets, each, lucks, strict=True) if regret is not None
-    )
+    biases = [0] * len(each) if luck is None else luck.tolist()
+    bias = sum(low * weight for regret, weight, low in zip(regrets, each, biases, strict=True) if regret is not None)
     return Loss(
         mean=sum(regret * weight for regret, weight in pairs) // total,
         plain=sum(regret for regret, _ in pairs) // count,
         ninetieth=pairs[-(-9 * count // 10) - 1][0],
         worst=pairs[-1][0],
         problems=count,
-        luck=-(-too_low // total),
+        luck=-(-bias // total),
     )
 
 
@@ -218,19 +210,15 @@ def of_rule(matrix: TimingMatrix, rule: RuleAt) -> Loss | None:
 
 
 def gain(matrix: TimingMatrix, regrets: Sequence[int | None], rule: RuleAt, launches: Launches) -> RuleGain | None:
-    """Gain of some choices over a rule; None if no problem has a time of both.
+    """Gain of choices with these regrets over a rule; None if no problem has a time of both.
 
-    Args:
-        matrix: of the problems.
-        regrets: of the choices, millionths; None for a choice without a time.
-        rule: the rule.
-        launches: those between which the rule switches.
+    A choice without a time has the regret None. `launches` are those between which the rule switches.
     """
     gains, thresholds = [], 0
-    for index, (by_rule, own) in enumerate(zip(_losses_of(matrix, rule), regrets, strict=True)):
-        if by_rule is None or own is None:
+    for index, (by_rule, regret) in enumerate(zip(_losses_of(matrix, rule), regrets, strict=True)):
+        if by_rule is None or regret is None:
             continue
-        gains.append(by_rule - own)
+        gains.append(by_rule - regret)
         switched = (matrix.loss(index, config) for config in launches(matrix.key.operator, matrix.problems[index][1]))
         thresholds += by_rule - min(loss for loss in (by_rule, *switched) if loss is not None)
     return RuleGain(sum(gains), max(gains), len(gains), thresholds) if gains else None

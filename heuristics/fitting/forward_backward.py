@@ -1,11 +1,9 @@
 """Time lost by a forward and its backward together, as a module in training runs them.
 
-In: the timing matrices of both with the times of their best configs, and a choice of configs. Out: `Together`, and the
-lines that `fit` prints. A mean of ratios weights a launch of 2 us as much as one of 2 ms. Here each problem is weighted
-by its time, on top of its weight in the mean: sum of w (t_f exp r_f + t_b exp r_b) over sum of w (t_f + t_b), with t
-the time of the best config, r the log-regret of the choice, and w the sum of the weights of a shape's two problems.
-
-An operator `NAME_forward` belongs to `NAME_backward`.
+A mean of ratios weights a launch of 2 us as much as one of 2 ms. Here each problem is weighted by its time, on top of
+its weight in the mean: sum of w (t_f exp r_f + t_b exp r_b) over sum of w (t_f + t_b), with t the time of the best
+config, r the log-regret of the choice, and w the sum of the weights of a shape's two problems. An operator
+`NAME_forward` belongs to `NAME_backward`.
 """
 
 import math
@@ -62,13 +60,7 @@ class Together(NamedTuple):
 
 
 def sides_of(evidence: "Evidence", matrices: Sequence[TimingMatrix], trees: Mapping[Key, Tree]) -> list[OneFunction]:
-    """The sides of an operator whose other half was measured, too.
-
-    Args:
-        evidence: the source of the matrices.
-        matrices: of one operator.
-        trees: by plain key the function that serves it, if there is one.
-    """
+    """The plain functions of one operator whose other pass was measured, too; `trees` has a tree for each plain key."""
     measured = {key.operator for key in evidence.measured_keys()}
     return [
         OneFunction(matrix, best_times(evidence, matrix).best, trees[matrix.key])
@@ -78,11 +70,9 @@ def sides_of(evidence: "Evidence", matrices: Sequence[TimingMatrix], trees: Mapp
 
 
 def together(sides: Sequence[OneFunction], rule: RuleAt) -> list[Together]:
-    """The figures of all pairs, by name and in the order of the forwards.
+    """The figures of all pairs, by name, then in the order of the forwards.
 
-    Args:
-        sides: plain operators only, at most one per operator and dtype.
-        rule: compared with the table on the shapes at which it has times.
+    `sides` has each operator and dtype at most once. The rule is compared on the shapes at which it has times.
     """
     by_name = {(side.matrix.key.operator, side.matrix.key.dtype): side for side in sides}
     pairs = []
@@ -99,12 +89,7 @@ def together(sides: Sequence[OneFunction], rule: RuleAt) -> list[Together]:
 
 
 def lines(pairs: Sequence[Together], rule: str) -> Iterable[str]:
-    """Lines that `fit` prints; none without a pair.
-
-    Args:
-        pairs: of one table.
-        rule: name of the rule.
-    """
+    """Lines that `fit` prints of one table, with the name of the rule; none without a pair."""
     if pairs:
         yield f"Forward and backward of one call together, by time lost ({rule}: its rule):"
     for pair in pairs:
@@ -114,7 +99,7 @@ def lines(pairs: Sequence[Together], rule: str) -> Iterable[str]:
 
 
 def _other(operator: str) -> str | None:
-    """The other half of a forward or a backward; None for any other operator."""
+    """The backward of a forward, and the reverse; None for any other operator."""
     for suffix, other in ((FORWARD, BACKWARD), (BACKWARD, FORWARD)):
         if operator.endswith(suffix):
             return operator.removesuffix(suffix) + other

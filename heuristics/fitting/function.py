@@ -1,9 +1,7 @@
-"""The function of least regret on one timing matrix.
-
-In: a case. Out: `Function`. `serving` decides whether it is needed, or another function is shared.
+"""The function of least regret on one timing matrix; `sharing` decides whether it is needed or another one is shared.
 
 The optimum comes first. Of the trees that lose at most the tie more, the simplest is chosen (`simplify`). A leaf that
-is slower than the baseline is replaced (`guard`). The gap of the result to the optimum is printed.
+is slower than the baseline is replaced (`guard`). The gap of the result to the optimum is one of its figures.
 """
 
 from dataclasses import replace
@@ -17,7 +15,7 @@ from normtune.heuristics.fitting.case import Case
 from normtune.heuristics.fitting.figures import Figures
 from normtune.heuristics.fitting.guard import Guard
 from normtune.heuristics.fitting.options import MOST_LEAVES, FitOptions
-from normtune.heuristics.fitting.result import Function
+from normtune.heuristics.fitting.result import FittedFunction
 from normtune.heuristics.regret.fixed_log import ratio
 from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix
@@ -30,8 +28,10 @@ from normtune.heuristics.solver.simplify import Old, cost_of, simplified
 from normtune.heuristics.solver.strips import Strips
 from normtune.kernels.tablefile.tree import Tree, choose, configs_of, counted_leaves, distinct, leaves
 
-# Most leaves of a search for bounds that suffice: twice as many take half a minute on the recording grid.
+# Most leaves, and configs, that `_avoiding` tries: twice as many take half a minute on the recording grid.
 _MOST_TRIED = 64
+# Figures that a refit takes from the header of the table.
+_DECIDED = ("kept", "cross_validated", "plain_validated", "extrapolated", "slower", "uncompared")
 
 
 class Conditioned(NamedTuple):
@@ -40,7 +40,7 @@ class Conditioned(NamedTuple):
     Attributes:
         matrix: all measurements; trees are scored on it.
         allowed: the matrix without entries that the conditions exclude.
-        found: `allowed` in bins.
+        in_bins: `allowed` in bins.
         few: the configs, if their number is limited.
         limits: the conditions, in words.
         strict: whether configs slower than the baseline are excluded, too.
@@ -48,25 +48,25 @@ class Conditioned(NamedTuple):
 
     matrix: TimingMatrix
     allowed: TimingMatrix
-    found: Bins
+    in_bins: Bins
     few: Few | None
     limits: str
     strict: bool = False
 
 
 def sought(case: Case, enough: int, most: int) -> tuple[Conditioned, Optima, int | None]:
-    """The conditions, the optima under them for up to `most` leaves, and the leaves of the tree that sets the goal.
+    """The conditions, the optima under them for up to `most` leaves, and the leaves of the optimum to match.
 
-    None for the leaves if there is no tree. The least worst-case regret is that of trees of as many leaves, so that a
-    refit, which only knows that number, has the same conditions.
+    The last is None if there is no tree. With the objective `worst`, the bound on the worst case is that of trees of
+    as many leaves, so that a refit, which only knows that number, has the same conditions.
     """
     while True:
-        task = conditioned(case, enough)
-        optima = case.solver.optima(task.found, most)
-        asked = most if case.known else _mark(optima, enough)
-        if case.options.objective != "worst" or asked is None or asked <= enough:
-            return task, optima, asked
-        enough = asked
+        conditions = conditioned(case, enough)
+        optima = case.solver.optima(conditions.in_bins, most)
+        count = most if case.known else _leaves_to_match(optima, enough)
+        if case.options.objective != "worst" or count is None or count <= enough:
+            return conditions, optima, count
+        enough = count
 
 
 def conditioned(case: Case, count: int) -> Conditioned:
@@ -78,7 +78,7 @@ def conditioned(case: Case, count: int) -> Conditioned:
     matrix, legality, options = case.matrix, case.legality, case.options
     allowed, few, limits = matrix, None, ""
     if options.objective == "worst":
-        allowed = replace(matrix, untimed=None)  # nothing bounds what these lose
+        allowed = replace(matrix, untimed=None)  # nothing bounds the regret of untimed configs
     if options.max_configs is not None:
         few = few_configs(allowed, legality, options.max_configs)
         if few is None:
@@ -99,7 +99,7 @@ def conditioned(case: Case, count: int) -> Conditioned:
     return Conditioned(matrix, allowed, bins(allowed, legality), few, limits)
 
 
-def _mark(optima: Optima, enough: int) -> int | None:
+def _leaves_to_match(optima: Optima, enough: int) -> int | None:
     """The fewest leaves with which a table that is legal at all sizes loses no more than one of `enough`.
 
     `enough` is the number of leaves for the measured sizes; larger sizes may need further leaves.
@@ -112,11 +112,11 @@ def _mark(optima: Optima, enough: int) -> int | None:
     return optima.fewest(bound)
 
 
-def no_tree(case: Case, task: Conditioned, most: int) -> str:
+def no_tree(case: Case, conditions: Conditioned, most: int) -> str:
     """The reason why there is no tree, with advice."""
     name, count = case.key, counted_leaves(most)
     if case.options.cap is not None:
-        free = case.matrix.of_configs(task.few.configs) if task.few else case.matrix
+        free = case.matrix.of_configs(conditions.few.configs) if conditions.few else case.matrix
         least = least_worst(free, case.legality, most)
         if least is not None:
             return (
@@ -129,12 +129,12 @@ def no_tree(case: Case, task: Conditioned, most: int) -> str:
     )
 
 
-def fit_function(case: Case, bound: int | None = None) -> Function:
-    """The function of a case's own.
+def fit_function(case: Case, bound: int | None = None) -> FittedFunction:
+    """The function of a case.
 
     Args:
         case: what it is fitted to.
-        bound: the most leaves beside a baseline; None for any number.
+        bound: the most leaves after slow leaves were replaced by the baseline's answers; None for any number.
 
     Raises:
         NormtuneError: there is no legal tree of so few leaves, or none under the conditions.
@@ -147,82 +147,64 @@ def fit_function(case: Case, bound: int | None = None) -> Function:
         enough = validated.chosen()
     elif known is None:
         validated = cross_validated(matrix, legality, most, options.max_configs, FEW_FOLDS)
-    tried = most
-    task, optima, asked = sought(case, enough or most, most)
+    validated_leaves = most
+    conditions, optima, count = sought(case, enough or most, most)
     # Without a bound from the user, a function may have as many leaves as it needs.
-    while asked is None and known is None and options.leaves is None and most < MOST_LEAVES:
+    while count is None and known is None and options.leaves is None and most < MOST_LEAVES:
         most = min(2 * most, MOST_LEAVES)
-        task, optima, asked = sought(case, most, most)
-    best = _within_tie(matrix, optima, asked, options)
-    if best is None or asked is None:
-        raise NormtuneError(no_tree(case, task, most))
+        conditions, optima, count = sought(case, most, most)
+    best = _within_tie(matrix, optima, count, options)
+    if best is None or count is None:
+        raise NormtuneError(no_tree(case, conditions, most))
 
-    # The tree of an earlier fit is only given if the table before it shaped it.
+    # A refit scores the tree of the earlier fit only if a table that is gone, the one replaced then, shaped it.
     kept, replacing, advice = 0, case.given is not None, ""
     if case.given is not None:
         tree = case.given
     else:
-        plain = tree = simplified(optima, best.tree, best.budget)
-        old = None
+        simplest = tree = simplified(optima, best.tree, best.budget)
         if baseline and baseline.tree:
-            old = _old(task, legality, uncrossed(matrix, optima.rows, baseline.tree))
-        if old:
+            old = _old(conditions, legality, uncrossed(matrix, optima.rows, baseline.tree))
             tree = simplified(optima, tree, best.budget, old)
         if baseline and guard:
-            unguarded, (tree, kept) = tree, guard.guarded(task.found, tree)
+            unguarded, (tree, kept) = tree, guard.guarded(conditions.in_bins, tree)
             if (known and known.figures.strict) or _is_beyond(case, guard, tree, bound):
                 strict = _nowhere_slower(case, guard, min(enough or most, most), most)
                 if strict is None:
                     tree, kept, advice = unguarded, 0, _avoiding(case, guard, most)
                 elif baseline.tree is None:
-                    kept, (task, optima, asked, tree) = 0, strict
+                    kept, (conditions, optima, count, tree) = 0, strict
                 else:  # a check cannot repeat conditions that come from a table that is gone
                     tree = strict[-1]
-            replacing = baseline.tree is not None and tree != plain
+            replacing = baseline.tree is not None and tree != simplest
         tree = crossed(matrix, legality, tree)
-    shown = min(best.leaves, tried)
-    own = _figures(task, optima, tree, asked)
-    decided = (
-        known.figures
-        if known
-        else own._replace(
-            kept=kept,
-            cross_validated=validated and validated.inside(shown),
-            plain_validated=validated and validated.plain_inside(shown),
-            extrapolated=validated and validated.outside(shown),
-            slower=guard.slower(tree) if guard else None,
-            uncompared=guard.uncompared(tree) if guard else 0,
-        )
-    )
-    figures_found = own._replace(
-        kept=decided.kept,
-        cross_validated=decided.cross_validated,
-        plain_validated=decided.plain_validated,
-        extrapolated=decided.extrapolated,
-        slower=decided.slower,
-        uncompared=decided.uncompared,
-        advice=advice,
-    )
-    return Function(
-        key=matrix.key,
-        tree=tree,
-        figures=figures_found,
-        dtypes=legality.dtypes,
-        replacing=replacing,
-    )
+    if known:
+        decided = {name: getattr(known.figures, name) for name in _DECIDED}
+    else:
+        shown = min(best.leaves, validated_leaves)
+        decided = {
+            "kept": kept,
+            "cross_validated": validated and validated.inside(shown),
+            "plain_validated": validated and validated.plain_inside(shown),
+            "extrapolated": validated and validated.outside(shown),
+            "slower": guard.slower(tree) if guard else None,
+            "uncompared": guard.uncompared(tree) if guard else 0,
+        }
+    scored = _figures(conditions, optima, tree, count)._replace(**decided, advice=advice)
+    return FittedFunction(matrix.key, tree, legality.dtypes, scored, replacing)
 
 
-class _Within(NamedTuple):
-    """The tree of fewest leaves within the tie of an optimum, its leaves, and the cost budget of a simpler one."""
+class _WithinTie(NamedTuple):
+    """The tree of fewest leaves within the tie of an optimum, its leaves, and the most that a simpler one may cost."""
 
     tree: Tree
     leaves: int
     budget: int
 
 
-def _within_tie(matrix: TimingMatrix, optima: Optima, asked: int | None, options: FitOptions) -> _Within | None:
-    """A tree as good as the optimum of `asked` leaves; all preferences share one tie. None without an optimum."""
-    best = optima.least(asked) if asked else None
+def _within_tie(matrix: TimingMatrix, optima: Optima, count: int | None, options: FitOptions) -> _WithinTie | None:
+    """A tree as good as the optimum of `count` leaves; all preferences share one tie. None without an optimum."""
+    best = optima.least(count) if count else None
     if best is None:
         return None
     budget = best + options.tie * int(matrix.weight.sum())
@@ -230,17 +212,13 @@ def _within_tie(matrix: TimingMatrix, optima: Optima, asked: int | None, options
     tree = optima.tree(fewest) if fewest else None
     if fewest is None or tree is None:
         raise AssertionError("the optimum itself is within its tie")
-    return _Within(tree, fewest, budget)
+    return _WithinTie(tree, fewest, budget)
 
 
 def figures_of(matrix: TimingMatrix, tree: Tree, optimum: int, joined: bool = False) -> Figures:
-    """The figures of a tree, beside those of the rule that Liger-Kernel ships.
+    """The figures of a tree on a matrix, with those of the rule that Liger-Kernel ships.
 
-    Args:
-        matrix: for scoring.
-        tree: fitted on it, or on other data.
-        optimum: least mean regret of a tree of as many leaves, millionths.
-        joined: whether near sizes were merged for that optimum.
+    `optimum` is the least mean regret of a tree of as many leaves, millionths; `joined`: bins were merged for it.
     """
     loss = figures.of_tree(matrix, tree)
     if loss is None:
@@ -277,28 +255,28 @@ def _nowhere_slower(case: Case, guard: Guard, enough: int, most: int) -> tuple[C
     matrix = case.matrix
     strict = case.on(matrix.without(guard.refused), case.known)
     try:
-        task, optima, asked = sought(strict, enough, most)
+        conditions, optima, count = sought(strict, enough, most)
     except NormtuneError:
         return None
-    best = _within_tie(matrix, optima, asked, case.options)
-    if best is None or asked is None:
+    best = _within_tie(matrix, optima, count, case.options)
+    if best is None or count is None:
         return None
     tree = simplified(optima, best.tree, best.budget)
-    return task._replace(matrix=matrix, strict=True), optima, asked, tree
+    return conditions._replace(matrix=matrix, strict=True), optima, count, tree
 
 
 def _avoiding(case: Case, guard: Guard, most: int) -> str:
-    """Bounds, as options, within which a table is nowhere slower than the baseline; empty if none were found.
+    """Bounds, as options, within which a table is nowhere slower than the baseline; empty if none are known.
 
-    The fewest leaves; beside a bound on configs, the first of twice as many of both, four times, ...
+    The fewest leaves; with a bound on configs, the first of twice as many of both, four times, ...
     """
     options = case.options
     while most < _MOST_TRIED or (options.max_configs or _MOST_TRIED) < _MOST_TRIED:
         most = min(2 * most, _MOST_TRIED)
         options = replace(options, max_configs=options.max_configs and min(2 * options.max_configs, _MOST_TRIED))
-        found = _nowhere_slower(replace(case, options=options), guard, most, most)
-        if found:
-            optima = found[1]
+        strict = _nowhere_slower(replace(case, options=options), guard, most, most)
+        if strict:
+            optima = strict[1]
             if options.max_configs is None:
                 most = next(count for count in range(1, most + 1) if optima.least(count) is not None)
             few = [f"--max-configs {options.max_configs}"] if options.max_configs else []
@@ -306,9 +284,8 @@ def _avoiding(case: Case, guard: Guard, most: int) -> str:
     return ""
 
 
-def _old(task: Conditioned, legality: Legality, tree: Tree) -> Old:
-    """The tree that is replaced, in the form for `simplify`."""
-    matrix, in_bins = task.allowed, task.found
+def _old(conditions: Conditioned, legality: Legality, tree: Tree) -> Old:
+    matrix, in_bins = conditions.allowed, conditions.in_bins
     weights, differs = matrix.weight.tolist(), np.zeros(in_bins.cost.shape, np.int64)
     columns = {config: number for number, config in enumerate(in_bins.configs)}
     cost: int | None = None if any(legality.breaches(tree)) else 0
@@ -323,25 +300,24 @@ def _old(task: Conditioned, legality: Legality, tree: Tree) -> Old:
     return Old(tree, cost, Sums(differs))
 
 
-def _figures(task: Conditioned, optima: Optima, tree: Tree, asked: int) -> Figures:
-    count = leaves(tree)
+def _figures(conditions: Conditioned, optima: Optima, tree: Tree, asked: int) -> Figures:
+    count, matrix, few = leaves(tree), conditions.matrix, conditions.few
     optima = optima.up_to(max(count, optima.most))
-    best, optimum = optima.least(count), least_measured(task.matrix, optima, count)
+    best, optimum = optima.least(count), least_measured(matrix, optima, count)
     if best is None or optimum is None:
         raise AssertionError("where there is a tree there is a best one")
-    joined = task.found.joins(task.matrix.problems)
-    own, few = figures_of(task.matrix, tree, optimum, joined), task.few
-    loss = figures.of_tree(task.matrix.assumed, tree) or own.loss
+    timed = figures_of(matrix, tree, optimum, conditions.in_bins.joins(matrix.problems))
+    loss = figures.of_tree(matrix.assumed, tree) or timed.loss
     # A tree with its cuts on the grid is legal at all sizes, and compared with such trees. Any other tree is compared
     # with trees that need not be legal beyond the measured sizes.
-    cost = cost_of(optima, uncrossed(task.matrix, optima.rows, tree))
-    gap = own.gap if cost is None else -((best - cost) // int(task.matrix.weight.sum()))
-    return own._replace(
+    cost = cost_of(optima, uncrossed(matrix, optima.rows, tree))
+    gap = timed.gap if cost is None else -((best - cost) // int(matrix.weight.sum()))
+    return timed._replace(
         asked=asked,
         loss=loss,
-        untimed=loss.problems - own.loss.problems,
+        untimed=loss.problems - timed.loss.problems,
         gap=min(gap, max(0, loss.mean - optimum)),
-        limits=task.limits,
-        strict=task.strict,
+        limits=conditions.limits,
+        strict=conditions.strict,
         few=None if few is None else (few.bound, few.mean),
     )

@@ -1,21 +1,18 @@
 """Guard against regressions: where a leaf is measured slower than the baseline, the baseline's config is kept.
 
-In: a fitted tree and a baseline: the table that is replaced, or the rule of a library. Out: a tree that is on no
-measured problem slower than the baseline, as far as measurements can show.
-
-The test. On each problem on which the two choose differently, a one-sided t-test of the paired times asks whether the
-tree's config is slower (`regret.paired`); all problems of the function are tested together by Holm's procedure (Holm
-1979) at `LEVEL`. A config is slower if the test rejects and the mean ratio is at least `SLOWER`. A config that was not
-timed where the baseline's was is refused like a slower one. Where the baseline's was not timed nothing is known; such
-problems are counted.
+The test. On each problem on which the tree and the baseline choose differently, a one-sided t-test of the paired times
+asks whether the tree's config is slower (`regret.paired`); all problems of the function are tested together by Holm's
+procedure (Holm 1979) at `LEVEL`. A config is slower if the test rejects and the mean ratio is at least `SLOWER`. A
+config that was not timed where the baseline's was is refused like a slower one. Problems where the baseline's was not
+timed are counted as not compared.
 
 Replacement. The region of a leaf with such problems is divided again, with the leaf's own config and the baseline's
-configs on those problems as candidates. The result is the fewest parts in which none is slower than the baseline's and
-which together lose no more than the leaf did, or else, of at most `PARTS` (twice as many until a tree is legal), those
-of least regret. If the baseline's config has no time or is not legal, the fitted one stays. (Giving the whole region
-back to the baseline would be simpler, and ruinous: a leaf that loses 2 % on one of its 40 problems would get a rule
-that loses up to 765 % on the others.) What gave way is compared no more, so Holm's procedure may reject others: all
-this is repeated until it changes nothing.
+configs on those problems as candidates. The result has the fewest parts that are nowhere slower than the baseline and
+lose no more than the leaf did; or else, of at most `PARTS` (twice as many until a tree is legal), those of least
+regret. If the baseline's config has no time or is not legal, the fitted one stays. (To give the whole region back to
+the baseline would be ruinous: a leaf that loses 2 % on one of its 40 problems would get a rule that loses up to 765 %
+on the others.) Replaced problems are no longer tested, so Holm's procedure may reject others: all this is repeated
+until it changes nothing.
 """
 
 import math
@@ -57,35 +54,24 @@ class Guarded(NamedTuple):
 
 
 class Guard:
-    """The configs of a timing matrix beside those of a baseline."""
+    """The configs of a timing matrix compared with those of a baseline."""
 
     def __init__(self, matrix: TimingMatrix, baseline: AnswerAt, is_legal: Callable[[Config, Shape], bool]) -> None:
-        """Take the measurements of a function.
-
-        Args:
-            matrix: all of them, excluded by no condition.
-            baseline: its answers.
-            is_legal: whether a config is legal at a shape.
-        """
+        """Take all measurements of a function, excluded by no condition, and the answers of the baseline."""
         self.matrix = matrix
         self._is_legal = is_legal
         self._columns = {config: column for column, config in enumerate(matrix.configs)}
         self._theirs = [baseline(shape) for shape in matrix.problems]
 
     def guarded(self, in_bins: Bins, tree: Tree) -> Guarded:
-        """The tree, divided again wherever it is slower than the baseline.
-
-        Args:
-            in_bins: the bins of the problems, with all cuts of the tree.
-            tree: fitted.
-        """
-        found, slow = Guarded(tree, 0), frozenset[int]()
+        """The tree, divided again wherever it is slower than the baseline; `in_bins` has all cuts of the tree."""
+        result, slow = Guarded(tree, 0), frozenset[int]()
         while True:
-            new = {index for index in self._rejected(found.tree) if self._may_answer(in_bins, index)} - slow
+            new = {index for index in self._rejected(result.tree) if self._may_answer(in_bins, index)} - slow
             if not new:
-                return found
+                return result
             slow |= new
-            found = self._divided(in_bins, tree, slow)
+            result = self._divided(in_bins, tree, slow)
 
     def slower(self, tree: Tree) -> Slower | None:
         """Problems on which a tree is slower than the baseline, all tested together; None if there are none."""
@@ -97,7 +83,7 @@ class Guard:
         return bool(self._rejected(tree))
 
     def uncompared(self, tree: Tree) -> int:
-        """Number of problems on which a tree chooses otherwise than the baseline and the times compare them not."""
+        """Number of problems on which a tree and the baseline differ and no times compare their configs."""
         return sum(
             theirs is not None
             and ours != theirs
@@ -188,14 +174,9 @@ class Guard:
     def _part(
         self, in_bins: Bins, box: Box, fitted: Config, inside: Collection[int], slow: frozenset[int]
     ) -> Tree | None:
-        """The tree for a rectangle in which no config is slower than the baseline's; None if there is none.
+        """The tree for the `box` of a leaf in which no config is slower than the baseline's; None if there is none.
 
-        Args:
-            in_bins: the problems in their bins.
-            box: of a leaf.
-            fitted: the config of the leaf.
-            inside: the problems in the box.
-            slow: the problems on which a fitted config is slower than the baseline's.
+        `fitted` is the leaf's config, `inside` the problems in the box, `slow` those where a fitted config is slower.
         """
         within = tuple(slice(least, most + 1) for _, least, most in box)
         kept = {fitted, *(self._theirs[index] for index in inside if index in slow)}

@@ -1,7 +1,6 @@
-"""Options of a fit, as words of a command and as data.
+"""Options of a fit, as words of a command and as data, and back from the facts of a table's header.
 
-In: options, or the facts of a header. Out: `FitOptions`, as words and as JSON and back, so that `check` fits with the
-options in the header. `pipeline` applies them.
+`check` fits with the options in the header. `pipeline` applies them.
 """
 
 import math
@@ -20,9 +19,9 @@ from normtune.results.regimes import COLD, check_regime
 
 OBJECTIVES = ("mean", "worst")
 TIE_PERCENT = 0.1
-# Nobody reads more. The program takes 5 MB per leaf on the recording grid, and time with the square of leaves.
+# The solver takes 5 MB per leaf on the recording grid, and time with the square of leaves.
 MOST_LEAVES = 128
-# Beyond it not every whole number is a float.
+# Above this, not every integer is a float.
 _EXACT = 1 << 53
 
 # Types accepted from Python, NumPy's numbers included.
@@ -141,8 +140,8 @@ class FitOptions:
 
     def facts(self) -> dict[str, Any]:
         """Options that differ from their defaults, as JSON."""
-        given = {option.name: (getattr(self, option.name), option.default) for option in fields(self)}
-        return {name: _json(value) for name, (value, default) in given.items() if value != default}
+        values = {option.name: (getattr(self, option.name), option.default) for option in fields(self)}
+        return {name: _json(value) for name, (value, default) in values.items() if value != default}
 
     @classmethod
     def of_facts(cls, facts: Mapping[str, Any]) -> "FitOptions":
@@ -151,15 +150,15 @@ class FitOptions:
         Raises:
             UsageError: an option is unknown, or its value out of range.
         """
-        known, chosen = {option.name: kind_of(option) for option in fields(cls)}, dict(facts)
+        types, values = {option.name: kind_of(option) for option in fields(cls)}, dict(facts)
         for name, value in facts.items():
-            if name not in known:
+            if name not in types:
                 raise UsageError(f"it has the option {name[:40]!r}, which is none of `normtune fit` that a table needs")
-            if known[name] is tuple:
-                if not isinstance(value, list) or not all(isinstance(own, str) for own in value):
+            if types[name] is tuple:
+                if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
                     raise UsageError(f"{name} is {str(value)[:40]!r}: expected a list of names")
-                chosen[name] = tuple(value)
-        return cls(**chosen)
+                values[name] = tuple(value)
+        return cls(**values)
 
     def words(self) -> list[str]:
         """Options of the command that differ from their defaults: repeated ones, those with a value, flags."""
@@ -167,7 +166,7 @@ class FitOptions:
 
 
 def words_of(facts: Mapping[str, Any]) -> list[str]:
-    """The words of options by their names, as `FitOptions.words`, valid or not."""
+    """The words of options by their names, as `FitOptions.words`, whether their values are valid or not."""
     repeated, valued, flags = [], [], []
     known = {option.name: flag_of(option) for option in fields(FitOptions)}
     for name in sorted(facts, key=[*known, *facts].index):
@@ -194,7 +193,7 @@ def seen_from(path: str | os.PathLike[str], folder: Path) -> str:
 
 
 def _json(value: Any) -> Any:
-    """A value as JSON: no number of NumPy, and a whole one without a fraction, whoever gave it."""
+    """A value as JSON, without NumPy's numbers; 2.0 becomes 2, so that equal options give equal text."""
     if isinstance(value, tuple):
         return list(value)
     if isinstance(value, bool | str | NoneType):

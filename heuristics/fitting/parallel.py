@@ -1,9 +1,8 @@
 """Map over many items, in separate processes where that pays.
 
-In: a function and items. Out: its results in the order of the items, as from a loop. The processes are forked, so data
-that the function refers to, such as the measurements of a whole fleet, are neither copied nor sent; its results are
-sent back. The processes end with their parent: those of `concurrent.futures` outlive a parent that is killed, and at
-Ctrl-C they finish their item and print a traceback.
+The processes are forked, so data that the function refers to, such as the measurements of a whole fleet, are neither
+copied nor sent; its results are sent back. The processes end with their parent. (Those of `concurrent.futures` outlive
+a parent that is killed, and at Ctrl-C they finish their item and print a traceback.)
 """
 
 import gc
@@ -31,7 +30,7 @@ def processes_for(measurements: int) -> int:
 def in_order(
     function: Callable[[Item], Result], items: Sequence[Item], processes: int = MOST_PROCESSES
 ) -> Iterator[Result]:
-    """The results, one after another.
+    """The results in the order of the items, as from a loop.
 
     Args:
         function: of one item; its side effects are lost. Its results can be pickled.
@@ -51,11 +50,11 @@ def in_order(
     gc.freeze()
     try:
         for first in range(count):
-            ours, theirs = context.Pipe(duplex=False)
-            pipes.append(ours)
-            child = context.Process(target=_work, args=(function, items[first::count], theirs, pipes), daemon=True)
+            receiver, sender = context.Pipe(duplex=False)
+            pipes.append(receiver)
+            child = context.Process(target=_work, args=(function, items[first::count], sender, pipes), daemon=True)
             child.start()
-            theirs.close()
+            sender.close()
             children.append(child)
         for index, item in enumerate(items):
             try:

@@ -1,7 +1,6 @@
-"""From evidence to a table: its functions, their dtypes and variants, and their figures.
+"""From the evidence of one device to a fitted table: its functions, their dtypes and variants, and their figures.
 
-In: evidence of one device. Out: `Fit`: a tree with figures for each operator variant and dtype with a function of its
-own, and those that share another's: `serving` decides that. `emit` writes it.
+`function` fits one function, `sharing` decides which variants and dtypes share one, `writing.emit` writes the table.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +13,7 @@ from normtune.heuristics.fitting.case import FitArguments, TableEntry
 from normtune.heuristics.fitting.forward_backward import OneFunction, sides_of, together
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.parallel import in_order, processes_for
-from normtune.heuristics.fitting.result import Fit, FromData, Function, Shared
+from normtune.heuristics.fitting.result import Fit, FittedFunction, FromData, Shared
 from normtune.heuristics.fitting.same_bits import same_bits
 from normtune.heuristics.fitting.searched import searched
 from normtune.heuristics.fitting.sharing import functions_of
@@ -72,8 +71,8 @@ def fit(
     notes = older(selected, data)
     target = target_for(device.target, device.sms)
     kept = same_bits(options.same_bits_as, target)
-    asked = FitArguments(target, options, incumbents, known or {}, given or {}, kept)
-    parts, weighting = of_operators(data, options, lambda spec, weighting: _part(data, spec, asked, weighting))
+    arguments = FitArguments(target, options, incumbents, known or {}, given or {}, kept)
+    parts, weighting = of_operators(data, options, lambda spec, weighting: _part(data, spec, arguments, weighting))
     functions = [function for part in parts for function in part.functions]
     notes += [note for part in parts for note in part.notes]
     if not functions:
@@ -93,7 +92,7 @@ def fit(
 def of_operators(
     data: "Evidence", options: FitOptions, part: Callable[[OperatorSpec, Weighting], Part]
 ) -> tuple[list[Part], Weighting]:
-    """The result of `part` for each operator by name, and the weights with a record of matched lines.
+    """The result of `part` for each operator, by name, and the weights with a record of matched lines.
 
     Large data are fitted in separate processes.
     """
@@ -104,22 +103,15 @@ def of_operators(
 
     names = sorted({key.operator for key in data.measured_keys()})
     pairs = list(in_order(weighted_part, names, processes_for(len(data.frame))))
-    for _, own in pairs:
-        weighting.join(own)
+    for _, of_process in pairs:
+        weighting.join(of_process)
     return [result for result, _ in pairs], weighting
 
 
 class _OperatorFit(NamedTuple):
-    """Result for one operator.
+    """Result for one operator, as in `Fit`; `sides` are for the figures of a forward with its backward."""
 
-    Attributes:
-        functions, shared, notes: as in `Fit`.
-        sides: for figures of two operators together.
-        shapes: the measured ones.
-        searched: as in `Fit`.
-    """
-
-    functions: list[Function]
+    functions: list[FittedFunction]
     shared: list[Shared]
     notes: list[str]
     sides: list[OneFunction]
@@ -127,44 +119,42 @@ class _OperatorFit(NamedTuple):
     searched: list[str]
 
 
-def _part(data: "Evidence", spec: OperatorSpec, asked: FitArguments, weighting: Weighting) -> _OperatorFit:
+def _part(data: "Evidence", spec: OperatorSpec, arguments: FitArguments, weighting: Weighting) -> _OperatorFit:
     notes: list[str] = []
-    matrices = [weighting.weighted(spec, matrix) for matrix in _matrices(data, spec, asked.target, notes)]
-    cases = [asked.case(spec, matrix) for matrix in matrices]
+    matrices = [weighting.weighted(spec, matrix) for matrix in _matrices(data, spec, arguments.target, notes)]
+    cases = [arguments.case(spec, matrix) for matrix in matrices]
     functions, shared = functions_of(cases, notes)
     plain = {key: function.tree for function in functions if not function.key.modes for key in function.served}
     sides = sides_of(data, matrices, plain)
     trees = {function.key: function.tree for function in functions}
     trees |= {share.key: trees[share.donor] for share in shared}
     lines = [searched(data, matrix, trees[matrix.key]) for matrix in matrices if matrix.key in trees]
-    if asked.options.batch_invariant:
+    if arguments.options.batch_invariant:
         invariant = invariant_functions(data, cases, functions, shared, notes)
         functions, shared = [*functions, *invariant[0]], [*shared, *invariant[1]]
-    if asked.same_bits:
-        asked.same_bits.check(spec, asked.target, functions, shared)
+    if arguments.same_bits:
+        arguments.same_bits.check(spec, arguments.target, functions, shared)
     shapes = [shape for matrix in matrices for shape in matrix.problems]
     return _OperatorFit(functions, shared, notes, sides, shapes, [line for line in lines if line])
 
 
 def used(evidence: "Evidence", operators: Sequence[str] = ()) -> "Evidence":
-    """The measurements that a fit uses: of these operators, taken with the newest kernels of each."""
+    """The measurements that a fit uses: of these operators, with the newest kernels of each."""
     return evidence.select(operators).current()
 
 
 def check_operators(evidence: "Evidence", operators: Sequence[str]) -> None:
     """Refuse operators without measurements.
 
-    Args:
-        evidence: of all operators.
-        operators: plain names, or names with a variant, for which measurements of the plain operator suffice.
+    For a name with a variant, measurements of the plain operator suffice.
 
     Raises:
         UsageError: there are no measurements of one of them.
     """
     for text in operators:
         key, keys = Key.parse(text, ""), evidence.measured_keys()
-        if not any(key.operator == own.operator and key.variant in ("", own.variant) for own in keys):
-            measured = ", ".join(sorted({own.operator for own in keys})) or "none"
+        if not any(key.operator == other.operator and key.variant in ("", other.variant) for other in keys):
+            measured = ", ".join(sorted({other.operator for other in keys})) or "none"
             raise UsageError(f"no measurements of operator {text!r}: measured are {measured}")
 
 
@@ -207,7 +197,7 @@ def _matrices(evidence: "Evidence", spec: OperatorSpec, target: Target, notes: l
 
 
 def donors_first(evidence: "Evidence", spec: OperatorSpec) -> list[Key]:
-    """The measured keys of an operator in donor order: plain first, then bfloat16, then as the spec lists."""
+    """The measured keys of an operator, possible donors first: plain ones, then bfloat16, then as the spec lists."""
     measured, dtypes = {*evidence.measured_keys()}, sorted(spec.dtypes, key=lambda dtype: dtype != "bfloat16")
     every = (spec.key(dtype, variant) for variant in all_variants(spec) for dtype in dtypes)
     return [key for key in every if key in measured]

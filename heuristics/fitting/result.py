@@ -1,7 +1,6 @@
 """Result of a fit: the functions of a table, shared functions, and the data behind them.
 
-In: values. Out: `Function`, `Shared` and `Fit`, and `TableFunction` and `FromData`, which tables for any GPU share.
-`pipeline` makes them, `emit` writes them.
+`TableFunction` and `FromData` are also the base of tables for any GPU.
 """
 
 from collections.abc import Collection, Sequence
@@ -45,8 +44,8 @@ class TableFunction:
 
 
 @dataclass(frozen=True)
-class Function(TableFunction):
-    """One function of the table of one GPU.
+class FittedFunction(TableFunction):
+    """One fitted function of the table of one GPU.
 
     Attributes:
         figures: its losses.
@@ -138,7 +137,7 @@ class Fit(FromData):
     """
 
     device: Device
-    functions: tuple[Function, ...]
+    functions: tuple[FittedFunction, ...]
     shared: tuple[Shared, ...]
     weights: str = "decades"
     together: tuple[Together, ...] = ()
@@ -146,11 +145,11 @@ class Fit(FromData):
 
     def with_data(self) -> dict[Key, Figures]:
         """The figures of everything that was measured, with a function of its own or with another's."""
-        own = {function.key: function.figures for function in self.functions}
-        return own | {function.key: function.figures for function in self.shared}
+        fitted = {function.key: function.figures for function in self.functions}
+        return fitted | {function.key: function.figures for function in self.shared}
 
     def without_data(self) -> list[tuple[Key, str]]:
-        """Everything that is served without measurements of its own, and the dtype of the function that it takes."""
+        """The keys served without measurements of their own, each with the dtype of the function that serves it."""
         measured = self.with_data()
         return [
             (key, function.key.dtype) for function in self.functions for key in function.served if key not in measured

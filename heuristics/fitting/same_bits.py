@@ -1,8 +1,7 @@
-"""An earlier table, of which rows keep their bits.
+"""An earlier table whose rows' bits a new table must keep.
 
-In: its file, and the functions of a fit. Out: `SameBits`: for a function that is to be fitted, what it may answer
-(`kept_bits`); and a check of those that were fitted. What the earlier table does not have is refused: there is no
-result to keep.
+`kept_bits` says which configs a function may choose then. What the earlier table does not have is refused: there are no
+bits to keep.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +10,7 @@ from typing import NamedTuple
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.fitting.baseline import of_file
-from normtune.heuristics.fitting.result import Function, Shared
+from normtune.heuristics.fitting.result import FittedFunction, Shared
 from normtune.heuristics.solver.kept_bits import KeptBits
 from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec
@@ -32,35 +31,35 @@ class SameBits(NamedTuple):
     trees: Mapping[Key, Tree]
 
     def kept(self, spec: OperatorSpec, target: Target, keys: Sequence[Key]) -> KeptBits:
-        """What a function that serves these keys may answer.
+        """The bits that a function for these keys must keep.
 
         Raises:
             UsageError: the table has no function for one of them.
         """
-        found = {key: _serving(self.trees, key) for key in keys}
-        for key, tree in found.items():
+        trees = {key: _serving(self.trees, key) for key in keys}
+        for key, tree in trees.items():
             if tree is None:
                 of_mode = "batch-invariant " * key.is_batch_invariant
                 raise UsageError(
                     f"{self.name} has no {of_mode}function of {key.usual}, of which bits could be kept: leave "
                     f"it out, {'without --batch-invariant' if key.is_batch_invariant else 'with --operator'}"
                 )
-        return KeptBits(spec, target, {key: tree for key, tree in found.items() if tree})
+        return KeptBits(spec, target, {key: tree for key, tree in trees.items() if tree})
 
     def check(
-        self, spec: OperatorSpec, target: Target, functions: Sequence[Function], shared: Sequence[Shared]
+        self, spec: OperatorSpec, target: Target, functions: Sequence[FittedFunction], shared: Sequence[Shared]
     ) -> None:
-        """Refuse a fit of an operator that answers for a function of the table with other bits, or not at all.
+        """Refuse a fit of an operator in which a function of the earlier table would get other bits, or no function.
 
         Raises:
-            NormtuneError: it does, as where a variant was not measured and takes the plain operator's function.
+            NormtuneError: there is one, as where a variant was not measured and takes the plain operator's function.
         """
-        trees = {key: one.tree for one in functions for key in one.served}
-        of_donor = {one.key: one.tree for one in functions}
-        trees |= {one.key: of_donor[one.donor] for one in shared}
-        kinds = {key.is_batch_invariant for key in trees}
+        trees = {key: function.tree for function in functions for key in function.served}
+        of_donor = {function.key: function.tree for function in functions}
+        trees |= {share.key: of_donor[share.donor] for share in shared}
+        fitted_modes = {key.is_batch_invariant for key in trees}
         for key in self.trees:
-            if key.operator != spec.name or key.is_batch_invariant not in kinds:
+            if key.operator != spec.name or key.is_batch_invariant not in fitted_modes:
                 continue
             tree, kept = _serving(trees, key), self.kept(spec, target, [key])
             if tree is None or any(kept.refuses(*region) for region in regions(tree, spec.whole)):
@@ -85,5 +84,5 @@ def same_bits(path: str | None, target: Target) -> SameBits | None:
 
 
 def _serving(trees: Mapping[Key, Tree], key: Key) -> Tree | None:
-    """The tree that answers: a variant's own, else the plain operator's."""
+    """The tree that answers for a key: a variant's own, else the plain operator's."""
     return next((trees[name] for name in key.names if name in trees), None)

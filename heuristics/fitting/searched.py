@@ -1,8 +1,7 @@
-"""How much of its space a table's data were chosen from, and what an audit of the rest found.
+"""The share of a function's configs that a search timed, and the result of its audit of the rest.
 
-In: the runs of the evidence, whose protocols say what was searched; the matrix and the tree of a function. Out: a line
-for the header of the table; none where every config was timed. What a protocol says is checked: the file may be of
-somebody else.
+The protocol of a run says what was searched; it is validated, because a store may be a stranger's. The result is a line
+for the header of the table; there is none where every config was timed.
 """
 
 from collections.abc import Iterator
@@ -33,21 +32,21 @@ class _SearchedFunction(NamedTuple):
 
 
 def searched(data: "Evidence", matrix: TimingMatrix, tree: Tree) -> str | None:
-    """The line of a function: `rms_norm_forward bfloat16: plane, 31 % of 2123 configs, of 34 audited ...`."""
+    """The line of a function: `rms_norm_forward bfloat16: plane, 31 % of 2123 configs, of 34 audited ...`; or None."""
     entries = [entry for run in data.runs if (entry := _entry(run, matrix))]
     if not entries:
         return None
-    widest = max(entries, key=lambda entry: entry.pairs)  # the last of a store may be of a few shapes
+    widest = max(entries, key=lambda entry: entry.pairs)  # the newest run may be of a few shapes only
     part = data.part(matrix.key)
-    tried = part.loc[part["config"] != _COPY, [*AXES, "config"]].drop_duplicates()
-    share = round(100 * min(1.0, len(tried) / widest.pairs))
+    timed = part.loc[part["config"] != _COPY, [*AXES, "config"]].drop_duplicates()
+    share = round(100 * min(1.0, len(timed) / widest.pairs))
     names = " and ".join(sorted({entry.strategy for entry in entries}))
     gains = [*_gains(matrix, tree, {pair for entry in entries for pair in entry.audited})]
     faster = [gain for gain in gains if gain > 0]
-    said = f"{len(faster)} {'was' if len(faster) == 1 else 'were'} faster than the choice"
+    result = f"{len(faster)} {'was' if len(faster) == 1 else 'were'} faster than the choice"
     parts = [
         f"{matrix.key}: {names}, {share} % of {widest.pairs} configs",
-        *([f"of {len(gains)} audited, {said}"] if gains else ["none audited"]),
+        *([f"of {len(gains)} audited, {result}"] if gains else ["none audited"]),
         *([f"by at most {percent(max(faster), 1)}"] if faster else []),
         *([f"expected to have missed {percent(widest.missed)}"] if widest.missed is not None else []),
     ]
@@ -55,24 +54,24 @@ def searched(data: "Evidence", matrix: TimingMatrix, tree: Tree) -> str | None:
 
 
 def _gains(matrix: TimingMatrix, tree: Tree, audited: set[tuple[Shape, Config]]) -> Iterator[int]:
-    """By how much each audited config is faster than the tree's choice, millionths of a logarithm; failed ones by 0.
+    """How much faster each audited config is than the tree's choice, millionths of a logarithm; 0 for a failed one.
 
-    Where it is the choice itself, than the best config of the shape that was not audited there.
+    If it is the choice, it is compared with the best config that was not audited at that shape.
     """
-    places = {shape: place for place, shape in enumerate(matrix.problems)}
+    indices = {shape: index for index, shape in enumerate(matrix.problems)}
     for shape, config in sorted(audited):
-        if shape not in places:
+        if shape not in indices:
             continue
-        place, choice = places[shape], choose(tree, shape)
-        loss, rest = matrix.loss(place, config), matrix.loss(place, choice)
+        index, choice = indices[shape], choose(tree, shape)
+        audited_loss, loss = matrix.loss(index, config), matrix.loss(index, choice)
         if choice == config:
-            others = (one for one in matrix.configs if (shape, one) not in audited)
-            rest = min((one for other in others if (one := matrix.loss(place, other)) is not None), default=None)
-        yield 0 if loss is None or rest is None else rest - loss
+            losses = (matrix.loss(index, other) for other in matrix.configs if (shape, other) not in audited)
+            loss = min((known for known in losses if known is not None), default=None)
+        yield 0 if audited_loss is None or loss is None else loss - audited_loss
 
 
 def _entry(run: Run, matrix: TimingMatrix) -> _SearchedFunction | None:
-    """What a run says of a function; None if it says nothing, or what normtune does not write."""
+    """What a run's protocol says of a function; None if it says nothing, or something that normtune does not write."""
     of_run = run.protocol.get(SEARCHED)
     match of_run.get(str(matrix.key)) if isinstance(of_run, dict) else None:
         case {"pairs": int(pairs), "audited": list(audited), "missed": None | int() as missed}:
@@ -81,8 +80,8 @@ def _entry(run: Run, matrix: TimingMatrix) -> _SearchedFunction | None:
                 return None
             if missed is not None and not 0 <= missed < _MOST:
                 return None
-            found = [_pair(matrix.key.operator, one) for one in audited]
-            return _SearchedFunction(strategy, pairs, [one for one in found if one], missed)
+            valid = [pair for entry in audited if (pair := _pair(matrix.key.operator, entry))]
+            return _SearchedFunction(strategy, pairs, valid, missed)
     return None
 
 

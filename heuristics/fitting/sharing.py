@@ -1,15 +1,12 @@
 """The functions of an operator in a table, and the variants and dtypes that share them.
 
-In: the cases of an operator. Out: `Function` and `Shared`. `function` fits one function.
-
 A dtype without data takes the function of bfloat16, else of the first dtype with data, if at each measured shape some
-measured config is legal for it. Else it has none, and the operator's default config is launched. A dtype with data
-takes bfloat16's function if that is legal for it and costs at most `SHARING_COST` of mean regret on its own data,
-against the best tree of as many leaves; else it gets a function of its own. A variant is held to the same bound, first
-against the plain operator's function of its dtype, to which dispatch falls back if the table has no entry, and then
-against the variant's function of bfloat16. A variant measured on a smaller range of sizes than the plain operator takes
-its function at any cost. A variant's function also serves dtypes without data of the variant, if their plain function
-is the same as its own dtype's.
+measured config is legal for it; otherwise the operator's default config is launched. A dtype with data takes bfloat16's
+function if that is legal for it and costs at most `SHARING_COST` of mean regret on its own data, against the best tree
+of as many leaves. A variant is held to the same bound, first against the plain operator's function of its dtype, to
+which dispatch falls back, and then against the variant's function of bfloat16. A variant measured on a smaller range of
+sizes than the plain operator takes its function at any cost. A variant's function also serves dtypes without data of
+the variant if the plain function of both dtypes is the same.
 """
 
 from collections.abc import Sequence
@@ -20,7 +17,7 @@ from normtune.errors import NormtuneError
 from normtune.heuristics.fitting import figures
 from normtune.heuristics.fitting.case import Case
 from normtune.heuristics.fitting.function import figures_of, fit_function, least_measured
-from normtune.heuristics.fitting.result import Function, Shared, TableFunction
+from normtune.heuristics.fitting.result import FittedFunction, Shared, TableFunction
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver.bins import answers, bins, losses
 from normtune.heuristics.solver.optimum import Optima
@@ -36,19 +33,15 @@ class Offer(NamedTuple):
 
     Attributes:
         shared: the function with its cost; None if it may not be shared.
-        leaves: the most leaves of a function of its own beside this one; None if no legal tree exists.
+        leaves: the most leaves of a separate function instead; None if no legal tree exists.
     """
 
     shared: Shared | None
     leaves: int | None
 
 
-def offer(case: Case, donor: Function) -> Offer:
-    """Loss of a case with a function, against the best tree of as many leaves.
-
-    Args:
-        case: the variant and dtype that would share.
-        donor: the function, left as it is.
+def offer(case: Case, donor: FittedFunction) -> Offer:
+    """Cost for a case of sharing the donor's function, against the best tree of as many leaves.
 
     Returns:
         Nothing shared if the function is not legal everywhere, has a time on less than half of the problems, or, unless
@@ -64,20 +57,19 @@ def offer(case: Case, donor: Function) -> Offer:
         return Offer(None, count)
     if guard and guard.refuses(donor.tree):
         return Offer(None, count)
-    own, optimum = optima.tree(count), least_measured(matrix, optima, count)
-    if own is None or optimum is None or 2 * loss.problems < len(matrix.problems):
+    best, optimum = optima.tree(count), least_measured(matrix, optima, count)
+    if best is None or optimum is None or 2 * loss.problems < len(matrix.problems):
         return Offer(None, count)
-    own_figures = figures_of(matrix, donor.tree, optimum, in_bins.joins(matrix.problems))
-    cost = extra(matrix, donor.tree, own)
-    return Offer(Shared(matrix.key, donor.key, cost, own_figures), count)
+    shared_figures = figures_of(matrix, donor.tree, optimum, in_bins.joins(matrix.problems))
+    return Offer(Shared(matrix.key, donor.key, extra(matrix, donor.tree, best), shared_figures), count)
 
 
-def leaves_of_its_own(matrix: TimingMatrix, donor: Function) -> int:
-    """Bound on the leaves of a function of its own: as many problems a leaf as the donor's, or ten.
+def leaves_of_its_own(matrix: TimingMatrix, donor: FittedFunction) -> int:
+    """Bound on the leaves of a separate function: as many problems a leaf as the donor's, or ten.
 
     A variant is often measured on fewer shapes than the plain operator. With as many leaves its function would follow
-    the noise of each, and answer badly between them: 62 problems in 32 leaves lost up to 22 % against sharing, and 302
-    in 41 leaves 12 % at a hidden size between two measured ones, in 26 leaves nothing.
+    the noise of each: 62 problems in 32 leaves lost up to 22 % against sharing; 302 problems in 41 leaves lost 12 %
+    at a hidden size between two measured ones, in 26 leaves nothing.
     """
     most, problems = donor.figures.leaves, len(matrix.problems)
     return max(1, min(most, max(most * problems // donor.figures.loss.problems, problems // 10)))
@@ -97,17 +89,15 @@ def extra(matrix: TimingMatrix, left: Tree, right: Tree) -> int:
     return mean or 0
 
 
-def functions_of(cases: Sequence[Case], notes: list[str]) -> tuple[list[Function], list[Shared]]:
+def functions_of(cases: Sequence[Case], notes: list[str]) -> tuple[list[FittedFunction], list[Shared]]:
     """The functions of an operator in the order of the code, and the variants and dtypes that share them.
 
-    Args:
-        cases: its variants and dtypes, plain ones first.
-        notes: extended if there is no legal function under the conditions.
+    `cases` has the plain ones first. Where no legal function exists under the conditions, `notes` gets the reason.
 
     Raises:
         NormtuneError: there is no function where an earlier fit had one.
     """
-    functions: list[Function] = []
+    functions: list[FittedFunction] = []
     shared: list[Shared] = []
     matrices = [case.matrix for case in cases]
     for case in cases:
@@ -130,7 +120,7 @@ def functions_of(cases: Sequence[Case], notes: list[str]) -> tuple[list[Function
             if options.leaves and not decided:
                 own_case = replace(own_case, options=replace(options, leaves=min([options.leaves, *most])))
             try:
-                own = fit_function(own_case, options.leaves)
+                fitted = fit_function(own_case, options.leaves)
             except NormtuneError as error:
                 if decided:
                     raise
@@ -139,9 +129,11 @@ def functions_of(cases: Sequence[Case], notes: list[str]) -> tuple[list[Function
             # With too few problems, cross-validation chooses few leaves, and such a tree may lose more than sharing
             # does.
             if not decided:
-                taken = next((pair for pair in offers if extra(matrix, functions[pair[0]].tree, own.tree) <= 0), None)
+                taken = next(
+                    (pair for pair in offers if extra(matrix, functions[pair[0]].tree, fitted.tree) <= 0), None
+                )
             if taken is None:
-                functions.append(own)
+                functions.append(fitted)
                 continue
         index, share = taken
         shared.append(share)
@@ -152,18 +144,18 @@ def functions_of(cases: Sequence[Case], notes: list[str]) -> tuple[list[Function
     return functions, shared
 
 
-def _is_narrower(matrix: TimingMatrix, donor: Function, matrices: Sequence[TimingMatrix]) -> bool:
-    """Whether a variant was measured on a smaller range of sizes than the plain operator, whose function may serve it.
+def _is_narrower(matrix: TimingMatrix, donor: FittedFunction, matrices: Sequence[TimingMatrix]) -> bool:
+    """Whether a variant was measured on a smaller range of sizes than the plain operator, which is the donor.
 
-    A function of its own would answer beyond its range with configs that were never measured there: one took 6.5 times
-    as long as the plain one at hidden 32768, measured to 16384.
+    A separate function would answer beyond its range with configs that were never measured there: one took 6.5 times as
+    long as the plain one at hidden 32768, measured to 16384.
     """
     if not matrix.key.modes or donor.key.modes:
         return False
     plain = next(candidate for candidate in matrices if candidate.key == donor.key)
     for axis in (0, 1):
-        own, other = ({shape[axis] for shape in candidate.problems} for candidate in (matrix, plain))
-        if min(own) > min(other) or max(own) < max(other):
+        sizes, plain_sizes = ({shape[axis] for shape in candidate.problems} for candidate in (matrix, plain))
+        if min(sizes) > min(plain_sizes) or max(sizes) < max(plain_sizes):
             return True
     return False
 
@@ -180,7 +172,7 @@ def _serving(functions: Sequence[TableFunction], key: Key) -> int | None:
 
 
 def _takers(
-    spec: OperatorSpec, matrices: Sequence[TimingMatrix], functions: Sequence[Function], matrix: TimingMatrix
+    spec: OperatorSpec, matrices: Sequence[TimingMatrix], functions: Sequence[FittedFunction], matrix: TimingMatrix
 ) -> list[str]:
     """The dtypes without data that take the function of a matrix."""
 

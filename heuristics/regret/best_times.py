@@ -1,7 +1,7 @@
-"""The best config's time on each problem in nanoseconds, and failures: absent from a timing matrix.
+"""The time of the best config of each problem in nanoseconds, and which measurements failed.
 
-In: evidence and a timing matrix of it. Out: `BestTimes`. A matrix holds ratios only, because times of different runs
-are never compared. A time here weighs a problem against others, or bounds a time that was not measured.
+A timing matrix holds only ratios, because times of different runs are never compared. The times here weight problems
+against one another, or bound a time that was not measured.
 """
 
 from typing import TYPE_CHECKING, NamedTuple
@@ -31,12 +31,7 @@ class BestTimes(NamedTuple):
 
 
 def best_times(evidence: "Evidence", matrix: TimingMatrix) -> BestTimes:
-    """The best times of a matrix's problems.
-
-    Args:
-        evidence: the source of the matrix.
-        matrix: of one operator variant and dtype.
-    """
+    """The best times of the problems of `matrix`, which was made from `evidence`."""
     part = evidence.part(matrix.key)
     part = part[part["status"] != "not_recorded"]
     order = {run.id: number for number, run in enumerate(evidence.runs)}

@@ -1,8 +1,4 @@
-"""All timing matrices of one device.
-
-In: its measurements. Out: a `TimingMatrix` for each operator, variant and dtype with times, and notes: on the others,
-and on measurements of outdated kernels.
-"""
+"""The timing matrices of one device, with notes on what was left out of them."""
 
 from typing import TYPE_CHECKING
 
@@ -29,26 +25,22 @@ def matrices_of(current: "Evidence", device: "Device") -> tuple[list[TimingMatri
     target = target_for(device.target, device.sms)
     matrices, notes = [], []
     for key in current.measured_keys():
-        known = registered(key)
-        matrix = timing_matrix(current, known.spec, key, target) if known else None
+        entry = registered(key)
+        matrix = timing_matrix(current, entry.spec, key, target) if entry else None
         if matrix:
             matrices.append(matrix)
         else:
-            why = "no config has times" if known else "it is not registered so, install what brings it"
-            notes.append(printable(f"{key}: {why}"))
+            reason = "no config has times" if entry else "it is not registered so, install what brings it"
+            notes.append(printable(f"{key}: {reason}"))
     return matrices, notes
 
 
 def check_times(current: "Evidence", matrix: TimingMatrix) -> None:
-    """Refuse times that cannot be nanoseconds.
-
-    Args:
-        current: the source of the matrix.
-        matrix: its rounds are checked.
+    """Refuse a matrix made from `current` whose times cannot be nanoseconds.
 
     Raises:
-        UsageError: most times are shorter than any launch, or most rounds give all of three or more configs one time.
-            An alias, a config with the launch of another one, has its time and is none of these.
+        UsageError: most times are shorter than any launch; or in most rounds with three or more measured configs, all
+            have the same time.
     """
     part = current.part(matrix.key)
     typical = np.median(np.concatenate(part["samples"][part["status"] == "ok"].tolist()))
@@ -58,14 +50,15 @@ def check_times(current: "Evidence", matrix: TimingMatrix) -> None:
     if matrix.rounds:
         logs = matrix.rounds.logs
         problems, configs = (
-            {name: place for place, name in enumerate(names)}
+            {name: index for index, name in enumerate(names)}
             for names in (matrix.problems, (config.to_json() for config in matrix.configs))
         )
-        own = np.zeros(matrix.usable.shape, np.bool_)
+        # An alias has the times of another config, so only configs with measurements of their own are compared.
+        measured = np.zeros(matrix.usable.shape, np.bool_)
         for *shape, config in zip(*(part[name] for name in (*AXES, "config")), strict=True):
-            if (place := problems.get(tuple(shape))) is not None and config in configs:
-                own[place, configs[config]] = True
-        timed = (logs != MISSING) & own[:, :, None]
+            if (index := problems.get(tuple(shape))) is not None and config in configs:
+                measured[index, configs[config]] = True
+        timed = (logs != MISSING) & measured[:, :, None]
         many = timed.sum(axis=1) >= 3
         high, low = np.where(timed, logs, MISSING).max(axis=1), np.where(timed, logs, -MISSING - 1).min(axis=1)
         equal = (many & (high == low)).sum()
@@ -80,12 +73,7 @@ def older(everything: "Evidence", current: "Evidence") -> list[str]:
 
 
 def outdated(everything: "Evidence", current: "Evidence") -> list[str]:
-    """Notes on measurements that are left out, and on kernels that changed since the measurements.
-
-    Args:
-        everything: the measurements of one device.
-        current: those of the newest kernels among them.
-    """
+    """Notes on measurements left out of `current`, and on kernels that changed since it was measured."""
     advice = "`normtune sweep --stale` measures them again"
     names = changed(current.fingerprints())
     return older(everything, current) + [f"the kernels of {name} changed since: {advice}" for name in names]

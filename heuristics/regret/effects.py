@@ -1,19 +1,15 @@
 """Relative speed of the configs of one problem, from samples taken in rounds.
 
-In: the samples of one problem. Out: a level for each config and half of the blocks, int64 millionths of a logarithm,
-and the rounds behind it. Only differences of levels have a meaning. Knows neither operators nor trees.
+Estimator. A task is one visit of a run to a problem. Within it, each round times every config once, so a slow round
+slows all of them. The reference of a round is the median log-time of the anchors: the configs timed in the most rounds
+(all of them, unless some were dropped early). A config's level in one half of the blocks is the median, over the rounds
+of that half, of its log-time minus the reference. Halves are the even and the odd blocks: noise is shared in a block.
 
-Estimator. Within a task, a round times every config once, so a slow round slows all of them. The reference of a round
-is the median log-time of the anchors: the configs timed in the most rounds (all of them, unless some were dropped from
-the race). A config's level in a half is the median, over the rounds of that half, of its log-time minus the round's
-reference. Halves are the even and the odd blocks, because noise is shared within a block.
-
-Times of different tasks are never compared: a search may come back to a problem with other configs, in the same run or
-in another. A later task is aligned with the earlier ones by the median difference over the shared configs (each times
-the best so far again for this purpose), or by the copy's where no config is shared. A config in several tasks gets the
-mean of its levels, weighted by rounds, and the rounds of all of them, aligned alike. A task that shares nothing is left
-out. The median of an even number of values is the floor of the mean of the middle two, so all arithmetic is in
-integers.
+Times of different tasks are never compared directly. A later task is aligned with the earlier ones by the median
+difference over the configs that both timed, or by the copy's if they share no config; a task that shares nothing is
+left out. A config in several tasks gets the mean of its levels, weighted by rounds. Levels are int64 millionths of a
+logarithm, and only their differences have a meaning. All arithmetic is in integers: the median of an even number of
+values is the floor of the mean of the middle two.
 """
 
 from collections.abc import Iterable, Sequence
@@ -63,8 +59,7 @@ def block_of(labels: NDArray[np.int32]) -> NDArray[np.int32]:
 def levels(runs: Sequence[dict[Config, LogSamples]]) -> dict[Config, Level]:
     """Levels of the configs of one problem, without the copy; a config needs samples in both halves.
 
-    Args:
-        runs: samples of each run, the earliest first.
+    `runs` has the samples of each run, the earliest first.
     """
     by_run = [_of_task(task, number) for number, samples in enumerate(runs) for task in _tasks(samples)]
     # The task with the most configs leads, because it compares most of them directly.
@@ -81,11 +76,9 @@ def levels(runs: Sequence[dict[Config, LogSamples]]) -> dict[Config, Level]:
 
 
 def unused(runs: Sequence[dict[Config, LogSamples]], known: dict[Config, Level]) -> int:
-    """Number of (config, run) pairs whose times have no part in the levels, because nothing links them to the others.
+    """Number of (config, run) pairs whose times do not enter the levels, because nothing links them to the others.
 
-    Args:
-        runs: as for `levels`.
-        known: the result of `levels`.
+    `runs` is the argument of `levels` and `known` its result.
     """
     measured = {config: [number for number, run in enumerate(runs) if config in run] for run in runs for config in run}
     measured.pop(COPY, None)
@@ -94,30 +87,30 @@ def unused(runs: Sequence[dict[Config, LogSamples]], known: dict[Config, Level])
 
 
 def _tasks(samples: dict[Config, LogSamples]) -> list[dict[Config, LogSamples]]:
-    """The samples of each task of a run: one begins where a config enters the rounds, as none does within a race."""
-    every = np.unique(np.concatenate([own.rounds for own in samples.values()]))
-    begins = {int(begin) for own in samples.values() for begin in _begins(own.rounds, every)}
+    """The samples of each task of a run. A task begins where a config joins the rounds: none joins within a task."""
+    every = np.unique(np.concatenate([times.rounds for times in samples.values()]))
+    begins = {int(begin) for times in samples.values() for begin in _begins(times.rounds, every)}
     if len(begins) < 2:
         return [samples]
     ends = np.array(sorted(begins)[1:])
     tasks: list[dict[Config, LogSamples]] = [{} for _ in begins]
-    for config, own in samples.items():
-        places = [0, *np.searchsorted(own.rounds, ends).tolist(), len(own.rounds)]
+    for config, times in samples.items():
+        places = [0, *np.searchsorted(times.rounds, ends).tolist(), len(times.rounds)]
         for task, (first, last) in zip(tasks, pairwise(places), strict=True):
             if first < last:
-                task[config] = LogSamples(own.rounds[first:last], own.logs[first:last])
+                task[config] = LogSamples(times.rounds[first:last], times.logs[first:last])
     return tasks
 
 
 def _begins(rounds: NDArray[np.int32], every: NDArray[np.int32]) -> NDArray[np.int32]:
-    """The rounds of a config that it does not have the one before of, of all rounds of the run."""
+    """The rounds of a config that do not directly follow another of its rounds, among `every` round of the run."""
     return rounds[np.diff(np.searchsorted(every, rounds), prepend=-2) != 1]
 
 
 def _of_task(samples: dict[Config, LogSamples], number: int) -> dict[Config, Level]:
     groups: dict[bytes, list[Config]] = {}
-    for config, own in sorted(samples.items()):
-        groups.setdefault(own.rounds.tobytes(), []).append(config)
+    for config, times in sorted(samples.items()):
+        groups.setdefault(times.rounds.tobytes(), []).append(config)
     anchored = [[config for config in group if config != COPY] for group in groups.values()]
     anchored = [group for group in anchored if group]
     if not anchored:

@@ -1,8 +1,7 @@
 """Natural logarithms of times in millionths, as integers that are identical on every processor.
 
-In: positive integers. Out: int64. The code uses only additions, multiplications and divisions of doubles, which IEEE
-754 rounds identically everywhere. numpy's own logarithm depends on the processor's instructions and may differ in the
-last bit.
+Only additions, multiplications and divisions of doubles are used, which IEEE 754 rounds identically everywhere; numpy's
+logarithm depends on the processor's instructions and may differ in the last bit.
 """
 
 import math

@@ -1,8 +1,6 @@
-"""Legality of configs over regions: every problem in the region must have a launch.
+"""Whether a config has a launch at every shape of a region.
 
-In: an operator's spec, the target, and the dtypes and variants that a table serves. Out: yes or no for a config and the
-largest shape of a region. An illegal config stays illegal as sizes grow, so the largest shape decides for the
-region.
+An illegal config stays illegal as sizes grow, so the largest shape decides for the region.
 """
 
 from bisect import bisect_left
@@ -54,20 +52,20 @@ def _exists(spec: OperatorSpec, target: Target, key: Key) -> bool:
 
 
 class Kept(Protocol):
-    """Bits of rows that no config may change: `solver.kept_bits`; axes are those of bins."""
+    """The bits of rows that a new table must keep; implemented by `solver.kept_bits`. Axes are those of bins."""
 
     @property
     def configs(self) -> tuple[Config, ...]:
-        """Configs that keep them, one anywhere."""
+        """Configs that keep the bits; at least one of them does so at each shape."""
 
     def cut(self, axes: Any) -> Any:
-        """The axes with the cuts between these."""
+        """The axes with the additional cuts at which the configs that keep the bits change."""
 
     def refuses(self, config: Config, box: Box) -> bool:
-        """Whether a config changes them anywhere in a box."""
+        """Whether a config changes the bits anywhere in a box."""
 
     def refused(self, configs: Sequence[Config], axes: Any, among: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Bool (C, R, H), where configs change them, of the entries `among` alone."""
+        """Bool (C, R, H): the entries of `among` at which a config changes the bits."""
 
 
 class Legality:
@@ -118,7 +116,7 @@ class Legality:
         return legal
 
     def _edge(self, config: Config, first: Sequence[int], second: Sequence[int]) -> list[int]:
-        """Number of the first sizes that a config reaches at each second one, with which it never grows."""
+        """For each size in `second`, which ascends, the number of sizes in `first` that the config reaches."""
         edge = [0] * len(second)
 
         def reached(column: int, least: int, most: int) -> int:

@@ -1,7 +1,6 @@
 """The timing matrix of one operator and dtype: the regret of each config on each problem.
 
-In: evidence (measurements at rest). Out: `TimingMatrix`: log-regret in millionths, int64, a mask of missing entries,
-and the paired rounds behind it. Module `effects` estimates levels from samples; the fit uses the matrix.
+`effects` estimates the level of each config from samples; here levels become regret. All functions are fitted to it.
 """
 
 from collections.abc import Collection, Sequence
@@ -59,19 +58,18 @@ class TimingMatrix:
         problems: their shapes, ordered.
         configs: candidates, ordered, without the copy.
         regret: int64 (problems, configs), millionths of log(time / best time). The best is chosen on one half of the
-            blocks and scored on the other, then the other way round, and both are averaged: a lucky config gains
-            nothing, and an entry with a near tie for the best may be slightly negative. Where `untimed`, the largest
-            of the problem; 0 where there is neither a time nor that.
+            blocks and scored on the other, then the other way round, and both are averaged. So selection bias cancels,
+            and an entry with a near tie for the best may be slightly negative. Where `untimed`, the largest regret of
+            the problem; 0 where there is neither a time nor an assumption.
         usable: bool (problems, configs): measured without failure, or the same launch as a config that was.
         rounds: the paired times behind the regret; None for a matrix made from regret alone.
         weights: int64 (problems,), weight of each problem in a mean; None for equal weights.
         excluded: bool (problems, configs): measured without failure, but excluded by a condition on the table.
         untimed: bool (problems, configs): legal, without a time and without a failure; see `assumed`. None for none.
-        luck: int64 (problems,), millionths: bound on the underestimate of a problem's regret, because the best by half
-            of the blocks is no better than the best; None if unknown. With the best by all blocks, regret would be too
-            high, because that one was lucky; the true regret lies between.
-        unused: (config, run) pairs that have no part in the matrix, because no common round or config links them to the
-            others, and the number of all such pairs.
+        luck: int64 (problems,), millionths: bound on the underestimate of a problem's regret: its excess if the best is
+            chosen on all blocks, with selection bias, and not on half of them; None if unknown.
+        unused: number of (config, run) pairs left out because no common round or config links them to the others, and
+            the number of all pairs.
     """
 
     key: Key
@@ -105,8 +103,7 @@ class TimingMatrix:
     def assumed(self) -> "TimingMatrix":
         """The matrix with the slowest time measured on a problem in place of each that is `untimed` there.
 
-        A search leaves out what it expects to lose, and one config without a time at one of many sizes is no reason to
-        refuse it for all of them.
+        A search skips configs that it expects to lose; a missing time at one size must not exclude a config at all.
         """
         return self if self.untimed is None else replace(self, usable=self.usable | self.untimed, untimed=None)
 
@@ -119,15 +116,13 @@ class TimingMatrix:
     def of_configs(self, configs: Collection[Config]) -> "TimingMatrix":
         """The matrix of these configs only; regret stays relative to the best of all."""
         columns = [column for column, config in enumerate(self.configs) if config in configs]
-        rounds = self.rounds and Rounds(self.rounds.labels, self.rounds.logs[:, columns])
-        kept = tuple(self.configs[column] for column in columns)
         excluded, untimed = (cells if cells is None else cells[:, columns] for cells in (self.excluded, self.untimed))
         return replace(
             self,
-            configs=kept,
+            configs=tuple(self.configs[column] for column in columns),
             regret=self.regret[:, columns],
             usable=self.usable[:, columns],
-            rounds=rounds,
+            rounds=self.rounds and Rounds(self.rounds.labels, self.rounds.logs[:, columns]),
             excluded=excluded,
             untimed=untimed,
         )
@@ -166,7 +161,7 @@ class _Measured(NamedTuple):
 
     Attributes:
         levels: of the configs that did not fail.
-        failed: configs whose newest attempt failed, and of which there is no time, or whose result was wrong.
+        failed: configs without a time whose newest attempt failed, and configs whose newest result was wrong.
         unused: see `TimingMatrix.unused`.
     """
 
@@ -178,30 +173,24 @@ class _Measured(NamedTuple):
 def timing_matrix(evidence: "Evidence", spec: OperatorSpec, key: Key, target: Target) -> TimingMatrix | None:
     """The timing matrix of one key; None when no config has a time.
 
-    Args:
-        evidence: of one device and one version of the kernels.
-        spec: of the operator.
-        key: of the problems.
-        target: of the device. Configs with equal launches for a problem are one measurement: an unmeasured config takes
-            the time of a measured one.
+    Configs with equal launches for a problem on the device's `target` count as one measurement: a config that was not
+    measured takes the time of one that was. `evidence` is of one device and one version of the kernels.
     """
-    measured = _measured(evidence, spec, key)
-    with_levels = {shape: shape_data for shape, shape_data in sorted(measured.items()) if shape_data.levels}
-    configs = tuple(sorted({config for shape_data in with_levels.values() for config in shape_data.levels}))
+    by_shape = _measured(evidence, spec, key)
+    with_levels = {shape: measured for shape, measured in sorted(by_shape.items()) if measured.levels}
+    configs = tuple(sorted({config for measured in with_levels.values() for config in measured.levels}))
     regret = np.zeros((len(with_levels), len(configs)), np.int64)
     usable, untimed = (np.zeros(regret.shape, np.bool_) for _ in range(2))
     shapes: list[Shape] = []
     behind: list[dict[int, Level]] = []
     illegal: dict[int, Shape] = {}
     luck: list[int] = []
-    for shape, shape_data in with_levels.items():
-        problem = Problem(key, *shape)
-        known, others = _with_aliases(shape_data, configs, spec, problem, target, illegal)
-        if not known:
+    for shape, measured in with_levels.items():
+        by_column, others = _with_aliases(measured, configs, spec, Problem(key, *shape), target, illegal)
+        if not by_column:
             continue
-        columns = list(known)
-        even = np.array([level.even for level in known.values()], np.int64)
-        odd = np.array([level.odd for level in known.values()], np.int64)
+        columns = list(by_column)
+        even, odd = np.array([(level.even, level.odd) for level in by_column.values()], np.int64).T
         best_by_even, best_by_odd = int(np.argmin(even)), int(np.argmin(odd))
         regret[len(shapes), columns] = (odd - odd[best_by_even] + even - even[best_by_odd]) // 2
         usable[len(shapes), columns] = True
@@ -210,7 +199,7 @@ def timing_matrix(evidence: "Evidence", spec: OperatorSpec, key: Key, target: Ta
         by_halves = int(odd[best_by_even] + even[best_by_odd])
         luck.append(-((int((even + odd).min()) - by_halves) // 2))
         shapes.append(shape)
-        behind.append(known)
+        behind.append(by_column)
     if not shapes:
         return None
     count = len(shapes)
@@ -219,7 +208,7 @@ def timing_matrix(evidence: "Evidence", spec: OperatorSpec, key: Key, target: Ta
         rounds=_rounds(behind, len(configs)),
         untimed=untimed[:count],
         luck=np.array(luck, np.int64),
-        unused=tuple(map(sum, zip(*(shape_data.unused for shape_data in measured.values()), strict=True))),  # type: ignore[arg-type]
+        unused=tuple(map(sum, zip(*(measured.unused for measured in by_shape.values()), strict=True))),  # type: ignore[arg-type]
     )
 
 
@@ -246,7 +235,6 @@ def _rounds(levels_of: Sequence[dict[int, Level]], configs: int) -> Rounds:
 
 
 def _measured(evidence: "Evidence", spec: OperatorSpec, key: Key) -> dict[Shape, _Measured]:
-    """The measurements of one key, by shape."""
     part = evidence.part(key)
     part = part[part["status"] != "not_recorded"]
     if part.empty:
@@ -285,8 +273,8 @@ def _of_shape(
     runs: dict[int, dict[Config, LogSamples]] = {number: {} for number in sorted(set(numbers))}
     for config, number, status, own_rounds, own_logs in zip(configs, numbers, statuses, rounds, logs, strict=True):
         if status == "ok":
-            by_config, own = runs[number], LogSamples(own_rounds, own_logs)
-            by_config[config] = _joined(by_config[config], own) if config in by_config else own
+            by_config, times = runs[number], LogSamples(own_rounds, own_logs)
+            by_config[config] = _joined(by_config[config], times) if config in by_config else times
     failed: set[Config] = set()
     if any(status != "ok" for status in statuses):
         timed = {config for by_config in runs.values() for config in by_config}
@@ -320,33 +308,31 @@ def _with_aliases(
     target: Target,
     illegal: dict[int, Shape],
 ) -> tuple[dict[int, Level], list[int]]:
-    """Levels of all legal configs that were measured, themselves or through an equal launch, and the other legal ones.
+    """Levels of the configs measured directly or through an equal launch, and the indices of the other legal configs.
 
-    By the config's index, ascending. The others have neither a time nor a failure, and no launch that failed. `illegal`
-    is a cache, extended here: the smallest shape at which the config of an index is known to be illegal.
+    Both are by the config's index, ascending. `illegal` is a cache, extended here: the smallest shape at which the
+    config of an index is known to be illegal.
     """
-    resolve = spec.launch
-    own = {index: measured.levels[config] for index, config in enumerate(configs) if config in measured.levels}
-    failed = {index for index, config in enumerate(configs) if config in measured.failed} if measured.failed else ()
+    direct = {index: measured.levels[config] for index, config in enumerate(configs) if config in measured.levels}
     launches: dict[int, AnyLaunch] = {}
     for index, config in enumerate(configs):
         corner = illegal.get(index)
         if corner and all(map(ge, problem.shape, corner)):
             continue
         try:
-            launches[index] = resolve(config, problem, target, None)
+            launches[index] = spec.launch(config, problem, target, None)
         except IllegalConfigError:
             illegal[index] = problem.shape
     failed_launches = {spec.launch_of(config, problem, target) for config in measured.failed}
     levels_of: dict[AnyLaunch, Level] = {}
-    for index, level in own.items():
+    for index, level in direct.items():
         if index in launches:
             levels_of.setdefault(launches[index], level)
     result, others = {}, []
     for index, launch in launches.items():
-        known = own.get(index) or levels_of.get(launch)
-        if known is not None and index not in failed:
-            result[index] = known
-        elif known is None and launch not in failed_launches:
+        resolved = direct.get(index) or levels_of.get(launch)
+        if resolved is None and launch not in failed_launches:
             others.append(index)
+        elif resolved is not None and configs[index] not in measured.failed:
+            result[index] = resolved
     return result, others

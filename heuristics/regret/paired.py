@@ -1,17 +1,13 @@
 """Comparison of the configs of one problem by their paired times, with the noise of its blocks.
 
-In: the rounds behind a timing matrix. Out: the log-ratio of two configs in each block, and `Paired`: all configs of a
-problem against one of them, with the probability that chance alone makes a config that much slower.
+Model. The mean log-time of config c in block b is level(c) + effect(b) + noise, by least squares over all configs and
+blocks of the problem (analysis of incomplete block designs: Yates 1936). So configs that a search timed in different
+blocks are compared through configs that share blocks with both. Aliases, which have one measurement, count once.
 
-Model. The mean log-time of config c in block b is level(c) + luck(b) + noise, by least squares over all configs and
-blocks of the problem (the analysis of incomplete blocks: Yates 1936). So configs that a search timed in different
-blocks are compared through those that both blocks share, and a config that was dropped after three blocks is compared
-with all of them. Aliases, which have one measurement, count once.
-
-Noise. Its variance is pooled over the configs of the problem: the log-variances of the configs of one shape of the
-recorded H200 scatter no more than by chance, those of different shapes 4 to 10 times as much. A config that was dropped
-after three blocks has two degrees of freedom by itself, which tell nothing below 10 %, and some hundred in the pool.
-Where the two configs compared scatter more than the pool, their own variance counts.
+Noise. Its variance is pooled over the configs of the problem: on the recorded H200, the log-variances of the configs of
+one shape scatter no more than by chance, those of different shapes 4 to 10 times as much. A config dropped after three
+blocks has two degrees of freedom by itself, too few to detect 10 %, and some hundred in the pool. If the two configs
+compared scatter more than the pool, their own variance counts.
 """
 
 import math
@@ -49,19 +45,19 @@ def paired(rounds: Rounds, problem: int, right: int) -> Paired:
     Two configs are compared if each was timed in three blocks, which shared rounds connect.
     """
     logs = rounds.logs[problem]
-    found = Paired(np.full(len(logs), np.nan), np.full(len(logs), np.nan))
+    result = Paired(np.full(len(logs), np.nan), np.full(len(logs), np.nan))
     timed = logs != MISSING
     if not timed[right].any():
-        return found
-    known = np.flatnonzero(timed.any(axis=1))
+        return result
+    columns = np.flatnonzero(timed.any(axis=1))
     # The levels of an alias are those of the config that was measured.
-    own: dict[bytes, int] = {}
-    place = [own.setdefault(logs[column].tobytes(), len(own)) for column in known.tolist()]
-    _, firsts = np.unique(place, return_index=True)
-    means, counts = _block_means(logs[known[firsts]], timed[known[firsts]], rounds.labels[problem])
-    ratios, p = _against(means, counts, place[int(np.searchsorted(known, right))])
-    found.ratios[known], found.p[known] = ratios[place], p[place]
-    return found
+    numbers: dict[bytes, int] = {}
+    measured = [numbers.setdefault(logs[column].tobytes(), len(numbers)) for column in columns.tolist()]
+    _, firsts = np.unique(measured, return_index=True)
+    means, counts = _block_means(logs[columns[firsts]], timed[columns[firsts]], rounds.labels[problem])
+    ratios, p = _against(means, counts, measured[int(np.searchsorted(columns, right))])
+    result.ratios[columns], result.p[columns] = ratios[measured], p[measured]
+    return result
 
 
 def _block_means(logs: NDArray[np.int32], timed: NDArray[np.bool_], labels: NDArray[np.int32]) -> tuple[Floats, Floats]:
@@ -77,7 +73,7 @@ def _against(means: Floats, timed: Floats, right: int) -> tuple[Floats, Floats]:
     """Ratios and p of each config against one of them, from means (configs, blocks) and where there is one."""
     of_block, blocks = timed.sum(axis=0), timed.sum(axis=1)
     shares = timed / np.maximum(of_block, 1)
-    # Normal equations of the levels, with the luck of the blocks eliminated.
+    # Normal equations of the levels, with the effects of the blocks eliminated.
     design = np.diag(blocks) - shares @ timed.T
     values, vectors = np.linalg.eigh(design)
     kept = values > _ZERO
@@ -87,12 +83,12 @@ def _against(means: Floats, timed: Floats, right: int) -> tuple[Floats, Floats]:
     squares = ((noise - timed * noise.sum(axis=0) / np.maximum(of_block, 1)) ** 2).sum(axis=1)
     freedom = int(timed.sum()) - int((of_block > 0).sum()) - int(kept.sum())
     enough = (blocks >= _LEAST_BLOCKS) & (blocks[right] >= _LEAST_BLOCKS) & (freedom > 1)
-    connected = vectors[:, kept] @ vectors[:, kept].T  # on differences of connected configs it changes nothing
+    connected = vectors[:, kept] @ vectors[:, kept].T  # a projection that keeps differences of connected configs
     enough &= np.abs(np.diag(connected) + connected[right, right] - 2 * connected[right] - 2) < _ZERO
     enough[right] = True
     spread = np.diag(inverse) + inverse[right, right] - 2 * inverse[right]
-    own = (squares + squares[right]) / np.maximum(blocks + blocks[right] - 2, 1)
-    scatter = np.sqrt(np.maximum(own, squares.sum() / max(freedom, 1)) * np.maximum(spread, 0))
+    of_pair = (squares + squares[right]) / np.maximum(blocks + blocks[right] - 2, 1)
+    scatter = np.sqrt(np.maximum(of_pair, squares.sum() / max(freedom, 1)) * np.maximum(spread, 0))
     ratios = levels - levels[right]
     with np.errstate(divide="ignore", invalid="ignore"):
         p = stdtr(float(freedom), -ratios / scatter)

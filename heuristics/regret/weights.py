@@ -1,10 +1,8 @@
 """Weights of problems in a mean: by decades of bytes moved, equal, or from a user's file.
 
-In: a choice, and the problems of an operator variant and dtype. Out: integer weights that sum exactly to `WEIGHT` a
-problem, so that every result computed from them is identical on every processor.
-
-Every problem weighs at least 1, that is 1 / 4096 of the average, even if a file omits it. Ties are then decided by the
-data of such problems, and not by the order of the configs.
+Weights are integers that sum to `WEIGHT` times the number of problems, so results are identical on every processor.
+Every problem weighs at least 1, that is 1 / 4096 of the average, even if a file omits it: such problems then decide
+ties, and not the order of the configs.
 """
 
 from collections import Counter
@@ -42,8 +40,8 @@ class _WeightLine(NamedTuple):
 
     def names(self, key: Key) -> bool:
         """Whether the line is about problems of a key."""
-        own = Key.parse(self.operator, self.dtype or key.dtype)
-        return own.dtype == key.dtype and own.operator in ("", key.operator) and own.variant in ("", key.variant)
+        line = Key.parse(self.operator, self.dtype or key.dtype)
+        return line.dtype == key.dtype and line.operator in ("", key.operator) and line.variant in ("", key.variant)
 
 
 class Weighting:
@@ -66,23 +64,19 @@ class Weighting:
         self._without: dict[str, None] = {}  # a set in the order of arrival
 
     def of(self, spec: OperatorSpec, key: Key, shapes: Sequence[Shape]) -> NDArray[np.int64]:
-        """Weight of each problem, at least 1, `WEIGHT` on average.
+        """Weight of each problem, int64, at least 1, `WEIGHT` on average.
 
-        If a file has no weight for any of the shapes, they are weighted by decades, and `notes` says so.
-
-        Args:
-            spec: of the operator.
-            key: of the problems.
-            shapes: of the problems, at least one, without duplicates.
+        If a file has no weight for any of the shapes, they are weighted by decades, and `notes` says so. At least one
+        shape is needed, and no duplicates.
         """
         problems = [Problem(key, *shape) for shape in shapes]
         if self.choice == EQUAL:
             return _apportioned([Fraction(1)] * len(problems))
         if self._entries:
             listed: Counter[Shape] = Counter()
-            known = set(shapes)
+            distinct = set(shapes)
             for entry in self._entries:
-                if entry.shape in known and entry.names(key):
+                if entry.shape in distinct and entry.names(key):
                     listed[entry.shape] += entry.weight  # type: ignore[assignment]
                     self._unmet.pop(entry.place, None)
             if any(listed.values()):
@@ -131,13 +125,7 @@ class Weighting:
 def _entries(path: Path) -> list[_WeightLine]:
     lines = read_lines(path, _REQUIRED, _OPTIONAL)
     entries = [
-        _WeightLine(
-            line.place,
-            shape_of(line),
-            _weight(line),
-            line.cells.get("operator", ""),
-            line.cells.get("dtype", ""),
-        )
+        _WeightLine(line.place, shape_of(line), _weight(line), *(line.cells.get(name, "") for name in _OPTIONAL))
         for line in lines
     ]
     if not any(entry.weight for entry in entries):

@@ -1,6 +1,6 @@
 """Launch rules of other libraries as configs of normtune, to score them on the same kernels.
 
-In: nothing. Out: `RULES` and `AUTOTUNED`, all of them by name. The file of a rule lists what it omits of the original.
+The file of a rule lists what it omits of the original.
 """
 
 from normtune.heuristics.rules import (

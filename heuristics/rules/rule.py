@@ -1,7 +1,4 @@
-"""A launch rule of another library.
-
-In: nothing. Out: `Rule` and `Autotuned`. Each rule has a file of its own; the package lists them by name.
-"""
+"""The launch rule, or the list of an autotuner, of another library. Each rule has a file of its own."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -37,9 +34,9 @@ class Rule(NamedTuple):
 class Autotuned(NamedTuple):
     """A library's use of `triton.autotune`: it times a list of configs at each new shape.
 
-    It has an answer only at shapes where that list was timed: the config of least median time at that very shape. So it
-    is not a rule, but a bound on such tuning: each shape is a key of its own, as if every one had been tuned before, at
-    no cost. The winner is scored on the times that made it win.
+    Its answer at a shape is the config of least median time in its list there, if the list was timed. So it is not a
+    rule, but a bound on such tuning: as if every shape had been tuned before, at no cost. The winner is scored on the
+    times that made it win.
 
     Attributes:
         name: for commands, `te_rocm.autotune`.

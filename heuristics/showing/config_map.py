@@ -1,11 +1,9 @@
-"""Map of one operator and dtype: the best config, or a table's, at each measured shape.
+"""Map of one operator and dtype: the best config, or a table's, at each measured shape, in bands that fit a width.
 
-In: a timing matrix, and a table's function if there is one. Out: `BestMap`, and its text in bands that fit a width. It
-needs no colour: configs are letters. `commands.show` chooses the measurements and the device.
-
-Equally fast configs make a noisy map: by the least regret alone, the H200's backward in bfloat16 has 59 best configs on
-418 shapes, most of them within a percent of their neighbours'. So of the configs within `NEAR` of a shape's best, the
-map shows the one that is so on most shapes, found greedily: 43 configs, the first 26 of which have letters.
+Configs are letters, so the map needs no colour. Equally fast configs would make it noisy: by the least regret alone,
+the H200's backward in bfloat16 has 59 best configs on 418 shapes, most of them within a percent of their neighbours'.
+So of the configs within `NEAR` of a shape's best, the map shows the one that is so on most shapes, chosen greedily: 43
+configs, the first 26 of which have letters.
 """
 
 import string
@@ -83,12 +81,7 @@ class BestMap:
 
 
 def best_map(matrix: TimingMatrix, measured: Collection[Shape]) -> BestMap:
-    """The map of the best configs.
-
-    Args:
-        matrix: the timing matrix.
-        measured: all shapes of the sweep, also those without times.
-    """
+    """The map of the best configs; `measured`: all shapes of the sweep, also those without times."""
     regret = _regret(matrix)
     chosen = _cover(regret <= regret.min(axis=1, keepdims=True) + NEAR)
     shown = {shape: matrix.configs[chosen[index]] for index, shape in enumerate(matrix.problems)}
@@ -96,20 +89,14 @@ def best_map(matrix: TimingMatrix, measured: Collection[Shape]) -> BestMap:
 
 
 def table_map(matrix: TimingMatrix, measured: Collection[Shape], answer: Callable[[int, int], Config]) -> BestMap:
-    """The map of a table's configs and their losses.
-
-    Args:
-        matrix: the timing matrix.
-        measured: all shapes of the sweep, also those without times.
-        answer: rows and hidden to the table's config.
-    """
+    """The map of a table's configs and their losses; `measured`: all shapes of the sweep, also those without times."""
     shown = {shape: answer(*shape) for shape in matrix.problems}
     losses = {shape: matrix.loss(index, shown[shape]) for index, shape in enumerate(matrix.problems)}
     return _map(matrix, measured, shown, losses)
 
 
 def _regret(matrix: TimingMatrix) -> NDArray[np.int64]:
-    """The regret of each config, out of reach where it is not usable."""
+    """The regret of each config; where it is not usable, larger than any."""
     return np.where(matrix.usable, matrix.regret, np.iinfo(np.int64).max // 2)
 
 
@@ -145,12 +132,7 @@ def size_label(size: int) -> str:
 
 
 def map_lines(content: BestMap, columns: int) -> "list[Text]":
-    """The map as lines, hidden down and rows across, in as many bands as its width requires.
-
-    Args:
-        content: the map.
-        columns: width, at least 20.
-    """
+    """The map as lines of at most `columns`, at least 20: hidden down and rows across, in as many bands as needed."""
     letters = content.letters
     return plane_lines({*content.shown, *content.untimed}, columns, lambda shape: _cell(content, letters, shape))
 
@@ -235,11 +217,10 @@ def legend_lines(content: BestMap) -> "list[Text]":
     from rich.text import Text
 
     letters = content.letters
-    named = [(config, count) for config, count in content.counts if letters[config] != OTHER]
     others = [(config, count) for config, count in content.counts if letters[config] == OTHER]
     ending = content.ending
     lines = [Text(f"   shown  best  config{f', each with {ending}' * bool(ending)}", style="bold")]
-    for config, count in named:
+    for config, count in content.counts[: len(content.counts) - len(others)]:
         letter = letters[config]
         # Unabbreviated, the longest takes 92 columns.
         name = str(config).removesuffix(f" {ending}").replace("programs_per_sm=", "per_sm=").replace("finish=", "")
@@ -261,7 +242,6 @@ def legend_lines(content: BestMap) -> "list[Text]":
 
 
 def _marks(content: BestMap) -> list[str]:
-    """The marks that the map has."""
     shapes = {*content.shown, *content.untimed}
     every = len({rows for rows, _ in shapes}) * len({hidden for _, hidden in shapes})
     marks = [UNTIMED] * bool(content.untimed) + [NONE] * (len(shapes) < every)

@@ -1,13 +1,10 @@
 """Flips of the winner: shapes at which the best config of one regime of measuring loses in another.
 
-In: the measurements of a device in two regimes. Out: for each operator, variant and dtype measured in both, the `Flips`
-in both directions, and the losses of each regime's table in the other. `flips_report` prints them.
-
 The test. At each shape measured in both, the best config of the one regime is compared in the other with the best
 there, inside rounds, by one mean log-ratio per block (rounds of one block share their noise). The best there is chosen
-on the even blocks for the odd ones and on the odd for the even; otherwise luck would count as speed. The config loses
-if the mean is at least `LOSING` and above 0 by a one-sided t-test, all shapes together by the procedure of Benjamini
-and Hochberg (1995): of the reported shapes, at most `LEVEL` are expected by chance.
+on the even blocks for the odd ones and on the odd for the even, to avoid selection bias. The config loses if the mean
+is at least `LOSING` and above 0 by a one-sided t-test, all shapes together by the procedure of Benjamini and Hochberg
+(1995): of the reported shapes, at most `LEVEL` are expected by chance.
 """
 
 from typing import TYPE_CHECKING, NamedTuple
@@ -103,13 +100,7 @@ class BothWays(NamedTuple):
 
 
 def both_ways(one: "Evidence", other: "Evidence", device: "Device") -> list[BothWays]:
-    """The flips of everything that was measured in both regimes.
-
-    Args:
-        one: of one device, in one regime and with the newest kernels.
-        other: the same in another regime.
-        device: of both.
-    """
+    """The flips of everything measured in both regimes, each with the newest kernels, on one device."""
     names = one.runs[0].regime, other.runs[0].regime
     matrices = [{matrix.key: matrix for matrix in matrices_of(part, device)[0]} for part in (one, other)]
     both = [key for key in matrices[0] if key in matrices[1]]
@@ -162,7 +153,6 @@ def flips(one: TimingMatrix, other: TimingMatrix) -> Flips:
 
 
 def _best(matrix: TimingMatrix, index: int) -> int:
-    """The column of the config that is best at a shape."""
     regret = np.where(matrix.usable[index], matrix.regret[index], np.iinfo(np.int64).max)
     return int(regret.argmin())
 
@@ -195,7 +185,6 @@ def _fastest(logs: NDArray[np.int32], usable: NDArray[np.bool_]) -> int | None:
 
 
 def _has_common(one: TimingMatrix, index: int, other: TimingMatrix, other_index: int) -> bool:
-    """Whether a config is near the best of both regimes at a shape."""
     near = {one.configs[column] for column in np.flatnonzero(_near(one, index))}
     return any(other.configs[column] in near for column in np.flatnonzero(_near(other, other_index)))
 

@@ -1,7 +1,4 @@
-"""Text of flips: two directions, a map of both, and the worst shapes.
-
-In: `Flips` from one regime to another and back, and the losses of both tables. Out: lines for a terminal or a pipe.
-"""
+"""Text of the flips between two regimes: both directions, a map, and the worst shapes."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -19,13 +16,7 @@ BOTH, NEITHER, UNKNOWN, UNMEASURED = "B", "=", "?", "."
 
 
 def flip_lines(name: str, directions: Sequence[Direction], columns: int) -> "list[Text | str]":
-    """The lines of one operator and dtype.
-
-    Args:
-        name: of the operator and dtype.
-        directions: from the one regime to the other, and back.
-        columns: width of the map.
-    """
+    """The lines of one operator and dtype, for both directions, with a map of at most `columns`."""
     first, second = directions[0].one, directions[0].other
     shapes = {*directions[0].flips.compared, *directions[0].flips.unknown}
     lines: list[Text | str] = [f"{name}: {len(shapes)} shapes measured {first} and {second}"]

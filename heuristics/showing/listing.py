@@ -1,8 +1,4 @@
-"""Listing of measurements: one row each, with the config in columns and the time against other times.
-
-In: evidence of one device. Out: a frame with `columns`. What is best comes from the timing matrices; printing is left
-to `commands.show`.
-"""
+"""Listing of measurements: one row each, with the config in columns and the time against other times."""
 
 import json
 import math
@@ -38,11 +34,7 @@ def config_of_row(row: Mapping[Hashable, Any]) -> Config:
 
 
 def listing(evidence: "Evidence", matrices: list[TimingMatrix]) -> pd.DataFrame:
-    """The measurements of one device with derived figures.
-
-    Args:
-        evidence: of one device and one version of the kernels.
-        matrices: of its operators, variants and dtypes; those without one have no `best_ratio`.
+    """The measurements of one device and one version of the kernels, with derived figures.
 
     Returns:
         `columns`, in the order of the evidence; a knob that an operator does not have is empty. median_us: of all
@@ -102,8 +94,7 @@ def _losses(matrices: list[TimingMatrix]) -> dict[tuple[Problem, Config], float]
         for index, shape in enumerate(matrix.problems):
             problem = Problem(matrix.key, *shape)
             for config in matrix.configs:
-                loss = matrix.loss(index, config)
-                if loss is not None:
+                if (loss := matrix.loss(index, config)) is not None:
                     losses[problem, config] = loss
     return losses
 

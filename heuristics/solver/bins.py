@@ -1,12 +1,8 @@
 """The optimum for every number of leaves on one timing matrix, and the regret of a tree on it.
 
-In: a timing matrix, legality, and the held-out problems. Out: `Optima`. `cross_validation` chooses the number of
-leaves.
-
-Where no measured config may answer there are finer bins, and the operator's default configs. A config that is legal at
-a measured size may be illegal up to the threshold behind it: then the bin ends at the measured size. If no measured
-config is legal, mostly beyond the measured sizes, the operator's default config is a candidate without a time. Any
-measured config is preferred to it.
+A config that is legal at a measured size may be illegal up to the threshold behind it: where no measured config would
+be left, the bin ends at the measured size. Where still none is legal, mostly beyond the measured sizes, the operator's
+default config is a candidate without a time; any measured config is preferred to it.
 """
 
 from bisect import bisect_left
@@ -49,7 +45,10 @@ class Bins(NamedTuple):
     def joins(self, problems: Sequence[Shape]) -> bool:
         """Whether two sizes of these problems share a bin, so that no tree can separate them."""
         sizes = [{shape[axis_number] for shape in problems} for axis_number in (0, 1)]
-        return any(len({axis.bin(size) for size in own}) < len(own) for axis, own in zip(self.axes, sizes, strict=True))
+        return any(
+            len({axis.bin(size) for size in of_axis}) < len(of_axis)
+            for axis, of_axis in zip(self.axes, sizes, strict=True)
+        )
 
 
 def bins(matrix: TimingMatrix, legality: Legality, held_out: NDArray[np.bool_] | None = None) -> Bins:
@@ -62,13 +61,13 @@ def bins(matrix: TimingMatrix, legality: Legality, held_out: NDArray[np.bool_] |
             legal at all sizes and not only at those of the matrix.
     """
     train = np.ones(len(matrix.problems), np.bool_) if held_out is None else ~held_out
-    known = [shape for shape, wanted in zip(matrix.problems, train, strict=True) if wanted]
+    shapes = [shape for shape, is_training in zip(matrix.problems, train, strict=True) if is_training]
     most_rows, most_hidden = (max(shape[number] for shape in matrix.problems) for number in (0, 1))
     if held_out is None:
         most_rows, most_hidden = MAX_ROWS, legality.spec.max_hidden
-    sizes = zip(*known, strict=True)
+    sizes = zip(*shapes, strict=True)
     axes = axis("rows", next(sizes), most_rows), axis("hidden", next(sizes), most_hidden)
-    axes = separated(axes, known, matrix.timed[train], matrix.configs, legality)
+    axes = separated(axes, shapes, matrix.timed[train], matrix.configs, legality)
     if legality.kept:
         with_rows, with_hidden = legality.kept.cut(axes)
         axes = with_rows, with_hidden
@@ -84,7 +83,7 @@ def bins(matrix: TimingMatrix, legality: Legality, held_out: NDArray[np.bool_] |
             answers[:, *cell] &= matrix.timed[index]
             filled = np.where(usable[index], matrix.regret[index], matrix.regret[index].max())
             cost[:, *cell] += matrix.regret[index] * weight
-            # Sizes beyond the measured box have no problems: the nearest ones stand in for them, with a weight of 1.
+            # Sizes beyond the measured ones have no problems: they get the regret of the nearest, with a weight of 1.
             for outer in beyond(cell, rows, hidden):
                 cost[:, *outer] += filled
         else:
@@ -97,9 +96,9 @@ def bins(matrix: TimingMatrix, legality: Legality, held_out: NDArray[np.bool_] |
 
 
 def _with_defaults(measured: Bins, lacking: NDArray[np.bool_], legality: Legality) -> Bins:
-    """Add the operator's default configs as candidates where there is no other; `lacking` marks these bins.
+    """Add default configs as candidates in the bins that `lacking` marks, which have no other.
 
-    Where bits are kept, those of the table that has them.
+    They are the operator's; where bits are kept, the configs of the table that has them.
     """
     defaults = legality.kept.configs if legality.kept else default_configs(measured.axes, lacking, legality)
     added = tuple(config for config in defaults if config not in measured.configs)
@@ -121,7 +120,7 @@ def _with_defaults(measured: Bins, lacking: NDArray[np.bool_], legality: Legalit
 
 
 class Solver:
-    """A cache of the last optima: a fit that tries to share a function needs the same ones as a fit of its own."""
+    """A cache of the last optima: to try sharing a function takes the same ones as to fit a separate function."""
 
     def __init__(self) -> None:
         self._last: tuple[Bins, Optima] | None = None
@@ -180,15 +179,15 @@ def few_configs(
 def least_worst(matrix: TimingMatrix, legality: Legality, leaves: int) -> int | None:
     """The least worst-case regret of a tree of at most `leaves` leaves, millionths; None if there is no such tree.
 
-    Found by bisection over the regrets in the matrix, because a bound on the worst case only removes configs.
+    By bisection over the regrets in the matrix: a bound on the worst case only removes configs.
     """
     matrix = replace(matrix, untimed=None)  # nothing bounds their regret
     if solve(matrix, legality, leaves).least(leaves) is None:
         return None
     bounds = np.unique(matrix.regret[matrix.usable]).tolist()
     # No tree is better than the best config of each problem; a problem without one gets a default config.
-    known = matrix.usable.any(axis=1)
-    least = int(np.where(matrix.usable, matrix.regret, np.iinfo(np.int64).max)[known].min(axis=1).max())
+    has_time = matrix.usable.any(axis=1)
+    least = int(np.where(matrix.usable, matrix.regret, np.iinfo(np.int64).max)[has_time].min(axis=1).max())
     bounds = bounds[bisect_left(bounds, least) :]
     index = bisect_left(
         bounds, True, key=lambda cap: solve(matrix.within(cap), legality, leaves).least(leaves) is not None
@@ -217,12 +216,11 @@ def _trimmed(
 
 def beyond(cell: tuple[int, int], rows: Axis, hidden: Axis) -> list[tuple[int, int]]:
     """Bins beyond the measured sizes whose nearest measured bin is `cell`."""
-    row_places, hidden_places = [cell[0]], [cell[1]]
-    if rows.beyond and cell[0] == len(rows.tops) - 2:
-        row_places.append(cell[0] + 1)
-    if hidden.beyond and cell[1] == len(hidden.tops) - 2:
-        hidden_places.append(cell[1] + 1)
-    return [(row, column) for row in row_places for column in hidden_places if (row, column) != cell]
+    row_bins, hidden_bins = (
+        [index, index + 1] if axis.beyond and index == len(axis.tops) - 2 else [index]
+        for index, axis in zip(cell, (rows, hidden), strict=True)
+    )
+    return [(row, column) for row in row_bins for column in hidden_bins if (row, column) != cell]
 
 
 def separated(
@@ -232,14 +230,9 @@ def separated(
     configs: Sequence[Config],
     legality: Legality,
 ) -> tuple[Axis, Axis]:
-    """The axes, with a bin ending at a measured size where otherwise no config timed there may answer.
+    """The axes, with a bin that ends at a measured size where otherwise no config timed there would be legal.
 
-    Args:
-        axes: of rows and of hidden.
-        problems: the measured ones.
-        timed: bool (problems, configs): a config has a time.
-        configs: the measured ones.
-        legality: for all that is served.
+    `timed` is bool (problems, configs): the config has a time on the problem.
     """
     for name in ("hidden", "rows"):
         rows, hidden = axes
@@ -247,8 +240,8 @@ def separated(
         is_hidden = int(name == "hidden")
         lacking = {
             shape[is_hidden]
-            for shape, own in zip(problems, timed, strict=True)
-            if not (own & legal[:, rows.bin(shape[0]), hidden.bin(shape[1])]).any()
+            for shape, has_time in zip(problems, timed, strict=True)
+            if not (has_time & legal[:, rows.bin(shape[0]), hidden.bin(shape[1])]).any()
         }
         axes = (rows, _ending(hidden, lacking)) if is_hidden else (_ending(rows, lacking), hidden)
     return axes
@@ -257,19 +250,13 @@ def separated(
 def answers(matrix: TimingMatrix, legality: Legality) -> bool:
     """Whether each measured shape has a timed config that is legal there."""
     return all(
-        any(legality.reaches(config, shape) for config, timed in zip(matrix.configs, own, strict=True) if timed)
-        for shape, own in zip(matrix.problems, matrix.timed.tolist(), strict=True)
+        any(legality.reaches(config, shape) for config, has_time in zip(matrix.configs, timed, strict=True) if has_time)
+        for shape, timed in zip(matrix.problems, matrix.timed.tolist(), strict=True)
     )
 
 
 def default_configs(axes: tuple[Axis, Axis], lacking: NDArray[np.bool_], legality: Legality) -> tuple[Config, ...]:
-    """The operator's default configs for bins without another answer, ordered.
-
-    Args:
-        axes: of rows and of hidden.
-        lacking: bool (R, H): there is no other answer.
-        legality: for all that is served.
-    """
+    """The operator's default configs for the bins that `lacking`, bool (R, H), marks, ordered."""
     rows, hidden = axes
     columns = np.flatnonzero(lacking.any(axis=0)).tolist()
     # A region that extends further needs the config of its end.

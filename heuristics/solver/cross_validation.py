@@ -1,14 +1,10 @@
 """The number of leaves of a table, by cross-validation.
 
-In: a timing matrix and legality. Out: the regret of trees of each number of leaves on held-out problems, and the chosen
-number.
-
 Cross-validation. Sizes of an axis are left out in turn, with all of their problems: a tree is fitted without them and
-scored on them. The smallest and the largest sizes, each about one in `FOLDS`, are left out together; the regret there
-is extrapolation. A table is fitted on its outer sizes too and never extrapolates to them, so they have a figure of
-their own and decide nothing. The sizes between are interpolated. Each is a group of its own. A table answers between
-known neighbours, so sizes left out together are never neighbours: with `FOLDS` folds in all, every (`FOLDS` - 2)th
-inner size. The axes are scored separately; the worse one is the figure.
+scored on them. A table answers between known neighbours, so sizes left out together are never neighbours: of at most
+`FOLDS` folds, each leaves out every (`FOLDS` - 2)th inner size. The smallest and the largest sizes, each about one in
+`FOLDS`, are left out together; the regret there is extrapolation, which a table fitted on these sizes never needs, so
+it is a separate figure and decides nothing. The axes are scored separately; the worse one is the figure.
 
 The number of leaves. On each axis the best number has the least mean over the inner groups. The paired excess of
 another number in a group is its regret there minus that of the best. The choice is the fewest leaves whose mean excess
@@ -16,9 +12,9 @@ is at most one standard error of that mean, and at most `EXCESS`. The table take
 (The rule of one standard error: Breiman, Friedman, Olshen, Stone 1984, section 3.4.3; paired here, because groups
 differ far more from one another than numbers of leaves do.)
 
-A fold's tree has to be legal at all measured sizes. It knows which configs were measured on the held-out problems, but
+A fold's tree must be legal at all measured sizes. It knows which configs were measured on the held-out problems, but
 not their times. Choosing an unmeasured config costs `UNMEASURED` per problem, so a tree does so only if nothing else is
-legal. It is then scored as the slowest config measured there.
+legal; it is then scored as the slowest config measured there.
 """
 
 import os
@@ -81,11 +77,11 @@ class Folds(NamedTuple):
             leaves: [mean for group in self.inner if (mean := self.mean(leaves, [group])) is not None]
             for leaves in range(1, len(self.lost[0]) + 1)
         }
-        complete = {leaves: own for leaves, own in means.items() if len(own) == len(self.inner)}
+        complete = {leaves: regrets for leaves, regrets in means.items() if len(regrets) == len(self.inner)}
         if not complete:
             return None
         best = min(complete, key=lambda leaves: (sum(complete[leaves]), leaves))
-        return min(leaves for leaves, own in complete.items() if _as_good(own, complete[best]))
+        return min(leaves for leaves, regrets in complete.items() if _as_good(regrets, complete[best]))
 
 
 class Validated(NamedTuple):
@@ -101,11 +97,11 @@ class Validated(NamedTuple):
 
     def inside(self, leaves: int) -> int | None:
         """Mean regret between fitted sizes, millionths, on the worse axis."""
-        return _inside(self.axes, leaves)
+        return _worse([axis.mean(leaves, axis.inner) for axis in self.axes])
 
     def plain_inside(self, leaves: int) -> int | None:
         """As `inside`, with equal weights."""
-        return _inside(self.plain, leaves)
+        return _worse([axis.mean(leaves, axis.inner) for axis in self.plain])
 
     def outside(self, leaves: int) -> int | None:
         """Mean regret beyond the fitted sizes, millionths, on the worse axis; None if there are too few sizes."""
@@ -119,8 +115,8 @@ class Validated(NamedTuple):
 def selected(matrix: TimingMatrix, legality: Legality, max_configs: int | None = None) -> tuple[Validated, int]:
     """Regret of trees on held-out groups, and the most leaves that were tried.
 
-    Time grows with the square of leaves. So more are tried only if one of the last five is chosen, on grids with at
-    least twenty problems per leaf.
+    Time grows with the square of the leaves, so more of them are tried only if one of the last five numbers is chosen
+    and there are at least twenty problems per leaf.
     """
     fewer, more = MAX_LEAVES
     validation = cross_validated(matrix, legality, fewer, max_configs)
@@ -158,8 +154,7 @@ def validated(
 
     Args:
         matrix: for scoring.
-        trees: from the held-out problems, bool (problems,), to the tree of each number of leaves; None if there is
-            none.
+        trees: from the held-out problems, bool (problems,), to the tree of each number of leaves, None without one.
         places: the axes, 0 for rows and 1 for hidden.
         most: folds of an axis.
     """
@@ -168,12 +163,7 @@ def validated(
 
 
 def left_out(sizes: Iterable[int], most: int = FOLDS) -> list[list[tuple[int, ...]]]:
-    """Groups that are left out together: for each of at most `most` folds its groups, of ascending sizes.
-
-    Args:
-        sizes: of an axis, in any order.
-        most: folds, at least 4.
-    """
+    """The groups of ascending sizes that each of at most `most` folds, at least 4, leaves out."""
     values = sorted(set(sizes))
     if len(values) <= most:
         return [[(value,)] for value in values]
@@ -189,19 +179,15 @@ def _as_good(regrets: Sequence[int], best: Sequence[int]) -> bool:
     With n groups of excess e the standard error is sqrt((sum e^2 - (sum e)^2 / n) / (n (n - 1))). The mean is at most
     that exactly if (sum e)^2 <= sum e^2, or if it is not above 0.
     """
-    excess = [own - other for own, other in zip(regrets, best, strict=True)]
+    excess = [regret - least for regret, least in zip(regrets, best, strict=True)]
     total = sum(excess)
-    return total <= 0 or (total <= EXCESS * len(excess) and total * total <= sum(own * own for own in excess))
+    return total <= 0 or (total <= EXCESS * len(excess) and total * total <= sum(each * each for each in excess))
 
 
 def _worse(figures: Sequence[int | None]) -> int | None:
     """The larger figure; None if there is none, or one is unknown."""
     known = [figure for figure in figures if figure is not None]
     return max(known) if known and len(known) == len(figures) else None
-
-
-def _inside(axes: Sequence[Folds], leaves: int) -> int | None:
-    return _worse([axis.mean(leaves, axis.inner) for axis in axes])
 
 
 def _folds(

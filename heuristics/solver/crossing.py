@@ -1,11 +1,9 @@
-"""Row thresholds where the interpolated times of both sides cross.
+"""Row thresholds moved to where the interpolated times of both sides cross.
 
-In: a fitted tree and its timing matrix. Out: the tree with each row threshold moved between the two measured sizes that
-it lies between, so every measured size keeps its config; and the way back to the thresholds of a grid.
-
-Log-time is taken as linear in log rows between two measured sizes. What the configs below the cut lose above those
-beyond it, summed over the hidden sizes of its region, is then linear as well: a at the lower size, b at the upper. Up
-to the part -a / (b - a) of the gap, by ratio, the lower side loses less. The roundest integer near that is taken.
+A threshold moves between the two measured sizes beside it, so every measured size keeps its config. Log-time is taken
+as linear in log rows between two measured sizes. So is the excess regret of the configs below the cut over those above
+it, summed over the hidden sizes of its region: a at the smaller size, b at the larger. Up to the part -a / (b - a) of
+the gap, by ratio, the configs below lose less. The roundest integer near that is taken.
 """
 
 from math import isqrt
@@ -17,7 +15,7 @@ from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver.grid import Axis, roundest
 from normtune.kernels.tablefile.tree import EVERYWHERE, Box, Leaf, Split, Tree, choose, halves, regions
 
-# A gap has 2**4 parts, of equal ratio, and a threshold may be so many of them off the crossing to be rounder: at the
+# A gap has 2**4 parts of equal ratio, and a threshold may be `_NEAR` of them off the crossing to be rounder: at the
 # held-out shapes of the recorded H200, 0 to 4 parts lose the same to 0.02 %.
 _HALVINGS, _NEAR = 4, 2
 _PARTS = 1 << _HALVINGS
@@ -26,23 +24,17 @@ _PARTS = 1 << _HALVINGS
 def crossed(matrix: TimingMatrix, legality: Legality, tree: Tree) -> Tree:
     """The tree with its row thresholds where times cross; one stays if nothing is known, or no such tree is legal.
 
-    Args:
-        matrix: of all measurements.
-        legality: for all that the tree serves.
-        tree: legal.
+    `matrix` has all measurements; the tree is legal.
     """
     moved = _Crossing(matrix.assumed, legality).of(tree, legality.spec.whole)
-    # A cut alone is checked for its largest shape only.
+    # Each cut was checked alone, for its largest shape only.
     return tree if any(legality.breaches(moved)) else moved
 
 
 def uncrossed(matrix: TimingMatrix, rows: Axis, tree: Tree) -> Tree:
     """The tree with its row thresholds on the grid again, with the same config at every measured size.
 
-    Args:
-        matrix: with the measured sizes.
-        rows: bins of the grid.
-        tree: one on the grid, perhaps after `crossed`.
+    The inverse of `crossed`: `matrix` has the measured sizes, `rows` the bins of the grid.
     """
 
     def of(part: Tree, box: Box) -> Tree:
@@ -59,8 +51,6 @@ def uncrossed(matrix: TimingMatrix, rows: Axis, tree: Tree) -> Tree:
 
 
 class _Crossing:
-    """Constants of one call, and the places of problems and configs."""
-
     def __init__(self, matrix: TimingMatrix, legality: Legality) -> None:
         self._matrix, self._legality = matrix, legality
         self._places = {shape: place for place, shape in enumerate(matrix.problems)}
@@ -82,7 +72,7 @@ class _Crossing:
         moved = cut._replace(threshold=threshold)
         # The part above can only become smaller at its small end, which leaves it legal.
         below, _ = halves(moved, box)
-        is_legal = all(self._legality.reaches(config, own.largest) for config, own in regions(cut.low, below))
+        is_legal = all(self._legality.reaches(config, part.largest) for config, part in regions(cut.low, below))
         return moved if is_legal else cut
 
     def _threshold(self, cut: Split, gap: tuple[int, int], box: Box) -> int | None:
@@ -99,7 +89,7 @@ class _Crossing:
         return roundest(least, most, _between(low, high, part) ** 2)
 
     def _excess(self, cut: Split, gap: tuple[int, int], hidden: int) -> tuple[int, int]:
-        """At each end of a gap, what the lower side's config loses above the upper side's; 0 unless all are known."""
+        """At each end of a gap, the weighted excess regret of the lower side's config; 0 unless all four are known."""
         configs = choose(cut.low, (gap[0], hidden)), choose(cut.high, (gap[1], hidden))
         places = [self._places[rows, hidden] for rows in gap if (rows, hidden) in self._places]
         losses = [

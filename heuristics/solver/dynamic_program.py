@@ -1,17 +1,15 @@
 """Least costs of trees on all rectangles of a grid, by a dynamic program over their cuts.
 
-In: for each rectangle the least cost of one leaf. Out: `Partitions`: for each rectangle and number of leaves the
-approximate least cost, and the cuts that may attain it. `optimum` sums exactly and picks among them.
-
 Source: least-cost guillotine partitions: D[l](R) is the least D[a](low) + D[l - a](high) over the cuts of R and a from
-1 to l - 1, and D[1](R) the least cost of one config on R. Each free side of R (`grid.Ranges`) took a cut, with another
-leaf on its other side: of trees of at most L leaves, D[l] is needed only for rectangles with at most L - l free sides.
+1 to l - 1, and D[1](R) the least cost of one config on R. Each free side of R (`grid.Ranges`) comes from a cut with
+another leaf on its other side: of trees of at most L leaves, D[l] is needed only for rectangles with at most L - l free
+sides. Costs are approximate; `optimum` sums exactly and picks among the cuts that may attain the least cost.
 
-Precision. Costs are non-negative integers, and so are their sums. Singles take half the time and memory of doubles. A
-sum below 2**24 is exact in them, because all its parts are. Larger ones are rounded once for the leaf and once for each
-addition, each time by a factor of at most 1 + u or 1 / (1 + u), u = 2**-24. So D[l] is off by (1 + u)**l at most, and a
-cut that attains it has a sum of at most (1 + u)**(2 l) times the computed minimum. The code uses 1 + 4 l u as an upper
-bound.
+Precision. Costs are non-negative integers, and so are their sums. Single precision takes half the time and memory of
+double. A sum below 2**24 is exact, because all its parts are. Larger ones are rounded once for the leaf and once for
+each addition, each time by a factor of at most 1 + u or 1 / (1 + u), u = 2**-24. So D[l] is off by (1 + u)**l at most,
+and a cut that attains it has a sum of at most (1 + u)**(2 l) times the computed minimum. The code uses 1 + 4 l u as an
+upper bound.
 """
 
 from copy import copy
@@ -38,13 +36,9 @@ class Partitions:
     """Least costs of all rectangles for 1 to `most` leaves, computed on demand."""
 
     def __init__(self, rows: Ranges, hidden: Ranges, one_leaf: NDArray[np.float64], most: int) -> None:
-        """Take the costs of one leaf.
+        """Take the costs of one leaf: double (row ranges, hidden ranges), integers below 2**50, infinite for none.
 
-        Args:
-            rows: the ranges of that axis.
-            hidden: the ranges of that axis.
-            one_leaf: double (row ranges, hidden ranges), integers from 0 to below 2**50; infinite if there is none.
-            most: the most leaves of a query on the whole grid, or on its measured part.
+        `most` is the most leaves of a query on the whole grid, or on its measured part.
         """
         self._rows, self._hidden = rows, hidden
         self._one_leaf = one_leaf
@@ -60,7 +54,7 @@ class Partitions:
         return other
 
     def in_doubles(self) -> None:
-        """Restart in doubles: exact, at twice the time and memory."""
+        """Start again in double precision: exact, at twice the time and memory."""
         self._lay_out(np.float64)
 
     def is_exact(self, cost: float) -> bool:
@@ -110,14 +104,13 @@ class Partitions:
         self._add(self._one_leaf)
 
     def _solve_next(self) -> None:
-        """Add the table of one more leaf."""
         free = self.most - len(self._by_rows) - 1
         by_hidden = _least_of_cuts(self._by_hidden, self._hidden, self._rows, free)
         by_rows = _least_of_cuts(self._by_rows, self._rows, self._hidden, free)
         self._add(np.minimum(by_hidden.T, by_rows))
 
     def _add(self, table: NDArray[np.floating]) -> None:
-        """Lay out a table, (row ranges, hidden ranges)."""
+        """Store a table, (row ranges, hidden ranges), in both layouts."""
         for tables, ranges, others, costs in (
             (self._by_hidden, self._hidden, self._rows, table.T),
             (self._by_rows, self._rows, self._hidden, table),
@@ -144,14 +137,14 @@ def _least_of_cuts(
     least = np.full_like(tables[0], np.inf)
     scratch = np.empty(least.size // 2, least.dtype)
     # Ranges of the other axis have at most two free ends; the remaining free sides belong to the axis that is cut.
-    known = 0
-    for own in (2, 1, 0):
-        count = others.up_to[min(2, free - own)] if free >= own else 0
-        for cut, low_bounds, high_bounds in ranges.cuts(own) if count > known else ():
-            block = least[low_bounds, high_bounds, known:count]
+    done = 0
+    for free_ends in (2, 1, 0):
+        count = others.up_to[min(2, free - free_ends)] if free >= free_ends else 0
+        for cut, low_bounds, high_bounds in ranges.cuts(free_ends) if count > done else ():
+            block = least[low_bounds, high_bounds, done:count]
             sums = scratch[: block.size].reshape(block.shape)
             for low, high in zip(tables, reversed(tables), strict=True):
-                np.add(low[low_bounds, cut, None, known:count], high[cut, high_bounds, known:count], out=sums)
+                np.add(low[low_bounds, cut, None, done:count], high[cut, high_bounds, done:count], out=sums)
                 np.minimum(block, sums, out=block)
-        known = max(known, count)
+        done = max(done, count)
     return least[ranges.bounds]

@@ -1,21 +1,17 @@
 """The bins in which trees are fitted: each cut between two measured sizes has one fixed threshold.
 
-In: measured sizes and the largest possible size. Out: `Axis`: the bins of one axis, which cover all integers from 1 on.
-Because thresholds are fixed beforehand, the sizes of any `Box` of bins, numbered from 0, are known exactly. And
-`Ranges`: all intervals of an axis's bins, numbered.
+The data cannot tell which threshold between two sizes is best, so the roundest is taken: a power of two, else a
+multiple of 1024, 512, 256, 128, 64, 100 or 10, else any; among equally round ones the nearest to the geometric middle,
+and the smaller of two as near.
 
-Thresholds are integers that people recognise. The data cannot tell which one between two sizes is best, so the roundest
-is taken: a power of two, else a multiple of 1024, 512, 256, 128, 64, 100 or 10, else any; among equally round ones the
-nearest to the geometric middle, and the smaller of two as near.
+Hidden sizes without a remainder (powers of two, which tiles fill, and multiples of 4096, which chunks fill) are unlike
+their neighbours, so the gap beside one belongs to its other end. (On the recorded H200 at 64 shapes off the grid, in
+three dtypes: 64 leaves lose 0.44 % backward, 6.6 % at worst, with this rule; 0.80 and 25 % with the roundest integer of
+each gap.) Between two sizes both with or both without a remainder, any integer of the gap will do: blocks of columns
+are powers of two, so what is true of the smaller size ends there.
 
-Some hidden sizes are unlike their neighbours: tiles fill a row of a power of two columns, and chunks one of a multiple
-of 4096, without a remainder. What is true of such a size is true of it alone, so the gap beside it belongs to its other
-end. (On the recorded H200 at 64 shapes of no grid, in three dtypes: with this rule 64 leaves lose 0.44 % backward, 6.6
-% at worst; with the roundest integer of each gap 0.80 and 25 %.) Between two sizes that are both so, or both not, any
-integer of the gap may be taken, because blocks of columns are powers of two: what is true of the smaller size ends
-there. Rows have no such end. If all measured row counts are powers of two, the roundest integer of a gap is its end,
-and all sizes between would go to one side. So row thresholds stay in the middle half of the gap, by ratio; `crossing`
-moves those of the tree that was chosen.
+Row thresholds stay in the middle half of the gap, by ratio: if all measured row counts are powers of two, the roundest
+integer of a gap is its end, and all sizes between would go to one side. `crossing` moves those of the chosen tree.
 """
 
 from bisect import bisect_left, bisect_right
@@ -67,8 +63,7 @@ class Axis(NamedTuple):
 class Ranges:
     """The ranges of an axis's bins, as bounds (low, high), numbered by ascending number of free ends.
 
-    An end is free if it is neither an end of the axis nor of its measured sizes: a part of a tree that ends there has
-    another leaf on the other side.
+    An end is free if it is neither an end of the axis nor of its measured sizes: in a tree, another leaf begins there.
 
     Attributes:
         size: number of bounds.
@@ -102,13 +97,9 @@ class Ranges:
 
 
 def axis(name: str, sizes: Iterable[int], limit: int) -> Axis:
-    """The axis of these measured sizes.
+    """The axis, `rows` or `hidden`, of measured sizes in any order, at least one, none above `limit`.
 
-    Args:
-        name: `rows` or `hidden`.
-        sizes: measured, in any order, at least one, none above `limit`.
-        limit: the largest possible size; if it exceeds the largest measured size, a last bin holds the sizes beyond,
-            with its threshold right at the measured size.
+    If `limit` exceeds the largest measured size, a last bin holds the sizes beyond, with its threshold at that size.
     """
     values: Sequence[int] = sorted(set(sizes))
     tops = [
@@ -168,12 +159,9 @@ def roundness(threshold: int) -> int:
 
 
 def roundest(least: int, most: int, middle_squared: int) -> int:
-    """The roundest integer from `least` to `most`, ends included.
+    """The roundest integer from `least` to `most`, ends included, both positive.
 
-    Args:
-        least: positive.
-        most: at least as much.
-        middle_squared: square of the preferred middle among equally round ones, at least 1.
+    Among equally round ones, the nearest to the middle whose square is `middle_squared`, at least 1.
     """
     powers = [1 << bit for bit in range(most.bit_length()) if least <= 1 << bit <= most]
     if powers:

@@ -1,7 +1,7 @@
-"""What a function may answer where each row is to get the bits that an earlier table gives it.
+"""The bits of an earlier table's rows, which the functions of a new table must keep.
 
-In: the trees of that table by the keys that one function serves. Out: `KeptBits`: in which bins a config sums a row in
-another order than the table's own config there, and the table's configs and cuts, with which a tree always exists.
+A config keeps them in a bin if it sums a row in the same order as the earlier table's config there. The earlier table's
+configs and cuts are added to the candidates, so a tree always exists.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,10 +21,9 @@ from normtune.kernels.target import Target
 
 
 class KeptBits:
-    """The bits of an earlier table's rows, for one function."""
+    """The bits of an earlier table's rows, for one function, which serves the keys of `trees`."""
 
     def __init__(self, spec: OperatorSpec, target: Target, trees: Mapping[Key, Tree]) -> None:
-        """Take the tree of each key that a function will serve."""
         self._kept = [
             (tree, RowClasses(Legality(spec, target, [key.dtype], [key.usual.variant]))) for key, tree in trees.items()
         ]
@@ -32,7 +31,7 @@ class KeptBits:
 
     @property
     def configs(self) -> tuple[Config, ...]:
-        """The table's own, ordered."""
+        """The configs of the earlier table, ordered."""
         return tuple(sorted({config for tree, _ in self._kept for config in configs_of(tree)}))
 
     def cut(self, axes: tuple[Axis, Axis]) -> tuple[Axis, Axis]:
@@ -40,32 +39,32 @@ class KeptBits:
         boxes = [box for tree, _ in self._kept for _, box in regions(tree, self._whole)]
         below = ({box.along(axis.name).least - 1 for box in boxes} for axis in axes)
         rows, hidden = (
-            axis._replace(tops=tuple(sorted({*axis.tops, *(top for top in own if 0 < top < _measured(axis))})))
-            for axis, own in zip(axes, below, strict=True)
+            axis._replace(tops=tuple(sorted({*axis.tops, *(top for top in of_axis if 0 < top < _measured(axis))})))
+            for axis, of_axis in zip(axes, below, strict=True)
         )
         return rows, hidden
 
     def refuses(self, config: Config, box: Box) -> bool:
         """Whether a config sums a row in another order than the table anywhere in a box."""
         return any(
-            not classes.alike(config, theirs, own.along("hidden"))
+            not classes.alike(config, earlier, part.along("hidden"))
             for tree, classes in self._kept
-            for theirs, own in regions(tree, box)
+            for earlier, part in regions(tree, box)
         )
 
     def refused(
         self, configs: Sequence[Config], axes: tuple[Axis, Axis], among: NDArray[np.bool_]
     ) -> NDArray[np.bool_]:
-        """Bool (C, R, H), where configs are refused, of the entries `among` alone."""
+        """Bool (C, R, H): the entries of `among` at which a config changes the bits."""
         hidden = axes[1]
         cells = np.zeros(among.shape, np.bool_)
         for column, (below, most) in enumerate(pairwise((0, *hidden.tops))):
             strip = EVERYWHERE.with_interval(Interval(hidden.name, below + 1, most))
             for tree, classes in self._kept:
-                for theirs, (rows, sizes) in regions(tree, strip):
+                for earlier, (rows, sizes) in regions(tree, strip):
                     place = slice(axes[0].bin(rows.least), axes[0].bin(rows.most) + 1), column
                     for index in np.flatnonzero(among[:, *place].any(axis=1)).tolist():
-                        if not classes.alike(configs[index], theirs, sizes):
+                        if not classes.alike(configs[index], earlier, sizes):
                             cells[index, *place] = True
         return cells
 

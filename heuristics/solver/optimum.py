@@ -1,7 +1,4 @@
-"""The best threshold tree for every number of leaves, proved by a dynamic program.
-
-In: costs of configs on the bins of a grid, and where a config may not answer. Out: `Optima`: for each number of leaves
-the tree of least total cost, among all trees whose cuts lie between bins.
+"""The best threshold tree for every number of leaves, proved by a dynamic program, for trees that cut between bins.
 
 Ties are broken by a total order: fewer leaves; then, from the root down, the first cut in the order hidden before rows
 and smaller thresholds before larger; then fewer leaves on the low side; in a leaf, the smallest config.
@@ -31,10 +28,9 @@ _MANY = 4000
 
 
 class Sums:
-    """Sums over rectangles of bins."""
+    """Sums over rectangles of bins, from the values of each config in each bin, int64 (C, R, H)."""
 
     def __init__(self, values: NDArray[np.int64]) -> None:
-        """Take the values of each config in each bin, int64 (C, R, H)."""
         self.prefix = np.zeros((values.shape[1] + 1, values.shape[2] + 1, values.shape[0]), np.int64)
         self.prefix[1:, 1:] = values.cumsum(axis=1).cumsum(axis=2).transpose(1, 2, 0)
 

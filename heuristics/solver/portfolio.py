@@ -1,9 +1,5 @@
 """The few candidates that together serve all problems at least cost, proved by branch and bound.
 
-In: the cost of each candidate on each problem, barred entries, and the size of a set. Out: `Portfolio`, with a lower
-bound on the cost of every set of that size. Knows neither configs nor regions. All arithmetic is in integers, so the
-answer is the same on every processor.
-
 This is the p-median problem: of sets S of at most `size` candidates, find the one with the least F(S), the sum over
 problems of the least cost in S. For any price u of each problem, no set costs less than
 
@@ -15,8 +11,9 @@ With the prices of a set that is already chosen, this is the bound of submodular
 better set must have, or cannot have. The remaining sets are branched on, the least bound first. (`scipy.optimize.milp`
 finds the same sets of 8 of 63 candidates for 924 problems in 10 and 28 s in place of 0.4, each, by floating point.)
 
-Ties. A candidate that another one matches or beats on every problem is never chosen; of equal candidates, the first
-stays. Of sets of equal cost, the smallest is taken, and of those the one with the smallest indices, in order.
+All arithmetic is in integers, so the result is the same on every processor. A candidate that another one matches or
+beats on every problem is never chosen; of equal candidates, the first stays. Of sets of equal cost, the smallest is
+taken, and of those the one with the smallest indices, in order.
 """
 
 from collections.abc import Sequence
@@ -76,11 +73,8 @@ def fewest(
 ) -> Portfolio | None:
     """The smallest set whose cost is at most `budget`; among those of its size, the one of least cost.
 
-    Args:
-        cost: as for `portfolio`.
-        barred: as for `portfolio`.
-        budget: in the unit of the costs.
-        max_nodes: for each size.
+    Costs, barred entries and `max_nodes`, which counts for each size, are those of `portfolio`; `budget` is in the unit
+    of the costs.
 
     Returns:
         The bound is that of sets of as many candidates. None if even all candidates together cost more, or leave a
@@ -118,7 +112,6 @@ class _Program:
     """Costs above the least of each problem, for undominated candidates only, one candidate per row."""
 
     def __init__(self, cost: NDArray[np.int64], barred: NDArray[np.bool_] | None) -> None:
-        """See `portfolio`."""
         open_to = np.ones(cost.shape, np.bool_) if barred is None else ~barred
         self._coverable = bool(open_to.any(axis=1).all()) and cost.shape[1] > 0
         if not self._coverable:
@@ -324,11 +317,11 @@ class _Relaxation:
         free = self._node.free
         if len(order) <= self._left or not self._left:
             return self._node._replace(prices=self.prices)
-        last, next_one = int(self._savings[order[self._left - 1]]), int(self._savings[order[self._left]])
+        last, following = int(self._savings[order[self._left - 1]]), int(self._savings[order[self._left]])
         forced, kept = [], []
         for rank, index in enumerate(order.tolist()):
             saved = int(self._savings[index])
-            if rank < self._left and self.bound + saved - next_one >= cutoff:
+            if rank < self._left and self.bound + saved - following >= cutoff:
                 forced.append(free[index])
             elif rank < self._left or self.bound + last - saved < cutoff:
                 kept.append(free[index])
@@ -343,8 +336,8 @@ class _Relaxation:
 def _undominated(cost: NDArray[np.int64]) -> NDArray[np.intp]:
     """Rows that no other row matches or beats everywhere; of equal rows, the first."""
     kept = np.ones(len(cost), np.bool_)
-    for row, own in enumerate(cost):
-        matched = (cost <= own).all(axis=1)
-        equal = matched & (cost == own).all(axis=1)
+    for row, costs in enumerate(cost):
+        matched = (cost <= costs).all(axis=1)
+        equal = matched & (cost == costs).all(axis=1)
         kept[row] = not (matched & ~equal).any() and not equal[:row].any()
     return np.flatnonzero(kept)

@@ -1,13 +1,12 @@
 """Classes of configs that sum a row in the same order, for each bin of hidden sizes.
 
-In: legality, which knows the operator and all that a function serves; bins. Out: a number for each config and bin:
-where two are equal, a row gets the same bits from both configs, at every hidden size of the bin and every number of
-rows. The operator's launches say it (`Launch.row_sum`).
+Where the numbers of two configs are equal, a row gets the same bits from both, at every hidden size of the bin and
+every number of rows. The operator's launches know the order (`Launch.row_sum`).
 
-Between two powers of two, two multiples of the shortest chunk, and two sizes at which rows are held in another chunk
-(`held_chunk` of the gated norm), launches of a row change with the alignment of hidden alone. So one size of each
-alignment stands for such a stretch. And a config that sums rows of two sizes of one alignment alike does so between
-them, as blocks and chunks only grow with hidden: of sizes in order those are asked between which the answer changes.
+Only some hidden sizes are tested. Between two powers of two, two multiples of the shortest chunk, and two sizes at
+which rows are held in another chunk (`held_chunk` of the gated norm), the order depends only on the alignment of
+hidden: one size of each alignment is enough. Blocks and chunks only grow with hidden, so a config with the same order
+at two sizes of one alignment has it between them: bisection finds the sizes at which it changes.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -32,10 +31,9 @@ _ROWS = (1, 2, 16, 100, 4096, 65536, 1 << 24, MAX_ROWS)
 
 
 class RowClasses:
-    """The classes of one operator's configs, for all dtypes and variants that a function serves."""
+    """The classes of one operator's configs, for all that a function serves; results are cached for the folds."""
 
     def __init__(self, legality: Legality) -> None:
-        """Take what is served. Answers are kept, because folds of a cross-validation repeat the questions."""
         self._legality = legality
         self._numbers: dict[Hashable, int] = {}
         self._known: dict[tuple[Config, int, int], int | None] = {}
@@ -80,16 +78,16 @@ class RowClasses:
         """The order in which a config sums rows of `least` to `most` elements; None where it has none."""
         key = config, least, most
         if key not in self._orders:
-            self._orders[key] = self._found(*key)
+            self._orders[key] = self._tested_order(*key)
         return self._orders[key]
 
-    def _found(self, config: Config, least: int, most: int) -> Hashable:
-        of_rows = _answers(partial(self._number, config, most), _ROWS)
+    def _tested_order(self, config: Config, least: int, most: int) -> Hashable:
+        of_rows = _bisected(partial(self._number, config, most), _ROWS)
         if of_rows[0] is None or {*of_rows} - {of_rows[0], None}:
             return None
         number = partial(self._number, config, rows=1)
-        found = tuple(answer for alike in sizes(least, most) for answer in _answers(number, alike))
-        return None if None in found else found
+        of_sizes = tuple(order for aligned in sizes(least, most) for order in _bisected(number, aligned))
+        return None if None in of_sizes else of_sizes
 
     def _number(self, config: Config, hidden: int, rows: int) -> int | None:
         """A number for how rows are summed of all that is served; None if that is unknown or the config is illegal."""
@@ -97,20 +95,20 @@ class RowClasses:
         if key not in self._known:
             spec, target = self._legality.spec, self._legality.target
             problems = (Problem(key, rows, hidden) for key in self._legality.served)
-            sums = tuple(getattr(spec.launch_of(config, one, target), "row_sum", None) for one in problems)
+            sums = tuple(getattr(spec.launch_of(config, problem, target), "row_sum", None) for problem in problems)
             self._known[key] = None if None in sums else self._numbers.setdefault(sums, len(self._numbers))
         return self._known[key]
 
 
-def _answers(ask: Callable[[int], Hashable], places: Sequence[int]) -> list[Hashable]:
-    """The answers at ascending places; between two where they are equal, they are taken to stay so."""
-    if len(places) < 3:
-        return [ask(place) for place in places]
-    first, last = ask(places[0]), ask(places[-1])
+def _bisected(function: Callable[[int], Hashable], sizes: Sequence[int]) -> list[Hashable]:
+    """The values of a function at ascending sizes; between two sizes with the same value, it is taken as constant."""
+    if len(sizes) < 3:
+        return [function(size) for size in sizes]
+    first, last = function(sizes[0]), function(sizes[-1])
     if first == last:
-        return [first] * len(places)
-    middle = len(places) // 2
-    return [*_answers(ask, places[:middle]), *_answers(ask, places[middle:])]
+        return [first] * len(sizes)
+    middle = len(sizes) // 2
+    return [*_bisected(function, sizes[:middle]), *_bisected(function, sizes[middle:])]
 
 
 @cache
@@ -119,8 +117,8 @@ def sizes(least: int, most: int) -> list[list[int]]:
     inner = {end for bit in range(most.bit_length() + 1) for end in _held_ends(1 << bit)}
     inner |= {*range(_CHUNK, min(most, _LONGEST), _CHUNK)}
     ends = [least - 1, *sorted(end for end in inner if least <= end < most), most]
-    found = {size for below, end in pairwise(ends) for size in _of_each_alignment(end) if size > below}
-    return [sorted(size for size in found if alignment_of(size) == alignment) for alignment in _ALIGNMENTS]
+    tested = {size for below, end in pairwise(ends) for size in _of_each_alignment(end) if size > below}
+    return [sorted(size for size in tested if alignment_of(size) == alignment) for alignment in _ALIGNMENTS]
 
 
 def _held_ends(octave: int) -> Iterator[int]:

@@ -1,14 +1,11 @@
-"""The simplest of the trees that are as good as the best one.
+"""The simplest of the trees whose loss is within a budget of the best one's.
 
-In: the optima of a grid, one of their trees, and a budget for its cost. Out: a tree within that budget, chosen for
-people who read and compile a table, in this order: fewer leaves, fewer distinct configs (each is a binary that users
-compile), rounder thresholds, and thresholds nearer to the table that is replaced.
+In this order: fewer leaves, fewer distinct configs (each is a binary that users compile), rounder thresholds, and
+answers and thresholds nearer to the table that is replaced.
 
-The partition stays that of the optimum except for the moves below, so the preferences are met as far as single moves
-reach. The cost is proved, because the budget is never exceeded. Fewest configs: exact for the given partition.
-Thresholds: a cut moves to a rounder one of the grid. Nearer: a leaf takes a config of the old table, or a cut moves to
-one of the old thresholds, as long as the number of configs does not grow and thresholds stay as round. Finally the old
-tree itself is taken if it is as simple.
+The partition stays that of the optimum except for single moves: a cut moves to a rounder threshold of the grid; then a
+leaf takes a config of the old table, or a cut one of its thresholds, if configs do not become more nor thresholds less
+round. Finally the old tree itself is taken if it is as simple. The fewest configs are exact for the given partition.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -39,14 +36,7 @@ class Old(NamedTuple):
 
 
 def simplified(optima: Optima, tree: Tree, budget: int, old: Old | None = None) -> Tree:
-    """The simplest tree found.
-
-    Args:
-        optima: of the grid.
-        tree: of the optima; it costs at most `budget`.
-        budget: the most that the result may cost.
-        old: the tree that is replaced.
-    """
+    """The simplest tree found that costs at most `budget`, from a tree of the optima that does, too."""
     tree = _fewer_configs(optima, tree, budget)
     tree = _rounder(optima, tree, budget)
     return tree if old is None else _nearer(optima, tree, budget, old)

@@ -1,8 +1,7 @@
-"""The best trees that cut hidden first and then rows, and stay in one class of configs at each hidden size.
+"""The best trees that cut hidden first and then rows, with one class of configs at each hidden size, proved.
 
-In: bins, and the class of each config in each bin of hidden. Out: `Strips`: for each number of leaves the tree of least
-cost, proved: a strip of hidden has intervals of rows, each with a config, and two configs may be in a strip together if
-their classes are equal in all of its bins. The class of a strip and its cuts are chosen together.
+A strip of hidden sizes has intervals of rows, each with a config; two configs may be in a strip together if their
+classes are equal in all of its bins. The class of a strip and its cuts are chosen together.
 
 Costs are integers and are summed exactly. Of equal costs the fewest leaves are taken, then the first strips from large
 sizes to small, then the smallest class and config.
@@ -47,13 +46,7 @@ class Strips:
     """Least costs for all numbers of leaves, and the trees that attain them."""
 
     def __init__(self, in_bins: Bins, classes: NDArray[np.int64], most: int) -> None:
-        """Solve for 1 to `most` leaves.
-
-        Args:
-            in_bins: costs and legality of C configs on R x H bins.
-            classes: int64 (C, H), -1 for no class.
-            most: the most leaves.
-        """
+        """Solve for 1 to `most` leaves; `classes`, int64 (C, H), has the class of each config, -1 for none."""
         self._in_bins, self._classes, self.most = in_bins, classes, most
         self._cost = np.where(in_bins.barred, BARRED, in_bins.cost)
         rows, count = self._cost.shape[1:]
@@ -63,11 +56,11 @@ class Strips:
         least[0, 0] = 0
         self._last = np.zeros((count + 1, most + 1, 2), np.int64)
         for first in range(count):
-            for end, own, cost in self._from(first):
-                total = least[first, : most + 1 - own] + cost
-                better = total < least[end, own:]
-                least[end, own:][better] = total[better]
-                self._last[end, own:][better] = first, own
+            for end, leaves, cost in self._from(first):
+                total = least[first, : most + 1 - leaves] + cost
+                better = total < least[end, leaves:]
+                least[end, leaves:][better] = total[better]
+                self._last[end, leaves:][better] = first, leaves
         self._least = least[-1]
 
     def least(self, leaves: int) -> int | None:
@@ -99,17 +92,17 @@ class Strips:
         rows, hidden = self._in_bins.axes
         cuts, parts, end = [], [], len(hidden.tops)
         while end:
-            first, own = self._last[end, count].tolist()
+            first, in_strip = self._last[end, count].tolist()
             cuts.append(first)
-            parts.append(_balanced(rows, *self._strip_of(first, end, own)))
-            end, count = first, count - own
+            parts.append(_balanced(rows, *self._strip_of(first, end, in_strip)))
+            end, count = first, count - in_strip
         return _balanced(hidden, cuts[-2::-1], parts[::-1])
 
     def _from(self, first: int) -> Iterator[tuple[int, int, int]]:
         """End, leaves and least cost of the strips from a bin on in one class, where fewer leaves cost more.
 
-        A class with as many leaves as it likes costs the sum of its least costs of each bin of rows: while that is not
-        below the best cost found with fewer leaves, it is left out.
+        The sum of a class's least cost in each bin of rows bounds its cost with any number of leaves: a class is left
+        out when that is not below the best cost of fewer leaves.
         """
         best = np.full(self._classes.shape[1] + 1, _NEVER)
         of_classes, ends, alone = [], [], []
@@ -128,17 +121,17 @@ class Strips:
             return
         floor, end_of, costs = np.concatenate(of_classes), np.concatenate(ends), np.concatenate(alone, axis=-1)
         least = costs[0]
-        for own in range(2, self._most_in_a_strip + 1):
+        for leaves in range(2, self._most_in_a_strip + 1):
             hopeful = floor < best[end_of]
             if not hopeful.any():
                 return
             floor, end_of, costs, least = floor[hopeful], end_of[hopeful], costs[..., hopeful], least[:, hopeful]
             least = _extended(least, costs).min(axis=0)
-            found = np.full(len(best), _NEVER)
-            np.minimum.at(found, end_of, least[-1])
-            for end in np.flatnonzero(found < best).tolist():
-                best[end] = found[end]
-                yield end, own, int(found[end])
+            by_end = np.full(len(best), _NEVER)
+            np.minimum.at(by_end, end_of, least[-1])
+            for end in np.flatnonzero(by_end < best).tolist():
+                best[end] = by_end[end]
+                yield end, leaves, int(by_end[end])
 
     def _strips(self, first: int) -> Iterator[tuple[int, _Strip]]:
         """The strips from a bin on, each with the bin behind it, as far as there are any candidates."""
@@ -167,13 +160,13 @@ class Strips:
             least.append(total.min(axis=0))
             before.append(total.argmin(axis=0))
         group = int(least[-1][-1].argmin())
-        own = slice(strip.starts[group], [*strip.starts, len(strip.configs)][group + 1])
+        of_class = slice(strip.starts[group], [*strip.starts, len(strip.configs)][group + 1])
         cuts: list[int] = []
         parts: list[Tree] = []
         high = strip.cost.shape[1]
         for count in range(leaves - 1, -1, -1):
             low = int(before[count - 1][high, group]) if count else 0
-            config = int(strip.configs[own][strip.cost[own, low:high].sum(axis=1).argmin()])
+            config = int(strip.configs[of_class][strip.cost[of_class, low:high].sum(axis=1).argmin()])
             cuts.append(low)
             parts.append(Leaf(self._in_bins.configs[config]))
             high = low
@@ -195,12 +188,10 @@ def _extended(least: NDArray[np.int64], alone: NDArray[np.int64]) -> NDArray[np.
 
 
 def _balanced(axis: Axis, cuts: list[int], parts: list[Tree]) -> Tree:
-    """The tree of neighbouring parts between ascending cuts of an axis, as flat as can be."""
+    """The tree, as flat as possible, of neighbouring parts between ascending cuts of an axis."""
     if not cuts:
         return parts[0]
     middle = len(cuts) // 2
-    low, high = (
-        _balanced(axis, cuts[:middle], parts[: middle + 1]),
-        _balanced(axis, cuts[middle + 1 :], parts[middle + 1 :]),
-    )
+    low = _balanced(axis, cuts[:middle], parts[: middle + 1])
+    high = _balanced(axis, cuts[middle + 1 :], parts[middle + 1 :])
     return Split(axis.name, axis.threshold(cuts[middle]), low, high)

@@ -1,7 +1,4 @@
-"""Timing matrices of resampled blocks of rounds.
-
-In: a timing matrix with its rounds, and a choice of its blocks. Out: a matrix of these alone, by the estimator of
-`effects` and the regret of `matrix`. `spread` and `benchmarks/two_sweeps.py` use it.
+"""Timing matrices of resampled blocks of rounds, by the estimator of `effects` and the regret of `matrix`.
 
 Blocks are the unit, because the rounds of one share their noise. They are taken for all configs of a problem alike, so
 that rounds stay paired. Of the chosen blocks, those at even positions are one half, those at odd positions the other. A
@@ -26,9 +23,6 @@ class Blocks:
     def __init__(self, matrix: TimingMatrix) -> None:
         """Find the blocks of each problem.
 
-        Args:
-            matrix: with rounds.
-
         Raises:
             ValueError: the matrix has no rounds.
         """
@@ -37,14 +31,14 @@ class Blocks:
         self.matrix = matrix
         self._rounds = matrix.rounds
         labels = self._rounds.labels
-        blocks = [np.unique(block_of(own[own >= 0])) for own in labels]
-        self.counts = np.array([len(own) for own in blocks])
+        blocks = [np.unique(block_of(of_problem[of_problem >= 0])) for of_problem in labels]
+        self.counts = np.array([len(of_problem) for of_problem in blocks])
         # By problem, block and round of a block: the index of the round in `Rounds`, -1 if there is none.
         self._places = np.full((len(blocks), int(self.counts.max()), ROUNDS_PER_BLOCK), -1, np.int64)
-        for problem, own in enumerate(blocks):
-            known = np.flatnonzero(labels[problem] >= 0)
-            own_labels = labels[problem, known]
-            self._places[problem, np.searchsorted(own, block_of(own_labels)), own_labels % ROUNDS_PER_BLOCK] = known
+        for problem, numbers in enumerate(blocks):
+            rounds = np.flatnonzero(labels[problem] >= 0)
+            label = labels[problem, rounds]
+            self._places[problem, np.searchsorted(numbers, block_of(label)), label % ROUNDS_PER_BLOCK] = rounds
         self._pairs = np.nonzero(matrix.usable)
 
     def of_half(self, half: int) -> TimingMatrix:

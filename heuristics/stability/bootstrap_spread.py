@@ -1,8 +1,5 @@
 """Expected change of a table if it were measured again.
 
-In: the functions of a fit with their cases. Out: `Stability` of each: thresholds that the measurements cannot tell
-apart, the share of shapes whose config would change, and the cost of that.
-
 Method. A bootstrap over blocks of rounds (`bootstrap`): for each problem as many blocks as it has are drawn with
 replacement, and the same fit is repeated on them with the same number of leaves. Up to `TABLES` draws, seeded, so the
 result is reproducible. The resulting tables are scored on the measured times. A bootstrap cannot vary what the blocks
@@ -107,8 +104,8 @@ def stability(
     items = [(index, number) for index in range(len(functions)) for number in range(1, tables)]
     trees = in_order(partial(_of_item, functions), items)
     return [
-        _judged(function, [own, *(next(trees) for _ in range(1, tables))])
-        for function, own in zip(functions, first, strict=True)
+        _judged(function, [tree, *(next(trees) for _ in range(1, tables))])
+        for function, tree in zip(functions, first, strict=True)
     ]
 
 
@@ -143,7 +140,7 @@ def _judged(fitted: Fitted, drawn: Sequence[Tree | None]) -> Stability:
 
 
 def _allowed(fitted: Fitted) -> TimingMatrix:
-    """The measurements without entries that the options exclude: shapes above the bound on regret."""
+    """The measurements without entries that the options exclude."""
     options, matrix = fitted.case.options, fitted.case.matrix
     cap = fitted.function.figures.loss.worst if options.objective == "worst" else options.cap
     return matrix if cap is None else matrix.within(cap)
@@ -167,9 +164,9 @@ def share_of(cut: TreeCut, tables: Sequence[Sequence[tuple[Split, Box]]]) -> flo
     has = [
         any(
             split.axis == cut.axis and cut.least <= split.threshold <= cut.most and not box.overlap(cut.box).is_empty
-            for split, box in own
+            for split, box in cuts
         )
-        for own in tables
+        for cuts in tables
     ]
     return float(np.mean(has)) if has else 0.0
 

@@ -1,8 +1,4 @@
-"""The functions of a table with their cases, to fit each again to other times.
-
-In: a fit and its evidence. Out: `Fitted`, and the tree of the same fit for another timing matrix, from `spread` or
-`benchmarks/two_sweeps.py`.
-"""
+"""The functions of a table with their cases, to fit each again to other times."""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -13,7 +9,7 @@ from normtune.heuristics.fitting.case import Case, FitArguments, TableEntry
 from normtune.heuristics.fitting.function import fit_function
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import used
-from normtune.heuristics.fitting.result import Fit, Function
+from normtune.heuristics.fitting.result import Fit, FittedFunction
 from normtune.heuristics.fitting.same_bits import same_bits
 from normtune.heuristics.regret.matrix import TimingMatrix, timing_matrix
 from normtune.heuristics.regret.weights import Weighting
@@ -29,25 +25,21 @@ if TYPE_CHECKING:
 class Fitted(NamedTuple):
     """A function of a table, and the case that it was fitted to."""
 
-    function: Function
+    function: FittedFunction
     case: Case
 
 
 def fitted(evidence: "Evidence", fit: Fit, options: FitOptions, incumbents: Incumbents | None = None) -> list[Fitted]:
-    """The functions of a fit that depend on rows and hidden, in its order.
+    """The functions of a fit that are not batch-invariant, in its order, each with its case.
 
-    Args:
-        evidence: of the fit.
-        fit: the fit.
-        options: of the fit.
-        incumbents: its baseline.
+    The evidence, the options and the baseline, `incumbents`, are those of the fit.
     """
     target = target_for(fit.device.target, fit.device.sms)
-    asked = FitArguments(target, options, incumbents, {}, {}, same_bits(options.same_bits_as, target))
+    arguments = FitArguments(target, options, incumbents, {}, {}, same_bits(options.same_bits_as, target))
     functions = [function for function in fit.functions if function.beside is None]
     keys = [function.key for function in functions]
     return [
-        Fitted(function, asked.case(operator(function.key.operator), matrix).serving(function.dtypes))
+        Fitted(function, arguments.case(operator(function.key.operator), matrix).serving(function.dtypes))
         for function, matrix in zip(functions, weighted(evidence, options, keys), strict=True)
     ]
 
@@ -72,11 +64,9 @@ def weighted(evidence: "Evidence", options: FitOptions, keys: Iterable[Key]) -> 
 
 
 def refitted(fitted: Fitted, matrix: TimingMatrix) -> Tree | None:
-    """Tree of the same fit to other times, with the same number of leaves; None if there is no legal tree.
+    """Tree of the same fit to other times of the same problems and configs, with the same number of leaves.
 
-    Args:
-        fitted: the function.
-        matrix: of the same problems and configs.
+    None if there is no legal tree.
     """
     function = fitted.function
     known = TableEntry(function.key, function.figures._replace(strict=False))
@@ -86,8 +76,8 @@ def refitted(fitted: Fitted, matrix: TimingMatrix) -> Tree | None:
         return None
 
 
-def server(fit: Fit, key: Key) -> Function | None:
+def server(fit: Fit, key: Key) -> FittedFunction | None:
     """The function of a fit that answers for a key; None if there is none."""
-    served = {own: function for function in fit.functions for own in function.served}
+    served = {name: function for function in fit.functions for name in function.served}
     donor = {function.key: function.donor for function in fit.shared}.get(key, key)
     return served.get(donor) or served.get(key.plain)

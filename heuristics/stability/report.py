@@ -1,8 +1,4 @@
-"""Text of a table's stability.
-
-In: `Stability` of each function. Out: lines of at most 80 columns where names allow, the same for a terminal and for a
-pipe.
-"""
+"""Text of a table's stability, in lines of at most 80 columns where names allow."""
 
 from collections.abc import Iterator, Sequence
 
@@ -33,17 +29,17 @@ def lines(functions: Sequence[Stability]) -> Iterator[str]:
         yield from _function(stability)
 
 
-def _function(own: Stability) -> Iterator[str]:
-    yield f"{own.key}: {counted_leaves(own.leaves)}"
-    if not own.tables:
+def _function(stability: Stability) -> Iterator[str]:
+    yield f"{stability.key}: {counted_leaves(stability.leaves)}"
+    if not stability.tables:
         yield "  no draw gives a legal table"
         return
-    for cut, share in own.held:
+    for cut, share in stability.held:
         as_good = f"{cut.least} to {cut.most}" if cut.least < cut.most else "no other"
         held = f"{100 * share:.0f} %"
-        threshold, where = told(cut.axis, cut.threshold), _where(cut.box, own.whole)
+        threshold, where = told(cut.axis, cut.threshold), _where(cut.box, stability.whole)
         yield f"  {threshold:<{_THRESHOLD}}{as_good:<{_EQUIVALENT}}{held:>{_HELD}}  {where}".rstrip()
-    weighted, plain, lost = own.weighted, own.plain, own.lost
+    weighted, plain, lost = stability.weighted, stability.plain, stability.lost
     more = f"{percent(round(lost.mean))} more (to {percent(round(lost.most))})"
     yield f"  another config on {_share(weighted.mean)} of the shapes by weight (to {_share(weighted.most)}),"
     yield f"  {_share(plain.mean)} of all (to {_share(plain.most)}), which loses {more}"
@@ -51,7 +47,7 @@ def _function(own: Stability) -> Iterator[str]:
 
 def _where(box: Box, whole: Box) -> str:
     """The region that a cut divides, without unbounded axes."""
-    return ", ".join(_range(*own, end.most) for own, end in zip(box, whole, strict=True) if own != end)
+    return ", ".join(_range(*part, end.most) for part, end in zip(box, whole, strict=True) if part != end)
 
 
 def _range(name: str, least: int, most: int, limit: int) -> str:

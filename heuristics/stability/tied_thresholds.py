@@ -1,7 +1,4 @@
-"""Equivalent thresholds: alternatives that the measurements cannot tell apart.
-
-In: a tree, the measurements and a tie. Out: for each cut, the integers to which it alone could be moved, with the rest
-of the tree unchanged.
+"""Equivalent thresholds: the integers to which each cut of a tree could be moved, with the rest of the tree unchanged.
 
 Between two measured sizes no time tells one integer from another. Over a measured size the cut may move while the
 table's loss rises by no more than the tie. An illegal threshold is never equivalent, and beyond the measured sizes a
@@ -42,13 +39,9 @@ class TreeCut(NamedTuple):
 
 
 def tied_thresholds(matrix: TimingMatrix, legality: Legality, tree: Tree, tie: int) -> list[TreeCut]:
-    """The cuts of a tree from the root down, low before high.
+    """The cuts of a tree from the root down, low before high; `tie` is the allowed rise of the mean, millionths.
 
-    Args:
-        matrix: of the measurements; a config that is not usable may not answer.
-        legality: for all that the tree serves.
-        tree: fitted.
-        tie: allowed rise of the mean, millionths.
+    A config that is not usable in the matrix may not answer; the legality is for all that the tree serves.
     """
     costs = np.where(matrix.usable, matrix.regret * matrix.weight[:, None], _NEVER)
     columns = {config: column for column, config in enumerate(matrix.configs)}
@@ -103,7 +96,7 @@ class _Search(NamedTuple):
         return total
 
     def legal(self, tree: Tree, box: Box) -> bool:
-        return all(self.legality.reaches(config, own.largest) for config, own in regions(tree, box))
+        return all(self.legality.reaches(config, part.largest) for config, part in regions(tree, box))
 
 
 def _gaps(axis: str, sizes: list[int]) -> list[tuple[int, int]]:

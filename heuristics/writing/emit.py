@@ -1,8 +1,7 @@
 """A fitted table as Python: a module that stands alone and reads as if it were written by hand.
 
-In: a `Fit` and the command that repeats it. Out: the text of the module: Python 3.9, standard library, no work at
-import except naming configs. Formatted as black and ruff do at any width from 88 columns on, as far as the depth of
-trees leaves room. The caller writes the file.
+It runs on Python 3.9 with the standard library and does no work at import except naming configs. Formatted as black and
+ruff do at any width from 88 columns on, as far as the depth of trees leaves room. The caller writes the file.
 """
 
 import json
@@ -11,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from normtune.errors import NormtuneError
 from normtune.heuristics.fitting.case import TableEntry
-from normtune.heuristics.fitting.result import Fit, FromData, Function, TableFunction
+from normtune.heuristics.fitting.result import Fit, FittedFunction, FromData, TableFunction
 from normtune.heuristics.writing.entries import AnyGpuEntry, facts_of, ordered, with_lines
 from normtune.heuristics.writing.regenerate import Command
 from normtune.kernels.config import Config, Knob
@@ -25,21 +24,16 @@ from normtune.results.records import Device
 
 
 def module_text(fit: Fit, command: Command, is_positional: bool = False) -> str:
-    """The whole module.
-
-    Args:
-        fit: the content.
-        command: which writes it again.
-        is_positional: as of `body_text`.
+    """The whole module, with the command that writes it again; `is_positional` is that of `body_text`.
 
     Raises:
         NormtuneError: two operators or configs would get the same name in the code.
     """
     entries = [
-        TableEntry(one.key, one.figures._replace(advice=""), one.beside)  # that is for the user of this fit
-        if isinstance(one, Function)
-        else TableEntry(one.key, one.figures, None, one.donor, one.cost)
-        for one in ordered(fit.functions, fit.shared)
+        TableEntry(function.key, function.figures._replace(advice=""), function.beside)  # printed by the fit only
+        if isinstance(function, FittedFunction)
+        else TableEntry(function.key, function.figures, None, function.donor, function.cost)
+        for function in ordered(fit.functions, fit.shared)
     ]
     body = body_text(fit.functions, is_positional=is_positional)
     header = header_of(fit, command, entries, body)._replace(
@@ -57,13 +51,9 @@ def gpu_of(device: Device) -> Gpu:
 
 
 def header_of(fit: FromData, command: Command, entries: Iterable[TableEntry | AnyGpuEntry], body: str) -> Header:
-    """The header of a table for one GPU or for any, without the facts that only one kind has and the lines for people.
+    """The header of a table for one GPU or for any, without the facts of one kind only and the lines for people.
 
-    Args:
-        fit: the facts on its data.
-        command: which writes the table again.
-        entries: its figures.
-        body: the text after the header.
+    `entries` are its figures, `command` writes it again, and `body` is the text after the header.
     """
     return Header(
         device=None,
@@ -85,7 +75,7 @@ def body_text(
     Args:
         functions: in the order of the code.
         of: the form of the module, for this kind of trees.
-        is_positional: whether as it was before configs were written with keywords, for a comparison with such a table.
+        is_positional: write configs as older tables do, without keywords, to compare with such a table.
 
     Raises:
         NormtuneError: two operators or configs would get the same name in the code.

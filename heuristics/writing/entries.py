@@ -1,7 +1,6 @@
-"""What a header says of the functions of a table: their figures, as data and as sentences.
+"""The entries of a table's header: the figures and decisions of each function, as data and as sentences for people.
 
-In: a header. Out: `TableEntry` for each operator and dtype that was measured, which are also the decisions that a refit
-keeps; and the lines of a header for people, which its facts give.
+A refit keeps the decisions.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -27,7 +26,7 @@ class AnyGpuEntry(NamedTuple):
     """What the header of a table for any GPU says of an operator and dtype.
 
     Attributes:
-        key: its own.
+        key: of the data.
         leaves: of its function; 0 if it shares one.
         figures: on each GPU that has data for it.
         donor, cost: as in `TableEntry`.
@@ -40,9 +39,9 @@ class AnyGpuEntry(NamedTuple):
     cost: int = 0
 
 
-def ordered(own: Iterable[Any], shared: Sequence[Any]) -> Iterator[Any]:
-    """Each function of a fit, and after it what shares it."""
-    for function in own:
+def ordered(fitted: Iterable[Any], shared: Sequence[Any]) -> Iterator[Any]:
+    """Each function of a fit, followed by those that share it."""
+    for function in fitted:
         yield function
         yield from (other for other in shared if other.donor == function.key)
 

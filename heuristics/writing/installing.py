@@ -1,8 +1,6 @@
-"""Tables that are installed for a user, and their removal.
+"""Installation of tables for a user, and their removal.
 
-In: devices, and the GPUs of this machine, which a separate process asks torch for. Out: the place of a table,
-objections to its installation, the table that it displaces, and the same for a removal. `write` writes tables; nothing
-is printed.
+`write` writes the files; nothing is printed here. A separate process asks torch for the GPUs of this machine.
 """
 
 import contextlib

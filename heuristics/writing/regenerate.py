@@ -1,7 +1,6 @@
 """The command in a table's header, which writes the table again from the folder of the table.
 
-In: the source of the measurements, options, and the requested files. Out: `Command`, with every file named relative to
-that folder; as data in the facts of a header, as one line for a shell, and back from a header.
+Every file is named relative to that folder. The command is data in the facts of a header and one line for a shell.
 """
 
 import os
@@ -93,8 +92,8 @@ def command(
         options: of the fit.
         table: the file that it writes.
         data: the file of its measurements; None if they are not written.
-        in_folders: whether these files are among those of several GPUs, each in the file of its name; then both folders
-            are named, because one file cannot serve all.
+        in_folders: whether these files are among those of several GPUs; then both folders are named, in which each GPU
+            has a file of its name.
     """
     folder = table.parent
     measured = Command(store=_STORE_VARIABLE) if source is None else source.seen_from(folder)
@@ -125,9 +124,9 @@ def command_of(header: Header) -> Command:
 
 
 def is_plain(header: Header) -> bool:
-    """Whether the line `Regenerate` is what the header's facts give: a shell runs `normtune fit` and nothing else.
+    """Whether the line `Regenerate` is the one that the header's facts give, and writes the table where it lies.
 
-    And it writes the table where it lies.
+    Then a shell runs `normtune fit` and nothing else.
     """
     try:
         command = command_of(header)

@@ -1,7 +1,4 @@
-"""Output of `fit`: figures, the gain over Liger-Kernel's rule, and the use of the table.
-
-In: fits. Out: lines of at most 80 columns where names allow, the same for a terminal and for a pipe.
-"""
+"""Output of `fit`, in lines of at most 80 columns where names allow: figures, gains, and ways to use the table."""
 
 import math
 import shlex
@@ -36,7 +33,7 @@ def figures(fit: Fit) -> Iterable[str]:
     """The figures of a table, operator by operator."""
     device = fit.device
     yield f"{device.label}, {device.target}, {device.sms} SMs: {fit.data.extent}"
-    columns = len(_WIDTHS) if any(own.rule for own in fit.with_data().values()) else len(_WIDTHS) - 2
+    columns = len(_WIDTHS) if any(numbers.rule for numbers in fit.with_data().values()) else len(_WIDTHS) - 2
     rule = " (Liger: its rule)" if columns == len(_WIDTHS) else ""
     yield f"Slower than the best config of each problem, in percent{rule};"
     yield _COUNTED.get(fit.weights, f"problems count in a mean as {fit.weights} says") + ":"
@@ -47,14 +44,14 @@ def figures(fit: Fit) -> Iterable[str]:
     for name, keys in groupby(sorted(fit.with_data()), key=lambda key: key.text):
         yield name
         for key in keys:
-            own = fit.with_data()[key]
-            leaves = "shared" if key in shared else str(own.leaves)
-            yield _row((f"  {key.dtype}", leaves, *_cells(own))[:columns])
+            numbers = fit.with_data()[key]
+            leaves = "shared" if key in shared else str(numbers.leaves)
+            yield _row((f"  {key.dtype}", leaves, *_cells(numbers))[:columns])
     yield ""
     yield "gap: how far the best possible tree with as many leaves is ahead (proved)"
     for key in [function.key for function in fit.functions if function.figures.joined]:
         yield f"  {key}: more than {MAX_BINS} pairs of sizes; the nearest are not told apart, nothing is proved"
-    lucky = max(own.loss.luck for own in fit.with_data().values())
+    lucky = max(numbers.loss.luck for numbers in fit.with_data().values())
     if lucky:
         yield f"means are low by at most {percent_up(lucky)}, as half of the blocks choose a shape's best and the"
         yield "others score it; a mean below 0 is one of about 0"
@@ -63,25 +60,25 @@ def figures(fit: Fit) -> Iterable[str]:
     yield from forward_backward.lines(fit.together, "Liger")
     yield from _batch_invariant(fit)
     for function in fit.functions:
-        name, own = function.key, function.figures
-        if own.kept:
-            were = "leaf was" if own.kept == 1 else "leaves were"
-            yield f"{name}: {own.kept} {were} slower than what is in use, and gave way there"
-        if own.untimed:
+        name, numbers = function.key, function.figures
+        if numbers.kept:
+            were = "leaf was" if numbers.kept == 1 else "leaves were"
+            yield f"{name}: {numbers.kept} {were} slower than what is in use, and gave way there"
+        if numbers.untimed:
             yield (
-                f"{name}: at {own.untimed} of {own.loss.problems} shapes its config was not timed, and counts as the "
-                "slowest that was"
+                f"{name}: at {numbers.untimed} of {numbers.loss.problems} shapes its config was not timed, and "
+                "counts as the slowest that was"
             )
-        if own.slower:
-            count, most = own.slower
+        if numbers.slower:
+            count, most = numbers.slower
             yield (
                 f"{name}: {count} shape{'s' * (count != 1)} up to {percent(most, 1)} slower than what is in use; "
-                f"{own.advice or 'no larger bound that was tried'} avoids it, --baseline none compares with nothing"
+                f"{numbers.advice or 'no larger bound that was tried'} avoids it, --baseline none compares with nothing"
             )
-        if own.uncompared:
+        if numbers.uncompared:
             yield (
-                f"{name}: at {own.uncompared} of {own.loss.problems} shapes nothing compares it with what is in use, "
-                "as one of both configs was not timed there"
+                f"{name}: at {numbers.uncompared} of {numbers.loss.problems} shapes nothing compares it with what "
+                "is in use, as one of both configs was not timed there"
             )
     for function in fit.functions:
         takers = [f"{share.key} {percent(share.cost)}" for share in fit.shared if share.donor == function.key]
@@ -92,14 +89,10 @@ def figures(fit: Fit) -> Iterable[str]:
 
 def _beyond(fit: Fit) -> Iterable[str]:
     """Loss of all functions beyond the fitted sizes, on lines of their own."""
-    known = [
-        (function, function.figures.extrapolated)
-        for function in fit.functions
-        if function.figures.extrapolated is not None
-    ]
-    if known:
+    pairs = [(function.key, loss) for function in fit.functions if (loss := function.figures.extrapolated) is not None]
+    if pairs:
         yield "cross-validated: between sizes; beyond the sizes that a tree was fitted on it loses"
-        yield from (f"  {percent(value):>8} {function.key}" for function, value in known)
+        yield from (f"  {percent(loss):>8} {key}" for key, loss in pairs)
 
 
 def _batch_invariant(fit: Fit) -> Iterable[str]:
@@ -114,15 +107,14 @@ def _batch_invariant(fit: Fit) -> Iterable[str]:
 
 def gain(fit: Fit) -> Iterable[str]:
     """Speedup of each operator over the rule that Liger-Kernel ships: see `gain_lines`."""
-    yield from gain_lines((key, own.gain) for key, own in fit.with_data().items())
+    yield from gain_lines((key, numbers.gain) for key, numbers in fit.with_data().items())
 
 
 def gain_lines(gains: Iterable[tuple[Key, RuleGain | None]]) -> Iterable[str]:
     """Speedup of each operator over Liger-Kernel's rule, and the part of it that is due to thresholds.
 
-    Args:
-        gains: by key, on the problems of all dtypes on which the rule's config was measured. Variants count only if no
-            plain operator was measured.
+    Gains are on the problems of all dtypes on which the rule's config was measured. Variants count only if no plain
+    operator was measured.
     """
     by_key: dict[Key, list[RuleGain]] = defaultdict(list)
     for key, own_gain in gains:
@@ -136,12 +128,7 @@ def gain_lines(gains: Iterable[tuple[Key, RuleGain | None]]) -> Iterable[str]:
 
 
 def ways(fit: Fit, out: Path | None) -> Iterable[str]:
-    """The three ways to make kernels use a table.
-
-    Args:
-        fit: the table.
-        out: its file; None if it was not written.
-    """
+    """The three ways to make kernels use a table; `out` is its file, None if it was not written."""
     name = shlex.quote(str(out)) if out else "FILE"
     regime = "" if fit.regime == COLD else f" --regime {fit.regime}"
     force = " --force" * fit.device.uuid.startswith(REPLAY_PREFIX)
@@ -159,18 +146,13 @@ def _row(cells: Sequence[str]) -> str:
     return (f"{first[0]:<{first[1]}}" + "".join(f"{cell:>{width}}" for cell, width in rest)).rstrip()
 
 
-def _cells(own: Figures) -> list[str]:
-    rule = own.rule
-    shown = (
-        (own.loss.mean, 2),
-        (own.loss.plain, 2),
-        (own.loss.worst, 1),
-        (own.cross_validated, 2),
-    )
+def _cells(numbers: Figures) -> list[str]:
+    rule = numbers.rule
+    shown = ((numbers.loss.mean, 2), (numbers.loss.plain, 2), (numbers.loss.worst, 1), (numbers.cross_validated, 2))
     of_rule = ((rule.mean if rule else None, 2), (rule.worst if rule else None, 1))
     cells = ["-" if value is None else percent(value, digits) for value, digits in (*shown, *of_rule)]
-    gap = "-" if own.joined else percent_up(own.gap)
-    return [str(own.configs), *(cell.removesuffix(" %") for cell in (*cells[:4], gap, *cells[4:]))]
+    gap = "-" if numbers.joined else percent_up(numbers.gap)
+    return [str(numbers.configs), *(cell.removesuffix(" %") for cell in (*cells[:4], gap, *cells[4:]))]
 
 
 def _faster(gains: Sequence[RuleGain]) -> str:

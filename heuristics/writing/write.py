@@ -1,8 +1,4 @@
-"""Files that `fit` writes, and files that it leaves alone.
-
-In: the options that name files or folders, and texts. Out: paths that may be written, and tables on disk, replaced
-whole or not at all. `emit` makes the text of a table.
-"""
+"""Files that `fit` writes, replaced whole or not at all, and files that it must not overwrite."""
 
 import os
 from collections import Counter
@@ -47,13 +43,8 @@ def files(place: str, devices: "Sequence[Device]", suffix: str) -> list[Path]:
 def make_folder(folder: Path, parents: bool = False, advice: str = "name another") -> None:
     """Make a folder unless it exists; with `parents`, also all missing parents.
 
-    Args:
-        folder: the folder.
-        parents: whether to make missing parents.
-        advice: for the message if it cannot be made.
-
     Raises:
-        UsageError: it cannot be made.
+        UsageError: it cannot be made; the message ends with `advice`.
     """
     try:
         folder.mkdir(parents=parents, exist_ok=True)
@@ -73,7 +64,7 @@ def check_table(path: Path, force: bool) -> None:
 
 
 def not_as_written(path: Path) -> str:
-    """Difference of a table's file from one that normtune wrote, as text for a message; empty if there is none.
+    """Why a file is not a table as normtune wrote it, for a message; empty if it is.
 
     Raises:
         UsageError: it cannot be read.
@@ -106,11 +97,7 @@ def check_evidence(path: Path, force: bool) -> None:
 
 
 def write_table(text: str, path: Path) -> None:
-    """Write a table.
-
-    Args:
-        text: of the module.
-        path: of the file, replaced if it exists.
+    """Write the text of a module to a file, which is replaced if it exists.
 
     Raises:
         UsageError: its folder does not exist.

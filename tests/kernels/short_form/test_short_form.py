@@ -11,7 +11,7 @@ import triton
 
 import normtune
 from normtune.errors import UsageError
-from normtune.heuristics.fitting.result import Function
+from normtune.heuristics.fitting.result import FittedFunction
 from normtune.heuristics.regret.matrix import timing_matrix
 from normtune.heuristics.writing.emit import body_text
 from normtune.kernels import load_file, operator
@@ -353,8 +353,8 @@ def test_named_integers_make_an_operator_each(monkeypatch) -> None:
         family.at(heads=0, group=64)
 
 
-def function(name: str, tree) -> Function:
-    return Function(Key.of(name, "", "bfloat16"), tree, ("bfloat16",), None)  # type: ignore[arg-type, call-arg]
+def function(name: str, tree) -> FittedFunction:
+    return FittedFunction(Key.of(name, "", "bfloat16"), tree, ("bfloat16",), None)  # type: ignore[arg-type, call-arg]
 
 
 def test_a_table_defines_the_classes_that_it_needs(tmp_path) -> None:
