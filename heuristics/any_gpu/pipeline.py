@@ -86,7 +86,9 @@ def _check(options: FitOptions) -> None:
     Raises:
         UsageError: such an option is set.
     """
-    kept = FitOptions(options.leaves, options.operators, weights=options.weights, regime=options.regime)
+    kept = FitOptions(
+        leaves=options.leaves, operators=options.operators, weights=options.weights, regime=options.regime
+    )
     if options != kept:
         other = " ".join(word for word in options.words() if word not in kept.words())
         raise UsageError(

@@ -7,7 +7,7 @@ In: measurements of any number of GPUs. Out: `AnyGpuTable`, with lookup, text an
 import math
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 import pandas as pd
 
@@ -16,7 +16,7 @@ from normtune.heuristics.any_gpu import emit
 from normtune.heuristics.any_gpu.pipeline import fit_all
 from normtune.heuristics.any_gpu.result import AnyGpuFit, AnyGpuFunction, AnyGpuShared
 from normtune.heuristics.api.fitted_table import FittedTable, function_of, source_of
-from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.fitting.options import FitKeywords, FitOptions
 from normtune.heuristics.fitting.pipeline import used
 from normtune.heuristics.regret.fixed_log import fraction
 from normtune.heuristics.writing.regenerate import Command, Source
@@ -24,9 +24,9 @@ from normtune.kernels.config import Config
 from normtune.kernels.tablefile.relative_tree import choose_on
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.recording import ALL, load_recordings
-from normtune.results.names import named
+from normtune.results.options import keywords_of, option, option_of
 from normtune.results.records import Device
-from normtune.results.regimes import COLD, check_regime
+from normtune.results.regimes import check_regime
 from normtune.results.source import Measured, taken
 
 
@@ -89,36 +89,36 @@ class AnyGpuTable(FittedTable):
         return emit.module_text(self.fit, command._replace(all_devices=True))
 
 
-def fit_any_gpu(
-    data: Measured = None,
-    *,
-    recording: str | None = None,
-    leaves: int | None = None,
-    operators: str | Iterable[str] = (),
-    weights: str | os.PathLike[str] = "decades",
-    regime: str = COLD,
-) -> AnyGpuTable:
-    """Fit one table for any GPU to the measurements of all GPUs, as `normtune fit --all-devices` does.
+@dataclass(frozen=True)
+class AnyGpuRequest:
+    """Arguments of `fit_any_gpu`."""
 
-    Args:
-        data: a store, open or by its file or URL, or evidence; the default store without it.
-        recording: name of a recording that ships with normtune, or `all` for all of these, in place of data.
-        leaves: the most leaves a function may have; None chooses each number by the loss on GPUs left out of the fit.
-        operators: plain names or names with a variant to be fitted; empty means all that were measured.
-        weights: of problems in means: `decades`, `equal`, or a CSV file with columns rows, hidden and weight.
-        regime: of the times that are fitted: `cold`, `warm` or `eager`.
+    data: Measured = option("A store, open or by its file or URL, or evidence. Default: the default store.")
+    _: KW_ONLY
+    recording: str | None = option(
+        "Recording that ships with normtune, by its name, or `all` for all of these, in place of data."
+    )
+    leaves: int | None = option_of(
+        *(FitKeywords, "leaves"),
+        doc="At most so many leaves per function. Default: chosen by the loss on GPUs left out of the fit.",
+    )
+    operators: str | Iterable[str] = option_of(FitKeywords, "operators")
+    weights: str | os.PathLike[str] = option_of(FitKeywords, "weights")
+    regime: str = option_of(FitKeywords, "regime")
+
+
+@keywords_of(AnyGpuRequest)
+def fit_any_gpu(request: AnyGpuRequest) -> AnyGpuTable:
+    """Fit one table for any GPU to the measurements of all GPUs, as `normtune fit --all-devices` does.
 
     Raises:
         UsageError: a value of an option is out of range, or an operator was not measured.
         NormtuneError: there is nothing to fit, no table of so few leaves, or the store cannot be read.
     """
-    options = FitOptions(
-        leaves=leaves,
-        operators=named("operators", operators),
-        weights=os.fspath(weights) if isinstance(weights, os.PathLike) else weights,
-        regime=regime,
+    data, recording, options = request.data, request.recording, FitOptions.of(request)
+    evidence = everywhere(
+        None if data is not None else recording, options.regime, lambda: taken(data, recording, options.regime)
     )
-    evidence = everywhere(recording if data is None else None, regime, lambda: taken(data, recording, regime))
     return fitted_everywhere(evidence, options, source_of(data, recording))
 
 
