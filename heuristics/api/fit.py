@@ -119,18 +119,13 @@ class Table(FittedTable):
         """
         path = installing.place(self.device, force)
         installing.check([self.device], force)
-        return install(self, path)
+        before = installing.displaced(self.device)
+        again = command(self.source, self.options, path)._replace(out="", install=True)
+        write_table(self._module(again), path)
+        return Installed(path, before)
 
     def _module(self, command: Command) -> str:
         return emit.module_text(self.fit, command)
-
-
-def install(table: Table, path: Path) -> Installed:
-    """Write a table to its place, which was checked, among those that are installed."""
-    before = installing.displaced(table.device)
-    again = command(table.source, table.options, path)._replace(out="", install=True)
-    write_table(emit.module_text(table.fit, again), path)
-    return Installed(path, before)
 
 
 @dataclass(frozen=True)
@@ -200,10 +195,9 @@ def fit(request: FitRequest) -> Table:
         raise UsageError("evidence says what its GPU is: leave name, target, sms and l2_bytes out")
     else:
         evidence, source = taken(data, recording, options.regime), source_of(data, recording)
+    incumbents = None if options.baseline is None else baselines.baseline(options.baseline, Path())
     if request.replaces is not None:
         incumbents = baselines.of_file(request.replaces, replaced=True)
-    else:
-        incumbents = None if options.baseline is None else baselines.baseline(options.baseline, Path())
     return fitted(evidence, options, incumbents, source)
 
 

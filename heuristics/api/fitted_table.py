@@ -16,7 +16,7 @@ from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.result import TableFunction
 from normtune.heuristics.writing import regenerate
 from normtune.heuristics.writing.regenerate import Command, Source
-from normtune.heuristics.writing.write import check_evidence, check_table, write_table
+from normtune.heuristics.writing.write import check_files, write_table
 from normtune.kernels.key import Key
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.parquet_csv import write_parquet
@@ -91,9 +91,7 @@ class FittedTable(ABC):
             NormtuneError: writing failed.
         """
         table, data = Path(path), None if evidence is None else Path(evidence)
-        check_table(table, force)
-        if data:
-            check_evidence(data, force)
+        check_files(table, data, force)
         self.write(table, data)
 
     def write(self, table: Path | None, data: Path | None, in_folders: bool = False) -> list[Path]:
