@@ -1,7 +1,7 @@
 """The fit of a table for any GPU from Python.
 
-In: measurements of any number of GPUs. Out: `AnyGpuTable`, with lookup, text and save; the command
-`fit --all-devices` prints it. `any_gpu.pipeline` does the fit.
+In: measurements of any number of GPUs. Out: `AnyGpuTable`, with lookup, text and save. `any_gpu.pipeline` does the
+fit.
 """
 
 import math
@@ -37,11 +37,11 @@ class AnyGpuTable(FittedTable):
     Attributes:
         devices: the GPUs that it was fitted to.
         options: of the fit.
-        functions: one for each operator, variant and dtype with one of its own: `tree`, `figures` on each GPU
-            (slowdowns as millionths of a logarithm), and the `dtypes` that it serves.
-        shared: measured variants and dtypes that take another's function, with the cost.
-        notes: data left out, and why.
-        fit: the whole result of the fit.
+        functions: the fitted functions, each with `tree`, `figures` on each GPU (losses in millionths of log-slowdown),
+            and the `dtypes` that use it.
+        shared: measured variants and dtypes that use the function of another, and what they lose by that.
+        notes: data that was left out, and why.
+        fit: the complete result of the fit.
         evidence: the measurements that were used.
         source: of these, as the header names it; None if they are in no store and no recording.
     """
@@ -54,7 +54,7 @@ class AnyGpuTable(FittedTable):
     def lookup(self, operator: str, dtype: str, rows: int, hidden: int, *, sms: int, l2_bytes: int) -> Config:
         """The config for `rows` rows of `hidden` elements on a GPU with these multiprocessors and bytes of L2 cache.
 
-        A variant falls back to its plain operator, as in kernels.
+        A variant without a function uses that of its plain operator.
 
         Raises:
             UsageError: the table has no function for that operator and dtype, or a number is not positive.
@@ -67,12 +67,12 @@ class AnyGpuTable(FittedTable):
         return choose_on(function_of(self.functions, operator, dtype).tree, (rows, hidden), sms, l2_bytes)
 
     def figures(self) -> pd.DataFrame:
-        """The figures of each function, and of what shares one, on each GPU.
+        """The figures of each measured operator and dtype on each GPU.
 
         Returns:
-            A row for each operator (with its variant), dtype and GPU that was measured; columns operator, dtype,
-            device, leaves, mean and worst, and left_out_mean and left_out_worst: of the function that is fitted without
-            this GPU. Losses are fractions of the best config's time, 0.0123 for 1.23 %; nan if it is the only GPU.
+            A row for each measured operator (with its variant), dtype and GPU; columns operator, dtype, device, leaves,
+            mean and worst, and left_out_mean and left_out_worst: of the function that is fitted without this GPU.
+            Losses are fractions of the best config's time, 0.0123 for 1.23 %; nan if it is the only GPU.
         """
         leaves = {function.key: function.leaves for function in self.functions}
         measured = [(one.key, one.leaves, one.figures) for one in self.functions]
@@ -123,7 +123,7 @@ def fit_any_gpu(request: AnyGpuRequest) -> AnyGpuTable:
 
 
 def everywhere(recording: str | None, regime: str, load: Callable[[], Evidence]) -> Evidence:
-    """The measurements of all shipped recordings if the recording is `all`, else those that are loaded.
+    """The measurements of all shipped recordings if the recording is `all`, else what `load` returns.
 
     Raises:
         UsageError: the regime is unknown, or as `load`.
@@ -136,7 +136,7 @@ def everywhere(recording: str | None, regime: str, load: Callable[[], Evidence])
 
 
 def fitted_everywhere(evidence: Evidence, options: FitOptions, source: Source | None) -> AnyGpuTable:
-    """As `fit_any_gpu`, of measurements that come from a source; other options are refused."""
+    """As `fit_any_gpu`; other options than its own are refused."""
     result = fit_all(evidence, options)
     return AnyGpuTable(
         devices=result.devices,

@@ -1,8 +1,7 @@
 """The fit of the table of one GPU from Python.
 
-In: a store, a recording, or a DataFrame with one row per measurement or sample, from any source, and the GPU. Out:
-`Table`, with lookup, text, save, install and stability; the command `fit` prints it. `pipeline` does the fit. A table
-that is read from a file is `locate.Table`.
+In: a store, a recording, or a DataFrame with one row per measurement or sample and the GPU. Out: `Table`, with
+lookup, text, save, install and stability. `pipeline` does the fit; `locate.LoadedTable` is a table read from a file.
 """
 
 import math
@@ -50,11 +49,11 @@ class Table(FittedTable):
     Attributes:
         device: the GPU that it is for.
         options: of the fit.
-        functions: one for each operator, variant and dtype with one of its own: `tree`, `figures` (slowdowns as
-            millionths of a logarithm), and the `dtypes` that it serves.
-        shared: measured variants and dtypes that take another's function, with the cost.
-        notes: data left out, and why.
-        fit: the whole result of the fit.
+        functions: the fitted functions, each with `tree`, `figures` (losses in millionths of log-slowdown), and the
+            `dtypes` that use it.
+        shared: measured variants and dtypes that use the function of another, and what they lose by that.
+        notes: data that was left out, and why.
+        fit: the complete result of the fit.
         evidence: the measurements that were used.
         source: of these, as the header names it; None if they are in no store and no recording.
         incumbents: the baseline that it was compared with; None for none.
@@ -67,7 +66,9 @@ class Table(FittedTable):
     incumbents: Incumbents | None = None
 
     def lookup(self, operator: str, dtype: str, rows: int, hidden: int) -> Config:
-        """The config for `rows` rows of `hidden` elements; a variant falls back to its plain operator, as in kernels.
+        """The config for `rows` rows of `hidden` elements.
+
+        A variant without a function uses that of its plain operator.
 
         Raises:
             UsageError: the table has no function for that operator and dtype, or a size is not positive.
@@ -77,18 +78,20 @@ class Table(FittedTable):
         return choose(function_of(self.functions, operator, dtype).tree, (rows, hidden))
 
     def figures(self) -> pd.DataFrame:
-        """The figures of each function, and of what shares one.
+        """The figures of each measured operator and dtype.
 
         Returns:
-            A row for each operator (with its variant) and dtype that was measured; columns operator, dtype, leaves,
-            configs, problems, mean, worst, cross_validated and gap. Losses are fractions of the best config's time,
-            0.0123 for 1.23 %; nan where there were too few sizes.
+            A row for each measured operator (with its variant) and dtype; columns operator, dtype, leaves, configs,
+            problems, mean, worst, cross_validated and gap. Losses are fractions of the best config's time, 0.0123 for
+            1.23 %; nan where there were too few sizes.
         """
         rows = []
-        for key, one in self.fit.with_data().items():
-            losses = one.loss.fractions
-            others = (math.nan if value is None else fraction(value) for value in (one.cross_validated, one.gap))
-            counts = one.leaves, one.configs, one.loss.problems
+        for key, figures in self.fit.with_data().items():
+            losses = figures.loss.fractions
+            others = (
+                math.nan if value is None else fraction(value) for value in (figures.cross_validated, figures.gap)
+            )
+            counts = figures.leaves, figures.configs, figures.loss.problems
             rows.append((key.text, key.dtype, *counts, losses.mean, losses.worst, *others))
         columns = ("operator", "dtype", "leaves", "configs", "problems", "mean", "worst", "cross_validated", "gap")
         return pd.DataFrame(rows, columns=list(columns))
@@ -101,8 +104,7 @@ class Table(FittedTable):
         Takes minutes, in several processes.
 
         Args:
-            begin: called once the duration is known, with the number of functions, that of tables fitted for each, and
-                the remaining seconds.
+            begin: called once, with the number of functions, of tables fitted for each, and the expected seconds.
         """
         return stability_of(self.evidence, self.fit, self.options, self.incumbents, begin)
 
@@ -114,7 +116,7 @@ class Table(FittedTable):
                 an installed table that was edited.
 
         Raises:
-            UsageError: it is such a table, or the user has no folder for data that can be written.
+            UsageError: force is needed and not set, or the user's data folder cannot be written.
             NormtuneError: writing failed.
         """
         path = installing.place(self.device, force)
@@ -180,9 +182,9 @@ def fit(request: FitRequest) -> Table:
     """Fit the table that loses least on measurements of one GPU, as `normtune fit` does.
 
     Raises:
-        UsageError: a column is missing or holds what it may not, the target is unknown, the measurements are of several
-            GPUs, or a value of an option is out of range, or the table of `same_bits_as` has no such function.
-        NormtuneError: there is nothing to fit, no table under these conditions, or the store cannot be read.
+        UsageError: a column is missing or has an invalid value, the target is unknown, the measurements are of several
+            GPUs, an option is out of range, or the table of `same_bits_as` has no function for an operator.
+        NormtuneError: there is nothing to fit, no table meets the options, or the store cannot be read.
     """
     data, recording, options, source = request.data, request.recording, FitOptions.of(request), None
     if options.baseline is not None and request.replaces is not None:
@@ -202,7 +204,7 @@ def fit(request: FitRequest) -> Table:
 
 
 def fitted(evidence: Evidence, options: FitOptions, incumbents: Incumbents | None, source: Source | None) -> Table:
-    """As `fit`, of measurements of one GPU that come from a source."""
+    """As `fit`, of measurements of one GPU."""
     result = fit_evidence(evidence, options, incumbents=incumbents)
     return Table(
         device=result.device,

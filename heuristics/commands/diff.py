@@ -1,7 +1,7 @@
 """`normtune diff`: differences and losses of two tables, or of a table and the rule of another library.
 
-In: two names and options. Out: for each device, operator and dtype a map and figures. What differs is found by
-`api.diff`, how it reads is in `comparing.report`; both are imported when the command runs.
+In: two names and options. Out: for each device, operator and dtype a map and figures. `api.diff` finds
+the differences and `comparing.report` writes them; both are imported when the command runs.
 """
 
 from typing import Annotated
@@ -47,11 +47,11 @@ def diff(
     from normtune.results.source import measured
     from normtune.results.terminal import console, map_columns
 
-    found = compared(
+    result = compared(
         first, second, weights, lambda: narrowed(measured(store, recording, regime), operator or [], dtype or [])
     )
-    if not found.devices:
+    if not result.devices:
         say("there are no measurements yet: run `normtune sweep`")
         return
-    for line in found.lines(map_columns(console()), markdown):
+    for line in result.lines(map_columns(console()), markdown):
         say(line)

@@ -1,6 +1,6 @@
 """The command `fit`.
 
-In: its options. Out: figures on the terminal, tables, an exit code. `api.fit` and `writing.installing` do the work,
+In: its options. Out: figures on the terminal, and tables. `api.fit` and `writing.installing` do the work,
 `writing.report` has the text; all are imported when the command runs.
 """
 
@@ -109,7 +109,9 @@ def fit(
         if install:
             raise UsageError("--install and --all-devices are both given: what is installed is the table of one GPU")
         if stability:
-            raise UsageError("--stability and --all-devices are both given: it is told of the table of one GPU")
+            raise UsageError(
+                "--stability and --all-devices are both given: --stability works only for the table of one GPU"
+            )
         fit_all_devices(source, options, out, evidence, force)
         return
     if baseline is not None:
@@ -138,7 +140,6 @@ def fit(
 
 
 def _print_removed(tables: "Sequence[Removed]") -> None:
-    """Print the removed tables, and those that kernels use from now on."""
     from normtune.kernels.tablefile.locate import told
 
     for path, used in tables:
@@ -148,7 +149,6 @@ def _print_removed(tables: "Sequence[Removed]") -> None:
 
 
 def _print_stability(table: "Table") -> None:
-    """Print the stability of a table, and first, on stderr, the expected duration."""
     from normtune.heuristics.stability.report import beforehand, lines
 
     def announce(functions: int, tables: int, seconds: float) -> None:

@@ -19,14 +19,7 @@ _STEM = "any_gpu"
 def fit_all_devices(
     source: "Source", options: "FitOptions", out: str | None, evidence: str | None, force: bool
 ) -> None:
-    """Fit, print, and write the requested files.
-
-    Args:
-        source: of the measurements; the recording `all` stands for all that ship.
-        options: of the fit.
-        out: value of `--out`; a folder gets `any_gpu.py`.
-        evidence: value of `--evidence`; a folder gets `any_gpu.parquet`.
-        force: whether files that normtune did not write are replaced.
+    """Fit, print, and write the requested files; arguments are the options of the command.
 
     Raises:
         UsageError: a file cannot be written, or an option is for the table of one GPU.
