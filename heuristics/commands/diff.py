@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from normtune.results.commands import StoreOption
+from normtune.results.commands import DtypeOption, OperatorOption, RegimeOption, StoreOption
+from normtune.results.regimes import COLD
 from normtune.results.terminal import say
 
 
@@ -23,16 +24,13 @@ def diff(
         str | None,
         typer.Option(metavar="NAME", help="Score on a recording that ships with normtune, in place of a store."),
     ] = None,
-    regime: Annotated[str, typer.Option(metavar="NAME", help="Only times measured cold, warm or eager.")] = "cold",
+    regime: RegimeOption = COLD,
     weights: Annotated[
         str,
         typer.Option(metavar="CHOICE", help="Weight of a shape in means, as for `fit`: decades, equal or a CSV file."),
     ] = "decades",
-    operator: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Only this operator, or variant (rms_norm_forward:no_rstd). Repeatable."),
-    ] = None,
-    dtype: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this dtype. Repeatable.")] = None,
+    operator: OperatorOption = None,
+    dtype: DtypeOption = None,
     markdown: Annotated[
         bool,
         typer.Option("--markdown", help="Print Markdown for a pull request: a summary, then each operator to unfold."),

@@ -11,7 +11,7 @@ import typer
 
 from normtune.errors import UsageError
 from normtune.kernels.problem import AXES
-from normtune.results.commands import StoreOption
+from normtune.results.commands import DtypeOption, OperatorOption, RegimeOption, StoreOption
 from normtune.results.regimes import COLD, check_regime
 from normtune.results.terminal import say
 
@@ -38,11 +38,8 @@ def show(
     recording: Annotated[
         str | None, typer.Option(metavar="NAME", help="Show a recording that ships with normtune, in place of a store.")
     ] = None,
-    operator: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Only this operator, or variant (rms_norm_forward:no_rstd). Repeatable."),
-    ] = None,
-    dtype: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this dtype. Repeatable.")] = None,
+    operator: OperatorOption = None,
+    dtype: DtypeOption = None,
     table: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Map the configs of this table, and mark where it loses over 3 %."),
@@ -57,7 +54,7 @@ def show(
     limit: Annotated[
         int | None, typer.Option(metavar="N", min=1, help=f"List at most so many measurements. Default: {LIMIT}.")
     ] = None,
-    regime: Annotated[str, typer.Option(metavar="NAME", help="Only times measured cold, warm or eager.")] = COLD,
+    regime: RegimeOption = COLD,
     flips: Annotated[
         str | None,
         typer.Option(
