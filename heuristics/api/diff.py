@@ -19,11 +19,9 @@ from normtune.heuristics.regret.weights import Weighting
 from normtune.kernels.operator import operator as registered
 from normtune.kernels.target import target_for
 from normtune.results.evidence import Evidence
-from normtune.results.filters import narrowed
-from normtune.results.names import named
 from normtune.results.records import Device
 from normtune.results.regimes import COLD
-from normtune.results.source import Measured, taken
+from normtune.results.source import Measured, selected
 from normtune.results.terminal import printable
 
 
@@ -133,8 +131,7 @@ def diff(
         UsageError: a name is no table or rule, or nothing was measured of what is asked for.
         NormtuneError: the store cannot be read.
     """
-    keys, kinds = named("operators", operators), named("dtypes", dtypes)
-    return compared(first, second, weights, lambda: narrowed(taken(data, recording, regime), keys, kinds))
+    return compared(first, second, weights, lambda: selected(data, recording, regime, operators, dtypes))
 
 
 def compared(

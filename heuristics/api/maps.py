@@ -21,11 +21,10 @@ from normtune.heuristics.showing.flips import BothWays, both_ways
 from normtune.kernels.problem import AXES, Shape
 from normtune.kernels.tablefile.locate import LoadedTable, load_table
 from normtune.results.evidence import Evidence
-from normtune.results.filters import in_regime, narrowed
-from normtune.results.names import named
+from normtune.results.filters import in_regime
 from normtune.results.records import Device
 from normtune.results.regimes import COLD, WARM, check_regime
-from normtune.results.source import Measured, taken
+from normtune.results.source import Measured, selected
 
 
 class ConfigMap(NamedTuple):
@@ -118,9 +117,8 @@ def show_map(
         UsageError: an operator, dtype or regime was not measured, or the table cannot be used.
         NormtuneError: the store cannot be read.
     """
-    keys, kinds = named("operators", operators), named("dtypes", dtypes)
     loaded = None if table is None else load_table(table)
-    return maps_of(narrowed(taken(data, recording, regime), keys, kinds), loaded)
+    return maps_of(selected(data, recording, regime, operators, dtypes), loaded)
 
 
 def maps_of(evidence: Evidence, table: LoadedTable | None) -> Maps:
@@ -219,10 +217,9 @@ def show_flips(
         UsageError: both regimes are the same, or an operator, dtype or regime was not measured.
         NormtuneError: the store cannot be read.
     """
-    keys, kinds = named("operators", operators), named("dtypes", dtypes)
     check_two((regime, other))
     source = f"recording {recording}" if recording else "the store"
-    return flips_of(narrowed(taken(data, recording, None), keys, kinds), (regime, other), source)
+    return flips_of(selected(data, recording, None, operators, dtypes), (regime, other), source)
 
 
 def check_two(regimes: tuple[str, str]) -> None:
