@@ -144,7 +144,9 @@ def _text(annotation: Any) -> str:
     if annotation is inspect.Parameter.empty:
         return ""
     text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
-    return re.sub(r"\b(?:[a-z_]\w*\.)+(?=[A-Z])", "", text.replace("ForwardRef", "")).replace("NoneType", "None")
+    text = re.sub(r"ForwardRef\('([^']+)'\)", r"\1", text)
+    text = re.sub(r"\b(?:[a-z_]\w*\.)+(?=[A-Z])", "", text).replace("NoneType", "None")
+    return re.sub(r"^Union\[(.*)\]$", lambda match: match[1].replace(", ", " | "), text)
 
 
 def markdown(docstring: str) -> Iterator[str]:

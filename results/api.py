@@ -17,10 +17,8 @@ from normtune.results.database.store import Store, resolve_url
 from normtune.results.evidence import Evidence
 from normtune.results.exchange import transfer
 from normtune.results.exchange.transfer import Exported, Imported
-from normtune.results.filters import narrowed
-from normtune.results.names import named
 from normtune.results.regimes import COLD
-from normtune.results.source import Measured, taken
+from normtune.results.source import Measured, selected, taken
 
 _OVERVIEW = ("device", "sms", "operator", "dtype", "regime", "problems", "measurements", "runs", "statuses")
 
@@ -87,8 +85,7 @@ def export_data(
         UsageError: the file has another ending or must not be overwritten, or there are no such measurements.
         NormtuneError: the store cannot be read, or the file cannot be written.
     """
-    keys, kinds = named("operators", operators), named("dtypes", dtypes)
-    return transfer.export_file(lambda: narrowed(taken(data, None, None), keys, kinds), Path(path), regime)
+    return transfer.export_file(lambda: selected(data, None, None, operators, dtypes), Path(path), regime)
 
 
 def export_recording(
@@ -116,8 +113,7 @@ def export_recording(
             is of another program, or the measurements are none, of several devices or of a replay.
         NormtuneError: the store cannot be read, or a file would be too large or cannot be written.
     """
-    keys, kinds = named("operators", operators), named("dtypes", dtypes)
-    return transfer.export_recording(lambda: narrowed(taken(data, None, None), keys, kinds), name, Path(folder), regime)
+    return transfer.export_recording(lambda: selected(data, None, None, operators, dtypes), name, Path(folder), regime)
 
 
 def import_data(

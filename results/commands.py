@@ -32,6 +32,12 @@ StoreOption = Annotated[
     str | None,
     typer.Option(metavar="URL", help="Store: an SQLite file or a URL. Default: NORMTUNE_STORE, else ./normtune.db."),
 ]
+OperatorOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="Only this operator, or variant (rms_norm_forward:no_rstd). Repeatable."),
+]
+DtypeOption = Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this dtype. Repeatable.")]
+RegimeOption = Annotated[str, typer.Option(metavar="NAME", help="Only times measured cold, warm or eager.")]
 
 
 def with_options(options: type[Any], before: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -112,11 +118,8 @@ def list_(
 @app.command("export")
 def export(
     out: Annotated[Path, typer.Option(metavar="FILE", help="FILE.parquet or FILE.csv; with --recording, a folder.")],
-    operator: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Only this operator, or variant (rms_norm_forward:no_rstd). Repeatable."),
-    ] = None,
-    dtype: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this dtype. Repeatable.")] = None,
+    operator: OperatorOption = None,
+    dtype: DtypeOption = None,
     recording: Annotated[
         str | None,
         typer.Option(

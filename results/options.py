@@ -7,7 +7,7 @@ of the command line.
 import inspect
 import re
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import Field, field, fields
 from functools import wraps
 from typing import Any, NamedTuple, ParamSpec, TypeVar
@@ -44,6 +44,12 @@ def option(*about: Any, default: object = None, **named: Any) -> Any:
     return field(default=default, metadata={"option": Option(*about, **named)})
 
 
+def option_of(options: type[Any], name: str, **changed: Any) -> Any:
+    """The field of another dataclass, for one that gives it its own type; changed arguments as in `Option`."""
+    (declared,) = (one for one in fields(options) if one.name == name)
+    return field(default=declared.default, metadata={"option": declared.metadata["option"]._replace(**changed)})
+
+
 def parameter_of(option: "Field[Any]") -> str:
     """The name of an option as a parameter of the command."""
     return option.metadata["option"].name or option.name
@@ -72,12 +78,23 @@ def keywords_of(options: Callable[P, Options]) -> Callable[[Callable[[Options], 
 
         returned = function.__annotations__["return"]
         called.__signature__ = signature.replace(return_annotation=returned)  # type: ignore[attr-defined]
-        about, raises, errors = inspect.cleandoc(function.__doc__ or "").partition("Raises:")
-        entries = "\n".join(map(_entry, fields(options)))  # type: ignore[arg-type]
-        called.__doc__ = f"{about}Args:\n{entries}\n\n{raises}{errors}"
+        declared = {one.name: one for one in fields(options)}  # type: ignore[arg-type]
+        called.__doc__ = _documented(function.__doc__, "Args", map(declared.__getitem__, signature.parameters))
         return called
 
     return decorated
+
+
+def documented(options: type[Options]) -> type[Options]:
+    """Decorator: the docstring of a dataclass gets the texts of its fields."""
+    options.__doc__ = _documented(options.__doc__, "Attributes", fields(options))  # type: ignore[arg-type]
+    return options
+
+
+def _documented(doc: str | None, title: str, options: "Iterable[Field[Any]]") -> str:
+    about, raises, errors = inspect.cleandoc(doc or "").partition("Raises:")
+    entries = "\n".join(map(_entry, options))
+    return f"{about}{title}:\n{entries}\n\n{raises}{errors}"
 
 
 def _entry(option: "Field[Any]") -> str:

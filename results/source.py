@@ -6,11 +6,12 @@ error that names the option.
 
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeAlias, Union
 
 from normtune.errors import UsageError
-from normtune.results.filters import in_regime
+from normtune.results.filters import in_regime, narrowed
+from normtune.results.names import named
 from normtune.results.regimes import COLD, REGIMES, check_regime
 from normtune.results.terminal import say
 
@@ -62,6 +63,18 @@ def taken(data: Measured, recording: str | None, regime: str | None) -> "Evidenc
             f"the measurements are a {type(data).__name__}: expected a store, its file or URL, or evidence"
         )
     return data if regime is None else in_regime(data, regime, name)
+
+
+def selected(
+    data: Measured,
+    recording: str | None,
+    regime: str | None,
+    operators: str | Iterable[str],
+    dtypes: str | Iterable[str],
+) -> "Evidence":
+    """As `taken`, narrowed to operators and dtypes; empty means all."""
+    keys, kinds = named("operators", operators), named("dtypes", dtypes)
+    return narrowed(taken(data, recording, regime), keys, kinds)
 
 
 def measured(

@@ -76,7 +76,9 @@ class _JointFit(NamedTuple):
 
 
 def _check(options: FitOptions) -> None:
-    kept = FitOptions(options.leaves, options.operators, weights=options.weights, regime=options.regime)
+    kept = FitOptions(
+        leaves=options.leaves, operators=options.operators, weights=options.weights, regime=options.regime
+    )
     if options != kept:
         other = " ".join(word for word in options.words() if word not in kept.words())
         raise UsageError(

@@ -1,13 +1,13 @@
 """The fit of a table for any GPU from Python.
 
-In: measurements of any number of GPUs. Out: `AnyGpuTable`, with lookup, text and save; the command
-`fit --all-devices` prints it. `any_gpu.pipeline` does the fit.
+In: measurements of any number of GPUs. Out: `AnyGpuTable`, with lookup, text and save. `any_gpu.pipeline` does the
+fit.
 """
 
 import math
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 import pandas as pd
 
@@ -16,7 +16,7 @@ from normtune.heuristics.any_gpu import emit
 from normtune.heuristics.any_gpu.pipeline import fit_all
 from normtune.heuristics.any_gpu.result import AnyGpuFit, AnyGpuFunction, AnyGpuShared
 from normtune.heuristics.api.fitted_table import FittedTable, function_of, source_of
-from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.fitting.options import FitKeywords, FitOptions
 from normtune.heuristics.fitting.pipeline import used
 from normtune.heuristics.regret.fixed_log import fraction
 from normtune.heuristics.writing.regenerate import Command, Source
@@ -24,9 +24,9 @@ from normtune.kernels.config import Config
 from normtune.kernels.tablefile.relative_tree import choose_on
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.recording import ALL, load_recordings
-from normtune.results.names import named
+from normtune.results.options import keywords_of, option, option_of
 from normtune.results.records import Device
-from normtune.results.regimes import COLD, check_regime
+from normtune.results.regimes import check_regime
 from normtune.results.source import Measured, taken
 
 
@@ -37,11 +37,11 @@ class AnyGpuTable(FittedTable):
     Attributes:
         devices: the GPUs that it was fitted to.
         options: of the fit.
-        functions: one for each operator, variant and dtype with one of its own: `tree`, `figures` on each GPU
-            (slowdowns as millionths of a logarithm), and the `dtypes` that it serves.
-        shared: measured variants and dtypes that take another's function, with the cost.
-        notes: data left out, and why.
-        fit: the whole result of the fit.
+        functions: the fitted functions, each with `tree`, `figures` on each GPU (losses in millionths of log-slowdown),
+            and the `dtypes` that use it.
+        shared: measured variants and dtypes that use the function of another, and what they lose by that.
+        notes: data that was left out, and why.
+        fit: the complete result of the fit.
         evidence: the measurements that were used.
         source: of these, as the header names it; None if they are in no store and no recording.
     """
@@ -54,7 +54,7 @@ class AnyGpuTable(FittedTable):
     def lookup(self, operator: str, dtype: str, rows: int, hidden: int, *, sms: int, l2_bytes: int) -> Config:
         """The config for `rows` rows of `hidden` elements on a GPU with these multiprocessors and bytes of L2 cache.
 
-        A variant falls back to its plain operator, as in kernels.
+        A variant without a function uses that of its plain operator.
 
         Raises:
             UsageError: the table has no function for that operator and dtype, or a number is not positive.
@@ -67,12 +67,12 @@ class AnyGpuTable(FittedTable):
         return choose_on(function_of(self.functions, operator, dtype).tree, (rows, hidden), sms, l2_bytes)
 
     def figures(self) -> pd.DataFrame:
-        """The figures of each function, and of what shares one, on each GPU.
+        """The figures of each measured operator and dtype on each GPU.
 
         Returns:
-            A row for each operator (with its variant), dtype and GPU that was measured; columns operator, dtype,
-            device, leaves, mean and worst, and left_out_mean and left_out_worst: of the function that is fitted without
-            this GPU. Losses are fractions of the best config's time, 0.0123 for 1.23 %; nan if it is the only GPU.
+            A row for each measured operator (with its variant), dtype and GPU; columns operator, dtype, device, leaves,
+            mean and worst, and left_out_mean and left_out_worst: of the function that is fitted without this GPU.
+            Losses are fractions of the best config's time, 0.0123 for 1.23 %; nan if it is the only GPU.
         """
         leaves = {function.key: function.leaves for function in self.functions}
         measured = [(one.key, one.leaves, one.figures) for one in self.functions]
@@ -89,41 +89,41 @@ class AnyGpuTable(FittedTable):
         return emit.module_text(self.fit, command._replace(all_devices=True))
 
 
-def fit_any_gpu(
-    data: Measured = None,
-    *,
-    recording: str | None = None,
-    leaves: int | None = None,
-    operators: str | Iterable[str] = (),
-    weights: str | os.PathLike[str] = "decades",
-    regime: str = COLD,
-) -> AnyGpuTable:
-    """Fit one table for any GPU to the measurements of all GPUs, as `normtune fit --all-devices` does.
+@dataclass(frozen=True)
+class AnyGpuRequest:
+    """Arguments of `fit_any_gpu`."""
 
-    Args:
-        data: a store, open or by its file or URL, or evidence; the default store without it.
-        recording: name of a recording that ships with normtune, or `all` for all of these, in place of data.
-        leaves: the most leaves a function may have; None chooses each number by the loss on GPUs left out of the fit.
-        operators: plain names or names with a variant to be fitted; empty means all that were measured.
-        weights: of problems in means: `decades`, `equal`, or a CSV file with columns rows, hidden and weight.
-        regime: of the times that are fitted: `cold`, `warm` or `eager`.
+    data: Measured = option("A store, open or by its file or URL, or evidence. Default: the default store.")
+    _: KW_ONLY
+    recording: str | None = option(
+        "Recording that ships with normtune, by its name, or `all` for all of these, in place of data."
+    )
+    leaves: int | None = option_of(
+        *(FitKeywords, "leaves"),
+        doc="At most so many leaves per function. Default: chosen by the loss on GPUs left out of the fit.",
+    )
+    operators: str | Iterable[str] = option_of(FitKeywords, "operators")
+    weights: str | os.PathLike[str] = option_of(FitKeywords, "weights")
+    regime: str = option_of(FitKeywords, "regime")
+
+
+@keywords_of(AnyGpuRequest)
+def fit_any_gpu(request: AnyGpuRequest) -> AnyGpuTable:
+    """Fit one table for any GPU to the measurements of all GPUs, as `normtune fit --all-devices` does.
 
     Raises:
         UsageError: a value of an option is out of range, or an operator was not measured.
         NormtuneError: there is nothing to fit, no table of so few leaves, or the store cannot be read.
     """
-    options = FitOptions(
-        leaves=leaves,
-        operators=named("operators", operators),
-        weights=os.fspath(weights) if isinstance(weights, os.PathLike) else weights,
-        regime=regime,
+    data, recording, options = request.data, request.recording, FitOptions.of(request)
+    evidence = everywhere(
+        None if data is not None else recording, options.regime, lambda: taken(data, recording, options.regime)
     )
-    evidence = everywhere(recording if data is None else None, regime, lambda: taken(data, recording, regime))
     return fitted_everywhere(evidence, options, source_of(data, recording))
 
 
 def everywhere(recording: str | None, regime: str, load: Callable[[], Evidence]) -> Evidence:
-    """The measurements of all shipped recordings if the recording is `all`, else those that are loaded.
+    """The measurements of all shipped recordings if the recording is `all`, else what `load` returns.
 
     Raises:
         UsageError: the regime is unknown, or as `load`.
@@ -136,7 +136,7 @@ def everywhere(recording: str | None, regime: str, load: Callable[[], Evidence])
 
 
 def fitted_everywhere(evidence: Evidence, options: FitOptions, source: Source | None) -> AnyGpuTable:
-    """As `fit_any_gpu`, of measurements that come from a source; other options are refused."""
+    """As `fit_any_gpu`; other options than its own are refused."""
     result = fit_all(evidence, options)
     return AnyGpuTable(
         devices=result.devices,

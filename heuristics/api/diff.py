@@ -1,7 +1,7 @@
 """The comparison of two tables, or of a table and a rule, from Python.
 
-In: two names and measurements. Out: `Diff`: for each device the differences by operator and dtype. How that reads is in
-`comparing.report`; nothing is printed.
+In: two names and measurements. Out: `Diff`: for each device the differences by operator and dtype. `comparing.report`
+has their text; nothing is printed.
 """
 
 import os
@@ -19,11 +19,9 @@ from normtune.heuristics.regret.weights import Weighting
 from normtune.kernels.operator import operator as registered
 from normtune.kernels.target import target_for
 from normtune.results.evidence import Evidence
-from normtune.results.filters import narrowed
-from normtune.results.names import named
 from normtune.results.records import Device
 from normtune.results.regimes import COLD
-from normtune.results.source import Measured, taken
+from normtune.results.source import Measured, selected
 from normtune.results.terminal import printable
 
 
@@ -32,7 +30,7 @@ class DeviceDiff(NamedTuple):
 
     Attributes:
         device: the device.
-        differences: one for each operator, variant and dtype that was measured.
+        differences: one for each measured operator, variant and dtype.
         notes: what was left out of the data, and why.
     """
 
@@ -45,7 +43,7 @@ class Diff(NamedTuple):
     """The comparison of two tables or rules.
 
     Attributes:
-        names: of both.
+        names: of the two.
         devices: the comparison on each device.
         notes: on the weights.
     """
@@ -62,7 +60,9 @@ class Diff(NamedTuple):
             first_worst, second_mean and second_worst (loss against the best config, 0.0123 for 1.23 %), faster (gain of
             the first instead of the second, as a fraction) and saved_us (microseconds a call); nan without a time.
         """
-        return pd.DataFrame([_row(part.device, one) for part in self.devices for one in part.differences], columns=_ROW)
+        return pd.DataFrame(
+            [_row(part.device, result) for part in self.devices for result in part.differences], columns=_ROW
+        )
 
     def markdown(self) -> str:
         """What `normtune diff --markdown` prints, for a pull request: a summary, then each operator to unfold."""
@@ -80,7 +80,7 @@ class Diff(NamedTuple):
             yield from (f"\n{note}" for note in notes)
             for lines in (
                 summary_lines(differences, markdown),
-                *(difference_lines(one, columns, device.l2_bytes, markdown) for one in differences),
+                *(difference_lines(result, columns, device.l2_bytes, markdown) for result in differences),
             ):
                 yield ""
                 yield from lines
@@ -88,7 +88,7 @@ class Diff(NamedTuple):
         yield from (f"\n{note}" for note in self.notes)
 
 
-# Of a map in Markdown, which no terminal folds.
+# Width of a map in Markdown, which no terminal wraps.
 _COLUMNS = 80
 _ROW = (
     *("device", "operator", "dtype", "shapes", "first_mean", "first_worst", "second_mean", "second_worst"),
@@ -96,11 +96,11 @@ _ROW = (
 )
 
 
-def _row(device: Device, found: Difference) -> tuple[object, ...]:
-    losses, gain = found.common(), found.gain()
+def _row(device: Device, result: Difference) -> tuple[object, ...]:
+    losses, gain = result.common(), result.gain()
     figures = [figure for loss in losses or () for figure in (loss.fractions.mean, loss.fractions.worst)]
     gained = (gain.ratio.mean, gain.saved.mean) if gain else (float("nan"),) * 2
-    name = device.label, found.matrix.key.text, found.matrix.key.dtype, len(found.timed)
+    name = device.label, result.matrix.key.text, result.matrix.key.dtype, len(result.timed)
     return *name, *(figures or [float("nan")] * 4), *gained
 
 
@@ -131,8 +131,7 @@ def diff(
         UsageError: a name is no table or rule, or nothing was measured of what is asked for.
         NormtuneError: the store cannot be read.
     """
-    keys, kinds = named("operators", operators), named("dtypes", dtypes)
-    return compared(first, second, weights, lambda: narrowed(taken(data, recording, regime), keys, kinds))
+    return compared(first, second, weights, lambda: selected(data, recording, regime, operators, dtypes))
 
 
 def compared(
@@ -141,8 +140,8 @@ def compared(
     weights: str | os.PathLike[str],
     load: Callable[[], Evidence],
 ) -> Diff:
-    """As `diff`, of measurements that are loaded once the names are known to be right."""
-    sides = contender(os.fspath(first)), contender(os.fspath(second))
+    """As `diff`, of measurements that are loaded after the names are checked."""
+    contenders = contender(os.fspath(first)), contender(os.fspath(second))
     weighting = Weighting(os.fspath(weights))
     evidence = load()
 
@@ -151,9 +150,9 @@ def compared(
         current = part.current()
         matrices, notes = matrices_of(current, device)
         target = target_for(device.target, device.sms)._replace(l2_bytes=device.l2_bytes)
-        weighted = [weighting.weighted(registered(plain.key.operator), plain) for plain in matrices]
-        found = [difference(one, target, *sides, best_times(current, one).best) for one in weighted]
-        return DeviceDiff(device, tuple(found), (*outdated(part, current), *notes))
+        weighted = [weighting.weighted(registered(unweighted.key.operator), unweighted) for unweighted in matrices]
+        differences = [difference(matrix, target, *contenders, best_times(current, matrix).best) for matrix in weighted]
+        return DeviceDiff(device, tuple(differences), (*outdated(part, current), *notes))
 
     devices = tuple(map(on, evidence.devices()))
-    return Diff((sides[0].name, sides[1].name), devices, tuple(weighting.notes()))
+    return Diff((contenders[0].name, contenders[1].name), devices, tuple(weighting.notes()))

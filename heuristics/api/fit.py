@@ -1,17 +1,15 @@
 """The fit of the table of one GPU from Python.
 
-In: a store, a recording, or a DataFrame with one row per measurement or sample, from any source, and the GPU. Out:
-`Table`, with lookup, text, save, install and stability; the command `fit` prints it. `pipeline` does the fit. A table
-that is read from a file is `locate.Table`.
+In: a store, a recording, or a DataFrame with one row per measurement or sample and the GPU. Out: `Table`, with
+lookup, text, save, install and stability. `pipeline` does the fit; `locate.LoadedTable` is a table read from a file.
 """
 
 import math
 import os
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from numbers import Integral
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -20,7 +18,7 @@ from normtune.heuristics.api.fitted_table import FittedTable, function_of, sourc
 from normtune.heuristics.api.stability import TableStability, stability_of
 from normtune.heuristics.fitting import baseline as baselines
 from normtune.heuristics.fitting.baseline import Incumbents
-from normtune.heuristics.fitting.options import TIE_PERCENT, FitOptions
+from normtune.heuristics.fitting.options import FitKeywords, FitOptions
 from normtune.heuristics.fitting.pipeline import fit as fit_evidence
 from normtune.heuristics.fitting.pipeline import used
 from normtune.heuristics.fitting.result import Fit, FittedFunction, Shared
@@ -39,9 +37,8 @@ from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.dataframe import evidence_of
 from normtune.results.filters import in_regime
-from normtune.results.names import named
+from normtune.results.options import keywords_of, option
 from normtune.results.records import Device
-from normtune.results.regimes import COLD
 from normtune.results.source import Measured, taken
 
 
@@ -52,11 +49,11 @@ class Table(FittedTable):
     Attributes:
         device: the GPU that it is for.
         options: of the fit.
-        functions: one for each operator, variant and dtype with one of its own: `tree`, `figures` (slowdowns as
-            millionths of a logarithm), and the `dtypes` that it serves.
-        shared: measured variants and dtypes that take another's function, with the cost.
-        notes: data left out, and why.
-        fit: the whole result of the fit.
+        functions: the fitted functions, each with `tree`, `figures` (losses in millionths of log-slowdown), and the
+            `dtypes` that use it.
+        shared: measured variants and dtypes that use the function of another, and what they lose by that.
+        notes: data that was left out, and why.
+        fit: the complete result of the fit.
         evidence: the measurements that were used.
         source: of these, as the header names it; None if they are in no store and no recording.
         incumbents: the baseline that it was compared with; None for none.
@@ -69,7 +66,9 @@ class Table(FittedTable):
     incumbents: Incumbents | None = None
 
     def lookup(self, operator: str, dtype: str, rows: int, hidden: int) -> Config:
-        """The config for `rows` rows of `hidden` elements; a variant falls back to its plain operator, as in kernels.
+        """The config for `rows` rows of `hidden` elements.
+
+        A variant without a function uses that of its plain operator.
 
         Raises:
             UsageError: the table has no function for that operator and dtype, or a size is not positive.
@@ -79,18 +78,20 @@ class Table(FittedTable):
         return choose(function_of(self.functions, operator, dtype).tree, (rows, hidden))
 
     def figures(self) -> pd.DataFrame:
-        """The figures of each function, and of what shares one.
+        """The figures of each measured operator and dtype.
 
         Returns:
-            A row for each operator (with its variant) and dtype that was measured; columns operator, dtype, leaves,
-            configs, problems, mean, worst, cross_validated and gap. Losses are fractions of the best config's time,
-            0.0123 for 1.23 %; nan where there were too few sizes.
+            A row for each measured operator (with its variant) and dtype; columns operator, dtype, leaves, configs,
+            problems, mean, worst, cross_validated and gap. Losses are fractions of the best config's time, 0.0123 for
+            1.23 %; nan where there were too few sizes.
         """
         rows = []
-        for key, one in self.fit.with_data().items():
-            losses = one.loss.fractions
-            others = (math.nan if value is None else fraction(value) for value in (one.cross_validated, one.gap))
-            counts = one.leaves, one.configs, one.loss.problems
+        for key, figures in self.fit.with_data().items():
+            losses = figures.loss.fractions
+            others = (
+                math.nan if value is None else fraction(value) for value in (figures.cross_validated, figures.gap)
+            )
+            counts = figures.leaves, figures.configs, figures.loss.problems
             rows.append((key.text, key.dtype, *counts, losses.mean, losses.worst, *others))
         columns = ("operator", "dtype", "leaves", "configs", "problems", "mean", "worst", "cross_validated", "gap")
         return pd.DataFrame(rows, columns=list(columns))
@@ -103,8 +104,7 @@ class Table(FittedTable):
         Takes minutes, in several processes.
 
         Args:
-            begin: called once the duration is known, with the number of functions, that of tables fitted for each, and
-                the remaining seconds.
+            begin: called once, with the number of functions, of tables fitted for each, and the expected seconds.
         """
         return stability_of(self.evidence, self.fit, self.options, self.incumbents, begin)
 
@@ -116,109 +116,95 @@ class Table(FittedTable):
                 an installed table that was edited.
 
         Raises:
-            UsageError: it is such a table, or the user has no folder for data that can be written.
+            UsageError: force is needed and not set, or the user's data folder cannot be written.
             NormtuneError: writing failed.
         """
         path = installing.place(self.device, force)
         installing.check([self.device], force)
-        return install(self, path)
+        before = installing.displaced(self.device)
+        again = command(self.source, self.options, path)._replace(out="", install=True)
+        write_table(self._module(again), path)
+        return Installed(path, before)
 
     def _module(self, command: Command) -> str:
         return emit.module_text(self.fit, command)
 
 
-def install(table: Table, path: Path) -> Installed:
-    """Write a table to its place, which was checked, among those that are installed."""
-    before = installing.displaced(table.device)
-    again = command(table.source, table.options, path)._replace(out="", install=True)
-    write_table(emit.module_text(table.fit, again), path)
-    return Installed(path, before)
+@dataclass(frozen=True)
+class FitRequest(FitKeywords):
+    """Arguments of `fit`."""
+
+    data: pd.DataFrame | Measured = option(
+        "A store, open or by its file or URL, or evidence; or a DataFrame with one row a measurement and the columns "
+        "`operator`, `dtype`, `rows`, `hidden`, `config`, and `samples` or `nanoseconds`. Default: the default store."
+    )
+    _: KW_ONLY
+    recording: str | None = option("Recording that ships with normtune, by its name, in place of data.")
+    name: str | None = option("The GPU, as its driver calls it; required with a DataFrame, as is the target.")
+    target: str | None = option("The GPU as the compiler calls it, `sm_90`.")
+    sms: int | None = option("Multiprocessors. Default: those of the best-known GPU of the target.")
+    l2_bytes: int | None = option("Bytes of the L2 cache. Default: those of the best-known GPU of the target.")
+    replaces: str | os.PathLike[str] | None = option(
+        "A table's file: the new table stays near it where times cannot tell them apart, and no leaf becomes slower, "
+        "as where `normtune fit` replaces a table."
+    )
+
+    def device(self) -> Device:
+        """The GPU of a DataFrame.
+
+        Raises:
+            UsageError: a fact of it is missing, or out of range.
+        """
+        for argument, value in (("name", self.name), ("target", self.target)):
+            if not isinstance(value, str) or not value.strip():
+                raise UsageError(
+                    f"{argument} is {value!r}: expected that of the GPU, as name='NVIDIA H200', target='sm_90'"
+                )
+        for argument, number in (("sms", self.sms), ("l2_bytes", self.l2_bytes)):
+            if number is not None and (isinstance(number, bool) or not isinstance(number, Integral) or number < 1):
+                raise UsageError(f"{argument} is {number!r}: expected a positive integer")
+        name, target, sms = str(self.name), str(self.target), self.sms
+        if sms is None:
+            if target not in TARGETS:
+                raise UsageError(
+                    f"sms is None: expected the number of multiprocessors, as no GPU of {target!r} is known"
+                )
+            sms = TARGETS[target].sms
+        if sms > MOST_SMS:
+            raise UsageError(f"sms is {str(sms)[:20]}: expected at most {MOST_SMS}")
+        limits = target_for(target, int(sms))
+        l2_bytes = int(self.l2_bytes or limits.l2_bytes)
+        return Device(name, target, limits.sms, l2_bytes, 0, "from a DataFrame", "unknown")
 
 
-def fit(
-    data: pd.DataFrame | Measured = None,
-    *,
-    recording: str | None = None,
-    name: str | None = None,
-    target: str | None = None,
-    sms: int | None = None,
-    l2_bytes: int | None = None,
-    leaves: int | None = None,
-    operators: str | Iterable[str] = (),
-    objective: str = "mean",
-    max_slowdown: float | None = None,
-    tie_percent: float = TIE_PERCENT,
-    weights: str | os.PathLike[str] = "decades",
-    max_configs: int | None = None,
-    baseline: str | os.PathLike[str] | None = None,
-    replaces: str | os.PathLike[str] | None = None,
-    same_bits_as: str | os.PathLike[str] | None = None,
-    batch_invariant: bool = False,
-    regime: str = COLD,
-) -> Table:
+@keywords_of(FitRequest)
+def fit(request: FitRequest) -> Table:
     """Fit the table that loses least on measurements of one GPU, as `normtune fit` does.
 
-    Args:
-        data: a store, open or by its file or URL; the default store without it; evidence; or a DataFrame with one row a
-            measurement and the columns `operator`, `dtype`, `rows`, `hidden`, `config`, and `samples` or `nanoseconds`.
-        recording: name of a recording that ships with normtune, in place of data.
-        name: of the GPU, as its driver calls it; required with a DataFrame, as is the target.
-        target: the compiler's name, `sm_90`.
-        sms: multiprocessors; by default those of the best-known GPU of the target.
-        l2_bytes: of the L2 cache, likewise.
-        leaves: the most leaves a function may have; None chooses each number by cross-validation.
-        operators: plain names or names with a variant to be fitted; empty means all that were measured.
-        objective: `mean` for the least mean slowdown, `worst` for the least mean of those trees whose worst is least.
-        max_slowdown: no measured problem may take more than so many times its best config's time; None for no bound.
-        tie_percent: trees whose mean slowdown is that near to the least are equally good, and the simplest is taken.
-        weights: of problems in means: `decades`, `equal`, or a CSV file with columns rows, hidden and weight.
-        max_configs: the most distinct configs of a function; None for no bound.
-        baseline: a rule by name or a table's file, than which no leaf may be slower; None or `none` for none.
-        replaces: a table's file; the new table stays near it where times cannot tell them apart, and no leaf becomes
-            slower, as where `normtune fit --out` replaces a table; None for none.
-        same_bits_as: a table's file; at every shape a row keeps the bits that this table gives it, in each of the new
-            table's functions; None for none.
-        batch_invariant: whether the table also gets functions that give a row the same bits in every batch.
-        regime: of the times that are fitted: `cold`, `warm` or `eager`.
-
     Raises:
-        UsageError: a column is missing or holds what it may not, the target is unknown, the measurements are of several
-            GPUs, or a value of an option is out of range, or the table of `same_bits_as` has no such function.
-        NormtuneError: there is nothing to fit, no table under these conditions, or the store cannot be read.
+        UsageError: a column is missing or has an invalid value, the target is unknown, the measurements are of several
+            GPUs, an option is out of range, or the table of `same_bits_as` has no function for an operator.
+        NormtuneError: there is nothing to fit, no table meets the options, or the store cannot be read.
     """
-    options = FitOptions(
-        leaves=leaves,
-        operators=named("operators", operators),
-        objective=objective,
-        max_slowdown=max_slowdown,
-        tie_percent=tie_percent,
-        weights=_text(weights),
-        max_configs=max_configs,
-        baseline=_text(baseline),
-        same_bits_as=_text(same_bits_as),
-        batch_invariant=batch_invariant,
-        regime=regime,
-    )
-    if baseline is not None and replaces is not None:
+    data, recording, options, source = request.data, request.recording, FitOptions.of(request), None
+    if options.baseline is not None and request.replaces is not None:
         raise UsageError("baseline and replaces are both given: the table is compared with one of them")
-    device_facts = (name, target, sms, l2_bytes)
-    source = None
     if not isinstance(data, Evidence | Store | str | os.PathLike | None):
         if recording is not None:
             raise UsageError("a DataFrame and a recording are both given: measurements come from one of them")
-        evidence = in_regime(evidence_of(data, _device(*device_facts)), regime, "the DataFrame")
-    elif any(fact is not None for fact in device_facts):
+        evidence = in_regime(evidence_of(data, request.device()), options.regime, "the DataFrame")
+    elif any(fact is not None for fact in (request.name, request.target, request.sms, request.l2_bytes)):
         raise UsageError("evidence says what its GPU is: leave name, target, sms and l2_bytes out")
     else:
-        evidence, source = taken(data, recording, regime), source_of(data, recording)
-    in_use = baselines.baseline(options.baseline, Path()) if options.baseline is not None else None
-    if replaces is not None:
-        in_use = baselines.of_file(replaces, replaced=True)
-    return fitted(evidence, options, in_use, source)
+        evidence, source = taken(data, recording, options.regime), source_of(data, recording)
+    incumbents = None if options.baseline is None else baselines.baseline(options.baseline, Path())
+    if request.replaces is not None:
+        incumbents = baselines.of_file(request.replaces, replaced=True)
+    return fitted(evidence, options, incumbents, source)
 
 
 def fitted(evidence: Evidence, options: FitOptions, incumbents: Incumbents | None, source: Source | None) -> Table:
-    """As `fit`, of measurements of one GPU that come from a source."""
+    """As `fit`, of measurements of one GPU."""
     result = fit_evidence(evidence, options, incumbents=incumbents)
     return Table(
         device=result.device,
@@ -230,29 +216,4 @@ def fitted(evidence: Evidence, options: FitOptions, incumbents: Incumbents | Non
         evidence=used(evidence, options.operators),
         source=source,
         incumbents=incumbents,
-    )
-
-
-def _text(value: Any) -> Any:
-    """A path as text; what else was given is judged by `FitOptions`."""
-    return os.fspath(value) if isinstance(value, os.PathLike) else value
-
-
-def _device(name: str | None, target: str | None, sms: int | None, l2_bytes: int | None) -> Device:
-    for argument, value in (("name", name), ("target", target)):
-        if not isinstance(value, str) or not value.strip():
-            raise UsageError(
-                f"{argument} is {value!r}: expected that of the GPU, as name='NVIDIA H200', target='sm_90'"
-            )
-    for argument, number in (("sms", sms), ("l2_bytes", l2_bytes)):
-        if number is not None and (isinstance(number, bool) or not isinstance(number, Integral) or number < 1):
-            raise UsageError(f"{argument} is {number!r}: expected a positive integer")
-    if sms is not None and sms > MOST_SMS:
-        raise UsageError(f"sms is {str(sms)[:20]}: expected at most {MOST_SMS}")
-    known = TARGETS.get(str(target))
-    if known is None and sms is None:
-        raise UsageError(f"sms is None: expected the number of multiprocessors, as no GPU of {target!r} is known")
-    limits = target_for(str(target), int(sms or (known.sms if known else 0)))
-    return Device(
-        str(name), str(target), limits.sms, int(l2_bytes or limits.l2_bytes), 0, "from a DataFrame", "unknown"
     )

@@ -1,7 +1,7 @@
-"""What the fitted tables of Python have in common: their text, and writing it.
+"""The base class of fitted tables: their text as a module, and their files.
 
-In: a fit, its measurements and their source. Out: the text of the module, with the command that writes it again, and
-files. `fit` and `any_gpu` make the tables, the command `fit` writes them through the same methods.
+In: a fit, its measurements and their source. Out: the text, with the command that writes it again, and files. `fit` and
+`any_gpu` make the tables.
 """
 
 import os
@@ -16,7 +16,7 @@ from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.result import TableFunction
 from normtune.heuristics.writing import regenerate
 from normtune.heuristics.writing.regenerate import Command, Source
-from normtune.heuristics.writing.write import check_evidence, check_table, write_table
+from normtune.heuristics.writing.write import check_files, write_table
 from normtune.kernels.key import Key
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.parquet_csv import write_parquet
@@ -24,7 +24,7 @@ from normtune.results.source import Measured
 
 
 def source_of(data: Measured, recording: str | None) -> Source | None:
-    """The source of measurements that `taken` takes; None of an open store and of evidence."""
+    """The source of what `taken` loads; None for an open store and for evidence."""
     if data is None or isinstance(data, str | os.PathLike):
         return Source(None if data is None else os.fspath(data), recording)
     return None
@@ -34,7 +34,7 @@ FunctionT = TypeVar("FunctionT", bound=TableFunction)
 
 
 def function_of(functions: Sequence[FunctionT], operator: str, dtype: str) -> FunctionT:
-    """The function that answers for an operator and dtype; a variant falls back to its plain operator.
+    """The function for an operator and dtype; a variant without one uses that of its plain operator.
 
     Raises:
         UsageError: there is none.
@@ -53,7 +53,7 @@ class FittedTable(ABC):
 
     Attributes:
         options: of the fit.
-        notes: data left out, and why.
+        notes: data that was left out, and why.
         evidence: the measurements that were used.
         source: of these, as the header names it; None if they are in no store and no recording.
     """
@@ -65,7 +65,7 @@ class FittedTable(ABC):
 
     @abstractmethod
     def _module(self, command: Command) -> str:
-        """The text of the module, with that command in its header."""
+        """The text of the module, with a command in its header."""
 
     def module(self, path: Path, data: Path | None = None, in_folders: bool = False) -> str:
         """The text of the module for a file; arguments as of `regenerate.command`."""
@@ -91,9 +91,7 @@ class FittedTable(ABC):
             NormtuneError: writing failed.
         """
         table, data = Path(path), None if evidence is None else Path(evidence)
-        check_table(table, force)
-        if data:
-            check_evidence(data, force)
+        check_files(table, data, force)
         self.write(table, data)
 
     def write(self, table: Path | None, data: Path | None, in_folders: bool = False) -> list[Path]:

@@ -1,8 +1,7 @@
 """The maps of `normtune show` from Python.
 
 In: measurements, and a table or a second regime. Out: `Maps` of the best configs or of a table's, and `FlipMaps` of the
-shapes at which the best config of one regime loses in another, each with a frame. `showing` finds and draws them;
-nothing is printed.
+shapes at which the best config of one regime loses in another, each with a frame. `showing` finds and draws them.
 """
 
 import math
@@ -22,11 +21,10 @@ from normtune.heuristics.showing.flips import BothWays, both_ways
 from normtune.kernels.problem import AXES, Shape
 from normtune.kernels.tablefile.locate import LoadedTable, load_table
 from normtune.results.evidence import Evidence
-from normtune.results.filters import in_regime, narrowed
-from normtune.results.names import named
+from normtune.results.filters import in_regime
 from normtune.results.records import Device
 from normtune.results.regimes import COLD, WARM, check_regime
-from normtune.results.source import Measured, taken
+from normtune.results.source import Measured, selected
 
 
 class ConfigMap(NamedTuple):
@@ -60,7 +58,7 @@ class DeviceMaps(NamedTuple):
 
 
 class Maps(NamedTuple):
-    """Maps of the best configs, or of the configs of a table.
+    """Maps of the best configs, or of those of a table.
 
     Attributes:
         table: the file of the table; None for the best configs.
@@ -79,11 +77,11 @@ class Maps(NamedTuple):
             (of the table's config against the best, 0.0123 for 1.23 %; nan without a table or a time).
         """
         rows = [
-            (part.device.label, one.operator, one.dtype, *shape, config, one.content.best[shape], _loss(one, shape))
+            (part.device.label, item.operator, item.dtype, *shape, config, item.content.best[shape], _loss(item, shape))
             for part in self.devices
-            for one in part.maps
-            if one.content
-            for shape, config in one.content.shown.items()
+            for item in part.maps
+            if item.content
+            for shape, config in item.content.shown.items()
         ]
         return pd.DataFrame(rows, columns=list(_MAP))
 
@@ -91,8 +89,8 @@ class Maps(NamedTuple):
 _MAP = ("device", "operator", "dtype", *AXES, "config", "best", "loss")
 
 
-def _loss(one: ConfigMap, shape: Shape) -> float:
-    loss = one.content.losses.get(shape) if one.content else None
+def _loss(item: ConfigMap, shape: Shape) -> float:
+    loss = item.content.losses.get(shape) if item.content else None
     return math.nan if loss is None else fraction(loss)
 
 
@@ -119,9 +117,8 @@ def show_map(
         UsageError: an operator, dtype or regime was not measured, or the table cannot be used.
         NormtuneError: the store cannot be read.
     """
-    keys, kinds = named("operators", operators), named("dtypes", dtypes)
     loaded = None if table is None else load_table(table)
-    return maps_of(narrowed(taken(data, recording, regime), keys, kinds), loaded)
+    return maps_of(selected(data, recording, regime, operators, dtypes), loaded)
 
 
 def maps_of(evidence: Evidence, table: LoadedTable | None) -> Maps:
@@ -180,12 +177,12 @@ class FlipMaps(NamedTuple):
         """
         rows = [
             (
-                *(part.device.label, one.key.text, one.key.dtype, *flip.shape, direction.one, direction.other),
+                *(part.device.label, both.key.text, both.key.dtype, *flip.shape, direction.one, direction.other),
                 *(flip.config, flip.best, fraction(flip.loss), flip.reconcilable),
             )
             for part in self.devices
-            for one in part.flips
-            for direction in one.directions
+            for both in part.flips
+            for direction in both.directions
             for flip in direction.flips.losing
         ]
         return pd.DataFrame(rows, columns=list(_FLIPS))
@@ -220,10 +217,9 @@ def show_flips(
         UsageError: both regimes are the same, or an operator, dtype or regime was not measured.
         NormtuneError: the store cannot be read.
     """
-    keys, kinds = named("operators", operators), named("dtypes", dtypes)
     check_two((regime, other))
     source = f"recording {recording}" if recording else "the store"
-    return flips_of(narrowed(taken(data, recording, None), keys, kinds), (regime, other), source)
+    return flips_of(selected(data, recording, None, operators, dtypes), (regime, other), source)
 
 
 def check_two(regimes: tuple[str, str]) -> None:
@@ -238,12 +234,12 @@ def check_two(regimes: tuple[str, str]) -> None:
     check_regime(regimes[1])
 
 
-def flips_of(whole: Evidence, regimes: tuple[str, str], source: str) -> FlipMaps:
+def flips_of(evidence: Evidence, regimes: tuple[str, str], source: str) -> FlipMaps:
     """The flips in measurements of all regimes, device by device."""
-    parts = [in_regime(whole, name, source) for name in regimes]
+    parts = [in_regime(evidence, name, source) for name in regimes]
     devices = []
-    for device in whole.devices():
-        one, other = (part.of(device).current() for part in parts)
-        if flips := tuple(both_ways(one, other, device)) if one.runs and other.runs else ():
+    for device in evidence.devices():
+        first, second = (part.of(device).current() for part in parts)
+        if flips := tuple(both_ways(first, second, device)) if first.runs and second.runs else ():
             devices.append(DeviceFlips(device, flips))
     return FlipMaps(regimes, tuple(devices))

@@ -11,10 +11,8 @@ import pandas as pd
 from normtune.errors import UsageError
 from normtune.heuristics.regret.build import matrices_of
 from normtune.heuristics.showing.listing import check_order, columns, listing, ordered
-from normtune.results.filters import narrowed
-from normtune.results.names import named
 from normtune.results.regimes import COLD
-from normtune.results.source import Measured, taken
+from normtune.results.source import Measured, selected
 
 
 def show(
@@ -49,8 +47,7 @@ def show(
     """
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
         raise UsageError(f"limit is {limit!r}: expected a positive integer")
-    keys, kinds = named("operators", operators), named("dtypes", dtypes)
-    evidence = narrowed(taken(data, recording, regime), keys, kinds)
+    evidence = selected(data, recording, regime, operators, dtypes)
     check_order(sort, evidence)
     names = list(columns(evidence))
     frames = []

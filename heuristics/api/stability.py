@@ -32,7 +32,7 @@ class TableStability(NamedTuple):
     """Expected change of a table if its shapes were measured again.
 
     Attributes:
-        functions: of each function that has thresholds.
+        functions: the stability of each function with thresholds.
     """
 
     functions: tuple[Stability, ...]
@@ -48,10 +48,10 @@ class TableStability(NamedTuple):
         """
         rows = [
             (
-                *(own.key.text, own.key.dtype, own.leaves, own.tables, *own.weighted, *own.plain),
-                *(fraction(own.lost.mean), fraction(own.lost.most)),
+                *(item.key.text, item.key.dtype, item.leaves, item.tables, *item.weighted, *item.plain),
+                *(fraction(item.lost.mean), fraction(item.lost.most)),
             )
-            for own in self.functions
+            for item in self.functions
         ]
         return pd.DataFrame(rows, columns=list(_FIGURES))
 
@@ -66,11 +66,11 @@ class TableStability(NamedTuple):
         """
         rows = [
             (
-                *(own.key.text, own.key.dtype, cut.axis, cut.threshold, cut.least, cut.most, share),
+                *(item.key.text, item.key.dtype, cut.axis, cut.threshold, cut.least, cut.most, share),
                 *(end for _, *ends in cut.box for end in ends),
             )
-            for own in self.functions
-            for cut, share in own.held
+            for item in self.functions
+            for cut, share in item.held
         ]
         return pd.DataFrame(rows, columns=list(_THRESHOLDS))
 
@@ -82,15 +82,7 @@ def stability_of(
     incumbents: Incumbents | None,
     begin: Callable[[int, int, float], None],
 ) -> TableStability:
-    """The stability of a table.
-
-    Args:
-        evidence: of the fit.
-        fit: the fit.
-        options: of the fit.
-        incumbents: its baseline.
-        begin: called with the number of functions, of tables for each, and the remaining seconds, once these are known.
-    """
+    """The stability of a table; `begin` is as for `Table.stability`."""
     functions = fitted(evidence, fit, options, incumbents)
     tables = tables_of(functions)
     return TableStability(tuple(stability(functions, tables, lambda seconds: begin(len(functions), tables, seconds))))

@@ -1,14 +1,15 @@
 """`normtune diff`: differences and losses of two tables, or of a table and the rule of another library.
 
-In: two names and options. Out: for each device, operator and dtype a map and figures. What differs is found by
-`api.diff`, how it reads is in `comparing.report`; both are imported when the command runs.
+In: two names and options. Out: for each device, operator and dtype a map and figures. `api.diff` finds
+the differences and `comparing.report` writes them; both are imported when the command runs.
 """
 
 from typing import Annotated
 
 import typer
 
-from normtune.results.commands import StoreOption
+from normtune.results.commands import DtypeOption, OperatorOption, RegimeOption, StoreOption
+from normtune.results.regimes import COLD
 from normtune.results.terminal import say
 
 
@@ -23,16 +24,13 @@ def diff(
         str | None,
         typer.Option(metavar="NAME", help="Score on a recording that ships with normtune, in place of a store."),
     ] = None,
-    regime: Annotated[str, typer.Option(metavar="NAME", help="Only times measured cold, warm or eager.")] = "cold",
+    regime: RegimeOption = COLD,
     weights: Annotated[
         str,
         typer.Option(metavar="CHOICE", help="Weight of a shape in means, as for `fit`: decades, equal or a CSV file."),
     ] = "decades",
-    operator: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Only this operator, or variant (rms_norm_forward:no_rstd). Repeatable."),
-    ] = None,
-    dtype: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this dtype. Repeatable.")] = None,
+    operator: OperatorOption = None,
+    dtype: DtypeOption = None,
     markdown: Annotated[
         bool,
         typer.Option("--markdown", help="Print Markdown for a pull request: a summary, then each operator to unfold."),
@@ -47,11 +45,11 @@ def diff(
     from normtune.results.source import measured
     from normtune.results.terminal import console, map_columns
 
-    found = compared(
+    result = compared(
         first, second, weights, lambda: narrowed(measured(store, recording, regime), operator or [], dtype or [])
     )
-    if not found.devices:
+    if not result.devices:
         say("there are no measurements yet: run `normtune sweep`")
         return
-    for line in found.lines(map_columns(console()), markdown):
+    for line in result.lines(map_columns(console()), markdown):
         say(line)

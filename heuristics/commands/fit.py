@@ -1,6 +1,6 @@
 """The command `fit`.
 
-In: its options. Out: figures on the terminal, tables, an exit code. `api.fit` and `writing.installing` do the work,
+In: its options. Out: figures on the terminal, and tables. `api.fit` and `writing.installing` do the work,
 `writing.report` has the text; all are imported when the command runs.
 """
 
@@ -23,14 +23,12 @@ if TYPE_CHECKING:
     from normtune.heuristics.fitting.baseline import Incumbents
     from normtune.heuristics.writing.installing import Removed
     from normtune.results.evidence import Evidence
-    from normtune.results.records import Device
 
 
 class _DeviceFiles(NamedTuple):
     """The measurements of one device, and the files to write; None for a file that is not."""
 
     evidence: "Evidence"
-    device: "Device | None"
     table: Path | None
     data: Path | None
     installed: Path | None
@@ -101,8 +99,8 @@ def fit(
     if uninstall:
         if install or all_devices:
             raise UsageError("--uninstall goes with neither --install nor --all-devices: it removes one GPU's table")
-        given = store is not None or recording is not None
-        _print_removed(installing.removed(measured(store, recording, regime).devices() if given else None, force))
+        data = None if store is None and recording is None else measured(store, recording, regime)
+        _print_removed(installing.uninstall(data, regime=regime, force=force))
         return
     options, source = FitOptions(**chosen), regenerate.Source(store, recording)
     if all_devices:
@@ -111,25 +109,23 @@ def fit(
         if install:
             raise UsageError("--install and --all-devices are both given: what is installed is the table of one GPU")
         if stability:
-            raise UsageError("--stability and --all-devices are both given: it is told of the table of one GPU")
+            raise UsageError(
+                "--stability and --all-devices are both given: --stability works only for the table of one GPU"
+            )
         fit_all_devices(source, options, out, evidence, force)
         return
     if baseline is not None:
         in_use(baseline, Path())  # invalid values are refused before anything is read
     data = measured(store, recording, regime)
-    parts = _parts(data, list(options.operators), out, evidence, install)
-    for part in parts:
-        _check_places(part, out, evidence, force)
-    if install:
-        installing.check([part.device for part in parts if part.device], force)
+    parts = _parts(data, options.operators, out, evidence, install, force)
     in_place = [_incumbents(part, baseline) for part in parts]
     tables = [api.fitted(part.evidence, options, old, source) for part, old in zip(parts, in_place, strict=True)]
     # All files are written before the first line, because a reader of the lines may stop.
     written: list[list[str]] = []
     for part, table in zip(parts, tables, strict=True):
         wrote = [f"wrote {path}" for path in table.write(part.table, part.data, len(parts) > 1)]
-        if part.installed:
-            path, displaced = api.install(table, part.installed)
+        if install:
+            path, displaced = table.install(force=True)  # what needs force was refused before the fit
             name = plain_name(table.device.name)
             wrote.append(f"installed {path}: kernels on {name} use it from now on, in place of {displaced}")
         written.append(wrote)
@@ -144,7 +140,6 @@ def fit(
 
 
 def _print_removed(tables: "Sequence[Removed]") -> None:
-    """Print the removed tables, and those that kernels use from now on."""
     from normtune.kernels.tablefile.locate import told
 
     for path, used in tables:
@@ -154,7 +149,6 @@ def _print_removed(tables: "Sequence[Removed]") -> None:
 
 
 def _print_stability(table: "Table") -> None:
-    """Print the stability of a table, and first, on stderr, the expected duration."""
     from normtune.heuristics.stability.report import beforehand, lines
 
     def announce(functions: int, tables: int, seconds: float) -> None:
@@ -171,41 +165,38 @@ def _incumbents(part: _DeviceFiles, baseline: str | None) -> "Incumbents | None"
     from normtune.heuristics.fitting.baseline import baseline as in_use
     from normtune.heuristics.fitting.baseline import of_file
 
-    if baseline is not None:
-        for path in (part.table, part.installed):
-            if path and os.path.exists(path) and os.path.exists(baseline) and path.samefile(baseline):
-                raise UsageError(
-                    f"--baseline is {path}, the table that is replaced, which the new one is compared with anyway: "
-                    "leave --baseline out"
-                )
-        return in_use(baseline, Path())
-    old = next((path for path in (part.table, part.installed) if path and os.path.exists(path)), None)
-    try:
-        return None if old is None else of_file(old, replaced=True)
-    except UsageError:
-        return None
+    old = [path for path in (part.table, part.installed) if path and os.path.exists(path)]
+    if baseline is None:
+        try:
+            return of_file(old[0], replaced=True) if old else None
+        except UsageError:
+            return None
+    for path in old:
+        if os.path.exists(baseline) and path.samefile(baseline):
+            raise UsageError(
+                f"--baseline is {path}, the table that is replaced, which the new one is compared with anyway: "
+                "leave --baseline out"
+            )
+    return in_use(baseline, Path())
 
 
 def _parts(
-    measured: "Evidence", operators: list[str], out: str | None, evidence: str | None, install: bool
+    measured: "Evidence", operators: tuple[str, ...], out: str | None, evidence: str | None, install: bool, force: bool
 ) -> list[_DeviceFiles]:
-    """The measurements by device if each gets a table, else all in one.
+    """The measurements by device if each gets a table, else all in one; folders of the files are made.
 
     Raises:
-        UsageError: two devices would get the same file.
+        UsageError: two devices would get the same file, or a file cannot be written.
     """
-    from normtune.heuristics.writing import write
+    from normtune.heuristics.writing import installing, write
     from normtune.kernels.tablefile import locate
 
-    devices = measured.select(operators).devices()
+    devices, evidences = measured.select(operators).devices(), [measured]
     if len(devices) > 1 and (write.is_folder(out) if out else install):
         evidences = [measured.of(device) for device in devices]
-    else:
-        devices, evidences = devices[:1], [measured]
-    if not devices:
-        return [_DeviceFiles(measured, None, None, None, None)]
-    tables = write.files(out, devices, ".py") if out else []
-    data = write.files(evidence, devices, ".parquet") if evidence else []
+    devices = devices[: len(evidences)]
+    names = write.names(devices)
+    data = write.files(evidence, names, ".parquet")
     installed = [locate.installed_path(device.name) for device in devices] if install else []
     for option, paths in (("--evidence", data), ("--install", installed)):
         if len(set(paths)) < len(paths):
@@ -213,26 +204,11 @@ def _parts(
             raise UsageError(
                 f"{option} would write one file for several devices: {labels}; --out DIR/ keeps them apart"
             )
-    return [_DeviceFiles(*fields) for fields in zip_longest(evidences, devices, tables, data, installed)]
-
-
-def _check_places(part: _DeviceFiles, out: str | None, evidence: str | None, force: bool) -> None:
-    """Create folders, and refuse files that are to stay, before the fit.
-
-    Raises:
-        UsageError: a file cannot be written.
-    """
-    from normtune.heuristics.writing import (
-        installing,
-        write,
-    )
-
-    for option, path in ((out, part.table), (evidence, part.data)):
-        if option and path and write.is_folder(option):
-            write.make_folder(path.parent)
-    if part.table:
-        write.check_table(part.table, force)
-    if part.installed and part.device:
-        installing.place(part.device, force)
-    if part.data:
-        write.check_evidence(part.data, force)
+    parts = [*map(_DeviceFiles._make, zip_longest(evidences, write.files(out, names, ".py"), data, installed))]
+    for part in parts:
+        write.check_files(part.table, part.data, force)
+    if install:
+        for device in devices:
+            installing.place(device, force)
+        installing.check(devices, force)
+    return parts

@@ -4,7 +4,6 @@ In: the source of measurements, options, and files. Out: figures on the terminal
 the work, `any_gpu.emit` has the text.
 """
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from normtune.errors import UsageError
@@ -20,14 +19,7 @@ _STEM = "any_gpu"
 def fit_all_devices(
     source: "Source", options: "FitOptions", out: str | None, evidence: str | None, force: bool
 ) -> None:
-    """Fit, print, and write the requested files.
-
-    Args:
-        source: of the measurements; the recording `all` stands for all that ship.
-        options: of the fit.
-        out: value of `--out`; a folder gets `any_gpu.py`.
-        evidence: value of `--evidence`; a folder gets `any_gpu.parquet`.
-        force: whether files that normtune did not write are replaced.
+    """Fit, print, and write the requested files; arguments are the options of the command.
 
     Raises:
         UsageError: a file cannot be written, or an option is for the table of one GPU.
@@ -40,13 +32,11 @@ def fit_all_devices(
 
     store, recording, regime = source.store, source.recording, options.regime
     data_of_all = everywhere(recording if store is None else None, regime, lambda: measured(store, recording, regime))
-    table, data = _place(out, ".py"), _place(evidence, ".parquet")
-    if data and not table:
+    if evidence and not out:
         raise UsageError("--evidence is given without --out: the table that is to name it is written nowhere")
-    if table:
-        write.check_table(table, force)
-    if data:
-        write.check_evidence(data, force)
+    table = next(iter(write.files(out, [_STEM], ".py")), None)
+    data = next(iter(write.files(evidence, [_STEM], ".parquet")), None)
+    write.check_files(table, data, force)
     fitted = fitted_everywhere(data_of_all, options, source)
     wrote = []
     if table:
@@ -57,15 +47,3 @@ def fit_all_devices(
     for note in fitted.notes:
         say(f"normtune: {note}", error=True)
     say("\n".join([*told(fitted.fit), *(wrote or ["Nothing was written: --out FILE writes the table"])]))
-
-
-def _place(option: str | None, suffix: str) -> Path | None:
-    """The file of an option, in a folder under the name of the shared table; folders are created."""
-    from normtune.heuristics.writing import write
-
-    if option is None:
-        return None
-    if not write.is_folder(option):
-        return Path(option)
-    write.make_folder(Path(option))
-    return Path(option) / f"{_STEM}{suffix}"

@@ -11,7 +11,7 @@ import typer
 
 from normtune.errors import UsageError
 from normtune.kernels.problem import AXES
-from normtune.results.commands import StoreOption
+from normtune.results.commands import DtypeOption, OperatorOption, RegimeOption, StoreOption
 from normtune.results.regimes import COLD, check_regime
 from normtune.results.terminal import say
 
@@ -38,11 +38,8 @@ def show(
     recording: Annotated[
         str | None, typer.Option(metavar="NAME", help="Show a recording that ships with normtune, in place of a store.")
     ] = None,
-    operator: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Only this operator, or variant (rms_norm_forward:no_rstd). Repeatable."),
-    ] = None,
-    dtype: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this dtype. Repeatable.")] = None,
+    operator: OperatorOption = None,
+    dtype: DtypeOption = None,
     table: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Map the configs of this table, and mark where it loses over 3 %."),
@@ -57,7 +54,7 @@ def show(
     limit: Annotated[
         int | None, typer.Option(metavar="N", min=1, help=f"List at most so many measurements. Default: {LIMIT}.")
     ] = None,
-    regime: Annotated[str, typer.Option(metavar="NAME", help="Only times measured cold, warm or eager.")] = COLD,
+    regime: RegimeOption = COLD,
     flips: Annotated[
         str | None,
         typer.Option(
@@ -94,20 +91,18 @@ def show(
 
 
 def _show_maps(maps: "Maps", regime: str) -> None:
-    """The maps of each device."""
     from normtune.results.terminal import console
 
     screen = console()
     for number, part in enumerate(maps.devices):
         _print_head(screen, number, part.device, part.measurements, regime, part.notes)
-        for one in part.maps:
-            _print_map(screen, one, maps.table)
+        for config_map in part.maps:
+            _print_map(screen, config_map, maps.table)
         if part.maps and not maps.table:
             screen.print(f"\n{_COUNTS}", soft_wrap=True)
 
 
 def _show_lists(evidence: "Evidence", regime: str, sort: str | None, limit: int) -> None:
-    """The measurements of each device."""
     from normtune.heuristics.regret.build import matrices_of, outdated
     from normtune.heuristics.showing.listing import check_order
     from normtune.results.terminal import console
@@ -130,14 +125,13 @@ def _show_lists(evidence: "Evidence", regime: str, sort: str | None, limit: int)
 def _print_head(
     screen: "Console", number: int, device: "Device", measurements: int, regime: str, notes: "Sequence[str]"
 ) -> None:
-    """The heading of a device, with what was left out."""
     from normtune.results.terminal import printable
 
     if number:
         screen.print()
-    taken = "" if regime == COLD else f", {regime}"
+    suffix = "" if regime == COLD else f", {regime}"
     label = printable(f"{device.label}, {device.target}, {device.sms} SMs")
-    screen.print(f"{label}: {measurements} measurements{taken}", style="bold", soft_wrap=True)
+    screen.print(f"{label}: {measurements} measurements{suffix}", style="bold", soft_wrap=True)
     for line in notes:
         screen.print(line, soft_wrap=True)
 
@@ -145,7 +139,6 @@ def _print_head(
 def _show_flips(
     store: str | None, recording: str | None, operators: list[str], dtypes: list[str], regimes: tuple[str, str]
 ) -> None:
-    """Maps of the shapes at which the best config of one regime loses in the other, device by device."""
     from normtune.heuristics.api.maps import check_two, flips_of
     from normtune.heuristics.showing.flips_report import flip_lines
     from normtune.results.filters import narrowed
@@ -153,32 +146,32 @@ def _show_flips(
     from normtune.results.terminal import console, map_columns, printable
 
     check_two(regimes)
-    whole = narrowed(measured(store, recording, None), operators, dtypes)
-    if whole.frame.empty:
+    evidence = narrowed(measured(store, recording, None), operators, dtypes)
+    if evidence.frame.empty:
         say(_NOTHING)
         return
-    found = flips_of(whole, regimes, f"recording {recording}" if recording else "the store")
+    flip_maps = flips_of(evidence, regimes, f"recording {recording}" if recording else "the store")
     screen = console()
     shown = 0
-    for device, flips in found.devices:
-        for one in flips:
+    for device, flips in flip_maps.devices:
+        for both in flips:
             if shown:
                 screen.print()
             shown += 1
             screen.print(printable(f"{device.label}, {device.target}, {device.sms} SMs"), style="bold", soft_wrap=True)
-            for line in flip_lines(str(one.key), one.directions, map_columns(screen)):
+            for line in flip_lines(str(both.key), both.directions, map_columns(screen)):
                 screen.print(line, soft_wrap=True)
     if not shown:
         say(f"no shape was measured both {regimes[0]} and {regimes[1]} on one device: sweep the same shapes twice")
 
 
-def _print_map(screen: "Console", one: "ConfigMap", table: Path | None) -> None:
+def _print_map(screen: "Console", config_map: "ConfigMap", table: Path | None) -> None:
     from normtune.heuristics.regret.fixed_log import percent
     from normtune.heuristics.showing.config_map import legend_lines, map_lines
     from normtune.results.terminal import map_columns
 
     screen.print()
-    name, content = f"{one.operator} {one.dtype}", one.content
+    name, content = f"{config_map.operator} {config_map.dtype}", config_map.content
     if content is None:
         screen.print(f"{name}: {table} has no function for it", soft_wrap=True)
         return
@@ -199,16 +192,15 @@ def _print_map(screen: "Console", one: "ConfigMap", table: Path | None) -> None:
 
 
 def _list(current: "Evidence", matrices: "list[TimingMatrix]", sort: str | None, limit: int) -> "list[RichTable | str]":
-    """The measurements that were asked for, and how many are left out."""
     from normtune.heuristics.showing.listing import listing, ordered
 
-    found = ordered(listing(current, matrices), sort)
-    left = f"{len(found) - limit} more are left out: --limit {len(found)} lists all" if len(found) > limit else ""
-    return [_listed(found.head(limit)), f"{len(found)} measurements" + (f", {left}" if left else "")]
+    frame = ordered(listing(current, matrices), sort)
+    more = f"{len(frame) - limit} more are left out: --limit {len(frame)} lists all" if len(frame) > limit else ""
+    return [_listed(frame.head(limit)), f"{len(frame)} measurements" + (f", {more}" if more else "")]
 
 
 def _listed(frame: "pd.DataFrame") -> "RichTable":
-    """Measurements as a table; operator and dtype are left out if all rows share them, to save columns."""
+    """A table without operator and dtype if all rows share them, to save columns."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 

@@ -5,7 +5,7 @@
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, fields, replace
 from numbers import Integral, Real
 from pathlib import Path
@@ -14,7 +14,8 @@ from typing import Any, get_args, get_origin
 
 from normtune.errors import UsageError
 from normtune.kernels.tablefile.header import log_ppm_of
-from normtune.results.options import flag_of, option
+from normtune.results.names import named
+from normtune.results.options import documented, flag_of, option, option_of
 from normtune.results.regimes import COLD, check_regime
 
 OBJECTIVES = ("mean", "worst")
@@ -33,32 +34,20 @@ _KINDS: dict[type, tuple[type, str]] = {
 }
 
 
-@dataclass(frozen=True)
-class FitOptions:
-    """Options of a fit. A new option is declared here, and used where it takes effect.
-
-    Attributes:
-        leaves: the most leaves of a function; None chooses each number by cross-validation.
-        operators: plain names or names with a variant; empty for all that were measured.
-        objective: `mean` for the least mean slowdown, `worst` for the least mean among trees of the least worst case.
-        max_slowdown: bound on each measured problem's time over its best config's time; None for no bound.
-        tie_percent: trees within this of the least mean slowdown are equally good, and the simplest is taken.
-        weights: of problems: `decades`, `equal`, or a CSV file with columns rows, hidden and weight.
-        max_configs: the most distinct configs of a function; None for no bound.
-        baseline: a rule by name or a table's file; no leaf may be slower. None for the table that is replaced, if there
-            is one; `none` for no comparison with that either.
-        same_bits_as: a table's file: at every shape a row keeps the bits that this table gives it; None for none.
-        batch_invariant: whether the table also gets batch-invariant functions.
-        regime: of the fitted times, a name of `regimes.REGIMES`.
-
-    Raises:
-        UsageError: a value is out of range.
-    """
+@dataclass(frozen=True, kw_only=True)
+class FitKeywords:
+    """Options of a fit as Python takes them. A new option is declared here, and used where it takes effect."""
 
     leaves: int | None = option(
         "At most so many leaves per function. Default: chosen by cross-validation.", "N", least=1
     )
-    operators: tuple[str, ...] = option("Only this operator. Repeatable.", default=(), name="operator", before="force")
+    operators: str | Iterable[str] = option(
+        "Only this operator. Repeatable.",
+        default=(),
+        name="operator",
+        before="force",
+        doc="One or several operators or variants (rms_norm_forward:no_rstd). Default: all that were measured.",
+    )
     objective: str = option(
         "mean; worst: of the tables with the best worst shape, the one with the least mean.", default="mean"
     )
@@ -69,8 +58,9 @@ class FitOptions:
         "Choose the simplest table within so much mean loss of the best tree.",
         *("PERCENT", "tie", "baseline"),
         default=TIE_PERCENT,
+        doc="Choose the simplest tree within so many percent of mean loss of the best.",
     )
-    weights: str = option(
+    weights: str | os.PathLike[str] = option(
         "Weight of a shape in means: decades, every decade of bytes moved the same; equal; or a CSV file with columns "
         "rows,hidden,weight and, if wanted, operator and dtype.",
         "CHOICE",
@@ -79,17 +69,34 @@ class FitOptions:
     max_configs: int | None = option(
         "At most so many distinct configs per function; each is a binary that users compile.", "N", before="weights"
     )
-    baseline: str | None = option(
+    baseline: str | os.PathLike[str] | None = option(
         "Rule (liger, ...), shipped table or file that no leaf may be slower than; none: compare with nothing. "
         "Default: the table that is replaced."
     )
-    same_bits_as: str | None = option(
+    same_bits_as: str | os.PathLike[str] | None = option(
         "Table that gives rows the bits that they must keep: at each shape only configs that do are used.", "FILE"
     )
     batch_invariant: bool = option(
-        "Also fit functions that give a row the same bits in every batch, and print what they cost.", default=False
+        "Also fit functions that give a row the same bits in every batch, and print what they cost.",
+        default=False,
+        doc="Also fit functions that give a row the same bits in every batch.",
     )
     regime: str = option("Fit times measured cold, warm or eager.", default=COLD, before="stability")
+
+
+@documented
+@dataclass(frozen=True, kw_only=True)
+class FitOptions(FitKeywords):
+    """Options of a fit.
+
+    Raises:
+        UsageError: a value is out of range.
+    """
+
+    operators: tuple[str, ...] = option_of(FitKeywords, "operators")
+    weights: str = option_of(FitKeywords, "weights")
+    baseline: str | None = option_of(FitKeywords, "baseline")
+    same_bits_as: str | None = option_of(FitKeywords, "same_bits_as")
 
     def __post_init__(self) -> None:
         """Refuse invalid values, in one place for the command line and for Python."""
@@ -113,6 +120,17 @@ class FitOptions:
             raise UsageError(f"max-slowdown is {self.max_slowdown:g}: expected a ratio of at least 1, as 1.10")
         if not 0 <= self.tie_percent <= 100:
             raise UsageError(f"tie is {self.tie_percent:g}: expected percent from 0 to 100, as {TIE_PERCENT}")
+
+    @classmethod
+    def of(cls, request: object) -> "FitOptions":
+        """The options that are attributes of a request, paths as text; the others keep their defaults.
+
+        Raises:
+            UsageError: a value is out of range.
+        """
+        given = {one.name: getattr(request, one.name) for one in fields(cls) if hasattr(request, one.name)}
+        paths = {name: os.fspath(value) for name, value in given.items() if isinstance(value, os.PathLike)}
+        return cls(**given | paths | {"operators": named("operators", given["operators"])})
 
     @property
     def tie(self) -> int:

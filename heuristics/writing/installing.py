@@ -111,12 +111,8 @@ def uninstall(
         NormtuneError: nothing is installed, or a file cannot be removed.
     """
     given = data is not None or recording is not None
-    return removed(taken(data, recording, regime).devices() if given else None, force)
-
-
-def removed(devices: Sequence[Device] | None, force: bool) -> tuple[Removed, ...]:
-    """As `uninstall`, of the GPUs of some devices; None for those of this machine."""
-    wanted = gpus_here() if devices is None else [Gpu(device.name, device.target, device.sms) for device in devices]
+    devices = taken(data, recording, regime).devices() if given else []
+    wanted = [Gpu(device.name, device.target, device.sms) for device in devices] if given else gpus_here()
     installed = locate.installed()
     if wanted:
         paths = list(dict.fromkeys(locate.installed_path(gpu.label) for gpu in wanted))

@@ -1,7 +1,6 @@
 """Files that `fit` writes, replaced whole or not at all, and files that it must not overwrite."""
 
 import os
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,22 +21,27 @@ def is_folder(place: str) -> bool:
     return place.endswith(("/", os.sep)) or os.path.isdir(place)
 
 
-def files(place: str, devices: "Sequence[Device]", suffix: str) -> list[Path]:
-    """The file of each device.
+def files(place: str | None, names: Sequence[str], suffix: str) -> list[Path]:
+    """The file of each name: the place itself, or in a folder, which is made, one of that name. Without a place, none.
 
-    Args:
-        place: a file, for one device only; or a folder, in which each device has a file of its name.
-        devices: in order.
-        suffix: of the files in a folder, `.py`.
+    Raises:
+        UsageError: the folder cannot be made.
     """
+    if not place or not names:
+        return []
     if not is_folder(place):
-        return [Path(place)] * len(devices)
-    slugs = [locate.slug(device.label) for device in devices]
-    counts = Counter(slugs)
-    names = [
-        f"{slug}_{device.sms}_sms" if counts[slug] > 1 else slug for slug, device in zip(slugs, devices, strict=True)
-    ]
+        return [Path(place)] * len(names)
+    make_folder(Path(place))
     return [Path(place) / f"{name}{suffix}" for name in names]
+
+
+def names(devices: "Sequence[Device]") -> list[str]:
+    """Names of the files of devices; those of one name have their multiprocessors in it."""
+    slugs = [locate.slug(device.label) for device in devices]
+    return [
+        f"{slug}_{device.sms}_sms" if slugs.count(slug) > 1 else slug
+        for slug, device in zip(slugs, devices, strict=True)
+    ]
 
 
 def make_folder(folder: Path, parents: bool = False, advice: str = "name another") -> None:
@@ -50,6 +54,18 @@ def make_folder(folder: Path, parents: bool = False, advice: str = "name another
         folder.mkdir(parents=parents, exist_ok=True)
     except OSError as error:
         raise UsageError(f"cannot make the folder {folder}: {error.strerror or error}; {advice}") from None
+
+
+def check_files(table: Path | None, data: Path | None, force: bool) -> None:
+    """Refuse to overwrite files that somebody may want to keep; None for a file that is not written.
+
+    Raises:
+        UsageError: as `check_table` and `check_evidence`.
+    """
+    if table:
+        check_table(table, force)
+    if data:
+        check_evidence(data, force)
 
 
 def check_table(path: Path, force: bool) -> None:

@@ -53,16 +53,6 @@ def write_parquet(evidence: Evidence, path: Path) -> None:
         write_table(evidence, temporary)
 
 
-def export(evidence: Evidence, path: Path) -> None:
-    """Write evidence to a `.parquet` or `.csv` file, which is replaced if it exists.
-
-    Raises:
-        UsageError: it has another ending, or its folder does not exist.
-        NormtuneError: it cannot be written.
-    """
-    writer_of(path)(evidence, path)
-
-
 def writer_of(path: Path) -> Callable[[Evidence, Path], None]:
     """The function that writes a file of this ending.
 

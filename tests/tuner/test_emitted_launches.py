@@ -264,7 +264,7 @@ def tried_here(table: str, key: Key, places: Iterable[tuple[int, int]]):
 @pytest.mark.gpu
 @pytest.mark.slow
 @pytest.mark.parametrize(("table", "key"), list(functions()), ids=str)
-def test_what_no_sweep_gates_passes_the_gate(table: str, key: str, dtype: str) -> None:
+def test_what_no_sweep_gates_passes_the_gate(table: str, key: Key) -> None:
     """No grid has hidden sizes that are no multiple of 16, nor has each tile a size that needs a mask."""
     import torch
 
@@ -275,7 +275,7 @@ def test_what_no_sweep_gates_passes_the_gate(table: str, key: str, dtype: str) -
     open_classes = {
         found: (rows, hidden) for rows, hidden, found in launches_of(table, key, UNMEASURED) if found not in known
     }
-    target, tried = tried_here(table, key, dtype, open_classes.values())
+    target, tried = tried_here(table, key, open_classes.values())
     for compiled in compile_all(jobs_of((problem, candidate.launch) for problem, candidate in tried), target.name):
         assert compiled.status == "ok", compiled
     for problem, candidate in tried:
@@ -288,14 +288,14 @@ WIDE_WEIGHTS = (64, 128, 256, 512, 768, 1000, 1024, 2048, 4096, 5120, 8192, 1638
 
 @pytest.mark.gpu
 @pytest.mark.slow
-@pytest.mark.parametrize(("table", "key", "dtype"), [one for one in functions() if one[2] != "float32"])
-def test_float32_weights_pass_the_gate(table: str, key: str, dtype: str) -> None:
+@pytest.mark.parametrize(("table", "key"), [one for one in functions() if one[1].dtype != "float32"], ids=str)
+def test_float32_weights_pass_the_gate(table: str, key: Key) -> None:
     """They are other binaries than those that a sweep gates."""
     import torch
 
     from normtune.tuner.timing.gate import gate
 
     found = {wanted: (rows, hidden) for rows, hidden, wanted in launches_of(table, key, WIDE_WEIGHTS)}
-    target, tried = tried_here(table, key, dtype, found.values())
+    target, tried = tried_here(table, key, found.values())
     for problem, candidate in tried:
         gate(operator(problem.operator), problem, candidate, target, torch.device("cuda", 0), wide=True)

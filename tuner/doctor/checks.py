@@ -19,7 +19,7 @@ from normtune.kernels.calling.probe import Facts, ask
 from normtune.results.paths import unwritable
 from normtune.tuner.machine.no_gpu import without_gpu, without_torch, without_triton
 
-OK, WARNING, PROBLEM = LEVELS = ("ok", "warning", "problem")
+OK, WARNING, PROBLEM = "ok", "warning", "problem"
 # Most memory that driver and display hold on an unused GPU.
 _HELD_BYTES = 2 << 30
 _REPLAY = "without a GPU, `normtune sweep --device replay:nvidia-h200` runs the whole tool on the recorded H200"

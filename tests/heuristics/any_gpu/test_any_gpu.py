@@ -209,7 +209,7 @@ def test_a_table_and_its_data_pass_check_and_an_edit_does_not(evidence: Evidence
     command = "normtune fit --store x.db --leaves 4 --weights equal --all-devices --out t.py --evidence t.parquet"
     write_parquet(evidence, tmp_path / "t.parquet")
     path = tmp_path / "t.py"
-    path.write_text(emit.module_text(fit_all(evidence, FitOptions(4, weights="equal")), as_command(command)))
+    path.write_text(emit.module_text(fit_all(evidence, FitOptions(leaves=4, weights="equal")), as_command(command)))
     assert check(path).failures == ()
     path.write_text(path.read_text().replace("sms, 60 MB", "sms, 61 MB").replace(" MB of L2", " MB  of L2"))
     assert any("differs from a fit of t.parquet" in line for line in check(path).failures)

@@ -4,12 +4,17 @@ import dataclasses
 import inspect
 from typing import Any
 
+import pytest
 import typer
 from typer.testing import CliRunner
 
-from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.api.any_gpu import fit_any_gpu
+from normtune.heuristics.api.fit import fit
+from normtune.heuristics.fitting.options import FitKeywords, FitOptions
 from normtune.results.commands import with_options
 from normtune.tests.heuristics.made_up import options_of
+
+FIELDS = {field.name: field for field in dataclasses.fields(FitKeywords)}
 
 
 def shown(chosen: list[FitOptions]) -> Any:
@@ -27,6 +32,18 @@ def test_every_field_is_an_option_where_it_is_declared() -> None:
         *("batch_invariant", "all_devices", "regime", "stability", "operator", "force"),
     ]
     assert len(names) == len(dataclasses.fields(FitOptions)) + 4
+
+
+@pytest.mark.parametrize(
+    ("function", "names"), [(fit, [*FIELDS]), (fit_any_gpu, ["leaves", "operators", "weights", "regime"])]
+)
+def test_every_field_is_a_keyword_with_its_type_default_and_text(function: Any, names: list[str]) -> None:
+    parameters = inspect.signature(function).parameters
+    assert [name for name in parameters if name in FIELDS] == names
+    for name in names:
+        assert (parameters[name].annotation, parameters[name].default) == (FIELDS[name].type, FIELDS[name].default)
+    for name in parameters:
+        assert f"\n    {name}: " in function.__doc__
 
 
 def test_what_is_typed_is_what_a_header_says() -> None:
