@@ -14,8 +14,9 @@ import numpy as np
 from normtune.benchmarks.lib.simulation import Space
 from normtune.benchmarks.lib.t4 import RecordedSpace, is_t4, read_t4
 from normtune.errors import UsageError
+from normtune.kernels.call import AnyLaunch, ImplementationLaunch
 from normtune.kernels.config import COPY, Config
-from normtune.kernels.operator import AnyLaunch, ImplementationLaunch, operator, read_config
+from normtune.kernels.operator import operator, read_config
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import TARGETS
 from normtune.results.evidence import Evidence

@@ -25,8 +25,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from normtune.benchmarks.places import RESULTS
+from normtune.kernels.call import AnyLaunch
 from normtune.kernels.config import Config
-from normtune.kernels.operator import AnyLaunch, OperatorSpec, operator, operators
+from normtune.kernels.operator import OperatorSpec, operator, operators
 from normtune.kernels.problem import Problem
 from normtune.kernels.tablefile import locate
 from normtune.kernels.target import TARGETS, Target

@@ -5,7 +5,7 @@ In: the result of a kernel file's `calls`. Out: `KernelCall`, `run` and `warmup`
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 
 class KernelCall(NamedTuple):
@@ -57,3 +57,40 @@ def run(calls: Iterable[KernelCall]) -> None:
 def warmup(calls: Iterable[KernelCall]) -> list[Any]:
     """Compile the calls for the active target without launching; returns the compiled kernels in order."""
     return [call.kernel.warmup(*call.args, grid=call.grid, **call.options) for call in calls]
+
+
+class AnyLaunch(Protocol):
+    """A config resolved for one problem: hashable, and equal to another one that launches the same.
+
+    Whatever an operator's `resolve` returns; the rest of it is between the operator and its kernels.
+    """
+
+    @property
+    def grid(self) -> int:
+        """Programs, at least 1."""
+        ...
+
+    @property
+    def workspace(self) -> int:
+        """Float32 elements that are allocated for each launch; 0 for none."""
+        ...
+
+    @property
+    def binary(self) -> Any:
+        """Equal, and hashable, for launches that run the same machine code."""
+        ...
+
+    def __hash__(self) -> int: ...
+
+
+class ImplementationLaunch(NamedTuple):
+    """A call of an implementation: a function of another library, for which normtune compiles nothing."""
+
+    implementation: str
+    grid: int = 1
+    workspace: int = 0
+
+    @property
+    def binary(self) -> "ImplementationLaunch":
+        """Itself."""
+        return self

@@ -12,15 +12,15 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from itertools import product
 from types import ModuleType
-from typing import Any, NamedTuple, NoReturn, Protocol, Self
+from typing import Any, NoReturn, Self
 
 from normtune.errors import UsageError
-from normtune.kernels.call import ForeignKernel, KernelCall
+from normtune.kernels.box import EVERYWHERE, Box
+from normtune.kernels.call import AnyLaunch, ForeignKernel, ImplementationLaunch, KernelCall
 from normtune.kernels.config import COPY, Config, Implementation
 from normtune.kernels.key import Key, with_sizes
 from normtune.kernels.mode import Mode, words_of
 from normtune.kernels.problem import IN_OUT, MAX_ROWS, OUTPUT, SCRATCH, Buffer, Problem
-from normtune.kernels.tablefile.tree import EVERYWHERE, Box
 from normtune.kernels.target import Target
 
 _COPY = COPY.to_json()
@@ -28,43 +28,6 @@ _COPY = COPY.to_json()
 
 class IllegalConfigError(ValueError):
     """This config cannot run this problem on this target; the text is the reason."""
-
-
-class AnyLaunch(Protocol):
-    """A config resolved for one problem: hashable, and equal to another one that launches the same.
-
-    Whatever an operator's `resolve` returns; the rest of it is between the operator and its kernels.
-    """
-
-    @property
-    def grid(self) -> int:
-        """Programs, at least 1."""
-        ...
-
-    @property
-    def workspace(self) -> int:
-        """Float32 elements that are allocated for each launch; 0 for none."""
-        ...
-
-    @property
-    def binary(self) -> Any:
-        """Equal, and hashable, for launches that run the same machine code."""
-        ...
-
-    def __hash__(self) -> int: ...
-
-
-class ImplementationLaunch(NamedTuple):
-    """A call of an implementation: a function of another library, for which normtune compiles nothing."""
-
-    implementation: str
-    grid: int = 1
-    workspace: int = 0
-
-    @property
-    def binary(self) -> "ImplementationLaunch":
-        """Itself."""
-        return self
 
 
 @dataclass(frozen=True)

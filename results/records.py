@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from normtune.kernels.call import AnyLaunch
 from normtune.kernels.config import Config
-from normtune.kernels.operator import AnyLaunch
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import plain_name
 from normtune.results.regimes import regime_of

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from normtune.errors import UsageError
 from normtune.heuristics.regret.legality import Legality
+from normtune.kernels.box import Box
 from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import MAX_ROWS
 from normtune.kernels.tablefile.relative_tree import RelativeTree, boxes_on
-from normtune.kernels.tablefile.tree import Box
 from normtune.kernels.target import TARGETS, Target
 
 # No NVIDIA GPU on sale has more multiprocessors; the RTX PRO 6000 has 188.

@@ -18,10 +18,12 @@ from normtune.heuristics.comparing.contenders import Side, Tuned
 from normtune.heuristics.comparing.gains import Gain, Pair, gain
 from normtune.heuristics.fitting.figures import Loss, summarise
 from normtune.heuristics.regret.matrix import MISSING, TimingMatrix
+from normtune.kernels.box import Box
+from normtune.kernels.call import AnyLaunch
 from normtune.kernels.config import Config
-from normtune.kernels.operator import AnyLaunch, OperatorSpec, operator
+from normtune.kernels.operator import OperatorSpec, operator
 from normtune.kernels.problem import Problem, Shape
-from normtune.kernels.tablefile.tree import Box, Tree, regions
+from normtune.kernels.tablefile.tree import Tree, regions
 from normtune.kernels.target import Target
 
 # Below this no config gets near a copy of as many bytes: the time is mostly the launch.

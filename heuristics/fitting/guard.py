@@ -29,9 +29,10 @@ from normtune.heuristics.regret.paired import Paired, paired
 from normtune.heuristics.solver.bins import Bins
 from normtune.heuristics.solver.optimum import Optima
 from normtune.heuristics.solver.simplify import boxes, replaced
+from normtune.kernels.box import Box
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Shape
-from normtune.kernels.tablefile.tree import Box, Leaf, Tree, choose, configs_of
+from normtune.kernels.tablefile.tree import Leaf, Tree, choose, configs_of
 
 LEVEL = 0.05
 SLOWER = 9_950  # millionths: 1 %

@@ -11,11 +11,12 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from normtune.kernels.box import Box
 from normtune.kernels.config import Config
 from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec, operators
 from normtune.kernels.problem import Problem, Shape
-from normtune.kernels.tablefile.tree import Box, Tree, regions
+from normtune.kernels.tablefile.tree import Tree, regions
 from normtune.kernels.target import Target
 
 

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 
 from normtune.heuristics.regret.effects import Level, LogSamples, levels, unused
 from normtune.heuristics.regret.fixed_log import log_ppm
+from normtune.kernels.call import AnyLaunch
 from normtune.kernels.config import COPY, Config
 from normtune.kernels.key import Key
-from normtune.kernels.operator import AnyLaunch, IllegalConfigError, OperatorSpec
+from normtune.kernels.operator import IllegalConfigError, OperatorSpec
 from normtune.kernels.problem import AXES, Problem, Shape
 from normtune.kernels.target import Target
 from normtune.results.columns import flatten, split

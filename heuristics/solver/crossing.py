@@ -13,7 +13,8 @@ import numpy as np
 from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver.grid import Axis, roundest
-from normtune.kernels.tablefile.tree import EVERYWHERE, Box, Leaf, Split, Tree, choose, halves, regions
+from normtune.kernels.box import EVERYWHERE, Box
+from normtune.kernels.tablefile.tree import Leaf, Split, Tree, choose, halves, regions
 
 # A gap has 2**4 parts of equal ratio, and a threshold may be `_NEAR` of them off the crossing to be rounder: at the
 # held-out shapes of the recorded H200, 0 to 4 parts lose the same to 0.02 %.

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from normtune.heuristics.solver.grid import Ranges
-from normtune.kernels.tablefile.tree import Box
+from normtune.kernels.box import Box
 
 _EXACT_SINGLE = float(1 << 24)
 

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.solver.grid import Axis
 from normtune.heuristics.solver.row_classes import RowClasses
+from normtune.kernels.box import EVERYWHERE, Box, Interval
 from normtune.kernels.config import Config
 from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec
-from normtune.kernels.tablefile.tree import EVERYWHERE, Box, Interval, Tree, configs_of, regions
+from normtune.kernels.tablefile.tree import Tree, configs_of, regions
 from normtune.kernels.target import Target
 
 

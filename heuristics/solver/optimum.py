@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from normtune.heuristics.solver.dynamic_program import BinCut, Partitions
 from normtune.heuristics.solver.grid import Axis, Ranges
+from normtune.kernels.box import Box, Interval
 from normtune.kernels.config import Config
-from normtune.kernels.tablefile.tree import Box, Interval, Leaf, Split, Tree
+from normtune.kernels.tablefile.tree import Leaf, Split, Tree
 
 # The cost of a barred entry: larger than any sum of costs, and as many of them as there may be bins still fit an int64.
 BARRED = 1 << 50

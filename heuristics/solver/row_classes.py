@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.solver.bins import Bins
 from normtune.kernels.alignment import alignment_of
+from normtune.kernels.box import EVERYWHERE, Interval
 from normtune.kernels.config import Config
 from normtune.kernels.problem import MAX_ROWS, Problem
-from normtune.kernels.tablefile.tree import EVERYWHERE, Interval, Split, Tree, regions, walk
+from normtune.kernels.tablefile.tree import Split, Tree, regions, walk
 
 # The shortest chunk of columns in any space of configs, and the longest row that one program takes.
 _CHUNK, _LONGEST = 512, 65536

@@ -17,8 +17,9 @@ import numpy as np
 from normtune.heuristics.solver.grid import roundness
 from normtune.heuristics.solver.optimum import BARRED, Optima, Sums
 from normtune.heuristics.solver.portfolio import fewest
+from normtune.kernels.box import Box
 from normtune.kernels.config import Config
-from normtune.kernels.tablefile.tree import Box, Leaf, Split, Tree, configs_of, distinct, leaves, walk
+from normtune.kernels.tablefile.tree import Leaf, Split, Tree, configs_of, distinct, leaves, walk
 
 
 class Old(NamedTuple):

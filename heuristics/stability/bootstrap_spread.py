@@ -22,8 +22,9 @@ from normtune.heuristics.solver.bins import losses
 from normtune.heuristics.stability.bootstrap import Blocks
 from normtune.heuristics.stability.refit import Fitted, refitted
 from normtune.heuristics.stability.tied_thresholds import TreeCut, splits, tied_thresholds
+from normtune.kernels.box import Box
 from normtune.kernels.key import Key
-from normtune.kernels.tablefile.tree import Box, Split, Tree, choose, leaves
+from normtune.kernels.tablefile.tree import Split, Tree, choose, leaves
 
 # As many tables as are solved in two minutes on two cores, at 2.1 ns a step: at most 100 and at least 20.
 TABLES, LEAST_TABLES = 100, 20

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from normtune.heuristics.regret.fixed_log import percent
 from normtune.heuristics.stability.bootstrap_spread import SHARE, Stability
-from normtune.kernels.tablefile.tree import Box, counted_leaves, told
+from normtune.kernels.box import Box
+from normtune.kernels.tablefile.tree import counted_leaves, told
 
 _THRESHOLD, _EQUIVALENT, _HELD = 18, 18, 5
 

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix
+from normtune.kernels.box import Box
 from normtune.kernels.config import Config
 from normtune.kernels.problem import AXES
-from normtune.kernels.tablefile.tree import Box, Split, Tree, choose, regions, threshold_of, walk
+from normtune.kernels.tablefile.tree import Split, Tree, choose, regions, threshold_of, walk
 
 # Cost of a problem on which a config may not answer: more than all others together.
 _NEVER = 1 << 60

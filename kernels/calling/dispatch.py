@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from normtune.kernels.alignment import alignment_of
-from normtune.kernels.call import KernelCall
+from normtune.kernels.call import AnyLaunch, KernelCall
 from normtune.kernels.calling.device import describe
 from normtune.kernels.calling.launcher import Prepared, apart, prepare
 from normtune.kernels.config import Config, Implementation
-from normtune.kernels.operator import AnyLaunch, OperatorSpec
+from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import HIDDEN_ROWS, MAX_ROWS, Problem
 from normtune.kernels.tablefile import locate
 from normtune.kernels.target import TARGETS, Target, plain_name

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normtune.kernels.call import KernelCall
+from normtune.kernels.call import AnyLaunch, KernelCall
 from normtune.kernels.calling.triton_inside import OTHER, Bound, Pick, bind, is_heard, parameters, stream_of_device
-from normtune.kernels.operator import AnyLaunch, OperatorSpec
+from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem
 
 # Triton specialises pointers on multiples of this many bytes.

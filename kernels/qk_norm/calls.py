@@ -135,8 +135,8 @@ def _of_new(key: object, tensors: Tensors, call: CallArguments) -> Tensor:
             dtypes = ", ".join(spec.dtypes)
             check_invariant("qkv", qkv, f"kernels for {dtypes} on a GPU, heads of 1 to {MAX_HIDDEN} elements")
         with torch.no_grad():
-            out = decomposition.forward(problem, tensors, call.eps, call.offset)
-            return _written(qkv, out, call, tensors) if is_in_place else out
+            fused = decomposition.forward(problem, tensors, call.eps, call.offset)
+            return _written(qkv, fused, call, tensors) if is_in_place else fused
     if not qkv.numel():
         return qkv if is_in_place else new_like(qkv)
     rows = _rows_in_place(qkv) if is_in_place else rows_of("qkv", qkv, call.batch_invariant)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
 from normtune.errors import NormtuneError, UsageError
+from normtune.kernels.box import EVERYWHERE, Interval
 from normtune.kernels.config import Config, Knob, class_of
 from normtune.kernels.key import Key
 from normtune.kernels.problem import MAX_ROWS
@@ -25,7 +26,7 @@ from normtune.kernels.tablefile.header import Data, Gpu, Header, parse
 from normtune.kernels.tablefile.parse import normalised_trees, trees
 from normtune.kernels.tablefile.relative_tree import boxes_on
 from normtune.kernels.tablefile.syntax import parsed
-from normtune.kernels.tablefile.tree import EVERYWHERE, Interval, regions
+from normtune.kernels.tablefile.tree import regions
 from normtune.kernels.target import Target, plain_name, target_for
 
 VARIABLE = "NORMTUNE_TABLE"

@@ -226,7 +226,9 @@ def _config(of: type[Config], arguments: list[ast.expr], keywords: list[ast.keyw
     Raises:
         ValueError: a value is missing, is too much or of another kind.
     """
-    nodes = dict(zip(of._fields, arguments, strict=False)) | {keyword.arg: keyword.value for keyword in keywords}
+    nodes = dict(zip(of._fields, arguments, strict=False)) | {
+        keyword.arg: keyword.value for keyword in keywords if keyword.arg
+    }
     values = {name: value.value for name, value in nodes.items() if isinstance(value, ast.Constant)}
     kinds = {knob.name: knob.kind for knob in of.knobs}
     if len(values) < len(arguments) + len(keywords) or any(

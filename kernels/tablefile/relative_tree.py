@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from math import prod
 from typing import NamedTuple, Union
 
+from normtune.kernels.box import Box, Interval
 from normtune.kernels.config import Config
 from normtune.kernels.problem import AXES, Shape
-from normtune.kernels.tablefile.tree import Box, Interval, Leaf, Split, Tree, walk
+from normtune.kernels.tablefile.tree import Leaf, Split, Tree, walk
 
 HIDDEN = "hidden"
 ROWS_PER_SM = "rows_per_sm"

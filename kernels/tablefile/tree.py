@@ -6,8 +6,9 @@ In: configs and thresholds. Out: `Leaf`, `Split`, `Box`, and what one asks of a 
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Union
 
+from normtune.kernels.box import Box
 from normtune.kernels.config import Config
-from normtune.kernels.problem import AXES, MAX_ROWS, Shape
+from normtune.kernels.problem import AXES, Shape
 
 # How the code compares a size with a threshold of its axis: what meets `rows >= T` is on the high side, what meets
 # `hidden <= T` on the low one.
@@ -56,64 +57,6 @@ def threshold_of(axis: str, first: int) -> int:
 def told(axis: str, threshold: int) -> str:
     """A threshold in the form of the code."""
     return f"{axis} {COMPARISONS[axis]} {threshold}"
-
-
-class Interval(NamedTuple):
-    """The sizes along an axis from `least` to `most`, ends included."""
-
-    axis: str
-    least: int
-    most: int
-
-
-class Box(tuple[Interval, ...]):
-    """A rectangle of sizes: an interval for each axis, in their order."""
-
-    __slots__ = ()
-
-    @classmethod
-    def of(cls, **edges: tuple[int, int]) -> "Box":
-        """The box with the least and the most of each axis: `Box.of(rows=(1, 8), hidden=(64, 128))`."""
-        return cls(Interval(axis, *ends) for axis, ends in edges.items())
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether an axis has no integer between its edges."""
-        return any(least > most for _, least, most in self)
-
-    @property
-    def largest(self) -> Shape:
-        """The largest shape in it."""
-        return self[0].most, self[1].most
-
-    def holds(self, shape: Shape) -> bool:
-        """Whether a shape lies between the edges."""
-        return all(least <= size <= most for size, (_, least, most) in zip(shape, self, strict=False))
-
-    def overlap(self, other: "Box") -> "Box":
-        """What lies between the edges of both."""
-        return Box(
-            Interval(one.axis, max(one.least, two.least), min(one.most, two.most))
-            for one, two in zip(self, other, strict=True)
-        )
-
-    def with_interval(self, interval: Interval) -> "Box":
-        """The box with another interval along its axis."""
-        return Box(interval if own.axis == interval.axis else own for own in self)
-
-    def along(self, axis: str) -> Interval:
-        """Its interval of an axis."""
-        return next(interval for interval in self if interval.axis == axis)
-
-    def cut(self, axis: str, first: int) -> "tuple[Box, Box]":
-        """Its parts below and from `first` of an axis on; one of them is empty where that does not cut it."""
-        own = self.along(axis)
-        low = own._replace(most=min(own.most, first - 1))
-        return self.with_interval(low), self.with_interval(own._replace(least=max(own.least, first)))
-
-
-# No size of any shape is larger.
-EVERYWHERE = Box(Interval(axis, 1, MAX_ROWS) for axis in AXES)
 
 
 def choose(tree: Tree, shape: Shape) -> Config:

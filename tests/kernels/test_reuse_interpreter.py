@@ -7,8 +7,8 @@ import pytest
 import torch
 from triton.runtime import interpreter
 
-from normtune.kernels.call import run
-from normtune.kernels.operator import ImplementationLaunch, operator, operators
+from normtune.kernels.call import ImplementationLaunch, run
+from normtune.kernels.operator import operator, operators
 from normtune.kernels.target import TARGETS
 from normtune.tests.kernels.launching import calls_of, nan_outputs
 from normtune.tuner.plan.plan import candidates

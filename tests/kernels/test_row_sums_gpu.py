@@ -8,12 +8,13 @@ import pytest
 import torch
 
 from normtune.kernels.alignment import alignment_of
+from normtune.kernels.box import EVERYWHERE
 from normtune.kernels.calling import dispatch
 from normtune.kernels.calling.device import describe
 from normtune.kernels.operator import operator, operators
 from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.tablefile import locate
-from normtune.kernels.tablefile.tree import EVERYWHERE, Split, walk
+from normtune.kernels.tablefile.tree import Split, walk
 from normtune.tests.kernels.launching import outputs_of
 
 pytestmark = pytest.mark.gpu

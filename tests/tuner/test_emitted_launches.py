@@ -17,9 +17,10 @@ from normtune.heuristics.fitting.function import fit_function
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.regret.legality import Legality, all_variants
 from normtune.heuristics.regret.matrix import Rounds, TimingMatrix
+from normtune.kernels.call import AnyLaunch
 from normtune.kernels.config import Config
 from normtune.kernels.key import Key
-from normtune.kernels.operator import AnyLaunch, IllegalConfigError, OperatorSpec, operator
+from normtune.kernels.operator import IllegalConfigError, OperatorSpec, operator
 from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.parse import trees

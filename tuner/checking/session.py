@@ -12,10 +12,11 @@ import numpy as np
 
 from normtune.heuristics.regret.effects import LogSamples
 from normtune.heuristics.regret.fixed_log import log_ppm
+from normtune.kernels.box import Box
 from normtune.kernels.config import COPY, Config
 from normtune.kernels.operator import IllegalConfigError, operator
 from normtune.kernels.problem import Problem, Shape
-from normtune.kernels.tablefile.tree import Box, choose
+from normtune.kernels.tablefile.tree import choose
 from normtune.kernels.target import Target
 from normtune.results.records import Outcome
 from normtune.tuner.checking.shapes import Sample, population, rivals, sample

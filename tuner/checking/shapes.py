@@ -16,10 +16,11 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from normtune.kernels.box import Box
 from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import AXES, Problem, Shape
-from normtune.kernels.tablefile.tree import Box, Split, Tree, choose, leaves
+from normtune.kernels.tablefile.tree import Split, Tree, choose, leaves
 from normtune.kernels.target import Target
 
 # Most rivals of the table's config from each source, which makes races of 7 to 10 configs. At 200 shapes of the

@@ -8,12 +8,13 @@ from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.fitting.case import TableEntry
 from normtune.heuristics.regret.legality import registered
 from normtune.heuristics.writing.entries import AnyGpuEntry, entries
+from normtune.kernels.box import Box
 from normtune.kernels.key import Key
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.header import Header, is_edited, parse
 from normtune.kernels.tablefile.parse import normalised_trees, trees
 from normtune.kernels.tablefile.relative_tree import RelativeTree, on_sms
-from normtune.kernels.tablefile.tree import Box, Tree
+from normtune.kernels.tablefile.tree import Tree
 from normtune.results.regimes import COLD
 
 # With fewer measurements a function rests on about 50 shapes or less, and its promise is uncertain.

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from normtune.kernels.operator import AnyLaunch, ImplementationLaunch, operator
+from normtune.kernels.call import AnyLaunch, ImplementationLaunch
+from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target
 from normtune.tuner.compiling.binary_cache import Folder, name_of

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from normtune.errors import UsageError
-from normtune.kernels.operator import AnyLaunch
+from normtune.kernels.call import AnyLaunch
 from normtune.kernels.problem import Problem
 from normtune.results.paths import unwritable
 from normtune.results.records import launch_digest

@@ -12,10 +12,10 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from normtune.errors import NormtuneError
-from normtune.kernels.call import KernelCall, warmup
+from normtune.kernels.call import AnyLaunch, ImplementationLaunch, KernelCall, warmup
 from normtune.kernels.fake_tensor import StandIn
 from normtune.kernels.load_file import load
-from normtune.kernels.operator import AnyLaunch, ImplementationLaunch, operator
+from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.spec_faults import OperatorError
 from normtune.results.records import TimedCode, launch_digest

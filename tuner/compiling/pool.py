@@ -15,9 +15,9 @@ from contextlib import suppress
 from pebble import ProcessExpired, ProcessPool
 
 from normtune.errors import NormtuneError
+from normtune.kernels.call import AnyLaunch
 from normtune.kernels.key import Key
 from normtune.kernels.load_file import loaded
-from normtune.kernels.operator import AnyLaunch
 from normtune.kernels.problem import Problem
 from normtune.results.records import TimedCode, launch_digest
 from normtune.tuner.compiling.binary_cache import Folder

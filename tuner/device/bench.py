@@ -14,9 +14,10 @@ from itertools import islice
 from typing import Any
 
 from normtune.errors import NormtuneError
+from normtune.kernels.call import AnyLaunch, ImplementationLaunch
 from normtune.kernels.config import Config
 from normtune.kernels.key import Key
-from normtune.kernels.operator import AnyLaunch, ImplementationLaunch, operator
+from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.spec_faults import OperatorError
 from normtune.kernels.target import Target

@@ -10,8 +10,9 @@ import zlib
 from collections.abc import Mapping, Sequence
 
 from normtune.errors import UsageError
+from normtune.kernels.call import AnyLaunch
 from normtune.kernels.config import COPY, Config
-from normtune.kernels.operator import AnyLaunch, IllegalConfigError, operator, read_config
+from normtune.kernels.operator import IllegalConfigError, operator, read_config
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import target_for
 from normtune.results.evidence import Evidence

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from normtune.kernels.call import AnyLaunch
 from normtune.kernels.key import Key
-from normtune.kernels.operator import AnyLaunch
 from normtune.kernels.problem import Problem
 
 

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from normtune.kernels.operator import AnyLaunch, operator
+from normtune.kernels.call import AnyLaunch
+from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target
 from normtune.kernels.tiles.launch import Launch

@@ -11,9 +11,10 @@ from math import prod
 from typing import NamedTuple, TypeAlias
 
 from normtune.errors import NormtuneError, UsageError
+from normtune.kernels.call import AnyLaunch
 from normtune.kernels.config import Config
 from normtune.kernels.key import Key
-from normtune.kernels.operator import AnyLaunch, IllegalConfigError, OperatorSpec, members, operator, operators
+from normtune.kernels.operator import IllegalConfigError, OperatorSpec, members, operator, operators
 from normtune.kernels.problem import Problem, Shape
 from normtune.kernels.target import Target
 from normtune.tuner.plan.binaries import Job, jobs_of

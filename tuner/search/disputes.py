@@ -15,9 +15,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from normtune.kernels.box import EVERYWHERE
 from normtune.kernels.config import COPY, Config
 from normtune.kernels.problem import AXES, Shape
-from normtune.kernels.tablefile.tree import EVERYWHERE, Split, Tree, choose, distinct, walk
+from normtune.kernels.tablefile.tree import Split, Tree, choose, distinct, walk
 
 MedianTimes = Mapping[Config, float]
 

@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
+from normtune.kernels.call import AnyLaunch
 from normtune.kernels.config import COPY, Config
 from normtune.kernels.fingerprint import fingerprint, is_current
-from normtune.kernels.operator import AnyLaunch, OperatorSpec, operator, operators
+from normtune.kernels.operator import OperatorSpec, operator, operators
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target
 from normtune.results.database.store import Coverage

@@ -9,12 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from normtune.errors import UsageError
+from normtune.kernels.box import Box
 from normtune.kernels.key import Key
 from normtune.kernels.operator import operators
 from normtune.kernels.problem import AXES, Problem
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.parse import trees
-from normtune.kernels.tablefile.tree import Box, Tree
+from normtune.kernels.tablefile.tree import Tree
 from normtune.kernels.target import Target
 from normtune.results.records import Device
 from normtune.tuner.device.measurable import measurable

@@ -14,9 +14,9 @@ from torch import Tensor
 from triton.runtime.errors import OutOfResources
 
 from normtune.errors import NormtuneError
-from normtune.kernels.call import KernelCall, run
+from normtune.kernels.call import AnyLaunch, KernelCall, run
 from normtune.kernels.config import Config
-from normtune.kernels.operator import AnyLaunch, OperatorSpec
+from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import IN_OUT, OUTPUT, SCRATCH, Buffer, Problem
 from normtune.kernels.spec_faults import OperatorError, check_returned, reraise
 from normtune.kernels.target import Target

@@ -25,10 +25,10 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from normtune.kernels.call import ForeignKernel, KernelCall
+from normtune.kernels.call import AnyLaunch, ForeignKernel, ImplementationLaunch, KernelCall
 from normtune.kernels.calling.launcher import Prepared, prepare
 from normtune.kernels.config import COPY
-from normtune.kernels.operator import AnyLaunch, ImplementationLaunch, OperatorSpec
+from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import IN_OUT, Buffer, Problem
 from normtune.kernels.spec_faults import OperatorError
 from normtune.results.records import ROUNDS_PER_BLOCK

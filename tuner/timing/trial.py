@@ -4,8 +4,9 @@ In: a candidate. Out: a problem with fewer rows and a launch of the same binary.
 without a GPU can compile what the gate will launch.
 """
 
+from normtune.kernels.call import AnyLaunch, ImplementationLaunch
 from normtune.kernels.config import Config
-from normtune.kernels.operator import AnyLaunch, ImplementationLaunch, OperatorSpec
+from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem
 from normtune.kernels.spec_faults import reraise
 from normtune.kernels.target import Target

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from normtune.kernels.box import Box
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
-from normtune.kernels.tablefile.tree import Box, Leaf, Split, Tree, choose, configs_of, leaves
+from normtune.kernels.tablefile.tree import Leaf, Split, Tree, choose, configs_of, leaves
 from normtune.kernels.target import TARGETS
 from normtune.tuner.checking.shapes import (
     BESIDE,

@@ -17,11 +17,12 @@ from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.regret.matrix import Rounds, TimingMatrix
 from normtune.heuristics.writing.emit import module_text
+from normtune.kernels.box import Box
 from normtune.kernels.key import Key
 from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.rms_norm.long_rows import MAX_HIDDEN
-from normtune.kernels.tablefile.tree import Box, Leaf, Split, Tree, choose
+from normtune.kernels.tablefile.tree import Leaf, Split, Tree, choose
 from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store
 from normtune.tests.commands import refused, succeed

@@ -4,9 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from normtune.heuristics.comparing.difference import Differing, rectangles
+from normtune.kernels.box import Box
 from normtune.kernels.problem import MAX_ROWS
 from normtune.kernels.rms_norm.config import RMSNormConfig
-from normtune.kernels.tablefile.tree import Box, Leaf, Split, Tree, choose
+from normtune.kernels.tablefile.tree import Leaf, Split, Tree, choose
 
 A, B, C = (RMSNormConfig("row", 1, warps) for warps in (1, 2, 4))
 

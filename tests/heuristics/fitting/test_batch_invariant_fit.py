@@ -9,11 +9,12 @@ from normtune.heuristics.fitting.batch_invariant import bounded, cost_of, fit_ba
 from normtune.heuristics.regret.best_times import BestTimes, best_times
 from normtune.heuristics.regret.matrix import TimingMatrix, timing_matrix
 from normtune.heuristics.solver.bins import losses, solve
+from normtune.kernels.box import Box
 from normtune.kernels.key import Key
 from normtune.kernels.operator import IllegalConfigError
 from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
-from normtune.kernels.tablefile.tree import Box, Leaf, Split, choose, leaves, regions
+from normtune.kernels.tablefile.tree import Leaf, Split, choose, leaves, regions
 from normtune.kernels.target import TARGETS
 from normtune.results.evidence import Evidence
 from normtune.results.records import Measurement

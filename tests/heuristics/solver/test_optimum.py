@@ -4,8 +4,9 @@ import pytest
 from normtune.heuristics.solver import optimum
 from normtune.heuristics.solver.grid import axis
 from normtune.heuristics.solver.optimum import Optima
+from normtune.kernels.box import Box
 from normtune.kernels.rms_norm.config import RMSNormConfig
-from normtune.kernels.tablefile.tree import Box, Leaf, Split, Tree, choose, leaves, regions
+from normtune.kernels.tablefile.tree import Leaf, Split, Tree, choose, leaves, regions
 from normtune.tests.heuristics.made_up import partitions
 
 CONFIGS = tuple(RMSNormConfig("row", 1, warps) for warps in (1, 2, 4))

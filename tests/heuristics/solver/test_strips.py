@@ -8,8 +8,9 @@ import pytest
 from normtune.heuristics.solver.bins import Bins
 from normtune.heuristics.solver.grid import Axis
 from normtune.heuristics.solver.strips import Strips
+from normtune.kernels.box import Box
 from normtune.kernels.rms_norm.config import RMSNormConfig
-from normtune.kernels.tablefile.tree import Box, leaves, regions
+from normtune.kernels.tablefile.tree import leaves, regions
 
 ROWS, HIDDEN = Axis("rows", (1, 10, 100), False), Axis("hidden", (64, 128, 256, 512), False)
 CONFIGS = tuple(RMSNormConfig("row", 1, warps) for warps in (1, 2, 4, 8))

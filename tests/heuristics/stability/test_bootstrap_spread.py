@@ -12,10 +12,11 @@ from normtune.heuristics.stability.bootstrap_spread import Held, Spread, Stabili
 from normtune.heuristics.stability.refit import fitted, refitted, server
 from normtune.heuristics.stability.report import beforehand, lines
 from normtune.heuristics.stability.tied_thresholds import TreeCut, splits
+from normtune.kernels.box import Box
 from normtune.kernels.key import Key
 from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
-from normtune.kernels.tablefile.tree import Box, Leaf, Split
+from normtune.kernels.tablefile.tree import Leaf, Split
 from normtune.results.evidence import Evidence
 from normtune.results.records import Measurement
 from normtune.tests.commands import invoke, refused

@@ -4,10 +4,11 @@ import numpy as np
 
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.stability.tied_thresholds import tied_thresholds
+from normtune.kernels.box import Box
 from normtune.kernels.key import Key
 from normtune.kernels.problem import MAX_ROWS
 from normtune.kernels.rms_norm.config import RMSNormConfig
-from normtune.kernels.tablefile.tree import Box, Leaf, Split
+from normtune.kernels.tablefile.tree import Leaf, Split
 from normtune.tests.heuristics.made_up import matrix_of
 
 FEW, MANY = RMSNormConfig("row", 1, 8), RMSNormConfig("row", 1, 16)

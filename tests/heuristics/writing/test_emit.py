@@ -17,6 +17,7 @@ from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.fitting.result import Fit
 from normtune.heuristics.regret.legality import served_variants
 from normtune.heuristics.writing.emit import module_text
+from normtune.kernels.box import Box
 from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import MAX_ROWS, Problem
@@ -24,7 +25,7 @@ from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.header import body_hash, parse
 from normtune.kernels.tablefile.parse import is_positional, trees
-from normtune.kernels.tablefile.tree import Box, Leaf, choose, regions
+from normtune.kernels.tablefile.tree import Leaf, choose, regions
 from normtune.kernels.target import TARGETS
 from normtune.results.evidence import Evidence
 from normtune.tests.heuristics.made_up import SHAPES, as_command, eight

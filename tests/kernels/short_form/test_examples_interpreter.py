@@ -10,8 +10,8 @@ import triton
 import triton.language as tl
 
 from normtune.kernels import load_file, operator
+from normtune.kernels.call import ImplementationLaunch
 from normtune.kernels.config import Config, Implementation
-from normtune.kernels.operator import ImplementationLaunch
 from normtune.kernels.short_form.decorator import kernel_operator
 from normtune.kernels.spec_faults import OperatorError
 from normtune.kernels.target import TARGETS

@@ -15,9 +15,10 @@ from normtune.heuristics.fitting.result import FittedFunction
 from normtune.heuristics.regret.matrix import timing_matrix
 from normtune.heuristics.writing.emit import body_text
 from normtune.kernels import load_file, operator
+from normtune.kernels.call import ImplementationLaunch
 from normtune.kernels.config import COPY, Config, Implementation
 from normtune.kernels.key import Key
-from normtune.kernels.operator import IllegalConfigError, ImplementationLaunch, OperatorSpec, register
+from normtune.kernels.operator import IllegalConfigError, OperatorSpec, register
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.rms_norm.spec import rms_norm_forward
 from normtune.kernels.short_form.decorator import kernel_operator

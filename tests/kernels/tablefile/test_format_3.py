@@ -4,11 +4,12 @@ from pathlib import Path
 
 from normtune.heuristics.writing.entries import decisions
 from normtune.heuristics.writing.regenerate import command_of, is_plain
+from normtune.kernels.box import Box
 from normtune.kernels.key import Key
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.header import Data, Gpu, is_edited, parse
 from normtune.kernels.tablefile.parse import trees
-from normtune.kernels.tablefile.tree import Box, leaves
+from normtune.kernels.tablefile.tree import leaves
 from normtune.tuner.checking.offline import check
 
 TABLE = Path(__file__).parent / "format_3_table.txt"

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from normtune.errors import UsageError
+from normtune.kernels.box import Box
 from normtune.kernels.problem import MAX_ROWS
 from normtune.kernels.tablefile import format_3
 from normtune.kernels.tablefile.facts import decoded, encoded
 from normtune.kernels.tablefile.header import FORMAT, Data, Gpu, Header, parse
-from normtune.kernels.tablefile.tree import Box
 
 HEADER = Header(
     device=Gpu("Test GPU, with a comma (replay)", "sm_90", 132),

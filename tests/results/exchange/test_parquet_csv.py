@@ -234,7 +234,7 @@ def test_csv_has_a_line_a_sample_and_one_a_failure(varied, tmp_path):
                 {
                     **{"device": device.label, "sms": device.sms, "run": item.run, "started": runs[item.run].started},
                     "regime": "cold",
-                    **item.problem._asdict(),
+                    **dict(zip(("operator", "rows", "hidden", "dtype", "variant"), item.problem.columns, strict=True)),
                     **item.config._asdict(),
                     **{"fingerprint": item.fingerprint, "status": item.status, "reason": item.reason},
                     **{"round": number, "nanoseconds": nanoseconds},

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from normtune.benchmarks.lib.simulation import Space, simulate
+from normtune.kernels.call import ImplementationLaunch
 from normtune.kernels.config import COPY, Config, Implementation
-from normtune.kernels.operator import ImplementationLaunch, operator
+from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.tablefile import locate
 from normtune.kernels.target import target_for
