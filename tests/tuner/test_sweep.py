@@ -388,7 +388,7 @@ def test_a_killed_sweep_keeps_whole_problems_and_resumes(tmp_path, small_plan, e
     assert child.wait(PATIENCE) != 0
     with Store.open(f"sqlite:///{tmp_path}/store.db") as store:
         frame = store.load().frame
-        sizes = {task.problem[:4]: len(task.candidates) + 1 for task in small_plan.tasks}
+        sizes = {task.problem.columns[:4]: len(task.candidates) + 1 for task in small_plan.tasks}
         found = frame.groupby(["operator", "rows", "hidden", "dtype"]).size()
         assert 0 < len(found) < 8
         assert all(sizes[name] == size for name, size in found.items())

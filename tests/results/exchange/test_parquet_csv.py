@@ -32,7 +32,7 @@ configs = st.just(COPY) | st.builds(
     st.integers(0, 1 << 20),
 )
 problems = st.builds(
-    Problem, texts, st.integers(1, MAX_ROWS), st.integers(1, 2**16), texts, st.sampled_from(["", "no_rstd"])
+    Problem.of, texts, st.integers(1, MAX_ROWS), st.integers(1, 2**16), texts, st.sampled_from(["", "no_rstd"])
 )
 
 codes = st.none() | st.builds(TimedCode, st.binary(min_size=1, max_size=32), *[st.binary(max_size=32)] * 2)

@@ -19,7 +19,7 @@ class Pool:
     """A pool that compiles at once and remembers what it was asked for."""
 
     def __init__(self, jobs, target, **options):
-        self.told, self.classes, self.at = options["told"], [], []
+        self.told, self.classes, self.at = options["on_progress"], [], []
 
     def start(self):
         """Nothing to start."""
