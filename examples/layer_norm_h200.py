@@ -28,7 +28,7 @@
 #           {"mean": 2690, "plain": 6101, "ninetieth": 28273, "worst": 61472,
 #           "problems": 188, "luck": 2536}, "gap": 155, "cross_validated": 20883,
 #           "plain_validated": 22945, "extrapolated": 106398}}], "body":
-#           "sha256:4c34c6042ed01622f926f0861576ae2b5703bac72ce56e7288678de0403b6cb4",
+#           "sha256:1ac2da99cb08d58aafb8e728496b5e1d7c368e8df8a02242b9a8261c99ae0f86",
 #           "without_data": [["layer_norm", "float16", "bfloat16"], ["layer_norm",
 #           "float32", "bfloat16"]]}
 
@@ -50,16 +50,16 @@ class Config(NamedTuple):
     num_warps: int = 4
 
 
-WARPS_1 = Config(1, 1)
-WARPS_4 = Config(1, 4)
-WARPS_8 = Config(1, 8)
-WARPS_16 = Config(1, 16)
-BLOCK_ROW_2_WARPS_1 = Config(2, 1)
-BLOCK_ROW_2_WARPS_4 = Config(2, 4)
-BLOCK_ROW_2_WARPS_8 = Config(2, 8)
-BLOCK_ROW_2_WARPS_16 = Config(2, 16)
-BLOCK_ROW_4_WARPS_2 = Config(4, 2)
-BLOCK_ROW_16_WARPS_2 = Config(16, 2)
+WARPS_1 = Config(num_warps=1)
+WARPS_4 = Config(num_warps=4)
+WARPS_8 = Config(num_warps=8)
+WARPS_16 = Config(num_warps=16)
+BLOCK_ROW_2_WARPS_1 = Config(block_row=2, num_warps=1)
+BLOCK_ROW_2_WARPS_4 = Config(block_row=2, num_warps=4)
+BLOCK_ROW_2_WARPS_8 = Config(block_row=2, num_warps=8)
+BLOCK_ROW_2_WARPS_16 = Config(block_row=2, num_warps=16)
+BLOCK_ROW_4_WARPS_2 = Config(block_row=4, num_warps=2)
+BLOCK_ROW_16_WARPS_2 = Config(block_row=16, num_warps=2)
 
 
 def layer_norm_bfloat16(rows: int, hidden: int) -> Config:

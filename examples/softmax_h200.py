@@ -28,7 +28,7 @@
 #           "ninetieth": 8676, "worst": 52083, "problems": 188, "luck": 2870}, "gap":
 #           40, "cross_validated": 19601, "plain_validated": 30936, "extrapolated":
 #           11772}}], "body":
-#           "sha256:1c89002335a38ea668620f5a2315c0d885ba6ce06f352a659e5ba61172e80099",
+#           "sha256:a525023e39395e6c0d23c47f7ec6e5434a8f9a1d9db5871ab77c925d99822b8d",
 #           "without_data": [["softmax", "float16", "bfloat16"], ["softmax", "float32",
 #           "bfloat16"]]}
 
@@ -50,17 +50,17 @@ class Config(NamedTuple):
     num_warps: int = 4
 
 
-WARPS_1 = Config(1, 1)
-WARPS_2 = Config(1, 2)
-WARPS_4 = Config(1, 4)
-WARPS_8 = Config(1, 8)
-WARPS_16 = Config(1, 16)
-WARPS_32 = Config(1, 32)
-BLOCK_ROW_2_WARPS_1 = Config(2, 1)
-BLOCK_ROW_2_WARPS_2 = Config(2, 2)
-BLOCK_ROW_2_WARPS_4 = Config(2, 4)
-BLOCK_ROW_8_WARPS_4 = Config(8, 4)
-BLOCK_ROW_16_WARPS_4 = Config(16, 4)
+WARPS_1 = Config(num_warps=1)
+WARPS_2 = Config(num_warps=2)
+WARPS_4 = Config(num_warps=4)
+WARPS_8 = Config(num_warps=8)
+WARPS_16 = Config(num_warps=16)
+WARPS_32 = Config(num_warps=32)
+BLOCK_ROW_2_WARPS_1 = Config(block_row=2, num_warps=1)
+BLOCK_ROW_2_WARPS_2 = Config(block_row=2, num_warps=2)
+BLOCK_ROW_2_WARPS_4 = Config(block_row=2, num_warps=4)
+BLOCK_ROW_8_WARPS_4 = Config(block_row=8, num_warps=4)
+BLOCK_ROW_16_WARPS_4 = Config(block_row=16, num_warps=4)
 
 
 def softmax_bfloat16(rows: int, hidden: int) -> Config:

@@ -453,13 +453,15 @@ QUANTIZE_PERSISTENT_WARPS_4_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC = QuantizeConfig(
     programs_per_sm=8,
     amax="atomic",
 )
-QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC = QuantizeConfig(
-    schedule="persistent",
-    block_row=2,
-    num_warps=1,
-    num_stages=4,
-    programs_per_sm=8,
-    amax="atomic",
+QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC = (
+    QuantizeConfig(
+        schedule="persistent",
+        block_row=2,
+        num_warps=1,
+        num_stages=4,
+        programs_per_sm=8,
+        amax="atomic",
+    )
 )
 QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8 = QuantizeConfig(
     schedule="persistent",
@@ -475,13 +477,15 @@ QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_2_PROGRAMS_PER_SM_8_ATOMIC = QuantizeConfi
     programs_per_sm=8,
     amax="atomic",
 )
-QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_2_STAGES_3_PROGRAMS_PER_SM_16_ATOMIC = QuantizeConfig(
-    schedule="persistent",
-    block_row=2,
-    num_warps=2,
-    num_stages=3,
-    programs_per_sm=16,
-    amax="atomic",
+QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_2_STAGES_3_PROGRAMS_PER_SM_16_ATOMIC = (
+    QuantizeConfig(
+        schedule="persistent",
+        block_row=2,
+        num_warps=2,
+        num_stages=3,
+        programs_per_sm=16,
+        amax="atomic",
+    )
 )
 QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_4_PROGRAMS_PER_SM_8_ATOMIC = QuantizeConfig(
     schedule="persistent",
@@ -490,13 +494,15 @@ QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_4_PROGRAMS_PER_SM_8_ATOMIC = QuantizeConfi
     programs_per_sm=8,
     amax="atomic",
 )
-QUANTIZE_PERSISTENT_BLOCK_ROW_4_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC = QuantizeConfig(
-    schedule="persistent",
-    block_row=4,
-    num_warps=1,
-    num_stages=4,
-    programs_per_sm=8,
-    amax="atomic",
+QUANTIZE_PERSISTENT_BLOCK_ROW_4_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC = (
+    QuantizeConfig(
+        schedule="persistent",
+        block_row=4,
+        num_warps=1,
+        num_stages=4,
+        programs_per_sm=8,
+        amax="atomic",
+    )
 )
 QUANTIZE_ROW_WARPS_1_ATOMIC = QuantizeConfig(schedule="row", num_warps=1, amax="atomic")
 QUANTIZE_ROW_WARPS_1 = QuantizeConfig(schedule="row", num_warps=1)
@@ -684,77 +690,95 @@ TRANSPOSING_PERSISTENT_BLOCK_ROW_4_WARPS_2_STAGES_4_PROGRAMS_PER_SM_4_ATOMIC_TRA
     transpose_col=64,
     transpose_warps=4,
 )
-TRANSPOSING_ROW_WARPS_1_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
-    schedule="row",
-    num_warps=1,
-    amax="atomic",
-    transpose_row=64,
-    transpose_col=64,
-    transpose_warps=4,
+TRANSPOSING_ROW_WARPS_1_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = (
+    TransposingConfig(
+        schedule="row",
+        num_warps=1,
+        amax="atomic",
+        transpose_row=64,
+        transpose_col=64,
+        transpose_warps=4,
+    )
 )
-TRANSPOSING_ROW_WARPS_4_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
-    schedule="row",
-    num_warps=4,
-    amax="atomic",
-    transpose_row=64,
-    transpose_col=64,
-    transpose_warps=4,
+TRANSPOSING_ROW_WARPS_4_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = (
+    TransposingConfig(
+        schedule="row",
+        num_warps=4,
+        amax="atomic",
+        transpose_row=64,
+        transpose_col=64,
+        transpose_warps=4,
+    )
 )
-TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_32_TRANSPOSE_COL_32_TRANSPOSE_WARPS_4 = TransposingConfig(
-    schedule="row",
-    num_warps=8,
-    amax="atomic",
-    transpose_row=32,
-    transpose_col=32,
-    transpose_warps=4,
+TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_32_TRANSPOSE_COL_32_TRANSPOSE_WARPS_4 = (
+    TransposingConfig(
+        schedule="row",
+        num_warps=8,
+        amax="atomic",
+        transpose_row=32,
+        transpose_col=32,
+        transpose_warps=4,
+    )
 )
-TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_32_TRANSPOSE_COL_128_TRANSPOSE_WARPS_4 = TransposingConfig(
-    schedule="row",
-    num_warps=8,
-    amax="atomic",
-    transpose_row=32,
-    transpose_col=128,
-    transpose_warps=4,
+TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_32_TRANSPOSE_COL_128_TRANSPOSE_WARPS_4 = (
+    TransposingConfig(
+        schedule="row",
+        num_warps=8,
+        amax="atomic",
+        transpose_row=32,
+        transpose_col=128,
+        transpose_warps=4,
+    )
 )
-TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_32_TRANSPOSE_COL_128_TRANSPOSE_WARPS_8 = TransposingConfig(
-    schedule="row",
-    num_warps=8,
-    amax="atomic",
-    transpose_row=32,
-    transpose_col=128,
-    transpose_warps=8,
+TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_32_TRANSPOSE_COL_128_TRANSPOSE_WARPS_8 = (
+    TransposingConfig(
+        schedule="row",
+        num_warps=8,
+        amax="atomic",
+        transpose_row=32,
+        transpose_col=128,
+        transpose_warps=8,
+    )
 )
-TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_128_TRANSPOSE_WARPS_2 = TransposingConfig(
-    schedule="row",
-    num_warps=8,
-    amax="atomic",
-    transpose_row=64,
-    transpose_col=128,
-    transpose_warps=2,
+TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_128_TRANSPOSE_WARPS_2 = (
+    TransposingConfig(
+        schedule="row",
+        num_warps=8,
+        amax="atomic",
+        transpose_row=64,
+        transpose_col=128,
+        transpose_warps=2,
+    )
 )
-TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_128_TRANSPOSE_WARPS_8 = TransposingConfig(
-    schedule="row",
-    num_warps=8,
-    amax="atomic",
-    transpose_row=64,
-    transpose_col=128,
-    transpose_warps=8,
+TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_128_TRANSPOSE_WARPS_8 = (
+    TransposingConfig(
+        schedule="row",
+        num_warps=8,
+        amax="atomic",
+        transpose_row=64,
+        transpose_col=128,
+        transpose_warps=8,
+    )
 )
-TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_256_TRANSPOSE_WARPS_8 = TransposingConfig(
-    schedule="row",
-    num_warps=8,
-    amax="atomic",
-    transpose_row=64,
-    transpose_col=256,
-    transpose_warps=8,
+TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_256_TRANSPOSE_WARPS_8 = (
+    TransposingConfig(
+        schedule="row",
+        num_warps=8,
+        amax="atomic",
+        transpose_row=64,
+        transpose_col=256,
+        transpose_warps=8,
+    )
 )
-TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_128_TRANSPOSE_COL_128_TRANSPOSE_WARPS_8 = TransposingConfig(
-    schedule="row",
-    num_warps=8,
-    amax="atomic",
-    transpose_row=128,
-    transpose_col=128,
-    transpose_warps=8,
+TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_128_TRANSPOSE_COL_128_TRANSPOSE_WARPS_8 = (
+    TransposingConfig(
+        schedule="row",
+        num_warps=8,
+        amax="atomic",
+        transpose_row=128,
+        transpose_col=128,
+        transpose_warps=8,
+    )
 )
 TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_128_TRANSPOSE_COL_128_TRANSPOSE_WARPS_16 = TransposingConfig(
     schedule="row",
@@ -764,21 +788,25 @@ TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_128_TRANSPOSE_COL_128_TRANSPOSE_WAR
     transpose_col=128,
     transpose_warps=16,
 )
-TRANSPOSING_ROW_WARPS_16_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
-    schedule="row",
-    num_warps=16,
-    amax="atomic",
-    transpose_row=64,
-    transpose_col=64,
-    transpose_warps=4,
+TRANSPOSING_ROW_WARPS_16_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = (
+    TransposingConfig(
+        schedule="row",
+        num_warps=16,
+        amax="atomic",
+        transpose_row=64,
+        transpose_col=64,
+        transpose_warps=4,
+    )
 )
-TRANSPOSING_ROW_WARPS_32_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
-    schedule="row",
-    num_warps=32,
-    amax="atomic",
-    transpose_row=64,
-    transpose_col=64,
-    transpose_warps=4,
+TRANSPOSING_ROW_WARPS_32_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = (
+    TransposingConfig(
+        schedule="row",
+        num_warps=32,
+        amax="atomic",
+        transpose_row=64,
+        transpose_col=64,
+        transpose_warps=4,
+    )
 )
 TRANSPOSING_SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
     schedule="split",

@@ -91,9 +91,7 @@ def body_text(
             {config for function in functions for config in _configs(function.tree) if config.knobs == knobs}
         ):
             names[knobs, config] = f"{prefix}{config.constant_name()}"
-            constants.append(
-                template.in_parentheses(f"{names[knobs, config]} = {name}", _arguments(config, is_positional), "")
-            )
+            constants.append(_constant(names[knobs, config], name, _arguments(config, is_positional)))
     for function in functions:
         knobs_used = {config.knobs for config in _configs(function.tree)}
         answer = template.any_of({name: knobs for name, knobs in classes.items() if knobs in knobs_used})
@@ -113,6 +111,14 @@ def body_text(
         f"{of.tables(classes)} {{\n{entries}\n}}\n{of.closing(classes, has_sizes)}",
     ]
     return "\n\n\n".join(parts)
+
+
+def _constant(name: str, of: str, arguments: list[str]) -> str:
+    """A config by name; formatters put the call into parentheses if only that brings a line within the width."""
+    code = template.in_parentheses(f"{name} = {of}", arguments, "")
+    if len(code.partition("\n")[0]) <= template.WIDTH or len(f"{name} = (") > template.WIDTH:
+        return code
+    return f"{name} = (\n{template.in_parentheses(f'    {of}', arguments, '')}\n)"
 
 
 # The name of each config in the code, by its knobs and itself: configs of two classes may be equal as tuples.

@@ -27,7 +27,7 @@ from normtune.tests.heuristics.made_up import as_command, in_format_3, rehashed
 from normtune.tuner.checking.offline import check
 
 GOLDEN = Path(__file__).parents[1] / "writing" / "golden_table.txt"
-TABLES = [GOLDEN, locate.SHIPPED / "nvidia_h200.py", locate.SHIPPED / locate.ANY_GPU]
+TABLES = [GOLDEN, *locate.by_name().values(), *sorted((Path(__file__).parents[3] / "examples").glob("*_h200.py"))]
 FORMATTERS = {
     "black": ["black", "--quiet"],
     "ruff": ["ruff", "format", "--quiet", "--isolated", "--no-cache"],
