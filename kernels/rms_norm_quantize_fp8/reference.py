@@ -27,7 +27,7 @@ _ROUNDING = FLOAT32_EPSILON / 2
 _MIDPOINT_ERROR = 2.0**-50
 
 
-class Interval(NamedTuple):
+class Bounds(NamedTuple):
     """The values that a tensor may have, element by element, in float64."""
 
     low: Tensor
@@ -115,28 +115,28 @@ def reference(
     magnitude = norm.magnitude()
     if modes.has_amax:
         before = tensors["amax"].double() if modes.accumulates else 0.0
-        expected["amax"] = Interval(*(end.amax().reshape(1).clamp(min=before) for end in magnitude)).expected()
+        expected["amax"] = Bounds(*(end.amax().reshape(1).clamp(min=before) for end in magnitude)).expected()
     if modes.scaling == "static":
-        scale = Interval(*(2 * [tensors["scale"].double()]))
+        scale = Bounds(*(2 * [tensors["scale"].double()]))
         expected["q"] = _quantized(modes, norm, scale)
         if modes.has_transpose:
             expected["q_t"] = Expected(*(part.t().contiguous() for part in expected["q"]))
         return expected
     if modes.scaling == "tensor":
-        scale = _scale(modes, Interval(*(end.amax().reshape(1) for end in magnitude)), least_amax)
+        scale = _scale(modes, Bounds(*(end.amax().reshape(1) for end in magnitude)), least_amax)
         return expected | {"scale": scale.expected(), "q": _quantized(modes, norm, scale)}
     if modes.scaling == "row":
         scale = _scale(modes, magnitude.largest(), least_amax)
-        wide = Interval(*(end[:, None] for end in scale))
+        wide = Bounds(*(end[:, None] for end in scale))
         return expected | {"scale": scale.expected(), "q": _quantized(modes, norm, wide)}
-    scale = _scale(modes, Interval(*map(_in_blocks, magnitude)).largest(), least_amax)
-    wide = Interval(*(end.repeat_interleave(BLOCK, dim=1)[:, : problem.hidden] for end in scale))
-    stored = Interval(*(_stored(modes, end) for end in scale))
+    scale = _scale(modes, Bounds(*map(_in_blocks, magnitude)).largest(), least_amax)
+    wide = Bounds(*(end.repeat_interleave(BLOCK, dim=1)[:, : problem.hidden] for end in scale))
+    stored = Bounds(*(_stored(modes, end) for end in scale))
     return expected | {"scale": stored.expected(), "q": _quantized(modes, norm, wide)}
 
 
-def _norm(modes: QuantizeModes, product: Tensor, weight: Tensor, dtype: torch.dtype) -> Interval:
-    norm = Interval(product, product).widened(_NORM_ERROR)
+def _norm(modes: QuantizeModes, product: Tensor, weight: Tensor, dtype: torch.dtype) -> Bounds:
+    norm = Bounds(product, product).widened(_NORM_ERROR)
     if modes.rounds_product:
         norm = norm.rounded(dtype)
     norm = norm.times(weight)
@@ -159,16 +159,16 @@ def _stored(modes: QuantizeModes, scale: Tensor) -> Tensor:
     return scale.reshape(-1)
 
 
-def _scale(modes: QuantizeModes, amax: Interval, least_amax: float) -> Interval:
-    return Interval(*(end.clamp(min=least_amax) / modes.largest for end in amax)).widened(2 * _ROUNDING)
+def _scale(modes: QuantizeModes, amax: Bounds, least_amax: float) -> Bounds:
+    return Bounds(*(end.clamp(min=least_amax) / modes.largest for end in amax)).widened(2 * _ROUNDING)
 
 
-def _quantized(modes: QuantizeModes, norm: Interval, scale: Interval) -> Expected:
+def _quantized(modes: QuantizeModes, norm: Bounds, scale: Bounds) -> Expected:
     """Of a norm and of positive scales: a reciprocal and a product in float32, a clamp, and FP8's own rounding."""
     magnitudes = norm.magnitude()
     least, most = magnitudes.low / scale.high, magnitudes.high / scale.low
     sign = torch.where(norm.low + norm.high < 0, -1.0, 1.0)
     least = torch.where((norm.low < 0) & (norm.high > 0), -most, least)
-    scaled = Interval(least, most).times(sign).widened(3 * _ROUNDING)
-    clamped = Interval(*(end.clamp(-modes.largest, modes.largest) for end in scaled))
+    scaled = Bounds(least, most).times(sign).widened(3 * _ROUNDING)
+    clamped = Bounds(*(end.clamp(-modes.largest, modes.largest) for end in scaled))
     return clamped.rounded(getattr(torch, modes.q_dtype)).expected()
