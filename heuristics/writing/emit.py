@@ -175,17 +175,17 @@ def _classes(functions: Sequence[TableFunction]) -> dict[str, tuple[Knob, ...]]:
 
 def _arguments(config: Config, is_positional: bool) -> list[str]:
     """The values that are no defaults, and num_warps; by position, without trailing defaults."""
-    values, knobs = list(config), config.knobs
-    if not is_positional:
-        pairs = zip(knobs, values, strict=True)
-        return [
-            f"{knob.name}={template.literal(value)}"
-            for knob, value in pairs
-            if value != knob.default or knob.name == "num_warps"
-        ]
-    while values and values[-1] == knobs[len(values) - 1].default and knobs[len(values) - 1].name != "num_warps":
-        values.pop()
-    return [template.literal(value) for value in values]
+    pairs = [*zip(config.knobs, config, strict=True)]
+    is_needed = [value != knob.default or knob.name == "num_warps" for knob, value in pairs]
+    if is_positional:
+        while is_needed and not is_needed[-1]:
+            is_needed.pop()
+        return [template.literal(value) for _, value in pairs[: len(is_needed)]]
+    return [
+        f"{knob.name}={template.literal(value)}"
+        for (knob, value), needed in zip(pairs, is_needed, strict=True)
+        if needed
+    ]
 
 
 def _name(function: TableFunction) -> str:
