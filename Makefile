@@ -21,9 +21,9 @@ export PYTHONSAFEPATH := 1
 # The tests start Python 200 times: compiled modules are kept whatever the environment says.
 unexport PYTHONDONTWRITEBYTECODE
 
-# The table for any GPU takes as long to fit again as most of the others together: `make test` leaves that out.
-ANY_GPU := heuristics/tables/any_gpu.py
-TABLES := $(filter-out $(ANY_GPU),$(wildcard heuristics/tables/[a-z]*.py))
+# These take half a minute and more to fit again, longer than the others together: `make test` leaves that out.
+LONG_FITS := $(addprefix heuristics/tables/,any_gpu.py nvidia_h200_rms_norm_gated.py nvidia_h200_rms_norm_quantize_fp8.py)
+TABLES := $(filter-out $(LONG_FITS),$(wildcard heuristics/tables/[a-z]*.py))
 
 DEVICE ?= $(shell nvidia-smi -L >/dev/null 2>&1 && echo cuda:0 || echo replay:nvidia-h200)
 STORE ?= sqlite:///normtune-$(subst :,-,$(DEVICE)).db
@@ -51,7 +51,7 @@ test test-all: $(VENV)/.ready
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	printf '%s\n' $(TABLES) | xargs -P $(JOBS) -n 1 $(BIN)/normtune check
-	$(BIN)/normtune check $(if $(QUICK),--quick) $(ANY_GPU)
+	$(BIN)/normtune check $(if $(QUICK),--quick) $(LONG_FITS)
 	TRITON_INTERPRET=1 $(BIN)/pytest -q -n $(JOBS) $(RANDOM) -m "interpreter $(QUICK)" $$(grep -rl --include='*.py' mark.interpreter tests)
 	$(BIN)/pytest -q -n $(JOBS) --dist worksteal $(RANDOM) -m "not gpu and not interpreter $(QUICK)"
 	$(if $(filter test-all,$@),$(if $(filter cuda:%,$(DEVICE)),$(BIN)/pytest -q -m gpu))

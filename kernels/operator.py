@@ -65,8 +65,8 @@ class OperatorSpec:
             `module:function` or the function itself: called with the inputs and scalars by name, it returns the
             outputs, in order. They are gated, timed and stored as configs are, so that a table can name them.
         is_default: whether a sweep that names no operator takes it.
-        limiting: the members of `modes` on which it may depend whether a launch is legal; None for all. Two to the
-            number of their words are the variants for which a table's configs are proved legal.
+        limiting: the members of `modes` on which it may depend whether a launch is legal and how it sums a row; None
+            for all. Two to the number of their words are the variants for which a table's configs are proved legal.
         may_reuse_dy: (launch, target) to whether a launch of a backward may write dx into the memory of dy; None if
             none may.
     """

@@ -21,7 +21,7 @@ from normtune.heuristics.solver.bins import Bins
 from normtune.kernels.alignment import alignment_of
 from normtune.kernels.box import EVERYWHERE, Interval
 from normtune.kernels.config import Config
-from normtune.kernels.problem import MAX_ROWS, Problem
+from normtune.kernels.problem import ITEMSIZE, MAX_ROWS, Problem
 from normtune.kernels.tablefile.tree import Split, Tree, regions, walk
 
 # The shortest chunk of columns in any space of configs, and the longest row that one program takes.
@@ -36,6 +36,8 @@ class RowClasses:
 
     def __init__(self, legality: Legality) -> None:
         self._legality = legality
+        # A launch that knows how it sums a row knows the dtype by its size alone.
+        self._served = {(ITEMSIZE[key.dtype], key.modes): key for key in legality.served}.values()
         self._numbers: dict[Hashable, int] = {}
         self._known: dict[tuple[Config, int, int], int | None] = {}
         self._orders: dict[tuple[Config, int, int], Hashable] = {}
@@ -95,7 +97,7 @@ class RowClasses:
         key = config, hidden, rows
         if key not in self._known:
             spec, target = self._legality.spec, self._legality.target
-            problems = (Problem(key, rows, hidden) for key in self._legality.served)
+            problems = (Problem(key, rows, hidden) for key in self._served)
             sums = tuple(getattr(spec.launch_of(config, problem, target), "row_sum", None) for problem in problems)
             self._known[key] = None if None in sums else self._numbers.setdefault(sums, len(self._numbers))
         return self._known[key]

@@ -131,6 +131,7 @@ qk_norm = register(
         sizes=SIZES,
         hidden_sizes=HEAD_SIZES,
         is_default=False,
+        limiting=(Rotary.NONE, Tables.ELEMENTS),
     )
 )
 

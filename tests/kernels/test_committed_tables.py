@@ -84,6 +84,7 @@ def assert_all_compile(pairs, target, workers=None):
         assert compiled.threads <= target.max_threads
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.long
 @pytest.mark.parametrize("name", list(TABLES))
 def test_configs_compile_ahead_of_time_for_the_target_where_they_hold_most(name):
@@ -113,7 +114,7 @@ def test_configs_compile_ahead_of_time_in_every_dtype_and_variant_that_uses_them
     assert_all_compile([pair for pairs in launches(table, target).values() for pair in pairs], target)
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.one_in(11)
 @pytest.mark.interpreter
 @pytest.mark.parametrize(
     ("spec", "problem", "candidate"),

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 ROOT_MODULES = {"__init__.py", "__main__.py", "cli.py", "errors.py"}
 
 
@@ -54,7 +56,6 @@ def in_package(root: Path, committed: list[str]) -> set[str]:
     return modules | recordings | ROOT_MODULES | {"py.typed", "kernels/same_code.json"}
 
 
-@pytest.mark.long
 def test_wheel_holds_the_committed_modules_and_recordings_and_nothing_else(wheel: Path, in_package: set[str]) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
@@ -72,7 +73,6 @@ def test_sdist_holds_all_that_is_committed_but_what_git_and_ci_alone_use(sdist: 
     assert names - made == set(committed) - {".gitignore", ".gitattributes"}
 
 
-@pytest.mark.long
 def test_every_module_of_the_wheel_imports_from_it_alone(installed: Path, in_package: set[str], run) -> None:
     modules = sorted(
         "normtune." + path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")

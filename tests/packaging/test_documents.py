@@ -117,6 +117,7 @@ def test_every_normtune_call_in_a_document_has_options_that_exist(root: Path, do
             assert options <= COMMANDS[name] | {"--load"}, call  # which may stand behind any command
 
 
+@pytest.mark.long
 def test_the_console_block_shows_what_is_printed(root: Path, tmp_path: Path, run) -> None:
     """Run the console block of docs/commands.md; a line `...` stands for lines that differ, a date for any date."""
     (block,) = re.findall(r"^```console\n(.*?)^```", (root / "docs/commands.md").read_text(), re.MULTILINE | re.DOTALL)
@@ -135,6 +136,7 @@ def test_the_console_block_shows_what_is_printed(root: Path, tmp_path: Path, run
     assert function in (tmp_path / "heuristics.py").read_text()
 
 
+@pytest.mark.long
 def test_the_keys_of_a_sweep_as_json_are_documented(root: Path, tmp_path: Path, run) -> None:
     (section,) = re.findall(r"^`--json` prints (.*?)^## ", (root / "docs/commands.md").read_text(), re.M | re.S)
     (tmp_path / "normtune").symlink_to(root)

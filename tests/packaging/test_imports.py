@@ -173,11 +173,13 @@ def test_a_sweep_runs_from_a_symbolic_link_alone(run, scratch: Path) -> None:
     assert (scratch / "normtune.db").is_file()
 
 
+@pytest.mark.long
 def test_this_environment_is_whole() -> None:
     done = python("-m", "pip", "check")
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.long
 def test_every_name_that_is_imported_of_normtune_exists(root: Path, tracked: list[str]) -> None:
     # Scripts and tests for a GPU import what no other test does.
     missing = set()

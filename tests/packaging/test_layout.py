@@ -270,6 +270,7 @@ def test_arrows_between_rooms_point_down() -> None:
         below.add(name)
 
 
+@pytest.mark.long
 def test_each_room_imports_what_its_row_says_and_no_less(modules: dict[str, ast.Module]) -> None:
     rooms: dict[str, set[str]] = {name: {name} for name in ROOMS}
     packages: dict[str, set[str]] = {name: set() for name in ROOMS}
@@ -291,6 +292,7 @@ def test_commands_and_package_files_import_nothing_heavy_at_start(modules: dict[
     assert not {(path, name) for path, tree in light.items() for name in at_start(tree) if name.split(".")[0] in heavy}
 
 
+@pytest.mark.long
 def test_only_kernels_tables_and_rules_name_an_operator(modules: dict[str, ast.Module]) -> None:
     """In code; prose may give one as an example."""
     naming = set()
@@ -306,6 +308,7 @@ def test_only_kernels_tables_and_rules_name_an_operator(modules: dict[str, ast.M
     assert not naming
 
 
+@pytest.mark.long
 def test_what_is_printed_goes_through_one_place(modules: dict[str, ast.Module], root: Path) -> None:
     """Where control characters of foreign texts end; these print colours, a live display and a child's answer."""
     own = {"results/terminal.py", "tuner/doctor/command.py", "tuner/sweep/progress.py", "kernels/calling/probe.py"}

@@ -72,6 +72,7 @@ def test_values_are_what_the_commands_print(tmp_path: Path, monkeypatch) -> None
     assert printed("diff", TABLE, "liger", *chosen, "--markdown") == found.markdown() + "\n"
 
 
+@pytest.mark.long
 def test_figures_are_fractions() -> None:
     found = normtune.diff(TABLE, "liger", **RECORDING, operators="rms_norm_forward", dtypes="bfloat16")
     row, *variants = found.frame().to_dict("records")
@@ -88,12 +89,14 @@ def test_figures_are_fractions() -> None:
     assert row["saved_us"] == gain.saved.mean
 
 
+@pytest.mark.long
 def test_measurements_are_rows_in_the_order_that_is_asked_for() -> None:
     frame = normtune.show(**RECORDING, operators="rms_norm_forward", dtypes="bfloat16", sort="-median_us", limit=5)
     assert len(frame) == 5 and frame["median_us"].is_monotonic_decreasing
     assert set(frame["operator"]) == {"rms_norm_forward"}
 
 
+@pytest.mark.long
 def test_a_table_is_found_by_name_or_file() -> None:
     by_name = normtune.load_table(TABLE)
     assert by_name.header == normtune.load_table(by_name.source).header
@@ -103,6 +106,7 @@ def test_a_table_is_found_by_name_or_file() -> None:
     assert (report.failures, report.stale) == ((), ())
 
 
+@pytest.mark.long
 def test_findings_of_this_machine_are_values(capfd) -> None:
     assert {finding.level for finding in normtune.doctor("no.db")} <= {"ok", "warning", "problem"}
     assert capfd.readouterr().out == ""

@@ -71,6 +71,7 @@ def test_percents():
             parse_percent("until", text)
 
 
+@pytest.mark.long
 def test_a_store_without_measurements_says_to_sweep_first(tmp_path):
     done = invoke(*REFINE, "--store", str(tmp_path / "store.db"))
     assert done.exit_code == 2

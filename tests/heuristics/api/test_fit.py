@@ -60,6 +60,7 @@ def test_the_rows_of_a_dataframe_may_have_any_order_and_index(evidence: Evidence
     assert normtune.fit(mixed, **GPU, leaves=4).text() == normtune.fit(frame, **GPU, leaves=4).text()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["json", "fields"])
 def test_a_config_may_be_json_or_columns(evidence: Evidence, kind: str) -> None:
     frame = framed(evidence)
@@ -104,6 +105,7 @@ def test_a_failure_takes_no_part(evidence: Evidence) -> None:
     assert best not in {table.lookup("toy", "bfloat16", rows, 128) for rows in (1, 64, 1024, 4096, 65536)}
 
 
+@pytest.mark.long
 def test_saved_with_its_measurements_it_passes_check(evidence: Evidence, spec, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     table = normtune.fit(framed(evidence), **GPU, leaves=4, tie_percent=0.5)
@@ -123,6 +125,7 @@ def test_saved_with_its_measurements_it_passes_check(evidence: Evidence, spec, t
     )
 
 
+@pytest.mark.long
 def test_a_baseline_and_weights_are_named_from_the_tables_folder(
     evidence: Evidence, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

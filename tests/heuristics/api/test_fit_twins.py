@@ -36,6 +36,7 @@ def two(measure, penalty, run, spec, tmp_path: Path) -> str:
     return str(path)
 
 
+@pytest.mark.long
 def test_a_saved_table_is_the_file_of_the_command(store: str) -> None:
     for folder in ("by_command", "by_python"):
         Path(folder).mkdir()
@@ -47,6 +48,7 @@ def test_a_saved_table_is_the_file_of_the_command(store: str) -> None:
         assert Path("by_python", name).read_bytes() == Path("by_command", name).read_bytes()
 
 
+@pytest.mark.long
 def test_a_table_that_replaces_one_stays_near_it(store: str) -> None:
     for folder in ("by_command", "by_python"):
         Path(folder).mkdir()
@@ -58,6 +60,7 @@ def test_a_table_that_replaces_one_stays_near_it(store: str) -> None:
     assert locate.load("by_python/table.py").header.replaced
 
 
+@pytest.mark.long
 def test_an_installed_table_is_the_file_of_the_command_until_it_is_removed(store: str, gpus_here: list[Gpu]) -> None:
     printed = command("--store", store, "--leaves", "3", "--install")
     path = locate.installed_path("Test GPU")
@@ -91,6 +94,7 @@ def test_an_edited_table_is_replaced_and_removed_by_force_alone(store: str) -> N
     assert table.install(force=True).displaced.endswith("which cannot be used")
 
 
+@pytest.mark.long
 def test_a_table_for_any_gpu_is_the_file_of_the_command(two: str, store: str) -> None:
     for folder in ("by_command", "by_python"):
         Path(folder).mkdir()
@@ -121,6 +125,7 @@ def test_figures_on_each_gpu_are_fractions(two: str, evidence: Evidence) -> None
     assert math.isnan(alone["left_out_mean"])
 
 
+@pytest.mark.long
 def test_stability_is_what_the_command_prints_and_its_figures_are_fractions(
     store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,6 +27,7 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("leaves", [None, 2])
 def test_a_table_of_a_recording_is_fitted_again_byte_for_byte(recorded: Evidence, tmp_path: Path, leaves) -> None:
     command = COMMAND if leaves is None else COMMAND.replace("--out", "--leaves 2 --out")
@@ -37,6 +38,7 @@ def test_a_table_of_a_recording_is_fitted_again_byte_for_byte(recorded: Evidence
     assert "equal, byte for byte, to a fit of recording test-gpu" in report.notes
 
 
+@pytest.mark.long
 def test_a_refit_does_not_cross_validate(recorded: Evidence, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from normtune.heuristics.fitting import function
 
@@ -49,6 +51,7 @@ def test_a_refit_does_not_cross_validate(recorded: Evidence, tmp_path: Path, mon
     assert check(path).failures == ()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("own", [True, False])
 def test_a_table_with_a_variant_is_fitted_again(
     recorded: Evidence, measure, penalty, run, spec, tmp_path: Path, record_as, own: bool
@@ -63,6 +66,7 @@ def test_a_table_with_a_variant_is_fitted_again(
     assert check(write(tmp_path / "table.py", module_text(fitted, as_command(COMMAND)))).failures == ()
 
 
+@pytest.mark.long
 def test_an_edited_table_fails_twice(recorded: Evidence, tmp_path: Path) -> None:
     text = module_text(fit(recorded), as_command(COMMAND)).replace("hidden <= 512", "hidden <= 640")
     report = check(write(tmp_path / "table.py", text))
@@ -73,6 +77,7 @@ def test_an_edited_table_fails_twice(recorded: Evidence, tmp_path: Path) -> None
     assert "+    if hidden <= 512:" in report.failures[1]
 
 
+@pytest.mark.long
 def test_an_edit_with_a_mended_hash_is_found_by_the_data(recorded: Evidence, tmp_path: Path) -> None:
     text = module_text(fit(recorded), as_command(COMMAND)).replace("hidden <= 512", "hidden <= 640")
     report = check(write(tmp_path / "table.py", rehashed(text)))
@@ -81,6 +86,7 @@ def test_an_edit_with_a_mended_hash_is_found_by_the_data(recorded: Evidence, tmp
     assert COMMAND in report.failures[0]
 
 
+@pytest.mark.long
 def test_a_changed_figure_in_the_header_is_found_by_the_data(recorded: Evidence, tmp_path: Path) -> None:
     text = module_text(fit(recorded), as_command(COMMAND))
     assert "worst 0.0" in text

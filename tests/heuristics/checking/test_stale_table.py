@@ -14,6 +14,8 @@ from normtune.tuner.checking.offline import check
 from normtune.tuner.staleness import table as table_module
 from normtune.tuner.staleness.recorded import CodeChange
 
+pytestmark = pytest.mark.long
+
 STALE = "the kernels of toy changed since they were measured: `normtune sweep --stale`, then fit"
 
 

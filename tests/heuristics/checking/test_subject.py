@@ -21,6 +21,7 @@ SHIPPED = sorted(locate.shipped())
 H200 = locate.SHIPPED / "nvidia_h200.py"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_every_entry_of_a_shipped_table_is_served_by_a_checked_function(path: Path) -> None:
     table = subject.read(path)
@@ -73,6 +74,7 @@ def test_the_promise_is_the_best_that_the_header_says(line: str, figure: str, me
     assert promise.unpriced == promise.mean - promise.price
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("count", "is_of_few"), [(1, True), (1999, True), (2000, False), (131304, False)])
 def test_few_measurements_of_each_function_make_its_claim_a_guess(count: int, is_of_few: bool) -> None:
     """Batch-invariant functions have those of the usual one."""
@@ -121,6 +123,7 @@ def test_a_command_that_is_none_is_told(tmp_path: Path) -> None:
         command_of(subject.read(path).header)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("regime", ["cold", "warm"])
 def test_the_regime_is_that_of_the_data(tmp_path: Path, regime: str) -> None:
     told = "" if regime == "cold" else regime

@@ -113,6 +113,7 @@ def test_what_loses_against_a_table_that_is_replaced_gives_way(evidence: Evidenc
         assert choose(found.tree, shape) == choose(BETTER, shape)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_replaced", [False, True])
 def test_bounds_hold_beside_a_baseline_and_what_that_costs_is_told(
     evidence: Evidence, penalty, is_replaced: bool

@@ -156,6 +156,7 @@ def test_weights_of_a_file_decide_and_are_found_from_the_tables_folder(store: st
     assert "mine.csv, which does not exist" in failed("library/table.py")
 
 
+@pytest.mark.long
 def test_a_table_as_baseline_is_found_from_the_tables_folder(store: str, penalty) -> None:
     """One leaf is slower than three, and one was asked for: that is told. Three are not, and all is as it was."""
     Path(".git").mkdir()
@@ -231,6 +232,7 @@ def test_it_stays_as_it_is_when_it_is_fitted_again(replacing: str) -> None:
     assert Path("table.py").read_bytes() == before
 
 
+@pytest.mark.long
 def test_baseline_none_compares_with_nothing_not_even_with_the_table_that_is_replaced(replacing: str) -> None:
     fit("--leaves", "3", "--tie", "50", "--baseline", "none")
     header = locate.load("table.py").header
@@ -258,6 +260,7 @@ def test_a_figure_that_was_edited_fails(replacing: str) -> None:
     assert "worst 0.0 %" in failed()
 
 
+@pytest.mark.long
 def test_a_change_of_its_data_fails(replacing: str, run, measure, penalty, spec) -> None:
     record("sqlite:///other.db", run, measure(lambda config, problem: 0.1, SHAPES, fingerprint=fingerprint(spec)))
     succeed("fit", "--store", "other.db", "--leaves", "1", "--out", "other.py", "--evidence", "data.parquet")
@@ -274,6 +277,7 @@ def test_a_table_within_the_tie_is_judged_and_one_that_loses_more_is_refused(sto
     assert "toy bfloat16 loses more than its tie over the best tree" in failed()
 
 
+@pytest.mark.long
 def test_tables_of_the_first_format_are_looked_up_and_to_be_fitted_again(store: str) -> None:
     fit("--leaves", "3")
     regret = "toy bfloat16: 3 leaves, mean 0.00 %, worst 0.0 %, optimum 0.00 %"

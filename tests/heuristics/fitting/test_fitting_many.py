@@ -12,6 +12,8 @@ from normtune.results.evidence import Evidence
 from normtune.tests.heuristics.made_up import as_command
 from normtune.tests.kernels.problems import changed
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def three(spec, measure, penalty, run, monkeypatch) -> Evidence:

@@ -22,6 +22,8 @@ from normtune.results.exchange import recording
 from normtune.tests.heuristics.made_up import SHAPES, as_command, eight, options_of, rehashed
 from normtune.tuner.checking.offline import check
 
+pytestmark = pytest.mark.long
+
 COMMAND = "normtune fit --recording test-gpu --batch-invariant --out table.py"
 OPTIONS = FitOptions(batch_invariant=True)
 FITTED: list[Fit] = []
@@ -51,7 +53,6 @@ def path(fitted, tmp_path) -> Path:
     return found
 
 
-@pytest.mark.long
 def test_each_function_gets_one_that_does_not_look_at_rows_and_stays_as_it_is(recorded, fitted):
     usual, both = fit(recorded), fitted
     assert [one for one in both.functions if not one.beside] == list(usual.functions)
@@ -94,7 +95,6 @@ def test_a_table_holds_them_and_lookups_do_not_mix(path):
     assert table.function(Key.parse("toy:no_keep", "bfloat16").batch_invariant) is None
 
 
-@pytest.mark.long
 def test_the_table_is_checked_byte_for_byte(path):
     checked = check(path)
     assert (checked.failures, checked.stale) == ((), ())

@@ -31,6 +31,7 @@ OPTIONS = st.builds(
 )
 
 
+@pytest.mark.long
 @given(OPTIONS)
 def test_the_words_of_options_are_read_as_the_options(options: FitOptions) -> None:
     command = shlex.join(["normtune", "fit", "--recording", "some", *options.words(), "--out", "table.py"])

@@ -50,6 +50,7 @@ def test_the_number_of_leaves_bounds_the_tree_and_costs_regret(evidence: Evidenc
     assert found[0].cross_validated > found[2].cross_validated > 0 and found[2].plain_validated > 0
 
 
+@pytest.mark.long
 def test_a_shared_function_is_legal_for_every_dtype_it_serves(measured, penalty, spec: OperatorSpec) -> None:
     # The longest row is 16384: 8 warps reach it in two bytes an element, 16 in four. Fewer warps are faster.
     def few(config, problem):
@@ -84,6 +85,7 @@ def test_a_variant_that_costs_little_shares_and_says_so(measured, penalty) -> No
     assert decisions(header)[Key.parse("toy:no_keep", "bfloat16")].donor == Key.parse("toy", "bfloat16")
 
 
+@pytest.mark.long
 def test_a_dtype_that_costs_little_shares_and_says_so(measured, penalty) -> None:
     found = fit(measured(("", "bfloat16", penalty), ("", "float16", penalty), ("", "float32", eight)))
     assert [(one.key.dtype, one.dtypes) for one in found.functions] == [
@@ -99,6 +101,7 @@ def test_a_dtype_that_costs_little_shares_and_says_so(measured, penalty) -> None
     assert header.told("Shared") == ()
 
 
+@pytest.mark.long
 def test_the_bound_of_sharing_is_what_it_costs_on_the_data(measured, penalty) -> None:
     # Half of the problems lose 1.2 or 4 % by what is best in bfloat16: 0.6 and 2 % on average.
     for loss, functions in ((0.012, 1), (0.04, 2)):
@@ -113,6 +116,7 @@ def test_the_bound_of_sharing_is_what_it_costs_on_the_data(measured, penalty) ->
             assert 3000 < found.shared[0].cost < 9000
 
 
+@pytest.mark.long
 def test_a_dtype_with_too_few_problems_in_common_is_not_shared(measure, penalty, spec: OperatorSpec, run: Run) -> None:
     # One row count of five has times of what bfloat16's function answers.
     cells = measure(penalty, SHAPES) + measure(penalty, [s for s in SHAPES if s[0] == 1], dtype="float16")
@@ -121,6 +125,7 @@ def test_a_dtype_with_too_few_problems_in_common_is_not_shared(measure, penalty,
     assert [one.key.dtype for one in found.functions] == ["bfloat16", "float16"]
 
 
+@pytest.mark.long
 def test_a_variant_takes_its_own_function_of_another_dtype(measured, penalty) -> None:
     parts = [
         (variant, dtype, law)
@@ -157,6 +162,7 @@ def test_a_decision_that_cannot_be_taken_over_is_an_error(measured, penalty) -> 
         fit(measured(("", "bfloat16", penalty)), known=known)
 
 
+@pytest.mark.long
 def test_a_variant_that_costs_much_gets_its_own_function(measured, penalty) -> None:
     found = fit(measured(("", "bfloat16", penalty), ("no_keep", "bfloat16", eight)))
     assert [function.key.text for function in found.functions] == ["toy", "toy:no_keep"]
@@ -198,6 +204,7 @@ def test_a_dtype_whose_plain_function_has_data_is_not_served_by_a_variant(measur
     assert fit(measured(*parts)).functions[1].dtypes == ("bfloat16", "float16", "float32")
 
 
+@pytest.mark.long
 def test_the_order_of_measurements_changes_nothing(measure, penalty, spec: OperatorSpec, run: Run) -> None:
     cells = measure(penalty, SHAPES)
     texts = {
@@ -207,6 +214,7 @@ def test_the_order_of_measurements_changes_nothing(measure, penalty, spec: Opera
     assert len(texts) == 1
 
 
+@pytest.mark.long
 def test_only_the_newest_kernels_count(measure, penalty, spec: OperatorSpec, run: Run) -> None:
     def reverse(config, problem):
         return 1 - penalty(config, problem)

@@ -18,6 +18,8 @@ from normtune.results.evidence import Evidence
 from normtune.tests.heuristics.made_up import as_command, options_of
 from normtune.tuner.checking.offline import check
 
+pytestmark = pytest.mark.long
+
 SHAPES = [(rows, hidden) for rows in (1, 64, 1024, 4096) for hidden in (64, 128, 256, 512, 1024, 2048)]
 COMMAND = "normtune fit --store data.db --out old.py"
 
@@ -67,7 +69,6 @@ def old(evidence_of, alike, tmp_path) -> Path:
     return path
 
 
-@pytest.mark.long
 def test_each_shape_keeps_the_order_of_its_sum(old, evidence_of):
     evidence = evidence_of(blocks)
     free = fit(evidence).functions[0].tree
@@ -120,7 +121,6 @@ def test_a_batch_invariant_function_keeps_the_bits_of_the_one_before(evidence_of
             assert choose(one.tree, (rows, hidden)).num_warps == kept.num_warps
 
 
-@pytest.mark.long
 def test_a_variant_that_was_not_measured_and_would_take_other_bits_is_refused(evidence_of, alike, tmp_path):
     def other(config, problem):
         return by_warps(config, problem) if not problem.variant else 0.0 if config.num_warps == 8 else 0.3

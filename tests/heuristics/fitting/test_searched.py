@@ -16,6 +16,8 @@ from normtune.results.evidence import Evidence
 from normtune.results.records import SEARCHED
 from normtune.tests.heuristics.made_up import as_command
 
+pytestmark = pytest.mark.long
+
 SHAPE = (1, 64)
 
 

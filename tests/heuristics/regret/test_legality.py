@@ -12,6 +12,8 @@ from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.kernels.tiles.launch import Launch
 
+pytestmark = pytest.mark.long
+
 CONFIGS = tuple(RMSNormConfig("row", 1, warps) for warps in (1, 2, 4))
 
 

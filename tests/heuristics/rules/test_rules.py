@@ -38,6 +38,7 @@ def test_each_rule_is_found_by_its_name_and_says_where_it_is_from() -> None:
     ]
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.long
 @pytest.mark.parametrize("name", RULES)
 @pytest.mark.parametrize("operator_name", [FORWARD, BACKWARD])

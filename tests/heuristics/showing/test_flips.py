@@ -192,6 +192,7 @@ def test_maps_and_lists_are_of_one_regime(both):
     assert [row[3] for row in rows] == ["warps=16", "warps=4", "warps=1"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

@@ -114,6 +114,7 @@ def test_sort_and_limit_list_too_and_say_what_is_left_out(store: str) -> None:
     assert len([line for line in cells(printed("--store", store, "--limit", "500")) if "warps=16" in line]) > 30
 
 
+@pytest.mark.long
 def test_several_devices_are_shown_one_after_another_and_never_mixed(store: str, measure, run, spec) -> None:
     other = run._replace(id="other", device=run.device._replace(name="A [red]GPU\x1b[2J\n", sms=66))
     slow = measure(lambda config, problem: 9.0, SHAPES[:4], run="other", fingerprint=fingerprint(spec))

@@ -16,6 +16,8 @@ from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile.tree import Leaf, Split
 from normtune.kernels.target import TARGETS
 
+pytestmark = pytest.mark.long
+
 H200 = TARGETS["sm_90"]
 FORWARD, BACKWARD = operator("rms_norm_forward"), operator("rms_norm_backward")
 OTHERS = (operator("fused_add_rms_norm_backward"), operator("rms_norm_quantize_fp8_transpose"))
@@ -48,6 +50,7 @@ def test_few_rows_may_have_another_config_than_many():
     assert classes_of((looped, columns, narrow), BACKWARD, hidden=(2048, 4096)) == [[0, 0, 1]]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("seed", range(6))
 def test_no_size_of_a_bin_tells_apart_what_its_representatives_do_not(seed):
     draw = np.random.default_rng(seed)

@@ -18,6 +18,7 @@ def is_filled(hidden: int) -> bool:
     return hidden & (hidden - 1) == 0 or hidden % 4096 == 0
 
 
+@pytest.mark.long
 @given(GAPS)
 def test_the_gap_beside_a_filled_row_goes_with_the_other_size(gap: tuple[int, int]) -> None:
     low, high = gap

@@ -107,6 +107,7 @@ def test_a_threshold_that_the_times_cannot_tell_is_an_interval_that_holds(measur
     assert (held.cut.least, held.cut.most, held.share) == (512, 2047, 1.0)
 
 
+@pytest.mark.long
 def test_it_says_the_same_each_time_in_one_process_and_in_two(measured, monkeypatch):
     made = of(measured(1024, noisy=1024))
     first = stability(made, 30)

@@ -58,6 +58,7 @@ def table(evidence: Evidence, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return path
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.long
 @pytest.mark.parametrize("name", FORMATTERS)
 @pytest.mark.parametrize("width", [88, 100])

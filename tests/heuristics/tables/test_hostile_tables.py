@@ -102,6 +102,7 @@ def test_code_that_normtune_does_not_write_is_not_run(old: str, new: str, capfd:
 TABLES = "TABLES: dict[tuple[str, str], Callable[[int, int], Config]] = {"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -144,6 +145,7 @@ def test_whatever_a_table_raises_names_its_file(monkeypatch: pytest.MonkeyPatch)
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "operator", ["rms_norm_forward.n=" + "9" * 8000, "rms_norm_forward.n=0", "rms_norm_forward.n=" + "9" * 400]
 )
@@ -154,6 +156,7 @@ def test_named_integers_of_any_size_raise_at_no_lookup(operator: str) -> None:
         table.function(Key.parse(wanted, "bfloat16"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ['"rms_norm_forward", "int7"', '"rms_norm_forward:odd", "bfloat16"'])
 def test_entries_of_what_nobody_knows_are_noted(name: str) -> None:
     report = check(edited(ENTRY, ENTRY.replace('"rms_norm_forward", "bfloat16"', name)))
@@ -226,6 +229,7 @@ def test_a_named_table_may_be_in_the_home_folder(tmp_path: Path, monkeypatch: py
     assert locate.select("Other", "sm_80", 1).source == "~/mine.py (NORMTUNE_TABLE)"
 
 
+@pytest.mark.long
 def test_a_broken_installed_table_says_how_to_get_rid_of_it() -> None:
     path = locate.installed_path("NVIDIA H200")
     path.parent.mkdir(parents=True)

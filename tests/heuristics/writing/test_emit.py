@@ -30,6 +30,8 @@ from normtune.kernels.target import TARGETS
 from normtune.results.evidence import Evidence
 from normtune.tests.heuristics.made_up import SHAPES, as_command, eight
 
+pytestmark = pytest.mark.long
+
 GOLDEN = Path(__file__).with_name("golden_table.txt")
 COMMAND = "normtune fit --store normtune.db --out heuristics.py"
 
@@ -148,7 +150,6 @@ def test_the_code_the_tree_and_the_regions_say_the_same(
         assert holding == [found]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("wrong", ["return OTHER", "return 1", "if rows > 5:", "x = 1"])
 def test_code_of_another_form_is_refused(table: locate.LoadedTable, wrong: str) -> None:
     text = table.source.read_text()

@@ -13,6 +13,8 @@ from normtune.results.database.store import Store
 from normtune.tests.commands import invoke, succeed
 from normtune.tests.results.stores import loaded
 
+pytestmark = pytest.mark.long
+
 SHAPES = [(rows, hidden) for rows in (1, 64, 4096) for hidden in (64, 512, 4096)]
 
 
@@ -66,7 +68,7 @@ LAYOUTS = [
 ]
 
 
-@pytest.mark.long
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_command_writes_the_same_table_from_its_folder(repository: Path, layout: str, tmp_path: Path) -> None:
     before = set(tmp_path.rglob("*.py"))

@@ -149,6 +149,7 @@ def launches(monkeypatch):
     return launch
 
 
+@pytest.mark.long
 def test_a_private_interface_that_is_gone_leads_to_the_public_way(launches):
     is_fast, read, wanted = launches()
     assert is_fast and len(wanted) == 2 and wanted[0][0] == (4, 2, 1)

@@ -11,6 +11,8 @@ from normtune.kernels.rms_norm import function
 from normtune.kernels.tablefile import locate
 from normtune.kernels.target import TARGETS
 
+pytestmark = pytest.mark.long
+
 ROWS = (1, 2, 3, 15, 16, 17, 48, 64, 65, 132, 133, 500, 1024, 2048, 2049, 4097, 16384, 20000)
 
 
@@ -122,7 +124,7 @@ def run(call):
 
 @pytest.mark.parametrize("has_table", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", CALLS)
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(9)
 def test_after_a_warmup_no_call_of_any_number_of_rows_compiles(compiled, name, has_table):
     make = CALLS[name]
     function = make(1).func.__name__

@@ -19,6 +19,7 @@ def double(*shapes):
     return [torch.randn(shape, generator=generator, dtype=torch.float64, requires_grad=True) for shape in shapes]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rounding", ["float32", "sum", "llama"])
 def test_gradients_of_first_and_second_order(rounding):
     def function(*tensors):
@@ -48,6 +49,7 @@ def test_gradients_of_a_part_of_results_and_inputs(used, needs):
     torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.long
 def test_compilers_see_one_operator_forward_and_backward():
     def function(x, residual, weight):
         y, s = fused_add_rms_norm(x, residual, weight)
@@ -72,6 +74,7 @@ def test_a_compiled_call_in_place_changes_its_inputs():
     torch.testing.assert_close((x, residual), (y, s))
 
 
+@pytest.mark.long
 def test_transforms_of_functions():
     stacked = torch.randn(3, 4, 32), torch.randn(3, 4, 32)
     mapped = torch.func.vmap(fused_add_rms_norm, (0, 0, None))(*stacked, WEIGHT)

@@ -12,6 +12,8 @@ from normtune.kernels.target import TARGETS
 from normtune.tests.kernels.launching import compiled_within
 from normtune.tuner.plan.plan import candidates
 
+pytestmark = pytest.mark.long
+
 SIZES = {128: (32, 8, 48, 128), 100: (3, 1, 5, 40), 256: (8, 4, 16, 64)}
 VARIANTS = (*qk_norm.variants, "+".join(word for word in qk_norm.variants[1:] if word != "no_rotary"))
 
@@ -47,7 +49,6 @@ def test_the_widest_of_each_kind_compiles_in_each_variant(target, hidden):
 
 
 @pytest.mark.one_in(6)
-@pytest.mark.long
 @pytest.mark.parametrize("hidden", SIZES)
 @pytest.mark.parametrize("target", ["sm_90", "gfx942"])
 @pytest.mark.slow
@@ -69,14 +70,12 @@ def test_the_default_space_compiles(target, hidden, family):
 
 
 @pytest.mark.slow
-@pytest.mark.long
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_other_dtypes_compile(dtype):
     compiled(chosen("sm_90", 128, "", "quick", dtype)[::4], "sm_90")
 
 
 @pytest.mark.one_in(3)
-@pytest.mark.long
 @pytest.mark.parametrize("variant", ["", "gptj", "no_rotary"])
 def test_a_warp_a_head_reads_wide_and_needs_no_barrier(variant):
     spec = operator(operator_name(*SIZES[128]))

@@ -37,6 +37,7 @@ def whole_space(spec, target):
     return sorted({one for hidden in sizes for one in spec.space("full", spec.problem(64, hidden, "bfloat16"), target)})
 
 
+@pytest.mark.long
 @given(data=st.data(), spec=st.sampled_from(SPECS), target=targets, dtype=dtypes, rows=row_counts, hidden=long_rows)
 def test_a_config_is_legal_for_long_rows_exactly_if_it_is_for_the_longest_tiled_one(
     data, spec, target, dtype, rows, hidden
@@ -48,6 +49,7 @@ def test_a_config_is_legal_for_long_rows_exactly_if_it_is_for_the_longest_tiled_
     assert spec.is_legal(config, problem, target) == spec.is_legal(config, tiled, target)
 
 
+@pytest.mark.long
 @example(rows=1, hidden=MAX_TILED_HIDDEN + 1)
 @example(rows=MAX_ROWS, hidden=MAX_HIDDEN)
 @settings(deadline=None)

@@ -293,6 +293,7 @@ def test_batched_gradients_of_a_launch(leaves, interpreted):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.long
 def test_derivatives_of_any_order_in_float64(leaves):
     x, weight = (leaf.detach().double().requires_grad_() for leaf in leaves)
     for call in (

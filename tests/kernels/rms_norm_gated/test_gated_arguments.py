@@ -57,6 +57,8 @@ def test_derivatives_of_second_order_are_right(mode):
     assert torch.autograd.gradgradcheck(call, leaves)
 
 
+@pytest.mark.long
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("mode", MODES, ids=str)
 def test_traced_calls_give_what_eager_ones_give(mode):
     generator = torch.Generator().manual_seed(0)

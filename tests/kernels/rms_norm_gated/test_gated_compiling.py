@@ -7,6 +7,8 @@ from normtune.tests.kernels.launching import compiled_within
 from normtune.tuner.compiling.pool import compile_all
 from normtune.tuner.plan.plan import plan, problems
 
+pytestmark = pytest.mark.long
+
 MODES = ("", "gate_first", "no_gate")
 KEYS = [f"rms_norm_gated_{direction}{mode and ':'}{mode}" for direction in ("forward", "backward") for mode in MODES]
 KEYS += ["rms_norm_gated_forward:no_rstd+hugging_face", "rms_norm_gated_backward:no_dweight"]

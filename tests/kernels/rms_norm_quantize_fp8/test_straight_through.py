@@ -167,6 +167,7 @@ def test_bad_arguments_are_named(given, error, text):
     assert text in str(caught.value)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("given", "text"),
     [
@@ -201,6 +202,7 @@ class ByHand(torch.autograd.Function):
         return normtune.rms_norm_backward(dy, *ctx.saved_tensors)
 
 
+@pytest.mark.long
 def test_the_backward_of_an_autograd_function_compiles():
     read = tensors(torch.float32, False)[:2]
     found, wanted = (

@@ -10,6 +10,8 @@ from normtune.kernels.target import TARGETS
 from normtune.tests.kernels.launching import compiled_within
 from normtune.tuner.plan.plan import candidates
 
+pytestmark = pytest.mark.long
+
 NAME = operator_name(TRANSPOSE)
 
 
@@ -53,7 +55,6 @@ def test_no_two_uses_share_a_conversion(variant):
 
 
 @pytest.mark.slow
-@pytest.mark.long
 def test_variants_compile():
     off = "rounded_norm+rounded_product+with_y+with_residual"
     for variant in (off, f"{off}+rounded_sum"):
@@ -62,7 +63,6 @@ def test_variants_compile():
 
 
 @pytest.mark.one_in(2)
-@pytest.mark.long
 @pytest.mark.parametrize(("target", "wide"), [("sm_90", r"st\.global\.v4\.b32"), ("gfx942", "global_store_dwordx4")])
 def test_a_transposition_writes_16_bytes_at_once_where_rows_allow_it(target, wide):
     """Rows of 16 bytes and more a thread; of a number of rows that is odd, no access is wide."""
@@ -73,7 +73,6 @@ def test_a_transposition_writes_16_bytes_at_once_where_rows_allow_it(target, wid
         assert bool(re.search(wide, text_of(compiled_within(target, [(problem, launch)])))) == is_wide
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     "target", ["sm_90", *(pytest.param(one, marks=pytest.mark.slow) for one in ("sm_80", "gfx942"))]
 )

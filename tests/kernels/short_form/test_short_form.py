@@ -155,6 +155,7 @@ def test_configs_that_differ_in_an_integer_of_the_call_are_all_candidates() -> N
     assert len(jobs_of((problem, one.launch) for one in kept)) == 2  # warps alone make another binary
 
 
+@pytest.mark.long
 def test_the_examples_compile_without_a_gpu(examples) -> None:
     pairs = []
     for spec in examples:
@@ -413,6 +414,7 @@ def test_a_spec_reads_texts_of_other_knobs() -> None:
         spec.read_config(RMSNormConfig("row").to_json().replace('"num_warps":4', '"num_warps":"four"'))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["softmax", "layer_norm"])
 def test_the_tables_of_the_examples_are_those_of_their_sweeps(name) -> None:
     table = EXAMPLES / f"{name}_h200.py"
@@ -429,6 +431,7 @@ def test_what_is_not_loaded_is_told() -> None:
     assert done.exit_code == 2 and "cannot load operators from /nowhere.py: expected a Python file" in done.output
 
 
+@pytest.mark.long
 def test_what_torch_does_was_timed_beside_the_configs() -> None:
     load_file.load(EXAMPLES / "softmax.py")
     evidence = read_parquet(EXAMPLES / "softmax_h200.parquet")

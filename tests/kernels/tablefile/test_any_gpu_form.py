@@ -53,6 +53,7 @@ def in_bytes(tree: RelativeTree) -> RelativeTree:
     return tree._replace(size=BYTES_PER_L2 if is_older else tree.size, low=in_bytes(tree.low), high=in_bytes(tree.high))
 
 
+@pytest.mark.long
 @given(st.recursive(leaves, cuts, max_leaves=8), numbers, st.integers(1, 65536), st.integers(1, 400), numbers)
 def test_what_is_written_is_read_back_and_answers_alike(
     tree: RelativeTree, rows: int, hidden: int, sms: int, l2_bytes: int

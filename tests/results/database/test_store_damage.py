@@ -61,6 +61,7 @@ def many(make, make_run) -> Evidence:
     return Evidence.from_measurements(items, [make_run()])
 
 
+@pytest.mark.long
 def test_flipped_bits_and_lost_ends_are_told_and_never_a_traceback(many, tmp_path):
     path = tmp_path / "store.db"
     merge(f"sqlite:///{path}", many)

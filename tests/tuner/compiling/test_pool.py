@@ -22,6 +22,8 @@ from normtune.tuner.compiling.pool import CompilePool, compile_all
 from normtune.tuner.plan.binaries import Job, compile_class, jobs_of
 from normtune.tuner.plan.plan import plan, problems
 
+pytestmark = pytest.mark.long
+
 HIDDEN = {"sm_80": [1024], "sm_90": [768, 8192], "sm_100": [4096], "sm_120": [8192], "gfx942": [4096]}
 
 
@@ -34,7 +36,6 @@ def widest(jobs):
     return sorted(set(found.values()))
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("choice", [widest, pytest.param(sorted, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "target", ["sm_90", *(pytest.param(one, marks=pytest.mark.slow) for one in HIDDEN if one != "sm_90")]
@@ -142,7 +143,6 @@ print(torch.zeros(1).item())
 """
 
 
-@pytest.mark.long
 def test_a_process_of_the_pool_compiles_without_torch_and_can_still_import_it():
     done = subprocess.run([sys.executable, "-c", TORCHLESS], capture_output=True, text=True, timeout=PATIENCE)
     *told, last = done.stdout.splitlines()
@@ -181,7 +181,6 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-@pytest.mark.long
 def test_a_compiler_that_hangs_or_dies_costs_its_binary(tmp_path):
     here = Path(__file__).parents[1]
     paths = {"tests": str(here), "operator": str(here / "hostile_operator"), "folder": str(tmp_path)}
@@ -213,7 +212,6 @@ def compile_job(job, keep_assembly, only_codes):
 """
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("fault", "status"), [("os.kill(os.getpid(), signal.SIGKILL)", "crashed"), ("time.sleep(600)", "timeout")]
 )
@@ -257,7 +255,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(("end", "told"), [("SIGINT", "KeyboardInterrupt"), ("SIGTERM", "Terminated"), ("SIGKILL", "")])
 def test_who_is_ended_leaves_no_files_of_the_compiler_and_no_warning(tmp_path, end, told):
     script, temporary = tmp_path / "compile.py", tmp_path / "temporary"

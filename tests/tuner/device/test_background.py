@@ -11,6 +11,8 @@ from normtune.tuner.device import bench as module
 from normtune.tuner.device.bench import WorkerBench
 from normtune.tuner.plan.plan import Task, candidates
 
+pytestmark = pytest.mark.long
+
 TARGET = TARGETS["sm_90"]  # of the engine
 SPEC = operator("rms_norm_forward")
 PROBLEM = SPEC.problem(64, 2048, "bfloat16")

@@ -24,6 +24,8 @@ from normtune.tuner.plan.plan import Task, candidates
 from normtune.tuner.search.adaptive import Adaptive
 from normtune.tuner.search.exhaustive import Exhaustive
 
+pytestmark = pytest.mark.long
+
 SPEC = operator("rms_norm_forward")
 PROBLEM = SPEC.problem(64, 4096, "bfloat16")
 # Far enough apart that they never are close to the best, which is the one of two warps.
@@ -84,7 +86,6 @@ REASONS = {
 STEPS = ("gate", "warm_up", "block", "compare")
 
 
-@pytest.mark.long
 # A process that ends is one that ends, however it does: of the three ways one is tried at each step.
 @pytest.mark.parametrize(
     ("step", "fault"),
@@ -135,7 +136,6 @@ def test_a_launch_that_fails_the_gate_convicts_no_other_launch_of_its_binary(ope
     assert told == ["wrong_result", "wrong_result" if alike else "ok"]
 
 
-@pytest.mark.long
 def test_two_configs_may_lose_the_worker_in_one_problem(opened):
     outcomes = opened(("warm_up", 4, "segfault"), ("block", 16, "lose_device")).measure(
         TASK, Exhaustive((), {}).batches(TASK)
@@ -148,7 +148,6 @@ def test_all_configs_may_fail(opened):
     assert statuses(outcomes) == dict.fromkeys((2, 4, 8, 16), "crashed") and COPY not in outcomes
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(("step", "warps"), [("gate", 8), ("begin", 0), ("warm_up", 8), ("block", 8), ("compare", 8)])
 def test_a_worker_that_somebody_else_kills_convicts_nobody(opened, step, warps):
     outcomes = opened((step, warps, "kill"), once=True).measure(TASK, adaptive())
@@ -175,7 +174,6 @@ def test_a_copy_that_loses_the_worker_skips_the_problem(opened):
         opened(("block", COPY.num_warps, "segfault")).measure(TASK, adaptive())
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("fault", "kind", "message"),
     [
@@ -190,7 +188,6 @@ def test_an_engine_that_cannot_be_opened_says_why(opened, fault, kind, message):
         opened(("open", 0, fault))
 
 
-@pytest.mark.long
 def test_a_worker_that_dies_over_and_over_ends_the_sweep(opened, monkeypatch):
     bench = opened(("begin", 0, "segfault"), ("gate", 2, "segfault"), ("gate", 4, "segfault"))
     with pytest.raises(SkippedError, match=r"lost before any config \(the process died \(signal SIGSEGV\)\)"):
@@ -202,7 +199,6 @@ def test_a_worker_that_dies_over_and_over_ends_the_sweep(opened, monkeypatch):
         bench.measure(other, adaptive(other))
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
@@ -221,14 +217,12 @@ def test_a_worker_that_is_killed_while_it_copies_is_replaced(opened):
     assert opened(("speed", 0, "kill"), once=True).speed().bytes_per_second == 1e12
 
 
-@pytest.mark.long
 def test_a_start_that_hangs_is_given_up(opened, monkeypatch):
     monkeypatch.setattr(worker_module, "START_SECONDS", 1.0)
     with pytest.raises(NormtuneError, match="no answer for 1 s"):
         opened(("open", 0, "hang"))
 
 
-@pytest.mark.long
 def test_an_interrupt_ends_the_worker_at_once(opened, tmp_path):
     bench = opened(("block", 8, "hang"))
     timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
@@ -238,7 +232,6 @@ def test_an_interrupt_ends_the_worker_at_once(opened, tmp_path):
     timer.join()
 
 
-@pytest.mark.long
 def test_the_last_words_of_a_worker_are_its_reason(opened, tmp_path):
     code = "import os, sys; os.write(2, b'first\\nCUDA assertion failed at line 3\\n'); os._exit(1)"
     (tmp_path / "talkative.py").write_text(f"def engine():\n    exec({code!r})\n")
@@ -251,7 +244,6 @@ def test_the_last_words_of_a_worker_are_its_reason(opened, tmp_path):
         sys.path.remove(str(tmp_path))
 
 
-@pytest.mark.long
 def test_a_killed_sweep_leaves_no_worker(opened, tmp_path):
     script = tmp_path / "parent.py"
     script.write_text(

@@ -67,6 +67,7 @@ def about(topic: str, machine: Machine) -> list[Finding]:
     return [finding for finding in examined(machine) if finding.topic == topic]
 
 
+@pytest.mark.long
 def test_a_whole_machine_is_told_without_advice(machine: Machine, tools: None) -> None:
     findings = examined(machine)
     assert {finding.level for finding in findings} == {OK}
@@ -159,6 +160,7 @@ def test_what_cannot_be_imported_is_a_problem(machine: Machine, name: str) -> No
     assert why in findings[0].found
 
 
+@pytest.mark.long
 def test_a_missing_package_is_named_and_the_store_says_that_it_needs_it(machine: Machine) -> None:
     broken = machine._replace(packages=machine.packages | {"sqlalchemy": {"missing": "ImportError: x"}})
     there, missing = about("packages", broken)

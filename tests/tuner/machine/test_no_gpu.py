@@ -91,6 +91,7 @@ def test_a_library_that_breaks_on_import_is_a_fact(fake, code, says):
     assert says in ask("torch")["missing"]
 
 
+@pytest.mark.long
 def test_a_library_that_never_returns_is_a_fact(fake):
     fake("triton", "import time; time.sleep(600)")
     assert ask("triton", timeout=0.5) == {"missing": "loading it takes over 0.5 s"}

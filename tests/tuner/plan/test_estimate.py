@@ -71,6 +71,7 @@ def test_a_slower_memory_makes_large_problems_slower_and_small_ones_hardly():
     assert slow.timing(small) < 2 * fast.timing(small)
 
 
+@pytest.mark.long
 def test_few_and_slow_cores_make_one_wait_for_the_compiler():
     tasks = tasks_of()
     waits = [

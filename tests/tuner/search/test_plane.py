@@ -80,6 +80,7 @@ def measured_in(found):
     }
 
 
+@pytest.mark.long
 def test_it_finds_the_best_config_of_each_shape_and_times_few(found):
     assert found.is_done
     cells = measured_in(found)
@@ -158,6 +159,7 @@ def cells_of(known):
     return sum(config != COPY for configs in known.values() for config in configs)
 
 
+@pytest.mark.long
 def test_what_is_stored_is_not_looked_for_again(found):
     tasks, known = [one.task for one in SPACES], stored(found)
     left = Plane(tasks, known).left()
@@ -256,6 +258,7 @@ def test_a_problem_whose_configs_all_fail_ends_and_so_does_one_that_is_skipped()
     assert not search.left() and asked > 3
 
 
+@pytest.mark.long
 def test_the_same_seed_times_the_same(found):
     again = simulate(Plane, SPACES, 0, math.inf)
     assert [task.configs for task, _ in again.measured] == [task.configs for task, _ in found.measured]
@@ -291,6 +294,7 @@ def test_functions_of_others_are_configs_among_the_rest():
     assert len({tuple(point) for point in points}) == len(mixed)
 
 
+@pytest.mark.long
 def test_a_replayed_sweep_ends_and_is_complete(tmp_path):
     def run():
         asked = ["sweep", "--device", "replay:nvidia-h200", "--strategy", "plane", "--operator", "rms_norm_forward"]
