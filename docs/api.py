@@ -1,9 +1,9 @@
-"""The reference of docs/api.md: signature and docstring of each public name, and of what its functions return.
+"""Generate the reference in docs/api.md: signature and docstring of each public name and of the results' classes.
 
     python docs/api.py           # write the blocks
     python docs/api.py --check   # end with 1 if the document is out of date
 
-Needs no GPU. The order, the headings and everything else around a block are written by hand.
+Needs no GPU. The headings, their order and the text around a block are written by hand.
 """
 
 import ast
@@ -20,7 +20,7 @@ from normtune.docs import blocks
 from normtune.docs.blocks import Blocks
 
 DOCUMENT = blocks.ROOT / "docs" / "api.md"
-# What is reached through a public name and documented below it.
+# Classes that are reached through a public name, documented below it.
 REACHED = {
     "AnyGpuTable": ("heuristics.any_gpu.result:AnyGpuFunction", "heuristics.any_gpu.result:DeviceLoss"),
     "Table": (
@@ -53,17 +53,17 @@ REACHED = {
 _SECTION = re.compile(r"(Args|Attributes|Raises|Returns):")
 _ENTRY = re.compile(r"([\w, *]+): (.*)")
 _WIDTH = 120
-# Of a class that extends one of torch's; what they have is in torch's own documents.
+# Subclasses of torch's classes, whose members torch documents.
 _FOREIGN = ("FusedAddRMSNorm", "RMSNorm")
 
 
 def main() -> None:
-    """Write or compare."""
+    """Write or compare the document."""
     blocks.main(__doc__ or "", "python docs/api.py", "api", {DOCUMENT: BLOCKS})
 
 
 def reference(name: str) -> Iterator[str]:
-    """The lines on a public name."""
+    """The lines of a public name."""
     yield from described(name, getattr(normtune, name))
     for path in REACHED.get(name, ()):
         value = resolve_name(f"normtune.{path}")
@@ -72,32 +72,32 @@ def reference(name: str) -> Iterator[str]:
 
 
 def described(name: str, value: Any) -> Iterator[str]:
-    """Signature and docstring of a function; of a class those of its public members, too."""
+    """Signature and docstring of a function or class, and of the public members of a class."""
     yield ""
     if not inspect.isclass(value) or not issubclass(value, BaseException):
         yield from ("```python", *signatures(name, value), "```", "")
     yield from markdown(value.__doc__ or "")
-    for member, found in members(value).items() if inspect.isclass(value) and name not in _FOREIGN else ():
-        if isinstance(found, property | cached_property):
-            function = found.fget if isinstance(found, property) else found.func
-            yield f"`.{member}`: {_joined(function.__doc__)}"
+    for member, attribute in members(value).items() if inspect.isclass(value) and name not in _FOREIGN else ():
+        if isinstance(attribute, property | cached_property):
+            getter = attribute.fget if isinstance(attribute, property) else attribute.func
+            yield f"`.{member}`: {_joined(getter.__doc__)}"
             yield ""
-        elif not member.startswith("_") and isinstance(found := getattr(found, "__func__", found), _FUNCTION):
-            yield from ("```python", *_signature(f"{name}.{member}", found, is_method=True), "```", "")
-            yield from markdown(found.__doc__ or "")
+        elif not member.startswith("_") and isinstance(method := getattr(attribute, "__func__", attribute), _FUNCTION):
+            yield from ("```python", *_signature(f"{name}.{member}", method, is_method=True), "```", "")
+            yield from markdown(method.__doc__ or "")
 
 
 def members(value: type) -> dict[str, Any]:
-    """What a class has of its own and of normtune's classes that it extends."""
-    own = [one for one in value.__mro__ if one.__module__.startswith("normtune.")]
-    return {name: found for one in reversed(own) for name, found in vars(one).items()}
+    """The attributes of a class, with those inherited from classes of normtune."""
+    classes = [base for base in value.__mro__ if base.__module__.startswith("normtune.")]
+    return {name: attribute for base in reversed(classes) for name, attribute in vars(base).items()}
 
 
 _FUNCTION = type(main)
 
 
 def signatures(name: str, value: Any) -> Iterator[str]:
-    """How a function or class is called, once for each overload."""
+    """The signatures of a function or class, one for each overload."""
     for function in get_overloads(value) if isinstance(value, _FUNCTION) else ():
         yield from _signature(name, function)
     if not isinstance(value, _FUNCTION) or not get_overloads(value):
@@ -105,7 +105,7 @@ def signatures(name: str, value: Any) -> Iterator[str]:
 
 
 def _signature(name: str, value: Callable[..., Any], is_method: bool = False) -> Iterator[str]:
-    """A signature as it is written, with the values of its defaults; one parameter a line if it is long."""
+    """A signature as in the source, with the values of defaults; one parameter per line if it is long."""
     signature = inspect.signature(value)
     written = _annotations(value)
     parameters: list[str] = []
@@ -128,19 +128,20 @@ def _signature(name: str, value: Callable[..., Any], is_method: bool = False) ->
 
 
 def _annotations(value: Any) -> dict[str, str]:
-    """The annotations of a function as they are written; none of a class."""
+    """The annotations of a function as in the source; none for a class."""
     if not isinstance(value, _FUNCTION):
         return {}
-    (found, *_) = ast.parse(textwrap.dedent(inspect.getsource(value))).body
-    if not isinstance(found, ast.FunctionDef):
+    (definition, *_) = ast.parse(textwrap.dedent(inspect.getsource(value))).body
+    if not isinstance(definition, ast.FunctionDef):
         return {}
-    arguments = [*found.args.posonlyargs, *found.args.args, *found.args.kwonlyargs, found.args.vararg, found.args.kwarg]
-    written = {one.arg: one.annotation for one in arguments if one and one.annotation} | {"return": found.returns}
+    args = definition.args
+    arguments = [*args.posonlyargs, *args.args, *args.kwonlyargs, args.vararg, args.kwarg]
+    written = {one.arg: one.annotation for one in arguments if one and one.annotation} | {"return": definition.returns}
     return {name: ast.unparse(node).strip("'\"") for name, node in written.items() if node}
 
 
 def _text(annotation: Any) -> str:
-    """An annotation of a class's field."""
+    """An annotation as text, without module names."""
     if annotation is inspect.Parameter.empty:
         return ""
     text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
@@ -169,19 +170,19 @@ def markdown(docstring: str) -> Iterator[str]:
 
 
 def _paragraphs(text: str) -> Iterator[list[str]]:
-    """The parts between blank lines; indented ones in a row are one."""
-    found: list[list[str]] = []
+    """The paragraphs of a text; successive indented ones, as of a code block, are joined."""
+    paragraphs: list[list[str]] = []
     for part in text.split("\n\n"):
         lines = part.strip("\n").split("\n")
-        if found and lines[0].startswith("    ") and found[-1][0].startswith("    "):
-            found[-1] += ["", *lines]
+        if paragraphs and lines[0].startswith("    ") and paragraphs[-1][0].startswith("    "):
+            paragraphs[-1] += ["", *lines]
         else:
-            found.append(lines)
-    return iter(found)
+            paragraphs.append(lines)
+    return iter(paragraphs)
 
 
 def _entries(text: str) -> Iterator[str]:
-    """The entries of a section as a list."""
+    """The entries of a section as list items."""
     for entry in re.split(r"\n(?! )", text):
         match = _ENTRY.fullmatch(_joined(entry))
         names = ", ".join(f"`{name}`" for name in match[1].split(", ")) if match else ""

@@ -1,7 +1,7 @@
 """Generated blocks of a document: everything between `<!-- KIND: NAME -->` and `<!-- end -->`.
 
-In: a text and the lines of each block. Out: the text with its blocks filled in, or a message that says which document
-is out of date. The text around a block is written by hand.
+In: a text and the lines of each block. Out: the text with its blocks filled in, or a message that names the document
+that is out of date. The text around a block is written by hand.
 """
 
 import argparse
@@ -32,7 +32,7 @@ def filled(text: str, kind: str, blocks: Blocks) -> str:
 
 
 def main(description: str, command: str, kind: str, documents: Mapping[Path, Blocks]) -> None:
-    """Write the blocks of documents, or with `--check` compare them with what they should be.
+    """Write the blocks of documents, or with `--check` compare them with the documents.
 
     Args:
         description: of the script, for its `--help`.

@@ -1,9 +1,9 @@
-"""The reference part of docs/commands.md, from the command line itself: usage, description and options of each command.
+"""Generate the reference in docs/commands.md from the command line: usage, description, options of each command.
 
     python docs/commands.py           # write the blocks
     python docs/commands.py --check   # end with 1 if the document is out of date
 
-Examples, verdicts and everything else around a block are written by hand.
+The text around a block is written by hand.
 """
 
 import inspect
@@ -22,12 +22,12 @@ DOCUMENT = blocks.ROOT / "docs" / "commands.md"
 
 
 def main() -> None:
-    """Write or compare."""
+    """Write or compare the document."""
     blocks.main(__doc__ or "", "python docs/commands.py", "command", {DOCUMENT: BLOCKS})
 
 
 def commands() -> dict[str, Any]:
-    """Every command, by the words that call it."""
+    """Every command, by its words on the command line."""
 
     def walk(name: str, command: Any) -> Iterator[tuple[str, Any]]:
         children = getattr(command, "commands", None)

@@ -1,9 +1,9 @@
-"""Draw the picture of README.md: the output of a quick sweep and of the fit after it, in a terminal.
+"""Draw the picture of README.md: the terminal output of a quick sweep and a fit.
 
     python docs/picture.py [--device cuda:0]
 
-Runs both commands in a terminal of their own and an empty store, keeps what stays on the screen, and writes it with
-Rich to docs/quick.svg. Needs normtune on the path; without a GPU, `--device replay:nvidia-h200`.
+Runs both commands in a pseudo-terminal with an empty store, keeps the last screen of each, and writes these with Rich
+to docs/quick.svg. Needs normtune on the path; without a GPU, `--device replay:nvidia-h200`.
 """
 
 import argparse
@@ -22,7 +22,7 @@ OUT = Path(__file__).parent / "quick.svg"
 
 
 def main() -> None:
-    """Run both commands, keep their output, draw it."""
+    """Run both commands and draw their output."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda:0")
     options = parser.parse_args()
@@ -56,7 +56,7 @@ def on_screen(command: list[str], folder: str) -> str:
     while True:
         try:
             piece = os.read(parent, 65536)
-        except OSError:  # Linux says so when the other end is closed
+        except OSError:  # EIO on Linux: the other end is closed
             break
         if not piece:
             break
@@ -69,7 +69,7 @@ def on_screen(command: list[str], folder: str) -> str:
 
 
 def last_screen(text: str) -> str:
-    """The lines that are left after every redrawn display."""
+    """The lines that stay on the screen, without those that a live display has overwritten."""
     lines: list[str] = [""]
     row = 0
     for part in re.split(r"(\n|\x1b\[\d*A|\x1b\[2K|\r)", text.replace("\r\n", "\n")):
@@ -96,17 +96,17 @@ def draw(shown: list[tuple[list[str], str]]) -> None:
         console.print(Text.assemble(("$ ", "green"), (f"normtune {' '.join(command)}", "bold")))
         console.print(Text.from_ansi(text))
     drawn = console.export_svg(title="normtune", unique_id="quick")
-    # The fonts that Rich names are not on every machine, and some renderers try no second one.
+    # Rich's fonts are not on every machine, and some renderers try no second font.
     drawn = re.sub(r"@font-face \{.*?\}", "", drawn, flags=re.DOTALL)
     drawn = drawn.replace("Fira Code, monospace", "monospace").replace("font-family: arial", "font-family: sans-serif")
     OUT.write_text(without_blanks(drawn), "utf-8")
 
 
 def without_blanks(drawn: str) -> str:
-    """A picture of Rich's in which every word has a place of its own.
+    """A picture of Rich's with a separate text element for each word.
 
-    Renderers differ in which blanks of a text they keep, no-break spaces included, and in whether they know
-    `textLength`; so columns line up everywhere only if no text has a blank.
+    Renderers differ in the blanks that they keep, no-break spaces included, and in support of `textLength`; so columns
+    line up everywhere only if no text has a blank.
     """
     drawn = re.sub(r'<clipPath id="quick-line-.*?</clipPath>\n?', "", drawn, flags=re.DOTALL)
     runs = r'<text class="(quick-r\d+)" x="([\d.]+)" y="([\d.]+)" textLength="([\d.]+)"[^>]*>([^<]*)</text>'
@@ -114,7 +114,7 @@ def without_blanks(drawn: str) -> str:
 
 
 def _words(run: re.Match[str]) -> str:
-    """The words of a run of text; none where it is blank."""
+    """The text elements of the words of a run of text."""
     style, left, top, width, escaped = run.groups()
     text = html.unescape(escaped).replace("\N{NO-BREAK SPACE}", " ").rstrip("\n")
     column = float(width) / max(1, len(text))

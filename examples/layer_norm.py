@@ -1,4 +1,4 @@
-"""LayerNorm with its statistics: a kernel with a weight, a bias, a scalar and three outputs, swept and fitted.
+"""LayerNorm with its statistics, swept and fitted: a kernel with a weight, a bias, a scalar and three outputs.
 
 normtune sweep --load examples/layer_norm.py --operator layer_norm --dtype bfloat16
 normtune fit --load examples/layer_norm.py --operator layer_norm --out layer_norm_table.py
@@ -43,7 +43,7 @@ def _layer_norm_kernel(
 
 
 def _elements(config: Config, problem: Any, target: Any) -> float:
-    """Elements a thread holds."""
+    """Elements per thread."""
     return config.block_row * triton.next_power_of_2(problem.hidden) / (config.num_warps * target.warp_size)
 
 
@@ -67,7 +67,7 @@ def _exact(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor,
 def layer_norm(
     x: Any, weight: Any, bias: Any, y: Any, mean: Any, rstd: Any, eps: float, config: LayerNormConfig
 ) -> None:
-    """Write the LayerNorm of each row of x, (rows, hidden) and contiguous, to y, mean and 1 / deviation beside it."""
+    """Write the LayerNorm of each row of x, (rows, hidden) and contiguous, to y; also mean and 1 / deviation."""
     rows, hidden = x.shape
     _layer_norm_kernel[(triton.cdiv(rows, config.block_row),)](
         *(x, weight, bias, y, mean, rstd, rows, hidden, eps),

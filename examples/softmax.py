@@ -1,4 +1,4 @@
-"""Softmax over rows: one's own Triton kernel, swept and fitted by normtune.
+"""Softmax over rows: a Triton kernel outside of normtune, swept and fitted.
 
 normtune sweep --load examples/softmax.py --operator softmax --dtype bfloat16
 normtune fit --load examples/softmax.py --operator softmax --out softmax_table.py
@@ -33,7 +33,7 @@ def _softmax_kernel(x_ptr, y_ptr, rows, hidden, BLOCK_ROW: tl.constexpr, BLOCK_C
 
 
 def _elements(config: Config, problem: Any, target: Any) -> float:
-    """Elements a thread holds."""
+    """Elements per thread."""
     return config.block_row * triton.next_power_of_2(problem.hidden) / (config.num_warps * target.warp_size)
 
 

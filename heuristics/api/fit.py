@@ -179,7 +179,7 @@ class FitRequest(FitKeywords):
 
 @keywords_of(FitRequest)
 def fit(request: FitRequest) -> Table:
-    """Fit the table that loses least on measurements of one GPU, as `normtune fit` does.
+    """Fit a table to the measurements of one GPU, as `normtune fit` does.
 
     Raises:
         UsageError: a column is missing or has an invalid value, the target is unknown, the measurements are of several

@@ -80,7 +80,7 @@ def fit(
     ] = False,
     **chosen: Any,
 ) -> None:
-    """Fit the table that loses least, and print what it loses and gains.
+    """Fit a table to measurements, and print its losses and gains.
 
     Writes nothing without --out or --install.
     """

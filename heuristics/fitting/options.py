@@ -70,14 +70,14 @@ class FitKeywords:
         "At most so many distinct configs per function; each is a binary that users compile.", "N", before="weights"
     )
     baseline: str | os.PathLike[str] | None = option(
-        "Rule (liger, ...), shipped table or file that no leaf may be slower than; none: compare with nothing. "
-        "Default: the table that is replaced."
+        "Rule (liger, ...), shipped table or file whose config answers where a leaf is measured slower, within "
+        "--leaves and --max-configs; none: compare with nothing. Default: the table that is replaced."
     )
     same_bits_as: str | os.PathLike[str] | None = option(
-        "Table that gives rows the bits that they must keep: at each shape only configs that do are used.", "FILE"
+        "Table whose bits rows of y, rstd and dx keep, because they are summed in the same order.", "FILE"
     )
     batch_invariant: bool = option(
-        "Also fit functions that give a row the same bits in every batch, and print what they cost.",
+        "Also fit functions that give a row the same bits in every batch, and print their cost.",
         default=False,
         doc="Also fit functions that give a row the same bits in every batch.",
     )

@@ -46,7 +46,7 @@ def check(
         ),
     ] = None,
 ) -> None:
-    """Check on a CPU that tables belong to their data and kernels; with --device, that they still fit the GPU.
+    """Check without a GPU that tables match their data and kernels; with --device, that they still fit the GPU.
 
     With --device the exit code is 1 if any function is STALE, else 0 if all plain functions are OK, else 3. Plain
     functions are measured first, variants in the time that is left.
