@@ -13,6 +13,7 @@ from normtune.docs import blocks
 RESULTS = Path("benchmarks/results/nvidia_h200")
 
 
+@pytest.mark.slow
 def test_documents_are_what_the_results_say(root: Path) -> None:
     for document, figure in (("README.md", "shapes: backward "), ("docs/results.md", "| forward, bfloat16 | ")):
         text = (root / document).read_text()
