@@ -61,7 +61,7 @@ def test_values_are_those_of_float64(by_hugging_face, made, heads, others, head,
     assert in_place or torch.equal(qkv, before)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(7)
 @pytest.mark.usefixtures("only_kernels", "rounded_bfloat16")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("casting", ["gemma", "llama"])
