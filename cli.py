@@ -1,12 +1,11 @@
 """The command line: registers the commands of the rooms and turns errors into exit codes.
 
 In: the arguments of `normtune`. Out: exit code 0, or 1 (a failure), 2 (a wrong call), 130 (interrupted) or 143
-(terminated), with one line on stderr; or 141, without a line, if stdout was closed. The modules of the commands import
-heavy libraries inside of functions, so that `--help` is fast.
+(terminated), with one line on stderr; or 141, without a line, if the reader of stdout has ended. The modules of the
+commands import heavy libraries inside of functions, so that `--help` is fast.
 """
 
 import errno
-import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from normtune import __version__
-from normtune.errors import NormtuneError, Terminated
+from normtune.errors import NormtuneError, OutputClosed, Terminated
 from normtune.heuristics.commands.diff import diff
 from normtune.heuristics.commands.fit import fit
 from normtune.heuristics.commands.show import show
@@ -58,9 +57,6 @@ class ErrorLines(TyperGroup):
         except Terminated:
             say(f"\n{TERMINATED}", error=True)
             raise typer.Exit(143) from None
-        except BrokenPipeError:
-            _stop_printing()
-            raise typer.Exit(141) from None
         except (OSError, RuntimeError, MemoryError) as error:
             if not (shortage := _shortage(error)):
                 raise
@@ -122,14 +118,11 @@ app.add_typer(data_app, name="data")
 def main() -> None:
     """Run the command line on `sys.argv` and exit."""
     try:
-        app(prog_name="normtune")
-    finally:
         try:
+            app(prog_name="normtune")
+        finally:
             sys.stdout.flush()
-        except BrokenPipeError:  # the command is done, and the reader has closed the pipe
-            _stop_printing()
-
-
-def _stop_printing() -> None:
-    """Discard further output, because its reader has ended, as `head` does."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OutputClosed as error:
+        if reason := str(error):
+            say(f"normtune: error: stdout cannot be written: {reason}", error=True)
+        sys.exit(1 if reason else 141)

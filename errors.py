@@ -18,3 +18,10 @@ class UsageError(NormtuneError, ValueError):
 
 class Terminated(BaseException):
     """The process was ended by SIGTERM, exit code 143; only the command line catches it, like an interrupt."""
+
+
+class OutputClosed(BaseException):
+    """Stdout cannot be written; only the command line catches it.
+
+    The text is the reason, exit code 1; empty if the reader has ended, as `head` does, exit code 141.
+    """

@@ -3,8 +3,11 @@
 In: text, possibly from untrusted files. Out: lines on stdout or stderr, or a Rich console. Commands choose the text.
 """
 
+import os
 import sys
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, TextIO, cast
+
+from normtune.errors import OutputClosed
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderableType, RenderHook, RenderResult
@@ -12,6 +15,42 @@ if TYPE_CHECKING:
 # Width of output to a pipe, and of a map in it.
 PIPE_COLUMNS = 200
 MAP_COLUMNS = 80
+
+
+class Stream:
+    """Stdout or stderr of a process of the command line; None for one that was closed, which prints nothing.
+
+    Raises:
+        OutputClosed: stdout cannot be written, as on a full disk. Of stderr nobody could be told.
+    """
+
+    def __init__(self, stream: TextIO | None, is_for_errors: bool = False) -> None:
+        self._stream = stream or open(os.devnull, "w")  # noqa: SIM115 - until the end of the process
+        self._is_for_errors = is_for_errors
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Print a text."""
+        try:
+            return self._stream.write(text)
+        except OSError as error:
+            self._stop(error)
+            return len(text)
+
+    def flush(self) -> None:
+        """Hand what was printed to the system."""
+        try:
+            self._stream.flush()
+        except OSError as error:
+            self._stop(error)
+
+    def _stop(self, error: OSError) -> None:
+        # What could not be written would fail again at the end of the process.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
+        if not self._is_for_errors:
+            raise OutputClosed("" if isinstance(error, BrokenPipeError) else error.strerror) from None
 
 
 def console() -> "Console":

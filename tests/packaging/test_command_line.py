@@ -14,6 +14,8 @@ from normtune import cli
 from normtune.errors import NormtuneError, UsageError
 from normtune.tests.commands import python
 
+TABLE = "heuristics/tables/nvidia_h200_reduce_partials.py"
+
 
 def ends(monkeypatch: pytest.MonkeyPatch, failure: BaseException) -> int:
     """Exit code of a command that raises `failure`."""
@@ -112,22 +114,58 @@ def unread(*arguments: str) -> tuple[int, str]:
     """Exit code and stderr of a Python whose stdout nobody reads."""
     reader, writer = os.pipe()
     os.close(reader)
-    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    run = subprocess.run([sys.executable, *arguments], stdout=writer, stderr=subprocess.PIPE, text=True, env=env)
+    run = python(*arguments, capture_output=False, stdout=writer, stderr=subprocess.PIPE, env=buffered())
     os.close(writer)
     return run.returncode, run.stderr
+
+
+def buffered() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+
+
+def as_process(body: str) -> str:
+    """Code of a process of the command line, whose commands are this body."""
+    return (
+        "import os, signal, sys; from normtune import cli, __main__\n"
+        f"def run():\n    {body}\n"
+        "cli.app = lambda **_: run()\n"
+        "__main__.main()"
+    )
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("printed", [1, 10_000])
 def test_nobody_reads_any_more(printed: int) -> None:
-    code = (
-        "import sys, typer; from normtune import cli; app = typer.Typer(cls=cli.ErrorLines)\n"
-        f"app.command('a')(lambda: [print('x' * 100) for _ in range({printed})]); app.command('b')(lambda: None)\n"
-        "cli.app = app; sys.argv[1:] = ['a']; cli.main()"
-    )
-    # What is buffered to the end is not read either, but by then all is done.
-    assert unread("-c", code) == (0 if printed == 1 else 141, "")
+    assert unread("-c", as_process(f"for _ in range({printed}): print('x' * 100)")) == (141, "")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("arguments", [("--help",), ("fit", "--help"), ("--version",), ("check", "--quick", TABLE)])
+def test_a_full_or_closed_stdout_is_a_line_or_silence(arguments: tuple[str, ...]) -> None:
+    call = f"{sys.executable} -m normtune {' '.join(arguments)}"
+    line = "normtune: error: stdout cannot be written: No space left on device\n"
+    for streams, code, told in ((">/dev/full", 1, line), (">&-", 0, ""), (">/dev/full 2>/dev/full", 1, "")):
+        run = subprocess.run(["sh", "-c", f"{call} {streams}"], capture_output=True, text=True, env=buffered())
+        assert (run.returncode, run.stdout, run.stderr) == (code, "", told)
+
+
+def test_no_file_takes_the_place_of_a_closed_stream(tmp_path: Path) -> None:
+    code = as_process("file = open('file', 'w'); print('printed'); file.write(str(file.fileno())); file.close()")
+    call = ["sh", "-c", 'exec "$0" -c "$1" <&- >&- 2>&-', sys.executable, code]
+    assert subprocess.run(call, cwd=tmp_path).returncode == 0
+    assert int((tmp_path / "file").read_text()) > 2
+
+
+def test_an_interrupt_before_anything_is_measured_is_one_line_whatever_catches_exceptions() -> None:
+    swallowed = "try: signal.raise_signal(signal.SIGINT)\n    except BaseException: print('swallowed')"
+    run = python("-c", as_process(swallowed))
+    assert (run.returncode, run.stdout, run.stderr) == (130, "", "\nnormtune: interrupted\n")
+
+
+def test_a_process_that_a_command_starts_tells_of_no_interrupt() -> None:
+    child = "print(os.waitstatus_to_exitcode(os.wait()[1])) if os.fork() else signal.raise_signal(signal.SIGINT)"
+    run = python("-c", as_process(child))
+    assert (run.returncode, run.stdout, run.stderr) == (0, "130\n", "")
 
 
 @pytest.mark.slow

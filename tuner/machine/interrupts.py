@@ -10,21 +10,25 @@ from normtune.errors import Terminated
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """Turn SIGTERM into an exception inside the block, like an interrupt, so that everything is stored and closed.
+    """Turn SIGTERM and an interrupt into exceptions inside the block, so that everything is stored and closed.
 
     Raises:
         Terminated: SIGTERM arrived.
+        KeyboardInterrupt: SIGINT arrived, and the process does not ignore it.
     """
 
     def end(*_: object) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one would interrupt the cleanup
         raise Terminated
 
-    before = signal.signal(signal.SIGTERM, end)
+    before = {signal.SIGTERM: signal.signal(signal.SIGTERM, end)}
+    if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+        before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
