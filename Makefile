@@ -115,7 +115,7 @@ $(OLDEST)/.ready: $(VENV)/.ready
 	@echo "installing the oldest packages into $(OLDEST), some gigabytes"
 	@test -x $(OLDEST)/bin/python || $(OLDEST_PYTHON) -m venv $(OLDEST)
 	@sed -n '/^dependencies/,/^]/s/^ *"\([a-z-]*\)>=\([0-9.]*\).*/\1==\2.*/p' pyproject.toml > $(OLDEST)/constraints.txt
-	@grep -E '^(black|build|expecttest|hypothesis|mypy|pytest|pytest-xdist|ruff|setuptools)==' constraints.txt >> $(OLDEST)/constraints.txt
+	@grep -E '^(black|build|expecttest|hypothesis|mypy|pytest|pytest-xdist|ruff)==' constraints.txt >> $(OLDEST)/constraints.txt
 	$(OLDEST)/bin/python -m pip install -q --no-compile -c $(OLDEST)/constraints.txt -e '.[dev]'
 	@touch $@
 

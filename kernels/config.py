@@ -147,7 +147,7 @@ class Config(tuple[Any, ...]):
 
 
 def check_values(config: Config) -> None:
-    """Check the values of a config that comes from elsewhere: launch rules divide before they ask what is legal.
+    """Check the values of a config from a file, as launch rules divide by some of them.
 
     Raises:
         ValueError: a number is out of its range, or a text is no plain name.
@@ -238,7 +238,7 @@ class Implementation(_Mixed):
 
 
 class _Beside(_Mixed):
-    """What is timed beside the configs of a problem; its knobs are those that every store has under this name."""
+    """Timed beside the configs of a problem; stores have its knobs under this name."""
 
     schedule: str
     block_row: int = 1

@@ -42,7 +42,7 @@ def changed(measured: Mapping[str, str]) -> list[str]:
 
 @cache
 def same_code() -> dict[str, list[str]]:
-    """The fingerprints of earlier sources that compile to the same code, by that of the present ones."""
+    """By the fingerprint of the present sources, those of earlier sources that compile to the same code."""
     equal: dict[str, list[str]] = json.loads(SAME_CODE.read_text("utf-8"))
     return equal
 

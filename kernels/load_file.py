@@ -17,7 +17,7 @@ _FILES: dict[str, ModuleType] = {}
 
 
 def load(path: str | os.PathLike[str]) -> None:
-    """Run a Python file that registers operators, once; processes that the tool starts later load it, too.
+    """Run a Python file that registers operators, once; processes started later run it, too.
 
     Raises:
         UsageError: it cannot be read or run, or registers nothing.

@@ -15,7 +15,7 @@ class _HasVariant(Protocol):
 
 
 class Mode(Enum):
-    """A mode: a subclass names what there is to choose.
+    """A mode: a subclass has a member for each choice.
 
     The value of a member is its words in a variant, joined by `+`: of the default none, "". Members that share a word
     differ in the number of words.
@@ -23,7 +23,7 @@ class Mode(Enum):
 
     @classmethod
     def of(cls, problem: _HasVariant) -> Self:
-        """The member that a problem asks for: of those whose words its variant has that of most words, then the first.
+        """The member that a problem selects: of those whose words its variant has, that of most words, then the first.
 
         Without any of the words that is the default, of an operator that has no such mode, too.
         """

@@ -189,7 +189,7 @@ class OperatorSpec:
         return self.launch_of(config, problem, target) is not None
 
     def launch(self, config: Config, problem: Problem, target: Target, alignment: int | None = None) -> AnyLaunch:
-        """What a config resolves to, for contiguous tensors unless their alignment is given.
+        """The launch of a config, for contiguous tensors unless their alignment is given.
 
         Raises:
             IllegalConfigError: it cannot run this problem on this target. An `OperatorError`, if `resolve` raises.
@@ -327,7 +327,7 @@ def operator(name: str) -> OperatorSpec:
 
 
 def members(name: str) -> list[str]:
-    """The operators that a name stands for: those of a family, or that of the name itself."""
+    """The operators of a name: all of a family with named integers, or the one of that name."""
     return [known for known in operators() if known == name or (name in _FAMILIES and _family(known) == name)] or [name]
 
 
@@ -346,7 +346,7 @@ def operators() -> dict[str, OperatorSpec]:
 
 
 def read_config(operator: str, text: str) -> Config:
-    """The config that a store or file holds as text, of an operator that may not be here or had other knobs then.
+    """The config of a text in a store or file; its operator may be unregistered now, or had other knobs.
 
     Raises:
         ValueError: it is no text of a config.

@@ -71,7 +71,7 @@ class Problem(NamedTuple):
         return {"rows": self.rows, "hidden": self.hidden, **dict(self.key.sizes)}
 
     def buffer(self, name: str, axes: str, role: str, dtype: str = "") -> "Buffer":
-        """A tensor of the problem, of its dtype unless another is given.
+        """A tensor of the problem; its dtype is that of the problem unless given.
 
         Args:
             name: as in `Buffer`.

@@ -28,7 +28,7 @@ class OperatorError(NormtuneError):
 
 
 class ReturnedError(ValueError):
-    """What a function returned is not what was declared; the text begins with `returns`."""
+    """A function returned a value that differs from its declaration; the text begins with `returns`."""
 
 
 def reraise(name: str, function: str, error: Exception, at: object) -> NoReturn:
@@ -61,7 +61,7 @@ def _is_of_operator(frame: FrameSummary) -> bool:
 
 
 def check_returned(tensors: Mapping[str, Any], buffers: Sequence[Buffer]) -> None:
-    """Refuse what a function returns if it is not a tensor for each buffer, of its shape, and its dtype unless empty.
+    """Refuse a result without a tensor of the right shape for each buffer, and of its dtype unless that is empty.
 
     Raises:
         ReturnedError: it is not.

@@ -73,7 +73,7 @@ TARGETS = {
 
 
 def target_for(name: str, sms: int) -> Target:
-    """The target of an architecture, with a number of multiprocessors of its own.
+    """The target of an architecture, with the given number of multiprocessors.
 
     An unlisted architecture of NVIDIA has the limits of the nearest older one that is listed.
 

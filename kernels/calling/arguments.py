@@ -57,7 +57,7 @@ def check(operation: Operation, tensors: Sequence[Any], scalars: Sequence[Any]) 
 
 
 def check_backward(operation: Operation, tensors: Sequence[Any], first: str | None = None) -> None:
-    """Check what a backward reads.
+    """Check the inputs of a backward.
 
     Args:
         operation: that it is of.

@@ -297,7 +297,7 @@ def target_of(tensor: Tensor) -> Target:
 
 
 def _table_of(device: int, target: Target) -> locate.Selection | None:
-    """The tables of GPU `device`, found once; the caller holds `_choosing`."""
+    """The tables of GPU `device`, located once; the caller holds `_choosing`."""
     if device not in _tables:
         _tables[device] = _find(device, target)
     return _tables[device]
@@ -323,7 +323,7 @@ def _find(device: int, target: Target) -> locate.Selection | None:
 
 
 def _in_table(selection: locate.Selection | None, batch_invariant: bool = False) -> Lookup:
-    """A function from a problem to its config in the tables; None for the default config."""
+    """The lookup of a problem in the tables; it returns None for the default config."""
     is_warned = False
 
     def look_up(problem: Problem) -> Any:

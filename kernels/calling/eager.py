@@ -284,7 +284,7 @@ def _inputs(
 def _forward_launch(
     plan: CallPlan, tensors: dict[str, Tensor | None], is_saving: bool, is_in_place: bool, is_shared: bool
 ) -> Prepared:
-    """The launch of a forward; `is_shared`: from the cache of all plans."""
+    """The launch of a forward; `is_shared`: from the cache that all plans share."""
     operation, spec = plan.operation, plan.operation.forward
     scalars = dict(zip(operation.defaults, plan.scalars, strict=True))
     problem = _problem(operation, spec, tensors, is_saving)
@@ -339,7 +339,7 @@ def _shared(
 
 
 def _composed_backward(given: Mapping[str, Tensor | None], plan: CallPlan) -> dict[str, Tensor | None]:
-    """The gradients by the formula: of tensors that the kernels do not take, or of batched ones."""
+    """The gradients by the formula, for tensors that the kernels do not take and under vmap."""
     operation = plan.operation
     incoming = [given[name] for name in operation.incoming]
     saved = [given[name] for name in operation.saved]
@@ -356,7 +356,7 @@ def _composed_backward(given: Mapping[str, Tensor | None], plan: CallPlan) -> di
 
 
 def _invariant_factors(given: Mapping[str, Tensor | None], plan: CallPlan) -> dict[str, Tensor | None]:
-    """Factors that may come from a forward outside of the mode, computed again where their inputs are saved."""
+    """Rstd in the batch-invariant mode; computed again from saved inputs: the forward may have run outside of it."""
     operation = plan.operation
     names = [name for name in operation.saved if operation.axes[name] == ROWS]
     if all(tensor is not None and is_marked(tensor) for tensor in map(given.get, names)):

@@ -165,7 +165,7 @@ def calls_of(
 
 
 def apart(tensors: Mapping[str, Tensor | None]) -> dict[str, Tensor]:
-    """The tensors that are there, each an object of its own.
+    """The tensors other than None, as distinct objects.
 
     `Prepared` tells the arguments of a call apart by their objects. A caller may pass one tensor twice, and an output
     may be an input; on other tensors the same launch then gets different ones.
@@ -216,7 +216,7 @@ class _Public:
 def _bound(
     calls: Sequence[KernelCall], publics: Sequence["_Public"], device: int, pointers: Sequence[int | None]
 ) -> tuple[list[Bound], Any]:
-    """The fast way to repeat calls on the current device, and what gives its stream; none if one call has none.
+    """The fast launches of calls on the current device, and the getter of its stream; empty if a call has none.
 
     All or none: two ways of launching would give the current device two meanings.
 

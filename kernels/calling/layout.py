@@ -55,7 +55,7 @@ def check_invariant(name: str, x: Tensor, kernels_take: str) -> None:
 
 
 def is_uncopied(given: Mapping[str, Tensor | None], launched: Mapping[str, Tensor | None]) -> bool:
-    """Whether the kernels read the caller's own memory; not for what stands in for a missing tensor."""
+    """Whether the kernels read the caller's memory: not a copy, and not the ones that replace a missing tensor."""
     return all(
         launched[name] is tensor or (tensor is not None and tensor.data_ptr() == launched[name].data_ptr())  # type: ignore[union-attr]
         for name, tensor in given.items()
@@ -76,7 +76,7 @@ def new_like(tensor: Tensor | None) -> Tensor | None:
 
 
 def as_rows(tensor: Tensor | None) -> Tensor | None:
-    """(rows, hidden) of contiguous (..., hidden); what has one dimension, and None, as it is."""
+    """(rows, hidden) of contiguous (..., hidden); a tensor of one dimension and None are returned unchanged."""
     return tensor if tensor is None or tensor.dim() == 1 else tensor.view(-1, tensor.shape[-1])
 
 

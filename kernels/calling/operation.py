@@ -115,7 +115,7 @@ class Operation:
 
     @cached_property
     def variants(self) -> dict[str, tuple[str, str]]:
-        """By the name of a spec its variants without and with what `Rstd` or `Dweight` leaves out."""
+        """For each spec, by name, its variants with and without the output that `Rstd` or `Dweight` switches."""
         return {spec.name: (self._variant(spec, False), self._variant(spec, True)) for spec in self._specs}
 
     @cached_property
@@ -176,7 +176,7 @@ class Operation:
         return ROWS_HIDDEN in axes, HIDDEN in axes
 
     def divided(self, given: Mapping[str, Tensor | None]) -> tuple[dict[str, Any], dict[str, Tensor | None]]:
-        """The inputs that a call, or one in place, writes, and those that it only reads."""
+        """The inputs that a call writes (in place or not), and those that it only reads."""
         written = {name: given[name] for name in (*self.written, *self.in_place.values())}
         return written, {name: tensor for name, tensor in given.items() if name not in written}
 

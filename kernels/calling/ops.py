@@ -1,4 +1,4 @@
-"""An operation as operators of torch's dispatcher, for what intercepts calls: compilers, exporters, modes, subclasses.
+"""An operation as operators of torch's dispatcher, for compilers, exporters, dispatch modes and tensor subclasses.
 
 In: an `Operation`. Out: `torch.ops.normtune.<name>_forward` and `<name>_backward`, with shapes for tensors without
 memory, and with autograd. On a GPU they make the same launches as eager calls, with the same bits; on a CPU they are

@@ -75,7 +75,7 @@ def span(tensor: Tensor) -> int:
 
 
 def _is_apart(tensor: Tensor) -> bool:
-    """Whether each element has a place of its own: each stride is beyond all that the shorter ones reach."""
+    """Whether no two elements share memory: each stride exceeds the extent of all shorter ones."""
     reach = 0
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size > 1 and stride <= reach:
@@ -123,6 +123,6 @@ def _chunks(tensor: Tensor) -> tuple[int, int, int]:
 
 
 def reused(dy: Tensor) -> Tensor:
-    """The tensor, with another version: what saved it for a backward then refuses it, as after any change in place."""
+    """The tensor with its version bumped: autograd refuses it where it was saved, as after any in-place change."""
     increment_version(dy)
     return dy

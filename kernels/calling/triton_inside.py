@@ -105,7 +105,7 @@ def parameters(kernel: Any) -> Sequence[Any]:
 
 @contextmanager
 def launches_given_to(take: Callable[[Any, Any], Callable[..., None]]) -> Iterator[None]:
-    """Launches inside of a `with` are calls of what `take` makes of the kernel and the grid, in every thread."""
+    """Inside of a `with`, in every thread, a launch `kernel[grid](...)` calls `take(kernel, grid)(...)`."""
     from triton.runtime.jit import KernelInterface
 
     usual = KernelInterface.__getitem__
@@ -117,7 +117,7 @@ def launches_given_to(take: Callable[[Any, Any], Callable[..., None]]) -> Iterat
 
 
 def is_kernel(kernel: object) -> bool:
-    """Whether it is a function of `triton.jit`; the interpreter's type is imported only where it is asked for."""
+    """Whether it is a function of `triton.jit`, compiled or interpreted."""
     from triton.runtime.jit import JITFunction
 
     return isinstance(kernel, JITFunction) or type(kernel).__name__ == "InterpretedFunction"

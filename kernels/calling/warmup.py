@@ -1,4 +1,4 @@
-"""Loads every binary that a call may launch with any number of rows, ahead of such calls.
+"""Compiles and loads every binary that calls with any number of rows may launch.
 
 In: a call. Out: its binaries, compiled and loaded. A table's config changes at its thresholds. Between two of them
 there is one config, and as rows grow its binary changes in one direction only, so that bisection finds each binary

@@ -35,7 +35,7 @@ def sum_of_rows(terms: Tensor, dims: int) -> Tensor:
 
 
 def transposed(x: Tensor) -> Tensor:
-    """The transpose of a matrix of 8 bits an element, in memory of its own even where the order of elements stays."""
+    """The transpose of a matrix of 8-bit elements, always a copy."""
     return x.view(torch.uint8).t().clone(memory_format=torch.contiguous_format).view(x.dtype)
 
 
@@ -110,7 +110,7 @@ def _widened(operation: Operation, name: str, tensor: Tensor | None, x: Tensor) 
 
 
 def _dims(operation: Operation, names: Sequence[str], tensors: Sequence[Tensor | None]) -> int:
-    """Last dimensions that stay whole: hidden, and groups where each has columns of its own."""
+    """Number of last dimensions that are not split: hidden, and groups where each has its own weight."""
     return max(
         tensor.dim() if tensor is not None and operation.axes[name] == HIDDEN else 1
         for name, tensor in zip(names, tensors, strict=True)

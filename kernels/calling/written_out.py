@@ -373,7 +373,7 @@ def _function(
 def _defined(
     function: str, template: str, operation: Operation, scope: dict[str, Any], **texts: str
 ) -> Callable[..., Any]:
-    """The function of this name that a template defines, which sees the names of `scope` and the operation."""
+    """The function of this name that a template defines; its globals are `scope` and the operation."""
     source = template.format(**texts) if texts else template
     namespace = {**scope, "operation": operation}
     exec(compile(source, f"<{operation.name}.{function}>", "exec"), namespace)

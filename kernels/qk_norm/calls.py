@@ -127,7 +127,7 @@ def _claim(tensors: Tensors, call: CallArguments, pointers: Sequence[int | None]
 
 
 def _of_new(key: object, tensors: Tensors, call: CallArguments) -> Tensor:
-    """The result of new arguments, or of those that need copies."""
+    """Slow path: the result for arguments without a cached launch, or which need copies."""
     qkv, is_in_place = tensors.qkv, call.is_in_place
     spec, problem = call.problem(tensors)
     if not _takes_kernel(tensors, problem):

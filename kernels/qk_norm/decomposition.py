@@ -63,7 +63,7 @@ def forward(problem: Problem, tensors: Tensors, eps: float, offset: float) -> Te
 def backward(
     problem: Problem, dout: Tensor, tensors: Tensors, eps: float, offset: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of qkv and of the weights, of that of the fused tensor that `forward` returns."""
+    """Gradients of qkv and of the weights, from the gradient of the fused tensor that `forward` returns."""
     heads, wide = heads_of(problem), wide_dtype(tensors.qkv)
     end = heads.heads_q + heads.heads_k
     gradients = _every_head(dout, tensors)

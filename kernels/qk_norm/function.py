@@ -159,7 +159,7 @@ _kept_variant = cache(_variant)
 def _called(
     tensors: Tensors, others: tuple[Any, ...], batch_invariant: bool | None, in_place: bool, needs_gradient: bool
 ) -> Tensor:
-    """The call of checked arguments: a kept launch, an operator of torch's dispatcher, or the formula."""
+    """Call with checked arguments: by a cached launch, an operator of torch's dispatcher, or the formula."""
     is_compiling = torch.compiler.is_compiling()
     if batch_invariant is None and not is_compiling:  # a backward runs in another thread
         batch_invariant = is_batch_invariant()
@@ -251,7 +251,7 @@ def _of_tokens(name: str, table: Tensor, qkv: Tensor) -> Tensor:
 
 
 def _is_special(tensors: Tensors) -> bool:
-    """Whether a tensor is more than its memory, or something listens to torch's dispatcher."""
+    """Whether a tensor is of a subclass, or a dispatch mode is active."""
     return (
         any(tensor is not None and (type(tensor) not in PLAIN or tensor.is_meta) for tensor in tensors)
         or bool(torch._C._len_torch_dispatch_stack())

@@ -53,12 +53,12 @@ class HeadsLaunch(NamedTuple):
 
     @property
     def binary(self) -> "HeadsLaunch":
-        """This launch without what does not specialise."""
+        """This launch without the values that are not compiled into the binary."""
         return self._replace(grid=0, workspace=int(self.workspace > 0))
 
     @property
     def row_sum(self) -> "HeadsLaunch":
-        """This launch without what counts tokens: a program holds whole heads, so equal ones give a head equal bits."""
+        """This launch without grid and workspace: launches that are equal in it give a head equal bits."""
         return self._replace(grid=0, workspace=0)
 
 

@@ -69,7 +69,7 @@ def _gradient(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
 
 
 def _second_gradient(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-    """Gradients of what the backward read, from those of what it wrote, by the formula."""
+    """Second derivatives by the formula: gradients of the backward's inputs from those of its outputs."""
 
     def formula(leaves: Sequence[Tensor]) -> Sequence[Tensor]:
         dout, *read = leaves

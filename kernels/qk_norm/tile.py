@@ -53,7 +53,7 @@ def store_pairs(
     BLOCK: tl.constexpr,
     IS_NEOX: tl.constexpr,
 ):
-    """Write what `load_pairs` reads."""
+    """Store pairs in the layout of `load_pairs`."""
     HALF: tl.constexpr = ROTARY // 2
     if IS_NEOX:
         o_pair = tl.arange(0, BLOCK)[None, :]
@@ -105,5 +105,5 @@ def product(b_value, b_factor, DTYPE: tl.constexpr, ROUNDS_ROTATION: tl.constexp
 
 @triton.jit
 def head_weight(m_q, b_q, b_k, offset):
-    """(rows, columns) weight + offset, float32: that of queries where `m_q`, else that of keys."""
+    """(rows, columns) weight + offset, float32: of queries where `m_q`, else of keys."""
     return tl.where(m_q, b_q.to(tl.float32), b_k.to(tl.float32)) + offset

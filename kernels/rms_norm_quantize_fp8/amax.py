@@ -1,4 +1,4 @@
-"""The maximum over all rows: what comes before and after a kernel that takes it.
+"""The maximum over all rows: the launches before and after a kernel that computes it.
 
 In: the kernel call, the launch, the output and the workspace. Out: the kernel calls, in order. Programs end in an
 atomic maximum of the output's bits, before which a kernel clears it; or each writes its own to the workspace, of which
@@ -38,7 +38,7 @@ def _reduce_amax_kernel(partial_ptr, amax_ptr, partials, BLOCK: tl.constexpr, AC
 def with_amax(
     launch: Launch, modes: QuantizeModes, main: KernelCall, amax: Any, workspace: Any
 ) -> tuple[KernelCall, ...]:
-    """A kernel call with what clears the maximum over all rows before it, or takes it after it."""
+    """A kernel call with the launch that clears the maximum over all rows before it, or computes it after it."""
     if launch.finish == "atomic" and not modes.accumulates:
         return KernelCall(_clear_amax_kernel, (1,), (amax,), {"num_warps": 1}), main
     if launch.finish == "reduce":

@@ -20,7 +20,7 @@ from normtune.kernels.tiles.tile import columns, extent, load_weight, row_block
 
 @triton.jit
 def _read(p_x, p_residual, o_col, m_col, IS_HELD: tl.constexpr, MODES: tl.constexpr):
-    """A chunk of what is normalized: x in its dtype, or its sum with the residual, float32 unless it is rounded."""
+    """A chunk of the norm's input: x in its dtype, or x + residual, float32 unless rounded."""
     if IS_HELD:
         b_read = tl.load(p_x + o_col, mask=m_col, other=0.0)
     else:
@@ -38,7 +38,7 @@ def _read(p_x, p_residual, o_col, m_col, IS_HELD: tl.constexpr, MODES: tl.conste
 
 @triton.jit
 def _chunk(p_x, p_residual, o_col, m_col, t_x, i_chunk: tl.constexpr, IS_HELD: tl.constexpr, MODES: tl.constexpr):
-    """A chunk of what is normalized, float32: out of the registers, or again out of the cache."""
+    """A chunk of the norm's input, float32: from registers, or loaded again from the cache."""
     if IS_HELD:  # noqa: SIM108
         b_read = t_x[i_chunk]
     else:

@@ -48,7 +48,7 @@ def outputs(
     offset: float,
     least_amax: float = 0.0,
 ) -> dict[str, Tensor]:
-    """`q`, and what there is of `sum`, `scale`, `amax`, `y`, `rstd` and `q_t`.
+    """`q`, and those of `sum`, `scale`, `amax`, `y`, `rstd` and `q_t` that the modes have.
 
     Args:
         modes: what is asked for.

@@ -19,7 +19,7 @@ def magnitude(b_value):
 
 @triton.jit
 def norm(b_x, b_rstd, b_weight, DTYPE: tl.constexpr, MODES: tl.constexpr):
-    """The norm that is quantized, float32; of shapes that broadcast."""
+    """The norm before quantization, float32; the arguments broadcast."""
     b_product = b_x * b_rstd
     if MODES.rounds_product:
         b_product = b_product.to(DTYPE).to(tl.float32)

@@ -205,7 +205,7 @@ def _settled(
     has_residual: bool,
     accumulates: bool,
 ) -> tuple[QuantizeModes, tuple[str, str]]:
-    """What is asked for, and its operator and variant, as `QUANTIZE` names them.
+    """Checked settings of a call, and its operator and variant as `QUANTIZE` names them.
 
     Raises:
         TypeError, ValueError: an argument is wrong.

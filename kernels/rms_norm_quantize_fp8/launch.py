@@ -105,7 +105,7 @@ class TransposingLaunch(NamedTuple):
 
     @property
     def binary(self) -> "TransposingLaunch":
-        """This launch without what does not specialise."""
+        """This launch without the values that are not compiled into the binary."""
         return self._replace(norm=self.norm.binary, transpose=self.transpose and self.transpose.binary)
 
     @property

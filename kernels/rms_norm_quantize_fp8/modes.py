@@ -55,7 +55,7 @@ class NormOutput(Mode):
 
 
 class Residual(Mode):
-    """Whether a residual is added first, and the sum is an output; what is normalized is wide or rounded as that is."""
+    """Whether a residual is added first, and x + residual is an output, which is normalized as it is returned."""
 
     NONE = ""
     WIDE = "with_residual"
@@ -119,7 +119,7 @@ class QuantizeModes(NamedTuple):
 
     @property
     def binary(self) -> "QuantizeModes":
-        """These modes without what makes no binary of the kernel that normalizes."""
+        """These modes without those that do not change the binary of the normalizing kernel."""
         return self._replace(accumulates=False, has_transpose=False)
 
     @property

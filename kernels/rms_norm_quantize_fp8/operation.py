@@ -24,7 +24,7 @@ _DEFAULTS = {"eps": 1e-6, "offset": 0.0, "least_amax": 1e-10}
 
 
 def _without_offset(tensors: Sequence[Tensor | None], scalars: tuple[float, ...]) -> tuple[float, ...]:
-    """Without a weight, the second input, no offset, the second scalar, is added to the ones that stand in for it."""
+    """Set the offset to 0 where there is no weight, as ones replace it."""
     eps, offset, *rest = scalars
     return (eps, 0.0 if tensors[1] is None else offset, *rest)
 

@@ -173,7 +173,7 @@ def _transposing(config: Config, row: int = 64, col: int = 64, warps: int = 4) -
 
 
 def _transposing_space(name: str, problem: Problem, target: Target) -> list[Config]:
-    """Tiles that are written twice; and a launch after each config that quantizes, and each one after the default.
+    """Tiles written twice; and a transposing launch after each quantizing config, and each one after the default.
 
     The second launch depends on the first in nothing but what that leaves in the cache.
     """

@@ -1,4 +1,4 @@
-"""Gradients of a call that quantizes: those of the norm that it rounds.
+"""Straight-through gradients of a quantizing call: those of its norm.
 
 In: the arguments of `QUANTIZE.call`. Out: its outputs; `y` and `sum` have a graph, of which the gradients are
 `rms_norm_backward`'s. Autograd casts a gradient to the dtype of the output that it belongs to, so one that arrived at q

@@ -36,7 +36,7 @@ Arguments = namedtuple(
 
 @triton.jit
 def _load(args, o_row, o_col, mask, ALIGNMENT: tl.constexpr, MODES: tl.constexpr):
-    """(rows, columns) float32 of what is normalized: x, or its sum with the residual."""
+    """(rows, columns) float32, the norm's input: x, or x + residual."""
     b_x = load_tile(args.x_ptr, extent(args.x_stride, ALIGNMENT), o_row, o_col, mask)
     if MODES.has_residual:
         b_x += load_tile(args.residual_ptr, extent(args.residual_stride, ALIGNMENT), o_row, o_col, mask)

@@ -97,7 +97,7 @@ def faults_of(
     scalars: Mapping[str, float],
     sizes: tuple[str, ...],
 ) -> list[str]:
-    """Faults of a declaration that its spec would not show; the others are found when that is registered."""
+    """Faults of a declaration that are not visible in its spec; `register` reports the others."""
     if not (isinstance(config, type) and issubclass(config, Config) and config.knobs):
         return [f"config is {config!r}: expected a subclass of normtune.Config with a knob or more"]
     faults = []

@@ -130,7 +130,7 @@ def kernel_operator(
     sizes: Mapping[str, Sequence[int]] | None = None,
     name: str | None = None,
 ) -> Callable[[Callable[..., object]], KernelOperator]:
-    """Make a function that launches Triton kernels an operator, which sweeps time and tables answer for.
+    """Register a function that launches Triton kernels as an operator, for sweeps and tables.
 
     The function takes the tensors and scalars by name, and `config`; `problem` too, if it wants it. It launches with
     `kernel[grid](...)` of functions of `triton.jit`, chooses nothing by itself, and allocates nothing.
@@ -239,14 +239,14 @@ class _Default:
         self._legal = legal
 
     def __call__(self, problem: Problem, target: Target) -> Config:
-        """The first that is legal at the most rows, so that rows do not matter; the very first where none is."""
+        """The first config that is legal at the largest number of rows, so that it is legal at all; else the first."""
         most = problem._replace(rows=MAX_ROWS)
         legal = (config for config in self._order if self._legal(config, most, target))
         return next(legal, self._order[0])
 
 
 class _Resolver:
-    """`resolve` of an operator: what its function launches on tensors that are not there."""
+    """`resolve` of an operator: the launches that its function makes on fake tensors."""
 
     def __init__(
         self, function: Callable[..., object], buffers: Mapping[str, str], scalars: Mapping[str, float], legal: Legal
@@ -257,7 +257,7 @@ class _Resolver:
     def __call__(
         self, config: Config, problem: Problem, target: Target, alignment: int | None = None
     ) -> RecordedLaunch:
-        """The launch of a config; what strides the tensors have is seen when it is made.
+        """The launch of a config; strides of the tensors are read at the launch.
 
         Raises:
             IllegalConfigError: `legal` or the function says no, or nothing is launched.
@@ -310,6 +310,6 @@ def _calls(
 
 
 def _called(function: Callable[..., object], given: Mapping[str, Any], config: Config, problem: Problem) -> None:
-    """Call an operator's function with what it takes."""
+    """Call an operator's function with tensors, scalars and a config."""
     values = {**given, "config": config, "problem": problem}
     function(**{name: values[name] for name in parameters(function)})

@@ -47,7 +47,7 @@ def _keep(calls: list[KernelCall], kernel: Any, grid: Any, *args: Any, **options
 
 
 def launch_of(call: KernelCall, tensors: Mapping[str, Any]) -> Hashable:
-    """All that a call launches: kernel, grid, and arguments in their order, of which tensors count by name and dtype.
+    """The launches of a call: kernel, grid and arguments in order; of tensors the name and dtype.
 
     Two calls of one binary may differ here: it is not specialised on the value of every integer.
     """

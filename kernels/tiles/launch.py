@@ -72,7 +72,7 @@ class Launch(NamedTuple):
 
     @property
     def binary(self) -> "Launch":
-        """This launch without what does not specialise: two launches with equal `binary` run the same machine code."""
+        """This launch without values that are not compiled in: launches of equal `binary` run the same code."""
         return self._replace(grid=0, workspace=int(self.workspace > 0))
 
     @property
@@ -91,7 +91,7 @@ class Launch(NamedTuple):
 
     @property
     def in_place(self) -> "Launch":
-        """A launch of the same bits whose outputs may be inputs: no program reads what another one overwrites."""
+        """A launch of the same bits that may run in place: no program reads what another one overwrites."""
         return self if self.finish == "columns" else self._replace(slice_col=0)
 
 
@@ -103,7 +103,7 @@ def next_power_of_2(value: int) -> int:
 def row_layout(
     block_row: int, block_col: int, config: Config, problem: Problem, target: Target, alignment: int
 ) -> tuple[int, int, int]:
-    """Elements that a thread reads at once, lanes and warps that hold a row of a tile, as Triton lays it out.
+    """Elements of a thread's load, and the lanes and warps that hold a row of a tile, in Triton's layout.
 
     A thread reads at most 16 bytes, what is known to be aligned, and its share of the tile (the pass
     `tritongpu-coalesce`); lanes and then warps are put along a row until it is covered (`BlockedEncodingAttr::get`).
