@@ -6,7 +6,7 @@ in tables and stores, whose text has the words of the members that are not the d
 
 from enum import Enum
 from functools import cache
-from typing import Any, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 
 class _HasVariant(Protocol):
@@ -19,7 +19,15 @@ class Mode(Enum):
 
     The value of a member is its words in a variant, joined by `+`: of the default none, "". Members that share a word
     differ in the number of words.
+
+    Attributes:
+        members: those of a subclass, in order. torch.compile of torch 2.11 on Python 3.11 cannot iterate over an enum.
     """
+
+    members: ClassVar[tuple[Self, ...]]
+
+    def __init_subclass__(cls) -> None:
+        cls.members = tuple(cls)
 
     @classmethod
     def of(cls, problem: _HasVariant) -> Self:
@@ -53,13 +61,13 @@ class Dweight(Mode):
 @cache
 def words_of(modes: tuple[type[Mode], ...]) -> tuple[str, ...]:
     """The words of all members, in the order of a variant's text."""
-    return tuple(dict.fromkeys(word for mode in modes for member in mode for word in member.words))
+    return tuple(dict.fromkeys(word for mode in modes for member in mode.members for word in member.words))
 
 
 @cache
 def _member(mode: type[Mode], variant: str) -> Any:
     words, found = set(variant.split("+")), mode("")
-    for member in mode:  # torch.compile traces no `max` with a key
+    for member in mode.members:  # torch.compile traces no `max` with a key
         if len(member.words) > len(found.words) and words.issuperset(member.words):
             found = member
     return found

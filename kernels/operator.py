@@ -129,8 +129,8 @@ class OperatorSpec:
             if type(member) not in self.modes:
                 known = ", ".join(mode.__name__ for mode in self.modes) or "none"
                 raise ValueError(f"{self.name} has no mode {type(member).__name__}: expected one of {known}")
-        chosen = {word for member in members for word in member.words}
-        return "+".join(word for word in words_of(self.modes) if word in chosen)
+        chosen = {type(member): member.words for member in members}
+        return "+".join(dict.fromkeys(word for mode in self.modes if mode in chosen for word in chosen[mode]))
 
     def key(self, dtype: str, variant: str = "") -> Key:
         """The key of a variant in a dtype."""
