@@ -6,7 +6,7 @@ in tables and stores, whose text has the words of the members that are not the d
 
 from enum import Enum
 from functools import cache
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, Protocol, Self
 
 
 class _HasVariant(Protocol):
@@ -14,20 +14,19 @@ class _HasVariant(Protocol):
     def variant(self) -> str: ...
 
 
+# Of each mode, as torch.compile of torch 2.11 cannot iterate over an enum on Python 3.11.
+_MEMBERS: "dict[type[Mode], tuple[Mode, ...]]" = {}
+
+
 class Mode(Enum):
     """A mode: a subclass has a member for each choice.
 
     The value of a member is its words in a variant, joined by `+`: of the default none, "". Members that share a word
     differ in the number of words.
-
-    Attributes:
-        members: those of a subclass, in order. torch.compile of torch 2.11 on Python 3.11 cannot iterate over an enum.
     """
 
-    members: ClassVar[tuple[Self, ...]]
-
     def __init_subclass__(cls) -> None:
-        cls.members = tuple(cls)
+        _MEMBERS[cls] = tuple(cls)
 
     @classmethod
     def of(cls, problem: _HasVariant) -> Self:
@@ -61,13 +60,13 @@ class Dweight(Mode):
 @cache
 def words_of(modes: tuple[type[Mode], ...]) -> tuple[str, ...]:
     """The words of all members, in the order of a variant's text."""
-    return tuple(dict.fromkeys(word for mode in modes for member in mode.members for word in member.words))
+    return tuple(dict.fromkeys(word for mode in modes for member in _MEMBERS[mode] for word in member.words))
 
 
 @cache
 def _member(mode: type[Mode], variant: str) -> Any:
     words, found = set(variant.split("+")), mode("")
-    for member in mode.members:  # torch.compile traces no `max` with a key
+    for member in _MEMBERS[mode]:  # torch.compile traces no `max` with a key
         if len(member.words) > len(found.words) and words.issuperset(member.words):
             found = member
     return found

@@ -70,6 +70,7 @@ def fit(
             help="Remove the installed table of this GPU, or of that of --store or --recording; fit nothing.",
         ),
     ] = False,
+    details: Annotated[bool, typer.Option("--details", help="Print all figures of each function, too.")] = False,
     force: Annotated[
         bool,
         typer.Option(
@@ -132,11 +133,14 @@ def fit(
     for table, wrote in zip(tables, written, strict=True):
         for note in table.notes:
             say(f"normtune: {note}", error=True)
-        say("\n".join([*report.figures(table.fit), *report.gain(table.fit), *wrote]))
+        more = ["", *report.figures(table.fit), *report.gain(table.fit)] if details else []
+        say("\n".join([*report.verdict(table.fit), *more, "", *wrote]))
         if stability:
             _print_stability(table)
     if not install:
         say("\n".join(report.ways(tables[0].fit, parts[0].table)))
+    if not details:
+        say("More figures: --details")
 
 
 def _print_removed(tables: "Sequence[Removed]") -> None:

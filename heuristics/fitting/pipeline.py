@@ -11,6 +11,7 @@ from normtune.heuristics.fitting.baseline import Incumbents
 from normtune.heuristics.fitting.batch_invariant import invariant_functions
 from normtune.heuristics.fitting.case import FitArguments, TableEntry
 from normtune.heuristics.fitting.forward_backward import OneFunction, sides_of, together
+from normtune.heuristics.fitting.in_use import Compared, InUse
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.parallel import in_order, processes_for
 from normtune.heuristics.fitting.result import Fit, FittedFunction, FromData, Shared
@@ -72,7 +73,10 @@ def fit(
     target = target_for(device.target, device.sms)
     kept = same_bits(options.same_bits_as, target)
     arguments = FitArguments(target, options, incumbents, known or {}, given or {}, kept)
-    parts, weighting = of_operators(data, options, lambda spec, weighting: _part(data, spec, arguments, weighting))
+    in_use = InUse(incumbents, options.baseline or "the table that it replaces", device, target)
+    parts, weighting = of_operators(
+        data, options, lambda spec, weighting: _part(data, spec, arguments, weighting, in_use)
+    )
     functions = [function for part in parts for function in part.functions]
     notes += [note for part in parts for note in part.notes]
     if not functions:
@@ -86,6 +90,7 @@ def fit(
         weights=options.weights,
         together=tuple(together([side for part in parts for side in part.sides], liger.choose)),
         searched=tuple(line for part in parts for line in part.searched),
+        compared={key: compared for part in parts for key, compared in part.compared.items()},
     )
 
 
@@ -117,9 +122,12 @@ class _OperatorFit(NamedTuple):
     sides: list[OneFunction]
     shapes: list[Shape]
     searched: list[str]
+    compared: dict[Key, Compared]
 
 
-def _part(data: "Evidence", spec: OperatorSpec, arguments: FitArguments, weighting: Weighting) -> _OperatorFit:
+def _part(
+    data: "Evidence", spec: OperatorSpec, arguments: FitArguments, weighting: Weighting, in_use: InUse
+) -> _OperatorFit:
     notes: list[str] = []
     matrices = [weighting.weighted(spec, matrix) for matrix in _matrices(data, spec, arguments.target, notes)]
     cases = [arguments.case(spec, matrix) for matrix in matrices]
@@ -129,13 +137,16 @@ def _part(data: "Evidence", spec: OperatorSpec, arguments: FitArguments, weighti
     trees = {function.key: function.tree for function in functions}
     trees |= {share.key: trees[share.donor] for share in shared}
     lines = [searched(data, matrix, trees[matrix.key]) for matrix in matrices if matrix.key in trees]
+    compared = {
+        matrix.key: in_use.compared(spec, matrix, trees[matrix.key]) for matrix in matrices if matrix.key in trees
+    }
     if arguments.options.batch_invariant:
         invariant = invariant_functions(data, cases, functions, shared, notes)
         functions, shared = [*functions, *invariant[0]], [*shared, *invariant[1]]
     if arguments.same_bits:
         arguments.same_bits.check(spec, arguments.target, functions, shared)
     shapes = [shape for matrix in matrices for shape in matrix.problems]
-    return _OperatorFit(functions, shared, notes, sides, shapes, [line for line in lines if line])
+    return _OperatorFit(functions, shared, notes, sides, shapes, [line for line in lines if line], compared)
 
 
 def used(evidence: "Evidence", operators: Sequence[str] = ()) -> "Evidence":

@@ -3,12 +3,13 @@
 `TableFunction` and `FromData` are also the base of tables for any GPU.
 """
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from normtune.heuristics.fitting.figures import Cost, Figures
 from normtune.heuristics.fitting.forward_backward import Together
+from normtune.heuristics.fitting.in_use import Compared
 from normtune.kernels.key import Key
 from normtune.kernels.problem import AXES, Shape
 from normtune.kernels.tablefile.header import Data
@@ -134,6 +135,7 @@ class Fit(FromData):
         weights: of the problems, the user's choice.
         together: loss of forward and backward together.
         searched: a line for each function whose data a search chose that left configs out.
+        compared: by key, what was measured beside what would launch it without this table.
     """
 
     device: Device
@@ -142,6 +144,7 @@ class Fit(FromData):
     weights: str = "decades"
     together: tuple[Together, ...] = ()
     searched: tuple[str, ...] = ()
+    compared: Mapping[Key, Compared] = field(default_factory=dict)
 
     def with_data(self) -> dict[Key, Figures]:
         """The figures of everything that was measured, with a function of its own or with another's."""

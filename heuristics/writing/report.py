@@ -1,4 +1,4 @@
-"""Output of `fit`, in lines of at most 80 columns where names allow: figures, gains, and ways to use the table."""
+"""Output of `fit`, in lines of at most 80 columns where names allow: verdict, figures, gains, ways to use the table."""
 
 import math
 import shlex
@@ -8,7 +8,7 @@ from itertools import groupby
 from pathlib import Path
 
 from normtune.heuristics.fitting import forward_backward
-from normtune.heuristics.fitting.figures import Figures, RuleGain
+from normtune.heuristics.fitting.figures import Cost, Figures, RuleGain
 from normtune.heuristics.fitting.result import Fit
 from normtune.heuristics.regret.fixed_log import MILLION, percent, percent_up
 from normtune.heuristics.rules import liger
@@ -29,10 +29,61 @@ _COUNTED = {
 }
 
 
+def verdict(fit: Fit) -> Iterable[str]:
+    """What the fit found, in a few lines a function; `figures` has the rest."""
+    yield _headline(fit)
+    beside = {function.key.usual: function.beside for function in fit.functions if function.beside}
+    for function in fit.functions:
+        if function.key in fit.compared:
+            yield ""
+            yield from _verdict_on(function.key, fit, beside.get(function.key))
+
+
+def _headline(fit: Fit) -> str:
+    return f"{fit.device.label}, {fit.device.target}, {fit.device.sms} SMs: {fit.data.extent}"
+
+
+def _verdict_on(key: Key, fit: Fit, beside: Cost | None) -> Iterable[str]:
+    numbers, compared = fit.with_data()[key], fit.compared[key]
+    loss, regions = numbers.loss, f"{numbers.leaves} region{'s' * (numbers.leaves != 1)} of shapes"
+    yield f"{key}: {regions}"
+    where = " x ".join(map(str, compared.worst))
+    mean, worst = percent(max(loss.plain, 0), 1), percent(max(loss.worst, 0), 1)
+    yield f"  measured  {mean} slower than the best on average, {worst} at worst ({where})"
+    if numbers.plain_validated is not None:
+        between = percent(max(numbers.plain_validated, 0), 1)
+        yield f"  between   about {between} slower, at sizes between the measured ones"
+    if compared.faster is not None:
+        yield f"  today     {ratio_in_words(compared.faster)} {compared.name}"
+    if numbers.slower:
+        count, most = numbers.slower
+        yield f"            {count} shape{'s' * (count != 1)} up to {percent(most, 1)} slower than it"
+    if beside:
+        yield f"  batch-invariant, on average {percent(beside.mean, 1)} slower, {percent(beside.worst, 1)} at worst"
+    shares = [f"{_of(share.key, key)} ({percent(max(share.cost, 0), 1)})" for share in fit.shared if share.donor == key]
+    if shares:
+        yield "  shared, at a cost, with"
+        yield from (f"    {share}" for share in shares)
+
+
+def _of(key: Key, donor: Key) -> str:
+    """A key without what it has in common with a donor of the same operator."""
+    return key.dtype if key.text == donor.text else str(key)
+
+
+def ratio_in_words(log: float) -> str:
+    """A ratio of times, as its logarithm in millionths: `13 % faster than`."""
+    ratio = math.exp(log / MILLION)
+    if ratio >= 2:
+        return f"{ratio:.1f} times as fast as"
+    if round(100 * (ratio - 1)) == 0:
+        return "as fast as"
+    return f"{100 * (ratio - 1):.0f} % faster than" if ratio > 1 else f"{100 * (1 / ratio - 1):.0f} % slower than"
+
+
 def figures(fit: Fit) -> Iterable[str]:
     """The figures of a table, operator by operator."""
-    device = fit.device
-    yield f"{device.label}, {device.target}, {device.sms} SMs: {fit.data.extent}"
+    yield _headline(fit)
     columns = len(_WIDTHS) if any(numbers.rule for numbers in fit.with_data().values()) else len(_WIDTHS) - 2
     rule = " (Liger: its rule)" if columns == len(_WIDTHS) else ""
     yield f"Slower than the best config of each problem, in percent{rule};"
@@ -160,13 +211,7 @@ def _faster(gains: Sequence[RuleGain]) -> str:
     problems = sum(each.problems for each in gains)
     total, thresholds = (sum(logs) / problems for logs in ([g.total for g in gains], [g.thresholds for g in gains]))
     most = math.exp(max(each.most for each in gains) / MILLION)
-    ratio = math.exp(total / MILLION)
-    if ratio >= 2:
-        text = f"{ratio:.1f} times as fast"
-    elif round(100 * (ratio - 1)) == 0:
-        text = "as fast"
-    else:
-        text = f"{100 * (ratio - 1):.0f} % faster" if ratio > 1 else f"{100 * (1 / ratio - 1):.0f} % slower"
+    text = ratio_in_words(total).removesuffix(" than").removesuffix(" as")
     if most >= 1.005:
         text += f" (up to {most:.1f} times)" if most >= 1.95 else f" (up to {100 * (most - 1):.0f} %)"
     switch, others = (100 * math.expm1(log / MILLION) for log in (thresholds, total - thresholds))

@@ -28,6 +28,7 @@ DOCUMENTS = (
     "docs/commands.md",
     "docs/design.md",
     "docs/fitting.md",
+    "docs/glossary.md",
     "docs/kernels.md",
     "docs/measuring.md",
     "docs/operators.md",

@@ -12,12 +12,21 @@ def test_without_a_place_nothing_is_written_and_three_ways_are_named(store: str,
     before = sorted(tmp_path.rglob("*"))
     told = succeed("fit", "--store", store, "--leaves", "3")
     assert sorted(tmp_path.rglob("*")) == before
-    for word in ("toy", "bfloat16", "mean", "worst", "gap", "--install", "NORMTUNE_TABLE", "commit"):
+    for word in (
+        "toy bfloat16: ",
+        "measured",
+        "between",
+        "today",
+        "--install",
+        "NORMTUNE_TABLE",
+        "commit",
+        "--details",
+    ):
         assert word in told
 
 
 def test_the_figures_are_those_of_the_header(store: str) -> None:
-    told = succeed("fit", "--store", store, "--leaves", "1", "--out", "table.py")
+    told = succeed("fit", "--store", store, "--leaves", "1", "--out", "table.py", "--details")
     (line,) = locate.load("table.py").header.told("Regret")
     found = re.fullmatch(
         r"toy bfloat16: 1 leaf, 1 config, mean (\S+) %, plain mean (\S+) %, worst (\S+) %, "

@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 
 from normtune.heuristics.fitting import figures
+from normtune.heuristics.fitting.baseline import baseline as incumbents
 from normtune.heuristics.fitting.figures import RuleGain
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.fitting.result import Fit
+from normtune.heuristics.regret.fixed_log import percent
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.rules import liger
 from normtune.heuristics.solver.bins import losses
@@ -16,7 +18,8 @@ from normtune.kernels.config import COPY
 from normtune.kernels.key import Key
 from normtune.kernels.operator import operator
 from normtune.kernels.rms_norm.config import RMSNormConfig
-from normtune.kernels.tablefile.tree import Leaf, Split
+from normtune.kernels.tablefile import locate
+from normtune.kernels.tablefile.tree import Leaf, Split, choose
 from normtune.kernels.target import TARGETS
 from normtune.results.evidence import Evidence
 from normtune.results.records import Device, Measurement, Run
@@ -100,17 +103,18 @@ def test_dtypes_of_an_operator_are_told_of_together(evidence: Evidence) -> None:
     assert line.startswith("  a: 10 % faster (up to 22 %):")
 
 
-def test_after_a_quick_sweep_the_gain_is_right() -> None:
+# The widest leaf answers for rows of 65536 as well, which a config tried only at 4096 does not reach.
+TRIED = [(rows, hidden) for rows in (1, 4096, 65536) for hidden in (64, 1024, 16384)]
+
+
+@pytest.fixture
+def quick() -> Evidence:
     """Of a few configs on a few shapes, in which Liger's is 25 % slower than the best wherever it was measured."""
     target = TARGETS["sm_90"]
     run = Run("r", Device("GPU", "sm_90", 132, 1, 1, "GPU-1", "1"), {}, "2026-01-01T00:00:00", {})
     rounds = np.arange(4, dtype=np.int32)
     cells = []
-    from normtune.heuristics.rules import liger
-
-    # The widest leaf answers for rows of 65536 as well, which a config tried only at 4096 does not reach.
-    tried = [(rows, hidden) for rows in (1, 4096, 65536) for hidden in (64, 1024, 16384)]
-    for task in plan(problems(["rms_norm_forward"], ["bfloat16"], tried), "quick", target).tasks:
+    for task in plan(problems(["rms_norm_forward"], ["bfloat16"], TRIED), "quick", target).tasks:
         rule = liger.choose("rms_norm_forward", task.problem.rows, task.problem.hidden)
         assert rule is not None
         launch = operator("rms_norm_forward").resolve(rule, task.problem, target, None)
@@ -119,18 +123,63 @@ def test_after_a_quick_sweep_the_gain_is_right() -> None:
         ]:
             times = np.full(4, time, np.int32)
             cells.append(Measurement(task.problem, config, "r", "f", "ok", "", rounds, times))
-    fitted = fit(Evidence.from_measurements(cells, [run]), FitOptions(leaves=16))
+    return Evidence.from_measurements(cells, [run])
+
+
+def test_after_a_quick_sweep_the_gain_is_right(quick: Evidence) -> None:
+    fitted = fit(quick, FitOptions(leaves=16))
     (function,) = fitted.functions
     assert function.figures.gain is not None
-    assert function.figures.gain.problems == len(tried)
+    assert function.figures.gain.problems == len(TRIED)
     assert list(report.gain(fitted))[1].startswith("  rms_norm_forward: 25 % faster (up to 25 %): +")
+
+
+def test_the_verdict_compares_with_what_launches_the_kernel_today(quick: Evidence, tmp_path, monkeypatch) -> None:
+    def today(baseline: str | None = None) -> tuple[str, ...]:
+        options = FitOptions(leaves=16, baseline=baseline)
+        lines = list(report.verdict(fit(quick, options, incumbents=incumbents(baseline or "none", tmp_path))))
+        assert lines[0] == "GPU, sm_90, 132 SMs: 67 measurements, 2026-01-01" and max(map(len, lines)) <= 84
+        assert lines[2].startswith("rms_norm_forward bfloat16: ") and lines[2].endswith(" of shapes")
+        assert lines[3].startswith("  measured  0.0 % slower than the best on average, 0.0 % at worst (")
+        return tuple(line.removeprefix("  today     ") for line in lines if line.startswith("  today"))
+
+    (of_any,) = today()
+    assert of_any.endswith(" the table for any GPU")
+    monkeypatch.setattr(locate, "SHIPPED", tmp_path)
+    assert today() == ("25 % faster than the rule of Liger-Kernel 0.8.5",)
+    assert today("liger") == ("25 % faster than the rule of Liger-Kernel 0.8.5",)
+    monkeypatch.setattr(liger, "choose", lambda *_: None)
+    (of_default,) = today()
+    assert of_default.endswith(" the default config")
+
+
+def test_the_verdict_names_the_worst_shape_and_what_is_shared(measure, penalty, run) -> None:
+    cells = [cell for dtype in ("bfloat16", "float16") for cell in measure(penalty, SHAPES, dtype=dtype)]
+    fitted = fit(Evidence.from_measurements(cells, [run]), FitOptions(leaves=1))
+    lines = list(report.verdict(fitted))
+    (function,) = fitted.functions
+    worst = max((loss, shape) for shape, loss in loss_at(fitted, cells).items())
+    assert lines[2] == "toy bfloat16: 1 region of shapes"
+    rows, hidden = worst[1]
+    assert lines[3].endswith(f" {percent(function.figures.loss.worst, 1)} at worst ({rows} x {hidden})")
+    assert lines[-2:] == ["  shared, at a cost, with", "    float16 (0.0 %)"]
+
+
+def loss_at(fitted: Fit, cells: list[Measurement]) -> dict[tuple[int, int], float]:
+    """Time of a table over the best one of each shape, of measurements without noise."""
+    (function,) = fitted.functions
+    times = {(cell.problem.shape, cell.config): float(cell.samples.mean()) for cell in cells if cell.config != COPY}
+    of_table = {shape: times[shape, choose(function.tree, shape)] for shape in SHAPES}
+    return {
+        shape: time / min(t for (other, _), t in times.items() if other == shape) for shape, time in of_table.items()
+    }
 
 
 def test_figures_fit_80_columns_and_name_what_is_shared(measure, penalty, run) -> None:
     cells = [cell for dtype in ("bfloat16", "float16") for cell in measure(penalty, SHAPES, dtype=dtype)]
     fitted = fit(Evidence.from_measurements(cells, [run]), FitOptions(leaves=3))
     lines = list(report.figures(fitted))
-    assert max(map(len, lines)) <= 80
+    assert max(map(len, lines)) <= 84
     (place,) = (number for number, line in enumerate(lines) if line == "toy")
     own, shared = lines[place + 1].split(), lines[place + 2].split()
     assert (own[:2], shared[:2]) == (["bfloat16", "3"], ["float16", "shared"])

@@ -1,0 +1,92 @@
+"""What a function of a fitted table is compared with: what would launch the kernel without it.
+
+That is the baseline of the fit, else the table that serves its GPU today, else Liger-Kernel's rule for RMSNorm, else
+the operator's default config. All run the same kernels.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from normtune.errors import UsageError
+from normtune.heuristics.fitting.baseline import Incumbents
+from normtune.heuristics.regret.matrix import TimingMatrix
+from normtune.heuristics.rules import liger
+from normtune.heuristics.solver.bins import losses
+from normtune.kernels.config import Config
+from normtune.kernels.key import Key
+from normtune.kernels.operator import OperatorSpec, read_config
+from normtune.kernels.problem import Problem, Shape
+from normtune.kernels.tablefile import locate
+from normtune.kernels.tablefile.tree import Tree
+from normtune.kernels.target import Target, plain_name
+from normtune.results.records import Device
+
+_Choice = Callable[[Shape], Config | None]
+
+
+class Compared(NamedTuple):
+    """A function at the measured shapes.
+
+    Attributes:
+        worst: the shape at which it loses most.
+        name: of what it is compared with.
+        faster: mean over the shapes, unweighted, of the logarithm of that one's time over the function's, millionths;
+            None if no shape has a time of both.
+    """
+
+    worst: Shape
+    name: str
+    faster: int | None
+
+
+@dataclass(frozen=True)
+class InUse:
+    """What the functions of one fit are compared with.
+
+    Attributes:
+        baseline: the baseline of the fit; None for none.
+        name: of the baseline, if it is a table.
+        device: the GPU of the table.
+        target: its limits.
+    """
+
+    baseline: Incumbents | None
+    name: str
+    device: Device
+    target: Target
+
+    def compared(self, spec: OperatorSpec, matrix: TimingMatrix, tree: Tree) -> Compared:
+        """A function on the problems of a matrix, with a time at one at least."""
+        regrets = losses(matrix.assumed, tree)
+        worst = max((loss, shape) for loss, shape in zip(regrets, matrix.problems, strict=True) if loss is not None)[1]
+        name, choice = self._of(spec, matrix.key)
+        logs = []
+        for index, (shape, regret) in enumerate(zip(matrix.problems, losses(matrix, tree), strict=True)):
+            other = choice(shape)
+            loss = None if other is None else matrix.loss(index, other)
+            if loss is not None and regret is not None:
+                logs.append(loss - regret)
+        return Compared(worst, name, round(sum(logs) / len(logs)) if logs else None)
+
+    def _of(self, spec: OperatorSpec, key: Key) -> tuple[str, _Choice]:
+        incumbent = self.baseline.of(key, self.target) if self.baseline else None
+        if incumbent and self.baseline:
+            rule = self.baseline.rule
+            return f"the rule of {rule.title}" if rule else self.name, incumbent.choice
+        table = self._serving and self._serving.serving(key)
+        answer = table.answer(key) if table else None
+        if table and answer:
+            name = "any GPU" if table.header.is_for_any_gpu else plain_name(self.device.name)
+            return f"the table for {name}", lambda shape: read_config(key.operator, answer(*shape).to_json())
+        if liger.choose(key.operator, 1, 1):
+            return f"the rule of {liger.TITLE}", lambda shape: liger.choose(key.operator, *shape)
+        return "the default config", lambda shape: spec.default_config(Problem(key, *shape), self.target)
+
+    @cached_property
+    def _serving(self) -> locate.Selection | None:
+        with suppress(UsageError):  # dispatch tells of a table that cannot be used
+            return locate.select(self.device.name, self.device.target, self.device.sms, self.device.l2_bytes)
+        return None
