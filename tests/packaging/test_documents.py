@@ -137,6 +137,25 @@ def test_the_console_block_shows_what_is_printed(root: Path, tmp_path: Path, run
     assert function in (tmp_path / "heuristics.py").read_text()
 
 
+@pytest.mark.parametrize("affine", [True, False])
+def test_the_recipe_takes_the_place_of_the_norms_of_a_model(root: Path, affine: bool) -> None:
+    import torch
+
+    import normtune
+
+    (recipe,) = re.findall(r"^```python\n(for name.*?)^```", (root / "README.md").read_text(), re.M | re.S)
+    norm = torch.nn.RMSNorm(8, eps=1e-3, elementwise_affine=affine)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), norm, torch.nn.Sequential(torch.nn.RMSNorm(8)))
+    if affine:
+        torch.nn.init.normal_(norm.weight)
+    x = torch.randn(4, 8)
+    wanted, parameters = model(x), dict(model.named_parameters())
+    exec(recipe, {"model": model, "torch": torch, "normtune": normtune})
+    assert [type(module) is normtune.RMSNorm for module in model.modules()] == [False, False, True, False, True]
+    assert {name: id(one) for name, one in model.named_parameters()} == {n: id(one) for n, one in parameters.items()}
+    torch.testing.assert_close(model(x), wanted)
+
+
 @pytest.mark.long
 def test_the_keys_of_a_sweep_as_json_are_documented(root: Path, tmp_path: Path, run) -> None:
     (section,) = re.findall(r"^`--json` prints (.*?)^## ", (root / "docs/commands.md").read_text(), re.M | re.S)
