@@ -85,7 +85,7 @@ def product(b_left, b_right):
 @triton.jit
 def fetch_row(ptr, hidden):
     """Prefetch a row into the L2: one instruction of one thread (PTX ISA, `cp.async.bulk.prefetch.L2`, sm_90)."""
-    # Address and size must be multiples of 16 bytes, so up to 15 bytes at the row's end are not fetched.
+    # Address and size are rounded down to multiples of 16 bytes: up to 30 bytes at the row's end stay uncached.
     first = ptr.to(tl.int64) & -16
     nbytes = (hidden * (ptr.dtype.element_ty.primitive_bitwidth // 8)) & -16
     tl.inline_asm_elementwise(
