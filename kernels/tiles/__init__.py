@@ -1,1 +1,1 @@
-"""Parts that Triton kernels over rows share, and how a config becomes their launch."""
+"""Code shared by Triton kernels over rows: tiles, partial sums, and launches resolved from configs."""

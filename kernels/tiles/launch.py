@@ -1,4 +1,4 @@
-"""Resolves configs to launches of kernels that work on rows: whole rows in tiles, or a row in chunks.
+"""Resolves configs to launches of kernels over rows: tiles of whole rows, or rows in chunks of columns.
 
 In: config with the knobs schedule, block_row, num_warps, num_stages, programs_per_sm and block_col; problem, target.
 Out: `Launch`, or `IllegalConfigError` with the reason. Pure arithmetic, no torch, no triton. Part of the kernels'
@@ -13,43 +13,44 @@ from normtune.kernels.operator import IllegalConfigError
 from normtune.kernels.problem import ITEMSIZE, Problem
 from normtune.kernels.target import Target
 
-# Most bytes of partial sums of a weight gradient; a fixed grid of more programs is cut to it.
+# Most bytes of partial sums of a weight gradient; a fixed grid whose sums would exceed this is made smaller.
 MAX_WORKSPACE_BYTES = 64 << 20
-# Most elements of a row that is held in chunks, and of a chunk, per thread: beyond, too much spills.
+# Most elements per thread of a row in chunks, and of one chunk: beyond these, too many registers spill.
 MAX_SPLIT_ELEMENTS_PER_THREAD = 128
 MAX_CHUNK_ELEMENTS_PER_THREAD = 64
-# Chunks are unrolled.
+# Most chunks of a row: kernels unroll the loop over them.
 MAX_CHUNKS = 16
-# A row stays in registers between two uses up to this many of the 256 KB, the rest is for other values: 1.04 of the
-# copy at hidden 16384 in bfloat16, backward, against 1.35 when read again, as 32768 must be.
+# Largest row, with its sums, that stays in registers (256 KB) between its two uses: in the backward at hidden 16384 in
+# bfloat16 this takes 1.04 of the time of a copy, against 1.35 when the row is read again, as 32768 must be.
 MAX_HELD_BYTES = 160 << 10
-# Most programs of a row that each read all of it, and the least columns that each writes: on an H200 one row of 4096 is
-# fastest over 8 programs, one of 16384 over 16.
+# Schedule `parts`: most programs per row, and fewest columns that each writes. On an H200 a single row of 4096 is
+# fastest with 8 programs, one of 16384 with 16.
 MAX_PARTS = 16
 LEAST_PART_COLUMNS = 512
-# The pipelined loop streams its tiles through shared memory; reductions and layout changes need some as well.
+# Shared memory that pipeline buffers leave for reductions and changes of layout.
 RESERVED_SHARED_BYTES = 8 << 10
 
 
 class Launch(NamedTuple):
-    """A launch of kernels that work on tiles of rows and columns.
+    """A launch of kernels over tiles of rows and columns.
 
     Attributes:
-        looped: whether the kernel with a row loop runs (a fixed grid) or one program a row block.
-        grid: programs of the main kernel.
-        block_row, block_col: the tile that a program holds.
+        looped: whether a fixed grid loops over the rows; else each block of rows has a program.
+        grid: programs of the main kernel (clusters, if `clustered`); where several programs share a row, those of one
+            part or chunk.
+        block_row, block_col: rows and columns of the tile that a program holds.
         num_warps, num_stages: as the compiler takes them.
         alignment: largest power of two up to 16 that divides hidden and every row stride, elements.
         column_mask: whether `block_col` exceeds hidden.
         workspace: float32 elements of partial sums; 0 when there is no second stage.
         finish: how sums over rows end: `none`, `reduce`, `dependent` or `columns`.
-        chunks: chunks of `block_col` columns in which a part of a row is worked on; 0 where a row is one tile.
+        chunks: chunks of `block_col` columns in each part of a row; 0 where a row is one tile.
         held: whether chunks stay in registers between their two uses.
-        slice_row, slice_col: the tile of a program of columns; 0 where there is none. In a forward, where each row has
-            a program for each so many columns, which reads all of it; the grid is that of one of these.
-        row_layout: of `row_layout`; None where the compiler's layout of a row is not known.
-        parts: equal parts of a row that are summed each by itself, and then added in order.
-        clustered: whether each part has a block of a cluster to itself, which is then a program of the grid.
+        slice_row, slice_col: tile of a program that sums columns (finish `columns`); 0 without such programs. In a
+            forward, `slice_col` is the number of columns that each program of a row writes; 0 for all columns.
+        row_layout: from `row_layout`; None where the compiler's layout of a row is not known.
+        parts: equal parts of a row, whose separate sums are added in order.
+        clustered: whether a cluster works on each row, with one block for each part.
     """
 
     looped: bool
@@ -72,50 +73,51 @@ class Launch(NamedTuple):
 
     @property
     def binary(self) -> "Launch":
-        """This launch without values that are not compiled in: launches of equal `binary` run the same code."""
+        """This launch without fields that do not specialise: launches with equal `binary` run the same machine code."""
         return self._replace(grid=0, workspace=int(self.workspace > 0))
 
     @property
     def row_sum(self) -> "Launch":
-        """What decides the order in which a row is summed: launches in which it is equal give a row equal bits.
+        """The order in which a row is summed: launches with equal `row_sum` give a row the same bits.
 
-        This launch without what counts rows and what sums over them; and, where the layout of a row is known, without
-        the loop over rows, the rows of a tile and the warps, which change nothing else.
+        This launch without the number of programs and the sums over rows; where the layout of a row is known, also
+        without the loop over rows, the rows of a tile and the warps, which matter only by that layout.
         """
         of_a_row = self._replace(grid=0, workspace=0, finish="none", slice_row=0, slice_col=0)
         if self.row_layout is None:
             return of_a_row
         alike = of_a_row._replace(looped=False, block_row=1, num_warps=1, num_stages=1)
-        # The parts of a row are summed alike by the blocks of a cluster and by one program.
+        # The blocks of a cluster sum the parts of a row in the same order as one program does.
         return alike._replace(held=False, clustered=False) if self.parts > 1 else alike
 
     @property
     def in_place(self) -> "Launch":
-        """A launch of the same bits that may run in place: no program reads what another one overwrites."""
+        """This launch without the several programs per row of `parts`: the same bits, and outputs may be inputs."""
         return self if self.finish == "columns" else self._replace(slice_col=0)
 
 
 def next_power_of_2(value: int) -> int:
-    """The least power of two that is at least `value`; `value` is a positive integer."""
+    """The least power of two that is at least `value`, a positive integer."""
     return 1 << (value - 1).bit_length()
 
 
 def row_layout(
     block_row: int, block_col: int, config: Config, problem: Problem, target: Target, alignment: int
 ) -> tuple[int, int, int]:
-    """Elements of a thread's load, and the lanes and warps that hold a row of a tile, in Triton's layout.
+    """Elements per access of a thread, lanes per row and warps per row of a tile, as Triton lays it out.
 
-    A thread reads at most 16 bytes, what is known to be aligned, and its share of the tile (the pass
-    `tritongpu-coalesce`); lanes and then warps are put along a row until it is covered (`BlockedEncodingAttr::get`).
+    An access is at most 16 bytes, at most as wide as the known alignment, and at most the thread's share of the tile
+    (the pass `tritongpu-coalesce`); lanes and then warps are put along a row until it is covered
+    (`BlockedEncodingAttr::get`).
 
     Args:
         block_row: rows of a program's tile, a power of two.
-        block_col: columns of it, a power of two.
-        config: has the number of warps.
-        problem: has the dtype of the tensors.
-        target: has the lanes of a warp.
+        block_col: columns of the tile, a power of two.
+        config: number of warps.
+        problem: dtype of the tensors.
+        target: lanes of a warp.
         alignment: largest power of two up to 16 that divides hidden and all row strides; 16 where the weight is read in
-            the shape of the tile: its address is aligned, and the widest access decides for all.
+            the shape of the tile: its address is aligned, and the widest access decides the layout of all.
     """
     warps, lanes = config.num_warps, target.warp_size
     share = max(1, block_row * block_col // (warps * lanes))
@@ -125,7 +127,7 @@ def row_layout(
 
 
 def reduce_tile(partials: int, hidden: int) -> tuple[int, int, int]:
-    """(rows of partial sums, columns, warps) of a program that sums `partials` rows: narrow columns, many programs."""
+    """(rows at a time, columns, warps) of a program that sums `partials` rows: few columns each, so many programs."""
     if hidden <= 256 and partials > 64:
         return 128, 8, 4
     if partials <= 64:
@@ -139,7 +141,7 @@ def threads_of(config: Config, target: Target) -> int:
     """Threads of a program.
 
     Raises:
-        IllegalConfigError: there are more than the target has.
+        IllegalConfigError: more than the target allows.
     """
     threads = config.num_warps * target.warp_size
     if threads > target.max_threads:
@@ -150,14 +152,14 @@ def threads_of(config: Config, target: Target) -> int:
 def tile(
     config: Config, problem: Problem, target: Target, alignment: int | None, max_elements: int, streamed_tiles: int
 ) -> Launch:
-    """Whole rows in one tile: a program per block of rows, or a fixed grid of programs.
+    """The launch of whole rows in one tile: a program per block of rows, several per row, or a fixed grid.
 
     Args:
         config: schedule `row`, `block_row`, `parts` or `persistent`.
         problem: rows, hidden and dtype.
         target: limits of the GPU.
         alignment: largest power of two up to 16 that divides hidden and all row strides; None for contiguous tensors.
-        max_elements: of a tile, per thread; a block of rows is halved until it has no more.
+        max_elements: most elements of a tile per thread; the rows of a tile are halved until it has no more.
         streamed_tiles: tiles that a pipelined loop reads at each step.
 
     Raises:
@@ -167,7 +169,7 @@ def tile(
     threads = threads_of(config, target)
     looped = config.schedule == "persistent"
     num_stages = config.num_stages if looped else 1
-    # The compiler keeps one tile fewer than stages in shared memory: the last is in registers (seen for sm_90).
+    # The compiler keeps a tile per stage in shared memory, but for the last, which is in registers (seen on sm_90).
     buffered = streamed_tiles * (num_stages - 1) * ITEMSIZE[problem.dtype]
     shared_bytes = target.shared_bytes - RESERVED_SHARED_BYTES
 
@@ -203,12 +205,12 @@ def tile(
 
 
 def _part(config: Config, problem: Problem, target: Target, block_col: int) -> int:
-    """Columns of a row that each of its programs writes: they are as many as fill the GPU, a power of two."""
+    """Columns that each program of a row writes, for a number of programs that is a power of two."""
     return block_col // _power_of_2_up_to(_parts(config, problem, target, block_col))
 
 
 def part_of_chunks(config: Config, problem: Problem, target: Target, launch: Launch) -> int:
-    """As `slice_col` of a launch in chunks: whole chunks, or a power of two that divides one; 0 for all columns."""
+    """`slice_col` of a launch in chunks: whole chunks, or a power of two that divides one; 0 for all columns."""
     parts = _parts(config, problem, target, problem.hidden)
     if parts < launch.chunks:
         return 0 if parts == 1 else -(-launch.chunks // parts) * launch.block_col
@@ -217,7 +219,7 @@ def part_of_chunks(config: Config, problem: Problem, target: Target, launch: Lau
 
 
 def _parts(config: Config, problem: Problem, target: Target, columns: int) -> int:
-    """Programs of a row of so many columns: at most as many as fill the GPU, each with work for all of its threads."""
+    """Programs per row of `columns`: at most as many as fill the GPU, each with a column or more for every thread."""
     most = min(MAX_PARTS, max(1, config.programs_per_sm) * target.sms // problem.rows)
     least = max(LEAST_PART_COLUMNS, config.num_warps * target.warp_size)
     return max(1, min(most, columns // least))
@@ -230,15 +232,15 @@ def _power_of_2_up_to(value: int) -> int:
 def split(
     config: Config, problem: Problem, target: Target, alignment: int | None, held_bytes: int = 0, parts: int = 1
 ) -> Launch:
-    """One row at a time, its columns in chunks, in a fixed grid; two stages bring the next row into the L2.
+    """The launch of a fixed grid over rows in chunks of columns; with two stages the next row is fetched into the L2.
 
     Args:
-        config: with chunks of `block_col` columns.
+        config: `block_col` is the number of columns of a chunk.
         problem: rows, hidden and dtype.
         target: limits of the GPU.
         alignment: as in `tile`.
-        held_bytes: bytes per column that stay in registers between two uses where a row of them fits; 0 for none.
-        parts: of a row, each of so many chunks.
+        held_bytes: bytes per column that stay in registers between two uses if a whole row fits; 0 to hold none.
+        parts: equal parts of a row, each in chunks.
 
     Raises:
         IllegalConfigError: the config cannot run this problem on this target.

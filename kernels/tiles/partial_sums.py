@@ -1,7 +1,7 @@
-"""The sum of one kernel's partial sums, in a fixed order.
+"""Sums a kernel's partial sums in a fixed order.
 
-In: their workspace. Out: the kernel call. As a dependent launch (CUDA's programmatic dependent launch) its programs
-come to the GPU while the last ones of the previous kernel still run, and wait there before their first access.
+In: the workspace with the partial sums. Out: the kernel call. In a programmatic dependent launch (CUDA), programs start
+while the last ones of the previous kernel still run, and wait for these before their first access.
 """
 
 from typing import Any
@@ -30,7 +30,7 @@ def _reduce_partials_kernel(
     o_col = tl.program_id(0).to(tl.int64) * BLOCK_COL + tl.arange(0, BLOCK_COL)
     m_col = o_col < n_col
     if IS_DEPENDENT:
-        gdc_wait()  # precedes every access of every program
+        gdc_wait()  # must precede every memory access
     b_sum = tl.zeros([BLOCK_PARTIAL, BLOCK_COL], dtype=tl.float32)
     for i_partial in range(0, partials, BLOCK_PARTIAL):
         o_partial = i_partial + tl.arange(0, BLOCK_PARTIAL).to(tl.int64)
@@ -43,7 +43,7 @@ def reduction(launch: Launch, hidden: int, workspace: Any, dweight: Any) -> Kern
     """The call that sums `launch.grid` rows of partial sums.
 
     Args:
-        launch: of the kernel that wrote them; its `finish` gives the way in which this one follows.
+        launch: of the kernel that wrote them; its `finish` says whether this call is a dependent launch.
         hidden: length of a row.
         workspace: (launch.grid, hidden) float32.
         dweight: (hidden,), the sum.
@@ -64,13 +64,13 @@ def sum_call(
     """The call that sums rows in float32, in a fixed order.
 
     Args:
-        partials: (count, hidden) float32, contiguous; rows may follow that are not read.
+        partials: (count, hidden) float32, contiguous; further rows are not read.
         total: (hidden,), the sum.
         count: number of rows.
         hidden: length of a row.
         tile: (rows at a time, columns, warps) of a program.
         alignment: a power of two that divides hidden.
-        is_dependent: launch it as a dependent of the kernel before it.
+        is_dependent: make it a programmatic dependent launch.
     """
     block_partial, block_col, num_warps = tile
     options = {

@@ -1,21 +1,22 @@
-"""Whether a launch of a backward over rows may write the gradient dx into the memory of dy.
+"""Whether a launch of a backward over rows may write dx into the memory of dy (in-place dx).
 
 In: a `Launch` of RMSNorm's or gated RMSNorm's backward. Out: yes or no. Pure arithmetic, no torch, no triton.
 
-It may where each element of dy is read by the program that overwrites it alone, and for the last time before that:
+It may if each element of dy is read only by the program that overwrites it, and never after that. By schedule or
+finish:
 
-    row, block_row  a program holds its rows whole. An element of dx depends on the mean over its row, so all reads of
-                    a row precede the first write to it. The same rows without a weight gradient: finish `none`.
-    persistent      the same in a loop. What the pipeline reads ahead are later blocks, of rows that no other program
-                    and no earlier step writes.
-    split           the first pass over a row ends in its mean, which precedes the second. In the second pass an element
-                    is read, if the row is not held, and then written by the program that read it.
-    long            the first kernel reads and writes sums only. In the second an element is read and then written by
-                    one program, which reads nothing else of dy.
+    row, block_row  yes: without a weight gradient, finish `none`. A program holds its rows whole, and dx depends on the
+                    mean over a row, so all reads of a row precede the first write to it.
+    persistent      yes: the same in a loop. The pipeline prefetches later blocks, whose rows are written by no other
+                    program and no earlier step.
+    split           yes: the first pass over a row ends in its mean, which precedes the second pass. There an element is
+                    read, if the row is not held, and then written by the same program.
+    long            yes: the first kernel writes sums only. In the second, each element is read and then written by one
+                    program, which reads nothing else of dy.
     columns         no: programs of columns read dy for the weight gradient while programs of rows write dx.
 
-The second kernel of a weight gradient, if any, reads partial sums, never dy. Of a tile with fewer elements than the
-program has threads the compiler gives one element to several threads, and one may write it before another has read it.
+The second kernel of a weight gradient, if any, reads partial sums, never dy. If a tile has fewer elements than its
+program has threads, several threads have the same element, and one may write it before another has read it.
 """
 
 from normtune.kernels.target import Target
@@ -27,6 +28,6 @@ def may_reuse_dy(launch: Launch, target: Target) -> bool:
 
     Args:
         launch: of a backward.
-        target: that it was resolved for.
+        target: limits of the GPU for which the launch was resolved.
     """
     return launch.finish != "columns" and launch.block_row * launch.block_col >= launch.num_warps * target.warp_size

@@ -1,6 +1,6 @@
-"""Shared parts of the RMSNorm kernels: rows and columns of a program, its weight, the gradient of a tile.
+"""Functions shared by the RMSNorm kernels: offsets and masks, loads and stores of tiles, the gradient of a tile.
 
-In and out: values inside a kernel. Each function is inlined at its call. Part of the kernels' fingerprint.
+In and out: values inside a kernel; Triton inlines each function. Part of the kernels' fingerprint.
 """
 
 import triton
@@ -9,13 +9,13 @@ import triton.language as tl
 
 @triton.jit
 def extent(length, ALIGNMENT: tl.constexpr):
-    """A row's length or stride, int64. Accesses are as wide as the compiler can prove these and masks to be aligned."""
+    """A row's length or stride, int64, marked as a multiple of `ALIGNMENT`, which lets the compiler widen accesses."""
     return tl.multiple_of(length.to(tl.int64), ALIGNMENT)
 
 
 @triton.jit
 def columns(first, n_col, BLOCK_COL: tl.constexpr, HAS_COLUMN_MASK: tl.constexpr):
-    """(BLOCK_COL,) offsets from column `first` on, and the mask of those that exist."""
+    """(BLOCK_COL,) columns from `first` on, and the mask of those below `n_col`."""
     o_col = first + tl.arange(0, BLOCK_COL)
     m_col = tl.full([BLOCK_COL], True, tl.int1)
     if HAS_COLUMN_MASK:
@@ -25,14 +25,14 @@ def columns(first, n_col, BLOCK_COL: tl.constexpr, HAS_COLUMN_MASK: tl.constexpr
 
 @triton.jit
 def row_block(i_block, rows, BLOCK_ROW: tl.constexpr):
-    """(BLOCK_ROW,) rows of block `i_block`, int64, and the mask of those that exist."""
+    """(BLOCK_ROW,) rows of block `i_block`, int64, and the mask of those below `rows`."""
     o_row = tl.full([BLOCK_ROW], BLOCK_ROW, tl.int64) * i_block + tl.arange(0, BLOCK_ROW)
     return o_row, o_row < rows
 
 
 @triton.jit
 def tile_mask(m_row, m_col, BLOCK_ROW: tl.constexpr):
-    """(BLOCK_ROW, columns) mask of a tile; a block of one row is only launched for an existing row."""
+    """(BLOCK_ROW, columns) mask of a tile. A block of one row needs no row mask: it is launched for existing rows."""
     mask = m_col[None, :]
     if BLOCK_ROW > 1:
         mask = m_row[:, None] & mask
@@ -67,7 +67,7 @@ def gradient_of_x(b_dy, b_xhat, b_weight, b_rstd, inverse_hidden):
 
 @triton.jit
 def weight_part(b_dy, b_xhat, dy_ptr, ROUNDS_PRODUCT: tl.constexpr):
-    """Terms of the weight gradient, float32; rounded to the element type of `dy_ptr` where products are."""
+    """Terms dy * xhat of the weight gradient, float32; with `ROUNDS_PRODUCT`, xhat and terms rounded to dy's dtype."""
     if ROUNDS_PRODUCT:
         b_xhat = b_xhat.to(dy_ptr.dtype.element_ty).to(tl.float32)
     b_part = b_dy * b_xhat
@@ -78,14 +78,14 @@ def weight_part(b_dy, b_xhat, dy_ptr, ROUNDS_PRODUCT: tl.constexpr):
 
 @triton.jit
 def product(b_left, b_right):
-    """A rounded product: the compiler fuses a plain one and the sum that it enters, but of two not always the same."""
+    """A product that is rounded before it is added: the compiler would fuse some products and sums, but not others."""
     return tl.fma(b_left, b_right, 0.0)
 
 
 @triton.jit
 def fetch_row(ptr, hidden):
-    """Start bringing a row into the L2: one instruction of one thread (PTX ISA, `cp.async.bulk.prefetch.L2`, sm_90)."""
-    # It takes multiples of 16 bytes from a multiple of 16 on: the bytes before and after stay uncached.
+    """Prefetch a row into the L2: one instruction of one thread (PTX ISA, `cp.async.bulk.prefetch.L2`, sm_90)."""
+    # Address and size are rounded down to multiples of 16 bytes: up to 30 bytes at the row's end stay uncached.
     first = ptr.to(tl.int64) & -16
     nbytes = (hidden * (ptr.dtype.element_ty.primitive_bitwidth // 8)) & -16
     tl.inline_asm_elementwise(

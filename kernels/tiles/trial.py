@@ -1,7 +1,7 @@
 """Trial shapes for the gate of kernels over rows.
 
-In: a config with its launch. Out: a problem and launch of the same binary, whose loop runs several times and whose last
-tile is cut.
+In: a config with its launch. Out: a problem and launch of the same binary, with several passes of the row loop and a
+partly masked last tile.
 """
 
 from collections.abc import Callable
@@ -12,28 +12,28 @@ from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.target import Target
 from normtune.kernels.tiles.launch import Launch
 
-# Programs of the fixed grid in the gate: the grid is not part of the binary, and few programs loop often.
+# Programs of the fixed grid in the gate: few, so that each makes many passes. The grid is not part of the binary.
 PROGRAMS = 5
-# Full passes of the grid's loop, more than any pipeline has stages.
+# Full passes of the row loop: more than any pipeline has stages.
 PASSES = 6
 
 Resolve = Callable[[Config, Problem, Target, int | None], Launch]
 
 
 def trial(resolve: Resolve, config: Config, launch: Launch, problem: Problem, target: Target) -> tuple[Problem, Launch]:
-    """The trial problem and launch of a launch's binary.
+    """The trial problem for the binary of a launch, and its launch.
 
     Args:
         resolve: of the operator.
         config: the config.
-        launch: its launch.
-        problem: the problem of both.
+        launch: of `config` for `problem`.
+        problem: the problem to be timed.
         target: limits of the GPU.
     """
     if not launch.looped:
         rows = max(PROGRAMS * launch.block_row * PASSES, PASSES // 2 * launch.slice_row)
         rows += max(1, launch.block_row // 2)
-        # Of other numbers of rows another binary may sum, or programs write other parts: nearer to the problem's own.
+        # With another number of rows the launch may be of another binary: halve or double towards the problem's rows.
         while (tried := resolve(config, problem._replace(rows=rows), target, None)).binary != launch.binary:
             is_more = rows > problem.rows
             rows = rows // 2 if is_more else 2 * rows
@@ -46,7 +46,7 @@ def trial(resolve: Resolve, config: Config, launch: Launch, problem: Problem, ta
             many = resolve(config, problem._replace(rows=MAX_ROWS), target, None)
         except IllegalConfigError:
             many = None
-        # One program may be another binary (it sums alone); then it makes all the passes.
+        # A grid of one may be another binary, which writes no partial sums: then one program makes all passes.
         programs = PROGRAMS if many and many.binary == launch.binary else 1
     rows = programs * launch.block_row * PASSES + max(1, launch.block_row // 2)
     workspace = programs * problem.hidden if launch.workspace else 0
