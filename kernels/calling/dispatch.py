@@ -196,7 +196,7 @@ def resolved(
 
 
 def alignment_in(spec: OperatorSpec, problem: Problem, tensors: Mapping[str, Tensor | None]) -> int:
-    """The alignment of hidden and of all strides but the last of each tensor, by the names of `spec.buffers`."""
+    """The alignment of hidden and of all strides but the last of each tensor with rows; names as in `spec.buffers`."""
     # A transposed output has no rows: the kernels align its stride, the number of rows, themselves.
     transposed = {buffer.name for buffer in spec.buffers(problem) if buffer.axes == HIDDEN_ROWS}
     of_rows = [tensor for name, tensor in tensors.items() if tensor is not None and name not in transposed]

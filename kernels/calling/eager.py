@@ -47,6 +47,7 @@ class CallPlan:
     Attributes:
         operation, scalars, batch_invariant: of the call.
         launch: None if nothing is launched.
+        shape: of the first input.
         rows: number of rows.
         saved: shape and dtype of each saved input.
         backward: without and with gradients (hidden,), the key of `written_out` and the cached launch.
@@ -103,7 +104,7 @@ def new_forward(
         is_in_place: write outputs into the inputs of `Operation.in_place`.
 
     Returns:
-        Outputs, contiguous, factors as (rows,), None for those that are not stored; and the plan.
+        Outputs, None for those that are not stored, and the plan. Outputs in place are the inputs, others contiguous.
 
     Raises:
         TypeError, ValueError: as `check`, or the batch-invariant mode is not available.
@@ -229,7 +230,7 @@ def _written(
 
 
 def new_output(operation: Operation, name: str, inputs: Mapping[str, Tensor | None], plan: CallPlan) -> Tensor:
-    """Memory of an output: contiguous of the first input's shape, or (rows,) float32."""
+    """A new contiguous output: factors (rows,) float32, others like their input; without a backward, as planned."""
     x = inputs[operation.inputs[0]]
     assert x is not None
     if name in operation.factors:

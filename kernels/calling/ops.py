@@ -1,7 +1,7 @@
 """An operation as operators of torch's dispatcher, for compilers, exporters, dispatch modes and tensor subclasses.
 
-In: an `Operation`. Out: `torch.ops.normtune.<name>_forward` and `<name>_backward`, with shapes for tensors without
-memory, and with autograd. On a GPU they make the same launches as eager calls, with the same bits; on a CPU they are
+In: an `Operation`. Out: `torch.ops.normtune.<name>_forward`, `<name>_backward` and, if it has one, `<name>_in_place`,
+with fake implementations and autograd. On a GPU they make the same launches as eager calls, with the same bits; on a CPU they are
 computed by the formula. In a compiled function each call reads the batch-invariant mode.
 """
 
@@ -25,7 +25,7 @@ _library = torch.library.Library(NAMESPACE, "DEF")
 
 
 class Ops:
-    """The two operators of an operation, registered with torch.
+    """The operators of an operation, registered with torch.
 
     Args:
         operation: that they are of.
