@@ -1,8 +1,8 @@
 """An operation as operators of torch's dispatcher, for compilers, exporters, dispatch modes and tensor subclasses.
 
 In: an `Operation`. Out: `torch.ops.normtune.<name>_forward`, `<name>_backward` and, if it has one, `<name>_in_place`,
-with fake implementations and autograd. On a GPU they make the same launches as eager calls, with the same bits; on a CPU they are
-computed by the formula. In a compiled function each call reads the batch-invariant mode.
+with fake implementations and autograd. On a GPU they make the same launches as eager calls, with the same bits; on a
+CPU they are computed by the formula. In a compiled function each call reads the batch-invariant mode.
 """
 
 from collections.abc import Callable, Mapping, Sequence
