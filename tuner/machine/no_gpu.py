@@ -6,20 +6,42 @@ In: facts of `probe`. Out: a reason in one line. The caller decides whether it i
 import os
 import re
 from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from normtune.kernels.calling.probe import Facts, torch_facts, triton_facts
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+# One of them is there wherever an NVIDIA driver or, in WSL, that of Windows is.
+_DRIVER_FILES = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg")
+_NO_DRIVER = "no NVIDIA driver is found: install it, or give the container the GPU (`docker run --gpus all`)"
 _TORCH_BUILD = "install a build of torch with CUDA, as pytorch.org/get-started shows"
 
 
 def why_no_gpu() -> str:
-    """Reason why this process cannot measure a GPU, with advice, in one line. Loads torch and starts CUDA.
+    """Reason why this process cannot measure a GPU, with advice, in one line. Loads torch and starts CUDA if it must.
 
     Empty if torch sees a GPU and Triton is installed.
     """
+    if reason := at_a_glance():
+        return reason
     facts = torch_facts()
     return without_torch(facts) or without_gpu(facts) or without_triton(triton_facts())
+
+
+def at_a_glance() -> str:
+    """A reason that is seen without loading torch, which takes seconds; empty if there is none."""
+    try:
+        torch = version("torch")
+    except PackageNotFoundError:
+        return ""
+    if torch.endswith("+cpu"):
+        return _without_cuda(torch)
+    return "" if "+rocm" in torch or any(Path(file).exists() for file in _DRIVER_FILES) else _NO_DRIVER
+
+
+def _without_cuda(torch: str) -> str:
+    return f"torch {torch} is built without CUDA: {_TORCH_BUILD}"
 
 
 def without_torch(facts: Facts) -> str:
@@ -48,30 +70,30 @@ def without_gpu(facts: Facts, environment: Mapping[str, str] = os.environ) -> st
         facts: of `probe.torch_facts`, without `missing`.
         environment: variables of the process.
     """
-    version, error = facts["version"], facts["error"]
+    torch, error = facts["version"], facts["error"]
     if facts["hip"]:
-        return f"torch {version} is built for ROCm, which sweep cannot measure: {_TORCH_BUILD}"
+        return f"torch {torch} is built for ROCm, which sweep cannot measure: {_TORCH_BUILD}"
     if not facts["cuda"]:
-        return f"torch {version} is built without CUDA: {_TORCH_BUILD}"
+        return _without_cuda(torch)
     if facts["gpus"]:
         return ""
     if "too old" in error:
-        return _old_driver(version, facts["cuda"], error)
+        return _old_driver(torch, facts["cuda"], error)
     visible = environment.get(VISIBLE)
     if visible is not None and (not error or "No CUDA GPUs" in error):
         return f"no GPU is visible ({VISIBLE}={visible!r}): unset it, or name a GPU that `nvidia-smi -L` lists"
     if "no NVIDIA driver" in error:
-        return "no NVIDIA driver is found: install it, or give the container the GPU (`docker run --gpus all`)"
+        return _NO_DRIVER
     if not error or "No CUDA GPUs" in error:
         return "the NVIDIA driver lists no GPU: `nvidia-smi -L` should; give the container or machine one"
     return f"CUDA does not start ({error}): `nvidia-smi` shows whether the driver works; a restart often helps"
 
 
-def _old_driver(version: str, cuda: str, error: str) -> str:
+def _old_driver(torch: str, cuda: str, error: str) -> str:
     match = re.search(r"found version (\d+)", error)
     number = int(match[1]) if match else 0
     supported = f"{number // 1000}.{number % 1000 // 10}" if number else "of an older version"
     return (
-        f"the NVIDIA driver is too old: it supports CUDA {supported}, torch {version} is built for CUDA {cuda}; update "
+        f"the NVIDIA driver is too old: it supports CUDA {supported}, torch {torch} is built for CUDA {cuda}; update "
         f"the driver, or install a torch that is built for CUDA {supported}"
     )

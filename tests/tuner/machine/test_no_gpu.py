@@ -1,12 +1,14 @@
 """Reasons of a missing GPU, from fakes of torch and Triton that fail as the real ones do."""
 
 import os
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
 
 from normtune.kernels.calling.probe import ask
 from normtune.tests.commands import python
+from normtune.tuner.machine import no_gpu
 from normtune.tuner.machine.no_gpu import without_gpu, without_torch, without_triton
 
 BUILT = {"version": "2.11.0+cu130", "cuda": "13.0", "hip": None, "error": "", "gpus": []}
@@ -19,6 +21,29 @@ class cuda:
     @staticmethod
     def init(): raise RuntimeError({error!r})
 """
+
+
+@pytest.mark.parametrize(
+    ("torch", "has_driver", "says"),
+    [
+        ("2.11.0+cpu", True, "torch 2.11.0+cpu is built without CUDA: install a build of torch with CUDA"),
+        ("2.11.0", False, "no NVIDIA driver is found: install it"),
+        ("2.11.0+cu130", True, ""),
+        ("2.11.0+rocm6.4", False, ""),
+        (None, False, ""),
+    ],
+)
+def test_what_is_seen_without_torch(torch, has_driver, says, tmp_path, monkeypatch):
+    def version(name):
+        assert name == "torch"
+        if torch is None:
+            raise PackageNotFoundError(name)
+        return torch
+
+    monkeypatch.setattr(no_gpu, "version", version)
+    monkeypatch.setattr(no_gpu, "_DRIVER_FILES", (tmp_path / "none", tmp_path) if has_driver else (tmp_path / "none",))
+    found = no_gpu.at_a_glance()
+    assert found.startswith(says) and bool(found) == bool(says)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +144,7 @@ def test_what_a_library_prints_is_no_fact(fake):
 def test_the_reason_is_one_line_in_the_process_that_asks(fake, torch, triton, says):
     fake("triton", triton)
     folder = fake("torch", torch)
-    code = "from normtune.tuner.machine.no_gpu import why_no_gpu; print(why_no_gpu())"
+    code = "from normtune.tuner.machine import no_gpu; no_gpu.at_a_glance = str; print(no_gpu.why_no_gpu())"
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(folder), "PYTHONSAFEPATH": "1"}
     done = python("-c", code, env=env)
     assert done.stdout.startswith(says) and done.stdout.count("\n") == 1, done.stdout + done.stderr
