@@ -87,6 +87,7 @@ def fit(
     """
     from normtune.heuristics.api import fit as api
     from normtune.heuristics.fitting.baseline import baseline as in_use
+    from normtune.heuristics.fitting.duration import duration
     from normtune.heuristics.writing import installing, regenerate, report
     from normtune.kernels.target import plain_name
     from normtune.results.source import measured
@@ -120,6 +121,9 @@ def fit(
     data = measured(store, recording, regime)
     parts = _parts(data, options.operators, out, evidence, install, force)
     in_place = [_incumbents(part, baseline) for part in parts]
+    for part in parts:
+        if seconds := duration(part.evidence, options, {}):
+            say(f"normtune: fitting {len(part.evidence.frame)} measurements, about {seconds} s", error=True)
     tables = [api.fitted(part.evidence, options, old, source) for part, old in zip(parts, in_place, strict=True)]
     # All files are written before the first line, because a reader of the lines may stop.
     written: list[list[str]] = []

@@ -5,7 +5,7 @@ In: the path of a table. Out: `Report`: failures, stale kernels, and notes.
 
 import difflib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache, partial
 from itertools import islice
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.any_gpu.legality import EveryGpu, targets_of
-from normtune.heuristics.fitting.case import TableEntry
-from normtune.heuristics.fitting.options import MOST_LEAVES, FitOptions
+from normtune.heuristics.fitting.duration import duration
+from normtune.heuristics.fitting.options import MOST_LEAVES
 from normtune.heuristics.regret.legality import Legality, registered
 from normtune.heuristics.solver.row_classes import RowClasses
 from normtune.heuristics.writing.entries import decisions, with_lines
@@ -41,13 +41,6 @@ _DIFF_LINES = 24
 _MOST_LINES = 5000
 # The oldest format that can be fitted again.
 _OLDEST = 2
-# Seconds of a fit per measurement and leaf, on two cores: the 131304 measurements of the recorded H200 take 40 s with
-# 64 leaves, 10 s with 20.
-_SECONDS = 8e-6
-# Factor if leaves are chosen by cross-validation: 173 s for the same measurements.
-_CHOOSING = 4
-# Shorter fits are not announced.
-_BRIEF = 3.0
 
 
 class Report(NamedTuple):
@@ -127,7 +120,7 @@ def _against_data(
 ) -> list[str]:
     from normtune.heuristics.any_gpu import emit
     from normtune.heuristics.any_gpu.pipeline import fit_all
-    from normtune.heuristics.fitting.pipeline import fit
+    from normtune.heuristics.fitting.pipeline import fit, used
     from normtune.heuristics.writing.emit import module_text
 
     if header.format < _OLDEST:
@@ -148,8 +141,9 @@ def _against_data(
         weights, bits = named_files.weights(options, path), named_files.same_bits_as(options, path)
         options = replace(options, weights=weights, same_bits_as=bits)
         in_use = named_files.baseline(options, path)
-        if line := work(evidence, options, decided, source):
-            announce(f"{locate.told(path)}: {line}")
+        if seconds := duration(evidence, options, decided):
+            what = f"fitting {len(used(evidence, options.operators).frame)} measurements of {source} again to compare"
+            announce(f"{locate.told(path)}: {what}, about {seconds} s; --quick skips this")
         if header.is_for_any_gpu:
             everywhere = emit.module_text(fit_all(evidence, options), command, is_positional(text))
             return _compared(everywhere, text, header, source, notes)
@@ -313,29 +307,3 @@ def _legality_anywhere(header: Header, text: str, notes: list[str]) -> list[str]
 
 def _unknown(key: Key) -> str:
     return f"{key} is not registered here: its configs were not checked"
-
-
-def work(evidence: "Evidence", options: FitOptions, known: Mapping[Key, TableEntry], source: str) -> str | None:
-    """Announcement of a refit with its approximate duration; None for a few seconds.
-
-    Args:
-        evidence: to fit.
-        options: of the fit.
-        known: decisions of an earlier fit, by key.
-        source: name of the evidence.
-    """
-    from normtune.heuristics.fitting.pipeline import used
-    from normtune.heuristics.solver.cross_validation import MAX_LEAVES
-
-    data = used(evidence, options.operators)
-    seconds = 0.0
-    for key in data.measured_keys():
-        measurements, earlier = len(data.part(key)), known.get(key)
-        leaves = (earlier and earlier.figures.asked) or options.leaves or MAX_LEAVES[1]
-        seconds += _SECONDS * measurements * leaves * (1 if earlier or options.leaves else _CHOOSING)
-    if seconds < _BRIEF:
-        return None
-    return (
-        f"fitting {len(data.frame)} measurements of {source} again to compare, about {round(seconds)} s; --quick "
-        "skips this"
-    )
