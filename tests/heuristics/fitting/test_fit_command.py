@@ -1,6 +1,9 @@
 import re
 from pathlib import Path
 
+import pytest
+
+from normtune.heuristics.fitting import duration
 from normtune.kernels.tablefile import locate
 from normtune.results.evidence import Evidence
 from normtune.tests.commands import invoke, refused, succeed
@@ -23,6 +26,13 @@ def test_without_a_place_nothing_is_written_and_three_ways_are_named(store: str,
         "--details",
     ):
         assert word in told
+
+
+def test_a_long_fit_says_first_how_long_it_takes(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ("fit", "--store", store, "--leaves", "3")
+    assert invoke(*arguments).stderr == ""
+    monkeypatch.setattr(duration, "_SECONDS", 1.0)
+    assert re.fullmatch(r"normtune: fitting 300 measurements, about \d+ s\n", invoke(*arguments).stderr)
 
 
 def test_the_figures_are_those_of_the_header(store: str) -> None:

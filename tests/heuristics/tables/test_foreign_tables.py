@@ -260,12 +260,13 @@ def test_a_header_decides_no_number_of_leaves_beyond_those_of_a_fit(table: Path)
 
 
 def test_a_long_fit_is_announced_and_a_quick_check_fits_nothing(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from normtune.heuristics.fitting import duration
     from normtune.tuner.checking import offline
 
     said: list[str] = []
     assert check(table, announce=said.append).failures == ()
     assert said == []
-    monkeypatch.setattr(offline, "_SECONDS", 1.0)
+    monkeypatch.setattr(duration, "_SECONDS", 1.0)
     done = invoke("check", table)
     (line,) = done.stderr.splitlines()
     assert re.fullmatch(
