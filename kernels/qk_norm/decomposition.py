@@ -17,7 +17,7 @@ from normtune.kernels.rms_norm.modes import Product
 
 
 class Tensors(NamedTuple):
-    """The tensors of a call; positions and tables as `Tables` settles them.
+    """The tensors of a call.
 
     Attributes:
         qkv: (..., width), the heads of each token one behind another.

@@ -93,8 +93,8 @@ def rms_norm_quantize_fp8(
     norm = x * rstd * (weight + offset), rstd = 1 / sqrt(mean(x^2) + eps), in float32, and
     q = clamp(norm * (1 / scale), -largest, largest) in FP8, rounded to the nearest, ties to even; `largest` is the
     largest finite value of the dtype: 448 for float8_e4m3fn, 240 for float8_e4m3fnuz, 57344 for the others. A computed
-    scale is max(amax, least_amax) / largest. NaN in x gives NaN in q, scale and amax; a norm that overflows float32
-    has the scale inf.
+    scale is max(amax, least_amax) / largest. NaN in x gives NaN in q, amax and a computed scale; a norm that
+    overflows float32 has the scale inf.
 
     The kernels run on GPUs with instructions for FP8 (NVIDIA from sm_89 on, AMD's gfx942), rows of up to 65536 elements
     and up to 2^30 of them. On other devices, and for longer rows, the same is composed of torch's operations. The fnuz
