@@ -7,6 +7,9 @@ commands import heavy libraries inside of functions, so that `--help` is fast.
 
 import errno
 import sys
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,9 +20,10 @@ from normtune import __version__
 from normtune.errors import NormtuneError, OutputClosed, Terminated
 from normtune.heuristics.commands.diff import diff
 from normtune.heuristics.commands.fit import fit
+from normtune.heuristics.commands.lookup import lookup
 from normtune.heuristics.commands.show import show
 from normtune.results.commands import app as data_app
-from normtune.results.terminal import say
+from normtune.results.terminal import announced, say
 from normtune.tuner.checking.command import check
 from normtune.tuner.doctor.command import doctor
 from normtune.tuner.sweep.command import sweep
@@ -77,8 +81,8 @@ def _shortage(error: OSError | RuntimeError | MemoryError) -> str:
 
 app = typer.Typer(
     cls=ErrorLines,
+    context_settings={"help_option_names": ["-h", "--help"]},
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -92,6 +96,7 @@ def _print_version(is_given: bool) -> None:
 
 @app.callback()
 def normtune(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
@@ -104,14 +109,33 @@ def normtune(
 
     `normtune sweep && normtune fit` measures this machine's GPU, into ./normtune.db, and prints the figures of a table.
     """
+    if context.invoked_subcommand == "fit" and not {"-h", "--help"} & {*sys.argv}:
+        from normtune.heuristics.commands.project import defaults
+
+        context.default_map = {"fit": defaults(Path())}
     for file in load or ():
         from normtune.kernels.load_file import load as load_operators
 
         load_operators(file)
 
 
-for command in (sweep, fit, check, show, diff, doctor):
-    app.command()(command)
+def _register(command: Callable[..., None], doing: str, example: str) -> None:
+    """Add a command, with what it does while it prints nothing, and an example for its help."""
+
+    @app.command(command.__name__, epilog=f"Example: normtune {example}")
+    @wraps(command)
+    def called(**arguments: Any) -> None:
+        with nullcontext() if arguments.get("quiet") or arguments.get("as_json") else announced(doing):
+            command(**arguments)
+
+
+_register(sweep, "planning, a few seconds", "sweep --effort quick --device replay:nvidia-h200")
+_register(fit, "reading the measurements", "fit --out heuristics.py --evidence h200.parquet")
+_register(check, "reading the table", "check heuristics.py")
+_register(show, "reading the measurements", "show --recording nvidia-h200 --operator rms_norm_forward")
+_register(diff, "reading the measurements", "diff heuristics.py liger")
+_register(lookup, "reading the table", "lookup nvidia-h200 rms_norm_forward bfloat16 rows=4096 hidden=1024")
+_register(doctor, "looking at this machine, a few seconds", "doctor")
 app.add_typer(data_app, name="data")
 
 

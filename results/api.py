@@ -18,7 +18,7 @@ from normtune.results.evidence import Evidence
 from normtune.results.exchange import transfer
 from normtune.results.exchange.transfer import Exported, Imported
 from normtune.results.regimes import COLD
-from normtune.results.source import Measured, selected, taken
+from normtune.results.source import Keys, Measured, taken
 
 _OVERVIEW = ("device", "sms", "operator", "dtype", "regime", "problems", "measurements", "runs", "statuses")
 
@@ -85,7 +85,9 @@ def export_data(
         UsageError: the file has another ending or must not be overwritten, or there are no such measurements.
         NormtuneError: the store cannot be read, or the file cannot be written.
     """
-    return transfer.export_file(lambda: selected(data, None, None, operators, dtypes), Path(path), regime)
+    return transfer.export_file(
+        lambda: Keys(operators=operators, dtypes=dtypes).of(taken(data, None, None)), Path(path), regime
+    )
 
 
 def export_recording(
@@ -113,7 +115,8 @@ def export_recording(
             is of another program, or the measurements are none, of several devices or of a replay.
         NormtuneError: the store cannot be read, or a file would be too large or cannot be written.
     """
-    return transfer.export_recording(lambda: selected(data, None, None, operators, dtypes), name, Path(folder), regime)
+    keys = Keys(operators=operators, dtypes=dtypes)
+    return transfer.export_recording(lambda: keys.of(taken(data, None, None)), name, Path(folder), regime)
 
 
 def import_data(

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from normtune.results.options import Option, flag_of, parameter_of
+from normtune.results.options import LIST, Option, flag_of, parameter_of
 from normtune.results.regimes import COLD
+from normtune.results.source import NOTHING, Keys
 from normtune.results.terminal import say
 
 if TYPE_CHECKING:
@@ -32,12 +33,7 @@ StoreOption = Annotated[
     str | None,
     typer.Option(metavar="URL", help="Store: an SQLite file or a URL. Default: NORMTUNE_STORE, else ./normtune.db."),
 ]
-OperatorOption = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME", help="Only this operator, or variant (rms_norm_forward:no_rstd). Repeatable."),
-]
-DtypeOption = Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this dtype. Repeatable.")]
-RegimeOption = Annotated[str, typer.Option(metavar="NAME", help="Only times measured cold, warm or eager.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
 
 def with_options(options: type[Any], before: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -64,8 +60,10 @@ def with_options(options: type[Any], before: str) -> Callable[[Callable[..., Non
                 value, read = arguments.pop(parameter_of(field)), field.metadata["option"].read
                 if value is None or value == []:
                     value = field.default
-                elif read or isinstance(value, list):
-                    value = (read or tuple)(value)
+                elif isinstance(value, list):
+                    value = (read or tuple)([part for text in value for part in text.split(",")])
+                elif read:
+                    value = read(value)
                 arguments[field.name] = value
             command(**arguments)
 
@@ -78,7 +76,7 @@ def with_options(options: type[Any], before: str) -> Callable[[Callable[..., Non
 def _parameter(field: "Field[Any]") -> inspect.Parameter:
     about: Option = field.metadata["option"]
     kind, default = field.type, field.default
-    if isinstance(default, tuple):
+    if isinstance(default, tuple) or about.metavar == LIST:
         kind, default = list[str] | None, None
     elif about.read:
         kind = (about.read if isinstance(about.read, type) else str) | None
@@ -87,18 +85,19 @@ def _parameter(field: "Field[Any]") -> inspect.Parameter:
     return inspect.Parameter(parameter_of(field), by_name, default=default, annotation=Annotated[kind, declared])
 
 
-@app.command("list")
+@app.command("list", epilog="Example: normtune data list --store normtune.db")
 def list_(
     runs: Annotated[
         bool, typer.Option("--runs", help="List the runs with their ids instead, including those set aside.")
     ] = False,
+    as_json: JsonOption = False,
     store: StoreOption = None,
 ) -> None:
     """Print what a store holds, by device, operator and dtype."""
     from normtune.results.api import overview
     from normtune.results.database.store import Store, resolve_url
     from normtune.results.source import measured, warn_of_runs
-    from normtune.results.terminal import console
+    from normtune.results.terminal import console, printable, say_json
 
     if runs:
         with Store.open(resolve_url(store), create=False) as opened:
@@ -109,17 +108,22 @@ def list_(
                 say(f"{run.id}  {run.started}  {run.device.label}, {run.regime}, {strategy}{aside}")
         return
     counts = overview(measured(store, regime=None))
-    if counts.empty:
-        say("the store holds no measurements yet: run `normtune sweep`")
+    if as_json:
+        say_json({"measurements": counts})
         return
-    console().print(_table(counts))
+    if counts.empty:
+        say(NOTHING)
+        return
+    screen = console()
+    for (device, sms), part in counts.groupby(["device", "sms"], sort=False):
+        screen.print(printable(f"{device}, {sms} SMs"), style="bold", soft_wrap=True)
+        screen.print(_table(part))
 
 
-@app.command("export")
+@app.command("export", epilog="Example: normtune data export --out h200.parquet")
+@with_options(Keys, before="recording")
 def export(
     out: Annotated[Path, typer.Option(metavar="FILE", help="FILE.parquet or FILE.csv; with --recording, a folder.")],
-    operator: OperatorOption = None,
-    dtype: DtypeOption = None,
     recording: Annotated[
         str | None,
         typer.Option(
@@ -130,14 +134,14 @@ def export(
         str, typer.Option(metavar="NAME", help="Only times measured cold, warm or eager; all: everything.")
     ] = COLD,
     store: StoreOption = None,
+    **chosen: Any,
 ) -> None:
     """Write measurements as Parquet (to import or to fit elsewhere), as CSV (a line per sample), or as a recording."""
     from normtune.results.exchange.transfer import export_file, export_recording
-    from normtune.results.filters import narrowed
     from normtune.results.source import measured
 
     def load() -> "Evidence":
-        return narrowed(measured(store, regime=None), operator or [], dtype or [])
+        return Keys(**chosen).of(measured(store, regime=None))
 
     wanted = None if regime == _ALL else regime
     if recording is None:
@@ -153,7 +157,7 @@ def export(
     say("\n".join(lines))
 
 
-@app.command("import")
+@app.command("import", epilog="Example: normtune data import h200.parquet")
 def import_(
     files: Annotated[list[Path], typer.Argument(help="Parquet files that `normtune data export` wrote.")],
     store: StoreOption = None,
@@ -165,7 +169,7 @@ def import_(
         say(f"{path}: {measurements} measurements, {added} new")
 
 
-@app.command("drop")
+@app.command("drop", epilog="Example: normtune data drop 4f2a")
 def drop(
     run: Annotated[str, typer.Argument(help="Its id, or the first characters of it; `data list --runs` prints it.")],
     undo: Annotated[bool, typer.Option("--undo", help="Use the run again.")] = False,
@@ -184,21 +188,23 @@ def drop(
 
 
 def _table(counts: "pd.DataFrame") -> "Table":
+    """The counts of one device; regime and statuses only where they are not all the same."""
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     from normtune.results.terminal import printable
 
-    table = Table("device", "operator", "dtype", "regime")
-    for name in ("problems", "measurements", "runs"):
-        table.add_column(name, justify="right")
-    table.add_column("by status")
+    names = ["operator", "dtype", *(["regime"] if {*counts["regime"]} != {COLD} else [])]
+    numbers = ["problems", "measurements", "runs"]
+    failed = any({*statuses} != {"ok"} for statuses in counts["statuses"])
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for name in names:
+        table.add_column(name, overflow="fold")
+    for name in numbers:
+        table.add_column(name, justify="right", no_wrap=True)
+    if failed:
+        table.add_column("of these", overflow="fold")
     for row in counts.to_dict("records"):
-        table.add_row(
-            printable(f"{row['device']}, {row['sms']} SMs"),
-            printable(row["operator"]),
-            row["dtype"],
-            printable(row["regime"]),
-            *(str(row[name]) for name in ("problems", "measurements", "runs")),
-            ", ".join(f"{count} {status}" for status, count in row["statuses"].items()),
-        )
+        cells = [printable(str(row[name])) for name in (*names, *numbers)]
+        table.add_row(*cells, *([", ".join(f"{n} {status}" for status, n in row["statuses"].items())] * failed))
     return table

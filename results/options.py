@@ -12,9 +12,15 @@ from dataclasses import Field, field, fields
 from functools import wraps
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
+from normtune.errors import UsageError
+
 P = ParamSpec("P")
 Options = TypeVar("Options")
 Result = TypeVar("Result")
+
+
+# The placeholder of an option whose values are joined by commas, or repeated.
+LIST = "LIST"
 
 
 class Option(NamedTuple):
@@ -26,7 +32,8 @@ class Option(NamedTuple):
         name: as a parameter of the command; empty for the name of the field.
         before: the parameter that `--help` lists next; empty for the default of the command.
         least: the least integer; None for no bound on the command line.
-        read: type of its value on the command line, or a function from a text; None for the type of the field.
+        read: type of its value on the command line, or a function from a text, of a list from its texts; None for the
+            type of the field.
         doc: text for Python's docstring; empty for that of `--help`.
     """
 
@@ -58,6 +65,17 @@ def parameter_of(option: "Field[Any]") -> str:
 def flag_of(option: "Field[Any]") -> str:
     """The name of an option on the command line: `--max-slowdown`."""
     return "--" + parameter_of(option).replace("_", "-")
+
+
+def parse_percent(name: str, text: str) -> float:
+    """The number of `0.2%` or `0.2`.
+
+    Raises:
+        UsageError: the text is not a number.
+    """
+    if not re.fullmatch(r"\d+(\.\d+)?%?", text.strip(), re.ASCII):
+        raise UsageError(f"--{name} is {text!r}: expected percent, as 0.2%")
+    return float(text.strip().rstrip("%"))
 
 
 def keywords_of(options: Callable[P, Options]) -> Callable[[Callable[[Options], Result]], Callable[P, Result]]:

@@ -7,11 +7,13 @@ error that names the option.
 import os
 import warnings
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, TypeAlias, Union
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 from normtune.errors import UsageError
 from normtune.results.filters import in_regime, narrowed
 from normtune.results.names import named
+from normtune.results.options import option
 from normtune.results.regimes import COLD, REGIMES, check_regime
 from normtune.results.terminal import say
 
@@ -19,37 +21,94 @@ if TYPE_CHECKING:
     from normtune.results.database.store import Store
     from normtune.results.evidence import Evidence
 
+NOTHING = "there are no measurements yet: run `normtune sweep`"
 # Measurements as an argument of a Python function: evidence, or a store, open or by its file or URL; None for the
 # default store.
 Measured: TypeAlias = Union["Evidence", "Store", str, "os.PathLike[str]", None]
 Warn = Callable[[str], None]
 
 
-def _on_stderr(text: str) -> None:
+def on_stderr(text: str) -> None:
+    """Tell a user of the command line."""
     say(f"normtune: {text}", error=True)
+
+
+def data_option() -> Any:
+    """The field of the measurements, `--store` of a command."""
+    return option(
+        "Store: an SQLite file or a URL. Default: NORMTUNE_STORE, else ./normtune.db.",
+        *("URL", "store"),
+        read=str,
+        doc="A store, open or by its file or URL, or evidence. Default: the default store.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keys:
+    """Operators and dtypes that a command or a Python function is about."""
+
+    operators: str | Iterable[str] = option(
+        "Only this operator, or variant (rms_norm_forward:no_rstd). Repeatable.",
+        default=(),
+        name="operator",
+        doc="Only these operators, or variants (rms_norm_forward:no_rstd). Default: all.",
+    )
+    dtypes: str | Iterable[str] = option(
+        "Only this dtype. Repeatable.", default=(), name="dtype", doc="Only these dtypes. Default: all."
+    )
+
+    def of(self, evidence: "Evidence") -> "Evidence":
+        """The measurements of these.
+
+        Raises:
+            UsageError: one of them was not measured.
+        """
+        return narrowed(evidence, named("operators", self.operators), named("dtypes", self.dtypes))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection(Keys):
+    """Which measurements a command or a Python function reads, beside the store."""
+
+    recording: str | None = option(
+        "Read a recording that ships with normtune, in place of a store.",
+        doc="Name of a recording that ships with normtune, in place of data.",
+    )
+    regime: str = option("Only times measured cold, warm or eager.", default=COLD)
+
+    @property
+    def source(self) -> str:
+        """Where the measurements come from, for messages."""
+        return f"recording {self.recording}" if self.recording else "the store"
+
+    def load(self, data: Measured, warn: "Warn | None" = None, every_regime: bool = False) -> "Evidence":
+        """The measurements; see `taken`. `every_regime`: those of all regimes, for a comparison of two."""
+        return self.of(taken(data, self.recording, None if every_regime else self.regime, warn))
 
 
 def _as_warning(text: str) -> None:
     warnings.warn(text, stacklevel=2)
 
 
-def taken(data: Measured, recording: str | None, regime: str | None) -> "Evidence":
-    """The measurements of one regime for a Python function; measurements that are left out cause a warning.
+def taken(data: Measured, recording: str | None, regime: str | None, warn: "Warn | None" = None) -> "Evidence":
+    """The measurements of one regime.
 
     Args:
         data: see `Measured`.
         recording: name of a recording, in place of data.
         regime: a name of `REGIMES`; None for all.
+        warn: called with a line about measurements that are left out; None to issue a warning of Python.
 
     Raises:
         UsageError: data and a recording are both given, an argument is invalid, or there are only measurements of
             other regimes.
         NormtuneError: the store does not exist, or cannot be read.
     """
+    warn = warn or _as_warning
     if regime is not None:
         check_regime(regime)
     if data is None or isinstance(data, str | os.PathLike):
-        return measured(None if data is None else os.fspath(data), recording, regime, _as_warning)
+        return measured(None if data is None else os.fspath(data), recording, regime, warn)
     if recording is not None:
         raise UsageError("data and a recording are both given: measurements come from one of them")
     from normtune.results.database.store import Store
@@ -57,7 +116,7 @@ def taken(data: Measured, recording: str | None, regime: str | None) -> "Evidenc
 
     name = "the evidence"
     if isinstance(data, Store):
-        data, name = _loaded(data, _as_warning), "the store"
+        data, name = _loaded(data, warn), "the store"
     elif not isinstance(data, Evidence):
         raise UsageError(
             f"the measurements are a {type(data).__name__}: expected a store, its file or URL, or evidence"
@@ -65,20 +124,8 @@ def taken(data: Measured, recording: str | None, regime: str | None) -> "Evidenc
     return data if regime is None else in_regime(data, regime, name)
 
 
-def selected(
-    data: Measured,
-    recording: str | None,
-    regime: str | None,
-    operators: str | Iterable[str],
-    dtypes: str | Iterable[str],
-) -> "Evidence":
-    """As `taken`, narrowed to operators and dtypes; empty means all."""
-    keys, kinds = named("operators", operators), named("dtypes", dtypes)
-    return narrowed(taken(data, recording, regime), keys, kinds)
-
-
 def measured(
-    store: str | None, recording: str | None = None, regime: str | None = COLD, warn: Warn = _on_stderr
+    store: str | None, recording: str | None = None, regime: str | None = COLD, warn: Warn = on_stderr
 ) -> "Evidence":
     """Load the measurements of a store or a recording in one regime.
 
@@ -118,13 +165,13 @@ def _loaded(store: "Store", warn: Warn) -> "Evidence":
     return evidence
 
 
-def warn_of_damage(damage: str, warn: Warn = _on_stderr) -> None:
+def warn_of_damage(damage: str, warn: Warn = on_stderr) -> None:
     """Report damaged measurements, by the line `Store.damage`; nothing if it is empty."""
     if damage:
         warn(f"warning: {damage}; a sweep over their problems measures them again")
 
 
-def warn_of_runs(store: "Store", warn: Warn = _on_stderr) -> None:
+def warn_of_runs(store: "Store", warn: Warn = on_stderr) -> None:
     """Report runs of a store with a start in the future."""
     if store.ahead:
         warn(f"warning: {store.ahead}")

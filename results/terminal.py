@@ -3,8 +3,12 @@
 In: text, possibly from untrusted files. Out: lines on stdout or stderr, or a Rich console. Commands choose the text.
 """
 
+import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Timer
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from normtune.errors import OutputClosed
@@ -12,6 +16,8 @@ from normtune.errors import OutputClosed
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderableType, RenderHook, RenderResult
 
+# Seconds of silence after which a command says what it does.
+_MOMENT = 0.25
 # Width of output to a pipe, and of a map in it.
 PIPE_COLUMNS = 200
 MAP_COLUMNS = 80
@@ -20,6 +26,9 @@ MAP_COLUMNS = 80
 class Stream:
     """Stdout or stderr of a process of the command line; None for one that was closed, which prints nothing.
 
+    Attributes:
+        has_printed: whether anything was.
+
     Raises:
         OutputClosed: stdout cannot be written, as on a full disk. Of stderr nobody could be told.
     """
@@ -27,12 +36,14 @@ class Stream:
     def __init__(self, stream: TextIO | None, is_for_errors: bool = False) -> None:
         self._stream = stream or open(os.devnull, "w")  # noqa: SIM115 - until the end of the process
         self._is_for_errors = is_for_errors
+        self.has_printed = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
         """Print a text."""
+        self.has_printed = True
         try:
             return self._stream.write(text)
         except OSError as error:
@@ -72,6 +83,35 @@ def map_columns(console: "Console") -> int:
 def say(text: str = "", *, error: bool = False) -> None:
     """Print lines and flush, on stdout or stderr. Commands print with nothing else."""
     print(_lines(text), file=sys.stderr if error else sys.stdout, flush=True)
+
+
+@contextmanager
+def announced(doing: str) -> Iterator[None]:
+    """Tell on stderr what a command does that has printed nothing for a moment; only in a process of its own."""
+    streams = [stream for stream in (sys.stdout, sys.stderr) if isinstance(stream, Stream)]
+
+    def tell() -> None:
+        if not any(stream.has_printed for stream in streams):
+            say(f"normtune: {doing} ...", error=True)
+
+    timer = Timer(_MOMENT, tell)
+    timer.daemon = True
+    if streams:
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def say_json(value: Any) -> None:
+    """Print an object as JSON: data frames as lists of their rows, a number that is none as null."""
+
+    def plain(other: Any) -> Any:
+        frame = other.astype(object)
+        return frame.where(frame.notna(), None).to_dict("records")
+
+    say(json.dumps(value, indent=1, default=plain, allow_nan=False))
 
 
 def printable(text: str) -> str:

@@ -4,24 +4,26 @@ In: two names and measurements. Out: `Diff`: for each device the differences by 
 has their text; nothing is printed.
 """
 
+import math
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import pandas as pd
 
 from normtune.heuristics.comparing.contenders import contender
 from normtune.heuristics.comparing.difference import Difference, difference
-from normtune.heuristics.comparing.report import GAINS, against_liger, difference_lines, summary_lines
+from normtune.heuristics.comparing.options import DiffRequest
+from normtune.heuristics.comparing.report import GAINS, difference_lines, summary_lines, verdict_lines
 from normtune.heuristics.regret.best_times import best_times
 from normtune.heuristics.regret.build import matrices_of, outdated
+from normtune.heuristics.regret.fixed_log import fraction
 from normtune.heuristics.regret.weights import Weighting
 from normtune.kernels.operator import operator as registered
 from normtune.kernels.target import target_for
-from normtune.results.evidence import Evidence
+from normtune.results.options import keywords_of
 from normtune.results.records import Device
-from normtune.results.regimes import COLD
-from normtune.results.source import Measured, selected
+from normtune.results.source import Warn
 from normtune.results.terminal import printable
 
 
@@ -57,8 +59,8 @@ class Diff(NamedTuple):
 
         Returns:
             Columns device, operator (with its variant), dtype, shapes (where both have a time), first_mean,
-            first_worst, second_mean and second_worst (loss against the best config, 0.0123 for 1.23 %), faster (gain of
-            the first instead of the second, as a fraction) and saved_us (microseconds a call); nan without a time.
+            first_worst, second_mean and second_worst (loss against the best config, 0.0123 for 1.23 %), faster (mean
+            time of the second over that of the first, less 1) and saved_us (microseconds a call); nan without a time.
         """
         return pd.DataFrame(
             [_row(part.device, result) for part in self.devices for result in part.differences], columns=_ROW
@@ -66,15 +68,26 @@ class Diff(NamedTuple):
 
     def markdown(self) -> str:
         """What `normtune diff --markdown` prints, for a pull request: a summary, then each operator to unfold."""
-        return "\n".join(self.lines(_COLUMNS, markdown=True))
+        return "\n".join(self.details(_COLUMNS, markdown=True))
 
-    def lines(self, columns: int, markdown: bool = False) -> Iterator[str]:
-        """What `normtune diff` prints, with maps of that width."""
+    def verdict(self) -> Iterator[str]:
+        """What `normtune diff` prints: how much faster the first is, and where."""
         for number, (device, differences, notes) in enumerate(self.devices):
             if number:
                 yield ""
-            names = [f"`{name}`" if markdown else name for name in self.names]
-            label = printable(f"{device.label}, {device.target}, {device.sms} SMs: A is {names[0]}, B is {names[1]}")
+            yield self._title(device, self.names)
+            yield from notes
+            for result in differences:
+                yield ""
+                yield from verdict_lines(result, device.l2_bytes)
+        yield from (f"\n{note}" for note in self.notes)
+
+    def details(self, columns: int, markdown: bool = False) -> Iterator[str]:
+        """All figures, with maps of that width."""
+        for number, (device, differences, notes) in enumerate(self.devices):
+            if number:
+                yield ""
+            label = self._title(device, [f"`{name}`" if markdown else name for name in self.names])
             yield f"## {label}\n" if markdown else label
             yield GAINS
             yield from (f"\n{note}" for note in notes)
@@ -84,8 +97,10 @@ class Diff(NamedTuple):
             ):
                 yield ""
                 yield from lines
-            yield from against_liger(differences)
         yield from (f"\n{note}" for note in self.notes)
+
+    def _title(self, device: Device, names: Sequence[str]) -> str:
+        return printable(f"{device.label}, {device.target}, {device.sms} SMs: A is {names[0]}, B is {names[1]}")
 
 
 # Width of a map in Markdown, which no terminal wraps.
@@ -97,53 +112,29 @@ _ROW = (
 
 
 def _row(device: Device, result: Difference) -> tuple[object, ...]:
-    losses, gain = result.common(), result.gain()
+    losses, gain, faster = result.common(), result.gain(), result.faster()
     figures = [figure for loss in losses or () for figure in (loss.fractions.mean, loss.fractions.worst)]
-    gained = (gain.ratio.mean, gain.saved.mean) if gain else (float("nan"),) * 2
     name = device.label, result.matrix.key.text, result.matrix.key.dtype, len(result.timed)
-    return *name, *(figures or [float("nan")] * 4), *gained
+    gained = math.nan if faster is None else fraction(faster), gain.saved.mean if gain else math.nan
+    return *name, *(figures or [math.nan] * 4), *gained
 
 
-def diff(
-    first: str | os.PathLike[str],
-    second: str | os.PathLike[str],
-    data: Measured = None,
-    *,
-    recording: str | None = None,
-    regime: str = COLD,
-    weights: str | os.PathLike[str] = "decades",
-    operators: str | Iterable[str] = (),
-    dtypes: str | Iterable[str] = (),
-) -> Diff:
+@keywords_of(DiffRequest)
+def diff(request: DiffRequest) -> Diff:
     """Compare two tables, or a table and the launch rule of another library, as `normtune diff` does.
-
-    Args:
-        first: the file of a table, or the name of a shipped table (`nvidia-h200`) or of a rule (`liger`).
-        second: the other one.
-        data: a store, open or by its file or URL, or evidence; the default store without it.
-        recording: name of a recording that ships with normtune, in place of data.
-        regime: only times measured `cold`, `warm` or `eager`.
-        weights: of shapes in means: `decades`, `equal`, or a CSV file with columns rows, hidden and weight.
-        operators: only these, plain names or names with a variant; empty means all.
-        dtypes: only these; empty means all.
 
     Raises:
         UsageError: a name is no table or rule, or nothing was measured of what is asked for.
         NormtuneError: the store cannot be read.
     """
-    return compared(first, second, weights, lambda: selected(data, recording, regime, operators, dtypes))
+    return compared(request)
 
 
-def compared(
-    first: str | os.PathLike[str],
-    second: str | os.PathLike[str],
-    weights: str | os.PathLike[str],
-    load: Callable[[], Evidence],
-) -> Diff:
-    """As `diff`, of measurements that are loaded after the names are checked."""
-    contenders = contender(os.fspath(first)), contender(os.fspath(second))
-    weighting = Weighting(os.fspath(weights))
-    evidence = load()
+def compared(request: DiffRequest, warn: Warn | None = None) -> Diff:
+    """As `diff`; `warn` is called with a line about measurements that are left out, None issues a warning of Python."""
+    contenders = contender(os.fspath(request.first)), contender(os.fspath(request.second))
+    weighting = Weighting(os.fspath(request.weights))
+    evidence = request.load(request.data, warn)
 
     def on(device: Device) -> DeviceDiff:
         part = evidence.of(device)

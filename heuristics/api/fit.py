@@ -41,6 +41,11 @@ from normtune.results.options import keywords_of, option
 from normtune.results.records import Device
 from normtune.results.source import Measured, taken
 
+_FIGURES = (
+    *("operator", "dtype", "leaves", "configs", "problems"),
+    *("mean", "plain", "worst", "cross_validated", "gap", "baseline", "faster"),
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Table(FittedTable):
@@ -82,19 +87,19 @@ class Table(FittedTable):
 
         Returns:
             A row for each measured operator (with its variant) and dtype; columns operator, dtype, leaves, configs,
-            problems, mean, worst, cross_validated and gap. Losses are fractions of the best config's time, 0.0123 for
-            1.23 %; nan where there were too few sizes.
+            problems, mean, plain (the mean with equal weights), worst, cross_validated, gap, baseline (the name of what
+            launches it without this table) and faster (geometric mean of that one's time over this table's, less 1).
+            Losses are fractions of the best config's time, 0.0123 for 1.23 %; nan where there were too few sizes.
         """
         rows = []
         for key, figures in self.fit.with_data().items():
-            losses = figures.loss.fractions
-            others = (
-                math.nan if value is None else fraction(value) for value in (figures.cross_validated, figures.gap)
-            )
+            losses, compared = figures.loss.fractions, self.fit.compared.get(key)
+            logs = figures.cross_validated, figures.gap, compared and compared.faster
+            between, gap, faster = (math.nan if log is None else fraction(log) for log in logs)
             counts = figures.leaves, figures.configs, figures.loss.problems
-            rows.append((key.text, key.dtype, *counts, losses.mean, losses.worst, *others))
-        columns = ("operator", "dtype", "leaves", "configs", "problems", "mean", "worst", "cross_validated", "gap")
-        return pd.DataFrame(rows, columns=list(columns))
+            means = losses.mean, losses.plain, losses.worst, between, gap
+            rows.append((key.text, key.dtype, *counts, *means, compared.name if compared else "", faster))
+        return pd.DataFrame(rows, columns=list(_FIGURES))
 
     def stability(
         self, begin: Callable[[int, int, float], None] = lambda functions, tables, seconds: None

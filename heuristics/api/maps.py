@@ -6,7 +6,7 @@ shapes at which the best config of one regime loses in another, each with a fram
 
 import math
 import os
-from collections.abc import Iterable
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,9 +22,10 @@ from normtune.kernels.problem import AXES, Shape
 from normtune.kernels.tablefile.locate import LoadedTable, load_table
 from normtune.results.evidence import Evidence
 from normtune.results.filters import in_regime
+from normtune.results.options import keywords_of, option
 from normtune.results.records import Device
 from normtune.results.regimes import COLD, WARM, check_regime
-from normtune.results.source import Measured, selected
+from normtune.results.source import Measured, Selection, data_option
 
 
 class ConfigMap(NamedTuple):
@@ -94,31 +95,27 @@ def _loss(item: ConfigMap, shape: Shape) -> float:
     return math.nan if loss is None else fraction(loss)
 
 
-def show_map(
-    data: Measured = None,
-    *,
-    recording: str | None = None,
-    operators: str | Iterable[str] = (),
-    dtypes: str | Iterable[str] = (),
-    table: str | os.PathLike[str] | None = None,
-    regime: str = COLD,
-) -> Maps:
-    """Map the best config of each shape, or the configs of a table and what they lose, as `normtune show` does.
+@dataclass(frozen=True)
+class MapRequest(Selection):
+    """Arguments of `show_map`."""
 
-    Args:
-        data: a store, open or by its file or URL, or evidence; the default store without it.
-        recording: name of a recording that ships with normtune, in place of data.
-        operators: only these, plain names or names with a variant; empty means all.
-        dtypes: only these; empty means all.
-        table: the file of a table, or the name of one that ships with normtune; None for the best configs.
-        regime: only times measured `cold`, `warm` or `eager`.
+    data: Measured = data_option()
+    _: KW_ONLY
+    table: str | os.PathLike[str] | None = option(
+        "The file of a table, or the name of one that ships with normtune. Default: map the best configs."
+    )
+
+
+@keywords_of(MapRequest)
+def show_map(request: MapRequest) -> Maps:
+    """Map the best config of each shape, or the configs of a table and what they lose, as `normtune show` does.
 
     Raises:
         UsageError: an operator, dtype or regime was not measured, or the table cannot be used.
         NormtuneError: the store cannot be read.
     """
-    loaded = None if table is None else load_table(table)
-    return maps_of(selected(data, recording, regime, operators, dtypes), loaded)
+    loaded = None if request.table is None else load_table(request.table)
+    return maps_of(request.load(request.data), loaded)
 
 
 def maps_of(evidence: Evidence, table: LoadedTable | None) -> Maps:
@@ -194,32 +191,27 @@ _FLIPS = (
 )
 
 
-def show_flips(
-    data: Measured = None,
-    *,
-    recording: str | None = None,
-    operators: str | Iterable[str] = (),
-    dtypes: str | Iterable[str] = (),
-    regime: str = COLD,
-    other: str = WARM,
-) -> FlipMaps:
-    """Find the shapes at which the best config of one regime is not good in another, as `normtune show --flips` does.
+@dataclass(frozen=True)
+class FlipsRequest(Selection):
+    """Arguments of `show_flips`."""
 
-    Args:
-        data: a store, open or by its file or URL, or evidence; the default store without it.
-        recording: name of a recording that ships with normtune, in place of data.
-        operators: only these, plain names or names with a variant; empty means all.
-        dtypes: only these; empty means all.
-        regime: `cold`, `warm` or `eager`.
-        other: another of these.
+    data: Measured = data_option()
+    _: KW_ONLY
+    regime: str = option("`cold`, `warm` or `eager`.", default=COLD)
+    other: str = option("Another of these.", default=WARM)
+
+
+@keywords_of(FlipsRequest)
+def show_flips(request: FlipsRequest) -> FlipMaps:
+    """Find the shapes at which the best config of one regime is not good in another, as `normtune show --flips` does.
 
     Raises:
         UsageError: both regimes are the same, or an operator, dtype or regime was not measured.
         NormtuneError: the store cannot be read.
     """
-    check_two((regime, other))
-    source = f"recording {recording}" if recording else "the store"
-    return flips_of(selected(data, recording, None, operators, dtypes), (regime, other), source)
+    regimes = request.regime, request.other
+    check_two(regimes)
+    return flips_of(request.load(request.data, every_regime=True), regimes, request.source)
 
 
 def check_two(regimes: tuple[str, str]) -> None:

@@ -4,37 +4,31 @@ In: measurements, an order. Out: the rows that `normtune show --sort` lists, of 
 command; nothing is printed.
 """
 
-from collections.abc import Iterable
+from dataclasses import KW_ONLY, dataclass
 
 import pandas as pd
 
 from normtune.errors import UsageError
 from normtune.heuristics.regret.build import matrices_of
 from normtune.heuristics.showing.listing import check_order, columns, listing, ordered
-from normtune.results.regimes import COLD
-from normtune.results.source import Measured, selected
+from normtune.results.evidence import Evidence
+from normtune.results.options import keywords_of, option
+from normtune.results.source import Measured, Selection, data_option
 
 
-def show(
-    data: Measured = None,
-    *,
-    recording: str | None = None,
-    operators: str | Iterable[str] = (),
-    dtypes: str | Iterable[str] = (),
-    sort: str | None = None,
-    limit: int | None = None,
-    regime: str = COLD,
-) -> pd.DataFrame:
+@dataclass(frozen=True)
+class ShowRequest(Selection):
+    """Arguments of `show`."""
+
+    data: Measured = data_option()
+    _: KW_ONLY
+    sort: str | None = option("Column to sort by, descending with `-` before it. Default: by problem and time.")
+    limit: int | None = option("At most so many rows. Default: all.")
+
+
+@keywords_of(ShowRequest)
+def show(request: ShowRequest) -> pd.DataFrame:
     """List measurements with their times beside the best, as `normtune show --sort` does.
-
-    Args:
-        data: a store, open or by its file or URL, or evidence; the default store without it.
-        recording: name of a recording that ships with normtune, in place of data.
-        operators: only these, plain names or names with a variant; empty means all.
-        dtypes: only these; empty means all.
-        sort: column to sort by, descending with `-` before it; by problem and time without it.
-        limit: at most so many rows; None for all.
-        regime: only times measured `cold`, `warm` or `eager`.
 
     Returns:
         A row for each measurement. Columns rows, hidden, dtype, operator, variant, a column for each knob, status,
@@ -45,9 +39,14 @@ def show(
         UsageError: a column, operator or dtype is unknown, or a limit is not positive.
         NormtuneError: the store cannot be read.
     """
+    limit, sort = request.limit, request.sort
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
         raise UsageError(f"limit is {limit!r}: expected a positive integer")
-    evidence = selected(data, recording, regime, operators, dtypes)
+    return listed_of(request.load(request.data), sort, limit)
+
+
+def listed_of(evidence: Evidence, sort: str | None, limit: int | None) -> pd.DataFrame:
+    """As `show`, of measurements of one regime."""
     check_order(sort, evidence)
     names = list(columns(evidence))
     frames = []

@@ -1,55 +1,56 @@
 """`normtune diff`: differences and losses of two tables, or of a table and the rule of another library.
 
-In: two names and options. Out: for each device, operator and dtype a map and figures. `api.diff` finds
-the differences and `comparing.report` writes them; both are imported when the command runs.
+In: two names and options. Out: for each device, operator and dtype a verdict; with --details all figures and a map.
+`api.diff` finds the differences and `comparing.report` writes them; both are imported when the command runs.
 """
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from normtune.results.commands import DtypeOption, OperatorOption, RegimeOption, StoreOption
-from normtune.results.regimes import COLD
+from normtune.errors import UsageError
+from normtune.heuristics.comparing.options import DiffRequest
+from normtune.results.commands import JsonOption, with_options
+from normtune.results.source import NOTHING, on_stderr
 from normtune.results.terminal import say
 
 
+@with_options(DiffRequest, before="details")
 def diff(
     first: Annotated[
         str,
         typer.Argument(metavar="A", help="File of a table, shipped table (nvidia-h200), or rule (liger)."),
     ],
     second: Annotated[str, typer.Argument(metavar="B", help="The other one.")],
-    store: StoreOption = None,
-    recording: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Score on a recording that ships with normtune, in place of a store."),
-    ] = None,
-    regime: RegimeOption = COLD,
-    weights: Annotated[
-        str,
-        typer.Option(metavar="CHOICE", help="Weight of a shape in means, as for `fit`: decades, equal or a CSV file."),
-    ] = "decades",
-    operator: OperatorOption = None,
-    dtype: DtypeOption = None,
+    details: Annotated[
+        bool, typer.Option("--details", help="Print all figures, too, and maps of the shapes at which they differ.")
+    ] = False,
     markdown: Annotated[
         bool,
         typer.Option("--markdown", help="Print Markdown for a pull request: a summary, then each operator to unfold."),
     ] = False,
+    as_json: JsonOption = False,
+    **chosen: Any,
 ) -> None:
-    """Compare two tables, or a table and the launch rule of another library, on the same measurements.
+    """Compare two tables, or a table and another library's rule.
 
-    A config has a time only where it, or one with the same launch, was measured.
+    Both are scored on the same measurements. A config has a time only where it, or one with the same launch, was
+    measured.
     """
+    if details + markdown + as_json > 1:
+        raise UsageError("--details, --markdown and --json are ways to print the same: give one of them")
     from normtune.heuristics.api.diff import compared
-    from normtune.results.filters import narrowed
-    from normtune.results.source import measured
-    from normtune.results.terminal import console, map_columns
+    from normtune.results.terminal import console, map_columns, say_json
 
-    result = compared(
-        first, second, weights, lambda: narrowed(measured(store, recording, regime), operator or [], dtype or [])
-    )
-    if not result.devices:
-        say("there are no measurements yet: run `normtune sweep`")
+    result = compared(DiffRequest(first, second, **chosen), on_stderr)
+    if as_json:
+        say_json({"a": result.names[0], "b": result.names[1], "differences": result.frame()})
         return
-    for line in result.lines(map_columns(console()), markdown):
+    if not result.devices:
+        say(NOTHING)
+        return
+    lines = result.details(map_columns(console()), markdown) if details or markdown else result.verdict()
+    for line in lines:
         say(line)
+    if not details and not markdown:
+        say("\nMore: --details, docs/glossary.md")

@@ -13,8 +13,8 @@ import typer
 
 from normtune.errors import UsageError
 from normtune.heuristics.fitting.options import FitOptions
-from normtune.results.commands import StoreOption, with_options
-from normtune.results.terminal import say
+from normtune.results.commands import JsonOption, StoreOption, with_options
+from normtune.results.terminal import say, say_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,6 +71,7 @@ def fit(
         ),
     ] = False,
     details: Annotated[bool, typer.Option("--details", help="Print all figures of each function, too.")] = False,
+    as_json: JsonOption = False,
     force: Annotated[
         bool,
         typer.Option(
@@ -98,6 +99,8 @@ def fit(
             raise UsageError(f"{name} is empty: name a file, or leave it out")
         if place and uninstall:
             raise UsageError(f"--uninstall and {name} are both given: a removal fits and writes nothing")
+    if as_json and (details or uninstall):
+        raise UsageError(f"--json and {'--details' if details else '--uninstall'} are both given: leave one out")
     if uninstall:
         if install or all_devices:
             raise UsageError("--uninstall goes with neither --install nor --all-devices: it removes one GPU's table")
@@ -114,7 +117,7 @@ def fit(
             raise UsageError(
                 "--stability and --all-devices are both given: --stability works only for the table of one GPU"
             )
-        fit_all_devices(source, options, out, evidence, force)
+        fit_all_devices(source, options, out, evidence, force, as_json)
         return
     if baseline is not None:
         in_use(baseline, Path())  # invalid values are refused before anything is read
@@ -127,13 +130,28 @@ def fit(
     tables = [api.fitted(part.evidence, options, old, source) for part, old in zip(parts, in_place, strict=True)]
     # All files are written before the first line, because a reader of the lines may stop.
     written: list[list[str]] = []
+    plain: list[dict[str, Any]] = []
     for part, table in zip(parts, tables, strict=True):
-        wrote = [f"wrote {path}" for path in table.write(part.table, part.data, len(parts) > 1)]
+        paths = table.write(part.table, part.data, len(parts) > 1)
+        wrote = [f"wrote {path}" for path in paths]
         if install:
             path, displaced = table.install(force=True)  # what needs force was refused before the fit
             name = plain_name(table.device.name)
             wrote.append(f"installed {path}: kernels on {name} use it from now on, in place of {displaced}")
+            paths.append(path)
         written.append(wrote)
+        plain.append(
+            {
+                "device": table.device._asdict(),
+                "functions": table.figures(),
+                "notes": list(table.notes),
+                "wrote": list(map(str, paths)),
+                "stability": table.stability(_announce).figures() if stability and as_json else None,
+            }
+        )
+    if as_json:
+        say_json({"tables": plain})
+        return
     for table, wrote in zip(tables, written, strict=True):
         for note in table.notes:
             say(f"normtune: {note}", error=True)
@@ -157,12 +175,15 @@ def _print_removed(tables: "Sequence[Removed]") -> None:
 
 
 def _print_stability(table: "Table") -> None:
-    from normtune.heuristics.stability.report import beforehand, lines
+    from normtune.heuristics.stability.report import lines
 
-    def announce(functions: int, tables: int, seconds: float) -> None:
-        say(beforehand(functions, tables, seconds), error=True)
+    say("\n".join(lines(table.stability(_announce).functions)))
 
-    say("\n".join(lines(table.stability(announce).functions)))
+
+def _announce(functions: int, tables: int, seconds: float) -> None:
+    from normtune.heuristics.stability.report import beforehand
+
+    say(beforehand(functions, tables, seconds), error=True)
 
 
 def _incumbents(part: _DeviceFiles, baseline: str | None) -> "Incumbents | None":

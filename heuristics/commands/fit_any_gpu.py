@@ -7,7 +7,7 @@ the work, `any_gpu.emit` has the text.
 from typing import TYPE_CHECKING
 
 from normtune.errors import UsageError
-from normtune.results.terminal import say
+from normtune.results.terminal import say, say_json
 
 if TYPE_CHECKING:
     from normtune.heuristics.fitting.options import FitOptions
@@ -17,7 +17,7 @@ _STEM = "any_gpu"
 
 
 def fit_all_devices(
-    source: "Source", options: "FitOptions", out: str | None, evidence: str | None, force: bool
+    source: "Source", options: "FitOptions", out: str | None, evidence: str | None, force: bool, as_json: bool
 ) -> None:
     """Fit, print, and write the requested files; arguments are the options of the command.
 
@@ -38,12 +38,17 @@ def fit_all_devices(
     data = next(iter(write.files(evidence, [_STEM], ".parquet")), None)
     write.check_files(table, data, force)
     fitted = fitted_everywhere(data_of_all, options, source)
-    wrote = []
+    paths = fitted.write(table, data) if table else []
+    if as_json:
+        devices = [device._asdict() for device in fitted.devices]
+        notes, wrote = list(fitted.notes), list(map(str, paths))
+        say_json({"devices": devices, "functions": fitted.figures(), "notes": notes, "wrote": wrote})
+        return
+    lines = [f"wrote {path}" for path in paths]
     if table:
-        wrote = [f"wrote {path}" for path in fitted.write(table, data)]
-        wrote.append(
+        lines.append(
             f"NORMTUNE_TABLE={table} makes one process use it, on whatever GPU; shipped, it serves GPUs without a table"
         )
     for note in fitted.notes:
         say(f"normtune: {note}", error=True)
-    say("\n".join([*told(fitted.fit), *(wrote or ["Nothing was written: --out FILE writes the table"])]))
+    say("\n".join([*told(fitted.fit), *(lines or ["Nothing was written: --out FILE writes the table"])]))

@@ -5,14 +5,15 @@ draws them, `listing` lists; all of that is imported when the command runs.
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from normtune.errors import UsageError
 from normtune.kernels.problem import AXES
-from normtune.results.commands import DtypeOption, OperatorOption, RegimeOption, StoreOption
+from normtune.results.commands import JsonOption, StoreOption, with_options
 from normtune.results.regimes import COLD, check_regime
+from normtune.results.source import NOTHING, Selection, on_stderr
 from normtune.results.terminal import say
 
 if TYPE_CHECKING:
@@ -29,17 +30,12 @@ if TYPE_CHECKING:
 
 LIMIT = 40
 _WORST = 5
-_NOTHING = "there are no measurements yet: run `normtune sweep`"
 _COUNTS = "shown: shapes for which it is within 1 % of the best; best: those it is best for"
 
 
+@with_options(Selection, before="table")
 def show(
     store: StoreOption = None,
-    recording: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Show a recording that ships with normtune, in place of a store.")
-    ] = None,
-    operator: OperatorOption = None,
-    dtype: DtypeOption = None,
     table: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Map the configs of this table, and mark where it loses over 3 %."),
@@ -54,40 +50,45 @@ def show(
     limit: Annotated[
         int | None, typer.Option(metavar="N", min=1, help=f"List at most so many measurements. Default: {LIMIT}.")
     ] = None,
-    regime: RegimeOption = COLD,
     flips: Annotated[
         str | None,
         typer.Option(
             metavar="NAME", help="Map where the best config of --regime is not good in this regime, and vice versa."
         ),
     ] = None,
+    as_json: JsonOption = False,
+    **chosen: Any,
 ) -> None:
-    """Show which config is best at each shape, the configs of a table, or single measurements.
+    """Show the best config of each shape, a table's, or measurements.
 
     Draws a map: hidden sizes down, rows across, a letter per config. --sort and --limit list measurements.
     """
-    listed = sort is not None or limit is not None
+    selection, listed = Selection(**chosen), sort is not None or limit is not None
     if table and listed:
         raise UsageError("--table marks a map, --sort and --limit list measurements: give the one or the other")
-    check_regime(regime)
+    check_regime(selection.regime)
     if flips is not None:
         if table or listed:
             raise UsageError("--flips is a map of its own: give neither --table nor --sort or --limit with it")
-        _show_flips(store, recording, operator or [], dtype or [], (regime, flips))
+        _show_flips(store, selection, flips, as_json)
         return
     from normtune.heuristics.api.maps import maps_of
+    from normtune.heuristics.api.show import listed_of
     from normtune.kernels.tablefile.locate import load
-    from normtune.results.filters import narrowed
-    from normtune.results.source import measured
+    from normtune.results.terminal import say_json
 
     loaded = load(table) if table else None
-    evidence = narrowed(measured(store, recording, regime), operator or [], dtype or [])
-    if listed:
-        _show_lists(evidence, regime, sort, limit or LIMIT)
+    evidence = selection.load(store, on_stderr)
+    if listed and as_json:
+        say_json({"measurements": listed_of(evidence, sort, limit)})
+    elif listed:
+        _show_lists(evidence, selection.regime, sort, limit or LIMIT)
+    elif as_json:
+        say_json({"shapes": maps_of(evidence, loaded).frame()})
     elif evidence.frame.empty:
-        say(_NOTHING)
+        say(NOTHING)
     else:
-        _show_maps(maps_of(evidence, loaded), regime)
+        _show_maps(maps_of(evidence, loaded), selection.regime)
 
 
 def _show_maps(maps: "Maps", regime: str) -> None:
@@ -109,7 +110,7 @@ def _show_lists(evidence: "Evidence", regime: str, sort: str | None, limit: int)
 
     check_order(sort, evidence)
     if evidence.frame.empty:
-        say(_NOTHING)
+        say(NOTHING)
         return
     screen = console()
     for number, device in enumerate(evidence.devices()):
@@ -136,21 +137,21 @@ def _print_head(
         screen.print(line, soft_wrap=True)
 
 
-def _show_flips(
-    store: str | None, recording: str | None, operators: list[str], dtypes: list[str], regimes: tuple[str, str]
-) -> None:
+def _show_flips(store: str | None, selection: Selection, other: str, as_json: bool) -> None:
     from normtune.heuristics.api.maps import check_two, flips_of
     from normtune.heuristics.showing.flips_report import flip_lines
-    from normtune.results.filters import narrowed
-    from normtune.results.source import measured
-    from normtune.results.terminal import console, map_columns, printable
+    from normtune.results.terminal import console, map_columns, printable, say_json
 
+    regimes = selection.regime, other
     check_two(regimes)
-    evidence = narrowed(measured(store, recording, None), operators, dtypes)
-    if evidence.frame.empty:
-        say(_NOTHING)
+    evidence = selection.load(store, on_stderr, every_regime=True)
+    if evidence.frame.empty and not as_json:
+        say(NOTHING)
         return
-    flip_maps = flips_of(evidence, regimes, f"recording {recording}" if recording else "the store")
+    flip_maps = flips_of(evidence, regimes, selection.source)
+    if as_json:
+        say_json({"flips": flip_maps.frame()})
+        return
     screen = console()
     shown = 0
     for device, flips in flip_maps.devices:

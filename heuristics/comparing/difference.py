@@ -122,6 +122,19 @@ class Difference:
         """Gain of the first over the second at the same shapes."""
         return self._gain(self.within(bounded))
 
+    def faster(self, bounded: int | None = None) -> float | None:
+        """The one number of a comparison: how much longer the second takes over the shapes of a part, or all.
+
+        Mean of the logarithm of the second's time over the first's by the weights of the shapes, millionths; None if
+        no shape has a time of both.
+        """
+        indices = self.within(bounded)
+        total = int(self.matrix.weight[indices].sum())
+        if not total:
+            return None
+        losses = [[choices[index].loss or 0 for index in indices] for choices in self.choices]
+        return float((np.subtract(losses[1], losses[0]) * self.matrix.weight[indices]).sum() / total)
+
     def without_answer(self, which: int) -> int:
         """The number of shapes at which a side has no config."""
         return sum(choice.config is None for choice in self.choices[which])
@@ -275,9 +288,9 @@ def part_of(spec: OperatorSpec, problem: Problem, l2_bytes: int) -> int:
 
 
 def part_name(which: int, l2_bytes: int) -> str:
-    """Name of a part in tables."""
+    """Name of a part: the bytes that are moved."""
     cache = f"{l2_bytes / (1 << 20):g} MB"
-    return ("launch bound, to 1 MB moved", f"1 to {cache}", f"memory bound, over {cache} (the L2)")[which]
+    return ("to 1 MB moved", f"1 to {cache}", f"over {cache}, the L2")[which]
 
 
 def rectangles(first: Tree | None, second: Tree | None, whole: Box) -> list[Differing]:

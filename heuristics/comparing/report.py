@@ -1,4 +1,7 @@
-"""Output of `normtune diff` for one operator and dtype, as text or as Markdown; A is the first side."""
+"""Output of `normtune diff` for one operator and dtype: a verdict, and all figures as text or Markdown.
+
+A is the first side.
+"""
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
@@ -6,11 +9,8 @@ from math import prod
 
 from normtune.heuristics.comparing.difference import Change, Difference, SideAnswer, part_name, parts_of
 from normtune.heuristics.comparing.gains import CONFIDENCE, ConfidenceInterval, Gain
-from normtune.heuristics.fitting.figures import Loss, gain
-from normtune.heuristics.regret.fixed_log import percent
-from normtune.heuristics.rules import liger
+from normtune.heuristics.regret.fixed_log import percent, ratio_in_words
 from normtune.heuristics.showing.config_map import NEAR, plane_lines
-from normtune.heuristics.writing.report import gain_lines
 from normtune.kernels.config import Config
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import AXES, Shape
@@ -19,10 +19,39 @@ WORST = 5
 CHANGES = 12
 SAME, EVEN, FIRST, SECOND, UNTIMED, SILENT, UNMEASURED = "=", "~", "A", "B", "?", "-", "."
 GAINS = (
-    "Gains are of A instead of B, below 0 where A is slower, "
-    f"with {100 * CONFIDENCE:.0f} % intervals of the paired times at these shapes."
+    "Gains are of A instead of B, below 0 where A is slower; "
+    f"intervals are of {100 * CONFIDENCE:.0f} %, of times paired within rounds."
 )
 _LOSSES = ("A loses", "worst", "B loses", "worst", "faster", "us a call")
+
+
+def verdict_lines(comparison: Difference, l2_bytes: int) -> Iterator[str]:
+    """How much faster A is, over all shapes, by the bytes that they move, and at most; and where there is no answer."""
+    key, total = comparison.matrix.key, comparison.faster()
+    if total is None:
+        yield f"{key}: no shape has a time of both"
+    else:
+        count = len(comparison.timed)
+        yield f"{key}: A is {ratio_in_words(total)} B on average over {count} shape{'s' * (count != 1)}"
+        parts = [(part_name(part, l2_bytes), comparison.faster(part)) for part in parts_of(comparison)]
+        words = [f"{name}: {_faster(log)}" for name, log in parts if log is not None]
+        if len(words) > 1:
+            yield f"  {'; '.join(words)}"
+        for which, sign in enumerate((FIRST, SECOND)):
+            logs = {
+                shape: (1 - 2 * which) * ((pair[1].loss or 0) - (pair[0].loss or 0))
+                for shape, pair in comparison.pairs.items()
+                if mark(comparison, shape) == sign
+            }
+            if logs:
+                most = max(logs, key=logs.__getitem__)
+                where = f"at {len(logs)} shape{'s' * (len(logs) != 1)}"
+                yield f"  {sign} wins {where}, at most {_faster(logs[most])} ({' x '.join(map(str, most))})"
+    yield from (f"  {line}" for line in _missing(comparison, markdown=False))
+
+
+def _faster(log: float) -> str:
+    return ratio_in_words(log).removesuffix(" than").removesuffix(" as")
 
 
 def summary_lines(comparisons: Sequence[Difference], markdown: bool) -> Iterator[str]:
@@ -31,7 +60,7 @@ def summary_lines(comparisons: Sequence[Difference], markdown: bool) -> Iterator
         (
             str(comparison.matrix.key),
             f"{len(comparison.timed)} of {len(comparison.pairs)}",
-            *_figures(comparison.common(), comparison.gain()),
+            *_figures(comparison),
         )
         for comparison in comparisons
     ]
@@ -60,7 +89,7 @@ def difference_lines(comparison: Difference, columns: int, l2_bytes: int, markdo
         (
             part_name(part, l2_bytes),
             f"{len(comparison.within(part))}",
-            *_figures(comparison.common(part), comparison.gain(part)),
+            *_figures(comparison, part),
         )
         for part in parts_of(comparison)
     ]
@@ -93,22 +122,13 @@ def mark(comparison: Difference, shape: Shape) -> str:
     return FIRST if first.loss < second.loss else SECOND
 
 
-def against_liger(comparisons: Sequence[Difference]) -> Iterator[str]:
-    """The lines of `fit` on a table against Liger-Kernel's rule, if that is one of the sides; else none."""
-    gains = []
-    for comparison in comparisons:
-        if (comparison.names[0] == liger.NAME) != (comparison.names[1] == liger.NAME):
-            regrets = [choice.loss for choice in comparison.choices[int(comparison.names[0] == liger.NAME)]]
-            gains.append((comparison.matrix.key, gain(comparison.matrix, regrets, liger.choose, liger.launches)))
-    yield from gain_lines(gains)
-
-
-def _figures(losses: tuple[Loss, Loss] | None, gained: Gain | None) -> tuple[str, ...]:
+def _figures(comparison: Difference, part: int | None = None) -> tuple[str, ...]:
     """Losses of both, and the gain; empty if they have no time in common."""
-    if losses is None:
+    losses, faster, gained = comparison.common(part), comparison.faster(part), comparison.gain(part)
+    if losses is None or faster is None:
         return ("",) * len(_LOSSES)
     losses_text = (text for loss in losses for text in (percent(loss.mean), percent(loss.worst, 1)))
-    return *losses_text, *_gained(gained)
+    return *losses_text, percent(round(faster), 1), _gained(gained)[1]
 
 
 def _gained(gained: Gain | None) -> tuple[str, str]:

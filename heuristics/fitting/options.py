@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, fields, replace
+from functools import partial
 from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType, UnionType
@@ -15,7 +16,7 @@ from typing import Any, get_args, get_origin
 from normtune.errors import UsageError
 from normtune.kernels.tablefile.header import log_ppm_of
 from normtune.results.names import named
-from normtune.results.options import documented, flag_of, option, option_of
+from normtune.results.options import documented, flag_of, option, option_of, parse_percent
 from normtune.results.regimes import COLD, check_regime
 
 OBJECTIVES = ("mean", "worst")
@@ -58,6 +59,7 @@ class FitKeywords:
         "Choose the simplest table within so much mean loss of the best tree.",
         *("PERCENT", "tie", "baseline"),
         default=TIE_PERCENT,
+        read=partial(parse_percent, "tie"),
         doc="Choose the simplest tree within so many percent of mean loss of the best.",
     )
     weights: str | os.PathLike[str] = option(

@@ -10,7 +10,7 @@ from pathlib import Path
 from normtune.heuristics.fitting import forward_backward
 from normtune.heuristics.fitting.figures import Cost, Figures, RuleGain
 from normtune.heuristics.fitting.result import Fit
-from normtune.heuristics.regret.fixed_log import MILLION, percent, percent_up
+from normtune.heuristics.regret.fixed_log import MILLION, percent, percent_up, ratio_in_words
 from normtune.heuristics.rules import liger
 from normtune.heuristics.solver.optimum import MAX_BINS
 from normtune.kernels.key import Key
@@ -69,16 +69,6 @@ def _verdict_on(key: Key, fit: Fit, beside: Cost | None) -> Iterable[str]:
 def _of(key: Key, donor: Key) -> str:
     """A key without what it has in common with a donor of the same operator."""
     return key.dtype if key.text == donor.text else str(key)
-
-
-def ratio_in_words(log: float) -> str:
-    """A ratio of times, as its logarithm in millionths: `13 % faster than`."""
-    ratio = math.exp(log / MILLION)
-    if ratio >= 2:
-        return f"{ratio:.1f} times as fast as"
-    if round(100 * (ratio - 1)) == 0:
-        return "as fast as"
-    return f"{100 * (ratio - 1):.0f} % faster than" if ratio > 1 else f"{100 * (1 / ratio - 1):.0f} % slower than"
 
 
 def figures(fit: Fit) -> Iterable[str]:
@@ -157,20 +147,15 @@ def _batch_invariant(fit: Fit) -> Iterable[str]:
 
 
 def gain(fit: Fit) -> Iterable[str]:
-    """Speedup of each operator over the rule that Liger-Kernel ships: see `gain_lines`."""
-    yield from gain_lines((key, numbers.gain) for key, numbers in fit.with_data().items())
-
-
-def gain_lines(gains: Iterable[tuple[Key, RuleGain | None]]) -> Iterable[str]:
     """Speedup of each operator over Liger-Kernel's rule, and the part of it that is due to thresholds.
 
     Gains are on the problems of all dtypes on which the rule's config was measured. Variants count only if no plain
     operator was measured.
     """
     by_key: dict[Key, list[RuleGain]] = defaultdict(list)
-    for key, own_gain in gains:
-        if own_gain:
-            by_key[key._replace(dtype="")].append(own_gain)
+    for key, numbers in fit.with_data().items():
+        if numbers.gain:
+            by_key[key._replace(dtype="")].append(numbers.gain)
     plain = [key for key in by_key if not key.variant]
     if by_key:
         yield f"On average, against the rule of {liger.TITLE} on normtune's kernels (its own: docs/results.md):"

@@ -16,6 +16,7 @@ from normtune import __version__, cli
 from normtune.docs import api as python_reference
 from normtune.docs import blocks
 from normtune.docs import commands as reference
+from normtune.tests.commands import main
 from normtune.tuner.compiling.ahead import Ahead
 from normtune.tuner.search.control import Control
 
@@ -70,7 +71,8 @@ COMMANDS = dict(commands())
 
 
 def test_all_commands_are_known_here() -> None:
-    names = {"sweep", "fit", "check", "data list", "data drop", "data export", "data import", "doctor", "show", "diff"}
+    names = {"sweep", "fit", "check", "show", "diff", "lookup", "doctor"}
+    names |= {f"data {name}" for name in ("list", "drop", "export", "import")}
     assert set(COMMANDS) == {f"normtune {name}" for name in names}
 
 
@@ -113,7 +115,7 @@ def test_every_normtune_call_in_a_document_has_options_that_exist(root: Path, do
         words = shlex.split(call.replace("...", ""))
         options = {word.partition("=")[0] for word in words if word.startswith("--")}
         name = next((name for name in COMMANDS if shlex.join(words).startswith(name)), None)
-        assert name or options <= {"--version", "--help"} or words == ["normtune"], call
+        assert name or options <= {"--version", "--help", "--install-completion"} or words == ["normtune"], call
         if name:
             assert options <= COMMANDS[name] | {"--load"}, call  # which may stand behind any command
 
@@ -158,7 +160,8 @@ def test_the_recipe_takes_the_place_of_the_norms_of_a_model(root: Path, affine: 
 
 @pytest.mark.long
 def test_the_keys_of_a_sweep_as_json_are_documented(root: Path, tmp_path: Path, run) -> None:
-    (section,) = re.findall(r"^`--json` prints (.*?)^## ", (root / "docs/commands.md").read_text(), re.M | re.S)
+    text = (root / "docs/commands.md").read_text()
+    (section,) = re.findall(r"^`--json` prints one object:\n(.*?)^## ", text, re.M | re.S)
     (tmp_path / "normtune").symlink_to(root)
     words = ["sweep", "--json", "--device", "replay:nvidia-h200", "--rows", "4096", "--hidden", "4096"]
     done = run("-m", "normtune", *words, cwd=tmp_path, PYTHONPATH=str(tmp_path), PYTHONSAFEPATH="1")
@@ -166,6 +169,17 @@ def test_the_keys_of_a_sweep_as_json_are_documented(root: Path, tmp_path: Path, 
     keys = {*told, *told["plan"], *told["sweep"], *told["sweep"]["of_copy"]["rms_norm_forward"]}
     keys |= {"compiled", *Ahead._fields, "control", *Control._fields}
     assert set(re.findall(r"`([a-z_]+)`", section)) == keys
+
+
+def test_the_keys_of_a_check_as_json_are_documented(root: Path, tmp_path: Path) -> None:
+    text = (root / "docs/commands.md").read_text()
+    (section,) = re.findall(r"^\*\*For other programs\.\*\*(.*?)^\[examples", text, re.M | re.S)
+    table, missing = root / "heuristics/tables/nvidia_h200.py", tmp_path / "missing.py"
+    keys = {"tables"}
+    for words in (["--quick"], ["--device", "replay:nvidia-h200", "--budget", "4s"]):
+        for one in json.loads(main("check", table, missing, *words, "--json").stdout)["tables"]:
+            keys |= {*one, *(key for function in one.get("functions", ()) for key in function)}
+    assert set(re.findall(r"`([a-z_]+)`", section)) - {"rows", "hidden", "config", "best", "failure", "loss"} == keys
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

@@ -112,7 +112,7 @@ ROOMS = {
     ),
     "heuristics/comparing": Room(
         "heuristics/comparing/",
-        "light kernels/tablefile heuristics/rules heuristics/regret heuristics/fitting heuristics/writing "
+        "light kernels/tablefile results results/source heuristics/rules heuristics/regret heuristics/fitting "
         "heuristics/showing",
         "numpy scipy",
     ),
@@ -125,8 +125,8 @@ ROOMS = {
     ),
     "heuristics/commands": Room(
         "heuristics/commands/",
-        "light kernels/tablefile results results/source heuristics/regret heuristics/fitting "
-        "heuristics/writing heuristics/any_gpu heuristics/stability heuristics/showing heuristics/api",
+        "light kernels/tablefile results results/source heuristics/regret heuristics/fitting heuristics/writing "
+        "heuristics/any_gpu heuristics/stability heuristics/showing heuristics/comparing heuristics/api",
         "pandas rich typer",
     ),
     "heuristics": Room(r"heuristics/__init__\.py"),
@@ -173,9 +173,9 @@ ROOMS = {
     ),
     "tuner/checking": Room(
         "tuner/checking/",
-        "light kernels/tablefile results results/exchange results/database heuristics/rules heuristics/regret "
-        "heuristics/solver heuristics/fitting heuristics/writing heuristics/any_gpu tuner/machine tuner/plan "
-        "tuner/search tuner/staleness tuner/device tuner/sweep",
+        "light kernels/tablefile results results/exchange results/database results/source heuristics/rules "
+        "heuristics/regret heuristics/solver heuristics/fitting heuristics/writing heuristics/any_gpu tuner/machine "
+        "tuner/plan tuner/search tuner/staleness tuner/device tuner/sweep",
         "numpy scipy typer",
     ),
     "tuner": Room(r"tuner/__init__\.py"),

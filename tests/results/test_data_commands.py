@@ -1,5 +1,7 @@
 """`normtune data`: output, files and refusals."""
 
+import json
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -32,9 +34,19 @@ def test_list_counts_by_device_operator_and_dtype(store):
     found = call("list", "--store", store)
     assert found.exit_code == 0
     lines = [" ".join(line.replace("│", " ").split()) for line in found.output.splitlines()]
-    assert "NVIDIA H200, 132 SMs rms_norm_forward bfloat16 cold 1 4 2 3 ok, 1 timeout" in lines
-    assert "NVIDIA H200, 132 SMs rms_norm_backward:no_dweight float32 cold 1 2 1 2 ok" in lines
-    assert "NVIDIA B200, 148 SMs rms_norm_forward float16 cold 1 1 1 1 ok" in lines
+    place = lines.index("NVIDIA H200, 132 SMs")
+    assert lines[place + 2] == "operator dtype problems measurements runs of these"
+    assert lines[place + 4 : place + 6] == [
+        "rms_norm_backward:no_dweight float32 1 2 1 2 ok",
+        "rms_norm_forward bfloat16 1 4 2 3 ok, 1 timeout",
+    ]
+    assert lines[lines.index("NVIDIA B200, 148 SMs") :][4] == "rms_norm_forward float16 1 1 1"
+    counts = json.loads(call("list", "--store", store, "--json").output)["measurements"]
+    assert [(row["device"], row["measurements"], row["statuses"]) for row in counts] == [
+        ("NVIDIA B200", 1, {"ok": 1}),
+        ("NVIDIA H200", 2, {"ok": 2}),
+        ("NVIDIA H200", 4, {"ok": 3, "timeout": 1}),
+    ]
 
 
 def test_list_of_a_store_without_measurements(tmp_path):

@@ -23,7 +23,7 @@ from normtune.tuner.checking.offline import Report
 from normtune.tuner.checking.report import note_lines
 from normtune.tuner.checking.session import CheckSession, ProbeRequest
 from normtune.tuner.checking.subject import Checked
-from normtune.tuner.checking.verdict import Judgement, of_table
+from normtune.tuner.checking.verdict import UNMEASURED, Judgement, of_table
 from normtune.tuner.device.measurable import measurable
 from normtune.tuner.device.open import Bench, Outcome, open_device
 from normtune.tuner.plan.grids import MAX_ELEMENTS
@@ -117,11 +117,15 @@ def check_on_device(
     finally:
         bench.close()
     judged = tuple(session.judged())
+    probed = {probe.function for probe in session.probes}
+    without_shapes = sum(
+        judgement.verdict == UNMEASURED and index not in probed for index, (_, judgement) in enumerate(judged)
+    )
     return DeviceCheck(
         device=bench.device,
         verdict=of_table(judged)[0],
         functions=judged,
-        notes=tuple(note_lines(tested, bench.device, done.skipped, done.oversized, done.unfinished)),
+        notes=tuple(note_lines(tested, bench.device, done.skipped, done.oversized, done.unfinished, without_shapes)),
         kernels_changed=bool(tested.changed),
         shapes=done.measured,
         timings=done.timings,

@@ -6,17 +6,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from normtune.errors import NormtuneError, Terminated, UsageError
-from normtune.results.terminal import say
+from normtune.results.commands import JsonOption
+from normtune.results.source import on_stderr
+from normtune.results.terminal import say, say_json
+from normtune.tuner.checking.formats import FAILED, FORMATS, GITHUB, JSON, JUNIT, TEXT, UNUSABLE, TableResult, junit
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
     from normtune.results.records import Device
     from normtune.tuner.checking.api import DeviceCheck
 
 AMBIGUOUS_EXIT = 3
+_UNDECIDED = "AMBIGUOUS"
 _BUDGET = "60s"
-# Limits of the output, because tables may come from anybody.
-_MOST_LINES = 20
-_MOST_CHARACTERS = 1000
 
 
 def check(
@@ -45,97 +48,142 @@ def check(
             metavar="URL", help="With --device: keep the measurements in this store. Default: they are not kept."
         ),
     ] = None,
+    details: Annotated[
+        bool, typer.Option("--details", help="With --device: print the figures of all functions.")
+    ] = False,
+    format_: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            metavar="NAME",
+            help="text; github: also annotations for GitHub Actions; junit: JUnit XML; json.",
+        ),
+    ] = TEXT,
+    as_json: JsonOption = False,
 ) -> None:
-    """Check without a GPU that tables match their data and kernels; with --device, that they still fit the GPU.
+    """Check that tables match their data and kernels, or still fit a GPU.
 
+    Without --device it needs no GPU: a fit of the same data must give the same table. With it, configs are measured.
     With --device the exit code is 1 if any function is STALE, else 0 if all plain functions are OK, else 3. Plain
     functions are measured first, variants in the time that is left.
     """
+    if format_ not in FORMATS:
+        raise UsageError(f"--format is {format_!r}: expected one of {', '.join(FORMATS)}")
+    if as_json and format_ not in (TEXT, JSON):
+        raise UsageError(f"--json and --format {format_} are both given: give one of them")
+    form = JSON if as_json else format_
     if device is None:
-        for name, value in {"--budget": budget, "--seed": seed, "--store": store}.items():
+        given = {"--budget": budget, "--seed": seed, "--store": store, "--details": details or None}
+        for name, value in given.items():
             if value is not None:
                 raise UsageError(f"{name} is given without --device: without one nothing is measured")
-        _against_data(tables, strict, quick)
+        results = _against_data(tables, strict, quick)
     elif quick:
         raise UsageError("--quick and --device are both given: a check on a device fits nothing anyway")
     else:
-        _against_device(tables, strict, device, budget or _BUDGET, seed or 0, store)
+        begin = on_stderr if form in (JUNIT, JSON) else say
+        results = _against_device(tables, strict, device, budget or _BUDGET, seed or 0, store, details, begin)
+    done: list[TableResult] = []
+    for result in results:
+        done.append(result)
+        if form in (TEXT, GITHUB) and result.verdict != UNUSABLE:
+            say(result.text())
+        if form == GITHUB and (line := result.annotation()):
+            say(line)
+    if form == JSON:
+        say_json({"tables": [result.to_plain() for result in done]})
+    if form == JUNIT:
+        say(junit(done))
+    _end(done)
 
 
-def _against_data(tables: list[Path], strict: bool, quick: bool) -> None:
+def _end(done: "Sequence[TableResult]") -> None:
+    """End with an error line for each unusable table, or else with the exit code."""
+    unusable = [result.error for result in done if result.error]
+    for other in unusable[1:]:
+        say(f"normtune: error: {other}", error=True)
+    if unusable:
+        raise unusable[0]
+    if any(result.is_failure for result in done):
+        raise typer.Exit(1)
+    if any(result.verdict == _UNDECIDED for result in done):
+        raise typer.Exit(AMBIGUOUS_EXIT)
+
+
+def _unusable(path: Path, error: NormtuneError) -> TableResult:
+    return TableResult(str(path), UNUSABLE, False, str(error), facts={"error": str(error)}, error=error)
+
+
+def _against_data(tables: list[Path], strict: bool, quick: bool) -> "Iterator[TableResult]":
     from normtune.tuner.checking import api
 
-    failed = False
-    unusable: list[NormtuneError] = []
     for path in tables:
         try:
-            report = api.check(path, quick=quick, begin=lambda line: say(f"normtune: {line}", error=True))
+            report = api.check(path, quick=quick, begin=on_stderr)
         except NormtuneError as error:  # the other tables are still checked
-            unusable.append(error)
+            yield _unusable(path, error)
             continue
         bad = bool(report.failures) or (strict and bool(report.stale))
-        failed = failed or bad
-        say(f"{path}: {'FAILED' if bad else 'STALE' if report.stale else 'OK'}")
-        for lines in (report.failures, report.stale, report.notes):
-            for line in lines[:_MOST_LINES]:
-                say("\n".join(f"  {part[:_MOST_CHARACTERS]}" for part in line.split("\n")))
-            if len(lines) > _MOST_LINES:
-                say(f"  and {len(lines) - _MOST_LINES} more of this kind")
-    _end(unusable, 1 if failed else 0)
+        verdict = FAILED if bad else "STALE" if report.stale else "OK"
+        yield TableResult(
+            *(str(path), verdict, bad, f"{path}: {verdict}"),
+            reasons=(report.failures, report.stale),
+            notes=(report.notes,),
+            facts={name: list(lines) for name, lines in report._asdict().items()},
+        )
 
 
-def _against_device(tables: list[Path], strict: bool, device: str, budget: str, seed: int, store: str | None) -> None:
+def _against_device(
+    tables: list[Path],
+    strict: bool,
+    device: str,
+    budget: str,
+    seed: int,
+    store: str | None,
+    details: bool,
+    begin: "Callable[[str], None]",
+) -> "Iterator[TableResult]":
     from contextlib import nullcontext
 
     from normtune.kernels.tablefile.locate import told
     from normtune.results.database.store import Store, resolve_url
     from normtune.tuner.checking import api
-    from normtune.tuner.checking.verdict import AMBIGUOUS, STALE
     from normtune.tuner.machine.interrupts import terminable
     from normtune.tuner.sweep.options import parse_budget
 
     seconds = parse_budget(budget)
     url = resolve_url(store) if store is not None else None
-    verdicts: list[str] = []
-    unusable: list[NormtuneError] = []
     with terminable(), Store.open(url) if url else nullcontext() as opened:
         for path in tables:
             name = told(path)
 
-            def begin(opened_device: "Device", name: str = name) -> None:
-                say(f"measuring {name} on {opened_device.label}, {seconds:g} s at most")
+            def begun(opened_device: "Device", name: str = name) -> None:
+                begin(f"measuring {name} on {opened_device.label}, {seconds:g} s at most")
 
             try:
-                result = api.check_on_device(path, device, budget_seconds=seconds, seed=seed, store=opened, begin=begin)
+                result = api.check_on_device(path, device, budget_seconds=seconds, seed=seed, store=opened, begin=begun)
             except UsageError as error:
-                unusable.append(error)
+                yield _unusable(path, error)
                 continue
             except (KeyboardInterrupt, Terminated) as end:
                 kept = "are kept in the store" if url else "were not kept"
                 say(f"\nnormtune: ended: no verdict on {path}; the measurements {kept}", error=True)
                 raise typer.Exit(130 if isinstance(end, KeyboardInterrupt) else 143) from None
-            _report(path, result)
-            verdicts.append(STALE if strict and result.kernels_changed else result.verdict)
-    _end(unusable, 1 if STALE in verdicts else AMBIGUOUS_EXIT if AMBIGUOUS in verdicts else 0)
+            yield _measured(path, result, strict, details)
 
 
-def _end(unusable: list[NormtuneError], code: int) -> None:
-    """End with an error line for each unusable table, or else with the exit code."""
-    for other in unusable[1:]:
-        say(f"normtune: error: {other}", error=True)
-    if unusable:
-        raise unusable[0]
-    if code:
-        raise typer.Exit(code)
-
-
-def _report(path: Path, result: "DeviceCheck") -> None:
+def _measured(path: Path, result: "DeviceCheck", strict: bool, details: bool) -> TableResult:
     from normtune.kernels.tablefile.locate import told
-    from normtune.tuner.checking.report import counts_line, verdict_lines
+    from normtune.tuner.checking.report import counts_line, function_lines, headline, next_lines, plain_functions
+    from normtune.tuner.checking.verdict import STALE
 
-    for line in verdict_lines(told(path), result.device.label, result.functions):
-        say(line)
-    for line in result.notes:
-        say(f"  {line}")
-    say(f"  {result.shapes} shapes and {result.timings} timings in {result.seconds:.0f} s")
-    say(f"  {counts_line(result.functions)}")
+    counted = f"{result.shapes} shapes, {result.timings} timings, {result.seconds:.0f} s"
+    facts = {name: getattr(result, name) for name in ("kernels_changed", "notes", "shapes", "timings", "seconds")}
+    facts |= {"device": result.device.label, "functions": plain_functions(result.functions)}
+    return TableResult(
+        *(str(path), result.verdict, result.verdict == STALE or (strict and result.kernels_changed)),
+        f"{told(path)} on {result.device.label}: {headline(result.functions)}",
+        reasons=([f"{counts_line(result.functions)}; {counted}"], *function_lines(result.functions, details)),
+        notes=(result.notes, next_lines(result.verdict, result.kernels_changed, path)),
+        facts=facts,
+    )

@@ -1,9 +1,13 @@
 """Lines of a check on a device: the verdicts on the table and on each function, and the shapes that lose most."""
 
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-from normtune.heuristics.regret.fixed_log import percent
+from normtune.heuristics.regret.fixed_log import fraction, percent
+from normtune.kernels.problem import AXES
 from normtune.kernels.target import plain_name
 from normtune.results.records import Device
 from normtune.tuner.checking.subject import Checked, Promise, TableUnderTest
@@ -26,26 +30,56 @@ _SHAPES = {OK: 1, AMBIGUOUS: 3, STALE: 5, UNMEASURED: 0}
 _DIGITS = 1
 
 
-def verdict_lines(name: str, device: str, judged: Sequence[tuple[Checked, Judgement]]) -> Iterator[str]:
-    """The verdict on a table, then on each function, with its worst shapes.
-
-    Args:
-        name: of the table.
-        device: of the measurements.
-        judged: the checked functions with their judgements.
-    """
+def headline(judged: Sequence[tuple[Checked, Judgement]]) -> str:
+    """The verdict on a table, and the functions that decided it: `STALE, because of rms_norm_forward bfloat16`."""
     verdict, deciding = of_table(judged)
     because = f", because of {', '.join(str(function.key) for function in deciding)}" if deciding else ""
-    yield f"{name} on {device}: {verdict}{because}"
+    return f"{verdict}{because}"
+
+
+def function_lines(judged: Sequence[tuple[Checked, Judgement]], details: bool) -> Iterator[list[str]]:
+    """The verdict on each function; with its mean and worst shapes if it is stale, or with `details`."""
     for function, judgement in judged:
-        yield f"  {function.key}: {': '.join(filter(None, (judgement.verdict, judgement.why)))}"
-        if judgement.findings:
-            yield f"    {_mean(judgement)}"
-        others = [str(key) for key in function.served if key != function.key]
-        if others:
-            yield f"    answers for {', '.join(others)}, too"
-        for finding in judgement.findings[: _SHAPES[judgement.verdict]]:
-            yield f"    {_shape_line(finding)}"
+        if not details and judgement.verdict in (OK, UNMEASURED):
+            continue
+        lines = [f"{function.key}: {': '.join(filter(None, (judgement.verdict, judgement.why)))}"]
+        if judgement.findings and (details or judgement.verdict == STALE):
+            lines.append(f"  {_mean(judgement, details)}")
+            others = [str(key) for key in function.served if key != function.key]
+            lines += [f"  answers for {', '.join(others)}, too"] if others and details else []
+            lines += [f"  {_shape_line(one, details)}" for one in judgement.findings[: _SHAPES[judgement.verdict]]]
+        yield lines
+
+
+def next_lines(verdict: str, kernels_changed: bool, table: Path) -> list[str]:
+    """What to type next about a stale table; else none."""
+    if verdict != STALE:
+        return []
+    stale = " --stale" * kernels_changed
+    return [f"Next: normtune sweep{stale}, then normtune fit --out {shlex.quote(str(table))}; more: --details"]
+
+
+def plain_functions(judged: Sequence[tuple[Checked, Judgement]]) -> list[dict[str, Any]]:
+    """The judgements as JSON values: losses are fractions, 0.0123 for 1.23 %; docs/commands.md describes the keys."""
+    return [
+        {
+            "operator": function.key.text,
+            "dtype": function.key.dtype,
+            "verdict": judgement.verdict,
+            "why": judgement.why,
+            "promised": fraction(judgement.promise.mean) if judgement.promise.figure else None,
+            "mean": fraction(judgement.mean.mean) if judgement.mean else None,
+            "low": fraction(judgement.mean.low(OK_ERROR)) if judgement.mean else None,
+            "high": fraction(judgement.mean.high(OK_ERROR)) if judgement.mean else None,
+            "shapes": [
+                dict[str, object](zip(AXES, finding.shape, strict=True))
+                | {"config": str(finding.config), "best": str(finding.rival), "failure": finding.failure}
+                | {name: fraction(getattr(finding, name)) for name in ("loss", "low", "high")}
+                for finding in judgement.findings
+            ],
+        }
+        for function, judgement in judged
+    ]
 
 
 def counts_line(judged: Sequence[tuple[Checked, Judgement]]) -> str:
@@ -56,7 +90,12 @@ def counts_line(judged: Sequence[tuple[Checked, Judgement]]) -> str:
 
 
 def note_lines(
-    table: TableUnderTest, device: Device, skipped: Mapping[str, int], oversized: int, unfinished: int
+    table: TableUnderTest,
+    device: Device,
+    skipped: Mapping[str, int],
+    oversized: int,
+    unfinished: int,
+    without_shapes: int,
 ) -> Iterator[str]:
     """Notes for the user beside the verdict.
 
@@ -66,6 +105,7 @@ def note_lines(
         skipped: number of shapes that could not be measured, by reason.
         oversized: number of shapes too large for the device's free memory.
         unfinished: number of shapes left at the end of the budget.
+        without_shapes: number of functions of which the device, a recording, has no shape.
     """
     header = table.header
     if not header.is_for_any_gpu and (header.gpu, header.sms) != (plain_name(device.name), device.sms):
@@ -76,6 +116,9 @@ def note_lines(
     for line in table.changed:
         yield f"{line}; the present kernels were measured"
     yield from table.notes
+    if without_shapes:
+        functions = f"{without_shapes} of {len(table.functions)} functions"
+        yield f"{functions} could not be measured: {device.label} has times of none of their shapes"
     if unfinished:
         yield f"the budget was used up with {unfinished} shapes left: --budget gives more time"
     if oversized:
@@ -84,32 +127,39 @@ def note_lines(
         yield f"{count} shapes could not be measured: {reason}"
 
 
-def _mean(judgement: Judgement) -> str:
+def _mean(judgement: Judgement, details: bool) -> str:
     count = sum(not finding.failure for finding in judgement.findings)
-    limits = f"stale over {percent(stale_over(judgement.promise))}"
-    if not promises_too_much(judgement.promise):
-        limits = f"OK under {percent(ok_under(judgement.promise))}, {limits}"
+    promised = _promised(judgement.promise, details)
+    if details:
+        limits = f"stale over {percent(stale_over(judgement.promise))}"
+        if not promises_too_much(judgement.promise):
+            limits = f"OK under {percent(ok_under(judgement.promise))}, {limits}"
+        promised = f"{promised} ({limits})"
     if judgement.mean is None:
-        return f"{count} shapes have a time; {_promised(judgement.promise)} ({limits})"
+        return f"{count} shapes have a time; {promised}"
     mean, low, high = (
         percent(round(value))
         for value in (judgement.mean.mean, judgement.mean.low(OK_ERROR), judgement.mean.high(OK_ERROR))
     )
-    return f"{count} shapes lose {mean} ({low} to {high}), {_promised(judgement.promise)} ({limits})"
+    return f"{count} shapes lose {mean} ({low} to {high}), {promised}"
 
 
-def _promised(promise: Promise) -> str:
+def _promised(promise: Promise, details: bool) -> str:
     """The mean loss that the header promises, and the shapes that it is over."""
     if not promise.figure:
         return "promised nothing"
     text = f"promised {percent(promise.mean)}"
+    if not details:
+        return text
     return f"{text}, {promise.figure}" if promise.is_off_grid else f"{text} on the shapes that it was fitted on"
 
 
-def _shape_line(finding: ShapeLoss) -> str:
+def _shape_line(finding: ShapeLoss, details: bool) -> str:
     shape = " x ".join(map(str, finding.shape))
     if finding.failure:
         return f"{shape}: {finding.config} fails: {finding.failure}"
     loss, low, high = (percent(value, _DIGITS) for value in (finding.loss, finding.low, finding.high))
+    if not details:
+        return f"{shape}: {loss} slower than {finding.rival}"
     text = f"{shape}: loses {loss} ({low} to {high}) with {finding.config}"
     return text if finding.rival == finding.config else f"{text}; best {finding.rival}"

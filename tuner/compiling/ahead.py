@@ -4,20 +4,23 @@ In: a plan and its target. Out: the filled folder, and counts. The launch of the
 of partial sums than the sweep's, so both are compiled. `binary_cache` reads the folder.
 """
 
+import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from normtune.errors import UsageError
 from normtune.kernels.call import AnyLaunch, ImplementationLaunch
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
-from normtune.kernels.target import Target
+from normtune.kernels.target import TARGETS, Target
 from normtune.tuner.compiling.binary_cache import Folder, name_of
 from normtune.tuner.compiling.binary_list import add
 from normtune.tuner.compiling.compiler import Compiled
 from normtune.tuner.compiling.pool import CompilePool
-from normtune.tuner.plan.binaries import jobs_of
+from normtune.tuner.plan.binaries import Job, jobs_of
 from normtune.tuner.plan.plan import Plan
 from normtune.tuner.timing.trial import gate_launch
 
@@ -51,7 +54,13 @@ class Ahead(NamedTuple):
         return self._asdict() | {"folder": str(self.folder), "failures": failures}
 
 
-def compile_ahead(plan: Plan, target: Target, folder: Path, on_progress: Callable[[int, int], None]) -> Ahead:
+def compile_ahead(
+    plan: Plan,
+    target: Target,
+    folder: Path,
+    on_progress: Callable[[int, int], None],
+    begin: Callable[[int], None] = lambda binaries: None,
+) -> Ahead:
     """Compile all binaries of a plan into a folder, except those that are there already.
 
     Args:
@@ -59,11 +68,16 @@ def compile_ahead(plan: Plan, target: Target, folder: Path, on_progress: Callabl
         target: architecture to compile for.
         folder: an existing folder.
         on_progress: called from another thread, after each binary, with the number of finished and of all binaries.
+        begin: called once, with the number of binaries.
 
     Raises:
+        UsageError: this Triton cannot compile for the target.
         NormtuneError: no compiler can start, or the list of binaries cannot be written.
     """
     jobs = jobs_of(_launches(plan, target))
+    if target.name not in TARGETS:
+        _try(jobs[:1], target.name)
+    begin(len(jobs))
     output = Folder(str(folder.resolve()), fills=True)
     pool = CompilePool(jobs, target.name, on_progress=lambda count: on_progress(count, len(jobs)), folder=output)
     results: list[Compiled] = []
@@ -80,6 +94,30 @@ def compile_ahead(plan: Plan, target: Target, folder: Path, on_progress: Callabl
     failures = Counter((result.status, result.reason) for result in results if result.status != "ok")
     compiled = sum(bool(result.made) for result, _ in good)
     return Ahead(folder, target.name, len(good), compiled, triton, python, failures)
+
+
+def _try(jobs: Sequence[Job], target: str) -> None:
+    """Compile for an architecture that normtune does not list; the compiler floods stderr where it does not know it.
+
+    Raises:
+        UsageError: it cannot.
+    """
+    errors = os.dup(2)
+    try:
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        with closing(CompilePool(jobs, target)) as pool:
+            results = list(pool)
+    finally:
+        os.dup2(errors, 2)
+        os.close(errors)
+    for result in results:
+        if result.status != "ok":
+            known = ", ".join(TARGETS)
+            raise UsageError(
+                f"--target is {target!r}, for which this Triton cannot compile ({result.reason}): expected one of "
+                f"{known}, or another that it knows"
+            )
 
 
 def _launches(plan: Plan, target: Target) -> Iterator[tuple[Problem, AnyLaunch]]:

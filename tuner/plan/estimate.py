@@ -87,6 +87,11 @@ _SHORTEST_RUN_SECONDS = 5.0
 _CORRECTION_BOUNDS = (0.5, 2.0)
 
 
+def compile_seconds(binaries: int, cores: int) -> float:
+    """Seconds of compiling these binaries on so many cores of this machine, without a GPU."""
+    return POOL_SECONDS + binaries * BINARY_SECONDS * python_seconds() / REFERENCE_PYTHON_SECONDS / cores
+
+
 class Estimate(NamedTuple):
     """Wall time, seconds.
 

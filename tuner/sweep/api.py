@@ -18,9 +18,11 @@ from normtune.results.options import keywords_of
 from normtune.results.records import Device
 from normtune.tuner.compiling.ahead import Ahead, compile_ahead
 from normtune.tuner.compiling.binary_cache import BinaryCache, check_out
+from normtune.tuner.compiling.pool import default_workers
 from normtune.tuner.device.engine import Identity
 from normtune.tuner.device.open import Bench, Phases, begin_device, open_device_to_plan
 from normtune.tuner.device.unopened import unopened
+from normtune.tuner.plan.estimate import compile_seconds
 from normtune.tuner.plan.plan import fitting, warm_start
 from normtune.tuner.plan.resume import without_times
 from normtune.tuner.search.control import Control
@@ -37,6 +39,7 @@ from normtune.tuner.sweep.report import (
     plain_sweep,
     plan_lines,
     pruned_lines,
+    seconds_text,
 )
 from normtune.tuner.sweep.request import Request, Wanted
 from normtune.tuner.sweep.summary import Summary
@@ -153,7 +156,12 @@ def _compiled(request: Request, wanted: Wanted, display_of: Callable[[str], Sile
     device = Device("no GPU here, compiled for one", limits.name, limits.sms, limits.l2_bytes, 0, "absent", "none")
     with display_of(limits.name) as display:
         plan = wanted.plan(request.chosen.space, limits, request.always(wanted.problems, device, limits))
-        ahead = compile_ahead(plan, limits, out, display.compiling)
+
+        def begin(binaries: int) -> None:
+            seconds = seconds_text(compile_seconds(binaries, default_workers()))
+            display.say(f"compiling {binaries} binaries for {limits.name}, about {seconds}")
+
+        ahead = compile_ahead(plan, limits, out, display.compiling, begin)
     display.say(*ahead_lines(ahead))
     return Sweep(device, None, Summary(), compiled=ahead)
 
@@ -176,7 +184,7 @@ def _done(
         if nothing := _nothing(request, work):
             display.say(*nothing)
             return Sweep(identity.device, None, Summary())
-        display.say(*end_lines(summary, request.chosen.budget_seconds))
+        display.say(*end_lines(summary, request.chosen.budget_seconds, display.details))
     return Sweep(identity.device, None, summary, opened.damage)
 
 
@@ -210,7 +218,9 @@ def _swept(
     control = work.control.result() if work.control else None
     more = control.line() if control else "", cache.line() if cache else ""
     pruned = pruned_lines(chosen) if summary.is_fruitless else []
-    display.say(*refinement_lines(work.search), *end_lines(summary, budget), *pruned, *filter(None, more))
+    display.say(
+        *refinement_lines(work.search), *end_lines(summary, budget, display.details), *pruned, *filter(None, more)
+    )
     return Sweep(bench.device, display.outlook, summary, opened.damage, control=control)
 
 

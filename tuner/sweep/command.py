@@ -14,8 +14,9 @@ from normtune.tuner.machine.interrupts import terminable
 from normtune.tuner.sweep.options import SweepOptions
 
 
-@with_options(SweepOptions, before="quiet")
+@with_options(SweepOptions, before="details")
 def sweep(
+    details: Annotated[bool, typer.Option("--details", help="Print where the time went, too.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end and nothing else.")] = False,
     store: StoreOption = None,
@@ -34,7 +35,7 @@ def sweep(
 
     request = Request(store=store, **chosen)
     with terminable():
-        result = run(request, lambda title: choose_display(title, quiet or as_json), begun)
+        result = run(request, lambda title: choose_display(title, quiet or as_json, details), begun)
     warn_of_damage(result.damage)
     if as_json and (result.outlook or result.summary.known or result.compiled):
         say(json.dumps(result.to_plain(), indent=1))

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from normtune.errors import UsageError
-from normtune.results.options import option
+from normtune.results.options import LIST, option, parse_percent
 from normtune.results.regimes import COLD
 
 
@@ -25,27 +25,15 @@ def parse_budget(text: str) -> float:
     return seconds
 
 
-def parse_percent(name: str, text: str) -> float:
-    """The number of `0.2%` or `0.2`.
+def parse_sizes(name: str, texts: Sequence[str]) -> list[int]:
+    """The positive integers of a list.
 
     Raises:
-        UsageError: the text is not a number.
+        UsageError: it has anything else.
     """
-    if not re.fullmatch(r"\d+(\.\d+)?%?", text.strip(), re.ASCII):
-        raise UsageError(f"--{name} is {text!r}: expected a loss in percent, as 0.2%")
-    return float(text.strip().rstrip("%"))
-
-
-def parse_sizes(name: str, text: str) -> list[int]:
-    """The positive integers of `1,64,4096`.
-
-    Raises:
-        UsageError: the list is empty, or has anything else.
-    """
-    parts = text.split(",")
-    if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
-        raise UsageError(f"--{name} is {text!r}: expected positive integers, as 1,64,4096")
-    return [int(part) for part in parts]
+    if not all(text.strip().isdecimal() and int(text) > 0 for text in texts):
+        raise UsageError(f"--{name} is {','.join(texts)!r}: expected positive integers, as 1,64,4096")
+    return [int(text) for text in texts]
 
 
 @dataclass(frozen=True)
@@ -73,10 +61,10 @@ class SweepOptions:
         "middle. Default: the grid of --effort."
     )
     rows: Sequence[int] | None = option(
-        "Numbers of rows instead of those of the grid: 1,64,4096.", "LIST", read=partial(parse_sizes, "rows")
+        "Numbers of rows instead of those of the grid: 1,64,4096.", LIST, read=partial(parse_sizes, "rows")
     )
     hidden: Sequence[int] | None = option(
-        "Hidden sizes instead of those of the grid: 768,4096.", "LIST", read=partial(parse_sizes, "hidden")
+        "Hidden sizes instead of those of the grid: 768,4096.", LIST, read=partial(parse_sizes, "hidden")
     )
     shapes: Sequence[tuple[int, int]] | str | os.PathLike[str] | None = option(
         "Shapes from a CSV file (columns rows,hidden) instead of a grid.",

@@ -28,9 +28,11 @@ class Silent:
 
     Attributes:
         outlook: the plan; None until it is known.
+        details: whether the end tells where the time went.
     """
 
     outlook: Outlook | None = None
+    details: bool = False
 
     def __enter__(self) -> "Silent":
         return self
@@ -162,11 +164,17 @@ class Screen(Silent):
         return Group(bars, best)
 
 
-def choose_display(title: str, quiet: bool) -> Silent:
+def choose_display(title: str, quiet: bool, details: bool = False) -> Silent:
     """The display for this stdout: nothing if `quiet`, live in a terminal that can redraw, else lines.
 
-    `title` is the device's name.
+    `title` is the device's name; `details` as in `Silent`.
     """
+    display = _display(title, quiet)
+    display.details = details
+    return display
+
+
+def _display(title: str, quiet: bool) -> Silent:
     if quiet:
         return Silent()
     if sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown"):

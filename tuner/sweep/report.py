@@ -101,12 +101,13 @@ def best_text(problem: object, best: Best | None) -> str:
     return f"{problem}: {best.config} in {best.nanoseconds / 1000:.1f} us{copy}"
 
 
-def end_lines(summary: Summary, budget_seconds: float | None) -> list[str]:
+def end_lines(summary: Summary, budget_seconds: float | None, details: bool = False) -> list[str]:
     """Lines with the outcome of a sweep; the last one names the next command.
 
     Args:
         summary: of the sweep.
         budget_seconds: the budget, for the message if it was too short for any problem.
+        details: whether to tell where the time went.
     """
     fit = _fit(summary)
     if not summary.done and not summary.left:
@@ -122,19 +123,27 @@ def end_lines(summary: Summary, budget_seconds: float | None) -> list[str]:
             f"stored; all {summary.left} problems take {about(summary.left_seconds)} besides starting"
         ]
     failed = sum(summary.failures.values())
-    untimed = f"{_counted(summary.failed, 'other')} without a config that could be timed, " if summary.failed else ""
+    total = summary.starting_seconds + summary.seconds
+    counts = [f"{summary.problems} problems measured in {seconds_text(total)}"]
+    if summary.failed:
+        counts.append(f"{_counted(summary.failed, 'other')} without a config that could be timed")
+    if summary.known:
+        counts.append(f"{summary.known} were stored before")
     lines = [
-        f"{summary.problems} problems measured, {untimed}{summary.known} were stored before: "
-        f"{summary.configs} configs timed, {summary.timings} timings; failures: {failed or 'none'}",
+        f"{', '.join(counts)}: {summary.configs} configs timed; failures: {failed or 'none'}",
         *_failure_lines(summary.failures),
     ]
     if summary.phases:
         seconds, protocol, starting = summary.phases, summary.phases.protocol, summary.starting_seconds
-        lines.append(
-            f"{starting + summary.seconds:.1f} s in all: {starting:.1f} before the plan, "
-            f"{seconds.compile:.1f} waiting for the compiler, {seconds.gate:.1f} gate, {seconds.timing:.1f} timing; "
-            f"void rounds: {protocol.get('void_rounds', 0)}, workers lost: {protocol.get('worker_restarts', 0)}"
-        )
+        void, lost = protocol.get("void_rounds", 0), int(str(protocol.get("worker_restarts", 0)))
+        if details:
+            lines.append(
+                f"{total:.1f} s in all: {starting:.1f} before the plan, {seconds.compile:.1f} waiting for the "
+                f"compiler, {seconds.gate:.1f} gate, {seconds.timing:.1f} timing of {summary.timings} samples; "
+                f"void rounds: {void}"
+            )
+        if lost:
+            lines.append(f"{_counted(lost, 'time')} the process that uses the GPU was lost and started again")
         if reason := protocol.get("undigested"):
             lines.append(
                 f"the times have no digest of their code, which this version of Triton does not give "

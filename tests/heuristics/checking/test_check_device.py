@@ -1,10 +1,12 @@
 """`normtune check --device` from end to end, on the recorded H200: fresh tables pass, planted ones are found."""
 
+import json
 import random
 import re
 import shutil
 from pathlib import Path
 from unittest.mock import Mock
+from xml.etree import ElementTree
 
 import pytest
 from typer.testing import Result
@@ -71,7 +73,7 @@ def verdict(result: Result) -> str:
 
 @pytest.mark.slow
 def test_the_shipped_table_still_fits_and_nothing_is_kept(table: Path) -> None:
-    result = check("--device", REPLAY, str(shared(table)))
+    result = check("--device", REPLAY, str(shared(table)), "--details")
     assert (result.exit_code, verdict(result)) == (0, "OK")
     lines = result.stdout.splitlines()
     for one in subject.read(table).functions:
@@ -81,7 +83,8 @@ def test_the_shipped_table_still_fits_and_nothing_is_kept(table: Path) -> None:
             r"cross-validated \(OK under [\d.]+ %, stale over [\d.]+ %\)",
             lines[place + 1],
         )
-    assert lines[-1] == f"  {len(subject.read(table).functions)} of {len(subject.read(table).functions)} functions OK"
+    count = len(subject.read(table).functions)
+    assert re.fullmatch(rf"  {count} of {count} functions OK; \d+ shapes, \d+ timings, \d+ s", lines[2])
     assert "    answers for rms_norm_forward float16, too" in lines
     assert re.search(r"^    \d+ x \d+: loses [\d.]+ % \(-?[\d.]+ % to [\d.]+ %\) with \w+", result.stdout, re.MULTILINE)
     assert [path.name for path in table.parent.iterdir()] == ["heuristics.py"]
@@ -94,8 +97,11 @@ def test_moved_thresholds_are_found_in_the_file(table: Path) -> None:
     assert (result.exit_code, verdict(result)) == (1, "STALE")
     assert re.search(r"STALE, because of (\S+ \w+)(, \S+ \w+)*$", result.stdout, re.MULTILINE)
     assert re.search(r"^  \S+ \S+: STALE: .* loses more (than|on average than) the worst", result.stdout, re.MULTILINE)
-    assert "; best " in result.stdout
-    assert re.search(r"\d+ of \d+ functions OK, \d+ STALE", result.stdout.splitlines()[-1])
+    assert re.search(r"^    \d+ x \d+: [\d.]+ % slower than ", result.stdout, re.MULTILINE)
+    assert re.search(r"\d+ of \d+ functions OK, \d+ STALE", result.stdout.splitlines()[2])
+    assert result.stdout.splitlines()[-1] == (
+        "  Next: normtune sweep, then normtune fit --out heuristics.py; more: --details"
+    )
 
 
 @pytest.mark.slow
@@ -105,7 +111,7 @@ def test_a_promise_off_the_grid_is_told_as_such(table: Path) -> None:
     functions = [one | {"figures": one["figures"] | {"plain_validated": 12225}} for one in header.functions]
     result = check("--device", REPLAY, str(rewritten(table, functions=tuple(functions))), "--budget", "0.1s")
     assert "promised" not in result.stdout
-    result = check("--device", REPLAY, str(table), "--budget", "15s")
+    result = check("--device", REPLAY, str(table), "--budget", "15s", "--details")
     assert "promised 1.23 %, plain cross-validated (OK under 2.70 %, stale over 3.00 %)" in result.stdout
 
 
@@ -129,10 +135,10 @@ def test_variants_that_were_not_measured_do_not_matter_and_stale_ones_do(
 
     plain = only(True)
     assert (plain.exit_code, verdict(plain)) == (0, "OK")
-    assert plain.stdout.splitlines()[-1] == "  5 of 22 functions OK, 17 NOT MEASURED"
+    assert plain.stdout.splitlines()[2].startswith("  5 of 22 functions OK, 17 NOT MEASURED; ")
     failing = only(False, fail=True)
     assert (failing.exit_code, verdict(failing)) == (1, "STALE")
-    assert failing.stdout.splitlines()[-1] == "  5 of 22 functions OK, 17 STALE"
+    assert failing.stdout.splitlines()[2].startswith("  5 of 22 functions OK, 17 STALE; ")
     assert "STALE, because of rms_norm_backward:no_dweight bfloat16" in failing.stdout
 
 
@@ -140,8 +146,7 @@ def test_variants_that_were_not_measured_do_not_matter_and_stale_ones_do(
 def test_no_time_is_ambiguous_and_says_so(table: Path) -> None:
     result = check("--device", REPLAY, "heuristics.py", "--budget", "0.1s")
     assert (result.exit_code, verdict(result)) == (3, "AMBIGUOUS")
-    assert "5 of 22 functions OK" not in result.stdout
-    assert result.stdout.splitlines()[-1] == "  0 of 22 functions OK, 22 NOT MEASURED"
+    assert result.stdout.splitlines()[2].startswith("  0 of 22 functions OK, 22 NOT MEASURED; 0 shapes, 0 timings, ")
     assert re.search(r"the budget was used up with \d+ shapes left: --budget gives more time", result.stdout)
 
 
@@ -184,11 +189,11 @@ def test_sources_that_compile_to_the_measured_code_are_no_change(table: Path, mo
 def test_a_store_keeps_what_was_measured(table: Path) -> None:
     result = check("--device", REPLAY, "heuristics.py", "--store", "kept.db", "--budget", "15s")
     assert result.exit_code in (0, 3)
-    shapes = int(re.search(r"  (\d+) shapes and ", result.stdout)[1])  # type: ignore[index]
+    shapes = int(re.search(r"; (\d+) shapes, ", result.stdout)[1])  # type: ignore[index]
     with Store.open("sqlite:///kept.db") as store:
         frame = store.load().frame
     assert len(frame[["operator", "variant", "dtype", "rows", "hidden"]].drop_duplicates()) == shapes
-    assert sum(map(len, frame["samples"])) == int(re.search(r"and (\d+) timings", result.stdout)[1])  # type: ignore[index]
+    assert sum(map(len, frame["samples"])) == int(re.search(r"shapes, (\d+) timings", result.stdout)[1])  # type: ignore[index]
 
 
 def test_functions_that_ask_for_one_shape_share_a_race(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,6 +260,44 @@ def test_an_end_before_the_verdict_says_that_there_is_none(
     assert result.exit_code == code
     assert result.stderr == "\nnormtune: ended: no verdict on heuristics.py; the measurements were not kept\n"
     assert not re.search("^heuristics.py on", result.stdout, re.MULTILINE)
+
+
+@pytest.mark.usefixtures("operators_forgotten")
+def test_a_recording_without_the_functions_of_a_table_is_named(tmp_path: Path) -> None:
+    examples = Path(__file__).parents[3] / "examples"
+    result = main("check", "--device", REPLAY, "--load", examples / "softmax.py", examples / "softmax_h200.py")
+    assert result.exit_code == 3
+    assert "  1 of 1 functions could not be measured: NVIDIA H200 (replay) has times of none of their shapes\n" in (
+        result.stdout
+    )
+
+
+@pytest.mark.parametrize(("format_", "level"), [("github", "error"), ("junit", "failure"), ("json", "")])
+def test_a_stale_table_fails_a_pull_request(
+    table: Path, monkeypatch: pytest.MonkeyPatch, format_: str, level: str
+) -> None:
+    def measure(session: CheckSession, *_: object) -> Recheck:
+        for probe in session.probes:
+            session.learn(probe, probe.config, {probe.config: Outcome("wrong_result", "y is off")})
+        return Recheck()
+
+    monkeypatch.setattr(check_api, "measure", measure)
+    result = check("--device", REPLAY, "heuristics.py", "--format", format_)
+    assert result.exit_code == 1
+    if format_ == "github":
+        assert f"\n::{level} file=heuristics.py,title=normtune check::heuristics.py on NVIDIA H200" in result.stdout
+        (line,) = [line for line in result.stdout.splitlines() if line.startswith("::")]
+        assert "%0A0 of 22 functions OK, 22 STALE" in line
+    elif format_ == "junit":
+        (case,) = ElementTree.fromstring(result.stdout).iter("testcase")
+        (failure,) = case
+        assert (case.get("name"), failure.tag) == ("heuristics.py", level)
+        assert "fails: wrong_result: y is off" in (failure.text or "")
+    else:
+        (found,) = json.loads(result.stdout)["tables"]
+        assert (found["table"], found["verdict"], len(found["functions"])) == ("heuristics.py", "STALE", 22)
+        assert {one["verdict"] for one in found["functions"]} == {"STALE"}
+        assert found["functions"][0]["shapes"][0]["failure"] == "wrong_result: y is off"
 
 
 @pytest.fixture(scope="module")

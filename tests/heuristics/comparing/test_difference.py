@@ -1,5 +1,6 @@
 """`normtune diff`: shapes with different configs, losses and gains of each side, output and refusals."""
 
+import json
 import math
 import re
 from dataclasses import replace
@@ -203,9 +204,9 @@ def test_it_reads_as_text_and_as_markdown(matrix: TimingMatrix) -> None:
     assert lines[: lines.index("Where liger_1238 loses most:")] == [
         "rms_norm_forward bfloat16: other launches at 1 of 4 shapes",
         "",
-        "                               shapes  A loses  worst   B loses  worst   faster  us a call",
-        "  launch bound, to 1 MB moved  1       0.00 %   0.0 %   0.00 %   0.0 %   0.00 %  0.00",
-        "  1 to 60 MB                   2       5.13 %   10.5 %  22.14 %  35.0 %  16.2 %  0.70",
+        "                 shapes  A loses  worst   B loses  worst   faster  us a call",
+        "  to 1 MB moved  1       0.00 %   0.0 %   0.00 %   0.0 %   0.0 %   0.00",
+        "  1 to 60 MB     2       5.13 %   10.5 %  22.14 %  35.0 %  16.2 %  0.70",
         "",
         f"A has no time at 1 of 4 shapes; where it has, it loses 3.39 %. {note}",
         f"B has no time at 1 of 4 shapes; where it has, it loses 14.26 %. {note}",
@@ -290,19 +291,26 @@ def test_two_tables_of_a_store(store: str) -> None:
         Path(f"{leaves}.py").write_text(
             module_text(fit(evidence, FitOptions(leaves=leaves)), as_command("normtune fit"))
         )
-    lines = succeed("diff", "3.py", "1.py", "--store", store).splitlines()
+    output = succeed("diff", "3.py", "1.py", "--store", store, "--details")
+    lines = output.splitlines()
     assert lines[0] == "Test GPU, sm_90, 132 SMs: A is 3.py, B is 1.py"
     assert lines[5:7] == ["", lines[6]] and lines[6].startswith("toy bfloat16: other launches at ")
     assert " A 3.py is faster" in lines
     (summary,) = [line for line in lines if line.startswith("  toy bfloat16  35 of 35")]
-    numbers = [float(word) for word in re.findall(r"-?[\d.]+", summary)[3:]]
-    worse, better = numbers[2], numbers[0]
-    faster, low, high = numbers[4:7]
+    better, _, worse, _, faster, saved, low, high = map(float, re.findall(r"-?[\d.]+", summary)[3:])
     assert better < worse
-    # The noise of a sample is 0.3 %, and the interval is that of 35 shapes of 16 rounds.
-    assert low < faster < high and high - low < 0.3
+    assert low < saved < high
     assert faster == pytest.approx(100 * ((100 + worse) / (100 + better) - 1), abs=0.3)
     assert lines.index("Where another config answers, the largest gain over all its shapes first:") > 6
+    verdict = succeed("diff", "3.py", "1.py", "--store", store).splitlines()
+    assert verdict[:3] == [lines[0], "", f"toy bfloat16: A is {faster:.0f} % faster than B on average over 35 shapes"]
+    (row,) = json.loads(succeed("diff", "3.py", "1.py", "--store", store, "--json"))["differences"]
+    assert (row["operator"], row["shapes"]) == ("toy", 35) and 100 * row["faster"] == pytest.approx(faster, abs=0.06)
+    # What fit says of a table beside the one it is compared with is what diff says of the two.
+    told = succeed("fit", "--store", store, "--leaves", "3", "--baseline", "1.py", "--out", "again.py")
+    again = succeed("diff", "again.py", "1.py", "--store", store).splitlines()[2]
+    (number,) = re.findall(r"  today     (\d+ % faster) than ", told)
+    assert number in again
     same = succeed("diff", "3.py", "3.py", "--store", store, "--markdown").splitlines()
     assert same[0] == "## Test GPU, sm_90, 132 SMs: A is `3.py`, B is `3.py`"
     assert "<details><summary>toy bfloat16: other launches at 0 of 35 shapes</summary>" in same
@@ -313,17 +321,17 @@ def test_two_tables_of_a_store(store: str) -> None:
 @pytest.mark.parametrize("rule", ["liger_1238", "triton.autotune"])
 def test_a_rule_and_the_shipped_table_on_the_shipped_recording(rule: str) -> None:
     words = ("--recording", "nvidia-h200", "--operator", "rms_norm_forward:no_rstd", "--dtype", "bfloat16")
-    lines = (output := succeed("diff", "nvidia-h200", rule, *words, "--weights", "equal")).splitlines()
+    lines = (output := succeed("diff", "nvidia-h200", rule, *words, "--details")).splitlines()
     assert lines[0] == f"NVIDIA H200, sm_90, 132 SMs: A is nvidia-h200, B is {rule}"
     (figures,) = re.findall(r"^  rms_norm_forward:no_rstd bfloat16 +(\d+) of \1 (.*)", output, re.MULTILINE)
-    better, _, worse, _, faster, low, high, saved, least, most = map(float, re.findall(r"-?[\d.]+", figures[1]))
-    # Printed to a tenth of a percent and a hundredth of a microsecond, an estimate may fall on an end of its interval.
-    assert 0 < better < worse and 0 < low < high and low <= faster <= high
+    better, _, worse, _, faster, saved, least, most = map(float, re.findall(r"-?[\d.]+", figures[1]))
+    assert better < worse and faster > 0
+    # Printed to a hundredth of a microsecond, an estimate may fall on an end of its interval.
     assert 0 < least < most and least <= saved <= most
-    assert [line.split("  ")[1] for line in lines if "bound" in line or line.startswith("  1 to")] == [
-        "launch bound, to 1 MB moved",
+    assert [line.split("  ")[1] for line in lines if " MB" in line] == [
+        "to 1 MB moved",
         "1 to 60 MB",
-        "memory bound, over 60 MB (the L2)",
+        "over 60 MB, the L2",
     ]
     assert ("B picks among what was timed" in output) == (rule == "triton.autotune")
 
@@ -366,7 +374,13 @@ def test_an_empty_store_says_what_to_do(tmp_path: Path) -> None:
 
 def test_measurements_of_kernels_that_changed_are_told(measure, penalty, run, tmp_path: Path) -> None:
     record(f"sqlite:///{tmp_path}/old.db", run, measure(penalty, [(64, 64)], fingerprint="sha256:0"))
-    lines = succeed("diff", "liger", "quack", "--store", f"{tmp_path}/old.db").splitlines()
+    verdict = succeed("diff", "liger", "quack", "--store", f"{tmp_path}/old.db").splitlines()
+    assert verdict[1:4] == [
+        "the kernels of toy changed since: `normtune sweep --stale` measures them again",
+        "",
+        "toy bfloat16: no shape has a time of both",
+    ]
+    lines = succeed("diff", "liger", "quack", "--details", "--store", f"{tmp_path}/old.db").splitlines()
     assert lines[3] == "the kernels of toy changed since: `normtune sweep --stale` measures them again"
     assert "toy bfloat16: other launches at 1 of 1 shapes" in lines
     assert "Everywhere: one has no answer." in lines

@@ -24,7 +24,7 @@ def test_edges(rows: int, hidden: int, expected: int) -> None:
 
 def test_names_have_the_size_of_the_cache() -> None:
     assert [part_name(which, 60 << 20) for which in (0, 1, 2)] == [
-        "launch bound, to 1 MB moved",
+        "to 1 MB moved",
         "1 to 60 MB",
-        "memory bound, over 60 MB (the L2)",
+        "over 60 MB, the L2",
     ]

@@ -1,0 +1,91 @@
+"""`normtune lookup`: the config of a table at one shape.
+
+In: a table, an operator, a dtype and sizes. Out: the config on a line, or as JSON. `kernels.tablefile` looks it up.
+"""
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from normtune.errors import UsageError
+from normtune.kernels.problem import AXES
+from normtune.results.commands import JsonOption
+from normtune.results.terminal import say, say_json
+
+if TYPE_CHECKING:
+    from normtune.kernels.key import Key
+    from normtune.kernels.tablefile.locate import LoadedTable
+
+# The multiprocessors and the bytes of L2 cache of a GPU, for a table for any GPU.
+_GPU = ("sms", "l2_bytes")
+
+
+def lookup(
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="File of a table, or shipped table (nvidia-h200).")],
+    operator: Annotated[str, typer.Argument(metavar="OPERATOR", help="Operator or variant, rms_norm_forward.")],
+    dtype: Annotated[str, typer.Argument(metavar="DTYPE", help="bfloat16, float16 or float32.")],
+    sizes: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="NAME=N",
+            help="rows=4096 hidden=1024, named integers of the operator; for any-gpu also sms=132 l2_bytes=52428800.",
+        ),
+    ],
+    as_json: JsonOption = False,
+) -> None:
+    """Print the config with which a table answers at one shape. Needs no GPU and no store."""
+    from normtune.kernels.tablefile.locate import load_table
+
+    given = _given(sizes)
+    loaded = load_table(table)
+    if not loaded.is_bound:
+        gpu = [_positive(given, name, f"{name} of the GPU, as the table is for any") for name in _GPU]
+        loaded = loaded.bound(*gpu)
+    key = _key(loaded, operator, dtype, given)
+    answer = loaded.answer(key)
+    shape = [_positive(given, axis, "a size of the shape") for axis in AXES]
+    if given:
+        known = [*AXES, *(name for name, _ in key.sizes)]
+        raise UsageError(f"{next(iter(given))} is given, which is no size here: expected {', '.join(known)}")
+    if answer is None:
+        functions = ", ".join(map(str, loaded.tables))
+        raise UsageError(f"{table} has no function for {key}: expected one of {functions}")
+    config = answer(*shape)
+    if as_json:
+        used = next(name for name in loaded.names(key) if name in loaded.tables)
+        sizes_of = dict(zip(AXES, shape, strict=True))
+        say_json({"operator": used.text, "dtype": dtype, **sizes_of, "config": json.loads(config.to_json())})
+    else:
+        say(str(config))
+
+
+def _given(sizes: list[str]) -> dict[str, Any]:
+    given: dict[str, Any] = {}
+    for text in sizes:
+        name, equals, value = text.partition("=")
+        if not equals or not value.isascii() or not value.isdecimal() or int(value[:20]) < 1 or len(value) > 15:
+            raise UsageError(f"{text!r}: expected NAME=N with a positive integer, as rows=4096")
+        if name in given:
+            raise UsageError(f"{name} is given twice")
+        given[name] = int(value)
+    return given
+
+
+def _positive(given: dict[str, Any], name: str, what: str) -> int:
+    if name not in given:
+        raise UsageError(f"{name}=N is missing: {what}")
+    return int(given.pop(name))
+
+
+def _key(table: "LoadedTable", operator: str, dtype: str, given: dict[str, Any]) -> "Key":
+    """The key of an operator, at the named integers that are given."""
+    from normtune.kernels.key import Key
+
+    key = Key.parse(operator, dtype)
+    names = next((other.sizes for other in table.tables if other.family == key.family), ())
+    if key.sizes or not names:
+        return key
+    return key._replace(
+        sizes=tuple((name, _positive(given, name, f"a named integer of {key.family}")) for name, _ in names)
+    )
