@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import wraps
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -37,11 +38,17 @@ class ErrorLines(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Accept `--load` and its file anywhere among the arguments, because they are for all commands."""
-        rest, first = list(args), []
-        while "--load" in rest[:-1]:
-            place = rest.index("--load")
-            first += rest[place : place + 2]
-            del rest[place : place + 2]
+        rest: list[str] = []
+        first: list[str] = []
+        words = iter(args)
+        for word in words:
+            if word.partition("=")[0] != "--load":
+                rest.append(word)
+                continue
+            file = [] if "=" in word else [*islice(words, 1)]
+            if "=" not in word and not file:  # it lacks its file, which a command behind it must not become
+                rest = []
+            first += [word, *file]
         return super().parse_args(ctx, [*first, *rest])
 
     def invoke(self, ctx: Any) -> Any:
@@ -74,6 +81,8 @@ def _shortage(error: OSError | RuntimeError | MemoryError) -> str:
         return "this machine's memory is full, or the limit of `ulimit -v`: raise it, or ask for less at a time"
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
         return f"too many files are open ({error.strerror}): raise the limit, `ulimit -n 1024`"
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        return f"a file's name is too long: {str(error.filename)[:40]}..."
     if (isinstance(error, OSError) and error.errno in (errno.EAGAIN, errno.ENOMEM)) or "start new thread" in str(error):
         return f"no process or thread can be started ({error}): raise the limit, `ulimit -u`, or end other programs"
     return ""

@@ -26,8 +26,8 @@ from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.tablefile.tree import Tree, choose
 from normtune.kernels.target import TARGETS
-from normtune.results.database.store import Coverage
 from normtune.results.evidence import Evidence
+from normtune.results.records import Coverage
 from normtune.tuner.plan.grids import GRIDS
 from normtune.tuner.plan.plan import Task
 from normtune.tuner.search.protocol import Known

@@ -12,6 +12,7 @@ from pathlib import Path
 import pandas as pd
 
 from normtune.errors import UsageError
+from normtune.kernels.arguments import checked
 from normtune.kernels.key import Key
 from normtune.results.database.store import Store, resolve_url
 from normtune.results.evidence import Evidence
@@ -23,6 +24,7 @@ from normtune.results.source import Keys, Measured, taken
 _OVERVIEW = ("device", "sms", "operator", "dtype", "regime", "problems", "measurements", "runs", "statuses")
 
 
+@checked
 def list_data(data: Measured = None, *, recording: str | None = None) -> pd.DataFrame:
     """Count measurements by device, operator, dtype and regime, as `normtune data list` does.
 
@@ -63,6 +65,7 @@ def overview(evidence: Evidence) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(_OVERVIEW))
 
 
+@checked
 def export_data(
     path: str | os.PathLike[str],
     data: Measured = None,
@@ -90,6 +93,7 @@ def export_data(
     )
 
 
+@checked
 def export_recording(
     name: str,
     folder: str | os.PathLike[str],
@@ -119,6 +123,7 @@ def export_recording(
     return transfer.export_recording(lambda: keys.of(taken(data, None, None)), name, Path(folder), regime)
 
 
+@checked
 def import_data(
     files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     store: Store | str | os.PathLike[str] | None = None,
@@ -141,6 +146,8 @@ def imported(
     files: Iterable[str | os.PathLike[str]], store: Store | str | os.PathLike[str] | None
 ) -> Iterator[Imported]:
     """Import files one after the other, as `import_data`."""
+    if not isinstance(store, Store | str | os.PathLike | None):
+        raise UsageError(f"store is {store!r:.80}: expected a store, its file or URL")
     url = "" if isinstance(store, Store) else resolve_url(None if store is None else os.fspath(store))
     paths = list(files) if isinstance(files, Iterable) else [files]
     if wrong := [path for path in paths if not isinstance(path, str | os.PathLike)]:

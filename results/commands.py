@@ -15,7 +15,7 @@ import typer
 
 from normtune.results.options import LIST, Option, flag_of, parameter_of
 from normtune.results.regimes import COLD
-from normtune.results.source import NOTHING, Keys
+from normtune.results.source import NOTHING, STORE_HELP, Keys
 from normtune.results.terminal import say
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ StoreOption = Annotated[
     str | None,
     typer.Option(metavar="URL", help="Store: an SQLite file or a URL. Default: NORMTUNE_STORE, else ./normtune.db."),
 ]
+ReadOption = Annotated[str | None, typer.Option("--store", metavar="URL", help=STORE_HELP)]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
 
@@ -91,7 +92,7 @@ def list_(
         bool, typer.Option("--runs", help="List the runs with their ids instead, including those set aside.")
     ] = False,
     as_json: JsonOption = False,
-    store: StoreOption = None,
+    store: ReadOption = None,
 ) -> None:
     """Print what a store holds, by device, operator and dtype."""
     from normtune.results.api import overview
@@ -133,7 +134,7 @@ def export(
     regime: Annotated[
         str, typer.Option(metavar="NAME", help="Only times measured cold, warm or eager; all: everything.")
     ] = COLD,
-    store: StoreOption = None,
+    store: ReadOption = None,
     **chosen: Any,
 ) -> None:
     """Write measurements as Parquet (to import or to fit elsewhere), as CSV (a line per sample), or as a recording."""

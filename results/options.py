@@ -13,6 +13,7 @@ from functools import wraps
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from normtune.errors import UsageError
+from normtune.kernels.arguments import check, named
 
 P = ParamSpec("P")
 Options = TypeVar("Options")
@@ -84,19 +85,25 @@ def keywords_of(options: Callable[P, Options]) -> Callable[[Callable[[Options], 
     A call with other keywords raises a TypeError that names the function.
     """
     signature = inspect.signature(options)
+    declared = {one.name: one for one in fields(options)}  # type: ignore[arg-type]
+    flags = {flag_of(one): name for name, one in declared.items()}
+    if "store" not in declared and "data" in declared:
+        flags["--store"] = "data"
 
     def decorated(function: Callable[[Options], Result]) -> Callable[P, Result]:
         @wraps(function)
         def called(*args: P.args, **kwargs: P.kwargs) -> Result:
             try:
-                signature.bind(*args, **kwargs)
+                bound = signature.bind(*args, **kwargs)
             except TypeError as error:
                 raise TypeError(f"{function.__name__}() {error}") from None
-            return function(options(*args, **kwargs))
+            for name, value in bound.arguments.items():
+                check(name, value, declared[name].type)
+            with named(flags):
+                return function(options(*args, **kwargs))
 
         returned = function.__annotations__["return"]
         called.__signature__ = signature.replace(return_annotation=returned)  # type: ignore[attr-defined]
-        declared = {one.name: one for one in fields(options)}  # type: ignore[arg-type]
         called.__doc__ = _documented(function.__doc__, "Args", map(declared.__getitem__, signature.parameters))
         return called
 

@@ -162,3 +162,23 @@ class Measurement(NamedTuple):
     rounds: NDArray[np.int32]
     samples: NDArray[np.int32]
     code: TimedCode | None = None
+
+
+class Coverage(NamedTuple):
+    """State of one config on one problem, over all runs on devices of one kind.
+
+    Attributes:
+        status: of the newest measurement with this fingerprint; `ok` outranks any failure but `wrong_result`.
+        fingerprint: of the kernels of the newest measurement.
+        samples: number of samples with this fingerprint in all runs.
+        median_ns: median of the newest `ok` measurement with this fingerprint, ns; None if there is none.
+        code: code that this measurement launched; None if it is not known.
+        triton: version of Triton that compiled it; empty if the code is not known.
+    """
+
+    status: str
+    fingerprint: str
+    samples: int
+    median_ns: int | None
+    code: TimedCode | None = None
+    triton: str = ""

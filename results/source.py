@@ -8,6 +8,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 from normtune.errors import UsageError
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from normtune.results.database.store import Store
     from normtune.results.evidence import Evidence
 
+STORE_HELP = (
+    "Store: an SQLite file or a URL; or a Parquet file that `data export` or `fit --evidence` wrote. Default: "
+    "NORMTUNE_STORE, else ./normtune.db."
+)
 NOTHING = "there are no measurements yet: run `normtune sweep`"
 # Measurements as an argument of a Python function: evidence, or a store, open or by its file or URL; None for the
 # default store.
@@ -36,10 +41,11 @@ def on_stderr(text: str) -> None:
 def data_option() -> Any:
     """The field of the measurements, `--store` of a command."""
     return option(
-        "Store: an SQLite file or a URL. Default: NORMTUNE_STORE, else ./normtune.db.",
+        STORE_HELP,
         *("URL", "store"),
         read=str,
-        doc="A store, open or by its file or URL, or evidence. Default: the default store.",
+        doc="A store, open or by its file or URL, a Parquet file of measurements, or evidence. Default: the default "
+        "store.",
     )
 
 
@@ -101,8 +107,8 @@ def taken(data: Measured, recording: str | None, regime: str | None, warn: "Warn
 
     Raises:
         UsageError: data and a recording are both given, an argument is invalid, or there are only measurements of
-            other regimes.
-        NormtuneError: the store does not exist, or cannot be read.
+            other regimes; or the store does not exist.
+        NormtuneError: the store cannot be read.
     """
     warn = warn or _as_warning
     if regime is not None:
@@ -130,15 +136,16 @@ def measured(
     """Load the measurements of a store or a recording in one regime.
 
     Args:
-        store: value of `--store`; None for NORMTUNE_STORE, else the default store.
+        store: value of `--store`, which may be a Parquet file of measurements; None for NORMTUNE_STORE, else the
+            default store.
         recording: value of `--recording`; None for the store.
         regime: value of `--regime`; None for all.
         warn: called with a line about measurements that are left out.
 
     Raises:
         UsageError: both are given, the URL, the recording or the regime is invalid, or there are only measurements
-            of other regimes.
-        NormtuneError: the store does not exist, or cannot be read.
+            of other regimes; or the store does not exist.
+        NormtuneError: the store cannot be read.
     """
     if store is not None and recording is not None:
         raise UsageError("--store and --recording are both given: measurements come from one of them")
@@ -149,6 +156,10 @@ def measured(
 
         evidence = load_recording(recording, None)
         source = f"recording {recording}"
+    elif is_parquet(store):
+        from normtune.results.exchange.parquet_csv import read_parquet
+
+        evidence, source = _of_known_regimes(read_parquet(Path(str(store))), warn), str(store)
     else:
         from normtune.results.database.store import Store, resolve_url
 
@@ -156,6 +167,11 @@ def measured(
             evidence = _loaded(opened, warn)
         source = "the store"
     return evidence if regime is None else in_regime(evidence, regime, source)
+
+
+def is_parquet(store: str | None) -> bool:
+    """Whether a store is named that is a file of measurements, to be read only."""
+    return store is not None and store.endswith(".parquet") and "://" not in store
 
 
 def _loaded(store: "Store", warn: Warn) -> "Evidence":

@@ -20,6 +20,7 @@ from normtune.heuristics.fitting.options import FitKeywords, FitOptions
 from normtune.heuristics.fitting.pipeline import used
 from normtune.heuristics.regret.fixed_log import fraction
 from normtune.heuristics.writing.regenerate import Command, Source
+from normtune.kernels.arguments import checked
 from normtune.kernels.config import Config
 from normtune.kernels.tablefile.relative_tree import choose_on
 from normtune.results.evidence import Evidence
@@ -51,6 +52,7 @@ class AnyGpuTable(FittedTable):
     shared: tuple[AnyGpuShared, ...]
     fit: AnyGpuFit
 
+    @checked
     def lookup(self, operator: str, dtype: str, rows: int, hidden: int, *, sms: int, l2_bytes: int) -> Config:
         """The config for `rows` rows of `hidden` elements on a GPU with these multiprocessors and bytes of L2 cache.
 

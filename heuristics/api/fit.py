@@ -30,6 +30,7 @@ from normtune.heuristics.writing import (
 from normtune.heuristics.writing.installing import Installed
 from normtune.heuristics.writing.regenerate import Command, Source, command
 from normtune.heuristics.writing.write import write_table
+from normtune.kernels.arguments import checked
 from normtune.kernels.config import Config
 from normtune.kernels.tablefile.tree import choose
 from normtune.kernels.target import MOST_SMS, TARGETS, target_for
@@ -70,6 +71,7 @@ class Table(FittedTable):
     fit: Fit
     incumbents: Incumbents | None = None
 
+    @checked
     def lookup(self, operator: str, dtype: str, rows: int, hidden: int) -> Config:
         """The config for `rows` rows of `hidden` elements.
 

@@ -17,6 +17,7 @@ from normtune.heuristics.fitting.result import TableFunction
 from normtune.heuristics.writing import regenerate
 from normtune.heuristics.writing.regenerate import Command, Source
 from normtune.heuristics.writing.write import check_files, write_table
+from normtune.kernels.arguments import checked
 from normtune.kernels.key import Key
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.parquet_csv import write_parquet
@@ -75,6 +76,7 @@ class FittedTable(ABC):
         """The table as Python source, a module that stands alone, with the header that `save` writes."""
         return self.module(Path("heuristics.py"))
 
+    @checked
     def save(
         self, path: str | os.PathLike[str], evidence: str | os.PathLike[str] | None = None, force: bool = False
     ) -> None:

@@ -13,7 +13,7 @@ import typer
 
 from normtune.errors import UsageError
 from normtune.heuristics.fitting.options import FitOptions
-from normtune.results.commands import JsonOption, StoreOption, with_options
+from normtune.results.commands import JsonOption, ReadOption, with_options
 from normtune.results.terminal import say, say_json
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class _DeviceFiles(NamedTuple):
 
 @with_options(FitOptions, before="all_devices")
 def fit(
-    store: StoreOption = None,
+    store: ReadOption = None,
     recording: Annotated[
         str | None, typer.Option(metavar="NAME", help="Fit a recording that ships with normtune, in place of a store.")
     ] = None,
@@ -89,7 +89,7 @@ def fit(
     from normtune.heuristics.api import fit as api
     from normtune.heuristics.fitting.baseline import baseline as in_use
     from normtune.heuristics.fitting.duration import duration
-    from normtune.heuristics.writing import installing, regenerate, report
+    from normtune.heuristics.writing import installing, regenerate, report, write
     from normtune.kernels.target import plain_name
     from normtune.results.source import measured
 
@@ -134,6 +134,8 @@ def fit(
     for part, table in zip(parts, tables, strict=True):
         paths = table.write(part.table, part.data, len(parts) > 1)
         wrote = [f"wrote {path}" for path in paths]
+        if part.table and not write.is_importable(part.table):
+            wrote.append(f"  {part.table.name!r} is no name of a module: rename it before a library imports it")
         if install:
             path, displaced = table.install(force=True)  # what needs force was refused before the fit
             name = plain_name(table.device.name)

@@ -11,7 +11,7 @@ import typer
 
 from normtune.errors import UsageError
 from normtune.kernels.problem import AXES
-from normtune.results.commands import JsonOption, StoreOption, with_options
+from normtune.results.commands import JsonOption, ReadOption, with_options
 from normtune.results.regimes import COLD, check_regime
 from normtune.results.source import NOTHING, Selection, on_stderr
 from normtune.results.terminal import say
@@ -35,7 +35,7 @@ _COUNTS = "shown: shapes for which it is within 1 % of the best; best: those it 
 
 @with_options(Selection, before="table")
 def show(
-    store: StoreOption = None,
+    store: ReadOption = None,
     table: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Map the configs of this table, and mark where it loses over 3 %."),

@@ -112,16 +112,16 @@ class FitOptions(FitKeywords):
             if not optional and (isinstance(value, bool) != (kind is bool) or not isinstance(value, kind)):
                 raise UsageError(f"{field.name} is {value!r:.80}: expected {expected}")
         if self.leaves is not None and not 1 <= self.leaves <= MOST_LEAVES:
-            raise UsageError(f"leaves is {self.leaves}: expected 1 to {MOST_LEAVES}")
+            raise UsageError(f"--leaves is {self.leaves}: expected 1 to {MOST_LEAVES}")
         if self.max_configs is not None and self.max_configs < 1:
-            raise UsageError(f"max-configs is {self.max_configs}: expected a positive number")
+            raise UsageError(f"--max-configs is {self.max_configs}: expected a positive number")
         check_regime(self.regime)
         if self.objective not in OBJECTIVES:
             raise UsageError(f"unknown objective {self.objective!r}: expected one of {', '.join(OBJECTIVES)}")
         if self.max_slowdown is not None and not 1 <= self.max_slowdown < math.inf:
-            raise UsageError(f"max-slowdown is {self.max_slowdown:g}: expected a ratio of at least 1, as 1.10")
+            raise UsageError(f"--max-slowdown is {self.max_slowdown:g}: expected a ratio of at least 1, as 1.10")
         if not 0 <= self.tie_percent <= 100:
-            raise UsageError(f"tie is {self.tie_percent:g}: expected percent from 0 to 100, as {TIE_PERCENT}")
+            raise UsageError(f"--tie is {self.tie_percent:g}: expected percent from 0 to 100, as {TIE_PERCENT}")
 
     @classmethod
     def of(cls, request: object) -> "FitOptions":

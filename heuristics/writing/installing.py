@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.writing import write
+from normtune.kernels.arguments import checked
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.header import Gpu
 from normtune.kernels.target import plain_name
@@ -93,6 +94,7 @@ def check(devices: Sequence[Device], force: bool) -> None:
         )
 
 
+@checked
 def uninstall(
     data: Measured = None, *, recording: str | None = None, regime: str = COLD, force: bool = False
 ) -> tuple[Removed, ...]:

@@ -1,5 +1,6 @@
 """Files that `fit` writes, replaced whole or not at all, and files that it must not overwrite."""
 
+import keyword
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -77,6 +78,11 @@ def check_table(path: Path, force: bool) -> None:
     """
     if _replaceable(path, force) and (why := not_as_written(path)):
         raise UsageError(f"cannot write {path}: {why}; --force overwrites it")
+
+
+def is_importable(path: Path) -> bool:
+    """Whether Python can import a file by its name."""
+    return path.stem.isidentifier() and not keyword.iskeyword(path.stem)
 
 
 def not_as_written(path: Path) -> str:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from normtune.kernels.alignment import alignment_of
+from normtune.kernels.arguments import checked
 from normtune.kernels.call import AnyLaunch, KernelCall
 from normtune.kernels.calling.device import describe
 from normtune.kernels.calling.launcher import Prepared, apart, prepare
@@ -81,6 +82,7 @@ def noted() -> Iterator[list[LaunchRequest | TablelessRequest]]:
             _noted = None
 
 
+@checked
 def use_table(table: str | os.PathLike[str] | None = "auto") -> None:
     """Choose the table for all later launches of this process.
 

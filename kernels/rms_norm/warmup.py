@@ -9,6 +9,7 @@ from typing import Any, overload
 
 import torch
 
+from normtune.errors import NormtuneError
 from normtune.kernels.calling.warmup import load_all, with_gradients
 from normtune.kernels.rms_norm.function import CALLS, rms_norm
 
@@ -61,6 +62,7 @@ def warmup(*arguments: Any, **named: Any) -> int:  # noqa: D417  (of the overloa
     Raises:
         TypeError: as the function, for the example.
         ValueError: an argument is wrong, or the example launched no kernel of this package.
+        NormtuneError: torch sees no GPU.
     """
     if not arguments or not callable(arguments[0]):
         return _of_rms_norm(*arguments, **named)
@@ -90,6 +92,8 @@ def _of_rms_norm(
     gpu = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
     if gpu.type != "cuda":
         raise ValueError(f"device is {gpu}: expected a CUDA GPU")
+    if not torch.cuda.is_available():
+        raise NormtuneError(f"device is {gpu}, but torch sees no GPU here: `normtune doctor` says why")
 
     def calls() -> None:
         for needs in ((True, False), (True, True), (False, True)) if gradients else ((False, False),):

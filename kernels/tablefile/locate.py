@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
 from normtune.errors import NormtuneError, UsageError
+from normtune.kernels.arguments import checked
 from normtune.kernels.box import EVERYWHERE, Interval
 from normtune.kernels.config import Config, Knob, class_of
 from normtune.kernels.key import Key
@@ -262,6 +263,7 @@ def told(path: str | os.PathLike[str]) -> str:
     return name if name.isprintable() and name.strip() else repr(name)
 
 
+@checked
 def load_table(table: str | os.PathLike[str]) -> LoadedTable:
     """Load a table for look-ups, without running anything else of its file.
 

@@ -36,7 +36,7 @@ def connect(url: str, create: bool) -> sa.Engine:
 
     Raises:
         UsageError: the URL is of another database, or its folder does not exist.
-        NormtuneError: the store does not exist, cannot be opened or written, or is of a newer normtune.
+        NormtuneError: it is damaged, cannot be opened or written, or is of a newer normtune.
     """
     parsed = parse(url)
     path = sqlite_path(parsed)
@@ -72,11 +72,13 @@ def connect(url: str, create: bool) -> sa.Engine:
 
 @contextmanager
 def translated(url: URL) -> Iterator[None]:
-    """Turn a failure of the database into a `NormtuneError` of one line."""
+    """Turn a failure of the database into an error of one line: a `UsageError` for a file that is no database."""
     try:
         yield
     except sa.exc.DBAPIError as error:
-        raise NormtuneError(_explain(display_name(url), str(error.orig))) from None
+        text = str(error.orig)
+        kind = UsageError if "not a database" in text else NormtuneError
+        raise kind(_explain(display_name(url), text)) from None
     except sa.exc.SQLAlchemyError as error:
         raise NormtuneError(_explain(display_name(url), str(error))) from None
     except UnicodeDecodeError as error:
@@ -118,15 +120,15 @@ def _explain(name: str, text: str) -> str:
 def _check_path(path: Path, create: bool) -> None:
     try:
         if path.is_dir():
-            raise NormtuneError(f"the store {path} is a folder: expected a file such as {path / 'normtune.db'}")
+            raise UsageError(f"the store {path} is a folder: expected a file such as {path / 'normtune.db'}")
         if path.parent.exists() and not path.parent.is_dir():
             raise UsageError(f"the store {path} cannot exist: {path.parent} is no folder; name another with --store")
         if not path.parent.is_dir():
             raise UsageError(f"the folder of the store {path} does not exist: create {path.parent} or name another")
         if path.exists() and not path.is_file():  # SQLite would wait for the other end of a pipe
-            raise NormtuneError(f"the store {path} is no regular file: name another with --store")
+            raise UsageError(f"the store {path} is no regular file: name another with --store")
         if not create and not path.exists():
-            raise NormtuneError(f"there is no store {path}: run `normtune sweep` first, or name another with --store")
+            raise UsageError(f"there is no store {path}: run `normtune sweep` first, or name another with --store")
     except OSError as error:
         raise NormtuneError(
             f"the store {path} cannot be examined ({error.strerror or error}): name another with --store"
@@ -188,7 +190,7 @@ def _prepare(engine: sa.Engine, name: str, create: bool) -> None:
         has_tables = _is_store(connection, name)
     if not create:
         if not has_tables:
-            raise NormtuneError(f"the store {name} is empty: run `normtune sweep` first")
+            raise UsageError(f"the store {name} is empty: run `normtune sweep` first")
         return
     if engine.dialect.name == "sqlite":
         _check_triggers(engine, name)
@@ -276,7 +278,7 @@ def _is_store(connection: sa.Connection, name: str) -> bool:
     # Any table makes a SQLite file another program's; in a PostgreSQL database, which is shared, only our names do.
     others = tables if connection.dialect.name == "sqlite" else tables & set(schema.metadata.tables)
     if others:
-        raise NormtuneError(
+        raise UsageError(
             f"{name} is the database of another program (it has a table {sorted(others)[0]!r}): "
             "name another store with --store"
         )

@@ -14,7 +14,7 @@ from normtune.kernels.config import Config
 from normtune.kernels.operator import read_config
 from normtune.kernels.problem import Problem
 from normtune.results.database import schema, sql_rows
-from normtune.results.records import DECISIVE, Run, TimedCode
+from normtune.results.records import DECISIVE, Coverage, Run, TimedCode
 from normtune.results.runs import anonymous
 
 if TYPE_CHECKING:
@@ -22,26 +22,6 @@ if TYPE_CHECKING:
 
 # Number of problems with damaged measurements that a message names.
 _NAMED = 3
-
-
-class Coverage(NamedTuple):
-    """State of one config on one problem, over all runs on devices of one kind.
-
-    Attributes:
-        status: of the newest measurement with this fingerprint; `ok` outranks any failure but `wrong_result`.
-        fingerprint: of the kernels of the newest measurement.
-        samples: number of samples with this fingerprint in all runs.
-        median_ns: median of the newest `ok` measurement with this fingerprint, ns; None if there is none.
-        code: code that this measurement launched; None if it is not known.
-        triton: version of Triton that compiled it; empty if the code is not known.
-    """
-
-    status: str
-    fingerprint: str
-    samples: int
-    median_ns: int | None
-    code: TimedCode | None = None
-    triton: str = ""
 
 
 class _Row(NamedTuple):

@@ -18,15 +18,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import sqlalchemy as sa
 
 from normtune.errors import NormtuneError, UsageError
+from normtune.kernels.arguments import checked
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
 from normtune.results.columns import COLUMNS, columns_of
 from normtune.results.database import schema, sql_rows
 from normtune.results.database.connect import WRITE, connect, damaged, stored_version, translated
 from normtune.results.database.file_identity import Presence
-from normtune.results.database.reading import Coverage, Snapshot, damage_line, wanted_runs
+from normtune.results.database.reading import Snapshot, damage_line, wanted_runs
 from normtune.results.database.url import DEFAULT_STORE, display_name, resolve_url, sqlite_path
-from normtune.results.records import Device, Measurement, Run
+from normtune.results.records import Coverage, Device, Measurement, Run
 from normtune.results.regimes import COLD
 from normtune.results.runs import ahead
 from normtune.results.validate import check_columns
@@ -70,6 +71,7 @@ class Store:
         self._configs: sql_rows.Numbers = {}
 
     @classmethod
+    @checked
     def open(cls, url: str | os.PathLike[str] | None = None, *, create: bool = True) -> "Store":
         """Open a store.
 
@@ -79,9 +81,9 @@ class Store:
             create: whether the store will be written to, and created if it is missing.
 
         Raises:
-            UsageError: the URL is of another kind, or the folder of the file does not exist.
-            NormtuneError: the store does not exist, is no database, belongs to another program or a newer normtune, is
-                locked, or not writable although `create` is set.
+            UsageError: the URL is of another kind; or the store or its folder does not exist, or it is no database or
+                that of another program.
+            NormtuneError: it is damaged, of a newer normtune, locked, or not writable although `create` is set.
         """
         return cls(connect(resolve_url(None if url is None else os.fspath(url)), create))
 

@@ -12,8 +12,9 @@ import typer
 from typer.testing import CliRunner
 
 from normtune import cli
+from normtune.docs.commands import commands
 from normtune.errors import NormtuneError, UsageError
-from normtune.tests.commands import python
+from normtune.tests.commands import main, python
 
 TABLE = "heuristics/tables/nvidia_h200_reduce_partials.py"
 
@@ -177,3 +178,35 @@ def test_a_table_is_there_though_nobody_reads_its_figures(tmp_path: Path, monkey
     monkeypatch.chdir(tmp_path)
     assert unread("-u", "-m", "normtune", *fit, "--out", "table.py", "--evidence", "data.parquet") == (141, "")
     assert sorted(os.listdir(tmp_path)) == ["data.parquet", "table.py"]
+
+
+@pytest.mark.parametrize("name", commands())
+def test_help_is_short_to_ask_for_and_has_an_example_that_is_a_call(name: str) -> None:
+    words = name.split()
+    asked = main(*words, "-h")
+    assert asked.exit_code == 0 and asked.output == main(*words, "--help").output
+    (example,) = re.findall(r"Example: (normtune .*)", " ".join(asked.output.split()))
+    assert example.split()[1 : len(words) + 1] == words
+    given = {word for word in example.split() if word.startswith("--")}
+    assert given <= {option for parameter in commands()[name].params for option in parameter.opts}
+
+
+def test_operators_may_be_loaded_anywhere(operators_forgotten: None) -> None:
+    file = Path(__file__).parents[2] / "examples" / "softmax.py"
+    words = ["show", "--recording", "nvidia-h200", "--regime", "hot"]
+    for place in range(len(words) + 1):
+        for load in (["--load", file], [f"--load={file}"]):
+            done = main(*words[:place], *load, *words[place:])
+            # An option with a value takes the word behind it, as it does on any command line.
+            assert done.exit_code == 2 and ("hot" in done.stderr or place in (2, 4)), done.output
+    done = main("show", "--load")
+    assert done.exit_code == 2 and "'--load' requires an argument" in done.stderr
+
+
+@pytest.mark.long
+def test_a_command_that_prints_nothing_for_a_moment_says_what_it_does() -> None:
+    code = as_process("from normtune.results import terminal; import time\n    with terminal.announced('working'): {}")
+    run = python("-c", code.format("time.sleep(1)"))
+    assert (run.returncode, run.stdout, run.stderr) == (0, "", "normtune: working ...\n")
+    run = python("-c", code.format("print('done'); time.sleep(1)"))
+    assert (run.returncode, run.stdout, run.stderr) == (0, "done\n", "")

@@ -24,7 +24,7 @@ class Room(NamedTuple):
 
 # What describes operators to planning and fit, which run where there is no GPU and no torch.
 LIGHT = (
-    r"kernels/((__init__|alignment|box|call|config|fingerprint|key|load_file|mode|operator|problem|spec_faults|target"
+    r"kernels/((__init__|alignment|arguments|box|call|config|fingerprint|key|load_file|mode|operator|problem|spec_faults|target"
     r"|(?!tablefile)\w+/(__init__|config|launch|long_rows|modes|quick|reuse|scales|trial))\.py)"
 )
 SPECS = r"kernels/\w+/(spec|space)\.py"
@@ -132,15 +132,15 @@ ROOMS = {
     "heuristics": Room(r"heuristics/__init__\.py"),
     "tuner/machine": Room("tuner/machine/", "kernels/calling"),
     "tuner/timing": Room("tuner/timing/", "light kernels/calling results", "pynvml torch triton"),
-    "tuner/plan": Room("tuner/plan/", "light results results/exchange results/database tuner/timing", "numpy"),
+    "tuner/plan": Room("tuner/plan/", "light results results/exchange tuner/timing", "numpy"),
     "tuner/search": Room(
         r"tuner/search/\w+\.py",
-        "light kernels/tablefile results results/database tuner/timing tuner/plan",
+        "light kernels/tablefile results tuner/timing tuner/plan",
         "numpy scipy threadpoolctl",
     ),
     "tuner/search/sampling": Room(
         "tuner/search/sampling/",
-        "light results results/database tuner/plan tuner/search",
+        "light results tuner/plan tuner/search",
         "numpy optuna",
     ),
     "tuner/staleness/code": Room(r"tuner/staleness/(__init__|code)\.py", "light kernels/calling", "triton"),
@@ -151,8 +151,7 @@ ROOMS = {
     ),
     "tuner/staleness": Room(
         r"tuner/staleness/(stored|recorded|table)\.py",
-        "light kernels/tablefile results results/exchange results/database tuner/plan tuner/compiling "
-        "tuner/staleness/code",
+        "light kernels/tablefile results results/exchange tuner/plan tuner/compiling tuner/staleness/code",
     ),
     "tuner/device": Room(
         "tuner/device/",

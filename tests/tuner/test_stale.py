@@ -10,9 +10,8 @@ from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import operator
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
-from normtune.results.database.reading import Coverage
 from normtune.results.database.store import Store
-from normtune.results.records import Outcome, TimedCode, launch_digest
+from normtune.results.records import Coverage, Outcome, TimedCode, launch_digest
 from normtune.tests.tuner.benches import Heard
 from normtune.tuner.compiling.pool import codes_of
 from normtune.tuner.search.control import PROBLEMS, ControlSample, WithControl

@@ -14,7 +14,7 @@ import pytest
 from normtune.errors import UsageError
 from normtune.kernels.operator import _OPERATORS, operator
 from normtune.results.database.store import Store
-from normtune.tests.commands import PATIENCE, main, python
+from normtune.tests.commands import PATIENCE, main, python, refused, succeed
 from normtune.tuner.plan.grids import GRIDS
 from normtune.tuner.sweep import api
 from normtune.tuner.sweep.options import SweepOptions, parse_budget, parse_sizes
@@ -289,3 +289,34 @@ def test_a_sweep_of_what_was_not_recorded_fails_every_time_and_is_counted(tmp_pa
         if options:
             told = json.loads(done.stdout)["sweep"]
             assert (told["problems_measured"], told["problems_failed"], told["problems_known"]) == (0, 2 - known, known)
+
+
+@pytest.mark.long
+def test_lists_may_have_commas_and_be_repeated(tmp_path):
+    words = ("sweep", "--device", "replay:nvidia-h200", "--dry-run", "--json", "--store", tmp_path / "store.db")
+    once = succeed(*words, "--rows", "1,64", "--operator", "rms_norm_forward,rms_norm_backward", "--hidden", "256")
+    again = ("--rows", "1", "--rows", "64", "--operator", "rms_norm_forward", "--operator", "rms_norm_backward")
+    assert json.loads(once)["plan"] == json.loads(succeed(*words, *again, "--hidden", "256"))["plan"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "call",
+    [
+        "sweep('replay:nvidia-h200', rows=[1], hidden=[64], store='store.db')",
+        "sweep(compile_only=True, target='sm_90', out='out', rows=[1], hidden=[64])",
+    ],
+)
+def test_a_script_without_a_guard_is_told_what_it_lacks(tmp_path, call):
+    (tmp_path / "script.py").write_text(f"import normtune\nnormtune.{call}\n")
+    done = python("script.py", cwd=tmp_path)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("normtune.errors.NormtuneError: ") and "`if __name__ == '__main__':`" in last
+    assert done.stderr.count("Traceback") == 1
+
+
+def test_a_target_that_the_compiler_does_not_know_is_refused_at_once(tmp_path):
+    told = refused("sweep", "--compile-only", "--target", "sm_9000", "--out", tmp_path / "out", "--rows", "1,64")
+    assert told.startswith("--target is 'sm_9000', for which this Triton cannot compile (")
+    assert not [*(tmp_path / "out").rglob("*.json")]

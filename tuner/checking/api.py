@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from normtune.errors import UsageError
+from normtune.kernels.arguments import checked
 from normtune.kernels.config import Config
 from normtune.kernels.fingerprint import changed
 from normtune.kernels.operator import operator
@@ -56,6 +57,7 @@ class DeviceCheck(NamedTuple):
     seconds: float
 
 
+@checked
 def check(
     table: str | os.PathLike[str], *, quick: bool = False, begin: Callable[[str], None] = lambda line: None
 ) -> Report:
@@ -72,6 +74,7 @@ def check(
     return offline.check(Path(table), quick, begin)
 
 
+@checked
 def check_on_device(
     table: str | os.PathLike[str],
     device: str | None = None,

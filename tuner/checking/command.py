@@ -145,13 +145,16 @@ def _against_device(
 ) -> "Iterator[TableResult]":
     from contextlib import nullcontext
 
+    from normtune.tuner.device.open import split
+    from normtune.tuner.sweep.options import parse_budget
+
+    seconds = parse_budget(budget)
+    split(device)  # before slower imports
     from normtune.kernels.tablefile.locate import told
     from normtune.results.database.store import Store, resolve_url
     from normtune.tuner.checking import api
     from normtune.tuner.machine.interrupts import terminable
-    from normtune.tuner.sweep.options import parse_budget
 
-    seconds = parse_budget(budget)
     url = resolve_url(store) if store is not None else None
     with terminable(), Store.open(url) if url else nullcontext() as opened:
         for path in tables:

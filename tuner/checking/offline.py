@@ -206,8 +206,11 @@ def _data(header: Header, path: Path) -> "tuple[str, Evidence] | None":
     Raises:
         NormtuneError: the recording or file that the header names is missing or damaged, or has other measurements.
     """
+    from normtune.heuristics.fitting.pipeline import used
     from normtune.results.exchange.parquet_csv import read_parquet
     from normtune.results.exchange.recording import ALL, load_recording, load_recordings
+    from normtune.results.filters import in_regime
+    from normtune.results.source import is_parquet
 
     command = command_of(header)
     name, regime = command.recording, header.data.regime or COLD
@@ -215,18 +218,20 @@ def _data(header: Header, path: Path) -> "tuple[str, Evidence] | None":
         return "all recordings", load_recordings(regime)
     if name:
         return f"recording {name}", load_recording(name, regime)
-    named = command.evidence
+    named = command.evidence or (command.store if is_parquet(command.store) else "")
     if not named:
         return None
     # If the option names a folder, the file in it has the table's name, as `fit` writes it.
     file = os.path.normpath(f"{named}{path.stem}.parquet" if named.endswith("/") else named)
-    parquet = named_files.inside("--evidence", file, path)
+    parquet = named_files.inside("--evidence" if command.evidence else "--store", file, path)
     if not os.path.lexists(parquet):
         raise NormtuneError(
             f"the evidence that it names is missing: there is no file {locate.told(parquet)}; put it back, or fit "
             "again with another --evidence"
         )
     evidence = read_parquet(parquet)
+    if not command.evidence:  # it may have more than was fitted
+        evidence = used(in_regime(evidence, regime, locate.told(file)), command.fit_options().operators)
     if evidence.digest() != header.data.digest:
         raise NormtuneError(f"{locate.told(parquet)} holds other measurements than those of the table")
     return locate.told(file), evidence

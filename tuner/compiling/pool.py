@@ -23,7 +23,7 @@ from normtune.results.records import TimedCode, launch_digest
 from normtune.tuner.compiling.binary_cache import Folder
 from normtune.tuner.compiling.compiler import Compiled, activate, compile_job
 from normtune.tuner.machine.interrupts import shielded
-from normtune.tuner.machine.processes import SPAWN, Scratch, exit_text, start_tracker
+from normtune.tuner.machine.processes import SPAWN, Scratch, check_guarded, exit_text, start_tracker
 from normtune.tuner.plan.binaries import Job, compile_class, jobs_of
 
 # No binary of the full space took more than 6 s on a core of the H200's host.
@@ -194,10 +194,12 @@ class CompilePool:
         try:
             return future.result()
         except ProcessExpired as error:
+            check_guarded(error.exitcode)
             return Compiled(self._jobs[future], "crashed", f"the compiler's process died ({exit_text(error.exitcode)})")
         except BrokenProcessPool:
             raise NormtuneError(
-                "the compiler's processes cannot start: `normtune doctor` looks for the cause"
+                "the compiler's processes cannot start: a script that starts them needs `if __name__ == '__main__':`, "
+                "`normtune doctor` looks for other causes"
             ) from None
         except (TimeoutError, CancelledError) as error:
             outcome = "was stopped" if isinstance(error, CancelledError) else f"took over {self._seconds:g} s"

@@ -151,6 +151,18 @@ def open_device(name: str | None, regime: str = COLD, cache: BinaryCache | None 
     return bench
 
 
+def split(name: str | None) -> tuple[str, str]:
+    """A device's name as `cuda` and a number, or `replay` and the name of a recording.
+
+    Raises:
+        UsageError: it has another form.
+    """
+    kind, _, rest = (name or "cuda:0").partition(":")
+    if kind != "replay" and (kind != "cuda" or (rest and not rest.isdecimal())):
+        raise UsageError(f"unknown device {name!r}: expected cuda:N or replay:NAME, as in cuda:0 or replay:nvidia-h200")
+    return kind, rest
+
+
 def begin_device(name: str | None, regime: str = COLD, cache: BinaryCache | None = None) -> Bench:
     """Start opening a device in the background.
 
@@ -164,11 +176,9 @@ def begin_device(name: str | None, regime: str = COLD, cache: BinaryCache | None
     """
     from normtune.tuner.device.bench import WorkerBench
 
-    kind, _, rest = (name or "cuda:0").partition(":")
+    kind, rest = split(name)
     if kind == "replay":
         return WorkerBench(("normtune.tuner.device.replay", "ReplayEngine", (rest, regime)), cache)
-    if kind != "cuda" or (rest and not rest.isdecimal()):
-        raise UsageError(f"unknown device {name!r}: expected cuda:N or replay:NAME, as in cuda:0 or replay:nvidia-h200")
     return WorkerBench(("normtune.tuner.device.open", "open_cuda", (int(rest or 0), name, regime)), cache)
 
 

@@ -20,7 +20,7 @@ from normtune.errors import NormtuneError
 from normtune.kernels.load_file import load, loaded
 from normtune.tuner.compiling.binary_cache import Folder
 from normtune.tuner.device.engine import DeviceLostError, Engine, Identity, NoMemoryError
-from normtune.tuner.machine.processes import SPAWN, belong_to_parent, exit_text, start_tracker
+from normtune.tuner.machine.processes import SPAWN, belong_to_parent, check_guarded, exit_text, start_tracker
 
 # Importing torch from a slow disk and opening the first CUDA context may take this long.
 START_SECONDS = 180.0
@@ -133,6 +133,7 @@ class Worker:
             kind, value = self._connection.recv()
         except (EOFError, OSError):
             ending = self._end(1.0)
+            check_guarded(self._process.exitcode)
             raise WorkerLostError("crashed", f"the process died ({ending})", certain=False) from None
         if kind == "lost":
             self._end(1.0)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import normtune
+from normtune.kernels.arguments import checked
 from normtune.kernels.calling.probe import Facts, ask
 from normtune.results.paths import unwritable
 from normtune.tuner.machine.no_gpu import without_gpu, without_torch, without_triton
@@ -61,6 +62,7 @@ class Machine(NamedTuple):
         return bool(self.torch.get("gpus") or self.nvml.get("gpus"))
 
 
+@checked
 def doctor(store: str | os.PathLike[str] | None = None) -> list[Finding]:
     """Report the state of this machine and advice for each fault, as `normtune doctor` does.
 

@@ -27,6 +27,8 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _QUIET = "ignore:resource_tracker"
 _REMOVE_SECONDS = 2.0
 # Guards the environment variables of this process, which its threads share.
+# Exit code of a process whose script starts processes while it is imported.
+_UNGUARDED = 79
 _ENVIRONMENT_LOCK = threading.Lock()
 
 
@@ -70,14 +72,30 @@ def belong_to_parent() -> None:
         os._exit(1)
 
 
+def check_guarded(code: int | None) -> None:
+    """Refuse the exit code of a process that was ended because its script had no guard.
+
+    Raises:
+        NormtuneError: it is that code.
+    """
+    if code == _UNGUARDED:
+        raise NormtuneError(
+            "the processes that this starts run the script from its beginning: put what it does under "
+            "`if __name__ == '__main__':`"
+        ) from None
+
+
 def start_tracker() -> None:
     """Start multiprocessing's resource tracker, without its warnings, before other code does.
 
-    If this process is killed, the tracker removes its semaphores, and would then print warnings after the prompt.
+    If this process is killed, the tracker removes its semaphores, and would then print warnings after the prompt. A
+    process that gets here while it still imports the script of its parent is ended: see `check_guarded`.
 
     Raises:
         NormtuneError: Python was started with -E but without -P, so that children would import from the current folder.
     """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        os._exit(_UNGUARDED)
     if sys.flags.ignore_environment and not sys.flags.safe_path:
         raise NormtuneError(
             "python -E lets child processes import modules of the current folder: start Python with -P as well, or -I"

@@ -14,7 +14,7 @@ from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target
-from normtune.results.database.store import Coverage
+from normtune.results.records import Coverage
 from normtune.tuner.plan.plan import Always, Plan, Task, candidates
 
 Stored = Mapping[tuple[Problem, Config], Coverage]

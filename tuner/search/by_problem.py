@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from normtune.kernels.config import Config
-from normtune.results.database.store import Coverage
-from normtune.results.records import ROUNDS_PER_BLOCK, Outcome
+from normtune.results.records import ROUNDS_PER_BLOCK, Coverage, Outcome
 from normtune.tuner.plan.plan import Candidate, Task
 from normtune.tuner.plan.task_queue import TaskQueue
 from normtune.tuner.search.protocol import Known, Race

@@ -41,7 +41,7 @@ from normtune.results.records import Outcome
 from normtune.tuner.plan.plan import Task
 
 if TYPE_CHECKING:
-    from normtune.results.database.store import Coverage
+    from normtune.results.records import Coverage
 
 
 class Batch(NamedTuple):

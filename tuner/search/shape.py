@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from normtune.kernels.config import COPY, Config
-from normtune.results.database.store import Coverage
-from normtune.results.records import Outcome
+from normtune.results.records import Coverage, Outcome
 from normtune.tuner.plan.plan import Task, spread
 from normtune.tuner.search.paired import chained
 from normtune.tuner.search.surrogate import MOST_CELLS, Array, Axes, Cells, distance, draws, expected_gains

@@ -14,8 +14,7 @@ from normtune.kernels.fingerprint import fingerprint, is_current
 from normtune.kernels.operator import OperatorSpec, operator, operators
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target
-from normtune.results.database.store import Coverage
-from normtune.results.records import launch_digest
+from normtune.results.records import Coverage, launch_digest
 from normtune.tuner.compiling.pool import UNDIGESTED, codes_of
 from normtune.tuner.plan.binaries import jobs_of
 from normtune.tuner.plan.resume import Stored

@@ -28,12 +28,13 @@ def sweep(
     goes on.
     """
     begun = time.monotonic()
+    from normtune.tuner.sweep.request import Request
+
+    request = Request(store=store, **chosen)  # wrong values are refused before slower imports
     from normtune.tuner.sweep.api import run
     from normtune.tuner.sweep.progress import choose_display
     from normtune.tuner.sweep.report import fruitless_line
-    from normtune.tuner.sweep.request import Request
 
-    request = Request(store=store, **chosen)
     with terminable():
         result = run(request, lambda title: choose_display(title, quiet or as_json, details), begun)
     warn_of_damage(result.damage)

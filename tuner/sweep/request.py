@@ -19,6 +19,7 @@ from normtune.kernels.target import TARGETS, Target, target_for
 from normtune.results.names import named
 from normtune.results.records import REPLAY_PREFIX, Device
 from normtune.results.regimes import check_regime
+from normtune.tuner.device.open import split
 from normtune.tuner.plan import grids
 from normtune.tuner.plan.plan import SPACES, Always, Plan, plan, problems
 from normtune.tuner.plan.resume import key_of
@@ -63,6 +64,7 @@ class Request(SweepOptions):
     def __post_init__(self) -> None:
         for name in ("operators", "dtypes"):
             object.__setattr__(self, name, named(name, getattr(self, name)))
+        split(self.device)
         check_search(self.chosen.strategy)  # before its import, which takes half a second
         if self.studies is not None and not getattr(search(self.chosen.strategy), "makes_studies", False):
             raise UsageError(f"--studies is given, but strategy {self.chosen.strategy} makes none: leave it out")

@@ -88,7 +88,7 @@ def test_an_edited_table_is_replaced_and_removed_by_force_alone(store: str) -> N
     path.write_text("x = 1\n")
     with pytest.raises(UsageError, match="did not write it"):
         table.install()
-    with pytest.raises(UsageError, match="--force removes it"):
+    with pytest.raises(UsageError, match="; force removes it"):
         normtune.uninstall(store)
     assert path.read_text() == "x = 1\n"
     assert table.install(force=True).displaced.endswith("which cannot be used")

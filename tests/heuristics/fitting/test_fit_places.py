@@ -294,3 +294,27 @@ def test_a_broken_table_does_not_keep_the_others_from_their_check(committed: Pat
     assert isinstance(result.exception, NormtuneError)
     assert "broken.py is no table" in str(result.exception)
     assert f"{committed}: OK" in result.output
+
+
+def test_a_file_of_measurements_is_fitted_shown_and_checked_as_its_store_is(store) -> None:
+    store("NVIDIA A")
+    succeed("data", "export", "--store", "measured.db", "--out", "a.parquet")
+    read = ("--store", "a.parquet")
+    assert succeed("show", *read) == succeed("show", "--store", "measured.db")
+    assert succeed("data", "list", *read) == succeed("data", "list", "--store", "measured.db")
+    succeed("fit", *read, "--leaves", "2", "--out", "table.py")
+    assert "# Regenerate: normtune fit --store a.parquet --leaves 2 --out table.py\n" in Path("table.py").read_text()
+    assert "equal, byte for byte, to a fit of a.parquet" in succeed("check", "--strict", "table.py")
+    before = Path("table.py").read_bytes()
+    succeed("fit", *read, "--leaves", "2", "--out", "table.py", "--baseline", "none")
+    Path("a.parquet").rename("b.parquet")
+    assert "the evidence that it names is missing" in invoke("check", "table.py").output
+    succeed("data", "export", "--store", "measured.db", "--out", "a.parquet")
+    succeed("fit", *read, "--leaves", "2", "--out", "new.py")
+    assert Path("new.py").read_bytes().replace(b"new.py", b"table.py") == before
+
+
+@pytest.mark.parametrize(("name", "told"), [("class", True), ("my-table", True), ("1", True), ("klass", False)])
+def test_a_name_that_cannot_be_imported_is_told(store, name: str, told: bool) -> None:
+    store("NVIDIA A")
+    assert (f"'{name}.py' is no name of a module" in fit("--out", f"{name}.py")) == told

@@ -4,8 +4,9 @@ import pytest
 
 from normtune.errors import UsageError
 from normtune.kernels.rms_norm.config import RMSNormConfig
-from normtune.results.database.store import Coverage, Store
+from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
+from normtune.results.records import Coverage
 from normtune.tests.results.stores import loaded, record
 
 

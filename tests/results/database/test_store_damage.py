@@ -80,7 +80,7 @@ def test_flipped_bits_and_lost_ends_are_told_and_never_a_traceback(many, tmp_pat
             assert "\n" not in str(error)
             told.add("damaged" if "is damaged (" in str(error) else str(error))
     assert "damaged" in told
-    assert all("--store" in line or line == "damaged" for line in told), told
+    assert all("with url" in line or line == "damaged" for line in told), told
 
 
 @pytest.mark.long

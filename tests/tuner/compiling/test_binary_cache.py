@@ -347,15 +347,15 @@ def test_a_folder_without_binaries_and_one_with_a_damaged_list_are_refused(tmp_p
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"compile_only": True}, "--compile-only needs --target and --out"),
-        ({"compile_only": True, "target": "sm_90"}, "--compile-only needs --target and --out"),
+        ({"compile_only": True}, "compile_only needs target and out"),
+        ({"compile_only": True, "target": "sm_90"}, "compile_only needs target and out"),
         ({"compile_only": True, "target": "sm_1", "out": "x"}, "unknown target 'sm_1'"),
-        ({"compile_only": True, "target": "sm_90", "out": "x", "device": "cuda:0"}, "--device and --compile-only are"),
-        ({"compile_only": True, "target": "sm_90", "out": "x", "stale": True}, "--stale and --compile-only are both"),
-        ({"compile_only": True, "target": "sm_90", "out": "x", "cache": "y"}, "--cache and --compile-only are both"),
-        ({"compile_only": True, "target": "sm_90", "out": "x", "dry_run": True}, "--dry-run and --compile-only are"),
-        ({"target": "sm_90"}, "--target is given without --compile-only"),
-        ({"out": "x"}, "--out is given without --compile-only"),
+        ({"compile_only": True, "target": "sm_90", "out": "x", "device": "cuda:0"}, "device and compile_only are"),
+        ({"compile_only": True, "target": "sm_90", "out": "x", "stale": True}, "stale and compile_only are both"),
+        ({"compile_only": True, "target": "sm_90", "out": "x", "cache": "y"}, "cache and compile_only are both"),
+        ({"compile_only": True, "target": "sm_90", "out": "x", "dry_run": True}, "dry_run and compile_only are"),
+        ({"target": "sm_90"}, "target is given without compile_only"),
+        ({"out": "x"}, "out is given without compile_only"),
         ({"cache": "nowhere", "device": "replay:nvidia-h200"}, "nowhere lists no binaries"),
     ],
 )

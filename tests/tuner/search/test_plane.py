@@ -16,8 +16,7 @@ from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.tablefile import locate
 from normtune.kernels.target import target_for
-from normtune.results.database.store import Coverage
-from normtune.results.records import Device, Outcome
+from normtune.results.records import Coverage, Device, Outcome
 from normtune.tests.commands import succeed
 from normtune.tuner.plan.plan import SPACES as SPACE_NAMES
 from normtune.tuner.plan.plan import Candidate, Task, plan, warm_start

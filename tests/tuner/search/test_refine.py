@@ -11,7 +11,7 @@ from normtune.kernels.key import Key
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile.tree import Leaf, Split
-from normtune.results.database.store import Coverage
+from normtune.results.records import Coverage
 from normtune.tuner.plan.grids import between
 from normtune.tuner.plan.plan import Candidate, Task
 from normtune.tuner.search.disputes import Disputes

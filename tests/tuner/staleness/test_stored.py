@@ -13,10 +13,10 @@ from normtune.kernels.rms_norm import forward
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.kernels.tiles import launch
-from normtune.results.database.store import Coverage, Store
+from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.parquet_csv import write_parquet
-from normtune.results.records import TimedCode
+from normtune.results.records import Coverage, TimedCode
 from normtune.tests.heuristics.made_up import as_command
 from normtune.tests.results.stores import alter
 from normtune.tests.tuner.benches import DEVICE

@@ -32,8 +32,7 @@ from optuna.trial import TrialState
 from normtune.errors import UsageError
 from normtune.kernels.config import COPY, Config
 from normtune.kernels.problem import Problem
-from normtune.results.database.store import Coverage
-from normtune.results.records import Outcome
+from normtune.results.records import Coverage, Outcome
 from normtune.tuner.plan.plan import Always, Candidate, Task
 from normtune.tuner.plan.task_queue import TaskQueue
 from normtune.tuner.search.paired import chained

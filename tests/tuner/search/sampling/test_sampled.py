@@ -12,7 +12,8 @@ from normtune.benchmarks.lib.simulation import Space, simulate
 from normtune.errors import UsageError
 from normtune.kernels.config import COPY, Config
 from normtune.kernels.problem import Problem
-from normtune.results.database.store import Coverage, Store
+from normtune.results.database.store import Store
+from normtune.results.records import Coverage
 from normtune.tests.commands import main, one_line
 from normtune.tests.tuner.made_up_recording import recorded_plan
 from normtune.tuner.plan.plan import Candidate, Task

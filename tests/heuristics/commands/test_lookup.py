@@ -1,0 +1,63 @@
+"""`normtune lookup`: what it prints is what the loaded table answers."""
+
+import json
+
+import pytest
+
+from normtune import load_table
+from normtune.kernels.key import Key
+from normtune.tests.commands import refused, succeed
+
+SHAPES = [(1, 64), (4096, 1024), (65536, 16384)]
+
+
+@pytest.mark.parametrize(("rows", "hidden"), SHAPES)
+def test_the_config_is_the_one_of_the_table(rows: int, hidden: int) -> None:
+    table = load_table("nvidia-h200")
+    for name in ("rms_norm_forward", "rms_norm_backward:no_dweight"):
+        answer = table.answer(Key.parse(name, "float16"))
+        assert answer
+        words = ("lookup", "nvidia-h200", name, "float16", f"rows={rows}", f"hidden={hidden}")
+        assert succeed(*words) == f"{answer(rows, hidden)}\n"
+        told = json.loads(succeed(*words, "--json"))
+        assert told.pop("config") == json.loads(answer(rows, hidden).to_json())
+        assert told == {"operator": name, "dtype": "float16", "rows": rows, "hidden": hidden}
+
+
+@pytest.mark.parametrize(("rows", "hidden"), SHAPES)
+def test_a_table_for_any_gpu_takes_the_gpu(rows: int, hidden: int) -> None:
+    answer = load_table("any-gpu").bound(108, 40 << 20).answer(Key.parse("rms_norm_forward", "bfloat16"))
+    assert answer
+    words = ("any-gpu", "rms_norm_forward", "bfloat16", f"rows={rows}", f"hidden={hidden}", "sms=108")
+    assert succeed("lookup", *words, f"l2_bytes={40 << 20}") == f"{answer(rows, hidden)}\n"
+    assert refused("lookup", *words) == "l2_bytes=N is missing: l2_bytes of the GPU, as the table is for any"
+
+
+def test_named_integers_choose_the_nearest_functions() -> None:
+    words = ["nvidia-h200-qk-norm", "qk_norm", "bfloat16", "rows=512", "hidden=128"]
+    sizes = ["heads_q=33", "heads_k=8", "heads=49", "rotary_dim=128"]
+    told = json.loads(succeed("lookup", *words, *sizes, "--json"))
+    assert told["operator"] == "qk_norm.heads_q=32.heads_k=8.heads=48.rotary_dim=128"
+    assert refused("lookup", *words, *sizes[1:]) == "heads_q=N is missing: a named integer of qk_norm"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("rms_norm_forward bfloat16 rows=1", "hidden=N is missing"),
+        ("rms_norm_forward bfloat16 rows=0 hidden=64", "'rows=0': expected NAME=N"),
+        ("rms_norm_forward bfloat16 rows hidden=64", "'rows': expected NAME=N"),
+        ("rms_norm_forward bfloat16 rows=1 rows=2 hidden=64", "rows is given twice"),
+        (
+            "rms_norm_forward bfloat16 rows=1 hidden=64 heads=2",
+            "heads is given, which is no size here: expected rows, ",
+        ),
+        (
+            "softmax bfloat16 rows=1 hidden=64",
+            "nvidia-h200 has no function for softmax bfloat16: expected one of ",
+        ),
+        ("rms_norm_forward int8 rows=1 hidden=64", "nvidia-h200 has no function for rms_norm_forward int8"),
+    ],
+)
+def test_what_is_missing_or_unknown_is_named(words: str, says: str) -> None:
+    assert says in refused("lookup", "nvidia-h200", *words.split())
