@@ -37,6 +37,8 @@ class Losses(NamedTuple):
         interval: 95 % interval of that mean if other hidden sizes had been held out, millionths; None likewise.
         gap: to the best tree with the same number of leaves, from the header; empty if it shares another function.
         liger: mean loss of Liger-Kernel's rule on the recording, millionths.
+        faster: logarithm of the rule's time over the table's, mean over the recorded shapes, millionths: the number
+            that `normtune fit` and `normtune diff` print.
     """
 
     operator: str
@@ -48,6 +50,7 @@ class Losses(NamedTuple):
     interval: tuple[int, int] | None
     gap: str
     liger: int | None
+    faster: float | None
 
 
 def copy() -> list[str]:
@@ -119,6 +122,7 @@ def function_losses() -> list[Losses]:
                     _interval(held_out, tree) if held_out else None,
                     fixed_log.percent_up(gap).removesuffix(" %") if gap > 0 else "",
                     rule.mean if rule else None,
+                    gain.total / gain.problems if (gain := entry.figures.gain) else None,
                 )
             )
     return of_functions

@@ -1,5 +1,6 @@
 """`normtune check`: checks of `api`, imported when the command runs, with verdicts on the terminal and an exit code."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,7 +24,9 @@ _BUDGET = "60s"
 
 
 def check(
-    tables: Annotated[list[Path], typer.Argument(help="Files that `normtune fit` wrote.", show_default=False)],
+    tables: Annotated[
+        list[Path], typer.Argument(help="Files of tables, or shipped tables (nvidia-h200).", show_default=False)
+    ],
     strict: Annotated[
         bool, typer.Option("--strict", help="Fail also if kernels changed since the table was fitted.")
     ] = False,
@@ -110,6 +113,13 @@ def _end(done: "Sequence[TableResult]") -> None:
         raise typer.Exit(AMBIGUOUS_EXIT)
 
 
+def _file_of(table: Path) -> Path:
+    """A table's file, or that of the table that ships under this name, as other commands take it."""
+    from normtune.kernels.tablefile.locate import by_name
+
+    return table if os.path.lexists(table) else Path(by_name().get(str(table), table))
+
+
 def _unusable(path: Path, error: NormtuneError) -> TableResult:
     return TableResult(str(path), UNUSABLE, False, str(error), facts={"error": str(error)}, error=error)
 
@@ -117,7 +127,7 @@ def _unusable(path: Path, error: NormtuneError) -> TableResult:
 def _against_data(tables: list[Path], strict: bool, quick: bool) -> "Iterator[TableResult]":
     from normtune.tuner.checking import api
 
-    for path in tables:
+    for path in map(_file_of, tables):
         try:
             report = api.check(path, quick=quick, begin=on_stderr)
         except NormtuneError as error:  # the other tables are still checked
@@ -157,7 +167,7 @@ def _against_device(
 
     url = resolve_url(store) if store is not None else None
     with terminable(), Store.open(url) if url else nullcontext() as opened:
-        for path in tables:
+        for path in map(_file_of, tables):
             name = told(path)
 
             def begun(opened_device: "Device", name: str = name) -> None:
