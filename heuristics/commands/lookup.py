@@ -40,7 +40,7 @@ def lookup(
     given = _given(sizes)
     loaded = load_table(table)
     if not loaded.is_bound:
-        gpu = [_positive(given, name, f"{name} of the GPU, as the table is for any") for name in _GPU]
+        gpu = [_positive(given, name, "the table is for any GPU, give its multiprocessors and L2") for name in _GPU]
         loaded = loaded.bound(*gpu)
     key = _key(loaded, operator, dtype, given)
     answer = loaded.answer(key)

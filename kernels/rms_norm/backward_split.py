@@ -1,4 +1,4 @@
-"""RMSNorm backward of rows that are too long for one tile: columns in chunks, each with a sum of its own.
+"""RMSNorm backward of rows that are too long for one tile: columns in chunks, each with its own sums.
 
 In: the arguments of `rms_norm_backward`'s kernel. Out: a body of it. A fixed grid strides over the rows. The sums of
 dweight take half of the registers at hidden 16384 in bfloat16. Between their two uses x and dy stay in registers in

@@ -19,7 +19,7 @@ Arguments = namedtuple(
 # What it does: whether rstd is stored and a row in chunks stays in registers, and what is rounded between.
 Modes = namedtuple("Modes", "stores_rstd holds_row rounds_sum rounds_product rounds_statistics")
 
-# Integers of the forward kernels that make no binaries of their own.
+# Integer arguments on which the forward kernels are not specialised.
 RUNTIME = ["rows", "hidden", "x_stride", "y_stride", "residual_stride", "s_stride"]
 
 

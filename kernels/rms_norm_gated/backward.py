@@ -41,7 +41,7 @@ Arguments = namedtuple(
     "dy_outer dy_in dy_group x_outer x_in x_group z_outer z_in z_group offset",
 )
 Modes = namedtuple("Modes", "has_gate is_norm_first has_dweight has_dependent")
-# Integers that make no binaries of their own.
+# Integer arguments on which the kernels are not specialised.
 RUNTIME = [name for name in Arguments._fields if not name.endswith("_ptr") and name != "offset"]
 
 

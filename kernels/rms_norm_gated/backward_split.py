@@ -1,4 +1,4 @@
-"""Gated RMSNorm backward of rows that are too long for one tile: columns in chunks, each with a sum of its own.
+"""Gated RMSNorm backward of rows that are too long for one tile: columns in chunks, each with its own sums.
 
 In: the arguments of `rms_norm_gated_backward`'s kernel. Out: a body of it. A fixed grid strides over the rows of each
 group. Between their two uses dy, x and z stay in the cache, as the sums of dweight take the registers.

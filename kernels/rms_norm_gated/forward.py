@@ -28,7 +28,7 @@ from normtune.kernels.rms_norm_gated.tile import gated_input, gated_output, row_
 from normtune.kernels.tiles.launch import Launch
 from normtune.kernels.tiles.tile import columns, extent, load_tile, load_weight, row_block, store_tile, tile_mask
 
-# Integers of the kernel that make no binaries of their own.
+# Integer arguments on which the kernel is not specialised.
 RUNTIME = [
     *("rows", "hidden", "groups", "inner"),
     *(f"{name}_{of}" for name in ("x", "z") for of in ("outer", "in", "group")),

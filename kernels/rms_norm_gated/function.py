@@ -118,7 +118,7 @@ def rms_norm_gated(
 
 
 def check_mode(norm_before_gate: Any, rounding: Any, offset: Any) -> None:
-    """Raise TypeError or ValueError for a mode that there is not."""
+    """Raise TypeError or ValueError for an invalid mode."""
     check_flag("norm_before_gate", norm_before_gate)
     check_choice("rounding", rounding, _ROUNDINGS)
     if rounding != "float32" and offset != 0:

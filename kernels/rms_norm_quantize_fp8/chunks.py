@@ -1,7 +1,7 @@
-"""A row in chunks: normalized and quantized by one program.
+"""Normalize and quantize a row in chunks, one row per program.
 
 In: the `Arguments` of `kernels`. Out: the outputs, and the bits of the largest magnitudes. A row scale takes a third
-pass over the chunks: over the norm where that stays in registers, else over x. Part of the kernels' fingerprint.
+pass over the chunks: over the norm if that stays in registers, else over x. Part of the kernels' fingerprint.
 """
 
 import triton
@@ -61,8 +61,8 @@ def quantize_chunks(
 ):
     """Quantize one row; returns the bits of the largest magnitudes by column of a chunk, int32 (`static`, `amax`).
 
-    IS_HELD: whether what is read stays in registers between its uses. NORM_IS_HELD: the same of a norm before its row
-    scale is known.
+    IS_HELD: whether the input stays in registers between its uses. NORM_IS_HELD: whether the norm does so until its
+    row scale is known.
     """
     DTYPE: tl.constexpr = args.x_ptr.dtype.element_ty
     Q_DTYPE: tl.constexpr = args.q_ptr.dtype.element_ty

@@ -1,4 +1,4 @@
-"""The operators in torch's operations: for tensors that the kernels do not take.
+"""The operators composed of torch's operations, for tensors that the kernels do not support.
 
 In: checked tensors of any device. Out: the outputs, with the formulas of the kernels: all arithmetic in float32.
 """
@@ -16,26 +16,22 @@ OUTPUTS = ("sum", "q", "scale", "amax", "y", "rstd", "q_t")
 
 
 class QuantizeDecomposition(NamedTuple):
-    """The formula of an operation.
-
-    Attributes:
-        modes: what is asked for.
-    """
+    """The formula of an operation in these modes."""
 
     modes: QuantizeModes
 
     def forward(self, x: Tensor, weight: Tensor | None, *arguments: Any) -> list[Tensor]:
-        """The outputs, in the order of the kernels, of the tensors and scalars that there are."""
-        given = list(arguments)
-        residual = given.pop(0).reshape(-1, x.shape[-1]) if self.modes.has_residual else None
-        scale = given.pop(0) if self.modes.scaling == "static" else None
-        amax = given.pop(0) if self.modes.has_amax and self.modes.accumulates else None
-        found = outputs(self.modes, x.reshape(-1, x.shape[-1]), weight, residual, scale, *given)
+        """The outputs in the order of `OUTPUTS`; `arguments`: residual, scale and amax where the modes have them."""
+        rest = list(arguments)
+        residual = rest.pop(0).reshape(-1, x.shape[-1]) if self.modes.has_residual else None
+        scale = rest.pop(0) if self.modes.scaling == "static" else None
+        amax = rest.pop(0) if self.modes.has_amax and self.modes.accumulates else None
+        results = outputs(self.modes, x.reshape(-1, x.shape[-1]), weight, residual, scale, *rest)
         if amax is not None:
-            amax.copy_(torch.maximum(amax, found.pop("amax")))
-        return [
-            found[name].view(x.shape) if name in ("sum", "q", "y") else found[name] for name in OUTPUTS if name in found
-        ]
+            amax.copy_(torch.maximum(amax, results.pop("amax")))
+        shaped = {name: results[name].view(x.shape) for name in ("sum", "q", "y") if name in results}
+        results |= shaped
+        return [results[name] for name in OUTPUTS if name in results]
 
 
 def outputs(
@@ -68,7 +64,7 @@ def outputs(
         if modes.rounds_sum:
             wide = found["sum"].float()
     squares = wide.square()
-    # A single row would be divided among threads, and summed in another order than one of several.
+    # torch divides a single row among threads and would sum it in another order than one of several rows.
     means = (squares.expand(2, -1) if squares.shape[0] == 1 else squares).mean(-1, keepdim=True)[: squares.shape[0]]
     rstd = torch.rsqrt(means + eps)
     norm = wide * rstd
@@ -104,7 +100,7 @@ def outputs(
 
 
 def _stored(modes: QuantizeModes, scale: Tensor) -> Tensor:
-    """(rows, blocks) in the order of memory, in one dimension."""
+    """Scales (rows, blocks) flattened in memory order."""
     if modes.is_column_major:
         rows = scale.shape[0]
         scale = torch.nn.functional.pad(scale.T, (0, padded_rows(rows) - rows))

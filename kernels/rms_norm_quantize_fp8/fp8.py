@@ -1,13 +1,13 @@
-"""Parts of the kernels that quantize: magnitudes, the norm, scales and their storage.
+"""Device functions of the quantizing kernels: magnitudes, the norm, scales and their storage.
 
-In and out: values inside a kernel. Magnitudes are compared as the integers of their bits: these have the same order,
-and a NaN, which a maximum of floats may lose, is the greatest. Part of the kernels' fingerprint.
+In and out: values inside a kernel. Magnitudes are compared by their bits as integers: the order is the same, and NaN,
+which a maximum of floats may lose, is the greatest. Part of the kernels' fingerprint.
 """
 
 import triton
 import triton.language as tl
 
-# Integers of the kernels that change without another binary.
+# Integer arguments on which the kernels are not specialised.
 RUNTIME = ["rows", "hidden", "x_stride", "residual_stride", "sum_stride", "q_stride", "y_stride", "scale_rows"]
 
 
@@ -31,7 +31,7 @@ def norm(b_x, b_rstd, b_weight, DTYPE: tl.constexpr, MODES: tl.constexpr):
 
 @triton.jit
 def scale_of(b_bits, least_amax, LARGEST: tl.constexpr):
-    """Scales, float32, of the bits of maxima."""
+    """Scales, float32, from the bits of the maxima."""
     b_amax = b_bits.to(tl.float32, bitcast=True)
     b_amax = tl.maximum(b_amax, least_amax, propagate_nan=tl.PropagateNan.ALL)
     return tl.div_rn(b_amax, LARGEST)
@@ -39,7 +39,7 @@ def scale_of(b_bits, least_amax, LARGEST: tl.constexpr):
 
 @triton.jit
 def scale_of_tensor(amax_ptr, scale_ptr, least_amax, LARGEST: tl.constexpr):
-    """The scale of the amax of all rows, which the first program also writes."""
+    """The scale computed from the amax over all rows; program 0 also writes it."""
     b_scale = scale_of(tl.load(amax_ptr).to(tl.int32, bitcast=True), least_amax, LARGEST)
     if tl.program_id(0) == 0:
         tl.store(scale_ptr, b_scale)
@@ -48,7 +48,7 @@ def scale_of_tensor(amax_ptr, scale_ptr, least_amax, LARGEST: tl.constexpr):
 
 @triton.jit
 def quantized(b_norm, b_scale, Q_DTYPE: tl.constexpr, LARGEST: tl.constexpr):
-    """The quantized norm, by a product with the reciprocal: divisions take several times as long."""
+    """The quantized norm, multiplied by the reciprocal scale: divisions take several times as long."""
     b_scaled = b_norm * tl.div_rn(1.0, b_scale)
     return tl.clamp(b_scaled, -LARGEST, LARGEST, propagate_nan=tl.PropagateNan.ALL).to(Q_DTYPE)
 
@@ -73,7 +73,7 @@ def store_blocks(
 
 @triton.jit
 def end_amax(amax_ptr, b_bits, ATOMIC: tl.constexpr):
-    """Write the maximum of a program: to the one address, or to the program's own."""
+    """Write a program's maximum: atomically to the output, or to its element of the workspace."""
     if ATOMIC:
         tl.atomic_max(amax_ptr.to(tl.pointer_type(tl.int32), bitcast=True), b_bits, sem="relaxed")
     else:

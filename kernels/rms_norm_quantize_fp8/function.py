@@ -1,6 +1,6 @@
-"""The public function, which normalizes and quantizes.
+"""The public function `rms_norm_quantize_fp8`.
 
-In: arguments. Out: `Quantized`: the norm in FP8 with its scale, and what else was asked for.
+In: arguments. Out: `Quantized`: the norm in FP8 with its scale, and the optional outputs.
 """
 
 from functools import lru_cache
@@ -44,18 +44,18 @@ _DTYPES = {getattr(torch, member.dtype): member for member in QuantizedDtype}
 
 
 class Quantized(NamedTuple):
-    """A quantized norm; q * scale is about the norm (scale of `block`: of each 128 columns).
+    """A quantized norm; q * scale approximates the norm (`block`: with one scale per 128 columns).
 
     Attributes:
         q: of x's shape, FP8.
-        scale: float32, the factor that multiplies back: as given (`static`), (1,) (`tensor`), (..., 1) (`row`) or
-            (..., blocks).
-        amax: (1,) float32, largest magnitude of the norm over the whole tensor, or the tensor given for it; None if
-            not asked for, but with `tensor` it is always there.
-        y: the norm in x's dtype; None if not asked for.
+        scale: float32, the dequantization factor: the argument (`static`), (1,) (`tensor`), (..., 1) (`row`) or
+            (..., blocks) (`block`).
+        amax: (1,) float32, largest magnitude of the norm over the whole tensor, or the argument `amax`; None unless
+            requested or the scaling is `tensor`.
+        y: the norm in x's dtype; None unless requested.
         sum: x + residual in x's dtype; None without a residual.
-        rstd: (...,) float32, the factor 1 / sqrt(mean(x^2) + eps) of each row; None if not asked for.
-        q_t: (hidden, rows), the transpose of q as a matrix (rows, hidden), contiguous; None if not asked for.
+        rstd: (...,) float32, the factor 1 / sqrt(mean(x^2) + eps) of each row; None unless requested.
+        q_t: (hidden, rows), the transpose of q as a matrix (rows, hidden), contiguous; None unless requested.
     """
 
     q: Tensor
@@ -88,7 +88,7 @@ def rms_norm_quantize_fp8(
     least_amax: float = 1e-10,
     batch_invariant: bool | None = None,
 ) -> Quantized:
-    """RMSNorm over the last dimension with a result in FP8.
+    """RMSNorm over the last dimension, quantized to FP8.
 
     norm = x * rstd * (weight + offset), rstd = 1 / sqrt(mean(x^2) + eps), in float32, and
     q = clamp(norm * (1 / scale), -largest, largest) in FP8, rounded to the nearest, ties to even; `largest` is the
@@ -117,43 +117,42 @@ def rms_norm_quantize_fp8(
         eps: added to the mean square.
         offset: added to the weight, in float32.
         scale: (1,) or () float32, positive, on x's device, for the scaling `static`; else None.
-        scaling: `static` (one given scale), `row` (a computed scale for each row), `block` (for each 128 columns of a
-            row, of which the last ones may be fewer) or `tensor` (one computed scale for all rows, for which x is read
-            twice, by default in three launches: one clears the amax, one takes it, one quantizes; without rows it is
+        scaling: `static` (the argument `scale`), `row` (a computed scale for each row), `block` (for each 128 columns
+            of a row, the last block possibly shorter) or `tensor` (one computed scale for all rows: x is read twice, by
+            default in three launches, which clear the amax, compute it, and quantize; with zero rows the scale is
             least_amax / largest).
         dtype: of q: float8_e4m3fn, float8_e5m2, float8_e4m3fnuz or float8_e5m2fnuz.
-        residual: of x's shape and dtype; x + residual, added in float32, is normalized in place of x.
+        residual: of x's shape and dtype; x + residual, added in float32, is normalized instead of x.
         round_sum: round that sum to x's dtype before it is normalized, as `fused_add_rms_norm` does with the rounding
-            "sum"; else only the sum that is returned is rounded, as with "float32".
-        rounding: what is quantized, with its amax: the norm in "float32"; the "norm" rounded to x's dtype, as in
-            `rms_norm` and a quantization after it; or the norm of a "product" x * rstd that was rounded before the
-            weight multiplied it, rounded itself.
+            "sum"; else only the returned sum is rounded, as with "float32".
+        rounding: of the norm before its amax and quantization: "float32", none; "norm", to x's dtype, as in `rms_norm`
+            followed by a quantization; "product", x * rstd is rounded to x's dtype before it is multiplied by the
+            weight, and the norm is rounded as well.
         layout: of the scales of `block`: "row_major", or "column_major" with strides (1, rows rounded up to 4), as
             NVIDIA's tensor memory accelerator reads them; the padding holds zeros.
-        return_amax: also return the amax of the tensor, for `static` and `tensor`; nothing is to be cleared before.
-        amax: (1,) or () float32, not negative, on x's device, only for `static`, in place of `return_amax`: it becomes
+        return_amax: also return the amax of the tensor, for `static` and `tensor`; the caller clears nothing.
+        amax: (1,) or () float32, not negative, on x's device, only for `static`, instead of `return_amax`: updated to
             the maximum of itself and of the tensor's amax, without a launch that clears it: by default in the launch
-            that quantizes, with a config whose `amax` is "reduce" in one after it. A change in place for autograd; it
-            may share memory with no other tensor of the call, and is no negated or zero tensor.
-        return_y: also return the norm in x's dtype; where x, weight or residual needs a gradient, y and the sum have a
-            graph.
-        return_rstd: also return 1 / sqrt(mean(x^2) + eps) of each row, of the same launch, for `rms_norm_backward`.
-        return_transpose: also return q transposed, as a product with it takes over columns: for `static` in the same
-            launch or in one after it, whichever the table has for the shape, for `tensor` in one after it.
-        least_amax: positive; the amax from which a scale is computed where the norm has a smaller one.
+            that quantizes, with a config whose `amax` is "reduce" in a launch after it. An in-place change for
+            autograd; it must not share memory with another tensor of the call, nor be a negated or zero tensor.
+        return_y: also return the norm in x's dtype; if x, weight or residual needs a gradient, y and the sum are
+            differentiable.
+        return_rstd: also return 1 / sqrt(mean(x^2) + eps) of each row, from the same launch, for `rms_norm_backward`.
+        return_transpose: also return q transposed, for products that reduce over rows: for `static` in the same launch
+            or a second one, as the table says for the shape; for `tensor` in a further launch.
+        least_amax: positive; the smallest amax from which a scale is computed.
         batch_invariant: give each row of q and of scales the same bits in every batch; None for the setting of
-            `normtune.batch_invariant` and `normtune.use_batch_invariant`. The scale of `tensor` is of all rows: q has
-            these bits in batches of one amax.
+            `normtune.batch_invariant` and `normtune.use_batch_invariant`. The scale of `tensor` depends on all rows: q
+            has the same bits only in batches with the same amax.
 
     Returns:
-        `Quantized`, contiguous but for scales in the column-major layout. With `return_y`, y and the sum are
-        differentiable in x, weight and residual: straight-through, with the gradients of `rms_norm` or
-        `fused_add_rms_norm` of the norm before it is rounded, in reverse mode alone: forward mode finds no tangent
-        of y, and the transforms of `torch.func` are not served. Nothing else has a gradient, q least of all: autograd
-        would round a gradient that arrives there to FP8.
+        `Quantized`, contiguous except for column-major scales. With `return_y`, y and the sum are differentiable in x,
+        weight and residual: straight-through, with the gradients of `rms_norm` or `fused_add_rms_norm` of the
+        unrounded norm, in reverse mode only: in forward mode y has no tangent, and the transforms of `torch.func` are
+        not supported. The other outputs have no gradient: autograd would round a gradient of q to FP8.
 
     Raises:
-        TypeError: a tensor is none, or a number, text, dtype or flag is something else.
+        TypeError: an argument has the wrong type: a tensor, number, text, dtype or flag.
         ValueError: another property is wrong; the message names the argument and its value. Nothing was launched.
     """
     tensors = (x, weight, residual, scale, amax)
@@ -276,7 +275,7 @@ def _named(
         blocks = blocks_of(hidden)
         if modes.is_column_major:
             strides = [prod(leading[index:]) for index in range(1, len(leading) + 1)]
-            # A slice would tell exports whether there is padding.
+            # A slice would make torch.export specialise on whether there is padding.
             found["scale"] = found["scale"].as_strided((*leading, blocks), (*strides, padded_rows(prod(leading))))
         else:
             found["scale"] = found["scale"].view(*leading, blocks)

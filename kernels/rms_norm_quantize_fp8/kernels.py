@@ -1,9 +1,9 @@
-"""RMSNorm whose result is quantized: q = clamp(norm / scale), norm = x * rstd * (weight + offset), in float32.
+"""Quantized RMSNorm: q = clamp(norm / scale), norm = x * rstd * (weight + offset), in float32.
 
-In: a `Launch` and tensors. Out: the kernel calls. The scale is the float32 factor that q is multiplied by to get the
-norm back: an argument (`static`), or max(amax, least_amax) / largest value of the FP8 dtype, of each row (`row`), of
-128 columns of a row (`block`) or of all rows (`tensor`). The last one takes two passes over x: the SCALING `amax`
-computes the amax alone, `tensor` then normalizes again and quantizes.
+In: a `Launch` and tensors. Out: the kernel calls. The scale is the float32 dequantization factor: an argument
+(`static`), or max(amax, least_amax) / largest value of the FP8 dtype, for each row (`row`), 128 columns of a row
+(`block`) or all rows (`tensor`). `tensor` takes two passes over x: the kernel first computes only the amax (with the
+scaling `amax`), then normalizes again and quantizes.
 
 Traffic of a perfect kernel: read rows x hidden of x and hidden of weight, write rows x hidden bytes and the scales.
 """
@@ -35,12 +35,12 @@ from normtune.kernels.rms_norm_quantize_fp8.scales import BLOCK, padded_rows
 from normtune.kernels.tiles.launch import MAX_HELD_BYTES, Launch
 from normtune.kernels.tiles.tile import columns, extent, load_tile, load_weight, row_block, store_tile, tile_mask
 
-# As in RMSNorm's forward: a longer row in chunks stays in registers, a shorter one is read again out of the cache.
+# As in RMSNorm's forward: a longer row in chunks stays in registers, a shorter one is read again from the cache.
 _MAX_READ_AGAIN_BYTES = 64 << 10
-# A row of sums stays in registers up to half of them.
+# A row of sums stays in registers if it takes at most half of them.
 _MAX_SUM_BYTES = 128 << 10
 
-# What the kernel is given at run time, passed on as one value.
+# The runtime arguments of the kernel as one value.
 Arguments = namedtuple(
     "Arguments",
     "x_ptr residual_ptr weight_ptr scale_ptr sum_ptr q_ptr y_ptr amax_ptr rstd_ptr rows hidden "
@@ -147,7 +147,7 @@ def _quantize_kernel(
     LARGEST: tl.constexpr,
     ATOMIC: tl.constexpr,
 ):
-    """A program for each row in chunks, for each row and part, or for blocks of rows; `MODES`: what is asked for."""
+    """A program takes a row in chunks, a part of a row, or blocks of rows."""
     args = Arguments(
         *(x_ptr, residual_ptr, weight_ptr, scale_ptr, sum_ptr, q_ptr, y_ptr, amax_ptr, rstd_ptr, rows, hidden),
         *(x_stride, residual_stride, sum_stride, q_stride, y_stride, scale_rows, eps, offset, least_amax),
@@ -190,8 +190,8 @@ def calls(
 ) -> tuple[KernelCall, ...]:
     """The kernel calls of one problem.
 
-    With `amax` as an output those of `with_amax`: nothing depends on the order of programs, and the caller clears
-    nothing. Of a tensor that is scaled as a whole, what quantizes comes after these.
+    With the output `amax` as in `with_amax`: the result is independent of the order of programs, and the caller clears
+    nothing. With the scaling `tensor` the call that quantizes comes last.
 
     Args:
         launch: from `resolve`.
@@ -201,7 +201,7 @@ def calls(
         workspace: a float32 element per program where `launch` asks for it.
         eps: added to the mean square.
         offset: added to the weight, in float32.
-        least_amax: least divisor of scales that are computed: a row of zeros has no magnitude.
+        least_amax: smallest amax from which a scale is computed, so that rows of zeros have a positive scale.
     """
     modes = modes_of(problem)
     names = ("x", "residual", "weight", "scale", "sum", "q", "y")

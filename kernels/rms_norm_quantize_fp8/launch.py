@@ -1,4 +1,4 @@
-"""Resolves a config to a launch of the kernels that normalize and quantize, if it is legal.
+"""Resolves a config to a launch of the quantizing kernels, if it is legal.
 
 In: config, problem, target. Out: `Launch`, or `IllegalConfigError` with the reason. Pure arithmetic, no torch, no
 triton. Part of the kernels' fingerprint: a change here can change the time of a config.
@@ -25,15 +25,15 @@ from normtune.kernels.transpose_fp8 import launch as transposition
 from normtune.kernels.transpose_fp8.config import TransposeConfig
 from normtune.kernels.transpose_fp8.launch import TransposeLaunch
 
-# Of a tile that is transposed, float32: a second one holds squares, if the row takes several.
+# Of a transposed tile, float32; if the row takes several tiles, a second one holds the sums of squares.
 MAX_TILE_ELEMENTS_PER_THREAD = 64
-# As in RMSNorm's forward, which holds as much: beyond, so much spills that no shape gains.
+# As in RMSNorm's forward: with more elements, spills cost more than any shape gains.
 MAX_ELEMENTS_PER_THREAD = 128
 # One program reads the partial maxima of all others, 1024 at a time.
 MAX_PARTIALS = 1 << 15
 # The first CUDA architecture with instructions that convert to FP8 (PTX ISA, `cvt`).
 _FIRST_SM = 89
-# AMD's CDNA 3 converts to the fnuz dtypes in hardware; there the OCP dtypes are legal too, but converted in software.
+# AMD's CDNA 3 converts to the fnuz dtypes in hardware; it also runs the OCP dtypes, converted in software.
 _FNUZ_TARGETS = ("gfx942",)
 
 
@@ -42,7 +42,7 @@ def resolve(config: Config, problem: Problem, target: Target, alignment: int | N
 
     Args:
         config: schedule `row`, `block_row`, `parts`, `persistent` or `split`.
-        problem: rows, hidden and dtype of x; the variant decides on the rest.
+        problem: rows, hidden, dtype of x, and the variant.
         target: limits of the GPU.
         alignment: largest power of two up to 16 that divides hidden and all row strides; None for contiguous tensors.
 
@@ -60,7 +60,8 @@ def resolve(config: Config, problem: Problem, target: Target, alignment: int | N
         launch = tile(
             config, problem, target, alignment, MAX_ELEMENTS_PER_THREAD, streamed_tiles=1 + modes.has_residual
         )
-        # A whole row is loaded as its FP8 values are stored, 16 a thread; in parts as it lies. Each sums in its order.
+        # A whole row is loaded in the layout of its FP8 store, 16 values a thread; a part in the default layout. Their
+        # orders of summation differ.
         launch = launch._replace(held=launch.slice_col > 0, row_layout=None)
     else:
         raise IllegalConfigError(f"schedule {config.schedule!r} does not exist for {problem.operator}")
@@ -68,7 +69,7 @@ def resolve(config: Config, problem: Problem, target: Target, alignment: int | N
 
 
 def _with_amax(config: Config, modes: QuantizeModes, launch: Launch) -> Launch:
-    """A launch with the end of the maximum over all rows."""
+    """The launch with the end of its amax."""
     if not modes.has_amax:
         return launch
     if config.amax == "atomic":
@@ -84,8 +85,8 @@ class TransposingLaunch(NamedTuple):
     """A launch of the operator that also transposes.
 
     Attributes:
-        norm: of the kernel that normalizes, which writes both layouts if `transpose` is None.
-        transpose: of the launch after it.
+        norm: launch of the normalizing kernel, which writes both layouts if `transpose` is None.
+        transpose: the launch after it; None for none.
         row_alignment: 16 if that divides the number of rows, else 1.
     """
 
@@ -100,7 +101,7 @@ class TransposingLaunch(NamedTuple):
 
     @property
     def workspace(self) -> int:
-        """Float32 elements: a maximum for each program, if a second kernel reduces them."""
+        """Float32 elements: one maximum per program if a second kernel reduces them, else 0."""
         return self.norm.workspace
 
     @property
@@ -110,7 +111,7 @@ class TransposingLaunch(NamedTuple):
 
     @property
     def row_sum(self) -> tuple[Launch, bool]:
-        """That of the launch that normalizes, and whether it writes both layouts: a transposition sums nothing."""
+        """The summation order of `norm`, and whether it writes both layouts; a transposition sums nothing."""
         return self.norm.row_sum, self.transpose is None
 
 
@@ -159,7 +160,7 @@ def resolve_transposing(
 
 
 def check_target(modes: QuantizeModes, target: Target) -> None:
-    """Raise IllegalConfigError for a target that cannot convert to the dtype."""
+    """Raise IllegalConfigError for a target without conversions to the FP8 dtype."""
     number = target.name.removeprefix("sm_")
     is_cuda = number != target.name
     if is_cuda and int(number) < _FIRST_SM:

@@ -1,8 +1,8 @@
-"""The operators that normalize and quantize, and their modes. No torch, no triton. Part of the kernels' fingerprint.
+"""The quantizing operators and their modes. No torch, no triton. Part of the kernels' fingerprint.
 
-The kinds of scale are operators, because their buffers differ: `static` reads the scale, `row`, `block` and `tensor`
-write it, and `transpose` is `static` with a second output. All else is a mode. For a mode that was not measured a table
-uses the plain operator's function: only a stored norm and a residual add memory traffic.
+Each scaling is an operator, because their buffers differ: `static` reads the scale, `row`, `block` and `tensor` write
+it, and `transpose` is `static` with a second output. All else is a mode. For an unmeasured mode a table uses the plain
+operator's function: only a stored norm and a residual add memory traffic.
 """
 
 from functools import cache
@@ -14,7 +14,7 @@ from normtune.kernels.rms_norm.modes import Product
 
 FAMILY = "rms_norm_quantize_fp8"
 SCALINGS = ("static", "row", "block", "tensor")
-# The operator whose scale is static and whose result is also transposed.
+# The operator with a static scale and a transposed second output.
 TRANSPOSE = "transpose"
 # Largest finite values (OCP 8-bit Floating Point Specification, revision 1.0; for fnuz Noune et al., 8-bit Numerical
 # Formats for Deep Neural Networks, 2022).
@@ -36,7 +36,7 @@ class QuantizedDtype(Mode):
 
     @property
     def dtype(self) -> str:
-        """Its name, a key of `LARGEST`."""
+        """Name of the dtype, a key of `LARGEST`."""
         return f"float8_{self.name.lower()}"
 
 
@@ -63,14 +63,14 @@ class Residual(Mode):
 
 
 class RstdOutput(Mode):
-    """Whether rstd of each row, which a backward reads, is an output."""
+    """Whether the rstd of each row, for a backward, is an output."""
 
     NONE = ""
     STORED = "with_rstd"
 
 
 class Amax(Mode):
-    """The largest magnitude of the norm, of `static`: an output, none, or the maximum of it and of the output."""
+    """The amax of `static`: a new output, none, or an output that it is accumulated into (maximum)."""
 
     NEW = ""
     NONE = "no_amax"
@@ -78,7 +78,7 @@ class Amax(Mode):
 
 
 class ScaleLayout(Mode):
-    """Whether scales of `block` are neighbours in memory along a row, or those of neighbouring rows."""
+    """Whether the scales of `block` are contiguous along a row or along a column."""
 
     ROW_MAJOR = ""
     COLUMN_MAJOR = "column_major"
@@ -94,14 +94,14 @@ MODES: dict[str, tuple[type[Mode], ...]] = {
 
 
 class QuantizeModes(NamedTuple):
-    """The modes of a problem as the kernels take them, one constant: the members of the enums as yes or no.
+    """The modes of a problem as one constant argument of the kernels.
 
     Attributes:
         scaling: one of `SCALINGS`.
         q_dtype: name of the dtype of the quantized tensor.
         has_amax: whether the largest magnitude of the norm over all rows is an output.
-        accumulates: whether that magnitude becomes the maximum of what the output has and of the norm.
-        has_transpose: whether the quantized tensor is written transposed, too.
+        accumulates: whether the output becomes the maximum of itself and that magnitude.
+        has_transpose: whether the transposed quantized tensor is also an output.
     """
 
     scaling: str

@@ -1,6 +1,6 @@
-"""RMSNorm that quantizes as operations, one for each scaling and variant.
+"""The quantizing operations, one for each scaling and variant.
 
-In: nothing. Out: `QUANTIZE`, the family of them. None has a backward: FP8 values have no gradient.
+In: nothing. Out: `QUANTIZE`, their family. None has a backward: FP8 values have no gradient.
 """
 
 from collections.abc import Sequence

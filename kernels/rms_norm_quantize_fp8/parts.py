@@ -1,4 +1,4 @@
-"""Few rows: several programs a row, each of which reads all of it, and normalizes and quantizes a part.
+"""Few rows: several programs per row, each of which reads the whole row and normalizes and quantizes a part of it.
 
 In: the `Arguments` of `kernels`. Out: the outputs, and the bits of the largest magnitude. See `rms_norm.forward_parts`.
 Part of the kernels' fingerprint.
@@ -37,7 +37,7 @@ def quantize_part(
     MODES: tl.constexpr,
     LARGEST: tl.constexpr,
 ):
-    """Quantize a part of `PART_COL` columns of one row, whole groups of them; returns as `kernels` do of a block."""
+    """Quantize `PART_COL` columns (whole groups) of one row; returns the bits of their largest magnitude, int32."""
     DTYPE: tl.constexpr = args.x_ptr.dtype.element_ty
     Q_DTYPE: tl.constexpr = args.q_ptr.dtype.element_ty
     COUNT: tl.constexpr = PART_COL // GROUP

@@ -1,10 +1,10 @@
-"""The float64 reference of the operators that normalize and quantize, and inputs for their checks.
+"""The float64 reference of the quantizing operators, and inputs for their checks.
 
 In: a problem, a generator and tensors. Out: inputs, and for each output the exact value and its tolerance.
 
-The float32 norm lies in an interval around the exact one, as wide as docs/measuring.md, "The gate", allows rounding.
-Rounding to a dtype, clamping and scaling are monotone, so each output lies between those of the interval's ends: an FP8
-value is exact unless one of the points where rounding changes lies inside, and then it is one of two neighbours.
+The float32 norm lies in an interval around the exact one, whose width is the rounding error that docs/measuring.md,
+"The gate", allows. Rounding to a dtype, clamping and scaling are monotone, so each output lies between the outputs of
+the interval's ends: an FP8 value is exact unless a rounding boundary lies inside, and then is one of two neighbours.
 """
 
 from collections.abc import Mapping
@@ -19,51 +19,51 @@ from normtune.kernels.rms_norm_quantize_fp8.modes import QuantizeModes, modes_of
 from normtune.kernels.rms_norm_quantize_fp8.scales import BLOCK, blocks_of, padded_rows
 from normtune.kernels.rounding import FLOAT32_EPSILON, RSTD_UNITS, Expected, unit_in_last_place
 
-# Of the float32 norm, relative: the sum of squares, its root, and two products.
+# Relative error of the float32 norm: the sum of squares, its root, and two products.
 _NORM_ERROR = (RSTD_UNITS + 2) * FLOAT32_EPSILON
-# Of one operation in float32.
+# Relative error of one float32 operation.
 _ROUNDING = FLOAT32_EPSILON / 2
 # The midpoint of an interval is itself rounded, in float64.
 _MIDPOINT_ERROR = 2.0**-50
 
 
 class Bounds(NamedTuple):
-    """The values that a tensor may have, element by element, in float64."""
+    """Lower and upper bounds of each element of a tensor, in float64."""
 
     low: Tensor
     high: Tensor
 
     def widened(self, relative: float) -> Self:
-        """With an error added."""
+        """Widened by a relative error."""
         return type(self)(self.low - relative * self.low.abs(), self.high + relative * self.high.abs())
 
     def rounded(self, dtype: torch.dtype) -> Self:
-        """Rounded to the nearest, ties to even, as through float32."""
+        """Rounded to float32, then to the dtype, to the nearest, ties to even."""
         return type(self)(*(end.float().to(dtype).double() for end in self))
 
     def times(self, factor: Tensor) -> Self:
-        """Multiplied by exact values of any sign."""
+        """Multiplied by exact factors of any sign."""
         ends = self.low * factor, self.high * factor
         return type(self)(torch.minimum(*ends), torch.maximum(*ends))
 
     def magnitude(self) -> Self:
-        """Of the absolute values."""
+        """Bounds of the absolute values."""
         low, high = self.low.abs(), self.high.abs()
         least = torch.minimum(low, high).masked_fill_((self.low < 0) & (self.high > 0), 0.0)
         return type(self)(least, torch.maximum(low, high))
 
     def largest(self) -> Self:
-        """Of the maximum over the last dimension."""
+        """Bounds of the maximum over the last dimension."""
         return type(self)(self.low.amax(-1), self.high.amax(-1))
 
     def expected(self) -> Expected:
-        """The midpoint, and the distance of the ends from it."""
+        """The midpoint, with half the width as the tolerance."""
         middle, half = (self.low + self.high) / 2, (self.high - self.low) / 2
         return Expected(middle, half + torch.where(half > 0, _MIDPOINT_ERROR * middle.abs(), 0.0))
 
 
 def inputs(problem: Problem, generator: torch.Generator, device: torch.device, hostile: bool) -> dict[str, Tensor]:
-    """Fresh inputs of a problem on `device`: those of RMSNorm, a residual, and a scale with which some values saturate.
+    """Fresh inputs of a problem on `device`: RMSNorm's, a residual, and a scale at which some values saturate.
 
     Args:
         problem: of one of the operators.
@@ -93,15 +93,15 @@ def reference(
         tensors: from `inputs`.
         eps: added to the mean square.
         offset: added to the weight.
-        least_amax: least magnitude from which a scale is computed.
+        least_amax: smallest amax from which a scale is computed.
 
     Returns:
-        `q`, and what the operator and variant have of `scale`, `amax`, `y`, `sum`, `rstd` and `q_t`.
+        `q`, and those of `scale`, `amax`, `y`, `sum`, `rstd` and `q_t` that are outputs of the operator and variant.
     """
     modes = modes_of(problem)
     x, dtype = tensors["x"].double(), tensors["x"].dtype
     expected = {}
-    if modes.has_residual:  # one float32 sum of two numbers of the dtype, which is stored rounded once more
+    if modes.has_residual:  # one float32 sum of two numbers of the dtype, rounded again when stored
         total = tensors["x"].float() + tensors["residual"].float()
         rounded = total.to(dtype).double()
         expected["sum"] = Expected(rounded, torch.zeros_like(rounded))
@@ -146,13 +146,13 @@ def _norm(modes: QuantizeModes, product: Tensor, weight: Tensor, dtype: torch.dt
 
 
 def _in_blocks(magnitude: Tensor) -> Tensor:
-    """(rows, blocks, 128), with zeros behind the last column."""
+    """(rows, blocks, 128), padded with zeros after the last column."""
     rows, hidden = magnitude.shape
     return torch.nn.functional.pad(magnitude, (0, -hidden % BLOCK)).view(rows, blocks_of(hidden), BLOCK)
 
 
 def _stored(modes: QuantizeModes, scale: Tensor) -> Tensor:
-    """(rows, blocks) in the order of memory."""
+    """Scales (rows, blocks) flattened in memory order."""
     if modes.is_column_major:
         rows = scale.shape[0]
         scale = torch.nn.functional.pad(scale.T, (0, padded_rows(rows) - rows))
@@ -164,7 +164,7 @@ def _scale(modes: QuantizeModes, amax: Bounds, least_amax: float) -> Bounds:
 
 
 def _quantized(modes: QuantizeModes, norm: Bounds, scale: Bounds) -> Expected:
-    """Of a norm and of positive scales: a reciprocal and a product in float32, a clamp, and FP8's own rounding."""
+    """`q` from the norm and positive scales: a float32 reciprocal and product, a clamp, and the rounding to FP8."""
     magnitudes = norm.magnitude()
     least, most = magnitudes.low / scale.high, magnitudes.high / scale.low
     sign = torch.where(norm.low + norm.high < 0, -1.0, 1.0)

@@ -1,8 +1,7 @@
-"""Specs of the operators that normalize and quantize: buffers, spaces, default configs.
+"""Specs of the quantizing operators: buffers, spaces, default configs.
 
-In: nothing. Out: registered `OperatorSpec`s, one for each scaling and one with a transposed result. Configs are
-resolved in `launch`, modes are in `modes`, the kernels are in `kernels` and `transposing`, the reference is in
-`reference`. The spaces are plain products that no GPU has narrowed yet.
+In: nothing. Out: registered `OperatorSpec`s, one for each scaling and one with a transposed result. The spaces are
+plain products of knob values, not narrowed by measurements.
 """
 
 from dataclasses import replace
@@ -45,18 +44,15 @@ _SPACES = {
         tuple(product((512, 1024, 2048, 4096, 8192), (1, 2, 4, 8, 16, 32))),
     ),
 }
-# Of tiles that are written twice: values of block_row, block_col, num_warps and num_stages, least and most elements per
-# thread.
+# Of tiles written in both layouts: values of block_row, block_col, num_warps and num_stages, least and most elements
+# per thread.
 _TILES = {
     "quick": ((32, 64), (64, 128), (4, 8), (2,), (16, 32)),
     "default": ((32, 64, 128), (32, 64, 128, 256), (4, 8, 16), (1, 3), (8, 64)),
     "full": ((32, 64, 128), (32, 64, 128, 256, 512, 1024), (1, 2, 4, 8, 16, 32), (1, 2, 3, 4), (4, 64)),
 }
-# With fewer rows programs have a row or two each, as without a loop (measured for RMSNorm's forward).
+# With fewer rows a fixed grid has a row or two per program, and gains nothing (measured for RMSNorm's forward).
 _LEAST_LOOPED_ROWS = 512
-
-
-FINISHES = ("none", "atomic", "reduce")
 
 
 class QuantizeConfig(Config):
@@ -105,7 +101,7 @@ class TransposingConfig(Config):
 
 
 def _buffers(problem: Problem) -> tuple[Buffer, ...]:
-    """In the order of a call: inputs, then outputs. Scales of blocks in one dimension: they have no row stride."""
+    """In the order of a call: inputs, then outputs. Block scales are one-dimensional: they have no row stride."""
     modes = modes_of(problem)
     buffers = [problem.buffer("x", "rows,hidden", INPUT), problem.buffer("weight", "hidden", WEIGHT)]
     if modes.has_residual:
@@ -160,7 +156,7 @@ def _space(name: str, problem: Problem, target: Target) -> list[Config]:
 
 
 def _default(problem: Problem, target: Target) -> Config:
-    """Eight warps a row, more only where a thread would hold too much."""
+    """One row per program with 8 warps; more if a thread would hold over `MAX_ELEMENTS_PER_THREAD` elements."""
     warps = 8
     while next_power_of_2(problem.hidden) > MAX_ELEMENTS_PER_THREAD * warps * target.warp_size:
         warps *= 2
@@ -168,7 +164,7 @@ def _default(problem: Problem, target: Target) -> Config:
 
 
 def _transposing(config: Config, row: int = 64, col: int = 64, warps: int = 4) -> TransposingConfig:
-    """A config of `static`, and a launch after it that transposes."""
+    """A config of `static`, followed by a launch that transposes."""
     return TransposingConfig(*(*config, row, col, warps))
 
 
@@ -251,7 +247,3 @@ SPECS[TRANSPOSE] = register(
         ),
     )
 )
-
-
-SCHEDULES = ("row", "block_row", "parts", "persistent", "split")
-# Ends of the maximum over all rows, where a static scale asks for it.

@@ -35,7 +35,7 @@ class _StraightThrough(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *incoming: Tensor | None) -> Any:
-        """Gradients of x, weight and residual."""
+        """The gradients of x, weight and residual."""
         arrived = dict(zip(ctx.outputs, incoming, strict=True))
         dy, ds = (arrived.get(name) for name in _GRADED)
         needs = dict(zip(ctx.names, ctx.needs_input_grad[4:], strict=True))
@@ -59,8 +59,8 @@ def call(
     scalars: Mapping[str, float],
     batch_invariant: bool | None,
 ) -> dict[str, Tensor]:
-    """`QUANTIZE.call` of an operation with `y` and `rstd`; `y` and `sum` have a graph."""
-    if batch_invariant is None and not torch.compiler.is_compiling():  # saved factors may lose their mark
+    """`QUANTIZE.call` of an operation with `y` and `rstd`, differentiable in `y` and `sum`."""
+    if batch_invariant is None and not torch.compiler.is_compiling():  # a saved rstd may lose its mark of the mode
         batch_invariant = is_batch_invariant()
     made = _StraightThrough.apply(  # type: ignore[no-untyped-call]
         choices, tuple(given), scalars, batch_invariant, *given.values()

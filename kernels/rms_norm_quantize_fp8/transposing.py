@@ -1,11 +1,10 @@
-"""RMSNorm that quantizes and writes its result in both layouts, (rows, hidden) and transposed (hidden, rows).
+"""Quantized RMSNorm in both layouts, (rows, hidden) and transposed (hidden, rows).
 
-In: a `TransposingLaunch` and tensors. Out: the kernel calls. Either a
-program normalizes some rows and writes each tile of them twice, or the kernels of `kernels` run and a launch after them
-transposes what they wrote.
+In: a `TransposingLaunch` and tensors. Out: the kernel calls. Either each program normalizes some rows and writes each
+tile in both layouts, or a second launch transposes the output of `kernels`.
 
 Traffic of a perfect kernel: read rows x hidden of x and hidden of weight, write 2 x rows x hidden bytes. A second
-launch reads rows x hidden bytes again, out of the cache where they fit there.
+launch reads rows x hidden bytes again, from the cache if they fit there.
 """
 
 from collections import namedtuple
@@ -26,7 +25,7 @@ from normtune.kernels.tiles.tile import columns, extent, load_tile, load_weight,
 from normtune.kernels.transpose_fp8 import kernel as transposition
 from normtune.kernels.transpose_fp8.kernel import aligned_rows, store_transposed
 
-# What the kernel is given at run time, passed on as one value.
+# The runtime arguments of the kernel as one value.
 Arguments = namedtuple(
     "Arguments",
     "x_ptr residual_ptr weight_ptr scale_ptr sum_ptr q_ptr y_ptr q_t_ptr amax_ptr rstd_ptr rows hidden "
@@ -108,7 +107,7 @@ def _tile_kernel(
     ATOMIC: tl.constexpr,
     NUM_STAGES: tl.constexpr,
 ):
-    """Some rows a program; IS_WHOLE: one tile has all their columns, else they are read twice, tile by tile."""
+    """BLOCK_ROW rows per program; IS_WHOLE: one tile has all columns, else the rows are read twice, tile by tile."""
     args = Arguments(
         *(x_ptr, residual_ptr, weight_ptr, scale_ptr, sum_ptr, q_ptr, y_ptr, q_t_ptr, amax_ptr, rstd_ptr),
         *(rows, hidden, x_stride, residual_stride, sum_stride, q_stride, y_stride, eps, offset),
@@ -116,8 +115,8 @@ def _tile_kernel(
     n_col = extent(hidden, ALIGNMENT)
     o_row, m_row, n_row = aligned_rows(tl.program_id(0), rows, BLOCK_ROW, ROW_ALIGNMENT)
     b_scale = tl.load(scale_ptr)
-    # The same scale, which the compiler takes for another: where two uses share a conversion to FP8, one in a vector
-    # and one in single bytes, ptxas 12.8 loses the second.
+    # Loaded again, so that the compiler takes it for another value: if a vector store and a store of single bytes share
+    # one conversion to FP8, ptxas 12.8 loses the second.
     b_scale_t = tl.load(scale_ptr, volatile=True)
     if IS_WHOLE:
         o_col, m_col = columns(0, n_col, BLOCK_COL, HAS_COLUMN_MASK)
@@ -158,7 +157,7 @@ def calls(
     eps: float,
     offset: float,
 ) -> tuple[KernelCall, ...]:
-    """The kernel calls of one problem: those of `kernels.calls`, and the transposition; or one of them does both.
+    """The kernel calls of one problem: those of `kernels.calls` and a transposition, or one kernel that does both.
 
     Args:
         launch: from `resolve_transposing`.

@@ -1,1 +1,1 @@
-"""The transposition of FP8 matrices, on its own and behind kernels that quantize."""
+"""Transposition of FP8 matrices, as an operator and as the last launch of quantizing operators."""

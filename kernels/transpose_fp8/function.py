@@ -1,6 +1,6 @@
-"""The public function that transposes a matrix of bytes.
+"""The public function `transpose_fp8`.
 
-In: a tensor. Out: its transpose in memory of its own.
+In: a tensor. Out: its transpose in new memory.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ BYTES = getattr(torch, spec.DTYPE)
 
 
 class _Composed:
-    """The formula."""
+    """The formula of the operation."""
 
     @staticmethod
     def forward(x: Tensor) -> list[Tensor]:
@@ -48,9 +48,9 @@ TRANSPOSE = Family("transpose_fp8", ("x",), {}, (), lambda: _OPERATION)
 
 
 def transpose_fp8(x: Tensor) -> Tensor:
-    """The transpose of an FP8 matrix in memory of its own, as `x.t().contiguous()`.
+    """The transpose of an FP8 matrix in new memory, as `x.t().contiguous()`.
 
-    The kernel runs on GPUs, for up to 2^30 rows of 1 to 2^20 bytes; elsewhere torch's operations do the same.
+    The kernel runs on GPUs, for up to 2^30 rows of 1 to 2^20 bytes; other inputs use torch's operations.
 
     Args:
         x: (rows, columns) of any dtype of 8 bits, any strides.
@@ -60,15 +60,15 @@ def transpose_fp8(x: Tensor) -> Tensor:
 
     Raises:
         TypeError: x is not a tensor.
-        ValueError: it is not a dense matrix of 8 bits an element. Nothing was launched.
+        ValueError: x is not a dense matrix of a dtype of 8 bits. Nothing was launched.
     """
     if has_torch_function_variadic(x):
-        found: Tensor = handle_torch_function(transpose_fp8, (x,), x)
-        return found
+        result: Tensor = handle_torch_function(transpose_fp8, (x,), x)
+        return result
     check_kind("x", x)
     if x.dtype.itemsize != 1 or x.dtype == torch.bool or x.is_quantized:
         raise ValueError(f"x is {x.dtype}: expected a dtype of 8 bits, such as torch.float8_e4m3fn or torch.uint8")
     if x.layout != torch.strided:
         raise ValueError(f"x has the layout {x.layout}: expected a dense tensor, call x.to_dense()")
-    # No batch changes a bit of it, so every config serves.
+    # Every config gives the same bits in every batch.
     return TRANSPOSE.call((), {"x": x.view(BYTES)}, {}, False)["y"].view(x.dtype)

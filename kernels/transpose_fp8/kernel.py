@@ -1,7 +1,7 @@
 """The transposition of a matrix of bytes, tile by tile.
 
-In: a `TransposeLaunch` and tensors. Out: the kernel calls. A tile is
-read along its rows and written along its columns, both in whole sectors; in between it goes through shared memory.
+In: a `TransposeLaunch` and tensors. Out: the kernel calls. A tile is read along its rows and written along its columns,
+both in whole sectors, through shared memory.
 
 Traffic of a perfect kernel: read and write rows x hidden bytes.
 """
@@ -20,7 +20,7 @@ from normtune.kernels.transpose_fp8.launch import TransposeLaunch
 
 @triton.jit
 def aligned_rows(i_block, rows, BLOCK_ROW: tl.constexpr, ROW_ALIGNMENT: tl.constexpr):
-    """(BLOCK_ROW,) rows of block `i_block`, int64, the mask of those that exist, and the number of all, int64."""
+    """(BLOCK_ROW,) row indices of block `i_block`, int64, the mask of existing rows, and the number of rows, int64."""
     n_row = extent(rows, ROW_ALIGNMENT)
     o_row = tl.full([BLOCK_ROW], BLOCK_ROW, tl.int64) * i_block + tl.arange(0, BLOCK_ROW)
     return o_row, o_row < n_row, n_row
@@ -28,7 +28,7 @@ def aligned_rows(i_block, rows, BLOCK_ROW: tl.constexpr, ROW_ALIGNMENT: tl.const
 
 @triton.jit
 def store_transposed(out_ptr, b_value, o_row, m_row, o_col, m_col, n_row):
-    """Write (rows, columns) bytes into a contiguous matrix (all columns, `n_row`)."""
+    """Write a tile (rows, columns), transposed, into a contiguous matrix (columns, n_row)."""
     p_out = out_ptr + o_col[:, None] * n_row + o_row[None, :]
     tl.store(p_out, tl.trans(b_value), mask=m_col[:, None] & m_row[None, :])
 
@@ -45,7 +45,7 @@ def _transpose_kernel(
     ALIGNMENT: tl.constexpr,
     ROW_ALIGNMENT: tl.constexpr,
 ):
-    # A GPU without instructions for FP8 moves bytes, too.
+    # As bytes, so that GPUs without FP8 instructions run it too.
     x_ptr = x_ptr.to(tl.pointer_type(tl.int8), bitcast=True)
     y_ptr = y_ptr.to(tl.pointer_type(tl.int8), bitcast=True)
     o_row, m_row, n_row = aligned_rows(tl.program_id(0), rows, BLOCK_ROW, ROW_ALIGNMENT)
@@ -71,7 +71,7 @@ def call(launch: TransposeLaunch, problem: Problem, x: Any, y: Any) -> KernelCal
 def calls(
     launch: TransposeLaunch, problem: Problem, tensors: Mapping[str, Any], workspace: Any
 ) -> tuple[KernelCall, ...]:
-    """The kernel calls of one problem: one.
+    """The one kernel call of a problem.
 
     Args:
         launch: from `resolve`.

@@ -13,9 +13,9 @@ from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target
 from normtune.kernels.tiles.launch import RESERVED_SHARED_BYTES, threads_of
 
-# A sector of device memory, bytes: what is written in shorter pieces takes as long as whole ones.
+# A sector of device memory, bytes: a shorter write takes as long as a whole one.
 SECTOR = 32
-# Bytes, four in a register.
+# Bytes, four per register.
 MAX_ELEMENTS_PER_THREAD = 256
 # Programs in the second dimension of a grid (CUDA C++ Programming Guide, compute capabilities).
 MAX_GRID_Y = 65535
@@ -25,7 +25,7 @@ class TransposeLaunch(NamedTuple):
     """A launch of the transposition.
 
     Attributes:
-        grid: blocks of rows; a program for each of them and each block of columns.
+        grid: blocks of rows; there is a program for each block of rows and of columns.
         block_row, block_col, num_warps: as in the config.
         alignment: largest power of two up to 16 that divides hidden and the row stride, elements.
         row_alignment: 16 if that divides the number of rows, else 1.
@@ -42,12 +42,12 @@ class TransposeLaunch(NamedTuple):
 
     @property
     def binary(self) -> "TransposeLaunch":
-        """This launch without what does not specialise."""
+        """This launch reduced to the fields that determine its binary."""
         return self._replace(grid=0)
 
     @property
     def row_sum(self) -> tuple[()]:
-        """The same for all: nothing is summed."""
+        """Empty: nothing is summed."""
         return ()
 
 
@@ -90,5 +90,5 @@ def check_tile(block_row: int, block_col: int, threads: int, target: Target, mos
 
 
 def row_alignment_of(rows: int) -> int:
-    """The alignment of a transposed row, elements: of two binaries one is for each number of rows."""
+    """Alignment of a transposed row, elements: 16 or 1, so that there are two binaries."""
     return 16 if rows % 16 == 0 else 1

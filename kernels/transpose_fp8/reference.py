@@ -14,13 +14,13 @@ from normtune.kernels.transpose_fp8.spec import DTYPE
 
 
 def inputs(problem: Problem, generator: torch.Generator, device: torch.device, hostile: bool) -> dict[str, Tensor]:
-    """A fresh matrix on `device`: every finite value of FP8 occurs in a large one.
+    """A fresh matrix on `device` of random finite FP8 values.
 
     Args:
         problem: rows and hidden.
         generator: of that device.
         device: of the tensor.
-        hostile: nothing is hostile to a copy.
+        hostile: ignored, as a copy has no hostile values.
     """
     shape = (problem.rows, problem.hidden)
     values = torch.randint(0, 256, shape, generator=generator, device=device, dtype=torch.uint8)

@@ -1,7 +1,7 @@
 """Spec of the transposition: buffers, spaces, default config.
 
-In: nothing. Out: a registered `OperatorSpec`. Problems are of bfloat16, the dtype of what was quantized: the bytes that
-are moved have a dtype of 8 bits, which no problem has.
+In: nothing. Out: a registered `OperatorSpec`. The dtype of its problems is bfloat16, that of the tensor before it was
+quantized, because no problem has a dtype of 8 bits.
 """
 
 from itertools import product
@@ -14,7 +14,7 @@ from normtune.kernels.transpose_fp8.config import TransposeConfig
 from normtune.kernels.transpose_fp8.launch import resolve
 
 MAX_HIDDEN = 1 << 20
-# Of the dtypes of 8 bits the one that Triton has for every GPU: the kernel moves bytes.
+# The one FP8 dtype that Triton has for every GPU; the kernel moves bytes.
 DTYPE = "float8_e5m2"
 # Values of block_row, block_col and num_warps, least and most bytes a thread.
 _SPACES = {

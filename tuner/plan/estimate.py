@@ -51,6 +51,8 @@ START_SECONDS = 0.5
 # Seconds on one core of the reference machine: compiling one binary; the Python code of `python_seconds`.
 BINARY_SECONDS = 0.147
 REFERENCE_PYTHON_SECONDS = 0.010
+# Seconds of planning one problem, on one core.
+PLAN_SECONDS = 1.8e-3
 # Seconds of storing one problem.
 STORE_SECONDS = 0.004
 

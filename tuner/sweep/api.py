@@ -22,7 +22,7 @@ from normtune.tuner.compiling.pool import default_workers
 from normtune.tuner.device.engine import Identity
 from normtune.tuner.device.open import Bench, Phases, begin_device, open_device_to_plan
 from normtune.tuner.device.unopened import unopened
-from normtune.tuner.plan.estimate import compile_seconds
+from normtune.tuner.plan.estimate import PLAN_SECONDS, compile_seconds
 from normtune.tuner.plan.plan import fitting, warm_start
 from normtune.tuner.plan.resume import without_times
 from normtune.tuner.search.control import Control
@@ -45,6 +45,9 @@ from normtune.tuner.sweep.request import Request, Wanted
 from normtune.tuner.sweep.summary import Summary
 from normtune.tuner.sweep.sweep import Outlook, look_ahead
 from normtune.tuner.sweep.sweep import sweep as measure
+
+# Shorter plans are not announced.
+_BRIEF = 3.0
 
 
 class Sweep(NamedTuple):
@@ -89,16 +92,24 @@ def sweep(request: Request) -> Sweep:
     return run(request, lambda title: Silent())
 
 
-def run(request: Request, display_of: Callable[[str], Silent], begun: float | None = None) -> Sweep:
+def run(
+    request: Request,
+    display_of: Callable[[str], Silent],
+    begun: float | None = None,
+    announce: Callable[[str], None] = lambda line: None,
+) -> Sweep:
     """Sweep, with a display.
 
     Args:
         request: the sweep.
         display_of: creates the display, from the name of the device.
         begun: start on the monotonic clock, seconds; None for now.
+        announce: called with a line before a plan of more than a few seconds.
     """
     begun = time.monotonic() if begun is None else begun
     wanted = request.wanted()
+    if (seconds := PLAN_SECONDS * len(wanted.problems)) > _BRIEF:
+        announce(f"planning {len(wanted.problems)} problems, about {seconds_text(seconds)}")
     if request.compile_only:
         return _compiled(request, wanted, display_of)
     url = resolve_url(None if request.store is None else os.fspath(request.store))

@@ -30,7 +30,9 @@ def test_a_table_for_any_gpu_takes_the_gpu(rows: int, hidden: int) -> None:
     assert answer
     words = ("any-gpu", "rms_norm_forward", "bfloat16", f"rows={rows}", f"hidden={hidden}", "sms=108")
     assert succeed("lookup", *words, f"l2_bytes={40 << 20}") == f"{answer(rows, hidden)}\n"
-    assert refused("lookup", *words) == "l2_bytes=N is missing: l2_bytes of the GPU, as the table is for any"
+    assert (
+        refused("lookup", *words) == "l2_bytes=N is missing: the table is for any GPU, give its multiprocessors and L2"
+    )
 
 
 def test_named_integers_choose_the_nearest_functions() -> None:
