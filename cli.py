@@ -23,6 +23,7 @@ from normtune.heuristics.commands.diff import diff
 from normtune.heuristics.commands.fit import fit
 from normtune.heuristics.commands.lookup import lookup
 from normtune.heuristics.commands.show import show
+from normtune.kernels.arguments import typed
 from normtune.results.commands import app as data_app
 from normtune.results.terminal import announced, say
 from normtune.tuner.checking.command import check
@@ -33,7 +34,16 @@ INTERRUPTED = "normtune: interrupted. Everything measured so far is stored; the 
 TERMINATED = INTERRUPTED.replace("interrupted", "terminated")
 
 
-class ErrorLines(TyperGroup):
+class Typed(TyperGroup):
+    """The group of commands, whose errors name options."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        with typed():
+            return super().invoke(ctx)
+
+
+class ErrorLines(Typed):
     """The group of commands; expected errors become a line and an exit code, others keep their traceback."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

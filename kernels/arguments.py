@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import wraps
 from numbers import Integral, Real
 from types import NoneType, UnionType
@@ -19,6 +20,8 @@ from normtune.errors import UsageError
 P = ParamSpec("P")
 Result = TypeVar("Result")
 
+# Whether a command calls, whose user knows options and no arguments.
+_is_typed: ContextVar[bool] = ContextVar("is_typed", default=False)
 # What is accepted for a type, NumPy's numbers included, and its name in a message.
 _KINDS: dict[Any, tuple[Any, str]] = {
     str: (str, "text"),
@@ -52,8 +55,24 @@ def check(name: str, value: object, annotation: object) -> None:
 
 
 @contextmanager
+def typed() -> Iterator[None]:
+    """Keep the names of options in this block, as the command line does."""
+    token = _is_typed.set(True)
+    try:
+        yield
+    finally:
+        _is_typed.reset(token)
+
+
+@contextmanager
 def named(names: Mapping[str, str]) -> Iterator[None]:
-    """Give the options in the text of a `UsageError` other names; a command in backticks stays as it is typed."""
+    """Give the options in the text of a `UsageError` other names; a command in backticks stays as it is typed.
+
+    Not below the command line, whose options these are.
+    """
+    if _is_typed.get():
+        yield
+        return
     try:
         yield
     except UsageError as error:

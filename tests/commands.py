@@ -30,7 +30,7 @@ def wait_until(condition: Callable[[], object]) -> None:
 @functools.cache
 def _commands() -> typer.Typer:
     """The commands of the command line in a group that hands on their errors."""
-    app = typer.Typer()
+    app = typer.Typer(cls=cli.Typed)
     app.registered_commands, app.registered_groups = cli.app.registered_commands, cli.app.registered_groups
     return app
 

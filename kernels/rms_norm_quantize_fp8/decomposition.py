@@ -29,9 +29,11 @@ class QuantizeDecomposition(NamedTuple):
         results = outputs(self.modes, x.reshape(-1, x.shape[-1]), weight, residual, scale, *rest)
         if amax is not None:
             amax.copy_(torch.maximum(amax, results.pop("amax")))
-        shaped = {name: results[name].view(x.shape) for name in ("sum", "q", "y") if name in results}
-        results |= shaped
-        return [results[name] for name in OUTPUTS if name in results]
+        return [
+            results[name].view(x.shape) if name in ("sum", "q", "y") else results[name]
+            for name in OUTPUTS
+            if name in results
+        ]
 
 
 def outputs(

@@ -54,7 +54,8 @@ def test_a_worker_that_is_killed_is_replaced_and_nothing_is_lost(tmp_path, undis
         wait_until(lambda wanted=more: count(tmp_path / "store.db") > wanted)
         os.kill(worker_of(sweep), signal.SIGKILL)
     _, errors = sweep.communicate(timeout=PATIENCE)
-    assert sweep.returncode == 0 and not errors, errors
+    # On a busy machine a command may say first what it does.
+    assert sweep.returncode == 0 and errors in ("", "normtune: planning, a few seconds ...\n"), errors
     # A new worker draws anew from the recording.
     found, expected = (frame.drop(columns="samples") for frame in (cells(tmp_path), undisturbed))
     assert found.equals(expected)

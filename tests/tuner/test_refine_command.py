@@ -51,7 +51,7 @@ def problems(options):
         ((*REFINE, "--effort", "quick"), "--effort and --refine are both given"),
         ((*REFINE, "--until", "0%"), "--until is 0.0 percent: expected a loss over 0 and at most 10.0 percent"),
         ((*REFINE, "--until", "11"), "--until is 11.0 percent"),
-        ((*REFINE, "--until", "little"), "--until is 'little': expected a loss in percent, as 0.2%"),
+        ((*REFINE, "--until", "little"), "--until is 'little': expected percent, as 0.2%"),
         (("--until", "1%"), "--until is given without --refine: leave it out"),
     ],
 )
@@ -67,7 +67,7 @@ def test_what_makes_no_sense_is_refused_before_anything_is_opened(tmp_path, argu
 def test_percents():
     assert (parse_percent("until", "0.2%"), parse_percent("until", "3")) == (0.2, 3)
     for text in ("", "-1", "1e3", "%"):
-        with pytest.raises(UsageError, match="expected a loss in percent"):
+        with pytest.raises(UsageError, match="expected percent"):
             parse_percent("until", text)
 
 
