@@ -5,8 +5,6 @@ import signal
 import sys
 from typing import TextIO, cast
 
-from normtune.results.terminal import Stream
-
 
 def main() -> None:
     """Run the command line on `sys.argv` and exit.
@@ -27,6 +25,8 @@ def main() -> None:
             os.fstat(descriptor)
         except OSError:  # closed: the next file that is opened would be taken for it
             os.open(os.devnull, os.O_RDWR)
+    from normtune.results.terminal import Stream
+
     sys.stdout = cast(TextIO, Stream(sys.stdout))
     sys.stderr = cast(TextIO, Stream(sys.stderr, is_for_errors=True))
 

@@ -105,11 +105,16 @@ def announced(doing: str) -> Iterator[None]:
 
 
 def say_json(value: Any) -> None:
-    """Print an object as JSON: data frames as lists of their rows, a number that is none as null."""
+    """Print an object as JSON: data frames as lists of rows, configs as objects, a number that is none as null."""
+    from normtune.kernels.config import Config
 
-    def plain(other: Any) -> Any:
-        frame = other.astype(object)
-        return frame.where(frame.notna(), None).to_dict("records")
+    def plain(frame: Any) -> Any:
+        cells = frame.astype(object)
+        rows = cells.where(cells.notna(), None).to_dict("records")
+        # A config is a tuple, which JSON would have as a list.
+        return [
+            {name: json.loads(v.to_json()) if isinstance(v, Config) else v for name, v in row.items()} for row in rows
+        ]
 
     say(json.dumps(value, indent=1, default=plain, allow_nan=False))
 

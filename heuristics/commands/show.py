@@ -38,7 +38,10 @@ def show(
     store: ReadOption = None,
     table: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Map the configs of this table, and mark where it loses over 3 %."),
+        typer.Option(
+            metavar="FILE",
+            help="Map the configs of this table, and mark where it loses over 3 %.",
+        ),
     ] = None,
     sort: Annotated[
         str | None,
@@ -74,10 +77,10 @@ def show(
         return
     from normtune.heuristics.api.maps import maps_of
     from normtune.heuristics.api.show import listed_of
-    from normtune.kernels.tablefile.locate import load
+    from normtune.kernels.tablefile.locate import load_table
     from normtune.results.terminal import say_json
 
-    loaded = load(table) if table else None
+    loaded = load_table(table) if table else None
     evidence = selection.load(store, on_stderr)
     if listed and as_json:
         say_json({"measurements": listed_of(evidence, sort, limit)})

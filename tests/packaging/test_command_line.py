@@ -55,7 +55,7 @@ def test_interrupt_ends_with_130_and_says_how_to_go_on(
 ) -> None:
     assert ends(monkeypatch, KeyboardInterrupt()) == 130
     assert capsys.readouterr().err == (
-        "\nnormtune: interrupted. Everything measured so far is stored; the same command goes on from there.\n"
+        "\nnormtune: interrupted. What was measured or compiled is kept; the same command goes on from there.\n"
     )
 
 

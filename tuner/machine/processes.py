@@ -50,8 +50,13 @@ def _environment(**variables: str) -> Iterator[None]:
 
 class _Process(SpawnProcess):
     def start(self) -> None:
-        with _environment(**SAFE_PATH):
-            super().start()
+        # Interrupts are for its parent: until it ignores them, one would end it with a traceback.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            with _environment(**SAFE_PATH):
+                super().start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class _Context(SpawnContext):
