@@ -30,9 +30,7 @@ from normtune.tuner.checking.command import check
 from normtune.tuner.doctor.command import doctor
 from normtune.tuner.sweep.command import sweep
 
-INTERRUPTED = (
-    "normtune: interrupted. What was measured or compiled so far is kept; the same command goes on from there."
-)
+INTERRUPTED = "normtune: interrupted. What was measured or compiled is kept; the same command goes on from there."
 TERMINATED = INTERRUPTED.replace("interrupted", "terminated")
 
 
