@@ -8,12 +8,12 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import Field, dataclass, fields, replace
 from functools import partial
-from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin
 
 from normtune.errors import UsageError
+from normtune.kernels.arguments import check
 from normtune.kernels.tablefile.header import log_ppm_of
 from normtune.results.names import named
 from normtune.results.options import documented, flag_of, option, option_of, parse_percent
@@ -25,14 +25,6 @@ TIE_PERCENT = 0.1
 MOST_LEAVES = 128
 # Above this, not every integer is a float.
 _EXACT = 1 << 53
-
-# Types accepted from Python, NumPy's numbers included.
-_KINDS: dict[type, tuple[type, str]] = {
-    int: (Integral, "an integer"),
-    float: (Real, "a number"),
-    str: (str, "text"),
-    bool: (bool, "True or False"),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,14 +95,8 @@ class FitOptions(FitKeywords):
     def __post_init__(self) -> None:
         """Refuse invalid values, in one place for the command line and for Python."""
         for field in fields(self):
-            if kind_of(field) is tuple:
-                continue
-            kind, expected = _KINDS[kind_of(field)]
-            value = getattr(self, field.name)
-            optional = value is None and field.default is None
-            # bool is the only subclass among these types: True is an Integral.
-            if not optional and (isinstance(value, bool) != (kind is bool) or not isinstance(value, kind)):
-                raise UsageError(f"{field.name} is {value!r:.80}: expected {expected}")
+            if kind_of(field) is not tuple:
+                check(field.name, getattr(self, field.name), field.type)
         if self.leaves is not None and not 1 <= self.leaves <= MOST_LEAVES:
             raise UsageError(f"--leaves is {self.leaves}: expected 1 to {MOST_LEAVES}")
         if self.max_configs is not None and self.max_configs < 1:
