@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from normtune.results.database.store import Store
     from normtune.tuner.checking.api import check, check_on_device
     from normtune.tuner.doctor.checks import doctor
+    from normtune.tuner.inspection.inspect import inspect_operator
     from normtune.tuner.sweep.api import sweep
 
 __version__ = "0.1.0"
@@ -65,6 +66,7 @@ _HOMES = {
     "fit_any_gpu": "heuristics.api.any_gpu",
     "fused_add_rms_norm": "kernels.fused_add_rms_norm.function",
     "import_data": "results.api",
+    "inspect_operator": "tuner.inspection.inspect",
     "kernel_operator": "kernels.short_form.decorator",
     "list_data": "results.api",
     "load_table": "kernels.tablefile.locate",
@@ -110,6 +112,7 @@ __all__ = [
     "fit_any_gpu",
     "fused_add_rms_norm",
     "import_data",
+    "inspect_operator",
     "kernel_operator",
     "list_data",
     "load_table",

@@ -28,6 +28,7 @@ from normtune.results.commands import app as data_app
 from normtune.results.terminal import announced, say
 from normtune.tuner.checking.command import check
 from normtune.tuner.doctor.command import doctor
+from normtune.tuner.inspection.command import inspect
 from normtune.tuner.sweep.command import sweep
 
 INTERRUPTED = "normtune: interrupted. What was measured or compiled is kept; the same command goes on from there."
@@ -154,6 +155,7 @@ _register(check, "reading the table", "check heuristics.py")
 _register(show, "reading the measurements", "show --recording nvidia-h200 --operator rms_norm_forward")
 _register(diff, "reading the measurements", "diff heuristics.py liger")
 _register(lookup, "reading the table", "lookup nvidia-h200 rms_norm_forward bfloat16 rows=4096 hidden=1024")
+_register(inspect, "recording, interpreting and compiling, some seconds", "inspect examples/softmax.py")
 _register(doctor, "looking at this machine, a few seconds", "doctor")
 app.add_typer(data_app, name="data")
 

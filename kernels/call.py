@@ -94,3 +94,8 @@ class ImplementationLaunch(NamedTuple):
     def binary(self) -> "ImplementationLaunch":
         """Itself."""
         return self
+
+
+def is_foreign(launch: Any) -> bool:
+    """Whether a launch calls a function of another library, which may allocate, not kernels alone."""
+    return isinstance(launch, ImplementationLaunch) or getattr(launch, "runs_function", False)

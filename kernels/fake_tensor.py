@@ -12,29 +12,32 @@ _TRITON_NAMES = {
     "float8_e5m2": "float8e5",
     "float8_e4m3fnuz": "float8e4b8",
     "float8_e5m2fnuz": "float8e5b16",
+    "bool": "int1",
 }
 
 
 class StandIn:
-    """A tensor with only dtype and strides, contiguous and 16-byte aligned, for Triton's warm-up.
+    """A tensor with only dtype and strides, contiguous, for Triton's warm-up.
 
     Args:
         dtype: its name in torch.
         shape: its extents.
+        address: where it begins, bytes.
     """
 
     is_cuda = True
 
-    def __init__(self, dtype: str, shape: tuple[int, ...]) -> None:
+    def __init__(self, dtype: str, shape: tuple[int, ...], address: int = 0) -> None:
         import triton.language as tl
 
+        self._address = address
         self.dtype = getattr(tl, _TRITON_NAMES.get(dtype, dtype))
         self.shape = shape
         self.ndim = len(shape)
 
     def data_ptr(self) -> int:
-        """An aligned address."""
-        return 0
+        """Its address; nothing is there."""
+        return self._address
 
     def ptr_range(self) -> int:
         """Bytes behind the pointer, for AMD's compiler: it distinguishes those of more than 32 bits."""

@@ -67,6 +67,8 @@ class OperatorSpec:
         is_default: whether a sweep that names no operator takes it.
         limiting: the members of `modes` on which it may depend whether a launch is legal and how it sums a row; None
             for all. Two to the number of their words are the variants for which a table's configs are proved legal.
+        has_own_inputs: whether timing takes its inputs from the reference module, as the gate does, because durations
+            depend on them: indices, lengths; not normal values.
         may_reuse_dy: (launch, target) to whether a launch of a backward may write dx into the memory of dy; None if
             none may.
     """
@@ -91,6 +93,7 @@ class OperatorSpec:
     hidden_sizes: tuple[int, ...] = ()
     is_default: bool = True
     limiting: tuple[Mode, ...] | None = None
+    has_own_inputs: bool = False
     may_reuse_dy: Callable[[Any, Target], bool] | None = None
 
     def at(self, **sizes: int) -> Self:

@@ -10,8 +10,8 @@ from normtune.kernels.key import Key
 # Bytes of an element, of the dtypes that a problem may have, and of those that its tensors may have.
 ITEMSIZE = {"bfloat16": 2, "float16": 2, "float32": 4}
 _FP8_ITEMSIZE = dict.fromkeys(("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"), 1)
-INDEX_ITEMSIZE = {"int32": 4, "int64": 8}
-BUFFER_ITEMSIZE = ITEMSIZE | _FP8_ITEMSIZE | INDEX_ITEMSIZE
+INTEGERS = {"int32": 4, "int64": 8, "int16": 2, "int8": 1, "uint8": 1, "bool": 1}
+BUFFER_ITEMSIZE = ITEMSIZE | _FP8_ITEMSIZE | INTEGERS
 # A grid has at most 2**31 - 1 programs. The kernels count rows in int32 and look beyond the last one, by a block and by
 # as many programs as the grid has per stage of a pipeline: half of the range is left for that.
 MAX_ROWS = 2**30

@@ -12,8 +12,10 @@ FLOAT32_EPSILON = 2.0**-23
 # Units in the last place of float32 that rstd may be off, which grow as the root of the sums a lane: on an H200 128
 # reached 4.3 and 384 reached 7.3, so the longest chain, of 65536 columns by 32, reaches 17.
 RSTD_UNITS = 20
-_BITS = {torch.bfloat16: 8, torch.float16: 11, torch.float32: 24}
-_LEAST_EXPONENT = {torch.bfloat16: -126, torch.float16: -14, torch.float32: -126}
+_BITS = {torch.bfloat16: 8, torch.float16: 11, torch.float32: 24, torch.float8_e4m3fn: 4, torch.float8_e5m2: 3}
+_BITS |= {torch.float8_e4m3fnuz: 4, torch.float8_e5m2fnuz: 3}
+_LEAST_EXPONENT = {torch.bfloat16: -126, torch.float16: -14, torch.float32: -126, torch.float8_e4m3fn: -6}
+_LEAST_EXPONENT |= {torch.float8_e5m2: -14, torch.float8_e4m3fnuz: -7, torch.float8_e5m2fnuz: -15}
 
 
 class Expected(NamedTuple):

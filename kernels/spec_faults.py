@@ -26,6 +26,8 @@ _BELOW = {"torch", "triton", "numpy"}
 class OperatorError(NormtuneError):
     """A function of an operator raised or returned something wrong: a fault of the operator, not of a config."""
 
+    exit_code = 2
+
 
 class ReturnedError(ValueError):
     """A function returned a value that differs from its declaration; the text begins with `returns`."""

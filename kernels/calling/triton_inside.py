@@ -6,13 +6,16 @@ callers take the public way or do without. Needs no torch: the processes that co
 """
 
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import cache
 from typing import Any
 
 import triton
 
 from normtune.kernels.call import KernelCall
+from normtune.kernels.target import Target
 
 # Launches on a stream, given the stream and the pointers of the tensors.
 Bound = Callable[[int, Sequence[int | None]], object]
@@ -103,17 +106,38 @@ def parameters(kernel: Any) -> Sequence[Any]:
     return found
 
 
+# What takes the launches of a thread, and how many threads have one.
+_taking = threading.local()
+_takers = 0
+_usual: Any = None
+_installing = threading.Lock()
+
+
 @contextmanager
-def launches_given_to(take: Callable[[Any, Any], Callable[..., None]]) -> Iterator[None]:
-    """Inside of a `with`, in every thread, a launch `kernel[grid](...)` calls `take(kernel, grid)(...)`."""
+def launches_given_to(take: Callable[[Any, Any], Callable[..., Any]]) -> Iterator[None]:
+    """Inside of a `with`, a launch `kernel[grid](...)` of this thread calls `take(kernel, grid)(...)`."""
     from triton.runtime.jit import KernelInterface
 
-    usual = KernelInterface.__getitem__
-    KernelInterface.__getitem__ = take  # type: ignore[method-assign, assignment]
+    global _takers, _usual
+    before = getattr(_taking, "take", None)
+    with _installing:
+        _takers += 1
+        if _takers == 1:
+            _usual = KernelInterface.__getitem__
+            KernelInterface.__getitem__ = _taken  # type: ignore[method-assign, assignment]
+    _taking.take = take
     try:
         yield
     finally:
-        KernelInterface.__getitem__ = usual  # type: ignore[method-assign]
+        _taking.take = before
+        with _installing:
+            _takers -= 1
+            if not _takers:
+                KernelInterface.__getitem__ = _usual  # type: ignore[method-assign]
+
+
+def _taken(kernel: Any, grid: Any) -> Any:
+    return (getattr(_taking, "take", None) or _usual)(kernel, grid)
 
 
 def is_kernel(kernel: object) -> bool:
@@ -123,11 +147,85 @@ def is_kernel(kernel: object) -> bool:
     return isinstance(kernel, JITFunction) or type(kernel).__name__ == "InterpretedFunction"
 
 
-class _Driver:
-    """The part of a Triton driver that compilation uses."""
+# Options of Triton's compiler that a config may have.
+_OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 
-    def __init__(self, target: Any) -> None:
+
+def undecorated(
+    kernel: Any, args: Sequence[Any], options: Mapping[str, Any], knobs: Mapping[str, Any], replaces: bool
+) -> tuple[Any, dict[str, Any]]:
+    """The function of `triton.jit` that a launch runs, and its keyword arguments, whatever decorates it.
+
+    Args:
+        kernel: a function of `triton.jit`, in `triton.autotune` and `triton.heuristics` or not.
+        args: positional arguments of the launch.
+        options: its keyword arguments.
+        knobs: of the config, by name: what `triton.autotune` would choose.
+        replaces: whether knobs also take the place of keyword arguments of their names.
+
+    Raises:
+        TypeError: it is something else, or the knobs lack what `triton.autotune` sets.
+    """
+    options = dict(options)
+    if replaces:
+        options |= {name: value for name, value in knobs.items() if name in options or name in _OPTIONS}
+    while not is_kernel(kernel):
+        if (configs := getattr(kernel, "configs", None)) is not None:
+            names = {name: None for config in configs for name in config.kwargs}
+            called = getattr(kernel.base_fn, "__name__", "a kernel")
+            if missing := [name for name in names if name not in knobs]:
+                raise TypeError(f"triton.autotune sets {', '.join(missing)} of {called}: expected a knob of that name")
+            if any(config.pre_hook for config in configs):
+                raise TypeError(f"configs of {called} have a pre_hook, which only triton.autotune runs: expected none")
+            options |= {name: knobs[name] for name in (*names, *_OPTIONS) if name in knobs}
+        elif isinstance(values := getattr(kernel, "values", None), Mapping):
+            for name, value in values.items():
+                options[name] = value({**dict(zip(kernel.arg_names, args, strict=False)), **options})
+        else:
+            raise TypeError(f"it launches a {type(kernel).__name__}: expected a function of triton.jit")
+        kernel = kernel.fn
+    return kernel, options
+
+
+@contextmanager
+def target_named(target: Target) -> Iterator[None]:
+    """Triton names this target as the current one, inside of a `with`, whatever GPU there is."""
+    from triton.runtime.driver import driver
+
+    before = driver._active
+    driver.set_active(_Driver(_named(target.name), target))  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        driver._active = before
+
+
+def _named(target: str) -> Any:
+    from triton.backends.compiler import GPUTarget
+
+    if target.startswith("sm_"):
+        return GPUTarget("cuda", int(target.removeprefix("sm_")), 32)
+    return GPUTarget("hip", target, 64)
+
+
+class _Driver:
+    """The part of a Triton driver that compilation uses, and libraries that ask for the GPU before a launch."""
+
+    def __init__(self, target: Any, limits: Target | None = None) -> None:
         self._target = target
+        self._limits = limits
+        self.utils = self
+
+    def get_device_properties(self, device: int) -> dict[str, int]:
+        """As Triton's `utils` gives them."""
+        assert self._limits
+        of = self._limits
+        return {
+            "max_shared_mem": of.shared_bytes,
+            "max_num_regs": 65536,
+            "multiprocessor_count": of.sms,
+            "warpSize": of.warp_size,
+        }
 
     def get_current_device(self) -> int:
         return 0
@@ -142,13 +240,10 @@ class _Driver:
 def compile_for(target: str, listener: Callable[..., None] | None = None) -> None:
     """Make a target, `sm_90` or `gfx942`, that of all compiles of this process; `listener` hears of each."""
     from triton import knobs
-    from triton.backends.compiler import GPUTarget
     from triton.runtime.driver import driver
 
-    is_cuda = target.startswith("sm_")
-    named = GPUTarget("cuda", int(target.removeprefix("sm_")), 32) if is_cuda else GPUTarget("hip", target, 64)
     knobs.compilation.listener = listener
-    driver.set_active(_Driver(named))  # type: ignore[arg-type]
+    driver.set_active(_Driver(_named(target)))  # type: ignore[arg-type]
 
 
 def do_without_torch() -> None:
@@ -182,6 +277,18 @@ def current_target() -> Any:
     from triton.runtime.driver import driver
 
     return driver.active.get_current_target()
+
+
+def compiler_options() -> frozenset[str]:
+    """The options of a launch that the compiler of the current target takes."""
+    return _options_of(current_target())
+
+
+@cache
+def _options_of(target: Any) -> frozenset[str]:
+    from triton.compiler import make_backend
+
+    return frozenset(vars(make_backend(target).parse_options({})))
 
 
 @contextmanager

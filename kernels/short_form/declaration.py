@@ -1,132 +1,353 @@
-"""What the short form of an operator declares: its tensors, its space, and the faults of both.
+"""What the short form of an operator declares: its function, tensors and space, and the faults of these.
 
-In: the arguments of `short_form.kernel_operator`. Out: buffers of a problem, configs, lines that name a fault.
+In: the arguments of `short_form.kernel_operator`. Out: buffers of a problem, configs, what a call of the function takes
+and returns, lines that name a fault.
 """
 
+import ast
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property, lru_cache
 from itertools import product
+from typing import Any, NamedTuple
 
 from normtune.errors import UsageError
 from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec
-from normtune.kernels.problem import IN_OUT, INPUT, ITEMSIZE, ROLES, WEIGHT, Buffer, Problem
+from normtune.kernels.problem import (
+    AXES,
+    BUFFER_ITEMSIZE,
+    IN_OUT,
+    INPUT,
+    INTEGERS,
+    OUTPUT,
+    ROLES,
+    WEIGHT,
+    Buffer,
+    Problem,
+)
 from normtune.kernels.target import TARGETS, Target
 
-AXES = ("rows", "hidden")
-# What the function takes besides tensors and scalars.
-OTHERS = ("config", "problem")
+# What a function may take besides tensors and scalars.
+OTHERS = ("config", "problem", "target")
+# What a reference may take besides the tensors that are read and scalars.
+OF_REFERENCE = ("problem", "dtype")
+READ = (INPUT, WEIGHT, IN_OUT)
 Legal = Callable[[Config, Problem, Target], bool]
+# The values of each knob, or the configs themselves.
+Space = Mapping[str, Sequence[int | str]] | Sequence[Config]
+# Of a tensor: a text, or what gives one for a problem.
+Declared = str | Callable[[Problem], str]
+
+
+class TensorText(NamedTuple):
+    """The text of a tensor, taken apart.
+
+    Attributes:
+        role: one of `ROLES`.
+        extents: an expression in names of sizes each.
+        dtype: a key of `BUFFER_ITEMSIZE`; empty for that of the problem.
+    """
+
+    role: str
+    extents: tuple[str, ...]
+    dtype: str
+
+
+@lru_cache(256)
+def tensor_of(text: str, sizes: tuple[str, ...]) -> TensorText:
+    """A tensor as it was declared: `input`, `output rows float32`, `input rows,2*hidden`.
+
+    Raises:
+        ValueError: it has another form.
+    """
+    role, *words = text.split() or [""]
+    dtype = words.pop() if words and words[-1] in BUFFER_ITEMSIZE else ""
+    shape = "".join(words)
+    extents = tuple(shape.split(",")) if shape else ("hidden",) if role == WEIGHT else AXES
+    for extent in extents:
+        if not _names(extent) <= {*AXES, *sizes}:
+            known = ", ".join((*AXES, *sizes))
+            raise ValueError(f"{shape!r} is neither a shape (of {known}) nor a dtype ({', '.join(BUFFER_ITEMSIZE)})")
+    if role not in ROLES:
+        raise ValueError(f"role {role!r}: expected one of {', '.join(ROLES)}")
+    return TensorText(role, extents, dtype)
+
+
+_ARITHMETIC = (ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Name, ast.Load, ast.Constant)
+
+
+@lru_cache(256)
+def _expression(text: str) -> ast.expr | None:
+    """The syntax tree of an extent; None if it is no arithmetic of names and integers."""
+    try:
+        tree = ast.parse(text, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+    nodes = [*ast.walk(tree)]
+    of_integers = all(type(one.value) is int and one.value > 0 for one in nodes if isinstance(one, ast.Constant))
+    return tree if of_integers and all(isinstance(node, _ARITHMETIC) for node in nodes) else None
+
+
+def _names(extent: str) -> set[str]:
+    """The names in an extent; the extent itself if it is none."""
+    tree = _expression(extent)
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} if tree else {extent}
+
+
+def _value(node: ast.expr, sizes: Mapping[str, int]) -> Fraction:
+    if isinstance(node, ast.Constant):
+        return Fraction(int(node.value))  # type: ignore[arg-type]
+    if isinstance(node, ast.Name):
+        return Fraction(sizes[node.id])
+    assert isinstance(node, ast.BinOp)
+    left, right = _value(node.left, sizes), _value(node.right, sizes)
+    match node.op:
+        case ast.Add():
+            return left + right
+        case ast.Sub():
+            return left - right
+        case ast.Mult():
+            return left * right
+        case ast.FloorDiv():
+            return Fraction(left // right)
+    return left / right
+
+
+def _solved(extent: str, value: int) -> dict[str, int]:
+    """The size that an extent of this value tells; none if the extent is more than a size or a multiple of one."""
+    tree = _expression(extent)
+    factor = 1
+    if isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Mult):
+        pair = (tree.left, tree.right)
+        tree = next((node for node in pair if isinstance(node, ast.Name)), None)
+        factor = next((int(node.value) for node in pair if isinstance(node, ast.Constant)), 0)  # type: ignore[arg-type]
+    return {tree.id: value // factor} if isinstance(tree, ast.Name) and factor else {}
+
+
+class Knobs(NamedTuple):
+    """The values of a config, by name; as in `triton_inside.undecorated`."""
+
+    values: Mapping[str, int | str]
+    replaces: bool
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """The arguments of `kernel_operator` that say how its function is called."""
+
+    function: Callable[..., object]
+    config: type[Config]
+    space: Space
+    buffers: Mapping[str, Declared]
+    scalars: Mapping[str, float]
+    sizes: Mapping[str, Sequence[int]]
+    reference: Callable[..., Any]
+    inputs: Callable[..., Any] | None
+    tolerance: Mapping[str, float]
+
+    @cached_property
+    def parameters(self) -> Mapping[str, inspect.Parameter]:
+        """What the function takes."""
+        return _parameters(self.function) or {}
+
+    @cached_property
+    def takes(self) -> Mapping[str, inspect.Parameter]:
+        """The tensors and scalars that the function takes."""
+        ours = {*OTHERS} - self.buffers.keys() - self.scalars.keys()
+        return {name: one for name, one in self.parameters.items() if name not in ours}
+
+    @cached_property
+    def configs(self) -> tuple[Config, ...]:
+        """All configs of the space, ordered."""
+        if not isinstance(self.space, Mapping):
+            return tuple(sorted(set(self.space)))
+        names = tuple(self.space)
+        chosen = product(*self.space.values())
+        return tuple(sorted(self.config(**dict(zip(names, values, strict=True))) for values in chosen))
+
+    def tensors(self, problem: Problem) -> tuple[Buffer, ...]:
+        """The tensors of a problem; an extent that is no positive integer (`unfit`) is rounded."""
+        found = []
+        for name, text in self._texts(problem):
+            values = (_value(_expression(extent), problem.sizes) for extent in text.extents)  # type: ignore[arg-type]
+            shape = tuple(max(1, int(value)) for value in values)
+            axes = ",".join(text.extents) if {*text.extents} <= problem.sizes.keys() else ""
+            found.append(Buffer(name, shape, text.dtype or problem.dtype, text.role, axes))
+        return tuple(found)
+
+    def unfit(self, problem: Problem) -> str:
+        """Why there is no such problem; empty if there is."""
+        for name, text in self._texts(problem):
+            for extent in text.extents:
+                value = _value(_expression(extent), problem.sizes)  # type: ignore[arg-type]
+                if value.denominator != 1 or value < 1:
+                    return f"{extent} of {name} is {value}: expected a positive integer"
+        return ""
+
+    def _texts(self, problem: Problem) -> Iterator[tuple[str, TensorText]]:
+        names = tuple(name for name, _ in problem.key.sizes)
+        for name, declared in self.buffers.items():
+            yield name, tensor_of(declared if isinstance(declared, str) else declared(problem), names)
+
+    def solve(self, given: Mapping[str, Any]) -> tuple[dict[str, int], Any]:
+        """The sizes that tensors tell, and the first that is an input.
+
+        Args:
+            given: the tensors that are read, by name, torch tensors.
+        """
+        sizes: dict[str, int] = {}
+        first = None
+        for name, declared in self.buffers.items():
+            if not isinstance(declared, str):
+                continue
+            role, extents, _ = tensor_of(declared, tuple(self.sizes))
+            if role not in READ:
+                continue
+            shape = tuple(given[name].shape)
+            if len(shape) > len(extents) == 2 and extents[0] == "rows":  # any number of dimensions: rows of the last
+                shape = (given[name].numel() // max(1, shape[-1]), shape[-1])
+            if len(shape) != len(extents):
+                raise ValueError(f"{name} has the shape {shape}: expected {','.join(extents)}")
+            for extent, value in zip(extents, shape, strict=True):
+                sizes |= _solved(extent, value)
+            first = given[name] if first is None and role != WEIGHT else first
+        return sizes, first
+
+    def knobs(self, config: Config) -> Knobs:
+        """What a config puts into the launches of the function."""
+        return Knobs(dict(zip(config._fields, config, strict=True)), replaces="config" not in self.parameters)
+
+    def call(self, given: Mapping[str, Any], config: Config, problem: Problem, target: Target) -> object:
+        """What the function returns for tensors, scalars and a config."""
+        values = {"config": config, "problem": problem, "target": target, **given}
+        return self.function(**{name: values[name] for name in self.parameters if name in values})
+
+    @cached_property
+    def returned(self) -> tuple[str, ...]:
+        """The outputs that the function allocates and returns, as it does not take them."""
+        names = [name for name, text in self.buffers.items() if isinstance(text, str) and text.split()[:1] == [OUTPUT]]
+        return tuple(name for name in names if name not in self.parameters)
+
+    @cached_property
+    def reference_wants(self) -> tuple[str, ...]:
+        """Which of `OF_REFERENCE` the reference takes."""
+        return tuple(name for name in OF_REFERENCE if name in (_parameters(self.reference) or {}))
+
+    def faults(self) -> list[str]:
+        """Faults that are not visible in the operator's spec; `register` reports the others."""
+        if not (isinstance(self.config, type) and issubclass(self.config, Config) and self.config.knobs):
+            return [f"config is {self.config!r}: expected a subclass of normtune.Config with a knob or more"]
+        of_tensors = [*self._of_tensors()]
+        of_reference = [] if of_tensors else self._of_reference()
+        return [*self._of_space(), *of_tensors, *self._of_function(), *of_reference]
+
+    def _of_space(self) -> Iterator[str]:
+        knobs = self.config.knobs
+        if not isinstance(self.space, Mapping):
+            if wrong := [one for one in self.space if type(one) is not self.config]:
+                yield f"space has {wrong[0]!r}: expected configs of {self.config.__name__}"
+            if not self.space:
+                yield "space is empty: expected a config or more"
+            return
+        if "num_warps" in self.config._fields:
+            for value in sorted(self.space.get("num_warps", ()), key=str):
+                if type(value) is int and (value < 1 or value & (value - 1)):
+                    yield f"space of num_warps has {value}: expected powers of 2"
+        if set(self.space) != {knob.name for knob in knobs}:
+            names = ", ".join(knob.name for knob in knobs)
+            yield f"space has {', '.join(self.space) or 'nothing'}: expected the knobs {names}"
+        for knob in knobs:
+            values = self.space.get(knob.name)
+            if values is not None and (not values or any(type(value) is not knob.kind for value in values)):
+                yield f"space of {knob.name} is {values!r}: expected values of type {knob.kind.__name__}"
+
+    def _of_tensors(self) -> Iterator[str]:
+        texts, faults = {}, []
+        for buffer, text in self.buffers.items():
+            try:
+                if isinstance(text, str):
+                    texts[buffer] = tensor_of(text, tuple(self.sizes))
+            except ValueError as error:
+                faults.append(f"buffer {buffer!r} is {text!r}: {error}")
+        yield from faults
+        reads = [text for text in texts.values() if text.role in (INPUT, IN_OUT)]
+        if not faults and not reads:
+            yield "no buffer is an input"
+        for name, one in texts.items():
+            if one.role in READ and one.dtype in INTEGERS and not self.inputs:
+                yield f"buffer {name!r} is {one.dtype}: expected inputs=, which gives its values"
+        if faults or not reads:
+            return
+        known = {
+            name for text in texts.values() if text.role in READ for one in text.extents for name in _solved(one, 1)
+        }
+        yield from (f"no input has the axis {axis!r}" for axis in (*AXES, *self.sizes) if axis not in known)
+        outputs = [name for name, text in texts.items() if text.role in (OUTPUT, IN_OUT)]
+        for name, units in self.tolerance.items():
+            if name not in outputs:
+                yield f"tolerance names {name!r}: expected one of {', '.join(outputs)}"
+            if not (isinstance(units, int | float) and 0 < units < 1 << 20):
+                yield f"tolerance of {name} is {units!r}: expected units in the last place, a positive number"
+
+    def _of_function(self) -> Iterator[str]:
+        expected = {*self.buffers, *self.scalars}
+        for missing in sorted(expected - {*self.parameters, *self.returned}):
+            yield f"the function takes no {missing!r}, which is declared"
+        for name in [name for name, one in self.parameters.items() if one.default is one.empty]:
+            if name not in expected and name not in OTHERS:
+                yield f"the function takes {name!r}: no buffer and no scalar is declared so"
+
+    def _of_reference(self) -> Iterator[str]:
+        takes = _parameters(self.reference)
+        if takes is None:
+            return
+        given = {*self.scalars}
+        for name, text in self.buffers.items():
+            if not isinstance(text, str) or text.split()[:1] in [[role] for role in READ]:
+                given.add(name)
+        for missing in sorted(given - takes.keys()):
+            yield f"the reference takes no {missing!r}: expected the tensors that are read, and the scalars, by name"
+        for name in [name for name, one in takes.items() if one.default is one.empty]:
+            if name not in given and name not in OF_REFERENCE:
+                yield f"the reference takes {name!r}: no input and no scalar is declared so"
+
+
+def _parameters(function: Callable[..., object]) -> dict[str, inspect.Parameter] | None:
+    """What a function takes by name; None if it does not say, or takes any name."""
+    try:
+        found = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return None
+    if any(one.kind is one.VAR_KEYWORD for one in found.values()):
+        return None
+    return {name: one for name, one in found.items() if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)}
 
 
 def check_legal(legal: Legal, spec: OperatorSpec, configs: Sequence[Config]) -> None:
-    """Refuse a `legal` by which a config that is illegal is legal again for longer rows: regions are judged by theirs.
+    """Refuse a `legal` by which a config that is illegal is legal again for longer rows, or for more.
+
+    A leaf of a table is judged by its largest shape.
 
     Raises:
         UsageError: it is so for one of these configs.
     """
-    sizes = [size for size in (1 << power for power in range(17)) if size <= spec.max_hidden]
     of = spec.at(**{name: values[0] for name, values in spec.sizes.items()})
-    problems = [of.problem(1, size, of.dtypes[0]) for size in sizes]
-    for config in configs:
-        said = [bool(legal(config, problem, TARGETS["sm_90"])) for problem in problems]
-        if sorted(said, reverse=True) != said:
-            first = said.index(False)
-            raise UsageError(
-                f"operator {spec.name!r}: legal says no to {config} at hidden {sizes[first]} and yes at hidden "
-                f"{sizes[said.index(True, first)]}: what is illegal has to stay so for longer rows; what a sweep need "
-                "not time is said by leaves_out"
-            )
-
-
-@lru_cache(256)
-def parameters(function: Callable[..., object]) -> tuple[str, ...]:
-    """Names that a function takes."""
-    return tuple(inspect.signature(function).parameters)
-
-
-@lru_cache(64)
-def _product(config: type[Config], space: tuple[tuple[str, tuple[int | str, ...]], ...]) -> tuple[Config, ...]:
-    names = [name for name, _ in space]
-    return tuple(sorted(config(**dict(zip(names, values, strict=True))) for values in product(*(v for _, v in space))))
-
-
-def space_of(config: type[Config], space: Mapping[str, Sequence[int | str]]) -> list[Config]:
-    """All configs of a space, ordered."""
-    return list(_product(config, tuple((name, tuple(values)) for name, values in space.items())))
-
-
-def buffers_of(declared: Mapping[str, str], problem: Problem) -> tuple[Buffer, ...]:
-    """The tensors of a problem."""
-    found = []
-    for name, text in declared.items():
-        role, axes, dtype = tensor_of(text, tuple(name for name, _ in problem.key.sizes))
-        found.append(problem.buffer(name, ",".join(axes), role, dtype))
-    return tuple(found)
-
-
-@lru_cache(256)
-def tensor_of(text: str, sizes: tuple[str, ...]) -> tuple[str, tuple[str, ...], str]:
-    """Role, axes and dtype of a tensor as it was declared, the last empty for the problem's.
-
-    Raises:
-        ValueError: it is neither of the forms.
-    """
-    role, *rest = text.split() or [""]
-    axes: tuple[str, ...] = ("hidden",) if role == WEIGHT else AXES
-    dtype = ""
-    for word in rest:
-        if set(word.split(",")) <= {*AXES, *sizes}:
-            axes = tuple(word.split(","))
-        elif word in ITEMSIZE:
-            dtype = word
-        else:
-            known = ", ".join((*AXES, *sizes))
-            raise ValueError(f"{word!r} is neither a shape (of {known}) nor a dtype ({', '.join(ITEMSIZE)})")
-    if role not in ROLES:
-        raise ValueError(f"role {role!r}: expected one of {', '.join(ROLES)}")
-    return role, axes, dtype
-
-
-def faults_of(
-    function: Callable[..., object],
-    config: type[Config],
-    space: Mapping[str, Sequence[int | str]],
-    buffers: Mapping[str, str],
-    scalars: Mapping[str, float],
-    sizes: tuple[str, ...],
-) -> list[str]:
-    """Faults of a declaration that are not visible in its spec; `register` reports the others."""
-    if not (isinstance(config, type) and issubclass(config, Config) and config.knobs):
-        return [f"config is {config!r}: expected a subclass of normtune.Config with a knob or more"]
-    faults = []
-    if set(space) != set(config._fields):
-        faults.append(f"space has {', '.join(space) or 'nothing'}: expected the knobs {', '.join(config._fields)}")
-    for knob in config.knobs:
-        values = space.get(knob.name)
-        if values is not None and (not values or any(type(value) is not knob.kind for value in values)):
-            faults.append(f"space of {knob.name} is {values!r}: expected values of type {knob.kind.__name__}")
-    declared = {}
-    for buffer, text in buffers.items():
-        try:
-            declared[buffer] = tensor_of(text, sizes)
-        except ValueError as error:
-            faults.append(f"buffer {buffer!r} is {text!r}: {error}")
-    reads = [axes for role, axes, _ in declared.values() if role in (INPUT, IN_OUT)]
-    axes = {axis for role, axes, _ in declared.values() if role in (INPUT, WEIGHT, IN_OUT) for axis in axes}
-    if not faults and not reads:
-        faults.append("no buffer is an input")
-    faults += [
-        f"no input has the axis {axis!r}" for axis in (*AXES, *sizes) if reads and not faults and axis not in axes
-    ]
-    taken = {*parameters(function)}
-    expected = {*buffers, *scalars}
-    if "config" not in taken:
-        faults.append("the function takes no config")
-    faults += [f"the function takes no {missing!r}, which is declared" for missing in sorted(expected - taken)]
-    faults += [
-        f"the function takes {unknown!r}: no buffer and no scalar is declared so"
-        for unknown in sorted(taken - expected - {*OTHERS})
-    ]
-    return faults
+    sizes = [size for size in (1 << power for power in range(17)) if size <= spec.max_hidden]
+    lines = {
+        "hidden": [of.problem(1, size, of.dtypes[0]) for size in sizes],
+        "rows": [of.problem(1 << power, min(1024, spec.max_hidden), of.dtypes[0]) for power in range(0, 22, 3)],
+    }
+    for axis, problems in lines.items():
+        more = "longer rows" if axis == "hidden" else "more rows"
+        for config in configs:
+            said = [bool(legal(config, problem, TARGETS["sm_90"])) for problem in problems]
+            if sorted(said, reverse=True) != said:
+                no, yes = problems[said.index(False)], problems[said.index(True, said.index(False))]
+                raise UsageError(
+                    f"operator {spec.name!r}: legal says no to {config} at {axis} {no.sizes[axis]} and yes at {axis} "
+                    f"{yes.sizes[axis]}: what is illegal has to stay so for {more}; what a sweep need not time is said "
+                    "by leaves_out"
+                )

@@ -4,33 +4,26 @@ In: the function, the configs to try, the tensors it takes, a reference. Out: a 
 function's place an object that launches with the config of the table for the GPU at hand. `examples/` has whole files.
 """
 
-import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from normtune.errors import UsageError
-from normtune.kernels.call import KernelCall, run
+from normtune.kernels.call import ForeignKernel, KernelCall, run
 from normtune.kernels.config import Config, Implementation
 from normtune.kernels.fake_tensor import StandIn
 from normtune.kernels.operator import IllegalConfigError, OperatorSpec, register
-from normtune.kernels.problem import IN_OUT, INPUT, ITEMSIZE, MAX_ROWS, WEIGHT, Problem
-from normtune.kernels.short_form.declaration import (
-    AXES,
-    OTHERS,
-    Legal,
-    buffers_of,
-    check_legal,
-    faults_of,
-    parameters,
-    space_of,
-    tensor_of,
-)
-from normtune.kernels.spec_faults import reraise
+from normtune.kernels.problem import IN_OUT, ITEMSIZE, MAX_ROWS, OUTPUT, Problem
+from normtune.kernels.short_form.declaration import Declaration, Declared, Legal, Space, check_legal
+from normtune.kernels.spec_faults import ReturnedError, check_returned, reraise
 from normtune.kernels.target import Target
+
+if TYPE_CHECKING:
+    from normtune.kernels.short_form.recording import Recorded
 
 
 @dataclass(frozen=True)
@@ -43,6 +36,10 @@ class RecordedLaunch:
         calls: kernel, grid and arguments of each call.
         binary: tells the machine code of its kernels apart.
         workspace: always 0.
+        target: for which the function was called.
+        runs_function: whether the whole function is launched, as it allocates its outputs or calls torch, and not its
+            kernels alone.
+        operations: its operations of torch, as this torch names them: not in the text, by which launches are stored.
     """
 
     config: Config = field(compare=False)
@@ -50,6 +47,9 @@ class RecordedLaunch:
     calls: Any
     binary: Any
     workspace: int = 0
+    target: Target | None = field(default=None, compare=False, repr=False)
+    runs_function: bool = field(default=False, repr=False)
+    operations: tuple[str, ...] = field(default=(), repr=False)
 
 
 class KernelOperator:
@@ -60,12 +60,11 @@ class KernelOperator:
         function: the decorated function.
     """
 
-    def __init__(self, function: Callable[..., object], spec: OperatorSpec, buffers: Mapping[str, str]) -> None:
-        self.function, self.spec, self._buffers = function, spec, buffers
-        self.__doc__, self.__name__ = function.__doc__, spec.name
-        self._signature = inspect.signature(function)
+    def __init__(self, declaration: Declaration, spec: OperatorSpec) -> None:
+        self.function, self.spec, self._declaration = declaration.function, spec, declaration
+        self.__doc__, self.__name__ = declaration.function.__doc__, spec.name
 
-    def __call__(self, *arguments: Any, config: Config | None = None, **named: Any) -> None:
+    def __call__(self, *arguments: Any, config: Config | None = None, **named: Any) -> Any:
         """Launch on the current stream.
 
         Args:
@@ -73,14 +72,19 @@ class KernelOperator:
             config: instead of the one of the table.
             named: tensors and scalars by name.
 
+        Returns:
+            What the function returns.
+
         Raises:
             TypeError: an argument is missing or unknown.
         """
-        names = [name for name in self._signature.parameters if name not in OTHERS]
-        given = {**self.spec.scalars, **dict(zip(names, arguments, strict=False)), **named}
-        if len(arguments) > len(names) or set(given) != set(names):
+        takes = self._declaration.takes
+        scalars = {name: value for name, value in self.spec.scalars.items() if name in takes}
+        given = {**scalars, **dict(zip(takes, arguments, strict=False)), **named}
+        needed = {name for name, one in takes.items() if one.default is one.empty}
+        if len(arguments) > len(takes) or not needed <= given.keys() <= takes.keys():
             raise TypeError(
-                f"{self.spec.name} takes {', '.join(names)}: got {len(arguments)} values and {sorted(named)}"
+                f"{self.spec.name} takes {', '.join(takes)}: got {len(arguments)} values and {sorted(named)}"
             )
         spec, problem, first = self._problem(given)
         from normtune.kernels.calling.dispatch import config_for, target_of
@@ -89,37 +93,40 @@ class KernelOperator:
         if config is None:
             config = config_for(spec, problem, target, first.device.index or 0)
         if isinstance(config, Implementation):
-            scalars = {name: given[name] for name in spec.scalars}
-            run(spec.calls(spec.launch(config, problem, target), problem, given, None, scalars))
-        else:
-            _called(self.function, given, config, problem)
+            return self._implementation(spec, problem, given, first.device, spec.launch(config, problem, target))
+        return _launched(self._declaration, given, config, problem, target)
 
     def _problem(self, given: Mapping[str, Any]) -> tuple[OperatorSpec, Problem, Any]:
         """The operator at the named integers of tensors, their problem, and the first that is read."""
-        extents: dict[str, int] = {}
-        first = None
-        for name, text in self._buffers.items():
-            role, axes, _ = tensor_of(text, tuple(self.spec.sizes))
-            if role not in (INPUT, WEIGHT, IN_OUT):
-                continue
-            tensor = given[name]
-            if axes == AXES:  # any number of dimensions: rows of the last one
-                tensor = tensor.reshape(-1, tensor.shape[-1]) if tensor.dim() > 2 else tensor
-            extents.update(zip(axes, tensor.shape, strict=True))
-            first = tensor if first is None and role != WEIGHT else first
-        assert first is not None, "a declaration has an input"
-        spec = self.spec.at(**{name: extents[name] for name in self.spec.sizes})
+        sizes, first = self._declaration.solve(given)
+        spec = self.spec.at(**{name: sizes[name] for name in self.spec.sizes})
         dtype = str(first.dtype).rpartition(".")[2]
-        return spec, spec.problem(extents["rows"], extents["hidden"], dtype), first
+        return spec, spec.problem(sizes["rows"], sizes["hidden"], dtype), first
+
+    def _implementation(
+        self, spec: OperatorSpec, problem: Problem, given: Mapping[str, Any], device: Any, launch: Any
+    ) -> Any:
+        import torch
+
+        allocated = {
+            one.name: torch.empty(one.shape, dtype=getattr(torch, one.dtype), device=device)
+            for one in spec.buffers(problem)
+            if one.name in self._declaration.returned
+        }
+        scalars = {name: given.get(name, value) for name, value in spec.scalars.items()}
+        run(spec.calls(launch, problem, {**given, **allocated}, None, scalars))
+        returned = tuple(allocated.values())
+        return returned if len(returned) > 1 else returned[0] if returned else None
 
 
 def kernel_operator(
     *,
     config: type[Config],
-    space: Mapping[str, Sequence[int | str]],
-    buffers: Mapping[str, str],
+    space: Space,
+    buffers: Mapping[str, Declared],
     reference: Callable[..., Any],
     scalars: Mapping[str, float] | None = None,
+    tolerance: Mapping[str, float] | None = None,
     legal: Legal | None = None,
     leaves_out: Legal | None = None,
     default: Config | None = None,
@@ -129,29 +136,36 @@ def kernel_operator(
     max_hidden: int = 65536,
     sizes: Mapping[str, Sequence[int]] | None = None,
     name: str | None = None,
-) -> Callable[[Callable[..., object]], KernelOperator]:
+) -> Callable[[Callable[..., Any]], KernelOperator]:
     """Register a function that launches Triton kernels as an operator, for sweeps and tables.
 
-    The function takes the tensors and scalars by name, and `config`; `problem` too, if it wants it. It launches with
-    `kernel[grid](...)` of functions of `triton.jit`, chooses nothing by itself, and allocates nothing.
+    The function takes the tensors and scalars by name, and launches with `kernel[grid](...)` of functions of
+    `triton.jit`, decorated or not. It may take `config`, `problem` and `target`. One that takes no config launches as
+    its library does, and the knobs of the config replace the keyword arguments of their names at its launches. Outputs
+    that it does not take it allocates, and returns them, in the order of `buffers`.
 
     Args:
         config: the class of its configs.
-        space: the values of each knob that are tried, all of them with all others.
+        space: the values of each knob that are tried, all of them with all others; or the configs themselves.
         buffers: of each tensor its role, shape and dtype, as `input`, `weight`, `output rows float32`: a role is
             `input`, `weight`, `output`, `in-out` or `scratch`; a shape `rows,hidden` (if nothing is said; of a weight
-            `hidden`), or other of these and of `sizes`; a dtype that of the problem unless one is named.
-        reference: takes the inputs in float64 and the scalars by name, returns the outputs in their order, exactly;
-            each as a tensor, from which the rounding to the output's dtype and that of float32 sums may be off, or as
+            `hidden`), or other of these and of `sizes`, each an expression: `rows, 2*hidden`, `hidden/group`; a dtype
+            that of the problem unless one is named. In place of the text a function from the problem to it.
+        reference: takes the inputs in float64 and the scalars by name, and if it wants them `problem` and `dtype`, that
+            of the problem in torch; returns the outputs in their order, exactly; each as a tensor, from which the
+            rounding to the output's dtype and that of float32 sums may be off, or as
             `normtune.kernels.rounding.Expected` with its own bound.
         scalars: the numbers it takes, with their values for gate and timing.
+        tolerance: of outputs, by name, how far they may be off by rounding, in units in the last place; 1 where nothing
+            is said, which is right for one rounding at the end.
         legal: (config, problem, target) to whether it may run: no shared memory or register file is too small. What is
             illegal stays so for more rows and longer ones. Without it the compiler has the last word. The function may
             raise `normtune.IllegalConfigError`, too; any other error of it ends the command.
         leaves_out: (config, problem, target) to whether a sweep need not time it, although it may run.
         default: the config without a table; where it is illegal, or without it, the first of the space that is not,
             that of the knobs' own defaults before others.
-        inputs: (problem, generator, device) to the tensors that are read, by name; normal values without it.
+        inputs: (problem, generator, device) to the tensors that are read, by name, for gate and timing: indices,
+            probabilities, lengths. Normal values without it, which integers may not do without.
         implementations: other functions that do the same, as in `OperatorSpec`.
         dtypes: of the first input: some of bfloat16, float16, float32.
         max_hidden: the longest row.
@@ -163,11 +177,21 @@ def kernel_operator(
         UsageError: the declaration is at fault, a ValueError; each fault is a line of the text.
     """
 
-    def made(function: Callable[..., object]) -> KernelOperator:
-        faults = faults_of(function, config, space, buffers, scalars or {}, tuple(sizes or ()))
-        if faults:
-            raise UsageError("\n".join(f"operator {name or function.__name__!r}: {fault}" for fault in faults))
+    def made(function: Callable[..., Any]) -> KernelOperator:
         called = name or function.__name__
+        declared = Declaration(
+            function=function,
+            config=config,
+            space=space,
+            buffers=dict(buffers),
+            scalars=dict(scalars or {}),
+            sizes=dict(sizes or {}),
+            reference=reference,
+            inputs=inputs,
+            tolerance=dict(tolerance or {}),
+        )
+        if faults := declared.faults():
+            raise UsageError("\n".join(f"operator {called!r}: {fault}" for fault in faults))
         is_legal = _named(called, "legal", legal) if legal else lambda *_: True
         is_left_out = _named(called, "leaves_out", leaves_out) if leaves_out else lambda *_: False
         spec = _Short(
@@ -176,24 +200,23 @@ def kernel_operator(
             config=config,
             dtypes=tuple(dtypes),
             max_hidden=max_hidden,
-            buffers=lambda problem: buffers_of(buffers, problem),
-            sizes=dict(sizes or {}),
+            buffers=declared.tensors,
+            sizes=declared.sizes,
             space=lambda space_name, problem, target: [
-                one for one in space_of(config, space) if not is_left_out(one, problem, target)
+                one for one in declared.configs if not is_left_out(one, problem, target)
             ],
-            resolve=_Resolver(function, buffers, scalars or {}, is_legal),
-            default_config=_Default(default, config, space, is_legal),
+            resolve=_Resolver(declared, is_legal),
+            default_config=_Default(default, declared, is_legal),
             kernel_module=function.__module__,
             reference_module=function.__module__,
             sources=(function.__module__,),
-            scalars=dict(scalars or {}),
+            scalars=declared.scalars,
             implementations=dict(implementations or {}),
-            function=function,
-            exact=reference,
-            make_inputs=inputs,
+            has_own_inputs=inputs is not None,
+            declaration=declared,
         )
-        check_legal(is_legal, spec, space_of(config, space))
-        return KernelOperator(function, register(spec), buffers)
+        check_legal(is_legal, spec, declared.configs)
+        return KernelOperator(declared, register(spec))
 
     return made
 
@@ -202,39 +225,56 @@ def kernel_operator(
 class _Short(OperatorSpec):
     """A spec whose kernels and reference are functions, not modules."""
 
-    function: Callable[..., object] = field(default=lambda: None, hash=False)
-    exact: Callable[..., Any] = field(default=lambda: None, hash=False)
-    make_inputs: Callable[..., Any] | None = field(default=None, hash=False)
+    declaration: Declaration = field(kw_only=True, hash=False)
 
     def kernels(self) -> Any:
         """What makes the kernel calls of a launch."""
-
-        def calls(
-            launch: RecordedLaunch, problem: Problem, tensors: Mapping[str, Any], workspace: Any, **scalars: float
-        ) -> list[KernelCall]:
-            return _calls(self.function, {**tensors, **scalars}, launch.config, problem)
-
-        return SimpleNamespace(calls=calls)
+        return SimpleNamespace(calls=partial(_calls_of, self))
 
     def references(self) -> Any:
         """Inputs and exact outputs."""
         from normtune.kernels.short_form.reference import ShortReference
 
-        return ShortReference(self)
+        return ShortReference(self.declaration)
+
+
+def _calls_of(
+    spec: _Short,
+    launch: RecordedLaunch,
+    problem: Problem,
+    tensors: Mapping[str, Any],
+    workspace: Any,
+    **scalars: float,
+) -> Sequence[KernelCall]:
+    """As `calls` of a kernel module."""
+    from normtune.kernels.short_form.recording import recorded, stood_in
+
+    declared, target = spec.declaration, launch.target
+    assert target
+    if any(isinstance(tensor, StandIn) for tensor in tensors.values()):
+        return stood_in(_recorded(declared, launch.config, problem, target)[1].calls)
+    given = {**tensors, **scalars}
+    if not launch.runs_function:
+        call = partial(declared.call, given, launch.config, problem, target)
+        with _named_errors(declared, launch.config, problem):
+            return recorded(call, declared.knobs(launch.config)).calls
+    outputs = {one.name: tensors[one.name] for one in spec.buffers(problem) if one.role in (OUTPUT, IN_OUT)}
+
+    def function(**given: Any) -> tuple[Any, ...]:
+        returned = _tuple_of(_launched(declared, given, launch.config, problem, target))
+        found = {**given, **dict(zip(declared.returned, returned, strict=False))}
+        return tuple(found[name] for name in outputs)
+
+    taken = {name: value for name, value in given.items() if name not in declared.returned}
+    return [KernelCall(ForeignKernel(function), (1,), tuple(outputs.values()), taken)]
 
 
 class _Default:
     """`default_config` of an operator."""
 
-    def __init__(
-        self, given: Config | None, of: type[Config], space: Mapping[str, Sequence[int | str]], legal: Legal
-    ) -> None:
-        configs = space_of(of, space)
-        own = [
-            config
-            for config in configs
-            if all(one.default in (None, v) for one, v in zip(of.knobs, config, strict=True))
-        ]
+    def __init__(self, given: Config | None, declared: Declaration, legal: Legal) -> None:
+        knobs, configs = declared.config.knobs, declared.configs
+        own = [one for one in configs if all(knob.default in (None, v) for knob, v in zip(knobs, one, strict=True))]
         self._order = [*([given] if given else own[:1]), *configs]
         self._legal = legal
 
@@ -246,12 +286,10 @@ class _Default:
 
 
 class _Resolver:
-    """`resolve` of an operator: the launches that its function makes on fake tensors."""
+    """`resolve` of an operator: the launches that its function makes on tensors without memory."""
 
-    def __init__(
-        self, function: Callable[..., object], buffers: Mapping[str, str], scalars: Mapping[str, float], legal: Legal
-    ) -> None:
-        self._function, self._buffers, self._scalars, self._legal = function, buffers, scalars, legal
+    def __init__(self, declared: Declaration, legal: Legal) -> None:
+        self._declared, self._legal = declared, legal
         self._launch = lru_cache(1 << 16)(self._recorded)
 
     def __call__(
@@ -260,29 +298,79 @@ class _Resolver:
         """The launch of a config; strides of the tensors are read at the launch.
 
         Raises:
-            IllegalConfigError: `legal` or the function says no, or nothing is launched.
-            OperatorError: the function raises another error.
+            IllegalConfigError: `legal` or the function says no, or there is no such problem.
+            OperatorError: the function raises another error, or does not do what was declared.
         """
+        if reason := self._declared.unfit(problem):
+            raise IllegalConfigError(reason)
         if not self._legal(config, problem, target):
             raise IllegalConfigError("`legal` of the operator says no")
-        launch = self._launch(config, problem)
+        launch = self._launch(config, problem, target)
         if isinstance(launch, str):
             raise IllegalConfigError(launch)
         return launch
 
-    def _recorded(self, config: Config, problem: Problem) -> RecordedLaunch | str:
+    def _recorded(self, config: Config, problem: Problem, target: Target) -> RecordedLaunch | str:
         from normtune.kernels.short_form.recording import binary_of, launch_of
 
-        tensors = {one.name: StandIn(one.dtype, one.shape) for one in buffers_of(self._buffers, problem)}
         try:
-            calls = _calls(self._function, {**tensors, **self._scalars}, config, problem)
+            tensors, found = _recorded(self._declared, config, problem, target)
         except IllegalConfigError as error:
             return str(error)
-        if not calls:
-            return "the function launches nothing"
-        programs = sum(math.prod(call.grid) for call in calls)
-        launched = tuple(launch_of(call, tensors) for call in calls)
-        return RecordedLaunch(config, programs, launched, tuple(map(binary_of, calls)))
+        programs = sum(math.prod(call.grid) for call in found.calls)
+        return RecordedLaunch(
+            config,
+            programs,
+            tuple(launch_of(call, tensors) for call in found.calls),
+            tuple(map(binary_of, found.calls)),
+            target=target,
+            runs_function=bool(found.operations or self._declared.returned),
+            operations=found.operations,
+        )
+
+
+def _recorded(
+    declared: Declaration, config: Config, problem: Problem, target: Target
+) -> tuple[Mapping[str, Any], "Recorded"]:
+    """What a declared function does, on which tensors; its errors name the operator."""
+    from normtune.kernels.short_form.recording import recorded, tensor_without_memory
+
+    buffers = declared.tensors(problem)
+    tensors = {one.name: tensor_without_memory(one.dtype, one.shape) for one in buffers}
+    call = partial(declared.call, {**tensors, **declared.scalars}, config, problem, target)
+    with _named_errors(declared, config, problem):
+        found = recorded(call, declared.knobs(config), target)
+        if not found.calls:
+            raise ReturnedError("launches nothing: expected kernel[grid](...) of a function of triton.jit")
+        if declared.returned:
+            values = _tuple_of(found.returned)
+            if len(values) != len(declared.returned) or not all(hasattr(one, "shape") for one in values):
+                kinds = ", ".join(type(one).__name__ for one in values if one is not None) or "nothing"
+                raise ReturnedError(f"returns {kinds}: expected {', '.join(declared.returned)}")
+            expected = [one for one in buffers if one.name in declared.returned]
+            check_returned(dict(zip(declared.returned, values, strict=True)), expected)
+    return tensors, found
+
+
+def _launched(declared: Declaration, given: Mapping[str, Any], config: Config, problem: Problem, target: Target) -> Any:
+    """What a declared function returns, with the launches of a config."""
+    call = partial(declared.call, given, config, problem, target)
+    from normtune.kernels.short_form.recording import launched
+
+    return launched(call, declared.knobs(config))
+
+
+def _tuple_of(returned: Any) -> tuple[Any, ...]:
+    return tuple(returned) if isinstance(returned, tuple | list) else (returned,)
+
+
+@contextmanager
+def _named_errors(declared: Declaration, config: Config, problem: Problem) -> Iterator[None]:
+    """An error inside of a `with` names the operator, its function, its line and the problem."""
+    try:
+        yield
+    except Exception as error:
+        reraise(problem.operator, f"function {declared.function.__name__}", error, f"{config} at {problem}")
 
 
 def _named(name: str, function: str, rule: Legal) -> Legal:
@@ -295,21 +383,3 @@ def _named(name: str, function: str, rule: Legal) -> Legal:
             reraise(name, function, error, f"{config} at {problem}")
 
     return named
-
-
-def _calls(
-    function: Callable[..., object], given: Mapping[str, Any], config: Config, problem: Problem
-) -> list[KernelCall]:
-    """The kernel calls that an operator's function makes; its errors name it."""
-    from normtune.kernels.short_form.recording import recorded
-
-    try:
-        return recorded(lambda: _called(function, given, config, problem))
-    except Exception as error:
-        reraise(problem.operator, f"function {function.__name__}", error, f"{config} at {problem}")
-
-
-def _called(function: Callable[..., object], given: Mapping[str, Any], config: Config, problem: Problem) -> None:
-    """Call an operator's function with tensors, scalars and a config."""
-    values = {**given, "config": config, "problem": problem}
-    function(**{name: values[name] for name in parameters(function)})

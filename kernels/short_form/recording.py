@@ -1,49 +1,276 @@
 """What a function launches, without launching it.
 
-In: a function that launches Triton kernels as `kernel[grid](...)`. Out: its kernel calls, in order. Triton's way into a
-launch is replaced while the function runs, and put back: this is for the processes of the tool, not for those of users.
+In: a function that launches Triton kernels as `kernel[grid](...)`, and the config. Out: its kernel calls in order, its
+operations of torch, and what it returns. It runs on tensors without memory (of torch's device `meta`) that say they are
+on a GPU, so it may do with them all that does not read their values. While it runs, Triton's way into a launch and some
+functions of torch.cuda are replaced in its thread: this is for the processes of the tool, not for those of users.
 """
 
+import inspect
 import threading
-from collections.abc import Callable, Hashable, Mapping
-from functools import partial
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cache
 from operator import itemgetter
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple, Self
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from normtune.kernels.call import KernelCall
-from normtune.kernels.calling.triton_inside import is_kernel, launches_given_to, parameters
+from normtune.kernels.calling.triton_inside import (
+    compiler_options,
+    launches_given_to,
+    parameters,
+    target_named,
+    undecorated,
+)
+from normtune.kernels.fake_tensor import StandIn
+from normtune.kernels.short_form.declaration import Knobs
+from normtune.kernels.target import Target
 
 _recording = threading.RLock()
 _INT32 = range(-(2**31), 2**31)
+_GPU = torch.device("cuda", 0)
+# Functions that need the values of a tensor.
+_READS = {
+    Tensor.item,
+    Tensor.tolist,
+    Tensor.numpy,
+    Tensor.cpu,
+    Tensor.nonzero,
+    torch.nonzero,
+    Tensor.equal,
+    torch.equal,
+} | {
+    Tensor.__bool__,
+    Tensor.__int__,
+    Tensor.__float__,
+    Tensor.__index__,
+}
+# Operations that neither read nor write memory.
+_ALLOCATIONS = {"aten::empty", "aten::empty_like", "aten::empty_strided", "aten::empty_permuted", "aten::detach"} | {
+    "aten::new_empty",
+    "aten::new_empty_strided",
+}
 
 
-def recorded(function: Callable[[], object]) -> list[KernelCall]:
-    """The kernel calls that a function makes.
+class Recorded(NamedTuple):
+    """What a function did.
+
+    Attributes:
+        calls: its kernel calls.
+        operations: its operations of torch that read or write memory, by name.
+        returned: what it returned.
+    """
+
+    calls: Sequence[KernelCall]
+    operations: tuple[str, ...]
+    returned: Any
+
+
+def tensor_without_memory(dtype: str, shape: tuple[int, ...]) -> Tensor:
+    """A tensor for `recorded`, contiguous."""
+    return torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
+
+
+def recorded(function: Callable[[], object], knobs: Knobs, target: Target | None = None) -> Recorded:
+    """What a function launches, and does beside it.
+
+    Args:
+        function: called once.
+        knobs: for decorated kernels.
+        target: the GPU on which the tensors without memory say that they are; None if the tensors are real.
 
     Raises:
-        TypeError: it launches what is tuned or chosen anew at each launch (`triton.autotune`, `triton.heuristics`).
+        TypeError: it launches something else than a kernel, a kernel whose decorators the config does not serve, or a
+            kernel on a tensor in the memory of the CPU.
         Exception: whatever the function raises.
     """
     calls: list[KernelCall] = []
+    operations: list[str] = []
 
     def take(kernel: Any, grid: Any) -> Callable[..., None]:
-        if not is_kernel(kernel):
-            raise TypeError(
-                f"it launches a {type(kernel).__name__}: expected a function of triton.jit, which the config tunes"
-            )
-        return partial(_keep, calls, kernel, grid)
+        def keep(*args: Any, **options: Any) -> None:
+            inner, options = undecorated(kernel, args, options, *knobs)
+            grids = _grid_of(inner, grid, args, options)
+            calls.append(KernelCall(inner, grids, *_tensors_first(inner, args, options)))
+            if target:
+                _check(calls[-1])
 
-    with _recording, launches_given_to(take):
-        function()
-    return calls
+        return keep
+
+    with _recording, launches_given_to(take), ExitStack() as stack:
+        if target:
+            stack.enter_context(_Operations(operations))
+            stack.enter_context(_on_gpu(target))
+        returned = function()
+    return Recorded(calls, tuple(operations), returned)
 
 
-def _keep(calls: list[KernelCall], kernel: Any, grid: Any, *args: Any, **options: Any) -> None:
-    names = list(kernel.arg_names)
+def launched(function: Callable[[], object], knobs: Knobs) -> Any:
+    """What a function returns that launches with these knobs."""
+
+    def take(kernel: Any, grid: Any) -> Callable[..., Any]:
+        def launch(*args: Any, **options: Any) -> Any:
+            inner, options = undecorated(kernel, args, options, *knobs)
+            return inner.run(*args, grid=grid, warmup=False, **options)
+
+        return launch
+
+    with launches_given_to(take):
+        return function()
+
+
+def _grid_of(kernel: Any, grid: Any, args: Sequence[Any], options: Mapping[str, Any]) -> tuple[int, ...]:
     if callable(grid):
-        grid = grid({**dict(zip(names, args, strict=False)), **options})
-    grid = (grid,) if isinstance(grid, int) else tuple(grid)
-    calls.append(KernelCall(kernel, grid, args, options))
+        grid = grid({**dict(zip(kernel.arg_names, args, strict=False)), **options})
+    return (grid,) if isinstance(grid, int) else tuple(grid)
+
+
+def _tensors_first(
+    kernel: Any, args: tuple[Any, ...], options: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments, with tensors that were given by name moved to their positions, where `Prepared` finds them."""
+    if not any(isinstance(value, Tensor) for value in options.values()):
+        return args, options
+    options, moved = dict(options), list(args)
+    for name in kernel.arg_names[len(args) :]:
+        if name not in options:
+            break
+        moved.append(options.pop(name))
+    return tuple(moved), options
+
+
+def _check(call: KernelCall) -> None:
+    """Refuse arguments that the kernel does not take, lacks, or cannot reach."""
+    name, named = call.kernel.__name__, dict(_named(call))
+    takes = _parameters(call.kernel.fn)
+    if missing := [one for one, is_needed in takes.items() if is_needed and one not in named]:
+        raise TypeError(f"{name} is given no {', '.join(missing)}")
+    if unknown := sorted(call.options.keys() - takes.keys() - compiler_options()):
+        raise TypeError(f"{name} takes no {', '.join(unknown)}, nor does the compiler")
+    if len(call.args) > len(takes):
+        raise TypeError(f"{name} takes {len(takes)} arguments and is given {len(call.args)}")
+    for argument, value in named.items():
+        if isinstance(value, Tensor) and not value.is_meta:
+            raise TypeError(f"the tensor {argument} of {name} is on the CPU: expected device=x.device")
+
+
+@cache
+def _parameters(function: Callable[..., Any]) -> dict[str, bool]:
+    """The parameters of a kernel, and whether each has no default."""
+    found = inspect.signature(function).parameters.values()
+    return {one.name: one.default is one.empty for one in found}
+
+
+class _Spoof(TorchFunctionMode):
+    """Tensors without memory say that they are on a GPU, and what is made on a GPU has no memory."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        getter = getattr(func, "__self__", None)
+        if getter is Tensor.is_cuda:
+            return True
+        if getter is Tensor.is_meta:
+            return func(*args)
+        if getter is Tensor.device:
+            return _GPU if func(*args).type == "meta" else func(*args)
+        if func is Tensor.get_device:
+            return 0
+        if func is Tensor.cuda:
+            return args[0]
+        if func in _READS and any(isinstance(one, Tensor) and one.device.type == "meta" for one in args):
+            raise TypeError(
+                f"{func.__name__}() reads the values of a tensor: expected launches that depend on shapes alone"
+            )
+        kwargs = dict(kwargs or {})
+        if kwargs.get("device") is not None:
+            kwargs["device"] = _without_memory(kwargs["device"])
+        if func is Tensor.to:
+            args = tuple(_without_memory(one) if isinstance(one, str | torch.device) else one for one in args)
+        return func(*args, **kwargs)
+
+
+def _without_memory(device: Any) -> Any:
+    is_gpu = isinstance(device, int) or torch.device(device).type == "cuda"
+    return torch.device("meta") if is_gpu else device
+
+
+class _Operations(TorchDispatchMode):
+    def __init__(self, found: list[str]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._found = found
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.name().partition(".")[0]
+        if not func.is_view and name not in _ALLOCATIONS:
+            self._found.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+class _Nothing:
+    """In place of `torch.cuda.device` and streams."""
+
+    cuda_stream = 0
+
+    def __init__(self, *_: object, **__: object) -> None:
+        pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def _on_gpu(target: Target) -> Iterator[None]:
+    """Torch and Triton say that a GPU of this target is there."""
+    major, minor = divmod(int(target.name[3:]), 10) if target.name.startswith("sm_") else (9, 4)
+    properties = SimpleNamespace(
+        name=target.name,
+        major=major,
+        minor=minor,
+        multi_processor_count=target.sms,
+        warp_size=target.warp_size,
+        L2_cache_size=target.l2_bytes,
+        shared_memory_per_block_optin=target.shared_bytes,
+    )
+    with ExitStack() as stack:
+        for name, value in {
+            "is_available": lambda: True,
+            "device_count": lambda: 1,
+            "current_device": lambda: 0,
+            "get_device_properties": lambda *_: properties,
+            "get_device_capability": lambda *_: (major, minor),
+            "get_device_name": lambda *_: target.name,
+            "set_device": lambda *_: None,
+            "synchronize": lambda *_: None,
+            "current_stream": _Nothing,
+            "device": _Nothing,
+        }.items():
+            stack.enter_context(patch.object(torch.cuda, name, value))
+        stack.enter_context(target_named(target))
+        stack.enter_context(_Spoof())
+        yield
+
+
+def stood_in(calls: Sequence[KernelCall]) -> list[KernelCall]:
+    """The calls with tensors that Triton's warm-up takes without torch."""
+
+    def value(given: Any) -> Any:
+        if isinstance(given, Tensor):
+            return StandIn(_name(given.dtype), tuple(given.shape), int(given.storage_offset()) * given.element_size())
+        return tuple(map(value, given)) if type(given) is tuple else given
+
+    return [
+        call._replace(args=tuple(map(value, call.args)), options={name: value(v) for name, v in call.options.items()})
+        for call in calls
+    ]
 
 
 def launch_of(call: KernelCall, tensors: Mapping[str, Any]) -> Hashable:
@@ -57,9 +284,10 @@ def launch_of(call: KernelCall, tensors: Mapping[str, Any]) -> Hashable:
 
 
 def binary_of(call: KernelCall) -> Hashable:
-    """What tells the machine code of a call apart, for tensors that are aligned: kernel, constants, specialisation.
+    """What tells the machine code of a call apart: kernel, constants, specialisation.
 
-    As Triton's binder specialises: an integer is 1, a multiple of 16 or neither, and fits 32 bits or does not.
+    As Triton's binder specialises: an integer is 1, a multiple of 16 or neither, and fits 32 bits or does not; a tensor
+    begins at a multiple of 16 bytes or does not.
     """
     kernel = call.kernel
     named = {one.name: one for one in parameters(kernel)}
@@ -72,9 +300,23 @@ def _named(call: KernelCall) -> list[tuple[str, Any]]:
     return [*zip(call.kernel.arg_names, call.args, strict=False), *sorted(call.options.items())]
 
 
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).rpartition(".")[2]
+
+
+@cache
+def _short_name(dtype: torch.dtype) -> str:
+    """Triton's name of a dtype: `bf16`."""
+    return str(StandIn(_name(dtype), ()).dtype)
+
+
 def _value(value: Any, names: Mapping[int, str]) -> Hashable:
-    if hasattr(value, "data_ptr"):
-        return names.get(id(value), ""), str(value.dtype)
+    if isinstance(value, Tensor):
+        name = names.get(id(value))
+        if name is not None:
+            return name, _short_name(value.dtype)
+        whole = names.get(id(value._base), "")
+        return whole, _short_name(value.dtype), tuple(value.shape), value.stride(), value.storage_offset()
     if isinstance(value, tuple):
         return tuple(_value(part, names) for part in value)
     # 1, 1.0 and True are equal, but not to a kernel.
@@ -82,10 +324,11 @@ def _value(value: Any, names: Mapping[int, str]) -> Hashable:
 
 
 def _kind(value: Any, parameter: Any) -> Hashable:
-    if hasattr(value, "data_ptr"):
-        return str(value.dtype).rpartition(".")[2]
+    if isinstance(value, Tensor):
+        offset = value.storage_offset() * value.element_size()
+        return (_short_name(value.dtype), "unaligned") if offset % 16 else _short_name(value.dtype)
     if parameter is None or parameter.is_constexpr or value is None or isinstance(value, bool):
-        return (type(value).__name__, value)
+        return (type(value).__name__, repr(value) if isinstance(value, torch.dtype) else value)
     if isinstance(value, int):
         if parameter.do_not_specialize:
             return value in _INT32

@@ -4,38 +4,38 @@ In: a problem, a generator, tensors. Out: tensors by name, and for each output i
 may have. Needs torch.
 """
 
+import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from normtune.kernels.problem import IN_OUT, INPUT, OUTPUT, WEIGHT, Problem
+from normtune.kernels.problem import IN_OUT, OUTPUT, Buffer, Problem
 from normtune.kernels.rounding import Expected, unit_in_last_place
+from normtune.kernels.short_form.declaration import READ, Declaration
 from normtune.kernels.spec_faults import ReturnedError
-
-if TYPE_CHECKING:
-    from normtune.kernels.short_form.decorator import _Short
 
 # What float32 arithmetic may be off by, besides the last rounding: of the largest value of a row.
 _SUMS = 2.0**-16
+# Most units in the last place that a chain of roundings is off by where nothing cancels, and of the row where it does.
+_ROUNDINGS = 8
 
 
 class ShortReference:
     """As a reference module: `inputs` and `reference`."""
 
-    def __init__(self, spec: "_Short") -> None:
-        self._spec = spec
+    def __init__(self, declared: Declaration) -> None:
+        self._declared = declared
 
     def inputs(
         self, problem: Problem, generator: torch.Generator, device: torch.device, hostile: bool
     ) -> dict[str, Tensor]:
         """Fresh tensors that are read: normal values; if hostile also rows of zeros, small, large, outliers."""
-        if self._spec.make_inputs is not None:
-            return dict(self._spec.make_inputs(problem, generator, device))
+        if self._declared.inputs is not None:
+            return dict(self._declared.inputs(problem, generator, device))
         inputs = {}
-        for buffer in self._spec.buffers(problem):
-            if buffer.role not in (INPUT, WEIGHT, IN_OUT):
+        for buffer in self._declared.tensors(problem):
+            if buffer.role not in READ:
                 continue
             values = torch.randn(buffer.shape, generator=generator, device=device, dtype=torch.float32)
             if hostile and len(buffer.shape) == 2:
@@ -47,23 +47,59 @@ class ShortReference:
         return inputs
 
     def reference(self, problem: Problem, tensors: Mapping[str, Tensor], **scalars: float) -> dict[str, Expected]:
-        """What each output should be, from the rounded inputs.
+        """What each output should be, from the rounded inputs; integers are passed as they are.
 
         Raises:
             ReturnedError: the operator's reference returns another number of outputs than was declared.
         """
-        buffers = self._spec.buffers(problem)
-        inputs = {one.name: tensors[one.name].double() for one in buffers if one.role in (INPUT, WEIGHT, IN_OUT)}
-        returned = self._spec.exact(**inputs, **scalars)
+        expected = {}
+        for buffer, value in self.returned(problem, tensors, **scalars):
+            if not isinstance(value, Expected):
+                units = self._declared.tolerance.get(buffer.name, 1.0)
+                value = _expected(value, getattr(torch, buffer.dtype), units)
+            expected[buffer.name] = value
+        return expected
+
+    def returned(
+        self, problem: Problem, tensors: Mapping[str, Tensor], **scalars: float
+    ) -> list[tuple[Buffer, Expected | Tensor]]:
+        """What the operator's function returns, for each output; errors as `reference`."""
+        buffers = self._declared.tensors(problem)
+        inputs = {one.name: tensors[one.name] for one in buffers if one.role in READ}
+        given = {name: one.double() if one.is_floating_point() else one for name, one in inputs.items()}
+        wanted = {"problem": problem, "dtype": getattr(torch, problem.dtype)}
+        given |= {name: wanted[name] for name in self._declared.reference_wants}
+        returned = self._declared.reference(**given, **scalars)
         values = returned if isinstance(returned, tuple) and not isinstance(returned, Expected) else (returned,)
         outputs = [one for one in buffers if one.role in (OUTPUT, IN_OUT)]
         if len(values) != len(outputs):
             raise ReturnedError(f"returns {len(values)} outputs: expected {', '.join(one.name for one in outputs)}")
-        expected = {}
         for buffer, value in zip(outputs, values, strict=True):
-            if not isinstance(value, Expected):
-                largest = value.abs().amax(dim=-1, keepdim=True)
-                bound = unit_in_last_place(value, getattr(torch, buffer.dtype)) + _SUMS * largest
-                value = Expected(value.double(), bound.expand_as(value).contiguous())
-            expected[buffer.name] = value
-        return expected
+            if not isinstance(value, Expected | Tensor):
+                raise ReturnedError(f"returns {type(value).__name__} for {buffer.name}: expected a tensor")
+        return list(zip(outputs, values, strict=True))
+
+    def advice(self, name: str, output: Tensor, exact: Tensor) -> str:
+        """What to declare for an output that is off by more than was allowed."""
+        if not output.is_floating_point():
+            return "integers have to be equal"
+        error = (output.double() - exact).abs_()
+        unit = unit_in_last_place(exact, output.dtype)
+        units = (error / unit).max().item()
+        row = unit_in_last_place(exact.abs().amax(dim=-1, keepdim=True), output.dtype)
+        told = f"{units:.3g} units in the last place"
+        if units <= _ROUNDINGS:
+            needed = math.ceil(2 * units) / 2
+            return f"{told}, tolerance={{{name!r}: {needed:g}}} allows it if the kernel rounds on the way"
+        if (error / row).max().item() <= _ROUNDINGS:
+            return f"{told}, a reference may take `dtype` and round to it where the kernel does"
+        return "more than roundings explain"
+
+
+def _expected(value: Tensor, dtype: torch.dtype, units: float) -> Expected:
+    exact = value.double()
+    if not dtype.is_floating_point:
+        return Expected(exact, torch.zeros_like(exact))
+    largest = value.abs().amax(dim=-1, keepdim=True)
+    bound = units * unit_in_last_place(exact, dtype) + _SUMS * largest
+    return Expected(exact, bound.expand_as(value).contiguous())

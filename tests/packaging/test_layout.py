@@ -170,6 +170,11 @@ ROOMS = {
         "light kernels/calling results results/database tuner/machine tuner/staleness",
         "typer",
     ),
+    "tuner/inspection": Room(
+        "tuner/inspection/",
+        "light results results/source tuner/timing tuner/plan tuner/compiling",
+        "numpy torch triton typer",
+    ),
     "tuner/checking": Room(
         "tuner/checking/",
         "light kernels/tablefile results results/exchange results/database results/source heuristics/rules "
@@ -326,7 +331,7 @@ def test_what_is_printed_goes_through_one_place(modules: dict[str, ast.Module], 
 def test_processes_are_started_in_few_places(modules: dict[str, ast.Module]) -> None:
     """A Python that is started in another way would run modules of the current folder."""
     known = {"heuristics/fitting/parallel.py", "tuner/compiling/resources.py", "tuner/device/worker.py"}
-    known |= {"kernels/calling/probe.py", "tuner/machine/processes.py"}
+    known |= {"kernels/calling/probe.py", "tuner/machine/processes.py", "tuner/inspection/inspect.py"}
     starting = re.compile(r"(multiprocessing|subprocess|concurrent\.futures\.ProcessPoolExecutor)\b")
     assert {path for path, tree in modules.items() if any(map(starting.match, imports(tree)))} == known
 

@@ -41,5 +41,5 @@ def sweep(
     warn_of_damage(result.damage)
     if as_json and (result.outlook or result.summary.known or result.compiled):
         say(json.dumps(result.to_plain(), indent=1))
-    if reason := fruitless_line(result.summary, result.compiled):
+    if reason := fruitless_line(result.summary, result.compiled, result.outlook):
         raise NormtuneError(reason)

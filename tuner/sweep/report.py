@@ -45,6 +45,8 @@ def plan_lines(outlook: Outlook) -> list[str]:
     """Lines with the plan: problems to measure, problems left out, and the expected time."""
     plan = outlook.plan
     problems = len(outlook.tasks)
+    if plan.tasks and not plan.cells():
+        return ["nothing to measure"]
     if not problems:
         return [f"nothing to measure: all {outlook.known} problems are stored already"]
 
@@ -166,8 +168,11 @@ def end_lines(summary: Summary, budget_seconds: float | None, details: bool = Fa
     return lines
 
 
-def fruitless_line(summary: Summary, ahead: Ahead | None = None) -> str:
+def fruitless_line(summary: Summary, ahead: Ahead | None = None, outlook: Outlook | None = None) -> str:
     """The error of a sweep in which nothing could be timed, or compiled; empty if something could."""
+    if outlook and outlook.plan.tasks and not outlook.plan.cells():
+        problems = _counted(len(outlook.plan.tasks), "problem")
+        return f"no config is legal at {problems}: `normtune inspect` looks for the reason"
     if ahead and not ahead.binaries:
         failed = sum(ahead.failures.values())
         reason = f"all {failed} binaries failed" if failed else "no config is legal there"

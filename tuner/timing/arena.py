@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from normtune.kernels.problem import IN_OUT, INDEX_ITEMSIZE, ITEMSIZE, OUTPUT, SCRATCH, WEIGHT, Buffer
+from normtune.kernels.problem import IN_OUT, INTEGERS, ITEMSIZE, OUTPUT, SCRATCH, WEIGHT, Buffer
 
 # Slices start at multiples of this many bytes, like the blocks of the caching allocator.
 _GRANULE = 512
@@ -56,7 +56,7 @@ class Arena:
 
     def _make(self, pool: str, size: int) -> Tensor:
         dtype = pool.rpartition(":")[2]
-        if pool == OUTPUT or dtype in INDEX_ITEMSIZE:  # index 0 is valid for every tensor
+        if pool == OUTPUT or dtype in INTEGERS:  # index 0 is valid for every tensor
             return torch.zeros(size, dtype=torch.uint8, device=self._device)
         if dtype not in ITEMSIZE:  # torch draws no FP8 values; bytes 0 to 63 are finite and positive in each FP8 dtype
             bits = torch.empty(size, dtype=torch.uint8, device=self._device)

@@ -5,7 +5,7 @@ checked once, at a shape at which its loop runs several times and its last tile 
 huge and outlying values. It is launched many times, because a race shows in few launches.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache, partial
 from typing import Any
 
@@ -32,6 +32,8 @@ CALLS_BYTES = 8 << 30
 # Factor on the number of launches of a kernel whose bits differ between launches.
 _REPEAT_FACTOR = 20
 _GUARD_BYTES = 512
+# What a name, an output and its exact value say about an error that is too large.
+Advice = Callable[[str, Tensor, Tensor], str]
 _GUARD_VALUE = 0xA5
 
 
@@ -120,7 +122,13 @@ def gate(
         WrongResultError: an output is wrong or unwritten, or other memory was written.
         OperatorError: a function of the operator raises, whatever the config.
     """
-    problem, resolved = gate_launch(spec, problem, candidate, target)
+    check_launch(spec, *gate_launch(spec, problem, candidate, target), device, CALLS, wide)
+
+
+def check_launch(
+    spec: OperatorSpec, problem: Problem, resolved: AnyLaunch, device: torch.device, calls: int, wide: bool = False
+) -> None:
+    """As `gate`, of a launch at its own problem, with this number of calls."""
     inputs, expected = _case(spec, problem, device, wide)
     copies = {name: tensor.clone() for name, tensor in inputs.items()}  # the originals stay for comparison
     in_out = {buffer.name for buffer in spec.buffers(problem) if buffer.role == IN_OUT}
@@ -135,17 +143,26 @@ def gate(
     tensors = {**copies, **written}
     launch_once = partial(launch, partial(spec.calls, resolved, problem, tensors, workspace, spec.scalars))
     outputs = {name: written[name] for name in expected}
-    check_calls(launch_once, outputs, expected, CALLS, {name: inputs[name] for name in in_out})
+    before = {name: inputs[name] for name in in_out}
+    kept = {name: tensor for name, tensor in inputs.items() if name not in in_out}
+    try:
+        check_calls(launch_once, outputs, expected, calls, before, advice_of(spec))
+    except WrongResultError as error:
+        raise WrongResultError("; ".join([str(error), *_written(kept, copies)])) from None
     for name, (padded, _) in guarded.items():
         if not _untouched(padded):
             raise WrongResultError(f"{name}: wrote outside of its memory")
-    mark = torch.zeros(1, dtype=torch.int32, device=device)
+    for reason in _written(kept, copies):
+        raise WrongResultError(reason)
+
+
+def _written(inputs: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> Iterator[str]:
+    """The inputs that are no longer what they were, a line each."""
     for name, tensor in inputs.items():
-        if name in in_out:
-            continue
-        memory.mark_difference(tensor, copies[name], mark)
+        mark = torch.zeros(1, dtype=torch.int32, device=tensor.device)
+        memory.mark_difference(tensor, after[name], mark)
         if mark.item():
-            raise WrongResultError(f"{name}: is an input and was written")
+            yield f"{name}: is an input and was written"
 
 
 def inputs_of(
@@ -177,6 +194,11 @@ def reference_of(spec: OperatorSpec, problem: Problem, tensors: Mapping[str, Ten
     except Exception as error:
         reraise(spec.name, "reference", error, problem)
     return expected
+
+
+def advice_of(spec: OperatorSpec) -> Advice | None:
+    """What a reference says about wrong outputs; None if it says nothing."""
+    return getattr(spec.references(), "advice", None)
 
 
 def prove(
@@ -211,6 +233,7 @@ def check_calls(
     expected: Mapping[str, Any],
     calls: int,
     before: Mapping[str, Tensor] | None = None,
+    advice: Advice | None = None,
 ) -> None:
     """Launch `calls` times and check the outputs each time.
 
@@ -223,6 +246,7 @@ def check_calls(
         expected: `Expected` values by name.
         calls: number of launches.
         before: values before each launch of outputs that are also inputs.
+        advice: what is said about a wrong output.
 
     Raises:
         LaunchFailedError: the launch fails.
@@ -231,7 +255,7 @@ def check_calls(
     before = before or {}
     _poison(outputs, before)
     launch_once()
-    compare(outputs, expected)
+    compare(outputs, expected, advice)
     if calls < 2:
         return
     first = {name: tensor.clone() for name, tensor in outputs.items()}
@@ -253,7 +277,7 @@ def check_calls(
         if mark.item():
             differing += 1
             try:
-                compare(outputs, expected)
+                compare(outputs, expected, advice)
             except WrongResultError as error:
                 raise WrongResultError(f"{error}, now and then: other calls were right") from None
         if differing and number + 1 >= calls:
@@ -273,7 +297,7 @@ def _repeat(work: Callable[[], None], count: int, device: torch.device) -> None:
         graph.replay()
 
 
-def compare(outputs: Mapping[str, Tensor], expected: Mapping[str, Any]) -> None:
+def compare(outputs: Mapping[str, Tensor], expected: Mapping[str, Any], advice: Advice | None = None) -> None:
     """Check outputs against `Expected` values.
 
     Raises:
@@ -283,10 +307,10 @@ def compare(outputs: Mapping[str, Tensor], expected: Mapping[str, Any]) -> None:
     for name, (value, allowed) in expected.items():
         memory.mark_excess(outputs[name], value.contiguous(), allowed.contiguous(), mark)
     if mark.item():
-        _name_excess(outputs, expected)
+        _name_excess(outputs, expected, advice)
 
 
-def _name_excess(outputs: Mapping[str, Tensor], expected: Mapping[str, Any]) -> None:
+def _name_excess(outputs: Mapping[str, Tensor], expected: Mapping[str, Any], advice: Advice | None) -> None:
     # In pieces: a float64 copy of the largest outputs would not fit beside the reference. `max` propagates NaN, for
     # which the comparison below is false.
     excess = {
@@ -300,7 +324,10 @@ def _name_excess(outputs: Mapping[str, Tensor], expected: Mapping[str, Any]) -> 
     }
     for name, worst in zip(excess, torch.stack(list(excess.values())).tolist(), strict=True):
         if not worst <= 1.0:
-            raise WrongResultError(f"{name}: error is {worst:.3g} times what rounding allows")
+            if (lacking := int(outputs[name].float().isnan().sum())) and not expected[name][0].isnan().any():
+                raise WrongResultError(f"{name}: {lacking} of {outputs[name].numel()} elements are NaN or unwritten")
+            told = f": {advice(name, outputs[name], expected[name][0])}" if advice else ""
+            raise WrongResultError(f"{name}: error is {worst:.3g} times what rounding allows{told}")
 
 
 def _excess(output: Tensor, exact: Tensor, allowed: Tensor) -> Tensor:
@@ -319,7 +346,15 @@ def _poison(outputs: Mapping[str, Tensor], before: Mapping[str, Tensor]) -> None
         if name in before:
             tensor.copy_(before[name])
         else:
-            tensor.fill_(float("nan"))
+            _spoil(tensor)
+
+
+def _spoil(tensor: Tensor) -> None:
+    """Fill with NaN; integers with bits that no kernel is likely to write."""
+    if tensor.is_floating_point():
+        tensor.fill_(float("nan"))
+    else:
+        tensor.view(torch.uint8).fill_(_GUARD_VALUE)
 
 
 @lru_cache(maxsize=8)
@@ -338,7 +373,7 @@ def _guarded(buffer: Buffer, device: torch.device) -> tuple[Tensor, Tensor]:
     """Memory with guard bytes on both sides, and the poisoned tensor between them."""
     padded = torch.full((buffer.nbytes + 2 * _GUARD_BYTES,), _GUARD_VALUE, dtype=torch.uint8, device=device)
     inner = padded[_GUARD_BYTES : _GUARD_BYTES + buffer.nbytes].view(getattr(torch, buffer.dtype)).view(buffer.shape)
-    inner.fill_(float("nan"))
+    _spoil(inner)
     return padded, inner
 
 

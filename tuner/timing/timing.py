@@ -25,7 +25,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from normtune.kernels.call import AnyLaunch, ForeignKernel, ImplementationLaunch, KernelCall
+from normtune.kernels.call import AnyLaunch, ForeignKernel, KernelCall, is_foreign
 from normtune.kernels.calling.launcher import Prepared, prepare
 from normtune.kernels.config import COPY
 from normtune.kernels.operator import OperatorSpec
@@ -33,11 +33,11 @@ from normtune.kernels.problem import IN_OUT, Buffer, Problem
 from normtune.kernels.spec_faults import OperatorError
 from normtune.results.records import ROUNDS_PER_BLOCK
 from normtune.results.regimes import COLD, EAGER, WARM
-from normtune.tuner.timing import memory
+from normtune.tuner.timing import gate, memory
 from normtune.tuner.timing.arena import Arena
 from normtune.tuner.timing.capture import capture
 from normtune.tuner.timing.eager import EagerCall, Streamed
-from normtune.tuner.timing.gate import CALLS, CALLS_BYTES, LaunchFailedError, check_calls, failure, launch, reference_of
+from normtune.tuner.timing.gate import LaunchFailedError, failure, launch
 from normtune.tuner.timing.protocol import SENTINEL_BYTES, SENTINEL_COPIES, SLOW_SECONDS, timed_launches
 
 SENTINEL_TOLERANCE = 0.02
@@ -227,6 +227,10 @@ class CudaSession(Generic[Label]):
         words = (-(-self._footprint // 8),)  # half of the bytes are read, half are written
         self._copy_buffers = (Buffer("source", words, "float32", "input"), Buffer("target", words, "float32", "output"))
         self._in_out = [buffer.name for buffer in spec.buffers(problem) if buffer.role == IN_OUT]
+        self._own_inputs: Mapping[str, Tensor] = {}
+        if spec.has_own_inputs:
+            generator = torch.Generator(timer.device).manual_seed(problem.hidden)
+            self._own_inputs = gate.inputs_of(spec, problem, generator, timer.device, hostile=False)
         first = self._draw(1)[0] if self._in_out else {}
         self._before = {name: first[name].clone() for name in self._in_out}
         # Allocated now: a capture must not allocate.
@@ -255,7 +259,7 @@ class CudaSession(Generic[Label]):
         return failed
 
     def _is_foreign(self, label: Label) -> bool:
-        return isinstance(self._launches.get(label), ImplementationLaunch)
+        return is_foreign(self._launches.get(label))
 
     def _uncapturable(self, labels: Sequence[Label]) -> dict[Label, LaunchFailedError]:
         """Failures of a capture: another library's code may wait for the device, or allocate too much at once."""
@@ -303,16 +307,15 @@ class CudaSession(Generic[Label]):
         """
         tensors = self._draw(1)[0]
         self._restore(tensors)
-        expected = reference_of(self._spec, self._problem, tensors)
+        expected = gate.reference_of(self._spec, self._problem, tensors)
         outputs = {name: tensors[name] for name in expected}
-        many = max(1, min(CALLS, CALLS_BYTES // self._footprint))
+        many = max(1, min(gate.CALLS, gate.CALLS_BYTES // self._footprint))
+        advice = gate.advice_of(self._spec)
         failed = {}
         for label in labels:
-            launch_once = self.launcher(label)
+            launch_once = partial(self.launcher(label), tensors)
             try:
-                check_calls(
-                    partial(launch_once, tensors), outputs, expected, many if label in often else 1, self._before
-                )
+                gate.check_calls(launch_once, outputs, expected, many if label in often else 1, self._before, advice)
             except LaunchFailedError as error:
                 failed[label] = error
         return failed
@@ -385,4 +388,8 @@ class CudaSession(Generic[Label]):
         return prepare(self._spec, resolved, self._problem, tensors, self._spec.scalars, workspace=self._workspace)
 
     def _draw(self, count: int) -> list[dict[str, Tensor]]:
-        return self._timer.arena.slices(self._spec.buffers(self._problem), count)
+        drawn = self._timer.arena.slices(self._spec.buffers(self._problem), count)
+        for tensors in drawn:
+            for name, values in self._own_inputs.items():
+                tensors[name].copy_(values)
+        return drawn

@@ -7,7 +7,7 @@ from normtune.errors import UsageError
 from normtune.kernels.config import Config
 from normtune.kernels.fake_tensor import StandIn
 from normtune.kernels.operator import OperatorSpec, operator, operators, read_config
-from normtune.kernels.problem import BUFFER_ITEMSIZE, INDEX_ITEMSIZE, ITEMSIZE, Buffer
+from normtune.kernels.problem import BUFFER_ITEMSIZE, INTEGERS, ITEMSIZE, Buffer
 from normtune.kernels.rms_norm_quantize_fp8.launch import MAX_PARTIALS, resolve
 from normtune.kernels.rms_norm_quantize_fp8.modes import (
     LARGEST,
@@ -60,7 +60,7 @@ def test_bytes_are_those_of_a_perfect_kernel():
 
 def test_fp8_is_a_dtype_of_buffers_and_of_no_problem():
     assert set(ITEMSIZE) == {"bfloat16", "float16", "float32"}
-    for name in set(BUFFER_ITEMSIZE) - set(ITEMSIZE) - set(INDEX_ITEMSIZE):
+    for name in set(BUFFER_ITEMSIZE) - set(ITEMSIZE) - set(INTEGERS):
         assert Buffer("q", (3, 5), name, "output").nbytes == 15
         assert getattr(torch, name).itemsize == StandIn(name, (3, 5)).element_size() == 1
     with pytest.raises(ValueError, match="unknown dtype 'float8_e4m3fn'"):
@@ -75,7 +75,7 @@ def test_the_arena_fills_inputs_with_finite_values_and_indices_with_zeros():
     buffers = [Buffer(name, (64, 64), name, "input") for name in BUFFER_ITEMSIZE]
     for name, tensor in Arena(torch.device("cpu"), 1).slices(buffers, 1)[0].items():
         assert tensor.dtype == getattr(torch, name) and tensor.float().isfinite().all()
-        assert tensor.float().any() == (name not in INDEX_ITEMSIZE)
+        assert tensor.float().any() == (name not in INTEGERS)
 
 
 @pytest.mark.parametrize("scaling", SCALINGS)

@@ -19,6 +19,7 @@ from normtune.kernels.call import ImplementationLaunch
 from normtune.kernels.config import COPY, Config, Implementation
 from normtune.kernels.key import Key
 from normtune.kernels.operator import IllegalConfigError, OperatorSpec, register
+from normtune.kernels.problem import BUFFER_ITEMSIZE
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.rms_norm.spec import rms_norm_forward
 from normtune.kernels.short_form.decorator import kernel_operator
@@ -167,6 +168,13 @@ def test_the_examples_compile_without_a_gpu(examples) -> None:
     assert sum(isinstance(one.job.launch, ImplementationLaunch) for one in compiled) == 1
 
 
+GIVES = "expected inputs=, which gives its values"
+DIVIDES = f"'hidden/0' is neither a shape (of rows, hidden) nor a dtype ({', '.join(BUFFER_ITEMSIZE)})"
+UNITS = "expected units in the last place, a positive number"
+OF_TOY = "expected configs of ToyConfig"
+BY_NAME = "expected the tensors that are read, and the scalars, by name"
+
+
 @pytest.mark.parametrize(
     ("changes", "lines"),
     [
@@ -184,19 +192,33 @@ def test_the_examples_compile_without_a_gpu(examples) -> None:
             [
                 "buffer 'x' is 'inptu': role 'inptu': expected one of input, weight, output, in-out, scratch",
                 "buffer 'y' is 'output rows,columns': 'rows,columns' is neither a shape (of rows, hidden) nor a dtype "
-                "(bfloat16, float16, float32)",
+                f"({', '.join(BUFFER_ITEMSIZE)})",
             ],
         ),
-        ({"buffers": {"x": "input", "y": "input"}}, ["no buffer is an output"]),
+        ({"buffers": {"x": "input", "y": "input"}, "reference": lambda x, y: x}, ["no buffer is an output"]),
+        ({"buffers": {"x": "input int64", "y": "output"}}, [f"buffer 'x' is int64: {GIVES}"]),
+        (
+            {"buffers": {"x": "input", "y": "output hidden/0"}},
+            [f"buffer 'y' is 'output hidden/0': {DIVIDES}"],
+        ),
+        (
+            {"tolerance": {"x": 2.0, "y": 0}},
+            ["tolerance names 'x': expected one of y", f"tolerance of y is 0: {UNITS}"],
+        ),
+        ({"space": [ToyConfig(64, 1), RMSNormConfig("row")]}, [f"space has {RMSNormConfig('row')!r}: {OF_TOY}"]),
+        ({"space": []}, ["space is empty: expected a config or more"]),
+        ({"reference": lambda x, eps: x}, ["the reference takes 'eps': no input and no scalar is declared so"]),
         ({"buffers": {"x": "input rows", "y": "output"}}, ["no input has the axis 'hidden'"]),
         (
             {"buffers": {"x": "input", "z": "output"}},
             [
-                "the function takes no 'z', which is declared",
                 "the function takes 'y': no buffer and no scalar is declared so",
             ],
         ),
-        ({"scalars": {"eps": 1e-6}}, ["the function takes no 'eps', which is declared"]),
+        (
+            {"scalars": {"eps": 1e-6}},
+            ["the function takes no 'eps', which is declared", f"the reference takes no 'eps': {BY_NAME}"],
+        ),
         ({"dtypes": ("float64",)}, ["dtype 'float64': expected some of bfloat16, float16, float32"]),
         ({"name": "to y"}, ["its name is 'to y': expected letters, digits and _"]),
         ({"sizes": {"heads": (0,)}}, ["no input has the axis 'heads'"]),
@@ -282,7 +304,7 @@ def test_a_function_of_an_operator_that_raises_is_named_and_makes_no_config_ille
     ("changes", "told"),
     [
         ({"reference": lambda x: x / 0 + 1 // 0}, "reference raises ZeroDivisionError"),
-        ({"reference": lambda x: None}, "reference raises AttributeError: 'NoneType' object has no attribute 'abs'"),
+        ({"reference": lambda x: None}, "reference returns NoneType for y: expected a tensor"),
         ({"reference": lambda x: (x, x)}, "reference returns 2 outputs: expected y"),
         ({"reference": lambda x: x[0]}, "reference returns y of float64 (8,): expected float64 (4, 8)"),
         ({"inputs": lambda *_: {}}, "inputs returns the tensors none: expected x"),

@@ -1,0 +1,122 @@
+"""`normtune inspect` tells each mistake in one line that says what to do, and a sound operator what it launches."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import normtune
+from normtune.errors import UsageError
+from normtune.tests.commands import main
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+MISTAKES = Path(__file__).with_name("mistakes.py")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("operators_forgotten")]
+
+# Of each operator of `mistakes` its exit code, and what its fault, or its warning, begins with and contains.
+TOLD = {
+    "right": (0, "", ""),
+    "knob_misspelt": (2, "'TileConfig' object has no attribute 'blok' (mistakes.py, line ", ""),
+    "knob_not_passed_on": (0, "", "the knob num_warps changes no launch: pass it on to the kernel, or leave it out"),
+    "host_read": (2, "item() reads the values of a tensor: expected launches that depend on shapes alone", ""),
+    "never_returned": (1, "no kernel is given the output y: a function that allocates it returns it", ""),
+    "returning_nothing": (2, "its function returning_nothing returns nothing: expected y", ""),
+    "two_kernels": (0, "", "2 kernels are given the output y: if the later ones read it, it is right; if they write"),
+    "argument_forgotten": (2, "_double is given no count (mistakes.py, line ", ""),
+    "odd_block": (1, "does not compile for sm_90: CompilationError: at 2:41: arange's range must be a power of 2", ""),
+    "swapped": (1, "y: 481 of 481 elements are NaN or unwritten; x: is an input and was written: does the grid", ""),
+    "input_written": (1, "x: is an input and was written: is it in-out, or swapped with an output?", ""),
+    "low_reference": (
+        1,
+        "wrong result: y: error is",
+        "the reference returns y in float16: expected float64, as its in",
+    ),
+    "other_shape": (2, "its reference returns y of float64 (13, 36): expected float64 (13, 37)", ""),
+    "reference_of_none": (2, "its reference returns NoneType for y: expected a tensor", ""),
+    "import_missing": (2, "its reference raises NameError: name 'numpy' is not defined (mistakes.py, line ", ""),
+    "function_without_import": (2, "raises NameError: name 'math' is not defined (mistakes.py, line ", ""),
+    "unmasked_store": (
+        1,
+        "_unmasked_store writes 31 elements behind the end of y_ptr: expected a mask, or another",
+        "",
+    ),
+    "unmasked_load": (1, "_unmasked_load reads 31 elements behind the end of x_ptr: expected a mask, or another", ""),
+    "rounds_down": (1, "y: 33 of 481 elements are NaN or unwritten: does the grid cover all of them, and does", ""),
+    "racing_rows": (1, "_racing_rows writes of y_ptr what another program of the launch writes, too: the last", ""),
+    "racing_sums": (1, "_row_sums reads of y_ptr what another program of the launch writes: their order is not", ""),
+    "cpu_tensor": (2, "the tensor y_ptr of _double is on the CPU: expected device=x.device", ""),
+    "other_dtype": (2, "its function of_another_dtype returns y of float32 (7, 100): expected float16 (7, 100)", ""),
+    "unknown_option": (2, "_double takes no BLOCKS, nor does the compiler (mistakes.py, line ", ""),
+    "input_forgotten": (0, "", "no kernel is given bias: pass it, or leave it out of buffers"),
+    "never_legal": (1, "no config can run any of the tried shapes: illegal: `legal` of the operator says no", ""),
+    "wrong_factor": (1, "times what rounding allows: more than roundings explain, for warps=1 at wrong_factor", ""),
+    "infinite_reference": (1, "", "the reference gives y values that are no numbers, which no kernel can match"),
+    "nothing_launched": (2, "its function <lambda> launches nothing: expected kernel[grid](...) of a function of", ""),
+}
+
+
+def test_each_mistake_is_told_in_one_line_that_says_what_to_do() -> None:
+    found = normtune.inspect_operator(MISTAKES)
+    assert [one.operator for one in found] == list(TOLD)
+    for one in found:
+        code, fault, warning = TOLD[one.operator]
+        assert one.exit_code == code, one
+        assert bool(one.faults) == bool(code)
+        assert any(fault in line for line in one.faults) or not fault, one
+        assert any(line.startswith(warning) for line in one.warnings) if warning else not one.warnings, one
+        assert not any("\n" in line for line in (*one.faults, *one.warnings))
+
+
+def test_a_sound_operator_is_described() -> None:
+    done = main("inspect", EXAMPLES / "softmax.py")
+    assert done.exit_code == 0, done.output
+    lines = {line.split()[0]: line for line in done.output.splitlines()}
+    assert "softmax float32 13 x 37, 3848 bytes moved" in lines["problem"]
+    assert (
+        "_softmax_kernel[13](x_ptr=x: fp32, y_ptr=y: fp32, rows=13 any, hidden=37 any, BLOCK_COL=64" in lines["launch"]
+    )
+    assert "10 of 10 launches are right in Triton's interpreter, at 13 x 37 in float32 and 7 x 100" in lines["gate"]
+    assert "registers, 0 bytes spilled" in lines["compiled"] and "y (13, 37)" in lines["reference"]
+    assert done.output.splitlines()[-1] == "softmax: no faults"
+
+
+def test_what_cannot_be_looked_at_is_told(tmp_path) -> None:
+    with pytest.raises(UsageError, match=r"has no operator 'sofmax': expected one of softmax"):
+        normtune.inspect_operator(EXAMPLES / "softmax.py", operator="sofmax")
+    with pytest.raises(UsageError, match="unknown target 'h200'"):
+        normtune.inspect_operator(EXAMPLES / "softmax.py", target="h200")
+    done = main("inspect", tmp_path / "nothing.py")
+    assert (
+        done.exit_code == 2 and "cannot load operators from" in done.output and "expected a Python file" in done.output
+    )
+
+
+def test_json_says_the_same() -> None:
+    done = main("inspect", MISTAKES, "--operator", "other_shape", "--json")
+    (one,) = json.loads(done.stdout)
+    assert (done.exit_code, one["exit_code"], one["operator"]) == (2, 2, "other_shape") and len(one["faults"]) == 1
+
+
+PLAN = ("--rows", "16", "--hidden", "64", "--dtype", "float16")
+TOLD_BY_PLAN = {
+    "knob_misspelt": (
+        2,
+        "operator 'knob_misspelt': its function function raises AttributeError: 'TileConfig' object has",
+    ),
+    "never_legal": (1, "no config is legal at 1 problem: `normtune inspect` looks for the reason"),
+}
+
+
+@pytest.mark.parametrize("name", TOLD_BY_PLAN)
+def test_a_plan_of_an_operator_at_fault_is_neither_empty_nor_done(name) -> None:
+    code, told = TOLD_BY_PLAN[name]
+    done = main("--load", MISTAKES, "sweep", "--operator", name, *PLAN, "--dry-run", "--device", "replay:nvidia-h200")
+    assert (done.exit_code, told in done.output, "stored already" in done.output) == (code, True, False), done.output
+
+
+def test_compiling_ahead_tells_what_cannot_be_compiled(tmp_path) -> None:
+    ahead = (*PLAN, "--compile-only", "--target", "sm_90", "--out", tmp_path)
+    done = main("--load", MISTAKES, "sweep", "--operator", "odd_block", *ahead)
+    assert done.exit_code == 1 and "nothing could be compiled for sm_90: all 2 binaries failed" in done.output
+    done = main("--load", MISTAKES, "sweep", "--operator", "host_read", *ahead)
+    assert done.exit_code == 2 and "item() reads the values of a tensor" in done.output

@@ -1,0 +1,333 @@
+"""What an operator launches, and what is wrong with it, found without a GPU.
+
+In: a file that registers operators, an architecture. Out: an `Inspection` for each: its launches recorded, its gate in
+Triton's interpreter at two odd shapes, its binaries compiled, its knobs tried, its reference called.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from normtune.errors import NormtuneError, UsageError
+from normtune.kernels.call import is_foreign
+from normtune.kernels.config import Config, Implementation
+from normtune.kernels.load_file import load, loaded
+from normtune.kernels.operator import OperatorSpec, operator, operators
+from normtune.kernels.problem import IN_OUT, INPUT, OUTPUT, WEIGHT, Problem
+from normtune.kernels.spec_faults import OperatorError
+from normtune.kernels.target import TARGETS, Target, target_for
+from normtune.tuner.compiling.pool import compile_all
+from normtune.tuner.plan.binaries import jobs_of
+from normtune.tuner.plan.plan import Candidate, candidates, spread
+
+# Lengths of a row that are tried, odd ones first: shapes by expression may ask for others.
+_HIDDEN = (37, 100, 96, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+_ROWS = (13, 7)
+# A shape at which knobs of large problems have an effect.
+_LARGE = (4096, 8192)
+# Dtypes in which the interpreter calculates as a GPU does: it truncates bfloat16.
+_EXACT = ("float32", "float16")
+_GATED = 4
+_COMPILED = 6
+_KNOB_CONFIGS = 512
+_GATE_SECONDS = 300
+_DIGITS = re.compile(r"[\d.e+]+")
+# What to do about a reason of the gate that has these words.
+_HINTS = {
+    "elements are NaN or unwritten": "does the grid cover all of them, and does the kernel store to this output?",
+    "is an input and was written": "is it in-out, or swapped with an output?",
+}
+
+
+@dataclass
+class Inspection:
+    """What was found out about one operator.
+
+    Attributes:
+        operator: its name.
+        target: architecture.
+        seen: lines of a title and a text each.
+        faults: what stops a sweep, or makes its results wrong, a line each.
+        warnings: what looks like a mistake, a line each.
+        exit_code: 0 without faults; 2 if a function of the operator is at fault, 1 if the gate or the compiler says no.
+    """
+
+    operator: str
+    target: str
+    seen: list[tuple[str, str]] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    exit_code: int = 0
+
+    def fault(self, text: str, exit_code: int = 1, at: str = "") -> None:
+        """Note a fault, if it is new but for its figures, and where it was found first."""
+        if not any(_DIGITS.sub("", one).startswith(_DIGITS.sub("", text)) for one in self.faults):
+            self.faults.append(f"{text}, for {at}" if at else text)
+        self.exit_code = max(self.exit_code, exit_code)
+
+    def to_plain(self) -> dict[str, Any]:
+        """Its attributes as JSON values."""
+        return {
+            "operator": self.operator,
+            "target": self.target,
+            "seen": [{"title": title, "text": text} for title, text in self.seen],
+            "faults": self.faults,
+            "warnings": self.warnings,
+            "exit_code": self.exit_code,
+        }
+
+
+def inspect_operator(file: str | os.PathLike[str], *, operator: str = "", target: str = "sm_90") -> list[Inspection]:
+    """Look at the operators of a file, without a GPU, in seconds.
+
+    Args:
+        file: registers operators, as for `--load`.
+        operator: the only one of them; all of the file if empty.
+        target: architecture to compile for, `sm_90` or `gfx942`.
+
+    Raises:
+        UsageError: the file cannot be run, declares an operator wrongly or lacks this one, or there is no such target.
+    """
+    limits = target_for(target, TARGETS[target].sms if target in TARGETS else TARGETS["sm_90"].sms)
+    before = set(operators())
+    load(file)
+    names = [name for name in operators() if name not in before]
+    names = names or [name for name, spec in operators().items() if spec.kernel_module in _modules()]
+    if operator:
+        known = sorted({name.partition(".")[0] for name in names})
+        names = [name for name in names if name == operator or name.partition(".")[0] == operator]
+        if not names:
+            raise UsageError(f"{os.fspath(file)} has no operator {operator!r}: expected one of {', '.join(known)}")
+    first = {name.partition(".")[0]: name for name in reversed(names)}  # of named integers the first
+    looks = [_looked_at(name, limits) for name in reversed(first.values())]
+    with ThreadPoolExecutor(1) as thread:
+        gate = thread.submit(_gate, looks, limits)
+        _compile(looks, target)
+        gate.result()
+    return [look.found for look in looks]
+
+
+def _modules() -> set[str]:
+    return {name for name, module in sys.modules.items() if getattr(module, "__file__", None) in loaded()}
+
+
+class _Look(NamedTuple):
+    """An operator that is looked at, and the problems that are tried, with their candidates; none after a fault."""
+
+    found: Inspection
+    tried: list[tuple[Problem, list[Candidate]]]
+
+
+def _looked_at(name: str, target: Target) -> _Look:
+    spec = operator(name)
+    found = Inspection(name, target.name)
+    try:
+        tried = _tried(spec, target, found)
+        if tried:
+            _describe(spec, tried, found)
+            _look_at_reference(spec, tried[0][0], found)
+            _try_knobs(spec, [problem for problem, _ in tried], target, found)
+        return _Look(found, tried)
+    except OperatorError as error:
+        found.fault(str(error), error.exit_code)
+        return _Look(found, [])
+
+
+def _tried(spec: OperatorSpec, target: Target, found: Inspection) -> list[tuple[Problem, list[Candidate]]]:
+    """Two problems with their candidates, in dtypes in which the interpreter is exact if the operator has one."""
+    dtypes = [dtype for dtype in _EXACT if dtype in spec.dtypes] or list(spec.dtypes[:1])
+    tried: list[tuple[Problem, list[Candidate]]] = []
+    reasons: Counter[str] = Counter()
+    for hidden in _HIDDEN:
+        if hidden > spec.max_hidden or len(tried) == len(_ROWS):
+            continue
+        problem = spec.problem(_ROWS[len(tried)], hidden, dtypes[len(tried) % len(dtypes)])
+        kept, pruned = candidates(spec, spec.configs("default", problem, target), problem, target)
+        reasons.update(pruned)
+        if any(not isinstance(one.config, Implementation) for one in kept):
+            tried.append((problem, kept))
+    if not tried:
+        told = reasons.most_common(1)[0][0] if reasons else "its space is empty"
+        found.fault(f"no config can run any of the tried shapes: {told}")
+    return tried
+
+
+def _describe(spec: OperatorSpec, tried: Sequence[tuple[Problem, list[Candidate]]], found: Inspection) -> None:
+    problem, kept = tried[0]
+    config, launch = kept[0]
+    found.seen.append(("problem", f"{problem}, {spec.bytes_moved(problem)} bytes moved"))
+    found.seen.append(("configs", f"{len(kept)} with different launches; {config}:"))
+    calls = getattr(launch, "calls", None)
+    if calls is None:
+        found.seen.append(("launch", str(launch)))
+        return
+    for (module, kernel, grid, given), (*_, kinds) in zip(calls, launch.binary, strict=True):
+        arguments = ", ".join(_argument(name, value, dict(kinds)[name]) for name, value in given)
+        found.seen.append(("launch", f"{module}.{kernel}[{', '.join(map(str, grid))}]({arguments})"))
+    if is_foreign(launch):
+        text = ", ".join(launch.operations) or "none"  # type: ignore[attr-defined]
+        found.seen.append(("timed", f"the whole function, as it allocates or calls torch; operations of torch: {text}"))
+    _look_for_tensors(spec, problem, launch, found)
+
+
+def _argument(name: str, value: Any, kind: Any) -> str:
+    """An argument of a kernel, and on what of it the binary is specialised."""
+    tensor, dtype, *view = value
+    if len(value) > 2 or not isinstance(kind, tuple | bool | str) or (isinstance(kind, str) and kind == dtype):
+        alignment = " unaligned" if isinstance(kind, tuple) else ""
+        shape = f" {view[0]}" if view else ""
+        return f"{name}={tensor or 'a new tensor'}: {dtype}{shape}{alignment}"
+    if isinstance(kind, str):
+        return f"{name}={dtype}"
+    if isinstance(kind, tuple) and len(kind) == 2:
+        return f"{name}={dtype} constant"
+    special = {(True, True): "itself", (True, False): "itself", (False, True): "as a multiple of 16"}
+    return f"{name}={dtype} {'any' if isinstance(kind, bool) else special.get(kind[1:], 'any')}"
+
+
+def _look_for_tensors(spec: OperatorSpec, problem: Problem, launch: Any, found: Inspection) -> None:
+    """Tensors that no kernel is given, and outputs that several are."""
+    given = Counter(value[0] for *_, arguments in launch.calls for _, value in arguments if len(value) > 1)
+    returned = spec.declaration.returned if hasattr(spec, "declaration") else ()
+    for buffer in spec.buffers(problem):
+        if buffer.name in returned or launch.operations:
+            continue
+        if not given[buffer.name] and buffer.role in (OUTPUT, IN_OUT):
+            found.fault(
+                f"no kernel is given the output {buffer.name}: a function that allocates it returns it, and takes none"
+            )
+        elif not given[buffer.name] and buffer.role in (INPUT, WEIGHT):
+            found.warnings.append(f"no kernel is given {buffer.name}: pass it, or leave it out of buffers")
+        elif buffer.role == OUTPUT and given[buffer.name] > 1:
+            found.warnings.append(
+                f"{given[buffer.name]} kernels are given the output {buffer.name}: if the later ones read it, it is "
+                "right; if they write it again, the first are timed for nothing"
+            )
+
+
+def _look_at_reference(spec: OperatorSpec, problem: Problem, found: Inspection) -> None:
+    import torch
+
+    from normtune.tuner.timing.gate import inputs_of, reference_of
+
+    generator = torch.Generator().manual_seed(0)
+    tensors = inputs_of(spec, problem, generator, torch.device("cpu"), True)
+    expected = reference_of(spec, problem, tensors)
+    of_short = getattr(spec.references(), "returned", None)
+    shown = []
+    for name, (value, _) in expected.items():
+        shown.append(f"{name} {tuple(value.shape)}")
+        if not bool(value.isfinite().all()):
+            found.warnings.append(f"the reference gives {name} values that are no numbers, which no kernel can match")
+    found.seen.append(("reference", ", ".join(shown)))
+    declared = getattr(spec, "declaration", None)
+    if of_short and declared and "dtype" not in declared.reference_wants:
+        for buffer, value in of_short(problem, tensors, **spec.scalars):
+            dtype = str(getattr(value, "dtype", torch.float64)).rpartition(".")[2]
+            if dtype in ("bfloat16", "float16", "float32"):
+                found.warnings.append(
+                    f"the reference returns {buffer.name} in {dtype}: expected float64, as its inputs are, or its own "
+                    "roundings count as errors of the kernel"
+                )
+
+
+def _try_knobs(spec: OperatorSpec, problems: Sequence[Problem], target: Target, found: Inspection) -> None:
+    """Knobs whose values all give the same launches."""
+    large = problems[0]._replace(rows=_LARGE[0], hidden=min(_LARGE[1], spec.max_hidden))
+    configs = [one for one in spec.configs("full", problems[0], target) if not isinstance(one, Implementation)]
+    for index, name in enumerate(spec.config._fields):
+        if len({config[index] for config in configs}) > 1:
+            at = (*problems, large)
+            if not any(_matters(spec, configs[:_KNOB_CONFIGS], index, problem, target) for problem in at):
+                found.warnings.append(
+                    f"the knob {name} changes no launch: pass it on to the kernel, or leave it out of the config"
+                )
+
+
+def _matters(spec: OperatorSpec, configs: Sequence[Config], index: int, problem: Problem, target: Target) -> bool:
+    seen: dict[tuple[Any, ...], Any] = {}
+    for config in configs:
+        launch = spec.launch_of(config, problem, target)
+        if launch is not None and seen.setdefault((*config[:index], *config[index + 1 :]), launch) != launch:
+            return True
+    return False
+
+
+def _gate(looks: Sequence[_Look], target: Target) -> None:
+    """The gate of all operators, in one process, and what it found."""
+    cases = []
+    for look in looks:
+        if look.tried and (dtype := look.tried[0][0].dtype) not in _EXACT:
+            look.found.warnings.append(f"results in {dtype} are not checked: Triton's interpreter truncates them")
+        else:
+            cases += [(look.found, problem, config) for problem, kept in look.tried for config in _gated(kept)]
+    plain = [(problem.columns, config.to_json()) for _, problem, config in cases]
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "normtune.tuner.inspection.interpreted"],
+            input=json.dumps({"files": loaded(), "target": target, "cases": plain}),
+            env=os.environ | {"TRITON_INTERPRET": "1"},
+            capture_output=True,
+            text=True,
+            timeout=_GATE_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        for found, *_ in cases:
+            found.fault(f"its gate in Triton's interpreter took over {_GATE_SECONDS} s, and was stopped")
+        return
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise NormtuneError(f"the gate in Triton's interpreter failed: {lines[-1]}")
+    right, of = Counter[int](), Counter[int]()
+    for reason, (found, problem, config) in zip(json.loads(done.stdout), cases, strict=True):
+        right[id(found)] += not reason
+        of[id(found)] += 1
+        if reason:
+            hint = "".join(f": {text}" for words, text in _HINTS.items() if words in reason)
+            found.fault(f"wrong result: {reason}{hint}", at=f"{config} at {problem}")
+    for found, tried in looks:
+        if count := of[id(found)]:
+            at = " and ".join(f"{problem.rows} x {problem.hidden} in {problem.dtype}" for problem, _ in tried)
+            text = f"{right[id(found)]} of {count} launches are right in Triton's interpreter, at {at}"
+            found.seen.append(("gate", text))
+
+
+def _gated(kept: Sequence[Candidate]) -> list[Config]:
+    kernels = [one for one in kept if not isinstance(one.config, Implementation)]
+    others = [one.config for one in kept if isinstance(one.config, Implementation)]
+    return [one.config for one in spread(kernels, _GATED)] + others
+
+
+def _compile(looks: Sequence[_Look], target: str) -> None:
+    """Compile candidates in which each value of each knob occurs, a few of them an operator."""
+    chosen = {
+        (problem.operator, one.launch.binary): (look.found, problem, one)
+        for look in looks
+        for problem, kept in look.tried[:1]
+        for one in _of_each_value(kept)
+    }
+    jobs = jobs_of((problem, one.launch) for _, problem, one in chosen.values())
+    for result in compile_all(jobs, target, keep_assembly=True) if jobs else ():
+        found, _, one = chosen[result.job.problem.operator, result.job.launch.binary]
+        if result.status != "ok":
+            found.fault(f"does not compile for {target}: {result.reason or result.status}", at=str(one.config))
+        for used in result.resources:
+            text = f"{used.registers} registers, {used.spilled_bytes} bytes spilled, {used.shared_bytes} bytes shared"
+            found.seen.append(("compiled", f"{used.kernel} with {one.config}: {text}"))
+
+
+def _of_each_value(kept: Sequence[Candidate]) -> list[Candidate]:
+    seen: set[tuple[int, Any]] = set()
+    chosen = []
+    for one in kept:
+        if not isinstance(one.config, Implementation) and {*enumerate(one.config)} - seen:
+            chosen.append(one)
+            seen |= {*enumerate(one.config)}
+    return chosen[:_COMPILED]

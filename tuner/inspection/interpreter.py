@@ -1,0 +1,184 @@
+"""Triton's interpreter with what it lacks of compiled kernels, and with checks of every memory access.
+
+In: a process that has imported no kernels yet. Out: an interpreter that also runs kernels with libdevice and float
+scalars, and that stops at an access outside of the tensors of a launch, or to what another program wrote. It reaches
+into Triton's private interfaces, so it is for a process that does nothing else.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+_SAME = ("tanh", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "sin", "cos", "floor", "ceil")
+# Functions of libdevice, in NumPy.
+_LIBDEVICE: Mapping[str, Callable[..., Any]] = {
+    **{name: getattr(np, name) for name in _SAME},
+    **{"pow": np.power, "abs": np.abs, "rint": np.rint, "trunc": np.trunc, "isnan": np.isnan, "isinf": np.isinf},
+    **{"div_rn": np.divide, "fast_dividef": np.divide, "fast_expf": np.exp, "fast_logf": np.log},
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "erf": np.vectorize(math.erf, otypes=[np.float32]),
+    "round": lambda x: np.copysign(np.floor(np.abs(x) + 0.5), x),
+}
+
+
+class AccessError(Exception):
+    """A kernel reads or writes what it may not; the text says what and where."""
+
+
+def complete() -> None:
+    """Give Triton's interpreter methods of float scalars, and functions of libdevice, which kernels take by name."""
+    from triton import language as tl
+    from triton.language.extra import libdevice
+    from triton.language.extra.cuda import libdevice as of_cuda
+    from triton.runtime import interpreter
+
+    usual = interpreter._implicit_cvt
+
+    def tensor(array: Any, dtype: Any, shape: Sequence[int]) -> Any:
+        kind = tl.block_type(dtype, list(shape)) if shape else dtype
+        return tl.tensor(interpreter.TensorHandle(array, dtype), kind)
+
+    def converted(value: Any) -> Any:
+        return tensor(np.array([value], np.float32), tl.float32, ()) if isinstance(value, float) else usual(value)
+
+    def of_numpy(name: str) -> Callable[..., Any]:
+        def function(*values: Any, **_: Any) -> Any:
+            arrays = [value.handle.data if isinstance(value, tl.tensor) else np.float32(value) for value in values]
+            first = next(value for value in values if isinstance(value, tl.tensor))
+            with np.errstate(all="ignore"):
+                found = _LIBDEVICE[name](*arrays)
+            return tensor(found.astype(arrays[0].dtype), first.dtype, first.shape)
+
+        return function
+
+    interpreter._implicit_cvt = converted
+    for name in _LIBDEVICE:
+        for module in (libdevice, of_cuda):
+            setattr(module, name, of_numpy(name))
+
+
+class _Range(NamedTuple):
+    """The memory of a tensor that a launch is given.
+
+    Attributes:
+        name: of the kernel's argument.
+        start, end: addresses of its first byte and behind its last.
+        writers: of each byte the program of this launch that wrote it last, -1 for none.
+    """
+
+    name: str
+    start: int
+    end: int
+    writers: Any
+
+
+class Watch:
+    """Checks each access of kernels to memory.
+
+    Attributes:
+        told: the faults that were found, of which each stopped a launch.
+    """
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self._kernel = ""
+        self._ranges: list[_Range] = []
+        self._is_atomic = False
+
+    def install(self) -> None:
+        """Check the accesses of this process from now on."""
+        from triton.runtime import interpreter
+
+        self._builder = interpreter.interpreter_builder
+        self._usual = interpreter._interpreter
+        interpreter._interpreter = self  # type: ignore[assignment]
+        arguments = interpreter.GridExecutor._init_args_hst
+
+        def begun(executor: Any, args: Any, kwargs: Any) -> Any:
+            found = arguments(executor, args, kwargs)
+            self._begin(executor.fn, {**dict(zip(executor.arg_names, found[0], strict=False)), **found[1]})
+            return found
+
+        interpreter.GridExecutor._init_args_hst = begun  # type: ignore[method-assign]
+
+    def _begin(self, function: Any, arguments: Mapping[str, Any]) -> None:
+        is_ours = function.__module__.startswith("normtune.")
+        self._kernel, self._is_atomic, self._ranges = function.__name__, False, []
+        for name, value in arguments.items():
+            if isinstance(value, Tensor) and not is_ours:
+                sizes = zip(value.shape, value.stride(), strict=True)
+                length = (1 + sum((extent - 1) * stride for extent, stride in sizes)) * value.element_size()
+                start = value.data_ptr()
+                length = length if value.numel() else 0
+                self._ranges.append(_Range(name, start, start + length, np.full(length, -1, np.int64)))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("atomic"):
+            self._is_atomic = True
+        return getattr(self._usual, name)
+
+    def load(self, pointers: Any, mask: Any, other: Any, dtype: Any) -> Any:
+        """As the interpreter's; stops at a wrong read."""
+        for one, offsets, _ in self._accesses("reads", pointers, mask, np.dtype(dtype).itemsize):
+            writers = one.writers[offsets]
+            if not self._is_atomic and ((writers != -1) & (writers != self._program)).any():
+                self._tell(f"reads of {one.name} what another program of the launch writes: their order is not fixed")
+        return self._usual.load(pointers, mask, other, dtype)
+
+    def store(self, pointers: Any, value: Any, mask: Any) -> None:
+        """As the interpreter's; stops at a wrong write."""
+        value = np.broadcast_to(value, np.shape(pointers))
+        for one, offsets, taken in self._accesses("writes", pointers, mask, value.dtype.itemsize):
+            writers = one.writers[offsets]
+            shared = (writers != -1) & (writers != self._program)
+            if shared.any() and not self._is_atomic:
+                there = np.asarray(pointers)[taken]
+                before = self._usual.load(
+                    there, np.ones(there.shape, bool), np.zeros(there.shape, value.dtype), value.dtype
+                )
+                if (before != value[taken])[shared].any():
+                    self._tell(
+                        f"writes of {one.name} what another program of the launch writes, too: the last one wins"
+                    )
+            for byte in range(value.dtype.itemsize):
+                one.writers[offsets + byte] = self._program
+        self._usual.store(pointers, value, mask)
+
+    @property
+    def _program(self) -> int:
+        x, y, z = self._builder.grid_idx
+        return int(x + (y << 21) + (z << 42))
+
+    def _accesses(self, verb: str, pointers: Any, mask: Any, size: int) -> list[tuple[_Range, Any, Any]]:
+        """Of each tensor the offsets of the elements that are accessed, bytes, and which of the pointers these are."""
+        if not self._ranges:
+            return []
+        pointers = np.asarray(pointers)
+        active = np.broadcast_to(np.asarray(mask, bool), pointers.shape)
+        outside = active.copy()
+        found = []
+        for one in self._ranges:
+            taken = outside & (pointers >= one.start) & (pointers + size <= one.end)
+            if taken.any():
+                found.append((one, (pointers[taken] - one.start).astype(np.int64), taken))
+                outside &= ~taken
+        if outside.any():
+            self._tell(f"{verb} {_beyond(pointers[outside], self._ranges, size)}: expected a mask, or another grid")
+        return found
+
+    def _tell(self, text: str) -> None:
+        told = f"{self._kernel} {text}"
+        if told not in self.told:
+            self.told.append(told)
+        raise AccessError(told)
+
+
+def _beyond(pointers: Any, ranges: Sequence[_Range], size: int) -> str:
+    """Where pointers outside of all tensors are, in words."""
+    first = int(pointers.flat[0])
+    nearest = min(ranges, key=lambda one: min(abs(first - one.start), abs(first - one.end)))
+    side = "before the beginning" if first < nearest.start else "behind the end"
+    return f"{pointers.size} elements {side} of {nearest.name}"
