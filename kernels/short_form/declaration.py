@@ -6,11 +6,13 @@ and returns, lines that name a fault.
 
 import ast
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from itertools import product
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from normtune.errors import UsageError
@@ -351,3 +353,28 @@ def check_legal(legal: Legal, spec: OperatorSpec, configs: Sequence[Config]) -> 
                     f"{yes.sizes[axis]}: what is illegal has to stay so for {more}; what a sweep need not time is said "
                     "by leaves_out"
                 )
+
+
+# Packages whose versions are told in other ways, or on which no launch depends.
+_NO_SOURCES = {"torch", "triton", "numpy", "normtune", "builtins"} | {*sys.stdlib_module_names}
+
+
+def sources_of(function: Callable[..., object]) -> tuple[str, ...]:
+    """The modules that tell whether an operator changed: the function's own, and those of libraries that it names."""
+    inner = inspect.unwrap(function)
+    names = inner.__code__.co_names
+    used = inspect.getclosurevars(inner)
+    found, left = [function.__module__], [*used.globals.values(), *used.nonlocals.values()]
+    seen: set[int] = set()
+    while left:
+        one = left.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if isinstance(one, ModuleType):
+            left += [vars(one)[name] for name in names if name in vars(one)]
+        name = one.__name__ if isinstance(one, ModuleType) else getattr(inspect.unwrap(one), "__module__", None)
+        file = getattr(sys.modules.get(name or ""), "__file__", None) or ""
+        if name and name.partition(".")[0] not in _NO_SOURCES and name not in found and file.endswith(".py"):
+            found.append(name)
+    return found[0], *sorted(found[1:])

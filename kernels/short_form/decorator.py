@@ -18,7 +18,7 @@ from normtune.kernels.config import Config, Implementation
 from normtune.kernels.fake_tensor import StandIn
 from normtune.kernels.operator import IllegalConfigError, OperatorSpec, register
 from normtune.kernels.problem import IN_OUT, ITEMSIZE, MAX_ROWS, OUTPUT, Problem
-from normtune.kernels.short_form.declaration import Declaration, Declared, Legal, Space, check_legal
+from normtune.kernels.short_form.declaration import Declaration, Declared, Legal, Space, check_legal, sources_of
 from normtune.kernels.spec_faults import ReturnedError, check_returned, reraise
 from normtune.kernels.target import Target
 
@@ -209,7 +209,7 @@ def kernel_operator(
             default_config=_Default(default, declared, is_legal),
             kernel_module=function.__module__,
             reference_module=function.__module__,
-            sources=(function.__module__,),
+            sources=sources_of(function),
             scalars=declared.scalars,
             implementations=dict(implementations or {}),
             has_own_inputs=inputs is not None,

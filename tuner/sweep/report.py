@@ -171,8 +171,8 @@ def end_lines(summary: Summary, budget_seconds: float | None, details: bool = Fa
 def fruitless_line(summary: Summary, ahead: Ahead | None = None, outlook: Outlook | None = None) -> str:
     """The error of a sweep in which nothing could be timed, or compiled; empty if something could."""
     if outlook and outlook.plan.tasks and not outlook.plan.cells():
-        problems = _counted(len(outlook.plan.tasks), "problem")
-        return f"no config is legal at {problems}: `normtune inspect` looks for the reason"
+        counted = _counted(len(outlook.plan.tasks), "problem")
+        return f"no config is legal at {counted}: `normtune inspect` looks for the reason"
     if ahead and not ahead.binaries:
         failed = sum(ahead.failures.values())
         reason = f"all {failed} binaries failed" if failed else "no config is legal there"

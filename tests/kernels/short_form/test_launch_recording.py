@@ -233,6 +233,25 @@ def test_a_list_of_configs_is_a_space() -> None:
     assert spec.default_config(problem, H200) == TileConfig(128, 8)
 
 
+def test_a_change_of_the_library_that_is_named_changes_the_fingerprint(tmp_path, monkeypatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "launching_library").mkdir()
+    kernel = "import triton\n@triton.jit\ndef kernel(x, y): pass\ndef launch(x, y): kernel[(1,)](x, y)\n"
+    for module in ("by_module", "by_function"):
+        (tmp_path / "launching_library" / f"{module}.py").write_text(kernel)
+    import launching_library.by_module as library
+    from launching_library.by_function import launch
+
+    def function(x, y):
+        torch.cuda.synchronize()
+        library.launch(x, y)
+        launch(x, y)
+
+    spec = declared(function)
+    assert spec.sources == (__name__, "launching_library.by_function", "launching_library.by_module")
+    assert declared(launching(_scale_kernel), name="own").sources == (__name__,)
+
+
 @pytest.mark.long
 def test_a_launcher_compiles_without_a_gpu_and_without_its_library_calling_torch() -> None:
     load_file.load(Path(__file__).with_name("launchers.py"))
