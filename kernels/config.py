@@ -14,8 +14,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Self, dataclass_transform, get_args, get_origin
 
 KINDS: dict[str, type] = {"int": int, "str": str}
-# Knobs by which a launch rule may divide before it asks what is legal.
-_LEAST = {"block_row": 1, "num_warps": 1, "num_stages": 1}
+# Knobs by which a launch rule may divide before it asks what is legal, unless a class says with its default that 0 is a
+# value.
+_POSITIVE = ("block_row", "num_warps", "num_stages")
 _MOST = 1 << 20
 # What a message takes of a text that somebody else wrote.
 _MOST_CHARACTERS = 200
@@ -154,11 +155,13 @@ def check_values(config: Config) -> None:
     """
     if config == COPY:
         return
-    for name, value in config._asdict().items():
+    is_known = type(config).__qualname__ != _NAMELESS
+    for (name, _, _, default), value in zip(config.knobs, config, strict=True):
+        least = int(name in _POSITIVE and default != 0 and is_known)
         if isinstance(value, str):
             if not value.isidentifier():
                 raise ValueError(f"{name} of a config is {value[:40]!r}, expected a name such as row")
-        elif not (least := _LEAST.get(name, 0)) <= value <= _MOST:
+        elif not least <= value <= _MOST:
             shown = value if abs(value) < 1 << 62 else "a larger number"
             raise ValueError(f"{name} of a config is {shown}, expected {least} to {_MOST}")
 

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from normtune.errors import UsageError
-from normtune.kernels.config import Config
+from normtune.kernels.config import Config, check_values
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import (
     AXES,
@@ -242,9 +242,10 @@ class Declaration:
         """Faults that are not visible in the operator's spec; `register` reports the others."""
         if not (isinstance(self.config, type) and issubclass(self.config, Config) and self.config.knobs):
             return [f"config is {self.config!r}: expected a subclass of normtune.Config with a knob or more"]
-        of_tensors = [*self._of_tensors()]
+        of_space, of_tensors = [*self._of_space()], [*self._of_tensors()]
+        of_values = [] if of_space else self._of_values()
         of_reference = [] if of_tensors else self._of_reference()
-        return [*self._of_space(), *of_tensors, *self._of_function(), *of_reference]
+        return [*of_space, *of_values, *of_tensors, *self._of_function(), *of_reference]
 
     def _of_space(self) -> Iterator[str]:
         knobs = self.config.knobs
@@ -254,10 +255,6 @@ class Declaration:
             if not self.space:
                 yield "space is empty: expected a config or more"
             return
-        if "num_warps" in self.config._fields:
-            for value in sorted(self.space.get("num_warps", ()), key=str):
-                if type(value) is int and (value < 1 or value & (value - 1)):
-                    yield f"space of num_warps has {value}: expected powers of 2"
         if set(self.space) != {knob.name for knob in knobs}:
             names = ", ".join(knob.name for knob in knobs)
             yield f"space has {', '.join(self.space) or 'nothing'}: expected the knobs {names}"
@@ -265,6 +262,19 @@ class Declaration:
             values = self.space.get(knob.name)
             if values is not None and (not values or any(type(value) is not knob.kind for value in values)):
                 yield f"space of {knob.name} is {values!r}: expected values of type {knob.kind.__name__}"
+
+    def _of_values(self) -> Iterator[str]:
+        """Values that a store or a table could not hold, or a compiler not take."""
+        for config in self.configs:
+            try:
+                check_values(config)
+            except ValueError as error:
+                yield f"space: {error}"
+                return
+            warps = getattr(config, "num_warps", 1)
+            if isinstance(warps, int) and warps & (warps - 1):
+                yield f"space: num_warps of a config is {warps}, expected a power of 2"
+                return
 
     def _of_tensors(self) -> Iterator[str]:
         texts, faults = {}, []

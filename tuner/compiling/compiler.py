@@ -76,9 +76,9 @@ def activate(target: str, nice: int, scratch: str, files: Sequence[str] = (), fo
         folder.enter()
     from normtune.kernels.calling.triton_inside import compile_for, do_without_torch
 
-    compile_for(target, _note_compilation)
-    for file in files:
+    for file in files:  # before the target is named: a library that asks for it as it is imported then asks its GPU
         load(file)
+    compile_for(target, _note_compilation)
     do_without_torch()
 
 

@@ -206,6 +206,14 @@ BY_NAME = "expected the tensors that are read, and the scalars, by name"
             ["tolerance names 'x': expected one of y", f"tolerance of y is 0: {UNITS}"],
         ),
         ({"space": [ToyConfig(64, 1), RMSNormConfig("row")]}, [f"space has {RMSNormConfig('row')!r}: {OF_TOY}"]),
+        (
+            {"space": {"block": (64, -1), "num_warps": (4,)}},
+            ["space: block of a config is -1, expected 0 to 1048576"],
+        ),
+        (
+            {"space": {"block": (0, 64), "num_warps": (3, 4)}},
+            ["space: num_warps of a config is 3, expected a power of 2"],
+        ),
         ({"space": []}, ["space is empty: expected a config or more"]),
         ({"reference": lambda x, eps: x}, ["the reference takes 'eps': no input and no scalar is declared so"]),
         ({"buffers": {"x": "input rows", "y": "output"}}, ["no input has the axis 'hidden'"]),

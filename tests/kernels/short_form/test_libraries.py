@@ -1,0 +1,30 @@
+"""Kernels of other libraries are tuned by the launchers that these ship, and Liger's own table is one of its sweep."""
+
+from pathlib import Path
+
+import pytest
+
+import normtune
+from normtune.kernels import operator
+from normtune.kernels.target import TARGETS
+from normtune.tests.commands import main
+
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("operators_forgotten")]
+HERE = Path(__file__).with_name("libraries")
+LIGER = Path(__file__).parents[3] / "examples" / "liger"
+H200 = TARGETS["sm_90"]
+
+
+@pytest.mark.parametrize(("library", "count"), [("liger", 5), ("fla", 6)])
+def test_launchers_of_a_library_are_right_as_they_are(library, count) -> None:
+    found = normtune.inspect_operator(HERE / f"{library}.py")
+    assert [(one.operator, one.faults, one.warnings) for one in found if one.exit_code or one.warnings] == []
+    assert len(found) == count
+    sources = {name for one in found for name in operator.operator(one.operator).sources}
+    assert all(any(name.startswith(package) for name in sources) for package in ("normtune_operators", library))
+
+
+def test_the_table_of_liger_is_that_of_its_sweep() -> None:
+    done = main("check", "--load", LIGER / "rms_norm.py", LIGER / "rms_norm_h200.py")
+    assert (done.exit_code, done.output.splitlines()[0]) == (0, f"{LIGER / 'rms_norm_h200.py'}: OK"), done.output
+    assert "its kernels are those that were measured" in done.output
