@@ -1,6 +1,6 @@
 # make tune      measure this machine's GPU (or replay the shipped recording), fit, write heuristics.py
 # make quick     format, lint, types and the fast tests, about 2 minutes on two cores: for the inner loop
-# make test      every check that needs no GPU, about 12 minutes on two cores
+# make test      every kind of check that needs no GPU, about 6 minutes on two cores
 # make test-all  these, the slow ones, those of `make oldest` and, where there is a GPU, those that need one
 # make oldest    the tests with the oldest Python and packages that pyproject.toml admits
 # make bench     this GPU: normtune beside its peers, kernels and host, and the tables of others; resumes
@@ -22,7 +22,8 @@ export PYTHONSAFEPATH := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 # These take half a minute and more to fit again, longer than the others together: `make test` leaves that out.
-LONG_FITS := $(addprefix heuristics/tables/,any_gpu.py nvidia_h200_rms_norm_gated.py nvidia_h200_rms_norm_quantize_fp8.py)
+LONG := any_gpu nvidia_h200 nvidia_h200_rms_norm_gated nvidia_h200_rms_norm_quantize_fp8
+LONG_FITS := $(LONG:%=heuristics/tables/%.py)
 TABLES := $(filter-out $(LONG_FITS),$(wildcard heuristics/tables/[a-z]*.py))
 
 DEVICE ?= $(shell nvidia-smi -L >/dev/null 2>&1 && echo cuda:0 || echo replay:nvidia-h200)

@@ -68,7 +68,7 @@ def results(name, x, other, weight, dy):
     return [y, *(gradient for gradient in grown if gradient is not None)]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("hidden", [SHORT, LONG])
 @pytest.mark.parametrize("name", CALLS)
 def test_a_row_has_the_same_bits_in_every_batch(name, hidden):

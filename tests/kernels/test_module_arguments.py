@@ -68,7 +68,7 @@ def test_the_batch_invariant_mode_is_on_or_off(enabled):
             switch(enabled)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "call",
     [

@@ -62,7 +62,7 @@ def test_legality_and_the_order_of_sums_depend_on_the_limiting_modes_and_the_siz
                         assert known.setdefault(spec.limiting_part(variant), found) == found
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(data=st.data(), spec=specs, target=targets, dtype=dtypes)
 def test_legality_never_returns_as_shapes_grow(data, spec, target, dtype):

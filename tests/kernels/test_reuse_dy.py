@@ -82,6 +82,7 @@ def test_dx_is_in_the_memory_of_dy_with_the_same_bits(device, case):
         assert torch.equal(given, dy) and all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["rms_norm", "fused", "gated"])
 def test_frozen_weights_and_missing_ones(device, case):
     function, count, options = CASES[case]
@@ -113,6 +114,7 @@ def test_a_gradient_that_no_new_tensor_looks_like_is_kept(device, case):
             assert is_kept(function(*leaves, reuse_dy=True, **options), dy, wanted, leaves)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["rms_norm", "fused", "gated"])
 def test_a_gradient_that_is_a_saved_tensor_is_kept(device, case):
     function, count, options = CASES[case]
@@ -152,6 +154,7 @@ def test_a_gradient_of_another_dtype_than_dx_is_kept(device):
         assert is_kept(fused(x, residual, weight, reuse_dy=True), dy, wanted, (x, residual))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["rms_norm", "fused", "gated"])
 def test_a_gradient_that_is_differentiated_again_is_kept(device, case):
     function, count, options = CASES[case]
@@ -233,6 +236,7 @@ class TestWithoutKernels:
         wanted = torch.autograd.grad(function(*leaves, **options), leaves, dy)
         assert is_kept(function(*leaves, reuse_dy=True, **options), dy, wanted, leaves)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("case", ["rms_norm", "fused", "groups"])
     def test_compilers_and_transforms_keep_it(self, case):
         function, count, options = CASES[case]

@@ -141,7 +141,7 @@ def test_nobody_reads_any_more(printed: int) -> None:
     assert unread("-c", as_process(f"for _ in range({printed}): print('x' * 100)")) == (141, "")
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [("--help",), ("fit", "--help"), ("--version",), ("check", "--quick", TABLE)])
 def test_a_full_or_closed_stdout_is_a_line_or_silence(arguments: tuple[str, ...]) -> None:
     call = f"{sys.executable} -m normtune {' '.join(arguments)}"
@@ -204,7 +204,7 @@ def test_operators_may_be_loaded_anywhere(operators_forgotten: None) -> None:
     assert done.exit_code == 2 and "'--load' requires an argument" in done.stderr
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_command_that_prints_nothing_for_a_moment_says_what_it_does() -> None:
     code = as_process("from normtune.results import terminal; import time\n    with terminal.announced('working'): {}")
     run = python("-c", code.format("time.sleep(1)"))

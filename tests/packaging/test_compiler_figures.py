@@ -66,7 +66,7 @@ def committed(spec: OperatorSpec, target: Target, lines: list[Line]) -> Iterator
         yield job, config, by_config[problem.operator, problem.variant, target.name, *shape]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_no_config_that_the_table_of_the_h200_answers_spills(lines: list[Line]) -> None:
     """At the sizes of the file in bfloat16; other configs of the space do, and none of them won there."""
     target = TARGETS["sm_90"]

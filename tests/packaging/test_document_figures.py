@@ -34,7 +34,7 @@ def test_no_prose_repeats_a_figure(root: Path) -> None:
     assert not re.findall(r"\d+[.,]\d+|\d+ %", re.sub("<!-- figures: .*?<!-- end -->", "", section, flags=re.DOTALL))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_table_over_the_copy_that_is_kept_is_that_of_the_recording(root: Path, capsys, monkeypatch) -> None:
     monkeypatch.setattr("sys.argv", ["against_copy.py"])
     against_copy.main()
@@ -96,6 +96,7 @@ def test_shapes_at_which_normtune_loses_are_named_worst_first(results: Path) -> 
     assert len(peers_report.read(results / "peers.jsonl")) == 1
 
 
+@pytest.mark.slow
 def test_the_headline_is_of_the_results(results: Path) -> None:
     before = figures.headline()
     document = json.loads((results / "sweep.json").read_text())

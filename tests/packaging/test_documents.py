@@ -120,7 +120,7 @@ def test_every_normtune_call_in_a_document_has_options_that_exist(root: Path, do
             assert options <= COMMANDS[name] | {"--load"}, call  # which may stand behind any command
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_console_block_shows_what_is_printed(root: Path, tmp_path: Path, run) -> None:
     """Run the console block of docs/commands.md; a line `...` stands for lines that differ, a date for any date."""
     (block,) = re.findall(r"^```console\n(.*?)^```", (root / "docs/commands.md").read_text(), re.MULTILINE | re.DOTALL)
@@ -158,7 +158,7 @@ def test_the_recipe_takes_the_place_of_the_norms_of_a_model(root: Path, affine: 
     torch.testing.assert_close(model(x), wanted)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_keys_of_a_sweep_as_json_are_documented(root: Path, tmp_path: Path, run) -> None:
     text = (root / "docs/commands.md").read_text()
     (section,) = re.findall(r"^`--json` prints one object:\n(.*?)^## ", text, re.M | re.S)
@@ -171,6 +171,7 @@ def test_the_keys_of_a_sweep_as_json_are_documented(root: Path, tmp_path: Path, 
     assert set(re.findall(r"`([a-z_]+)`", section)) == keys
 
 
+@pytest.mark.slow
 def test_the_keys_of_a_check_as_json_are_documented(root: Path, tmp_path: Path) -> None:
     text = (root / "docs/commands.md").read_text()
     (section,) = re.findall(r"^\*\*For other programs\.\*\*(.*?)^\[examples", text, re.M | re.S)

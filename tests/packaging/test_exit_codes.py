@@ -134,7 +134,7 @@ def test_a_bad_store(place: Path, store: str, command: str) -> None:
     ends(place, code, *(READERS | WRITERS)[command], "--store", store)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(("code", "call"), CALLS)
 def test_a_bad_file_or_device(place: Path, code: int, call: str) -> None:
     ends(place, code, *call.format(table=TABLE).split())

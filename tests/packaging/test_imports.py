@@ -114,7 +114,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -160,7 +160,7 @@ def test_make_and_ci_set_safe_path_and_ci_runs_make_test_alone(root: Path) -> No
     assert commands == ['cd "$(dirname "$0")/.." && exec make test']
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_sweep_runs_from_a_symbolic_link_alone(run, scratch: Path) -> None:
     done = run(
         *("-m", "normtune", "sweep", "--device", "replay:nvidia-h200", "--rows", "4096", "--hidden", "1024,4096"),
@@ -173,7 +173,7 @@ def test_a_sweep_runs_from_a_symbolic_link_alone(run, scratch: Path) -> None:
     assert (scratch / "normtune.db").is_file()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_this_environment_is_whole() -> None:
     done = python("-m", "pip", "check")
     assert done.returncode == 0, done.stdout

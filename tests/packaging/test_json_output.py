@@ -25,7 +25,7 @@ def plain(value: object) -> object:
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_map_is_the_frame_of_show_map() -> None:
     told = json.loads(succeed("show", *WORDS, "--json"))
     assert told == {"shapes": rows_of(normtune.show_map(**CHOSEN).frame())}
@@ -33,13 +33,13 @@ def test_a_map_is_the_frame_of_show_map() -> None:
     assert told == {"shapes": rows_of(normtune.show_map(**CHOSEN, table="nvidia-h200").frame())}
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_list_is_the_frame_of_show() -> None:
     told = json.loads(succeed("show", *WORDS, "--sort", "-median_us", "--limit", "7", "--json"))
     assert told == {"measurements": rows_of(normtune.show(**CHOSEN, sort="-median_us", limit=7))}
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_fit_tells_its_figures_and_files(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     fitted = normtune.fit(recording="nvidia-h200", operators="rms_norm_forward:no_rstd", leaves=4)

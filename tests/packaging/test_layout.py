@@ -274,7 +274,7 @@ def test_arrows_between_rooms_point_down() -> None:
         below.add(name)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_each_room_imports_what_its_row_says_and_no_less(modules: dict[str, ast.Module]) -> None:
     rooms: dict[str, set[str]] = {name: {name} for name in ROOMS}
     packages: dict[str, set[str]] = {name: set() for name in ROOMS}

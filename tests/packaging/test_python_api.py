@@ -46,7 +46,7 @@ def test_the_example_of_the_document_runs_and_prints_nothing_but_what_it_says(ro
     assert {"heuristics.py", "h200.parquet", "all.csv", "h200.db"} <= {path.name for path in tmp_path.iterdir()}
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_plan_is_returned_and_nothing_is_printed_or_made(tmp_path: Path, capfd, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     planned = normtune.sweep(REPLAY, shapes=[(4096, 256), (1, 64)], operators="rms_norm_forward", dry_run=True)
@@ -72,7 +72,7 @@ def test_values_are_what_the_commands_print(tmp_path: Path, monkeypatch) -> None
     assert printed("diff", TABLE, "liger", *chosen, "--markdown") == found.markdown() + "\n"
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_figures_are_fractions() -> None:
     found = normtune.diff(TABLE, "liger", **RECORDING, operators="rms_norm_forward", dtypes="bfloat16")
     row, *variants = found.frame().to_dict("records")
@@ -86,7 +86,7 @@ def test_figures_are_fractions() -> None:
     assert row["saved_us"] == gain.saved.mean
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_measurements_are_rows_in_the_order_that_is_asked_for() -> None:
     frame = normtune.show(**RECORDING, operators="rms_norm_forward", dtypes="bfloat16", sort="-median_us", limit=5)
     assert len(frame) == 5 and frame["median_us"].is_monotonic_decreasing
@@ -103,7 +103,7 @@ def test_a_table_is_found_by_name_or_file() -> None:
     assert (report.failures, report.stale) == ((), ())
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_findings_of_this_machine_are_values(capfd) -> None:
     assert {finding.level for finding in normtune.doctor("no.db")} <= {"ok", "warning", "problem"}
     assert capfd.readouterr().out == ""

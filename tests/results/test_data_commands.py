@@ -171,7 +171,7 @@ def test_the_commands_import_nothing_heavy():
     assert printed_by(code) == "[]\n"
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_results_import_neither_torch_nor_triton():
     modules = "exchange.recording, normtune.results.database.store, normtune.results.statistics"
     code = f"import sys, normtune.results.{modules}; print(sorted({{'torch', 'triton'}} & set(sys.modules)))"

@@ -47,7 +47,7 @@ def undisturbed(tmp_path_factory):
     return cells(folder)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_worker_that_is_killed_is_replaced_and_nothing_is_lost(tmp_path, undisturbed):
     sweep = start(tmp_path)
     for more in (200, 1000):

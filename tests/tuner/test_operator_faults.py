@@ -110,6 +110,7 @@ def test_a_function_that_raises_is_one_line_before_anything_is_measured(swept, o
     assert store.runs() == []
 
 
+@pytest.mark.slow
 def test_a_reference_that_costs_the_process_is_told(swept):
     run, store = swept
     changed = SOFTMAX.replace("reference=lambda x: torch.softmax(x, dim=1)", "reference=lambda x: os._exit(3)")
@@ -118,6 +119,7 @@ def test_a_reference_that_costs_the_process_is_told(swept):
     assert store.runs() == []
 
 
+@pytest.mark.slow
 def test_without_digests_of_code_everything_is_measured_and_the_end_says_so(swept):
     run, store = swept
     summary = run(SOFTMAX + OTHER_TRITON)
@@ -133,6 +135,7 @@ def test_without_digests_of_code_everything_is_measured_and_the_end_says_so(swep
     assert (again.problems, again.known) == (0, 2)
 
 
+@pytest.mark.slow
 def test_a_kernel_that_cannot_be_compiled_is_still_an_outcome(swept):
     run, store = swept
     run(SOFTMAX.replace("b_exp = tl.exp(", "b_exp = tl.no_such_function(") + OTHER_TRITON)

@@ -32,7 +32,7 @@ def swept(**options):
     return api.run(Request(**{**SMALL, **options}), lambda title: heard), heard.lines
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_sweep_with_nothing_to_do_opens_no_device(store, monkeypatch):
     monkeypatch.setattr(api, "begin_device", None)
     done, lines = swept(store=store, budget_seconds=60)
@@ -47,7 +47,7 @@ def test_a_sweep_with_nothing_to_do_opens_no_device(store, monkeypatch):
     assert swept(store=store, stale=True)[1][-1].startswith("nothing is stale")
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_device_is_opened_for_what_is_left_and_the_store_is_read_once(store, monkeypatch):
     read, opened = [], []
     coverage, begin_device = Store.coverage, api.begin_device
@@ -76,7 +76,7 @@ def test_nothing_to_do_is_found_without_heavy_libraries(store):
     assert (code, "nothing to do: all 8 problems" in text, loaded) == (0, True, [])
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_search_that_leaves_configs_out_ends_once(tmp_path, monkeypatch):
     asked = {"store": tmp_path / "store.db", "strategy": "plane", "space": "default"}
     done, _ = swept(**asked)
@@ -88,7 +88,7 @@ def test_a_search_that_leaves_configs_out_ends_once(tmp_path, monkeypatch):
             swept(**asked | other)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_search_that_leaves_configs_out_goes_on_where_the_code_of_a_kernel_changed(tmp_path):
     asked = {"store": tmp_path / "store.db", "strategy": "plane", "space": "default"}
     swept(**asked)

@@ -71,7 +71,7 @@ def test_percents():
             parse_percent("until", text)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_store_without_measurements_says_to_sweep_first(tmp_path):
     done = invoke(*REFINE, "--store", str(tmp_path / "store.db"))
     assert done.exit_code == 2
@@ -90,7 +90,7 @@ def test_a_dry_run_tells_what_a_run_measures_and_measures_nothing(store):
     assert problems(store) == before
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_it_measures_new_shapes_until_the_stated_loss_and_then_nothing(store):
     before = problems(store)
     done = json.loads(invoke(*REFINE, *store, "--until", "1%", "--json").output)

@@ -109,7 +109,7 @@ def test_a_store_that_is_vacuumed_meanwhile_is_the_same_store(tmp_path, wide_pla
         assert sweep(Disturbed(5, shrink), store, wide_plan, Adaptive).problems == len(wide_plan.tasks)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_rows_that_go_away_are_counted_at_the_end(tmp_path, wide_plan):
     path = tmp_path / "store.db"
     delete = partial(alter, path, "DELETE FROM measurement WHERE id <= 7")

@@ -367,7 +367,7 @@ def test_another_gpu_starts_from_nothing(store, small_plan):
     assert sweep(replayed, store, small_plan, Adaptive).problems == 8
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])
 def test_a_killed_sweep_keeps_whole_problems_and_resumes(tmp_path, small_plan, end):
     code = (

@@ -40,6 +40,7 @@ def test_bad_budgets(text):
         parse_budget(text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "options"),
     [
@@ -161,7 +162,7 @@ def test_bad_input_gets_one_line(arguments, message, tmp_path):
     assert not store.exists()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_dry_run_says_what_would_be_done():
     done = normtune("sweep", "--dry-run", "--rows", "1,64", "--hidden", "64,4096", "--space", "full")
     assert done.returncode == 0, done.stderr
@@ -200,7 +201,7 @@ def test_json_is_one_object_whatever_happens(tmp_path):
     assert planned["device"] == first["device"] and first["device"]["uuid"] == "replay:nvidia-h200"
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_shapes_of_a_file_are_measured_and_what_is_too_large_is_told(tmp_path):
     file = tmp_path / "model.csv"
     file.write_text("name,rows,hidden\nattention,4096,256\nqueries,512,4096\nagain,4096,256\nhuge,1048576,4096\n")
@@ -235,7 +236,7 @@ def test_quiet_prints_nothing_but_errors(tmp_path):
     assert failed.exit_code == 2 and failed.stdout == "" and "unknown recording" in failed.stderr
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_log_has_plain_lines_and_ends_with_what_to_do_next(tmp_path):
     done = normtune(*REPLAY, "--store", f"{tmp_path}/store.db", TERM="xterm-256color")
     assert done.returncode == 0 and "\x1b" not in done.stdout
@@ -244,7 +245,7 @@ def test_a_log_has_plain_lines_and_ends_with_what_to_do_next(tmp_path):
     assert lines[-1] == "complete: `normtune fit` fits the table that loses least to these times"
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_budget_shorter_than_the_start_says_so_and_leaves_an_empty_store(tmp_path):
     store = ("--store", f"{tmp_path}/store.db")
     done = main(*REPLAY, *store, "--budget", "0.01s")
@@ -278,7 +279,7 @@ def test_a_grid_has_the_hidden_sizes_that_an_operator_takes(monkeypatch):
         sizes("reduce_partials", hidden=(64, 5120))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_sweep_of_what_was_not_recorded_fails_every_time_and_is_counted(tmp_path):
     asked = ("sweep", "--device", "replay:nvidia-h200", "--operator", "rms_norm_forward", "--hidden", "77")
     asked = (*asked, "--rows", "3,5", "--effort", "quick", "--store", str(tmp_path / "store.db"))
@@ -291,7 +292,7 @@ def test_a_sweep_of_what_was_not_recorded_fails_every_time_and_is_counted(tmp_pa
             assert (told["problems_measured"], told["problems_failed"], told["problems_known"]) == (0, 2 - known, known)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_lists_may_have_commas_and_be_repeated(tmp_path):
     words = ("sweep", "--device", "replay:nvidia-h200", "--dry-run", "--json", "--store", tmp_path / "store.db")
     once = succeed(*words, "--rows", "1,64", "--operator", "rms_norm_forward,rms_norm_backward", "--hidden", "256")
@@ -299,7 +300,7 @@ def test_lists_may_have_commas_and_be_repeated(tmp_path):
     assert json.loads(once)["plan"] == json.loads(succeed(*words, *again, "--hidden", "256"))["plan"]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "call",
     [
@@ -316,6 +317,7 @@ def test_a_script_without_a_guard_is_told_what_it_lacks(tmp_path, call):
     assert done.stderr.count("Traceback") == 1
 
 
+@pytest.mark.slow
 def test_a_target_that_the_compiler_does_not_know_is_refused_at_once(tmp_path):
     told = refused("sweep", "--compile-only", "--target", "sm_9000", "--out", tmp_path / "out", "--rows", "1,64")
     assert told.startswith("--target is 'sm_9000', for which this Triton cannot compile (")

@@ -20,7 +20,7 @@ def spoilt(tmp_path):
     return path
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_what_is_spoilt_is_measured_again_by_the_next_sweep(spoilt):
     before = count(spoilt)
     done = main(*SWEEP, "--store", spoilt)
@@ -33,13 +33,13 @@ def test_what_is_spoilt_is_measured_again_by_the_next_sweep(spoilt):
     assert count(spoilt) == after
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_doctor_tells_of_it(spoilt):
     told = main("doctor", "--store", spoilt).output
     assert "3 damaged measurements, left out here" in told and "data export --regime all" in told
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_an_export_holds_what_is_whole(spoilt, tmp_path):
     out = tmp_path / "whole.parquet"
     done = main("data", "export", "--out", out, "--store", spoilt)

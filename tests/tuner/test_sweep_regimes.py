@@ -111,12 +111,12 @@ def test_the_end_names_the_command_that_fits_the_regime(store, small_plan):
     assert "`normtune fit` fits" in end_lines(sweep(InRegime("cold"), store, small_plan, Adaptive), None)[-1]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_plan_without_a_gpu_is_of_the_regime():
     assert open_device_to_plan("replay:nvidia-h200").regime == "cold"
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -134,7 +134,7 @@ def test_regimes_that_cannot_be_had_are_refused_in_one_line(tmp_path, arguments,
     assert len(done.stderr.splitlines()) == 1 and not (tmp_path / "store.db").exists()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_replay_of_cold_times_stores_that_they_are_cold(tmp_path):
     done = main("sweep", *REPLAY, "--json", "--regime", "cold", "--store", tmp_path / "store.db")
     assert json.loads(done.stdout)["sweep"]["protocol"]["regime"] == "cold"

@@ -99,7 +99,7 @@ TABLE = normalised_trees((locate.SHIPPED / locate.ANY_GPU).read_text())
 sizes = st.integers(1, MAX_ROWS) | st.integers(1, 31).map(lambda bit: min(MAX_ROWS, 1 << bit)) | st.integers(1, 9000)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(sizes, st.integers(1, 65536) | st.integers(0, 16).map(lambda bit: 1 << bit))
 def test_the_shipped_table_is_legal_on_every_gpu_of_nvidia(rows: int, hidden: int) -> None:

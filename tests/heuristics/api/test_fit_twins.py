@@ -60,7 +60,7 @@ def test_a_table_that_replaces_one_stays_near_it(store: str) -> None:
     assert locate.load("by_python/table.py").header.replaced
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_an_installed_table_is_the_file_of_the_command_until_it_is_removed(store: str, gpus_here: list[Gpu]) -> None:
     printed = command("--store", store, "--leaves", "3", "--install")
     path = locate.installed_path("Test GPU")

@@ -71,7 +71,7 @@ def test_a_table_without_a_function_has_no_rows(store: str) -> None:
     assert maps.frame().empty and "loss" in maps.frame()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_flips_are_those_that_the_command_maps(both: str) -> None:
     found = normtune.show_flips(both)
     frame = found.frame()

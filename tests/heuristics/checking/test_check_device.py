@@ -239,7 +239,7 @@ def test_a_wrong_call_is_told_in_one_line(table: Path, arguments: list[str], say
     assert [path.name for path in table.parent.iterdir()] == ["heuristics.py"]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_file_that_is_no_table_does_not_keep_the_others_from_being_checked(table: Path) -> None:
     Path("other.py").write_text("print('hello')\n")
     result = check("--device", REPLAY, "other.py", "missing.py", "heuristics.py", "--budget", "0.1s")
@@ -247,7 +247,7 @@ def test_a_file_that_is_no_table_does_not_keep_the_others_from_being_checked(tab
     assert [line.split(":")[2].split()[0] for line in result.stderr.splitlines()] == ["table", "other.py"]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(("end", "code"), [(KeyboardInterrupt, 130), (Terminated, 143)])
 def test_an_end_before_the_verdict_says_that_there_is_none(
     table: Path, monkeypatch: pytest.MonkeyPatch, end: type[BaseException], code: int
@@ -262,6 +262,7 @@ def test_an_end_before_the_verdict_says_that_there_is_none(
     assert not re.search("^heuristics.py on", result.stdout, re.MULTILINE)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("operators_forgotten")
 def test_a_recording_without_the_functions_of_a_table_is_named(tmp_path: Path) -> None:
     examples = Path(__file__).parents[3] / "examples"
@@ -272,6 +273,7 @@ def test_a_recording_without_the_functions_of_a_table_is_named(tmp_path: Path) -
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("format_", "level"), [("github", "error"), ("junit", "failure"), ("json", "")])
 def test_a_stale_table_fails_a_pull_request(
     table: Path, monkeypatch: pytest.MonkeyPatch, format_: str, level: str
@@ -329,7 +331,7 @@ def test_planted_functions_are_not_called_ok(kind: str, replay: Replay) -> None:
         assert found.stale - found.stale_ambiguous > 0
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(("seed", "promises_little"), [(1, True), (2, True), (3, True)])
 def test_a_fresh_table_of_own_shapes_is_not_stale_and_not_ok_by_a_large_promise(
     seed: int, promises_little: bool, replay: Replay

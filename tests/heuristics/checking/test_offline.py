@@ -27,7 +27,7 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("leaves", [None, 2])
 def test_a_table_of_a_recording_is_fitted_again_byte_for_byte(recorded: Evidence, tmp_path: Path, leaves) -> None:
     command = COMMAND if leaves is None else COMMAND.replace("--out", "--leaves 2 --out")
@@ -51,7 +51,7 @@ def test_a_refit_does_not_cross_validate(recorded: Evidence, tmp_path: Path, mon
     assert check(path).failures == ()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("own", [True, False])
 def test_a_table_with_a_variant_is_fitted_again(
     recorded: Evidence, measure, penalty, run, spec, tmp_path: Path, record_as, own: bool

@@ -98,7 +98,7 @@ def trees() -> st.SearchStrategy[Tree]:
     )
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.integers(1, 1 << 28), st.integers(0, 9))
 def test_shapes_stay_in_the_box_and_small_enough(most: int, seed: int) -> None:

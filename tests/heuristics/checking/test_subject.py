@@ -37,6 +37,7 @@ def percents(log_ppm: int | None) -> float | None:
     return None if log_ppm is None else round(100 * (2.718281828459045 ** (log_ppm / 1e6) - 1), 2)
 
 
+@pytest.mark.slow
 def test_the_promise_is_that_of_the_header() -> None:
     table = subject.read(H200)
     for one in table.functions:
@@ -123,7 +124,7 @@ def test_a_command_that_is_none_is_told(tmp_path: Path) -> None:
         command_of(subject.read(path).header)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("regime", ["cold", "warm"])
 def test_the_regime_is_that_of_the_data(tmp_path: Path, regime: str) -> None:
     told = "" if regime == "cold" else regime

@@ -11,6 +11,7 @@ from normtune.tests.commands import refused, succeed
 SHAPES = [(1, 64), (4096, 1024), (65536, 16384)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rows", "hidden"), SHAPES)
 def test_the_config_is_the_one_of_the_table(rows: int, hidden: int) -> None:
     table = load_table("nvidia-h200")

@@ -22,7 +22,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "project"
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_fit_takes_the_options_and_the_header_has_them() -> None:
     written('[tool.normtune]\nleaves = 2\ntie = 0.5\noperator = ["rms_norm_forward:no_rstd"]\nbaseline = "none"\n')
     words = ("fit", "--recording", "nvidia-h200", "--out", "table.py")

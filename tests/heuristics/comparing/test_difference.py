@@ -285,6 +285,7 @@ def test_a_table_for_any_gpu_has_the_rectangles_that_it_has_on_this_one() -> Non
     assert found.tree(Key.parse("toy", "bfloat16"), H200) is None
 
 
+@pytest.mark.slow
 def test_two_tables_of_a_store(store: str) -> None:
     evidence = loaded(f"sqlite:///{store}")
     for leaves in (1, 3):
@@ -317,7 +318,7 @@ def test_two_tables_of_a_store(store: str) -> None:
     assert "Everywhere: the same launch." in same
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["liger_1238", "triton.autotune"])
 def test_a_rule_and_the_shipped_table_on_the_shipped_recording(rule: str) -> None:
     words = ("--recording", "nvidia-h200", "--operator", "rms_norm_forward:no_rstd", "--dtype", "bfloat16")

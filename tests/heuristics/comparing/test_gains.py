@@ -107,6 +107,7 @@ def test_what_launches_the_same_gains_exactly_nothing_and_no_shape_no_gain() -> 
     assert gain(matrix, np.array([10_000]), []) is None
 
 
+@pytest.mark.slow
 def test_the_true_gain_lies_in_the_interval_as_often_as_is_said() -> None:
     draw = np.random.default_rng(7)
     inside, tries = 0, 1000

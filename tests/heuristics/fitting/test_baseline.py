@@ -100,6 +100,7 @@ def fitted(evidence: Evidence, incumbents: Incumbents | None, leaves: int = 1, t
 BETTER = Split("hidden", 512, Split("rows", 4096, FOUR, Leaf(RMSNormConfig("block_row", 4, 4))), Leaf(SLOW))
 
 
+@pytest.mark.slow
 def test_what_loses_against_a_table_that_is_replaced_gives_way(evidence: Evidence) -> None:
     """The simplest tree takes 16 warps everywhere; in use is what is best up to 512."""
     assert fitted(evidence, None, 3, tie=50).tree == Leaf(SLOW)
@@ -113,7 +114,7 @@ def test_what_loses_against_a_table_that_is_replaced_gives_way(evidence: Evidenc
         assert choose(found.tree, shape) == choose(BETTER, shape)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("is_replaced", [False, True])
 def test_bounds_hold_beside_a_baseline_and_what_that_costs_is_told(
     evidence: Evidence, penalty, is_replaced: bool
@@ -205,7 +206,7 @@ def test_bounds_beside_a_baseline_that_was_not_timed_everywhere(evidence: Eviden
     assert module_text(again, as_command("normtune fit --leaves 1 --baseline x.py")) == text
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("is_replaced", [False, True])
 def test_random_parts_of_a_sweep_give_tables_within_the_bounds_and_no_shape_is_slower_unsaid(
     measure, penalty, run, spec, is_replaced: bool

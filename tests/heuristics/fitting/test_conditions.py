@@ -193,7 +193,7 @@ def test_the_table_that_is_replaced_is_no_baseline(store: str) -> None:
     assert Path("table.py").read_bytes() == before
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [(), ("--leaves", "3"), ("--leaves", "2", "--objective", "worst"), ("--tie", "2"), ("--max-configs", "2")],

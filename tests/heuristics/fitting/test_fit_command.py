@@ -68,6 +68,7 @@ def test_install_puts_the_table_where_its_gpu_finds_it(store: str) -> None:
     assert found.table.header.regenerate == "normtune fit --store ../../../measured.db --leaves 3 --install"
 
 
+@pytest.mark.slow
 def test_a_table_of_a_recording_passes_check(store: str, record_as) -> None:
     record_as(loaded(f"sqlite:///{store}"))
     succeed("fit", "--recording", "test-gpu", "--out", "table.py")

@@ -60,6 +60,7 @@ def test_several_devices_need_a_folder(store) -> None:
     assert not Path("table.py").exists()
 
 
+@pytest.mark.slow
 def test_a_folder_gets_a_table_of_each_device_with_its_own_figures(store) -> None:
     store(*NAMES)
     told = fit("--out", "tables/", "--evidence", "tables/")
@@ -196,6 +197,7 @@ def test_a_check_finds_the_evidence_beside_the_table(committed: Path) -> None:
     assert any("it differs from a fit of ../data/it's h200.parquet" in line for line in check(committed).failures)
 
 
+@pytest.mark.slow
 def test_evidence_that_is_missing_other_or_damaged_is_told(committed: Path, store) -> None:
     path = Path("elsewhere/data/it's h200.parquet")
     kept = path.read_bytes()
@@ -296,6 +298,7 @@ def test_a_broken_table_does_not_keep_the_others_from_their_check(committed: Pat
     assert f"{committed}: OK" in result.output
 
 
+@pytest.mark.slow
 def test_a_file_of_measurements_is_fitted_shown_and_checked_as_its_store_is(store) -> None:
     store("NVIDIA A")
     succeed("data", "export", "--store", "measured.db", "--out", "a.parquet")

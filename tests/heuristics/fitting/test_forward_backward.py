@@ -77,7 +77,7 @@ def test_pairs_are_of_one_name_and_dtype():
     assert [(one.name, one.dtype) for one in together(sides, never)] == [("a", "float32"), ("b", "float32")]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_fit_of_measurements_has_the_figures_of_both_dtypes():
     everything = load_recording("nvidia-h200").current()
     frame = everything.frame

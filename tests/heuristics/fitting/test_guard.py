@@ -129,7 +129,7 @@ def test_luck_that_all_configs_of_a_round_share_hides_nothing() -> None:
     assert slower(matrix_of(logs), B, always(C)) == [2]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_noise_alone_makes_a_leaf_give_way_at_most_as_often_as_the_level() -> None:
     """Nine problems, all of which differ from what is in use and none of which is slower."""
     draws = 2000

@@ -95,6 +95,7 @@ def test_a_table_holds_them_and_lookups_do_not_mix(path):
     assert table.function(Key.parse("toy:no_keep", "bfloat16").batch_invariant) is None
 
 
+@pytest.mark.slow
 def test_the_table_is_checked_byte_for_byte(path):
     checked = check(path)
     assert (checked.failures, checked.stale) == ((), ())
@@ -145,6 +146,7 @@ def test_fewer_leaves_may_be_asked_for(recorded):
     assert {one.figures.leaves <= 2 for one in found if one.beside} == {True}
 
 
+@pytest.mark.slow
 def test_costs_are_printed(recorded, fitted):
     printed = "\n".join(report.figures(fitted))
     first = next(one for one in fitted.functions if one.beside)

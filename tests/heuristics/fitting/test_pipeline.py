@@ -50,7 +50,7 @@ def test_the_number_of_leaves_bounds_the_tree_and_costs_regret(evidence: Evidenc
     assert found[0].cross_validated > found[2].cross_validated > 0 and found[2].plain_validated > 0
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_shared_function_is_legal_for_every_dtype_it_serves(measured, penalty, spec: OperatorSpec) -> None:
     # The longest row is 16384: 8 warps reach it in two bytes an element, 16 in four. Fewer warps are faster.
     def few(config, problem):
@@ -85,7 +85,7 @@ def test_a_variant_that_costs_little_shares_and_says_so(measured, penalty) -> No
     assert decisions(header)[Key.parse("toy:no_keep", "bfloat16")].donor == Key.parse("toy", "bfloat16")
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_dtype_that_costs_little_shares_and_says_so(measured, penalty) -> None:
     found = fit(measured(("", "bfloat16", penalty), ("", "float16", penalty), ("", "float32", eight)))
     assert [(one.key.dtype, one.dtypes) for one in found.functions] == [
@@ -101,7 +101,7 @@ def test_a_dtype_that_costs_little_shares_and_says_so(measured, penalty) -> None
     assert header.told("Shared") == ()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_bound_of_sharing_is_what_it_costs_on_the_data(measured, penalty) -> None:
     # Half of the problems lose 1.2 or 4 % by what is best in bfloat16: 0.6 and 2 % on average.
     for loss, functions in ((0.012, 1), (0.04, 2)):
@@ -140,7 +140,7 @@ def test_a_variant_takes_its_own_function_of_another_dtype(measured, penalty) ->
     assert [str(one.donor) for one in found.shared] == ["toy bfloat16", "toy:no_keep bfloat16"]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_decisions_of_a_header_are_taken_over(measured, penalty) -> None:
     parts = [
         (variant, dtype, law)
@@ -162,7 +162,7 @@ def test_a_decision_that_cannot_be_taken_over_is_an_error(measured, penalty) -> 
         fit(measured(("", "bfloat16", penalty)), known=known)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_variant_that_costs_much_gets_its_own_function(measured, penalty) -> None:
     found = fit(measured(("", "bfloat16", penalty), ("no_keep", "bfloat16", eight)))
     assert [function.key.text for function in found.functions] == ["toy", "toy:no_keep"]
@@ -171,7 +171,7 @@ def test_a_variant_that_costs_much_gets_its_own_function(measured, penalty) -> N
     assert choose(found.functions[1].tree, (1024, 512)) == RMSNormConfig("row", 1, 8)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kept", "functions"),
     [
@@ -195,7 +195,7 @@ def test_a_variant_measured_less_widely_takes_the_plain_function(measure, penalt
     assert module_text(again, as_command("normtune fit")) == module_text(found, as_command("normtune fit"))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_dtype_whose_plain_function_has_data_is_not_served_by_a_variant(measured, penalty) -> None:
     parts = (("", "bfloat16", penalty), ("", "float32", eight), ("no_keep", "bfloat16", eight))
     assert fit(measured(*parts)).functions[2].dtypes == ("bfloat16", "float16")

@@ -39,6 +39,7 @@ def fitted() -> Fit:
     return fit(Evidence.from_measurements(cells, [run]), FitOptions(leaves=16))
 
 
+@pytest.mark.slow
 def test_every_operator_and_dtype_is_served() -> None:
     served = {key for function in fitted().functions for key in function.served}
     assert served == {spec.key(dtype) for spec in operators().values() if spec.is_default for dtype in spec.dtypes}

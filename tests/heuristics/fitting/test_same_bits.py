@@ -108,6 +108,7 @@ def test_what_the_table_does_not_have_is_refused(old, evidence_of):
         fit(evidence_of(blocks), FitOptions(same_bits_as=str(old)))
 
 
+@pytest.mark.slow
 def test_a_batch_invariant_function_keeps_the_bits_of_the_one_before(evidence_of, alike, tmp_path):
     path, mode = tmp_path / "old.py", FitOptions(batch_invariant=True)
     path.write_text(module_text(fit(evidence_of(by_warps), mode), as_command(COMMAND)))
@@ -121,6 +122,7 @@ def test_a_batch_invariant_function_keeps_the_bits_of_the_one_before(evidence_of
             assert choose(one.tree, (rows, hidden)).num_warps == kept.num_warps
 
 
+@pytest.mark.slow
 def test_a_variant_that_was_not_measured_and_would_take_other_bits_is_refused(evidence_of, alike, tmp_path):
     def other(config, problem):
         return by_warps(config, problem) if not problem.variant else 0.0 if config.num_warps == 8 else 0.3

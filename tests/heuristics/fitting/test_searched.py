@@ -57,6 +57,7 @@ def test_the_header_and_the_output_say_what_was_searched_and_what_the_audit_foun
     assert "toy" in str(decisions(header))
 
 
+@pytest.mark.slow
 def test_an_audited_config_that_was_chosen_is_compared_with_the_best_of_the_others(evidence, penalty) -> None:
     best = choose(fit(evidence).functions[0].tree, SHAPE)
     problem = Problem.of("toy", *SHAPE, "bfloat16")
@@ -88,6 +89,7 @@ def test_two_runs_count_together_and_nothing_audited_is_said(measure, penalty, r
     assert line.endswith("of 500 configs, none audited, expected to have missed 0.00 %")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "entry",
     [

@@ -188,7 +188,7 @@ def test_a_missing_and_an_empty_store_say_what_to_do(store: str) -> None:
     assert printed("--store", "empty.db") == ["there are no measurements yet: run `normtune sweep`"]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_map_of_the_shipped_recording_fits_80_columns(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("FORCE_COLOR", raising=False)
     (name, *_) = recording.recordings()

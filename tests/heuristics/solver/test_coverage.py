@@ -65,7 +65,7 @@ def assert_whole(found, measured):
                 assert (problem, spec.launch_of(answer, problem, TARGET)) in timed or answer in configs
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     shapes=st.lists(st.tuples(rows, hidden), min_size=1, max_size=6, unique=True),

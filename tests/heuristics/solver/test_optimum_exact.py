@@ -140,14 +140,14 @@ def cases(draw: st.DrawFn, *, limited: bool = True) -> Case:
     return Case(matrix, limits or (2**60,) * len(CONFIGS))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @given(cases())
 @settings(max_examples=150, deadline=None)
 def test_no_tree_costs_less_and_the_tree_costs_as_much(case: Case) -> None:
     check(case, case.matrix)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @given(cases(), st.integers(-1, 40))
 @settings(max_examples=150, deadline=None)
 def test_no_tree_within_a_cap_costs_less(case: Case, cap: int) -> None:
@@ -176,7 +176,7 @@ def check(case: Case, matrix: TimingMatrix) -> None:
             assert region[0].most * region[1].most <= case.limits[CONFIGS.index(config)]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @given(cases(limited=False))
 @settings(max_examples=150, deadline=None)
 def test_no_tree_has_a_lesser_worst_case_and_none_of_those_costs_less(case: Case) -> None:

@@ -31,7 +31,7 @@ def taken(found, *places):
     return Blocks(found).taken(np.array([places]))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("name, variant", [("rms_norm_forward", "no_rstd"), ("rms_norm_backward", "")])
 def test_all_blocks_in_their_order_give_the_matrix_of_the_measurements(name, variant):
     evidence = load_recording("nvidia-h200").current()

@@ -55,7 +55,7 @@ def of(evidence, options=TWO):
     return fitted(evidence, fit(evidence, options), options)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_refit_of_the_same_times_is_the_same_tree(evidence):
     for options in (FitOptions(), FitOptions(leaves=3), FitOptions(max_configs=2), FitOptions(max_slowdown=1.5)):
         (one,) = of(evidence, options)
@@ -70,7 +70,7 @@ def test_times_without_noise_change_nothing(measured):
     assert found.weighted == found.plain == found.lost == Spread(0.0, 0.0)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_planted_noise_changes_a_known_share(measured):
     """At 1024 the sign of the sum of two medians decides, each of four blocks drawn from five of one and three others.
 

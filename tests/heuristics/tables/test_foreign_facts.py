@@ -71,6 +71,7 @@ def test_a_table_is_written_where_it_lies(table: Path) -> None:
     assert any("its line Regenerate would run more than" in why for why in check(table, True).failures)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("facts", "why"),
     [

@@ -196,7 +196,7 @@ def table(measured: Evidence, monkeypatch: pytest.MonkeyPatch, request: pytest.F
     return text
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @EXAMPLES
 def test_damaged_headers(table: str, examples: int) -> None:
     _, body = parse(table, "table.py")
@@ -265,7 +265,7 @@ def endless(text: str) -> st.SearchStrategy[str]:
     return st.tuples(st.sampled_from(places), starts, REPEATED, sizes, REPEATED).map(apply)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("examples", [40, pytest.param(2_000, marks=pytest.mark.slow)])
 def test_endless_headers(table: str, examples: int) -> None:
     _, body = parse(table, "table.py")
@@ -311,7 +311,7 @@ def test_a_header_of_digits_is_read_or_refused_at_once(table: str, name: str, va
             subject.read(Path("table.py"))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @EXAMPLES
 def test_damaged_bodies(table: str, examples: int, capfd: pytest.CaptureFixture[str]) -> None:
     header, body = parse(table, "table.py")
@@ -369,7 +369,7 @@ def altered(value: Any) -> st.SearchStrategy[Any]:
     return st.lists(st.tuples(st.sampled_from(places), JSON), min_size=1, max_size=2).map(put)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @EXAMPLES
 def test_damaged_parquet(measured: Evidence, examples: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     write_parquet(measured, Path("data.parquet"))
@@ -417,7 +417,7 @@ def test_damaged_parquet(measured: Evidence, examples: int, tmp_path_factory: py
 CSV = "rows,hidden,weight,operator,dtype\n1,64,2.5,toy,bfloat16\n4096,4096,1,,\n"
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @EXAMPLES
 def test_damaged_csv(measured: Evidence, examples: int, capsys: pytest.CaptureFixture[str]) -> None:
     Path("weights.csv").write_text(CSV)

@@ -164,7 +164,7 @@ def test_the_difference_that_is_shown_is_not_the_formatting(table: Path) -> None
     assert changed == ["-    if hidden <= 520:", "+    if hidden <= 512:"]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_hash_is_the_same_on_every_python() -> None:
     found = [sys.executable, *(shutil.which(f"python3.{minor}") for minor in range(11, 20))]
     found += [str(path) for path in Path.home().glob(".pyenv/versions/3.1[1-9]*/bin/python")]

@@ -48,7 +48,7 @@ def edited(old: str, new: str) -> Path:
     return path
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -102,7 +102,7 @@ def test_code_that_normtune_does_not_write_is_not_run(old: str, new: str, capfd:
 TABLES = "TABLES: dict[tuple[str, str], Callable[[int, int], Config]] = {"
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -145,7 +145,7 @@ def test_whatever_a_table_raises_names_its_file(monkeypatch: pytest.MonkeyPatch)
     )
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "operator", ["rms_norm_forward.n=" + "9" * 8000, "rms_norm_forward.n=0", "rms_norm_forward.n=" + "9" * 400]
 )
@@ -156,7 +156,7 @@ def test_named_integers_of_any_size_raise_at_no_lookup(operator: str) -> None:
         table.function(Key.parse(wanted, "bfloat16"))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ['"rms_norm_forward", "int7"', '"rms_norm_forward:odd", "bfloat16"'])
 def test_entries_of_what_nobody_knows_are_noted(name: str) -> None:
     report = check(edited(ENTRY, ENTRY.replace('"rms_norm_forward", "bfloat16"', name)))

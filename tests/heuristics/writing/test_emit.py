@@ -54,11 +54,13 @@ def table(fitted: Fit, tmp_path: Path) -> locate.LoadedTable:
     return locate.load(path)
 
 
+@pytest.mark.slow
 def test_the_text_is_the_golden_one(fitted: Fit) -> None:
     # A wanted change of the code that is written is made in the golden file as well.
     assert module_text(fitted, as_command(COMMAND)) == GOLDEN.read_text()
 
 
+@pytest.mark.slow
 def test_a_table_with_configs_by_position_is_read_and_equal_to_the_same_fit(fitted: Fit) -> None:
     older = GOLDEN.with_name("golden_positional.txt").read_text()
     assert trees(older) == trees(GOLDEN.read_text())
@@ -66,6 +68,7 @@ def test_a_table_with_configs_by_position_is_read_and_equal_to_the_same_fit(fitt
     assert module_text(fitted, as_command(COMMAND), is_positional=True) == older
 
 
+@pytest.mark.slow
 def test_ruff_finds_no_fault(table: locate.LoadedTable) -> None:
     if importlib.util.find_spec("ruff") is None:
         pytest.skip("ruff is not installed")
@@ -80,6 +83,7 @@ def test_ruff_finds_no_fault(table: locate.LoadedTable) -> None:
     assert linted.returncode == 0, linted.stdout
 
 
+@pytest.mark.slow
 def test_the_module_is_python_39_and_stands_alone(table: locate.LoadedTable) -> None:
     ast.parse(table.source.read_text(), feature_version=(3, 9))
     code = (
@@ -90,6 +94,7 @@ def test_the_module_is_python_39_and_stands_alone(table: locate.LoadedTable) -> 
     assert run.stdout.startswith("True Config(schedule='row', block_row=1, num_warps=8,")
 
 
+@pytest.mark.slow
 def test_dtypes_that_share_have_one_function_and_the_variant_has_its_own(table: locate.LoadedTable) -> None:
     assert [*map(str, table.tables)] == [
         "toy bfloat16",
@@ -103,11 +108,13 @@ def test_dtypes_that_share_have_one_function_and_the_variant_has_its_own(table: 
     assert table.lookup("toy:no_keep", "bfloat16", 4096, 128) == RMSNormConfig("row", 1, 8)
 
 
+@pytest.mark.slow
 def test_an_unknown_operator_or_dtype_is_named(table: locate.LoadedTable) -> None:
     with pytest.raises(ValueError, match="no table for 'toy' in 'int8': expected one of toy bfloat16, toy float16"):
         table.lookup("toy", "int8", 1, 1)
 
 
+@pytest.mark.slow
 def test_the_header_tells_of_the_data_and_not_of_where_it_was_written(fitted: Fit) -> None:
     text = module_text(fitted, as_command(COMMAND))
     header, body = parse(text, "table")
@@ -119,6 +126,7 @@ def test_the_header_tells_of_the_data_and_not_of_where_it_was_written(fitted: Fi
         assert told not in text.replace("2026-11-20", "")
 
 
+@pytest.mark.slow
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     rows=st.one_of(st.integers(1, MAX_ROWS), st.integers(1, 70000)),
@@ -135,6 +143,7 @@ def test_every_lookup_resolves_to_a_legal_launch(
         assert spec.is_legal(config, Problem.of("toy", rows, hidden, key.dtype, variant), TARGETS["sm_90"])
 
 
+@pytest.mark.slow
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=st.integers(1, MAX_ROWS), hidden=st.integers(1, 16384), data=st.data())
 def test_the_code_the_tree_and_the_regions_say_the_same(
@@ -150,6 +159,7 @@ def test_the_code_the_tree_and_the_regions_say_the_same(
         assert holding == [found]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", ["return OTHER", "return 1", "if rows > 5:", "x = 1"])
 def test_code_of_another_form_is_refused(table: locate.LoadedTable, wrong: str) -> None:
     text = table.source.read_text()
@@ -179,6 +189,7 @@ def test_replayed_data_say_so(evidence: Evidence) -> None:
     assert header.gpu == "Test GPU"
 
 
+@pytest.mark.slow
 def test_two_configs_of_one_name_are_refused(fitted: Fit) -> None:
     from dataclasses import replace
 

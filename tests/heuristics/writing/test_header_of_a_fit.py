@@ -85,7 +85,7 @@ def test_a_refit_from_the_header_gives_the_same_bytes(measured, seed: int) -> No
         assert again(evidence, beside, baseline) == beside
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_some_of_these_tables_replaced_another_and_stay(measured) -> None:
     """Over the table that they are they stay as they are, byte for byte."""
     seen = 0

@@ -54,7 +54,7 @@ def test_an_installation_says_what_it_displaces(store) -> None:
     assert f"{told} the installed table {path}, which cannot be used\n" in fit("--install", "--force")
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "damage", ["# Data:     " + "9" * 900_000, "# Data:     9\n" + f"#{' ' * 11}9\n" * 70_000, "\0"]
 )
@@ -106,7 +106,7 @@ def test_the_table_of_another_gpu_is_installed_by_force_alone(store, gpus_here: 
     fit("--install")
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_what_is_removed_is_told_and_what_serves_then(store, gpus_here: list[Gpu]) -> None:
     store("NVIDIA H200")
     store("NVIDIA X", place="other.db")
@@ -125,7 +125,7 @@ def test_what_is_removed_is_told_and_what_serves_then(store, gpus_here: list[Gpu
     assert refused("--uninstall", kind=NormtuneError).endswith("so none is removed; nothing is installed")
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_without_a_gpu_the_only_one_is_meant(store, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, place in (("NVIDIA H200", "normtune.db"), ("NVIDIA X", "other.db")):
         store(name, place=place)
@@ -140,6 +140,7 @@ def test_without_a_gpu_the_only_one_is_meant(store, monkeypatch: pytest.MonkeyPa
     assert locate.installed() == []
 
 
+@pytest.mark.slow
 def test_what_somebody_edited_is_removed_by_force_alone(store) -> None:
     store("NVIDIA H200")
     fit("--install")
@@ -152,6 +153,7 @@ def test_what_somebody_edited_is_removed_by_force_alone(store) -> None:
     assert f"removed {path}" in fit("--uninstall", "--force")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [["--out", "x.py"], ["--evidence", "x.parquet"], ["--baseline", "liger"], ["--install"], ["--all-devices"]],

@@ -79,7 +79,7 @@ def test_modules_without_named_integers_do_not_carry_the_choice() -> None:
         assert ("def _nearest" in path.read_text()) == (path == QK_NORM)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_answers_for_other_heads_are_legal_at_every_shape() -> None:
     """So a module needs no default config for named integers that were not measured."""
     table, draw = locate.load(QK_NORM), random.Random(0)

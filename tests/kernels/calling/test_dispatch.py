@@ -106,7 +106,7 @@ def test_none_takes_the_fixed_default(gpu):
         assert len(found) == 1 and found.pop().num_warps == 8, name
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_named_table_comes_first(gpu, monkeypatch, tmp_path):
     gpu("NVIDIA H200", H200)
     problem = FORWARD.problem(4096, 4096, "bfloat16")

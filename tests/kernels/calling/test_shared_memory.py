@@ -1,6 +1,7 @@
 """Whether two views have a byte in common, beside numpy's exact search."""
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,6 +19,7 @@ def view(memory, offset, sizes):
     return memory.as_strided(shape, strides, offset)
 
 
+@pytest.mark.slow
 @settings(max_examples=500)
 @given(one=views, other=views)
 def test_no_common_byte_is_overlooked(one, other):

@@ -146,6 +146,7 @@ def test_without_a_warmup_they_would(compiled):
     assert compiled - first
 
 
+@pytest.mark.slow
 def test_a_module_is_warmed_up_with_what_it_calls_and_keeps_no_gradient(compiled):
     normtune.use_table(None)
     model = torch.nn.Sequential(normtune.RMSNorm(256), torch.nn.Linear(256, 512), normtune.RMSNorm(512)).bfloat16()

@@ -49,7 +49,7 @@ def test_gradients_of_a_part_of_results_and_inputs(used, needs):
     torch.testing.assert_close(found, expected)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_compilers_see_one_operator_forward_and_backward():
     def function(x, residual, weight):
         y, s = fused_add_rms_norm(x, residual, weight)

@@ -23,6 +23,7 @@ def test_bits_are_those_of_others(agree, rounding, dtype, hidden):
     agree(fused_add_rms_norm, rounding, dtype, hidden, "cpu")
 
 
+@pytest.mark.slow
 def test_the_three_orders_differ():
     generator = torch.Generator().manual_seed(3)
     x, residual = (torch.randn(65, 300, generator=generator).half() for _ in range(2))
@@ -56,6 +57,7 @@ def test_gradients_are_those_of_float64(rounding, residual_dtype, shape, dtype):
         assert (leaf.grad - reference.grad).abs().max() <= bound * reference.grad.abs().max()
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     lead=st.lists(st.integers(1, 4), max_size=2),

@@ -87,6 +87,7 @@ def test_a_warp_a_head_reads_wide_and_needs_no_barrier(variant):
     assert re.search(r"ld\.global\.v4\.b32", text) and re.search(r"st\.global\.v4\.b32", text)
 
 
+@pytest.mark.slow
 def test_rounded_products_of_a_rotation_are_not_fused_with_their_sum():
     spec = operator(operator_name(*SIZES[128]))
     for variant, is_fused in (("", True), ("rounded_rotation", False), ("no_rotary+rounded_rotation", True)):

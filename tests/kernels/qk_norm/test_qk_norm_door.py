@@ -95,7 +95,7 @@ def test_every_shape_has_a_legal_default(sizes, hidden, rows, target, dtype, kin
     assert all(config in spec.space(space, problem, target) for space in ("quick", "default", "full"))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @given(data=st.data(), sizes=sizes, target=targets, dtype=st.sampled_from(SPEC.dtypes))
 @settings(deadline=None, max_examples=300)
 def test_legality_never_returns_as_shapes_grow(data, sizes, target, dtype):

@@ -35,6 +35,7 @@ def exact(by_hugging_face, qkv, weights, heads, eps, offset, tables, style, posi
     return by_hugging_face(qkv.double(), weights, heads, eps, offset, wide, style)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.usefixtures("only_kernels")
 @pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("style", ["neox", "gptj"])
@@ -108,6 +109,7 @@ def test_every_second_token_is_written_where_it_is(by_hugging_face, made):
     torch.testing.assert_close(memory[1::2].double(), expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("only_kernels")
 def test_tables_of_other_forms_give_the_same_bits(made):
     qkv, weights, (cos, sin) = made((2, 3), 4, 16, 12, rows=6)
@@ -205,6 +207,7 @@ def test_batch_invariant_tokens_have_the_same_bits(made):
     assert torch.equal(misaligned, out)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("style", ["neox", "gptj"])
 @pytest.mark.parametrize("rotary", [0, 8, 12])
 def test_gradients_are_those_of_float64(by_hugging_face, made, style, rotary):
@@ -225,6 +228,7 @@ def test_gradients_are_those_of_float64(by_hugging_face, made, style, rotary):
         torch.testing.assert_close(found.double(), exactly, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("only_kernels")
 @pytest.mark.parametrize("style", ["neox", "gptj"])
 @pytest.mark.parametrize(("head", "rotary"), [(128, 128), (33, 6), (7, 0)])

@@ -38,7 +38,7 @@ def fresh(monkeypatch):
     normtune.use_table()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @settings(max_examples=500, deadline=None)
 @given(data=st.data(), spec=st.sampled_from(SPECS), target=st.sampled_from(list(TARGETS.values())))
 def test_a_config_works_on_a_row_in_the_same_way_whatever_the_number_of_rows(data, spec, target):

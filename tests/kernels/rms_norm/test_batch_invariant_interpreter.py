@@ -50,6 +50,7 @@ def differing(x, weight, dy, parts=PARTS, **arguments):
     return found
 
 
+@pytest.mark.slow
 def test_rows_are_the_same_in_every_batch_in_that_mode_only(data, write_table):
     normtune.use_table(write_table(True))
     assert differing(*data, [ONE_ROW]) == [ONE_ROW]
@@ -57,6 +58,7 @@ def test_rows_are_the_same_in_every_batch_in_that_mode_only(data, write_table):
         assert differing(*data) == []
 
 
+@pytest.mark.slow
 def test_the_mode_is_that_of_the_argument_or_else_of_the_process(data, write_table):
     normtune.use_table(write_table(True))
     assert differing(*data, [ONE_ROW], batch_invariant=True) == []
@@ -89,6 +91,7 @@ def test_the_module_has_the_mode_of_its_own(data, write_table):
     assert repr(modules[1]) == f"RMSNorm(({HIDDEN},), eps=None, elementwise_affine=True, batch_invariant=True)"
 
 
+@pytest.mark.slow
 def test_gradients_in_the_mode_are_those_of_torch(data, write_table):
     normtune.use_table(write_table(True))
     x, weight, dy = data

@@ -37,6 +37,7 @@ def test_bits_are_ligers_but_for_rounding_boundaries_of_the_sum(casting, offset)
     assert all((found != other).float().mean() > 0.01 for other in others)
 
 
+@pytest.mark.slow
 def test_the_weight_gradient_of_llama_rounds_its_terms_and_that_of_others_does_not():
     x, weight = rows(torch.float16)
     dy = torch.randn(x.shape, generator=torch.Generator().manual_seed(8)).half()

@@ -49,7 +49,7 @@ def test_a_config_is_legal_for_long_rows_exactly_if_it_is_for_the_longest_tiled_
     assert spec.is_legal(config, problem, target) == spec.is_legal(config, tiled, target)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @example(rows=1, hidden=MAX_TILED_HIDDEN + 1)
 @example(rows=MAX_ROWS, hidden=MAX_HIDDEN)
 @settings(deadline=None)

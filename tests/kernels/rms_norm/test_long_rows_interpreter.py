@@ -125,6 +125,7 @@ def test_the_sum_takes_the_memory_of_the_residual():
     assert all(map(torch.equal, found, expected))
 
 
+@pytest.mark.slow
 def test_rows_beyond_the_kernels_are_composed(monkeypatch):
     taken = []
     plain = wide.forward

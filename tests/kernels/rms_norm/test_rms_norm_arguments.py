@@ -112,6 +112,7 @@ def test_ones_own_shorter_call(interpreted):
 FLOATS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("weight_dtype", FLOATS)
 @pytest.mark.parametrize("interpreted", [False, pytest.param(True, marks=pytest.mark.interpreter)])

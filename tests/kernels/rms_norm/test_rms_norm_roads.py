@@ -42,7 +42,7 @@ def assert_all_close(found, wanted):
         torch.testing.assert_close(one, other)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("needs", [(True, True), (False, False)])
 @pytest.mark.parametrize("has_weight", [True, False])
 def test_the_operators_keep_torchs_rules(leaves, needs, has_weight):
@@ -61,7 +61,7 @@ def test_what_was_traced_without_gradients_may_be_called_with_them(leaves):
     torch.testing.assert_close(found, wanted)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("dynamic", [True, False])
 def test_compiled_without_a_break_and_once_for_all_numbers_of_rows(leaves, dynamic):
     graphs = []
@@ -81,7 +81,7 @@ def test_compiled_without_a_break_and_once_for_all_numbers_of_rows(leaves, dynam
     assert len(graphs) == (1 if dynamic else 2)  # the first is for four rows alone until others come
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_compiled_gradients_are_those_of_eager_calls(leaves):
     compiled = torch.compile(normtune.rms_norm, backend="aot_eager", fullgraph=True)
     for found, wanted in zip(results(compiled, *leaves), results(normtune.rms_norm, *leaves), strict=True):
@@ -305,7 +305,7 @@ def test_derivatives_of_any_order_in_float64(leaves):
         assert torch.autograd.gradgradcheck(call, (x, weight))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_import_does_not_load_the_compiler():
     code = "import sys, torch; before = set(sys.modules); import normtune; normtune.rms_norm; normtune.RMSNorm;"
     code += "print(sorted(name for name in set(sys.modules) - before if name.startswith('torch._dynamo')))"

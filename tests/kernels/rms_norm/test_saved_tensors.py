@@ -132,6 +132,7 @@ def test_memory_that_is_gone_is_named(device):
         y.sum().backward()
 
 
+@pytest.mark.slow
 def test_negated_views_are_read_as_their_values(device):
     x, weight, dy = (torch.randn(size, device=device) for size in ((3, 16), (16,), (3, 16)))
     leaves = x.requires_grad_(), weight.requires_grad_()
@@ -144,6 +145,7 @@ def test_negated_views_are_read_as_their_values(device):
         assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
 
 
+@pytest.mark.slow
 def test_hooks_that_compress_get_what_they_gave(device):
     x, weight, dy = (torch.randn(size, device=device, dtype=torch.float16) for size in ((8, 16), (16,), (8, 16)))
     leaves = x.requires_grad_(), weight.requires_grad_()

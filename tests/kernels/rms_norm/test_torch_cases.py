@@ -63,7 +63,7 @@ def test_module_forward_and_gradients(device, dtype):
             close(found, wanted)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_module_gradients_by_differences(device):
     for _, _, ours, x in modules(device, torch.float64, requires_grad=True):
         if x.shape[0] > 4:

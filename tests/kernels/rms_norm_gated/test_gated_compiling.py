@@ -37,6 +37,7 @@ def test_the_default_space_compiles_within_the_limits(target, hidden, choice):
         assert len(names) == (2 if compiled.job.launch.workspace else 1)
 
 
+@pytest.mark.slow
 def test_heads_are_read_in_wide_accesses_whatever_their_strides():
     jobs = [
         job

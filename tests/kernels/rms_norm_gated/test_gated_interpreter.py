@@ -51,6 +51,7 @@ def test_values_and_gradients_are_those_of_float64(shape, group_size, norm_befor
     check(x, weight, None, norm_before_gate, group_size)
 
 
+@pytest.mark.slow
 @settings(max_examples=6, deadline=None)
 @given(
     extents=st.lists(st.integers(1, 5), min_size=1, max_size=3),
@@ -205,6 +206,7 @@ def test_batch_invariant_rows_have_the_same_bits():
     assert torch.equal(whole[4:5], part)
 
 
+@pytest.mark.slow
 def test_rows_that_divide_in_another_way_are_another_launch():
     memory = torch.randn(4000, generator=torch.Generator().manual_seed(0))
     weight = torch.ones(16)

@@ -114,6 +114,7 @@ def test_what_has_no_memory_of_its_own_is_refused(made, again):
         normtune.rms_norm_quantize_fp8(x, weight, **options | {"amax": made()})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trains", [False, True])
 def test_compilers_see_the_change(trains):
     x, weight, options = case()
@@ -132,6 +133,7 @@ def test_compilers_see_the_change(trains):
     assert "Tensor(a!) amax" in schema and schema.count("!") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", ["amax_in_place", "with_y+with_rstd+amax_in_place"])
 def test_the_operator_keeps_the_rules_of_the_dispatcher(variant):
     x, weight, options = case()

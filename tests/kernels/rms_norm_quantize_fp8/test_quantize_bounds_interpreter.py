@@ -99,6 +99,7 @@ def test_roundings_are_told_apart(variants):
             compare(outputs, spec.references().reference(other, inputs, **spec.scalars))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scaling", SCALINGS)
 def test_the_gate_passes_each_end_of_the_amax(scaling, monkeypatch):
     monkeypatch.setattr(timing_gate, "CALLS", 2)

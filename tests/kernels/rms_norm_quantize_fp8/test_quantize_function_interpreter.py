@@ -66,6 +66,7 @@ def cases(draw):
     return x, weight, options
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(case=cases())
 def test_any_layout_gives_what_a_user_would_write(case):
@@ -173,6 +174,7 @@ def test_no_rows(shape):
             assert found.scale.shape == (*shape[:-1], 1)
 
 
+@pytest.mark.slow
 def test_a_compiled_function_holds_one_operator():
     graphs = []
 

@@ -67,6 +67,7 @@ def test_parts_have_the_values_of_whole_rows(scaling, variant):
             assert torch.equal(tensor.view(torch.uint8), found[1][name].view(torch.uint8)), name
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(("hidden", "stride"), [(64, 80), (64, 67), (129, 144)])
 @pytest.mark.parametrize("scaling", SCALINGS)
 def test_row_strides_are_free(scaling, hidden, stride):

@@ -117,6 +117,7 @@ def test_the_function_and_its_composition_do_too(scaling, rounding, round_sum, m
         assert_equal(found._asdict(), expected)
 
 
+@pytest.mark.slow
 def test_the_default_is_that_of_the_sum_and_norm_without_a_quantization():
     inputs = case()
     x, residual, weight = inputs["x"], inputs["residual"], inputs["weight"]

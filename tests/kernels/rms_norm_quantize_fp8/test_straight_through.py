@@ -167,7 +167,7 @@ def test_bad_arguments_are_named(given, error, text):
     assert text in str(caught.value)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "text"),
     [
@@ -202,7 +202,7 @@ class ByHand(torch.autograd.Function):
         return normtune.rms_norm_backward(dy, *ctx.saved_tensors)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_backward_of_an_autograd_function_compiles():
     read = tensors(torch.float32, False)[:2]
     found, wanted = (
@@ -242,6 +242,7 @@ def loss_of(layer, x, target, read):
     return (layer(x + layer(x, first, weight), second, last) - target).float().square().mean()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compiles", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_the_layers_of_the_document_give_the_same_gradients_and_train(layers, compiles):
     found = []

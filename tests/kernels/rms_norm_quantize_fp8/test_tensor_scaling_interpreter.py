@@ -34,6 +34,7 @@ def bits(tensor):
     return tensor.contiguous().view(torch.uint8)
 
 
+@pytest.mark.slow
 def test_outputs_are_those_of_the_scale_if_it_were_given():
     problem = TENSOR.problem(9, 1100, "float32", ALL)
     assert len(kinds(problem)) == 8
@@ -101,6 +102,7 @@ def test_rounding_as_a_quantization_after_the_norm():
     assert steps.max() <= 1 and (steps > 0).float().mean() < 0.01
 
 
+@pytest.mark.slow
 def test_a_compiled_function_holds_one_operator_and_trains():
     inputs = case()
     x, weight = inputs["x"].requires_grad_(), inputs["weight"]

@@ -40,6 +40,7 @@ def test_one_of_each_kind_compiles(target, variant):
         assert len(one.binaries) == 1 + (launch.transpose is not None) + (launch.norm.finish != "none")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", ["", "e5m2", "rounded_norm"])
 def test_no_two_uses_share_a_conversion(variant):
     """One of them is lost by ptxas 12.8: `prmt` of a register that nothing wrote."""

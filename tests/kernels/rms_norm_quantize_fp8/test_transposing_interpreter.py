@@ -65,6 +65,7 @@ def test_both_layouts_are_within_rounding_and_one_matrix(variant, rows, hidden):
         assert_within(outputs, expected, f"{config} {dtype}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", [WHOLE, IN_TILES, THEN], ids=["whole", "tiles", "then"])
 def test_each_way_writes_every_element_and_no_other(config):
     for rows, hidden in SHAPES:
@@ -95,6 +96,7 @@ def test_a_transposition_that_is_wrong_in_one_element_is_outside(config):
         compare(outputs, {"q_t": expected["q_t"]})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [pytest.param(64, marks=pytest.mark.slow), 63])
 @pytest.mark.parametrize("config", [WHOLE, IN_TILES, THEN], ids=["whole", "tiles", "then"])
 def test_the_gate_passes_each_way(config, rows, monkeypatch):
@@ -104,6 +106,7 @@ def test_the_gate_passes_each_way(config, rows, monkeypatch):
     gate(SPEC, problem, (config, SPEC.launch(config, problem, TARGET)), TARGET, torch.device("cpu"))
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
 def test_the_function_returns_the_transpose_of_its_result(dtype, rounding):

@@ -15,6 +15,7 @@ LIGER = Path(__file__).parents[3] / "examples" / "liger"
 H200 = TARGETS["sm_90"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("library", "count"), [("liger", 5), ("fla", 6)])
 def test_launchers_of_a_library_are_right_as_they_are(library, count) -> None:
     found = normtune.inspect_operator(HERE / f"{library}.py")

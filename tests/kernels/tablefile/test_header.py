@@ -78,6 +78,7 @@ def test_long_lines_are_wrapped_and_read_as_one() -> None:
 TEXTS = st.text(max_size=60)
 
 
+@pytest.mark.slow
 @given(st.lists(TEXTS), st.dictionaries(TEXTS, TEXTS), st.integers(), st.floats(allow_nan=False, allow_infinity=False))
 def test_facts_of_any_text_are_read_back(texts: list[str], names: dict[str, str], number: int, share: float) -> None:
     command = {"options": {"number": number, "share": share, "none": None, "yes": True}}

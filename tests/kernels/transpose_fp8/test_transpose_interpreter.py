@@ -66,6 +66,7 @@ def test_launches_are_kept_and_any_batch_invariance_serves():
     assert len(member.operation.plans) == 2
 
 
+@pytest.mark.slow
 def test_the_gate_passes(monkeypatch):
     monkeypatch.setattr(timing_gate, "CALLS", 2)
     for rows in (48, 49):

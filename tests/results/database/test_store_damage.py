@@ -61,7 +61,7 @@ def many(make, make_run) -> Evidence:
     return Evidence.from_measurements(items, [make_run()])
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_flipped_bits_and_lost_ends_are_told_and_never_a_traceback(many, tmp_path):
     path = tmp_path / "store.db"
     merge(f"sqlite:///{path}", many)
@@ -83,7 +83,7 @@ def test_flipped_bits_and_lost_ends_are_told_and_never_a_traceback(many, tmp_pat
     assert all("with url" in line or line == "damaged" for line in told), told
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [1 << 10, 50 << 10, 400 << 10])
 def test_a_full_disk_is_told_and_what_was_committed_stays(tmp_path, limit):
     path = tmp_path / "store.db"
@@ -100,7 +100,7 @@ def test_a_full_disk_is_told_and_what_was_committed_stays(tmp_path, limit):
     assert (int(count) > 0) == (limit > 100 << 10)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_two_processes_fill_one_store_at_once(tmp_path):
     path = tmp_path / "store.db"
     command = [sys.executable, "-c", FILLS_THE_DISK.replace("range(1, 200)", "range(1, 40)"), str(1 << 30), str(path)]

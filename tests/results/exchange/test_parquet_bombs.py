@@ -119,7 +119,7 @@ def test_a_field_that_another_reader_takes_otherwise_is_no_number(place, told):
         assert reader.struct() == {1: None}
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", [60, pytest.param(2000, marks=pytest.mark.slow)])
 def test_a_damaged_file_takes_no_more_than_a_whole_one(varied, tmp_path, seeds):
     """In a process that may take 2 GB more than it has: a footer or a page's header may claim what it likes."""

@@ -203,7 +203,7 @@ def test_metadata_that_is_no_json(file, text):
         read_parquet(file)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_flipped_bit_of_the_data_is_found(file, varied):
     good = file.read_bytes()
     draw = random.Random(3)

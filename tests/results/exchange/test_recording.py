@@ -55,7 +55,7 @@ def test_only_the_newest_kernels_are_recorded(evidence, make, make_run, tmp_path
     }
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_recording_that_is_too_large_leaves_all_files_alone(evidence, make, make_run, tmp_path):
     run = make_run(9)
     noise = np.random.default_rng(0).integers(1, 2**31 - 1, MAX_BYTES // 4).tolist()

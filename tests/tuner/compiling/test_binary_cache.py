@@ -220,7 +220,7 @@ DAMAGES = {
 }
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_binary_that_is_not_as_it_was_listed_or_cannot_be_read_is_compiled(tmp_path, own_cache):
     warps = (1, 2, 4, 8, 16)
     configs = [

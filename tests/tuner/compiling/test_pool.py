@@ -36,6 +36,7 @@ def widest(jobs):
     return sorted(set(found.values()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("choice", [widest, pytest.param(sorted, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "target", ["sm_90", *(pytest.param(one, marks=pytest.mark.slow) for one in HIDDEN if one != "sm_90")]
@@ -53,6 +54,7 @@ def test_spaces_compile_within_the_limits_of_the_target(target, choice):
             assert all(f".target {target}" in text for _, text in compiled.binaries)
 
 
+@pytest.mark.slow
 def test_aligned_rows_are_read_in_wide_accesses():
     jobs = [
         job
@@ -66,6 +68,7 @@ def test_aligned_rows_are_read_in_wide_accesses():
         assert "st.global.v4.b32" in text
 
 
+@pytest.mark.slow
 def test_a_failing_compile_is_a_result_and_costs_nobody_else():
     spec = next(iter(operators().values()))
     good, bad = jobs_of(
@@ -79,6 +82,7 @@ def test_a_failing_compile_is_a_result_and_costs_nobody_else():
     assert "\n" not in found[bad].reason
 
 
+@pytest.mark.slow
 def test_the_pool_ends_with_a_killed_parent(tmp_path):
     script = tmp_path / "parent.py"
     script.write_text(
@@ -255,6 +259,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("end", "told"), [("SIGINT", "KeyboardInterrupt"), ("SIGTERM", "Terminated"), ("SIGKILL", "")])
 def test_who_is_ended_leaves_no_files_of_the_compiler_and_no_warning(tmp_path, end, told):
     script, temporary = tmp_path / "compile.py", tmp_path / "temporary"

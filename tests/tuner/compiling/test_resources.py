@@ -50,7 +50,7 @@ def compiled(target, config, keep_assembly=True):
     return found
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_figures_of_an_nvidia_kernel_are_those_of_its_assembler(tmp_path):
     found = compiled("sm_90", RMSNormConfig("persistent", 1, 16, 1, 1, "reduce"))
     assert [one.kernel for one in found.resources] == [name for name, _ in found.binaries]
@@ -76,6 +76,6 @@ def test_figures_of_an_amd_kernel_count_its_accumulation_registers():
     assert 256 < found.resources[0].registers <= 512 and found.resources[0].threads == 256
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_resources_cost_nothing_unless_requested():
     assert compiled("sm_90", RMSNormConfig("persistent", 1, 16, 1, 1, "reduce"), keep_assembly=False).resources == ()

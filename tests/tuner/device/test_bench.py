@@ -87,6 +87,7 @@ STEPS = ("gate", "warm_up", "block", "compare")
 
 
 # A process that ends is one that ends, however it does: of the three ways one is tried at each step.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("step", "fault"),
     [*product(STEPS, ("hang", "segfault", "lose_device")), ("block", "exit_at_once"), ("gate", "kill")],
@@ -115,6 +116,7 @@ class ChoosyEngine(HostileEngine):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alike", [True, False])
 def test_a_launch_that_fails_the_gate_convicts_no_other_launch_of_its_binary(opened, tmp_path, monkeypatch, alike):
     configs = [RMSNormConfig("persistent", 1, 2, programs_per_sm=count) for count in (2, 4)]
@@ -136,6 +138,7 @@ def test_a_launch_that_fails_the_gate_convicts_no_other_launch_of_its_binary(ope
     assert told == ["wrong_result", "wrong_result" if alike else "ok"]
 
 
+@pytest.mark.slow
 def test_two_configs_may_lose_the_worker_in_one_problem(opened):
     outcomes = opened(("warm_up", 4, "segfault"), ("block", 16, "lose_device")).measure(
         TASK, Exhaustive((), {}).batches(TASK)
@@ -143,6 +146,7 @@ def test_two_configs_may_lose_the_worker_in_one_problem(opened):
     assert statuses(outcomes) == {2: "ok", 4: "crashed", 8: "ok", 16: "crashed"}
 
 
+@pytest.mark.slow
 def test_all_configs_may_fail(opened):
     outcomes = opened(*(("gate", warps, "lose_device") for warps in (2, 4, 8, 16))).measure(TASK, adaptive())
     assert statuses(outcomes) == dict.fromkeys((2, 4, 8, 16), "crashed") and COPY not in outcomes
@@ -174,6 +178,7 @@ def test_a_copy_that_loses_the_worker_skips_the_problem(opened):
         opened(("block", COPY.num_warps, "segfault")).measure(TASK, adaptive())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "kind", "message"),
     [
@@ -188,6 +193,7 @@ def test_an_engine_that_cannot_be_opened_says_why(opened, fault, kind, message):
         opened(("open", 0, fault))
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_over_and_over_ends_the_sweep(opened, monkeypatch):
     bench = opened(("begin", 0, "segfault"), ("gate", 2, "segfault"), ("gate", 4, "segfault"))
     with pytest.raises(SkippedError, match=r"lost before any config \(the process died \(signal SIGSEGV\)\)"):
@@ -199,6 +205,7 @@ def test_a_worker_that_dies_over_and_over_ends_the_sweep(opened, monkeypatch):
         bench.measure(other, adaptive(other))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
@@ -217,12 +224,14 @@ def test_a_worker_that_is_killed_while_it_copies_is_replaced(opened):
     assert opened(("speed", 0, "kill"), once=True).speed().bytes_per_second == 1e12
 
 
+@pytest.mark.slow
 def test_a_start_that_hangs_is_given_up(opened, monkeypatch):
     monkeypatch.setattr(worker_module, "START_SECONDS", 1.0)
     with pytest.raises(NormtuneError, match="no answer for 1 s"):
         opened(("open", 0, "hang"))
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_the_worker_at_once(opened, tmp_path):
     bench = opened(("block", 8, "hang"))
     timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
@@ -232,6 +241,7 @@ def test_an_interrupt_ends_the_worker_at_once(opened, tmp_path):
     timer.join()
 
 
+@pytest.mark.slow
 def test_the_last_words_of_a_worker_are_its_reason(opened, tmp_path):
     code = "import os, sys; os.write(2, b'first\\nCUDA assertion failed at line 3\\n'); os._exit(1)"
     (tmp_path / "talkative.py").write_text(f"def engine():\n    exec({code!r})\n")
@@ -244,6 +254,7 @@ def test_the_last_words_of_a_worker_are_its_reason(opened, tmp_path):
         sys.path.remove(str(tmp_path))
 
 
+@pytest.mark.slow
 def test_a_killed_sweep_leaves_no_worker(opened, tmp_path):
     script = tmp_path / "parent.py"
     script.write_text(

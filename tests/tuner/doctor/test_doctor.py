@@ -240,7 +240,7 @@ def test_a_store_is_counted_and_its_stale_measurements_are_told(machine: Machine
     assert "`normtune sweep --stale`" in stale.advice
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_store_that_cannot_be_used_is_a_problem(machine: Machine, place: Path) -> None:
     (place / "notes.txt").write_text("no database, but longer than the header of one" * 20)
     for store, says in (
@@ -330,7 +330,7 @@ def run_doctor(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     return python("-m", "normtune", "doctor", *options, cwd=folder, env=env)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("names", [("torch", "triton", "pynvml", "pandas", "pyarrow", "sqlalchemy"), ("rich", "torch")])
 def test_doctor_survives_whatever_is_broken(place: Path, names: tuple[str, ...]) -> None:
     (place / "normtune").symlink_to(ROOT)
@@ -347,7 +347,7 @@ def test_doctor_survives_whatever_is_broken(place: Path, names: tuple[str, ...])
     assert last.endswith("sweep or kernels will not work before that is fixed")
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_json_holds_what_the_lines_say(place: Path) -> None:
     (place / "normtune").symlink_to(ROOT)
     (place / "torch.py").write_text("raise ImportError('no')")

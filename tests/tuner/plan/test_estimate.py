@@ -36,7 +36,7 @@ def test_the_timing_of_a_known_sweep_is_told_within_a_fifth():
     assert estimate.seconds == sum(estimate)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["rms_norm_forward", "rms_norm_backward"])
 def test_launches_of_the_recording_are_told_within_a_quarter(name):
     """All launches of each way together; Liger's backward, too few rows in flight to be told, is left out."""

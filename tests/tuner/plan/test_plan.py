@@ -87,7 +87,7 @@ def test_unknown_space():
         plan([], "tiny", TARGET)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "target",
     [

@@ -29,7 +29,7 @@ def audited(spaces=FEW, inner=Plane, known=None, seed=0, seconds=math.inf):
     return found, made[0], made[0].report()[SEARCHED]["made_up float32"]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("inner", [Plane, RandomDraw])
 def test_one_timing_in_twenty_goes_to_a_random_config_that_was_left_out(inner):
     found, search, report = audited(inner=inner)
@@ -58,7 +58,7 @@ def _best(shape):
     return min(slowness(tile, _problem(shape)) for tile in TILES if tile not in BROKEN)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_audit_is_of_this_sweep_and_another_seed_draws_others():
     found, _, first = audited()
     again, _, nothing = audited(known=stored(found))

@@ -73,7 +73,7 @@ def swept(monkeypatch, tmp_path):
     return run
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_next_tasks_are_compiled_and_in_the_end_all(swept):
     bench, told = swept(Exhaustive)
     order = Exhaustive(recorded_plan().tasks, {}).left()
@@ -84,7 +84,7 @@ def test_the_next_tasks_are_compiled_and_in_the_end_all(swept):
     assert told.counts[-1][1] == len(bench._pool.classes) == told.binaries
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_what_is_never_asked_for_is_never_compiled(swept):
     bench, told = swept(pairs.Pairs)
     assert 0 < len(bench._pool.classes) < told.binaries

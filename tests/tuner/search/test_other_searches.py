@@ -18,7 +18,7 @@ def test_searches_know_their_names():
     assert {search(name).name: name for name in SEARCHES} == {name: name for name in SEARCHES}
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_search_of_one_file_and_one_line_goes_through_sweep_resume_and_fit(tmp_path, monkeypatch):
     monkeypatch.setitem(SEARCHES, "random", "normtune.tests.tuner.search.random_configs:RandomConfigs")
     store = tmp_path / "store.db"
@@ -38,7 +38,7 @@ def test_a_search_of_one_file_and_one_line_goes_through_sweep_resume_and_fit(tmp
     assert "def rms_norm_forward" in (tmp_path / "table.py").read_text()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_search_of_pairs_comes_back_to_problems_and_resumes(opened, tmp_path):
     whole = recorded_plan()
     with Store.open(f"sqlite:///{tmp_path}/store.db") as store:
@@ -59,7 +59,7 @@ def test_a_search_of_pairs_comes_back_to_problems_and_resumes(opened, tmp_path):
     assert max(len(parts) for (_, _, config), parts in times.items() if config != COPY) > 1
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_budget_ends_a_search_between_its_tasks(opened, tmp_path):
     seconds = iter(range(10_000))
     with Store.open(f"sqlite:///{tmp_path}/store.db") as store:

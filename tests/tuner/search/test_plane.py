@@ -79,7 +79,7 @@ def measured_in(found):
     }
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_it_finds_the_best_config_of_each_shape_and_times_few(found):
     assert found.is_done
     cells = measured_in(found)
@@ -174,7 +174,7 @@ def test_what_is_stored_is_not_looked_for_again(found):
     assert free and len(asked.configs) - len(free) <= 1
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("stops", [[0.2], [0.1] * 9])
 def test_a_search_that_is_stopped_goes_on_as_if_it_had_not_been(stops):
     spaces = SPACES[::3]
@@ -187,7 +187,7 @@ def test_a_search_that_is_stopped_goes_on_as_if_it_had_not_been(stops):
     assert cells_of(known) < 1.1 * cells_of(stored(whole))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_quick_sweep_ends_no_problem(found):
     some = dict.fromkeys(TILES[::14])
     spaces = [one._replace(task=one.task._replace(candidates=one.task.candidates[::14])) for one in SPACES]
@@ -293,7 +293,7 @@ def test_functions_of_others_are_configs_among_the_rest():
     assert len({tuple(point) for point in points}) == len(mixed)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_replayed_sweep_ends_and_is_complete(tmp_path):
     def run():
         asked = ["sweep", "--device", "replay:nvidia-h200", "--strategy", "plane", "--operator", "rms_norm_forward"]

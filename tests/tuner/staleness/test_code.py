@@ -101,7 +101,7 @@ def test_names_and_places_do_not_count_and_all_that_is_compiled_does(tmp_path, t
         assert not set(other) & set(plain), name
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_an_interface_of_triton_that_is_gone_costs_the_digest_and_no_config():
     script = Path(__file__).with_name("without_interfaces.py")
     ran = python(script)
@@ -214,7 +214,7 @@ def test_functions_are_named_by_their_order_and_assembly_is_left_alone():
     assert normalised(text) == expected
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_every_launch_has_a_digest_of_its_own_whatever_job_it_is_compiled_in():
     spec = operator("rms_norm_backward")
     pairs = []

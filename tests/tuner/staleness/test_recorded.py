@@ -60,7 +60,7 @@ def test_a_moved_kernel_is_suspect_and_did_not_change(toy, known):
         record(known)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_cells_whose_arithmetic_changed_are_named_if_they_were_asked_for(toy, known):
     toy.kernels("toy_kernels", KERNELS.replace("b_square += rounded(b_x * b_x", "b_square += 1.0 + rounded(b_x * b_x"))
     assert difference(read("made-up", known), known, CELLS) == (("toy",), (CELLS[1],), "")
@@ -73,7 +73,7 @@ def test_a_launch_that_changed_outside_of_the_sources_is_noticed(known, monkeypa
     assert difference(read("made-up", known), known, CELLS).changed == tuple(CELLS)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_without_this_triton_or_digests_the_sources_decide(toy, known, monkeypatch):
     toy.kernels("moved", KERNELS)
     monkeypatch.setattr(recorded, "triton_version", lambda: "9.9")
@@ -86,7 +86,7 @@ def test_without_this_triton_or_digests_the_sources_decide(toy, known, monkeypat
     )
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_digests_of_another_recording_are_none_and_damaged_ones_an_error(known):
     path = path_of("made-up")
     text = path.read_text()

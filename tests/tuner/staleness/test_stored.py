@@ -104,7 +104,7 @@ def asked(tasks) -> set[str]:
     return {candidate.config.schedule for task in tasks for candidate in task.candidates}
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "text"),
     [
@@ -145,7 +145,7 @@ def test_the_code_of_imported_measurements_is_known(toy, measured, tmp_path):
         assert missing(whole(), other.coverage(DEVICE)) == []
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_table_of_exported_evidence_is_judged_by_the_code_of_its_configs(toy, measured, tmp_path):
     source = measured.load()
     assert recorded.of(source) == record(source)
@@ -199,7 +199,7 @@ def test_what_a_change_of_arithmetic_touches_is_measured_again_and_nothing_else(
     assert renew(measured).lines == ()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_other_launches_of_the_same_sources_are_noticed(toy, measured, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(launch, "alignment_of", lambda *extents: alignment.alignment_of(8, *extents))

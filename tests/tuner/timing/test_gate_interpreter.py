@@ -30,6 +30,7 @@ def few_calls(monkeypatch):
     monkeypatch.setattr("normtune.kernels.tiles.trial.PASSES", 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["rms_norm_forward", "rms_norm_backward"])
 @pytest.mark.parametrize("rows", [1, 5000])
 def test_right_kernels_pass(key, rows, few_calls):
@@ -141,6 +142,7 @@ def test_wrong_kernels_are_stopped(harm, message, few_calls, monkeypatch):
     gate(spec, problem, kept[0], TARGET, CPU)  # the next one gets inputs as they were
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["rms_norm_forward", "rms_norm_backward"])
 def test_float32_weights_are_compared_as_such(key, few_calls):
     spec = operator(key)
@@ -189,6 +191,7 @@ def other_rounding(tensors):
     tensors["y"][0, -1] *= 1 + 2**-23
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("harm", "message"),
     [

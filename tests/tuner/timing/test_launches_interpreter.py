@@ -40,6 +40,7 @@ def session_of(timer, key, regime="eager", count=4):
     return CudaSession(timer, spec, problem, launches, regime), list(launches)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("regime", ["cold", "eager"])
 @pytest.mark.parametrize("key", KEYS)
 def test_launches_are_right_on_every_slice(timer, key, regime):

@@ -70,6 +70,7 @@ class Watched(Watching, TPE):
     pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "most"), [(TPE, 30), pytest.param(GP, 14, marks=pytest.mark.long), (RandomDraw, 30)])
 def test_a_search_is_repeated_by_its_seed_and_times_no_config_twice_but_the_best(kind, most):
     class Kept(Watching, kind):
