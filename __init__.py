@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from normtune.kernels.rms_norm_gated.function import rms_norm_gated
     from normtune.kernels.rms_norm_gated.module import RMSNormGated
     from normtune.kernels.rms_norm_quantize_fp8.function import rms_norm_quantize_fp8
+    from normtune.kernels.short_form.autotuned import from_autotuned
     from normtune.kernels.short_form.decorator import kernel_operator
     from normtune.kernels.tablefile.locate import load_table
     from normtune.kernels.transpose_fp8.function import transpose_fp8
@@ -64,6 +65,7 @@ _HOMES = {
     "export_recording": "results.api",
     "fit": "heuristics.api.fit",
     "fit_any_gpu": "heuristics.api.any_gpu",
+    "from_autotuned": "kernels.short_form.autotuned",
     "fused_add_rms_norm": "kernels.fused_add_rms_norm.function",
     "import_data": "results.api",
     "inspect_operator": "tuner.inspection.inspect",
@@ -110,6 +112,7 @@ __all__ = [
     "export_recording",
     "fit",
     "fit_any_gpu",
+    "from_autotuned",
     "fused_add_rms_norm",
     "import_data",
     "inspect_operator",

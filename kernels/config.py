@@ -8,6 +8,7 @@ no shape and no GPU.
 import inspect
 import json
 import re
+import sys
 from collections import namedtuple
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -142,7 +143,8 @@ class Config(tuple[Any, ...]):
         return config
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if type(self).__qualname__ == _NAMELESS:
+        of = type(self)
+        if getattr(sys.modules.get(of.__module__), of.__qualname__, None) is not of:  # as pickle finds no such class
             return _revived, (self.knobs, tuple(self))
         return type(self), tuple(self)
 

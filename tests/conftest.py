@@ -32,14 +32,21 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of a test marked `one_in(n)` all cases but every n-th are slow."""
+    """All cases are slow but every n-th of `one_in(n)`, and every third of an interpreted test with over six."""
     seen: Counter[str] = Counter()
+    cases = Counter(_place(item) for item in items)
     for item in items:
-        for mark in item.iter_markers("one_in"):
-            place = item.nodeid.partition("[")[0]
-            if seen[place] % mark.args[0]:
-                item.add_marker(pytest.mark.slow)
-            seen[place] += 1
+        place = _place(item)
+        mark = item.get_closest_marker("one_in")
+        is_one_of_many = item.get_closest_marker("interpreter") is not None and cases[place] > 6
+        every = mark.args[0] if mark else 3 if is_one_of_many else 1
+        if seen[place] % every:
+            item.add_marker(pytest.mark.slow)
+        seen[place] += 1
+
+
+def _place(item: pytest.Item) -> str:
+    return item.nodeid.partition("[")[0]
 
 
 @pytest.fixture(scope="session", autouse=True)

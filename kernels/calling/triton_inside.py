@@ -147,8 +147,8 @@ def is_kernel(kernel: object) -> bool:
     return isinstance(kernel, JITFunction) or type(kernel).__name__ == "InterpretedFunction"
 
 
-# Options of Triton's compiler that a config may have.
-_OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
+# Options of Triton's compiler that a config of triton.autotune may have, with its defaults.
+COMPILER_KNOBS: Mapping[str, int | None] = {"num_warps": 4, "num_stages": 3, "num_ctas": 1, "maxnreg": None}
 
 
 def undecorated(
@@ -168,7 +168,7 @@ def undecorated(
     """
     options = dict(options)
     if replaces:
-        options |= {name: value for name, value in knobs.items() if name in options or name in _OPTIONS}
+        options |= {name: value for name, value in knobs.items() if name in options or name in COMPILER_KNOBS}
     while not is_kernel(kernel):
         if (configs := getattr(kernel, "configs", None)) is not None:
             names = {name: None for config in configs for name in config.kwargs}
@@ -177,7 +177,7 @@ def undecorated(
                 raise TypeError(f"triton.autotune sets {', '.join(missing)} of {called}: expected a knob of that name")
             if any(config.pre_hook for config in configs):
                 raise TypeError(f"configs of {called} have a pre_hook, which only triton.autotune runs: expected none")
-            options |= {name: knobs[name] for name in (*names, *_OPTIONS) if name in knobs}
+            options |= {name: knobs[name] for name in (*names, *COMPILER_KNOBS) if name in knobs}
         elif isinstance(values := getattr(kernel, "values", None), Mapping):
             for name, value in values.items():
                 options[name] = value({**dict(zip(kernel.arg_names, args, strict=False)), **options})
@@ -185,6 +185,19 @@ def undecorated(
             raise TypeError(f"it launches a {type(kernel).__name__}: expected a function of triton.jit")
         kernel = kernel.fn
     return kernel, options
+
+
+def is_pruned(kernel: Any, args: Sequence[Any], options: Mapping[str, Any], knobs: Mapping[str, Any]) -> bool:
+    """Whether `early_config_prune` of a kernel in `triton.autotune` leaves the config of these knobs out."""
+    while kernel is not None and not is_kernel(kernel):
+        prune, configs = getattr(kernel, "early_config_prune", None), getattr(kernel, "configs", None)
+        if prune and configs:
+            of_kernel = {name: knobs[name] for name in {name for one in configs for name in one.kwargs}}
+            of_compiler = {name: knobs[name] for name in COMPILER_KNOBS if name in knobs}
+            given = dict(zip(kernel.arg_names, args, strict=False))
+            return not prune([type(configs[0])(of_kernel, **of_compiler)], given, **options)
+        kernel = getattr(kernel, "fn", None)
+    return False
 
 
 @contextmanager

@@ -40,6 +40,7 @@ class RecordedLaunch:
         runs_function: whether the whole function is launched, as it allocates its outputs or calls torch, and not its
             kernels alone.
         operations: its operations of torch, as this torch names them: not in the text, by which launches are stored.
+        is_pruned: whether `early_config_prune` of a kernel leaves the config out of this problem.
     """
 
     config: Config = field(compare=False)
@@ -50,6 +51,7 @@ class RecordedLaunch:
     target: Target | None = field(default=None, compare=False, repr=False)
     runs_function: bool = field(default=False, repr=False)
     operations: tuple[str, ...] = field(default=(), repr=False)
+    is_pruned: bool = field(default=False, compare=False, repr=False)
 
 
 class KernelOperator:
@@ -194,6 +196,7 @@ def kernel_operator(
             raise UsageError("\n".join(f"operator {called!r}: {fault}" for fault in faults))
         is_legal = _named(called, "legal", legal) if legal else lambda *_: True
         is_left_out = _named(called, "leaves_out", leaves_out) if leaves_out else lambda *_: False
+        resolve = _Resolver(declared, is_legal)
         spec = _Short(
             name=called,
             modes=(),
@@ -203,9 +206,11 @@ def kernel_operator(
             buffers=declared.tensors,
             sizes=declared.sizes,
             space=lambda space_name, problem, target: [
-                one for one in declared.configs if not is_left_out(one, problem, target)
+                one
+                for one in declared.configs
+                if not is_left_out(one, problem, target) and not resolve.is_pruned(one, problem, target)
             ],
-            resolve=_Resolver(declared, is_legal),
+            resolve=resolve,
             default_config=_Default(default, declared, is_legal),
             kernel_module=function.__module__,
             reference_module=function.__module__,
@@ -326,7 +331,15 @@ class _Resolver:
             target=target,
             runs_function=bool(found.operations or self._declared.returned),
             operations=found.operations,
+            is_pruned=found.is_pruned,
         )
+
+    def is_pruned(self, config: Config, problem: Problem, target: Target) -> bool:
+        """Whether a kernel's own rule leaves a config out of a problem."""
+        if self._declared.unfit(problem) or not self._legal(config, problem, target):
+            return False
+        launch = self._launch(config, problem, target)
+        return not isinstance(launch, str) and launch.is_pruned
 
 
 def _recorded(

@@ -24,6 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from normtune.kernels.call import KernelCall
 from normtune.kernels.calling.triton_inside import (
     compiler_options,
+    is_pruned,
     launches_given_to,
     parameters,
     target_named,
@@ -66,11 +67,13 @@ class Recorded(NamedTuple):
         calls: its kernel calls.
         operations: its operations of torch that read or write memory, by name.
         returned: what it returned.
+        is_pruned: whether `early_config_prune` of a kernel leaves the config out.
     """
 
     calls: Sequence[KernelCall]
     operations: tuple[str, ...]
     returned: Any
+    is_pruned: bool = False
 
 
 def tensor_without_memory(dtype: str, shape: tuple[int, ...]) -> Tensor:
@@ -93,6 +96,7 @@ def recorded(function: Callable[[], object], knobs: Knobs, target: Target | None
     """
     calls: list[KernelCall] = []
     operations: list[str] = []
+    pruned: list[bool] = []
 
     def take(kernel: Any, grid: Any) -> Callable[..., None]:
         def keep(*args: Any, **options: Any) -> None:
@@ -101,6 +105,7 @@ def recorded(function: Callable[[], object], knobs: Knobs, target: Target | None
             calls.append(KernelCall(inner, grids, *_tensors_first(inner, args, options)))
             if target:
                 _check(calls[-1])
+                pruned.append(is_pruned(kernel, args, options, knobs.values))
 
         return keep
 
@@ -109,7 +114,7 @@ def recorded(function: Callable[[], object], knobs: Knobs, target: Target | None
             stack.enter_context(_Operations(operations))
             stack.enter_context(_on_gpu(target))
         returned = function()
-    return Recorded(calls, tuple(operations), returned)
+    return Recorded(calls, tuple(operations), returned, any(pruned))
 
 
 def launched(function: Callable[[], object], knobs: Knobs) -> Any:

@@ -84,7 +84,7 @@ def assert_all_compile(pairs, target, workers=None):
         assert compiled.threads <= target.max_threads
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("name", list(TABLES))
 def test_configs_compile_ahead_of_time_for_the_target_where_they_hold_most(name):

@@ -118,7 +118,7 @@ def results(call, name, leading):
     return y if name in CONSTANT else [y, *torch.autograd.grad(y.sin().sum(), x)]
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
 def test_compiled_twice_for_all_numbers_of_rows(name):

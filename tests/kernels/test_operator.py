@@ -294,7 +294,7 @@ def test_illegal_ways_say_why(config, rows, reason):
 
 
 @pytest.mark.long
-@pytest.mark.one_in(4)
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(st.data())
 @pytest.mark.parametrize("name", sorted(operators()))

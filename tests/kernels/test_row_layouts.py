@@ -17,7 +17,7 @@ SIZES = (1, 250, 1000, 1001, 4096, 20001)
 MOST = 2
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("hidden", SIZES)

@@ -206,7 +206,7 @@ def launches_of(table: str, key: Key, sizes: range | tuple[int, ...]):
 RECORDED = tuple(sorted({hidden for _, hidden in GRIDS["recording"]}))
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize(("table", "key"), list(functions()), ids=str)
 def test_at_measured_hidden_sizes_each_launch_is_of_a_class_that_a_sweep_gates(table: str, key: Key) -> None:

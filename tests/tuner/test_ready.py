@@ -121,6 +121,7 @@ def test_another_seed_and_another_config_in_use_make_another_key():
     assert len(set(asked)) == 3 and replace(request, seed=0).key(of_all) == asked[0]
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_a_search_that_was_cut_goes_on(tmp_path):
     asked = {"store": tmp_path / "store.db", "strategy": "plane", "space": "default"}

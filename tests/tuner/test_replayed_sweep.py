@@ -34,7 +34,7 @@ def digest(path):
     ("strategy", "first", "resumed"),
     [("adaptive", "d608fa2320e545c4", "cfb2a2ccdf91bb75"), ("exhaustive", "508f15f04788e24f", "4c3f5bbce9aa338e")],
 )
-@pytest.mark.one_in(2)
+@pytest.mark.slow
 def test_order_and_samples_of_a_sweep_that_is_resumed_stay_as_they_are(opened, tmp_path, strategy, first, resumed):
     """Narrow, then wide beside the best of the narrow one, then what may have failed by chance."""
     path = tmp_path / "store.db"

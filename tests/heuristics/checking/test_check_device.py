@@ -322,7 +322,7 @@ def test_fresh_tables_are_ok(replay: Replay) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", [kind for kind in staleness.DEFAULT_KINDS if kind != "fresh"])
-@pytest.mark.one_in(8)
+@pytest.mark.slow
 def test_planted_functions_are_not_called_ok(kind: str, replay: Replay) -> None:
     """Those that lose over twice the promise and over 3 %, of ten of each kind."""
     found = staleness.rates(checks_of(replay, kind, 10))

@@ -230,6 +230,7 @@ def check_odd(path: Path, text: str) -> tuple[str, ...]:
     return check(path).failures
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "shown"),

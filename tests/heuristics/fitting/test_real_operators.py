@@ -45,6 +45,7 @@ def test_every_operator_and_dtype_is_served() -> None:
     assert served == {spec.key(dtype) for spec in operators().values() if spec.is_default for dtype in spec.dtypes}
 
 
+@pytest.mark.slow
 def test_every_region_is_legal_at_its_largest_shape() -> None:
     for function in fitted().functions:
         spec = operator(function.key.operator)

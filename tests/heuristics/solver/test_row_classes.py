@@ -50,7 +50,7 @@ def test_few_rows_may_have_another_config_than_many():
     assert classes_of((looped, columns, narrow), BACKWARD, hidden=(2048, 4096)) == [[0, 0, 1]]
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_no_size_of_a_bin_tells_apart_what_its_representatives_do_not(seed):
     draw = np.random.default_rng(seed)

@@ -61,6 +61,7 @@ def commanded(path: Path, words: str) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["Regenerate", "Device", "Software", "Data", "Kernels", "Measured", "Regret", "Format"]
 )
@@ -120,6 +121,7 @@ def test_files_of_any_name_are_found_again(store, folder: Path) -> None:
     assert "equal, byte for byte, to a fit of dätä  1.parquet" in invoke("check", "table.py").output
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("option", ["--weights", "--baseline", "--evidence"])
 @pytest.mark.parametrize("place", ["../secret", "/{}/secret", "link", "linked/secret"])
 def test_a_header_names_no_file_outside(table: Path, tmp_path: Path, option: str, place: str) -> None:
@@ -192,6 +194,7 @@ def test_no_command_is_advised_but_those_that_normtune_writes(table: Path, comma
     assert not any(f"`{command}`" in line for line in report.failures)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("quick", [False, True])
 @pytest.mark.parametrize(
     "more", ["; touch X", " && touch X", " | sh", " > X", " $(touch X)", " `touch X`", " & touch X", " #", " '", " \\"]

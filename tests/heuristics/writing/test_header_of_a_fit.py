@@ -60,7 +60,7 @@ def again(evidence: Evidence, text: str, baseline: Incumbents | None = None) -> 
     return module_text(found, command)
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(10))
 def test_a_refit_from_the_header_gives_the_same_bytes(measured, seed: int) -> None:

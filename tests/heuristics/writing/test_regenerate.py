@@ -68,7 +68,7 @@ LAYOUTS = [
 ]
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_command_writes_the_same_table_from_its_folder(repository: Path, layout: str, tmp_path: Path) -> None:
     before = set(tmp_path.rglob("*.py"))

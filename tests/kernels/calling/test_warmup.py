@@ -124,7 +124,7 @@ def run(call):
 
 @pytest.mark.parametrize("has_table", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", CALLS)
-@pytest.mark.one_in(9)
+@pytest.mark.slow
 def test_after_a_warmup_no_call_of_any_number_of_rows_compiles(compiled, name, has_table):
     make = CALLS[name]
     function = make(1).func.__name__

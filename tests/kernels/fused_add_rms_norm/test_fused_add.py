@@ -83,6 +83,7 @@ def test_transforms_of_functions():
     torch.testing.assert_close(tangent, torch.func.jvp(lambda x: plain(x, RESIDUAL, WEIGHT)[0], (X,), (X,))[1])
 
 
+@pytest.mark.slow
 def test_the_operators_of_torch_pass_its_own_checks():
     x, residual, weight = (tensor.clone().requires_grad_() for tensor in (X, RESIDUAL, WEIGHT))
     ops = torch.ops.normtune

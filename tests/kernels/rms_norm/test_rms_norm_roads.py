@@ -253,6 +253,7 @@ def test_transforms_of_functions(leaves):
         assert_all_close(*map(transform, functions))
 
 
+@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("transform", ["grad", "jvp", "vmap of grad"])
 def test_transforms_inside_of_compiled_functions(leaves, transform):

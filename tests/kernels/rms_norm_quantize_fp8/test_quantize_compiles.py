@@ -59,7 +59,7 @@ def test_the_default_space_compiles(target, variant):
 
 @pytest.mark.long
 @pytest.mark.parametrize("scaling", SCALINGS)
-@pytest.mark.one_in(3)
+@pytest.mark.slow
 def test_all_variants_compile(scaling):
     words = [word for word in operator(operator_name(scaling)).variants[1:] if word not in ("fnuz", "e5m2")]
     pairs = [

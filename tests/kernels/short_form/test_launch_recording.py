@@ -252,6 +252,7 @@ def test_a_change_of_the_library_that_is_named_changes_the_fingerprint(tmp_path,
     assert declared(launching(_scale_kernel), name="own").sources == (__name__,)
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_a_launcher_compiles_without_a_gpu_and_without_its_library_calling_torch() -> None:
     load_file.load(Path(__file__).with_name("launchers.py"))

@@ -25,6 +25,7 @@ def test_launchers_of_a_library_are_right_as_they_are(library, count) -> None:
     assert all(any(name.startswith(package) for name in sources) for package in ("normtune_operators", library))
 
 
+@pytest.mark.slow
 def test_the_table_of_liger_is_that_of_its_sweep() -> None:
     done = main("check", "--load", LIGER / "rms_norm.py", LIGER / "rms_norm_h200.py")
     assert (done.exit_code, done.output.splitlines()[0]) == (0, f"{LIGER / 'rms_norm_h200.py'}: OK"), done.output

@@ -60,6 +60,7 @@ def identity(item):
     return (item.problem, item.config, item.run, item.rounds[0] if len(item.rounds) else -1)
 
 
+@pytest.mark.slow
 @pytest.mark.long
 @settings(max_examples=40, deadline=None)
 @given(items=st.lists(measurements(), max_size=8, unique_by=identity))

@@ -152,6 +152,7 @@ def test_all_configs_may_fail(opened):
     assert statuses(outcomes) == dict.fromkeys((2, 4, 8, 16), "crashed") and COPY not in outcomes
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(("step", "warps"), [("gate", 8), ("begin", 0), ("warm_up", 8), ("block", 8), ("compare", 8)])
 def test_a_worker_that_somebody_else_kills_convicts_nobody(opened, step, warps):
     outcomes = opened((step, warps, "kill"), once=True).measure(TASK, adaptive())
@@ -164,6 +165,7 @@ def test_a_wrong_result_after_timing_is_stored_as_one(opened):
     assert (outcomes[CONFIGS[0]].reason, outcomes[CONFIGS[0]].rounds) == ("off", ())
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("step", STEPS)
 def test_a_problem_that_does_not_fit_is_skipped_and_the_worker_stays(opened, tmp_path, step):
     bench = opened((step, 8, "run_out_of_memory"), once=True)

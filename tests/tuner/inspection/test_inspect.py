@@ -55,6 +55,7 @@ TOLD = {
 }
 
 
+@pytest.mark.slow
 def test_each_mistake_is_told_in_one_line_that_says_what_to_do() -> None:
     found = normtune.inspect_operator(MISTAKES)
     assert [one.operator for one in found] == list(TOLD)
@@ -91,6 +92,7 @@ def test_what_cannot_be_looked_at_is_told(tmp_path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_json_says_the_same() -> None:
     done = main("inspect", MISTAKES, "--operator", "other_shape", "--json")
     (one,) = json.loads(done.stdout)
@@ -107,6 +109,7 @@ TOLD_BY_PLAN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TOLD_BY_PLAN)
 def test_a_plan_of_an_operator_at_fault_is_neither_empty_nor_done(name) -> None:
     code, told = TOLD_BY_PLAN[name]
@@ -114,6 +117,7 @@ def test_a_plan_of_an_operator_at_fault_is_neither_empty_nor_done(name) -> None:
     assert (done.exit_code, told in done.output, "stored already" in done.output) == (code, True, False), done.output
 
 
+@pytest.mark.slow
 def test_compiling_ahead_tells_what_cannot_be_compiled(tmp_path) -> None:
     ahead = (*PLAN, "--compile-only", "--target", "sm_90", "--out", tmp_path)
     done = main("--load", MISTAKES, "sweep", "--operator", "odd_block", *ahead)

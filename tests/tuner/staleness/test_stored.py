@@ -134,6 +134,7 @@ def test_after_a_refactoring_nothing_is_measured_again(toy, measured, bench, mod
     assert missing(whole(), measured.coverage(DEVICE)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.long
 def test_the_code_of_imported_measurements_is_known(toy, measured, tmp_path):
     file = tmp_path / "export.parquet"
