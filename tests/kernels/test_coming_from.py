@@ -217,7 +217,7 @@ class Scalar(float):
         return self
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.slow
 @pytest.mark.interpreter
 @pytest.mark.parametrize("there", [there for library, there, _ in table() if library == "Liger"])
 def test_ligers_own_kernels_do_the_same(monkeypatch, there):

@@ -49,7 +49,7 @@ def test_operators_with_other_kernels_than_measured_are_named_and_unknown_ones_a
     assert changed(measured | {"rms_norm_backward": fingerprint(known["rms_norm_backward"])}) == ["rms_norm_forward"]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_needs_neither_triton_nor_torch_and_is_the_same_everywhere():
     here = {name: fingerprint(spec) for name, spec in operators().items()}
     code = (

@@ -74,6 +74,7 @@ def test_legality_never_returns_as_shapes_grow(data, spec, target, dtype):
         assert spec.is_legal(config, Problem.of(spec.name, rows[0], hidden[0], dtype, variant), target)
 
 
+@pytest.mark.slow
 @given(data=st.data(), spec=specs, target=targets, dtype=dtypes, rows=row_counts)
 def test_every_shape_has_legal_configs(data, spec, target, dtype, rows):
     problem = spec.problem(rows, data.draw(lengths(spec)), dtype)

@@ -66,7 +66,7 @@ def is_kept(call, dy, wanted, leaves):
     return torch.equal(whole, before) and found[0].data_ptr() != dy.data_ptr()
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_dx_is_in_the_memory_of_dy_with_the_same_bits(device, case):
     function, count, options = CASES[case]
@@ -131,6 +131,7 @@ def test_a_gradient_that_is_a_saved_tensor_is_kept(device, case):
             assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
 
 
+@pytest.mark.slow
 def test_one_gradient_for_both_results_is_kept(device):
     leaves, dy = leaves_of(device, 2), rows(device, 9)
     before = dy.clone()
@@ -173,6 +174,7 @@ def test_a_gradient_that_is_differentiated_again_is_kept(device, case):
     assert torch.equal(given, before)
 
 
+@pytest.mark.slow
 def test_a_gradient_that_only_the_weight_needs_is_kept(device):
     x, weight, dy = rows(device, 0), made(device, 8, HIDDEN).requires_grad_(), rows(device, 9)
     before = dy.clone()
@@ -190,6 +192,7 @@ def test_what_saved_the_gradient_is_told(device):
         saved.backward()
 
 
+@pytest.mark.slow
 def test_a_launch_whose_programs_share_dy_keeps_it(device, monkeypatch):
     config = RMSNormConfig("row", 1, 4, 1, 0, "columns", 64)
     real = dispatch.config_for
@@ -210,6 +213,7 @@ def test_a_launch_whose_programs_share_dy_keeps_it(device, monkeypatch):
     assert dx.data_ptr() == dy.data_ptr()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", [RMSNorm, FusedAddRMSNorm, RMSNormGated])
 def test_modules_have_the_option(device, module):
     plain, reusing = (module(HIDDEN, dtype=torch.float16, device=device, **more) for more in ({}, {"reuse_dy": True}))

@@ -78,7 +78,7 @@ def is_read_alone_before_written(monkeypatch, calls, dy, dx):
     return conflicts == 0
 
 
-@pytest.mark.one_in(9)
+@pytest.mark.slow
 @pytest.mark.parametrize(("rows", "hidden"), SHAPES)
 @pytest.mark.parametrize(
     "key", [(name, variant) for name in NAMES for variant in (GATED if "gated" in name else operator(name).variants)]

@@ -78,7 +78,7 @@ def test_what_the_system_has_no_more_of_is_one_line(
     assert line.startswith(f"normtune: error: {told}")
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("files", [7, 11])
 def test_a_sweep_with_too_few_files_is_one_line(tmp_path: Path, files: int) -> None:
     limit = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({files}, {files}))"

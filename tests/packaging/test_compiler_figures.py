@@ -101,6 +101,7 @@ def test_the_summary_is_that_of_the_lines(lines: list[Line]) -> None:
     assert resources.FILE.with_suffix(".md").read_text() == resources.markdown(lines)
 
 
+@pytest.mark.slow
 def test_a_kernel_of_several_binaries_has_one_line_and_what_is_written_is_read(tmp_path: Path) -> None:
     spec, target = operator("rms_norm_backward"), TARGETS["sm_90"]
     configs = configs_of(spec, target, 4)

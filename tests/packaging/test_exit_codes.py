@@ -122,7 +122,7 @@ def ends(place: Path, code: int, *arguments: object) -> None:
     assert after == before
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [*READERS, *WRITERS])
 @pytest.mark.parametrize("store", STORES)
 @pytest.mark.one_in(3)

@@ -50,6 +50,7 @@ def commands() -> list[list[str]]:
     return list(walk([], typer.main.get_command(cli.app)))
 
 
+@pytest.mark.slow
 def test_help_loads_nothing_heavy(run, scratch: Path) -> None:
     """One process asks for all of it: what a command loads is there when the next one is asked."""
     calls = [["--version"], *([*words, "--help"] for words in commands())]
@@ -137,6 +138,7 @@ def test_processes_that_normtune_starts_run_no_module_of_the_current_folder(
     assert told in done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_a_python_that_ignores_the_environment_starts_no_process_without_a_safe_path(run, scratch: Path) -> None:
     code = (
         f"import sys; sys.path.insert(0, {str(scratch)!r})\n"

@@ -296,7 +296,7 @@ def test_commands_and_package_files_import_nothing_heavy_at_start(modules: dict[
     assert not {(path, name) for path, tree in light.items() for name in at_start(tree) if name.split(".")[0] in heavy}
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_only_kernels_tables_and_rules_name_an_operator(modules: dict[str, ast.Module]) -> None:
     """In code; prose may give one as an example."""
     naming = set()
@@ -312,7 +312,7 @@ def test_only_kernels_tables_and_rules_name_an_operator(modules: dict[str, ast.M
     assert not naming
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_what_is_printed_goes_through_one_place(modules: dict[str, ast.Module], root: Path) -> None:
     """Where control characters of foreign texts end; these print colours, a live display and a child's answer."""
     own = {"results/terminal.py", "tuner/doctor/command.py", "tuner/sweep/progress.py", "kernels/calling/probe.py"}
@@ -328,6 +328,7 @@ def test_what_is_printed_goes_through_one_place(modules: dict[str, ast.Module], 
     assert not prints
 
 
+@pytest.mark.slow
 def test_processes_are_started_in_few_places(modules: dict[str, ast.Module]) -> None:
     """A Python that is started in another way would run modules of the current folder."""
     known = {"heuristics/fitting/parallel.py", "tuner/compiling/resources.py", "tuner/device/worker.py"}

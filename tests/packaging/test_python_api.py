@@ -93,7 +93,7 @@ def test_measurements_are_rows_in_the_order_that_is_asked_for() -> None:
     assert set(frame["operator"]) == {"rms_norm_forward"}
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_table_is_found_by_name_or_file() -> None:
     by_name = normtune.load_table(TABLE)
     assert by_name.header == normtune.load_table(by_name.source).header
@@ -121,6 +121,7 @@ def test_what_a_command_says_on_stderr_is_a_warning(tmp_path: Path, monkeypatch,
     assert said == [str(tmp_path / "a.db")] and capfd.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("call", "says"),
     [

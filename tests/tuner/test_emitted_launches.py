@@ -123,7 +123,7 @@ def test_whatever_is_fitted_is_legal_at_every_shape(seed: int, shapes: list[tupl
             assert spec.is_legal(choose(tree, (rows, hidden)), Problem(key, rows, hidden), target)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(
     name=st.sampled_from(OWN),

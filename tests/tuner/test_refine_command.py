@@ -37,6 +37,7 @@ def problems(options):
         return {item.problem for item in opened.load().measurements()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

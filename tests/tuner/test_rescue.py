@@ -55,7 +55,7 @@ def rescued(error):
     return Path(text.partition(" are in ")[2].partition(": `")[0])
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("disturb", [removed, replaced, truncated, emptied, folder_removed])
 @pytest.mark.parametrize("after", [1, 5, 24])

@@ -105,7 +105,7 @@ def test_sizes():
             parse_sizes("rows", text.split(","))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
@@ -124,7 +124,7 @@ def test_a_device_that_is_not_there_gets_one_line_and_its_exit_code(arguments, c
     assert not store.exists()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

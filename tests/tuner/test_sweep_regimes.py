@@ -36,7 +36,7 @@ def narrowed(whole):
     return whole._replace(tasks=tuple(t._replace(candidates=t.candidates[1:]) for t in whole.tasks))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_what_is_known_in_one_regime_is_not_done_in_another(store, small_plan):
     for regime in ("cold", "warm", "eager"):
         assert len(look_ahead(InRegime(regime), store, small_plan, Adaptive).tasks) == 8
@@ -142,7 +142,7 @@ def test_a_replay_of_cold_times_stores_that_they_are_cold(tmp_path):
         assert {run.protocol["regime"] for run in opened.runs()} == {"cold"}
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_recording_of_warm_times_is_replayed_warm(tmp_path, monkeypatch):
     evidence = load_recording("nvidia-h200").select(["rms_norm_forward:no_rstd"], ["bfloat16"])
     warm = type(evidence)(evidence.frame, tuple(run._replace(protocol={"regime": "warm"}) for run in evidence.runs))

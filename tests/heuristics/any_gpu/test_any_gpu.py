@@ -78,7 +78,7 @@ def test_each_gpu_has_the_same_weight(spec: OperatorSpec) -> None:
     assert abs((joint.least(1) or 0) - 262_364 // 2) <= 1
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.fractions(Fraction(1, 1 << 30), 1 << 30), st.fractions(Fraction(1, 1 << 30), 1 << 30))
 def test_a_threshold_lies_between_its_sizes(one: Fraction, other: Fraction) -> None:

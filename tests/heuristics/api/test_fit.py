@@ -105,7 +105,7 @@ def test_a_failure_takes_no_part(evidence: Evidence) -> None:
     assert best not in {table.lookup("toy", "bfloat16", rows, 128) for rows in (1, 64, 1024, 4096, 65536)}
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_saved_with_its_measurements_it_passes_check(evidence: Evidence, spec, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     table = normtune.fit(framed(evidence), **GPU, leaves=4, tie_percent=0.5)
@@ -125,7 +125,7 @@ def test_saved_with_its_measurements_it_passes_check(evidence: Evidence, spec, t
     )
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_baseline_and_weights_are_named_from_the_tables_folder(
     evidence: Evidence, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

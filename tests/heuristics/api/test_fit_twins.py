@@ -48,7 +48,7 @@ def test_a_saved_table_is_the_file_of_the_command(store: str) -> None:
         assert Path("by_python", name).read_bytes() == Path("by_command", name).read_bytes()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_table_that_replaces_one_stays_near_it(store: str) -> None:
     for folder in ("by_command", "by_python"):
         Path(folder).mkdir()
@@ -125,7 +125,7 @@ def test_figures_on_each_gpu_are_fractions(two: str, evidence: Evidence) -> None
     assert math.isnan(alone["left_out_mean"])
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_stability_is_what_the_command_prints_and_its_figures_are_fractions(
     store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

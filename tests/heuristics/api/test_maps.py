@@ -57,6 +57,7 @@ def test_losses_of_a_table_are_fractions(store: str) -> None:
     assert row["config"] != row["best"]
 
 
+@pytest.mark.slow
 def test_a_table_for_any_gpu_is_mapped_on_each(store: str) -> None:
     normtune.fit_any_gpu(store, leaves=4).save("any.py")
     table = normtune.load_table("any.py").bound(132, 60 << 20)

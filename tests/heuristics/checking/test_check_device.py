@@ -220,7 +220,7 @@ def test_functions_that_ask_for_one_shape_share_a_race(monkeypatch: pytest.Monke
     assert told == [(session.probes[0], few, answers), (session.probes[1], more, answers)]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -352,7 +352,7 @@ def test_a_kind_of_which_one_in_twenty_was_called_ok_is_named() -> None:
     assert staleness.missed([missed]) == [] and staleness.missed([missed] * 2) == ["swapped"]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_what_is_planted_is_what_it_says() -> None:
     table = subject.read(H200)
     one = next(one for one in table.functions if one.key.text == "rms_norm_backward")

@@ -77,7 +77,7 @@ def test_an_edited_table_fails_twice(recorded: Evidence, tmp_path: Path) -> None
     assert "+    if hidden <= 512:" in report.failures[1]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_an_edit_with_a_mended_hash_is_found_by_the_data(recorded: Evidence, tmp_path: Path) -> None:
     text = module_text(fit(recorded), as_command(COMMAND)).replace("hidden <= 512", "hidden <= 640")
     report = check(write(tmp_path / "table.py", rehashed(text)))

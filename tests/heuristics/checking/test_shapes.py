@@ -107,6 +107,7 @@ def test_shapes_stay_in_the_box_and_small_enough(most: int, seed: int) -> None:
         assert rows * hidden <= most
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(trees(), st.integers(1, 1 << 18), st.integers(1, 1 << 18))
 def test_the_leaf_of_a_shape_is_the_one_that_answers(tree: Tree, rows: int, hidden: int) -> None:

@@ -67,6 +67,7 @@ def test_the_configs_whose_code_changed_are_named(table: Path, compare_by) -> No
     assert f"({changed[0].config})" in line and line.endswith("`normtune sweep --stale`, then fit")
 
 
+@pytest.mark.slow
 def test_where_code_cannot_be_compared_the_sources_decide(table: Path, compare_by) -> None:
     compare_by(lambda *_: CodeChange(("toy",), undecided="no triton"))
     report = check(table)

@@ -21,7 +21,7 @@ SHIPPED = sorted(locate.shipped())
 H200 = locate.SHIPPED / "nvidia_h200.py"
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_every_entry_of_a_shipped_table_is_served_by_a_checked_function(path: Path) -> None:
     table = subject.read(path)
@@ -46,6 +46,7 @@ def test_the_promise_is_that_of_the_header() -> None:
         assert f"worst {percents(one.promise.worst):.1f} %" in line
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "figure", "mean", "worst"),
     [
@@ -141,6 +142,7 @@ def test_a_table_without_a_box_cannot_be_checked(tmp_path: Path) -> None:
         subject.read(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sms", [1, 36, 132, 148])
 def test_a_table_for_any_gpu_is_bound_to_one(sms: int) -> None:
     path = locate.SHIPPED / "any_gpu.py"

@@ -63,6 +63,7 @@ def test_a_table_answers_by_key_and_dtype_and_its_plain_operator_for_a_variant()
         assert incumbents.of(Key.of("other", "", "bfloat16"), TARGET) is None
 
 
+@pytest.mark.slow
 def test_a_rule_comes_before_a_file_and_a_file_before_a_shipped_table(
     evidence: Evidence, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,6 +93,7 @@ def test_a_wrong_option_is_one_line_and_writes_nothing(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.slow
 def test_a_cap_holds_at_every_shape_and_is_said(store: str, penalty) -> None:
     fit("--leaves", "3", "--tie", "0")
     assert max(slowdowns(tree_of(), penalty)) < 1.01
@@ -103,6 +104,7 @@ def test_a_cap_holds_at_every_shape_and_is_said(store: str, penalty) -> None:
     checked()
 
 
+@pytest.mark.slow
 def test_a_cap_that_cannot_be_met_says_what_can(store: str) -> None:
     Path("table.py").write_text("")
     words = ("fit", "--store", store, "--leaves", "2", "--max-slowdown")
@@ -114,6 +116,7 @@ def test_a_cap_that_cannot_be_met_says_what_can(store: str) -> None:
     refused(*words, f"{float(found[1]) - 2e-4:.6f}", "--out", "no.py", kind=NormtuneError)
 
 
+@pytest.mark.slow
 def test_the_objective_worst_has_the_least_worst(store: str, penalty) -> None:
     """One shape counts nearly all: the mean follows it, the worst takes what is 5 % slower there and 30 % elsewhere."""
     Path("one.csv").write_text("rows,hidden,weight\n1,64,1000\n")
@@ -138,6 +141,7 @@ def test_few_configs_with_their_certificate(store: str, count: int) -> None:
     checked()
 
 
+@pytest.mark.slow
 def test_weights_of_a_file_decide_and_are_found_from_the_tables_folder(store: str, penalty) -> None:
     Path(".git").mkdir()
     Path("library").mkdir()
@@ -156,7 +160,7 @@ def test_weights_of_a_file_decide_and_are_found_from_the_tables_folder(store: st
     assert "mine.csv, which does not exist" in failed("library/table.py")
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_table_as_baseline_is_found_from_the_tables_folder(store: str, penalty) -> None:
     """One leaf is slower than three, and one was asked for: that is told. Three are not, and all is as it was."""
     Path(".git").mkdir()
@@ -222,6 +226,7 @@ def replacing(store: str) -> str:
     return store
 
 
+@pytest.mark.slow
 def test_a_table_that_replaced_another_passes_check(replacing: str) -> None:
     assert "its figures are, byte for byte, those that data.parquet gives" in checked()
 
@@ -267,6 +272,7 @@ def test_a_change_of_its_data_fails(replacing: str, run, measure, penalty, spec)
     assert "data.parquet holds other measurements than those of the table" in failed()
 
 
+@pytest.mark.slow
 def test_a_table_within_the_tie_is_judged_and_one_that_loses_more_is_refused(store: str) -> None:
     """A line `Replaced` does not let a bad tree pass: with its figures mended, too, it loses more than its tie."""
     fit("--leaves", "3", "--tie", "0")
@@ -292,6 +298,7 @@ def test_tables_of_the_first_format_are_looked_up_and_to_be_fitted_again(store: 
     checked()
 
 
+@pytest.mark.slow
 def test_a_table_of_any_gpu_is_replaced_and_no_baseline(store: str) -> None:
     shipped = locate.SHIPPED / locate.ANY_GPU
     if not shipped.exists():

@@ -89,6 +89,7 @@ def test_stale_kernels_fail_only_a_strict_check(evidence: Evidence, store: str, 
     assert invoke("check", "stale.py", "--strict").exit_code == 1
 
 
+@pytest.mark.slow
 def test_one_bad_table_fails_a_check_of_several(store: str) -> None:
     succeed("fit", "--store", store, "--leaves", "3", "--out", "good.py")
     Path("bad.py").write_text(Path("good.py").read_text().replace("hidden <= 512", "hidden <= 640"))

@@ -128,6 +128,7 @@ def test_a_folder_that_takes_no_files_is_told_before_the_fit(store, arguments: l
     assert refused(*arguments).startswith("cannot write /proc/")
 
 
+@pytest.mark.slow
 def test_only_force_overwrites_what_normtune_did_not_write(store) -> None:
     store("NVIDIA A")
     for content in (b"x = 1\n", b"", b"\xff" * 40):
@@ -230,7 +231,7 @@ def check_odd(path: Path, text: str) -> tuple[str, ...]:
     return check(path).failures
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "shown"),

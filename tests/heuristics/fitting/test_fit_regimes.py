@@ -68,6 +68,7 @@ def test_a_table_is_of_one_regime_and_its_header_says_which(store, words, best, 
     assert checked.exit_code == 0 and "equal, byte for byte, to a fit of data.parquet" in checked.output
 
 
+@pytest.mark.slow
 def test_a_warm_table_is_checked_against_the_warm_times_of_its_recording(mixed, store, tmp_path, monkeypatch):
     write_recording(mixed, "test-gpu", tmp_path)
     monkeypatch.setattr(recording, "FOLDER", tmp_path)

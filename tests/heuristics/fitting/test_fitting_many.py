@@ -31,6 +31,7 @@ def three(spec, measure, penalty, run, monkeypatch) -> Evidence:
     return Evidence.from_measurements(items, [run])
 
 
+@pytest.mark.slow
 def test_operators_in_processes_of_their_own_give_the_same_table(three: Evidence, tmp_path, monkeypatch) -> None:
     path = tmp_path / "mix.csv"
     path.write_text("rows,hidden,weight,operator\n64,64,1,toy\n64,256,3,toy_three\n1,2,1,\n")

@@ -74,6 +74,7 @@ def test_the_forward_loses_little(held_out: Evidence, dtype: str) -> None:
     assert loss.worst <= log_ppm_of(1.1), worst[:3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_backward_loses_little(held_out: Evidence, dtype: str) -> None:
     loss, worst = lost(held_out, "rms_norm_backward", dtype)

@@ -53,6 +53,7 @@ def path(fitted, tmp_path) -> Path:
     return found
 
 
+@pytest.mark.slow
 def test_each_function_gets_one_that_does_not_look_at_rows_and_stays_as_it_is(recorded, fitted):
     usual, both = fit(recorded), fitted
     assert [one for one in both.functions if not one.beside] == list(usual.functions)
@@ -111,6 +112,7 @@ def test_the_table_is_checked_byte_for_byte(path):
     assert any("it differs from a fit of recording test-gpu" in failure for failure in check(path).failures)
 
 
+@pytest.mark.slow
 def test_a_function_of_the_mode_that_sums_a_row_in_several_orders_is_refused(path):
     text = path.read_text()
     start = text.index("def toy_batch_invariant_bfloat16")
@@ -141,6 +143,7 @@ def test_the_option_is_told_in_the_command_and_read_back():
         assert options_of(shlex.join(["normtune", "fit", *options.words()])) == options
 
 
+@pytest.mark.slow
 def test_fewer_leaves_may_be_asked_for(recorded):
     found = fit(recorded, FitOptions(leaves=2, batch_invariant=True)).functions
     assert {one.figures.leaves <= 2 for one in found if one.beside} == {True}

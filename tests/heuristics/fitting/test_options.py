@@ -122,6 +122,7 @@ def test_bounds_are_millionths_of_a_logarithm() -> None:
     assert (FitOptions().cap, FitOptions(tie_percent=0).tie, FitOptions(max_slowdown=1).cap) == (None, 0, 0)
 
 
+@pytest.mark.slow
 @given(OPTIONS)
 def test_the_facts_of_options_are_read_as_the_options(options: FitOptions) -> None:
     assert FitOptions.of_facts(json.loads(json.dumps(options.facts()))) == options

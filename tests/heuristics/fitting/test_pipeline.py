@@ -72,6 +72,7 @@ def test_leaves_that_legality_takes_come_on_top_of_the_cross_validated_ones(meas
     assert function.figures.cross_validated < 2000
 
 
+@pytest.mark.slow
 def test_a_variant_that_costs_little_shares_and_says_so(measured, penalty) -> None:
     found = fit(measured(("", "bfloat16", penalty), ("no_keep", "bfloat16", penalty)))
     assert [function.key.text for function in found.functions] == ["toy"]
@@ -116,7 +117,7 @@ def test_the_bound_of_sharing_is_what_it_costs_on_the_data(measured, penalty) ->
             assert 3000 < found.shared[0].cost < 9000
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_dtype_with_too_few_problems_in_common_is_not_shared(measure, penalty, spec: OperatorSpec, run: Run) -> None:
     # One row count of five has times of what bfloat16's function answers.
     cells = measure(penalty, SHAPES) + measure(penalty, [s for s in SHAPES if s[0] == 1], dtype="float16")
@@ -125,7 +126,7 @@ def test_a_dtype_with_too_few_problems_in_common_is_not_shared(measure, penalty,
     assert [one.key.dtype for one in found.functions] == ["bfloat16", "float16"]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_variant_takes_its_own_function_of_another_dtype(measured, penalty) -> None:
     parts = [
         (variant, dtype, law)
@@ -204,7 +205,7 @@ def test_a_dtype_whose_plain_function_has_data_is_not_served_by_a_variant(measur
     assert fit(measured(*parts)).functions[1].dtypes == ("bfloat16", "float16", "float32")
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_order_of_measurements_changes_nothing(measure, penalty, spec: OperatorSpec, run: Run) -> None:
     cells = measure(penalty, SHAPES)
     texts = {
@@ -214,7 +215,7 @@ def test_the_order_of_measurements_changes_nothing(measure, penalty, spec: Opera
     assert len(texts) == 1
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_only_the_newest_kernels_count(measure, penalty, spec: OperatorSpec, run: Run) -> None:
     def reverse(config, problem):
         return 1 - penalty(config, problem)
@@ -257,7 +258,7 @@ def test_the_gap_is_to_trees_that_are_legal_beyond_the_measured_sizes_too(measur
     assert found.loss.mean > 90_000
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(("most", "joined"), [(2600, False), (1200, True)])
 def test_of_too_many_sizes_the_nearest_are_not_told_apart_and_nothing_is_proved(measured, monkeypatch, most, joined):
     def by_hidden(config, problem):

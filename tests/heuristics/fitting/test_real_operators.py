@@ -58,6 +58,7 @@ def test_every_region_is_legal_at_its_largest_shape() -> None:
                     assert spec.is_legal(config, problem, TARGET)
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(
     rows=st.one_of(st.integers(1, MAX_ROWS), st.integers(1, 70_000)),

@@ -69,6 +69,7 @@ def old(evidence_of, alike, tmp_path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_each_shape_keeps_the_order_of_its_sum(old, evidence_of):
     evidence = evidence_of(blocks)
     free = fit(evidence).functions[0].tree
@@ -81,6 +82,7 @@ def test_each_shape_keeps_the_order_of_its_sum(old, evidence_of):
     assert any(choose(tree, shape) != choose(before, shape) for shape in every)
 
 
+@pytest.mark.slow
 def test_the_option_is_in_the_header_and_the_check_fits_with_it(old, evidence_of, tmp_path, monkeypatch, record_as):
 
     evidence = record_as(evidence_of(blocks))
@@ -97,6 +99,7 @@ def test_the_option_is_in_the_header_and_the_check_fits_with_it(old, evidence_of
     assert any("old.py" in failure for failure in check(new).failures)
 
 
+@pytest.mark.slow
 def test_what_the_table_does_not_have_is_refused(old, evidence_of):
     text = old.read_text()
     with pytest.raises(UsageError, match=r"old\.py has no batch-invariant function of toy bfloat16, .*without --batch"):

@@ -107,6 +107,7 @@ def test_what_normtune_does_not_write_is_not_told(evidence, entry) -> None:
     assert fit(told(evidence, {"pairs": 9, "audited": [], "missed": None}, strategy="a\n# Body: b")).searched == ()
 
 
+@pytest.mark.slow
 def test_audited_configs_that_cannot_be_read_are_left_out(evidence) -> None:
     entry = {"pairs": 1000, "audited": [["x", 1, "{}"], [1, 64, "no json"], [1, 64], 3], "missed": None}
     (line,) = fit(told(evidence, entry)).searched

@@ -1,6 +1,7 @@
 from decimal import Decimal, getcontext
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,6 +10,7 @@ from normtune.heuristics.regret.fixed_log import log_ppm, percent
 getcontext().prec = 30
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(1, 2**31 - 1), min_size=1, max_size=20))
 def test_micrologs_are_rounded_logarithms(values: list[int]) -> None:
     found = log_ppm(np.array(values, np.int64))

@@ -31,6 +31,7 @@ def areas(draw: st.DrawFn) -> tuple[list[int], list[int], dict[Config, list[int]
     return rows, hidden, edges
 
 
+@pytest.mark.slow
 @given(areas())
 @settings(max_examples=200, deadline=None)
 def test_the_legal_area_is_found_from_its_edge(area) -> None:

@@ -130,6 +130,7 @@ def test_a_config_that_left_the_race_early_is_compared_on_the_rounds_it_had(of_l
     assert {flip.shape for flip in found.losing} == {(r, h) for r in (64, 1024, 4096) for h in (64, 128)}
 
 
+@pytest.mark.slow
 def test_the_table_of_one_regime_loses_in_the_other_what_the_law_says(of_law):
     cold, warm = of_law(cold_law, "cold"), of_law(warm_law, "warm")
     ((key, (there, back)),) = both_ways(cold, warm, cold.devices()[0])
@@ -153,6 +154,7 @@ def both(of_law, tmp_path):
     return f"{tmp_path}/both.db"
 
 
+@pytest.mark.slow
 def test_the_map_of_the_flips(both):
     lines = [line.rstrip() for line in succeed("show", "--store", both, "--flips", "warm").splitlines()]
     assert lines[:2] == ["Test GPU, sm_90, 132 SMs", "toy bfloat16: 15 shapes measured cold and warm"]

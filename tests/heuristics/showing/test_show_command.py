@@ -106,6 +106,7 @@ def test_a_list_has_each_measurement_with_its_times(store: str) -> None:
     assert lines[-1] == "300 measurements"
 
 
+@pytest.mark.slow
 def test_sort_and_limit_list_too_and_say_what_is_left_out(store: str) -> None:
     lines = printed("--store", store, "--sort", "-median_us", "--limit", "2")
     times = [float(line[-4]) for line in cells(lines) if line[:1] and line[0].isdecimal() and line[1].isdecimal()]
@@ -114,7 +115,7 @@ def test_sort_and_limit_list_too_and_say_what_is_left_out(store: str) -> None:
     assert len([line for line in cells(printed("--store", store, "--limit", "500")) if "warps=16" in line]) > 30
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_several_devices_are_shown_one_after_another_and_never_mixed(store: str, measure, run, spec) -> None:
     other = run._replace(id="other", device=run.device._replace(name="A [red]GPU\x1b[2J\n", sms=66))
     slow = measure(lambda config, problem: 9.0, SHAPES[:4], run="other", fingerprint=fingerprint(spec))
@@ -153,6 +154,7 @@ def test_what_has_no_times_is_named(store: str, run) -> None:
     )
 
 
+@pytest.mark.slow
 def test_operators_and_dtypes_narrow_a_map(store: str, measure, penalty, run, spec) -> None:
     more = measure(penalty, SHAPES, dtype="float32", fingerprint=fingerprint(spec))
     more += measure(penalty, SHAPES[:4], variant="no_keep", fingerprint=fingerprint(spec))

@@ -71,6 +71,7 @@ def brute_least_worst(matrix: TimingMatrix, legal: Legality, count: int) -> int 
     return best
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10**6), count=st.integers(1, 4), wide=st.booleans())
 def test_the_least_worst_is_that_of_all_partitions(seed: int, count: int, wide: bool) -> None:
@@ -117,6 +118,7 @@ def brute_few(matrix: TimingMatrix, legal: Legality, most: int) -> int | None:
     return best
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10**6), most=st.integers(1, 4))
 def test_few_configs_are_the_best_set_and_a_table_of_them_is_legal(seed: int, most: int) -> None:

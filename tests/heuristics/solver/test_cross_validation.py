@@ -68,7 +68,7 @@ def test_the_figure_is_what_folds_lose(legality: Legality) -> None:
     assert figures.outside(2) == 0
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_leaves_that_do_not_generalise_are_not_taken(legality: Legality) -> None:
     for seed in range(5):
         noise = np.random.default_rng(seed).integers(0, 100_000, (len(SHAPES), len(CONFIGS)))
@@ -141,7 +141,7 @@ def test_more_leaves_are_tried_where_a_large_grid_asks_for_the_last(
     assert (tried, len(found.axes[0].lost[0]), found.chosen()) == (most, most, chosen)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_sizes_that_are_left_out_together_are_scored_apart(legality: Legality) -> None:
     hidden_sizes = [64 * size for size in range(1, 21)]
     shapes = tuple((rows, hidden) for rows in (1, 64) for hidden in hidden_sizes)

@@ -247,7 +247,7 @@ def depth_of(tree) -> int:
     return 0 if leaves(tree) == 1 else 1 + max(depth_of(tree.low), depth_of(tree.high))
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["rms_norm_forward", "rms_norm_backward"])
 def test_streed_finds_trees_of_the_same_cost_on_the_recorded_gpu(name: str) -> None:

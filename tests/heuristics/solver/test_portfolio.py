@@ -46,7 +46,7 @@ def first_of_the_least(sets: dict[tuple[int, ...], int]) -> tuple[int, ...]:
     return min(sets, key=lambda chosen: (sets[chosen], len(chosen), chosen))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @given(tables(), st.integers(1, 5))
 @settings(max_examples=300, deadline=None)
 def test_it_is_the_first_of_the_best_of_all_sets(table: tuple[np.ndarray, np.ndarray], size: int) -> None:
@@ -60,7 +60,7 @@ def test_it_is_the_first_of_the_best_of_all_sets(table: tuple[np.ndarray, np.nda
         assert found == Portfolio(best, sets[best], sets[best])
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @given(tables(), st.integers(-20, 200))
 @settings(max_examples=200, deadline=None)
 def test_the_fewest_within_a_budget_are_those_of_all_sets(table: tuple[np.ndarray, np.ndarray], budget: int) -> None:
@@ -75,6 +75,7 @@ def test_the_fewest_within_a_budget_are_those_of_all_sets(table: tuple[np.ndarra
         assert found == Portfolio(best, sets[best], sets[best])
 
 
+@pytest.mark.slow
 @given(tables(most=10**12), st.integers(1, 4))
 @settings(max_examples=100, deadline=None)
 def test_what_barred_entries_hold_is_not_looked_at(table: tuple[np.ndarray, np.ndarray], size: int) -> None:

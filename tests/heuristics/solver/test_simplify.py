@@ -67,7 +67,7 @@ def old_of(tree: Tree, cost: np.ndarray, barred: np.ndarray) -> Old:
     return Old(tree, total, Sums(differs))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(
     seed=st.integers(0, 10**6),
@@ -97,7 +97,7 @@ def test_the_budget_is_never_left(seed: int, most: int, slack: int, with_old: bo
         assert paid == best
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 10**6), slack=st.sampled_from([0, 3, 20]))
 def test_what_was_written_stays_as_it_is(seed: int, slack: int) -> None:

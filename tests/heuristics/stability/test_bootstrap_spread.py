@@ -107,7 +107,7 @@ def test_a_threshold_that_the_times_cannot_tell_is_an_interval_that_holds(measur
     assert (held.cut.least, held.cut.most, held.share) == (512, 2047, 1.0)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_it_says_the_same_each_time_in_one_process_and_in_two(measured, monkeypatch):
     made = of(measured(1024, noisy=1024))
     first = stability(made, 30)
@@ -214,6 +214,7 @@ def test_lines():
     assert beforehand(6, 100, 83.4) == "stability: 6 functions are fitted 100 times, about 83 s"
 
 
+@pytest.mark.slow
 def test_fit_tells_it_and_writes_the_same_table(store, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "TABLES", 5)
     plain = invoke("fit", "--store", store, "--leaves", "3", "--out", "table.py")

@@ -80,6 +80,7 @@ def test_a_config_without_a_time_in_the_other_sweep_is_not_scored(spec, run):
     assert found.losses[0] == 0
 
 
+@pytest.mark.slow
 def test_sweeps_of_nothing_in_common_are_told(spec, run):
     left, right = sweep(run, 512), sweep(run, 512, dtype="float32")
     with pytest.raises(NormtuneError, match="no shapes of an operator and dtype in common"):
@@ -92,6 +93,7 @@ def test_gpus_of_different_kinds_are_told(spec, run):
         crossed(swept(sweep(run, 512), EQUAL), swept(sweep(other, 512), EQUAL), EQUAL)
 
 
+@pytest.mark.slow
 def test_the_benchmark_prints_and_writes_it(spec, run, tmp_path, monkeypatch, capsys):
     files = [tmp_path / name for name in ("a.parquet", "b.parquet")]
     for path, upto in zip(files, (512, 1024), strict=True):

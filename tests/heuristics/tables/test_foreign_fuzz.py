@@ -284,7 +284,7 @@ def test_endless_headers(table: str, examples: int) -> None:
     assert set(tried(examples, endless(top), holds)) == {"loaded", "refused"}
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.slow
 @pytest.mark.parametrize("digits", [60_000, 900_000])
 @pytest.mark.parametrize(
     ("name", "value"),

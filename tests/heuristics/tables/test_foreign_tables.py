@@ -121,7 +121,7 @@ def test_files_of_any_name_are_found_again(store, folder: Path) -> None:
     assert "equal, byte for byte, to a fit of dätä  1.parquet" in invoke("check", "table.py").output
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.slow
 @pytest.mark.parametrize("option", ["--weights", "--baseline", "--evidence"])
 @pytest.mark.parametrize("place", ["../secret", "/{}/secret", "link", "linked/secret"])
 def test_a_header_names_no_file_outside(table: Path, tmp_path: Path, option: str, place: str) -> None:
@@ -194,7 +194,7 @@ def test_no_command_is_advised_but_those_that_normtune_writes(table: Path, comma
     assert not any(f"`{command}`" in line for line in report.failures)
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.slow
 @pytest.mark.parametrize("quick", [False, True])
 @pytest.mark.parametrize(
     "more", ["; touch X", " && touch X", " | sh", " > X", " $(touch X)", " `touch X`", " & touch X", " #", " '", " \\"]
@@ -232,6 +232,7 @@ def test_a_name_with_a_nul_is_outside(table: Path) -> None:
         named_files.inside("--weights", "a\0b", table)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "why"),
     [
@@ -303,6 +304,7 @@ def test_what_is_printed_of_a_table_has_an_end(table: Path) -> None:
     assert len(done.output) < 50_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sms", ["0", "1" + "0" * 30, "-1", "4097", "9" * 5000, "007"])
 def test_a_number_of_multiprocessors_that_no_gpu_has_is_refused(table: Path, sms: str) -> None:
     table.write_text(table.read_text().replace("132 SMs", f"{sms} SMs"))

@@ -88,7 +88,7 @@ def test_long_names_in_deep_trees_are_formatted(name: str, tmp_path: Path) -> No
     assert formatted(name, template.WIDTH, path) == text
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("name", FORMATTERS)
 @pytest.mark.parametrize("width", [40, 79, 88, 120])
@@ -122,7 +122,7 @@ def test_a_docstring_of_other_width_and_a_comment_are_no_edit_but_a_comment_is_k
         check_table(table, force=False)
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new"),
     [

@@ -66,6 +66,7 @@ def test_launches_of_the_rule_are_the_two_that_it_switches_between() -> None:
     assert liger.launches("other", 64) == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("gain", "told", "others"),
     [

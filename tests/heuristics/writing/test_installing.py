@@ -44,6 +44,7 @@ def refused(*arguments: str, kind: type[NormtuneError] = UsageError) -> str:
     return commands.refused(*words(*arguments), kind=kind)
 
 
+@pytest.mark.slow
 def test_an_installation_says_what_it_displaces(store) -> None:
     store("NVIDIA H200")
     path = locate.installed_path("NVIDIA H200")
@@ -79,6 +80,7 @@ def test_a_gpu_without_a_table_had_the_one_for_any_gpu(store) -> None:
     assert "in place of the table for any GPU, which is unmeasured there" in fit("--install")
 
 
+@pytest.mark.slow
 def test_a_replay_is_installed_by_force_alone(store) -> None:
     store("NVIDIA H200", "replay:nvidia-h200")
     told = refused("--install", "--out", "table.py")

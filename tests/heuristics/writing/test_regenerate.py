@@ -134,6 +134,7 @@ def test_evidence_that_moved_is_named_with_the_path_that_was_looked_at(repositor
         )
 
 
+@pytest.mark.slow
 def test_a_check_through_a_link_finds_the_evidence(repository: Path) -> None:
     succeed("fit", "--leaves", "2", "--out", "linked/heuristics.py", "--evidence", "data/h200.parquet")
     told = succeed("check", "linked/heuristics.py")

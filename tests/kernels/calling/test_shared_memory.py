@@ -32,6 +32,7 @@ def test_no_common_byte_is_overlooked(one, other):
         assert not _is_apart(tensor) or places.unique().numel() == places.numel()
 
 
+@pytest.mark.slow
 @settings(max_examples=500)
 @given(one=rows, other=rows, stride=st.integers(6, 20))
 def test_rows_a_stride_apart_are_told_apart_exactly(one, other, stride):

@@ -19,7 +19,7 @@ def double(*shapes):
     return [torch.randn(shape, generator=generator, dtype=torch.float64, requires_grad=True) for shape in shapes]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("rounding", ["float32", "sum", "llama"])
 def test_gradients_of_first_and_second_order(rounding):
     def function(*tensors):
@@ -62,6 +62,7 @@ def test_compilers_see_one_operator_forward_and_backward():
         torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.slow
 def test_a_compiled_call_in_place_changes_its_inputs():
     @torch.compile(fullgraph=True, backend="aot_eager")
     def function(x, residual, weight):

@@ -36,7 +36,7 @@ def test_the_three_orders_differ():
 @pytest.mark.parametrize("rounding", ORDERS)
 @pytest.mark.parametrize("residual_dtype", [torch.float32, None])
 @pytest.mark.parametrize(("shape", "dtype"), [((5, 7, 100), torch.float32), ((130, 33), torch.float16)])
-@pytest.mark.one_in(3)
+@pytest.mark.slow
 def test_gradients_are_those_of_float64(rounding, residual_dtype, shape, dtype):
     generator = torch.Generator().manual_seed(5)
     x, residual, dy, ds = (torch.randn(shape, generator=generator).to(dtype) for _ in range(4))

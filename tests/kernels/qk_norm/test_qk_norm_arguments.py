@@ -125,7 +125,7 @@ def test_torchs_own_checks_of_an_operator(in_place):
     torch.library.opcheck(torch.ops.normtune.qk_norm.default, (*leaves, *options))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("in_place", [True, False])
 def test_a_compiled_function_has_no_graph_break_and_takes_any_number_of_tokens(in_place):
     from torch._dynamo.testing import CompileCounter

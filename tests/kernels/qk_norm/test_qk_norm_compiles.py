@@ -75,7 +75,7 @@ def test_other_dtypes_compile(dtype):
     compiled(chosen("sm_90", 128, "", "quick", dtype)[::4], "sm_90")
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", ["", "gptj", "no_rotary"])
 def test_a_warp_a_head_reads_wide_and_needs_no_barrier(variant):
     spec = operator(operator_name(*SIZES[128]))

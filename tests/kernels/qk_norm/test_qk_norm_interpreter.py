@@ -62,7 +62,7 @@ def test_values_are_those_of_float64(by_hugging_face, made, heads, others, head,
     assert in_place or torch.equal(qkv, before)
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.slow
 @pytest.mark.usefixtures("only_kernels", "rounded_bfloat16")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("casting", ["gemma", "llama"])
@@ -185,6 +185,7 @@ def test_zeros_stay_zeros_without_eps_in_the_way(made):
     assert not normtune.qk_norm(torch.zeros(5, 24), *weights, 1, 1, cos=cos, sin=sin).any()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("only_kernels")
 def test_a_kept_launch_serves_other_tensors(by_hugging_face, made):
     for seed in range(3):
@@ -207,7 +208,7 @@ def test_batch_invariant_tokens_have_the_same_bits(made):
     assert torch.equal(misaligned, out)
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.slow
 @pytest.mark.parametrize("style", ["neox", "gptj"])
 @pytest.mark.parametrize("rotary", [0, 8, 12])
 def test_gradients_are_those_of_float64(by_hugging_face, made, style, rotary):

@@ -70,6 +70,7 @@ def test_the_reference_tells_mistakes(mistake):
         compare({name: inputs[name] for name in expected}, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mistake", ["weights", "sign", "positions", "dout"])
 def test_the_reference_of_gradients_tells_mistakes(mistake):
     spec = operator(operator_name(2, 2, 5, 16, BACKWARD))
@@ -89,6 +90,7 @@ def test_the_reference_of_gradients_tells_mistakes(mistake):
             compare({name: tensors[name]}, {name: expected[name]})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "variant"), [(FAMILY, ""), (FAMILY, "out_of_place"), (FAMILY, "gptj+in_order"), (BACKWARD, "no_dweight")]
 )

@@ -19,7 +19,7 @@ SPEC = operator("reduce_partials")
 TARGET = TARGETS["sm_80"]
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize(("rows", "hidden"), [(1, 1), (7, 64), (132, 100), (1000, 33), (65, 1025)])
 def test_sums_are_within_rounding(rows, hidden, dtype):

@@ -43,7 +43,7 @@ def without_ptx(monkeypatch):
     monkeypatch.setattr(backward_cluster, "_cluster_sum", plain_sum)
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.slow
 @pytest.mark.parametrize(("rows", "hidden"), [(1, 8192), (3, 5000), (40, 4097), (70, 8200), (2, 33)])
 @pytest.mark.parametrize("key", [(name, variant) for name in NAMES for variant in operator(name).variants])
 def test_outputs_are_within_rounding(key, rows, hidden):
@@ -62,7 +62,7 @@ def test_outputs_are_within_rounding(key, rows, hidden):
             compare(outputs, expected)
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.slow
 @pytest.mark.usefixtures("counted_loops")
 @pytest.mark.parametrize(("rows", "hidden"), [(1, 8192), (9, 5000), (12, 4097), (2, 700)])
 @pytest.mark.parametrize("key", [(name, variant) for name in NAMES for variant in operator(name).variants])

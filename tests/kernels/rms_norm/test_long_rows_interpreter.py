@@ -43,7 +43,7 @@ def check(key, rows, hidden, dtype, config=None, padding=0, offset=0.25):
         compare({name: tensors[name] for name in outputs}, expected)
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("key", EVERY, ids=":".join)
 @pytest.mark.parametrize(("rows", "hidden", "dtype"), [(1, 65537, "float32"), (3, 70000, "float16")])
 def test_every_variant_is_within_rounding(key, rows, hidden, dtype):
@@ -51,13 +51,13 @@ def test_every_variant_is_within_rounding(key, rows, hidden, dtype):
     check(key, rows, hidden, dtype, spec.default_config(spec.problem(rows, hidden, dtype, key[1]), TARGET))
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_configs_are_within_rounding(name):
     check((name, ""), 2, 131073, "float32")
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_row_strides_are_free(name):
     check((name, ""), 3, 66000, "float32", padding=24)
@@ -71,7 +71,7 @@ def test_the_longest_row_is_within_rounding():
         check((name, ""), 1, hidden, "float32", spec.default_config(spec.problem(1, hidden, "float32"), TARGET))
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_invariant", [False, True])
 @pytest.mark.parametrize("has_weight", [True, False])
 def test_values_and_gradients_of_the_function_come_from_kernels(has_weight, batch_invariant, monkeypatch):

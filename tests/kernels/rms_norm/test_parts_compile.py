@@ -9,7 +9,7 @@ from normtune.tests.kernels.row_layouts import TARGET, row_sums
 NAMES = ("rms_norm_forward", "fused_add_rms_norm_forward", "rms_norm_gated_forward")
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize(("hidden", "warps"), [(4096, 8), (4096, 32), (5001, 8), (12288, 16), (32768, 32)])
@@ -24,7 +24,7 @@ def test_a_row_in_parts_is_summed_as_a_whole_one(name, hidden, warps, dtype):
         assert whole == parts and len(whole) == 1
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def outputs(spec, schedule, problem, inputs, block_col=0):
     return written, call.grid
 
 
-@pytest.mark.one_in(8)
+@pytest.mark.slow
 @pytest.mark.parametrize(("hidden", "programs"), [(1024, (2, 2, 2)), (1500, (3, 3, 3)), (4099, (9, 9, 3))])
 @pytest.mark.parametrize("key", [(name, variant) for name in NAMES for variant in operator(name).variants])
 def test_parts_have_the_bits_of_whole_rows(key, hidden, programs):
@@ -39,7 +39,7 @@ def test_parts_have_the_bits_of_whole_rows(key, hidden, programs):
             torch.testing.assert_close(parts[name], tensor, rtol=0, atol=0, equal_nan=True)
 
 
-@pytest.mark.one_in(9)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("hidden", "block_col", "programs"),
     [

@@ -12,6 +12,7 @@ def plain(x, weight, eps, offset):
     return torch.nn.functional.rms_norm(x, x.shape[-1:], weight + offset, eps)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(8, 64), (2, 3, 40), (5,), (0, 16), (3, 0, 16), (17, 1)])
 def test_values_and_gradients_are_those_of_torch(shape):
     generator = torch.Generator().manual_seed(0)

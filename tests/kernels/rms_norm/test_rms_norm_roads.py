@@ -95,6 +95,7 @@ def test_compiled_refuses_what_eager_refuses(leaves):
         torch.compile(normtune.rms_norm, backend="eager", fullgraph=True)(leaves[0], torch.ones(7))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strict", [True, False])
 def test_exported_for_any_number_of_rows(strict, tmp_path):
     module, rows = normtune.RMSNorm(8, eps=1e-5), torch.export.Dim("rows", min=2, max=4096)
@@ -294,7 +295,7 @@ def test_batched_gradients_of_a_launch(leaves, interpreted):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_derivatives_of_any_order_in_float64(leaves):
     x, weight = (leaf.detach().double().requires_grad_() for leaf in leaves)
     for call in (
@@ -315,7 +316,7 @@ def test_import_does_not_load_the_compiler():
 
 @pytest.mark.interpreter
 @pytest.mark.parametrize("batch_invariant", [False, True])
-@pytest.mark.one_in(2)
+@pytest.mark.slow
 def test_nothing_that_is_kept_holds_a_tensor_of_a_call(batch_invariant):
     def call(rows):
         x, weight, dy = torch.randn(rows, 8), torch.randn(8), torch.randn(rows, 8)

@@ -157,6 +157,7 @@ def samples(info, device, dtype):
         yield from info.sample_inputs(device, dtype, requires_grad=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("info", OPERATORS[:1], ids=lambda info: info.name)
 def test_operator_gradients_by_differences(device, info):
     for sample in samples(info, device, torch.float64):
@@ -173,6 +174,7 @@ def test_operator_gradients_by_differences(device, info):
         assert torch.autograd.gradgradcheck(call, (sample.input, *weights), **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("info", OPERATORS[:1], ids=lambda info: info.name)
 def test_operator_refuses_what_torchs_refuses(device, info):
     errors = list(info.error_inputs(device))

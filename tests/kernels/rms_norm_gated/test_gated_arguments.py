@@ -42,7 +42,7 @@ def test_wrong_arguments_are_named(changed, error, message):
         normtune.rms_norm_gated(**({"x": X, "weight": WEIGHT, "z": Z} | changed))
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES, ids=str)
 def test_derivatives_of_second_order_are_right(mode):
     generator = torch.Generator().manual_seed(0)
@@ -58,7 +58,7 @@ def test_derivatives_of_second_order_are_right(mode):
     assert torch.autograd.gradgradcheck(call, leaves)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("mode", MODES, ids=str)
 def test_traced_calls_give_what_eager_ones_give(mode):

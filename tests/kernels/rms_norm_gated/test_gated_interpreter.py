@@ -42,7 +42,7 @@ def check(x, weight, z, norm_before_gate=True, group_size=None):
     ("shape", "group_size"),
     [((5, 64), None), ((3, 4, 48), 16), ((2, 3, 2, 30), 10), ((60,), 15), ((7, 8), 1), ((0, 16), 4), ((3, 40), 40)],
 )
-@pytest.mark.one_in(2)
+@pytest.mark.slow
 def test_values_and_gradients_are_those_of_float64(shape, group_size, norm_before_gate):
     generator = torch.Generator().manual_seed(0)
     x, z = (torch.randn(shape, generator=generator) for _ in range(2))
@@ -117,7 +117,7 @@ def hugging_face(x, weight, z, eps, norm_before_gate, group_size):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("norm_before_gate", [True, False])
 @pytest.mark.parametrize("weight_dtype", [None, torch.float32])
-@pytest.mark.one_in(2)
+@pytest.mark.slow
 def test_hugging_faces_roundings_are_met_bit_by_bit(dtype, norm_before_gate, weight_dtype):
     generator = torch.Generator().manual_seed(1)
     x, z = (torch.randn(4, 4, 96, generator=generator).to(dtype) for _ in range(2))
@@ -197,6 +197,7 @@ def test_a_frozen_weight_and_gates_of_another_dtype():
     torch.testing.assert_close(x.grad.double(), wide[0].grad, rtol=1e-2, atol=1e-2)
 
 
+@pytest.mark.slow
 def test_batch_invariant_rows_have_the_same_bits():
     generator = torch.Generator().manual_seed(0)
     wide = torch.randn(9, 3, 101, generator=generator)

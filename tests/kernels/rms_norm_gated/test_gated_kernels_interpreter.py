@@ -49,7 +49,7 @@ def launches_of(spec, problem):
     ],
     ids=str,
 )
-@pytest.mark.one_in(5)
+@pytest.mark.slow
 def test_outputs_are_within_rounding(key, shape, dtype):
     rows, hidden = shape
     spec = operator(key[0])
@@ -59,7 +59,7 @@ def test_outputs_are_within_rounding(key, shape, dtype):
         assert_within(outputs_of(spec, problem, launch, inputs), expected, f"{config}")
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 def test_every_schedule_reads_groups_and_rows_of_two_strides(direction, mode):

@@ -33,7 +33,7 @@ def saturated(value, dtype):
     return value.clamp(-largest, largest).to(dtype)
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.slow
 @pytest.mark.parametrize("zero_centered", [False, True])
 @pytest.mark.parametrize("dtype", [E4M3, E5M2])
 @pytest.mark.parametrize(("rows", "hidden"), [(71, 229), (29, 541)])

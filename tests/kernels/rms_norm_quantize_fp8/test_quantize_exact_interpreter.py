@@ -100,7 +100,7 @@ def test_scales_are_the_rounded_quotient_of_amax_and_largest(scaling, name):
         assert torch.equal(bits(found["q"]), bits(wanted.expand(6, -1)))
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.slow
 @pytest.mark.parametrize("scaling", SCALINGS)
 @pytest.mark.parametrize("value", [NAN, float("inf"), -float("inf")])
 def test_what_is_no_number_stays_none_and_stays_in_its_row(scaling, value):

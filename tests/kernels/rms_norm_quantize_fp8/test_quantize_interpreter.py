@@ -47,7 +47,7 @@ def test_outputs_are_within_rounding(scaling, variant, rows, hidden):
         assert_within(outputs, expected, f"{config} {dtype}")
 
 
-@pytest.mark.one_in(9)
+@pytest.mark.slow
 @pytest.mark.parametrize(("scaling", "variant"), VARIANTS)
 def test_parts_have_the_values_of_whole_rows(scaling, variant):
     spec = operator(operator_name(scaling))

@@ -76,7 +76,7 @@ def assert_equal(found, expected):
         assert torch.equal(bits(found[name]).view(-1), bits(expected[name]).view(-1)), name
 
 
-@pytest.mark.one_in(11)
+@pytest.mark.slow
 @pytest.mark.parametrize("round_sum", [False, True])
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 @pytest.mark.parametrize("kind", [*SCALINGS, TRANSPOSE])
@@ -100,7 +100,7 @@ def test_all_launches_normalize_the_sum_that_is_asked_for(kind, rounding, round_
             assert torch.equal(bits(found["q_t"]), bits(found["q"].view(torch.uint8).t()))
 
 
-@pytest.mark.one_in(5)
+@pytest.mark.slow
 @pytest.mark.parametrize("round_sum", [False, True])
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 @pytest.mark.parametrize("scaling", SCALINGS)

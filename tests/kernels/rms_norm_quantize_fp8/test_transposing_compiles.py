@@ -63,7 +63,7 @@ def test_variants_compile():
         compiled_within("sm_90", chosen[:2])
 
 
-@pytest.mark.one_in(2)
+@pytest.mark.slow
 @pytest.mark.parametrize(("target", "wide"), [("sm_90", r"st\.global\.v4\.b32"), ("gfx942", "global_store_dwordx4")])
 def test_a_transposition_writes_16_bytes_at_once_where_rows_allow_it(target, wide):
     """Rows of 16 bytes and more a thread; of a number of rows that is odd, no access is wide."""

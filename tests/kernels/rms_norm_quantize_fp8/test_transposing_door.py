@@ -93,6 +93,7 @@ def test_the_number_of_rows_narrows_no_access_to_rows():
     assert (launch.norm.alignment, launch.transpose.alignment) == (8, 8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hidden", [1, 100, 4096, 65536])
 def test_spaces_hold_both_ways_and_the_default_config(hidden):
     for target in (TARGET, TARGETS["gfx942"]):

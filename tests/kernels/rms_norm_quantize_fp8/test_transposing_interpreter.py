@@ -48,7 +48,7 @@ def case(rows, hidden, variant="", dtype="float32", target=TARGET):
     return problem, inputs, kept
 
 
-@pytest.mark.one_in(7)
+@pytest.mark.slow
 @pytest.mark.parametrize(("rows", "hidden"), SHAPES)
 @pytest.mark.parametrize("variant", [*SPEC.variants, *MIXED])
 def test_both_layouts_are_within_rounding_and_one_matrix(variant, rows, hidden):

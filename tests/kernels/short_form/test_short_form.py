@@ -461,7 +461,7 @@ def test_what_is_not_loaded_is_told() -> None:
     assert done.exit_code == 2 and "cannot load operators from /nowhere.py: expected a Python file" in done.output
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_what_torch_does_was_timed_beside_the_configs() -> None:
     load_file.load(EXAMPLES / "softmax.py")
     evidence = read_parquet(EXAMPLES / "softmax_h200.parquet")

@@ -210,6 +210,7 @@ def test_a_home_that_may_not_be_entered_has_no_installed_table(monkeypatch: pyte
     assert found is None
 
 
+@pytest.mark.slow
 @given(st.text())
 def test_a_slug_is_a_safe_file_name(name: str) -> None:
     found = locate.slug(name)

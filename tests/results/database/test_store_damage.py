@@ -228,7 +228,7 @@ def flip(path: Path, column: str, draw: random.Random) -> None:
     alter(path, f"UPDATE measurement SET {column} = ? WHERE id = ?", values=(changed, number))
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("column", ["samples", "rounds", "status", "reason", "fingerprint", "median", "checksum"])
 def test_a_flipped_bit_costs_its_measurement_and_is_told(many, tmp_path, column):

@@ -5,6 +5,8 @@ import sqlite3
 import subprocess
 import sys
 
+import pytest
+
 from normtune.results.database.store import Store
 
 SWEEP = """
@@ -27,6 +29,7 @@ for rows in range(1, 100_000):
 """
 
 
+@pytest.mark.slow
 def test_a_killed_process_loses_nothing_committed(tmp_path):
     path = tmp_path / "store.db"
     process = subprocess.Popen([sys.executable, "-c", SWEEP, f"sqlite:///{path}"], stdout=subprocess.PIPE, text=True)

@@ -125,7 +125,7 @@ def test_an_operator_or_a_dtype_that_is_no_file_name(make, make_run, tmp_path, f
         write_recording(Evidence.from_measurements([item], [make_run()]), "gpu", tmp_path)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("name", recordings())
 def test_a_shipped_recording_is_of_one_device_and_one_kernel_with_whole_blocks_of_rounds(name):
     for path in recording.FOLDER.glob(f"{name}.*.parquet"):

@@ -219,7 +219,7 @@ def compile_job(job, keep_assembly, only_codes):
 @pytest.mark.parametrize(
     ("fault", "status"), [("os.kill(os.getpid(), signal.SIGKILL)", "crashed"), ("time.sleep(600)", "timeout")]
 )
-@pytest.mark.one_in(4)
+@pytest.mark.slow
 @pytest.mark.parametrize("faults", [1, 2])
 def test_a_compiler_that_fails_once_is_tried_again_and_the_second_time_convicts(
     tmp_path, monkeypatch, fault, status, faults

@@ -60,6 +60,7 @@ def asked():
     return [(pool.target, [job.problem for job in pool.jobs]) for pool in Pool.made]
 
 
+@pytest.mark.slow
 def test_binaries_are_compiled_before_it_is_open(begun):
     bench = begun("sm_90")
     bench.prepare([TASK])
@@ -78,6 +79,7 @@ def test_another_target_than_expected_compiles_anew(begun):
     assert asked() == [("sm_80", [PROBLEM]), ("sm_90", [PROBLEM])]
 
 
+@pytest.mark.slow
 def test_without_an_expected_target_the_device_is_waited_for(begun):
     bench = begun("")
     bench.prepare([TASK])

@@ -63,6 +63,7 @@ def statuses(outcomes):
     return {config.num_warps: outcome.status for config, outcome in outcomes.items() if config != COPY}
 
 
+@pytest.mark.slow
 def test_without_faults_everything_is_timed_by_one_worker(opened, tmp_path):
     bench = opened()
     assert bench.device.name == "Made Up" and bench.target == TARGETS["sm_90"]
@@ -152,7 +153,7 @@ def test_all_configs_may_fail(opened):
     assert statuses(outcomes) == dict.fromkeys((2, 4, 8, 16), "crashed") and COPY not in outcomes
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.slow
 @pytest.mark.parametrize(("step", "warps"), [("gate", 8), ("begin", 0), ("warm_up", 8), ("block", 8), ("compare", 8)])
 def test_a_worker_that_somebody_else_kills_convicts_nobody(opened, step, warps):
     outcomes = opened((step, warps, "kill"), once=True).measure(TASK, adaptive())
@@ -165,7 +166,7 @@ def test_a_wrong_result_after_timing_is_stored_as_one(opened):
     assert (outcomes[CONFIGS[0]].reason, outcomes[CONFIGS[0]].rounds) == ("off", ())
 
 
-@pytest.mark.one_in(4)
+@pytest.mark.slow
 @pytest.mark.parametrize("step", STEPS)
 def test_a_problem_that_does_not_fit_is_skipped_and_the_worker_stays(opened, tmp_path, step):
     bench = opened((step, 8, "run_out_of_memory"), once=True)
@@ -175,6 +176,7 @@ def test_a_problem_that_does_not_fit_is_skipped_and_the_worker_stays(opened, tmp
     assert len((tmp_path / "processes").read_text().split()) == 1
 
 
+@pytest.mark.slow
 def test_a_copy_that_loses_the_worker_skips_the_problem(opened):
     with pytest.raises(SkippedError, match="a plain copy failed"):
         opened(("block", COPY.num_warps, "segfault")).measure(TASK, adaptive())
@@ -222,6 +224,7 @@ def test_a_device_that_cannot_even_copy_is_told(opened, fault, reason):
         opened(("speed", 0, fault)).speed()
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_while_it_copies_is_replaced(opened):
     assert opened(("speed", 0, "kill"), once=True).speed().bytes_per_second == 1e12
 
@@ -278,6 +281,7 @@ def test_a_killed_sweep_leaves_no_worker(opened, tmp_path):
     wait_until(lambda: not Path(f"/proc/{worker}").exists())
 
 
+@pytest.mark.slow
 def test_other_work_is_done_once_while_the_device_is_busy(opened):
     bench, done = opened(), []
     assert set(statuses(bench.measure(TASK, adaptive(), lambda: done.append("stored"))).values()) == {"ok"}
@@ -285,6 +289,7 @@ def test_other_work_is_done_once_while_the_device_is_busy(opened):
     assert set(statuses(bench.measure(TASK, adaptive())).values()) == {"ok"} and done == ["stored"]
 
 
+@pytest.mark.slow
 def test_an_error_of_other_work_ends_the_measurement_and_the_worker(opened):
     def fail():
         raise NormtuneError("the store is gone")

@@ -84,6 +84,7 @@ def test_a_whole_machine_is_told_without_advice(machine: Machine, tools: None) -
     assert "\x1b[32mok" in lines(findings, colour=True)[0]
 
 
+@pytest.mark.slow
 def test_libraries_and_the_store_are_loaded_beside_each_other_and_torch_after_nvml(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,6 +153,7 @@ def test_a_gpu_that_torch_cannot_use_is_a_problem_and_none_at_all_a_warning(mach
     assert (missing.level, missing.advice) == (WARNING, "`pip install nvidia-ml-py`")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["torch", "triton", "packages"])
 def test_what_cannot_be_imported_is_a_problem(machine: Machine, name: str) -> None:
     why = f"ModuleNotFoundError: No module named '{name}'"
@@ -174,6 +176,7 @@ def test_an_interpreter_instead_of_a_compiler_is_a_problem(machine: Machine, mon
     assert [finding.level for finding in about("triton", machine)] == [OK, PROBLEM]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("compiler", "there", "level", "says"),
     [
@@ -264,7 +267,7 @@ def test_a_disk_that_fills_up_is_told_in_time(machine: Machine, monkeypatch, fre
     assert finding.found.startswith(("5.0 GiB free", "50 MiB free", "1 MiB free"))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_table_of_each_gpu_and_a_broken_one(machine: Machine, place: Path, monkeypatch) -> None:
     other = TORCH | {"gpus": [TORCH_GPU, TORCH_GPU | {"name": "NVIDIA B200", "target": "sm_100", "sms": 148}]}
     own, borrowed = about("table", machine._replace(torch=other))

@@ -69,7 +69,7 @@ def test_the_audit_is_of_this_sweep_and_another_seed_draws_others():
     assert 0 < len(half["audited"]) < len(first["audited"])
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_model_that_is_surprised_expects_to_have_missed_more():
     _, search, report = audited()
     assert report["missed"] == round(1e6 * search._search.missed()["made_up float32"])

@@ -94,6 +94,7 @@ def test_it_finds_the_best_config_of_each_shape_and_times_few(found):
     assert np.mean(losses) < 0.005 and max(losses) < 0.05
 
 
+@pytest.mark.slow
 def test_it_finds_more_than_as_many_random_configs(found):
     random = np.random.default_rng(1)
     counts = Counter(problem for problem, _ in measured_in(found))
@@ -158,7 +159,7 @@ def cells_of(known):
     return sum(config != COPY for configs in known.values() for config in configs)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_what_is_stored_is_not_looked_for_again(found):
     tasks, known = [one.task for one in SPACES], stored(found)
     left = Plane(tasks, known).left()
@@ -206,7 +207,7 @@ def failing(one):
     return one._replace(blocks={tile: one.blocks[tile] for tile in kept if tile in one.blocks})
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_configs_that_fail_say_where_others_fail():
     spaces = [failing(one) for one in SPACES[::2]]
     share = 1 - len(spaces[0].blocks) / len(TILES)
@@ -257,7 +258,7 @@ def test_a_problem_whose_configs_all_fail_ends_and_so_does_one_that_is_skipped()
     assert not search.left() and asked > 3
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_same_seed_times_the_same(found):
     again = simulate(Plane, SPACES, 0, math.inf)
     assert [task.configs for task, _ in again.measured] == [task.configs for task, _ in found.measured]
@@ -327,6 +328,7 @@ def test_a_finished_search_goes_on_for_a_config_that_came_into_use(kind):
     assert all(new in more[one.task.problem] for one in spaces)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("gpu", "sms"), [("NVIDIA H200", 132), ("NVIDIA L40S", 142)])
 def test_what_a_call_would_launch_and_the_default_are_candidates_in_every_space(gpu, sms, monkeypatch, tmp_path):
     monkeypatch.delenv("NORMTUNE_TABLE", raising=False)
@@ -351,6 +353,7 @@ def test_what_a_call_would_launch_and_the_default_are_candidates_in_every_space(
     assert all(set(defaults[problem]) < set(of_h200[problem]) for problem in problems)
 
 
+@pytest.mark.slow
 def test_what_is_asked_for_does_not_depend_on_how_long_a_choice_takes(monkeypatch):
     pauses = itertools.cycle((0.0, 0.004, 0.001))
 

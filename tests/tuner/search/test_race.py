@@ -122,7 +122,7 @@ class Twin:
         }
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("alone", [True, False])
 def test_one_config_entered_twice_is_separated_in_under_five_of_a_hundred_races(recorded, alone):
     separated = 0

@@ -91,7 +91,7 @@ def digests(folder: Path, sources: dict[str, str], target: str = "sm_90", seed: 
     return [line.split() for line in told.splitlines()]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["sm_90", pytest.param("gfx942", marks=pytest.mark.slow)])
 def test_names_and_places_do_not_count_and_all_that_is_compiled_does(tmp_path, target):
     plain, *found = digests(tmp_path, {"plain": KERNEL, **SAME, **OTHER}, target)
@@ -182,7 +182,7 @@ for change in ({"options": {"nonsense": 3}}, {"args": ()}):
 """
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_calls_that_do_not_fit_their_kernel_are_told():
     ran = python("-c", CALLING)
     unknown, missing = ran.stdout.splitlines() or [ran.stderr]
@@ -203,7 +203,7 @@ def test_a_digest_that_is_not_known_is_empty(job):
         assert dict(pool_module._codes_of(done)) == found
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_digests_are_the_same_in_every_process(tmp_path):
     assert digests(tmp_path, {"plain": KERNEL}, seed="1") == digests(tmp_path, {"plain": KERNEL}, seed="2")
 

@@ -52,7 +52,7 @@ def known(evidence, tmp_path, monkeypatch) -> Evidence:
     return evidence
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_moved_kernel_is_suspect_and_did_not_change(toy, known):
     toy.kernels("moved", KERNELS)
     assert difference(read("made-up", known), known, CELLS) == (("toy",), (), "")
@@ -67,7 +67,7 @@ def test_the_cells_whose_arithmetic_changed_are_named_if_they_were_asked_for(toy
     assert difference(read("made-up", known), known, CELLS[:1]) == (("toy",), (), "")
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_launch_that_changed_outside_of_the_sources_is_noticed(known, monkeypatch):
     monkeypatch.setattr(launch, "alignment_of", lambda *extents: alignment.alignment_of(8, *extents))
     assert difference(read("made-up", known), known, CELLS).changed == tuple(CELLS)

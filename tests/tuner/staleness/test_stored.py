@@ -237,7 +237,7 @@ def test_stores_without_codes_are_judged_by_their_sources(toy, measured, tmp_pat
     assert line.endswith("they were stored without a digest of their code")
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_changed_fingerprint_leaves_measurements_whole(toy, measured):
     digest = measured.load().frame["samples"].map(bytes).tolist()
     toy.kernels("moved", KERNELS)

@@ -89,7 +89,7 @@ def test_a_search_is_repeated_by_its_seed_and_times_no_config_twice_but_the_best
     assert found[0] == found[1] != found[2]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_tpe_finds_the_best_of_a_smooth_space_in_half_of_its_configs():
     ranks = sorted(TILES, key=lambda tile: slowness(tile, 5))
     for seed in range(3):
