@@ -96,7 +96,8 @@ def test_what_a_sweep_says_at_its_end_is_true(path, fault, seed):
         assert again.returncode == 0 and held(path) == CELLS[0], errors
     else:
         assert sweep.returncode == 1 and "complete" not in out, errors
-        (line,) = errors.strip().splitlines()
+        *announced, line = errors.strip().splitlines()
+        assert all(one.startswith("normtune: planning") for one in announced), errors
         told = re.search(r"the (\d+) measurements of this run are in (\S+):", line)
         assert told, line
         assert len(read_parquet(Path(told[2])).frame) == int(told[1]) > 0
