@@ -118,6 +118,12 @@ def _value(node: ast.expr, sizes: Mapping[str, int]) -> Fraction:
     return left / right
 
 
+def _extent(extent: str, problem: Problem) -> Fraction:
+    tree = _expression(extent)
+    assert tree, "a declaration was looked at"
+    return _value(tree, problem.sizes)
+
+
 def _solved(extent: str, value: int) -> dict[str, int]:
     """The size that an extent of this value tells; none if the extent is more than a size or a multiple of one."""
     tree = _expression(extent)
@@ -174,8 +180,7 @@ class Declaration:
         """The tensors of a problem; an extent that is no positive integer (`unfit`) is rounded."""
         found = []
         for name, text in self._texts(problem):
-            values = (_value(_expression(extent), problem.sizes) for extent in text.extents)  # type: ignore[arg-type]
-            shape = tuple(max(1, int(value)) for value in values)
+            shape = tuple(max(1, int(_extent(extent, problem))) for extent in text.extents)
             axes = ",".join(text.extents) if {*text.extents} <= problem.sizes.keys() else ""
             found.append(Buffer(name, shape, text.dtype or problem.dtype, text.role, axes))
         return tuple(found)
@@ -184,7 +189,7 @@ class Declaration:
         """Why there is no such problem; empty if there is."""
         for name, text in self._texts(problem):
             for extent in text.extents:
-                value = _value(_expression(extent), problem.sizes)  # type: ignore[arg-type]
+                value = _extent(extent, problem)
                 if value.denominator != 1 or value < 1:
                     return f"{extent} of {name} is {value}: expected a positive integer"
         return ""

@@ -336,10 +336,10 @@ class _Resolver:
 
     def is_pruned(self, config: Config, problem: Problem, target: Target) -> bool:
         """Whether a kernel's own rule leaves a config out of a problem."""
-        if self._declared.unfit(problem) or not self._legal(config, problem, target):
+        try:
+            return self(config, problem, target).is_pruned
+        except IllegalConfigError:
             return False
-        launch = self._launch(config, problem, target)
-        return not isinstance(launch, str) and launch.is_pruned
 
 
 def _recorded(

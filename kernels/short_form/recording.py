@@ -38,26 +38,11 @@ _recording = threading.RLock()
 _INT32 = range(-(2**31), 2**31)
 _GPU = torch.device("cuda", 0)
 # Functions that need the values of a tensor.
-_READS = {
-    Tensor.item,
-    Tensor.tolist,
-    Tensor.numpy,
-    Tensor.cpu,
-    Tensor.nonzero,
-    torch.nonzero,
-    Tensor.equal,
-    torch.equal,
-} | {
-    Tensor.__bool__,
-    Tensor.__int__,
-    Tensor.__float__,
-    Tensor.__index__,
-}
+_READS = {Tensor.item, Tensor.tolist, Tensor.numpy, Tensor.cpu, Tensor.__bool__, Tensor.__int__, Tensor.__float__}
+_READS |= {Tensor.__index__, Tensor.nonzero, torch.nonzero, Tensor.equal, torch.equal}
 # Operations that neither read nor write memory.
-_ALLOCATIONS = {"aten::empty", "aten::empty_like", "aten::empty_strided", "aten::empty_permuted", "aten::detach"} | {
-    "aten::new_empty",
-    "aten::new_empty_strided",
-}
+_ALLOCATIONS = {"aten::empty", "aten::empty_like", "aten::empty_strided", "aten::empty_permuted", "aten::detach"}
+_ALLOCATIONS |= {"aten::new_empty", "aten::new_empty_strided"}
 
 
 class Recorded(NamedTuple):

@@ -180,7 +180,7 @@ def _describe(spec: OperatorSpec, tried: Sequence[tuple[Problem, list[Candidate]
 def _argument(name: str, value: Any, kind: Any) -> str:
     """An argument of a kernel, and on what of it the binary is specialised."""
     tensor, dtype, *view = value
-    if len(value) > 2 or not isinstance(kind, tuple | bool | str) or (isinstance(kind, str) and kind == dtype):
+    if view or kind == dtype:
         alignment = " unaligned" if isinstance(kind, tuple) else ""
         shape = f" {view[0]}" if view else ""
         return f"{name}={tensor or 'a new tensor'}: {dtype}{shape}{alignment}"
@@ -188,8 +188,8 @@ def _argument(name: str, value: Any, kind: Any) -> str:
         return f"{name}={dtype}"
     if isinstance(kind, tuple) and len(kind) == 2:
         return f"{name}={dtype} constant"
-    special = {(True, True): "itself", (True, False): "itself", (False, True): "as a multiple of 16"}
-    return f"{name}={dtype} {'any' if isinstance(kind, bool) else special.get(kind[1:], 'any')}"
+    is_one, is_multiple = (False, False) if isinstance(kind, bool) else kind[1:]
+    return f"{name}={dtype} {'itself' if is_one else 'as a multiple of 16' if is_multiple else 'any'}"
 
 
 def _look_for_tensors(spec: OperatorSpec, problem: Problem, launch: Any, found: Inspection) -> None:

@@ -166,7 +166,7 @@ class Watch:
                 found.append((one, (pointers[taken] - one.start).astype(np.int64), taken))
                 outside &= ~taken
         if outside.any():
-            self._tell(f"{verb} {_beyond(pointers[outside], self._ranges, size)}: expected a mask, or another grid")
+            self._tell(f"{verb} {_beyond(pointers[outside], self._ranges)}: expected a mask, or another grid")
         return found
 
     def _tell(self, text: str) -> None:
@@ -176,7 +176,7 @@ class Watch:
         raise AccessError(told)
 
 
-def _beyond(pointers: Any, ranges: Sequence[_Range], size: int) -> str:
+def _beyond(pointers: Any, ranges: Sequence[_Range]) -> str:
     """Where pointers outside of all tensors are, in words."""
     first = int(pointers.flat[0])
     nearest = min(ranges, key=lambda one: min(abs(first - one.start), abs(first - one.end)))
