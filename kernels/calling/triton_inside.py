@@ -147,6 +147,13 @@ def is_kernel(kernel: object) -> bool:
     return isinstance(kernel, JITFunction) or type(kernel).__name__ == "InterpretedFunction"
 
 
+def is_decorated(value: object) -> bool:
+    """Whether it is a kernel in `triton.autotune`, `triton.heuristics` or something else that launches."""
+    from triton.runtime.jit import KernelInterface
+
+    return isinstance(value, KernelInterface) and not is_kernel(value)
+
+
 # Options of Triton's compiler that a config of triton.autotune may have, with its defaults.
 COMPILER_KNOBS: Mapping[str, int | None] = {"num_warps": 4, "num_stages": 3, "num_ctas": 1, "maxnreg": None}
 

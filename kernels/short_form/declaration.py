@@ -6,18 +6,14 @@ and returns, lines that name a fault.
 
 import ast
 import inspect
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from itertools import product
-from types import ModuleType
 from typing import Any, NamedTuple
 
-from normtune.errors import UsageError
 from normtune.kernels.config import Config, check_values
-from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import (
     AXES,
     BUFFER_ITEMSIZE,
@@ -30,14 +26,14 @@ from normtune.kernels.problem import (
     Buffer,
     Problem,
 )
-from normtune.kernels.target import TARGETS, Target
+from normtune.kernels.short_form.sources import names_decorated_kernels
+from normtune.kernels.target import Target
 
 # What a function may take besides tensors and scalars.
 OTHERS = ("config", "problem", "target")
 # What a reference may take besides the tensors that are read and scalars.
 OF_REFERENCE = ("problem", "dtype")
 READ = (INPUT, WEIGHT, IN_OUT)
-Legal = Callable[[Config, Problem, Target], bool]
 # The values of each knob, or the configs themselves.
 Space = Mapping[str, Sequence[int | str]] | Sequence[Config]
 # Of a tensor: a text, or what gives one for a problem.
@@ -227,6 +223,11 @@ class Declaration:
         """What a config puts into the launches of the function."""
         return Knobs(dict(zip(config._fields, config, strict=True)), replaces="config" not in self.parameters)
 
+    @cached_property
+    def passes_knobs(self) -> bool:
+        """Whether the function passes all knobs to its kernels: it takes a config, and no kernel is decorated."""
+        return "config" in self.parameters and not names_decorated_kernels(self.function)
+
     def call(self, given: Mapping[str, Any], config: Config, problem: Problem, target: Target) -> object:
         """What the function returns for tensors, scalars and a config."""
         values = {"config": config, "problem": problem, "target": target, **given}
@@ -341,55 +342,3 @@ def _parameters(function: Callable[..., object]) -> dict[str, inspect.Parameter]
     if any(one.kind is one.VAR_KEYWORD for one in found.values()):
         return None
     return {name: one for name, one in found.items() if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)}
-
-
-def check_legal(legal: Legal, spec: OperatorSpec, configs: Sequence[Config]) -> None:
-    """Refuse a `legal` by which a config that is illegal is legal again for longer rows, or for more.
-
-    A leaf of a table is judged by its largest shape.
-
-    Raises:
-        UsageError: it is so for one of these configs.
-    """
-    of = spec.at(**{name: values[0] for name, values in spec.sizes.items()})
-    sizes = [size for size in (1 << power for power in range(17)) if size <= spec.max_hidden]
-    lines = {
-        "hidden": [of.problem(1, size, of.dtypes[0]) for size in sizes],
-        "rows": [of.problem(1 << power, min(1024, spec.max_hidden), of.dtypes[0]) for power in range(0, 22, 3)],
-    }
-    for axis, problems in lines.items():
-        more = "longer rows" if axis == "hidden" else "more rows"
-        for config in configs:
-            said = [bool(legal(config, problem, TARGETS["sm_90"])) for problem in problems]
-            if sorted(said, reverse=True) != said:
-                no, yes = problems[said.index(False)], problems[said.index(True, said.index(False))]
-                raise UsageError(
-                    f"operator {spec.name!r}: legal says no to {config} at {axis} {no.sizes[axis]} and yes at {axis} "
-                    f"{yes.sizes[axis]}: what is illegal has to stay so for {more}; what a sweep need not time is said "
-                    "by leaves_out"
-                )
-
-
-# Packages whose versions are told in other ways, or on which no launch depends.
-_NO_SOURCES = {"torch", "triton", "numpy", "normtune", "builtins"} | {*sys.stdlib_module_names}
-
-
-def sources_of(function: Callable[..., object]) -> tuple[str, ...]:
-    """The modules that tell whether an operator changed: the function's own, and those of libraries that it names."""
-    inner = inspect.unwrap(function)
-    names = inner.__code__.co_names
-    used = inspect.getclosurevars(inner)
-    found, left = [function.__module__], [*used.globals.values(), *used.nonlocals.values()]
-    seen: set[int] = set()
-    while left:
-        one = left.pop()
-        if id(one) in seen:
-            continue
-        seen.add(id(one))
-        if isinstance(one, ModuleType):
-            left += [vars(one)[name] for name in names if name in vars(one)]
-        name = one.__name__ if isinstance(one, ModuleType) else getattr(inspect.unwrap(one), "__module__", None)
-        file = getattr(sys.modules.get(name or ""), "__file__", None) or ""
-        if name and name.partition(".")[0] not in _NO_SOURCES and name not in found and file.endswith(".py"):
-            found.append(name)
-    return found[0], *sorted(found[1:])

@@ -17,8 +17,10 @@ from normtune.kernels.call import ForeignKernel, KernelCall, run
 from normtune.kernels.config import Config, Implementation
 from normtune.kernels.fake_tensor import StandIn
 from normtune.kernels.operator import IllegalConfigError, OperatorSpec, register
-from normtune.kernels.problem import IN_OUT, ITEMSIZE, MAX_ROWS, OUTPUT, Problem
-from normtune.kernels.short_form.declaration import Declaration, Declared, Legal, Space, check_legal, sources_of
+from normtune.kernels.problem import IN_OUT, ITEMSIZE, OUTPUT, Problem
+from normtune.kernels.short_form.declaration import Declaration, Declared, Space
+from normtune.kernels.short_form.rules import Default, Legal, Rule, check_legal, named
+from normtune.kernels.short_form.sources import sources_of
 from normtune.kernels.spec_faults import ReturnedError, check_returned, reraise
 from normtune.kernels.target import Target
 
@@ -80,6 +82,13 @@ class KernelOperator:
         Raises:
             TypeError: an argument is missing or unknown.
         """
+        import torch
+
+        # torch.compile would trace through lookup and launch, and not see which config a library's launcher gets.
+        call = torch.compiler.disable(self._call) if torch.compiler.is_compiling() else self._call
+        return call(arguments, config, named)
+
+    def _call(self, arguments: Sequence[Any], config: Config | None, named: Mapping[str, Any]) -> Any:
         takes = self._declaration.takes
         scalars = {name: value for name, value in self.spec.scalars.items() if name in takes}
         given = {**scalars, **dict(zip(takes, arguments, strict=False)), **named}
@@ -131,7 +140,7 @@ def kernel_operator(
     tolerance: Mapping[str, float] | None = None,
     legal: Legal | None = None,
     leaves_out: Legal | None = None,
-    default: Config | None = None,
+    default: Config | Rule | None = None,
     inputs: Callable[..., Any] | None = None,
     implementations: Mapping[str, Callable[..., Any] | str] | None = None,
     dtypes: Sequence[str] = tuple(ITEMSIZE),
@@ -164,8 +173,9 @@ def kernel_operator(
             illegal stays so for more rows and longer ones. Without it the compiler has the last word. The function may
             raise `normtune.IllegalConfigError`, too; any other error of it ends the command.
         leaves_out: (config, problem, target) to whether a sweep need not time it, although it may run.
-        default: the config without a table; where it is illegal, or without it, the first of the space that is not,
-            that of the knobs' own defaults before others.
+        default: the config without a table, or a rule: (problem, target) to it, as the one that your library has today;
+            sweeps measure it and `fit` compares with it. Where it is illegal, or without it, the first of the space
+            that is not, that of the knobs' own defaults before others.
         inputs: (problem, generator, device) to the tensors that are read, by name, for gate and timing: indices,
             probabilities, lengths. Normal values without it, which integers may not do without.
         implementations: other functions that do the same, as in `OperatorSpec`.
@@ -194,8 +204,8 @@ def kernel_operator(
         )
         if faults := declared.faults():
             raise UsageError("\n".join(f"operator {called!r}: {fault}" for fault in faults))
-        is_legal = _named(called, "legal", legal) if legal else lambda *_: True
-        is_left_out = _named(called, "leaves_out", leaves_out) if leaves_out else lambda *_: False
+        is_legal = named(called, "legal", legal) if legal else lambda *_: True
+        is_left_out = named(called, "leaves_out", leaves_out) if leaves_out else lambda *_: False
         resolve = _Resolver(declared, is_legal)
         spec = _Short(
             name=called,
@@ -211,7 +221,7 @@ def kernel_operator(
                 if not is_left_out(one, problem, target) and not resolve.is_pruned(one, problem, target)
             ],
             resolve=resolve,
-            default_config=_Default(default, declared, is_legal),
+            default_config=Default(called, default, declared.configs, is_legal),
             kernel_module=function.__module__,
             reference_module=function.__module__,
             sources=sources_of(function),
@@ -272,22 +282,6 @@ def _calls_of(
 
     taken = {name: value for name, value in given.items() if name not in declared.returned}
     return [KernelCall(ForeignKernel(function), (1,), tuple(outputs.values()), taken)]
-
-
-class _Default:
-    """`default_config` of an operator."""
-
-    def __init__(self, given: Config | None, declared: Declaration, legal: Legal) -> None:
-        knobs, configs = declared.config.knobs, declared.configs
-        own = [one for one in configs if all(knob.default in (None, v) for knob, v in zip(knobs, one, strict=True))]
-        self._order = [*([given] if given else own[:1]), *configs]
-        self._legal = legal
-
-    def __call__(self, problem: Problem, target: Target) -> Config:
-        """The first config that is legal at the largest number of rows, so that it is legal at all; else the first."""
-        most = problem._replace(rows=MAX_ROWS)
-        legal = (config for config in self._order if self._legal(config, most, target))
-        return next(legal, self._order[0])
 
 
 class _Resolver:
@@ -367,10 +361,11 @@ def _recorded(
 
 def _launched(declared: Declaration, given: Mapping[str, Any], config: Config, problem: Problem, target: Target) -> Any:
     """What a declared function returns, with the launches of a config."""
-    call = partial(declared.call, given, config, problem, target)
+    if declared.passes_knobs:
+        return declared.call(given, config, problem, target)
     from normtune.kernels.short_form.recording import launched
 
-    return launched(call, declared.knobs(config))
+    return launched(partial(declared.call, given, config, problem, target), declared.knobs(config))
 
 
 def _tuple_of(returned: Any) -> tuple[Any, ...]:
@@ -384,15 +379,3 @@ def _named_errors(declared: Declaration, config: Config, problem: Problem) -> It
         yield
     except Exception as error:
         reraise(problem.operator, f"function {declared.function.__name__}", error, f"{config} at {problem}")
-
-
-def _named(name: str, function: str, rule: Legal) -> Legal:
-    """A rule of the operator `name`, whose errors name it."""
-
-    def named(config: Config, problem: Problem, target: Target) -> bool:
-        try:
-            return bool(rule(config, problem, target))
-        except Exception as error:
-            reraise(name, function, error, f"{config} at {problem}")
-
-    return named

@@ -1,5 +1,6 @@
 """What a function launches is found without launching it, whatever it does with its tensors besides."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from triton.runtime.jit import JITFunction, KernelInterface
 
 from normtune.kernels import load_file
 from normtune.kernels.config import Config
@@ -47,17 +49,19 @@ def scale(x):
     return y.view(x.shape)
 
 
+ARGUMENTS = {
+    "config": TileConfig,
+    "space": {"BLOCK": (64, 128), "num_warps": (1, 4)},
+    "buffers": {"x": "input", "y": "output"},
+    "reference": lambda x: 2 * x,
+    "name": "scaled",
+}
+
+
 def declared(function=scale, **changes):
     """The spec of an operator that doubles."""
-    arguments = {
-        "config": TileConfig,
-        "space": {"BLOCK": (64, 128), "num_warps": (1, 4)},
-        "buffers": {"x": "input", "y": "output"},
-        "reference": lambda x: 2 * x,
-        "name": "scaled",
-    }
-    kernel_operator(**(arguments | changes))(function)
-    return operator((arguments | changes)["name"])
+    kernel_operator(**(ARGUMENTS | changes))(function)
+    return operator((ARGUMENTS | changes)["name"])
 
 
 def launch_of(spec, config=TileConfig(64, 4), rows=3, hidden=40, dtype="float16"):  # noqa: B008
@@ -231,6 +235,46 @@ def test_a_list_of_configs_is_a_space() -> None:
     problem = spec.problem(3, 40, "float16")
     assert spec.configs("default", problem, H200) == [TileConfig(64, 1), TileConfig(128, 8)]
     assert spec.default_config(problem, H200) == TileConfig(128, 8)
+
+
+def test_a_rule_is_the_default_where_it_is_legal() -> None:
+    spec = declared(default=lambda problem, target: TileConfig(128, 1 if problem.rows < 8 else 4))
+    assert [spec.default_config(spec.problem(rows, 64, "float16"), H200) for rows in (1, 8)] == [(128, 1), (128, 4)]
+    rules = {"default": lambda problem, target: TileConfig(128, 1), "legal": lambda config, *_: config.BLOCK < 128}
+    spec = declared(**rules, name="other")
+    assert spec.default_config(spec.problem(1, 64, "float16"), H200) == (64, 4)
+    spec = declared(default=lambda problem, target: (128, 1), name="wrong")
+    with pytest.raises(
+        OperatorError, match="'wrong': its default returns \\(128, 1\\): expected a TileConfig, for wrong"
+    ):
+        spec.default_config(spec.problem(1, 64, "float16"), H200)
+
+
+def test_a_call_goes_through_the_door_only_where_knobs_are_replaced(monkeypatch) -> None:
+    usual, launched = KernelInterface.__getitem__, []
+    monkeypatch.setattr(JITFunction, "run", lambda *_, num_warps, BLOCK=0, **__: launched.append((BLOCK, num_warps)))
+
+    def passing(x, y, config):
+        seen.append(KernelInterface.__getitem__ is usual)
+        _scale_kernel[(1,)](x, y, x.numel(), 2.0, BLOCK=config.BLOCK, num_warps=config.num_warps)
+
+    def fixed(x, y):
+        seen.append(KernelInterface.__getitem__ is usual)
+        _scale_kernel[(1,)](x, y, x.numel(), 2.0, BLOCK=32, num_warps=8)
+
+    def decorated(x, y, config):
+        seen.append(KernelInterface.__getitem__ is usual)
+        tuned[(1,)](x, y, x.numel(), 2.0)
+
+    x = torch.ones(4, 8)
+    seen: list[bool] = []
+    for function in (fixed, decorated, passing):  # the module has decorated kernels
+        kernel_operator(**ARGUMENTS | {"name": function.__name__})(function)(x, x, config=TileConfig(128, 2))
+        assert not seen.pop() and launched.pop()[1] == 2
+    for name in ("tuned", "derived", "hooked"):
+        monkeypatch.delattr(sys.modules[__name__], name)
+    kernel_operator(**ARGUMENTS | {"name": "direct"})(passing)(x, x, config=TileConfig(128, 2))
+    assert seen.pop() and launched.pop() == (128, 2)
 
 
 def test_a_change_of_the_library_that_is_named_changes_the_fingerprint(tmp_path, monkeypatch) -> None:

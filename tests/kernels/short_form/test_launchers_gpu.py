@@ -2,9 +2,11 @@
 
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
+from triton.runtime.jit import JITFunction
 
 from normtune.kernels import load_file, operator
 from normtune.kernels.config import Implementation
@@ -33,3 +35,22 @@ def test_a_launcher_is_swept_fitted_and_called(tmp_path):
         y, total = function(x, config=config)
         torch.testing.assert_close(y, 2 * x)
         torch.testing.assert_close(total, 2 * x.sum(0, dtype=torch.float32), atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("num_warps", [1, 4])
+def test_torch_compile_calls_a_launcher_with_its_config(num_warps):
+    load_file.load(FILE)
+    function = sys.modules["normtune_operators_launchers"].doubled
+    launched = []
+
+    def spy(kernel, *args, **options):
+        launched.append((options["BLOCK"], options["num_warps"]))
+        return usual(kernel, *args, **options)
+
+    usual, config = JITFunction.run, function.spec.config(256, num_warps)
+    x = torch.randn(16, 64, device="cuda")
+    compiled = torch.compile(lambda x: function(x + 1, config=config)[0] * 2)
+    with patch.object(JITFunction, "run", spy):
+        for _ in range(2):
+            torch.testing.assert_close(compiled(x), 4 * (x + 1))
+    assert launched.count((256, num_warps)) == 2
