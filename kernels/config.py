@@ -19,6 +19,8 @@ KINDS: dict[str, type] = {"int": int, "str": str}
 # value.
 _POSITIVE = ("block_row", "num_warps", "num_stages")
 _MOST = 1 << 20
+# Options of Triton's compiler that a `triton.Config` may have, with its defaults.
+COMPILER_KNOBS: Mapping[str, int | None] = {"num_warps": 4, "num_stages": 3, "num_ctas": 1, "maxnreg": None}
 # What a message takes of a text that somebody else wrote.
 _MOST_CHARACTERS = 200
 

@@ -3,6 +3,7 @@
 pip install liger-kernel==0.8.5
 normtune sweep --load examples/liger/rms_norm.py --operator liger_rms_norm --operator liger_rms_norm_backward
 normtune fit --load examples/liger/rms_norm.py --out liger_table.py
+normtune fit --load examples/liger/rms_norm.py --leaves 8 --format liger --out liger.diff
 """
 
 from typing import Annotated, Any
@@ -37,6 +38,16 @@ def _elements(config: Any, problem: Any, target: Any) -> float:
     return max(1, config.block_row) * triton.next_power_of_2(problem.hidden) / (config.num_warps * target.warp_size)
 
 
+def todays(config: Any) -> Any:
+    """The rule of `rms_norm_forward` and `rms_norm_backward`, in configs of a class."""
+
+    def rule(problem: Any, target: Any) -> Any:
+        block_size, num_warps = liger.calculate_settings(problem.hidden)
+        return config(block_row=0 if block_size > 256 or problem.rows < 4096 * 8 else 16, num_warps=num_warps)
+
+    return rule
+
+
 SPACE = {"block_row": (0, 2, 4, 8, 16, 32), "num_warps": (1, 2, 4, 8, 16, 32)}
 RULES = {
     "legal": lambda *given: _elements(*given) <= 64,
@@ -58,6 +69,7 @@ def forward_reference(X: Any, W: Any, eps: float) -> Any:
     scalars={"eps": 1e-6},
     reference=forward_reference,
     tolerance={"Y": 2.0},
+    default=todays(LigerConfig),
     **RULES,
 )
 def liger_rms_norm(X: Any, W: Any, Y: Any, RSTD: Any, eps: float, config: LigerConfig) -> None:
@@ -100,6 +112,7 @@ def backward_reference(dY: Any, X: Any, W: Any, RSTD: Any, dtype: Any) -> Any:
     },
     reference=backward_reference,
     inputs=backward_inputs,
+    default=todays(LigerBackwardConfig),
     **RULES,
 )
 def liger_rms_norm_backward(dY: Any, X: Any, W: Any, RSTD: Any, config: LigerBackwardConfig, target: Any) -> Any:

@@ -23,13 +23,10 @@ from normtune.heuristics.fitting.pipeline import fit as fit_evidence
 from normtune.heuristics.fitting.pipeline import used
 from normtune.heuristics.fitting.result import Fit, FittedFunction, Shared
 from normtune.heuristics.regret.fixed_log import fraction
-from normtune.heuristics.writing import (
-    emit,
-    installing,
-)
+from normtune.heuristics.writing import emit, formats, installing
 from normtune.heuristics.writing.installing import Installed
 from normtune.heuristics.writing.regenerate import Command, Source, command
-from normtune.heuristics.writing.write import write_table
+from normtune.heuristics.writing.write import check_files, write_table
 from normtune.kernels.arguments import checked
 from normtune.kernels.config import Config
 from normtune.kernels.tablefile.tree import choose
@@ -114,6 +111,32 @@ class Table(FittedTable):
             begin: called once, with the number of functions, of tables fitted for each, and the expected seconds.
         """
         return stability_of(self.evidence, self.fit, self.options, self.incumbents, begin)
+
+    @checked
+    def write_as(self, form: str, path: str | os.PathLike[str], force: bool = False) -> list[Path]:
+        """Write the fit in another form than a table, as `normtune fit --format` does.
+
+        Args:
+            form: `triton-configs`, a module with a list for `triton.autotune` of each operator; `liger`, a diff of the
+                RMSNorm of the installed Liger-Kernel, and beside it, in Markdown, the text of a pull request.
+            path: of the file; one that normtune wrote there before is replaced.
+            force: whether to replace files that normtune did not write.
+
+        Returns:
+            The files that were written.
+
+        Raises:
+            UsageError: there is no such form, it does not fit the operators, or a file should not be replaced.
+            NormtuneError: writing failed.
+        """
+        formats.check_format(form)
+        made = formats.FORMATS[form].texts
+        texts = made(self, Path(path)) if made else {Path(path): self.module(Path(path))}
+        for file in texts:
+            check_files(file, None, force, form)
+        for file, text in texts.items():
+            write_table(text, file)
+        return [*texts]
 
     def install(self, force: bool = False) -> Installed:
         """Install the table for this user and its GPU, as `normtune fit --install` does.

@@ -50,6 +50,15 @@ def fit(
             help="Write the measurements that were fitted to this .parquet file, or to DIR/, for `normtune check`.",
         ),
     ] = None,
+    form: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            metavar="NAME",
+            help="What --out is: module, a table; triton-configs, lists for triton.autotune; liger, a diff of "
+            "Liger-Kernel's RMSNorm, and a pull request's text beside it.",
+        ),
+    ] = "module",
     all_devices: Annotated[
         bool,
         typer.Option(
@@ -90,6 +99,7 @@ def fit(
     from normtune.heuristics.fitting.baseline import baseline as in_use
     from normtune.heuristics.fitting.duration import duration
     from normtune.heuristics.writing import installing, regenerate, report, write
+    from normtune.heuristics.writing.formats import MODULE, check_format
     from normtune.kernels.target import plain_name
     from normtune.results.source import measured
 
@@ -99,6 +109,9 @@ def fit(
             raise UsageError(f"{name} is empty: name a file, or leave it out")
         if place and uninstall:
             raise UsageError(f"--uninstall and {name} are both given: a removal fits and writes nothing")
+    check_format(form)
+    if form != MODULE and (out is None or install or uninstall or all_devices):
+        raise UsageError(f"--format {form} is for --out FILE, without --install, --uninstall and --all-devices")
     if as_json and (details or uninstall):
         raise UsageError(f"--json and {'--details' if details else '--uninstall'} are both given: leave one out")
     if uninstall:
@@ -122,7 +135,7 @@ def fit(
     if baseline is not None:
         in_use(baseline, Path())  # invalid values are refused before anything is read
     data = measured(store, recording, regime)
-    parts = _parts(data, options.operators, out, evidence, install, force)
+    parts = _parts(data, options.operators, out, evidence, install, force, form)
     in_place = [_incumbents(part, baseline) for part in parts]
     for part in parts:
         if seconds := duration(part.evidence, options, {}):
@@ -132,9 +145,12 @@ def fit(
     written: list[list[str]] = []
     plain: list[dict[str, Any]] = []
     for part, table in zip(parts, tables, strict=True):
-        paths = table.write(part.table, part.data, len(parts) > 1)
+        is_module = form == MODULE
+        paths = table.write(part.table if is_module else None, part.data, len(parts) > 1)
+        if part.table and not is_module:
+            paths += table.write_as(form, part.table, force)
         wrote = [f"wrote {path}" for path in paths]
-        if part.table and not write.is_importable(part.table):
+        if part.table and part.table.suffix == ".py" and not write.is_importable(part.table):
             wrote.append(f"  {part.table.name!r} is no name of a module: rename it before a library imports it")
         if install:
             path, displaced = table.install(force=True)  # what needs force was refused before the fit
@@ -161,7 +177,7 @@ def fit(
         say("\n".join([*report.verdict(table.fit), *more, "", *wrote]))
         if stability:
             _print_stability(table)
-    if not install:
+    if not install and form == MODULE:
         say("\n".join(report.ways(tables[0].fit, parts[0].table)))
     if not details:
         say("More figures: --details")
@@ -212,7 +228,13 @@ def _incumbents(part: _DeviceFiles, baseline: str | None) -> "Incumbents | None"
 
 
 def _parts(
-    measured: "Evidence", operators: tuple[str, ...], out: str | None, evidence: str | None, install: bool, force: bool
+    measured: "Evidence",
+    operators: tuple[str, ...],
+    out: str | None,
+    evidence: str | None,
+    install: bool,
+    force: bool,
+    form: str,
 ) -> list[_DeviceFiles]:
     """The measurements by device if each gets a table, else all in one; folders of the files are made.
 
@@ -220,6 +242,7 @@ def _parts(
         UsageError: two devices would get the same file, or a file cannot be written.
     """
     from normtune.heuristics.writing import installing, write
+    from normtune.heuristics.writing.formats import FORMATS
     from normtune.kernels.tablefile import locate
 
     devices, evidences = measured.select(operators).devices(), [measured]
@@ -235,9 +258,11 @@ def _parts(
             raise UsageError(
                 f"{option} would write one file for several devices: {labels}; --out DIR/ keeps them apart"
             )
-    parts = [*map(_DeviceFiles._make, zip_longest(evidences, write.files(out, names, ".py"), data, installed))]
+    parts = [
+        *map(_DeviceFiles._make, zip_longest(evidences, write.files(out, names, FORMATS[form].suffix), data, installed))
+    ]
     for part in parts:
-        write.check_files(part.table, part.data, force)
+        write.check_files(part.table, part.data, force, form)
     if install:
         for device in devices:
             installing.place(device, force)

@@ -11,7 +11,7 @@ from normtune.heuristics.rules.rule import Rule
 from normtune.heuristics.solver.simplify import replaced as with_parts
 from normtune.kernels.config import Config
 from normtune.kernels.key import Key
-from normtune.kernels.operator import read_config
+from normtune.kernels.operator import operator, read_config
 from normtune.kernels.problem import Problem, Shape
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.tree import Leaf, Tree, choose, configs_of
@@ -19,6 +19,12 @@ from normtune.kernels.target import Target
 
 # Name of the choice without a baseline: not even the table that is replaced is one.
 NONE = "none"
+# Name of the operators' default configs, which may be the rule that a library has today.
+DEFAULT = "default"
+DEFAULT_RULE = Rule(
+    *(DEFAULT, "the default config", "the operator"),
+    lambda problem, target: operator(problem.operator).default_config(problem, target),
+)
 
 
 @dataclass(frozen=True)
@@ -79,13 +85,15 @@ def _of_operator(operator: str, tree: Tree) -> Tree:
 def baseline(name: str, folder: Path) -> Incumbents | None:
     """The rule of that name, else the table in that file of `folder`, else the shipped table; None for `none`.
 
+    `default` is the rule of the operators' default configs.
+
     Raises:
         UsageError: there is no such rule, file or table.
     """
     if name == NONE:
         return None
-    if name in RULES:
-        return Incumbents({}, RULES[name])
+    if rule := {**RULES, DEFAULT: DEFAULT_RULE}.get(name):
+        return Incumbents({}, rule)
     path = folder / name
     if not os.path.lexists(path):
         shipped = locate.by_name()
@@ -93,7 +101,7 @@ def baseline(name: str, folder: Path) -> Incumbents | None:
             of_one_gpu = [stem for stem, file in shipped.items() if file.name != locate.ANY_GPU]
             raise UsageError(
                 f"baseline {locate.told(name)} is no rule, file or shipped table: expected a table that `normtune fit` "
-                f"wrote, or one of {', '.join([NONE, *RULES, *of_one_gpu])}"
+                f"wrote, or one of {', '.join([NONE, DEFAULT, *RULES, *of_one_gpu])}"
             )
         path = shipped[name]
     return of_file(path)

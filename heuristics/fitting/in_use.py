@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from normtune.errors import UsageError
-from normtune.heuristics.fitting.baseline import Incumbents
+from normtune.heuristics.fitting.baseline import DEFAULT, DEFAULT_RULE, Incumbents
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.rules import liger
 from normtune.heuristics.solver.bins import losses
@@ -75,7 +75,8 @@ class InUse:
         incumbent = self.baseline.of(key, self.target) if self.baseline else None
         if incumbent and self.baseline:
             rule = self.baseline.rule
-            return f"the rule of {rule.title}" if rule else self.name, incumbent.choice
+            title = rule and (rule.title if rule.name == DEFAULT else f"the rule of {rule.title}")
+            return title or self.name, incumbent.choice
         table = self._serving and self._serving.serving(key)
         answer = table.answer(key) if table else None
         if table and answer:
@@ -83,7 +84,7 @@ class InUse:
             return f"the table for {name}", lambda shape: read_config(key.operator, answer(*shape).to_json())
         if liger.choose(key.operator, 1, 1):
             return f"the rule of {liger.TITLE}", lambda shape: liger.choose(key.operator, *shape)
-        return "the default config", lambda shape: spec.default_config(Problem(key, *shape), self.target)
+        return DEFAULT_RULE.title, lambda shape: spec.default_config(Problem(key, *shape), self.target)
 
     @cached_property
     def _serving(self) -> locate.Selection | None:

@@ -65,7 +65,8 @@ class FitKeywords:
     )
     baseline: str | os.PathLike[str] | None = option(
         "Rule (liger, ...), shipped table or file whose config answers where a leaf is measured slower, within "
-        "--leaves and --max-configs; none: compare with nothing. Default: the table that is replaced."
+        "--leaves and --max-configs; default: the operator's default config; none: compare with nothing. Default: the "
+        "table that is replaced."
     )
     same_bits_as: str | os.PathLike[str] | None = option(
         "Table whose bits rows of y, rstd and dx keep, because they are summed in the same order.", "FILE"
@@ -132,14 +133,14 @@ class FitOptions(FitKeywords):
 
     def seen_from(self, folder: Path) -> "FitOptions":
         """The options with files named relative to a folder, as in the header of a table there."""
-        from normtune.heuristics.fitting.baseline import NONE
+        from normtune.heuristics.fitting.baseline import DEFAULT, NONE
         from normtune.heuristics.regret.weights import NAMED
         from normtune.heuristics.rules import RULES
 
         weights, baseline = self.weights, self.baseline
         if weights not in NAMED:
             weights = seen_from(weights, folder)
-        if baseline is not None and baseline not in (NONE, *RULES) and os.path.lexists(baseline):
+        if baseline is not None and baseline not in (NONE, DEFAULT, *RULES) and os.path.lexists(baseline):
             baseline = seen_from(baseline, folder)
         same_bits_as = self.same_bits_as and seen_from(self.same_bits_as, folder)
         return replace(self, weights=weights, baseline=baseline, same_bits_as=same_bits_as)

@@ -95,7 +95,7 @@ def body_text(
     for function in functions:
         knobs_used = {config.knobs for config in _configs(function.tree)}
         answer = template.any_of({name: knobs for name, knobs in classes.items() if knobs in knobs_used})
-        code.append("\n".join([of.function(_name(function), answer), *_branches(function.tree, 1, names)]))
+        code.append("\n".join([of.function(_name(function), answer), *branches(function.tree, 1, names)]))
     names_in_code += names.values()
     _check_unique(names_in_code)
     entries = "\n".join(
@@ -125,7 +125,8 @@ def _constant(name: str, of: str, arguments: list[str]) -> str:
 Names = Mapping[tuple[tuple[Knob, ...], Config], str]
 
 
-def _branches(tree: Tree | RelativeTree, depth: int, names: Names) -> list[str]:
+def branches(tree: Tree | RelativeTree, depth: int, names: Names) -> list[str]:
+    """The lines of a tree, indented by `depth` steps."""
     indent = "    " * depth
     if isinstance(tree, Leaf):
         return _returned(indent, names[tree.config.knobs, tree.config])
@@ -134,7 +135,7 @@ def _branches(tree: Tree | RelativeTree, depth: int, names: Names) -> list[str]:
     else:
         test = f"{_times(tree.times, tree.axis)} >= {_times(tree.threshold, 'sms')}"
     first, rest = (tree.low, tree.high) if COMPARISONS[tree.axis] == "<=" else (tree.high, tree.low)
-    return [f"{indent}if {test}:", *_branches(first, depth + 1, names), *_branches(rest, depth, names)]
+    return [f"{indent}if {test}:", *branches(first, depth + 1, names), *branches(rest, depth, names)]
 
 
 def _returned(indent: str, name: str) -> list[str]:
@@ -189,10 +190,11 @@ def _arguments(config: Config, is_positional: bool) -> list[str]:
 
 
 def _name(function: TableFunction) -> str:
-    return "_".join(_identifier(part) for part in function.key.columns if part)
+    return "_".join(identifier(part) for part in function.key.columns if part)
 
 
-def _identifier(text: str) -> str:
+def identifier(text: str) -> str:
+    """A text as a part of a name in the code."""
     return re.sub(r"\W", "_", text, flags=re.ASCII)
 
 

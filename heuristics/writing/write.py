@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from normtune.results.records import Device
 
 
+# In the first line of what is written in a form other than a table.
+WRITTEN = "Written by normtune fit --format"
+
+
 def is_folder(place: str) -> bool:
     """Whether an option names a folder, for one file per device, and not one file."""
     return place.endswith(("/", os.sep)) or os.path.isdir(place)
@@ -57,14 +61,16 @@ def make_folder(folder: Path, parents: bool = False, advice: str = "name another
         raise UsageError(f"cannot make the folder {folder}: {error.strerror or error}; {advice}") from None
 
 
-def check_files(table: Path | None, data: Path | None, force: bool) -> None:
+def check_files(table: Path | None, data: Path | None, force: bool, form: str = "module") -> None:
     """Refuse to overwrite files that somebody may want to keep; None for a file that is not written.
 
+    `form` is that of the first file, a key of `formats.FORMATS`.
+
     Raises:
-        UsageError: as `check_table` and `check_evidence`.
+        UsageError: as `check_table`, `check_text` and `check_evidence`.
     """
     if table:
-        check_table(table, force)
+        (check_table if form == "module" else check_text)(table, force)
     if data:
         check_evidence(data, force)
 
@@ -78,6 +84,16 @@ def check_table(path: Path, force: bool) -> None:
     """
     if _replaceable(path, force) and (why := not_as_written(path)):
         raise UsageError(f"cannot write {path}: {why}; --force overwrites it")
+
+
+def check_text(path: Path, force: bool) -> None:
+    """As `check_table`, of a file in another form, which is not known to be edited.
+
+    Raises:
+        UsageError: the path is not a regular file, or normtune did not write it and `force` is not set.
+    """
+    if _replaceable(path, force) and WRITTEN.encode() not in _begins(path, 80):
+        raise UsageError(f"cannot write {path}: it exists and normtune did not write it; --force overwrites it")
 
 
 def is_importable(path: Path) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 import triton
 
 from normtune.kernels.call import KernelCall
+from normtune.kernels.config import COMPILER_KNOBS
 from normtune.kernels.target import Target
 
 # Launches on a stream, given the stream and the pointers of the tensors.
@@ -152,10 +153,6 @@ def is_decorated(value: object) -> bool:
     from triton.runtime.jit import KernelInterface
 
     return isinstance(value, KernelInterface) and not is_kernel(value)
-
-
-# Options of Triton's compiler that a config of triton.autotune may have, with its defaults.
-COMPILER_KNOBS: Mapping[str, int | None] = {"num_warps": 4, "num_stages": 3, "num_ctas": 1, "maxnreg": None}
 
 
 def undecorated(

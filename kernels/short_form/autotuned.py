@@ -7,8 +7,7 @@ from functools import reduce
 from typing import Any
 
 from normtune.errors import UsageError
-from normtune.kernels.calling.triton_inside import COMPILER_KNOBS
-from normtune.kernels.config import Config
+from normtune.kernels.config import COMPILER_KNOBS, Config
 
 
 def from_autotuned(*kernels: Any) -> dict[str, Any]:

@@ -1,0 +1,143 @@
+"""What a fit is written as, other than a table: configs for `triton.autotune`, a change of Liger-Kernel.
+
+In: a fitted table. Out: the texts of files. `emit` has the table itself.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from normtune.errors import UsageError
+from normtune.heuristics.fitting.figures import summarise
+from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.regret.build import matrices_of
+from normtune.heuristics.regret.fixed_log import percent
+from normtune.heuristics.regret.matrix import TimingMatrix
+from normtune.heuristics.regret.weights import Weighting
+from normtune.heuristics.solver.portfolio import fewest, portfolio
+from normtune.heuristics.writing import emit, liger, pull_request
+from normtune.heuristics.writing.write import WRITTEN
+from normtune.kernels.config import COMPILER_KNOBS, Config, Implementation
+from normtune.kernels.operator import operator
+from normtune.kernels.tablefile import template
+from normtune.kernels.target import plain_letters
+
+if TYPE_CHECKING:
+    from normtune.heuristics.api.fit import Table
+
+
+_NONE = 1 << 31
+
+
+def check_format(name: str) -> None:
+    """Refuse a format that there is not.
+
+    Raises:
+        UsageError: it is none of `FORMATS`.
+    """
+    if name not in FORMATS:
+        raise UsageError(f"unknown format {name!r}: expected one of {', '.join(FORMATS)}")
+
+
+def triton_configs(table: "Table", path: Path) -> dict[Path, str]:
+    """A module with a list of `triton.Config` for each operator, of which an autotuner finds the best at each shape.
+
+    The list loses least with `max_configs` of the fit; without it, it is the shortest that loses at most its tie.
+
+    Raises:
+        UsageError: no list of so many configs runs at every shape.
+    """
+    fit, matrices = table.fit, _matrices(table)
+    lines = [
+        f"# {WRITTEN} triton-configs. Data: {fit.digest}",
+        f'"""Configs for `triton.autotune`, fitted to {plain_letters(fit.device.label)}, {fit.device.target}."""',
+        *("", "from triton import Config"),
+    ]
+    for name in sorted({matrix.key.operator for matrix in matrices}):
+        lines += ["", *_list(name, [matrix for matrix in matrices if matrix.key.operator == name], table.options)]
+    return {path: "\n".join([*lines, ""])}
+
+
+def _matrices(table: "Table") -> list[TimingMatrix]:
+    """The times behind a table, with the weights of its fit."""
+    weighting = Weighting(table.options.weights)
+    matrices, _ = matrices_of(table.evidence, table.device)
+    return [weighting.weighted(operator(matrix.key.operator), matrix) for matrix in matrices]
+
+
+def _list(name: str, matrices: Sequence[TimingMatrix], options: FitOptions) -> list[str]:
+    """The lines of the list of an operator, from its matrices of several dtypes."""
+    configs = sorted({one for matrix in matrices for one in matrix.configs if not isinstance(one, Implementation)})
+    parts = [_regret(matrix, configs) for matrix in matrices]
+    barred = np.concatenate([part == _NONE for part in parts])
+    weights = np.concatenate([matrix.weight for matrix in matrices])
+    cost = np.concatenate(parts) * weights[:, None]
+    if options.max_configs is None:
+        least = int(np.where(barred, np.iinfo(np.int64).max, cost).min(axis=1).sum())
+        found = fewest(cost, barred, least + options.tie * int(weights.sum()))
+    else:
+        found = portfolio(cost, options.max_configs, barred)
+    if found is None:
+        raise UsageError(f"--max-configs is {options.max_configs}: no so few configs of {name} run at every shape")
+    lines = []
+    for matrix, part in zip(matrices, parts, strict=True):
+        loss = summarise(part[:, found.chosen].min(axis=1).tolist(), matrix.weight)
+        assert loss
+        lines += [
+            f"# {matrix.key}: {len(found.chosen)} of {len(matrix.configs)} configs. Their best is slower than the best",
+            f"# of all by {percent(max(0, loss.plain))} on average, {percent(max(0, loss.worst), 1)} at worst.",
+        ]
+    listed = [_triton_config(configs[place]) for place in found.chosen]
+    return [*lines, f"{emit.identifier(name).upper()}_CONFIGS = [", *listed, "]"]
+
+
+def _regret(matrix: TimingMatrix, configs: Sequence[Config]) -> NDArray[np.int64]:
+    """Int64 (problems, configs), the regret of each of these configs; `_NONE` without a time."""
+    losses = [[matrix.loss(place, config) for config in configs] for place in range(len(matrix.problems))]
+    return np.array([[_NONE if loss is None else loss for loss in row] for row in losses], np.int64)
+
+
+def _triton_config(config: Config) -> str:
+    values = dict(zip(config._fields, config, strict=True))
+    own = (
+        f"{template.literal(name)}: {template.literal(value)}"
+        for name, value in values.items()
+        if name not in COMPILER_KNOBS
+    )
+    options = [f"{name}={values[name]}" for name in COMPILER_KNOBS if name in values]
+    return template.in_parentheses("    Config", [f"{{{', '.join(own)}}}", *options], ",")
+
+
+def liger_change(table: "Table", path: Path) -> dict[Path, str]:
+    """A diff of the RMSNorm of the installed Liger-Kernel, and beside it the text of a pull request.
+
+    Raises:
+        UsageError: Liger-Kernel is not installed or another version, the table has none of its operators.
+    """
+    return {
+        path: liger.diff(table.fit, f"# {WRITTEN} liger. Data: {table.fit.digest}"),
+        path.with_suffix(".md"): f"<!-- {WRITTEN} liger. -->\n{pull_request.text(table, _matrices(table))}",
+    }
+
+
+class Format(NamedTuple):
+    """A form in which a fit is written.
+
+    Attributes:
+        suffix: of the file in a folder.
+        texts: the files by path, of a table and the path that the user named; None for a table itself.
+    """
+
+    suffix: str
+    texts: "Callable[[Table, Path], dict[Path, str]] | None" = None
+
+
+MODULE = "module"
+FORMATS = {
+    MODULE: Format(".py"),
+    "triton-configs": Format(".py", triton_configs),
+    "liger": Format(".diff", liger_change),
+}
