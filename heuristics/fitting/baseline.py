@@ -25,6 +25,8 @@ DEFAULT_RULE = Rule(
     *(DEFAULT, "the default config", "the operator"),
     lambda problem, target: operator(problem.operator).default_config(problem, target),
 )
+# What is no file.
+NAMES = (NONE, DEFAULT, *RULES)
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ def baseline(name: str, folder: Path) -> Incumbents | None:
             of_one_gpu = [stem for stem, file in shipped.items() if file.name != locate.ANY_GPU]
             raise UsageError(
                 f"baseline {locate.told(name)} is no rule, file or shipped table: expected a table that `normtune fit` "
-                f"wrote, or one of {', '.join([NONE, DEFAULT, *RULES, *of_one_gpu])}"
+                f"wrote, or one of {', '.join([*NAMES, *of_one_gpu])}"
             )
         path = shipped[name]
     return of_file(path)

@@ -133,14 +133,13 @@ class FitOptions(FitKeywords):
 
     def seen_from(self, folder: Path) -> "FitOptions":
         """The options with files named relative to a folder, as in the header of a table there."""
-        from normtune.heuristics.fitting.baseline import DEFAULT, NONE
+        from normtune.heuristics.fitting.baseline import NAMES
         from normtune.heuristics.regret.weights import NAMED
-        from normtune.heuristics.rules import RULES
 
         weights, baseline = self.weights, self.baseline
         if weights not in NAMED:
             weights = seen_from(weights, folder)
-        if baseline is not None and baseline not in (NONE, DEFAULT, *RULES) and os.path.lexists(baseline):
+        if baseline is not None and baseline not in NAMES and os.path.lexists(baseline):
             baseline = seen_from(baseline, folder)
         same_bits_as = self.same_bits_as and seen_from(self.same_bits_as, folder)
         return replace(self, weights=weights, baseline=baseline, same_bits_as=same_bits_as)

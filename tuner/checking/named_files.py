@@ -9,11 +9,10 @@ import os
 from pathlib import Path
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.heuristics.fitting.baseline import NONE, Incumbents
+from normtune.heuristics.fitting.baseline import NAMES, Incumbents
 from normtune.heuristics.fitting.baseline import baseline as incumbents
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.regret.weights import NAMED, Weighting
-from normtune.heuristics.rules import RULES
 from normtune.kernels.tablefile import locate
 from normtune.results.paths import unreadable
 
@@ -82,6 +81,6 @@ def baseline(options: FitOptions, table: Path) -> Incumbents | None:
     """
     if options.baseline is None:
         return None
-    if options.baseline not in (NONE, *RULES):
+    if options.baseline not in NAMES:
         inside("--baseline", options.baseline, table)
     return incumbents(options.baseline, table.parent)
