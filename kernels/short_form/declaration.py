@@ -6,6 +6,7 @@ and returns, lines that name a fault.
 
 import ast
 import inspect
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -195,29 +196,39 @@ class Declaration:
         for name, declared in self.buffers.items():
             yield name, tensor_of(declared if isinstance(declared, str) else declared(problem), names)
 
-    def solve(self, given: Mapping[str, Any]) -> tuple[dict[str, int], Any]:
-        """The sizes that tensors tell, and the first that is an input.
+    @cached_property
+    def needed(self) -> frozenset[str]:
+        """The tensors and scalars that a call has to give."""
+        return frozenset(name for name, one in self.takes.items() if one.default is one.empty)
 
-        Args:
-            given: the tensors that are read, by name, torch tensors.
+    @cached_property
+    def read(self) -> Mapping[str, TensorText]:
+        """The tensors that are read and declared by a text, from whose shapes the sizes follow."""
+        texts = {
+            name: tensor_of(text, tuple(self.sizes)) for name, text in self.buffers.items() if isinstance(text, str)
+        }
+        return {name: text for name, text in texts.items() if text.role in READ}
+
+    @cached_property
+    def first(self) -> str:
+        """The first input, whose dtype and GPU are those of a call."""
+        return next(name for name, text in self.read.items() if text.role != WEIGHT)
+
+    def solve(self, shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
+        """The sizes by name of a call whose `read` have these shapes.
+
+        Raises:
+            ValueError: a shape has another number of extents than was declared.
         """
         sizes: dict[str, int] = {}
-        first = None
-        for name, declared in self.buffers.items():
-            if not isinstance(declared, str):
-                continue
-            role, extents, _ = tensor_of(declared, tuple(self.sizes))
-            if role not in READ:
-                continue
-            shape = tuple(given[name].shape)
+        for (name, (_, extents, _)), shape in zip(self.read.items(), shapes, strict=True):
             if len(shape) > len(extents) == 2 and extents[0] == "rows":  # any number of dimensions: rows of the last
-                shape = (given[name].numel() // max(1, shape[-1]), shape[-1])
+                shape = (math.prod(shape[:-1]), shape[-1])
             if len(shape) != len(extents):
-                raise ValueError(f"{name} has the shape {shape}: expected {','.join(extents)}")
+                raise ValueError(f"{name} has the shape {tuple(shape)}: expected {','.join(extents)}")
             for extent, value in zip(extents, shape, strict=True):
                 sizes |= _solved(extent, value)
-            first = given[name] if first is None and role != WEIGHT else first
-        return sizes, first
+        return sizes
 
     def knobs(self, config: Config) -> Knobs:
         """What a config puts into the launches of the function."""

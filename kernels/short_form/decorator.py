@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from normtune.kernels.short_form.recording import Recorded
 
 
+# Shapes of calls, and defaults of problems, that are kept.
+_CALLS = 1 << 12
+
+
 @dataclass(frozen=True)
 class RecordedLaunch:
     """The launch of a config; equal to that of another config with the same kernel calls.
@@ -67,6 +71,8 @@ class KernelOperator:
     def __init__(self, declaration: Declaration, spec: OperatorSpec) -> None:
         self.function, self.spec, self._declaration = declaration.function, spec, declaration
         self.__doc__, self.__name__ = declaration.function.__doc__, spec.name
+        self._scalars = {name: value for name, value in spec.scalars.items() if name in declaration.takes}
+        self._solved = lru_cache(_CALLS)(self._problem)
 
     def __call__(self, *arguments: Any, config: Config | None = None, **named: Any) -> Any:
         """Launch on the current stream.
@@ -89,30 +95,28 @@ class KernelOperator:
         return call(arguments, config, named)
 
     def _call(self, arguments: Sequence[Any], config: Config | None, named: Mapping[str, Any]) -> Any:
-        takes = self._declaration.takes
-        scalars = {name: value for name, value in self.spec.scalars.items() if name in takes}
-        given = {**scalars, **dict(zip(takes, arguments, strict=False)), **named}
-        needed = {name for name, one in takes.items() if one.default is one.empty}
-        if len(arguments) > len(takes) or not needed <= given.keys() <= takes.keys():
+        declared, takes = self._declaration, self._declaration.takes
+        given = {**self._scalars, **dict(zip(takes, arguments, strict=False)), **named}
+        if len(arguments) > len(takes) or not declared.needed <= given.keys() <= takes.keys():
             raise TypeError(
                 f"{self.spec.name} takes {', '.join(takes)}: got {len(arguments)} values and {sorted(named)}"
             )
-        spec, problem, first = self._problem(given)
         from normtune.kernels.calling.dispatch import config_for, target_of
 
+        first = given[declared.first]
+        spec, problem = self._solved(first.dtype, *[given[name].shape for name in declared.read])
         target = target_of(first)
         if config is None:
             config = config_for(spec, problem, target, first.device.index or 0)
         if isinstance(config, Implementation):
             return self._implementation(spec, problem, given, first.device, spec.launch(config, problem, target))
-        return _launched(self._declaration, given, config, problem, target)
+        return _launched(declared, given, config, problem, target)
 
-    def _problem(self, given: Mapping[str, Any]) -> tuple[OperatorSpec, Problem, Any]:
-        """The operator at the named integers of tensors, their problem, and the first that is read."""
-        sizes, first = self._declaration.solve(given)
+    def _problem(self, dtype: Any, *shapes: tuple[int, ...]) -> tuple[OperatorSpec, Problem]:
+        """The operator at the named integers of a call, and its problem, from dtype and shapes of what is read."""
+        sizes = self._declaration.solve(shapes)
         spec = self.spec.at(**{name: sizes[name] for name in self.spec.sizes})
-        dtype = str(first.dtype).rpartition(".")[2]
-        return spec, spec.problem(sizes["rows"], sizes["hidden"], dtype), first
+        return spec, spec.problem(sizes["rows"], sizes["hidden"], str(dtype).rpartition(".")[2])
 
     def _implementation(
         self, spec: OperatorSpec, problem: Problem, given: Mapping[str, Any], device: Any, launch: Any
@@ -221,7 +225,7 @@ def kernel_operator(
                 if not is_left_out(one, problem, target) and not resolve.is_pruned(one, problem, target)
             ],
             resolve=resolve,
-            default_config=Default(called, default, declared.configs, is_legal),
+            default_config=lru_cache(_CALLS)(Default(called, default, declared.configs, is_legal)),
             kernel_module=function.__module__,
             reference_module=function.__module__,
             sources=sources_of(function),
