@@ -5,7 +5,7 @@ In: names; or the text that stands for them in files, columns and arguments. Out
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, NamedTuple, Self
@@ -86,6 +86,14 @@ class Key(NamedTuple):
     def names(self) -> tuple[Self, ...]:
         """The keys by which a table looks a function up, in this order: without one in these modes, the plain one."""
         return (self, self.plain) if self.modes else (self,)
+
+    def with_sizes(self, sizes: Iterable[tuple[str, int]]) -> Self:
+        """The key at further named integers."""
+        return self._replace(sizes=(*self.sizes, *sizes))
+
+    def without(self, names: Collection[str]) -> Self:
+        """The key without these named integers."""
+        return self._replace(sizes=tuple((name, value) for name, value in self.sizes if name not in names))
 
     def nearest(self, others: Iterable["Key"]) -> Self:
         """This key at the nearest named integers of the other keys of its family and dtype, as emitted tables choose.

@@ -15,12 +15,12 @@ from types import ModuleType
 from typing import Any, NoReturn, Self
 
 from normtune.errors import UsageError
-from normtune.kernels.box import EVERYWHERE, Box
+from normtune.kernels.box import Box
 from normtune.kernels.call import AnyLaunch, ForeignKernel, ImplementationLaunch, KernelCall
 from normtune.kernels.config import COPY, Config, Implementation
 from normtune.kernels.key import Key, with_sizes
 from normtune.kernels.mode import Mode, words_of
-from normtune.kernels.problem import IN_OUT, MAX_ROWS, OUTPUT, SCRATCH, Buffer, Problem
+from normtune.kernels.problem import AXES, IN_OUT, MAX_ROWS, OUTPUT, SCRATCH, Buffer, Problem, Shape, name_axes
 from normtune.kernels.target import Target
 
 _COPY = COPY.to_json()
@@ -40,7 +40,8 @@ class OperatorSpec:
         config: the class of its configs, which declares its knobs.
         dtypes: dtypes of the inputs that it takes.
         max_hidden: longest row that it takes.
-        hidden_sizes: those that a sweep takes where none are given; empty for those of its grid, up to `max_hidden`.
+        axes: two or three names of the sizes that functions of its tables take, with those that a sweep takes where
+            none are given; empty for those of its grid, up to `max_hidden`. A third one is the last of `sizes`, too.
         buffers: tensors of a problem, in the order of the launch.
         scalars: the other arguments of kernels and reference, by name, with the values of gate and timing.
         space: (space name, problem, target) to candidate configs, before legality. `default` and `full` exist, and so
@@ -90,7 +91,7 @@ class OperatorSpec:
     trial: Callable[[Config, Any, Problem, Target], tuple[Problem, AnyLaunch]] | None = None
     implementations: Mapping[str, str | Callable[..., Any]] = field(default_factory=dict, hash=False)
     sizes: Mapping[str, Sequence[int]] = field(default_factory=dict, hash=False)
-    hidden_sizes: tuple[int, ...] = ()
+    axes: Mapping[str, Sequence[int]] = field(default_factory=lambda: dict.fromkeys(AXES, ()), hash=False)
     is_default: bool = True
     limiting: tuple[Mode, ...] | None = None
     has_own_inputs: bool = False
@@ -115,7 +116,8 @@ class OperatorSpec:
     @property
     def whole(self) -> Box:
         """All shapes that it takes."""
-        return EVERYWHERE.cut("hidden", self.max_hidden + 1)[0]
+        most = (MAX_ROWS, self.max_hidden, *[MAX_ROWS] * (len(self.axes) - 2))
+        return Box.of(**{axis: (1, size) for axis, size in zip(self.axes, most, strict=True)})
 
     @property
     def variants(self) -> tuple[str, ...]:
@@ -145,19 +147,26 @@ class OperatorSpec:
         Raises:
             ValueError: rows or hidden is no positive integer or too large, or dtype or variant is unknown.
         """
-        for name, value in (("rows", rows), ("hidden", hidden)):
+        first, second, *_ = self.axes
+        for name, value in ((first, rows), (second, hidden)):
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ValueError(f"{name} is {value!r}: expected a positive integer")
         if rows > MAX_ROWS:
-            raise ValueError(f"rows is {rows}: expected at most {MAX_ROWS}")
+            raise ValueError(f"{first} is {rows}: expected at most {MAX_ROWS}")
         if hidden > self.max_hidden:
-            raise ValueError(f"hidden is {hidden}: {self.name} takes 1 to {self.max_hidden}")
+            raise ValueError(f"{second} is {hidden}: {self.name} takes 1 to {self.max_hidden}")
         if dtype not in self.dtypes:
             raise ValueError(f"unknown dtype {dtype!r}: {self.name} takes {', '.join(self.dtypes)}")
         known = words_of(self.modes)
         if variant and not set(variant.split("+")) <= {*known}:
             raise ValueError(f"unknown variant {variant!r}: {self.name} has {', '.join(sorted(known)) or 'none'}")
         return Problem(self.key(dtype, variant), rows, hidden)
+
+    def problem_at(self, shape: Shape, dtype: str, variant: str = "") -> Problem:
+        """As `problem`, of a family at a shape that may have a third size."""
+        rows, hidden, *more = shape
+        spec = self.at(**dict(zip([*self.axes][2:], more, strict=True))) if more else self
+        return spec.problem(rows, hidden, dtype, variant)
 
     def bytes_moved(self, problem: Problem) -> int:
         """Bytes that a perfect kernel moves through device memory: each tensor once, partial sums not counted."""
@@ -301,6 +310,7 @@ def register(spec: OperatorSpec) -> OperatorSpec:
     """
     from normtune.kernels.spec_faults import faults
 
+    name_axes(spec.name, (*spec.axes,))
     if lines := [f"operator {spec.name!r}: {fault}" for fault in faults(spec)]:
         raise UsageError("\n".join(lines))
     members = [spec.at(**dict(zip(spec.sizes, values, strict=True))) for values in product(*spec.sizes.values())]
@@ -316,12 +326,16 @@ def register(spec: OperatorSpec) -> OperatorSpec:
 def operator(name: str) -> OperatorSpec:
     """The registered operator of that plain name; a member of a family at any named integers.
 
+    Also the family itself, where its named integers are a third axis of its tables.
+
     Raises:
         UsageError: there is none, a ValueError.
     """
     specs = operators()
     if name in specs:
         return specs[name]
+    if (family := _FAMILIES.get(name)) and {*family.sizes} <= {*family.axes}:
+        return family
     key = Key.of(name, "", "")
     if key.family in _FAMILIES and key.sizes:
         return _FAMILIES[key.family].at(**dict(key.sizes))

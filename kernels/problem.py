@@ -17,9 +17,22 @@ BUFFER_ITEMSIZE = ITEMSIZE | _FP8_ITEMSIZE | INTEGERS
 MAX_ROWS = 2**30
 
 
-# The sizes of a shape, in their order.
+# The sizes of a shape, in their order, and of operators that name their own: by family, in the same order. A third one
+# is a named integer of the operator, `matmul.k=4096`: its problems are planned, timed and stored as those of another
+# operator each, and a table's function cuts it as it cuts the first two.
 AXES = ("rows", "hidden")
-Shape = tuple[int, int]
+_AXES_OF: dict[str, tuple[str, ...]] = {}
+Shape = tuple[int, ...]
+
+
+def name_axes(family: str, axes: tuple[str, ...]) -> None:
+    """Let problems of an operator name their sizes so."""
+    _AXES_OF[family] = axes
+
+
+def axes_of(family: str) -> tuple[str, ...]:
+    """The names of the sizes that functions of an operator take, in their order."""
+    return _AXES_OF.get(family, AXES)
 
 
 class Problem(NamedTuple):
@@ -34,6 +47,12 @@ class Problem(NamedTuple):
     key: Key
     rows: int
     hidden: int
+
+    @classmethod
+    def at(cls, key: Key, shape: Shape) -> Self:
+        """The problem of a key of a function at a shape, whose third size becomes a named integer of the operator."""
+        rows, hidden, *more = shape
+        return cls(key.with_sizes(zip(axes_of(key.family)[2:], more, strict=True)), rows, hidden)
 
     @classmethod
     def of(cls, operator: str, rows: int, hidden: int, dtype: str, variant: str = "") -> Self:
@@ -68,7 +87,8 @@ class Problem(NamedTuple):
     @property
     def sizes(self) -> dict[str, int]:
         """Rows, hidden and the operator's named integers, by name: {"rows": 8, "hidden": 64, "group_size": 128}."""
-        return {"rows": self.rows, "hidden": self.hidden, **dict(self.key.sizes)}
+        rows, hidden, *_ = axes_of(self.key.family)
+        return {rows: self.rows, hidden: self.hidden, **dict(self.key.sizes)}
 
     def buffer(self, name: str, axes: str, role: str, dtype: str = "") -> "Buffer":
         """A tensor of the problem; its dtype is that of the problem unless given.

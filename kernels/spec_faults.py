@@ -5,6 +5,7 @@ In: a spec, or what a function raised or returned. Out: one line a fault. Import
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from keyword import iskeyword
 from pathlib import Path
 from traceback import FrameSummary, extract_tb
 from typing import Any, NoReturn
@@ -16,6 +17,9 @@ from normtune.kernels.mode import words_of
 from normtune.kernels.operator import IllegalConfigError, OperatorSpec
 from normtune.kernels.problem import BUFFER_ITEMSIZE, IN_OUT, ITEMSIZE, OUTPUT, ROLES, Buffer, Problem
 
+# Names of an axis become arguments of a table's functions, beside its own.
+_AXIS = re.compile(r"[a-z][a-z0-9_]*")
+_TAKEN = {"operator", "dtype", "table", "known", "sms", "l2_bytes"}
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 # Files of normtune that call an operator's functions, and libraries that these call: no line of an operator.
@@ -91,6 +95,7 @@ def faults(spec: OperatorSpec) -> Iterator[str]:
         yield f"it has no dtype: expected some of {', '.join(ITEMSIZE)}"
     if spec.max_hidden < 1:
         yield f"max_hidden is {spec.max_hidden}: expected a positive integer"
+    yield from of_axes(spec.axes, spec.sizes)
     words = [word for mode in spec.modes for word in words_of((mode,))]
     for name in [*words, *spec.scalars, *spec.sizes]:
         if not _NAME.fullmatch(name):
@@ -107,6 +112,22 @@ def faults(spec: OperatorSpec) -> Iterator[str]:
         if not isinstance(value, int | float):
             yield f"scalar {name} is {value!r}: expected a number"
     yield from _of_buffers(spec)
+
+
+def of_axes(axes: Mapping[str, Sequence[int]], sizes: Mapping[str, Sequence[int]]) -> Iterator[str]:
+    """Each fault of the axes and the named integers of an operator in a line."""
+    names = [*axes]
+    if len(names) not in (2, 3):
+        yield f"it has the axes {', '.join(names) or 'none'}: expected two or three"
+    for name in names:
+        if not _AXIS.fullmatch(name) or name in _TAKEN or iskeyword(name):
+            yield f"axis {name!r}: expected small letters, digits and _, and none of {', '.join(sorted(_TAKEN))}"
+        if any(type(size) is not int or size < 1 for size in axes[name]):
+            yield f"axis {name} has {axes[name]!r}: expected positive integers"
+    if names[2:] != [*sizes][len(sizes) - len(names[2:]) :]:
+        yield f"the third axis {names[2]!r} is not the last of its sizes {', '.join(sizes) or 'none'}"
+    if {*names[:2]} & {*sizes}:
+        yield f"an axis and a named integer have one name: {', '.join([*names, *sizes])}"
 
 
 def _of_buffers(spec: OperatorSpec) -> Iterator[str]:

@@ -129,7 +129,7 @@ qk_norm = register(
         wide_buffers=("weight_q", "weight_k", "cos", "sin"),
         scalars={"eps": 1e-6, "offset": 0.25},
         sizes=SIZES,
-        hidden_sizes=HEAD_SIZES,
+        axes={"rows": (), "hidden": HEAD_SIZES},
         is_default=False,
         limiting=(Rotary.NONE, Tables.ELEMENTS),
     )

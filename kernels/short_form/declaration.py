@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 from normtune.kernels.config import Config, check_values
 from normtune.kernels.problem import (
-    AXES,
     BUFFER_ITEMSIZE,
     IN_OUT,
     INPUT,
@@ -28,6 +27,7 @@ from normtune.kernels.problem import (
     Problem,
 )
 from normtune.kernels.short_form.sources import names_decorated_kernels
+from normtune.kernels.spec_faults import of_axes
 from normtune.kernels.target import Target
 
 # What a function may take besides tensors and scalars.
@@ -56,8 +56,13 @@ class TensorText(NamedTuple):
 
 
 @lru_cache(256)
-def tensor_of(text: str, sizes: tuple[str, ...]) -> TensorText:
+def tensor_of(text: str, axes: tuple[str, ...], sizes: tuple[str, ...]) -> TensorText:
     """A tensor as it was declared: `input`, `output rows float32`, `input rows,2*hidden`.
+
+    Args:
+        text: the declaration.
+        axes: the names of rows and hidden.
+        sizes: those of the named integers.
 
     Raises:
         ValueError: it has another form.
@@ -65,10 +70,10 @@ def tensor_of(text: str, sizes: tuple[str, ...]) -> TensorText:
     role, *words = text.split() or [""]
     dtype = words.pop() if words and words[-1] in BUFFER_ITEMSIZE else ""
     shape = "".join(words)
-    extents = tuple(shape.split(",")) if shape else ("hidden",) if role == WEIGHT else AXES
+    extents = tuple(shape.split(",")) if shape else axes[1:] if role == WEIGHT else axes
     for extent in extents:
-        if not _names(extent) <= {*AXES, *sizes}:
-            known = ", ".join((*AXES, *sizes))
+        if not _names(extent) <= {*axes, *sizes}:
+            known = ", ".join((*axes, *sizes))
             raise ValueError(f"{shape!r} is neither a shape (of {known}) nor a dtype ({', '.join(BUFFER_ITEMSIZE)})")
     if role not in ROLES:
         raise ValueError(f"role {role!r}: expected one of {', '.join(ROLES)}")
@@ -148,6 +153,7 @@ class Declaration:
     space: Space
     buffers: Mapping[str, Declared]
     scalars: Mapping[str, float]
+    axes: Mapping[str, Sequence[int]]
     sizes: Mapping[str, Sequence[int]]
     reference: Callable[..., Any]
     inputs: Callable[..., Any] | None
@@ -191,10 +197,15 @@ class Declaration:
                     return f"{extent} of {name} is {value}: expected a positive integer"
         return ""
 
+    @property
+    def plane(self) -> tuple[str, ...]:
+        """The names of rows and hidden."""
+        return (*self.axes,)[:2]
+
     def _texts(self, problem: Problem) -> Iterator[tuple[str, TensorText]]:
-        names = tuple(name for name, _ in problem.key.sizes)
         for name, declared in self.buffers.items():
-            yield name, tensor_of(declared if isinstance(declared, str) else declared(problem), names)
+            text = declared if isinstance(declared, str) else declared(problem)
+            yield name, tensor_of(text, self.plane, tuple(self.sizes))
 
     @cached_property
     def needed(self) -> frozenset[str]:
@@ -205,7 +216,9 @@ class Declaration:
     def read(self) -> Mapping[str, TensorText]:
         """The tensors that are read and declared by a text, from whose shapes the sizes follow."""
         texts = {
-            name: tensor_of(text, tuple(self.sizes)) for name, text in self.buffers.items() if isinstance(text, str)
+            name: tensor_of(text, self.plane, tuple(self.sizes))
+            for name, text in self.buffers.items()
+            if isinstance(text, str)
         }
         return {name: text for name, text in texts.items() if text.role in READ}
 
@@ -222,7 +235,9 @@ class Declaration:
         """
         sizes: dict[str, int] = {}
         for (name, (_, extents, _)), shape in zip(self.read.items(), shapes, strict=True):
-            if len(shape) > len(extents) == 2 and extents[0] == "rows":  # any number of dimensions: rows of the last
+            if (
+                len(shape) > len(extents) == 2 and extents[0] == self.plane[0]
+            ):  # any number of dimensions: rows of the last
                 shape = (math.prod(shape[:-1]), shape[-1])
             if len(shape) != len(extents):
                 raise ValueError(f"{name} has the shape {tuple(shape)}: expected {','.join(extents)}")
@@ -259,6 +274,8 @@ class Declaration:
         """Faults that are not visible in the operator's spec; `register` reports the others."""
         if not (isinstance(self.config, type) and issubclass(self.config, Config) and self.config.knobs):
             return [f"config is {self.config!r}: expected a subclass of normtune.Config with a knob or more"]
+        if of_names := [*of_axes(self.axes, self.sizes)]:
+            return of_names
         of_space, of_tensors = [*self._of_space()], [*self._of_tensors()]
         of_values = [] if of_space else self._of_values()
         of_reference = [] if of_tensors else self._of_reference()
@@ -298,7 +315,7 @@ class Declaration:
         for buffer, text in self.buffers.items():
             try:
                 if isinstance(text, str):
-                    texts[buffer] = tensor_of(text, tuple(self.sizes))
+                    texts[buffer] = tensor_of(text, self.plane, tuple(self.sizes))
             except ValueError as error:
                 faults.append(f"buffer {buffer!r} is {text!r}: {error}")
         yield from faults
@@ -313,7 +330,7 @@ class Declaration:
         known = {
             name for text in texts.values() if text.role in READ for one in text.extents for name in _solved(one, 1)
         }
-        yield from (f"no input has the axis {axis!r}" for axis in (*AXES, *self.sizes) if axis not in known)
+        yield from (f"no input has the axis {axis!r}" for axis in (*self.plane, *self.sizes) if axis not in known)
         outputs = [name for name, text in texts.items() if text.role in (OUTPUT, IN_OUT)]
         for name, units in self.tolerance.items():
             if name not in outputs:

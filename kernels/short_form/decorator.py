@@ -17,7 +17,7 @@ from normtune.kernels.call import ForeignKernel, KernelCall, run
 from normtune.kernels.config import Config, Implementation
 from normtune.kernels.fake_tensor import StandIn
 from normtune.kernels.operator import IllegalConfigError, OperatorSpec, register
-from normtune.kernels.problem import IN_OUT, ITEMSIZE, OUTPUT, Problem
+from normtune.kernels.problem import AXES, IN_OUT, ITEMSIZE, OUTPUT, Problem, name_axes
 from normtune.kernels.short_form.declaration import Declaration, Declared, Space
 from normtune.kernels.short_form.rules import Default, Legal, Rule, check_legal, named
 from normtune.kernels.short_form.sources import sources_of
@@ -116,7 +116,8 @@ class KernelOperator:
         """The operator at the named integers of a call, and its problem, from dtype and shapes of what is read."""
         sizes = self._declaration.solve(shapes)
         spec = self.spec.at(**{name: sizes[name] for name in self.spec.sizes})
-        return spec, spec.problem(sizes["rows"], sizes["hidden"], str(dtype).rpartition(".")[2])
+        rows, hidden = (sizes[name] for name in self._declaration.plane)
+        return spec, spec.problem(rows, hidden, str(dtype).rpartition(".")[2])
 
     def _implementation(
         self, spec: OperatorSpec, problem: Problem, given: Mapping[str, Any], device: Any, launch: Any
@@ -149,6 +150,7 @@ def kernel_operator(
     implementations: Mapping[str, Callable[..., Any] | str] | None = None,
     dtypes: Sequence[str] = tuple(ITEMSIZE),
     max_hidden: int = 65536,
+    axes: Mapping[str, Sequence[int]] | None = None,
     sizes: Mapping[str, Sequence[int]] | None = None,
     name: str | None = None,
 ) -> Callable[[Callable[..., Any]], KernelOperator]:
@@ -185,6 +187,9 @@ def kernel_operator(
         implementations: other functions that do the same, as in `OperatorSpec`.
         dtypes: of the first input: some of bfloat16, float16, float32.
         max_hidden: the longest row.
+        axes: two or three names of sizes in place of rows and hidden, with those that a sweep takes, all combinations:
+            `{"m": (1, 64, 4096), "n": (4096,), "k": (1024, 8192)}`. Functions of tables take them, in this order, and
+            have thresholds on each; shapes name them: `input m,k`. Legality follows the rule of `legal` in each.
         sizes: named integers besides rows and hidden, with the values that a sweep takes, as in `OperatorSpec`; shapes
             may name them: `input rows,heads,hidden`.
         name: of the operator; that of the function without it.
@@ -201,7 +206,8 @@ def kernel_operator(
             space=space,
             buffers=dict(buffers),
             scalars=dict(scalars or {}),
-            sizes=dict(sizes or {}),
+            axes={name: tuple(values) for name, values in (axes or dict.fromkeys(AXES, ())).items()},
+            sizes={**(sizes or {}), **dict([*(axes or {}).items()][2:])},
             reference=reference,
             inputs=inputs,
             tolerance=dict(tolerance or {}),
@@ -218,6 +224,7 @@ def kernel_operator(
             dtypes=tuple(dtypes),
             max_hidden=max_hidden,
             buffers=declared.tensors,
+            axes=declared.axes,
             sizes=declared.sizes,
             space=lambda space_name, problem, target: [
                 one
@@ -234,6 +241,7 @@ def kernel_operator(
             has_own_inputs=inputs is not None,
             declaration=declared,
         )
+        name_axes(called, (*declared.axes,))
         check_legal(is_legal, spec, declared.configs)
         return KernelOperator(declared, register(spec))
 

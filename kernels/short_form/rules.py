@@ -67,14 +67,19 @@ def check_legal(legal: Legal, spec: OperatorSpec, configs: Sequence[Config]) -> 
     Raises:
         UsageError: it is so for one of these configs.
     """
-    of = spec.at(**{name: values[0] for name, values in spec.sizes.items()})
+    of_sizes = {name: values[0] for name, values in spec.sizes.items()}
+    of = spec.at(**of_sizes)
     sizes = [size for size in (1 << power for power in range(17)) if size <= spec.max_hidden]
+    powers, usual = [1 << power for power in range(0, 22, 3)], min(1024, spec.max_hidden)
+    rows, hidden, *third = of.axes
     lines = {
-        "hidden": [of.problem(1, size, of.dtypes[0]) for size in sizes],
-        "rows": [of.problem(1 << power, min(1024, spec.max_hidden), of.dtypes[0]) for power in range(0, 22, 3)],
+        hidden: [of.problem(1, size, of.dtypes[0]) for size in sizes],
+        rows: [of.problem(size, usual, of.dtypes[0]) for size in powers],
     }
+    for axis in third:
+        lines[axis] = [spec.at(**of_sizes | {axis: size}).problem(1, usual, of.dtypes[0]) for size in powers]
     for axis, problems in lines.items():
-        more = "longer rows" if axis == "hidden" else "more rows"
+        more = {"rows": "more rows", "hidden": "longer rows"}.get(axis, f"larger {axis}")
         for config in configs:
             said = [bool(legal(config, problem, TARGETS["sm_90"])) for problem in problems]
             if sorted(said, reverse=True) != said:

@@ -94,7 +94,6 @@ def _quoted(text: str) -> str:
     return repr(text if len(text) <= _MOST_CHARACTERS else text[:_MOST_CHARACTERS] + "...")
 
 
-def shape_of(line: Line) -> Shape:
-    """The shape in the columns of `AXES`; errors are those of `positive`."""
-    first, second = (positive(line, axis) for axis in AXES)
-    return first, second
+def shape_of(line: Line, axes: Sequence[str] = AXES) -> Shape:
+    """The shape in the columns of these sizes; errors are those of `positive`."""
+    return tuple(positive(line, axis) for axis in axes)

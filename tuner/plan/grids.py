@@ -72,11 +72,12 @@ def shapes(grid: str, *sizes: Sequence[int] | None) -> list[Shape]:
     return pairs
 
 
-def shapes_of(source: Path | Sequence[Shape]) -> tuple[list[Shape], list[Shape]]:
+def shapes_of(source: Path | Sequence[Shape], axes: Sequence[str] = AXES) -> tuple[list[Shape], list[Shape]]:
     """The shapes of a user, each once: those to measure, and those that are too large.
 
     Args:
         source: shapes; or a CSV file with columns of their sizes and possibly others.
+        axes: the names of these sizes.
 
     Returns:
         Shapes of at most `MAX_ELEMENTS` elements, and larger ones, both ordered.
@@ -86,12 +87,13 @@ def shapes_of(source: Path | Sequence[Shape]) -> tuple[list[Shape], list[Shape]]
             integer, or all shapes are too large.
     """
     if isinstance(source, Path):
-        pairs, larger = _within([shape_of(line) for line in read_lines(source, AXES)])
+        pairs, larger = _within([shape_of(line, axes) for line in read_lines(source, axes)])
     else:
-        pairs, larger = _within([_pair(shape) for shape in source])
+        pairs, larger = _within([_checked(shape, axes) for shape in source])
     if not pairs:
         if not larger:
-            raise UsageError("shapes is empty: expected pairs of rows and hidden, as [(4096, 1024)]")
+            example = (4096, 1024, 8192)[: len(axes)]
+            raise UsageError(f"shapes is empty: expected tuples of {', '.join(axes)}, as [{example}]")
         origin = f"of {source}" if isinstance(source, Path) else "given"
         first = " x ".join(map(str, larger[0]))
         raise UsageError(
@@ -101,18 +103,19 @@ def shapes_of(source: Path | Sequence[Shape]) -> tuple[list[Shape], list[Shape]]
     return pairs, larger
 
 
-def _pair(shape: object) -> Shape:
-    match shape:
-        case [int(first), int(second)] if min(first, second) >= 1:
-            return first, second
-    raise UsageError(f"shapes has {shape!r}: expected pairs of positive integers, rows and hidden")
+def _checked(shape: object, axes: Sequence[str]) -> Shape:
+    sizes = shape if isinstance(shape, tuple | list) else ()
+    if len(sizes) == len(axes) and all(type(size) is int and size >= 1 for size in sizes):
+        return tuple(sizes)
+    raise UsageError(f"shapes has {shape!r}: expected {len(axes)} positive integers, {', '.join(axes)}")
 
 
 def _within(chosen: Collection[Shape]) -> tuple[list[Shape], list[Shape]]:
     """Shapes of at most `MAX_ELEMENTS` elements and larger ones, each once, by their last size first."""
     ordered = sorted(set(chosen), key=lambda shape: shape[::-1])
-    pairs = [shape for shape in ordered if math.prod(shape) <= MAX_ELEMENTS]
-    return pairs, [shape for shape in ordered if math.prod(shape) > MAX_ELEMENTS]
+    large = [math.prod(shape[: len(AXES)]) > MAX_ELEMENTS for shape in ordered]
+    kept = [[shape for shape, is_large in zip(ordered, large, strict=True) if is_large == side] for side in (0, 1)]
+    return kept[0], kept[1]
 
 
 def between(least: int, most: int, unit: int = 1) -> list[int]:

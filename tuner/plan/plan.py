@@ -15,7 +15,7 @@ from normtune.kernels.call import AnyLaunch
 from normtune.kernels.config import Config
 from normtune.kernels.key import Key
 from normtune.kernels.operator import IllegalConfigError, OperatorSpec, members, operator, operators
-from normtune.kernels.problem import Problem, Shape
+from normtune.kernels.problem import AXES, Problem, Shape
 from normtune.kernels.target import Target
 from normtune.tuner.plan.binaries import Job, jobs_of
 from normtune.tuner.timing.protocol import timed_launches
@@ -134,9 +134,11 @@ def problems(
     try:
         for text in keys or [name for name, spec in operators().items() if spec.is_default]:
             key = Key.parse(text, "")
-            for spec in map(operator, members(key.operator)):
+            # Shapes with a third size belong to a family, others to each member.
+            is_whole = not callable(shapes) and any(len(shape) > len(AXES) for shape in shapes)
+            for spec in map(operator, [key.operator] if is_whole else members(key.operator)):
                 pairs = shapes(spec) if callable(shapes) else shapes
-                result += [spec.problem(*shape, dtype, key.variant) for dtype in dtypes for shape in pairs]
+                result += [spec.problem_at(shape, dtype, key.variant) for dtype in dtypes for shape in pairs]
     except ValueError as error:
         raise UsageError(str(error)) from None
     return result

@@ -66,11 +66,11 @@ class SweepOptions:
     hidden: Sequence[int] | None = option(
         "Hidden sizes instead of those of the grid: 768,4096.", LIST, read=partial(parse_sizes, "hidden")
     )
-    shapes: Sequence[tuple[int, int]] | str | os.PathLike[str] | None = option(
-        "Shapes from a CSV file (columns rows,hidden) instead of a grid.",
+    shapes: Sequence[tuple[int, ...]] | str | os.PathLike[str] | None = option(
+        "Shapes from a CSV file (columns rows,hidden, or the operator's own axes) instead of a grid.",
         "FILE",
         read=Path,
-        doc="Pairs (rows, hidden), or a CSV file with these columns, instead of a grid.",
+        doc="Tuples of the operator's axes, (rows, hidden), or a CSV file with these columns, instead of a grid.",
     )
     space: str | None = option(
         "Configs: full, all; default, those that won at some shape on an H200; quick, at most 12, including that of "

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from normtune.errors import UsageError
+from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec
-from normtune.kernels.problem import Problem, Shape
+from normtune.kernels.problem import AXES, Problem, Shape, axes_of
 from normtune.kernels.tablefile import locate
 from normtune.kernels.target import TARGETS, Target, target_for
 from normtune.results.names import named
@@ -190,8 +191,12 @@ class Request(SweepOptions):
             until = UNTIL_PERCENT if self.until_percent is None else self.until_percent
             return Wanted([], refined=refined_table(self.refine, keys, dtypes, until / 100))
         if self.shapes is not None:
-            source = self.shapes
-            pairs, larger = grids.shapes_of(Path(source) if isinstance(source, str | os.PathLike) else source)
+            source, axes = self.shapes, {axes_of(Key.parse(key, "").family) for key in keys} or {AXES}
+            if len(axes) > 1:
+                named = " and ".join(", ".join(names) for names in sorted(axes))
+                raise UsageError(f"--shapes is given for operators with sizes {named}: sweep them one after another")
+            given = Path(source) if isinstance(source, str | os.PathLike) else source
+            pairs, larger = grids.shapes_of(given, *axes)
             chosen = problems(keys, dtypes, pairs)
             return Wanted(chosen, beyond=len(larger) * (len(chosen) // len(pairs)))
         chosen = problems(keys, dtypes, partial(self._of_grid, grid))
@@ -201,7 +206,9 @@ class Request(SweepOptions):
 
     def _of_grid(self, grid: str, spec: OperatorSpec) -> list[Shape]:
         """The shapes of a grid, or of the sizes given instead, that an operator supports."""
-        pairs = grids.shapes(grid, self.rows, spec.hidden_sizes or None if self.hidden is None else self.hidden)
+        own = [tuple(sizes) or None for sizes in spec.axes.values()]
+        given = (mine if asked is None else asked for mine, asked in zip(own, (self.rows, self.hidden), strict=False))
+        pairs = grids.shapes(grid, *given)
         return [pair for pair in pairs if self.hidden is not None or pair[1] <= spec.max_hidden]
 
 

@@ -19,7 +19,7 @@ from normtune.kernels.call import ImplementationLaunch
 from normtune.kernels.config import COPY, Config, Implementation
 from normtune.kernels.key import Key
 from normtune.kernels.operator import IllegalConfigError, OperatorSpec, register
-from normtune.kernels.problem import BUFFER_ITEMSIZE
+from normtune.kernels.problem import BUFFER_ITEMSIZE, Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.rms_norm.spec import rms_norm_forward
 from normtune.kernels.short_form.decorator import kernel_operator
@@ -469,3 +469,58 @@ def test_what_torch_does_was_timed_beside_the_configs() -> None:
     assert matrix is not None and len(matrix.problems) == 188
     column = matrix.configs.index(Implementation("torch"))
     assert matrix.timed[:, column].all() and (matrix.regret[:, column] > 0).mean() > 0.9
+
+
+class TileConfig(Config):
+    """How a product is launched."""
+
+    BLOCK: Annotated[int, "rows and columns a program."] = 64
+    num_warps: int = 4
+
+
+def of_three_sizes(**changes):
+    """The declaration of a product of matrices, on a function that raises."""
+    arguments = {
+        "config": TileConfig,
+        "space": {"BLOCK": (16, 64), "num_warps": (4,)},
+        "axes": {"m": (1, 64), "n": (128,), "k": (32, 512)},
+        "buffers": {"a": "input m,k", "b": "weight k,n", "c": "output"},
+        "reference": lambda a, b: a @ b,
+        "name": "product",
+    }
+    return kernel_operator(**(arguments | changes))(lambda a, b, c, config: None)
+
+
+def test_an_operator_names_up_to_three_sizes() -> None:
+    of_three_sizes()
+    family, member = operator.operator("product"), operator.operator("product.k=512")
+    assert (*family.axes,) == (*member.axes,) == ("m", "n", "k")
+    assert [axis.axis for axis in family.whole] == ["m", "n", "k"]
+    problem = family.problem_at((64, 128, 512), "float16")
+    assert problem == member.problem(64, 128, "float16")
+    assert problem.sizes == {"m": 64, "n": 128, "k": 512}
+    assert [buffer.shape for buffer in member.buffers(problem)] == [(64, 512), (512, 128), (64, 128)]
+    assert Problem.at(family.key("float16"), (64, 128, 512)) == problem
+    found = problems(["product"], ["float16"], [(3, 5, 7), (1, 1, 32)])
+    assert [str(one) for one in found] == ["product.k=7 float16 3 x 5", "product.k=32 float16 1 x 1"]
+    assert len(problems(["product"], ["float16"], lambda spec: [(1, 128), (64, 128)])) == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"axes": {"m": ()}}, "it has the axes m: expected two or three"),
+        ({"axes": {"m": (), "n": (), "Rows": ()}}, "axis 'Rows': expected small letters, digits and _"),
+        ({"axes": {"m": (), "n": (), "dtype": ()}}, "axis 'dtype': expected small letters, digits and _, and none of"),
+        ({"axes": {"m": (0,), "n": (), "k": (1,)}}, r"axis m has \(0,\): expected positive integers"),
+        ({"buffers": {"a": "input m,k", "b": "weight k,rows", "c": "output"}}, "is neither a shape .of m, n, k."),
+        ({"sizes": {"n": (1,)}}, "an axis and a named integer have one name: m, n, k, n, k"),
+        (
+            {"legal": lambda config, problem, target: problem.sizes["k"] > 8},
+            "legal says no to .* at k 1 and yes at k 64: what is illegal has to stay so for larger k",
+        ),
+    ],
+)
+def test_faults_of_sizes_are_told(changes, told) -> None:
+    with pytest.raises(UsageError, match=told):
+        of_three_sizes(**changes)
