@@ -163,6 +163,33 @@ def test_what_is_left_follows_what_the_other_problems_took_in_all(small_plan):
     assert going.left_seconds(left) > 2 * before
 
 
+def test_what_is_left_of_a_compute_bound_operator_follows_its_own_times():
+    """The estimate takes kernels to be bound by memory: one that takes 40 times as long says nothing of another."""
+    names, shapes = ["rms_norm_forward", "rms_norm_backward"], [(1, 64), (64, 64), (64, 128), (512, 128)]
+    chosen = plan(problems(names, ["bfloat16"], shapes), "default", TARGET)
+    bench = Clocked(1.0, block_seconds=0.02)
+    pace = Pace(bench.speed(), bench.target, Exhaustive.expected_blocks, 0.0, 1.0, "cold")
+    outlook = look_ahead(bench, None, chosen, Exhaustive)
+    going = _Schedule(bench, Exhaustive(chosen.tasks, {}), pace, outlook, 0.0, bench.clock, None)
+    took = {task: pace.measuring(task, 0) * (40 if "forward" in task.problem.operator else 1) for task in chosen.tasks}
+    plain, bound = (
+        [task for task in chosen.tasks if name in task.problem.operator] for name in ("backward", "forward")
+    )
+
+    def left_after(done):
+        return going.left_seconds({task.problem for task in chosen.tasks if task not in done})
+
+    for task in plain[:2]:
+        going.measured(task, took[task])
+    assert left_after(plain[:2]) < 0.2 * sum(took[task] for task in (*plain[2:], *bound))
+    going.measured(bound[0], took[bound[0]])
+    done = [*plain[:2], bound[0]]
+    rest = [task for task in chosen.tasks if task not in done]
+    assert left_after(done) == pytest.approx(sum(took[task] for task in rest), rel=0.2)
+    other = {task.problem for task in plain[2:]}
+    assert going.left_seconds(other) < 2 * sum(took[task] for task in plain[2:])
+
+
 @pytest.mark.long
 def test_a_problem_that_would_overrun_gives_way_to_one_that_does_not(store, other):
     chosen = plan(problems(["rms_norm_forward"], ["bfloat16"], [(1, 64), (64, 64), (64, 128)]), "default", TARGET)

@@ -226,8 +226,14 @@ class _Schedule:
         for task in outlook.tasks:
             self._of_problem[task.problem] += self._expected_seconds(task)
         self._turn = {task.problem: turn for turn, task in enumerate(outlook.tasks)}
-        self._measured_seconds = 0.0
-        self.estimated = 0.0
+        # Seconds by operator: of one the estimate may be far off, as it takes kernels to be bound by memory.
+        self._measured: defaultdict[str, float] = defaultdict(float)
+        self._estimated: defaultdict[str, float] = defaultdict(float)
+
+    @property
+    def estimated(self) -> float:
+        """Estimated seconds of the tasks that were measured."""
+        return sum(self._estimated.values())
 
     def next(self) -> Task | None:
         """The next task, with compiled binaries and enough time left; None at the end."""
@@ -250,25 +256,36 @@ class _Schedule:
 
     def measured(self, task: Task, seconds: float) -> None:
         """Record the duration of a task."""
-        self.estimated += self._expected_seconds(task)
-        self._measured_seconds += seconds
+        self._estimated[task.problem.operator] += self._expected_seconds(task)
+        self._measured[task.problem.operator] += seconds
 
     def left_seconds(self, left: Collection[Problem]) -> float:
-        """Expected time of the problems left, scaled by the measured over the expected time of the others."""
-        expected = sum(self._of_problem[problem] for problem in left)
-        done = sum(self._of_problem.values()) - expected
-        return expected * (self._measured_seconds + _TRUST_SECONDS) / (done + _TRUST_SECONDS)
+        """Expected time of the problems left, scaled by the measured over the expected time of those done."""
+        expected: defaultdict[str, float] = defaultdict(float)
+        done: defaultdict[str, float] = defaultdict(float)
+        for problem, seconds in self._of_problem.items():
+            (expected if problem in left else done)[problem.operator] += seconds
+        return sum(seconds * self._scale(operator, done) for operator, seconds in expected.items())
 
     def _choices(self, now: float) -> Iterator[Task]:
         """The tasks of the search that may begin."""
         return (task for task in self._search.ask(self._end - now) if self._slack(task, now) >= 0)
 
-    def _scale(self) -> float:
-        return (self._measured_seconds + _TRUST_SECONDS) / (self.estimated + _TRUST_SECONDS)
+    def _scale(self, operator: str, done: Mapping[str, float]) -> float:
+        """Measured over expected time of an operator, whose problems were expected to take what `done` says.
+
+        At first it is that of the other operators, and of the first one 1.
+        """
+        own, others = done.get(operator, 0.0), sum(done.values())
+        measured = self._measured[operator]
+        rest = sum(self._measured.values()) - measured
+        before = (rest + _TRUST_SECONDS) / (others - own + _TRUST_SECONDS)
+        return (measured + _TRUST_SECONDS * before) / (own + _TRUST_SECONDS)
 
     def _slack(self, task: Task, now: float) -> float:
         """Longest wait before a task that still lets it end in time, seconds; negative if it must not begin."""
-        return self._end - now - _CAUTION * self._scale() * self._expected_seconds(task)
+        scale = self._scale(task.problem.operator, self._estimated)
+        return self._end - now - _CAUTION * scale * self._expected_seconds(task)
 
     def _expected_seconds(self, task: Task) -> float:
         if task not in self._expected:
