@@ -84,7 +84,8 @@ def named(names: Mapping[str, str]) -> Iterator[None]:
 def checked(function: Callable[P, Result]) -> Callable[P, Result]:
     """Decorator: a function checks the types of its arguments, and its errors name them as Python does."""
     signature = inspect.signature(function)
-    names = {f"--{name.replace('_', '-').removesuffix('s')}": name for name in signature.parameters}
+    flags = [(f"--{name.replace('_', '-')}", name) for name in signature.parameters]
+    names = dict(flags) | {flag.removesuffix("s"): name for flag, name in flags}
     if store := next((name for name in ("store", "data", "url") if name in names.values()), ""):
         names["--store"] = store
 

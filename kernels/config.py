@@ -159,7 +159,7 @@ def check_values(config: Config) -> None:
     """
     if config == COPY:
         return
-    is_known = type(config).__qualname__ != _NAMELESS
+    is_known = not is_nameless(config)
     for (name, _, _, default), value in zip(config.knobs, config, strict=True):
         least = int(name in _POSITIVE and default != 0 and is_known)
         if isinstance(value, str):
@@ -171,6 +171,13 @@ def check_values(config: Config) -> None:
 
 
 _NAMELESS = "_AnyConfig"
+
+
+def is_nameless(config: Config) -> bool:
+    """Whether no operator at hand declares its knobs."""
+    return type(config).__qualname__ == _NAMELESS
+
+
 _DECLARED: dict[tuple[Knob, ...], type[Config]] = {}
 
 

@@ -17,6 +17,8 @@ from pathlib import Path
 from normtune.kernels.operator import OperatorSpec, operators
 
 SAME_CODE = Path(__file__).with_name("same_code.json")
+# In place of the fingerprint of kernels that another program measured.
+UNKNOWN = "unknown"
 
 
 def fingerprint(spec: OperatorSpec) -> str:
@@ -35,9 +37,10 @@ def is_current(spec: OperatorSpec, measured: str) -> bool:
 
 
 def changed(measured: Mapping[str, str]) -> list[str]:
-    """The registered operators whose kernels changed since their fingerprint was `measured`."""
+    """The registered operators whose kernels changed since their fingerprint was `measured`, as far as it is known."""
     specs = operators()
-    return [name for name, of in measured.items() if name in specs and not is_current(specs[name], of)]
+    known = {name: of for name, of in measured.items() if name in specs and of != UNKNOWN}
+    return [name for name, of in known.items() if not is_current(specs[name], of)]
 
 
 @cache

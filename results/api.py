@@ -5,7 +5,7 @@ nothing is printed.
 """
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -15,13 +15,18 @@ from normtune.errors import UsageError
 from normtune.kernels.arguments import checked
 from normtune.kernels.key import Key
 from normtune.results.database.store import Store, resolve_url
+from normtune.results.elsewhere import Columns, Elsewhere
 from normtune.results.evidence import Evidence
 from normtune.results.exchange import transfer
 from normtune.results.exchange.transfer import Exported, Imported
+from normtune.results.names import named
 from normtune.results.regimes import COLD
 from normtune.results.source import Keys, Measured, taken
 
-_OVERVIEW = ("device", "sms", "operator", "dtype", "regime", "problems", "measurements", "runs", "statuses")
+_OVERVIEW = (
+    *("device", "sms", "operator", "dtype", "regime", "unpaired"),
+    *("problems", "measurements", "runs", "statuses"),
+)
 
 
 @checked
@@ -33,8 +38,9 @@ def list_data(data: Measured = None, *, recording: str | None = None) -> pd.Data
         recording: name of a recording that ships with normtune, in place of data.
 
     Returns:
-        Columns device, sms (number of its multiprocessors), operator (with its variant), dtype, regime; the numbers of
-        problems, measurements and runs; and statuses, a dictionary with the number of measurements by status.
+        Columns device, sms (number of its multiprocessors), operator (with its variant), dtype, regime, unpaired
+        (whether another program measured); the numbers of problems, measurements and runs; and statuses, a dictionary
+        with the number of measurements by status.
 
     Raises:
         UsageError: data and a recording are both given, or one of them is invalid.
@@ -50,18 +56,18 @@ def overview(evidence: Evidence) -> pd.DataFrame:
     frame = evidence.frame.assign(
         device=evidence.frame["run"].map(devices),
         regime=evidence.frame["run"].map({run.id: run.regime for run in evidence.runs}),
+        unpaired=evidence.unpaired_rows(),
     )
     rows = []
-    for names, part in frame.groupby(["device", "operator", "variant", "dtype", "regime"]):
+    for (*names, unpaired), part in frame.groupby(["device", "operator", "variant", "dtype", "regime", "unpaired"]):
         _, operator, variant, dtype, regime = map(str, names)
         device = runs[part["run"].iloc[0]].device
         counts = part["status"].value_counts()
         statuses = {str(status): int(counts[status]) for status in sorted(counts.index, key=lambda s: (s != "ok", s))}
         problems = len(part[["rows", "hidden"]].drop_duplicates())
         numbers = problems, len(part), part["run"].nunique()
-        rows.append(
-            (device.label, device.sms, Key.of(operator, variant, dtype).text, dtype, regime, *numbers, statuses)
-        )
+        key = Key.of(operator, variant, dtype)
+        rows.append((device.label, device.sms, key.text, dtype, regime, bool(unpaired), *numbers, statuses))
     return pd.DataFrame(rows, columns=list(_OVERVIEW))
 
 
@@ -127,23 +133,41 @@ def export_recording(
 def import_data(
     files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     store: Store | str | os.PathLike[str] | None = None,
+    *,
+    name: str | None = None,
+    target: str | None = None,
+    sms: int | None = None,
+    columns: Columns | None = None,
+    operators: str | Iterable[str] = (),
 ) -> tuple[Imported, ...]:
-    """Add the measurements of Parquet files to a store, as `normtune data import` does; stored ones are not changed.
+    """Add the measurements of files to a store, as `normtune data import` does; stored ones are not changed.
 
     Args:
-        files: a path or several; all files are read and checked before the store is opened.
+        files: a path or several, of Parquet files that normtune exported or of CSV and Parquet files of another
+            program; all files are read and checked before the store is opened.
         store: open, or by its file or URL, created if it is missing; None for NORMTUNE_STORE, else `normtune.db` in the
             current folder.
+        name: of another program's files, the GPU, as its driver calls it.
+        target: the same, as the compiler calls it, `sm_90`.
+        sms: its multiprocessors; None for those of the best-known GPU of the target.
+        columns: names of columns by what they hold, as in `fit`.
+        operators: only these; one is that of all rows of a file without such a column.
 
     Raises:
-        UsageError: no file is named, a file does not exist, or the URL is not that of a store.
+        UsageError: no file is named, a file does not exist, the URL is not that of a store, or another program's file
+            lacks a column, has an invalid value or no fact of its GPU.
         NormtuneError: a file cannot be read or contradicts the store; nothing of it is stored.
     """
-    return tuple(imported([files] if isinstance(files, str | os.PathLike) else files, store))
+    elsewhere = Elsewhere(name=name, target=target, sms=sms, columns=columns)
+    paths = [files] if isinstance(files, str | os.PathLike) else files
+    return tuple(imported(paths, store, elsewhere, named("operators", operators)))
 
 
 def imported(
-    files: Iterable[str | os.PathLike[str]], store: Store | str | os.PathLike[str] | None
+    files: Iterable[str | os.PathLike[str]],
+    store: Store | str | os.PathLike[str] | None,
+    elsewhere: Elsewhere,
+    operators: Sequence[str],
 ) -> Iterator[Imported]:
     """Import files one after the other, as `import_data`."""
     if not isinstance(store, Store | str | os.PathLike | None):
@@ -151,7 +175,7 @@ def imported(
     url = "" if isinstance(store, Store) else resolve_url(None if store is None else os.fspath(store))
     paths = list(files) if isinstance(files, Iterable) else [files]
     if wrong := [path for path in paths if not isinstance(path, str | os.PathLike)]:
-        raise UsageError(f"files has {wrong[0]!r}: expected paths of Parquet files")
-    parts = transfer.read_files(paths)
+        raise UsageError(f"files has {wrong[0]!r}: expected paths of files")
+    parts = transfer.read_files(paths, elsewhere, operators)
     with nullcontext(store) if isinstance(store, Store) else Store.open(url) as opened:
         yield from transfer.merged(parts, opened.merge)

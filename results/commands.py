@@ -6,14 +6,16 @@ they are imported when a command runs.
 
 import inspect
 from collections.abc import Callable
-from dataclasses import Field, fields
+from dataclasses import Field, dataclass, fields
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from normtune.results.options import LIST, Option, flag_of, parameter_of
+from normtune.kernels.tablefile.header import UNPAIRED
+from normtune.results.elsewhere import Elsewhere
+from normtune.results.options import LIST, Option, flag_of, option, parameter_of
 from normtune.results.regimes import COLD
 from normtune.results.source import NOTHING, STORE_HELP, Keys
 from normtune.results.terminal import say
@@ -105,7 +107,7 @@ def list_(
             warn_of_runs(opened)
             for run in opened.runs(dropped=True):
                 aside = f", set aside on {run.protocol['dropped']}" if run.is_dropped else ""
-                strategy = run.protocol.get("strategy", "unknown strategy")
+                strategy = UNPAIRED if run.is_unpaired else run.protocol.get("strategy", "unknown strategy")
                 say(f"{run.id}  {run.started}  {run.device.label}, {run.regime}, {strategy}{aside}")
         return
     counts = overview(measured(store, regime=None))
@@ -158,15 +160,33 @@ def export(
     say("\n".join(lines))
 
 
+@dataclass(frozen=True, kw_only=True)
+class _ImportOptions(Elsewhere):
+    """What is read of a file, and what it does not say."""
+
+    operators: tuple[str, ...] = option(
+        "Only this operator; or that of a FILE without such a column. Repeatable.", default=(), name="operator"
+    )
+
+
 @app.command("import", epilog="Example: normtune data import h200.parquet")
+@with_options(_ImportOptions, before="store")
 def import_(
-    files: Annotated[list[Path], typer.Argument(help="Parquet files that `normtune data export` wrote.")],
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Parquet files that `normtune data export` wrote; or CSV or Parquet files of another program, as "
+            "`normtune fit` reads them, with --name and --target.",
+        ),
+    ],
     store: StoreOption = None,
+    **chosen: Any,
 ) -> None:
-    """Add the measurements of Parquet files to a store. Measurements that the store has are not changed."""
+    """Add the measurements of files to a store. Measurements that the store has are not changed."""
     from normtune.results.api import imported
 
-    for path, measurements, added in imported(files, store):
+    options = _ImportOptions(**chosen)
+    for path, measurements, added in imported(files, store, Elsewhere.said_by(options), options.operators):
         say(f"{path}: {measurements} measurements, {added} new")
 
 
@@ -195,7 +215,9 @@ def _table(counts: "pd.DataFrame") -> "Table":
 
     from normtune.results.terminal import printable
 
+    counts = counts.assign(times=counts["unpaired"].map({True: UNPAIRED, False: ""}))
     names = ["operator", "dtype", *(["regime"] if {*counts["regime"]} != {COLD} else [])]
+    names += ["times"] if counts["unpaired"].any() else []
     numbers = ["problems", "measurements", "runs"]
     failed = any({*statuses} != {"ok"} for statuses in counts["statuses"])
     table = Table(box=SIMPLE_HEAD, pad_edge=False)

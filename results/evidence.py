@@ -21,7 +21,7 @@ from normtune.kernels.key import Key
 from normtune.kernels.operator import read_config
 from normtune.kernels.problem import Problem
 from normtune.results.columns import COLUMNS, TEXTS, columns_of, first_rounds, flatten
-from normtune.results.records import SEARCHED, Device, Measurement, Run, TimedCode
+from normtune.results.records import SEARCHED, UNPAIRED, Device, Measurement, Run, TimedCode
 from normtune.results.regimes import COLD
 from normtune.results.validate import check_columns
 
@@ -150,18 +150,29 @@ class Evidence:
         return self if len(runs) == len(self.runs) else self._where(self.frame["run"].isin(runs))
 
     def fingerprints(self) -> dict[str, str]:
-        """Kernel fingerprint of each operator in its newest run."""
-        order = {run.id: number for number, run in enumerate(self.runs)}
-        newest: dict[str, tuple[int, str]] = {}
+        """Kernel fingerprint of each operator in its newest run; paired runs outrank unpaired ones."""
+        order = {run.id: (not run.is_unpaired, number) for number, run in enumerate(self.runs)}
+        newest: dict[str, tuple[tuple[bool, int], str]] = {}
         pairs = self.frame[["operator", "run", "fingerprint"]].drop_duplicates()
         for operator, run, fingerprint in pairs.itertuples(index=False):
-            newest[operator] = max(newest.get(operator, (-1, "")), (order[run], fingerprint))
+            newest[operator] = max(newest.get(operator, ((False, -1), "")), (order[run], fingerprint))
         return {operator: newest[operator][1] for operator in sorted(newest)}
 
     def current(self) -> "Evidence":
-        """Measurements with each operator's newest kernels."""
-        newest = self.frame["operator"].map(self.fingerprints())
-        return self._where(self.frame["fingerprint"] == newest)
+        """Measurements with each operator's newest kernels; the unpaired ones of an operator without paired ones."""
+        operators, unpaired = self.frame["operator"], self.unpaired_rows()
+        kept = self.frame["fingerprint"] == operators.map(self.fingerprints())
+        if unpaired.any():
+            kept &= ~unpaired | ~operators.isin(operators[~unpaired].unique())
+        return self._where(kept)
+
+    def unpaired_rows(self) -> "pd.Series[bool]":
+        """Which rows of `frame` another program measured."""
+        return self.frame["run"].isin([run.id for run in self.runs if run.is_unpaired])
+
+    def unpaired(self) -> tuple[str, ...]:
+        """The operators with measurements of another program, by name."""
+        return tuple(sorted(self.frame.loc[self.unpaired_rows(), "operator"].unique()))
 
     def measured_keys(self) -> list[Key]:
         """The keys of the measurements, ordered."""
@@ -205,14 +216,15 @@ class Evidence:
     def digest(self) -> str:
         """`sha256:` and the hash of the content: runs with their device and software, and every measurement.
 
-        Of the protocol of a run, which changes during a sweep, only the audit of a search and a regime other than cold
-        are included.
+        Of the protocol of a run, which changes during a sweep, only the audit of a search, a regime other than cold and
+        that the times are unpaired are included.
         """
         runs = [
             [
                 *(run.id, run.started, run.device._asdict(), run.software),
                 *([run.regime] if run.regime != COLD else []),
                 *([run.protocol[SEARCHED]] if SEARCHED in run.protocol else []),
+                *([UNPAIRED] if run.is_unpaired else []),
             ]
             for run in self.runs
         ]

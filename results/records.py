@@ -36,6 +36,10 @@ DECISIVE = ("ok", WRONG)
 
 # Key of a run's protocol for the audit of a search that left configs out (`tuner.search.audit`), which tables quote.
 SEARCHED = "searched"
+# Key of a run's protocol for times of another program: not measured in paired rounds, and no gate checked the results.
+UNPAIRED = "unpaired"
+# Start of a run of which nobody said when it was.
+UNKNOWN_START = "1970-01-01T00:00:00"
 
 # Prefix of the uuid of a device whose samples come from a recording.
 REPLAY_PREFIX = "replay:"
@@ -83,8 +87,8 @@ class Run(NamedTuple):
         device: the GPU.
         software: versions by name: `triton`, `torch`, `cuda`, `python`.
         started: UTC, ISO 8601, seconds.
-        protocol: of the timing: strategy, regime, seconds, clocks, void rounds; and `dropped`, the day on which the run
-            was set aside.
+        protocol: of the timing: strategy, regime, seconds, clocks, void rounds; `unpaired` for another program's;
+            and `dropped`, the day on which the run was set aside.
     """
 
     id: str
@@ -97,6 +101,11 @@ class Run(NamedTuple):
     def regime(self) -> str:
         """Regime of its times: one of `regimes.REGIMES`, or an unknown name."""
         return regime_of(self.protocol)
+
+    @property
+    def is_unpaired(self) -> bool:
+        """Whether another program measured: its times say nothing of their noise, and no gate saw the results."""
+        return bool(self.protocol.get(UNPAIRED))
 
     @property
     def is_dropped(self) -> bool:

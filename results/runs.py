@@ -75,19 +75,19 @@ def anonymous(run: Run) -> Run:
     """The run without the identifier of its GPU, which files and tables must not reveal.
 
     It is replaced by a hash that is salted with the run's random id, so that two files do not show that the same GPU
-    measured both. A replay keeps its name.
+    measured both. A replay keeps its name, and of an unpaired run no identifier is known.
     """
     uuid = run.device.uuid
-    if uuid.startswith((REPLAY_PREFIX, _HASHED)):
+    if run.is_unpaired or uuid.startswith((REPLAY_PREFIX, _HASHED)):
         return run
     digest = hashlib.blake2b(f"{run.id} {uuid}".encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
     return run._replace(device=run.device._replace(uuid=_HASHED + digest))
 
 
 def check_same(stored: Run, other: Run) -> None:
-    """Raise ValueError if two runs with one id differ; of their protocols, only the regime is compared."""
+    """Raise ValueError if two runs with one id differ; of their protocols, regime and pairing are compared."""
     stored, other = anonymous(stored), anonymous(other)  # a run of the store may come back from a file
-    for name in ("device", "software", "started", "regime"):
+    for name in ("device", "software", "started", "regime", "is_unpaired"):
         if getattr(stored, name) != getattr(other, name):
             raise ValueError(
                 f"run {stored.id} is stored with another {name}: {getattr(stored, name)!r}, not "

@@ -19,6 +19,7 @@ from normtune.heuristics.fitting.result import FromData
 from normtune.heuristics.fitting.sharing import SHARING_COST, donors
 from normtune.heuristics.regret.build import older
 from normtune.heuristics.regret.matrix import timing_matrix
+from normtune.heuristics.regret.specs import undeclared_note
 from normtune.heuristics.regret.weights import Weighting
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Shape
@@ -96,7 +97,7 @@ def _kinds(
     data: "Evidence", devices: Sequence[Device], spec: OperatorSpec, weighting: Weighting
 ) -> tuple[list[FunctionData], list[str]]:
     """The data of each measured key, possible donors first, and notes on those that are left out."""
-    kinds, notes = [], []
+    kinds, notes = [], undeclared_note(spec)
     evidences = [(device, data.of(device)) for device in devices]
     for key in donors_first(data, spec):
         parts, labels = [], []

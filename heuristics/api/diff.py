@@ -18,8 +18,8 @@ from normtune.heuristics.comparing.report import GAINS, difference_lines, summar
 from normtune.heuristics.regret.best_times import best_times
 from normtune.heuristics.regret.build import matrices_of, outdated
 from normtune.heuristics.regret.fixed_log import fraction
+from normtune.heuristics.regret.specs import spec_of
 from normtune.heuristics.regret.weights import Weighting
-from normtune.kernels.operator import operator as registered
 from normtune.kernels.target import target_for
 from normtune.results.options import keywords_of
 from normtune.results.records import Device
@@ -141,8 +141,12 @@ def compared(request: DiffRequest, warn: Warn | None = None) -> Diff:
         current = part.current()
         matrices, notes = matrices_of(current, device)
         target = target_for(device.target, device.sms)._replace(l2_bytes=device.l2_bytes)
-        weighted = [weighting.weighted(registered(unweighted.key.operator), unweighted) for unweighted in matrices]
-        differences = [difference(matrix, target, *contenders, best_times(current, matrix).best) for matrix in weighted]
+        differences = []
+        for unweighted in matrices:
+            spec = spec_of(current, unweighted.key.operator)
+            matrix = weighting.weighted(spec, unweighted)
+            best = best_times(current, matrix).best
+            differences.append(difference(spec, matrix, target, *contenders, best))
         return DeviceDiff(device, tuple(differences), (*outdated(part, current), *notes))
 
     devices = tuple(map(on, evidence.devices()))

@@ -8,7 +8,6 @@ import math
 import os
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
-from numbers import Integral
 from pathlib import Path
 
 import pandas as pd
@@ -30,10 +29,11 @@ from normtune.heuristics.writing.write import check_files, write_table
 from normtune.kernels.arguments import checked
 from normtune.kernels.config import Config
 from normtune.kernels.tablefile.tree import choose
-from normtune.kernels.target import MOST_SMS, TARGETS, target_for
 from normtune.results.database.store import Store
+from normtune.results.elsewhere import Elsewhere
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.dataframe import evidence_of
+from normtune.results.exchange.foreign_file import read_foreign
 from normtune.results.filters import in_regime
 from normtune.results.options import keywords_of, option
 from normtune.results.records import Device
@@ -161,50 +161,24 @@ class Table(FittedTable):
 
 
 @dataclass(frozen=True)
-class FitRequest(FitKeywords):
+class FitRequest(FitKeywords, Elsewhere):
     """Arguments of `fit`."""
 
     data: pd.DataFrame | Measured = option(
-        "A store, open or by its file or URL, or evidence; or a DataFrame with one row a measurement and the columns "
-        "`operator`, `dtype`, `rows`, `hidden`, `config`, and `samples` or `nanoseconds`. Default: the default store."
+        "A store, open or by its file or URL, or evidence; or measurements of another program, a DataFrame or a CSV or "
+        "Parquet file, with one row a measurement or sample and the columns `operator`, `dtype`, `rows`, `hidden`, "
+        "`config` or a column for each knob, and one of `nanoseconds`, `microseconds`, `milliseconds`, `seconds` and "
+        "`samples`. Default: the default store."
     )
     _: KW_ONLY
     recording: str | None = option("Recording that ships with normtune, by its name, in place of data.")
-    name: str | None = option("The GPU, as its driver calls it; required with a DataFrame, as is the target.")
-    target: str | None = option("The GPU as the compiler calls it, `sm_90`.")
-    sms: int | None = option("Multiprocessors. Default: those of the best-known GPU of the target.")
-    l2_bytes: int | None = option("Bytes of the L2 cache. Default: those of the best-known GPU of the target.")
+    l2_bytes: int | None = option(
+        "Bytes of the L2 cache of the GPU of a DataFrame. Default: those of the best-known GPU of the target."
+    )
     replaces: str | os.PathLike[str] | None = option(
         "A table's file: the new table stays near it where times cannot tell them apart, and no leaf becomes slower, "
         "as where `normtune fit` replaces a table."
     )
-
-    def device(self) -> Device:
-        """The GPU of a DataFrame.
-
-        Raises:
-            UsageError: a fact of it is missing, or out of range.
-        """
-        for argument, value in (("name", self.name), ("target", self.target)):
-            if not isinstance(value, str) or not value.strip():
-                raise UsageError(
-                    f"{argument} is {value!r}: expected that of the GPU, as name='NVIDIA H200', target='sm_90'"
-                )
-        for argument, number in (("sms", self.sms), ("l2_bytes", self.l2_bytes)):
-            if number is not None and (isinstance(number, bool) or not isinstance(number, Integral) or number < 1):
-                raise UsageError(f"{argument} is {number!r}: expected a positive integer")
-        name, target, sms = str(self.name), str(self.target), self.sms
-        if sms is None:
-            if target not in TARGETS:
-                raise UsageError(
-                    f"sms is None: expected the number of multiprocessors, as no GPU of {target!r} is known"
-                )
-            sms = TARGETS[target].sms
-        if sms > MOST_SMS:
-            raise UsageError(f"sms is {str(sms)[:20]}: expected at most {MOST_SMS}")
-        limits = target_for(target, int(sms))
-        l2_bytes = int(self.l2_bytes or limits.l2_bytes)
-        return Device(name, target, limits.sms, l2_bytes, 0, "from a DataFrame", "unknown")
 
 
 @keywords_of(FitRequest)
@@ -216,15 +190,23 @@ def fit(request: FitRequest) -> Table:
             GPUs, an option is out of range, or the table of `same_bits_as` has no function for an operator.
         NormtuneError: there is nothing to fit, no table meets the options, or the store cannot be read.
     """
-    data, recording, options, source = request.data, request.recording, FitOptions.of(request), None
+    data, recording, options = request.data, request.recording, FitOptions.of(request)
+    source: Source | None = None
     if options.baseline is not None and request.replaces is not None:
         raise UsageError("baseline and replaces are both given: the table is compared with one of them")
-    if not isinstance(data, Evidence | Store | str | os.PathLike | None):
+    elsewhere = Elsewhere.said_by(request)
+    if isinstance(data, str | os.PathLike) and elsewhere.is_of(data):
+        if recording is not None or request.l2_bytes is not None:
+            raise UsageError("a file of another program is given with a recording or l2_bytes: leave these out")
+        source = Source(file=os.fspath(data), elsewhere=elsewhere)
+        evidence = in_regime(read_foreign(Path(data), elsewhere, options.operators), options.regime, str(data))
+    elif not isinstance(data, Evidence | Store | str | os.PathLike | None):
         if recording is not None:
             raise UsageError("a DataFrame and a recording are both given: measurements come from one of them")
-        evidence = in_regime(evidence_of(data, request.device()), options.regime, "the DataFrame")
-    elif any(fact is not None for fact in (request.name, request.target, request.sms, request.l2_bytes)):
-        raise UsageError("evidence says what its GPU is: leave name, target, sms and l2_bytes out")
+        evidence = evidence_of(data, elsewhere.device(request.l2_bytes), elsewhere.columns, options.operators)
+        evidence = in_regime(evidence, options.regime, "the DataFrame")
+    elif elsewhere.facts() or request.l2_bytes is not None:
+        raise UsageError("evidence says what its GPU is: leave name, target, sms, columns and l2_bytes out")
     else:
         evidence, source = taken(data, recording, options.regime), source_of(data, recording)
     incumbents = None if options.baseline is None else baselines.baseline(options.baseline, Path())

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from normtune.errors import UsageError
 from normtune.heuristics.fitting.baseline import Incumbents
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.result import Fit
@@ -75,6 +76,16 @@ class TableStability(NamedTuple):
         return pd.DataFrame(rows, columns=list(_THRESHOLDS))
 
 
+def check_paired(evidence: Evidence) -> None:
+    """Refuse unpaired times, whose rounds cannot be drawn again.
+
+    Raises:
+        UsageError: some are.
+    """
+    if names := ", ".join(evidence.current().unpaired()):
+        raise UsageError(f"--stability draws from rounds, and the times of {names} are unpaired: leave it out")
+
+
 def stability_of(
     evidence: Evidence,
     fit: Fit,
@@ -82,7 +93,12 @@ def stability_of(
     incumbents: Incumbents | None,
     begin: Callable[[int, int, float], None],
 ) -> TableStability:
-    """The stability of a table; `begin` is as for `Table.stability`."""
+    """The stability of a table; `begin` is as for `Table.stability`.
+
+    Raises:
+        UsageError: as `check_paired`.
+    """
+    check_paired(evidence)
     functions = fitted(evidence, fit, options, incumbents)
     tables = tables_of(functions)
     return TableStability(tuple(stability(functions, tables, lambda seconds: begin(len(functions), tables, seconds))))

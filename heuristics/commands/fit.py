@@ -5,6 +5,7 @@ In: its options. Out: figures on the terminal, and tables. `api.fit` and `writin
 """
 
 import os
+from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -14,6 +15,8 @@ import typer
 from normtune.errors import UsageError
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.results.commands import JsonOption, ReadOption, with_options
+from normtune.results.elsewhere import Elsewhere
+from normtune.results.source import is_parquet
 from normtune.results.terminal import say, say_json
 
 if TYPE_CHECKING:
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from normtune.heuristics.api.fit import Table
     from normtune.heuristics.fitting.baseline import Incumbents
     from normtune.heuristics.writing.installing import Removed
+    from normtune.heuristics.writing.regenerate import Source
     from normtune.results.evidence import Evidence
 
 
@@ -34,8 +38,21 @@ class _DeviceFiles(NamedTuple):
     installed: Path | None
 
 
-@with_options(FitOptions, before="all_devices")
+@dataclass(frozen=True, kw_only=True)
+class _Options(FitOptions, Elsewhere):
+    """The options that the command shares with `normtune.fit`."""
+
+
+@with_options(_Options, before="all_devices")
 def fit(
+    file: Annotated[
+        str | None,
+        typer.Argument(
+            help="CSV or Parquet file of measurements, in place of a store. Another program's needs --name and "
+            "--target; columns: operator (or --operator), dtype, rows, hidden, a column for each knob or config, and "
+            "nanoseconds, microseconds, milliseconds or seconds.",
+        ),
+    ] = None,
     store: ReadOption = None,
     recording: Annotated[
         str | None, typer.Option(metavar="NAME", help="Fit a recording that ships with normtune, in place of a store.")
@@ -96,14 +113,16 @@ def fit(
     Writes nothing without --out or --install.
     """
     from normtune.heuristics.api import fit as api
+    from normtune.heuristics.api.stability import check_paired
     from normtune.heuristics.fitting.baseline import baseline as in_use
     from normtune.heuristics.fitting.duration import duration
     from normtune.heuristics.writing import installing, regenerate, report, write
     from normtune.heuristics.writing.formats import MODULE, check_format
     from normtune.kernels.target import plain_name
-    from normtune.results.source import measured
 
-    baseline, regime = chosen["baseline"], chosen["regime"]
+    chosen_options = _Options(**chosen)
+    options, source = FitOptions.of(chosen_options), _source(file, store, recording, Elsewhere.said_by(chosen_options))
+    baseline, regime = options.baseline, options.regime
     for name, place in (("--out", out), ("--evidence", evidence), ("--baseline", baseline)):
         if place == "":
             raise UsageError(f"{name} is empty: name a file, or leave it out")
@@ -117,13 +136,14 @@ def fit(
     if uninstall:
         if install or all_devices:
             raise UsageError("--uninstall goes with neither --install nor --all-devices: it removes one GPU's table")
-        data = None if store is None and recording is None else measured(store, recording, regime)
+        data = None if source == regenerate.Source() else _measured(source, options)
         _print_removed(installing.uninstall(data, regime=regime, force=force))
         return
-    options, source = FitOptions(**chosen), regenerate.Source(store, recording)
     if all_devices:
         from normtune.heuristics.commands.fit_any_gpu import fit_all_devices
 
+        if source.file:
+            raise UsageError("FILE and --all-devices are both given: `normtune data import` puts files into a store")
         if install:
             raise UsageError("--install and --all-devices are both given: what is installed is the table of one GPU")
         if stability:
@@ -134,7 +154,9 @@ def fit(
         return
     if baseline is not None:
         in_use(baseline, Path())  # invalid values are refused before anything is read
-    data = measured(store, recording, regime)
+    data = _measured(source, options)
+    if stability:
+        check_paired(data)
     parts = _parts(data, options.operators, out, evidence, install, force, form)
     in_place = [_incumbents(part, baseline) for part in parts]
     for part in parts:
@@ -178,9 +200,42 @@ def fit(
         if stability:
             _print_stability(table)
     if not install and form == MODULE:
-        say("\n".join(report.ways(tables[0].fit, parts[0].table)))
+        say("\n".join(report.ways(tables[0].fit, parts[0].table, source.file)))
     if not details:
         say("More figures: --details")
+
+
+def _source(file: str | None, store: str | None, recording: str | None, elsewhere: Elsewhere) -> "Source":
+    """The source of the measurements.
+
+    Raises:
+        UsageError: there are several, or the file is no file of measurements.
+    """
+    from normtune.heuristics.writing.regenerate import Source
+
+    if file is None:
+        if facts := elsewhere.facts():
+            raise UsageError(f"--{next(iter(facts))} is of a FILE of another program: `normtune fit times.csv ...`")
+        return Source(store, recording)
+    if store is not None or recording is not None:
+        raise UsageError("FILE is given with --store or --recording: measurements come from one of them")
+    if elsewhere.is_of(file):
+        return Source(file=file, elsewhere=elsewhere)
+    if not is_parquet(file):
+        raise UsageError(f"FILE is {file!r}: expected a file of measurements that ends in .csv or .parquet")
+    return Source(file)
+
+
+def _measured(source: "Source", options: FitOptions) -> "Evidence":
+    from normtune.results.source import measured
+
+    if source.file is None:
+        return measured(source.store, source.recording, options.regime)
+    from normtune.results.exchange.foreign_file import read_foreign
+    from normtune.results.filters import in_regime
+
+    evidence = read_foreign(Path(source.file), source.elsewhere, options.operators)
+    return in_regime(evidence, options.regime, source.file)
 
 
 def _print_removed(tables: "Sequence[Removed]") -> None:

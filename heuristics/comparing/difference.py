@@ -21,7 +21,7 @@ from normtune.heuristics.regret.matrix import MISSING, TimingMatrix
 from normtune.kernels.box import Box
 from normtune.kernels.call import AnyLaunch
 from normtune.kernels.config import Config
-from normtune.kernels.operator import OperatorSpec, operator
+from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem, Shape
 from normtune.kernels.tablefile.tree import Tree, regions
 from normtune.kernels.target import Target
@@ -85,6 +85,7 @@ class Difference:
         same: the shapes at which both answer with the same launch.
         best: int64 (problems,), ns, the best time of each problem.
         parts: the bound of each problem, from `part_of`.
+        whole: all shapes that the operator takes.
         boxes: in which their tables choose differently.
     """
 
@@ -94,6 +95,7 @@ class Difference:
     same: frozenset[Shape]
     best: NDArray[np.int64]
     parts: tuple[int, ...]
+    whole: Box
     boxes: tuple[Differing, ...] = ()
 
     @cached_property
@@ -196,17 +198,18 @@ def _rank(change: Change) -> tuple[bool, float, Differing]:
 
 
 def difference(
+    spec: OperatorSpec,
     matrix: TimingMatrix,
     target: Target,
     first: Side | Tuned,
     second: Side | Tuned,
     best: NDArray[np.int64],
 ) -> Difference:
-    """Compare two sides on the problems of a matrix with the weights of its problems.
+    """Compare two sides on the problems of an operator's matrix with the weights of its problems.
 
     `target` has the measured device's last-level cache; `best` is int64 (problems,), ns, the best time of each problem.
     """
-    spec, lookup = operator(matrix.key.operator), _Answers(matrix, target)
+    lookup = _Answers(spec, matrix, target)
     choices: tuple[list[SideAnswer], list[SideAnswer]] = ([], [])
     same, parts = set(), []
     for index, shape in enumerate(matrix.problems):
@@ -214,14 +217,15 @@ def difference(
         answers = [lookup.choice(index, problem, side) for side in (first, second)]
         for of_side, answer in zip(choices, answers, strict=True):
             of_side.append(answer)
-        launches = [_launch(answer.config, problem, target) for answer in answers]
+        launches = [_launch(spec, answer.config, problem, target) for answer in answers]
         if launches[0] is not None and launches[0] == launches[1]:
             same.add(shape)
         parts.append(part_of(spec, problem, target.l2_bytes))
     left, right = (side.tree(matrix.key, target) if isinstance(side, Side) else None for side in (first, second))
     boxes = tuple(rectangles(left, right, spec.whole))
     names = first.name, second.name
-    return Difference(matrix, names, (tuple(choices[0]), tuple(choices[1])), frozenset(same), best, tuple(parts), boxes)
+    both = tuple(choices[0]), tuple(choices[1])
+    return Difference(matrix, names, both, frozenset(same), best, tuple(parts), spec.whole, boxes)
 
 
 def parts_of(comparison: Difference) -> list[int]:
@@ -230,7 +234,8 @@ def parts_of(comparison: Difference) -> list[int]:
 
 
 class _Answers:
-    def __init__(self, matrix: TimingMatrix, target: Target) -> None:
+    def __init__(self, spec: OperatorSpec, matrix: TimingMatrix, target: Target) -> None:
+        self._spec = spec
         self._matrix = matrix
         self._target = target
         self._columns = {config: column for column, config in enumerate(matrix.configs)}
@@ -240,7 +245,7 @@ class _Answers:
         if isinstance(side, Side):
             return self._choice(index, problem, side.choose(problem, self._target))
         configs = side.configs(problem, self._target)
-        legal = [config for config in configs if _launch(config, problem, self._target)]
+        legal = [config for config in configs if _launch(self._spec, config, problem, self._target)]
         if not legal:
             return SideAnswer(None, None)
         choices = [self._choice(index, problem, config) for config in legal]
@@ -258,10 +263,10 @@ class _Answers:
         return SideAnswer(config, None if column is None else int(self._matrix.regret[index, column]), column)
 
     def _alias(self, index: int, problem: Problem, config: Config) -> int | None:
-        launch = _launch(config, problem, self._target)
+        launch = _launch(self._spec, config, problem, self._target)
         for column in np.flatnonzero(self._matrix.usable[index]).tolist() if launch else ():
             other = self._matrix.configs[column]
-            if _launch(other, problem, self._target) == launch:
+            if _launch(self._spec, other, problem, self._target) == launch:
                 return int(column)
         return None
 
@@ -273,10 +278,8 @@ class _Answers:
         return float(np.median(logs[logs != MISSING]))
 
 
-def _launch(config: Config | None, problem: Problem, target: Target) -> AnyLaunch | None:
-    if config is None:
-        return None
-    return operator(problem.operator).launch_of(config, problem, target)
+def _launch(spec: OperatorSpec, config: Config | None, problem: Problem, target: Target) -> AnyLaunch | None:
+    return None if config is None else spec.launch_of(config, problem, target)
 
 
 def part_of(spec: OperatorSpec, problem: Problem, l2_bytes: int) -> int:

@@ -12,7 +12,6 @@ from normtune.heuristics.comparing.gains import CONFIDENCE, ConfidenceInterval, 
 from normtune.heuristics.regret.fixed_log import percent, ratio_in_words
 from normtune.heuristics.showing.config_map import NEAR, plane_lines
 from normtune.kernels.config import Config
-from normtune.kernels.operator import operator
 from normtune.kernels.problem import AXES, Shape
 
 WORST = 5
@@ -180,10 +179,12 @@ def _changes(comparison: Difference, markdown: bool) -> Iterator[str]:
     heavy = sorted(scored, key=lambda change: -abs(_total(change)))[:CHANGES]
     yield "Where another config answers, the largest gain over all its shapes first:"
     yield from ("",) if markdown else ()
-    whole = operator(comparison.matrix.key.operator).whole
     rows = [
         (
-            *(_range(*interval[1:], end.most) for interval, end in zip(change.where.box, whole, strict=True)),
+            *(
+                _range(*interval[1:], end.most)
+                for interval, end in zip(change.where.box, comparison.whole, strict=True)
+            ),
             str(len(change.shapes)),
             *_gained(change.gain),
             *(_config(comparison, change, which) for which in (0, 1)),

@@ -54,7 +54,8 @@ class FitArguments(NamedTuple):
             matrix,
             _legality(spec, self.target, key, (key.dtype,), self.same_bits),
             self.options,
-            self.incumbents.of(key, self.target) if self.incumbents else None,
+            # Unpaired times cannot tell a slower config from noise.
+            self.incumbents.of(key, self.target) if self.incumbents and matrix.rounds else None,
             self.known.get(key),
             self.given.get(key),
             self.same_bits,

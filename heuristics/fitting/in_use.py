@@ -1,7 +1,7 @@
 """What a function of a fitted table is compared with: what would launch the kernel without it.
 
 That is the baseline of the fit, else the table that serves its GPU today, else Liger-Kernel's rule for RMSNorm, else
-the operator's default config. All run the same kernels.
+the operator's default config, if it is declared. All run the same kernels.
 """
 
 from collections.abc import Callable
@@ -84,6 +84,8 @@ class InUse:
             return f"the table for {name}", lambda shape: read_config(key.operator, answer(*shape).to_json())
         if liger.choose(key.operator, 1, 1):
             return f"the rule of {liger.TITLE}", lambda shape: liger.choose(key.operator, *shape)
+        if not spec.kernel_module:  # nobody declared it
+            return "", lambda shape: None
         return DEFAULT_RULE.title, lambda shape: spec.default_config(Problem(key, *shape), self.target)
 
     @cached_property

@@ -21,10 +21,11 @@ from normtune.heuristics.fitting.sharing import functions_of
 from normtune.heuristics.regret.build import check_times, older
 from normtune.heuristics.regret.legality import all_variants
 from normtune.heuristics.regret.matrix import TimingMatrix, timing_matrix
+from normtune.heuristics.regret.specs import spec_of, undeclared_note
 from normtune.heuristics.regret.weights import Weighting
 from normtune.heuristics.rules import liger
 from normtune.kernels.key import Key
-from normtune.kernels.operator import OperatorSpec, operator
+from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Shape
 from normtune.kernels.tablefile.tree import Tree
 from normtune.kernels.target import Target, target_for
@@ -104,7 +105,7 @@ def of_operators(
     weighting = Weighting(options.weights)
 
     def weighted_part(name: str) -> tuple[Part, Weighting]:
-        return part(operator(name), weighting), weighting
+        return part(spec_of(data, name), weighting), weighting
 
     names = sorted({key.operator for key in data.measured_keys()})
     pairs = list(in_order(weighted_part, names, processes_for(len(data.frame))))
@@ -128,7 +129,7 @@ class _OperatorFit(NamedTuple):
 def _part(
     data: "Evidence", spec: OperatorSpec, arguments: FitArguments, weighting: Weighting, in_use: InUse
 ) -> _OperatorFit:
-    notes: list[str] = []
+    notes = undeclared_note(spec)
     matrices = [weighting.weighted(spec, matrix) for matrix in _matrices(data, spec, arguments.target, notes)]
     cases = [arguments.case(spec, matrix) for matrix in matrices]
     functions, shared = functions_of(cases, notes)

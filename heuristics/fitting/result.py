@@ -15,7 +15,7 @@ from normtune.kernels.problem import AXES, Shape
 from normtune.kernels.tablefile.header import Data
 from normtune.kernels.tablefile.relative_tree import RelativeTree
 from normtune.kernels.tablefile.tree import Tree
-from normtune.results.records import Device
+from normtune.results.records import UNKNOWN_START, Device
 from normtune.results.regimes import COLD
 
 if TYPE_CHECKING:
@@ -85,13 +85,14 @@ class FromData:
 
     Attributes:
         software: of the newest run.
-        date: of the newest run, YYYY-MM-DD, UTC.
+        date: of the newest run, YYYY-MM-DD, UTC; empty if nobody said when it was.
         digest: of the evidence that was used.
         measurements: their number.
         fingerprints: of the kernels, by operator.
         measured: the least and the most measured size of each axis.
         notes: for the user: data left out, and why.
         regime: of the times.
+        unpaired: whether another program measured some of them.
     """
 
     software: dict[str, str]
@@ -102,6 +103,7 @@ class FromData:
     measured: dict[str, tuple[int, int]]
     notes: tuple[str, ...]
     regime: str = COLD
+    unpaired: bool = False
 
     @classmethod
     def of(cls, data: "Evidence", shapes: Collection[Shape], regime: str, notes: Sequence[str]) -> "FromData":
@@ -109,19 +111,21 @@ class FromData:
         newest = data.runs[-1]
         return FromData(
             software=newest.software,
-            date=newest.started[:10],
+            date="" if newest.started == UNKNOWN_START else newest.started[:10],
             digest=data.digest(),
             measurements=len(data.frame),
             fingerprints=data.fingerprints(),
             measured={axis: (min(sizes), max(sizes)) for axis, *sizes in zip(AXES, *shapes, strict=True)},
             notes=tuple(notes),
             regime=regime,
+            unpaired=any(run.is_unpaired for run in data.runs),
         )
 
     @property
     def data(self) -> Data:
         """The measurements, as a header names them."""
-        return Data(self.digest, self.measurements, self.date, "" if self.regime == COLD else self.regime)
+        regime = "" if self.regime == COLD else self.regime
+        return Data(self.digest, self.measurements, self.date, regime, self.unpaired)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from normtune.errors import UsageError
-from normtune.heuristics.regret.legality import registered
 from normtune.heuristics.regret.matrix import MISSING, TimingMatrix, timing_matrix
+from normtune.heuristics.regret.specs import known
 from normtune.kernels.fingerprint import changed
 from normtune.kernels.problem import AXES
+from normtune.kernels.tablefile.header import UNPAIRED
 from normtune.kernels.target import target_for
 from normtune.results.terminal import printable
 
@@ -25,12 +26,12 @@ def matrices_of(current: "Evidence", device: "Device") -> tuple[list[TimingMatri
     target = target_for(device.target, device.sms)
     matrices, notes = [], []
     for key in current.measured_keys():
-        entry = registered(key)
-        matrix = timing_matrix(current, entry.spec, key, target) if entry else None
+        spec = known(current, key)
+        matrix = timing_matrix(current, spec, key, target) if spec else None
         if matrix:
             matrices.append(matrix)
         else:
-            reason = "no config has times" if entry else "it is not registered so, install what brings it"
+            reason = "no config has times" if spec else "it is not registered so, install what brings it"
             notes.append(printable(f"{key}: {reason}"))
     return matrices, notes
 
@@ -67,9 +68,15 @@ def check_times(current: "Evidence", matrix: TimingMatrix) -> None:
 
 
 def older(everything: "Evidence", current: "Evidence") -> list[str]:
-    """A note on measurements that are left out because newer ones of changed kernels exist."""
-    count = len(everything.frame) - len(current.frame)
-    return [f"left out {count} measurements of older kernels: `normtune sweep --stale` repeats them"] if count else []
+    """Notes on measurements that are left out of `current`, and on unpaired ones in it."""
+    foreign = int(everything.unpaired_rows().sum()) - int(current.unpaired_rows().sum())
+    count = len(everything.frame) - len(current.frame) - foreign
+    notes = [f"left out {count} measurements of older kernels: `normtune sweep --stale` repeats them"] if count else []
+    if foreign:
+        notes.append(f"left out {foreign} unpaired measurements of operators that normtune measured")
+    if names := ", ".join(current.unpaired()):
+        notes.append(f"the times of {names} are {UNPAIRED}: their noise is unknown, and they prove no baseline")
+    return notes
 
 
 def outdated(everything: "Evidence", current: "Evidence") -> list[str]:

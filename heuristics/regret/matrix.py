@@ -63,7 +63,7 @@ class TimingMatrix:
             and an entry with a near tie for the best may be slightly negative. Where `untimed`, the largest regret of
             the problem; 0 where there is neither a time nor an assumption.
         usable: bool (problems, configs): measured without failure, or the same launch as a config that was.
-        rounds: the paired times behind the regret; None for a matrix made from regret alone.
+        rounds: the paired times behind the regret; None for unpaired ones, and for a matrix made from regret alone.
         weights: int64 (problems,), weight of each problem in a mean; None for equal weights.
         excluded: bool (problems, configs): measured without failure, but excluded by a condition on the table.
         untimed: bool (problems, configs): legal, without a time and without a failure; see `assumed`. None for none.
@@ -178,6 +178,7 @@ def timing_matrix(evidence: "Evidence", spec: OperatorSpec, key: Key, target: Ta
     measured takes the time of one that was. `evidence` is of one device and one version of the kernels.
     """
     by_shape = _measured(evidence, spec, key)
+    is_paired = not evidence.unpaired_rows().loc[evidence.part(key).index].any()
     with_levels = {shape: measured for shape, measured in sorted(by_shape.items()) if measured.levels}
     configs = tuple(sorted({config for measured in with_levels.values() for config in measured.levels}))
     regret = np.zeros((len(with_levels), len(configs)), np.int64)
@@ -206,9 +207,9 @@ def timing_matrix(evidence: "Evidence", spec: OperatorSpec, key: Key, target: Ta
     count = len(shapes)
     return TimingMatrix(
         *(key, tuple(shapes), configs, regret[:count], usable[:count]),
-        rounds=_rounds(behind, len(configs)),
+        rounds=_rounds(behind, len(configs)) if is_paired else None,
         untimed=untimed[:count],
-        luck=np.array(luck, np.int64),
+        luck=np.array(luck, np.int64) if is_paired else None,
         unused=tuple(map(sum, zip(*(measured.unused for measured in by_shape.values()), strict=True))),  # type: ignore[arg-type]
     )
 

@@ -13,7 +13,7 @@ from normtune.heuristics.fitting.case import TableEntry
 from normtune.heuristics.fitting.result import Fit, FittedFunction, FromData, TableFunction
 from normtune.heuristics.writing.entries import AnyGpuEntry, facts_of, ordered, with_lines
 from normtune.heuristics.writing.regenerate import Command
-from normtune.kernels.config import Config, Knob
+from normtune.kernels.config import Config, Knob, is_nameless
 from normtune.kernels.tablefile import template
 from normtune.kernels.tablefile.facts import encoded
 from normtune.kernels.tablefile.header import Gpu, Header, body_hash
@@ -167,11 +167,18 @@ def _classes(functions: Sequence[TableFunction]) -> dict[str, tuple[Knob, ...]]:
     names: dict[tuple[Knob, ...], str] = {}
     for function in functions:
         for config in _configs(function.tree):
-            names.setdefault(config.knobs, type(config).__name__)
+            names.setdefault(config.knobs, _class_name(function, config))
     if len(names) == 1:
         return {template.ONE_CLASS: next(iter(names))}
     _check_unique([*names.values()])
     return {name: knobs for knobs, name in names.items()}
+
+
+def _class_name(function: TableFunction, config: Config) -> str:
+    """The name of a config's class; without a declaration, one made of the operator's: `MyOpConfig` of `my_op`."""
+    if not is_nameless(config):
+        return type(config).__name__
+    return "".join(map(str.capitalize, identifier(function.key.family).split("_"))) + "Config"
 
 
 def _arguments(config: Config, is_positional: bool) -> list[str]:

@@ -16,13 +16,14 @@ from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.regret.build import matrices_of
 from normtune.heuristics.regret.fixed_log import percent
 from normtune.heuristics.regret.matrix import TimingMatrix
+from normtune.heuristics.regret.specs import spec_of
 from normtune.heuristics.regret.weights import Weighting
 from normtune.heuristics.solver.portfolio import fewest, portfolio
 from normtune.heuristics.writing import emit, liger, pull_request
 from normtune.heuristics.writing.write import WRITTEN
 from normtune.kernels.config import COMPILER_KNOBS, Config, Implementation
-from normtune.kernels.operator import operator
 from normtune.kernels.tablefile import template
+from normtune.kernels.tablefile.header import UNPAIRED
 from normtune.kernels.target import plain_letters
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def triton_configs(table: "Table", path: Path) -> dict[Path, str]:
     """
     fit, matrices = table.fit, _matrices(table)
     lines = [
-        f"# {WRITTEN} triton-configs. Data: {fit.digest}",
+        f"# {WRITTEN} triton-configs. Data: {fit.digest}{f' ({UNPAIRED})' * fit.unpaired}",
         f'"""Configs for `triton.autotune`, fitted to {plain_letters(fit.device.label)}, {fit.device.target}."""',
         *("", "from triton import Config"),
     ]
@@ -65,7 +66,7 @@ def _matrices(table: "Table") -> list[TimingMatrix]:
     """The times behind a table, with the weights of its fit."""
     weighting = Weighting(table.options.weights)
     matrices, _ = matrices_of(table.evidence, table.device)
-    return [weighting.weighted(operator(matrix.key.operator), matrix) for matrix in matrices]
+    return [weighting.weighted(spec_of(table.evidence, matrix.key.operator), matrix) for matrix in matrices]
 
 
 def _list(name: str, matrices: Sequence[TimingMatrix], options: FitOptions) -> list[str]:
@@ -115,8 +116,11 @@ def liger_change(table: "Table", path: Path) -> dict[Path, str]:
     """A diff of the RMSNorm of the installed Liger-Kernel, and beside it the text of a pull request.
 
     Raises:
-        UsageError: Liger-Kernel is not installed or another version, the table has none of its operators.
+        UsageError: Liger-Kernel is not installed or another version, the table has none of its operators, or another
+            program measured it: the text says that times were paired and results gated.
     """
+    if table.fit.unpaired:
+        raise UsageError(f"--format liger is for times that normtune measured, and these are {UNPAIRED}")
     return {
         path: liger.diff(table.fit, f"# {WRITTEN} liger. Data: {table.fit.digest}"),
         path.with_suffix(".md"): f"<!-- {WRITTEN} liger. -->\n{pull_request.text(table, _matrices(table))}",

@@ -105,7 +105,7 @@ def _against_today(table: "Table", matrix: TimingMatrix) -> Difference:
     target = target_for(table.device.target, table.device.sms)._replace(l2_bytes=table.device.l2_bytes)
     fitted = Side("fitted", lambda problem, target: choose(tree, problem.shape))
     todays = Side("today", spec.default_config)
-    return difference(matrix, target, fitted, todays, best_times(table.evidence, matrix).best)
+    return difference(spec, matrix, target, fitted, todays, best_times(table.evidence, matrix).best)
 
 
 def _gains(one: Pass, compared: Difference, leaves: int) -> Iterator[str]:

@@ -14,6 +14,8 @@ from normtune.kernels.load_file import loaded
 from normtune.kernels.tablefile import format_3
 from normtune.kernels.tablefile.facts import decoded
 from normtune.kernels.tablefile.header import Header
+from normtune.results.elsewhere import Elsewhere
+from normtune.results.elsewhere import words as words_of_elsewhere
 
 # A store that is not a file: its URL may have a password.
 _STORE_VARIABLE = "$NORMTUNE_STORE"
@@ -25,12 +27,14 @@ class Command(NamedTuple):
     Attributes:
         load: files of operators.
         recording: name of the recording that is fitted; empty for a store.
-        store: its file, or the variable with its URL; empty for a recording.
+        store: its file, or the variable with its URL; empty for a recording and a file of another program.
         options: of the fit, by the names of `FitOptions`; those with their default are left out.
         all_devices: whether it fits a table for any GPU.
         out: file of the table, or `./`; empty if it is installed.
         evidence: file or folder of the measurements; empty if they are not written.
         install: whether the table is installed.
+        file: of another program, which is fitted; empty for none.
+        elsewhere: what that file does not say, as `Elsewhere.facts`.
     """
 
     load: tuple[str, ...] = ()
@@ -41,6 +45,8 @@ class Command(NamedTuple):
     out: str = ""
     evidence: str = ""
     install: bool = False
+    file: str = ""
+    elsewhere: dict[str, Any] = {}  # noqa: RUF012 - never changed
 
     def fit_options(self) -> FitOptions:
         """The options of the fit.
@@ -52,10 +58,19 @@ class Command(NamedTuple):
 
     def line(self) -> str:
         """The command for a shell, in printable ASCII, whether its options are valid or not."""
-        words = ["normtune", "fit"]
+        # A name with a dash before it would be an option.
+        words = [
+            "normtune",
+            "fit",
+            *([f"./{self.file}" if self.file.startswith("-") else self.file] if self.file else []),
+        ]
         for flag, values in (("--load", self.load), ("--recording", [self.recording]), ("--store", [self.store])):
             words += [word for value in values if value for word in (flag, value)]
-        words += [*words_of(self.options), *(["--all-devices"] if self.all_devices else [])]
+        words += [
+            *words_of_elsewhere(self.elsewhere),
+            *words_of(self.options),
+            *(["--all-devices"] if self.all_devices else []),
+        ]
         words += [*(["--install"] if self.install else []), *(["--out", self.out] if self.out else [])]
         words += ["--evidence", self.evidence] if self.evidence else []
         return " ".join(word if word == _STORE_VARIABLE else quoted(word) for word in words)
@@ -67,13 +82,19 @@ class Source(NamedTuple):
     Attributes:
         store: value of `--store`; None for NORMTUNE_STORE, else the default one.
         recording: value of `--recording`; None for the store.
+        file: of another program, in place of both; None for none.
+        elsewhere: what that file does not say.
     """
 
     store: str | None = None
     recording: str | None = None
+    file: str | None = None
+    elsewhere: Elsewhere = Elsewhere()
 
     def seen_from(self, folder: Path) -> Command:
         """The command that names the measurements again, from the folder of a table."""
+        if self.file:
+            return Command(file=seen_from(self.file, folder), elsewhere=self.elsewhere.facts())
         if self.recording:
             return Command(recording=self.recording)
         from normtune.results.database.url import parse, resolve_url, sqlite_path

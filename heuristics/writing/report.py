@@ -163,14 +163,21 @@ def gain(fit: Fit) -> Iterable[str]:
         yield f"  {key.text}: {_faster(by_key[key])}"
 
 
-def ways(fit: Fit, out: Path | None) -> Iterable[str]:
-    """The three ways to make kernels use a table; `out` is its file, None if it was not written."""
+def ways(fit: Fit, out: Path | None, data: str | None = None) -> Iterable[str]:
+    """The three ways to make kernels use a table.
+
+    Args:
+        fit: the table.
+        out: its file; None if it was not written.
+        data: the file of another program that was fitted; None for none.
+    """
+    fitted = "normtune fit" if data is None else f"normtune fit {shlex.quote(data)} ..."
     name = shlex.quote(str(out)) if out else "FILE"
     regime = "" if fit.regime == COLD else f" --regime {fit.regime}"
     force = " --force" * fit.device.uuid.startswith(REPLAY_PREFIX)
     yield "Three ways to use it:" if out else "No table was written. Three ways to use it:"
     for way, effect in (
-        (f"normtune fit{regime} --install{force}", f"kernels on {plain_name(fit.device.name)} use it, for this user"),
+        (f"{fitted}{regime} --install{force}", f"kernels on {plain_name(fit.device.name)} use it, for this user"),
         (f"NORMTUNE_TABLE={name}", "one process uses it" if out else "one process uses it; --out FILE writes it"),
         ("commit it", "as heuristics.py of a library, or in heuristics/tables/ of normtune"),
     ):

@@ -24,6 +24,8 @@ FORMAT = 4
 _BY_SYNTAX = 3
 _WITH_FACTS = 4
 ANY_GPU = "any GPU"
+# Times of another program, in headers and output.
+UNPAIRED = "unpaired, not gated"
 # Longest quotation of an untrusted line in a message.
 _MOST_CHARACTERS = 160
 
@@ -58,19 +60,22 @@ class Data(NamedTuple):
     Attributes:
         digest: of the evidence; empty if unknown.
         measurements: their number; 0 if unknown.
-        date: of the newest run, YYYY-MM-DD, UTC.
+        date: of the newest run, YYYY-MM-DD, UTC; empty if unknown.
         regime: of the times; empty for cold ones.
+        unpaired: whether another program measured some: not in paired rounds, and no gate checked the results.
     """
 
     digest: str
     measurements: int
     date: str
     regime: str = ""
+    unpaired: bool = False
 
     @property
     def extent(self) -> str:
-        """Number and date of the measurements; and their regime, if that is not cold."""
-        return f"{self.measurements} measurements, {self.date}" + (f", {self.regime}" if self.regime else "")
+        """Number and date of the measurements; their regime, if that is not cold; and whether they are unpaired."""
+        parts = (f"{self.measurements} measurements", self.date, self.regime, UNPAIRED * self.unpaired)
+        return ", ".join(filter(None, parts))
 
 
 class Header(NamedTuple):

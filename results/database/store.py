@@ -306,11 +306,13 @@ class Store:
         """State of each config on each problem on devices of this kind, in one regime, failures and the copy included.
 
         The newest measurement is that of the run that started last; within a run and second, the one stored last. With
-        the same kernels, a success outranks any failure but a wrong result. Damaged measurements and those of runs set
-        aside are left out.
+        the same kernels, a success outranks any failure but a wrong result. Damaged measurements, unpaired ones and
+        those of runs set aside are left out.
         """
         with self._reading() as connection:
-            return self._snapshot(connection, wanted_runs(connection, device.kind, regime=regime)).coverage()
+            runs = wanted_runs(connection, device.kind, regime=regime)
+            measured = {number: run for number, run in runs.items() if not run.is_unpaired}
+            return self._snapshot(connection, measured).coverage()
 
     def load(self, *, devices: Collection[str] | None = None, regime: str | None = COLD) -> "Evidence":
         """All measurements except those of runs set aside, 300,000 in a few seconds.

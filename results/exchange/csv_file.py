@@ -1,7 +1,7 @@
 """CSV files of users: named columns, read with their line numbers.
 
 In: a path and the names of columns. Out: the cells of each line, as text, or an error of one line. `positive` reads a
-cell as an integer.
+cell as an integer. `read_cells` reads all columns.
 """
 
 import csv
@@ -32,6 +32,57 @@ class Line(NamedTuple):
     cells: Mapping[str, str]
 
 
+class Cells(NamedTuple):
+    """The text of a file.
+
+    Attributes:
+        names: of the columns, from its first line.
+        numbers: of the lines below that are not empty.
+        lines: the cells of each of these, without spaces around them; a line may have more or fewer than names.
+    """
+
+    names: list[str]
+    numbers: list[int]
+    lines: list[list[str]]
+
+
+def read_cells(path: Path, expected: str, most_bytes: int, most_lines: int) -> Cells:
+    """Read a CSV file in UTF-8, with commas, and names of columns in its first line.
+
+    Args:
+        path: of the file.
+        expected: what the file should be, for messages.
+        most_bytes: of a file that is read.
+        most_lines: below its first.
+
+    Raises:
+        UsageError: the file does not exist, cannot be read or is too large, or has no lines.
+    """
+    if reason := unreadable(path):
+        raise UsageError(f"{path} {reason}: {expected}")
+    numbers: list[int] = []
+    lines: list[list[str]] = []
+    try:
+        if (size := path.stat().st_size) > most_bytes:
+            raise UsageError(f"{path} has {size} bytes, at most {most_bytes} are read: {expected}")
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file, strict=True)
+            names = [name.strip() for name in next(reader, [])]
+            for row in reader:
+                cells = [cell.strip() for cell in row]
+                if not any(cells):
+                    continue
+                numbers.append(reader.line_num)
+                lines.append(cells)
+                if len(lines) > most_lines:
+                    raise UsageError(f"{path} has over {most_lines} lines: {expected}")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read ({error.strerror}): change its permissions, or copy it") from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise UsageError(f"{path} is no CSV file ({' '.join(str(error).split())}): {expected}") from None
+    return Cells(names, numbers, lines)
+
+
 def read_lines(path: Path, required: Sequence[str], optional: Collection[str] = ()) -> list[Line]:
     """Read the lines below the header, except empty ones; other columns are ignored.
 
@@ -44,36 +95,23 @@ def read_lines(path: Path, required: Sequence[str], optional: Collection[str] = 
         UsageError: the file does not exist, cannot be read, lacks a column, has one twice, or has no lines.
     """
     expected = f"expected a CSV file whose first line names the columns {','.join(required)}"
-    if reason := unreadable(path):
-        raise UsageError(f"{path} {reason}: {expected}")
-    lines = []
-    try:
-        if (size := path.stat().st_size) > MOST_BYTES:
-            raise UsageError(f"{path} has {size} bytes, at most {MOST_BYTES} are read: expected a file of shapes")
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file, strict=True)
-            names = [name.strip() for name in next(reader, [])]
-            for name in required:
-                if name not in names:
-                    raise UsageError(f"{path} has no column {name!r} but {_quoted(','.join(names))}: {expected}")
-            indices = {name: names.index(name) for name in (*required, *optional) if name in names}
-            for name in indices:
-                if names.count(name) > 1:
-                    raise UsageError(f"{path} names the column {name!r} {names.count(name)} times: name it once")
-            for row in reader:
-                if not any(cell.strip() for cell in row):
-                    continue
-                cells = {name: row[index].strip() if index < len(row) else "" for name, index in indices.items()}
-                lines.append(Line(f"{path}, line {reader.line_num}", cells))
-                if len(lines) > MOST_LINES:
-                    raise UsageError(f"{path} has over {MOST_LINES} lines: expected a file of shapes")
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read ({error.strerror}): change its permissions, or copy it") from None
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise UsageError(f"{path} is no CSV file ({' '.join(str(error).split())}): {expected}") from None
+    names, numbers, lines = read_cells(path, expected, MOST_BYTES, MOST_LINES)
+    for name in required:
+        if name not in names:
+            raise UsageError(f"{path} has no column {name!r} but {_quoted(','.join(names))}: {expected}")
+    indices = {name: names.index(name) for name in (*required, *optional) if name in names}
+    for name in indices:
+        if names.count(name) > 1:
+            raise UsageError(f"{path} names the column {name!r} {names.count(name)} times: name it once")
     if not lines:
         raise UsageError(f"{path} has no lines below its first: {expected}, and a line for each shape")
-    return lines
+    return [
+        Line(
+            f"{path}, line {number}",
+            {name: cells[index] if index < len(cells) else "" for name, index in indices.items()},
+        )
+        for number, cells in zip(numbers, lines, strict=True)
+    ]
 
 
 def positive(line: Line, name: str) -> int:

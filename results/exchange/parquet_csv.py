@@ -111,7 +111,7 @@ def read_parquet(path: Path) -> Evidence:
     if reason := unreadable(path):
         raise UsageError(f"{path} {reason}: expected a Parquet file that `normtune data export` wrote")
     try:
-        _check_size(path)
+        check_size(path)
         schema = pq.read_schema(path)
     except PermissionError as error:
         raise NormtuneError(f"{path} cannot be read ({error.strerror}): change its permissions, or copy it") from None
@@ -119,7 +119,10 @@ def read_parquet(path: Path) -> Evidence:
         raise _damaged(path, error) from None
     text = (schema.metadata or {}).get(_METADATA)
     if text is None:
-        raise NormtuneError(f"{path} is a Parquet file that normtune did not write: expected an export or a recording")
+        raise NormtuneError(
+            f"{path} is a Parquet file that normtune did not write: expected an export or a recording; "
+            "--name, --target and --columns read that of another program"
+        )
     try:
         head = json.loads(text)
         version = head["format"]
@@ -144,8 +147,8 @@ def _damaged(path: Path, error: Exception) -> NormtuneError:
     return NormtuneError(f"{path} is no Parquet file or a damaged one ({reason}): export it again")
 
 
-def _check_size(path: Path) -> None:
-    """Refuse a file that decodes to too much memory, as a small one of equal values may."""
+def check_size(path: Path) -> None:
+    """Raise NormtuneError for a file that decodes to too much memory, as a small one of equal values may."""
     if cost(path, MOST_BYTES) > MOST_BYTES:
         raise NormtuneError(
             f"{path} takes over {MOST_BYTES >> 20} MB of memory to be read: export fewer measurements in a file"
@@ -212,14 +215,17 @@ def write_csv(evidence: Evidence, path: Path) -> None:
     with replaced(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         knobs = evidence.knobs()
-        writer.writerow((*_CSV_FIRST, *knobs, *_CSV_LAST))
+        # Nothing else of a file says so.
+        mark = ("unpaired",) if any(run.is_unpaired for run in evidence.runs) else ()
+        writer.writerow((*_CSV_FIRST, *mark, *knobs, *_CSV_LAST))
         for item in evidence.measurements():
             run, problem = runs[item.run], item.problem
             source = (run.device.label, run.device.sms, run.id, run.started, run.regime)
             shape = (problem.operator, problem.variant, problem.dtype, problem.rows, problem.hidden)
             values = item.config._asdict()
             config = (values.get(name, "") for name in knobs)
-            start = (*source, *shape, *config, item.fingerprint, item.status, item.reason)
+            unpaired = (str(run.is_unpaired).lower() for _ in mark)
+            start = (*source, *shape, *unpaired, *config, item.fingerprint, item.status, item.reason)
             if item.status != "ok":
                 writer.writerow((*start, "", ""))
             for number, nanoseconds in zip(item.rounds.tolist(), item.samples.tolist(), strict=True):

@@ -148,6 +148,8 @@ def _check(evidence: Evidence, name: str) -> None:
     if len(devices) > 1:
         names = ", ".join(f"{device.label} with {device.sms} SMs" for device in devices)
         raise UsageError(f"a recording is of one device, the store has {len(devices)} ({names}): name another store")
+    if names := ", ".join(evidence.unpaired()):
+        raise UsageError(f"another program measured {names}: a recording is measured, by `normtune sweep` on a GPU")
     if devices[0].uuid.startswith(REPLAY_PREFIX):
         raise UsageError(
             f"the measurements are a replay ({devices[0].uuid}): a recording is measured, by `normtune sweep` on a GPU"

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from normtune.errors import NormtuneError, UsageError
+from normtune.results.elsewhere import Elsewhere
 from normtune.results.evidence import Evidence
+from normtune.results.exchange.foreign_file import read_foreign
 from normtune.results.exchange.parquet_csv import check_export, read_parquet, writer_of
 from normtune.results.exchange.recording import check_folder, write_recording
-from normtune.results.filters import in_regime
+from normtune.results.filters import in_regime, narrowed
 from normtune.results.regimes import check_regime
 
 Load = Callable[[], Evidence]
@@ -91,24 +93,39 @@ def _of_regime(whole: Evidence, regime: str | None) -> Exported:
     return Exported((), evidence, left_out, others if left_out else ())
 
 
-def read_files(files: Iterable[str | os.PathLike[str]]) -> list[tuple[Path, Evidence]]:
-    """Read and check Parquet files.
+def read_files(
+    files: Iterable[str | os.PathLike[str]], elsewhere: Elsewhere | None = None, operators: Sequence[str] = ()
+) -> list[tuple[Path, Evidence]]:
+    """Read and check files.
+
+    Args:
+        files: exports of normtune, or files of another program's measurements.
+        elsewhere: what the latter do not say.
+        operators: only these, if there are any; one is that of all rows of a file without such a column.
 
     Raises:
-        UsageError: there is no file, one does not exist, or it is a T4 file of another tuner.
+        UsageError: there is no file, one does not exist, or it is a T4 file of another tuner; or it is another
+            program's and cannot be read so, or has no measurements of an operator.
         NormtuneError: a file is damaged or not one that normtune wrote.
     """
-    paths = list(map(Path, files))
+    paths, elsewhere = list(map(Path, files)), elsewhere or Elsewhere()
     for path in paths:
         if path.name.endswith((".json", ".json.gz")):
             raise UsageError(
                 f"{path} cannot be imported: the samples of a T4 file were not taken in rounds, so a store cannot "
                 "compare them; `python benchmarks/strategies.py` replays such files"
             )
-    parts = [(path, read_parquet(path)) for path in paths]
-    if not parts:
-        raise UsageError("no files are given: expected Parquet files that `normtune data export` wrote")
-    return parts
+    if not paths:
+        raise UsageError("no files are given: expected files that `normtune data export` or another program wrote")
+    return [
+        (
+            path,
+            narrowed(
+                read_foreign(path, elsewhere, operators) if elsewhere.is_of(path) else read_parquet(path), operators, ()
+            ),
+        )
+        for path in paths
+    ]
 
 
 def merged(parts: Sequence[tuple[Path, Evidence]], merge: Callable[[Evidence], int]) -> Iterator[Imported]:

@@ -12,6 +12,7 @@ from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile import format_3
 from normtune.kernels.tablefile.facts import decoded, encoded
 from normtune.kernels.tablefile.header import FIRST_LINE, FORMAT, body_hash, parse
+from normtune.results.evidence import Evidence
 
 SHAPES = [(rows, hidden) for rows in (1, 64, 1024, 4096, 65536) for hidden in (64, 128, 256, 512, 1024, 2048, 4096)]
 
@@ -28,6 +29,11 @@ def matrix_of(regret, problems, configs, usable=None, weights=None, **more):
     weights = None if weights is None else np.array(weights, np.int64)
     key = Key.of("toy", "", more.pop("dtype", "bfloat16"))
     return TimingMatrix(key, tuple(problems), tuple(configs), regret, usable, weights=weights, **more)
+
+
+def as_measured(evidence):
+    """Evidence of another program as if normtune had measured it."""
+    return Evidence(evidence.frame, tuple(run._replace(protocol={}) for run in evidence.runs))
 
 
 def as_command(text):

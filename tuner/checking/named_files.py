@@ -7,14 +7,20 @@ shown.
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.fitting.baseline import NAMES, Incumbents
 from normtune.heuristics.fitting.baseline import baseline as incumbents
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.regret.weights import NAMED, Weighting
+from normtune.heuristics.writing.regenerate import Command
 from normtune.kernels.tablefile import locate
+from normtune.results.elsewhere import Elsewhere
 from normtune.results.paths import unreadable
+
+if TYPE_CHECKING:
+    from normtune.results.evidence import Evidence
 
 
 def inside(option: str, name: str, table: Path) -> Path:
@@ -41,6 +47,24 @@ def inside(option: str, name: str, table: Path) -> Path:
             "is not opened: move it there and fit again"
         )
     return file
+
+
+def measurements(command: Command, table: Path) -> "Evidence":
+    """The measurements of another program in the file of a header's command.
+
+    Raises:
+        NormtuneError: it must not be opened, or does not hold what the header says.
+    """
+    from normtune.results.exchange.foreign_file import read_foreign
+
+    file = inside("FILE", command.file, table)
+    try:
+        return read_foreign(file, Elsewhere.from_facts(command.elsewhere), command.fit_options().operators)
+    except UsageError:  # its text may quote the file
+        raise NormtuneError(
+            f"FILE of its header names {locate.told(command.file)}, which is missing or holds no measurements as the "
+            "header says: put it back"
+        ) from None
 
 
 def weights(options: FitOptions, table: Path) -> str:

@@ -22,7 +22,7 @@ from normtune.heuristics.writing.entries import decisions, with_lines
 from normtune.heuristics.writing.regenerate import command_of, is_plain
 from normtune.kernels.key import Key
 from normtune.kernels.tablefile import locate
-from normtune.kernels.tablefile.header import Header, is_edited, parse
+from normtune.kernels.tablefile.header import UNPAIRED, Header, is_edited, parse
 from normtune.kernels.tablefile.parse import is_positional, normalised_trees, trees
 from normtune.kernels.tablefile.syntax import statements
 from normtune.kernels.target import target_for
@@ -88,6 +88,8 @@ def check(
         failures.append(f"its line Regenerate would run more than `normtune fit`: {_refit_advice(header)}")
     elif header.has_facts and _words(text[: len(text) - len(body)]) != _written(header):
         failures.append(f"its header has other lines than those that normtune writes; {_refit_advice(header)}")
+    if header.data.unpaired:
+        notes.append(f"its times are {UNPAIRED}: another program measured them, and nothing is known of their noise")
     if quick:
         notes.append("not fitted again, as --quick was given")
     else:
@@ -206,10 +208,8 @@ def _data(header: Header, path: Path) -> "tuple[str, Evidence] | None":
     Raises:
         NormtuneError: the recording or file that the header names is missing or damaged, or has other measurements.
     """
-    from normtune.heuristics.fitting.pipeline import used
     from normtune.results.exchange.parquet_csv import read_parquet
     from normtune.results.exchange.recording import ALL, load_recording, load_recordings
-    from normtune.results.filters import in_regime
     from normtune.results.source import is_parquet
 
     command = command_of(header)
@@ -218,6 +218,9 @@ def _data(header: Header, path: Path) -> "tuple[str, Evidence] | None":
         return "all recordings", load_recordings(regime)
     if name:
         return f"recording {name}", load_recording(name, regime)
+    if command.file and not command.evidence:
+        evidence = named_files.measurements(command, path)
+        return locate.told(command.file), _fitted(evidence, header, locate.told(command.file))
     named = command.evidence or (command.store if is_parquet(command.store) else "")
     if not named:
         return None
@@ -230,11 +233,24 @@ def _data(header: Header, path: Path) -> "tuple[str, Evidence] | None":
             "again with another --evidence"
         )
     evidence = read_parquet(parquet)
-    if not command.evidence:  # it may have more than was fitted
-        evidence = used(in_regime(evidence, regime, locate.told(file)), command.fit_options().operators)
+    if command.evidence:
+        return locate.told(file), _same(evidence, header, locate.told(file))
+    return locate.told(file), _fitted(evidence, header, locate.told(file))
+
+
+def _fitted(evidence: "Evidence", header: Header, name: str) -> "Evidence":
+    """Of the measurements in a file those that were fitted: it may have more."""
+    from normtune.heuristics.fitting.pipeline import used
+    from normtune.results.filters import in_regime
+
+    of_regime = in_regime(evidence, header.data.regime or COLD, name)
+    return _same(used(of_regime, command_of(header).fit_options().operators), header, name)
+
+
+def _same(evidence: "Evidence", header: Header, name: str) -> "Evidence":
     if evidence.digest() != header.data.digest:
-        raise NormtuneError(f"{locate.told(parquet)} holds other measurements than those of the table")
-    return locate.told(file), evidence
+        raise NormtuneError(f"{name} holds other measurements than those of the table")
+    return evidence
 
 
 def _timed(header: Header, load: LoadEvidence) -> "Iterator[tuple[recorded.RecordedCode | None, Evidence]]":

@@ -9,7 +9,7 @@ from functools import partial
 
 from normtune.errors import NormtuneError
 from normtune.kernels.config import Config
-from normtune.kernels.fingerprint import changed
+from normtune.kernels.fingerprint import UNKNOWN, changed
 from normtune.kernels.problem import Problem
 from normtune.kernels.tablefile.header import Header
 from normtune.kernels.tablefile.parse import normalised_trees, trees
@@ -36,6 +36,10 @@ def changed_kernels(
     Raises:
         NormtuneError: code cannot be compiled at all, or `timed` raises it.
     """
+    unknown = [name for name, fingerprint in header.kernels.items() if fingerprint == UNKNOWN]
+    told = [f"which kernels of {', '.join(unknown)} were measured is not known"] if unknown else []
+    if len(unknown) == len(header.kernels):
+        return [], told
     names = changed(header.kernels)
     measured = list(timed or ())
     reason = "code is compared without --quick" if timed is None else "its measurements are not available"
@@ -51,11 +55,11 @@ def changed_kernels(
             names = [name for name in names if (name, header.kernels[name]) not in kernels]  # measured elsewhere
             if not names or any(change.suspects for change in changes):
                 stale, notes = _by_code(set().union(*cells), changes)
-                return [*stale, *map(_stale_by_source, names)], notes
+                return [*stale, *map(_stale_by_source, names)], [*told, *notes]
             reason = "its measurements are of other kernels than its header says"
     if not names:
-        return [], [_UNCHANGED]
-    return [*map(_stale_by_source, names)], [f"whether their compiled code changed is not known: {reason}"]
+        return [], [*told, _UNCHANGED]
+    return [*map(_stale_by_source, names)], [*told, f"whether their compiled code changed is not known: {reason}"]
 
 
 def _stale_by_source(name: str) -> str:

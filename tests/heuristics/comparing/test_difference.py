@@ -18,8 +18,9 @@ from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.regret.matrix import Rounds, TimingMatrix
 from normtune.heuristics.writing.emit import module_text
-from normtune.kernels.box import Box
+from normtune.kernels.box import EVERYWHERE, Box
 from normtune.kernels.key import Key
+from normtune.kernels.operator import operator
 from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.rms_norm.long_rows import MAX_HIDDEN
@@ -47,7 +48,7 @@ def matrix() -> TimingMatrix:
 
 def compared(matrix: TimingMatrix, first: str | Side | Tuned, second: str | Side | Tuned) -> Difference:
     sides = [side(one) if isinstance(one, str) else one for one in (first, second)]
-    return difference(matrix, H200, *sides, BEST[: len(matrix.problems)])
+    return difference(operator(matrix.key.operator), matrix, H200, *sides, BEST[: len(matrix.problems)])
 
 
 def table(name: str, tree: Tree) -> Side:
@@ -142,7 +143,7 @@ def test_weights_count_in_every_mean_and_in_the_order_of_changes(matrix: TimingM
 )
 def test_the_mark_of_a_shape(matrix: TimingMatrix, first, second, expected: str) -> None:
     choices = (SideAnswer(*first),) * 4, (SideAnswer(*second),) * 4
-    found = Difference(matrix, ("a", "b"), choices, frozenset({(1, 64)}), BEST, (0, 1, 1, 2))
+    found = Difference(matrix, ("a", "b"), choices, frozenset({(1, 64)}), BEST, (0, 1, 1, 2), EVERYWHERE)
     assert mark(found, (4096, 512)) == expected
     assert mark(found, (1, 64)) == "="
 

@@ -17,7 +17,10 @@ from normtune.errors import UsageError
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.writing import liger
 from normtune.kernels import load_file, operator
+from normtune.results.elsewhere import Elsewhere
+from normtune.results.exchange.dataframe import evidence_of
 from normtune.tests.commands import refused, succeed
+from normtune.tests.heuristics.made_up import as_measured
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 EXAMPLE = EXAMPLES / "liger" / "rms_norm.py"
@@ -51,7 +54,8 @@ def configs():
 
 
 def fitted(frame, **options):
-    return normtune.fit(frame, name="NVIDIA H200", target="sm_90", **options)
+    device = Elsewhere(name="NVIDIA H200", target="sm_90").device()
+    return normtune.fit(as_measured(evidence_of(frame, device)), **options)
 
 
 def loaded(path):

@@ -156,6 +156,6 @@ def test_a_very_large_file_of_weights_is_not_read(tmp_path, monkeypatch):
     path.write_text("rows,hidden,weight\n" + "1,64,1\n" * 100)
     monkeypatch.setattr(csv_file, "MOST_BYTES", 100)
     with pytest.raises(
-        UsageError, match=r"weights\.csv has 719 bytes, at most 100 are read: expected a file of shapes"
+        UsageError, match=r"weights\.csv has 719 bytes, at most 100 are read: expected a CSV file whose"
     ):
         read_lines(path, ("rows", "hidden", "weight"))

@@ -1,0 +1,42 @@
+"""The spec behind measurements: that of a registered operator, or for unpaired times of another one what they say."""
+
+from typing import TYPE_CHECKING
+
+from normtune.heuristics.regret.legality import registered
+from normtune.kernels.config import Config
+from normtune.kernels.key import Key
+from normtune.kernels.operator import OperatorSpec, operator, operators
+from normtune.kernels.undeclared import undeclared
+
+if TYPE_CHECKING:
+    from normtune.results.evidence import Evidence
+
+
+def spec_of(data: "Evidence", name: str) -> OperatorSpec:
+    """The spec of an operator with measurements; `data` is `Evidence.current`.
+
+    Raises:
+        UsageError: it is not registered, and normtune measured it, so that a file declares it.
+    """
+    if name in operators() or name not in data.unpaired():
+        return operator(name)
+    frame, order = data.frame[data.frame["operator"] == name], {run.id: number for number, run in enumerate(data.runs)}
+    newest = max(frame["run"].unique(), key=order.__getitem__)
+    config = Config.from_json(frame.loc[frame["run"] == newest, "config"].iloc[0])
+    return undeclared(name, type(config), tuple(sorted(frame["dtype"].unique())))
+
+
+def undeclared_note(spec: OperatorSpec) -> list[str]:
+    """A note on an operator of which only times are known."""
+    if spec.kernel_module:
+        return []
+    knobs = ", ".join(spec.config._fields)
+    return [f"{spec.name} is not registered: its knobs are {knobs}, and every config counts as legal at every shape"]
+
+
+def known(data: "Evidence", key: Key) -> OperatorSpec | None:
+    """The spec of a measured key; None where only a file that is not loaded declares it."""
+    entry = registered(key)
+    if entry:
+        return entry.spec
+    return spec_of(data, key.operator) if key.operator in data.unpaired() and key.operator not in operators() else None

@@ -1,0 +1,144 @@
+"""Measurements of another program: what their file or DataFrame does not say.
+
+In: options of a command, or arguments of a Python function. Out: the GPU, and which columns hold what.
+`exchange.foreign_file` reads the measurements. Light, because the command line has these options.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from numbers import Integral
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from normtune.errors import UsageError
+from normtune.kernels.arguments import check
+from normtune.kernels.target import MOST_SMS, TARGETS, target_for
+from normtune.results.options import LIST, option
+
+if TYPE_CHECKING:
+    from normtune.results.records import Device
+
+# By what it holds, the name of a column; or a size or dtype that all rows share.
+Columns: TypeAlias = Mapping[str, str | int]
+_CSV, _PARQUET = ".csv", ".parquet"
+
+
+def columns_of(parts: Iterable[str]) -> dict[str, str | int]:
+    """The columns of `rows=M`, `hidden=N`, `BLOCK_M`, where a name alone is that of its column.
+
+    Raises:
+        UsageError: a part has another form, or two have one name.
+    """
+    columns: dict[str, str | int] = {}
+    for part in parts:
+        name, equals, column = (text.strip() for text in part.partition("="))
+        if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) or (equals and not column):
+            raise UsageError(f"--columns has {part[:80]!r}: expected NAME=COLUMN, as rows=M,milliseconds=time")
+        if name in columns:
+            raise UsageError(f"--columns names {name} twice: expected once")
+        columns[name] = column or name
+    return columns
+
+
+@dataclass(frozen=True, kw_only=True)
+class Elsewhere:
+    """What a file or a DataFrame of another program's measurements does not say."""
+
+    name: str | None = option(
+        "The GPU of FILE, as its driver calls it.",
+        "TEXT",
+        doc="The GPU of a DataFrame or of another program's file, as its driver calls it; required with these, as is "
+        "the target.",
+    )
+    target: str | None = option("The same, as the compiler calls it: sm_90.", doc="The GPU as the compiler calls it.")
+    sms: int | None = option(
+        "Its multiprocessors. Default: those of the best-known GPU of the target.",
+        "N",
+        least=1,
+        doc="Multiprocessors. Default: those of the best-known GPU of the target.",
+    )
+    columns: Columns | None = option(
+        "Columns of FILE by what they hold, rows=M,hidden=N,milliseconds=time,BLOCK_M; or a size or dtype of all rows, "
+        "hidden=4096,dtype=float16.",
+        LIST,
+        read=columns_of,
+        doc="Columns by what they hold, {'rows': 'M', 'milliseconds': 'time'}, where their names differ; or a size or "
+        "dtype of all rows, {'hidden': 4096, 'dtype': 'float16'}.",
+    )
+
+    @classmethod
+    def said_by(cls, request: object) -> "Elsewhere":
+        """Those attributes of a request."""
+        return cls(**{field.name: getattr(request, field.name) for field in fields(cls)})
+
+    @classmethod
+    def from_facts(cls, facts: Mapping[str, Any]) -> "Elsewhere":
+        """The inverse of `facts`, of any JSON.
+
+        Raises:
+            UsageError: a fact is unknown, or of another type.
+        """
+        types = {field.name: field.type for field in fields(cls)}
+        for name, value in facts.items():
+            if name not in types or (name == "columns") != isinstance(value, Mapping):
+                raise UsageError(f"{name[:40]!r} is {str(value)[:40]!r}: expected one of {', '.join(types)}")
+            check(name, value, types[name])
+        return cls(**facts)
+
+    def facts(self) -> dict[str, Any]:
+        """What is given, as JSON."""
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in given.items() if value is not None}
+
+    def device(self, l2_bytes: int | None = None) -> "Device":
+        """The GPU; `l2_bytes` None for those of the best-known GPU of the target.
+
+        Raises:
+            UsageError: a fact of it is missing, or out of range.
+        """
+        from normtune.results.records import Device
+
+        for argument, value in (("--name", self.name), ("--target", self.target)):
+            if not isinstance(value, str) or not value.strip():
+                raise UsageError(
+                    f"{argument} is {value!r}: expected that of the GPU, as --name 'NVIDIA H200' --target sm_90"
+                )
+        for argument, number in (("--sms", self.sms), ("l2_bytes", l2_bytes)):
+            if number is not None and (isinstance(number, bool) or not isinstance(number, Integral) or number < 1):
+                raise UsageError(f"{argument} is {number!r}: expected a positive integer")
+        name, target, sms = str(self.name), str(self.target), self.sms
+        if sms is None:
+            if target not in TARGETS:
+                raise UsageError(
+                    f"--sms is None: expected the number of multiprocessors, as no GPU of {target!r} is known"
+                )
+            sms = TARGETS[target].sms
+        if sms > MOST_SMS:
+            raise UsageError(f"--sms is {str(sms)[:20]}: expected at most {MOST_SMS}")
+        limits = target_for(target, int(sms))
+        return Device(name, target, limits.sms, int(l2_bytes or limits.l2_bytes), 0, "unknown", "unknown")
+
+    def is_of(self, path: str | os.PathLike[str]) -> bool:
+        """Whether a file is another program's: CSV, or Parquet with facts that normtune's own has inside.
+
+        Raises:
+            UsageError: there are facts, and the file is neither.
+        """
+        text = os.fspath(path)
+        ending = "" if "://" in text else Path(text).suffix.lower()
+        if self.facts() and ending not in (_CSV, _PARQUET):
+            flags = ", ".join(f"--{name}" for name in self.facts())
+            raise UsageError(f"{text!r} is read with {flags}: expected a file that ends in {_CSV} or {_PARQUET}")
+        return ending == _CSV or (ending == _PARQUET and bool(self.facts()))
+
+
+def words(facts: Mapping[str, Any]) -> list[str]:
+    """The words of the options that give `facts`, whether these are valid or not."""
+    found: list[str] = []
+    for name, value in facts.items():
+        if isinstance(value, Mapping):
+            value = ",".join(held if held == column else f"{held}={column}" for held, column in value.items())
+        found += [f"--{name}", str(value)]
+    return found

@@ -1,0 +1,87 @@
+"""Files of measurements that another program wrote: CSV and Parquet.
+
+In: a file, the GPU, the names of its columns. Out: `Evidence` of unpaired runs, or an error of one line that names the
+file and the line. `dataframe` converts the rows.
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from normtune.errors import UsageError
+from normtune.results.elsewhere import Elsewhere
+from normtune.results.evidence import Evidence
+from normtune.results.exchange.csv_file import read_cells
+from normtune.results.exchange.dataframe import Rows, evidence_in
+from normtune.results.exchange.parquet_csv import check_size, is_export
+from normtune.results.paths import unreadable
+
+# In memory, a line takes some hundred bytes.
+_MOST_BYTES = 1 << 28
+_MOST_LINES = 4_000_000
+_WHOLE = re.compile(r"[-+]?[0-9]{1,18}", re.ASCII)
+_NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?", re.ASCII)
+_EXPECTED = "expected a CSV file in UTF-8, with the names of its columns in the first line and one line a measurement"
+
+
+def read_foreign(path: Path, elsewhere: Elsewhere, operators: Sequence[str] = ()) -> Evidence:
+    """The measurements in a file, by `evidence_of`.
+
+    Args:
+        path: of the file, `.csv` or `.parquet`.
+        elsewhere: the GPU, and names of columns.
+        operators: of all rows, if there is one and no such column.
+
+    Raises:
+        UsageError: a fact of the GPU is missing, or the file cannot be read, lacks a column or has an invalid value.
+    """
+    device = elsewhere.device()
+    rows = _csv(path) if path.suffix.lower() == ".csv" else _parquet(path)
+    return evidence_in(rows, device, elsewhere.columns or {}, operators)
+
+
+def _csv(path: Path) -> Rows:
+    names, numbers, lines = read_cells(path, _EXPECTED, _MOST_BYTES, _MOST_LINES)
+    if not names:
+        raise UsageError(f"{path} is empty: {_EXPECTED}")
+    count = len(names)
+    for number, cells in zip(numbers, lines, strict=True):
+        if any(cells[count:]):
+            raise UsageError(f"line {number} of {path} has {len(cells)} cells, and the first line {count} names")
+    columns = [[cells[index] if index < len(cells) else "" for cells in lines] for index in range(count)]
+    frame = pd.DataFrame(dict(enumerate(map(_values, columns))), dtype=object).set_axis(names, axis=1)
+    return Rows(frame, str(path), numbers)
+
+
+def _values(texts: Sequence[str]) -> list[Any]:
+    """The cells of a column as numbers, where they are, and None where they are empty."""
+    values = {text: _value(text) for text in set(texts)}
+    return [values[text] for text in texts]
+
+
+def _value(text: str) -> Any:
+    if _WHOLE.fullmatch(text):
+        return int(text)
+    return float(text) if _NUMBER.fullmatch(text) else text or None
+
+
+def _parquet(path: Path) -> Rows:
+    if reason := unreadable(path):
+        raise UsageError(f"{path} {reason}: expected a Parquet file of measurements")
+    if is_export(path):
+        raise UsageError(
+            f"{path} was written by normtune and says what its GPU and columns are: leave --name, --target, --sms and "
+            "--columns out"
+        )
+    try:
+        check_size(path)
+        frame = pq.read_table(path).to_pandas()
+    except (pa.ArrowException, OSError, ValueError, TypeError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UsageError(f"{path} is no Parquet file, or a damaged one ({reason}): write it again") from None
+    return Rows(frame.reset_index(drop=True), str(path))

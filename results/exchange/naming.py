@@ -1,0 +1,118 @@
+"""The columns of a frame of measurements, under the names that `dataframe` reads.
+
+In: a frame, the names of its columns by what they hold, and the operator of a frame without that column. Out: the frame
+with these names, and which columns are knobs; or an error of one line.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from normtune.errors import UsageError
+from normtune.kernels.problem import AXES, BUFFER_ITEMSIZE
+from normtune.results.elsewhere import Columns
+
+NEEDED = ("operator", "dtype", *AXES)
+# Nanoseconds by the column of single times.
+UNITS = {"nanoseconds": 1, "microseconds": 10**3, "milliseconds": 10**6, "seconds": 10**9}
+SAMPLES = "samples"
+_RUN = ("run", "started", "regime", "device", "sms", "unpaired")
+_RESULT = ("status", "reason", "fingerprint", "rounds", "round")
+# Every column with a meaning of its own; others are knobs.
+KNOWN = (*NEEDED, "variant", "config", SAMPLES, *UNITS, *_RUN, *_RESULT)
+# Other names of dtypes, of torch, Triton and JAX.
+_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "f16": "float16"}
+_DTYPES |= {"fp32": "float32", "float": "float32", "f32": "float32"}
+# What gives a missing column.
+_ADVICE = {
+    "operator": "--operator names that of all rows",
+    SAMPLES: "--columns milliseconds=NAME says which has times, and their unit",
+}
+# Longest part of an untrusted text in a message.
+_MOST_CHARACTERS = 200
+
+
+class Named(NamedTuple):
+    """A frame with known names.
+
+    Attributes:
+        frame: the columns, each once.
+        time: the column of times: `SAMPLES`, or one of `UNITS`.
+        knobs: for operators that are not registered, the columns of their knobs.
+    """
+
+    frame: pd.DataFrame
+    time: str
+    knobs: tuple[str, ...]
+
+
+def dtype_of(text: str) -> str:
+    """The name of a dtype: that of `torch.bfloat16` and `bf16` is `bfloat16`."""
+    name = text.removeprefix("torch.").removeprefix("tl.")
+    return _DTYPES.get(name, name)
+
+
+def named(frame: pd.DataFrame, columns: Columns, operators: Sequence[str], source: str) -> Named:
+    """Give the columns their names.
+
+    Args:
+        frame: as it was read.
+        columns: see `elsewhere.Columns`.
+        operators: names from `--operator`; one of them is that of all rows where there is no such column.
+        source: of the frame, for messages.
+
+    Raises:
+        UsageError: a column is missing, or is there twice.
+    """
+    labels = [str(column) for column in frame.columns]
+    if twice := sorted({name for name in labels if labels.count(name) > 1}):
+        raise UsageError(f"{source} has the column {twice[0]!r} {labels.count(twice[0])} times: expected once")
+    frame = _renamed(frame.set_axis(labels, axis=1), columns, source)
+    if "operator" not in frame and len(operators) == 1:
+        frame = frame.assign(operator=operators[0])
+    times = [name for name in UNITS if name in frame]
+    _check(frame, labels, times, source)
+    if len(times) > 1 and SAMPLES not in frame:
+        raise UsageError(f"{source} has times in {' and '.join(times)}: expected one of these columns")
+    knobs = [name for name in columns if name not in KNOWN]
+    return Named(
+        frame,
+        SAMPLES if SAMPLES in frame else times[0],
+        tuple(knobs or [name for name in frame.columns if name not in KNOWN]),
+    )
+
+
+def _renamed(frame: pd.DataFrame, columns: Columns, source: str) -> pd.DataFrame:
+    found: dict[str, Any] = {}
+    for name, column in columns.items():
+        label = str(column)
+        if label in frame:
+            found[name] = frame[label]
+        elif name in AXES and label.isascii() and label.isdecimal() and len(label) <= 18:
+            found[name] = int(label)
+        elif name == "dtype" and dtype_of(label) in BUFFER_ITEMSIZE:
+            found[name] = label
+        else:
+            raise UsageError(f"--columns has {name}={label}, but {source} has no column {label!r}: {_listed(frame)}")
+    rest = [name for name in frame.columns if name not in found and name not in map(str, columns.values())]
+    return frame[rest].assign(**found)
+
+
+def _check(frame: pd.DataFrame, labels: Sequence[str], times: Sequence[str], source: str) -> None:
+    missing = [name for name in NEEDED if name not in frame]
+    if "config" not in frame and all(name in KNOWN for name in frame.columns):
+        missing.append("config (or a column for each knob of the configs)")
+    if not times and SAMPLES not in frame:
+        missing.append(f"{SAMPLES} (or {', '.join(UNITS)})")
+    if missing:
+        names = [name.partition(" ")[0] for name in missing]
+        advice = [_ADVICE[name] for name in names if name in _ADVICE]
+        if others := [name for name in names if name not in _ADVICE]:
+            advice.append(f"--columns {others[0]}=NAME says which has {others[0]}")
+        raise UsageError(f"{source} has no column {', '.join(missing)}: {_listed(frame, labels)}; {'; '.join(advice)}")
+
+
+def _listed(frame: pd.DataFrame, labels: Sequence[str] = ()) -> str:
+    text = ", ".join(labels or map(str, frame.columns))
+    return f"it has {text if len(text) <= _MOST_CHARACTERS else text[:_MOST_CHARACTERS] + '...'}"

@@ -1,0 +1,337 @@
+"""Tables of measurements that other programs made: the best configs are found, and nothing is proved of them."""
+
+import itertools
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import normtune
+from normtune.errors import NormtuneError, UsageError
+from normtune.heuristics.fitting.pipeline import fit as fit_evidence
+from normtune.kernels.tablefile import locate
+from normtune.results.elsewhere import Elsewhere
+from normtune.results.evidence import Evidence
+from normtune.results.exchange.foreign_file import read_foreign
+from normtune.results.exchange.parquet_csv import read_parquet
+from normtune.tests.commands import invoke, main, one_line, refused, succeed
+from normtune.tests.heuristics.made_up import as_measured
+from normtune.tests.results.stores import loaded, merge
+from normtune.tuner.checking.offline import check
+
+ROWS, HIDDEN = (16, 64, 256, 1024, 4096), (256, 1024, 4096, 8192)
+FLAGS = ("--name", "NVIDIA H100", "--target", "sm_90", "--sms", "132")
+GPU = {"name": "NVIDIA H100", "target": "sm_90", "sms": 132}
+UNPAIRED = "unpaired, not gated"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def best(rows: int, hidden: int) -> tuple[int, int]:
+    """BLOCK_M and num_warps: large blocks from 1024 rows on, many warps for long rows."""
+    return 128 if rows >= 1024 else 16, 8 if hidden > 1024 else 4
+
+
+def times(law: Callable[[int, int], tuple[int, int]] = best, samples: int = 1) -> pd.DataFrame:
+    """Milliseconds of each config at each shape; the best is 20 % ahead, beyond the noise of 1 %."""
+    noise = np.random.default_rng(7)
+    lines = []
+    for rows, hidden, block, warps in itertools.product(ROWS, HIDDEN, (16, 64, 128), (4, 8)):
+        wrong = sum(one != other for one, other in zip((block, warps), law(rows, hidden), strict=True))
+        for _ in range(samples):
+            time = (0.01 + rows * hidden / 1e8) * (1 + 0.2 * wrong) * (1 + 0.01 * noise.random())
+            lines.append((rows, hidden, block, warps, time))
+    return pd.DataFrame(lines, columns=["M", "N", "BLOCK_M", "num_warps", "time"])
+
+
+COLUMNS = ("--columns", "rows=M,hidden=N,dtype=float16,milliseconds=time", "--operator", "mine")
+
+
+def answers_of(path: str) -> dict[tuple[int, int], tuple[int, int]]:
+    table = locate.load(path)
+    return {shape: tuple(table.lookup("mine", "float16", *shape)) for shape in itertools.product(ROWS, HIDDEN)}
+
+
+RIGHT = {shape: best(*shape) for shape in itertools.product(ROWS, HIDDEN)}
+
+
+@pytest.mark.parametrize(("ending", "samples"), [("csv", 1), ("csv", 5), ("parquet", 3)])
+def test_the_best_configs_of_an_operator_that_nobody_declared(ending: str, samples: int) -> None:
+    frame = times(samples=samples)
+    frame.to_csv("times.csv", index=False) if ending == "csv" else frame.to_parquet("times.parquet")
+    result = invoke("fit", f"times.{ending}", *FLAGS, *COLUMNS, "--out", "table.py")
+    assert result.exit_code == 0, result.output
+    assert answers_of("table.py") == RIGHT
+    assert result.stdout.startswith(f"NVIDIA H100, sm_90, 132 SMs: 120 measurements, {UNPAIRED}\n")
+    assert f"the times of mine are {UNPAIRED}: their noise is unknown, and they prove no baseline" in result.stderr
+    assert "mine is not registered: its knobs are BLOCK_M, num_warps, and every config counts as legal" in result.stderr
+    assert f"  normtune fit times.{ending} ... --install: kernels on NVIDIA H100 use it" in result.stdout
+    text = Path("table.py").read_text()
+    header = locate.load("table.py").header
+    assert header.data.unpaired and header.data.date == "" and header.kernels == {"mine": "unknown"}
+    assert f"measurements, {UNPAIRED})" in " ".join(text.replace("\n#", " ").split())
+    # Neither a bound on the noise nor a comparison with what was in use is claimed.
+    assert all(claim not in text for claim in ("means low by", "in use", "kept", "slower than"))
+    assert "faster" not in result.stdout and "default config" not in result.stdout
+
+
+def test_the_table_names_the_command_that_writes_it_again_and_passes_check(folder: Path) -> None:
+    times().to_csv("my times.csv", index=False)
+    (folder / "library").mkdir()
+    succeed("fit", "my times.csv", *FLAGS, *COLUMNS, "--leaves", "6", "--out", "library/table.py")
+    header = locate.load("library/table.py").header
+    assert header.regenerate == (
+        "normtune fit '../my times.csv' --name 'NVIDIA H100' --target sm_90 --sms 132 "
+        "--columns rows=M,hidden=N,dtype=float16,milliseconds=time --operator mine --leaves 6 --out table.py"
+    )
+    (failure,) = check(Path("library/table.py")).failures
+    assert "FILE of its header names ../my times.csv, which lies outside of its folder" in failure
+    (folder / ".git").mkdir()  # a repository, whose files a table may name
+    report = check(Path("library/table.py"))
+    assert (report.failures, report.stale) == ((), ())
+    assert (
+        f"its times are {UNPAIRED}: another program measured them, and nothing is known of their noise" in report.notes
+    )
+    assert "equal, byte for byte, to a fit of ../my times.csv" in report.notes
+    assert "which kernels of mine were measured is not known" in report.notes
+    times(lambda rows, hidden: (64, 4)).to_csv("my times.csv", index=False)
+    (failure,) = check(Path("library/table.py")).failures
+    assert "holds other measurements than those of the table" in failure
+    Path("my times.csv").write_text("secret\n")
+    (failure,) = check(Path("library/table.py")).failures
+    assert "holds no measurements as the header says" in failure and "secret" not in failure
+
+
+def test_a_store_gives_the_same_table_as_the_file_with_its_mark_everywhere() -> None:
+    times(samples=3).to_csv("times.csv", index=False)
+    succeed("fit", "times.csv", *FLAGS, *COLUMNS, "--out", "file.py")
+    succeed("data", "import", "times.csv", *FLAGS, *COLUMNS, "--store", "a.db")
+    succeed("fit", "--store", "a.db", "--out", "store.py", "--evidence", "evidence.parquet")
+    succeed("data", "export", "--store", "a.db", "--out", "export.parquet")
+    succeed("fit", "export.parquet", "--out", "export.py")
+    assert answers_of("store.py") == answers_of("export.py") == RIGHT
+    headers = [locate.load(name).header for name in ("file.py", "store.py", "export.py")]
+    assert len({header.data for header in headers}) == 1 and headers[0].data.unpaired
+    assert read_parquet(Path("evidence.parquet")).digest() == loaded("a.db").digest() == headers[0].data.digest
+    report = check(Path("store.py"))
+    assert report.failures == () and any(UNPAIRED in note for note in report.notes)
+    for shown in (
+        succeed("show", "--store", "a.db"),
+        succeed("show", "--store", "a.db", "--limit", "2"),
+        succeed("show", "--store", "export.parquet", "--table", "file.py"),
+        succeed("diff", "file.py", "store.py", "--store", "a.db"),
+        succeed("diff", "file.py", "store.py", "--store", "a.db", "--details"),
+    ):
+        assert f"the times of mine are {UNPAIRED}" in shown
+    assert "BLOCK_M=128 warps=8" in succeed("show", "--store", "a.db")
+    assert not read_parquet(Path("export.parquet")).frame.empty
+
+
+def test_a_difference_between_tables_has_no_interval() -> None:
+    times(samples=8).to_csv("times.csv", index=False)
+    succeed("data", "import", "times.csv", *FLAGS, *COLUMNS, "--store", "a.db")
+    succeed("fit", "--store", "a.db", "--out", "good.py")
+    succeed("fit", "--store", "a.db", "--leaves", "1", "--out", "one.py")
+    (device,) = normtune.diff("good.py", "one.py", "a.db").devices
+    (found,) = device.differences
+    gained = found.gain()
+    assert gained.log.mean > 50_000 and gained.log.low is None and gained.saved.low is None
+    assert not found.same >= set(found.pairs)
+
+
+def test_no_leaf_gives_way_to_a_baseline_of_which_unpaired_times_prove_nothing() -> None:
+    times(lambda rows, hidden: (16, 4)).to_csv("old.csv", index=False)
+    succeed("fit", "old.csv", *FLAGS, *COLUMNS, "--out", "old.py")
+    times(samples=8).to_csv("times.csv", index=False)
+    frame = read_foreign(Path("times.csv"), _elsewhere(), ("mine",))
+    for leaves in (1, 4):
+        for baseline in ({}, {"baseline": "old.py"}, {"replaces": "old.py"}):
+            table = normtune.fit("times.csv", **GPU, columns=_COLUMNS, operators="mine", leaves=leaves, **baseline)
+            (function,) = table.functions
+            plain = fit_evidence(frame, table.options).functions[0]
+            assert function.tree == plain.tree
+            assert (function.figures.kept, function.figures.slower, function.figures.uncompared) == (0, None, 0)
+            assert not function.replacing and not function.figures.strict
+            # The times of both are compared all the same.
+            assert (table.figures()["faster"].iloc[0] > 0.1) == bool(baseline and leaves == 4)
+    succeed("fit", "times.csv", *FLAGS, *COLUMNS, "--baseline", "old.py", "--out", "new.py")
+    assert locate.load("new.py").header.told("Replaced") == ()
+    assert check(Path("new.py")).failures == ()
+
+
+_COLUMNS = {"rows": "M", "hidden": "N", "dtype": "float16", "milliseconds": "time"}
+
+
+def _elsewhere() -> Elsewhere:
+    return Elsewhere(**GPU, columns=_COLUMNS)
+
+
+def test_python_reads_files_and_frames_alike() -> None:
+    frame = times()
+    frame.to_csv("times.csv", index=False)
+    of_file = normtune.fit("times.csv", **GPU, columns=_COLUMNS, operators="mine", leaves=4)
+    of_path = normtune.fit(Path("times.csv"), **GPU, columns=_COLUMNS, operators="mine", leaves=4)
+    of_frame = normtune.fit(pd.read_csv("times.csv"), **GPU, columns=_COLUMNS, operators="mine", leaves=4)
+    assert of_file.text() == of_path.text()
+    assert of_file.fit.digest == of_frame.fit.digest
+    assert [one.tree for one in of_file.functions] == [one.tree for one in of_frame.functions]
+    (found,) = normtune.import_data("times.csv", "a.db", **GPU, columns=_COLUMNS, operators="mine")
+    assert (found.measurements, found.added) == (120, 120)
+    assert normtune.list_data("a.db")["unpaired"].tolist() == [True]
+    assert normtune.fit("a.db", leaves=4).fit.digest == of_file.fit.digest
+    with one_line(UsageError, "name is None: expected that of the GPU"):
+        normtune.fit("times.csv")
+    with one_line(UsageError, "columns has rows=Q, but times.csv has no column 'Q'"):
+        normtune.fit("times.csv", **GPU, columns={"rows": "Q"})
+    with one_line(UsageError, "sms is 0: expected a positive integer"):
+        normtune.import_data("times.csv", "a.db", **{**GPU, "sms": 0})
+
+
+def test_a_registered_operator_knows_what_is_legal(spec) -> None:
+    """Beyond hidden 4096, 4 warps are illegal for the toy in float32: its table never answers so there."""
+    lines = [
+        ("toy", "bfloat16", rows, hidden, "row", warps, 3.0 + (warps != 4))
+        for rows in (1, 64)
+        for hidden in (256, 1024, 4096)
+        for warps in (4, 16)
+    ]
+    frame = pd.DataFrame(
+        lines, columns=["operator", "dtype", "rows", "hidden", "schedule", "num_warps", "microseconds"]
+    )
+    frame.to_csv("toy.csv", index=False)
+    succeed("fit", "toy.csv", *FLAGS, "--out", "toy.py")
+    table = locate.load("toy.py")
+    assert [table.lookup("toy", "bfloat16", 64, hidden).num_warps for hidden in (256, 4096, 4097, 16384)] == [
+        4,
+        4,
+        16,
+        16,
+    ]
+    assert "is not registered" not in invoke("fit", "toy.csv", *FLAGS).stderr
+
+
+def test_two_operators_with_knobs_of_their_own_share_a_table() -> None:
+    mine, other = times().assign(operator="mine"), times().assign(operator="other").rename(columns={"BLOCK_M": "TILE"})
+    pd.concat([mine, other]).to_csv("times.csv", index=False)
+    columns = "rows=M,hidden=N,dtype=float16,milliseconds=time"
+    succeed("fit", "times.csv", *FLAGS, "--columns", columns, "--out", "table.py")
+    table = locate.load("table.py")
+    assert table.lookup("mine", "float16", 4096, 8192)._asdict() == {"BLOCK_M": 128, "num_warps": 8}
+    assert table.lookup("other", "float16", 16, 256)._asdict() == {"TILE": 16, "num_warps": 4}
+    assert check(Path("table.py")).failures == ()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (
+            ("times.csv", "--stability", *FLAGS, *COLUMNS),
+            "--stability draws from rounds, and the times of mine are unpaired",
+        ),
+        (
+            ("times.csv", *FLAGS, *COLUMNS, "--all-devices"),
+            "FILE and --all-devices are both given: `normtune data import`",
+        ),
+        (("times.csv", *FLAGS, *COLUMNS, "--store", "a.db"), "FILE is given with --store or --recording"),
+        (("times.csv", *FLAGS, *COLUMNS, "--regime", "warm"), "times.csv has no times of regime warm, but of cold"),
+        (("times.txt",), "FILE is 'times.txt': expected a file of measurements that ends in .csv or .parquet"),
+        (("times.csv", *COLUMNS), "--name is None: expected that of the GPU"),
+        (("--name", "A"), "--name is of a FILE of another program"),
+        (
+            ("times.csv", *FLAGS, *COLUMNS[:2]),
+            "times.csv has no column operator: it has M, N, BLOCK_M, num_warps, time",
+        ),
+        (("none.csv", *FLAGS), "none.csv does not exist"),
+    ],
+)
+def test_a_wrong_call_is_told_in_one_line_with_code_2(arguments: tuple[str, ...], told: str) -> None:
+    times().to_csv("times.csv", index=False)
+    result = main("fit", *arguments, "--out", "table.py")
+    lines = [line for line in result.stderr.splitlines() if not line.endswith(" ...")]
+    assert result.exit_code == 2
+    assert len(lines) == 1 and told in lines[0]
+    assert not Path("table.py").exists()
+
+
+def test_an_operator_that_normtune_measured_still_needs_its_declaration() -> None:
+    times().to_csv("times.csv", index=False)
+    succeed("data", "import", "times.csv", *FLAGS, *COLUMNS, "--store", "a.db")
+    with one_line(UsageError, "unknown operator 'mine': expected one of .*; --load names its file"):
+        fit_evidence(as_measured(loaded("a.db")))
+
+
+def test_times_of_others_stand_beside_those_of_normtune_and_change_nothing_of_them(evidence: Evidence, spec) -> None:
+    """Of `toy`, which normtune measured, theirs are left out; `mine` is fitted without a guard, `toy` with it."""
+    toys = pd.DataFrame(
+        [("toy", "bfloat16", rows, 64, "row", 16, "2026-11-25", 1.0) for rows in (1, 64, 1024)],
+        columns=["operator", "dtype", "rows", "hidden", "schedule", "num_warps", "started", "microseconds"],
+    )
+    toys.to_csv("toys.csv", index=False)
+    times().to_csv("times.csv", index=False)
+    gpu = Elsewhere(name="Test GPU", target="sm_90", sms=132)
+    theirs = [
+        read_foreign(Path("toys.csv"), gpu),
+        read_foreign(Path("times.csv"), replace(gpu, columns=_COLUMNS), ("mine",)),
+    ]
+    merge("all.db", evidence, *theirs)
+    alone, both = normtune.fit(evidence, leaves=4), normtune.fit("all.db", leaves=4)
+    (mine,) = [one for one in both.functions if one.key.operator == "mine"]
+    assert [one for one in both.functions if one is not mine] == list(alone.functions)
+    assert "left out 3 unpaired measurements of operators that normtune measured" in both.notes
+    assert f"the times of mine are {UNPAIRED}: their noise is unknown, and they prove no baseline" in both.notes
+    normtune.fit("all.db", leaves=2).save("old.py")
+    found = normtune.fit("all.db", leaves=3, replaces="old.py")
+    assert {one.key.operator for one in found.functions if one.replacing or one.figures.kept} <= {"toy"}
+    assert found.fit.unpaired and not alone.fit.unpaired
+    with one_line(UsageError, "stability draws from rounds, and the times of mine are unpaired: leave it out"):
+        both.stability()
+
+
+def test_other_formats_say_it_or_refuse_it() -> None:
+    times().to_csv("times.csv", index=False)
+    succeed("fit", "times.csv", *FLAGS, *COLUMNS, "--format", "triton-configs", "--out", "configs.py")
+    text = Path("configs.py").read_text()
+    assert f"({UNPAIRED})" in text.partition("\n")[0]
+    assert 'Config({"BLOCK_M": 128}, num_warps=8)' in text and 'Config({"BLOCK_M": 16}, num_warps=4)' in text
+    told = refused("fit", "times.csv", *FLAGS, *COLUMNS, "--format", "liger", "--out", "liger.diff")
+    assert told == f"--format liger is for times that normtune measured, and these are {UNPAIRED}"
+    assert not Path("liger.diff").exists()
+
+
+def test_a_batch_invariant_function_of_unknown_sums_is_left_out() -> None:
+    times().to_csv("times.csv", index=False)
+    result = invoke("fit", "times.csv", *FLAGS, *COLUMNS, "--batch-invariant", "--out", "table.py")
+    assert result.exit_code == 0, result.output
+    assert "batch_invariant" not in Path("table.py").read_text().partition('"""')[2]
+    assert "no mine:batch_invariant" in result.stderr
+
+
+def test_the_json_of_a_fit_says_that_it_is_unpaired() -> None:
+    times().to_csv("times.csv", index=False)
+    (table,) = json.loads(succeed("fit", "times.csv", *FLAGS, *COLUMNS, "--json"))["tables"]
+    assert any(UNPAIRED in note for note in table["notes"])
+
+
+def test_a_hostile_header_reads_no_other_file(folder: Path) -> None:
+    times().to_csv("times.csv", index=False)
+    succeed("fit", "times.csv", *FLAGS, *COLUMNS, "--out", "table.py")
+    text = Path("table.py").read_text()
+    for before, after in (
+        ('"file":', '"elsewhere": {"columns": 7}, "evidence": "", "files":'),
+        ("times.csv", "/etc/passwd"),
+    ):
+        (folder / "odd.py").write_text(text.replace(before, after))
+        try:
+            failures = check(folder / "odd.py").failures
+        except NormtuneError as error:
+            failures = (str(error),)
+        assert failures and "root:" not in " ".join(failures)
+    assert refused("fit", "times.csv", *FLAGS, "--columns", "rows")
