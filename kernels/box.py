@@ -1,4 +1,4 @@
-"""Rectangles of sizes: the shapes that a leaf of a tree answers for, or that an operator takes."""
+"""Boxes of sizes: the shapes that a leaf of a tree answers for, or that an operator takes."""
 
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ class Interval(NamedTuple):
 
 
 class Box(tuple[Interval, ...]):
-    """A rectangle of sizes: an interval for each axis, in their order."""
+    """An interval of sizes for each axis, in their order."""
 
     __slots__ = ()
 
@@ -31,7 +31,7 @@ class Box(tuple[Interval, ...]):
     @property
     def largest(self) -> Shape:
         """The largest shape in it."""
-        return self[0].most, self[1].most
+        return tuple(interval.most for interval in self)
 
     def holds(self, shape: Shape) -> bool:
         """Whether a shape lies between the edges."""

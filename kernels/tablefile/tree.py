@@ -3,15 +3,15 @@
 In: configs and thresholds. Out: `Leaf`, `Split`, `Box`, and what one asks of a tree. Knows neither times nor operators.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Union
 
 from normtune.kernels.box import Box
 from normtune.kernels.config import Config
 from normtune.kernels.problem import AXES, Shape
 
-# How the code compares a size with a threshold of its axis: what meets `rows >= T` is on the high side, what meets
-# `hidden <= T` on the low one.
+# How the code compares a size with a threshold of its axis, `<=` unless it is named here: what meets `rows >= T` is on
+# the high side, what meets `hidden <= T` on the low one.
 COMPARISONS = {"rows": ">=", "hidden": "<="}
 
 
@@ -25,7 +25,7 @@ class Split(NamedTuple):
     """A threshold on one axis, and the trees on both sides.
 
     Attributes:
-        axis: a key of `COMPARISONS`.
+        axis: its name.
         threshold: an integer, as the code compares it.
         low, high: the trees for smaller and larger sizes.
     """
@@ -44,25 +44,30 @@ class Split(NamedTuple):
 Tree = Union[Leaf, Split]  # noqa: UP007 - a forward reference in `Split` needs the name at run time
 
 
+def comparison(axis: str) -> str:
+    """How the code compares a size with a threshold of an axis, `<=` or `>=`."""
+    return COMPARISONS.get(axis, "<=")
+
+
 def first_of(axis: str, threshold: int) -> int:
     """The least size on the high side of a threshold."""
-    return threshold + (COMPARISONS[axis] == "<=")
+    return threshold + (comparison(axis) == "<=")
 
 
 def threshold_of(axis: str, first: int) -> int:
     """The threshold with this least size on the high side, the inverse of `first_of`."""
-    return first - (COMPARISONS[axis] == "<=")
+    return first - (comparison(axis) == "<=")
 
 
 def told(axis: str, threshold: int) -> str:
     """A threshold in the form of the code."""
-    return f"{axis} {COMPARISONS[axis]} {threshold}"
+    return f"{axis} {comparison(axis)} {threshold}"
 
 
-def choose(tree: Tree, shape: Shape) -> Config:
-    """Config of the leaf that a shape lies in."""
+def choose(tree: Tree, shape: Shape, axes: Sequence[str] = AXES) -> Config:
+    """Config of the leaf that a shape lies in; `axes` names its sizes."""
     while isinstance(tree, Split):
-        tree = tree.low if shape[AXES.index(tree.axis)] < tree.first else tree.high
+        tree = tree.low if shape[axes.index(tree.axis)] < tree.first else tree.high
     return tree.config
 
 
@@ -115,7 +120,7 @@ def walk(
         if not isinstance(node, Leaf):
             low, high = halves(node, own)
             parts = [(node.high, high), (node.low, low)]
-            rest += reversed(parts) if as_code and COMPARISONS[node.axis] == ">=" else parts
+            rest += reversed(parts) if as_code and comparison(node.axis) == ">=" else parts
 
 
 def regions(tree: Tree, box: Box) -> Iterator[tuple[Config, Box]]:
