@@ -41,7 +41,7 @@ def scored(spec: OperatorSpec, matrix: TimingMatrix, left_out: Sequence[int]) ->
     known = {matrix.key: DECIDED}
     case = FitArguments(H200, OPTIONS, None, known, {}).case(spec, Weighting(DECADES).weighted(spec, kinds[0]))
     tree = fit_function(case).tree
-    plain = uncrossed(case.matrix, bins(case.matrix, case.legality).axes[0], tree)
+    plain = uncrossed(case.matrix, bins(case.matrix, case.legality).axes, tree)
     return " | ".join([str(len(kinds[1].problems)), *(_lost(kinds[1], one) for one in (plain, tree))])
 
 

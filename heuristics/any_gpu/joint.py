@@ -20,7 +20,7 @@ from normtune.heuristics.any_gpu.legality import EveryGpu
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver.bins import beyond
 from normtune.heuristics.solver.grid import Axis, axis, coarsened, middle_half, roundest
-from normtune.heuristics.solver.optimum import MAX_BINS, Optima
+from normtune.heuristics.solver.optimum import Optima
 from normtune.kernels.config import Config
 from normtune.kernels.problem import MAX_ROWS
 from normtune.kernels.tablefile.relative_tree import HIDDEN, ROWS_PER_SM, RelativeSplit, RelativeTree
@@ -56,7 +56,7 @@ class Joint:
         rows = Axis("rows", (*(start - 1 for start in starts), MAX_ROWS * _SCALE), True)
         sizes = {shape[1] for part in parts for shape in part.matrix.problems}
         hidden = axis("hidden", sizes, legal.spec.max_hidden)
-        rows, hidden = coarsened(rows, hidden, MAX_BINS)
+        rows, hidden = coarsened((rows, hidden))
         barred = ~legal.over_rows_per_sm(configs, rows.tops, _SCALE, hidden.tops)
         cost = np.zeros(barred.shape, np.int64)
         most = max(len(part.matrix.problems) for part in parts)
@@ -90,26 +90,27 @@ class Joint:
         self,
         part: Part,
         configs: Sequence[Config],
-        axes: tuple[Axis, Axis],
+        axes: tuple[Axis, ...],
         weights: NDArray[np.int64],
         cost: NDArray[np.int64],
         barred: NDArray[np.bool_],
     ) -> None:
         """Add the problems of a GPU to cost and barred, both (configs, bins of size, bins of hidden)."""
         rows, hidden = axes
+        costs, bars = (np.moveaxis(cells, 0, -1) for cells in (cost, barred))  # views, by bin
         columns = [configs.index(config) for config in part.matrix.configs]
         for index, shape in enumerate(part.matrix.problems):
             usable = np.zeros(len(configs), np.bool_)
             usable[columns] = part.matrix.usable[index]
             regret = np.zeros(len(configs), np.int64)
             regret[columns] = np.where(part.matrix.usable[index], part.matrix.regret[index], 0)
-            row, column = rows.bin(_scaled(part, shape[0])), hidden.bin(shape[1])
-            barred[:, row, column] |= ~usable
-            cost[:, row, column] += regret * int(weights[index])
+            cell = rows.bin(_scaled(part, shape[0])), hidden.bin(shape[1])
+            bars[cell] |= ~usable
+            costs[cell] += regret * int(weights[index])
             # Sizes beyond the measured ones have no problems: they get the regret of the nearest, with a weight of 1.
             filled = np.where(usable, regret, regret.max())
-            for outer in beyond((row, column), rows, hidden):
-                cost[:, *outer] += filled
+            for outer in beyond(cell, axes):
+                costs[outer] += filled
 
 
 def _scaled(part: Part, rows: int) -> int:

@@ -164,7 +164,7 @@ def fit_function(case: Case, bound: int | None = None) -> FittedFunction:
     else:
         simplest = tree = simplified(optima, best.tree, best.budget)
         if baseline and baseline.tree:
-            old = _old(conditions, legality, uncrossed(matrix, optima.rows, baseline.tree))
+            old = _old(conditions, legality, uncrossed(matrix, optima.axes, baseline.tree))
             tree = simplified(optima, tree, best.budget, old)
         if baseline and guard:
             unguarded, (tree, kept) = tree, guard.guarded(conditions.in_bins, tree)
@@ -287,14 +287,15 @@ def _avoiding(case: Case, guard: Guard, most: int) -> str:
 def _old(conditions: Conditioned, legality: Legality, tree: Tree) -> Old:
     matrix, in_bins = conditions.allowed, conditions.in_bins
     weights, differs = matrix.weight.tolist(), np.zeros(in_bins.cost.shape, np.int64)
+    by_cell = np.moveaxis(differs, 0, -1)
     columns = {config: number for number, config in enumerate(in_bins.configs)}
     cost: int | None = None if any(legality.breaches(tree)) else 0
     for index, shape in enumerate(matrix.problems):
-        answer = choose(tree, shape)
-        row, column = (axis.bin(size) for axis, size in zip(in_bins.axes, shape, strict=True))
-        differs[:, row, column] += weights[index]
+        answer = choose(tree, shape, matrix.axes)
+        cell = in_bins.cell(shape)
+        by_cell[cell] += weights[index]
         if answer in columns:
-            differs[columns[answer], row, column] -= weights[index]
+            differs[columns[answer]][cell] -= weights[index]
         loss = matrix.assumed.loss(index, answer)
         cost = None if cost is None or loss is None else cost + loss * weights[index]
     return Old(tree, cost, Sums(differs))
@@ -310,7 +311,7 @@ def _figures(conditions: Conditioned, optima: Optima, tree: Tree, asked: int) ->
     loss = figures.of_tree(matrix.assumed, tree) or timed.loss
     # A tree with its cuts on the grid is legal at all sizes, and compared with such trees. Any other tree is compared
     # with trees that need not be legal beyond the measured sizes.
-    cost = cost_of(optima, uncrossed(matrix, optima.rows, tree))
+    cost = cost_of(optima, uncrossed(matrix, optima.axes, tree))
     gap = timed.gap if cost is None else -((best - cost) // int(matrix.weight.sum()))
     return timed._replace(
         asked=asked,

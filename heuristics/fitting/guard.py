@@ -120,7 +120,7 @@ class Guard:
         )
 
     def _choices(self, tree: Tree) -> list[Config]:
-        return [choose(tree, shape) for shape in self.matrix.problems]
+        return [choose(tree, shape, self.matrix.axes) for shape in self.matrix.problems]
 
     def _ratio(self, problem: int, config: Config) -> float:
         """Mean log-ratio of a config's time and that of the baseline's, millionths; NaN if nothing compares them."""
@@ -155,7 +155,7 @@ class Guard:
 
     def _may_answer(self, in_bins: Bins, problem: int) -> bool:
         """Whether the baseline's config may answer on a problem; otherwise the leaf is not replaced for it."""
-        config, cell = self._theirs[problem], _bin(in_bins, self.matrix.problems[problem])
+        config, cell = self._theirs[problem], in_bins.cell(self.matrix.problems[problem])
         if not self._has_time[problem] or config not in in_bins.configs:
             return False
         index = in_bins.configs.index(config)
@@ -166,7 +166,7 @@ class Guard:
         parts: list[Tree] = []
         kept = 0
         for box, config in zip(boxes(Optima(*in_bins, 1), tree), configs_of(tree), strict=True):
-            inside = [index for index, shape in enumerate(self.matrix.problems) if box.holds(_bin(in_bins, shape))]
+            inside = [index for index, shape in enumerate(self.matrix.problems) if box.holds(in_bins.cell(shape))]
             part = None if slow.isdisjoint(inside) else self._part(in_bins, box, config, inside, slow)
             kept += part is not None
             parts.append(part or Leaf(config))
@@ -186,28 +186,23 @@ class Guard:
         barred = in_bins.barred[indices][:, *within]
         for index in inside:
             if self._may_answer(in_bins, index):
-                place = _bin(in_bins, self.matrix.problems[index])
+                place = in_bins.cell(self.matrix.problems[index])
                 cell = tuple(at - own.least for at, own in zip(place, box, strict=True))
                 for number, config in enumerate(configs):
                     # The fitted config was tested together with all others of the tree; each of the rest, alone.
                     alone = config in self._columns and self.refused[index, self._columns[config]]
                     barred[number, *cell] |= index in slow if config == fitted else alone
-        first, second = (
+        axes = tuple(
             axis._replace(tops=axis.tops[own], beyond=False) for axis, own in zip(in_bins.axes, within, strict=True)
         )
         cost, legal = in_bins.cost[indices][:, *within], in_bins.legal[indices][:, *within]
         before = int(cost[configs.index(fitted)].sum())
         most = PARTS
         while True:
-            optima = Optima((first, second), configs, cost, barred, legal, most)
-            if optima.least(most) is not None or most >= legal.shape[1] * legal.shape[2]:
+            optima = Optima(axes, configs, cost, barred, legal, most)
+            if optima.least(most) is not None or most >= legal[0].size:
                 break
             most *= 2
         least = [optima.least(count) for count in range(1, most + 1)]
         enough = next((count for count, value in enumerate(least, 1) if value is not None and value <= before), most)
         return optima.tree(enough)
-
-
-def _bin(in_bins: Bins, shape: Shape) -> tuple[int, int]:
-    first, second = (axis.bin(size) for axis, size in zip(in_bins.axes, shape, strict=True))
-    return first, second

@@ -66,7 +66,7 @@ class Kept(Protocol):
         """Whether a config changes the bits anywhere in a box."""
 
     def refused(self, configs: Sequence[Config], axes: Any, among: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Bool (C, R, H): the entries of `among` at which a config changes the bits."""
+        """Bool (C, bins of each axis): the entries of `among` at which a config changes the bits."""
 
 
 class Legality:
@@ -108,41 +108,53 @@ class Legality:
             if not self.reaches(config, box.largest) or (self.kept and self.kept.refuses(config, box)):
                 yield config, box
 
-    def over(self, configs: Sequence[Config], first: Sequence[int], second: Sequence[int]) -> NDArray[np.bool_]:
-        """For ascending sizes of both axes, bool (configs, first, second): legality of each config up to each pair."""
-        legal = np.zeros((len(configs), len(first), len(second)), np.bool_)
+    def over(self, configs: Sequence[Config], *sizes: Sequence[int]) -> NDArray[np.bool_]:
+        """For ascending sizes of each axis, bool (configs, sizes of each): legality of each config up to each shape."""
+        first = np.arange(len(sizes[0])).reshape(-1, *[1] * (len(sizes) - 1))
+        legal = np.zeros((len(configs), *map(len, sizes)), np.bool_)
         for index, config in enumerate(configs):
-            for column, reached in enumerate(self._edge(config, first, second)):
-                legal[index, :reached, column] = True
+            legal[index] = first < self._edge(config, *sizes)
         return legal
 
-    def _edge(self, config: Config, first: Sequence[int], second: Sequence[int]) -> list[int]:
-        """For each size in `second`, which ascends, the number of sizes in `first` that the config reaches."""
-        edge = [0] * len(second)
+    def _edge(self, config: Config, first: Sequence[int], *others: Sequence[int]) -> NDArray[np.int64]:
+        """The number of sizes in `first` that the config reaches, int64 (sizes of each other axis), all ascending."""
 
-        def reached(column: int, least: int, most: int) -> int:
+        def reached(behind: Shape, least: int, most: int) -> int:
             """Bisect between two bounds; most often one of them is the answer."""
-            if least == most or self.reaches(config, (first[most - 1], second[column])):
+            if least == most or self.reaches(config, (first[most - 1], *behind)):
                 return most
-            if not self.reaches(config, (first[least], second[column])):
+            if not self.reaches(config, (first[least], *behind)):
                 return least
             return bisect_left(
-                range(most), True, least + 1, key=lambda index: not self.reaches(config, (first[index], second[column]))
+                range(most), True, least + 1, key=lambda index: not self.reaches(config, (first[index], *behind))
             )
 
-        def between(start: int, last: int, most: int, least: int) -> None:
-            """Fill the columns from start to last, given bounds of their numbers."""
-            if start > last:
-                return
-            if most == least:
-                edge[start : last + 1] = [most] * (last + 1 - start)
-                return
-            middle = (start + last) // 2
-            edge[middle] = reached(middle, least, most)
-            between(start, middle - 1, most, edge[middle])
-            between(middle + 1, last, edge[middle], least)
+        def edge_of(behind: Shape, least: NDArray[np.int64], most: NDArray[np.int64]) -> NDArray[np.int64]:
+            """The edge at the sizes `behind` of the last axes, given its bounds."""
+            if not least.ndim:
+                return np.array(reached(behind, int(least), int(most)))
+            sizes, edge = others[least.ndim - 1], least.copy()
 
-        most = reached(0, 0, len(first))
-        least = reached(len(second) - 1, 0, most)
-        between(0, len(second) - 1, most, least)
-        return edge
+            def between(start: int, last: int, most_before: NDArray[np.int64], least_after: NDArray[np.int64]) -> None:
+                """Fill in the sizes from start to last, given the edge at the size before and behind."""
+                if start > last:
+                    return
+                if (most_before == least_after).all():
+                    edge[..., start : last + 1] = np.expand_dims(most_before, -1)
+                    return
+                middle = (start + last) // 2
+                bounds = np.maximum(least[..., middle], least_after), np.minimum(most[..., middle], most_before)
+                edge[..., middle] = edge_of((sizes[middle], *behind), *bounds)
+                between(start, middle - 1, most_before, edge[..., middle])
+                between(middle + 1, last, edge[..., middle], least_after)
+
+            ends = len(sizes) - 1
+            edge[..., 0] = edge_of((sizes[0], *behind), least[..., 0], most[..., 0])
+            edge[..., ends] = edge_of(
+                (sizes[ends], *behind), least[..., ends], np.minimum(most[..., ends], edge[..., 0])
+            )
+            between(1, ends - 1, edge[..., 0], edge[..., ends])
+            return edge
+
+        counts = [len(sizes) for sizes in others]
+        return edge_of((), np.zeros(counts, np.int64), np.full(counts, len(first)))

@@ -71,6 +71,7 @@ class TimingMatrix:
             chosen on all blocks, with selection bias, and not on half of them; None if unknown.
         unused: number of (config, run) pairs left out because no common round or config links them to the others, and
             the number of all pairs.
+        axes: the names of a shape's sizes.
     """
 
     key: Key
@@ -84,6 +85,7 @@ class TimingMatrix:
     untimed: NDArray[np.bool_] | None = None
     luck: NDArray[np.int64] | None = None
     unused: tuple[int, int] = (0, 0)
+    axes: tuple[str, ...] = AXES
 
     @property
     def timed(self) -> NDArray[np.bool_]:
@@ -254,14 +256,14 @@ def _measured(evidence: "Evidence", spec: OperatorSpec, key: Key) -> dict[Shape,
     rounds = part["rounds"].tolist()
     lengths, flat = flatten(part["samples"].tolist())
     logs = split(lengths, log_ppm(flat))
-    first, second = (part[axis].to_numpy() for axis in AXES)
+    shapes = part[list(AXES)].to_numpy()
     # The frame is ordered by its shapes: measurements of one are adjacent.
-    starts = np.flatnonzero((np.diff(first, prepend=0) != 0) | (np.diff(second, prepend=0) != 0)).tolist()
+    starts = np.flatnonzero(np.diff(shapes, axis=0, prepend=0).any(axis=1)).tolist()
     return {
-        (int(first[start]), int(second[start])): _of_shape(
+        tuple(shapes[start].tolist()): _of_shape(
             *(column[start:end] for column in (configs, numbers, statuses, rounds, logs))  # type: ignore[arg-type]
         )
-        for start, end in pairwise((*starts, len(first)))
+        for start, end in pairwise((*starts, len(shapes)))
     }
 
 

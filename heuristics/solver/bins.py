@@ -8,6 +8,7 @@ default config is a candidate without a time; any measured config is preferred t
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -16,10 +17,10 @@ from numpy.typing import NDArray
 from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver.grid import Axis, axis, coarsened
-from normtune.heuristics.solver.optimum import MAX_BINS, Optima
+from normtune.heuristics.solver.optimum import Optima
 from normtune.heuristics.solver.portfolio import portfolio
 from normtune.kernels.config import Config
-from normtune.kernels.problem import MAX_ROWS, Problem, Shape
+from normtune.kernels.problem import Problem, Shape
 from normtune.kernels.tablefile.tree import Tree, choose
 
 UNMEASURED = 693_147  # millionths: twice the time
@@ -29,14 +30,14 @@ class Bins(NamedTuple):
     """Input of an optimum.
 
     Attributes:
-        axes: bins of rows and of hidden, R and H of them.
+        axes: bins of each axis.
         configs: C candidates: the measured ones, ordered, then defaults that were not measured.
-        cost: int64 (C, R, H), weighted regret of each config on the problems of each bin.
-        barred: bool (C, R, H): a config has no time on one of the bin's problems.
-        legal: bool (C, R, H): the config is legal for a region that reaches up to that bin.
+        cost: int64 (C, bins of each axis), weighted regret of each config on the problems of each bin.
+        barred: bool, as many: a config has no time on one of the bin's problems.
+        legal: bool, as many: the config is legal for a region that reaches up to that bin.
     """
 
-    axes: tuple[Axis, Axis]
+    axes: tuple[Axis, ...]
     configs: tuple[Config, ...]
     cost: NDArray[np.int64]
     barred: NDArray[np.bool_]
@@ -44,11 +45,15 @@ class Bins(NamedTuple):
 
     def joins(self, problems: Sequence[Shape]) -> bool:
         """Whether two sizes of these problems share a bin, so that no tree can separate them."""
-        sizes = [{shape[axis_number] for shape in problems} for axis_number in (0, 1)]
+        sizes = map(set, zip(*problems, strict=True))
         return any(
             len({axis.bin(size) for size in of_axis}) < len(of_axis)
             for axis, of_axis in zip(self.axes, sizes, strict=True)
         )
+
+    def cell(self, shape: Shape) -> tuple[int, ...]:
+        """The bin of a shape."""
+        return cell_of(self.axes, shape)
 
 
 def bins(matrix: TimingMatrix, legality: Legality, held_out: NDArray[np.bool_] | None = None) -> Bins:
@@ -62,36 +67,33 @@ def bins(matrix: TimingMatrix, legality: Legality, held_out: NDArray[np.bool_] |
     """
     train = np.ones(len(matrix.problems), np.bool_) if held_out is None else ~held_out
     shapes = [shape for shape, is_training in zip(matrix.problems, train, strict=True) if is_training]
-    most_rows, most_hidden = (max(shape[number] for shape in matrix.problems) for number in (0, 1))
-    if held_out is None:
-        most_rows, most_hidden = MAX_ROWS, legality.spec.max_hidden
-    sizes = zip(*shapes, strict=True)
-    axes = axis("rows", next(sizes), most_rows), axis("hidden", next(sizes), most_hidden)
+    most = legality.spec.whole.largest if held_out is None else map(max, zip(*matrix.problems, strict=True))
+    axes = tuple(map(axis, matrix.axes, zip(*shapes, strict=True), most))
     axes = separated(axes, shapes, matrix.timed[train], matrix.configs, legality)
     if legality.kept:
-        with_rows, with_hidden = legality.kept.cut(axes)
-        axes = with_rows, with_hidden
-    rows, hidden, legal = _trimmed(legality, matrix, *coarsened(*axes, MAX_BINS))
+        axes = legality.kept.cut(axes)
+    axes, legal = _trimmed(legality, matrix, coarsened(axes))
 
     cost, barred = np.zeros(legal.shape, np.int64), np.zeros(legal.shape, np.bool_)
     answers, usable = legal.copy(), matrix.assumed.usable
-    for index, (row_count, size) in enumerate(matrix.problems):
-        cell = rows.bin(row_count), hidden.bin(size)
+    costs, bars, ours = (np.moveaxis(cells, 0, -1) for cells in (cost, barred, answers))  # views, by bin
+    for index, shape in enumerate(matrix.problems):
+        cell = cell_of(axes, shape)
         weight = int(matrix.weight[index])
         if train[index]:
-            barred[:, *cell] |= ~usable[index]
-            answers[:, *cell] &= matrix.timed[index]
+            bars[cell] |= ~usable[index]
+            ours[cell] &= matrix.timed[index]
             filled = np.where(usable[index], matrix.regret[index], matrix.regret[index].max())
-            cost[:, *cell] += matrix.regret[index] * weight
+            costs[cell] += matrix.regret[index] * weight
             # Sizes beyond the measured ones have no problems: they get the regret of the nearest, with a weight of 1.
-            for outer in beyond(cell, rows, hidden):
-                cost[:, *outer] += filled
+            for outer in beyond(cell, axes):
+                costs[outer] += filled
         else:
-            cost[:, *cell] += np.where(matrix.usable[index], 0, UNMEASURED * weight)
+            costs[cell] += np.where(matrix.usable[index], 0, UNMEASURED * weight)
     if legality.kept:
-        refused = legality.kept.refused(matrix.configs, (rows, hidden), legal & ~barred)
+        refused = legality.kept.refused(matrix.configs, axes, legal & ~barred)
         barred, answers = barred | refused, answers & ~refused
-    result = Bins((rows, hidden), matrix.configs, cost, barred, legal)
+    result = Bins(axes, matrix.configs, cost, barred, legal)
     return _with_defaults(result, np.logical_not(answers.any(axis=0)), legality)
 
 
@@ -197,53 +199,58 @@ def least_worst(matrix: TimingMatrix, legality: Legality, leaves: int) -> int | 
 
 def losses(matrix: TimingMatrix, tree: Tree) -> list[int | None]:
     """Regret of a tree's choice on each problem, millionths; None if the choice has no time."""
-    return [matrix.loss(index, choose(tree, shape)) for index, shape in enumerate(matrix.problems)]
+    return [matrix.loss(index, choose(tree, shape, matrix.axes)) for index, shape in enumerate(matrix.problems)]
 
 
 def _trimmed(
-    legality: Legality, matrix: TimingMatrix, rows: Axis, hidden: Axis
-) -> tuple[Axis, Axis, NDArray[np.bool_]]:
+    legality: Legality, matrix: TimingMatrix, axes: tuple[Axis, ...]
+) -> tuple[tuple[Axis, ...], NDArray[np.bool_]]:
     """The axes without bins beyond the measured sizes that do not affect legality, and the legality."""
-    legal = legality.over(matrix.configs, rows.tops, hidden.tops)
+    legal = legality.over(matrix.configs, *(axis.tops for axis in axes))
     if legality.kept:  # the table may answer otherwise there
-        return rows, hidden, legal
-    if rows.beyond and bool((legal[:, -1] == legal[:, -2]).all()):
-        rows, legal = rows.without_beyond(), legal[:, :-1]
-    if hidden.beyond and bool((legal[:, :, -1] == legal[:, :, -2]).all()):
-        hidden, legal = hidden.without_beyond(), legal[:, :, :-1]
-    return rows, hidden, legal
+        return axes, legal
+    trimmed = list(axes)
+    for place, own in enumerate(axes):
+        along = np.moveaxis(legal, place + 1, 0)
+        if own.beyond and bool((along[-1] == along[-2]).all()):
+            trimmed[place], legal = own.without_beyond(), np.moveaxis(along[:-1], 0, place + 1)
+    return tuple(trimmed), legal
 
 
-def beyond(cell: tuple[int, int], rows: Axis, hidden: Axis) -> list[tuple[int, int]]:
+def cell_of(axes: Sequence[Axis], shape: Shape) -> tuple[int, ...]:
+    """The bin of a shape on each axis."""
+    return tuple(axis.bin(size) for axis, size in zip(axes, shape, strict=True))
+
+
+def beyond(cell: tuple[int, ...], axes: Sequence[Axis]) -> list[tuple[int, ...]]:
     """Bins beyond the measured sizes whose nearest measured bin is `cell`."""
-    row_bins, hidden_bins = (
+    nearest = (
         [index, index + 1] if axis.beyond and index == len(axis.tops) - 2 else [index]
-        for index, axis in zip(cell, (rows, hidden), strict=True)
+        for index, axis in zip(cell, axes, strict=True)
     )
-    return [(row, column) for row in row_bins for column in hidden_bins if (row, column) != cell]
+    return [outer for outer in product(*nearest) if outer != cell]
 
 
 def separated(
-    axes: tuple[Axis, Axis],
+    axes: tuple[Axis, ...],
     problems: Sequence[Shape],
     timed: NDArray[np.bool_],
     configs: Sequence[Config],
     legality: Legality,
-) -> tuple[Axis, Axis]:
+) -> tuple[Axis, ...]:
     """The axes, with a bin that ends at a measured size where otherwise no config timed there would be legal.
 
-    `timed` is bool (problems, configs): the config has a time on the problem.
+    `timed` is bool (problems, configs): the config has a time on the problem. The last axis gets the first such bins.
     """
-    for name in ("hidden", "rows"):
-        rows, hidden = axes
-        legal = legality.over(configs, rows.tops, hidden.tops)
-        is_hidden = int(name == "hidden")
+    for place in reversed(range(len(axes))):
+        legal = np.moveaxis(legality.over(configs, *(axis.tops for axis in axes)), 0, -1)
         lacking = {
-            shape[is_hidden]
+            shape[place]
             for shape, has_time in zip(problems, timed, strict=True)
-            if not (has_time & legal[:, rows.bin(shape[0]), hidden.bin(shape[1])]).any()
+            if not (has_time & legal[cell_of(axes, shape)]).any()
         }
-        axes = (rows, _ending(hidden, lacking)) if is_hidden else (_ending(rows, lacking), hidden)
+        ending = axes[place]._replace(tops=tuple(sorted({*axes[place].tops, *lacking})))
+        axes = *axes[:place], ending, *axes[place + 1 :]
     return axes
 
 
@@ -255,20 +262,22 @@ def answers(matrix: TimingMatrix, legality: Legality) -> bool:
     )
 
 
-def default_configs(axes: tuple[Axis, Axis], lacking: NDArray[np.bool_], legality: Legality) -> tuple[Config, ...]:
-    """The operator's default configs for the bins that `lacking`, bool (R, H), marks, ordered."""
-    rows, hidden = axes
-    columns = np.flatnonzero(lacking.any(axis=0)).tolist()
+def default_configs(axes: Sequence[Axis], lacking: NDArray[np.bool_], legality: Legality) -> tuple[Config, ...]:
+    """The operator's default configs for the bins that `lacking`, bool (bins of each axis), marks, ordered.
+
+    They are those of the largest size of the first axis.
+    """
+    first, *others = axes
+    if not lacking.any():
+        return ()
     # A region that extends further needs the config of its end.
-    tops = {hidden.tops[column] for column in (*columns, -1)} if columns else ()
-    spec = legality.spec
+    tops = [
+        {axis.tops[index] for index in (*indices, -1)}
+        for axis, indices in zip(others, np.nonzero(lacking)[1:], strict=True)
+    ]
     defaults = {
-        spec.default_config(Problem(key, rows.tops[-1], top), legality.target)
-        for top in tops
+        legality.spec.default_config(Problem(key, first.tops[-1], *sizes), legality.target)
+        for sizes in product(*tops)
         for key in legality.served
     }
     return tuple(sorted(defaults))
-
-
-def _ending(axis: Axis, sizes: set[int]) -> Axis:
-    return axis._replace(tops=tuple(sorted({*axis.tops, *sizes})))

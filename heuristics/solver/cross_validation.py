@@ -4,11 +4,11 @@ Cross-validation. Sizes of an axis are left out in turn, with all of their probl
 scored on them. A table answers between known neighbours, so sizes left out together are never neighbours: of at most
 `FOLDS` folds, each leaves out every (`FOLDS` - 2)th inner size. The smallest and the largest sizes, each about one in
 `FOLDS`, are left out together; the regret there is extrapolation, which a table fitted on these sizes never needs, so
-it is a separate figure and decides nothing. The axes are scored separately; the worse one is the figure.
+it is a separate figure and decides nothing. The axes are scored separately; the worst one is the figure.
 
 The number of leaves. On each axis the best number has the least mean over the inner groups. The paired excess of
 another number in a group is its regret there minus that of the best. The choice is the fewest leaves whose mean excess
-is at most one standard error of that mean, and at most `EXCESS`. The table takes the larger number of the two axes.
+is at most one standard error of that mean, and at most `EXCESS`. The table takes the largest number of any axis.
 (The rule of one standard error: Breiman, Friedman, Olshen, Stone 1984, section 3.4.3; paired here, because groups
 differ far more from one another than numbers of leaves do.)
 
@@ -38,7 +38,7 @@ FOLDS = 12
 # The same if the number of leaves is given, and folds only estimate its regret.
 FEW_FOLDS = 6
 EXCESS = 3000  # millionths: 0.3 %
-# numpy releases the GIL while a fold is solved; each takes 170 MB on the recording grid.
+# numpy releases the GIL while a fold is solved; each takes 90 MB on the recording grid.
 _THREADS = min(4, os.cpu_count() or 1)
 
 
@@ -96,20 +96,20 @@ class Validated(NamedTuple):
     plain: tuple[Folds, ...]
 
     def inside(self, leaves: int) -> int | None:
-        """Mean regret between fitted sizes, millionths, on the worse axis."""
-        return _worse([axis.mean(leaves, axis.inner) for axis in self.axes])
+        """Mean regret between fitted sizes, millionths, on the worst axis."""
+        return _worst([axis.mean(leaves, axis.inner) for axis in self.axes])
 
     def plain_inside(self, leaves: int) -> int | None:
         """As `inside`, with equal weights."""
-        return _worse([axis.mean(leaves, axis.inner) for axis in self.plain])
+        return _worst([axis.mean(leaves, axis.inner) for axis in self.plain])
 
     def outside(self, leaves: int) -> int | None:
-        """Mean regret beyond the fitted sizes, millionths, on the worse axis; None if there are too few sizes."""
-        return _worse([axis.mean(leaves, axis.outer) for axis in self.axes if axis.outer])
+        """Mean regret beyond the fitted sizes, millionths, on the worst axis; None if there are too few sizes."""
+        return _worst([axis.mean(leaves, axis.outer) for axis in self.axes if axis.outer])
 
     def chosen(self) -> int | None:
         """The number of leaves, by the rule in the module's docstring; None if there are too few sizes."""
-        return _worse([axis.chosen() for axis in self.axes])
+        return _worst([axis.chosen() for axis in self.axes])
 
 
 def selected(matrix: TimingMatrix, legality: Legality, max_configs: int | None = None) -> tuple[Validated, int]:
@@ -141,13 +141,13 @@ def cross_validated(
         optima = solve(fitted, legality, max_leaves, held_out)
         return [optima.tree(count) for count in range(1, max_leaves + 1)]
 
-    return validated(matrix, fitted_trees, (0, 1), most)
+    return validated(matrix, fitted_trees, matrix.axes, most)
 
 
 def validated(
     matrix: TimingMatrix,
     trees: Callable[[NDArray[np.bool_]], Sequence[Tree | None]],
-    places: Sequence[int],
+    axes: Sequence[str],
     most: int = FOLDS,
 ) -> Validated:
     """Regret of trees on groups that were left out of their fit.
@@ -155,10 +155,10 @@ def validated(
     Args:
         matrix: for scoring.
         trees: from the held-out problems, bool (problems,), to the tree of each number of leaves, None without one.
-        places: the axes, 0 for rows and 1 for hidden.
+        axes: the names of those along which sizes are left out.
         most: folds of an axis.
     """
-    pairs = [folds for number in places if (folds := _folds(matrix, trees, number, most))]
+    pairs = [folds for axis in axes if (folds := _folds(matrix, trees, axis, most))]
     return Validated(tuple(folds[0] for folds in pairs), tuple(folds[1] for folds in pairs))
 
 
@@ -184,17 +184,17 @@ def _as_good(regrets: Sequence[int], best: Sequence[int]) -> bool:
     return total <= 0 or (total <= EXCESS * len(excess) and total * total <= sum(each * each for each in excess))
 
 
-def _worse(figures: Sequence[int | None]) -> int | None:
-    """The larger figure; None if there is none, or one is unknown."""
+def _worst(figures: Sequence[int | None]) -> int | None:
+    """The largest figure; None if there is none, or one is unknown."""
     known = [figure for figure in figures if figure is not None]
     return max(known) if known and len(known) == len(figures) else None
 
 
 def _folds(
-    matrix: TimingMatrix, trees: Callable[[NDArray[np.bool_]], Sequence[Tree | None]], axis: int, most: int
+    matrix: TimingMatrix, trees: Callable[[NDArray[np.bool_]], Sequence[Tree | None]], axis: str, most: int
 ) -> tuple[Folds, Folds] | None:
     """The folds along one axis, with weights and without; None if it has one size."""
-    sizes = np.array([shape[axis] for shape in matrix.problems])
+    sizes = np.array(matrix.problems)[:, matrix.axes.index(axis)]
     folds = [{group: np.isin(sizes, group) for group in fold} for fold in left_out(sizes.tolist(), most)]
     if len(folds) < 2:
         return None
@@ -228,5 +228,5 @@ def _lost(
 
 
 def _scored(matrix: TimingMatrix, index: int, tree: Tree) -> int:
-    loss = matrix.loss(index, choose(tree, matrix.problems[index]))
+    loss = matrix.loss(index, choose(tree, matrix.problems[index], matrix.axes))
     return int(matrix.regret[index].max()) if loss is None else loss

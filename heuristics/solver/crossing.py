@@ -1,20 +1,21 @@
-"""Row thresholds moved to where the interpolated times of both sides cross.
+"""Thresholds of counts, such as rows, moved to where the interpolated times of both sides cross.
 
-A threshold moves between the two measured sizes beside it, so every measured size keeps its config. Log-time is taken
-as linear in log rows between two measured sizes. So is the excess regret of the configs below the cut over those above
-it, summed over the hidden sizes of its region: a at the smaller size, b at the larger. Up to the part -a / (b - a) of
-the gap, by ratio, the configs below lose less. The roundest integer near that is taken.
+A threshold moves between the two measured counts beside it, so every measured shape keeps its config. Log-time is taken
+as linear in log count between two measured counts. So is the excess regret of the configs below the cut over those
+above it, summed over the other sizes of its region: a at the smaller count, b at the larger. Up to the part
+-a / (b - a) of the gap, by ratio, the configs below lose less. The roundest integer near that is taken.
 """
 
+from bisect import bisect_left
+from collections.abc import Sequence
 from math import isqrt
-
-import numpy as np
 
 from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver.grid import Axis, roundest
-from normtune.kernels.box import EVERYWHERE, Box
-from normtune.kernels.tablefile.tree import Leaf, Split, Tree, choose, halves, regions
+from normtune.kernels.box import Box, Interval
+from normtune.kernels.problem import MAX_ROWS, Shape
+from normtune.kernels.tablefile.tree import Leaf, Split, Tree, choose, comparison, halves, regions
 
 # A gap has 2**4 parts of equal ratio, and a threshold may be `_NEAR` of them off the crossing to be rounder: at the
 # held-out shapes of the recorded H200, 0 to 4 parts lose the same to 0.02 %.
@@ -23,7 +24,7 @@ _PARTS = 1 << _HALVINGS
 
 
 def crossed(matrix: TimingMatrix, legality: Legality, tree: Tree) -> Tree:
-    """The tree with its row thresholds where times cross; one stays if nothing is known, or no such tree is legal.
+    """The tree with its thresholds of counts where times cross; one stays if nothing is known or no such tree is legal.
 
     `matrix` has all measurements; the tree is legal.
     """
@@ -32,23 +33,25 @@ def crossed(matrix: TimingMatrix, legality: Legality, tree: Tree) -> Tree:
     return tree if any(legality.breaches(moved)) else moved
 
 
-def uncrossed(matrix: TimingMatrix, rows: Axis, tree: Tree) -> Tree:
-    """The tree with its row thresholds on the grid again, with the same config at every measured size.
+def uncrossed(matrix: TimingMatrix, axes: Sequence[Axis], tree: Tree) -> Tree:
+    """The tree with its thresholds of counts on the grid again, with the same config at every measured size.
 
-    The inverse of `crossed`: `matrix` has the measured sizes, `rows` the bins of the grid.
+    The inverse of `crossed`: `matrix` has the measured sizes, `axes` the bins of the grid.
     """
+    by_name = {axis.name: axis for axis in axes}
 
     def of(part: Tree, box: Box) -> Tree:
         if isinstance(part, Leaf):
             return part
-        if part.axis == "rows" and rows.threshold(rows.cut(part.threshold)) != part.threshold:
-            gap = _gap(matrix, part.threshold, box)
-            if gap and rows.bin(gap[0]) < rows.bin(gap[1]):
-                part = part._replace(threshold=rows.threshold(rows.bin(gap[0]) + 1))
+        axis = by_name[part.axis]
+        if _is_count(axis.name) and axis.threshold(axis.cut(part.threshold)) != part.threshold:
+            gap = _gap(matrix, part, box)
+            if gap and axis.bin(gap[0]) < axis.bin(gap[1]):
+                part = part._replace(threshold=axis.threshold(axis.bin(gap[0]) + 1))
         low, high = halves(part, box)
         return part._replace(low=of(part.low, low), high=of(part.high, high))
 
-    return of(tree, EVERYWHERE)
+    return of(tree, Box(Interval(axis.name, 1, MAX_ROWS) for axis in axes))
 
 
 class _Crossing:
@@ -60,13 +63,13 @@ class _Crossing:
         """A part of the tree, which answers for a box."""
         if isinstance(tree, Leaf):
             return tree
-        if tree.axis == "rows":
+        if _is_count(tree.axis):
             tree = self._moved(tree, box)
         low, high = halves(tree, box)
         return tree._replace(low=self.of(tree.low, low), high=self.of(tree.high, high))
 
     def _moved(self, cut: Split, box: Box) -> Split:
-        gap = _gap(self._matrix, cut.threshold, box)
+        gap = _gap(self._matrix, cut, box)
         threshold = gap and self._threshold(cut, gap, box)
         if not threshold:
             return cut
@@ -77,11 +80,13 @@ class _Crossing:
         return moved if is_legal else cut
 
     def _threshold(self, cut: Split, gap: tuple[int, int], box: Box) -> int | None:
-        """The threshold in a gap of rows; None where the times do not cross."""
+        """The threshold in a gap; None where the times do not cross."""
         low, high = gap
-        _, least, most = box.along("hidden")
-        sizes = sorted({hidden for _, hidden in self._matrix.problems if least <= hidden <= most})
-        lower, upper = map(sum, zip(*(self._excess(cut, gap, hidden) for hidden in sizes), strict=True))
+        place = self._matrix.axes.index(cut.axis)
+        # Those of its region, whatever their counts.
+        wide = box.with_interval(Interval(cut.axis, 1, MAX_ROWS))
+        lines = sorted({(shape[:place], shape[place + 1 :]) for shape in self._matrix.problems if wide.holds(shape)})
+        lower, upper = map(sum, zip(*(self._excess(cut, gap, *line) for line in lines), strict=True))
         if lower >= upper:
             return None
         part = min(max((-2 * _PARTS * lower // (upper - lower) + 1) // 2, 0), _PARTS)
@@ -89,10 +94,15 @@ class _Crossing:
         most = max(_between(low, high, min(part + _NEAR, _PARTS)), least)
         return roundest(least, most, _between(low, high, part) ** 2)
 
-    def _excess(self, cut: Split, gap: tuple[int, int], hidden: int) -> tuple[int, int]:
-        """At each end of a gap, the weighted excess regret of the lower side's config; 0 unless all four are known."""
-        configs = choose(cut.low, (gap[0], hidden)), choose(cut.high, (gap[1], hidden))
-        places = [self._places[rows, hidden] for rows in gap if (rows, hidden) in self._places]
+    def _excess(self, cut: Split, gap: tuple[int, int], before: Shape, behind: Shape) -> tuple[int, int]:
+        """At each end of a gap, the weighted excess regret of the lower side's config; 0 unless all four are known.
+
+        `before` and `behind` are the sizes of the axes before that of the gap and behind it.
+        """
+        ends = [(*before, count, *behind) for count in gap]
+        axes = self._matrix.axes
+        configs = [choose(side, end, axes) for side, end in zip((cut.low, cut.high), ends, strict=True)]
+        places = [self._places[end] for end in ends if end in self._places]
         losses = [
             loss for place in places for config in configs if (loss := self._matrix.loss(place, config)) is not None
         ]
@@ -102,11 +112,16 @@ class _Crossing:
         return (losses[0] - losses[1]) * weight, (losses[2] - losses[3]) * weight
 
 
-def _gap(matrix: TimingMatrix, threshold: int, box: Box) -> tuple[int, int] | None:
-    """The neighbouring measured rows of a box between which a threshold lies; None beyond them."""
-    rows = np.array(sorted({shape[0] for shape in matrix.problems if box.holds(shape)}), np.int64)
-    above = int(np.searchsorted(rows, threshold))
-    return (int(rows[above - 1]), int(rows[above])) if 0 < above < len(rows) else None
+def _is_count(axis: str) -> bool:
+    return comparison(axis) == ">="
+
+
+def _gap(matrix: TimingMatrix, cut: Split, box: Box) -> tuple[int, int] | None:
+    """The neighbouring measured counts of a box between which a threshold lies; None beyond them."""
+    place = matrix.axes.index(cut.axis)
+    counts = sorted({shape[place] for shape in matrix.problems if box.holds(shape)})
+    above = bisect_left(counts, cut.threshold)
+    return (counts[above - 1], counts[above]) if 0 < above < len(counts) else None
 
 
 def _between(low: int, high: int, part: int) -> int:

@@ -1,9 +1,9 @@
-"""Least costs of trees on all rectangles of a grid, by a dynamic program over their cuts.
+"""Least costs of trees on all boxes of a grid, by a dynamic program over their cuts.
 
-Source: least-cost guillotine partitions: D[l](R) is the least D[a](low) + D[l - a](high) over the cuts of R and a from
-1 to l - 1, and D[1](R) the least cost of one config on R. Each free side of R (`grid.Ranges`) comes from a cut with
-another leaf on its other side: of trees of at most L leaves, D[l] is needed only for rectangles with at most L - l free
-sides. Costs are approximate; `optimum` sums exactly and picks among the cuts that may attain the least cost.
+Source: least-cost guillotine partitions: D[l](B) is the least D[a](low) + D[l - a](high) over the cuts of B and a from
+1 to l - 1, and D[1](B) the least cost of one config on B. Each free side of B (`ranges`) comes from a cut with another
+leaf on its other side: of trees of at most L leaves, D[l] is needed only for boxes with at most L - l free sides. Costs
+are approximate; `optimum` sums exactly and picks among the cuts that may attain the least cost.
 
 Precision. Costs are non-negative integers, and so are their sums. Single precision takes half the time and memory of
 double. A sum below 2**24 is exact, because all its parts are. Larger ones are rounded once for the leaf and once for
@@ -12,20 +12,24 @@ and a cut that attains it has a sum of at most (1 + u)**(2 l) times the computed
 upper bound.
 """
 
+from collections.abc import Sequence
 from copy import copy
+from functools import reduce
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from normtune.heuristics.solver.grid import Ranges
+from normtune.heuristics.solver.ranges import Ranges, Sections
 from normtune.kernels.box import Box
 
 _EXACT_SINGLE = float(1 << 24)
+_Tables = list[NDArray[np.floating]]
 
 
 class BinCut(NamedTuple):
-    """A rectangle cut in two: the axis, the first bin of the high part, and the leaves of the low part."""
+    """A box cut in two: the axis, the first bin of the high part, and the leaves of the low part."""
 
     axis: str
     at: int
@@ -33,24 +37,28 @@ class BinCut(NamedTuple):
 
 
 class Partitions:
-    """Least costs of all rectangles for 1 to `most` leaves, computed on demand."""
+    """Least costs of all boxes for 1 to `most` leaves, computed on demand."""
 
-    def __init__(self, rows: Ranges, hidden: Ranges, one_leaf: NDArray[np.float64], most: int) -> None:
-        """Take the costs of one leaf: double (row ranges, hidden ranges), integers below 2**50, infinite for none.
+    def __init__(self, axes: Sequence[Ranges], one_leaf: NDArray[np.float64], most: int) -> None:
+        """Take the costs of one leaf: double (ranges of each axis), integers below 2**50, infinite for none.
 
         `most` is the most leaves of a query on the whole grid, or on its measured part.
         """
-        self._rows, self._hidden = rows, hidden
+        self._axes = tuple(axes)
+        self._others = tuple(Sections([*self._axes[:place], *self._axes[place + 1 :]]) for place in range(len(axes)))
         self._one_leaf = one_leaf
         self.most = most
         self._lay_out(np.float32)
 
     def for_more(self, most: int) -> "Partitions":
-        """A copy for more leaves; it keeps tables that are complete, also for rectangles with four free sides."""
+        """A copy for more leaves; it keeps tables that are complete, also for boxes whose sides are all free."""
         other = copy(self)
         other.most = most
-        complete = max(1, self.most - 4)
-        other._by_hidden, other._by_rows = self._by_hidden[:complete], self._by_rows[:complete]
+        complete = min(len(self._tables[0]), self.most - 2 * len(self._axes)) // 2 * 2  # two share an array
+        if complete > 0:
+            other._tables = tuple(tables[:complete] for tables in self._tables)
+        else:
+            other._lay_out(self._dtype)
         return other
 
     def in_doubles(self) -> None:
@@ -62,29 +70,22 @@ class Partitions:
         return cost < _EXACT_SINGLE or self._dtype == np.float64
 
     def least(self, leaves: int, box: Box) -> float:
-        """Least cost of a tree of exactly that many leaves on a rectangle; infinite if there is none."""
-        while len(self._by_rows) < leaves:
+        """Least cost of a tree of exactly that many leaves on a box; infinite if there is none."""
+        while len(self._tables[0]) < leaves:
             self._solve_next()
-        rows, hidden = box
-        row_range = self._rows.number[rows.least, rows.most + 1]
-        return float(self._by_hidden[leaves - 1][hidden.least, hidden.most + 1, row_range])
+        return float(self._tables[0][leaves - 1][box[0].least, box[0].most + 1, self._section(box, 0)])
 
     def cuts(self, leaves: int, box: Box) -> list[BinCut]:
-        """Cuts that may attain the least cost: hidden before rows, then by bin, then fewer low leaves."""
+        """Cuts that may attain the least cost: the last axis before the first, then by bin, then fewer low leaves."""
         bound = self.least(leaves, box)
         if not self.is_exact(bound):
             bound *= 1 + 4 * leaves / _EXACT_SINGLE
-        (_, row_from, row_most), (_, hidden_from, hidden_most) = box
-        row_to, hidden_to = row_most + 1, hidden_most + 1
-        row_range, hidden_range = self._rows.number[row_from, row_to], self._hidden.number[hidden_from, hidden_to]
         result = []
-        for axis, tables, first, last, other in (
-            ("hidden", self._by_hidden, hidden_from, hidden_to, row_range),
-            ("rows", self._by_rows, row_from, row_to, hidden_range),
-        ):
-            parts = tables[: leaves - 1]
-            low = np.stack([table[first, first + 1 : last, other] for table in parts], axis=-1)
-            high = np.stack([table[first + 1 : last, last, other] for table in reversed(parts)], axis=-1)
+        for place, (axis, first, most) in reversed([*enumerate(box)]):
+            last, section = most + 1, self._section(box, place)
+            parts = self._tables[place][: leaves - 1]
+            low = np.stack([table[first, first + 1 : last, section] for table in parts], axis=-1)
+            high = np.stack([table[first + 1 : last, last, section] for table in reversed(parts)], axis=-1)
             places, fewer = np.nonzero(np.add(low, high, dtype=np.float64) <= bound)
             result += [
                 BinCut(axis, first + 1 + offset, 1 + a)
@@ -92,54 +93,63 @@ class Partitions:
             ]
         return result
 
+    def _section(self, box: Box, place: int) -> int:
+        """The number of a box's ranges along all axes but one."""
+        numbers = [int(own.number[least, most + 1]) for own, (_, least, most) in zip(self._axes, box, strict=True)]
+        return self._others[place].number(numbers[:place] + numbers[place + 1 :])
+
     def _lay_out(self, dtype: DTypeLike) -> None:
         """Begin with the table of one leaf.
 
-        Each table is stored in two layouts: the bounds of the cut axis in front, the ranges of the other axis behind.
-        So cuts of either axis add and compare whole blocks of memory.
+        Each table is stored once for each axis, with the bounds of that axis in front and the sections of the others
+        behind. So cuts of any axis add and compare whole blocks of memory.
         """
         self._dtype = dtype
-        self._by_hidden: list[NDArray[np.floating]] = []
-        self._by_rows: list[NDArray[np.floating]] = []
+        self._tables: tuple[_Tables, ...] = tuple([] for _ in self._axes)
         self._add(self._one_leaf)
 
     def _solve_next(self) -> None:
-        free = self.most - len(self._by_rows) - 1
-        by_hidden = _least_of_cuts(self._by_hidden, self._hidden, self._rows, free)
-        by_rows = _least_of_cuts(self._by_rows, self._rows, self._hidden, free)
-        self._add(np.minimum(by_hidden.T, by_rows))
+        free = self.most - len(self._tables[0]) - 1
+        of_axes = []
+        for place, (tables, own, others) in enumerate(zip(self._tables, self._axes, self._others, strict=True)):
+            of_cuts = _least_of_cuts(tables, own, others, free)[:, others.numbers]
+            of_axes.append(np.moveaxis(of_cuts.reshape(-1, *others.shape), 0, place))
+        self._add(reduce(np.minimum, of_axes))
 
     def _add(self, table: NDArray[np.floating]) -> None:
-        """Store a table, (row ranges, hidden ranges), in both layouts."""
-        for tables, ranges, others, costs in (
-            (self._by_hidden, self._hidden, self._rows, table.T),
-            (self._by_rows, self._rows, self._hidden, table),
-        ):
-            laid_out = np.full((ranges.size, ranges.size, len(others.bounds[0])), np.inf, self._dtype)
-            laid_out[ranges.bounds] = costs
+        """Store a table, (ranges of each axis), in each layout.
+
+        A low bound is below a high one: of two tables in one array, the second lies on the other side of the diagonal.
+        """
+        free = self.most - len(self._tables[0]) - 1
+        for place, (tables, own, others) in enumerate(zip(self._tables, self._axes, self._others, strict=True)):
+            costs = np.moveaxis(table, place, 0).reshape(len(own.free), -1)[:, others.order]
+            if len(tables) % 2:
+                laid_out = tables[-1].transpose(1, 0, 2)
+            else:
+                laid_out = np.empty((own.size, own.size, others.count(free)), self._dtype)
+            laid_out[own.bounds] = costs[:, : laid_out.shape[2]]
             tables.append(laid_out)
 
 
-def _least_of_cuts(
-    tables: list[NDArray[np.floating]], ranges: Ranges, others: Ranges, free: int
-) -> NDArray[np.floating]:
+def _least_of_cuts(tables: _Tables, ranges: Ranges, others: Sections, free: int) -> NDArray[np.floating]:
     """The least sum over all cuts of an axis into two trees of len(tables) + 1 leaves together.
 
     Args:
-        tables: for 1, 2, ... leaves, (low bounds, high bounds, ranges of the other axis).
+        tables: for 1, 2, ... leaves, (low bounds, high bounds, sections of the other axes).
         ranges: of the axis that is cut.
-        others: of the other axis.
-        free: rectangles with more free sides may be left out.
+        others: of the other axes.
+        free: boxes with more free sides may be left out.
 
     Returns:
-        (ranges, others), infinite if there is no tree or the rectangle is left out.
+        (ranges, sections), infinite if there is no tree or the box is left out.
     """
-    least = np.full_like(tables[0], np.inf)
+    least = np.full((ranges.size, ranges.size, prod(others.shape)), np.inf, tables[0].dtype)
     scratch = np.empty(least.size // 2, least.dtype)
-    # Ranges of the other axis have at most two free ends; the remaining free sides belong to the axis that is cut.
+    # The free sides that those of the other axes leave belong to the axis that is cut.
     done = 0
     for free_ends in (2, 1, 0):
-        count = others.up_to[min(2, free - free_ends)] if free >= free_ends else 0
+        count = others.count(free - free_ends)
         for cut, low_bounds, high_bounds in ranges.cuts(free_ends) if count > done else ():
             block = least[low_bounds, high_bounds, done:count]
             sums = scratch[: block.size].reshape(block.shape)

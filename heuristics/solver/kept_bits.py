@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.solver.grid import Axis
-from normtune.heuristics.solver.row_classes import RowClasses
-from normtune.kernels.box import EVERYWHERE, Box, Interval
+from normtune.heuristics.solver.row_classes import HIDDEN, RowClasses
+from normtune.kernels.box import Box, Interval
 from normtune.kernels.config import Config
 from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec
@@ -35,39 +35,36 @@ class KeptBits:
         """The configs of the earlier table, ordered."""
         return tuple(sorted({config for tree, _ in self._kept for config in configs_of(tree)}))
 
-    def cut(self, axes: tuple[Axis, Axis]) -> tuple[Axis, Axis]:
+    def cut(self, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
         """The axes with the table's cuts between their measured sizes."""
         boxes = [box for tree, _ in self._kept for _, box in regions(tree, self._whole)]
         below = ({box.along(axis.name).least - 1 for box in boxes} for axis in axes)
-        rows, hidden = (
+        return tuple(
             axis._replace(tops=tuple(sorted({*axis.tops, *(top for top in of_axis if 0 < top < _measured(axis))})))
             for axis, of_axis in zip(axes, below, strict=True)
         )
-        return rows, hidden
 
     def refuses(self, config: Config, box: Box) -> bool:
         """Whether a config sums a row in another order than the table anywhere in a box."""
         return any(
-            not classes.alike(config, earlier, part.along("hidden"))
+            not classes.alike(config, earlier, part.along(HIDDEN))
             for tree, classes in self._kept
             for earlier, part in regions(tree, box)
         )
 
-    def refused(
-        self, configs: Sequence[Config], axes: tuple[Axis, Axis], among: NDArray[np.bool_]
-    ) -> NDArray[np.bool_]:
-        """Bool (C, R, H): the entries of `among` at which a config changes the bits."""
-        hidden = axes[1]
-        cells = np.zeros(among.shape, np.bool_)
-        for column, (below, most) in enumerate(pairwise((0, *hidden.tops))):
-            strip = EVERYWHERE.with_interval(Interval(hidden.name, below + 1, most))
+    def refused(self, configs: Sequence[Config], axes: tuple[Axis, ...], among: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Bool (C, bins of each axis): the entries of `among` at which a config changes the bits."""
+        hidden = next(axis for axis in axes if axis.name == HIDDEN)
+        changed = np.zeros(among.shape, np.bool_)
+        for below, most in pairwise((0, *hidden.tops)):
+            strip = self._whole.with_interval(Interval(HIDDEN, below + 1, most))
             for tree, classes in self._kept:
-                for earlier, (rows, sizes) in regions(tree, strip):
-                    place = slice(axes[0].bin(rows.least), axes[0].bin(rows.most) + 1), column
-                    for index in np.flatnonzero(among[:, *place].any(axis=1)).tolist():
-                        if not classes.alike(configs[index], earlier, sizes):
-                            cells[index, *place] = True
-        return cells
+                for earlier, box in regions(tree, strip):
+                    place = tuple(axis.touched(box.along(axis.name)) for axis in axes)
+                    for index in [number for number, cells in enumerate(among) if cells[place].any()]:
+                        if not classes.alike(configs[index], earlier, box.along(HIDDEN)):
+                            changed[index][place] = True
+        return changed
 
 
 def _measured(axis: Axis) -> int:

@@ -1,53 +1,54 @@
 """The best threshold tree for every number of leaves, proved by a dynamic program, for trees that cut between bins.
 
-Ties are broken by a total order: fewer leaves; then, from the root down, the first cut in the order hidden before rows
-and smaller thresholds before larger; then fewer leaves on the low side; in a leaf, the smallest config.
+Ties are broken by a total order: fewer leaves; then, from the root down, the first cut in the order of the last axis
+before the first and smaller thresholds before larger; then fewer leaves on the low side; in a leaf, the smallest
+config.
 
 Costs are integers below 2**50. `dynamic_program` finds the trees of least cost up to rounding. Their costs are then
 summed exactly, so the best tree is the same on any processor.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from copy import copy
+from itertools import product
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
 from normtune.heuristics.solver.dynamic_program import BinCut, Partitions
-from normtune.heuristics.solver.grid import Axis, Ranges
+from normtune.heuristics.solver.grid import Axis, most_bins
+from normtune.heuristics.solver.ranges import Ranges
 from normtune.kernels.box import Box, Interval
 from normtune.kernels.config import Config
 from normtune.kernels.tablefile.tree import Leaf, Split, Tree
 
 # The cost of a barred entry: larger than any sum of costs, and as many of them as there may be bins still fit an int64.
 BARRED = 1 << 50
-# A bound on memory, which grows with the square of the bins: 1947 bins take 0.4 GB and 3 s for 24 leaves.
-MAX_BINS = 2600
 # Limit on rounded costs that are summed again, before all are computed exactly: exceeded only if very many trees cost
 # the same.
 _MANY = 4000
 
 
 class Sums:
-    """Sums over rectangles of bins, from the values of each config in each bin, int64 (C, R, H)."""
+    """Sums over boxes of bins, from the values of each config in each bin, int64 (C, bins of each axis)."""
 
     def __init__(self, values: NDArray[np.int64]) -> None:
-        self.prefix = np.zeros((values.shape[1] + 1, values.shape[2] + 1, values.shape[0]), np.int64)
-        self.prefix[1:, 1:] = values.cumsum(axis=1).cumsum(axis=2).transpose(1, 2, 0)
+        for place in range(1, values.ndim):
+            values = values.cumsum(axis=place)
+        self.prefix = np.pad(np.moveaxis(values, 0, -1), [*[(1, 0)] * (values.ndim - 1), (0, 0)])
 
     def over(self, box: Box) -> NDArray[np.int64]:
-        """Int64 (C,): the sum of each config over a rectangle."""
-        (_, row_from, row_most), (_, hidden_from, hidden_most) = box
-        low, high = self.prefix[row_from], self.prefix[row_most + 1]
-        return (high[hidden_most + 1] - low[hidden_most + 1]) - (high[hidden_from] - low[hidden_from])
+        """Int64 (C,): the sum of each config over a box."""
+        return _between(self.prefix, [(least, most + 1) for _, least, most in box])
 
 
 class Optima:
-    """Least costs of all rectangles for all numbers of leaves, and the trees that attain them."""
+    """Least costs of all boxes for all numbers of leaves, and the trees that attain them."""
 
     def __init__(
         self,
-        axes: tuple[Axis, Axis],
+        axes: tuple[Axis, ...],
         configs: tuple[Config, ...],
         cost: NDArray[np.int64],
         barred: NDArray[np.bool_],
@@ -57,39 +58,42 @@ class Optima:
         """Solve for 1 to `max_leaves` leaves.
 
         Args:
-            axes: bins of rows and of hidden, R and H of them.
+            axes: bins of each axis.
             configs: C candidates, ordered.
-            cost: int64 (C, R, H), cost of each config in each bin; 0 in bins without problems.
-            barred: bool (C, R, H), bins with a problem on which the config has no time.
-            legal: bool (C, R, H): the config is legal for a region that reaches up to that bin.
+            cost: int64 (C, bins of each axis), cost of each config in each bin; 0 in bins without problems.
+            barred: bool, as many, bins with a problem on which the config has no time.
+            legal: bool, as many: the config is legal for a region that reaches up to that bin.
             max_leaves: the most leaves.
 
         Raises:
             OverflowError: there are too many bins, or costs too large, to be summed exactly.
         """
-        self.rows, self.hidden = axes
+        self.axes = tuple(axes)
         self.configs = configs
-        sizes = len(self.rows.tops), len(self.hidden.tops)
-        if sizes[0] * sizes[1] > MAX_BINS or int(np.abs(cost).sum(axis=(1, 2)).max()) >= BARRED // 2:
-            raise OverflowError(f"{sizes[0]} x {sizes[1]} sizes are more than can be summed exactly")
+        sizes = cost.shape[1:]
+        told = " x ".join(map(str, sizes))
+        if prod(sizes) > most_bins(sizes):
+            raise OverflowError(f"{told} sizes are {prod(sizes)} bins: at most {most_bins(sizes)} are solved")
+        if int(np.abs(cost).reshape(len(cost), -1).sum(axis=1).max()) >= BARRED // 2:
+            raise OverflowError(f"costs of {told} sizes are too large to be summed exactly")
         self._sums = Sums(np.where(barred, BARRED, cost))
-        self._legal = legal
-        self.most = min(max_leaves, sizes[0] * sizes[1])
-        # No tree costs less on a rectangle than the best config of each bin. The excess over that is partitioned.
+        self._legal = np.moveaxis(legal, 0, -1)
+        self.most = min(max_leaves, prod(sizes))
+        # No tree costs less on a box than the best config of each bin. The excess over that is partitioned.
         least = np.where(barred, BARRED, cost).min(axis=0, keepdims=True)
         self._floor = Sums(np.where(least >= BARRED // 2, 0, least))
-        ranges = Ranges(self.rows), Ranges(self.hidden)
-        self._partitions = Partitions(*ranges, self._one_leaf(*ranges), self.most)
+        ranges = [Ranges(axis) for axis in axes]
+        self._partitions = Partitions(ranges, self._one_leaf(ranges), self.most)
         self._known: dict[tuple[int, Box], int] = {}
 
     def axis(self, name: str) -> Axis:
         """The bins of an axis."""
-        return self.hidden if name == self.hidden.name else self.rows
+        return next(axis for axis in self.axes if axis.name == name)
 
     def up_to(self, most: int) -> "Optima":
         """The optima for another number of leaves; if that is no larger, both share their solutions."""
         other = copy(self)
-        other.most = min(most, len(self.rows.tops) * len(self.hidden.tops))
+        other.most = min(most, prod(len(axis.tops) for axis in self.axes))
         if other.most > self._partitions.most:
             other._partitions = self._partitions.for_more(other.most)
         return other
@@ -100,9 +104,8 @@ class Optima:
 
     def least_measured(self, leaves: int) -> int | None:
         """As `least`, without the bins beyond the measured sizes: the trees need not be legal there."""
-        rows = len(self.rows.tops) - self.rows.beyond
-        hidden = len(self.hidden.tops) - self.hidden.beyond
-        return self._least(leaves, Box.of(rows=(0, rows - 1), hidden=(0, hidden - 1)))
+        measured = Box(Interval(axis.name, 0, len(axis.tops) - axis.beyond - 1) for axis in self.axes)
+        return self._least(leaves, measured)
 
     def tree(self, leaves: int) -> Tree | None:
         """The tree of least cost with at most that many leaves; of equal costs, the one with the fewest leaves."""
@@ -122,32 +125,32 @@ class Optima:
     @property
     def whole(self) -> Box:
         """All bins."""
-        return Box(Interval(axis.name, 0, len(axis.tops) - 1) for axis in (self.rows, self.hidden))
+        return Box(Interval(axis.name, 0, len(axis.tops) - 1) for axis in self.axes)
 
     def costs(self, box: Box) -> NDArray[np.int64]:
-        """Int64 (C,): cost of each config alone on a rectangle; `BARRED` or more if it may not answer there."""
+        """Int64 (C,): cost of each config alone on a box; `BARRED` or more if it may not answer there."""
         costs = self._sums.over(box)
-        return np.where(self._legal[:, *box.largest] & (costs < BARRED // 2), costs, BARRED)
+        return np.where(self._legal[box.largest] & (costs < BARRED // 2), costs, BARRED)
 
-    def _one_leaf(self, rows: Ranges, hidden: Ranges) -> NDArray[np.float64]:
-        """Double (row ranges, hidden ranges): cost of the best single config above the floor."""
-        prefix, barred = self._sums.prefix, np.where(self._legal, 0, BARRED).transpose(1, 2, 0)
-        floor = self._floor.prefix[:, :, 0]
-        hidden_from, hidden_to = hidden.bounds
+    def _one_leaf(self, axes: Sequence[Ranges]) -> NDArray[np.float64]:
+        """Double (ranges of each axis): cost of the best single config above the floor."""
+        prefix, barred = self._sums.prefix, np.where(self._legal, 0, BARRED)
+        floor = self._floor.prefix[..., 0]
+        first, last = axes[-1].bounds
         strips = []
-        for row_from, row_to in zip(*(bounds.tolist() for bounds in rows.bounds), strict=True):
-            strip = prefix[row_to] - prefix[row_from]
-            costs = (strip[1:] + barred[row_to - 1])[hidden_to - 1] - strip[hidden_from]
-            least, below = costs.min(axis=1), floor[row_to] - floor[row_from]
-            strips.append(np.where(least >= BARRED // 2, np.inf, least - (below[hidden_to] - below[hidden_from])))
-        return np.stack(strips)
+        for bounds in product(*(zip(*map(np.ndarray.tolist, ranges.bounds), strict=True) for ranges in axes[:-1])):
+            strip, below = _between(prefix, bounds), _between(floor, bounds)
+            costs = (strip[1:] + barred[tuple(to - 1 for _, to in bounds)])[last - 1] - strip[first]
+            least = costs.min(axis=1)
+            strips.append(np.where(least >= BARRED // 2, np.inf, least - (below[last] - below[first])))
+        return np.stack(strips).reshape([len(ranges.free) for ranges in axes])
 
     def _least(self, leaves: int, box: Box) -> int | None:
         counts = range(1, min(leaves, self.most) + 1)
         return min((cost for count in counts if (cost := self._cost(count, box)) is not None), default=None)
 
     def _cost(self, leaves: int, box: Box) -> int | None:
-        """Least cost of a tree of exactly that many leaves on a rectangle; None if there is none."""
+        """Least cost of a tree of exactly that many leaves on a box; None if there is none."""
         return None if np.isinf(self._partitions.least(leaves, box)) else self._summed(leaves, box)
 
     def _summed(self, leaves: int, box: Box) -> int:
@@ -179,3 +182,11 @@ class Optima:
         axis = self.axis(cut.axis)
         parts = self._build(low, cut.low_leaves), self._build(high, leaves - cut.low_leaves)
         return Split(cut.axis, axis.threshold(cut.at), *parts)
+
+
+def _between(prefix: NDArray[np.int64], bounds: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
+    """The sums between two bounds of each of the first axes, from sums up to each bound."""
+    if not bounds:
+        return prefix
+    (low, high), *others = bounds
+    return _between(prefix[high], others) - _between(prefix[low], others)

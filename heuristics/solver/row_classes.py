@@ -1,4 +1,4 @@
-"""Classes of configs that sum a row in the same order, for each bin of hidden sizes.
+"""Classes of configs that sum a row in the same order, for each bin of hidden sizes, the axis along which a row lies.
 
 Where the numbers of two configs are equal, a row gets the same bits from both, at every hidden size of the bin and
 every number of rows. The operator's launches know the order (`Launch.row_sum`).
@@ -24,6 +24,7 @@ from normtune.kernels.config import Config
 from normtune.kernels.problem import ITEMSIZE, MAX_ROWS, Problem
 from normtune.kernels.tablefile.tree import Split, Tree, regions, walk
 
+HIDDEN = "hidden"
 # The shortest chunk of columns in any space of configs, and the longest row that one program takes.
 _CHUNK, _LONGEST = 512, 65536
 _ALIGNMENTS = (1, 2, 4, 8, 16)
@@ -48,9 +49,11 @@ class RowClasses:
         It has none where it has no time or is illegal at all rows, and where its work on a row depends on the number of
         rows or is unknown.
         """
-        answers: NDArray[np.bool_] = np.logical_or.reduce(in_bins.legal & ~in_bins.barred, axis=1)
+        place = [axis.name for axis in in_bins.axes].index(HIDDEN)
+        others = tuple(axis + 1 for axis in range(len(in_bins.axes)) if axis != place)
+        answers: NDArray[np.bool_] = np.logical_or.reduce(in_bins.legal & ~in_bins.barred, axis=others)
         classes = np.full(answers.shape, -1, np.int64)
-        for column, ends in enumerate(_ends(in_bins.axes[1].tops)):
+        for column, ends in enumerate(_ends(in_bins.axes[place].tops)):
             numbers: dict[Hashable, int] = {}
             for index in np.flatnonzero(answers[:, column]).tolist():
                 order = self._order(in_bins.configs[index], *ends)
@@ -60,11 +63,9 @@ class RowClasses:
 
     def mixed(self, tree: Tree) -> Iterator[Interval]:
         """Each stretch of hidden sizes in which a tree's configs are of several classes."""
-        cuts = {
-            node.threshold for node, _ in walk(tree, EVERYWHERE) if isinstance(node, Split) and node.axis == "hidden"
-        }
+        cuts = {node.threshold for node, _ in walk(tree, EVERYWHERE) if isinstance(node, Split) and node.axis == HIDDEN}
         for ends in _ends(sorted({*cuts, self._legality.spec.max_hidden})):
-            stretch = Interval("hidden", *ends)
+            stretch = Interval(HIDDEN, *ends)
             configs = {config for config, _ in regions(tree, EVERYWHERE.with_interval(stretch))}
             orders = {self._order(config, *ends) for config in configs}
             if len(configs) > 1 and (len(orders) > 1 or None in orders):

@@ -1,7 +1,8 @@
 """The best trees that cut hidden first and then rows, with one class of configs at each hidden size, proved.
 
-A strip of hidden sizes has intervals of rows, each with a config; two configs may be in a strip together if their
-classes are equal in all of its bins. The class of a strip and its cuts are chosen together.
+Only bins of these two axes, rows before hidden, have strips: of hidden sizes, with intervals of rows, each with a
+config. Two configs may be in a strip together if their classes are equal in all of its bins. The class of a strip and
+its cuts are chosen together.
 
 Costs are integers and are summed exactly. Of equal costs the fewest leaves are taken, then the first strips from large
 sizes to small, then the smallest class and config.

@@ -12,7 +12,7 @@ from normtune.heuristics.fitting.figures import Cost, Figures, RuleGain
 from normtune.heuristics.fitting.result import Fit
 from normtune.heuristics.regret.fixed_log import MILLION, percent, percent_up, ratio_in_words
 from normtune.heuristics.rules import liger
-from normtune.heuristics.solver.optimum import MAX_BINS
+from normtune.heuristics.solver.grid import MAX_BINS
 from normtune.kernels.key import Key
 from normtune.kernels.target import plain_name
 from normtune.results.records import REPLAY_PREFIX

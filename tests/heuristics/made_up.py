@@ -1,5 +1,7 @@
 """Laws, timing matrices and texts of tables that tests make up."""
 
+from itertools import product
+
 import numpy as np
 
 from normtune.heuristics.fitting.case import TableEntry
@@ -68,15 +70,12 @@ def rehashed(text, **facts):
 
 
 def partitions(box, count):
-    """Every way to cut a box of bins into `count` boxes, one cut after another."""
+    """Every way to cut a `Box` of bins into `count` boxes, one cut after another."""
     if count == 1:
         yield [box]
-        return
-    r0, r1, h0, h1 = box
-    cuts = [((r0, r1, h0, c), (r0, r1, c, h1)) for c in range(h0 + 1, h1)]
-    cuts += [((r0, c, h0, h1), (c, r1, h0, h1)) for c in range(r0 + 1, r1)]
-    for low, high in cuts:
-        for fewer in range(1, count):
+    for axis, least, most in box:
+        for first, fewer in product(range(least + 1, most + 1), range(1, count)):
+            low, high = box.cut(axis, first)
             for left in partitions(low, fewer):
                 for right in partitions(high, count - fewer):
                     yield left + right

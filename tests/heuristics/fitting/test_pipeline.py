@@ -4,7 +4,7 @@ import pytest
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
-from normtune.heuristics.solver import bins
+from normtune.heuristics.solver import bins, grid
 from normtune.heuristics.writing.emit import module_text
 from normtune.heuristics.writing.entries import decisions
 from normtune.heuristics.writing.report import figures
@@ -264,7 +264,7 @@ def test_of_too_many_sizes_the_nearest_are_not_told_apart_and_nothing_is_proved(
     def by_hidden(config, problem):
         return 0.0 if config.num_warps == (4 if problem.hidden <= 512 else 16) else 0.2
 
-    monkeypatch.setattr(bins, "MAX_BINS", most)
+    monkeypatch.setattr(grid, "MAX_BINS", most)
     configs = [RMSNormConfig("row", 1, 4), RMSNormConfig("row", 1, 16)]
     shapes = {(count, 64) for count in range(1, 41)} | {(1, 64 * count) for count in range(1, 41)}
     found = fit(measured(("", "bfloat16", by_hidden), shapes=sorted(shapes), configs=configs), FitOptions(leaves=2))

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix
-from normtune.heuristics.solver.bins import few_configs, least_worst, losses, solve
+from normtune.heuristics.solver.bins import cell_of, few_configs, least_worst, losses, solve
+from normtune.heuristics.solver.optimum import Optima
 from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import MAX_ROWS, Problem
@@ -40,6 +41,11 @@ def legality(spec: OperatorSpec, dtype: str = "float32") -> Legality:
     return Legality(spec, TARGETS["sm_90"], (dtype,), ("",))
 
 
+def tops_of(optima: Optima, cell: tuple[int, ...]) -> tuple[int, ...]:
+    """The largest shape in a bin."""
+    return tuple(axis.tops[index] for axis, index in zip(optima.axes, cell, strict=True))
+
+
 def brute_least_worst(matrix: TimingMatrix, legal: Legality, count: int) -> int | None:
     """Over all partitions, the least of the largest regret, where each box has the config whose largest is least.
 
@@ -48,21 +54,15 @@ def brute_least_worst(matrix: TimingMatrix, legal: Legality, count: int) -> int 
     """
     rows, hidden = (sorted({shape[place] for shape in matrix.problems}) for place in (0, 1))
     found = solve(matrix, legal, 1)
-    tops = found.rows.tops, found.hidden.tops
     best = None
-    whole = (0, len(tops[0]), 0, len(tops[1]))
-    for boxes in (boxes for number in range(1, count + 1) for boxes in partitions(whole, number)):
+    for boxes in (boxes for number in range(1, count + 1) for boxes in partitions(found.whole, number)):
         worst: int | None = 0
-        for r0, r1, h0, h1 in boxes:
-            inside = [
-                index
-                for index, (row, column) in enumerate(matrix.problems)
-                if r0 <= found.rows.bin(row) < r1 and h0 <= found.hidden.bin(column) < h1
-            ]
+        for box in boxes:
+            inside = [index for index, shape in enumerate(matrix.problems) if box.holds(cell_of(found.axes, shape))]
             largest = [
                 max((int(matrix.regret[index, place]) for index in inside), default=0)
                 for place, config in enumerate(matrix.configs)
-                if matrix.usable[inside, place].all() and legal.reaches(config, (tops[0][r1 - 1], tops[1][h1 - 1]))
+                if matrix.usable[inside, place].all() and legal.reaches(config, tops_of(found, box.largest))
             ]
             worst = None if worst is None or not largest else max(worst, min(largest))
         if worst is not None:
@@ -105,8 +105,8 @@ def brute_few(matrix: TimingMatrix, legal: Legality, most: int) -> int | None:
     for count in range(1, most + 1):
         for chosen in combinations(range(len(matrix.configs)), count):
             total: int | None = 0
-            for index, (rows, hidden) in enumerate(matrix.problems):
-                tops = found.rows.tops[found.rows.bin(rows)], found.hidden.tops[found.hidden.bin(hidden)]
+            for index, shape in enumerate(matrix.problems):
+                tops = tops_of(found, cell_of(found.axes, shape))
                 costs = [
                     int(matrix.regret[index, place] * matrix.weight[index])
                     for place in chosen

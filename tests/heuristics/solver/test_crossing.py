@@ -13,6 +13,7 @@ from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver.bins import bins, losses
 from normtune.heuristics.solver.crossing import crossed, uncrossed
 from normtune.heuristics.solver.optimum import Optima
+from normtune.heuristics.solver.simplify import cost_of
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile.tree import Leaf, Split
 from normtune.tests.heuristics.made_up import matrix_of
@@ -100,7 +101,10 @@ def test_measured_sizes_keep_their_configs_and_the_grid_comes_back(legality, see
     moved = crossed(matrix, legality, tree)
     assert losses(matrix, moved) == losses(matrix, tree)
     assert not [*legality.breaches(moved)]
-    assert uncrossed(matrix, optima.rows, moved) == tree
+    # Where a shape is missing, a threshold may have moved onto another one of the grid, and stays there.
+    again = uncrossed(matrix, optima.axes, moved)
+    assert cost_of(optima, again) == cost_of(optima, tree)
+    assert losses(matrix, again) == losses(matrix, tree)
     assert crossed(matrix, legality, moved) == moved
 
 

@@ -13,6 +13,7 @@ from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix, timing_matrix
 from normtune.heuristics.solver.bins import least_worst, solve
 from normtune.heuristics.solver.grid import axis
+from normtune.kernels.box import Interval
 from normtune.kernels.config import Config
 from normtune.kernels.key import Key
 from normtune.kernels.operator import IllegalConfigError, OperatorSpec, operator
@@ -91,7 +92,7 @@ class Case:
 
     def all_trees(self, cost: Cost, join: Callable[[int, int], int]) -> list[int | None]:
         """The least joint cost over every tree of at most 1, 2, ... leaves."""
-        tops = [axis.tops for axis in (self.solved().rows, self.solved().hidden)]
+        tops = [axis.tops for axis in self.solved().axes]
         known = cache(cost)
 
         def trees(box: Box, count: int) -> Iterator[int]:
@@ -171,7 +172,7 @@ def check(case: Case, matrix: TimingMatrix) -> None:
             total += int(matrix.regret[index, place] * matrix.weight[index])
         assert total == least
         for config, region in regions(
-            tree, tree_module.Box.of(rows=(1, optima.rows.tops[-1]), hidden=(1, optima.hidden.tops[-1]))
+            tree, tree_module.Box(Interval(own.name, 1, own.tops[-1]) for own in optima.axes)
         ):
             assert region[0].most * region[1].most <= case.limits[CONFIGS.index(config)]
 

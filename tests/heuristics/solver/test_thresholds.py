@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from normtune.heuristics.solver.grid import axis, hidden_threshold, middle_half, rows_threshold
+from normtune.heuristics.solver.grid import axis, count_threshold, length_threshold, middle_half
 
 GAPS = st.tuples(st.integers(1, 2**31), st.integers(1, 2**31)).filter(lambda pair: pair[0] < pair[1])
 
@@ -10,8 +10,8 @@ GAPS = st.tuples(st.integers(1, 2**31), st.integers(1, 2**31)).filter(lambda pai
 @given(GAPS)
 def test_thresholds_lie_in_the_gap(gap: tuple[int, int]) -> None:
     low, high = gap
-    assert low <= hidden_threshold(low, high) < high
-    assert low < rows_threshold(low, high) <= high
+    assert low <= length_threshold(low, high) < high
+    assert low < count_threshold(low, high) <= high
 
 
 def is_filled(hidden: int) -> bool:
@@ -22,7 +22,7 @@ def is_filled(hidden: int) -> bool:
 @given(GAPS)
 def test_the_gap_beside_a_filled_row_goes_with_the_other_size(gap: tuple[int, int]) -> None:
     low, high = gap
-    found = hidden_threshold(low, high)
+    found = length_threshold(low, high)
     if is_filled(low) != is_filled(high):
         assert found == (low if is_filled(low) else high - 1)
     else:
@@ -47,8 +47,8 @@ def test_the_gap_beside_a_filled_row_goes_with_the_other_size(gap: tuple[int, in
         (4100, 4200, 4160),
     ],
 )
-def test_hidden_thresholds_are_the_roundest(low: int, high: int, expected: int) -> None:
-    assert hidden_threshold(low, high) == expected
+def test_length_thresholds_are_the_roundest(low: int, high: int, expected: int) -> None:
+    assert length_threshold(low, high) == expected
 
 
 @pytest.mark.parametrize(
@@ -64,13 +64,13 @@ def test_hidden_thresholds_are_the_roundest(low: int, high: int, expected: int) 
     ],
 )
 def test_rows_thresholds_are_the_roundest_of_the_middle(low: int, high: int, expected: int) -> None:
-    assert rows_threshold(low, high) == expected
+    assert count_threshold(low, high) == expected
 
 
 @given(GAPS)
 def test_row_thresholds_keep_to_the_middle_half(gap: tuple[int, int]) -> None:
     low, high = gap
-    found = rows_threshold(low, high)
+    found = count_threshold(low, high)
     inside = [low**3 * high <= size**4 <= low * high**3 for size in (found, *middle_half(low, high))]
     # Where no integer lies in the middle half its ends are given the wrong way round.
     assert all(inside) or not any(inside[1:])
