@@ -3,6 +3,7 @@
 In: names and sizes. Out: `Problem`, `Buffer` and the sizes of dtypes. Knows no operator by name.
 """
 
+import re
 from typing import NamedTuple, Self
 
 from normtune.kernels.key import Key
@@ -21,6 +22,7 @@ MAX_ROWS = 2**30
 # is a named integer of the operator, `matmul.k=4096`: its problems are planned, timed and stored as those of another
 # operator each, and a table's function cuts it as it cuts the first two.
 AXES = ("rows", "hidden")
+AXIS = re.compile(r"[a-z][a-z0-9_]*")
 _AXES_OF: dict[str, tuple[str, ...]] = {}
 Shape = tuple[int, ...]
 

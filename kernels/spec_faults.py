@@ -15,10 +15,9 @@ from normtune.kernels.config import Config
 from normtune.kernels.key import with_sizes
 from normtune.kernels.mode import words_of
 from normtune.kernels.operator import IllegalConfigError, OperatorSpec
-from normtune.kernels.problem import BUFFER_ITEMSIZE, IN_OUT, ITEMSIZE, OUTPUT, ROLES, Buffer, Problem
+from normtune.kernels.problem import AXIS, BUFFER_ITEMSIZE, IN_OUT, ITEMSIZE, OUTPUT, ROLES, Buffer, Problem
 
 # Names of an axis become arguments of a table's functions, beside its own.
-_AXIS = re.compile(r"[a-z][a-z0-9_]*")
 _TAKEN = {"operator", "dtype", "table", "known", "sms", "l2_bytes"}
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -120,7 +119,7 @@ def of_axes(axes: Mapping[str, Sequence[int]], sizes: Mapping[str, Sequence[int]
     if len(names) not in (2, 3):
         yield f"it has the axes {', '.join(names) or 'none'}: expected two or three"
     for name in names:
-        if not _AXIS.fullmatch(name) or name in _TAKEN or iskeyword(name):
+        if not AXIS.fullmatch(name) or name in _TAKEN or iskeyword(name):
             yield f"axis {name!r}: expected small letters, digits and _, and none of {', '.join(sorted(_TAKEN))}"
         if any(type(size) is not int or size < 1 for size in axes[name]):
             yield f"axis {name} has {axes[name]!r}: expected positive integers"

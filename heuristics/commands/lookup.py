@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from normtune.errors import UsageError
-from normtune.kernels.problem import AXES
 from normtune.results.commands import JsonOption
 from normtune.results.terminal import say, say_json
 
@@ -44,9 +43,9 @@ def lookup(
         loaded = loaded.bound(*gpu)
     key = _key(loaded, operator, dtype, given)
     answer = loaded.answer(key)
-    shape = [_positive(given, axis, "a size of the shape") for axis in AXES]
+    shape = [_positive(given, axis, "a size of the shape") for axis in loaded.axes]
     if given:
-        known = [*AXES, *(name for name, _ in key.sizes)]
+        known = [*loaded.axes, *(name for name, _ in key.sizes)]
         raise UsageError(f"{next(iter(given))} is given, which is no size here: expected {', '.join(known)}")
     if answer is None:
         functions = ", ".join(map(str, loaded.tables))
@@ -54,7 +53,7 @@ def lookup(
     config = answer(*shape)
     if as_json:
         used = next(name for name in loaded.names(key) if name in loaded.tables)
-        sizes_of = dict(zip(AXES, shape, strict=True))
+        sizes_of = dict(zip(loaded.axes, shape, strict=True))
         say_json({"operator": used.text, "dtype": dtype, **sizes_of, "config": json.loads(config.to_json())})
     else:
         say(str(config))

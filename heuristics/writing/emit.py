@@ -14,6 +14,7 @@ from normtune.heuristics.fitting.result import Fit, FittedFunction, FromData, Ta
 from normtune.heuristics.writing.entries import AnyGpuEntry, facts_of, ordered, with_lines
 from normtune.heuristics.writing.regenerate import Command
 from normtune.kernels.config import Config, Knob, is_nameless
+from normtune.kernels.problem import axes_of
 from normtune.kernels.tablefile import template
 from normtune.kernels.tablefile.facts import encoded
 from normtune.kernels.tablefile.header import Gpu, Header, body_hash
@@ -67,19 +68,18 @@ def header_of(fit: FromData, command: Command, entries: Iterable[TableEntry | An
     )
 
 
-def body_text(
-    functions: Sequence[TableFunction], of: template.Form = template.ONE_GPU, is_positional: bool = False
-) -> str:
+def body_text(functions: Sequence[TableFunction], of: template.Form | None = None, is_positional: bool = False) -> str:
     """The text after the header.
 
     Args:
         functions: in the order of the code.
-        of: the form of the module, for this kind of trees.
+        of: the form of a table for any GPU; None for that of one GPU.
         is_positional: write configs as older tables do, without keywords, to compare with such a table.
 
     Raises:
-        NormtuneError: two operators or configs would get the same name in the code.
+        NormtuneError: two operators or configs would get the same name in the code, or operators have other sizes.
     """
+    of = of or _form(functions)
     classes = _classes(functions)
     constants = []
     code = []
@@ -111,6 +111,14 @@ def body_text(
         f"{of.tables(classes)} {{\n{entries}\n}}\n{of.closing(classes, has_sizes)}",
     ]
     return "\n\n\n".join(parts)
+
+
+def _form(functions: Sequence[TableFunction]) -> template.Form:
+    axes = {axes_of(function.key.family): function.key.family for function in functions}
+    if len(axes) > 1:
+        told = " and ".join(f"{', '.join(names)} ({family})" for names, family in axes.items())
+        raise NormtuneError(f"operators with sizes {told} get tables of their own: name them with --operator")
+    return template.of_axes(*axes)
 
 
 def _constant(name: str, of: str, arguments: list[str]) -> str:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from normtune.errors import UsageError
 from normtune.kernels.box import Box
-from normtune.kernels.problem import AXES, MAX_ROWS
+from normtune.kernels.problem import AXES, AXIS, MAX_ROWS
 from normtune.kernels.tablefile.facts import decoded, encoded
 from normtune.kernels.target import MOST_SMS, plain_letters
 
@@ -147,7 +147,8 @@ class Header(NamedTuple):
     @property
     def box(self) -> Box | None:
         """The box of the measured sizes; None if unknown."""
-        return Box.of(**{axis: self.measured[axis] for axis in AXES}) if self.measured else None
+        order = AXES if {*self.measured} == {*AXES} else self.measured
+        return Box.of(**{axis: self.measured[axis] for axis in order}) if self.measured else None
 
     @property
     def regenerate(self) -> str:
@@ -284,10 +285,10 @@ def checked(header: Header) -> Header:
     if not 1 <= header.data.measurements < _MOST_MEASUREMENTS:
         raise ValueError(f"Data is of {header.data.measurements} measurements, expected 1 to {_MOST_MEASUREMENTS - 1}")
     for name, (least, most) in header.measured.items():
-        if name not in AXES or not 1 <= least <= most <= MAX_ROWS:
-            raise ValueError(f"Measured is {name[:20]} {least} to {most}, expected rows or hidden of 1 to {MAX_ROWS}")
-    if header.measured and len(header.measured) < len(AXES):
-        raise ValueError(f"Measured lacks one of {', '.join(AXES)}")
+        if not AXIS.fullmatch(name) or not 1 <= least <= most <= MAX_ROWS:
+            raise ValueError(f"Measured is {name[:20]} {least} to {most}, expected a size of 1 to {MAX_ROWS}")
+    if len(header.measured) not in (0, 2, 3):
+        raise ValueError(f"Measured has {len(header.measured)} sizes, expected two or three")
     return header
 
 

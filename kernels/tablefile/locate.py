@@ -22,9 +22,9 @@ from normtune.kernels.arguments import checked
 from normtune.kernels.box import EVERYWHERE, Interval
 from normtune.kernels.config import Config, Knob, class_of
 from normtune.kernels.key import Key
-from normtune.kernels.problem import MAX_ROWS
+from normtune.kernels.problem import AXES, MAX_ROWS
 from normtune.kernels.tablefile.header import Data, Gpu, Header, parse
-from normtune.kernels.tablefile.parse import normalised_trees, trees
+from normtune.kernels.tablefile.parse import axes_in, normalised_trees, trees
 from normtune.kernels.tablefile.relative_tree import boxes_on
 from normtune.kernels.tablefile.syntax import parsed
 from normtune.kernels.tablefile.tree import regions
@@ -48,11 +48,12 @@ class LoadedTable(NamedTuple):
     Attributes:
         source: its file.
         header: its header.
-        tables: by key a function of (rows, hidden) that returns a config as a plain tuple. In a table
+        tables: by key a function of sizes, (rows, hidden), that returns a config as a plain tuple. In a table
             for any GPU the functions also take multiprocessors and bytes of L2 cache, until the table is bound.
         lookup: text of a key, dtype, rows and hidden to a config, with the same exception.
         trees: by key the tree behind a function; one with relative thresholds in a table for any GPU.
-        is_bound: whether its functions take rows and hidden alone.
+        is_bound: whether its functions take sizes alone.
+        axes: the names of these sizes.
     """
 
     source: Path
@@ -61,6 +62,7 @@ class LoadedTable(NamedTuple):
     lookup: Callable[..., ConfigFields]
     trees: Mapping[Key, Any]
     is_bound: bool = True
+    axes: tuple[str, ...] = AXES
 
     def bound(self, sms: int, l2_bytes: int) -> "LoadedTable":
         """Bind a table for any GPU to one; a table of one GPU is returned as it is."""
@@ -78,23 +80,31 @@ class LoadedTable(NamedTuple):
         """Whether it has functions of an operator, at any named integers, of any modes and dtype."""
         return any(table_key.family == key.family for table_key in self.tables)
 
-    def function(self, key: Key) -> Callable[[int, int], ConfigFields] | None:
+    def function(self, key: Key) -> Callable[..., ConfigFields] | None:
         """Function of a key; without one in its modes, the plain operator's; None if there is neither.
 
-        Of an operator with named integers that the table does not have, those of the nearest ones.
+        Of an operator with named integers that the table does not have, those of the nearest ones. One of them may be
+        the third size of the function.
         """
-        return next((self.tables[name] for name in self.names(key) if name in self.tables), None)
+        found = next((self.tables[name] for name in self.names(key) if name in self.tables), None)
+        third = tuple(value for name, value in key.sizes if name in self.axes)
+        return partial(_with_third, found, third) if found and third else found
 
     def names(self, key: Key) -> tuple[Key, ...]:
         """The keys by which `function` looks one up, in this order."""
+        key = key.without(self.axes)
         if key.sizes and not self.tables.keys() & {*key.names}:
             key = key.nearest(self.tables)
         return key.names
 
-    def answer(self, key: Key) -> Callable[[int, int], Config] | None:
+    def answer(self, key: Key) -> Callable[..., Config] | None:
         """As `function`, but returning a `Config`."""
         function = self.function(key)
-        return None if function is None else lambda rows, hidden: _config(function(rows, hidden))
+        return None if function is None else lambda *shape: _config(function(*shape))
+
+
+def _with_third(function: Callable[..., ConfigFields], third: tuple[int, ...], *shape: int) -> ConfigFields:
+    return function(*shape, *third)
 
 
 def _config(entry: ConfigFields) -> Config:
@@ -302,7 +312,8 @@ def load(path: str | os.PathLike[str]) -> LoadedTable:
     if not isinstance(tables, dict) or not callable(lookup):
         raise AssertionError("a table in the form that normtune writes has TABLES and lookup")
     by_key = {Key.parse(*entry): function for entry, function in tables.items()}
-    return LoadedTable(Path(path), header, by_key, lookup, tree_of_key, not header.is_for_any_gpu)
+    axes = AXES if header.is_for_any_gpu else axes_in(text)
+    return LoadedTable(Path(path), header, by_key, lookup, tree_of_key, not header.is_for_any_gpu, axes)
 
 
 def header_of(path: str | os.PathLike[str]) -> Header:

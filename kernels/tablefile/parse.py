@@ -7,18 +7,18 @@ it: it names configs, compares products of sizes with numbers, and does nothing 
 
 import ast
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import zip_longest
 from typing import NamedTuple, TypeVar
 
 from normtune.errors import NormtuneError
 from normtune.kernels.config import KINDS, Config, Knob, check_values, class_of
 from normtune.kernels.key import Key
-from normtune.kernels.problem import AXES
+from normtune.kernels.problem import AXES, AXIS
 from normtune.kernels.tablefile import template
 from normtune.kernels.tablefile.relative_tree import BYTES_PER_L2, HIDDEN, ROWS_PER_SM, RelativeSplit, RelativeTree
 from normtune.kernels.tablefile.syntax import UNREADABLE, parsed
-from normtune.kernels.tablefile.tree import COMPARISONS, Leaf, Split, Tree
+from normtune.kernels.tablefile.tree import Leaf, Split, Tree, comparison
 
 Kind = TypeVar("Kind", Tree, RelativeTree)
 
@@ -29,7 +29,8 @@ def trees(text: str) -> dict[Key, Tree]:
     Raises:
         NormtuneError: the code has a form that normtune does not write.
     """
-    return _read(text, template.ONE_GPU, _tree)
+    axes = axes_in(text)
+    return _read(text, template.of_axes(axes), partial(_tree, axes))
 
 
 def normalised_trees(text: str) -> dict[Key, RelativeTree]:
@@ -50,6 +51,16 @@ def _read(
     except UNREADABLE as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise NormtuneError(f"its code has a form that normtune does not write ({reason})") from None
+
+
+def axes_in(text: str) -> tuple[str, ...]:
+    """The sizes that the functions of a table of one GPU take, as `lookup` does; rows and hidden of other text."""
+    try:
+        functions = [node for node in parsed(text).body if isinstance(node, ast.FunctionDef) and node.name == "lookup"]
+    except UNREADABLE:
+        return AXES
+    names = tuple(argument.arg for function in functions for argument in function.args.args[2:])
+    return names if len(names) in (2, 3) and all(map(AXIS.fullmatch, names)) else AXES
 
 
 def is_positional(text: str) -> bool:
@@ -199,7 +210,12 @@ def _trees(
             case _:
                 raise ValueError(f"line {node.lineno}")
     names = {*configs, *functions}
-    if tree_of_key is None or (_NAMES | set(class_of_name)) & names or _NAMES & set(class_of_name):
+    if (
+        tree_of_key is None
+        or names & {size.partition(":")[0] for size in of.sizes}
+        or (_NAMES | set(class_of_name)) & names
+        or _NAMES & set(class_of_name)
+    ):
         raise ValueError("a part is missing")
     # Python's own, such as `__annotations__`, in which it notes the type of `TABLES`.
     if own := sorted(name for name in names | set(class_of_name) if name.startswith("__") and name.endswith("__")):
@@ -253,10 +269,10 @@ def _entry(pair: tuple[ast.expr | None, ast.expr], functions: "dict[str, Kind]",
     raise ValueError(f"line {pair[1].lineno or line}")
 
 
-_COMPARED = {axis: {">=": ast.GtE, "<=": ast.LtE}[sign] for axis, sign in COMPARISONS.items()}
+_SIGNS = {">=": ast.GtE, "<=": ast.LtE}
 
 
-def _tree(body: list[ast.stmt], configs: dict[str, Config]) -> Tree:
+def _tree(axes: tuple[str, ...], body: list[ast.stmt], configs: dict[str, Config]) -> Tree:
     match body:
         case [ast.Return(value=ast.Name(name))] if name in configs:
             return Leaf(configs[name])
@@ -267,9 +283,9 @@ def _tree(body: list[ast.stmt], configs: dict[str, Config]) -> Tree:
                 orelse=[],
             ),
             *rest,
-        ] if 0 <= threshold <= _MOST_NUMBER and type(sign) is _COMPARED.get(axis):
+        ] if 0 <= threshold <= _MOST_NUMBER and axis in axes and type(sign) is _SIGNS[comparison(axis)]:
             low, high = (first, rest) if isinstance(sign, ast.LtE) else (rest, first)
-            return Split(axis, threshold, _tree(low, configs), _tree(high, configs))
+            return Split(axis, threshold, _tree(axes, low, configs), _tree(axes, high, configs))
     raise ValueError(f"line {body[0].lineno if body else 0}")
 
 

@@ -6,10 +6,12 @@ multiprocessors and L2 cache. Light, because dispatch reads tables at the first 
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cache
 from textwrap import fill
 from typing import NamedTuple
 
 from normtune.kernels.config import Knob
+from normtune.kernels.problem import AXES
 
 # Default of black and of ruff. Longer statements have one part per line with a trailing comma, which formatters keep at
 # every width.
@@ -178,15 +180,23 @@ def _field(knob: Knob) -> str:
     return f"{knob.name}: {knob.kind.__name__}{default}"
 
 
-_SIZES = ("rows: int", "hidden: int")
+@cache
+def of_axes(axes: tuple[str, ...]) -> Form:
+    """The form of the tables of one GPU whose functions take these sizes."""
+    sizes = tuple(f"{axis}: int" for axis in axes)
+    if axes == AXES:
+        return Form(
+            sizes,
+            "Launch configs by operator, dtype, rows and hidden; `lookup` finds one.",
+            "The config for `rows` rows of `hidden` elements.",
+        )
+    named = ", ".join(f"`{axis}`" for axis in axes)
+    return Form(sizes, "Launch configs by operator, dtype and shape; `lookup` finds one.", f"The config at {named}.")
 
-ONE_GPU = Form(
-    _SIZES,
-    "Launch configs by operator, dtype, rows and hidden; `lookup` finds one.",
-    "The config for `rows` rows of `hidden` elements.",
-)
+
+ONE_GPU = of_axes(AXES)
 ANY_GPU = Form(
-    (*_SIZES, "sms: int", "l2_bytes: int"),
+    (*ONE_GPU.sizes, "sms: int", "l2_bytes: int"),
     "Launch configs by operator, dtype, shape and GPU; `lookup` finds one.",
     "The config for `rows` rows of `hidden` elements on a GPU of `sms` SMs.",
 )
