@@ -14,7 +14,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from normtune.kernels.operator import OperatorSpec, operators
+from normtune.kernels.operator import OperatorSpec, find
 
 SAME_CODE = Path(__file__).with_name("same_code.json")
 # In place of the fingerprint of kernels that another program measured.
@@ -38,9 +38,8 @@ def is_current(spec: OperatorSpec, measured: str) -> bool:
 
 def changed(measured: Mapping[str, str]) -> list[str]:
     """The registered operators whose kernels changed since their fingerprint was `measured`, as far as it is known."""
-    specs = operators()
-    known = {name: of for name, of in measured.items() if name in specs and of != UNKNOWN}
-    return [name for name, of in known.items() if not is_current(specs[name], of)]
+    specs = {name: spec for name, of in measured.items() if of != UNKNOWN and (spec := find(name))}
+    return [name for name, spec in specs.items() if not is_current(spec, measured[name])]
 
 
 @cache

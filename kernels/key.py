@@ -138,6 +138,11 @@ def with_sizes(family: str, sizes: Mapping[str, int]) -> str:
     return ".".join((family, *(f"{name}={value}" for name, value in sizes.items())))
 
 
+def family_of(operator: str) -> str:
+    """The name of an operator without its named integers."""
+    return _operator(operator)[0]
+
+
 @lru_cache(4096)
 def _operator(text: str) -> tuple[str, tuple[tuple[str, int], ...]]:
     """An operator's name as family and named integers; all of it is the family where it has another form."""

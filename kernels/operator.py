@@ -334,13 +334,22 @@ def operator(name: str) -> OperatorSpec:
     specs = operators()
     if name in specs:
         return specs[name]
-    if (family := _FAMILIES.get(name)) and {*family.sizes} <= {*family.axes}:
+    family = _FAMILIES.get(name)
+    if family and {*family.sizes} <= {*family.axes}:
         return family
     key = Key.of(name, "", "")
     if key.family in _FAMILIES and key.sizes:
         return _FAMILIES[key.family].at(**dict(key.sizes))
     known = dict.fromkeys(map(_family, specs))
     raise UsageError(f"unknown operator {name!r}: expected one of {', '.join(known)}; --load names its file")
+
+
+def find(name: str) -> OperatorSpec | None:
+    """As `operator`, but None if there is none."""
+    try:
+        return operator(name)
+    except UsageError:
+        return None
 
 
 def members(name: str) -> list[str]:
@@ -368,7 +377,7 @@ def read_config(operator: str, text: str) -> Config:
     Raises:
         ValueError: it is no text of a config.
     """
-    spec = operators().get(operator)
+    spec = find(operator)
     if spec is None:
         return COPY if text == _COPY else Config.from_json(text)
     return spec.read_config(text)

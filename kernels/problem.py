@@ -37,6 +37,17 @@ def axes_of(family: str) -> tuple[str, ...]:
     return _AXES_OF.get(family, AXES)
 
 
+def function_key(key: Key) -> Key:
+    """The key of the function that answers for problems of a key: without the named integer that is a third size."""
+    return key.without(axes_of(key.family)[2:])
+
+
+def axes_at(key: Key) -> tuple[str, ...]:
+    """The names of the sizes by which problems of a key differ; a third one may be among its named integers."""
+    axes = axes_of(key.family)
+    return axes if function_key(key) == key else axes[:2]
+
+
 class Problem(NamedTuple):
     """One shape of a function's key.
 
@@ -52,9 +63,9 @@ class Problem(NamedTuple):
 
     @classmethod
     def at(cls, key: Key, shape: Shape) -> Self:
-        """The problem of a key of a function at a shape, whose third size becomes a named integer of the operator."""
-        rows, hidden, *more = shape
-        return cls(key.with_sizes(zip(axes_of(key.family)[2:], more, strict=True)), rows, hidden)
+        """The problem of a key at a shape of `axes_at`: a third size becomes a named integer of the operator."""
+        rows, hidden, *third = shape
+        return cls(key.with_sizes(zip(axes_at(key)[2:], third, strict=True)), rows, hidden)
 
     @classmethod
     def of(cls, operator: str, rows: int, hidden: int, dtype: str, variant: str = "") -> Self:
@@ -85,6 +96,11 @@ class Problem(NamedTuple):
     def shape(self) -> Shape:
         """Its size along each of `AXES`."""
         return self.rows, self.hidden
+
+    @property
+    def function_shape(self) -> Shape:
+        """Its size along each axis of the function that answers for it."""
+        return tuple(self.sizes[axis] for axis in axes_of(self.key.family))
 
     @property
     def sizes(self) -> dict[str, int]:

@@ -17,9 +17,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from normtune.kernels.config import COPY, Config
-from normtune.kernels.key import Key
+from normtune.kernels.key import Key, family_of
 from normtune.kernels.operator import read_config
-from normtune.kernels.problem import Problem
+from normtune.kernels.problem import AXES, Problem, Shape, axes_at, function_key
 from normtune.results.columns import COLUMNS, TEXTS, columns_of, first_rounds, flatten
 from normtune.results.records import SEARCHED, UNPAIRED, Device, Measurement, Run, TimedCode
 from normtune.results.regimes import COLD
@@ -184,9 +184,26 @@ class Evidence:
             row = self._bounds(keys[-1])[1]
         return keys
 
+    def function_keys(self) -> list[Key]:
+        """The keys of the functions that answer for the measured problems, ordered."""
+        return sorted({*map(function_key, self.measured_keys())})
+
     def part(self, key: Key) -> pd.DataFrame:
-        """Rows of `frame` of one key, found by bisection."""
-        return self.frame.iloc[slice(*self._bounds(key))]
+        """Rows of `frame` of one key, found by bisection; of a function with a third size, of all of its keys."""
+        if len(axes_at(key)) == len(AXES):
+            return self.frame.iloc[slice(*self._bounds(key))]
+        of_function = (other for other in self.measured_keys() if function_key(other) == key)
+        return pd.concat([self.frame.iloc[slice(*self._bounds(other))] for other in of_function])
+
+    @staticmethod
+    def shapes(part: pd.DataFrame, key: Key) -> list[Shape]:
+        """The shape of each of the rows of `part(key)`."""
+        third = axes_at(key)[2:]
+        columns = [part[axis].tolist() for axis in AXES]
+        if third:
+            sizes = {name: dict(Key.of(name, "", "").sizes) for name in part["operator"].unique()}
+            columns += [[sizes[name][axis] for name in part["operator"]] for axis in third]
+        return list(zip(*columns, strict=True))
 
     def _bounds(self, key: Key) -> tuple[int, int]:
         """First row and end of the rows of a key, by which the frame is ordered first."""
@@ -200,14 +217,16 @@ class Evidence:
         """Only these operators and dtypes.
 
         Args:
-            keys: `a` is operator a in all variants, `a:b` only its variant b; empty means all.
+            keys: `a` is operator a in all variants, of a family at all named integers, `a:b` only its variant b; empty
+                means all.
             dtypes: names of dtypes; empty means all.
         """
         kept = pd.Series(True, index=self.frame.index)
         if keys:
             kept &= False
             for key in (Key.parse(text, "") for text in keys):
-                match = self.frame["operator"] == key.operator
+                names = [name for name in self.frame["operator"].unique() if key.operator in (name, family_of(name))]
+                match = self.frame["operator"].isin(names)
                 kept |= match & (self.frame["variant"] == key.variant) if key.variant else match
         if dtypes:
             kept &= self.frame["dtype"].isin(list(dtypes))

@@ -22,7 +22,7 @@ from normtune.heuristics.regret.matrix import timing_matrix
 from normtune.heuristics.regret.specs import undeclared_note
 from normtune.heuristics.regret.weights import Weighting
 from normtune.kernels.operator import OperatorSpec
-from normtune.kernels.problem import Shape
+from normtune.kernels.problem import AXES, Shape, axes_at
 from normtune.kernels.tablefile.relative_tree import leaves_of
 from normtune.kernels.target import Target, target_for
 from normtune.results.records import Device
@@ -49,6 +49,9 @@ def fit_all(evidence: "Evidence", options: FitOptions | None = None) -> AnyGpuFi
     selected = evidence.select(options.operators).regime(options.regime)
     data = selected.current()
     devices = data.devices()
+    if named := [key for key in data.function_keys() if len(axes_at(key)) > len(AXES)]:
+        sizes = ", ".join(axes_at(named[0]))
+        raise UsageError(f"a table for any GPU has functions of rows and hidden: {named[0]} has {sizes}")
     if not devices:
         raise NormtuneError("there are no measurements to fit: run `normtune sweep` first")
     targets = targets_of([device.target for device in devices])

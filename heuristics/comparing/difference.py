@@ -213,7 +213,7 @@ def difference(
     choices: tuple[list[SideAnswer], list[SideAnswer]] = ([], [])
     same, parts = set(), []
     for index, shape in enumerate(matrix.problems):
-        problem = Problem(matrix.key, *shape)
+        problem = Problem.at(matrix.key, shape)
         answers = [lookup.choice(index, problem, side) for side in (first, second)]
         for of_side, answer in zip(choices, answers, strict=True):
             of_side.append(answer)

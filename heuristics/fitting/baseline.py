@@ -60,7 +60,7 @@ class Incumbents:
         """The baseline of one key; None if it has no answer there."""
         rule = self.rule
         if rule:
-            return Incumbent(lambda shape: rule.choose(Problem(key, *shape), target), None)
+            return Incumbent(lambda shape: rule.choose(Problem.at(key, shape), target), None)
         tree = next((self.trees[name] for name in key.names if name in self.trees), None)
         if tree is None:
             return None

@@ -162,7 +162,7 @@ def _broken(matrix: TimingMatrix, failed: NDArray[np.bool_], legality: Legality)
     """Bool (problems, configs): failed configs, and configs with the same launch."""
     broken = failed.copy()
     for index in np.flatnonzero(failed.any(axis=1)).tolist():
-        problem = Problem(matrix.key, *matrix.problems[index])
+        problem = Problem.at(matrix.key, matrix.problems[index])
         launches = [legality.spec.launch_of(config, problem, legality.target) for config in matrix.configs]
         failed_launches = {launches[column] for column in np.flatnonzero(failed[index]).tolist()} - {None}
         broken[index] |= [launch in failed_launches for launch in launches]

@@ -32,7 +32,7 @@ def duration(evidence: "Evidence", options: FitOptions, known: Mapping[Key, Tabl
 
     data = used(evidence, options.operators)
     seconds = 0.0
-    for key in data.measured_keys():
+    for key in data.function_keys():
         measurements, earlier = len(data.part(key)), known.get(key)
         leaves = (earlier and earlier.figures.asked) or options.leaves or MAX_LEAVES[1]
         seconds += _SECONDS * measurements * leaves * (1 if earlier or options.leaves else _CHOOSING)

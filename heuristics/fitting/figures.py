@@ -225,5 +225,5 @@ def gain(matrix: TimingMatrix, regrets: Sequence[int | None], rule: RuleAt, laun
 
 
 def _losses_of(matrix: TimingMatrix, rule: RuleAt) -> list[int | None]:
-    chosen = (rule(matrix.key.operator, *shape) for shape in matrix.problems)
+    chosen = (rule(matrix.key.operator, *shape[:2]) for shape in matrix.problems)  # of operators on rows and hidden
     return [None if config is None else matrix.loss(index, config) for index, config in enumerate(chosen)]

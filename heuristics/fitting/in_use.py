@@ -86,7 +86,7 @@ class InUse:
             return f"the rule of {liger.TITLE}", lambda shape: liger.choose(key.operator, *shape)
         if not spec.kernel_module:  # nobody declared it
             return "", lambda shape: None
-        return DEFAULT_RULE.title, lambda shape: spec.default_config(Problem(key, *shape), self.target)
+        return DEFAULT_RULE.title, lambda shape: spec.default_config(Problem.at(key, shape), self.target)
 
     @cached_property
     def _serving(self) -> locate.Selection | None:

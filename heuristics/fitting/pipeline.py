@@ -107,7 +107,7 @@ def of_operators(
     def weighted_part(name: str) -> tuple[Part, Weighting]:
         return part(spec_of(data, name), weighting), weighting
 
-    names = sorted({key.operator for key in data.measured_keys()})
+    names = sorted({key.operator for key in data.function_keys()})
     pairs = list(in_order(weighted_part, names, processes_for(len(data.frame))))
     for _, of_process in pairs:
         weighting.join(of_process)
@@ -165,7 +165,9 @@ def check_operators(evidence: "Evidence", operators: Sequence[str]) -> None:
     """
     for text in operators:
         key, keys = Key.parse(text, ""), evidence.measured_keys()
-        if not any(key.operator == other.operator and key.variant in ("", other.variant) for other in keys):
+        if not any(
+            key.operator in (other.operator, other.family) and key.variant in ("", other.variant) for other in keys
+        ):
             measured = ", ".join(sorted({other.operator for other in keys})) or "none"
             raise UsageError(f"no measurements of operator {text!r}: measured are {measured}")
 
@@ -210,6 +212,6 @@ def _matrices(evidence: "Evidence", spec: OperatorSpec, target: Target, notes: l
 
 def donors_first(evidence: "Evidence", spec: OperatorSpec) -> list[Key]:
     """The measured keys of an operator, possible donors first: plain ones, then bfloat16, then as the spec lists."""
-    measured, dtypes = {*evidence.measured_keys()}, sorted(spec.dtypes, key=lambda dtype: dtype != "bfloat16")
+    measured, dtypes = {*evidence.function_keys()}, sorted(spec.dtypes, key=lambda dtype: dtype != "bfloat16")
     every = (spec.key(dtype, variant) for variant in all_variants(spec) for dtype in dtypes)
     return [key for key in every if key in measured]

@@ -11,7 +11,7 @@ from normtune.heuristics.fitting.figures import Cost, Figures
 from normtune.heuristics.fitting.forward_backward import Together
 from normtune.heuristics.fitting.in_use import Compared
 from normtune.kernels.key import Key
-from normtune.kernels.problem import AXES, Shape
+from normtune.kernels.problem import Shape, axes_of, function_key
 from normtune.kernels.tablefile.header import Data
 from normtune.kernels.tablefile.relative_tree import RelativeTree
 from normtune.kernels.tablefile.tree import Tree
@@ -108,14 +108,14 @@ class FromData:
     @classmethod
     def of(cls, data: "Evidence", shapes: Collection[Shape], regime: str, notes: Sequence[str]) -> "FromData":
         """The facts on some data with these shapes, at least one."""
-        newest = data.runs[-1]
+        newest, axes = data.runs[-1], axes_of(data.measured_keys()[0].family)
         return FromData(
             software=newest.software,
             date="" if newest.started == UNKNOWN_START else newest.started[:10],
             digest=data.digest(),
             measurements=len(data.frame),
-            fingerprints=data.fingerprints(),
-            measured={axis: (min(sizes), max(sizes)) for axis, *sizes in zip(AXES, *shapes, strict=True)},
+            fingerprints=_by_function(data.fingerprints()),
+            measured={axis: (min(sizes), max(sizes)) for axis, *sizes in zip(axes, *shapes, strict=True)},
             notes=tuple(notes),
             regime=regime,
             unpaired=any(run.is_unpaired for run in data.runs),
@@ -126,6 +126,18 @@ class FromData:
         """The measurements, as a header names them."""
         regime = "" if self.regime == COLD else self.regime
         return Data(self.digest, self.measurements, self.date, regime, self.unpaired)
+
+
+def _by_function(fingerprints: Mapping[str, str]) -> dict[str, str]:
+    """Fingerprints by operator, of the members of a family in one where they have one function and are equal."""
+    found: dict[str, dict[str, str]] = {}
+    for name, mark in fingerprints.items():
+        found.setdefault(function_key(Key.of(name, "", "")).operator, {})[name] = mark
+    return {
+        name: mark
+        for function, marks in found.items()
+        for name, mark in (marks if len({*marks.values()}) > 1 else {function: next(iter(marks.values()))}).items()
+    }
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,14 +4,15 @@ The protocol of a run says what was searched; it is validated, because a store m
 for the header of the table; there is none where every config was timed.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from normtune.heuristics.regret.fixed_log import percent
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.kernels.config import COPY, Config
+from normtune.kernels.key import Key
 from normtune.kernels.operator import read_config
-from normtune.kernels.problem import AXES, Shape
+from normtune.kernels.problem import AXES, Problem, Shape, function_key
 from normtune.kernels.tablefile.tree import Tree, choose
 from normtune.results.records import SEARCHED, Run
 
@@ -33,12 +34,13 @@ class _SearchedFunction(NamedTuple):
 
 def searched(data: "Evidence", matrix: TimingMatrix, tree: Tree) -> str | None:
     """The line of a function: `rms_norm_forward bfloat16: plane, 31 % of 2123 configs, of 34 audited ...`; or None."""
-    entries = [entry for run in data.runs if (entry := _entry(run, matrix))]
+    keys = [key for key in data.measured_keys() if matrix.key in (key, function_key(key))]
+    entries = [entry for run in data.runs if (entry := _joined([_entry(run, key) for key in keys]))]
     if not entries:
         return None
     widest = max(entries, key=lambda entry: entry.pairs)  # the newest run may be of a few shapes only
     part = data.part(matrix.key)
-    timed = part.loc[part["config"] != _COPY, [*AXES, "config"]].drop_duplicates()
+    timed = part.loc[part["config"] != _COPY, ["operator", *AXES, "config"]].drop_duplicates()
     share = round(100 * min(1.0, len(timed) / widest.pairs))
     names = " and ".join(sorted({entry.strategy for entry in entries}))
     gains = [*_gains(matrix, tree, {pair for entry in entries for pair in entry.audited})]
@@ -70,26 +72,39 @@ def _gains(matrix: TimingMatrix, tree: Tree, audited: set[tuple[Shape, Config]])
         yield 0 if audited_loss is None or loss is None else loss - audited_loss
 
 
-def _entry(run: Run, matrix: TimingMatrix) -> _SearchedFunction | None:
-    """What a run's protocol says of a function; None if it says nothing, or something that normtune does not write."""
+def _joined(parts: Sequence[_SearchedFunction | None]) -> _SearchedFunction | None:
+    """What a run did for all keys of a function, which may have a third size; None if it did not search."""
+    entries = [part for part in parts if part]
+    if not entries:
+        return None
+    pairs = sum(entry.pairs for entry in entries)
+    missed = sum(entry.pairs * (entry.missed or 0) for entry in entries) // pairs
+    audited = [pair for entry in entries for pair in entry.audited]
+    return _SearchedFunction(
+        entries[0].strategy, pairs, audited, None if None in [entry.missed for entry in entries] else missed
+    )
+
+
+def _entry(run: Run, key: Key) -> _SearchedFunction | None:
+    """What a run's protocol says of a key; None if it says nothing, or something that normtune does not write."""
     of_run = run.protocol.get(SEARCHED)
-    match of_run.get(str(matrix.key)) if isinstance(of_run, dict) else None:
+    match of_run.get(str(key)) if isinstance(of_run, dict) else None:
         case {"pairs": int(pairs), "audited": list(audited), "missed": None | int() as missed}:
             strategy = run.protocol.get("strategy")
             if not 0 < pairs < _MOST or not isinstance(strategy, str) or not strategy.isidentifier():
                 return None
             if missed is not None and not 0 <= missed < _MOST:
                 return None
-            valid = [pair for entry in audited if (pair := _pair(matrix.key.operator, entry))]
+            valid = [pair for entry in audited if (pair := _pair(key, entry))]
             return _SearchedFunction(strategy, pairs, valid, missed)
     return None
 
 
-def _pair(operator: str, text: Any) -> tuple[Shape, Config] | None:
+def _pair(key: Key, text: Any) -> tuple[Shape, Config] | None:
     match text:
         case [int(first), int(second), str(config)]:
             try:
-                return (first, second), read_config(operator, config)
+                return Problem(key, first, second).function_shape, read_config(key.operator, config)
             except ValueError:
                 return None
     return None

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.kernels.config import COPY
-from normtune.kernels.problem import AXES
 from normtune.results.statistics import summary
 
 if TYPE_CHECKING:
@@ -39,9 +38,9 @@ def best_times(evidence: "Evidence", matrix: TimingMatrix) -> BestTimes:
     columns = {config.to_json(): index for index, config in enumerate(matrix.configs) if config != COPY}
     failed = np.zeros(matrix.usable.shape, np.bool_)
     newest: dict[tuple[int, int], tuple[int, list[NDArray[np.int32]]]] = {}
-    fields = (part[name] for name in (*AXES, "config", "run", "status", "samples"))
-    for *shape, config, run, status, samples in zip(*fields, strict=True):
-        problem, column = problems.get(tuple(shape)), columns.get(config)
+    fields = (part[name] for name in ("config", "run", "status", "samples"))
+    for shape, config, run, status, samples in zip(evidence.shapes(part, matrix.key), *fields, strict=True):
+        problem, column = problems.get(shape), columns.get(config)
         if problem is None or column is None:
             continue
         if status != "ok":

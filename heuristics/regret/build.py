@@ -8,7 +8,6 @@ from normtune.errors import UsageError
 from normtune.heuristics.regret.matrix import MISSING, TimingMatrix, timing_matrix
 from normtune.heuristics.regret.specs import known
 from normtune.kernels.fingerprint import changed
-from normtune.kernels.problem import AXES
 from normtune.kernels.tablefile.header import UNPAIRED
 from normtune.kernels.target import target_for
 from normtune.results.terminal import printable
@@ -56,8 +55,8 @@ def check_times(current: "Evidence", matrix: TimingMatrix) -> None:
         )
         # An alias has the times of another config, so only configs with measurements of their own are compared.
         measured = np.zeros(matrix.usable.shape, np.bool_)
-        for *shape, config in zip(*(part[name] for name in (*AXES, "config")), strict=True):
-            if (index := problems.get(tuple(shape))) is not None and config in configs:
+        for shape, config in zip(current.shapes(part, matrix.key), part["config"], strict=True):
+            if (index := problems.get(shape)) is not None and config in configs:
                 measured[index, configs[config]] = True
         timed = (logs != MISSING) & measured[:, :, None]
         many = timed.sum(axis=1) >= 3

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from normtune.kernels.box import Box
 from normtune.kernels.config import Config
 from normtune.kernels.key import Key
-from normtune.kernels.operator import OperatorSpec, operators
-from normtune.kernels.problem import Problem, Shape
+from normtune.kernels.operator import OperatorSpec, find
+from normtune.kernels.problem import Problem, Shape, axes_at
 from normtune.kernels.tablefile.tree import Tree, regions
 from normtune.kernels.target import Target
 
@@ -40,7 +40,7 @@ class Registered(NamedTuple):
 
 def registered(key: Key) -> Registered | None:
     """Operator and variants of a table's entry; None if the operator, variant or dtype is not registered."""
-    spec = operators().get(key.operator)
+    spec = find(key.operator)
     if spec is None or key.dtype not in spec.dtypes or key.usual.variant not in all_variants(spec):
         return None
     return Registered(spec, served_variants(spec, key))
@@ -48,7 +48,7 @@ def registered(key: Key) -> Registered | None:
 
 def _exists(spec: OperatorSpec, target: Target, key: Key) -> bool:
     """Whether any launch of a key exists on a target: if so, the default config's does at the smallest shape."""
-    problem = Problem(key, 1, 1)
+    problem = Problem.at(key, (1,) * len(axes_at(key)))
     return spec.is_legal(spec.default_config(problem, target), problem, target)
 
 
@@ -98,7 +98,7 @@ class Legality:
         """Whether the config is legal at a shape, and therefore at every smaller one."""
         legal = self._known.get((config, shape))
         if legal is None:
-            legal = all(self.spec.is_legal(config, Problem(key, *shape), self.target) for key in self.served)
+            legal = all(self.spec.is_legal(config, Problem.at(key, shape), self.target) for key in self.served)
             self._known[config, shape] = legal
         return legal
 

@@ -19,7 +19,7 @@ from normtune.kernels.call import AnyLaunch
 from normtune.kernels.config import COPY, Config
 from normtune.kernels.key import Key
 from normtune.kernels.operator import IllegalConfigError, OperatorSpec
-from normtune.kernels.problem import AXES, Problem, Shape
+from normtune.kernels.problem import AXES, Problem, Shape, axes_at
 from normtune.kernels.target import Target
 from normtune.results.columns import flatten, split
 from normtune.results.records import DECISIVE, WRONG
@@ -190,7 +190,7 @@ def timing_matrix(evidence: "Evidence", spec: OperatorSpec, key: Key, target: Ta
     illegal: dict[int, Shape] = {}
     luck: list[int] = []
     for shape, measured in with_levels.items():
-        by_column, others = _with_aliases(measured, configs, spec, Problem(key, *shape), target, illegal)
+        by_column, others = _with_aliases(measured, configs, spec, key, shape, target, illegal)
         if not by_column:
             continue
         columns = list(by_column)
@@ -212,6 +212,7 @@ def timing_matrix(evidence: "Evidence", spec: OperatorSpec, key: Key, target: Ta
         rounds=_rounds(behind, len(configs)) if is_paired else None,
         untimed=untimed[:count],
         luck=np.array(luck, np.int64) if is_paired else None,
+        axes=axes_at(key),
         unused=tuple(map(sum, zip(*(measured.unused for measured in by_shape.values()), strict=True))),  # type: ignore[arg-type]
     )
 
@@ -256,11 +257,11 @@ def _measured(evidence: "Evidence", spec: OperatorSpec, key: Key) -> dict[Shape,
     rounds = part["rounds"].tolist()
     lengths, flat = flatten(part["samples"].tolist())
     logs = split(lengths, log_ppm(flat))
-    shapes = part[list(AXES)].to_numpy()
     # The frame is ordered by its shapes: measurements of one are adjacent.
-    starts = np.flatnonzero(np.diff(shapes, axis=0, prepend=0).any(axis=1)).tolist()
+    shapes = evidence.shapes(part, key)
+    starts = [index for index, shape in enumerate(shapes) if not index or shape != shapes[index - 1]]
     return {
-        tuple(shapes[start].tolist()): _of_shape(
+        shapes[start]: _of_shape(
             *(column[start:end] for column in (configs, numbers, statuses, rounds, logs))  # type: ignore[arg-type]
         )
         for start, end in pairwise((*starts, len(shapes)))
@@ -308,7 +309,8 @@ def _with_aliases(
     measured: _Measured,
     configs: tuple[Config, ...],
     spec: OperatorSpec,
-    problem: Problem,
+    key: Key,
+    shape: Shape,
     target: Target,
     illegal: dict[int, Shape],
 ) -> tuple[dict[int, Level], list[int]]:
@@ -318,15 +320,15 @@ def _with_aliases(
     config of an index is known to be illegal.
     """
     direct = {index: measured.levels[config] for index, config in enumerate(configs) if config in measured.levels}
-    launches: dict[int, AnyLaunch] = {}
+    problem, launches = Problem.at(key, shape), dict[int, AnyLaunch]()
     for index, config in enumerate(configs):
         corner = illegal.get(index)
-        if corner and all(map(ge, problem.shape, corner)):
+        if corner and all(map(ge, shape, corner)):
             continue
         try:
             launches[index] = spec.launch(config, problem, target, None)
         except IllegalConfigError:
-            illegal[index] = problem.shape
+            illegal[index] = shape
     failed_launches = {spec.launch_of(config, problem, target) for config in measured.failed}
     levels_of: dict[AnyLaunch, Level] = {}
     for index, level in direct.items():

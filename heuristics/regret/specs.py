@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from normtune.heuristics.regret.legality import registered
 from normtune.kernels.config import Config
 from normtune.kernels.key import Key
-from normtune.kernels.operator import OperatorSpec, operator, operators
+from normtune.kernels.operator import OperatorSpec, find, operator
 from normtune.kernels.undeclared import undeclared
 
 if TYPE_CHECKING:
@@ -18,8 +18,8 @@ def spec_of(data: "Evidence", name: str) -> OperatorSpec:
     Raises:
         UsageError: it is not registered, and normtune measured it, so that a file declares it.
     """
-    if name in operators() or name not in data.unpaired():
-        return operator(name)
+    if (spec := find(name)) or name not in data.unpaired():
+        return spec or operator(name)
     frame, order = data.frame[data.frame["operator"] == name], {run.id: number for number, run in enumerate(data.runs)}
     newest = max(frame["run"].unique(), key=order.__getitem__)
     config = Config.from_json(frame.loc[frame["run"] == newest, "config"].iloc[0])
@@ -39,4 +39,4 @@ def known(data: "Evidence", key: Key) -> OperatorSpec | None:
     entry = registered(key)
     if entry:
         return entry.spec
-    return spec_of(data, key.operator) if key.operator in data.unpaired() and key.operator not in operators() else None
+    return spec_of(data, key.operator) if key.operator in data.unpaired() and not find(key.operator) else None

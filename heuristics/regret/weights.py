@@ -69,7 +69,7 @@ class Weighting:
         If a file has no weight for any of the shapes, they are weighted by decades, and `notes` says so. At least one
         shape is needed, and no duplicates.
         """
-        problems = [Problem(key, *shape) for shape in shapes]
+        problems = [Problem.at(key, shape) for shape in shapes]
         if self.choice == EQUAL:
             return _apportioned([Fraction(1)] * len(problems))
         if self._entries:

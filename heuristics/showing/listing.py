@@ -11,7 +11,7 @@ from normtune.errors import UsageError
 from normtune.heuristics.regret.fixed_log import MILLION
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.kernels.config import COPY, Config
-from normtune.kernels.operator import operators, read_config
+from normtune.kernels.operator import find, read_config
 from normtune.kernels.problem import Problem
 from normtune.results.statistics import summary
 
@@ -92,7 +92,7 @@ def _losses(matrices: list[TimingMatrix]) -> dict[tuple[Problem, Config], float]
     losses: dict[tuple[Problem, Config], float] = {}
     for matrix in matrices:
         for index, shape in enumerate(matrix.problems):
-            problem = Problem(matrix.key, *shape)
+            problem = Problem.at(matrix.key, shape)
             for config in matrix.configs:
                 if (loss := matrix.loss(index, config)) is not None:
                     losses[problem, config] = loss
@@ -100,9 +100,9 @@ def _losses(matrices: list[TimingMatrix]) -> dict[tuple[Problem, Config], float]
 
 
 def _bytes_moved(problems: set[Problem]) -> dict[Problem, float]:
-    specs = operators()
+    specs = {name: find(name) for name in {problem.operator for problem in problems}}
     moved = {}
     for problem in problems:
-        spec = specs.get(problem.operator)
+        spec = specs[problem.operator]
         moved[problem] = spec.bytes_moved(problem) if spec and problem.dtype in spec.dtypes else math.nan
     return moved

@@ -276,7 +276,7 @@ def default_configs(axes: Sequence[Axis], lacking: NDArray[np.bool_], legality: 
         for axis, indices in zip(others, np.nonzero(lacking)[1:], strict=True)
     ]
     defaults = {
-        legality.spec.default_config(Problem(key, first.tops[-1], *sizes), legality.target)
+        legality.spec.default_config(Problem.at(key, (first.tops[-1], *sizes)), legality.target)
         for sizes in product(*tops)
         for key in legality.served
     }

@@ -19,7 +19,7 @@ from normtune.kernels.tablefile import template
 from normtune.kernels.tablefile.facts import encoded
 from normtune.kernels.tablefile.header import Gpu, Header, body_hash
 from normtune.kernels.tablefile.relative_tree import HIDDEN, RelativeTree
-from normtune.kernels.tablefile.tree import COMPARISONS, Leaf, Split, Tree, told
+from normtune.kernels.tablefile.tree import Leaf, Split, Tree, comparison, told
 from normtune.kernels.target import plain_letters
 from normtune.results.records import Device
 
@@ -142,7 +142,7 @@ def branches(tree: Tree | RelativeTree, depth: int, names: Names) -> list[str]:
         test = told(tree.axis, tree.threshold)
     else:
         test = f"{_times(tree.times, tree.axis)} >= {_times(tree.threshold, 'sms')}"
-    first, rest = (tree.low, tree.high) if COMPARISONS[tree.axis] == "<=" else (tree.high, tree.low)
+    first, rest = (tree.low, tree.high) if comparison(tree.axis) == "<=" else (tree.high, tree.low)
     return [f"{indent}if {test}:", *branches(first, depth + 1, names), *branches(rest, depth, names)]
 
 

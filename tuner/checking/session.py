@@ -15,7 +15,7 @@ from normtune.heuristics.regret.fixed_log import log_ppm
 from normtune.kernels.box import Box
 from normtune.kernels.config import COPY, Config
 from normtune.kernels.operator import IllegalConfigError, operator
-from normtune.kernels.problem import Problem, Shape
+from normtune.kernels.problem import Problem, Shape, axes_of
 from normtune.kernels.tablefile.tree import choose
 from normtune.kernels.target import Target
 from normtune.results.records import Outcome
@@ -123,7 +123,8 @@ class CheckSession:
         self, function: Checked, box: Box, seed: int, most_elements: int, known: Collection[Shape] | None
     ) -> Sample:
         shapes = population(box, seed, most_elements, known)
-        return sample(function.tree, shapes, MOST_SHAPES, f"{seed} {function.key}")
+        axes = axes_of(function.key.family)
+        return sample(function.tree, shapes, MOST_SHAPES, f"{seed} {function.key}", axes)
 
     def _of_group(self, group: Sequence[int], target: Target) -> Iterator[ProbeRequest]:
         """The probes of some functions in turn, and then their second looks."""
@@ -142,8 +143,8 @@ class CheckSession:
         ]
         probes = []
         for shape, leaf in drawn.reserve if is_second_look else drawn.probes:
-            problem = Problem(function.key.usual, *shape)
-            config = choose(function.tree, shape)
+            problem = Problem.at(function.key.usual, shape)
+            config = choose(function.tree, shape, axes_of(function.key.family))
             probe = ProbeRequest(
                 index,
                 problem,

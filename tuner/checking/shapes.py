@@ -14,9 +14,10 @@ import math
 import random
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import product
 from typing import NamedTuple
 
-from normtune.kernels.box import Box
+from normtune.kernels.box import Box, Interval
 from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import AXES, Problem, Shape
@@ -66,10 +67,10 @@ def population(box: Box, seed: int, most_elements: int, known: Collection[Shape]
     """
     rng = random.Random(seed)
     drawn = (_anywhere(rng, box) for _ in range(_POPULATION)) if known is None else known
-    return sorted({shape for shape in drawn if box.holds(shape) and math.prod(shape) <= most_elements})
+    return sorted({shape for shape in drawn if box.holds(shape) and math.prod(shape[:2]) <= most_elements})
 
 
-def sample(tree: Tree, shapes: Sequence[Shape], count: int, seed: int | str) -> Sample:
+def sample(tree: Tree, shapes: Sequence[Shape], count: int, seed: int | str, axes: Sequence[str] = AXES) -> Sample:
     """A sample of the shapes, spread over the leaves of a tree by their shares.
 
     Args:
@@ -77,11 +78,12 @@ def sample(tree: Tree, shapes: Sequence[Shape], count: int, seed: int | str) -> 
         shapes: the population.
         count: most shapes, unless more leaves matter.
         seed: of the draw.
+        axes: the names of the sizes of a shape.
     """
     rng = random.Random(seed)
     of_leaf: dict[int, list[Probe]] = defaultdict(list)
     for shape in shapes:
-        leaf = leaf_of(tree, shape)
+        leaf = leaf_of(tree, shape, axes)
         of_leaf[leaf].append(Probe(shape, leaf))
     sizes = {leaf: len(probes) for leaf, probes in of_leaf.items()}
     for probes in of_leaf.values():
@@ -109,10 +111,10 @@ def rivals(
         target: limits of the device.
         others: the table's other functions of the same operator.
     """
-    shape = problem.shape
-    around = dict.fromkeys(choose(tree, near) for near in _around(shape, spec.max_hidden))
-    beside = dict.fromkeys(choose(other, shape) for other in others)
-    own = choose(tree, shape)
+    shape, axes = problem.function_shape, (*spec.axes,)
+    around = dict.fromkeys(choose(tree, near, axes) for near in _around(shape, spec.whole.largest))
+    beside = dict.fromkeys(choose(other, shape, axes) for other in others)
+    own = choose(tree, shape, axes)
     result: list[Config] = []
     for configs, most in ((around, NEIGHBOURS), (beside, BESIDE), (spec.configs("quick", problem, target), STRONG)):
         new = [config for config in configs if config != own and config not in result]
@@ -127,40 +129,39 @@ def spread(configs: Sequence[Config], count: int) -> list[Config]:
     return [configs[round(index * (len(configs) - 1) / (count - 1))] for index in range(count)]
 
 
-def leaf_of(tree: Tree, shape: Shape) -> int:
-    """The number of the leaf that answers for a shape, low before high."""
+def leaf_of(tree: Tree, shape: Shape, axes: Sequence[str] = AXES) -> int:
+    """The number of the leaf that answers for a shape, low before high; `axes` names its sizes."""
     passed = 0
     while isinstance(tree, Split):
-        is_low = shape[AXES.index(tree.axis)] < tree.first
+        is_low = shape[axes.index(tree.axis)] < tree.first
         passed += 0 if is_low else leaves(tree.low)
         tree = tree.low if is_low else tree.high
     return passed
 
 
 def _anywhere(rng: random.Random, box: Box) -> Shape:
-    """A log-uniform shape of a box."""
-    first, second = (_log_uniform(rng, least, most) for _, least, most in box)
-    _, least, most = box[1]
-    second = round(second / _UNIT) * _UNIT
-    if second < least:
-        second += _UNIT
-    if second > most:
-        second -= _UNIT
-    if second < least:  # a strip that holds no multiple
-        second = most
-    return first, second
+    """A log-uniform shape of a box, all but its first size multiples of `_UNIT`."""
+    first, *others = (_log_uniform(rng, least, most) for _, least, most in box)
+    return first, *(_multiple(size, interval) for size, interval in zip(others, box[1:], strict=True))
+
+
+def _multiple(size: int, interval: Interval) -> int:
+    """The multiple of `_UNIT` near a size of an interval; its end where it holds none."""
+    _, least, most = interval
+    size = round(size / _UNIT) * _UNIT
+    size += _UNIT * (size < least)
+    size -= _UNIT * (size > most)
+    return most if size < least else size
 
 
 def _log_uniform(rng: random.Random, least: int, most: int) -> int:
     return min(most, max(least, round(math.exp(rng.uniform(math.log(least), math.log(most))))))
 
 
-def _around(shape: Shape, most: int) -> Iterator[Shape]:
+def _around(shape: Shape, most: Shape) -> Iterator[Shape]:
     """The shapes up to two octaves away along each axis, nearest first."""
-    halves = range(-4, 5)
-    steps = sorted(
-        ((along / 2, across / 2) for along in halves for across in halves),
-        key=lambda step: (abs(step[0]) + abs(step[1]), step),
-    )
-    for along, across in steps:
-        yield max(1, round(shape[0] * 2.0**along)), min(most, max(1, round(shape[1] * 2.0**across)))
+    halves = [half / 2 for half in range(-4, 5)]
+    steps = sorted(product(halves, repeat=len(shape)), key=lambda step: (sum(map(abs, step)), step))
+    for step in steps:
+        sizes = zip(shape, step, most, strict=True)
+        yield tuple(min(end, max(1, round(size * 2.0**octaves))) for size, octaves, end in sizes)

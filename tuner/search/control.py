@@ -14,7 +14,7 @@ import numpy as np
 
 from normtune.kernels.config import COPY, Config
 from normtune.kernels.fingerprint import fingerprint
-from normtune.kernels.operator import operator, operators
+from normtune.kernels.operator import find, operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target
 from normtune.results.records import Outcome
@@ -56,12 +56,14 @@ class ControlSample:
     """
 
     def __init__(self, stored: Stored, target: Target) -> None:
-        specs = operators()
+        specs = {name: find(name) for name in {problem.operator for problem, _ in stored}}
         before: dict[Problem, dict[Config, int]] = {}
         for (problem, config), coverage in stored.items():
-            if config == COPY or coverage.status != "ok" or coverage.median_ns is None or problem.operator not in specs:
+            if config == COPY or coverage.status != "ok" or coverage.median_ns is None:
                 continue
-            if coverage.fingerprint == fingerprint(specs[problem.operator]):
+            if not (spec := specs[problem.operator]):
+                continue
+            if coverage.fingerprint == fingerprint(spec):
                 before.setdefault(problem, {})[config] = coverage.median_ns
         drawn = random.Random(_SEED).sample(sorted(before), min(PROBLEMS, len(before)))
         self._before = {problem: before[problem] for problem in drawn}

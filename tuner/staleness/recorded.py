@@ -17,7 +17,7 @@ from normtune.errors import NormtuneError
 from normtune.kernels.config import COPY, Config
 from normtune.kernels.fingerprint import changed
 from normtune.kernels.key import Key
-from normtune.kernels.operator import operators, read_config
+from normtune.kernels.operator import find, operator, read_config
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target, target_for
 from normtune.results.atomic import replaced
@@ -99,7 +99,7 @@ def difference(code: RecordedCode | None, evidence: Evidence, cells: Collection[
     """
     fingerprints, target, pairs = evidence.fingerprints(), _target(evidence), pairs_of(evidence)
     by_sources = changed(fingerprints)
-    launches = {name: digest for name, digest in code.launches.items() if name in operators()} if code else {}
+    launches = {name: digest for name, digest in code.launches.items() if find(name)} if code else {}
     suspects = tuple(
         name
         for name in fingerprints
@@ -224,7 +224,7 @@ def _target(evidence: Evidence) -> Target:
 
 def _launches(name: str, pairs: Iterable[tuple[Problem, Config]], target: Target) -> str:
     """The digest of the launches of an operator, in the order of `pairs`."""
-    launch_of = operators()[name].launch_of
+    launch_of = operator(name).launch_of
     launches = (launch_of(config, problem, target) for problem, config in pairs if problem.operator == name)
     return _joined(launch_digest(launch) if launch else b"-" for launch in launches)
 
@@ -238,8 +238,7 @@ def _digests(pairs: Collection[tuple[Problem, Config]], target: Target) -> dict[
 
     They are empty if a pair has none; cells that cannot be launched or compiled are left out.
     """
-    specs = operators()
-    launches = {pair: specs[pair[0].operator].launch_of(pair[1], pair[0], target) for pair in pairs}
+    launches = {pair: operator(pair[0].operator).launch_of(pair[1], pair[0], target) for pair in pairs}
     codes = codes_of(((problem, launch) for (problem, _), launch in launches.items() if launch), target.name)
     code_of = {pair: codes.get((pair[0], launch)) if launch else None for pair, launch in launches.items()}
     return _cells((pair, code.code if code else None) for pair, code in code_of.items())

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from normtune.kernels.call import AnyLaunch
 from normtune.kernels.config import COPY, Config
 from normtune.kernels.fingerprint import fingerprint, is_current
-from normtune.kernels.operator import OperatorSpec, operator, operators
+from normtune.kernels.operator import OperatorSpec, find, operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target
 from normtune.results.records import Coverage, launch_digest
@@ -147,10 +147,11 @@ def is_other_code(stored: Stored, problems: Collection[Problem]) -> bool:
 
 
 def _of_known_operators(stored: Stored) -> Iterator[tuple[Pair, Coverage, OperatorSpec]]:
-    specs = operators()
+    specs = {name: find(name) for name in {problem.operator for problem, _ in stored}}
     for pair, coverage in stored.items():
-        if pair[1] != COPY and pair[0].operator in specs:
-            yield pair, coverage, specs[pair[0].operator]
+        spec = specs[pair[0].operator]
+        if pair[1] != COPY and spec:
+            yield pair, coverage, spec
 
 
 def _undecidable(coverage: Coverage) -> str:

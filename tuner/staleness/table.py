@@ -10,9 +10,10 @@ from functools import partial
 from normtune.errors import NormtuneError
 from normtune.kernels.config import Config
 from normtune.kernels.fingerprint import UNKNOWN, changed
-from normtune.kernels.problem import Problem
+from normtune.kernels.key import Key
+from normtune.kernels.problem import Problem, function_key
 from normtune.kernels.tablefile.header import Header
-from normtune.kernels.tablefile.parse import normalised_trees, trees
+from normtune.kernels.tablefile.parse import axes_in, normalised_trees, trees
 from normtune.kernels.tablefile.relative_tree import choose_on
 from normtune.kernels.tablefile.tree import choose
 from normtune.results.evidence import Evidence
@@ -51,7 +52,11 @@ def changed_kernels(
         changes = [difference(code, evidence, part) for (code, evidence), part in zip(measured, cells, strict=True)]
         reason = "; ".join(dict.fromkeys(change.undecided for change in changes if change.undecided))
         if not reason:
-            kernels = {pair for _, evidence in measured for pair in evidence.fingerprints().items()}
+            kernels = {
+                (function_key(Key.of(name, "", "")).operator, mark)
+                for _, evidence in measured
+                for name, mark in evidence.fingerprints().items()
+            }
             names = [name for name in names if (name, header.kernels[name]) not in kernels]  # measured elsewhere
             if not names or any(change.suspects for change in changes):
                 stale, notes = _by_code(set().union(*cells), changes)
@@ -75,15 +80,15 @@ def _cells(header: Header, text: str, evidence: Evidence) -> set[Cell]:
             key: partial(choose_on, tree, sms=device.sms, l2_bytes=device.l2_bytes) for key, tree in relative.items()
         }
     else:
-        answers = {key: partial(choose, tree) for key, tree in trees(text).items()}
+        answers = {key: partial(choose, tree, axes=axes_in(text)) for key, tree in trees(text).items()}
     configs: dict[Problem, set[Config]] = {}
     for problem, config in pairs_of(evidence):
         configs.setdefault(problem, set()).add(config)
     cells = set()
     for key, answer in answers.items():
         for problem in configs:
-            if problem.key == key.usual:
-                config = answer(problem.shape)
+            if function_key(problem.key) == key.usual:
+                config = answer(problem.function_shape)
                 if config in configs[problem]:
                     cells.add(cell_of(problem, config))
     return cells

@@ -1,0 +1,162 @@
+"""An operator of three sizes: its members are stored one by one, its table has one function with thresholds on each."""
+
+from typing import Annotated
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import normtune
+from normtune.errors import NormtuneError, UsageError
+from normtune.heuristics.api.diff import diff
+from normtune.heuristics.writing.emit import body_text
+from normtune.kernels.config import Config
+from normtune.kernels.key import Key
+from normtune.kernels.operator import IllegalConfigError, operator
+from normtune.kernels.short_form.decorator import kernel_operator
+from normtune.kernels.tablefile import locate, parse
+from normtune.kernels.tablefile.tree import Leaf, choose
+from normtune.tests.commands import main, succeed
+
+pytestmark = pytest.mark.usefixtures("operators_forgotten")
+M, N, K = (1, 16, 256, 4096), (64, 1024, 4096), (32, 512, 8192)
+
+
+class TileConfig(Config):
+    """How a product is launched."""
+
+    BLOCK: Annotated[int, "rows and columns a program."] = 16
+    num_warps: int = 4
+
+
+def best_of(m, n, k):
+    """The law of the made-up times: which block is best."""
+    if k >= 8192:
+        return 64
+    return 16 if m <= 16 or n <= 64 else 128
+
+
+@pytest.fixture
+def product(monkeypatch):
+    """The family, whose launches are the configs."""
+    kernel_operator(
+        config=TileConfig,
+        space={"BLOCK": (16, 64, 128), "num_warps": (4,)},
+        axes={"m": M, "n": N, "k": K},
+        buffers={"a": "input m,k", "b": "weight k,n", "c": "output"},
+        reference=lambda a, b: a @ b,
+        legal=lambda config, problem, target: config.BLOCK < 128 or problem.sizes["k"] <= 2048,
+        name="product",
+    )(lambda a, b, c, config: None)
+
+    def resolve(config, problem, target, alignment=None):
+        if not legal(config, problem):
+            raise IllegalConfigError("too long")
+        return Launch(config)
+
+    family = operator("product")
+    for name in ("product", *(f"product.k={k}" for k in K)):
+        object.__setattr__(operator(name), "resolve", resolve)
+    return family
+
+
+class Launch(tuple):
+    """A launch that is its config."""
+
+    def __new__(cls, config):
+        return super().__new__(cls, config)
+
+    grid = 1
+    binary = property(lambda self: tuple(self))
+    workspace = 0
+
+
+def legal(config, problem):
+    return config.BLOCK < 128 or problem.sizes["k"] <= 2048
+
+
+@pytest.fixture
+def frame(product):
+    """Made-up times of all legal configs at all shapes: the law's best takes 10 us, others up to twice that."""
+    rows = []
+    for k in K:
+        for m in M:
+            for n in N:
+                for block in (16, 64, 128):
+                    if block < 128 or k <= 2048:
+                        time = 10_000 if block == best_of(m, n, k) else 15_000 + block
+                        rows.append((f"product.k={k}", "float16", m, n, TileConfig(block, 4), time))
+    return pd.DataFrame(rows, columns=["operator", "dtype", "rows", "hidden", "config", "nanoseconds"])
+
+
+def test_one_function_has_thresholds_on_each_size(frame, tmp_path) -> None:
+    table = normtune.fit(frame, name="NVIDIA H200", target="sm_90")
+    (function,) = table.functions
+    assert function.key == Key.of("product", "", "float16") and function.figures.loss.worst == 0
+    shapes = [(m, n, k) for m in M for n in N for k in K]
+    axes = ("m", "n", "k")
+    assert [choose(function.tree, shape, axes).BLOCK for shape in shapes] == [best_of(*shape) for shape in shapes]
+    path = tmp_path / "table.py"
+    table.save(path, evidence=tmp_path / "times.parquet")
+    module: dict = {}
+    exec(path.read_text(), module)
+    assert all(best_of(*shape) == module["lookup"]("product", "float16", *shape).BLOCK for shape in shapes)
+    assert "def product_float16(m: int, n: int, k: int) -> Config:" in path.read_text()
+    assert "Measured: m 1 to 4096, n 64 to 4096, k 32 to 8192" in path.read_text()
+    assert parse.trees(path.read_text())[function.key] == function.tree
+    # A config that is illegal for long sums answers for none, measured or not.
+    assert {module["lookup"]("product", "float16", 4096, 4096, k).BLOCK for k in (2049, 5000, 10**6)} <= {16, 64}
+
+
+def test_a_problem_of_a_member_is_looked_up_in_the_function_of_all(frame, tmp_path) -> None:
+    path = tmp_path / "table.py"
+    normtune.fit(frame, name="NVIDIA H200", target="sm_90").save(path)
+    loaded = locate.load(path)
+    assert loaded.axes == ("m", "n", "k")
+    for k in (*K, 300):
+        answer = loaded.answer(Key.of(f"product.k={k}", "", "float16"))
+        assert answer and answer(4096, 4096).BLOCK == loaded.lookup("product", "float16", 4096, 4096, k).BLOCK
+    output = succeed("lookup", path, "product", "float16", "m=4096", "n=4096", "k=512")
+    assert output.startswith("BLOCK=128")
+
+
+def test_check_fits_again_and_finds_an_illegal_answer(frame, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    normtune.fit(frame, name="NVIDIA H200", target="sm_90").save("table.py", evidence="times.parquet")
+    done = main("check", "table.py")
+    assert done.exit_code == 0 and "equal, byte for byte" in done.output, done.output
+    text = (tmp_path / "table.py").read_text()
+    (tmp_path / "table.py").write_text(text.replace("BLOCK=64", "BLOCK=128"))
+    done = main("check", "table.py")
+    assert done.exit_code == 1 and "illegal" in done.output, done.output
+
+
+def test_views_show_a_map_of_two_sizes_for_each_of_the_third(frame, tmp_path) -> None:
+    path, times = tmp_path / "table.py", tmp_path / "times.parquet"
+    normtune.fit(frame, name="NVIDIA H200", target="sm_90").save(path, evidence=times)
+    shown = normtune.show_map(times, table=path).frame()
+    assert {*shown.operator} == {f"product.k={k}" for k in K}
+    assert (shown.config == shown.best).all()
+    found = diff(path, path, times)
+    assert [result.faster() for part in found.devices for result in part.differences] == [0.0] * len(K)
+
+
+def test_what_three_sizes_do_not_have_is_told(frame) -> None:
+    with pytest.raises(UsageError, match="a table for any GPU has functions of rows and hidden: product float16 has m"):
+        normtune.fit_any_gpu(normtune.fit(frame, name="NVIDIA H200", target="sm_90").evidence)
+    functions = [
+        type("Function", (), {"key": Key.of(name, "", "float16"), "tree": Leaf(TileConfig(16, 4)), "served": []})()
+        for name in ("product", "rms_norm_forward")
+    ]
+    with pytest.raises(NormtuneError, match=r"operators with sizes m, n, k \(product\) and rows, hidden"):
+        body_text(functions)
+
+
+def test_the_operator_of_a_fit_names_all_members(frame) -> None:
+    other = frame.assign(
+        operator="rms_norm_forward", config=[operator("rms_norm_forward").config("row", 1, 4)] * len(frame)
+    )
+    both = pd.concat([frame, other.drop_duplicates(["rows", "hidden"])])
+    table = normtune.fit(both, name="NVIDIA H200", target="sm_90", operators="product")
+    assert [function.key.operator for function in table.functions] == ["product"]
+    assert np.isfinite(table.figures().faster).all()
