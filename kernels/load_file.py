@@ -6,6 +6,8 @@ In: a path. Out: the operators that the file registers, here and in the processe
 import os
 import re
 import sys
+from contextlib import AbstractContextManager
+from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -34,7 +36,13 @@ def load(path: str | os.PathLike[str]) -> None:
     module = module_from_spec(module_spec)
     sys.modules[name] = module
     try:
-        module_spec.loader.exec_module(module)
+        try:
+            module_spec.loader.exec_module(module)
+        except Exception:
+            if set(operators()) != before or not (gpu := _absent_gpu()):
+                raise
+            with gpu:
+                module_spec.loader.exec_module(module)
         if set(operators()) == before:
             raise UsageError("it registers no operator: normtune.register or @normtune.kernel_operator does")
     # Whatever the file raises.
@@ -43,6 +51,14 @@ def load(path: str | os.PathLike[str]) -> None:
         message = str(error) if isinstance(error, NormtuneError) else f"{type(error).__name__}: {error}"
         raise UsageError(f"cannot load operators from {path}: {message}") from error
     _FILES[file] = module
+
+
+def _absent_gpu() -> AbstractContextManager[None] | None:
+    """What lets libraries find a GPU where there is none, as some ask for it when they are imported; else None."""
+    torch = sys.modules.get("torch")
+    if torch is None or torch.cuda.is_available():
+        return None
+    return import_module("normtune.kernels.short_form.absent_gpu").while_imported()  # type: ignore[no-any-return]
 
 
 def loaded() -> tuple[str, ...]:

@@ -141,6 +141,11 @@ def _taken(kernel: Any, grid: Any) -> Any:
     return (getattr(_taking, "take", None) or _usual)(kernel, grid)
 
 
+def is_interpreting() -> bool:
+    """Whether kernels that are made from now on are interpreted."""
+    return bool(triton.knobs.runtime.interpret)
+
+
 def is_kernel(kernel: object) -> bool:
     """Whether it is a function of `triton.jit`, compiled or interpreted."""
     from triton.runtime.jit import JITFunction
@@ -157,15 +162,15 @@ def is_decorated(value: object) -> bool:
 
 def undecorated(
     kernel: Any, args: Sequence[Any], options: Mapping[str, Any], knobs: Mapping[str, Any], replaces: bool
-) -> tuple[Any, dict[str, Any]]:
-    """The function of `triton.jit` that a launch runs, and its keyword arguments, whatever decorates it.
+) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """The function of `triton.jit` that a launch runs, and its arguments, whatever decorates it.
 
     Args:
         kernel: a function of `triton.jit`, in `triton.autotune` and `triton.heuristics` or not.
         args: positional arguments of the launch.
         options: its keyword arguments.
         knobs: of the config, by name: what `triton.autotune` would choose.
-        replaces: whether knobs also take the place of keyword arguments of their names.
+        replaces: whether knobs also take the place of arguments of their names.
 
     Raises:
         TypeError: it is something else, or the knobs lack what `triton.autotune` sets.
@@ -173,6 +178,8 @@ def undecorated(
     options = dict(options)
     if replaces:
         options |= {name: value for name, value in knobs.items() if name in options or name in COMPILER_KNOBS}
+        named = zip(kernel.arg_names, args, strict=False)
+        args = [knobs.get(name, value) for name, value in named] + [*args[len(kernel.arg_names) :]]
     while not is_kernel(kernel):
         if (configs := getattr(kernel, "configs", None)) is not None:
             names = {name: None for config in configs for name in config.kwargs}
@@ -188,7 +195,7 @@ def undecorated(
         else:
             raise TypeError(f"it launches a {type(kernel).__name__}: expected a function of triton.jit")
         kernel = kernel.fn
-    return kernel, options
+    return kernel, tuple(args), options
 
 
 def is_pruned(kernel: Any, args: Sequence[Any], options: Mapping[str, Any], knobs: Mapping[str, Any]) -> bool:

@@ -330,7 +330,11 @@ class Declaration:
         known = {
             name for text in texts.values() if text.role in READ for one in text.extents for name in _solved(one, 1)
         }
-        yield from (f"no input has the axis {axis!r}" for axis in (*self.plane, *self.sizes) if axis not in known)
+        yield from (
+            f"no input has the axis {axis!r}: expected one whose shape tells it, alone or times an integer"
+            for axis in (*self.plane, *self.sizes)
+            if axis not in known
+        )
         outputs = [name for name, text in texts.items() if text.role in (OUTPUT, IN_OUT)]
         for name, units in self.tolerance.items():
             if name not in outputs:

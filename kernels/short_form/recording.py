@@ -12,13 +12,11 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from operator import itemgetter
-from types import SimpleNamespace
-from typing import Any, NamedTuple, Self
-from unittest.mock import patch
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
+from torch._library.triton import set_wrap_triton_enabled
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from normtune.kernels.call import KernelCall
@@ -27,19 +25,15 @@ from normtune.kernels.calling.triton_inside import (
     is_pruned,
     launches_given_to,
     parameters,
-    target_named,
     undecorated,
 )
 from normtune.kernels.fake_tensor import StandIn
+from normtune.kernels.short_form.absent_gpu import on_gpu
 from normtune.kernels.short_form.declaration import Knobs
 from normtune.kernels.target import Target
 
 _recording = threading.RLock()
 _INT32 = range(-(2**31), 2**31)
-_GPU = torch.device("cuda", 0)
-# Functions that need the values of a tensor.
-_READS = {Tensor.item, Tensor.tolist, Tensor.numpy, Tensor.cpu, Tensor.__bool__, Tensor.__int__, Tensor.__float__}
-_READS |= {Tensor.__index__, Tensor.nonzero, torch.nonzero, Tensor.equal, torch.equal}
 # Operations that neither read nor write memory.
 _ALLOCATIONS = {"aten::empty", "aten::empty_like", "aten::empty_strided", "aten::empty_permuted", "aten::detach"}
 _ALLOCATIONS |= {"aten::new_empty", "aten::new_empty_strided"}
@@ -85,7 +79,7 @@ def recorded(function: Callable[[], object], knobs: Knobs, target: Target | None
 
     def take(kernel: Any, grid: Any) -> Callable[..., None]:
         def keep(*args: Any, **options: Any) -> None:
-            inner, options = undecorated(kernel, args, options, *knobs)
+            inner, args, options = undecorated(kernel, args, options, *knobs)
             grids = _grid_of(inner, grid, args, options)
             calls.append(KernelCall(inner, grids, *_tensors_first(inner, args, options)))
             if target:
@@ -94,10 +88,10 @@ def recorded(function: Callable[[], object], knobs: Knobs, target: Target | None
 
         return keep
 
-    with _recording, launches_given_to(take), ExitStack() as stack:
+    with _recording, _kernels_given_to(take), ExitStack() as stack:
         if target:
             stack.enter_context(_Operations(operations))
-            stack.enter_context(_on_gpu(target))
+            stack.enter_context(on_gpu(target))
         returned = function()
     return Recorded(calls, tuple(operations), returned, any(pruned))
 
@@ -107,13 +101,20 @@ def launched(function: Callable[[], object], knobs: Knobs) -> Any:
 
     def take(kernel: Any, grid: Any) -> Callable[..., Any]:
         def launch(*args: Any, **options: Any) -> Any:
-            inner, options = undecorated(kernel, args, options, *knobs)
+            inner, args, options = undecorated(kernel, args, options, *knobs)
             return inner.run(*args, grid=grid, warmup=False, **options)
 
         return launch
 
-    with launches_given_to(take):
+    with _kernels_given_to(take):
         return function()
+
+
+@contextmanager
+def _kernels_given_to(take: Callable[[Any, Any], Callable[..., Any]]) -> Iterator[None]:
+    """As `launches_given_to`, for kernels in `torch.library.wrap_triton`, too."""
+    with launches_given_to(take), set_wrap_triton_enabled(False):
+        yield
 
 
 def _grid_of(kernel: Any, grid: Any, args: Sequence[Any], options: Mapping[str, Any]) -> tuple[int, ...]:
@@ -158,38 +159,6 @@ def _parameters(function: Callable[..., Any]) -> dict[str, bool]:
     return {one.name: one.default is one.empty for one in found}
 
 
-class _Spoof(TorchFunctionMode):
-    """Tensors without memory say that they are on a GPU, and what is made on a GPU has no memory."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        getter = getattr(func, "__self__", None)
-        if getter is Tensor.is_cuda:
-            return True
-        if getter is Tensor.is_meta:
-            return func(*args)
-        if getter is Tensor.device:
-            return _GPU if func(*args).type == "meta" else func(*args)
-        if func is Tensor.get_device:
-            return 0
-        if func is Tensor.cuda:
-            return args[0]
-        if func in _READS and any(isinstance(one, Tensor) and one.device.type == "meta" for one in args):
-            raise TypeError(
-                f"{func.__name__}() reads the values of a tensor: expected launches that depend on shapes alone"
-            )
-        kwargs = dict(kwargs or {})
-        if kwargs.get("device") is not None:
-            kwargs["device"] = _without_memory(kwargs["device"])
-        if func is Tensor.to:
-            args = tuple(_without_memory(one) if isinstance(one, str | torch.device) else one for one in args)
-        return func(*args, **kwargs)
-
-
-def _without_memory(device: Any) -> Any:
-    is_gpu = isinstance(device, int) or torch.device(device).type == "cuda"
-    return torch.device("meta") if is_gpu else device
-
-
 class _Operations(TorchDispatchMode):
     def __init__(self, found: list[str]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -200,53 +169,6 @@ class _Operations(TorchDispatchMode):
         if not func.is_view and name not in _ALLOCATIONS:
             self._found.append(name)
         return func(*args, **(kwargs or {}))
-
-
-class _Nothing:
-    """In place of `torch.cuda.device` and streams."""
-
-    cuda_stream = 0
-
-    def __init__(self, *_: object, **__: object) -> None:
-        pass
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-
-@contextmanager
-def _on_gpu(target: Target) -> Iterator[None]:
-    """Torch and Triton say that a GPU of this target is there."""
-    major, minor = divmod(int(target.name[3:]), 10) if target.name.startswith("sm_") else (9, 4)
-    properties = SimpleNamespace(
-        name=target.name,
-        major=major,
-        minor=minor,
-        multi_processor_count=target.sms,
-        warp_size=target.warp_size,
-        L2_cache_size=target.l2_bytes,
-        shared_memory_per_block_optin=target.shared_bytes,
-    )
-    with ExitStack() as stack:
-        for name, value in {
-            "is_available": lambda: True,
-            "device_count": lambda: 1,
-            "current_device": lambda: 0,
-            "get_device_properties": lambda *_: properties,
-            "get_device_capability": lambda *_: (major, minor),
-            "get_device_name": lambda *_: target.name,
-            "set_device": lambda *_: None,
-            "synchronize": lambda *_: None,
-            "current_stream": _Nothing,
-            "device": _Nothing,
-        }.items():
-            stack.enter_context(patch.object(torch.cuda, name, value))
-        stack.enter_context(target_named(target))
-        stack.enter_context(_Spoof())
-        yield
 
 
 def stood_in(calls: Sequence[KernelCall]) -> list[KernelCall]:

@@ -172,7 +172,7 @@ ROOMS = {
     ),
     "tuner/inspection": Room(
         "tuner/inspection/",
-        "light results results/source tuner/timing tuner/plan tuner/compiling",
+        "light kernels/short_form results results/source tuner/timing tuner/plan tuner/compiling",
         "numpy torch triton typer",
     ),
     "tuner/checking": Room(

@@ -7,6 +7,7 @@ and digests of the code. `pool` runs the jobs.
 import base64
 import hashlib
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
@@ -70,6 +71,7 @@ def activate(target: str, nice: int, scratch: str, files: Sequence[str] = (), fo
     killed. Binaries come from or go to `folder`; None for Triton's own cache. `files` define operators.
     """
     belong_to_parent()
+    sys.stdout = sys.stderr  # on which libraries may print
     use_scratch(scratch)
     os.nice(nice)
     if folder:

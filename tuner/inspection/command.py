@@ -1,5 +1,7 @@
 """`normtune inspect`: looks at the operators of a file, by `inspect`, imported when the command runs."""
 
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Annotated
 
@@ -26,7 +28,8 @@ def inspect(
     """
     from normtune.tuner.inspection.inspect import inspect_operator
 
-    found = inspect_operator(file, operator=operator, target=target)
+    with redirect_stdout(sys.stderr):  # on which libraries may print
+        found = inspect_operator(file, operator=operator, target=target)
     if as_json:
         say_json([one.to_plain() for one in found])
     for one in [] if as_json else found:

@@ -242,22 +242,30 @@ def _try_knobs(spec: OperatorSpec, problems: Sequence[Problem], target: Target, 
     """Knobs whose values all give the same launches."""
     large = problems[0]._replace(rows=_LARGE[0], hidden=min(_LARGE[1], spec.max_hidden))
     configs = [one for one in spec.configs("full", problems[0], target) if not isinstance(one, Implementation)]
+    at = (*problems, large)
     for index, name in enumerate(spec.config._fields):
-        if len({config[index] for config in configs}) > 1:
-            at = (*problems, large)
-            if not any(_matters(spec, configs[:_KNOB_CONFIGS], index, problem, target) for problem in at):
-                found.warnings.append(
-                    f"the knob {name} changes no launch: pass it on to the kernel, or leave it out of the config"
-                )
+        if len({config[index] for config in configs}) > 1 and _is_idle(
+            spec, configs[:_KNOB_CONFIGS], index, at, target
+        ):
+            found.warnings.append(
+                f"the knob {name} changes no launch: pass it on to the kernel, or leave it out of the config"
+            )
 
 
-def _matters(spec: OperatorSpec, configs: Sequence[Config], index: int, problem: Problem, target: Target) -> bool:
-    seen: dict[tuple[Any, ...], Any] = {}
+def _is_idle(
+    spec: OperatorSpec, configs: Sequence[Config], index: int, problems: Sequence[Problem], target: Target
+) -> bool:
+    """Whether configs that differ in one knob only launch the same; not if there are none."""
+    of_others: dict[tuple[Any, ...], list[Config]] = {}
     for config in configs:
-        launch = spec.launch_of(config, problem, target)
-        if launch is not None and seen.setdefault((*config[:index], *config[index + 1 :]), launch) != launch:
-            return True
-    return False
+        of_others.setdefault((*config[:index], *config[index + 1 :]), []).append(config)
+    groups = [group for group in of_others.values() if len(group) > 1]
+    launches = (
+        {spec.launch_of(config, problem, target) for config in group} - {None}
+        for group in groups
+        for problem in problems
+    )
+    return bool(groups) and all(len(different) < 2 for different in launches)
 
 
 def _gate(looks: Sequence[_Look], target: Target) -> None:
@@ -286,12 +294,12 @@ def _gate(looks: Sequence[_Look], target: Target) -> None:
         lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
         raise NormtuneError(f"the gate in Triton's interpreter failed: {lines[-1]}")
     right, of = Counter[int](), Counter[int]()
-    for reason, (found, problem, config) in zip(json.loads(done.stdout), cases, strict=True):
+    for (reason, code), (found, problem, config) in zip(json.loads(done.stdout), cases, strict=True):
         right[id(found)] += not reason
         of[id(found)] += 1
         if reason:
             hint = "".join(f": {text}" for words, text in _HINTS.items() if words in reason)
-            found.fault(f"wrong result: {reason}{hint}", at=f"{config} at {problem}")
+            found.fault(f"{reason}{hint}", code, at="" if code == 2 else f"{config} at {problem}")
     for found, tried in looks:
         if count := of[id(found)]:
             at = " and ".join(f"{problem.rows} x {problem.hidden} in {problem.dtype}" for problem, _ in tried)

@@ -54,10 +54,21 @@ def complete() -> None:
 
         return function
 
+    functions = {name: of_numpy(name) for name in _LIBDEVICE}
+    patch_language = interpreter._patch_lang
+
+    def patched(kernel: Any) -> Any:
+        """Also the names of functions of another copy of libdevice, as some libraries have one."""
+        for name, value in list(kernel.__globals__.items()):
+            if getattr(value, "__module__", "") in (libdevice.__name__, of_cuda.__name__):
+                kernel.__globals__[name] = functions.get(value.__name__, value)
+        return patch_language(kernel)
+
     interpreter._implicit_cvt = converted
-    for name in _LIBDEVICE:
+    interpreter._patch_lang = patched
+    for name, function in functions.items():
         for module in (libdevice, of_cuda):
-            setattr(module, name, of_numpy(name))
+            setattr(module, name, function)
 
 
 class _Range(NamedTuple):

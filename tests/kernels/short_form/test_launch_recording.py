@@ -86,6 +86,32 @@ def test_a_launcher_of_a_library_runs_unchanged_with_the_knobs_of_a_config() -> 
     assert len(kept) == 4
 
 
+@torch.library.custom_op("normtune_tests::scale_into", mutates_args={"y"})
+def scale_into(x: torch.Tensor, y: torch.Tensor) -> None:
+    assert x.is_cuda
+    y.zero_()
+    torch.library.wrap_triton(_scale_kernel)[(1,)](x, y, x.numel(), 2.0, 1024)
+
+
+def test_kernels_in_operations_of_torchs_library_are_recorded() -> None:
+    def function(x):
+        y = torch.empty_like(x)
+        scale_into(x, y)
+        return y
+
+    launch = launch_of(declared(function))
+    assert launch.operations == ("aten::zero_",)
+    assert (given(launch)["x_ptr"], given(launch)["y_ptr"][:3]) == (("x", "fp16"), ("", "fp16", (3, 40)))
+
+
+def test_a_knob_replaces_an_argument_that_is_given_by_position() -> None:
+    def function(x, y):
+        _scale_kernel[lambda meta: (triton.cdiv(x.numel(), meta["BLOCK"]),)](x, y, x.numel(), 2.0, 1024)
+
+    launch = launch_of(declared(function))
+    assert (launch.grid, given(launch)["BLOCK"]) == (2, ("int", "64"))
+
+
 def test_operations_of_torch_are_part_of_a_launch() -> None:
     def summed(x):
         y = torch.zeros_like(x)

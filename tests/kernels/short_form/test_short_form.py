@@ -37,6 +37,7 @@ from normtune.tuner.timing.trial import gate_launch
 
 H200 = TARGETS["sm_90"]
 EXAMPLES = Path(__file__).parents[3] / "examples"
+TOLD_BY_SHAPE = "expected one whose shape tells it, alone or times an integer"
 
 
 class ToyConfig(Config):
@@ -216,7 +217,7 @@ BY_NAME = "expected the tensors that are read, and the scalars, by name"
         ),
         ({"space": []}, ["space is empty: expected a config or more"]),
         ({"reference": lambda x, eps: x}, ["the reference takes 'eps': no input and no scalar is declared so"]),
-        ({"buffers": {"x": "input rows", "y": "output"}}, ["no input has the axis 'hidden'"]),
+        ({"buffers": {"x": "input rows", "y": "output"}}, [f"no input has the axis 'hidden': {TOLD_BY_SHAPE}"]),
         (
             {"buffers": {"x": "input", "z": "output"}},
             [
@@ -229,7 +230,7 @@ BY_NAME = "expected the tensors that are read, and the scalars, by name"
         ),
         ({"dtypes": ("float64",)}, ["dtype 'float64': expected some of bfloat16, float16, float32"]),
         ({"name": "to y"}, ["its name is 'to y': expected letters, digits and _"]),
-        ({"sizes": {"heads": (0,)}}, ["no input has the axis 'heads'"]),
+        ({"sizes": {"heads": (0,)}}, [f"no input has the axis 'heads': {TOLD_BY_SHAPE}"]),
     ],
 )
 def test_each_fault_of_a_declaration_is_one_line(changes, lines) -> None:

@@ -11,6 +11,7 @@ from normtune.tests.commands import main
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 MISTAKES = Path(__file__).with_name("mistakes.py")
+HABITS = Path(__file__).with_name("habits.py")
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("operators_forgotten")]
 
 # Of each operator of `mistakes` its exit code, and what its fault, or its warning, begins with and contains.
@@ -66,6 +67,16 @@ def test_each_mistake_is_told_in_one_line_that_says_what_to_do() -> None:
         assert any(fault in line for line in one.faults) or not fault, one
         assert any(line.startswith(warning) for line in one.warnings) if warning else not one.warnings, one
         assert not any("\n" in line for line in (*one.faults, *one.warnings))
+
+
+@pytest.mark.slow
+def test_what_libraries_do_around_their_launches_is_no_fault() -> None:
+    done = main("inspect", HABITS, "--json")
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert len(found) == 7 and not any(one["faults"] or one["warnings"] for one in found)
+    gated = [seen["text"] for one in found for seen in one["seen"] if seen["title"] == "gate"]
+    assert len(gated) == 7 and all(text.startswith(("8 of 8 launches", "4 of 4 launches")) for text in gated)
 
 
 def test_a_sound_operator_is_described() -> None:

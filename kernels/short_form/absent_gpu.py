@@ -1,0 +1,130 @@
+"""Torch and Triton as on a GPU that is not there, for functions that ask for it before they launch.
+
+In: a target, and where the memory of the tensors is: nowhere (torch's device `meta`) to record launches, on the CPU to
+interpret kernels. While it lasts, functions of torch.cuda are replaced: this is for the processes of the tool, not for
+those of users.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from types import SimpleNamespace
+from typing import Any, Self
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from torch._library.custom_ops import OPDEFS
+from torch._ops import OpOverload
+from torch.overrides import TorchFunctionMode
+
+from normtune.kernels.calling.triton_inside import is_interpreting, target_named
+from normtune.kernels.target import TARGETS, Target
+
+META, CPU = torch.device("meta"), torch.device("cpu")
+_GPU = torch.device("cuda", 0)
+# Functions that need the values of a tensor.
+_READS = {Tensor.item, Tensor.tolist, Tensor.numpy, Tensor.cpu, Tensor.__bool__, Tensor.__int__, Tensor.__float__}
+_READS |= {Tensor.__index__, Tensor.nonzero, torch.nonzero, Tensor.equal, torch.equal}
+
+
+class _Pretended(TorchFunctionMode):
+    """Tensors say that they are on a GPU, and the memory of what is made on a GPU is where theirs is.
+
+    Args:
+        memory: the device of the tensors, `meta` or the CPU.
+    """
+
+    def __init__(self, memory: torch.device = META) -> None:
+        super().__init__()
+        self._memory = memory
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        getter = getattr(func, "__self__", None)
+        if getter is Tensor.is_cuda:
+            return True
+        if getter is Tensor.is_meta:
+            return func(*args)
+        if getter is Tensor.device:
+            return _GPU if func(*args) == self._memory else func(*args)
+        if func is Tensor.get_device:
+            return 0
+        if func is Tensor.cuda:
+            return args[0]
+        if func in _READS and any(isinstance(one, Tensor) and one.is_meta for one in args):
+            raise TypeError(
+                f"{func.__name__}() reads the values of a tensor: expected launches that depend on shapes alone"
+            )
+        kwargs = dict(kwargs or {})
+        if kwargs.get("device") is not None:
+            kwargs["device"] = self._actual(kwargs["device"])
+        if func is Tensor.to:
+            args = tuple(self._actual(one) if isinstance(one, str | torch.device) else one for one in args)
+        if (function := _function_of(func)) is not None:
+            with self:
+                return function(*args, **kwargs)
+        return func(*args, **kwargs)
+
+    def _actual(self, device: Any) -> Any:
+        is_gpu = isinstance(device, int) or torch.device(device).type == "cuda"
+        return self._memory if is_gpu else device
+
+
+def _function_of(operation: Any) -> Callable[..., Any] | None:
+    """What an operation of `torch.library.custom_op` or `triton_op` runs on a GPU; None if it is something else."""
+    if not isinstance(operation, OpOverload):
+        return None
+    functions = getattr(OPDEFS.get(operation.name().partition(".")[0]), "_backend_fns", {})
+    return functions.get("cuda") or functions.get(None)
+
+
+class _Nothing:
+    """In place of `torch.cuda.device` and streams."""
+
+    cuda_stream = 0
+
+    def __init__(self, *_: object, **__: object) -> None:
+        pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def on_gpu(target: Target, memory: torch.device = META) -> Iterator[None]:
+    """Torch and Triton say that a GPU of this target is there, and tensors in this memory that they are on it."""
+    major, minor = divmod(int(target.name[3:]), 10) if target.name.startswith("sm_") else (9, 4)
+    properties = SimpleNamespace(
+        name=target.name,
+        major=major,
+        minor=minor,
+        multi_processor_count=target.sms,
+        warp_size=target.warp_size,
+        L2_cache_size=target.l2_bytes,
+        shared_memory_per_block_optin=target.shared_bytes,
+    )
+    with ExitStack() as stack:
+        for name, value in {
+            "is_available": lambda: True,
+            "device_count": lambda: 1,
+            "current_device": lambda: 0,
+            "get_device_properties": lambda *_: properties,
+            "get_device_capability": lambda *_: (major, minor),
+            "get_device_name": lambda *_: target.name,
+            "set_device": lambda *_: None,
+            "synchronize": lambda *_: None,
+            "current_stream": _Nothing,
+            "device": _Nothing,
+        }.items():
+            stack.enter_context(patch.object(torch.cuda, name, value))
+        stack.enter_context(patch.object(torch.accelerator, "current_accelerator", lambda *_, **__: _GPU))
+        stack.enter_context(target_named(target))
+        stack.enter_context(_Pretended(memory))
+        yield
+
+
+def while_imported() -> AbstractContextManager[None]:
+    """A GPU for libraries that ask for one when they are imported, to choose numbers of stages or configs."""
+    return on_gpu(TARGETS["sm_90"], CPU if is_interpreting() else META)
