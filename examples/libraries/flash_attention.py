@@ -21,11 +21,13 @@ class BlockConfig(Config):
     num_warps: Annotated[int, "warps a program."] = 4
 
 
+TURNS = {"cos": "input rows,hidden/2", "sin": "input rows,hidden/2"}
+
+
 class TileConfig(Config):
     """What the launcher fixes."""
 
     BLOCK_M: Annotated[int, "positions a program."] = 8
-    BLOCK_H: Annotated[int, "heads a program."] = 2
     num_warps: Annotated[int, "warps a program."] = 4
 
 
@@ -43,14 +45,10 @@ def inputs(problem: Any, generator: Any, device: Any) -> Any:
     buffers={"logits": "input", "labels": "input rows int64", "losses": "output rows float32"},
     inputs=inputs,
     reference=lambda logits, labels: F.cross_entropy(logits, labels, reduction="none"),
-    max_hidden=262144,
 )
 def flash_attn_cross_entropy(logits: Any, labels: Any) -> Any:
     """The forward of an autograd function."""
     return cross_entropy.cross_entropy_loss(logits, labels)[0]
-
-
-HEADS, HALF = "input rows,heads,hidden", "input rows,hidden/2"
 
 
 def rotated(x: Any, cos: Any, sin: Any) -> Any:
@@ -61,8 +59,8 @@ def rotated(x: Any, cos: Any, sin: Any) -> Any:
 
 @kernel_operator(
     config=TileConfig,
-    space={"BLOCK_M": (4, 8, 16), "BLOCK_H": (1, 2, 4), "num_warps": (2, 4, 8)},
-    buffers={"x": HEADS, "cos": HALF, "sin": HALF, "y": "output rows,heads,hidden"},
+    space={"BLOCK_M": (4, 8, 16), "num_warps": (2, 4, 8)},
+    buffers={"x": "input rows,heads,hidden", **TURNS, "y": "output rows,heads,hidden"},
     sizes={"heads": (8, 32)},
     reference=rotated,
     max_hidden=256,

@@ -14,28 +14,21 @@ from torch.nn import functional as F
 from normtune import Config, kernel_operator
 
 
-class TileConfig(Config):
-    """What the launcher fixes, and passes by position."""
+class WarpConfig(Config):
+    """What the launchers leave to Triton, or fix; their blocks also stand in their grids, as numbers."""
 
-    BLOCK_M: Annotated[int, "rows a program."] = 128
     num_warps: Annotated[int, "warps a program."] = 4
 
 
-class WarpConfig(Config):
-    """What the launcher fixes."""
-
-    num_warps: Annotated[int, "warps a program."] = 1
-
-
 @kernel_operator(
-    config=TileConfig,
-    space={"BLOCK_M": (8, 32, 128), "num_warps": (4, 8, 16)},
+    config=WarpConfig,
+    space={"num_warps": (4, 8, 16, 32)},
     buffers={"x": "input rows,2*hidden", "y": "output"},
     reference=lambda x: F.silu(x.chunk(2, 1)[0]) * x.chunk(2, 1)[1],
     tolerance={"y": 2.0},
 )
 def lightllm_silu_and_mul(x: Any, y: Any) -> None:
-    """Tiles of 128 columns, which the launcher divides the grid by."""
+    """Tiles of 128 x 128."""
     silu_and_mul.silu_and_mul_fwd(x, y)
 
 

@@ -158,7 +158,7 @@ def kernel_operator(
 
     The function takes the tensors and scalars by name, and launches with `kernel[grid](...)` of functions of
     `triton.jit`, decorated or not. It may take `config`, `problem` and `target`. One that takes no config launches as
-    its library does, and the knobs of the config replace the keyword arguments of their names at its launches. Outputs
+    its library does, and the knobs of the config replace the arguments of their names at its launches. Outputs
     that it does not take it allocates, and returns them, in the order of `buffers`.
 
     Args:

@@ -1,5 +1,6 @@
 """Kernels of other libraries are tuned by the launchers that these ship, and Liger's own table is one of its sweep."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -11,18 +12,36 @@ from normtune.tests.commands import main
 
 pytestmark = [pytest.mark.long, pytest.mark.usefixtures("operators_forgotten")]
 HERE = Path(__file__).with_name("libraries")
-LIGER = Path(__file__).parents[3] / "examples" / "liger"
+ROOT = Path(__file__).parents[3]
+LIGER = ROOT / "examples" / "liger"
 H200 = TARGETS["sm_90"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("library", "count"), [("liger", 5), ("fla", 6)])
+@pytest.mark.parametrize(("library", "count"), [("liger", 5), ("fla", 6), ("conch", 7)])
 def test_launchers_of_a_library_are_right_as_they_are(library, count) -> None:
     found = normtune.inspect_operator(HERE / f"{library}.py")
     assert [(one.operator, one.faults, one.warnings) for one in found if one.exit_code or one.warnings] == []
     assert len(found) == count
     sources = {name for one in found for name in operator.operator(one.operator).sources}
     assert all(any(name.startswith(package) for name in sources) for package in ("normtune_operators", library))
+
+
+def test_files_of_other_libraries_say_how_they_are_tried_and_the_table_has_them() -> None:
+    rows = re.findall(r"^\| .+ ([0-9a-f]{7,}) \|", (ROOT / "docs" / "operators.md").read_text(), re.M)
+    files = sorted((ROOT / "examples" / "libraries").glob("*.py"))
+    commits = set()
+    for file in files:
+        text = file.read_text()
+        told = re.search(
+            r"^git clone https://github\.com/\S+/([\w-]+)   # commit (\w+)\n.*PYTHONPATH=(\1)\S* ?(?:\n|)"
+            rf"normtune inspect examples/libraries/{file.name}$",
+            text,
+            re.M,
+        )
+        assert told and text.count("\n") <= 70, file
+        commits.add(told[2])
+    assert sorted(rows) == sorted(commits) and len(files) == 11
 
 
 @pytest.mark.slow

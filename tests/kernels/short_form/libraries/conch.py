@@ -9,7 +9,8 @@ from conch.kernels.normalization import gemma_rms_norm, rms_norm
 from conch.kernels.quantization import fp8, int8
 from torch.nn import functional as F
 
-from normtune import Config, kernel_operator
+from normtune import Config, IllegalConfigError, kernel_operator
+from normtune.kernels.rounding import Expected, unit_in_last_place
 
 HEAD = 64
 
@@ -57,11 +58,13 @@ def conch_static_int8(y, x, scale):
 
 def scaled(problem, generator, device):
     """Values of which a few are beyond the largest; the scale is a power of two, so quotients are exact."""
-    x = 64 * torch.randn((problem.rows, problem.hidden), generator=generator, device=device)
+    x = 100 * torch.randn((problem.rows, problem.hidden), generator=generator, device=device)
     return {"x": x.to(getattr(torch, problem.dtype)), "scale": torch.full((1,), 0.5, device=device)}
 
 
 def conch_rotary(positions, q, k, cache):
+    if k.shape[1] % HEAD:
+        raise IllegalConfigError(f"expected heads of {HEAD}")
     rotary_embedding.rotary_embedding_launcher(positions, q, k, HEAD, cache)
 
 
@@ -70,8 +73,65 @@ def positions(problem, generator, device):
         return torch.randn(shape, generator=generator, device=device).to(getattr(torch, problem.dtype))
 
     found = torch.randint(512, (problem.rows,), generator=generator, device=device)
-    q, k = (normal(problem.rows, heads * HEAD) for heads in (8, 2))
-    return {"positions": found, "q": q, "k": k, "cache": normal(512, HEAD)}
+    heads = {"q": normal(problem.rows, problem.hidden), "k": normal(problem.rows, problem.hidden // 4)}
+    return {"positions": found, "cache": normal(512, HEAD), **heads}
 
 
-NORM = {"scalars": {"epsilon": 1e-6}, "tolerance": {"y": 2.0}}
+def rotated(positions, q, k, cache, dtype):
+    return tuple(turned(x, *cache[positions][:, None].chunk(2, 2), dtype) for x in (q, k))
+
+
+def turned(x, cos, sin, dtype):
+    """Both products may be rounded before their sum, which may cancel."""
+    first, second = x.unflatten(1, (-1, 2, HEAD // 2)).unbind(2)
+    pairs = [(first * cos, -second * sin), (second * cos, first * sin)]
+    bounds = [sum(unit_in_last_place(one, dtype) for one in (*pair, sum(pair))) for pair in pairs]
+    return Expected(torch.stack(list(map(sum, pairs)), 2).flatten(1), torch.stack(bounds, 2).flatten(1))
+
+
+EPSILON = {"scalars": {"epsilon": 1e-6}}
+SCALED = {"x": "input", "scale": "weight 1 float32"}
+tuned(
+    conch_rms_norm,
+    {"y": "output", "x": "input", "weight": "weight"},
+    lambda x, weight, epsilon: F.rms_norm(x, weight.shape, weight, epsilon),
+    **EPSILON,
+    tolerance={"y": 2.0},
+)
+tuned(
+    conch_fused_add_rms_norm,
+    {"x": "in-out", "residual": "in-out", "weight": "weight"},
+    added,
+    **EPSILON,
+    tolerance={"x": 2.0},
+)
+tuned(
+    conch_gemma_rms_norm,
+    {"x": "in-out", "weight": "weight"},
+    lambda x, weight, epsilon: F.rms_norm(x, weight.shape, 1 + weight, epsilon),
+    **EPSILON,
+)
+tuned(
+    conch_silu_and_mul,
+    {"y": "output", "x": "input rows,2*hidden"},
+    lambda x: F.silu(x.chunk(2, 1)[0]) * x.chunk(2, 1)[1],
+    tolerance={"y": 2.0},
+)
+tuned(
+    conch_static_fp8,
+    {"y": "output float8_e4m3fn", **SCALED},
+    lambda x, scale: (x / scale).clamp(-448, 448),
+    inputs=scaled,
+)
+tuned(
+    conch_static_int8,
+    {"y": "output int8", **SCALED},
+    lambda x, scale: (x / scale).clamp(-128, 127).trunc(),
+    inputs=scaled,
+)
+tuned(
+    conch_rotary,
+    {"positions": "input rows int64", "q": "in-out", "k": "in-out rows,hidden/4", "cache": f"weight 512,{HEAD}"},
+    rotated,
+    inputs=positions,
+)
