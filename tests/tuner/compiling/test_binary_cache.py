@@ -10,6 +10,7 @@ import pytest
 from normtune.errors import NormtuneError, UsageError
 from normtune.kernels.operator import operator
 from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.rms_norm.long_rows import MAX_TILED_HIDDEN
 from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store
 from normtune.tuner.compiling import ahead
@@ -43,9 +44,9 @@ def own_cache(tmp_path, monkeypatch):
     return folder
 
 
-def plan_of(name, *configs):
+def plan_of(name, *configs, hiddens=(256, 1024)):
     spec = operator(name)
-    problems = [spec.problem(4096, hidden, "bfloat16") for hidden in (256, 1024)]
+    problems = [spec.problem(4096, hidden, "bfloat16") for hidden in hiddens]
     return Plan(tuple(Task(one, tuple(candidates(spec, configs, one, TARGET)[0])) for one in problems), {})
 
 
@@ -141,8 +142,10 @@ def test_what_was_compiled_before_an_interrupt_is_kept(tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.long
 def test_changed_kernels_and_binaries_that_are_not_there_are_compiled_and_counted(toy, tmp_path, own_cache):
-    filled(plan_of("toy", *CONFIGS[:2]), tmp_path / "out")
-    # The kernel of `row` changes, that of `persistent` does not; one config more is asked for.
+    # Rows longer than a tile, for which only 16 warps are legal, have kernels of their own.
+    hiddens, configs = (1024, 2 * MAX_TILED_HIDDEN), [RMSNormConfig("row", num_warps=count) for count in (4, 16)]
+    filled(plan_of("toy", *configs, hiddens=hiddens), tmp_path / "out")
+    # The kernel of tiles changes, those of long rows do not; one config more is asked for.
     text = (tmp_path / "toy_kernels.py").read_text()
     changed = text.replace(
         "extent(y_stride, ALIGNMENT), o_row, o_col, mask, b_y)",
@@ -150,10 +153,10 @@ def test_changed_kernels_and_binaries_that_are_not_there_are_compiled_and_counte
     )
     assert changed != text
     toy.kernels("toy_kernels", changed)
-    cache = swept(plan_of("toy", *CONFIGS[:2], MORE), tmp_path, tmp_path / "out")
-    assert (cache.found, cache.compiled) == (2, {"of kernels that changed since": 2, "not in it": 2})
+    cache = swept(plan_of("toy", *configs, MORE, hiddens=hiddens), tmp_path, tmp_path / "out")
+    assert (cache.found, cache.compiled) == (1, {"of kernels that changed since": 2, "not in it": 1})
     assert cache.line().endswith(
-        f"2 of 6 binaries found in {tmp_path}/out; compiled here: 2 (not in it), 2 (of kernels that changed since)"
+        f"1 of 4 binaries found in {tmp_path}/out; compiled here: 1 (not in it), 2 (of kernels that changed since)"
     )
     assert [path for path in files(own_cache) if path.suffix == ".cubin"]
 
