@@ -76,15 +76,24 @@ def test_the_shipped_table_still_fits_and_nothing_is_kept(table: Path) -> None:
     result = check("--device", REPLAY, str(shared(table)), "--details")
     assert (result.exit_code, verdict(result)) == (0, "OK")
     lines = result.stdout.splitlines()
+    unsure = 0
     for one in subject.read(table).functions:
-        place = lines.index(f"  {one.key}: OK")
+        place = next(place for place, line in enumerate(lines) if line.startswith(f"  {one.key}: "))
+        told = lines[place].partition(": ")[2]
+        if told != OK:
+            # What batch invariance costs differs much between shapes: forty may not tell the mean from the limit.
+            assert (
+                one.key.is_batch_invariant and told == f"{AMBIGUOUS}: the mean loss may be on either side of the limit"
+            )
+            unsure += 1
         assert re.fullmatch(
             r"    \d+ shapes lose -?[\d.]+ % \(-?[\d.]+ % to [\d.]+ %\), promised -?[\d.]+ %, plain "
             r"cross-validated \(OK under [\d.]+ %, stale over [\d.]+ %\)",
             lines[place + 1],
         )
     count = len(subject.read(table).functions)
-    assert re.fullmatch(rf"  {count} of {count} functions OK; \d+ shapes, \d+ timings, \d+ s", lines[2])
+    few = rf", {unsure} AMBIGUOUS" if unsure else ""
+    assert re.fullmatch(rf"  {count - unsure} of {count} functions OK{few}; \d+ shapes, \d+ timings, \d+ s", lines[2])
     assert "    answers for rms_norm_forward float16, too" in lines
     assert re.search(r"^    \d+ x \d+: loses [\d.]+ % \(-?[\d.]+ % to [\d.]+ %\) with \w+", result.stdout, re.MULTILINE)
     assert [path.name for path in table.parent.iterdir()] == ["heuristics.py"]
@@ -93,7 +102,7 @@ def test_the_shipped_table_still_fits_and_nothing_is_kept(table: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.long
 def test_moved_thresholds_are_found_in_the_file(table: Path) -> None:
-    result = check("--device", REPLAY, str(rewritten(table, thresholds=0.25)), "--seed", "3", "--budget", "120s")
+    result = check("--device", REPLAY, rewritten(table, thresholds=0.25).name, "--seed", "3", "--budget", "120s")
     assert (result.exit_code, verdict(result)) == (1, "STALE")
     assert re.search(r"STALE, because of (\S+ \w+)(, \S+ \w+)*$", result.stdout, re.MULTILINE)
     assert re.search(r"^  \S+ \S+: STALE: .* loses more (than|on average than) the worst", result.stdout, re.MULTILINE)
