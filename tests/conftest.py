@@ -5,10 +5,11 @@ others each time (`--hypothesis-profile random`).
 """
 
 import functools
+import gc
 import os
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,6 +29,17 @@ for name in ("NORMTUNE_STORE", "NORMTUNE_TABLE", "FORCE_COLOR", "COLUMNS"):
 # A shell that starts the tests in the background lets them, and all that they start, ignore it.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collects tests without looking for garbage, of which there is none: it takes a fifth of the time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()  # what is loaded now stays
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
