@@ -183,6 +183,10 @@ def test_less_than_three_blocks_say_nothing() -> None:
     logs = timed({(problem, 1): 300_000 for problem in range(9)}, noise=0)[:, :, : 2 * ROUNDS_PER_BLOCK]
     assert slower(matrix_of(logs), B, always(C)) == []
     assert slower(matrix_of(timed({(2, 1): 300_000}, 0)[:, :, : 3 * ROUNDS_PER_BLOCK]), B, always(C)) == [2]
+    # Three blocks each, of which two are shared, leave one difference to tell the noise from.
+    logs = timed({(2, 1): 300_000}, noise=0)[:, :, : 4 * ROUNDS_PER_BLOCK]
+    logs[:, 0] = logs[:, 1, 3 * ROUNDS_PER_BLOCK :] = logs[:, 2, :ROUNDS_PER_BLOCK] = MISSING
+    assert slower(matrix_of(logs), B, always(C)) == []
 
 
 def test_without_rounds_nothing_is_told() -> None:

@@ -35,6 +35,26 @@ def test_known_measurements_are_ignored_and_later_rounds_are_not(url, make, make
         assert plain_rows(store.load().measurements()) == plain_rows([make((3000, 3100)), make((3050,), 2)])
 
 
+def test_a_new_fingerprint_is_for_the_named_measurements_of_one_kind_of_device(url, varied, make, make_run):
+    elsewhere = make_run(4, name="NVIDIA B200", sms=148)
+    with Store.open(url) as store:
+        store.merge(varied)
+        store.merge(Evidence.from_measurements([make(run=elsewhere)], [elsewhere]))
+        before = list(store.load().measurements())
+        named = make()  # that which `varied` has most often
+        changed = {(named.problem, named.config): (named.fingerprint, "sha256:new")}
+        store.set_fingerprints(make_run().device, changed)
+        after = list(store.load().measurements())
+    is_named = [
+        (one.problem, one.config, one.fingerprint) == (named.problem, named.config, named.fingerprint)
+        and one.run != elsewhere.id
+        for one in before
+    ]
+    assert is_named.count(True) == 2
+    wanted = [one._replace(fingerprint="sha256:new") if hit else one for one, hit in zip(before, is_named, strict=True)]
+    assert [one[:6] for one in after] == [one[:6] for one in wanted]
+
+
 @pytest.mark.parametrize(
     ("broken", "told"),
     [

@@ -83,11 +83,31 @@ def test_a_model_that_is_surprised_expects_to_have_missed_more():
     assert plane.missed()["made_up float32"] < before
 
 
-def test_what_the_search_times_itself_is_audited_no_more():
+@pytest.fixture(scope="module")
+def of_two_shapes():
+    """A simulation, and what was audited in it."""
     search = Audited([one.task for one in FEW[:2]], {}, Plane)
     found = simulate(lambda tasks, known: search, FEW[:2], 0, math.inf)
+    return found, search.report()[SEARCHED]["made_up float32"]["audited"]
+
+
+def test_a_drawn_config_is_timed_beside_the_best_of_its_shape(of_two_shapes):
+    found, drawn = of_two_shapes
+    assert drawn
+    times = {}
+    for task, outcomes in found.measured:
+        so_far = times.setdefault(task.problem, {})
+        others = [config for config in task.configs if [*task.problem.shape, config.to_json()] not in drawn]
+        if len(others) < len(task.configs):
+            (best,) = others
+            assert so_far[best] < 1.02 * min(so_far.values())
+        so_far |= {config: np.median(one.nanoseconds) for config, one in outcomes.items() if one.status == "ok"}
+        so_far.pop(COPY, None)
+
+
+def test_what_the_search_times_itself_is_audited_no_more(of_two_shapes):
+    found, drawn = of_two_shapes
     counts = Counter((task.problem, config) for task, _ in found.measured for config in task.configs if config != COPY)
-    drawn = search.report()[SEARCHED]["made_up float32"]["audited"]
     for rows, hidden, text in drawn:
         assert [
             n for (problem, config), n in counts.items() if (*problem[1:3], config.to_json()) == (rows, hidden, text)
