@@ -59,6 +59,15 @@ def refined(until, before=GRID, tree=FITTED, seconds=math.inf):
     return [task.problem.shape for task, _ in result.measured], made[0], result
 
 
+
+def test_other_functions_and_shapes_at_which_all_failed_dispute_nothing():
+    refinement = Refinement({KIND: FITTED}, 0.0, {KIND: POOL})
+    other, failed = Problem(KIND._replace(dtype="float16"), *GRID[0]), Problem(KIND, *POOL[0])
+    given = known(GRID) | {other: {FEW: Coverage("ok", "", 16, 1)}, failed: {FEW: Coverage("timeout", "", 0, None)}}
+    found, expected = (refinement.disputes(stored) for stored in (given, known(GRID)))
+    assert [*found] == [KIND] and found[KIND].open() == expected[KIND].open() != []
+
+
 def test_a_planted_threshold_is_found_within_half_an_octave():
     measured, search, result = refined(0.000001)
     assert result.is_done and not search.left()
