@@ -59,7 +59,6 @@ def refined(until, before=GRID, tree=FITTED, seconds=math.inf):
     return [task.problem.shape for task, _ in result.measured], made[0], result
 
 
-
 def test_other_functions_and_shapes_at_which_all_failed_dispute_nothing():
     refinement = Refinement({KIND: FITTED}, 0.0, {KIND: POOL})
     other, failed = Problem(KIND._replace(dtype="float16"), *GRID[0]), Problem(KIND, *POOL[0])
