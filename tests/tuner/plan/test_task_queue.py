@@ -89,6 +89,15 @@ def test_where_neighbours_disagree_is_measured_before_where_they_agree():
     assert contested > 0.6 > 0.55 > sum(problem.hidden > 576 for problem in agreed) / len(agreed)
 
 
+def test_the_shape_that_comes_first_is_a_neighbour_as_well():
+    queue = queue_of((1, 4096), (64,))
+    first, second = (task.problem for task in queue.left())
+    queue.learn(first, {FAST: 100, OTHER: 105})
+    queue.learn(second, {FAST: 105, OTHER: 100})
+    (group,) = queue._groups.values()
+    assert group._neighbour_losses.tolist() == pytest.approx([np.log(1.05)] * 2)
+
+
 def test_what_an_earlier_sweep_measured_is_not_covered_again():
     grid = (1, 8, 64, 512, 4096), (64, 256, 1024, 4096, 8192)
     left = problems(["rms_norm_forward"], ["bfloat16"], [(row, size) for row in grid[0] for size in grid[1][:2]])
