@@ -156,10 +156,13 @@ def legality(spec: OperatorSpec) -> Legality:
 @pytest.fixture
 def record_as(monkeypatch: pytest.MonkeyPatch) -> Callable[[Evidence], Evidence]:
     """Lets evidence be the one recording, `test-gpu`."""
+    load = recording.load_recording
 
     def put(evidence: Evidence) -> Evidence:
         monkeypatch.setattr(recording, "recordings", lambda: ["test-gpu"])
-        monkeypatch.setattr(recording, "load_recording", lambda name, *_, **__: {"test-gpu": evidence}[name])
+        monkeypatch.setattr(
+            recording, "load_recording", lambda name, *given: evidence if name == "test-gpu" else load(name, *given)
+        )
         return evidence
 
     return put
