@@ -42,6 +42,12 @@ def compiled(monkeypatch):
     normtune.use_table()
 
 
+def test_numbers_of_rows_are_counted_with_and_without_those_that_16_divides():
+    counted = range(1, 40)
+    assert [warmup._aligned(index) for index in counted] == [16 * index for index in counted]
+    assert [warmup._unaligned(index) for index in counted] == [rows for rows in range(1, 42) if rows % 16]
+
+
 def tensor(*shape, dtype=torch.bfloat16, needs=False):
     return torch.zeros(*shape, dtype=dtype, requires_grad=needs)
 

@@ -13,7 +13,7 @@ from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.rms_norm.long_rows import MAX_TILED_HIDDEN
 from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store
-from normtune.tuner.compiling import ahead
+from normtune.tuner.compiling import ahead, binary_list
 from normtune.tuner.compiling.binary_cache import FOLDER, BinaryCache, Folder, check_out, name_of
 from normtune.tuner.compiling.binary_list import Toolchain, add
 from normtune.tuner.compiling.pool import CompilePool
@@ -342,6 +342,10 @@ def test_a_folder_without_binaries_and_one_with_a_damaged_list_are_refused(tmp_p
     add_list = tmp_path / "good"
     add_list.mkdir()
     add(add_list, "sm_90", HERE, {})
+    with monkeypatch.context() as patch:
+        patch.setattr(binary_list, "_MOST_BYTES", (add_list / "normtune.sm_90.json").stat().st_size - 1)
+        with pytest.raises(NormtuneError, match=r"is damaged \(OSError: over \d+ bytes\)"):
+            BinaryCache(add_list)
     monkeypatch.setenv("TRITON_CACHE_MANAGER", "a:B")
     with pytest.raises(UsageError, match=r"--cache and the environment variable TRITON_CACHE_MANAGER are both given"):
         BinaryCache(add_list)
