@@ -5,7 +5,7 @@ An illegal config stays illegal as sizes grow, so the largest shape decides for 
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from itertools import combinations
+from itertools import combinations, product
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -108,53 +108,57 @@ class Legality:
             if not self.reaches(config, box.largest) or (self.kept and self.kept.refuses(config, box)):
                 yield config, box
 
-    def over(self, configs: Sequence[Config], *sizes: Sequence[int]) -> NDArray[np.bool_]:
+    def over(self, configs: Sequence[Config], first: Sequence[int], *others: Sequence[int]) -> NDArray[np.bool_]:
         """For ascending sizes of each axis, bool (configs, sizes of each): legality of each config up to each shape."""
-        first = np.arange(len(sizes[0])).reshape(-1, *[1] * (len(sizes) - 1))
-        legal = np.zeros((len(configs), *map(len, sizes)), np.bool_)
-        for index, config in enumerate(configs):
-            legal[index] = first < self._edge(config, *sizes)
-        return legal
+        counts = [len(sizes) for sizes in others]
+        edges = np.array([self._edges(config, first, others) for config in configs], np.int64)
+        # Lines are along the second axis, which comes last here.
+        edges = edges.reshape(len(configs), *counts[1:], *counts[:1])
+        edges = np.moveaxis(edges, -1, 1) if counts else edges
+        return np.arange(len(first)).reshape(-1, *[1] * len(counts)) < np.expand_dims(edges, 1)
 
-    def _edge(self, config: Config, first: Sequence[int], *others: Sequence[int]) -> NDArray[np.int64]:
-        """The number of sizes in `first` that the config reaches, int64 (sizes of each other axis), all ascending."""
+    def _edges(self, config: Config, first: Sequence[int], others: Sequence[Sequence[int]]) -> list[list[int]]:
+        """The edge of each line of shapes along the second axis, the last axis first."""
+        if not others:
+            return [self._edge(config, first, [()], [len(first)])]
+        second, *behind = others
+        edges: list[list[int]] = []
+        for number, sizes in enumerate(product(*behind)):
+            # Along the last axis no more sizes are reached than before.
+            most = edges[-1] if behind and number % len(behind[-1]) else [len(first)] * len(second)
+            edges.append(self._edge(config, first, [(size, *sizes) for size in second], most))
+        return edges
 
-        def reached(behind: Shape, least: int, most: int) -> int:
+    def _edge(self, config: Config, first: Sequence[int], line: Sequence[Shape], bounds: Sequence[int]) -> list[int]:
+        """The number of sizes in `first` that the config reaches with each of the other sizes of a line.
+
+        They ascend along the line, so the numbers never rise; `bounds`, which never rise either, are not exceeded.
+        """
+        edge = [0] * len(line)
+
+        def reached(place: int, least: int, most: int) -> int:
             """Bisect between two bounds; most often one of them is the answer."""
-            if least == most or self.reaches(config, (first[most - 1], *behind)):
+            if least == most or self.reaches(config, (first[most - 1], *line[place])):
                 return most
-            if not self.reaches(config, (first[least], *behind)):
+            if not self.reaches(config, (first[least], *line[place])):
                 return least
             return bisect_left(
-                range(most), True, least + 1, key=lambda index: not self.reaches(config, (first[index], *behind))
+                range(most), True, least + 1, key=lambda index: not self.reaches(config, (first[index], *line[place]))
             )
 
-        def edge_of(behind: Shape, least: NDArray[np.int64], most: NDArray[np.int64]) -> NDArray[np.int64]:
-            """The edge at the sizes `behind` of the last axes, given its bounds."""
-            if not least.ndim:
-                return np.array(reached(behind, int(least), int(most)))
-            sizes, edge = others[least.ndim - 1], least.copy()
+        def between(start: int, last: int, most: int, least: int) -> None:
+            """Fill the places from start to last, given bounds of their numbers."""
+            if start > last:
+                return
+            if most == least:
+                edge[start : last + 1] = [most] * (last + 1 - start)
+                return
+            middle = (start + last) // 2
+            edge[middle] = reached(middle, least, min(most, bounds[middle]))
+            between(start, middle - 1, most, edge[middle])
+            between(middle + 1, last, edge[middle], least)
 
-            def between(start: int, last: int, most_before: NDArray[np.int64], least_after: NDArray[np.int64]) -> None:
-                """Fill in the sizes from start to last, given the edge at the size before and behind."""
-                if start > last:
-                    return
-                if (most_before == least_after).all():
-                    edge[..., start : last + 1] = np.expand_dims(most_before, -1)
-                    return
-                middle = (start + last) // 2
-                bounds = np.maximum(least[..., middle], least_after), np.minimum(most[..., middle], most_before)
-                edge[..., middle] = edge_of((sizes[middle], *behind), *bounds)
-                between(start, middle - 1, most_before, edge[..., middle])
-                between(middle + 1, last, edge[..., middle], least_after)
-
-            ends = len(sizes) - 1
-            edge[..., 0] = edge_of((sizes[0], *behind), least[..., 0], most[..., 0])
-            edge[..., ends] = edge_of(
-                (sizes[ends], *behind), least[..., ends], np.minimum(most[..., ends], edge[..., 0])
-            )
-            between(1, ends - 1, edge[..., 0], edge[..., ends])
-            return edge
-
-        counts = [len(sizes) for sizes in others]
-        return edge_of((), np.zeros(counts, np.int64), np.full(counts, len(first)))
+        most = reached(0, 0, bounds[0])
+        least = reached(len(line) - 1, 0, min(most, bounds[-1]))
+        between(0, len(line) - 1, most, least)
+        return edge

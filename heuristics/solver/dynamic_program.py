@@ -46,6 +46,7 @@ class Partitions:
         """
         self._axes = tuple(axes)
         self._others = tuple(Sections([*self._axes[:place], *self._axes[place + 1 :]]) for place in range(len(axes)))
+        self._known: dict[Box, tuple[int, ...]] = {}
         self._one_leaf = one_leaf
         self.most = most
         self._lay_out(np.float32)
@@ -73,7 +74,8 @@ class Partitions:
         """Least cost of a tree of exactly that many leaves on a box; infinite if there is none."""
         while len(self._tables[0]) < leaves:
             self._solve_next()
-        return float(self._tables[0][leaves - 1][box[0].least, box[0].most + 1, self._section(box, 0)])
+        _, first, most = box[0]
+        return float(self._tables[0][leaves - 1][first, most + 1, self._sections(box)[0]])
 
     def cuts(self, leaves: int, box: Box) -> list[BinCut]:
         """Cuts that may attain the least cost: the last axis before the first, then by bin, then fewer low leaves."""
@@ -81,9 +83,10 @@ class Partitions:
         if not self.is_exact(bound):
             bound *= 1 + 4 * leaves / _EXACT_SINGLE
         result = []
-        for place, (axis, first, most) in reversed([*enumerate(box)]):
-            last, section = most + 1, self._section(box, place)
-            parts = self._tables[place][: leaves - 1]
+        for (axis, first, most), section, tables in reversed(
+            [*zip(box, self._sections(box), self._tables, strict=True)]
+        ):
+            last, parts = most + 1, tables[: leaves - 1]
             low = np.stack([table[first, first + 1 : last, section] for table in parts], axis=-1)
             high = np.stack([table[first + 1 : last, last, section] for table in reversed(parts)], axis=-1)
             places, fewer = np.nonzero(np.add(low, high, dtype=np.float64) <= bound)
@@ -93,10 +96,14 @@ class Partitions:
             ]
         return result
 
-    def _section(self, box: Box, place: int) -> int:
-        """The number of a box's ranges along all axes but one."""
-        numbers = [int(own.number[least, most + 1]) for own, (_, least, most) in zip(self._axes, box, strict=True)]
-        return self._others[place].number(numbers[:place] + numbers[place + 1 :])
+    def _sections(self, box: Box) -> tuple[int, ...]:
+        """For each axis, the number of the section of a box across it."""
+        if box not in self._known:
+            numbers = [int(own.number[least, most + 1]) for own, (_, least, most) in zip(self._axes, box, strict=True)]
+            self._known[box] = tuple(
+                others.number(numbers[:place] + numbers[place + 1 :]) for place, others in enumerate(self._others)
+            )
+        return self._known[box]
 
     def _lay_out(self, dtype: DTypeLike) -> None:
         """Begin with the table of one leaf.

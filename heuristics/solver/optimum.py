@@ -68,7 +68,7 @@ class Optima:
         Raises:
             OverflowError: there are too many bins, or costs too large, to be summed exactly.
         """
-        self.axes = tuple(axes)
+        self.axes = axes
         self.configs = configs
         sizes = cost.shape[1:]
         told = " x ".join(map(str, sizes))
