@@ -119,8 +119,8 @@ class Optima:
 
     def fewest(self, cost: int) -> int | None:
         """The fewest leaves of a tree that costs at most that; None if there is no such tree."""
-        counts = range(1, self.most + 1)
-        return next((count for count in counts if (least := self.least(count)) is not None and least <= cost), None)
+        costs = ((count, self._cost(count, self.whole)) for count in range(1, self.most + 1))
+        return next((count for count, least in costs if least is not None and least <= cost), None)
 
     @property
     def whole(self) -> Box:

@@ -51,12 +51,12 @@ def comparison(axis: str) -> str:
 
 def first_of(axis: str, threshold: int) -> int:
     """The least size on the high side of a threshold."""
-    return threshold + (comparison(axis) == "<=")
+    return threshold + (COMPARISONS.get(axis) != ">=")
 
 
 def threshold_of(axis: str, first: int) -> int:
     """The threshold with this least size on the high side, the inverse of `first_of`."""
-    return first - (comparison(axis) == "<=")
+    return first - (COMPARISONS.get(axis) != ">=")
 
 
 def told(axis: str, threshold: int) -> str:
