@@ -149,8 +149,8 @@ print(torch.zeros(1).item())
 
 def test_a_process_of_the_pool_compiles_without_torch_and_can_still_import_it():
     done = subprocess.run([sys.executable, "-c", TORCHLESS], capture_output=True, text=True, timeout=PATIENCE)
-    *told, last = done.stdout.splitlines()
-    assert len(told) >= 2 and set(told) == {"ok False"} and last == "0.0", done.stderr
+    *told, last = done.stderr.splitlines()  # on which it prints, whatever libraries print
+    assert len(told) >= 2 and set(told) == {"ok False"} and last == "0.0", told
 
 
 def test_nothing_to_compile():
