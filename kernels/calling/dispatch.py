@@ -22,6 +22,7 @@ from normtune.kernels.call import AnyLaunch, KernelCall
 from normtune.kernels.calling.device import describe
 from normtune.kernels.calling.launcher import Prepared, apart, prepare
 from normtune.kernels.config import Config, Implementation
+from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import HIDDEN_ROWS, MAX_ROWS, Problem
 from normtune.kernels.tablefile import locate
@@ -327,11 +328,14 @@ def _find(device: int, target: Target) -> locate.Selection | None:
 def _in_table(selection: locate.Selection | None, batch_invariant: bool = False) -> Lookup:
     """The lookup of a problem in the tables; it returns None for the default config."""
     is_warned = False
+    functions: dict[Key, Callable[..., Any]] = {}
 
     def look_up(problem: Problem) -> Any:
         nonlocal is_warned
         if selection is None:
             return None
+        if found := functions.get(problem.key):
+            return found(problem.rows, problem.hidden)
         key = problem.key.batch_invariant if batch_invariant else problem.key
         table = selection.serving(key)
         function = table.function(key)
@@ -342,6 +346,7 @@ def _in_table(selection: locate.Selection | None, batch_invariant: bool = False)
                 "default config serves, which may be slow; `normtune fit --batch-invariant` writes tables with them",
                 stacklevel=4,
             )
-        return function(problem.rows, problem.hidden) if function else None
+        functions[problem.key] = function or (lambda *_: None)
+        return functions[problem.key](problem.rows, problem.hidden)
 
     return look_up
