@@ -49,6 +49,8 @@ def load(path: str | os.PathLike[str]) -> None:
     except Exception as error:
         del sys.modules[name]
         message = str(error) if isinstance(error, NormtuneError) else f"{type(error).__name__}: {error}"
+        if isinstance(error, ModuleNotFoundError):
+            message += "; install it, or name the folder that has it in PYTHONPATH"
         raise UsageError(f"cannot load operators from {path}: {message}") from error
     _FILES[file] = module
 

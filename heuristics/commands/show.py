@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from normtune.errors import UsageError
-from normtune.kernels.problem import AXES
+from normtune.kernels.key import family_of
+from normtune.kernels.problem import AXES, axes_of
 from normtune.results.commands import JsonOption, ReadOption, with_options
 from normtune.results.regimes import COLD, check_regime
 from normtune.results.source import NOTHING, Selection, on_stderr
@@ -181,7 +182,8 @@ def _print_map(screen: "Console", config_map: "ConfigMap", table: Path | None) -
         return
     shown = f"the configs of {table.name}" if table else "the best config"
     screen.print(f"{name}: {shown} (1k = 1024)", style="bold", soft_wrap=True)
-    for line in (*map_lines(content, map_columns(screen)), *legend_lines(content)):
+    axes = axes_of(family_of(config_map.operator.partition(":")[0]))
+    for line in (*map_lines(content, map_columns(screen), axes), *legend_lines(content)):
         screen.print(line, soft_wrap=True)
     loss = content.summary() if table else None
     if loss:

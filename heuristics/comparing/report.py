@@ -12,7 +12,7 @@ from normtune.heuristics.comparing.gains import CONFIDENCE, ConfidenceInterval, 
 from normtune.heuristics.regret.fixed_log import percent, ratio_in_words
 from normtune.heuristics.showing.config_map import NEAR, plane_lines
 from normtune.kernels.config import Config
-from normtune.kernels.problem import AXES, Shape
+from normtune.kernels.problem import Shape
 
 WORST = 5
 CHANGES = 12
@@ -192,7 +192,7 @@ def _changes(comparison: Difference, markdown: bool) -> Iterator[str]:
         for change in scored
         if change in heavy
     ]
-    yield from _table((*AXES, "shapes", "faster", "us a call", "A", "B"), rows, markdown)
+    yield from _table((*comparison.matrix.axes, "shapes", "faster", "us a call", "A", "B"), rows, markdown)
     rest, silent = len(scored) - len(heavy), len(comparison.changes) - len(scored)
     others = [f"{rest} more of less weight"] * bool(rest) + [f"{silent} without times of both"] * bool(silent)
     if others:
@@ -231,7 +231,9 @@ def _map(comparison: Difference, columns: int, markdown: bool) -> Iterator[str]:
         yield f"Everywhere: {dict(_meanings(comparison))[next(iter(marks.values()))]}."
         return
     yield from ("```",) if markdown else ()
-    for line in plane_lines(marks, columns, lambda shape: (f" {marks.get(shape, UNMEASURED)}", "")):
+    for line in plane_lines(
+        marks, columns, lambda shape: (f" {marks.get(shape, UNMEASURED)}", ""), comparison.matrix.axes
+    ):
         yield line.plain
     yield from ("```",) if markdown else ()
     yield ""
@@ -262,7 +264,9 @@ def _worst(comparison: Difference, which: int, markdown: bool) -> Iterator[str]:
     yield f"Where {comparison.names[which]} loses most:"
     yield from ("",) if markdown else ()
     rows = [(*map(str, shape), *_cells(pair[which]), *_cells(pair[1 - which])) for shape, pair in worst]
-    yield from _table((*AXES, "loses", "config", f"{(SECOND, FIRST)[which]} loses", "config"), rows, markdown)
+    yield from _table(
+        (*comparison.matrix.axes, "loses", "config", f"{(SECOND, FIRST)[which]} loses", "config"), rows, markdown
+    )
 
 
 def _cells(choice: SideAnswer) -> tuple[str, str]:

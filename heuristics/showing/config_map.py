@@ -19,7 +19,7 @@ from normtune.heuristics.fitting.figures import Loss, summarise
 from normtune.heuristics.regret.fixed_log import percent
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.kernels.config import Config
-from normtune.kernels.problem import Shape
+from normtune.kernels.problem import AXES, Shape
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -131,32 +131,36 @@ def size_label(size: int) -> str:
     return str(size)
 
 
-def map_lines(content: BestMap, columns: int) -> "list[Text]":
+def map_lines(content: BestMap, columns: int, axes: Sequence[str] = AXES) -> "list[Text]":
     """The map as lines of at most `columns`, at least 20: hidden down and rows across, in as many bands as needed."""
     letters = content.letters
-    return plane_lines({*content.shown, *content.untimed}, columns, lambda shape: _cell(content, letters, shape))
+    return plane_lines({*content.shown, *content.untimed}, columns, lambda shape: _cell(content, letters, shape), axes)
 
 
-def plane_lines(shapes: Collection[Shape], columns: int, cell: Callable[[Shape], tuple[str, str]]) -> "list[Text]":
+def plane_lines(
+    shapes: Collection[Shape], columns: int, cell: Callable[[Shape], tuple[str, str]], axes: Sequence[str] = AXES
+) -> "list[Text]":
     """The plane of rows and hidden as lines.
 
     Args:
         shapes: (rows, hidden), whose sizes label the edges.
         columns: width, at least 20.
         cell: a shape's two characters and their style; also called for pairs of labels that are not among the shapes.
+        axes: the names of rows and hidden.
     """
     from rich.text import Text
 
     hidden_sizes = sorted({hidden for _, hidden in shapes})
-    edge = max(len("hidden"), *(len(size_label(hidden)) for hidden in hidden_sizes))
+    across, down, *_ = axes
+    edge = max(len(down), *(len(size_label(hidden)) for hidden in hidden_sizes))
     lines: list[Text] = []
     for band in _bands(sorted({rows for rows, _ in shapes}), columns - edge):
         if lines:
             lines.append(Text())
         widths = [len(size_label(rows)) + 1 for rows in band]
         labels = "".join(f"{size_label(rows):>{width}}" for rows, width in zip(band, widths, strict=True))
-        lines.append(Text(f"{'':{edge}} rows", style="bold"))
-        lines.append(Text(f"{'hidden':>{edge}}{labels}", style="bold"))
+        lines.append(Text(f"{'':{edge}} {across}", style="bold"))
+        lines.append(Text(f"{down:>{edge}}{labels}", style="bold"))
         for hidden in hidden_sizes:
             line = Text(f"{size_label(hidden):>{edge}}", style="bold")
             for rows, width in zip(band, widths, strict=True):

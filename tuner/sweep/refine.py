@@ -94,6 +94,9 @@ def refined_table(
         raise UsageError(
             f"table {name} is for any GPU: expected a table of one GPU, whose thresholds are {' and '.join(AXES)}"
         )
+    if len(loaded.axes) > len(AXES):
+        sizes = ", ".join(loaded.axes)
+        raise UsageError(f"table {name} has functions of {sizes}: --refine takes tables of {' and '.join(AXES)}")
     entries = trees(locate.read(loaded.source))
     if not header.box:
         raise UsageError(f"table {name} cannot be refined: it does not say which sizes were measured; fit it again")

@@ -16,7 +16,7 @@ from normtune.kernels.operator import IllegalConfigError, operator
 from normtune.kernels.short_form.decorator import kernel_operator
 from normtune.kernels.tablefile import locate, parse
 from normtune.kernels.tablefile.tree import Leaf, choose
-from normtune.tests.commands import main, succeed
+from normtune.tests.commands import main, refused, succeed
 
 pytestmark = pytest.mark.usefixtures("operators_forgotten")
 M, N, K = (1, 16, 256, 4096), (64, 1024, 4096), (32, 512, 8192)
@@ -134,6 +134,8 @@ def test_check_fits_again_and_finds_an_illegal_answer(frame, tmp_path, monkeypat
 def test_views_show_a_map_of_two_sizes_for_each_of_the_third(frame, tmp_path) -> None:
     path, times = tmp_path / "table.py", tmp_path / "times.parquet"
     normtune.fit(frame, name="NVIDIA H200", target="sm_90").save(path, evidence=times)
+    screen = succeed("show", "--store", times, "--table", path)
+    assert "product.k=512 float16: the configs of table.py" in screen and "\n n 1 16 256 4k\n" in screen, screen
     shown = normtune.show_map(times, table=path).frame()
     assert {*shown.operator} == {f"product.k={k}" for k in K}
     assert (shown.config == shown.best).all()
@@ -150,6 +152,13 @@ def test_what_three_sizes_do_not_have_is_told(frame) -> None:
     ]
     with pytest.raises(NormtuneError, match=r"operators with sizes m, n, k \(product\) and rows, hidden"):
         body_text(functions)
+
+
+def test_a_table_of_three_sizes_is_not_refined(frame, tmp_path) -> None:
+    path = tmp_path / "table.py"
+    normtune.fit(frame, name="NVIDIA H200", target="sm_90").save(path)
+    told = refused("sweep", "--refine", path, "--dtype", "float16", "--dry-run")
+    assert "has functions of m, n, k: --refine takes tables of rows and hidden" in told
 
 
 def test_the_operator_of_a_fit_names_all_members(frame) -> None:
