@@ -1,6 +1,6 @@
 # make tune      measure this machine's GPU (or replay the shipped recording), fit, write heuristics.py
 # make quick     format, lint, types and the fast tests, about 2 minutes on two cores: for the inner loop
-# make test      every kind of check that needs no GPU, about 8 minutes on two cores
+# make test      every kind of check that needs no GPU, about 6 minutes on two cores
 # make test-all  these, the slow ones, those of `make oldest` and, where there is a GPU, those that need one
 # make oldest    the tests with the oldest Python and packages that pyproject.toml admits
 # make bench     this GPU: normtune beside its peers, kernels and host, and the tables of others; resumes

@@ -1,6 +1,7 @@
 """A tree on three sizes beside what libraries ship for products of matrices: tables of the nearest M at exact (N, K).
 
     python benchmarks/nearest_m.py examples/matmul.py matmul examples/matmul_h200.parquet
+    python benchmarks/nearest_m.py examples/matmul.py matmul    # made-up times of an H200: waves of tiles
 
 Each way answers for shapes whose times it did not see: those of one M, or those of one (N, K), in turn. The ways: the
 exact tree with as many leaves as a fit chooses; the best config at the nearest M of the same N and K, as vLLM's and
@@ -12,10 +13,12 @@ a config that was not timed there counts as the slowest that was. No GPU.
 import argparse
 import math
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 
 import numpy as np
+import pandas as pd
 
 import normtune
 from normtune.heuristics.regret.legality import Legality
@@ -27,6 +30,9 @@ from normtune.kernels.operator import OperatorSpec, operator
 from normtune.kernels.problem import Problem, Shape
 from normtune.kernels.tablefile.tree import choose
 from normtune.kernels.target import Target, target_for
+from normtune.results.elsewhere import Elsewhere
+from normtune.results.evidence import Evidence
+from normtune.results.exchange.dataframe import evidence_of
 from normtune.results.exchange.parquet_csv import read_parquet
 
 Answer = Callable[[Shape], Config | None]
@@ -37,10 +43,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path, help="of the operator")
     parser.add_argument("operator")
-    parser.add_argument("data", type=Path, help="its measurements, a Parquet file")
+    parser.add_argument("data", type=Path, nargs="?", help="its measurements, a Parquet file; without it made-up times")
     arguments = parser.parse_args()
     load_file.load(arguments.file)
-    evidence, spec = read_parquet(arguments.data).current(), operator(arguments.operator)
+    spec = operator(arguments.operator)
+    evidence = read_parquet(arguments.data).current() if arguments.data else made_up(spec)
     (device,) = evidence.devices()
     fitted = normtune.fit(evidence, operators=arguments.operator, weights="equal")
     (function,) = fitted.functions
@@ -61,6 +68,25 @@ def main() -> None:
             slowest = [loss if loss is not None else LEAST_UNTIMED for loss in found]
             mean, worst = (100 * math.expm1(value / 1e6) for value in (fmean(slowest), max(slowest)))
             print(f"| {title} | {way} | {mean:.1f} % | {worst:.0f} % | {found.count(None)} of {len(found)} |")
+
+
+def made_up(spec: OperatorSpec) -> Evidence:
+    """Times by a law at all shapes of the operator's axes: waves of tiles, each limited by loads or by arithmetic."""
+    h200, random, rows = Elsewhere(name="NVIDIA H200", target="sm_90").device(), np.random.default_rng(0), []
+    sizes = [spec.sizes.get(axis) or spec.axes[axis] for axis in spec.axes]
+    for m, n, k in product(*sizes):
+        problem = spec.problem_at((m, n, k), "bfloat16")
+        for config in spec.configs("default", problem, target_for("sm_90", h200.sms)):
+            tile = config.BLOCK_M * config.BLOCK_N
+            resident = max(1, min(8, 64 // config.num_warps, 227_000 // (192 * (config.BLOCK_M + config.BLOCK_N))))
+            waves = math.ceil(math.ceil(m / config.BLOCK_M) * math.ceil(n / config.BLOCK_N) / (h200.sms * resident))
+            arithmetic = tile * k / (900 if config.BLOCK_M >= 64 else 400)
+            loads = (config.BLOCK_M + config.BLOCK_N) * k * (1.0 + 16 / config.BLOCK_K) / (30 * config.num_stages)
+            time = 3000 + waves * max(arithmetic, loads) * resident * (1 + 0.002 * random.normal())
+            rows.append((problem.operator, "bfloat16", m, n, config, round(time)))
+    return evidence_of(
+        pd.DataFrame(rows, columns=["operator", "dtype", "rows", "hidden", "config", "nanoseconds"]), h200
+    )
 
 
 # What a config counts that is neither timed nor assumed, as it failed there: 50 %.

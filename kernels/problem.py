@@ -37,6 +37,11 @@ def axes_of(family: str) -> tuple[str, ...]:
     return _AXES_OF.get(family, AXES)
 
 
+def named_axes() -> list[tuple[str, ...]]:
+    """Rows and hidden, and then those of operators that name their own."""
+    return list(dict.fromkeys((AXES, *sorted({*_AXES_OF.values()}))))
+
+
 def function_key(key: Key) -> Key:
     """The key of the function that answers for problems of a key: without the named integer that is a third size."""
     return key.without(axes_of(key.family)[2:])

@@ -24,10 +24,12 @@ from normtune.heuristics.fitting.result import Fit, FittedFunction, Shared
 from normtune.heuristics.regret.fixed_log import fraction
 from normtune.heuristics.writing import emit, formats, installing
 from normtune.heuristics.writing.installing import Installed
+from normtune.heuristics.writing.pull_request import FittedData
 from normtune.heuristics.writing.regenerate import Command, Source, command
 from normtune.heuristics.writing.write import check_files, write_table
 from normtune.kernels.arguments import checked
 from normtune.kernels.config import Config
+from normtune.kernels.problem import axes_at
 from normtune.kernels.tablefile.tree import choose
 from normtune.results.database.store import Store
 from normtune.results.elsewhere import Elsewhere
@@ -69,17 +71,20 @@ class Table(FittedTable):
     incumbents: Incumbents | None = None
 
     @checked
-    def lookup(self, operator: str, dtype: str, rows: int, hidden: int) -> Config:
-        """The config for `rows` rows of `hidden` elements.
+    def lookup(self, operator: str, dtype: str, rows: int, hidden: int, third: int | None = None) -> Config:
+        """The config for `rows` rows of `hidden` elements; of an operator with its own axes, at two or three sizes.
 
         A variant without a function uses that of its plain operator.
 
         Raises:
-            UsageError: the table has no function for that operator and dtype, or a size is not positive.
+            UsageError: the table has no function for that operator and dtype, or sizes are not positive or too few.
         """
-        if rows < 1 or hidden < 1:
-            raise UsageError(f"{rows} rows of {hidden}: expected positive integers")
-        return choose(function_of(self.functions, operator, dtype).tree, (rows, hidden))
+        function = function_of(self.functions, operator, dtype)
+        shape = (rows, hidden) if third is None else (rows, hidden, third)
+        axes = axes_at(function.key)
+        if len(shape) != len(axes) or min(shape) < 1:
+            raise UsageError(f"{' x '.join(map(str, shape))}: expected positive integers, {', '.join(axes)}")
+        return choose(function.tree, shape, axes)
 
     def figures(self) -> pd.DataFrame:
         """The figures of each measured operator and dtype.
@@ -130,8 +135,8 @@ class Table(FittedTable):
             NormtuneError: writing failed.
         """
         formats.check_format(form)
-        made = formats.FORMATS[form].texts
-        texts = made(self, Path(path)) if made else {Path(path): self.module(Path(path))}
+        made, data = formats.FORMATS[form].texts, FittedData(self.fit, self.evidence, self.options)
+        texts = made(data, Path(path)) if made else {Path(path): self.module(Path(path))}
         for file in texts:
             check_files(file, None, force, form)
         for file, text in texts.items():

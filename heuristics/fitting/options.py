@@ -56,7 +56,7 @@ class FitKeywords:
     )
     weights: str | os.PathLike[str] = option(
         "Weight of a shape in means: decades, every decade of bytes moved the same; equal; or a CSV file with columns "
-        "rows,hidden,weight and, if wanted, operator and dtype.",
+        "rows,hidden (or the operator's axes),weight and, if wanted, operator and dtype.",
         "CHOICE",
         default="decades",
     )

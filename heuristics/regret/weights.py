@@ -20,12 +20,11 @@ from normtune.errors import UsageError
 from normtune.heuristics.regret.matrix import WEIGHT, TimingMatrix
 from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec
-from normtune.kernels.problem import AXES, Problem, Shape
+from normtune.kernels.problem import AXES, Problem, Shape, named_axes
 from normtune.results.exchange.csv_file import Line, read_lines, shape_of
 
 DECADES, EQUAL = "decades", "equal"
 NAMED = (DECADES, EQUAL)
-_REQUIRED = (*AXES, "weight")
 _OPTIONAL = ("operator", "dtype")
 
 
@@ -52,8 +51,8 @@ class Weighting:
 
         Args:
             choice: `decades`: each decade of bytes moved weighs the same, and so does each problem inside it; `equal`;
-                or the path of a CSV file with columns rows, hidden, weight and optionally operator and dtype. Lines of
-                one shape add up; a shape that the file omits weighs next to nothing.
+                or the path of a CSV file with columns rows, hidden (or the operator's own axes), weight and optionally
+                operator and dtype. Lines of one shape add up; a shape that the file omits weighs next to nothing.
 
         Raises:
             UsageError: there is no such file, or one of its lines is wrong.
@@ -123,9 +122,12 @@ class Weighting:
 
 
 def _entries(path: Path) -> list[_WeightLine]:
-    lines = read_lines(path, _REQUIRED, _OPTIONAL)
+    names = {axis for axes in named_axes() for axis in axes}
+    there = read_lines(path, ("weight",), tuple(names))[0].cells.keys()
+    axes = next((axes for axes in named_axes() if {*axes} <= there), AXES)
+    lines = read_lines(path, (*axes, "weight"), _OPTIONAL)
     entries = [
-        _WeightLine(line.place, shape_of(line), _weight(line), *(line.cells.get(name, "") for name in _OPTIONAL))
+        _WeightLine(line.place, shape_of(line, axes), _weight(line), *(line.cells.get(name, "") for name in _OPTIONAL))
         for line in lines
     ]
     if not any(entry.weight for entry in entries):
@@ -146,7 +148,7 @@ def _weight(line: Line) -> Fraction:
 
 def _text(entry: _WeightLine) -> str:
     kind = " ".join(name for name in (entry.operator, entry.dtype) if name)
-    return f"{entry.shape[0]} x {entry.shape[1]}{f' of {kind[:40]!r}' if kind else ''} ({entry.place})"
+    return f"{' x '.join(map(str, entry.shape))}{f' of {kind[:40]!r}' if kind else ''} ({entry.place})"
 
 
 def _decade(size: int) -> int:

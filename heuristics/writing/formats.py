@@ -5,7 +5,7 @@ In: a fitted table. Out: the texts of files. `emit` has the table itself.
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,15 +20,12 @@ from normtune.heuristics.regret.specs import spec_of
 from normtune.heuristics.regret.weights import Weighting
 from normtune.heuristics.solver.portfolio import fewest, portfolio
 from normtune.heuristics.writing import emit, liger, pull_request
+from normtune.heuristics.writing.pull_request import FittedData
 from normtune.heuristics.writing.write import WRITTEN
 from normtune.kernels.config import COMPILER_KNOBS, Config, Implementation
 from normtune.kernels.tablefile import template
 from normtune.kernels.tablefile.header import UNPAIRED
 from normtune.kernels.target import plain_letters
-
-if TYPE_CHECKING:
-    from normtune.heuristics.api.fit import Table
-
 
 _NONE = 1 << 31
 
@@ -43,7 +40,7 @@ def check_format(name: str) -> None:
         raise UsageError(f"unknown format {name!r}: expected one of {', '.join(FORMATS)}")
 
 
-def triton_configs(table: "Table", path: Path) -> dict[Path, str]:
+def triton_configs(table: FittedData, path: Path) -> dict[Path, str]:
     """A module with a list of `triton.Config` for each operator, of which an autotuner finds the best at each shape.
 
     The list loses least with `max_configs` of the fit; without it, it is the shortest that loses at most its tie.
@@ -62,10 +59,10 @@ def triton_configs(table: "Table", path: Path) -> dict[Path, str]:
     return {path: "\n".join([*lines, ""])}
 
 
-def _matrices(table: "Table") -> list[TimingMatrix]:
+def _matrices(table: FittedData) -> list[TimingMatrix]:
     """The times behind a table, with the weights of its fit."""
     weighting = Weighting(table.options.weights)
-    matrices, _ = matrices_of(table.evidence, table.device)
+    matrices, _ = matrices_of(table.evidence, table.fit.device)
     return [weighting.weighted(spec_of(table.evidence, matrix.key.operator), matrix) for matrix in matrices]
 
 
@@ -112,7 +109,7 @@ def _triton_config(config: Config) -> str:
     return template.in_parentheses("    Config", [f"{{{', '.join(own)}}}", *options], ",")
 
 
-def liger_change(table: "Table", path: Path) -> dict[Path, str]:
+def liger_change(table: FittedData, path: Path) -> dict[Path, str]:
     """A diff of the RMSNorm of the installed Liger-Kernel, and beside it the text of a pull request.
 
     Raises:
@@ -136,7 +133,7 @@ class Format(NamedTuple):
     """
 
     suffix: str
-    texts: "Callable[[Table, Path], dict[Path, str]] | None" = None
+    texts: Callable[[FittedData, Path], dict[Path, str]] | None = None
 
 
 MODULE = "module"

@@ -6,12 +6,14 @@ a control.
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import exp
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from normtune.heuristics.comparing.contenders import Side
 from normtune.heuristics.comparing.difference import Difference, difference
+from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.fitting.result import Fit
 from normtune.heuristics.regret.best_times import best_times
 from normtune.heuristics.regret.effects import block_of
 from normtune.heuristics.regret.fixed_log import MILLION, percent, ratio_in_words
@@ -21,12 +23,18 @@ from normtune.kernels.operator import operator
 from normtune.kernels.problem import Shape
 from normtune.kernels.tablefile.tree import choose
 from normtune.kernels.target import plain_letters, target_for
-
-if TYPE_CHECKING:
-    from normtune.heuristics.api.fit import Table
+from normtune.results.evidence import Evidence
 
 # As many rows and columns as a table has at most.
 _ROWS, _COLUMNS = 8, 7
+
+
+class FittedData(NamedTuple):
+    """A fit, with the measurements and the options that it was made of."""
+
+    fit: Fit
+    evidence: Evidence
+    options: FitOptions
 
 
 class _Cell(NamedTuple):
@@ -40,13 +48,13 @@ class _Cell(NamedTuple):
 Cells = Mapping[Shape, _Cell]
 
 
-def text(table: "Table", matrices: Sequence[TimingMatrix]) -> str:
+def text(table: FittedData, matrices: Sequence[TimingMatrix]) -> str:
     """The whole text. `matrices` are weighted.
 
     Raises:
         UsageError: the fit is not of Liger's operators.
     """
-    fit, label = table.fit, plain_letters(table.device.label)
+    fit, label = table.fit, plain_letters(table.fit.device.label)
     sections: list[str] = []
     cells: dict[str, dict[Pass, Cells]] = {}
     for one, functions in passes_of(fit).items():
@@ -98,11 +106,11 @@ _TESTS = (
 )
 
 
-def _against_today(table: "Table", matrix: TimingMatrix) -> Difference:
+def _against_today(table: FittedData, matrix: TimingMatrix) -> Difference:
     """A function of the table beside Liger's launches of today, which are the operator's default configs."""
     spec, key = operator(matrix.key.operator), matrix.key
-    tree = next(function.tree for function in table.functions if function.key == key)
-    target = target_for(table.device.target, table.device.sms)._replace(l2_bytes=table.device.l2_bytes)
+    tree = next(function.tree for function in table.fit.functions if function.key == key)
+    target = target_for(table.fit.device.target, table.fit.device.sms)._replace(l2_bytes=table.fit.device.l2_bytes)
     fitted = Side("fitted", lambda problem, target: choose(tree, problem.shape))
     todays = Side("today", spec.default_config)
     return difference(spec, matrix, target, fitted, todays, best_times(table.evidence, matrix).best)

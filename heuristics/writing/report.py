@@ -91,7 +91,7 @@ def figures(fit: Fit) -> Iterable[str]:
     yield ""
     yield "gap: how far the best possible tree with as many leaves is ahead (proved)"
     for key in [function.key for function in fit.functions if function.figures.joined]:
-        yield f"  {key}: more than {MAX_BINS} pairs of sizes; the nearest are not told apart, nothing is proved"
+        yield f"  {key}: more than {MAX_BINS} combinations of sizes; the nearest are not told apart, nothing is proved"
     lucky = max(numbers.loss.luck for numbers in fit.with_data().values())
     if lucky:
         yield f"means are low by at most {percent_up(lucky)}, as half of the blocks choose a shape's best and the"

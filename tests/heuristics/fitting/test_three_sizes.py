@@ -154,6 +154,20 @@ def test_what_three_sizes_do_not_have_is_told(frame) -> None:
         body_text(functions)
 
 
+def test_weights_are_given_by_the_columns_of_the_sizes(frame, tmp_path) -> None:
+    path = tmp_path / "weights.csv"
+    for line, best in (("8192,4096,4096,1", 64), ("32,1,64,1", 16)):
+        path.write_text(f"k,m,n,weight\n{line}\n")
+        table = normtune.fit(frame, name="NVIDIA H200", target="sm_90", leaves=1, weights=path)
+        assert best == table.lookup("product", "float16", 256, 1024, 512).BLOCK
+    with pytest.raises(UsageError, match="256 x 1024: expected positive integers, m, n, k"):
+        table.lookup("product", "float16", 256, 1024)
+    assert table.functions[0].figures.loss.problems == len(M) * len(N) * len(K)
+    path.write_text("k,m,weight\n512,4096,1\n")
+    with pytest.raises(UsageError, match=r"has no column .rows."):
+        normtune.fit(frame, name="NVIDIA H200", target="sm_90", weights=path)
+
+
 def test_a_table_of_three_sizes_is_not_refined(frame, tmp_path) -> None:
     path = tmp_path / "table.py"
     normtune.fit(frame, name="NVIDIA H200", target="sm_90").save(path)
