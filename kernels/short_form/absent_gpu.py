@@ -5,11 +5,10 @@ interpret kernels. While it lasts, functions of torch.cuda are replaced: this is
 those of users.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from types import SimpleNamespace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from types import ModuleType, SimpleNamespace
 from typing import Any, Self
-from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -105,24 +104,37 @@ def on_gpu(target: Target, memory: torch.device = META) -> Iterator[None]:
         L2_cache_size=target.l2_bytes,
         shared_memory_per_block_optin=target.shared_bytes,
     )
-    with ExitStack() as stack:
-        for name, value in {
-            "is_available": lambda: True,
-            "device_count": lambda: 1,
-            "current_device": lambda: 0,
-            "get_device_properties": lambda *_: properties,
-            "get_device_capability": lambda *_: (major, minor),
-            "get_device_name": lambda *_: target.name,
-            "set_device": lambda *_: None,
-            "synchronize": lambda *_: None,
-            "current_stream": _Nothing,
-            "device": _Nothing,
-        }.items():
-            stack.enter_context(patch.object(torch.cuda, name, value))
-        stack.enter_context(patch.object(torch.accelerator, "current_accelerator", lambda *_, **__: _GPU))
-        stack.enter_context(target_named(target))
-        stack.enter_context(_Pretended(memory))
+    of_cuda = {
+        "is_available": lambda: True,
+        "device_count": lambda: 1,
+        "current_device": lambda: 0,
+        "get_device_properties": lambda *_: properties,
+        "get_device_capability": lambda *_: (major, minor),
+        "get_device_name": lambda *_: target.name,
+        "set_device": lambda *_: None,
+        "synchronize": lambda *_: None,
+        "current_stream": _Nothing,
+        "device": _Nothing,
+    }
+    of_accelerator = {"current_accelerator": lambda *_, **__: _GPU}
+    with (
+        _replaced(torch.cuda, of_cuda),
+        _replaced(torch.accelerator, of_accelerator),
+        target_named(target),
+        _Pretended(memory),
+    ):
         yield
+
+
+@contextmanager
+def _replaced(module: ModuleType, values: Mapping[str, Any]) -> Iterator[None]:
+    """Attributes of a module are these, inside of a `with`; unittest.mock takes several times as long."""
+    before = {name: getattr(module, name) for name in values}
+    vars(module).update(values)
+    try:
+        yield
+    finally:
+        vars(module).update(before)
 
 
 def while_imported() -> AbstractContextManager[None]:
