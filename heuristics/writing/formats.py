@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from normtune.errors import UsageError
 from normtune.heuristics.fitting.figures import summarise
 from normtune.heuristics.fitting.options import FitOptions
-from normtune.heuristics.regret.build import matrices_of
 from normtune.heuristics.regret.fixed_log import percent
-from normtune.heuristics.regret.matrix import TimingMatrix
+from normtune.heuristics.regret.matrix import TimingMatrix, timing_matrix
 from normtune.heuristics.regret.specs import spec_of
 from normtune.heuristics.regret.weights import Weighting
 from normtune.heuristics.solver.portfolio import fewest, portfolio
@@ -25,7 +24,7 @@ from normtune.heuristics.writing.write import WRITTEN
 from normtune.kernels.config import COMPILER_KNOBS, Config, Implementation
 from normtune.kernels.tablefile import template
 from normtune.kernels.tablefile.header import UNPAIRED
-from normtune.kernels.target import plain_letters
+from normtune.kernels.target import plain_letters, target_for
 
 _NONE = 1 << 31
 
@@ -60,10 +59,12 @@ def triton_configs(table: FittedData, path: Path) -> dict[Path, str]:
 
 
 def _matrices(table: FittedData) -> list[TimingMatrix]:
-    """The times behind a table, with the weights of its fit."""
-    weighting = Weighting(table.options.weights)
-    matrices, _ = matrices_of(table.evidence, table.fit.device)
-    return [weighting.weighted(spec_of(table.evidence, matrix.key.operator), matrix) for matrix in matrices]
+    """The times behind each function of a table, with the weights of its fit."""
+    weighting, device = Weighting(table.options.weights), table.fit.device
+    specs = [(key, spec_of(table.evidence, key.operator)) for key in table.evidence.function_keys()]
+    target = target_for(device.target, device.sms)
+    found = ((spec, timing_matrix(table.evidence, spec, key, target)) for key, spec in specs)
+    return [weighting.weighted(spec, matrix) for spec, matrix in found if matrix]
 
 
 def _list(name: str, matrices: Sequence[TimingMatrix], options: FitOptions) -> list[str]:

@@ -111,6 +111,8 @@ def test_one_function_has_thresholds_on_each_size(frame, tmp_path) -> None:
 def test_a_problem_of_a_member_is_looked_up_in_the_function_of_all(frame, tmp_path) -> None:
     path = tmp_path / "table.py"
     normtune.fit(frame, name="NVIDIA H200", target="sm_90").save(path)
+    (text,) = normtune.fit(frame, name="NVIDIA H200", target="sm_90").write_as("triton-configs", tmp_path / "lists.py")
+    assert text.read_text().count("Config({") == 3 and "PRODUCT_CONFIGS = [" in text.read_text()
     loaded = locate.load(path)
     assert loaded.axes == ("m", "n", "k")
     for k in (*K, 300):
