@@ -18,7 +18,7 @@ from normtune.errors import UsageError
 from normtune.kernels.box import Box
 from normtune.kernels.call import AnyLaunch, ForeignKernel, ImplementationLaunch, KernelCall
 from normtune.kernels.config import COPY, Config, Implementation
-from normtune.kernels.key import Key, with_sizes
+from normtune.kernels.key import Key, family_of, with_sizes
 from normtune.kernels.mode import Mode, words_of
 from normtune.kernels.problem import AXES, IN_OUT, MAX_ROWS, OUTPUT, SCRATCH, Buffer, Problem, Shape, name_axes
 from normtune.kernels.target import Target
@@ -340,7 +340,7 @@ def operator(name: str) -> OperatorSpec:
     key = Key.of(name, "", "")
     if key.family in _FAMILIES and key.sizes:
         return _FAMILIES[key.family].at(**dict(key.sizes))
-    known = dict.fromkeys(map(_family, specs))
+    known = dict.fromkeys(map(family_of, specs))
     raise UsageError(f"unknown operator {name!r}: expected one of {', '.join(known)}; --load names its file")
 
 
@@ -354,11 +354,9 @@ def find(name: str) -> OperatorSpec | None:
 
 def members(name: str) -> list[str]:
     """The operators of a name: all of a family with named integers, or the one of that name."""
-    return [known for known in operators() if known == name or (name in _FAMILIES and _family(known) == name)] or [name]
-
-
-def _family(name: str) -> str:
-    return Key.of(name, "", "").family
+    return [known for known in operators() if known == name or (name in _FAMILIES and family_of(known) == name)] or [
+        name
+    ]
 
 
 def operators() -> dict[str, OperatorSpec]:

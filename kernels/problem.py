@@ -47,6 +47,11 @@ def function_key(key: Key) -> Key:
     return key.without(axes_of(key.family)[2:])
 
 
+def function_operator(operator: str) -> str:
+    """The operator of the functions that answer for problems of an operator, as `function_key`."""
+    return function_key(Key.of(operator, "", "")).operator
+
+
 def axes_at(key: Key) -> tuple[str, ...]:
     """The names of the sizes by which problems of a key differ; a third one may be among its named integers."""
     axes = axes_of(key.family)

@@ -11,7 +11,7 @@ from normtune.heuristics.fitting.figures import Cost, Figures
 from normtune.heuristics.fitting.forward_backward import Together
 from normtune.heuristics.fitting.in_use import Compared
 from normtune.kernels.key import Key
-from normtune.kernels.problem import Shape, axes_of, function_key
+from normtune.kernels.problem import Shape, axes_of, function_operator
 from normtune.kernels.tablefile.header import Data
 from normtune.kernels.tablefile.relative_tree import RelativeTree
 from normtune.kernels.tablefile.tree import Tree
@@ -132,7 +132,7 @@ def _by_function(fingerprints: Mapping[str, str]) -> dict[str, str]:
     """Fingerprints by operator, of the members of a family in one where they have one function and are equal."""
     found: dict[str, dict[str, str]] = {}
     for name, mark in fingerprints.items():
-        found.setdefault(function_key(Key.of(name, "", "")).operator, {})[name] = mark
+        found.setdefault(function_operator(name), {})[name] = mark
     return {
         name: mark
         for function, marks in found.items()

@@ -122,10 +122,7 @@ class Weighting:
 
 
 def _entries(path: Path) -> list[_WeightLine]:
-    names = {axis for axes in named_axes() for axis in axes}
-    there = read_lines(path, ("weight",), tuple(names))[0].cells.keys()
-    axes = next((axes for axes in named_axes() if {*axes} <= there), AXES)
-    lines = read_lines(path, (*axes, "weight"), _OPTIONAL)
+    lines, axes = _lines(path)
     entries = [
         _WeightLine(line.place, shape_of(line, axes), _weight(line), *(line.cells.get(name, "") for name in _OPTIONAL))
         for line in lines
@@ -133,6 +130,16 @@ def _entries(path: Path) -> list[_WeightLine]:
     if not any(entry.weight for entry in entries):
         raise UsageError(f"{path} has no weight above 0: expected one at least")
     return entries
+
+
+def _lines(path: Path) -> tuple[list[Line], tuple[str, ...]]:
+    """The lines of a file, and the axes of which it has columns."""
+    known = named_axes()
+    lines = read_lines(path, ("weight",), (*_OPTIONAL, *{axis for axes in known for axis in axes}))
+    for axes in known:
+        if {*axes} <= lines[0].cells.keys():
+            return lines, axes
+    return read_lines(path, (*AXES, "weight"), _OPTIONAL), AXES  # which tells what it lacks
 
 
 def _weight(line: Line) -> Fraction:

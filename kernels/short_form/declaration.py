@@ -235,9 +235,8 @@ class Declaration:
         """
         sizes: dict[str, int] = {}
         for (name, (_, extents, _)), shape in zip(self.read.items(), shapes, strict=True):
-            if (
-                len(shape) > len(extents) == 2 and extents[0] == self.plane[0]
-            ):  # any number of dimensions: rows of the last
+            # Any number of dimensions: rows of the last.
+            if len(shape) > len(extents) == 2 and extents[0] == self.plane[0]:
                 shape = (math.prod(shape[:-1]), shape[-1])
             if len(shape) != len(extents):
                 raise ValueError(f"{name} has the shape {tuple(shape)}: expected {','.join(extents)}")

@@ -14,6 +14,7 @@ import re
 import stat
 from collections.abc import Callable, Mapping
 from functools import cache, partial
+from inspect import signature
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
@@ -24,7 +25,7 @@ from normtune.kernels.config import Config, Knob, class_of
 from normtune.kernels.key import Key
 from normtune.kernels.problem import AXES, MAX_ROWS
 from normtune.kernels.tablefile.header import Data, Gpu, Header, parse
-from normtune.kernels.tablefile.parse import axes_in, normalised_trees, trees
+from normtune.kernels.tablefile.parse import normalised_trees, trees
 from normtune.kernels.tablefile.relative_tree import boxes_on
 from normtune.kernels.tablefile.syntax import parsed
 from normtune.kernels.tablefile.tree import regions
@@ -312,7 +313,7 @@ def load(path: str | os.PathLike[str]) -> LoadedTable:
     if not isinstance(tables, dict) or not callable(lookup):
         raise AssertionError("a table in the form that normtune writes has TABLES and lookup")
     by_key = {Key.parse(*entry): function for entry, function in tables.items()}
-    axes = AXES if header.is_for_any_gpu else axes_in(text)
+    axes = AXES if header.is_for_any_gpu else tuple(signature(lookup).parameters)[2:]
     return LoadedTable(Path(path), header, by_key, lookup, tree_of_key, not header.is_for_any_gpu, axes)
 
 

@@ -6,7 +6,8 @@ it: it names configs, compares products of sizes with numbers, and does nothing 
 """
 
 import ast
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache, partial
 from itertools import zip_longest
 from typing import NamedTuple, TypeVar
@@ -29,8 +30,10 @@ def trees(text: str) -> dict[Key, Tree]:
     Raises:
         NormtuneError: the code has a form that normtune does not write.
     """
-    axes = axes_in(text)
-    return _read(text, template.of_axes(axes), partial(_tree, axes))
+    with _told():
+        module = parsed(text)
+        axes = _axes(module)
+        return _trees(module, template.of_axes(axes), partial(_tree, axes))
 
 
 def normalised_trees(text: str) -> dict[Key, RelativeTree]:
@@ -39,26 +42,24 @@ def normalised_trees(text: str) -> dict[Key, RelativeTree]:
     Raises:
         NormtuneError: the code has a form that normtune does not write.
     """
-    return _read(text, template.ANY_GPU, _normalised_tree)
+    with _told():
+        return _trees(parsed(text), template.ANY_GPU, _normalised_tree)
 
 
-def _read(
-    text: str, of: template.Form, read: "Callable[[list[ast.stmt], dict[str, Config]], Kind]"
-) -> "dict[Key, Kind]":
+@contextmanager
+def _told() -> Iterator[None]:
+    """An error of the code, inside of a `with`, is one of normtune."""
     try:
-        return _trees(parsed(text), of, read)
+        yield
     # Nesting too deep for Python's parser shows as one of the last two.
     except UNREADABLE as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise NormtuneError(f"its code has a form that normtune does not write ({reason})") from None
 
 
-def axes_in(text: str) -> tuple[str, ...]:
-    """The sizes that the functions of a table of one GPU take, as `lookup` does; rows and hidden of other text."""
-    try:
-        functions = [node for node in parsed(text).body if isinstance(node, ast.FunctionDef) and node.name == "lookup"]
-    except UNREADABLE:
-        return AXES
+def _axes(module: ast.Module) -> tuple[str, ...]:
+    """The sizes that the functions of a table of one GPU take, as `lookup` does; rows and hidden of other code."""
+    functions = [node for node in module.body if isinstance(node, ast.FunctionDef) and node.name == "lookup"]
     names = tuple(argument.arg for function in functions for argument in function.args.args[2:])
     return names if len(names) in (2, 3) and all(map(AXIS.fullmatch, names)) else AXES
 

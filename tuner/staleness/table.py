@@ -10,10 +10,9 @@ from functools import partial
 from normtune.errors import NormtuneError
 from normtune.kernels.config import Config
 from normtune.kernels.fingerprint import UNKNOWN, changed
-from normtune.kernels.key import Key
-from normtune.kernels.problem import Problem, function_key
+from normtune.kernels.problem import Problem, axes_of, function_key, function_operator
 from normtune.kernels.tablefile.header import Header
-from normtune.kernels.tablefile.parse import axes_in, normalised_trees, trees
+from normtune.kernels.tablefile.parse import normalised_trees, trees
 from normtune.kernels.tablefile.relative_tree import choose_on
 from normtune.kernels.tablefile.tree import choose
 from normtune.results.evidence import Evidence
@@ -53,7 +52,7 @@ def changed_kernels(
         reason = "; ".join(dict.fromkeys(change.undecided for change in changes if change.undecided))
         if not reason:
             kernels = {
-                (function_key(Key.of(name, "", "")).operator, mark)
+                (function_operator(name), mark)
                 for _, evidence in measured
                 for name, mark in evidence.fingerprints().items()
             }
@@ -80,7 +79,7 @@ def _cells(header: Header, text: str, evidence: Evidence) -> set[Cell]:
             key: partial(choose_on, tree, sms=device.sms, l2_bytes=device.l2_bytes) for key, tree in relative.items()
         }
     else:
-        answers = {key: partial(choose, tree, axes=axes_in(text)) for key, tree in trees(text).items()}
+        answers = {key: partial(choose, tree, axes=axes_of(key.family)) for key, tree in trees(text).items()}
     configs: dict[Problem, set[Config]] = {}
     for problem, config in pairs_of(evidence):
         configs.setdefault(problem, set()).add(config)
