@@ -56,6 +56,7 @@ def is_worth_it(config: Any, problem: Any, target: Any) -> bool:
     },
     buffers={"a": "input m,k", "b": "input k,n", "c": "output m,n"},
     reference=lambda a, b: a @ b,
+    derived="m * n",
     leaves_out=lambda *given: not is_worth_it(*given),
     dtypes=("bfloat16", "float16"),
 )

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from normtune.kernels.derived_size import located
 from normtune.kernels.problem import AXES, MAX_ROWS, Shape
 
 
@@ -33,9 +34,15 @@ class Box(tuple[Interval, ...]):
         """The largest shape in it."""
         return tuple(interval.most for interval in self)
 
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The names of its axes; a derived one is the last."""
+        return tuple(interval.axis for interval in self)
+
     def holds(self, shape: Shape) -> bool:
-        """Whether a shape lies between the edges."""
-        return all(least <= size <= most for size, (_, least, most) in zip(shape, self, strict=False))
+        """Whether a shape lies between the edges, those of a derived size among them."""
+        sizes = located(shape, self.axes)
+        return all(least <= size <= most for size, (_, least, most) in zip(sizes, self, strict=True))
 
     def overlap(self, other: "Box") -> "Box":
         """What lies between the edges of both."""

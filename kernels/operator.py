@@ -18,6 +18,7 @@ from normtune.errors import UsageError
 from normtune.kernels.box import Box
 from normtune.kernels.call import AnyLaunch, ForeignKernel, ImplementationLaunch, KernelCall
 from normtune.kernels.config import COPY, Config, Implementation
+from normtune.kernels.derived_size import located, normal_form
 from normtune.kernels.key import Key, family_of, with_sizes
 from normtune.kernels.mode import Mode, words_of
 from normtune.kernels.problem import AXES, IN_OUT, MAX_ROWS, OUTPUT, SCRATCH, Buffer, Problem, Shape, name_axes
@@ -42,6 +43,8 @@ class OperatorSpec:
         max_hidden: longest row that it takes.
         axes: two or three names of the sizes that functions of its tables take, with those that a sweep takes where
             none are given; empty for those of its grid, up to `max_hidden`. A third one is the last of `sizes`, too.
+        derived: a size computed from those, on which trees may have thresholds, too: `m * n`,
+            `cdiv(m, 64) * n`; empty for none.
         buffers: tensors of a problem, in the order of the launch.
         scalars: the other arguments of kernels and reference, by name, with the values of gate and timing.
         space: (space name, problem, target) to candidate configs, before legality. `default` and `full` exist, and so
@@ -92,6 +95,7 @@ class OperatorSpec:
     implementations: Mapping[str, str | Callable[..., Any]] = field(default_factory=dict, hash=False)
     sizes: Mapping[str, Sequence[int]] = field(default_factory=dict, hash=False)
     axes: Mapping[str, Sequence[int]] = field(default_factory=lambda: dict.fromkeys(AXES, ()), hash=False)
+    derived: str = ""
     is_default: bool = True
     limiting: tuple[Mode, ...] | None = None
     has_own_inputs: bool = False
@@ -115,9 +119,10 @@ class OperatorSpec:
 
     @property
     def whole(self) -> Box:
-        """All shapes that it takes."""
-        most = (MAX_ROWS, self.max_hidden, *[MAX_ROWS] * (len(self.axes) - 2))
-        return Box.of(**{axis: (1, size) for axis, size in zip(self.axes, most, strict=True)})
+        """All shapes that it takes, and the derived sizes that they have."""
+        axes = (*self.axes, *([normal_form(self.derived, (*self.axes,))] if self.derived else []))
+        most = located((MAX_ROWS, self.max_hidden, *[MAX_ROWS] * (len(self.axes) - 2)), axes)
+        return Box.of(**{axis: (1, size) for axis, size in zip(axes, most, strict=True)})
 
     @property
     def variants(self) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 from normtune.errors import NormtuneError
 from normtune.kernels.config import Config
+from normtune.kernels.derived_size import normal_form
 from normtune.kernels.key import with_sizes
 from normtune.kernels.mode import words_of
 from normtune.kernels.operator import IllegalConfigError, OperatorSpec
@@ -95,6 +96,11 @@ def faults(spec: OperatorSpec) -> Iterator[str]:
     if spec.max_hidden < 1:
         yield f"max_hidden is {spec.max_hidden}: expected a positive integer"
     yield from of_axes(spec.axes, spec.sizes)
+    try:
+        if spec.derived:
+            normal_form(spec.derived, (*spec.axes,))
+    except ValueError as error:
+        yield str(error)
     words = [word for mode in spec.modes for word in words_of((mode,))]
     for name in [*words, *spec.scalars, *spec.sizes]:
         if not _NAME.fullmatch(name):
@@ -125,6 +131,8 @@ def of_axes(axes: Mapping[str, Sequence[int]], sizes: Mapping[str, Sequence[int]
             yield f"axis {name} has {axes[name]!r}: expected positive integers"
     if names[2:] != [*sizes][len(sizes) - len(names[2:]) :]:
         yield f"the third axis {names[2]!r} is not the last of its sizes {', '.join(sizes) or 'none'}"
+    if "rows" in names[1:] or "hidden" in (*names[:1], *names[2:]):
+        yield f"its axes are {', '.join(names)}: expected rows first and hidden second, where they are named so"
     if {*names[:2]} & {*sizes}:
         yield f"an axis and a named integer have one name: {', '.join([*names, *sizes])}"
 

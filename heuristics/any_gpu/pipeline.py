@@ -21,8 +21,8 @@ from normtune.heuristics.regret.build import older
 from normtune.heuristics.regret.matrix import timing_matrix
 from normtune.heuristics.regret.specs import undeclared_note
 from normtune.heuristics.regret.weights import Weighting
-from normtune.kernels.operator import OperatorSpec
-from normtune.kernels.problem import AXES, Shape, axes_at
+from normtune.kernels.operator import OperatorSpec, find
+from normtune.kernels.problem import AXES, Shape
 from normtune.kernels.tablefile.relative_tree import leaves_of
 from normtune.kernels.target import Target, target_for
 from normtune.results.records import Device
@@ -49,8 +49,10 @@ def fit_all(evidence: "Evidence", options: FitOptions | None = None) -> AnyGpuFi
     selected = evidence.select(options.operators).regime(options.regime)
     data = selected.current()
     devices = data.devices()
-    if named := [key for key in data.function_keys() if len(axes_at(key)) > len(AXES)]:
-        sizes = ", ".join(axes_at(named[0]))
+    specs = {key: find(key.operator) for key in data.function_keys()}
+    axes = {key: spec.whole.axes for key, spec in specs.items() if spec}
+    if named := [key for key, names in axes.items() if len(names) > len(AXES)]:
+        sizes = ", ".join(axes[named[0]])
         raise UsageError(f"a table for any GPU has functions of rows and hidden: {named[0]} has {sizes}")
     if not devices:
         raise NormtuneError("there are no measurements to fit: run `normtune sweep` first")

@@ -192,7 +192,7 @@ def _changes(comparison: Difference, markdown: bool) -> Iterator[str]:
         for change in scored
         if change in heavy
     ]
-    yield from _table((*comparison.matrix.axes, "shapes", "faster", "us a call", "A", "B"), rows, markdown)
+    yield from _table((*comparison.whole.axes, "shapes", "faster", "us a call", "A", "B"), rows, markdown)
     rest, silent = len(scored) - len(heavy), len(comparison.changes) - len(scored)
     others = [f"{rest} more of less weight"] * bool(rest) + [f"{silent} without times of both"] * bool(silent)
     if others:

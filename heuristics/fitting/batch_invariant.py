@@ -33,7 +33,7 @@ from normtune.heuristics.solver.cross_validation import FEW_FOLDS, Validated, va
 from normtune.heuristics.solver.grid import Axis
 from normtune.heuristics.solver.row_classes import RowClasses
 from normtune.heuristics.solver.strips import Strips
-from normtune.kernels.problem import Problem
+from normtune.kernels.problem import AXES, Problem
 from normtune.kernels.tablefile.tree import Tree, leaves
 
 if TYPE_CHECKING:
@@ -185,6 +185,11 @@ def invariant_functions(
     takers: list[Shared] = []
     for function in functions:
         case = by_key[function.key].serving(function.dtypes, True)
+        if (axes := case.spec.whole.axes) != AXES:
+            notes.append(
+                f"{function.key} has the sizes {', '.join(axes)}: batch-invariant are functions of rows and hidden"
+            )
+            continue
         times = best_times(evidence, case.matrix)
         fitted = fit_batch_invariant(case.matrix, times, case.legality, function.tree, case.options.leaves)
         key = function.key.batch_invariant

@@ -95,7 +95,8 @@ class Legality:
         self._known: dict[tuple[Config, Shape], bool] = {}
 
     def reaches(self, config: Config, shape: Shape) -> bool:
-        """Whether the config is legal at a shape, and therefore at every smaller one."""
+        """Whether the config is legal at a shape, and therefore at every smaller one; no derived size matters."""
+        shape = shape[: len(self.spec.axes)]
         legal = self._known.get((config, shape))
         if legal is None:
             legal = all(self.spec.is_legal(config, Problem.at(key, shape), self.target) for key in self.served)

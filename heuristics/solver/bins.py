@@ -20,6 +20,7 @@ from normtune.heuristics.solver.grid import Axis, axis, coarsened
 from normtune.heuristics.solver.optimum import Optima
 from normtune.heuristics.solver.portfolio import portfolio
 from normtune.kernels.config import Config
+from normtune.kernels.derived_size import is_derived, located
 from normtune.kernels.problem import Problem, Shape
 from normtune.kernels.tablefile.tree import Tree, choose
 
@@ -48,7 +49,7 @@ class Bins(NamedTuple):
         sizes = map(set, zip(*problems, strict=True))
         return any(
             len({axis.bin(size) for size in of_axis}) < len(of_axis)
-            for axis, of_axis in zip(self.axes, sizes, strict=True)
+            for axis, of_axis in zip(self.axes, sizes, strict=False)  # without a derived size
         )
 
     def cell(self, shape: Shape) -> tuple[int, ...]:
@@ -67,8 +68,10 @@ def bins(matrix: TimingMatrix, legality: Legality, held_out: NDArray[np.bool_] |
     """
     train = np.ones(len(matrix.problems), np.bool_) if held_out is None else ~held_out
     shapes = [shape for shape, is_training in zip(matrix.problems, train, strict=True) if is_training]
-    most = legality.spec.whole.largest if held_out is None else map(max, zip(*matrix.problems, strict=True))
-    axes = tuple(map(axis, matrix.axes, zip(*shapes, strict=True), most))
+    names = legality.spec.whole.axes
+    shapes, measured = ([located(shape, names) for shape in of] for of in (shapes, matrix.problems))
+    most = legality.spec.whole.largest if held_out is None else map(max, zip(*measured, strict=True))
+    axes = tuple(map(axis, names, zip(*shapes, strict=True), most))
     axes = separated(axes, shapes, matrix.timed[train], matrix.configs, legality)
     if legality.kept:
         axes = legality.kept.cut(axes)
@@ -219,16 +222,22 @@ def _trimmed(
 
 def cell_of(axes: Sequence[Axis], shape: Shape) -> tuple[int, ...]:
     """The bin of a shape on each axis."""
-    return tuple(axis.bin(size) for axis, size in zip(axes, shape, strict=True))
+    sizes = located(shape, [axis.name for axis in axes])
+    return tuple(axis.bin(size) for axis, size in zip(axes, sizes, strict=True))
 
 
 def beyond(cell: tuple[int, ...], axes: Sequence[Axis]) -> list[tuple[int, ...]]:
-    """Bins beyond the measured sizes whose nearest measured bin is `cell`."""
-    nearest = (
-        [index, index + 1] if axis.beyond and index == len(axis.tops) - 2 else [index]
+    """Bins beyond the measured sizes whose nearest measured bin is `cell`; a derived size is any as large there."""
+    nearest = [
+        range(index, len(axis.tops))
+        if is_derived(axis.name)
+        else [index, index + 1]
+        if axis.beyond and index == len(axis.tops) - 2
+        else [index]
         for index, axis in zip(cell, axes, strict=True)
-    )
-    return [outer for outer in product(*nearest) if outer != cell]
+    ]
+    own = [place for place, axis in enumerate(axes) if not is_derived(axis.name)]
+    return [outer for outer in product(*nearest) if any(outer[place] != cell[place] for place in own)]
 
 
 def separated(
@@ -242,7 +251,7 @@ def separated(
 
     `timed` is bool (problems, configs): the config has a time on the problem. The last axis gets the first such bins.
     """
-    for place in reversed(range(len(axes))):
+    for place in reversed([place for place, own in enumerate(axes) if not is_derived(own.name)]):
         legal = np.moveaxis(legality.over(configs, *(axis.tops for axis in axes)), 0, -1)
         lacking = {
             shape[place]
@@ -267,13 +276,13 @@ def default_configs(axes: Sequence[Axis], lacking: NDArray[np.bool_], legality: 
 
     They are those of the largest size of the first axis.
     """
-    first, *others = axes
+    first, *others = [axis for axis in axes if not is_derived(axis.name)]
     if not lacking.any():
         return ()
     # A region that extends further needs the config of its end.
     tops = [
         {axis.tops[index] for index in (*indices, -1)}
-        for axis, indices in zip(others, np.nonzero(lacking)[1:], strict=True)
+        for axis, indices in zip(others, np.nonzero(lacking)[1:], strict=False)
     ]
     defaults = {
         legality.spec.default_config(Problem.at(key, (first.tops[-1], *sizes)), legality.target)

@@ -14,6 +14,7 @@ from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver.grid import Axis, roundest
 from normtune.kernels.box import Box, Interval
+from normtune.kernels.derived_size import is_derived
 from normtune.kernels.problem import MAX_ROWS, Shape
 from normtune.kernels.tablefile.tree import Leaf, Split, Tree, choose, comparison, halves, regions
 
@@ -51,7 +52,7 @@ def uncrossed(matrix: TimingMatrix, axes: Sequence[Axis], tree: Tree) -> Tree:
         low, high = halves(part, box)
         return part._replace(low=of(part.low, low), high=of(part.high, high))
 
-    return of(tree, Box(Interval(axis.name, 1, MAX_ROWS) for axis in axes))
+    return of(tree, Box(Interval(axis.name, 1, max(MAX_ROWS, axis.tops[-1])) for axis in axes))
 
 
 class _Crossing:
@@ -113,7 +114,7 @@ class _Crossing:
 
 
 def _is_count(axis: str) -> bool:
-    return comparison(axis) == ">="
+    return comparison(axis) == ">=" and not is_derived(axis)
 
 
 def _gap(matrix: TimingMatrix, cut: Split, box: Box) -> tuple[int, int] | None:

@@ -24,6 +24,7 @@ from math import isqrt, prod
 from typing import NamedTuple
 
 from normtune.kernels.box import Interval
+from normtune.kernels.derived_size import is_derived
 from normtune.kernels.tablefile.tree import comparison, first_of, threshold_of
 
 # Columns of the longest chunk.
@@ -32,6 +33,7 @@ _ROUND = (1024, 512, 256, 128, 64, 100, 10, 1)
 # Most bins of one or two axes, and of more: bounds on memory, which grows with their square. For 24 leaves, 1947 bins
 # of two axes take 0.2 GB and 3 s, 3840 of three 0.7 GB and 6 s.
 MAX_BINS, MAX_BINS_OF_THREE = 2600, 4000
+_DERIVED_BINS = 8
 
 
 class Axis(NamedTuple):
@@ -90,13 +92,16 @@ def most_bins(sizes: Sequence[int]) -> int:
 def coarsened(axes: Sequence[Axis]) -> tuple[Axis, ...]:
     """The axes with no more bins than are solved together: those of the nearest sizes, by ratio, are merged first.
 
-    Of equal ratios, those of the last axis.
+    Of equal ratios, those of the last axis. Those of a derived size, which the
+    others can often replace, are merged before any down to `_DERIVED_BINS`.
     """
     merged = list(axes)
     while prod(sizes := [len(axis.tops) for axis in merged]) > most_bins(sizes):
+        has_more = [is_derived(axis.name) and len(axis.tops) > _DERIVED_BINS for axis in merged]
         _, back, index = min(
             (Fraction(tops[index + 1], tops[index]), -place, index)
             for place, (_, tops, beyond) in enumerate(merged)
+            if has_more[place] or not any(has_more)
             # The bin beyond is never merged with measured sizes.
             for index in range(len(tops) - 1 - beyond)
         )

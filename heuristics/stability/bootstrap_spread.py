@@ -150,7 +150,7 @@ def _allowed(fitted: Fitted) -> TimingMatrix:
 def _choices(matrix: TimingMatrix, tree: Tree) -> NDArray[np.object_]:
     choices = np.empty(len(matrix.problems), np.object_)
     for index, shape in enumerate(matrix.problems):
-        choices[index] = choose(tree, shape)
+        choices[index] = choose(tree, shape, matrix.axes)
     return choices
 
 

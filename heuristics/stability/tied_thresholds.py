@@ -16,7 +16,7 @@ from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.kernels.box import Box
 from normtune.kernels.config import Config
-from normtune.kernels.problem import AXES
+from normtune.kernels.derived_size import size_along
 from normtune.kernels.tablefile.tree import Split, Tree, choose, regions, threshold_of, walk
 
 # Cost of a problem on which a config may not answer: more than all others together.
@@ -69,7 +69,8 @@ class _Search(NamedTuple):
 
     def interval(self, cut: Split, box: Box) -> tuple[int, int]:
         inside = [index for index, shape in enumerate(self.matrix.problems) if box.holds(shape)]
-        sizes = sorted({self.matrix.problems[index][AXES.index(cut.axis)] for index in inside})
+        axes, problems = self.matrix.axes, self.matrix.problems
+        sizes = sorted({size_along(cut.axis, axes, problems[index]) for index in inside})
         gaps = _gaps(cut.axis, sizes)
         own = next((number for number, (least, most) in enumerate(gaps) if least <= cut.threshold <= most), None)
         if own is None:
@@ -92,7 +93,7 @@ class _Search(NamedTuple):
     def cost(self, tree: Tree, problems: list[int]) -> int:
         total = 0
         for index in problems:
-            column = self.places.get(choose(tree, self.matrix.problems[index]))
+            column = self.places.get(choose(tree, self.matrix.problems[index], self.matrix.axes))
             total += _NEVER if column is None else int(self.costs[index, column])
         return total
 

@@ -151,6 +151,7 @@ def kernel_operator(
     dtypes: Sequence[str] = tuple(ITEMSIZE),
     max_hidden: int = 65536,
     axes: Mapping[str, Sequence[int]] | None = None,
+    derived: str = "",
     sizes: Mapping[str, Sequence[int]] | None = None,
     name: str | None = None,
 ) -> Callable[[Callable[..., Any]], KernelOperator]:
@@ -190,6 +191,8 @@ def kernel_operator(
         axes: two or three names of sizes in place of rows and hidden, with those that a sweep takes, all combinations:
             `{"m": (1, 64, 4096), "n": (4096,), "k": (1024, 8192)}`. Functions of tables take them, in this order, and
             have thresholds on each; shapes name them: `input m,k`. Legality follows the rule of `legal` in each.
+        derived: a size computed from these on which tables may have thresholds, too, of sums, products and whole
+            quotients: `m * n`, `cdiv(m, 64) * cdiv(n, 64)`.
         sizes: named integers besides rows and hidden, with the values that a sweep takes, as in `OperatorSpec`; shapes
             may name them: `input rows,heads,hidden`.
         name: of the operator; that of the function without it.
@@ -225,6 +228,7 @@ def kernel_operator(
             max_hidden=max_hidden,
             buffers=declared.tensors,
             axes=declared.axes,
+            derived=derived,
             sizes=declared.sizes,
             space=lambda space_name, problem, target: [
                 one

@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeVar
 
 from normtune.errors import NormtuneError
 from normtune.kernels.config import KINDS, Config, Knob, check_values, class_of
+from normtune.kernels.derived_size import normal_form
 from normtune.kernels.key import Key
 from normtune.kernels.problem import AXES, AXIS
 from normtune.kernels.tablefile import template
@@ -279,15 +280,27 @@ def _tree(axes: tuple[str, ...], body: list[ast.stmt], configs: dict[str, Config
             return Leaf(configs[name])
         case [
             ast.If(
-                test=ast.Compare(left=ast.Name(axis), ops=[sign], comparators=[ast.Constant(int(threshold))]),
+                test=ast.Compare(left=size, ops=[sign], comparators=[ast.Constant(int(threshold))]),
                 body=first,
                 orelse=[],
             ),
             *rest,
-        ] if 0 <= threshold <= _MOST_NUMBER and axis in axes and type(sign) is _SIGNS[comparison(axis)]:
+        ] if 0 <= threshold <= _MOST_NUMBER and (axis := _axis(size, axes)) and type(sign) is _SIGNS[comparison(axis)]:
             low, high = (first, rest) if isinstance(sign, ast.LtE) else (rest, first)
             return Split(axis, threshold, _tree(axes, low, configs), _tree(axes, high, configs))
     raise ValueError(f"line {body[0].lineno if body else 0}")
+
+
+def _axis(size: ast.expr, axes: tuple[str, ...]) -> str:
+    """The axis that is compared: one of these or a derived one.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    text = ast.unparse(size)
+    if text not in axes and normal_form(text, axes) != text:
+        raise ValueError(f"line {size.lineno}")
+    return text
 
 
 # Left and right side of a comparison.

@@ -8,11 +8,11 @@ from typing import Any, NamedTuple, Union
 
 from normtune.kernels.box import Box
 from normtune.kernels.config import Config
+from normtune.kernels.derived_size import is_derived, size_along
 from normtune.kernels.problem import AXES, Shape
 
-# How the code compares a size with a threshold of its axis, `<=` unless it is named here: what meets `rows >= T` is on
-# the high side, what meets `hidden <= T` on the low one.
-COMPARISONS = {"rows": ">=", "hidden": "<="}
+# The axis of counts, which the code compares by `rows >= T`; so it does derived sizes, and lengths by `hidden <= T`.
+_ROWS = "rows"
 
 
 class Leaf(NamedTuple):
@@ -46,17 +46,17 @@ Tree = Union[Leaf, Split]  # noqa: UP007 - a forward reference in `Split` needs 
 
 def comparison(axis: str) -> str:
     """How the code compares a size with a threshold of an axis, `<=` or `>=`."""
-    return COMPARISONS.get(axis, "<=")
+    return ">=" if axis == _ROWS or is_derived(axis) else "<="
 
 
 def first_of(axis: str, threshold: int) -> int:
     """The least size on the high side of a threshold."""
-    return threshold + (COMPARISONS.get(axis) != ">=")
+    return threshold + (comparison(axis) == "<=")
 
 
 def threshold_of(axis: str, first: int) -> int:
     """The threshold with this least size on the high side, the inverse of `first_of`."""
-    return first - (COMPARISONS.get(axis) != ">=")
+    return first - (comparison(axis) == "<=")
 
 
 def told(axis: str, threshold: int) -> str:
@@ -67,7 +67,7 @@ def told(axis: str, threshold: int) -> str:
 def choose(tree: Tree, shape: Shape, axes: Sequence[str] = AXES) -> Config:
     """Config of the leaf that a shape lies in; `axes` names its sizes."""
     while isinstance(tree, Split):
-        tree = tree.low if shape[axes.index(tree.axis)] < tree.first else tree.high
+        tree = tree.low if size_along(tree.axis, axes, shape) < tree.first else tree.high
     return tree.config
 
 
@@ -86,13 +86,17 @@ def distinct(tree: Tree) -> frozenset[Config]:
     return frozenset({tree.config}) if isinstance(tree, Leaf) else distinct(tree.low) | distinct(tree.high)
 
 
+def nodes(tree: Tree) -> Iterator[Tree]:
+    """Each cut and leaf, from the root down, low before high."""
+    yield tree
+    if isinstance(tree, Split):
+        yield from nodes(tree.low)
+        yield from nodes(tree.high)
+
+
 def configs_of(tree: Tree) -> Iterator[Config]:
     """Config of each leaf, low before high."""
-    if isinstance(tree, Leaf):
-        yield tree.config
-    else:
-        yield from configs_of(tree.low)
-        yield from configs_of(tree.high)
+    return (node.config for node in nodes(tree) if isinstance(node, Leaf))
 
 
 def halves(split: Split, box: Box) -> tuple[Box, Box]:

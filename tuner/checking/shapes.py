@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from normtune.kernels.box import Box, Interval
 from normtune.kernels.config import Config
+from normtune.kernels.derived_size import size_along
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import AXES, Problem, Shape
 from normtune.kernels.tablefile.tree import Split, Tree, choose, leaves
@@ -112,7 +113,7 @@ def rivals(
         others: the table's other functions of the same operator.
     """
     shape, axes = problem.function_shape, (*spec.axes,)
-    around = dict.fromkeys(choose(tree, near, axes) for near in _around(shape, spec.whole.largest))
+    around = dict.fromkeys(choose(tree, near, axes) for near in _around(shape, spec.whole.largest[: len(axes)]))
     beside = dict.fromkeys(choose(other, shape, axes) for other in others)
     own = choose(tree, shape, axes)
     result: list[Config] = []
@@ -133,7 +134,7 @@ def leaf_of(tree: Tree, shape: Shape, axes: Sequence[str] = AXES) -> int:
     """The number of the leaf that answers for a shape, low before high; `axes` names its sizes."""
     passed = 0
     while isinstance(tree, Split):
-        is_low = shape[axes.index(tree.axis)] < tree.first
+        is_low = size_along(tree.axis, axes, shape) < tree.first
         passed += 0 if is_low else leaves(tree.low)
         tree = tree.low if is_low else tree.high
     return passed

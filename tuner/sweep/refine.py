@@ -15,7 +15,7 @@ from normtune.kernels.operator import operators
 from normtune.kernels.problem import AXES, Problem
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.parse import trees
-from normtune.kernels.tablefile.tree import Tree
+from normtune.kernels.tablefile.tree import Split, Tree, nodes
 from normtune.kernels.target import Target
 from normtune.results.records import Device
 from normtune.tuner.device.measurable import measurable
@@ -94,10 +94,13 @@ def refined_table(
         raise UsageError(
             f"table {name} is for any GPU: expected a table of one GPU, whose thresholds are {' and '.join(AXES)}"
         )
-    if len(loaded.axes) > len(AXES):
-        sizes = ", ".join(loaded.axes)
-        raise UsageError(f"table {name} has functions of {sizes}: --refine takes tables of {' and '.join(AXES)}")
     entries = trees(locate.read(loaded.source))
+    cut = {node.axis for tree in entries.values() for node in nodes(tree) if isinstance(node, Split)}
+    sizes = [*loaded.axes, *sorted(cut - {*loaded.axes})]
+    if len(sizes) > len(AXES):
+        raise UsageError(
+            f"table {name} has thresholds of {', '.join(sizes)}: --refine takes tables of {' and '.join(AXES)}"
+        )
     if not header.box:
         raise UsageError(f"table {name} cannot be refined: it does not say which sizes were measured; fit it again")
     specs = operators()

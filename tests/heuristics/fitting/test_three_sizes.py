@@ -9,13 +9,17 @@ import pytest
 import normtune
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.api.diff import diff
+from normtune.heuristics.regret.legality import Legality
+from normtune.heuristics.regret.matrix import timing_matrix
+from normtune.heuristics.stability.tied_thresholds import tied_thresholds
 from normtune.heuristics.writing.emit import body_text
 from normtune.kernels.config import Config
 from normtune.kernels.key import Key
 from normtune.kernels.operator import IllegalConfigError, operator
 from normtune.kernels.short_form.decorator import kernel_operator
 from normtune.kernels.tablefile import locate, parse
-from normtune.kernels.tablefile.tree import Leaf, choose
+from normtune.kernels.tablefile.tree import Leaf, Split, choose
+from normtune.kernels.target import target_for
 from normtune.tests.commands import main, refused, succeed
 
 pytestmark = pytest.mark.usefixtures("operators_forgotten")
@@ -37,12 +41,19 @@ def best_of(m, n, k):
 
 
 @pytest.fixture
-def product(monkeypatch):
+def derived():
+    """A size on which tables may have thresholds, too."""
+    return ""
+
+
+@pytest.fixture
+def product(derived):
     """The family, whose launches are the configs."""
     kernel_operator(
         config=TileConfig,
         space={"BLOCK": (16, 64, 128), "num_warps": (4,)},
         axes={"m": M, "n": N, "k": K},
+        derived=derived,
         buffers={"a": "input m,k", "b": "weight k,n", "c": "output"},
         reference=lambda a, b: a @ b,
         legal=lambda config, problem, target: config.BLOCK < 128 or problem.sizes["k"] <= 2048,
@@ -148,6 +159,9 @@ def test_views_show_a_map_of_two_sizes_for_each_of_the_third(frame, tmp_path) ->
 def test_what_three_sizes_do_not_have_is_told(frame) -> None:
     with pytest.raises(UsageError, match="a table for any GPU has functions of rows and hidden: product float16 has m"):
         normtune.fit_any_gpu(normtune.fit(frame, name="NVIDIA H200", target="sm_90").evidence)
+    table = normtune.fit(frame, name="NVIDIA H200", target="sm_90", batch_invariant=True)
+    assert not any(function.key.is_batch_invariant for function in table.functions)
+    assert "product float16 has the sizes m, n, k: batch-invariant are functions of rows and hidden" in table.notes
     functions = [
         type("Function", (), {"key": Key.of(name, "", "float16"), "tree": Leaf(TileConfig(16, 4)), "served": []})()
         for name in ("product", "rms_norm_forward")
@@ -174,7 +188,7 @@ def test_a_table_of_three_sizes_is_not_refined(frame, tmp_path) -> None:
     path = tmp_path / "table.py"
     normtune.fit(frame, name="NVIDIA H200", target="sm_90").save(path)
     told = refused("sweep", "--refine", path, "--dtype", "float16", "--dry-run")
-    assert "has functions of m, n, k: --refine takes tables of rows and hidden" in told
+    assert "has thresholds of m, n, k: --refine takes tables of rows and hidden" in told
 
 
 def test_the_operator_of_a_fit_names_all_members(frame) -> None:
@@ -185,3 +199,75 @@ def test_the_operator_of_a_fit_names_all_members(frame) -> None:
     table = normtune.fit(both, name="NVIDIA H200", target="sm_90", operators="product")
     assert [function.key.operator for function in table.functions] == ["product"]
     assert np.isfinite(table.figures().faster).all()
+
+
+@pytest.fixture
+def by_tiles(product):
+    """Made-up times by a law of m * n: the larger block is best from 2**18 on."""
+    rows = [
+        (
+            f"product.k={k}",
+            "float16",
+            m,
+            n,
+            TileConfig(block, 4),
+            10_000 if (block > 16) == (m * n >= 1 << 18) else 20_000,
+        )
+        for m in M
+        for n in N
+        for k in K
+        for block in (16, 64)
+    ]
+    return pd.DataFrame(rows, columns=["operator", "dtype", "rows", "hidden", "config", "nanoseconds"])
+
+
+@pytest.mark.parametrize("derived", ["m * n"])
+def test_a_table_has_thresholds_on_a_derived_size(by_tiles, derived, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    table = normtune.fit(by_tiles, name="NVIDIA H200", target="sm_90")
+    (function,) = table.functions
+    assert function.figures.leaves == 2 and function.figures.loss.worst == 0 == function.figures.gap
+    # The middle of the gap between 2**16 and 2**18.
+    assert function.tree == Split("m * n", 1 << 17, Leaf(TileConfig(16, 4)), Leaf(TileConfig(64, 4)))
+    target = target_for("sm_90", 132)
+    matrix = timing_matrix(table.evidence, operator("product"), function.key, target)
+    legality = Legality(operator("product"), target, ("float16",), ("",))
+    (cut,) = tied_thresholds(matrix, legality, function.tree, 0)
+    assert (cut.least, cut.most) == ((1 << 16) + 1, 1 << 18)
+    table.save("table.py", evidence="times.parquet")
+    text = (tmp_path / "table.py").read_text()
+    assert "    if m * n >= 131072:\n" in text and "def product_float16(m: int, n: int, k: int)" in text
+    assert parse.trees(text)[function.key] == function.tree
+    lookup = locate.load(tmp_path / "table.py").lookup
+    assert [lookup("product", "float16", 512, n, 7).BLOCK for n in (255, 256, 10**6)] == [16, 64, 64]
+    done = main("check", "table.py")
+    assert done.exit_code == 0 and "equal, byte for byte" in done.output, done.output
+    shown = normtune.show_map("times.parquet", table="table.py").frame()
+    assert (shown.config == shown.best).all()
+    found = diff("table.py", "table.py", "times.parquet")
+    assert [result.faster() for part in found.devices for result in part.differences] == [0.0] * len(K)
+    told = refused("sweep", "--refine", "table.py", "--dtype", "float16", "--dry-run")
+    assert "has thresholds of m, n, k, m * n: --refine takes tables of rows and hidden" in told
+    for other in ("m ** n >= 131072", "m - n >= 131072", "m * n <= 131072", "m * q >= 131072"):
+        with pytest.raises(NormtuneError, match="a form that normtune does not write"):
+            parse.trees(text.replace("m * n >= 131072", other))
+
+
+@pytest.mark.parametrize("derived", ["m * n"])
+def test_no_threshold_on_a_derived_size_makes_a_config_legal(frame, derived) -> None:
+    table = normtune.fit(frame, name="NVIDIA H200", target="sm_90")
+    assert table.functions[0].figures.loss.worst == 0
+    assert {table.lookup("product", "float16", 4096, 4096, k).BLOCK for k in (2049, 5000, 10**6)} <= {16, 64}
+
+
+def test_a_fault_of_a_derived_size_is_told() -> None:
+    with pytest.raises(UsageError, match="operator 'wrong': derived size 'm - n' of m, n: expected sums, products"):
+        kernel_operator(
+            config=TileConfig,
+            space={"BLOCK": (16,), "num_warps": (4,)},
+            axes={"m": M, "n": N},
+            derived="m - n",
+            buffers={"a": "input m,n", "c": "output m,n"},
+            reference=lambda a: a,
+            name="wrong",
+        )(lambda a, c, config: None)
