@@ -1,7 +1,7 @@
 """Checks of the arguments of a call.
 
-In: a user's arguments. Out: nothing, or TypeError or ValueError with the argument, its value and the expected one.
-Reads properties of tensors, never their memory, so it also serves tensors without memory.
+In: a user's arguments. Out: TypeError or ValueError that names the argument, its value and what was expected. Only
+properties of tensors are read, so tensors without memory can be checked, too.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from normtune.kernels.calling.fallback import compute_dtype
 from normtune.kernels.calling.operation import Operation
-from normtune.kernels.calling.wide import wide_dtype
 from normtune.kernels.problem import HIDDEN, MAX_ROWS, ROWS, ROWS_HIDDEN
 
 _FLOATS = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
-# Characters of a value in an error.
+# Most characters of a value in an error.
 _LONGEST = 100
 _LARGEST = torch.finfo(torch.float32).max
 
@@ -25,13 +25,13 @@ def check(operation: Operation, tensors: Sequence[Any], scalars: Sequence[Any]) 
     """Check the arguments of one call.
 
     Args:
-        operation: that is called.
-        tensors: its inputs, in order: the first (..., hidden), dense, of a floating-point dtype of 16 to 64 bits; None
-            for one that may be missing.
+        operation: the called operation.
+        tensors: its inputs, in order; the first is (..., hidden), dense, of a floating-point dtype of 16 to 64 bits.
+            An optional one may be None.
         scalars: finite numbers.
 
     Raises:
-        TypeError: one is not a tensor or not a number.
+        TypeError: an argument is not a tensor, or not a number.
         ValueError: another property is wrong.
     """
     first, x = operation.inputs[0], tensors[0]
@@ -60,12 +60,12 @@ def check_backward(operation: Operation, tensors: Sequence[Any], first: str | No
     """Check the inputs of a backward.
 
     Args:
-        operation: that it is of.
-        tensors: the gradients of outputs, then saved tensors, in order; None for one that may be missing.
-        first: name in errors of the first saved tensor (..., hidden), x; None for the operation's.
+        operation: whose backward it is.
+        tensors: the gradients of outputs, then saved tensors, in order; an optional one may be None.
+        first: what errors call the first saved tensor (..., hidden), x here; None for its name in the operation.
 
     Raises:
-        TypeError, ValueError: as `check`; or factors are not one for each row of x.
+        TypeError, ValueError: as `check`; or there is not one factor for each row of x.
     """
     given = dict(zip((*operation.incoming, *operation.saved), tensors, strict=True))
     source = operation.with_axes(operation.saved, ROWS_HIDDEN)[0]
@@ -77,10 +77,10 @@ def check_backward(operation: Operation, tensors: Sequence[Any], first: str | No
         if operation.axes[name] == ROWS:
             check_tensor(name, tensor)
             # A float64 norm of a float32 sum has float64 factors.
-            dtypes = {wide_dtype(x), wide_dtype(given[operation.incoming[0]])}
+            dtypes = {compute_dtype(x), compute_dtype(given[operation.incoming[0]])}
             if tensor.shape != x.shape[:-1] or tensor.dtype not in dtypes:
                 expected = (
-                    f"expected {wide_dtype(x)} with shape {tuple(x.shape[:-1])}, a factor for each row of {first}"
+                    f"expected {compute_dtype(x)} with shape {tuple(x.shape[:-1])}, a factor for each row of {first}"
                 )
                 raise ValueError(f"{name} is {tensor.dtype} with shape {tuple(tensor.shape)}: {expected}")
             check_device(name, tensor, first, x)
@@ -89,7 +89,7 @@ def check_backward(operation: Operation, tensors: Sequence[Any], first: str | No
 
 
 def _check_beside(operation: Operation, name: str, tensor: Any, first: str, x: Tensor) -> None:
-    """Check a tensor (..., hidden), (hidden,) or (groups, hidden) beside x: its shape and its device.
+    """Compare shape and device of a tensor (..., hidden), (hidden,) or (groups, hidden) with those of x.
 
     Raises:
         TypeError, ValueError: as `check`.
@@ -105,17 +105,17 @@ def _check_beside(operation: Operation, name: str, tensor: Any, first: str, x: T
 
 
 def check_device(name: str, tensor: Tensor, first: str, x: Tensor) -> None:
-    """Raise ValueError for a tensor that is not on the device of x."""
+    """Raise ValueError unless a tensor is on the device of x."""
     if tensor.device != x.device:
         raise ValueError(f"{name} is on {tensor.device} and {first} on {x.device}: expected one device")
 
 
 def number(name: str, value: Any) -> float:
-    """A finite number of float32's range as a float; a tensor is refused, as it could change later.
+    """A finite number in the range of float32, as a float. A tensor is refused, since it could change later.
 
     Raises:
-        TypeError: not a number, but a flag, say, which has this place in another library.
-        ValueError: not finite; or an eps of 1 or more, which in another library's place is a size.
+        TypeError: it is no number; a bool, too, because other libraries have a flag at this place.
+        ValueError: it is not finite; or it is an eps of at least 1, because other libraries have a size at this place.
     """
     if isinstance(value, bool) or not isinstance(value, Real | torch.SymFloat):
         raise TypeError(f"{name} is {_one_line(value)}: expected a number")
@@ -131,7 +131,7 @@ def number(name: str, value: Any) -> float:
 
 
 def check_flag(name: str, value: Any, is_optional: bool = False) -> None:
-    """Raise TypeError for anything but a bool, or None for an optional one."""
+    """Raise TypeError unless a value is a bool, or None if it is optional."""
     if value is not True and value is not False and not (value is None and is_optional):
         raise TypeError(
             f"{name} is {_one_line(value)}: expected True{', False or None' if is_optional else ' or False'}"
@@ -139,10 +139,10 @@ def check_flag(name: str, value: Any, is_optional: bool = False) -> None:
 
 
 def check_module(eps: Any, offset: Any, batch_invariant: Any, reuse_dy: Any, device: Any, dtype: Any) -> None:
-    """Check the arguments of a module as its calls would, and those of its weight.
+    """Check the arguments of a module: those of its calls, and device and dtype of its weight.
 
     Raises:
-        TypeError, ValueError: one is wrong.
+        TypeError, ValueError: an argument is wrong.
     """
     if eps is not None:
         number("eps", eps)
@@ -157,7 +157,7 @@ def check_module(eps: Any, offset: Any, batch_invariant: Any, reuse_dy: Any, dev
 
 
 def shown(x: Tensor) -> str:
-    """Text of a tensor for errors."""
+    """A tensor, as errors describe it."""
     return f"{x.dtype} on {x.device} with shape {tuple(x.shape)}"
 
 
@@ -169,7 +169,7 @@ def _one_line(value: Any) -> str:
 
 
 def check_choice(name: str, value: Any, choices: Collection[str]) -> None:
-    """Raise TypeError for anything but a text and ValueError for one that is not among the choices."""
+    """Raise TypeError unless a value is a string, and ValueError unless it is one of the choices."""
     if isinstance(value, str) and value in choices:
         return
     error = ValueError if isinstance(value, str) else TypeError
@@ -177,7 +177,7 @@ def check_choice(name: str, value: Any, choices: Collection[str]) -> None:
 
 
 def is_for_kernels(operation: Operation, x: Tensor) -> bool:
-    """Whether the kernels take a checked x on a GPU, by its dtype and the length and number of its rows."""
+    """Whether the kernels take the dtype, the hidden size and the number of rows of a checked x."""
     hidden = x.shape[-1]
     return (
         x.dtype in operation.dtypes and 1 <= hidden <= operation.forward.max_hidden and x.numel() // hidden <= MAX_ROWS
@@ -185,7 +185,12 @@ def is_for_kernels(operation: Operation, x: Tensor) -> bool:
 
 
 def check_saved(plan: Any, given: Mapping[str, Tensor | None]) -> None:
-    """Raise ValueError if hooks of saved tensors gave back others than those of a forward, an `eager.CallPlan`."""
+    """Raise ValueError unless saved tensors, which hooks may replace, have the properties that the forward's had.
+
+    Args:
+        plan: the `eager.CallPlan` of the forward.
+        given: gradients of outputs and saved tensors, by name.
+    """
     operation = plan.operation
     first = given[operation.incoming[0]]
     assert first is not None
@@ -218,19 +223,19 @@ def check_saved(plan: Any, given: Mapping[str, Tensor | None]) -> None:
 
 
 def check_kind(name: str, tensor: Any) -> None:
-    """Raise TypeError for anything but a tensor and ValueError for nested ones, whatever their type intercepts."""
+    """Raise TypeError unless a value is a tensor, and ValueError if it is a nested one."""
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{name} is {_one_line(tensor)}: expected a tensor")
-    # A jagged tensor knows torch's own function by its name, and would call it with other arguments.
+    # A jagged tensor would intercept the property.
     with torch._C.DisableTorchFunctionSubclass():
         if tensor.is_nested:
             raise ValueError(f"{name} is a nested tensor: expected a dense one, pass {name}.values()")
 
 
 def check_tensor(name: str, tensor: Any) -> None:
-    """Raise TypeError or ValueError for anything but a dense tensor of a floating-point dtype of 16 to 64 bits."""
+    """Raise TypeError or ValueError unless a value is a dense floating-point tensor of 16 to 64 bits."""
     check_kind(name, tensor)
-    # torch.compile takes dense tensors alone, and knows no layout in the backward of an autograd function.
+    # torch.compile accepts only dense tensors, and cannot read the layout in the backward of an autograd function.
     if not torch.compiler.is_dynamo_compiling() and tensor.layout != torch.strided:
         raise ValueError(f"{name} has the layout {tensor.layout}: expected a dense tensor, call {name}.to_dense()")
     if tensor.dtype not in _FLOATS:

@@ -1,6 +1,6 @@
-"""Gradients of an operation for autograd, of any order.
+"""Gradients of an operation, of any order, as a `torch.autograd.Function`.
 
-In: tensors. Out: outputs with a graph. First gradients are launched (`eager`); higher ones come from the formula.
+In: tensors. Out: outputs with a graph. Kernels compute first gradients (`eager`), the formula computes higher ones.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from normtune.kernels.calling.codegen import gradients_of, saving_of
 from normtune.kernels.calling.layout import has_memory
 from normtune.kernels.calling.operation import Operation
-from normtune.kernels.calling.written_out import gradients_of, saving_of
 
 
 def function_of(
@@ -20,44 +20,44 @@ def function_of(
     backward: Callable[..., tuple[Any, ...]],
     first: Callable[..., tuple[Any, ...]] | None = None,
 ) -> type[torch.autograd.Function]:
-    """The autograd function of inputs and a tuple of scalars and batch_invariant.
+    """The autograd function, which takes the inputs and the tuple (*scalars, batch_invariant).
 
     Args:
-        operation: that it computes.
-        forward: of `written_out.forward_of`.
-        backward: of `written_out.backward_of`.
-        first: the same, for gradients that need none of their own; `backward` unless it is given.
+        operation: the declaration.
+        forward: from `codegen.forward_of`.
+        backward: from `codegen.backward_of`.
+        first: another one of these, for gradients that have no graph; None for `backward`.
     """
 
     class Gradients(torch.autograd.Function):
-        """`backward`, with the gradients of the formula."""
+        """`backward` as a differentiable function; its own gradients are those of the formula."""
 
         @staticmethod
         def forward(ctx: Any, *arguments: Any) -> Any:
-            """Gradients."""
+            """The gradients of the inputs."""
             *tensors, ctx.plan, _, _ = arguments
             ctx.save_for_backward(*tensors)
             return backward(*arguments)
 
         @staticmethod
         def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-            """Gradients of the gradients of outputs and of the saved tensors."""
-            found = second_derivatives(operation, ctx.saved_tensors, gradients, ctx.plan.scalars)
-            return (*found, None, None, None)
+            """Second derivatives: gradients of what `forward` reads."""
+            seconds = second_derivatives(operation, ctx.saved_tensors, gradients, ctx.plan.scalars)
+            return (*seconds, None, None, None)
 
     def recorded(ctx: Any, *incoming: Tensor) -> tuple[Tensor | None, ...]:
-        """Gradients with a graph."""
+        """The backward while grad mode is on: gradients with a graph."""
         saved, needs = ctx.saved_tensors, ctx.needs_input_grad
         if all(map(has_memory, incoming)):
-            found = Gradients.apply(  # type: ignore[no-untyped-call]
+            gradients = Gradients.apply(  # type: ignore[no-untyped-call]
                 *incoming, *saved, ctx.plan, *operation.needed(needs)
             )
-        else:  # batched: no autograd function may intervene
-            found = _composed(operation, incoming, saved[: len(operation.saved_inputs)], ctx.plan.scalars)
-        return (*(found[index] for index in operation.gradient_of), None)
+        else:  # batched gradients: vmap cannot see through an autograd function
+            gradients = _by_formula(operation, incoming, saved[: len(operation.saved_inputs)], ctx.plan.scalars)
+        return (*(gradients[index] for index in operation.gradient_of), None)
 
     class Function(torch.autograd.Function):
-        """`forward` with gradients of any order."""
+        """The forward and backward that `codegen` generates."""
 
     Function.forward = staticmethod(saving_of(operation, forward))  # type: ignore[method-assign]
     Function.backward = staticmethod(gradients_of(operation, first or backward, recorded))  # type: ignore[method-assign]
@@ -70,23 +70,23 @@ def second_derivatives(
     gradients: Sequence[Tensor | None],
     scalars: tuple[float, ...],
 ) -> list[Tensor | None]:
-    """Gradients of a backward's inputs, from those of its outputs; differentiable themselves.
+    """Gradients of the inputs of a backward, differentiable themselves.
 
     Args:
-        operation: whose backward it is.
-        saved: the gradients of outputs, then the saved tensors, of which factors are computed again.
-        gradients: of the backward's results; None for one without dependents.
+        operation: the declaration.
+        saved: the inputs of the backward: gradients of outputs, then saved tensors. Factors are computed again.
+        gradients: of the results of the backward; None for one that nothing depends on.
         scalars: of the forward.
     """
     names = (*operation.incoming, *operation.saved)
     inputs = (*operation.incoming, *operation.saved_inputs)
     count = len(operation.incoming)
     read = dict(zip(names, saved, strict=True))
-    found = gradients_through(
-        lambda leaves: _composed(operation, leaves[:count], leaves[count:], scalars),
+    seconds = gradients_through(
+        lambda leaves: _by_formula(operation, leaves[:count], leaves[count:], scalars),
         *([read[name] for name in inputs], gradients),
     )
-    by_name = dict(zip(inputs, found, strict=True))
+    by_name = dict(zip(inputs, seconds, strict=True))
     return [by_name.get(name) for name in names]
 
 
@@ -95,15 +95,15 @@ def gradients_through(
     read: Sequence[Tensor | None],
     gradients: Sequence[Tensor | None],
 ) -> list[Tensor | None]:
-    """Gradients of a formula's inputs, from those of its outputs; with a graph where grad mode is on.
+    """Gradients of the inputs of a formula; they have a graph while grad mode is on.
 
     Args:
-        formula: in torch's operations, of a sequence of tensors.
+        formula: takes a sequence of tensors and uses torch's operations only.
         read: this sequence; None for a missing tensor, which has no gradient.
-        gradients: of the formula's results; None for one without dependents.
+        gradients: of the results of the formula; None for one that nothing depends on.
     """
     with torch.enable_grad():
-        # New leaves of the same values: dependencies between them stay out of these gradients.
+        # New leaves, so that no tensor counts as a function of another one.
         leaves = [
             tensor
             if tensor is None
@@ -131,12 +131,12 @@ def gradients_through(
     return [None if leaf is None else next(computed) for leaf in leaves]
 
 
-def _composed(
+def _by_formula(
     operation: Operation, incoming: Sequence[Tensor | None], saved: Sequence[Tensor | None], scalars: tuple[float, ...]
 ) -> Sequence[Tensor | None]:
-    """The gradients by the formula, of the saved tensors without factors, on which these depend."""
+    """The gradients, given saved tensors without the factors: these are functions of them and are computed again."""
     named = dict(zip(operation.saved_inputs, saved, strict=True))
     factors = iter(operation.formula.factors(*saved, *scalars))
     whole = [named[name] if name in named else next(factors) for name in operation.saved]
-    found: Sequence[Tensor | None] = operation.formula.backward(*incoming, *whole, *scalars)
-    return found
+    gradients: Sequence[Tensor | None] = operation.formula.backward(*incoming, *whole, *scalars)
+    return gradients

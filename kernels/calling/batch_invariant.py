@@ -1,7 +1,8 @@
-"""Switch of the batch-invariant mode, in which a row has the same bits in every batch.
+"""The switch of the batch-invariant mode, in which a row has the same bits in every batch.
 
-In: NORMTUNE_BATCH_INVARIANT and the two functions below. Out: `is_batch_invariant`, for calls that do not set the mode
-themselves. `dispatch` implements the mode by the config that it looks up, `settled` by the layout of its inputs.
+In: NORMTUNE_BATCH_INVARIANT, `use_batch_invariant`, `batch_invariant`. Out: `is_batch_invariant`, for calls without an
+argument of that name. In this mode `dispatch` looks up other functions of the table, and `settled` copies inputs whose
+layout would change the order of a sum.
 """
 
 import os
@@ -15,27 +16,27 @@ from normtune.errors import UsageError
 from normtune.kernels.alignment import alignment_of
 
 VARIABLE = "NORMTUNE_BATCH_INVARIANT"
-# Alignment of pointers, bytes: below it accesses are narrower and a row's sum takes another order.
+# Bytes. A pointer with less alignment is read in narrower accesses, which sum a row in another order.
 _POINTER_BYTES = 16
 
 _here: ContextVar[bool | None] = ContextVar("normtune_batch_invariant", default=None)
 _process: bool | None = None
-# Value of the variable, once read. Apart from `_process`, so that a reader cannot undo a writer's choice.
+# The value of the variable once it was read; not in `_process`, so that reading it cannot undo `use_batch_invariant`.
 _environment: bool | None = None
 
 
 def use_batch_invariant(enabled: bool | None = True) -> None:
     """Turn the batch-invariant mode on or off for all threads of this process.
 
-    In this mode rows of y, rstd and dx have the same bits for any number of rows and at any index: the order in which a
-    row is summed depends on the hidden size and the dtype, never on the number of rows. The weight gradient is a sum
-    over all rows and depends on them by nature.
+    In this mode a row of y, rstd or dx has the same bits whatever other rows are in the batch: the order in which a row
+    is summed depends on the hidden size and the dtype, never on the number of rows. The weight gradient is a sum over
+    all rows, so it always depends on the batch.
 
     Args:
-        enabled: True or False; None for the value of NORMTUNE_BATCH_INVARIANT, as at the start.
+        enabled: True or False; None, the initial state, for the value of NORMTUNE_BATCH_INVARIANT.
 
     Raises:
-        TypeError: it is something else.
+        TypeError: `enabled` is something else.
     """
     global _process, _environment
     if enabled is not None:
@@ -45,17 +46,17 @@ def use_batch_invariant(enabled: bool | None = True) -> None:
 
 @contextmanager
 def batch_invariant(enabled: bool = True) -> Iterator[None]:
-    """Turn the batch-invariant mode on or off for the calls inside of a `with`, in this thread or task alone.
+    """Turn the batch-invariant mode on or off for calls inside of a `with`, in this thread or task only.
 
-    A backward follows its forward in any thread. A recomputed forward, as in activation checkpointing, runs in another
-    thread: use the argument of `rms_norm` or `use_batch_invariant` there. `torch.compile` cannot trace this `with`: put
-    it around the call of the compiled function.
+    A backward uses the mode of its forward, in whatever thread it runs. A forward that activation checkpointing
+    recomputes runs in another thread: use the argument of `rms_norm`, or `use_batch_invariant`. `torch.compile` cannot
+    trace this `with`: put it around the call of the compiled function.
 
     Args:
         enabled: True or False.
 
     Raises:
-        TypeError: it is neither.
+        TypeError: `enabled` is something else.
     """
     _check(enabled)
     token = _here.set(enabled)
@@ -69,7 +70,7 @@ def is_batch_invariant() -> bool:
     """Whether the mode is on in this thread or task.
 
     Raises:
-        UsageError: NORMTUNE_BATCH_INVARIANT is needed and is neither 0 nor 1.
+        UsageError: NORMTUNE_BATCH_INVARIANT decides, and is neither 0 nor 1.
     """
     global _environment
     here = _here.get()
@@ -83,10 +84,10 @@ def is_batch_invariant() -> bool:
 
 
 def settled(x: Tensor) -> Tensor:
-    """The tensor, or a copy with the alignment of any other tensor of this hidden size.
+    """The tensor, or a copy if the compiler could prove less about its alignment than about that of a new tensor.
 
-    A view may begin at any row or have any stride between rows. If the compiler can prove less about it than about a
-    new tensor, it gives elements to other threads, and a row's sum takes another order.
+    A view may begin at any address and have any row stride. With less alignment the compiler distributes the elements
+    of a row over other threads, which sum it in another order.
 
     Args:
         x: (..., hidden) and contiguous, or (rows, hidden) with a contiguous last dimension.

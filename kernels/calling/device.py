@@ -1,6 +1,6 @@
-"""The present GPU as a `Target`.
+"""The limits of a GPU of this machine, from torch.
 
-In: CUDA's number of a GPU. Out: its limits, from torch, read once. The only file of this room that queries a device.
+In: CUDA's number of the GPU. Out: its `Target`, read once. Other modules of `kernels/` query no device.
 """
 
 from functools import cache
@@ -19,7 +19,7 @@ def describe(index: int) -> Target:
     return Target(
         name=name,
         sms=properties.multi_processor_count,
-        # On NVIDIA's GPUs a block may opt in to more shared memory; other builds of torch may lack the attribute.
+        # On NVIDIA's GPUs a block may opt in to more shared memory; builds of torch for others may lack the attribute.
         shared_bytes=getattr(properties, "shared_memory_per_block_optin", properties.shared_memory_per_block),
         warp_size=properties.warp_size,
         max_threads=1024,

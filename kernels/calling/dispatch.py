@@ -1,9 +1,9 @@
-"""Look up the config of a problem in the table of the GPU, and resolve it to a launch.
+"""Looks up the config of a problem in the table of its GPU, and binds its launch.
 
-In: an operator, tensors, and the table of their GPU (`tablefile.locate`, or `use_table`). Out: launches. The
-batch-invariant mode has functions of its own in a table; without one the default config is used. In this mode several
-configs are used for different numbers of rows only if all are legal and sum a row in the same order
-(`Launch.row_sum`); else that of the largest number is used for all.
+In: an operator, tensors, and the table of their GPU (`tablefile.locate`, or `use_table`). Out: launches. Tables have
+separate functions for the batch-invariant mode; without one, the operator's default config is used. Different numbers
+of rows get different configs in this mode only if all of these are legal and sum a row in the same order
+(`Launch.row_sum`); else all get the config of the largest number of rows.
 """
 
 import os
@@ -20,7 +20,7 @@ from normtune.kernels.alignment import alignment_of
 from normtune.kernels.arguments import checked
 from normtune.kernels.call import AnyLaunch, KernelCall
 from normtune.kernels.calling.device import describe
-from normtune.kernels.calling.launcher import Prepared, apart, prepare
+from normtune.kernels.calling.launcher import BoundLaunch, bind_launch, distinct_views
 from normtune.kernels.config import Config, Implementation
 from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec
@@ -29,21 +29,21 @@ from normtune.kernels.tablefile import locate
 from normtune.kernels.target import TARGETS, Target, plain_name
 
 Kept = TypeVar("Kept")
-# A table's config is of a class defined in the table.
+# Returns a config of a class that the table defines, or None.
 Lookup = Callable[[Problem], Any]
 
 _chosen: str | os.PathLike[str] | Literal["auto"] | None = "auto"
 _tables: dict[int, locate.Selection | None] = {}
 _lookups: dict[tuple[int, bool], Lookup] = {}
 _caches: list[dict[Any, Any]] = []
-# Held while a table is found or chosen.
+# Held while a table is chosen or located.
 _choosing = threading.RLock()
-# A server sees batches of every length. A kept launch takes 2 KB and no GPU memory; making it anew takes 0.1 ms.
+# A server sees batches of every length. A cached launch takes 2 KB and no GPU memory; making it again takes 0.1 ms.
 MOST_KEPT = 2048
 
 
 class LaunchRequest(NamedTuple):
-    """The arguments of `prepared`."""
+    """The arguments of `bind_from_table`."""
 
     spec: OperatorSpec
     problem: Problem
@@ -54,33 +54,33 @@ class LaunchRequest(NamedTuple):
     is_in_place: bool
 
 
-# A launch without a config: its kernel calls and their workspace, given tensors by name and a number of rows, None for
-# that of the tensors.
+# A launch that needs no config: tensors by name and a number of rows (None for that of the tensors) to its kernel calls
+# and their workspace.
 Tableless = Callable[[Mapping[str, Tensor], int | None], tuple[Sequence[KernelCall], Tensor]]
 
 
 class TablelessRequest(NamedTuple):
-    """The arguments of `prepared_without_table`."""
+    """The arguments of `bind_without_table`."""
 
     calls_of: Tableless
     tensors: Mapping[str, Tensor]
 
 
-_noted: list[LaunchRequest | TablelessRequest] | None = None
-_noting = threading.Lock()
+_requests: list[LaunchRequest | TablelessRequest] | None = None
+_recording = threading.Lock()
 
 
 @contextmanager
-def noted() -> Iterator[list[LaunchRequest | TablelessRequest]]:
-    """Record the launches requested by all threads inside of a `with`; one `with` at a time."""
-    global _noted
-    with _noting:
+def recorded_requests() -> Iterator[list[LaunchRequest | TablelessRequest]]:
+    """Record the launches that all threads request inside of a `with`; one `with` at a time."""
+    global _requests
+    with _recording:
         requests: list[LaunchRequest | TablelessRequest] = []
-        _noted = requests
+        _requests = requests
         try:
             yield requests
         finally:
-            _noted = None
+            _requests = None
 
 
 @checked
@@ -88,12 +88,11 @@ def use_table(table: str | os.PathLike[str] | None = "auto") -> None:
     """Choose the table for all later launches of this process.
 
     Args:
-        table: path of a table that `normtune fit --out` wrote; None for the fixed default config of each operator;
-            `auto`, as at the start, for NORMTUNE_TABLE, else the table installed for the GPU, else the one shipped for
-            it.
+        table: path of a table that `normtune fit --out` wrote; None for the default config of each operator; `auto`,
+            the initial state, for NORMTUNE_TABLE, else the table installed for the GPU, else the one shipped for it.
 
     Raises:
-        UsageError: the file is missing or is not a table; the table in use stays as it was.
+        UsageError: the file is missing or is not a table; the choice before is kept.
     """
     global _chosen
     if table is not None and table != "auto":
@@ -106,7 +105,7 @@ def use_table(table: str | os.PathLike[str] | None = "auto") -> None:
 
 
 def forget_launches() -> None:
-    """Drop every cached launch; binaries stay loaded."""
+    """Drop all cached launches; binaries stay loaded."""
     for cache in _caches:
         cache.clear()
 
@@ -121,7 +120,7 @@ def config_for(
         problem: the problem to launch.
         target: limits of the GPU.
         device: CUDA's number of the GPU.
-        batch_invariant: whether of the functions for that mode.
+        batch_invariant: use the table's functions for that mode.
 
     Raises:
         UsageError: NORMTUNE_TABLE is not the path of a table.
@@ -133,12 +132,12 @@ def config_for(
     config = lookup(problem)
     if config is not None and spec.implementations and config._fields == Implementation._fields:
         return Implementation(*config)
-    if config is None or not spec.knows(config):  # of an operator that had other knobs then
+    if config is None or not spec.knows(config):  # the operator had other knobs when the table was made
         return spec.default_config(problem, target)
     return spec.config(*config)
 
 
-def prepared(
+def bind_from_table(
     spec: OperatorSpec,
     problem: Problem,
     tensors: Mapping[str, Tensor | None],
@@ -146,34 +145,34 @@ def prepared(
     batch_invariant: bool = False,
     options: Mapping[str, Any] | None = None,
     is_in_place: bool = False,
-) -> Prepared:
+) -> BoundLaunch:
     """A launch of an operator, repeatable on tensors like these.
 
     Args:
         spec: the operator.
         problem: of at least one row.
-        tensors: by name, as `spec.buffers` lists them; last dimension contiguous, row strides free. None for a tensor
-            that the variant leaves out.
+        tensors: by name, in the order of `spec.buffers`; contiguous in the last dimension, with any row strides. None
+            for a tensor that the variant leaves out.
         scalars: a value for each of the operator's `scalars`.
-        batch_invariant: a row must have the same bits in every batch.
-        options: compiler options besides those of the kernel calls.
+        batch_invariant: give a row the same bits in every batch.
+        options: further compiler options.
         is_in_place: outputs may be inputs.
     """
-    if _noted is not None:
-        _noted.append(LaunchRequest(spec, problem, tensors, scalars, batch_invariant, options, is_in_place))
+    if _requests is not None:
+        _requests.append(LaunchRequest(spec, problem, tensors, scalars, batch_invariant, options, is_in_place))
     first = next(tensor for tensor in tensors.values() if tensor is not None)
     alignment = alignment_in(spec, problem, tensors)
     launch = resolved(spec, problem, first, alignment, batch_invariant, is_in_place)
-    return prepare(spec, launch, problem, tensors, scalars, options, spec.reuses_dy(launch, target_of(first)))
+    return bind_launch(spec, launch, problem, tensors, scalars, options, spec.reuses_dy(launch, target_of(first)))
 
 
-def prepared_without_table(calls_of: Tableless, tensors: Mapping[str, Tensor | None]) -> Prepared:
-    """A launch without a config, which no table has; tensors as in `prepared`."""
-    there = apart(tensors)
-    if _noted is not None:
-        _noted.append(TablelessRequest(calls_of, there))
+def bind_without_table(calls_of: Tableless, tensors: Mapping[str, Tensor | None]) -> BoundLaunch:
+    """A launch that needs no config; `tensors` as in `bind_from_table`."""
+    there = distinct_views(tensors)
+    if _requests is not None:
+        _requests.append(TablelessRequest(calls_of, there))
     calls, workspace = calls_of(there, None)
-    return Prepared(calls, [*map(there.get, tensors), workspace], workspace.numel(), device_of(workspace))
+    return BoundLaunch(calls, [*map(there.get, tensors), workspace], workspace.numel(), device_of(workspace))
 
 
 def resolved(
@@ -184,23 +183,23 @@ def resolved(
     batch_invariant: bool = False,
     is_in_place: bool = False,
 ) -> AnyLaunch:
-    """The launch of the table's config; of the default config if that is illegal.
+    """The launch of the table's config, or of the operator's default config if that is illegal.
 
     Args:
         spec: the operator.
         problem: of at least one row.
-        first: a tensor, for its device.
-        alignment: of `alignment_in`.
-        batch_invariant: as in `prepared`.
-        is_in_place: as in `prepared`.
+        first: a tensor on the GPU.
+        alignment: from `alignment_in`.
+        batch_invariant: as in `bind_from_table`.
+        is_in_place: as in `bind_from_table`.
     """
     launch = _resolve(spec, problem, target_of(first), first.device.index or 0, alignment, batch_invariant)
     return getattr(launch, "in_place", launch) if is_in_place else launch
 
 
 def alignment_in(spec: OperatorSpec, problem: Problem, tensors: Mapping[str, Tensor | None]) -> int:
-    """The alignment of hidden and of all strides but the last of each tensor with rows; names as in `spec.buffers`."""
-    # A transposed output has no rows: the kernels align its stride, the number of rows, themselves.
+    """The alignment of hidden and of all row strides; `tensors` by the names of `spec.buffers`."""
+    # A transposed output is left out: its stride is the number of rows, whose alignment the kernels handle themselves.
     transposed = {buffer.name for buffer in spec.buffers(problem) if buffer.axes == HIDDEN_ROWS}
     of_rows = [tensor for name, tensor in tensors.items() if tensor is not None and name not in transposed]
     return alignment_of(problem.hidden, *(stride for tensor in of_rows for stride in tensor.stride()[:-1]))
@@ -211,9 +210,9 @@ def row_bounds(spec: OperatorSpec, problem: Problem, first: Tensor, batch_invari
 
     Args:
         spec: the operator.
-        problem: hidden size, dtype and variant; its rows do not matter.
-        first: a tensor, for its device.
-        batch_invariant: whether in the functions for that mode.
+        problem: with any number of rows.
+        first: a tensor on the GPU.
+        batch_invariant: as in `config_for`.
     """
     return _row_bounds(problem, target_of(first), first.device.index or 0, batch_invariant)
 
@@ -228,10 +227,7 @@ def _row_bounds(problem: Problem, target: Target, device: int, batch_invariant: 
 
 
 class Cache(dict[Any, Kept]):
-    """Launches by the key that distinguishes them.
-
-    A choice of another table clears the cache; beyond `MOST_KEPT` entries the oldest is dropped.
-    """
+    """A cache of at most `MOST_KEPT` entries, of which the oldest are dropped; `use_table` clears it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -240,7 +236,7 @@ class Cache(dict[Any, Kept]):
         _caches.append(self)
 
     def clear(self) -> None:
-        """Drop all entries, and those under construction."""
+        """Drop all entries, and keep none that are being made meanwhile."""
         with self._lock:
             self.generation += 1
             super().clear()
@@ -256,29 +252,29 @@ class Cache(dict[Any, Kept]):
         return value
 
 
-# `_sums_alike` by problem without rows, alignment and device: each new number of rows needs it, and five configs take
-# 0.3 ms.
+# Results of `_sums_alike`, which takes 0.3 ms for five configs, by problem without rows, alignment and device.
 _alike: Cache[bool] = Cache()
 
 
 def _resolve(
     spec: OperatorSpec, problem: Problem, target: Target, device: int, alignment: int, batch_invariant: bool = False
 ) -> AnyLaunch:
-    asked = problem
+    looked_up = problem
     if batch_invariant:
         key, generation = (problem._replace(rows=MAX_ROWS), alignment, device), _alike.generation
         alike = _alike.get(key)
         if alike is None:
             alike = _alike.keep(key, _sums_alike(spec, problem, target, device, alignment), generation)
-        asked = problem if alike else key[0]
-    config = config_for(spec, asked, target, device, batch_invariant)
-    launch = spec.launch_of(config, asked, target, alignment) and spec.launch_of(config, problem, target, alignment)
-    # An illegal config means that the table was made for a GPU with other limits.
+        looked_up = problem if alike else key[0]
+    config = config_for(spec, looked_up, target, device, batch_invariant)
+    is_legal = spec.launch_of(config, looked_up, target, alignment) is not None
+    launch = spec.launch_of(config, problem, target, alignment) if is_legal else None
+    # A config is illegal if the table was made for a GPU with other limits.
     return launch or spec.launch(spec.default_config(problem, target), problem, target, alignment)
 
 
 def _sums_alike(spec: OperatorSpec, problem: Problem, target: Target, device: int, alignment: int) -> bool:
-    """Whether several configs of the mode at one hidden size sum a row in one order, each legal for all of its rows."""
+    """Whether a hidden size has several configs in the mode, all of which are legal and sum a row in one order."""
     bounds = _row_bounds(problem, target, device, True)
     sums = set()
     for rows in (*(bound - 1 for bound in bounds[1:]), MAX_ROWS):
@@ -295,7 +291,7 @@ def device_of(tensor: Tensor) -> int | None:
 
 def target_of(tensor: Tensor) -> Target:
     """The limits of a tensor's GPU."""
-    # CPU tensors occur only under the Triton interpreter, which has neither dependent launches nor fetches of rows.
+    # Only the Triton interpreter reads CPU tensors; as on sm_89 it has no dependent launches and no fetches of rows.
     return describe(tensor.device.index) if tensor.is_cuda else TARGETS["sm_89"]
 
 
@@ -326,7 +322,7 @@ def _find(device: int, target: Target) -> locate.Selection | None:
 
 
 def _in_table(selection: locate.Selection | None, batch_invariant: bool = False) -> Lookup:
-    """The lookup of a problem in the tables; it returns None for the default config."""
+    """A function that looks a problem up in the tables; it returns None for the default config."""
     is_warned = False
     functions: dict[Key, Callable[..., Any]] = {}
 

@@ -1,9 +1,9 @@
-"""The slow path of a call: the first one with arguments of a kind, and calls that need copies or torch's operations.
+"""The slow path of a call: calls without a cached launch, and those that need copies or torch's operations.
 
-In: tensors with readable memory. Out: outputs or gradients, launched on the current stream; of inputs that the kernels
-do not take, computed by the formula (`wide`). A launch is cached by all on which checks, config and binary depend, for
-the fast path (`written_out`); no cached object holds a tensor. The backward takes saved tensors as they come back: with
-other strides, elsewhere in memory, or recomputed.
+In: tensors with readable memory. Out: outputs or gradients, launched on the current stream, or computed by the formula
+(`fallback`) from inputs that the kernels do not take. Launches are cached for the fast path (`codegen`) under a key of
+everything on which checks, config and binary depend; no cached object holds a tensor. Saved tensors may come back to
+the backward with other strides, at another address, or recomputed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,10 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normtune.kernels.calling import wide
+from normtune.kernels.calling import fallback
 from normtune.kernels.calling.arguments import check, check_saved
-from normtune.kernels.calling.dispatch import Cache, prepared, prepared_without_table
-from normtune.kernels.calling.launcher import Prepared
+from normtune.kernels.calling.dispatch import Cache, bind_from_table, bind_without_table
+from normtune.kernels.calling.in_place import claim, is_reusable, reused, span
+from normtune.kernels.calling.launcher import BoundLaunch
 from normtune.kernels.calling.layout import (
     as_rows,
     check_invariant,
@@ -30,15 +31,14 @@ from normtune.kernels.calling.layout import (
     traits,
 )
 from normtune.kernels.calling.operation import Operation
-from normtune.kernels.calling.reusing import claim, is_reusable, reused, span
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import HIDDEN, ROWS, ROWS_HIDDEN, Problem
 
-# In the batch-invariant mode factors begin this many elements into their memory. So a backward recognises factors that
-# a caller recomputed outside of that mode, as activation checkpointing does.
+# In the batch-invariant mode factors begin this many elements into their memory. By that a backward recognises factors
+# that were recomputed outside of the mode, as activation checkpointing may do.
 _MARK = 4
 
-_launches: Cache[Prepared] = Cache()
+_launches: Cache[BoundLaunch] = Cache()
 
 
 class CallPlan:
@@ -46,13 +46,13 @@ class CallPlan:
 
     Attributes:
         operation, scalars, batch_invariant: of the call.
-        launch: None if nothing is launched.
+        launch: of the forward; None if nothing is launched.
         shape: of the first input.
         rows: number of rows.
-        saved: shape and dtype of each saved input.
-        backward: without and with gradients (hidden,), the key of `written_out` and the cached launch.
-        made: shape and dtype of each output, for an operation without a backward.
-        spans: bytes of each input, for an operation that writes into some.
+        saved: shape and dtype of each input, None for a missing one.
+        backward: two pairs of key (`codegen`) and cached launch, without and with gradients (hidden,).
+        made: for an operation without a backward, shape and dtype of each output.
+        spans: for an operation that writes inputs, the bytes that each input spans.
     """
 
     __slots__ = (
@@ -68,13 +68,13 @@ class CallPlan:
     ) -> None:
         x = next(tensor for tensor in tensors.values() if tensor is not None)
         self.operation, self.batch_invariant, self.scalars = operation, batch_invariant, scalars
-        self.launch: Prepared | None = None
+        self.launch: BoundLaunch | None = None
         self.shape = x.shape
         self.rows = x.shape[:-1].numel()
         self.saved = {
             name: None if tensor is None else (tensor.shape, tensor.dtype) for name, tensor in tensors.items()
         }
-        self.backward: list[tuple[Any, Prepared | None]] = [(None, None), (None, None)]
+        self.backward: list[tuple[Any, BoundLaunch | None]] = [(None, None), (None, None)]
         self.made = {} if operation.backward else operation.outputs_at(x)
         self.spans = (
             [0 if tensor is None else span(tensor) for tensor in tensors.values()]
@@ -92,22 +92,22 @@ def new_forward(
     is_saving: bool,
     is_in_place: bool = False,
 ) -> tuple[Any, ...]:
-    """A forward without a cached launch, or one that needs copies or the formula.
+    """A forward without a cached launch.
 
     Args:
-        operation: to call.
-        key: under which to cache the launch, if it needs no copies; None for not at all.
-        tensors: inputs, None for missing ones.
-        scalars: the operation's.
-        batch_invariant: the mode.
-        is_saving: store what only the backward reads.
-        is_in_place: write outputs into the inputs of `Operation.in_place`.
+        operation: the called operation.
+        key: under which the launch is cached if it needs no copies; None not to cache it.
+        tensors: inputs; None for missing ones.
+        scalars: of the operation.
+        batch_invariant: use the batch-invariant mode.
+        is_saving: also store the outputs that only the backward reads.
+        is_in_place: write outputs into the inputs that `Operation.in_place` names.
 
     Returns:
-        Outputs, None for those that are not stored, and the plan. Outputs in place are the inputs, others contiguous.
+        The outputs, None for those that are not stored, and the `CallPlan`. New outputs are contiguous.
 
     Raises:
-        TypeError, ValueError: as `check`, or the batch-invariant mode is not available.
+        TypeError, ValueError: as `check` and `claim`, or the batch-invariant mode is not available.
     """
     check(operation, tensors, scalars)
     inputs = dict(zip(operation.inputs, tensors, strict=True))
@@ -121,15 +121,14 @@ def new_forward(
     if not is_taken or not (operation.backward or x.numel()):
         if batch_invariant and not is_taken:
             check_invariant(operation.inputs[0], x, operation.kernels_take)
-        compose = wide.forward if operation.backward else wide.forward_alone
-        composed: dict[str, Tensor | None] = dict(
-            zip(operation.outputs, compose(operation, tensors, scalars, batch_invariant), strict=True)
-        )
+        compute = fallback.forward if operation.backward else fallback.forward_alone
+        computed = compute(operation, tensors, scalars, batch_invariant)
+        outputs: dict[str, Tensor | None] = dict(zip(operation.outputs, computed, strict=True))
         for name in operation.factors if batch_invariant else ():
-            factors = composed[name]
+            factors = outputs[name]
             assert factors is not None
-            composed[name] = new_factors(factors, plan, factors.dtype).copy_(factors)
-        return (*(_written(operation, composed, inputs) if is_in_place else composed).values(), plan)
+            outputs[name] = new_factors(factors, plan, factors.dtype).copy_(factors)
+        return (*(_copied_in_place(operation, outputs, inputs) if is_in_place else outputs).values(), plan)
     outputs = {
         name: new_output(operation, name, inputs, plan) if is_saving or number < operation.results else None
         for number, name in enumerate(operation.outputs)
@@ -147,7 +146,7 @@ def new_forward(
             plan.launch = launch
             operation.plans.keep(key, plan, generation)
         launch(*launched.values(), *views.values())
-    return (*(_written(operation, outputs, inputs) if is_in_place else outputs).values(), plan)
+    return (*(_copied_in_place(operation, outputs, inputs) if is_in_place else outputs).values(), plan)
 
 
 def new_backward(
@@ -158,21 +157,21 @@ def new_backward(
     needs_columns: bool,
     reuses_dy: bool = False,
 ) -> tuple[Tensor | None, ...]:
-    """A backward without a cached launch, or one that needs copies or the formula.
+    """A backward without a cached launch.
 
     Args:
         key: as in `new_forward`.
         tensors: the gradients of outputs, of their shapes and any strides; then saved tensors, or copies of them.
         plan: of the forward.
-        needs_rows: whether gradients (..., hidden) are wanted.
-        needs_columns: whether gradients (hidden,) are wanted.
-        reuses_dy: write the first gradient into the memory of the first tensor, where possible (`is_reusable`).
+        needs_rows: whether gradients (..., hidden) are needed.
+        needs_columns: whether gradients (hidden,) are needed.
+        reuses_dy: write the first gradient into the memory of the first tensor if that is safe (`is_reusable`).
 
     Returns:
-        The gradients, contiguous, in the dtypes of the inputs; None for those that are not wanted.
+        The gradients, contiguous, in the dtypes of the inputs; None for those that are not needed.
 
     Raises:
-        ValueError: a saved tensor came back different.
+        ValueError: a saved tensor came back with other properties.
     """
     operation = plan.operation
     needs_rows = needs_rows or operation.columns_alone is None
@@ -187,8 +186,8 @@ def new_backward(
             raise ValueError("the batch-invariant mode has no batched gradients: ask for one at a time")
         by_name |= _invariant_factors(by_name, plan)
     if is_batched or not takes_kernels(operation, x):
-        composed = _composed_backward(by_name, plan)
-        return tuple(composed[name] if is_wanted[name] else None for name in operation.gradients)
+        computed = _backward_by_formula(by_name, plan)
+        return tuple(computed[name] if is_wanted[name] else None for name in operation.gradients)
     launched = _inputs(operation, by_name, x, plan.batch_invariant) if x.numel() else by_name
     likes = {
         name: by_name[operation.like_of(name)] if operation.axes[name] == ROWS_HIDDEN else launched[name[1:]]
@@ -218,10 +217,10 @@ def new_backward(
     return tuple(gradients.values())
 
 
-def _written(
+def _copied_in_place(
     operation: Operation, outputs: dict[str, Tensor | None], inputs: Mapping[str, Tensor | None]
 ) -> dict[str, Tensor | None]:
-    """Copy the outputs into the inputs of `Operation.in_place`."""
+    """Copy the outputs into the inputs that `Operation.in_place` names, and return these in their place."""
     for name, source in operation.in_place.items():
         target, output = inputs[source], outputs[name]
         assert target is not None and output is not None
@@ -230,7 +229,7 @@ def _written(
 
 
 def new_output(operation: Operation, name: str, inputs: Mapping[str, Tensor | None], plan: CallPlan) -> Tensor:
-    """A new contiguous output: factors (rows,) float32, others like their input; without a backward, as planned."""
+    """A new contiguous output; factors are (rows,) float32."""
     x = inputs[operation.inputs[0]]
     assert x is not None
     if name in operation.factors:
@@ -243,27 +242,27 @@ def new_output(operation: Operation, name: str, inputs: Mapping[str, Tensor | No
 
 
 def new_of(x: Tensor, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Memory on the device of x."""
-    # One by one sizes cost 0.7 us less than in a tuple, which only a tensor without dimensions needs.
+    """An empty tensor on the device of x."""
+    # Sizes as separate arguments cost 0.7 us less than as a tuple, which a tensor without dimensions needs.
     return torch.empty(*(shape or ((),)), dtype=dtype, device=x.device)
 
 
 def new_factors(x: Tensor, plan: CallPlan, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Memory of an output (rows,) with the mark of the batch-invariant mode."""
+    """An empty tensor (rows,); in the batch-invariant mode with the storage offset that marks it."""
     if plan.batch_invariant:
         return x.new_empty(plan.rows + _MARK, dtype=dtype)[_MARK:]
     return x.new_empty(plan.rows, dtype=dtype)
 
 
 def is_marked(factors: Tensor) -> bool:
-    """Whether a forward in the batch-invariant mode made these factors; a copy may have lost the mark."""
+    """Whether a forward in the batch-invariant mode made these factors; copies of them lack the mark."""
     return factors.storage_offset() == _MARK
 
 
 def _inputs(
     operation: Operation, tensors: Mapping[str, Tensor | None], x: Tensor, batch_invariant: bool
 ) -> dict[str, Tensor | None]:
-    """Tensors in the layout of the kernels; ones for a missing one."""
+    """The tensors in the layout of the kernels; a missing one is replaced by ones."""
     converted: dict[str, Tensor | None] = {}
     if operation.is_grouped:
         converted = dict.fromkeys(tensors) | grouped_rows(operation, tensors, batch_invariant)
@@ -284,33 +283,33 @@ def _inputs(
 
 def _forward_launch(
     plan: CallPlan, tensors: dict[str, Tensor | None], is_saving: bool, is_in_place: bool, is_shared: bool
-) -> Prepared:
-    """The launch of a forward; `is_shared`: from the cache that all plans share."""
+) -> BoundLaunch:
+    """The launch of a forward, from the cache that all plans share if `is_shared`."""
     operation, spec = plan.operation, plan.operation.forward
     scalars = dict(zip(operation.defaults, plan.scalars, strict=True))
     problem = _problem(operation, spec, tensors, is_saving)
 
-    def prepare() -> Prepared:
+    def bind() -> BoundLaunch:
         options = operation.compiler_options(scalars)
-        return prepared(spec, problem, tensors, scalars, plan.batch_invariant, options, is_in_place)
+        return bind_from_table(spec, problem, tensors, scalars, plan.batch_invariant, options, is_in_place)
 
-    return _shared(plan, problem, tensors, prepare, is_in_place) if is_shared else prepare()
+    return _shared(plan, problem, tensors, bind, is_in_place) if is_shared else bind()
 
 
 def _backward_launch(
     plan: CallPlan, tensors: dict[str, Tensor | None], needs_rows: bool, needs_columns: bool
-) -> Prepared:
+) -> BoundLaunch:
     operation, spec = plan.operation, plan.operation.backward
     assert spec is not None
     scalars = dict(zip(operation.defaults, plan.scalars, strict=True))
     problem = _problem(operation, spec, tensors, needs_columns)
 
-    def prepare() -> Prepared:
+    def bind() -> BoundLaunch:
         if not needs_rows and operation.columns_alone:
-            return prepared_without_table(operation.columns_alone, tensors)
-        return prepared(spec, problem, tensors, scalars, plan.batch_invariant)
+            return bind_without_table(operation.columns_alone, tensors)
+        return bind_from_table(spec, problem, tensors, scalars, plan.batch_invariant)
 
-    return _shared(plan, problem, tensors, prepare)
+    return _shared(plan, problem, tensors, bind)
 
 
 def _problem(operation: Operation, spec: OperatorSpec, tensors: Mapping[str, Tensor | None], is_whole: bool) -> Problem:
@@ -328,36 +327,37 @@ def _shared(
     plan: CallPlan,
     problem: Problem,
     tensors: Mapping[str, Tensor | None],
-    prepare: Callable[[], Prepared],
+    bind: Callable[[], BoundLaunch],
     is_in_place: bool = False,
-) -> Prepared:
+) -> BoundLaunch:
     """The cached launch for tensors like these, or a new one."""
     key = (problem, plan.scalars, plan.batch_invariant, is_in_place, *map(traits, tensors.values()))
-    if plan.operation.is_grouped:  # strides alone do not tell how rows divide
+    if plan.operation.is_grouped:  # strides do not determine the extents
         key += tuple(None if tensor is None else tensor.shape for tensor in tensors.values())
     generation = _launches.generation
-    return _launches.get(key) or _launches.keep(key, prepare(), generation)
+    return _launches.get(key) or _launches.keep(key, bind(), generation)
 
 
-def _composed_backward(given: Mapping[str, Tensor | None], plan: CallPlan) -> dict[str, Tensor | None]:
-    """The gradients by the formula, for tensors that the kernels do not take and under vmap."""
+def _backward_by_formula(given: Mapping[str, Tensor | None], plan: CallPlan) -> dict[str, Tensor | None]:
+    """The gradients of tensors that the kernels do not take, and of those under vmap."""
     operation = plan.operation
-    incoming = [given[name] for name in operation.incoming]
+    incoming: list[Any] = [given[name] for name in operation.incoming]
     saved = [given[name] for name in operation.saved]
+    gradients: Sequence[Tensor | None]
     if all(has_memory(gradient) for gradient in incoming if gradient is not None):
-        found: Sequence[Tensor | None] = wide.backward(operation, incoming, saved, plan.scalars, plan.batch_invariant)  # type: ignore[arg-type]
+        gradients = fallback.backward(operation, incoming, saved, plan.scalars, plan.batch_invariant)
     else:
         factors = operation.with_axes(operation.saved, ROWS)
         shaped = [
             tensor.view(plan.shape[:-1]) if name in factors and tensor is not None else tensor
             for name, tensor in zip(operation.saved, saved, strict=True)
         ]
-        found = operation.formula.backward(*incoming, *shaped, *plan.scalars)
-    return dict(zip(operation.gradients, found, strict=True))
+        gradients = operation.formula.backward(*incoming, *shaped, *plan.scalars)
+    return dict(zip(operation.gradients, gradients, strict=True))
 
 
 def _invariant_factors(given: Mapping[str, Tensor | None], plan: CallPlan) -> dict[str, Tensor | None]:
-    """Rstd in the batch-invariant mode; computed again from saved inputs: the forward may have run outside of it."""
+    """Factors that lack the mark of the batch-invariant mode, computed again in it from the saved inputs."""
     operation = plan.operation
     names = [name for name in operation.saved if operation.axes[name] == ROWS]
     if all(tensor is not None and is_marked(tensor) for tensor in map(given.get, names)):
@@ -366,5 +366,5 @@ def _invariant_factors(given: Mapping[str, Tensor | None], plan: CallPlan) -> di
         return {}
     inputs = tuple(given[name] for name in operation.inputs)
     *outputs, _ = new_forward(operation, None, inputs, plan.scalars, True, True)
-    anew = dict(zip(operation.outputs, outputs, strict=True))
-    return {name: anew[name] for name in names}
+    by_name = dict(zip(operation.outputs, outputs, strict=True))
+    return {name: by_name[name] for name in names}

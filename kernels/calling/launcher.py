@@ -1,10 +1,10 @@
-"""Repeated launches of a compiled binary on other tensors, without Triton's binder, which takes 10 us and more a call.
+"""Repeats launches on other tensors without Triton's binder, which takes at least 10 us a call.
 
-In: kernel calls with real tensors. Out: `Prepared`, which launches them on tensors like these: same shapes, strides and
-dtypes, pointers of the same alignment, as binaries are specialised on these. It keeps numbers and binaries, never a
-tensor. Launches with the same binary share it, for any grid and number of rows.
+In: kernel calls with real tensors. Out: a `BoundLaunch`, which launches the same binaries on tensors with equal shapes,
+strides, dtypes and pointer alignment. It keeps numbers and binaries, never a tensor. Launches that need the same binary
+share it, whatever their grid and number of rows.
 
-The fast way depends on Triton's version (`triton_inside`). On other versions and vendors, and while one of Triton's
+The fast way depends on Triton's version (`triton_inside`). With other versions and vendors, and while one of Triton's
 hooks has a listener, kernels are launched by the public `kernel[grid]`.
 """
 
@@ -18,7 +18,15 @@ import torch
 from torch import Tensor
 
 from normtune.kernels.call import AnyLaunch, KernelCall
-from normtune.kernels.calling.triton_inside import OTHER, Bound, Pick, bind, is_heard, parameters, stream_of_device
+from normtune.kernels.calling.triton_inside import (
+    OTHER,
+    Pick,
+    StreamLaunch,
+    bind,
+    is_heard,
+    parameters,
+    stream_of_device,
+)
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem
 
@@ -30,21 +38,21 @@ _binaries: dict[tuple[Any, ...], Any] = {}
 _loading = threading.Lock()
 
 
-class Prepared:
+class BoundLaunch:
     """Repeatable kernel calls.
 
     Args:
-        calls: from an operator's kernel file, with no pointers but those of `tensors`.
-        tensors: each tensor of the calls, all different objects (`apart`), None for one that is left out; not kept.
-        workspace: float32 elements that each launch allocates; its tensor is then the last of `tensors`.
+        calls: the kernel calls; their tensors are among `tensors`.
+        tensors: all different objects (`distinct_views`), None for one that is left out; not kept.
+        workspace: float32 elements that each launch allocates; the tensor for them is then the last of `tensors`.
         device: CUDA's number of the GPU; None if kernels are interpreted.
-        reuses_dy: whether a launch of a backward may write dx into the memory of dy.
+        reuses_dy: whether this launch of a backward may write dx into the memory of dy.
 
     Raises:
-        ValueError: a tensor follows an argument that is none.
+        ValueError: in a kernel call, a tensor comes after an argument that is not a tensor.
     """
 
-    __slots__ = ("_bound", "_device", "_hooks", "_one_device", "_public", "_stream_of", "_workspace", "reuses_dy")
+    __slots__ = ("_device", "_hooks", "_launches", "_one_device", "_public", "_stream_of", "_workspace", "reuses_dy")
 
     def __init__(
         self,
@@ -57,19 +65,19 @@ class Prepared:
         self.reuses_dy = reuses_dy
         self._device = device
         self._workspace = workspace
-        self._public = [_Public(call, tensors) for call in calls]
+        self._public = [_PublicLaunch(call, tensors) for call in calls]
         self._hooks = [getattr(call.kernel, "pre_run_hooks", ()) for call in calls]
         self._one_device = device is not None and torch.cuda.device_count() == 1
-        self._bound: list[Bound] = []
+        self._launches: list[StreamLaunch] = []
         if device is not None:
             pointers = [None if tensor is None else tensor.data_ptr() for tensor in tensors]
             with torch.cuda.device(device):
-                self._bound, self._stream_of = _bound(calls, self._public, device, pointers)
+                self._launches, self._stream_of = _stream_launches(calls, self._public, device, pointers)
 
     @property
     def is_fast(self) -> bool:
         """Whether launches avoid Triton's binder while its hooks have no listener."""
-        return bool(self._bound)
+        return bool(self._launches)
 
     @property
     def options(self) -> list[dict[str, Any]]:
@@ -85,26 +93,21 @@ class Prepared:
         self.at([None if tensor is None else tensor.data_ptr() for tensor in tensors], *tensors)
 
     def at(self, pointers: Sequence[int | None], *tensors: Any) -> None:
-        """`__call__` for a caller that has the pointers of the tensors: 0.3 us less.
-
-        Args:
-            pointers: of `tensors`, None for a missing one.
-            tensors: as there.
-        """
+        """As `__call__`, for a caller that has the pointers of the tensors, None for a missing one: 0.3 us less."""
         if self._workspace:
             workspace = tensors[0].new_empty(self._workspace, dtype=torch.float32)
             tensors, pointers = (*tensors, workspace), (*pointers, workspace.data_ptr())
-        if not self._bound or any(self._hooks) or is_heard():
+        if not self._launches or any(self._hooks) or is_heard():
             self._launch_publicly(tensors)
             return
         if self._one_device or torch.cuda.current_device() == self._device:
             stream = self._stream_of(self._device)
-            for launch in self._bound:
+            for launch in self._launches:
                 launch(stream, pointers)
         else:
             with torch.cuda.device(self._device):
                 stream = self._stream_of(self._device)
-                for launch in self._bound:
+                for launch in self._launches:
                     launch(stream, pointers)
 
     def _launch_publicly(self, tensors: tuple[Tensor | None, ...]) -> None:
@@ -117,7 +120,7 @@ class Prepared:
                 call(tensors)
 
 
-def prepare(
+def bind_launch(
     spec: OperatorSpec,
     launch: AnyLaunch,
     problem: Problem,
@@ -126,7 +129,7 @@ def prepare(
     options: Mapping[str, Any] | None = None,
     reuses_dy: bool = False,
     workspace: Tensor | None = None,
-) -> Prepared:
+) -> BoundLaunch:
     """A launch of an operator, repeatable on tensors like these.
 
     Args:
@@ -135,11 +138,11 @@ def prepare(
         problem: of at least one row.
         tensors: by name, in the order of the operator's `buffers`; None for one that the variant leaves out.
         scalars: a value for each of the operator's `scalars`.
-        options: compiler options besides those of the calls.
-        reuses_dy: as in `Prepared`.
-        workspace: for all launches, each of which is given it as the last tensor; None if each allocates its own.
+        options: further compiler options.
+        reuses_dy: as in `BoundLaunch`.
+        workspace: which the caller passes to each launch as the last tensor; None if each launch allocates its own.
     """
-    there = apart(tensors)
+    there = distinct_views(tensors)
     first = next(iter(there.values()))
     allocated = launch.workspace if workspace is None else 0
     if allocated:
@@ -147,7 +150,7 @@ def prepare(
     calls = calls_of(spec, launch, problem, there, workspace, scalars, options)
     arguments = [*map(there.get, tensors), *([] if workspace is None else [workspace])]
     device = first.device.index if first.is_cuda else None
-    return Prepared(calls, arguments, allocated, device, reuses_dy)
+    return BoundLaunch(calls, arguments, allocated, device, reuses_dy)
 
 
 def calls_of(
@@ -159,32 +162,32 @@ def calls_of(
     scalars: Mapping[str, float],
     options: Mapping[str, Any] | None,
 ) -> Sequence[KernelCall]:
-    """The kernel calls of a launch, with further compiler options; arguments as in `prepare`."""
+    """The kernel calls of a launch, with further compiler options."""
     calls = spec.calls(launch, problem, tensors, workspace, scalars)
     return [call._replace(options={**call.options, **options}) for call in calls] if options else calls
 
 
-def apart(tensors: Mapping[str, Tensor | None]) -> dict[str, Tensor]:
-    """The tensors other than None, as distinct objects.
+def distinct_views(tensors: Mapping[str, Tensor | None]) -> dict[str, Tensor]:
+    """New views of the tensors, without None.
 
-    `Prepared` tells the arguments of a call apart by their objects. A caller may pass one tensor twice, and an output
-    may be an input; on other tensors the same launch then gets different ones.
+    `BoundLaunch` finds the tensors among a call's arguments by identity. So a tensor that is passed twice, or is both
+    input and output, must be two objects: later launches may have different tensors there.
     """
     return {name: tensor.view(tensor.shape) for name, tensor in tensors.items() if tensor is not None}
 
 
-class _Public:
-    """A kernel call through Triton's public interface, on other tensors.
+class _PublicLaunch:
+    """A kernel call on other tensors through Triton's public interface.
 
     Attributes:
-        slots: for each leading argument that is a tensor or None, its index among the tensors; for None `count` if the
-            tensors have none.
+        slots: for each leading argument that is a tensor or None, its index among the tensors; `count` for a None that
+            is not among them.
         rest: the other positional arguments.
         options: constexprs and compiler options.
         count: number of tensors.
 
     Raises:
-        ValueError: a tensor follows an argument that is none.
+        ValueError: a tensor comes after an argument that is not a tensor.
     """
 
     __slots__ = ("_grid", "_kernel", "count", "options", "rest", "slots")
@@ -200,31 +203,31 @@ class _Public:
             slots.append(indices[id(argument)])
         while slots and slots[-1] == self.count:
             slots.pop()
-        # Of several missing tensors at the end one is enough: the rest holds None, too, and pointers keep their order.
+        # One of several missing tensors at the end suffices: `rest` has the other Nones, and the order is kept.
         while len(slots) > 1 and slots[-1] == slots[-2] and tensors[slots[-1]] is None:
             slots.pop()
         self.slots = tuple(slots)
         self.rest = call.args[len(slots) :]
         if any(isinstance(argument, Tensor) for argument in self.rest):
-            raise ValueError(f"{call.kernel}: its tensors do not come before its other arguments")
+            raise ValueError(f"{call.kernel}: expected its tensors before its other arguments")
 
     def __call__(self, tensors: Sequence[Tensor | None]) -> None:
         every = (*tensors, None)
         self._kernel[self._grid](*(every[slot] for slot in self.slots), *self.rest, **self.options)
 
 
-def _bound(
-    calls: Sequence[KernelCall], publics: Sequence["_Public"], device: int, pointers: Sequence[int | None]
-) -> tuple[list[Bound], Any]:
-    """The fast launches of calls on the current device, and the getter of its stream; empty if a call has none.
+def _stream_launches(
+    calls: Sequence[KernelCall], publics: Sequence[_PublicLaunch], device: int, pointers: Sequence[int | None]
+) -> tuple[list[StreamLaunch], Any]:
+    """The fast launches of kernel calls, and the function that returns the current stream of a device.
 
-    All or none: two ways of launching would give the current device two meanings.
+    No launches unless each call has one: the two ways of launching treat the current device differently.
 
     Args:
-        calls: the calls.
+        calls: the kernel calls.
         publics: the same through the public interface.
         device: number of the current device.
-        pointers: those of the tensors of the calls.
+        pointers: of the tensors.
     """
     try:
         stream_of = stream_of_device()
@@ -242,8 +245,8 @@ def _bound(
         return [], None
 
 
-def _pick_of(public: _Public) -> Pick:
-    if len(public.slots) == 1:  # of one index itemgetter makes no tuple
+def _pick_of(public: _PublicLaunch) -> Pick:
+    if len(public.slots) == 1:  # for one index, itemgetter returns no tuple
         return itemgetter(slice(public.slots[0], public.slots[0] + 1))
     if public.slots == tuple(range(public.count)):
         return tuple
@@ -256,7 +259,7 @@ def _with_none(pick: Pick, pointers: Sequence[int | None]) -> Sequence[int | Non
 
 
 def _loaded(call: KernelCall, device: int) -> Any:
-    """The compiled kernel of a call, loaded on the current device, whose number is `device`."""
+    """The compiled kernel of a call, loaded on `device`, the current one."""
     key = (device, *binary_of(call))
     compiled = _binaries.get(key)
     if compiled is None:
@@ -275,7 +278,7 @@ def load(call: KernelCall, device: int | None) -> None:
 
 
 def binary_of(call: KernelCall) -> tuple[Any, ...]:
-    """What the binary of a call depends on; calls with equal ones share it."""
+    """A key of everything on which the binary of a call depends."""
     kinds = tuple(map(_kind, call.args, parameters(call.kernel)))
     return call.kernel, kinds, tuple(call.options.items())
 

@@ -1,8 +1,8 @@
-"""Tensors in the layout of the kernels, copied if necessary.
+"""Tensors in the layout of the kernels, copied only where that is necessary.
 
-In: a user's tensors. Out: matrices and weights for the kernels, and the properties on which launches depend; of
-operations on groups, views (outer, inner, groups, hidden) of rows of any two strides, with a contiguous last dimension,
-all with the same extents. Copies only as a last resort.
+In: a user's tensors. Out: matrices and weights for the kernels, and the properties on which launches depend. For
+operations on groups the matrices are views (outer, inner, groups, hidden) of equal extents, contiguous in the last
+dimension only.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,14 +23,14 @@ from normtune.kernels.problem import HIDDEN, ROWS_HIDDEN
 
 # Interpreted kernels read the memory of CPUs.
 INTERPRETED: bool = triton.knobs.runtime.interpret
-# Types of tensors that add nothing to their memory.
+# Types of tensors that intercept nothing.
 PLAIN = frozenset({Tensor, torch.nn.Parameter, torch.nn.Buffer})
 # Binaries are specialised on pointers that are multiples of 16 bytes.
 POINTER_MASK = 15
 
 
 def has_memory(tensor: Tensor) -> bool:
-    """Whether the tensor has memory to point to, unlike batched gradients."""
+    """Whether the tensor has a pointer; batched gradients, for example, have none."""
     try:
         tensor.data_ptr()
     except RuntimeError:
@@ -39,7 +39,7 @@ def has_memory(tensor: Tensor) -> bool:
 
 
 def takes_kernels(operation: Operation, x: Tensor) -> bool:
-    """Whether the kernels run on the device of a checked x, and take its dtype and rows."""
+    """Whether the kernels run on the device of a checked x and take its dtype, hidden size and number of rows."""
     return has_kernels(x) and is_for_kernels(operation, x) and operation.is_for_target(target_of(x))
 
 
@@ -49,13 +49,13 @@ def has_kernels(x: Tensor) -> bool:
 
 
 def check_invariant(name: str, x: Tensor, kernels_take: str) -> None:
-    """Raise ValueError unless the batch-invariant mode needs no kernels: on a CPU (`wide`), and without values."""
+    """Raise ValueError if x needs kernels in the batch-invariant mode: on a CPU the formula keeps the bits, too."""
     if x.device.type != "cpu" and not x.is_meta:
         raise ValueError(f"{name} is {shown(x)}: the batch-invariant mode has {kernels_take}")
 
 
 def is_uncopied(given: Mapping[str, Tensor | None], launched: Mapping[str, Tensor | None]) -> bool:
-    """Whether the kernels read the caller's memory: not a copy, and not the ones that replace a missing tensor."""
+    """Whether each launched tensor is the caller's memory, not a copy or the ones that replace a missing tensor."""
     return all(
         launched[name] is tensor or (tensor is not None and tensor.data_ptr() == launched[name].data_ptr())  # type: ignore[union-attr]
         for name, tensor in given.items()
@@ -71,7 +71,7 @@ def new_like(tensor: Tensor | None) -> Tensor | None: ...
 
 
 def new_like(tensor: Tensor | None) -> Tensor | None:
-    """Contiguous memory of the same shape, dtype and device; None for None."""
+    """An empty contiguous tensor of the same shape, dtype and device; None for None."""
     return None if tensor is None else torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
 
 
@@ -88,10 +88,10 @@ def traits(tensor: Tensor | None) -> Any:
 
 
 def rows_of(name: str, tensor: Tensor, batch_invariant: bool) -> Tensor:
-    """(rows, hidden) of (..., hidden); a copy if rows lack a single stride or have elements out of order."""
+    """(rows, hidden) of (..., hidden); a copy if rows have no single stride, or their elements are not contiguous."""
     tensor = readable(name, tensor)
     hidden = tensor.shape[-1]
-    if tensor.is_contiguous():  # a single row gets the usual stride, whatever view it is of
+    if tensor.is_contiguous():  # gives a single row, whose stride may be anything, that of a new tensor
         tensor = tensor.view(-1).view(-1, hidden)
     else:
         tensor = tensor.reshape(-1, hidden)
@@ -101,13 +101,13 @@ def rows_of(name: str, tensor: Tensor, batch_invariant: bool) -> Tensor:
 
 
 def columns_of(name: str, tensor: Tensor, x: Tensor) -> Tensor:
-    """A tensor (hidden,) for the kernels: contiguous, of x's dtype or float32."""
+    """A tensor (hidden,) made contiguous, and float32 unless it has the dtype of x."""
     tensor = readable(name, tensor)
     return (tensor if tensor.dtype in (x.dtype, torch.float32) else tensor.float()).contiguous()
 
 
 def readable(name: str, tensor: Tensor) -> Tensor:
-    """The tensor, or a copy if its values differ from its memory.
+    """The tensor, or a copy if its memory does not hold its values (lazy negation, zero tensors).
 
     Raises:
         ValueError: its memory was freed.
@@ -126,9 +126,9 @@ def grouped_rows(
     """The tensors with rows as (outer, inner, groups, hidden).
 
     Args:
-        operation: that is called.
-        given: its tensors by name; those with rows have one shape.
-        batch_invariant: copy tensors with less alignment than new ones.
+        operation: the called operation.
+        given: its tensors by name; those with rows have equal shapes.
+        batch_invariant: copy tensors that have less alignment than new ones.
     """
     has_groups = any(
         tensor is not None and operation.axes[name] == HIDDEN and tensor.dim() > 1 for name, tensor in given.items()
@@ -139,7 +139,7 @@ def grouped_rows(
         if tensor is not None and operation.axes[name] == ROWS_HIDDEN
     }
     leading = next(iter(tensors.values())).shape[: -2 if has_groups else -1]
-    # Rows that are a stride apart up to one dimension, and another stride from there on.
+    # The dimension at which the stride between rows changes, which it may do once.
     split = next((max(breaks) for tensor in tensors.values() if (breaks := _breaks(tensor, leading))), 0)
     views: dict[str, Tensor | None] = {}
     for name, tensor in tensors.items():
@@ -154,12 +154,12 @@ def grouped_rows(
 
 
 def groups_of(tensor: Tensor) -> int:
-    """Groups of a row of a tensor for the kernels."""
+    """Number of groups in a row of a tensor for the kernels."""
     return tensor.shape[2] if tensor.dim() == 4 else 1
 
 
 def with_rows(tensor: Tensor, rows: int) -> Tensor:
-    """A tensor for the kernels with another number of rows, if it says how many it has: repeated, never to be read."""
+    """A tensor for the kernels that claims another number of rows, by repeating one; it must not be read."""
     return tensor[:1, :1].expand(1, rows, -1, -1) if tensor.dim() == 4 else tensor
 
 
@@ -168,7 +168,7 @@ def _contiguous_last(tensor: Tensor) -> Tensor:
 
 
 def _breaks(tensor: Tensor, leading: Sequence[int]) -> set[int]:
-    """The leading dimensions that begin a new stride."""
+    """The leading dimensions at which the stride between rows changes."""
     dimensions = [(index, size) for index, size in enumerate(leading) if size > 1]
     return {
         index
@@ -182,7 +182,7 @@ def _as_groups(tensor: Tensor, leading: Sequence[int], split: int, has_groups: b
     groups, of_group = (tensor.shape[-2], tensor.stride(-2)) if has_groups else (1, hidden)
 
     def stride(first: int, last: int) -> int:
-        """Of the last dimension that has one; of a new tensor where none has."""
+        """The stride of the last dimension with several elements; that of a new tensor if there is none."""
         strides = [tensor.stride(index) for index in range(first, last) if leading[index] > 1]
         return strides[-1] if strides else groups * hidden
 
@@ -192,6 +192,6 @@ def _as_groups(tensor: Tensor, leading: Sequence[int], split: int, has_groups: b
 
 
 def _is_settled(view: Tensor) -> bool:
-    """Whether the compiler can prove as much of its alignment as of a new tensor's."""
+    """Whether the compiler can prove as much about the alignment of a view as about that of a new tensor."""
     hidden = view.shape[-1]
     return not view.data_ptr() & POINTER_MASK and alignment_of(hidden, *view.stride()[:-1]) == alignment_of(hidden)

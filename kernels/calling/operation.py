@@ -1,8 +1,8 @@
-"""The declaration of a function of rows, from which this room makes its calls on a user's tensors.
+"""The declaration of a function of rows, from which this room makes its calls.
 
-In: the specs of its forward and its backward, if it has one, and its formula in torch's operations. Out: `Operation`.
-By the names of the specs' buffers, `dy` is the gradient of the forward's output `y` and `dx` that of its input `x`; all
-other inputs of the backward are inputs or outputs of the forward, and autograd saves them.
+In: the specs of the forward and, if there is one, of the backward; the formula in torch's operations. Out: an
+`Operation`. Names of buffers have a meaning: `dy` is the gradient of the forward's output `y`, `dx` that of its input
+`x`. All other inputs of a backward are inputs or outputs of the forward, which autograd saves.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,21 +32,21 @@ from normtune.kernels.target import Target
 
 
 class Decomposition(Protocol):
-    """An operation in torch's operations, differentiable, for any device and number of rows.
+    """The formula of an operation in torch's operations: differentiable, for any device and number of rows.
 
-    All arithmetic is in `wide.wide_dtype` of the first tensor.
+    All arithmetic is in `fallback.compute_dtype` of the first tensor.
     """
 
     def forward(self, *arguments: Any) -> Sequence[Tensor]:
-        """Outputs, of inputs and scalars; factors in the wide dtype. Without a backward, of all rows."""
+        """Takes inputs and scalars; returns outputs, of which factors are in the compute dtype."""
         ...
 
     def factors(self, *arguments: Any) -> Sequence[Tensor]:
-        """The outputs that are factors again, of the saved inputs and scalars."""
+        """Takes saved inputs and scalars; returns those outputs of `forward` that are factors of rows."""
         ...
 
     def backward(self, *arguments: Any) -> Sequence[Tensor | None]:
-        """Gradients, of the gradients of outputs, the saved tensors and scalars; None for that of a missing input."""
+        """Takes gradients of outputs, saved tensors and scalars; returns gradients, None for missing inputs."""
         ...
 
 
@@ -56,30 +56,29 @@ class Operation:
 
     Attributes:
         name: of the public function.
-        forward, backward: the specs of its operators. With a backward the forward has the mode `Rstd`, of the outputs
-            that only the backward reads, and the backward the mode `Dweight`, of the gradients of inputs (hidden,).
-            Without one a call returns a tuple of all outputs, of any shape and dtype, and nothing has a gradient.
+        forward, backward: the specs of the operators. If there is a backward, the forward has the mode `Rstd`, which
+            leaves out the outputs that only a backward reads, and the backward the mode `Dweight`, which leaves out the
+            gradients (hidden,). If not, a call returns a tuple of all outputs, of any shape and dtype.
         formula: a module or object; see `Decomposition`.
         optional: inputs (hidden,) that a call may leave out; with a backward they come last.
-        defaults: of the scalars, in the order of the kernels; None for one that `derived` has.
-        derived: functions of the first input that give a scalar for None.
-        like: for an output or gradient (..., hidden) the input, or the saved tensor, that has its dtype, unless that is
-            the first input, or the tensor that the gradient is of.
-        in_place: for outputs, the inputs whose memory they may take; empty for an operation that cannot work in place.
-        shared: for an input whose gradient is that of another one, the name of this gradient.
-        scalars_of: scalars for the kernels, given (inputs, scalars): ones stand in for missing inputs.
-        compiler_options: options of the forward's binaries, given the scalars.
-        columns_alone: the launch of the gradients (hidden,) without those of rows, of the backward's tensors; None for
-            a backward that is launched whole.
-        modes: those that this function has fixed, of either spec.
-        x_dtypes: dtypes of the first input, with the problem's dtype for each; none for those of the specs.
-        checks: of the inputs, of which the first is a tensor: raises TypeError or ValueError for what this operation
-            alone refuses.
-        is_for_target: whether the kernels run on a target; elsewhere the formula serves.
-        marked: outputs (rows,) of an operation without a backward that the backward of another one reads: in the
-            batch-invariant mode they have the mark by which that recognises them.
-        is_grouped: the kernels take rows as (outer, inner, groups, hidden) with any strides but the last, and columns
-            of their own for each group.
+        defaults: of the scalars, in the order of the kernels; None for one that is in `derived`.
+        derived: by the name of a scalar, a function of the first input that computes it where it is None.
+        like: by the name of an output or gradient (..., hidden), the tensor that has its dtype, where that is neither
+            the first input nor the tensor that the gradient belongs to.
+        in_place: by the name of an output, the input whose memory it may take; empty if nothing works in place.
+        shared: by the name of an input, the gradient that it shares with another input.
+        scalars_of: (inputs, scalars) to the scalars of the kernels, which read ones where an input is missing.
+        compiler_options: scalars to compiler options of the forward.
+        columns_alone: the launch of the gradients (hidden,) without the others; None if there is none.
+        modes: fixed modes, of either spec.
+        x_dtypes: dtypes of the first input, and the problem's dtype for each; empty for the dtypes of the specs.
+        checks: takes the inputs, the first of which is a tensor; raises TypeError or ValueError for those that this
+            operation refuses.
+        is_for_target: whether the kernels run on a target; on others the formula is used.
+        marked: outputs (rows,) of an operation without a backward which the backward of another operation reads: in the
+            batch-invariant mode they get the mark that `eager.is_marked` recognises.
+        is_grouped: whether the kernels read rows as (outer, inner, groups, hidden), with any strides but the last, and
+            weights (groups, hidden).
     """
 
     name: str
@@ -101,21 +100,21 @@ class Operation:
     is_for_target: Callable[[Target], bool] = lambda _: True
     marked: tuple[str, ...] = ()
     is_grouped: bool = False
-    # Launches of the forward by `written_out.forward`'s key.
+    # Plans of the forward, by the key of the generated function.
     plans: "Cache[Any]" = field(default_factory=Cache)
 
     @cached_property
     def axes(self) -> dict[str, str]:
-        """The axes of each tensor: `ROWS_HIDDEN` for (..., hidden), `HIDDEN`, or `ROWS` for (...,).
+        """The axes of each tensor: `ROWS_HIDDEN` for (..., hidden), `HIDDEN` for (hidden,), `ROWS` for (...,).
 
-        Columns, `HIDDEN`, of an operation on groups may also be (groups, hidden), of a first input (..., groups,
-        hidden). An operation without a backward may have others, of the shape that the spec's buffers give them.
+        With groups, the first input may be (..., groups, hidden) and tensors with `HIDDEN` (groups, hidden). Without a
+        backward, tensors may have other axes, with the shapes of the spec's buffers.
         """
         return {buffer.name: buffer.axes for spec in self._specs for buffer in self._buffers(spec)}
 
     @cached_property
     def variants(self) -> dict[str, tuple[str, str]]:
-        """For each spec, by name, its variants with and without the output that `Rstd` or `Dweight` switches."""
+        """By the name of each spec, its variant without and with the outputs that `Rstd` or `Dweight` leaves out."""
         return {spec.name: (self._variant(spec, False), self._variant(spec, True)) for spec in self._specs}
 
     @cached_property
@@ -125,12 +124,12 @@ class Operation:
 
     @cached_property
     def written(self) -> tuple[str, ...]:
-        """The inputs that the forward writes, too."""
+        """The inputs that the forward also writes."""
         return self._names(self.forward, IN_OUT)
 
     @cached_property
     def outputs(self) -> tuple[str, ...]:
-        """The forward's outputs, those that a call returns first."""
+        """The forward's outputs; those that a call returns come first."""
         return self._names(self.forward, OUTPUT)
 
     @cached_property
@@ -156,7 +155,7 @@ class Operation:
 
     @cached_property
     def saved_inputs(self) -> tuple[str, ...]:
-        """The saved tensors without factors, which come last."""
+        """The saved tensors but the factors, which come last."""
         return tuple(name for name in self.saved if self.axes[name] != ROWS)
 
     @cached_property
@@ -167,16 +166,16 @@ class Operation:
 
     @cached_property
     def gradient_of(self) -> tuple[int, ...]:
-        """For each input the index of its gradient."""
+        """For each input, the index of its gradient."""
         return tuple(self.gradients.index(self.shared.get(name, f"d{name}")) for name in self.inputs)
 
     def needed(self, needs: Sequence[bool]) -> tuple[bool, bool]:
-        """Whether a gradient (..., hidden) is needed, and one (hidden,), given whether each input needs its own."""
+        """Whether gradients (..., hidden) and gradients (hidden,) are needed, given `needs_input_grad`."""
         axes = {self.axes[name] for name, need in zip(self.inputs, needs, strict=False) if need}
         return ROWS_HIDDEN in axes, HIDDEN in axes
 
     def divided(self, given: Mapping[str, Tensor | None]) -> tuple[dict[str, Any], dict[str, Tensor | None]]:
-        """The inputs that a call writes (in place or not), and those that it only reads."""
+        """The inputs that a call in place writes, and those that it only reads."""
         written = {name: given[name] for name in (*self.written, *self.in_place.values())}
         return written, {name: tensor for name, tensor in given.items() if name not in written}
 
@@ -192,20 +191,20 @@ class Operation:
 
     @cached_property
     def dtypes(self) -> dict[torch.dtype, str]:
-        """The dtypes of rows that the kernels take, with their names."""
+        """The dtypes of rows that the kernels take, and the problem's dtype for each."""
         return dict(self.x_dtypes) or {getattr(torch, name): name for name in self.forward.dtypes}
 
     @property
     def kernels_take(self) -> str:
-        """Text on the inputs that the kernels take, for errors."""
+        """What the kernels take, for errors."""
         dtypes = ", ".join(str(dtype).removeprefix("torch.") for dtype in self.dtypes)
         return f"kernels for {dtypes} on a GPU, rows of 1 to {self.forward.max_hidden} elements"
 
     def outputs_at(self, x: Tensor) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-        """Shape and dtype of each output, of a first input (..., hidden), for an operation without a backward."""
+        """Shape and dtype of each output of an operation without a backward, given its first input (..., hidden)."""
         *leading, hidden = x.shape
         dtype = self.dtypes.get(x.dtype, str(x.dtype).removeprefix("torch."))
-        # torch.Size.numel would fix a symbolic number of rows to that of the example.
+        # torch.Size.numel would specialise a symbolic number of rows.
         key = self.forward.key(dtype, self.variants[self.forward.name][True])
         problem = Problem(key, prod(leading), hidden)
         return {

@@ -1,19 +1,19 @@
-"""An operation's operators on the shards of a DTensor.
+"""How the operators of an operation treat the shards of DTensors.
 
-In: nothing, before the first call with a DTensor. Out: placements, registered with torch, with which each rank may call
-the operators on its own shards. Rows are computed where they are; a sharded hidden dimension is gathered first.
+In: an operation and its operators. Out: placements, registered with torch at the first call with a DTensor, with which
+each rank calls the operators on its own shards. Rows stay where they are; a sharded hidden dimension is gathered first.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from normtune.kernels.calling.operation import Operation
-from normtune.kernels.calling.ops import Ops
+from normtune.kernels.calling.torch_ops import TorchOps
 from normtune.kernels.problem import HIDDEN
 
 
-def registration_of(operation: Operation, ops: Ops) -> Callable[[], None]:
-    """A function that registers an operation's placements with torch, once; its first call imports DTensor."""
+def registration_of(operation: Operation, ops: TorchOps) -> Callable[[], None]:
+    """A function that registers the placements with torch, once; its first call imports DTensor."""
     is_registered = False
 
     def register() -> None:
@@ -30,7 +30,7 @@ def registration_of(operation: Operation, ops: Ops) -> Callable[[], None]:
             """Placements of outputs and inputs, for each way of sharding the rows."""
             results = []
             dims = next(tensor.ndim for tensor in arguments if tensor is not None)
-            # Dimensions that columns have are whole: hidden, and groups where each has columns of its own.
+            # The dimensions of a weight stay whole: hidden, and groups if each group has a weight of its own.
             whole = max(
                 tensor.ndim if operation.axes[name] == HIDDEN and tensor is not None else 1
                 for name, tensor in zip(inputs, arguments, strict=False)
@@ -65,6 +65,6 @@ def registration_of(operation: Operation, ops: Ops) -> Callable[[], None]:
             }
             return placements(names, operation.gradients, arguments, is_made)
 
-    # The effect of `torch.compiler.assume_constant_result`, without importing the compiler: a call, not a trace.
+    # As `torch.compiler.assume_constant_result`, which would import the compiler: it is called, never traced.
     register._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return register

@@ -1,8 +1,8 @@
-"""Triton's private interfaces, by version; no other module of normtune uses any.
+"""Triton's private interfaces; no other module of normtune uses any.
 
-In: kernels, their calls, binaries. Out: launches without Triton's binder, what a function launches, the frontend's
+In: kernels, their calls, binaries. Out: launches without Triton's binder, the launches of a function, the frontend's
 code of a kernel, and what binaries depend on. Where a private name is missing or differs, one of `OTHER` is raised, and
-callers take the public way or do without. Needs no torch: the processes that compile have none.
+callers use the public interface or go without. Does not import torch, which the processes that compile do not load.
 """
 
 import sys
@@ -18,14 +18,14 @@ from normtune.kernels.call import KernelCall
 from normtune.kernels.config import COMPILER_KNOBS
 from normtune.kernels.target import Target
 
-# Launches on a stream, given the stream and the pointers of the tensors.
-Bound = Callable[[int, Sequence[int | None]], object]
+# A launch: takes the stream, and the pointers of the tensors.
+StreamLaunch = Callable[[int, Sequence[int | None]], object]
 
-# Selects a kernel's pointers, in its order, from all pointers.
+# Selects the pointers of a kernel, in its order, from those of all tensors.
 Pick = Callable[[Sequence[int | None]], Sequence[int | None]]
 
-# Of a version of Triton: a launch, given binary, launcher, grid, pointers to pick and the other arguments.
-Way = Callable[[Any, Any, tuple[int, int, int], Pick, tuple[Any, ...]], Bound]
+# Makes the launch with a version of Triton, from binary, launcher, grid, selection of pointers, and other arguments.
+Way = Callable[[Any, Any, tuple[int, int, int], Pick, tuple[Any, ...]], StreamLaunch]
 
 # Errors of a private interface that is missing or differs.
 OTHER = (AttributeError, ImportError, IndexError, KeyError, TypeError, ValueError)
@@ -33,7 +33,7 @@ _runtime = triton.knobs.runtime
 
 
 def is_heard() -> bool:
-    """Whether a hook has a listener, as with profilers; checked at each launch."""
+    """Whether a hook has a listener, such as a profiler; checked at each launch."""
     try:
         return bool(_runtime.launch_enter_hook.calls or _runtime.launch_exit_hook.calls)
     except AttributeError:  # other code replaced a chain of hooks by a hook or by None
@@ -41,40 +41,42 @@ def is_heard() -> bool:
 
 
 def stream_of_device() -> Callable[[int], int] | None:
-    """What gives the current stream of a GPU by its number; None on another vendor's, or if the version has no way."""
+    """A function from a GPU's number to its current stream; None for other vendors' GPUs and unknown versions."""
     from triton.runtime.driver import driver
 
     if _way() is None or driver.active.get_current_target().backend != "cuda":
         return None
-    _ = _runtime.launch_enter_hook.calls, _runtime.launch_exit_hook.calls  # on which `is_heard` relies
+    _ = _runtime.launch_enter_hook.calls, _runtime.launch_exit_hook.calls  # raises if `is_heard` cannot work
     stream_of: Callable[[int], int] = driver.active.get_current_stream
     return stream_of
 
 
-def bind(call: KernelCall, compiled: Any, pick: Pick, rest: tuple[Any, ...], *trial: Any) -> Bound | None:
-    """The fast way to repeat a call; None if its binary has none.
+def bind(call: KernelCall, compiled: Any, pick: Pick, rest: tuple[Any, ...], *trial: Any) -> StreamLaunch | None:
+    """The fast way to repeat a kernel call; None if its binary needs scratch memory.
 
     Args:
         call: with the grid, the kernel and its constants.
         compiled: its binary, loaded on the current device.
         pick: selects its pointers.
-        rest: its positional arguments behind these.
-        trial: the current stream, and pointers of tensors that exist.
+        rest: its positional arguments after the pointers.
+        trial: the current stream, and pointers of existing tensors, for a launch of no programs.
     """
-    _ = [parameter.do_not_specialize for parameter in call.kernel.params]  # on which `launcher.binary_of` relies
+    _ = [parameter.do_not_specialize for parameter in call.kernel.params]  # raises if `launcher.binary_of` cannot work
     way, launcher = _way(), compiled.run
     assert way
     if launcher.global_scratch_size or launcher.profile_scratch_size:
         return None
-    # All parameters in the order of the signature; the launcher itself leaves out constants.
+    # All parameters in the order of the signature; the launcher drops the constants.
     constants = tuple(call.options[name] for name in call.kernel.arg_names[len(call.args) :])
     x, y, z = (*call.grid, 1, 1)[:3]
     every = (*rest, *constants)
-    way(compiled, launcher, (0, 1, 1), pick, every)(*trial)  # a grid of no programs, to check the arguments
+    way(compiled, launcher, (0, 1, 1), pick, every)(*trial)  # no programs: only checks the arguments
     return way(compiled, launcher, (x, y, z), pick, every)
 
 
-def _triton_3_6(compiled: Any, launcher: Any, grid: tuple[int, int, int], pick: Pick, rest: tuple[Any, ...]) -> Bound:
+def _triton_3_6(
+    compiled: Any, launcher: Any, grid: tuple[int, int, int], pick: Pick, rest: tuple[Any, ...]
+) -> StreamLaunch:
     """Triton 3.6, `triton/backends/nvidia/driver.py`: launch(grid, stream, function, ..., *arguments)."""
     launch, (x, y, z) = launcher.launch, grid
     fixed = (
@@ -84,7 +86,9 @@ def _triton_3_6(compiled: Any, launcher: Any, grid: tuple[int, int, int], pick: 
     return lambda stream, pointers: launch(x, y, z, stream, *fixed, *pick(pointers), *rest)
 
 
-def _triton_3_7(compiled: Any, launcher: Any, grid: tuple[int, int, int], pick: Pick, rest: tuple[Any, ...]) -> Bound:
+def _triton_3_7(
+    compiled: Any, launcher: Any, grid: tuple[int, int, int], pick: Pick, rest: tuple[Any, ...]
+) -> StreamLaunch:
     """Triton 3.7, `triton/backends/nvidia/driver.py`: launch(grid, stream, function, ..., arguments)."""
     launch, (x, y, z) = launcher.launch, grid
     fixed = (
@@ -102,12 +106,12 @@ def _way() -> Way | None:
 
 
 def parameters(kernel: Any) -> Sequence[Any]:
-    """The parameters of a kernel, with `name`, `is_constexpr` and `do_not_specialize`; none of an interpreted one."""
-    found: Sequence[Any] = getattr(kernel, "params", ())
-    return found
+    """The parameters of a kernel, with `name`, `is_constexpr` and `do_not_specialize`; empty if it is interpreted."""
+    declared: Sequence[Any] = getattr(kernel, "params", ())
+    return declared
 
 
-# What takes the launches of a thread, and how many threads have one.
+# The function that receives the launches of a thread; the number of threads with one; Triton's own way.
 _taking = threading.local()
 _takers = 0
 _usual: Any = None
@@ -116,7 +120,7 @@ _installing = threading.Lock()
 
 @contextmanager
 def launches_given_to(take: Callable[[Any, Any], Callable[..., Any]]) -> Iterator[None]:
-    """Inside of a `with`, a launch `kernel[grid](...)` of this thread calls `take(kernel, grid)(...)`."""
+    """Inside of a `with`, `kernel[grid](...)` in this thread calls `take(kernel, grid)(...)` instead of launching."""
     from triton.runtime.jit import KernelInterface
 
     global _takers, _usual
@@ -142,7 +146,7 @@ def _taken(kernel: Any, grid: Any) -> Any:
 
 
 def is_interpreting() -> bool:
-    """Whether kernels that are made from now on are interpreted."""
+    """Whether kernels that are defined from now on are interpreted."""
     return bool(triton.knobs.runtime.interpret)
 
 
@@ -154,7 +158,7 @@ def is_kernel(kernel: object) -> bool:
 
 
 def is_decorated(value: object) -> bool:
-    """Whether it is a kernel in `triton.autotune`, `triton.heuristics` or something else that launches."""
+    """Whether it is a kernel wrapped in `triton.autotune`, `triton.heuristics` or another decorator."""
     from triton.runtime.jit import KernelInterface
 
     return isinstance(value, KernelInterface) and not is_kernel(value)
@@ -163,17 +167,17 @@ def is_decorated(value: object) -> bool:
 def undecorated(
     kernel: Any, args: Sequence[Any], options: Mapping[str, Any], knobs: Mapping[str, Any], replaces: bool
 ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    """The function of `triton.jit` that a launch runs, and its arguments, whatever decorates it.
+    """The function of `triton.jit` that a launch runs, and its arguments, without the decorators around it.
 
     Args:
-        kernel: a function of `triton.jit`, in `triton.autotune` and `triton.heuristics` or not.
+        kernel: a function of `triton.jit`, possibly wrapped in `triton.autotune` and `triton.heuristics`.
         args: positional arguments of the launch.
         options: its keyword arguments.
-        knobs: of the config, by name: what `triton.autotune` would choose.
-        replaces: whether knobs also take the place of arguments of their names.
+        knobs: of the config, by name, in place of what `triton.autotune` would choose.
+        replaces: whether knobs also replace arguments of the same name.
 
     Raises:
-        TypeError: it is something else, or the knobs lack what `triton.autotune` sets.
+        TypeError: the kernel is something else, or a value that `triton.autotune` sets is not among the knobs.
     """
     options = dict(options)
     if replaces:
@@ -199,7 +203,7 @@ def undecorated(
 
 
 def is_pruned(kernel: Any, args: Sequence[Any], options: Mapping[str, Any], knobs: Mapping[str, Any]) -> bool:
-    """Whether `early_config_prune` of a kernel in `triton.autotune` leaves the config of these knobs out."""
+    """Whether the `early_config_prune` of a kernel in `triton.autotune` drops the config of these knobs."""
     while kernel is not None and not is_kernel(kernel):
         prune, configs = getattr(kernel, "early_config_prune", None), getattr(kernel, "configs", None)
         if prune and configs:
@@ -213,7 +217,7 @@ def is_pruned(kernel: Any, args: Sequence[Any], options: Mapping[str, Any], knob
 
 @contextmanager
 def target_named(target: Target) -> Iterator[None]:
-    """Triton names this target as the current one, inside of a `with`, whatever GPU there is."""
+    """Inside of a `with`, Triton takes this target for the current one, whatever GPU there is."""
     from triton.runtime.driver import driver
 
     before = driver._active
@@ -233,7 +237,7 @@ def _named(target: str) -> Any:
 
 
 class _Driver:
-    """The part of a Triton driver that compilation uses, and libraries that ask for the GPU before a launch."""
+    """The part of a Triton driver that compilation needs, and libraries that read the GPU's properties first."""
 
     def __init__(self, target: Any, limits: Target | None = None) -> None:
         self._target = target
@@ -241,7 +245,7 @@ class _Driver:
         self.utils = self
 
     def get_device_properties(self, device: int) -> dict[str, int]:
-        """As Triton's `utils` gives them."""
+        """As those of Triton's `utils`."""
         assert self._limits
         of = self._limits
         return {
@@ -262,7 +266,7 @@ class _Driver:
 
 
 def compile_for(target: str, listener: Callable[..., None] | None = None) -> None:
-    """Make a target, `sm_90` or `gfx942`, that of all compiles of this process; `listener` hears of each."""
+    """Compile for this target, `sm_90` or `gfx942`, from now on in this process; `listener` is called for each."""
     from triton import knobs
     from triton.runtime.driver import driver
 
@@ -271,15 +275,15 @@ def compile_for(target: str, listener: Callable[..., None] | None = None) -> Non
 
 
 def do_without_torch() -> None:
-    """Make Triton note now that this process has no tensors of torch.
+    """Make Triton believe that torch is not installed.
 
-    At its first look at an argument it imports torch, if it can, to know its tensors: 1.6 s and 190 MB.
+    Otherwise it imports torch at the first argument of a kernel, to recognise tensors: 1.6 s and 190 MB.
     """
     if "torch" in sys.modules:
         return
     sys.modules["torch"] = None  # type: ignore[assignment]
     try:
-        with suppress(ImportError, AttributeError, TypeError):  # in another Triton the import costs its time
+        with suppress(ImportError, AttributeError, TypeError):  # another version of Triton imports torch later
             from triton.runtime.jit import mangle_type
 
             mangle_type(1)
@@ -288,7 +292,7 @@ def do_without_torch() -> None:
 
 
 def toolchain() -> tuple[str, str, Mapping[str, str]]:
-    """What binaries depend on beside the kernels: texts of Triton's build and of its assembler, and variables."""
+    """What binaries depend on besides the kernels: names of Triton's build and its assembler, and variables."""
     from triton._C.libtriton import get_cache_invalidating_env_vars
     from triton.compiler import make_backend
     from triton.runtime.cache import triton_key
@@ -317,7 +321,7 @@ def _options_of(target: Any) -> frozenset[str]:
 
 @contextmanager
 def stopped_before_compiling(hook: Callable[..., bool]) -> Iterator[None]:
-    """Triton calls `hook` in place of compiling a specialisation, inside of a `with`, if it returns True."""
+    """Inside of a `with`, Triton calls `hook` before it compiles a specialisation, and does not if it returns True."""
     from triton import knobs
 
     before = knobs.runtime.jit_cache_hook
@@ -332,8 +336,8 @@ def frontend_code(kernel: Any, compile: Mapping[str, Any], given: Mapping[str, A
     """The target, and the optimised TTIR of a specialised kernel without debug information.
 
     Args:
-        kernel: of `triton.jit`.
-        compile: what the hook of `stopped_before_compiling` is given of this name.
+        kernel: a function of `triton.jit`.
+        compile: the argument of this name that the hook of `stopped_before_compiling` gets.
         given: the options in it.
     """
     from triton._C.libtriton import ir
@@ -350,12 +354,12 @@ def frontend_code(kernel: Any, compile: Mapping[str, Any], given: Mapping[str, A
     backend.add_stages(stages, options, source.language)
     implementation = backend.get_codegen_implementation(options)
     module = source.make_ir(target, options, implementation, backend.get_module_map(), context)
-    # Inlines called functions and simplifies: the division of code into functions does not count.
+    # This stage inlines functions, so the result does not depend on how the code is divided into them.
     return target, stages["ttir"](module, {}).str_nodebug()
 
 
 def binary_in(files: Mapping[str, str], key: str) -> Any:
-    """The compiled kernel in the files of Triton's cache, by name, whose folder is `key`."""
+    """The compiled kernel in files of Triton's cache (by name), in the folder `key`."""
     from triton.compiler import CompiledKernel
 
     return CompiledKernel(None, files, key)

@@ -1,8 +1,7 @@
 """Compiles and loads every binary that calls with any number of rows may launch.
 
-In: a call. Out: its binaries, compiled and loaded. A table's config changes at its thresholds. Between two of them
-there is one config, and as rows grow its binary changes in one direction only, so that bisection finds each binary
-(`binaries`).
+In: a call. Out: its binaries, compiled and loaded. Between two thresholds of a table there is one config, and as rows
+grow its binary never changes back, so that bisection finds each binary (`binaries`).
 """
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -16,12 +15,12 @@ from torch.utils._pytree import tree_leaves
 from normtune.kernels.alignment import alignment_of
 from normtune.kernels.call import KernelCall
 from normtune.kernels.calling import dispatch
-from normtune.kernels.calling.dispatch import LaunchRequest, TablelessRequest, noted
-from normtune.kernels.calling.launcher import apart, binary_of, calls_of, load
+from normtune.kernels.calling.dispatch import LaunchRequest, TablelessRequest, recorded_requests
+from normtune.kernels.calling.launcher import binary_of, calls_of, distinct_views, load
 from normtune.kernels.calling.layout import groups_of, with_rows
 from normtune.kernels.problem import MAX_ROWS
 
-# Where a transposed result is written, its binary also depends on whether this divides the number of rows.
+# A binary that writes a transposed result also depends on whether this divides the number of rows.
 _ROW_ALIGNMENT = 16
 
 
@@ -29,12 +28,12 @@ def load_all(call: Callable[[], Any]) -> int:
     """Make a call, then compile and load all that it would launch with any other number of rows.
 
     Args:
-        call: of functions of this package, with a row or more.
+        call: calls functions of this package, with at least one row.
 
     Returns:
-        Number of distinct kernel calls that are ready; 0 if the call launched none.
+        Number of distinct binaries that are loaded; 0 if the call launched no kernel.
     """
-    with noted() as requests:
+    with recorded_requests() as requests:
         dispatch.forget_launches()  # a cached launch makes no request
         call()
     ready: set[Hashable] = set()
@@ -49,16 +48,16 @@ def load_all(call: Callable[[], Any]) -> int:
     return len(ready)
 
 
-# The kernel calls of a number of rows, the numbers at which the config may change, the largest number, and the GPU.
+# Number of rows to kernel calls; the numbers at which the config may change; the largest number; the GPU.
 _RowCalls = tuple[Callable[[int], Sequence[KernelCall]], Sequence[int], int, int | None]
 
 
 def _of_table(request: LaunchRequest) -> _RowCalls:
     spec, problem, tensors, scalars, mode, options, is_in_place = request
-    there = apart(tensors)
+    there = distinct_views(tensors)
     first = next(iter(there.values()))
     alignment, of_new = dispatch.alignment_in(spec, problem, tensors), alignment_of(problem.hidden)
-    # Any float32 tensor has the properties of a workspace on which a binary is specialised.
+    # For a binary, any float32 tensor is like a workspace.
     workspace = torch.empty(1, dtype=torch.float32, device=first.device)
     groups = groups_of(first)
 
@@ -66,7 +65,7 @@ def _of_table(request: LaunchRequest) -> _RowCalls:
         at_rows = problem._replace(rows=rows * groups)
         like = {name: with_rows(tensor, rows) for name, tensor in there.items()}
         kernel_calls: list[KernelCall] = []
-        for strided in {alignment, of_new} if rows == 1 else {alignment}:  # a single row has the strides of a new one
+        for strided in {alignment, of_new} if rows == 1 else {alignment}:  # a single row gets a new tensor's strides
             launch = dispatch.resolved(spec, at_rows, first, strided, mode, is_in_place)
             kernel_calls += calls_of(
                 spec, launch, at_rows, like, workspace if launch.workspace else None, scalars, options
@@ -84,10 +83,10 @@ def _without_table(request: TablelessRequest) -> _RowCalls:
 
 
 def binaries(calls: Callable[[int], Sequence[KernelCall]], bounds: Sequence[int], most: int) -> Iterator[KernelCall]:
-    """Kernel calls with every binary that any number of rows launches.
+    """Kernel calls that together have every binary of any number of rows.
 
     Args:
-        calls: the kernel calls of a number of rows.
+        calls: number of rows to kernel calls.
         bounds: the numbers of rows, ascending from 1, at which the config may change.
         most: the largest number of rows.
     """
@@ -102,12 +101,12 @@ def binaries(calls: Callable[[int], Sequence[KernelCall]], bounds: Sequence[int]
 
 
 def _aligned(index: int) -> int:
-    """Number `index`, from 1, of those that `_ROW_ALIGNMENT` divides."""
+    """The multiple number `index` of `_ROW_ALIGNMENT`, counted from 1."""
     return index * _ROW_ALIGNMENT
 
 
 def _unaligned(index: int) -> int:
-    """Number `index`, from 1, of those that it does not divide."""
+    """The number `index`, counted from 1, among those that `_ROW_ALIGNMENT` does not divide."""
     return index + (index - 1) // (_ROW_ALIGNMENT - 1)
 
 
@@ -140,9 +139,9 @@ def _between(
 
 
 def with_gradients(function: Callable[..., Any], *arguments: Any, **named: Any) -> None:
-    """Call a function without gradients; then, if these are enabled and an input needs one, with them.
+    """Call a function without gradients; if grad mode is on and an input needs one, call it again and compute them.
 
-    Gradients are those of tensors among the arguments, and of the parameters of a module; they are kept nowhere.
+    Inputs are the tensors among the arguments and the parameters of a module. The gradients are dropped.
     """
     with torch.no_grad():
         function(*arguments, **named)

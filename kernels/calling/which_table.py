@@ -1,7 +1,6 @@
-"""The table of the kernels on a GPU, without torch and without a launch.
+"""Which table the kernels use on a GPU, as text for reports; imports no torch and launches nothing.
 
-In: a GPU's name, target and number of multiprocessors; NORMTUNE_TABLE, installed and shipped tables. Out: the table, as
-text. `dispatch` uses the table; this module is for reports.
+In: a GPU's name, target and number of multiprocessors; NORMTUNE_TABLE, installed and shipped tables.
 """
 
 import os
@@ -11,7 +10,7 @@ from normtune.kernels.tablefile import locate
 
 
 def serving(name: str, target: str, sms: int) -> tuple[str, bool]:
-    """Source of a GPU's table, as a part of a sentence, and whether it was made for that GPU.
+    """Source of a GPU's table, as part of a sentence, and whether it was made for that GPU.
 
     Args:
         name: the driver's name, `NVIDIA H200`.
@@ -26,14 +25,14 @@ def serving(name: str, target: str, sms: int) -> tuple[str, bool]:
 
 
 def without_gpu() -> str:
-    """The table for a future GPU, as text: that of NORMTUNE_TABLE, else the GPUs whose tables ship.
+    """The tables for a machine without a GPU: that of NORMTUNE_TABLE, else the GPUs whose tables ship.
 
     Raises:
         UsageError: NORMTUNE_TABLE is not the path of a table.
     """
     named = os.environ.get(locate.VARIABLE)
     if named:
-        # NORMTUNE_TABLE precedes all else, so any GPU gives the same result, or the same error.
+        # NORMTUNE_TABLE comes before all other tables, so any GPU gives the same result, or the same error.
         source, _ = serving("", "", 0)
         return f"{source} waits for one"
     devices = ", ".join(sorted({header.label for header in locate.shipped().values()})) or "none"

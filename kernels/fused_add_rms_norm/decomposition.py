@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from normtune.kernels.calling.wide import wide_dtype
+from normtune.kernels.calling.fallback import compute_dtype
 from normtune.kernels.rms_norm import decomposition
 
 
@@ -39,10 +39,10 @@ class FusedAddDecomposition(NamedTuple):
             y = s * rstd * (weight + offset), of x's dtype, s = x + residual, and rstd = 1 / sqrt(mean(s^2) + eps),
             (...,).
         """
-        wide = x.to(wide_dtype(x)) + residual.to(wide_dtype(x))
+        wide = x.to(compute_dtype(x)) + residual.to(compute_dtype(x))
         s = wide.to(residual.dtype)
         if self.rounds_sum:
-            wide = s.to(wide_dtype(x))
+            wide = s.to(compute_dtype(x))
         y, rstd = self._rms_norm().normalized(wide, weight, eps, offset, x.dtype)
         return y, s, rstd
 
@@ -64,7 +64,7 @@ class FusedAddDecomposition(NamedTuple):
             eps: of the forward, in rstd already.
             offset: added to the weight.
         """
-        dx, dweight = self._rms_norm().backward(dy, s.to(wide_dtype(s)), weight, rstd, eps, offset)
+        dx, dweight = self._rms_norm().backward(dy, s.to(compute_dtype(s)), weight, rstd, eps, offset)
         return (dx + ds.to(dx.dtype)).to(s.dtype), dweight
 
     def _rms_norm(self) -> decomposition.RMSNormDecomposition:

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 from torch import Tensor
 
 from normtune.kernels.calling.arguments import check_choice, check_flag
-from normtune.kernels.calling.entry import Entry
+from normtune.kernels.calling.op import Op
 from normtune.kernels.fused_add_rms_norm.decomposition import FusedAddDecomposition
 from normtune.kernels.fused_add_rms_norm.spec import fused_add_rms_norm_backward, fused_add_rms_norm_forward
 from normtune.kernels.rms_norm.function import columns_alone, normalizing
@@ -27,11 +27,11 @@ _operation = partial(
     columns_alone=partial(columns_alone, rows="s"),
 )
 CALLS = {
-    "float32": Entry(_operation(name="fused_add_rms_norm", formula=FusedAddDecomposition())),
-    "sum": Entry(
+    "float32": Op(_operation(name="fused_add_rms_norm", formula=FusedAddDecomposition())),
+    "sum": Op(
         _operation(name="fused_add_rms_norm_rounded_sum", modes=(Sum.ROUNDED,), formula=FusedAddDecomposition(True))
     ),
-    "llama": Entry(
+    "llama": Op(
         _operation(
             name="fused_add_rms_norm_llama",
             modes=(Sum.ROUNDED, Product.ROUNDED),

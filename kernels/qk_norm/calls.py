@@ -14,8 +14,10 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from normtune.kernels.calling.batch_invariant import settled
-from normtune.kernels.calling.dispatch import Cache, prepared
-from normtune.kernels.calling.launcher import Prepared
+from normtune.kernels.calling.dispatch import Cache, bind_from_table
+from normtune.kernels.calling.fallback import keeps_subnormal
+from normtune.kernels.calling.in_place import claim, span
+from normtune.kernels.calling.launcher import BoundLaunch
 from normtune.kernels.calling.layout import (
     check_invariant,
     columns_of,
@@ -26,8 +28,6 @@ from normtune.kernels.calling.layout import (
     rows_of,
     traits,
 )
-from normtune.kernels.calling.reusing import claim, span
-from normtune.kernels.calling.wide import keeps_subnormal
 from normtune.kernels.mode import Dweight
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import MAX_ROWS, Problem
@@ -72,7 +72,7 @@ class CallArguments(NamedTuple):
         return spec, Problem(spec.key(dtype, self.variant if variant is None else variant), rows, hidden)
 
 
-_launches: Cache[Prepared] = Cache()
+_launches: Cache[BoundLaunch] = Cache()
 # Of a launch in place, the bytes that each of its tensors spans.
 _spans: Cache[list[int]] = Cache()
 
@@ -146,7 +146,7 @@ def _of_new(key: object, tensors: Tensors, call: CallArguments) -> Tensor:
     out = None if is_in_place else new_like(qkv)
     every = {**launched._asdict(), "out": None if out is None else out.view(rows.shape)}
     generation = _launches.generation
-    launch = _prepared(spec, problem, every, call)
+    launch = _bound(spec, problem, every, call)
     if key is not None and is_uncopied(tensors._asdict(), launched._asdict()):
         if is_in_place:
             _spans.keep(key, [0 if tensor is None else span(tensor) for tensor in tensors])
@@ -176,7 +176,7 @@ def gradients_of(
     }
     key = (problem, call, *map(traits, every.values()))
     generation = _launches.generation
-    launch = _launches.get(key) or _launches.keep(key, _prepared(spec, problem, every, call), generation)
+    launch = _launches.get(key) or _launches.keep(key, _bound(spec, problem, every, call), generation)
     launch(*every.values())
     dweight_q, dweight_k = (
         dweight.to(weight.dtype, copy=True)
@@ -191,11 +191,11 @@ def _backward_variant(call: CallArguments, needs_dweight: bool) -> str:
     return qk_norm_backward.variant(Dweight.COMPUTED if needs_dweight else Dweight.NONE, *shared)
 
 
-def _prepared(
+def _bound(
     spec: OperatorSpec, problem: Problem, every: Mapping[str, Tensor | None], call: CallArguments
-) -> Prepared:
+) -> BoundLaunch:
     scalars = {"eps": call.eps, "offset": call.offset}
-    return prepared(spec, problem, every, scalars, call.batch_invariant, keeps_subnormal(scalars))
+    return bind_from_table(spec, problem, every, scalars, call.batch_invariant, keeps_subnormal(scalars))
 
 
 def _of_kernel(tensors: Tensors, call: CallArguments) -> Tensors:

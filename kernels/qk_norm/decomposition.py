@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from normtune.kernels.calling.wide import sum_of_rows, wide_dtype
+from normtune.kernels.calling.fallback import compute_dtype, sum_of_rows
 from normtune.kernels.problem import Problem
 from normtune.kernels.qk_norm.modes import Heads, Rotary, RotationProducts, Tables, heads_of
 from normtune.kernels.rms_norm.modes import Product
@@ -45,7 +45,7 @@ def forward(problem: Problem, tensors: Tensors, eps: float, offset: float) -> Te
     """
     heads, every, dtype = heads_of(problem), _every_head(tensors.qkv, tensors), tensors.qkv.dtype
     end = heads.heads_q + heads.heads_k
-    x = every[..., :end, :].to(wide_dtype(tensors.qkv))
+    x = every[..., :end, :].to(compute_dtype(tensors.qkv))
     xhat = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
     if Product.of(problem) is Product.ROUNDED:
         xhat = xhat.to(dtype).to(x.dtype)
@@ -64,7 +64,7 @@ def backward(
     problem: Problem, dout: Tensor, tensors: Tensors, eps: float, offset: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of qkv and of the weights, from the gradient of the fused tensor that `forward` returns."""
-    heads, wide = heads_of(problem), wide_dtype(tensors.qkv)
+    heads, wide = heads_of(problem), compute_dtype(tensors.qkv)
     end = heads.heads_q + heads.heads_k
     gradients = _every_head(dout, tensors)
     x, dy = _every_head(tensors.qkv, tensors)[..., :end, :].to(wide), gradients[..., :end, :].to(wide)

@@ -20,9 +20,9 @@ from normtune.kernels.calling.arguments import (
     number,
 )
 from normtune.kernels.calling.batch_invariant import is_batch_invariant
+from normtune.kernels.calling.fallback import machine_epsilon
 from normtune.kernels.calling.layout import PLAIN
-from normtune.kernels.calling.wide import machine_epsilon
-from normtune.kernels.qk_norm import decomposition, ops
+from normtune.kernels.qk_norm import decomposition, torch_ops
 from normtune.kernels.qk_norm.calls import CallArguments, result_of
 from normtune.kernels.qk_norm.decomposition import Tensors
 from normtune.kernels.qk_norm.modes import Place, Positions, Rotary, RotationProducts, Tables
@@ -172,9 +172,9 @@ def _called(
         return decomposition.forward(call.problem(tensors)[1], tensors, call.eps, call.offset)
     if is_compiling or needs_gradient or _is_special(tensors):
         if not in_place:
-            found: Tensor = ops.forward(*tensors, *others, batch_invariant)
+            found: Tensor = torch_ops.forward(*tensors, *others, batch_invariant)
             return found
-        ops.in_place(*tensors, *others, batch_invariant)
+        torch_ops.in_place(*tensors, *others, batch_invariant)
         return tensors.qkv
     return result_of(tensors, CallArguments._make((*others, batch_invariant)))
 

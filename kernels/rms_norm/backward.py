@@ -5,19 +5,18 @@ With g = dy * (weight + offset), xhat = x * rstd and m = mean(g * xhat) over a r
 
 In: a `Launch` and existing tensors. Out: the kernel calls. Part of the kernels' fingerprint.
 
-Five ways, all without atomics, so that every launch gives the same bits:
+Five ways, all without atomics, so that the bits are always the same:
     persistent  a fixed grid strides over the rows. Each program keeps its part of dweight in registers and writes it
-                once, in float32, to its row of a (grid, hidden) workspace that a second kernel sums. A grid of one
-                writes dweight. This file.
-    split       the same for rows that do not fit into registers: columns in chunks: `backward_split`.
+                once, in float32, to its row of a (grid, hidden) workspace, which a second kernel sums. A grid of one
+                writes dweight directly. In this file.
+    split       the same for rows that do not fit into registers, whose columns are in chunks: `backward_split`.
     columns     some programs take rows and write dx, others take columns and sum dweight from x and dy, which they read
-                once more, out of the L2: one launch, no partial sums: `backward_columns`.
-    cluster     a row over several multiprocessors, the rest as in `split`, or for few rows as in `columns`:
-                `backward_cluster`.
-    long        several programs a row, for rows of more than 65536 elements: `backward_long`.
+                again, from the L2: one launch without partial sums: `backward_columns`.
+    cluster     a row has several multiprocessors, else as `split`, or for few rows as `columns`: `backward_cluster`.
+    long        a row of more than 65536 elements has several programs: `backward_long`.
 
 Traffic of a perfect kernel: read rows x hidden of x and of dy, rows of rstd, hidden of weight; write rows x hidden of
-dx and hidden of dweight. With the gradient ds of a sum s = x + residual, s in the place of x: read rows x hidden of ds.
+dx and hidden of dweight. After a sum s = x + residual, s is read instead of x, and its gradient ds as well.
 """
 
 from collections import namedtuple
@@ -50,13 +49,13 @@ from normtune.kernels.tiles.tile import (
     weight_part,
 )
 
-# What the kernel is given at run time, passed on as one value.
+# The run-time arguments of the kernel as one value.
 Arguments = namedtuple(
     "Arguments",
     "dy_ptr x_ptr weight_ptr rstd_ptr dx_ptr dweight_ptr ds_ptr rows hidden x_stride dy_stride dx_stride ds_stride "
     "offset",
 )
-# What it does: the weight gradient, whether a reduction waits, what is rounded, and whether a row stays in registers.
+# Compile-time choices: the weight gradient, a dependent reduction after it, what is rounded, a row kept in registers.
 Modes = namedtuple("Modes", "has_dweight has_dependent rounds_product is_held")
 
 
@@ -113,7 +112,7 @@ def _rms_norm_backward_kernel(
         o_col, m_col = columns(0, n_col, BLOCK_COL, HAS_COLUMN_MASK)
         b_weight = load_weight(weight_ptr, o_col, m_col, offset)
         inverse_hidden = 1.0 / hidden
-        # The sum over a tile's rows follows the loop: inside, it would cross warps once per tile.
+        # The rows of the tile are summed after the loop: inside of it, that would cross warps once per tile.
         b_dweight = tl.zeros([BLOCK_ROW, BLOCK_COL], dtype=tl.float32)
         for i_block in tl.range(tl.program_id(0), tl.cdiv(rows, BLOCK_ROW), tl.num_programs(0), num_stages=NUM_STAGES):
             o_row, m_row = row_block(i_block, rows, BLOCK_ROW)

@@ -1,10 +1,10 @@
-"""RMSNorm backward of long rows, each over a cluster.
+"""RMSNorm backward of long rows, with a cluster of blocks for each row.
 
-In: the arguments of `rms_norm_backward`'s kernel. Out: a body of it. Each block holds a part of the row's columns, in
-chunks, and the blocks exchange one number, their part of the row's sum, through distributed shared memory (PTX ISA,
-`mapa`, `barrier.cluster`): Triton's own sums do not cross blocks. With many rows, a fixed grid of clusters leaves
-partial sums of dweight; with few, each row has a cluster and other clusters sum columns as in `backward_columns`. The
-first axis of the body's tensors is the cluster's blocks, of which each block holds one. Part of the fingerprint.
+In: the arguments of `rms_norm_backward`'s kernel. Out: the body of it for the schedules `cluster_N`. Each block holds a
+part of the row's columns, in chunks. The blocks exchange one number, their part of the row's sum, through distributed
+shared memory (PTX ISA, `mapa`, `barrier.cluster`), because Triton's sums do not cross blocks. For many rows, a fixed
+grid of clusters writes partial sums of dweight; for few, each row has a cluster, and other clusters sum columns as in
+`backward_columns`. The first axis of the body's tensors is the block in the cluster. Part of the fingerprint.
 """
 
 import triton

@@ -1,8 +1,8 @@
 """RMSNorm backward in one launch: some programs take rows and write dx, others take columns and sum dweight.
 
-In: the arguments of `rms_norm_backward`'s kernel. Out: a body of it. dweight needs no mean over a row, so no program
-waits for another: no partial sums, no second launch, no ticket. x and dy are read twice, the second time out of the L2,
-and a program of columns walks through all rows: this is for few rows.
+In: the arguments of `rms_norm_backward`'s kernel. Out: the body of it for the finish `columns`. dweight needs no mean
+over a row, so no program waits for another: there are no partial sums and no second launch. This suits few rows, since
+x and dy are read twice, the second time from the L2, and a program of columns walks through all rows.
 """
 
 import triton
@@ -58,7 +58,7 @@ def rows_beside_columns(
     MODES: tl.constexpr,
     NUM_STAGES: tl.constexpr,
 ):
-    """The grid has the slices of columns, if any, and then the blocks of rows."""
+    """The grid: a program for each slice of columns, if any, then one for each block of rows."""
     n_col = extent(args.hidden, ALIGNMENT)
     s_x = extent(args.x_stride, ALIGNMENT)
     s_dy = extent(args.dy_stride, ALIGNMENT)

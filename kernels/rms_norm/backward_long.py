@@ -1,9 +1,9 @@
 """RMSNorm backward of rows that are too long for one program: each program takes a chunk of the columns.
 
-In: the arguments from `rms_norm_backward.calls`. Out: kernel calls. The first kernel writes sums of g * xhat, one a row
-and chunk, and sums dweight on the way, which needs no mean over a row. The second adds the sums of its row in a fixed
-order and writes dx. A third reduces the partial sums of dweight, unless a single program had all rows of its chunk.
-Traffic: x and dy are read twice, the second time out of the L2 while all rows fit into it.
+In: the arguments from `rms_norm_backward.calls`. Out: kernel calls. The first kernel writes the sum of g * xhat over
+each chunk of each row, and sums dweight, which needs no mean over a row. The second adds the sums of its row in a fixed
+order and writes dx. A third reduces the partial sums of dweight, unless one program had all rows of its chunk.
+Traffic: x and dy are read twice, the second time from the L2 if all rows fit into it.
 """
 
 from collections.abc import Mapping
@@ -19,8 +19,8 @@ from normtune.kernels.tiles.launch import Launch, next_power_of_2
 from normtune.kernels.tiles.partial_sums import sum_call
 from normtune.kernels.tiles.tile import columns, extent, load_weight, weight_part
 
-# Partial sums are few where rows are long: 26 of 65537 columns on 132 multiprocessors. Narrow columns, as for short
-# rows, would be 65536 programs at hidden 1048576.
+# Long rows have few partial sums: 26 of 65537 columns on 132 multiprocessors. Slices as narrow as for short rows would
+# take 65536 programs at hidden 1048576.
 _REDUCE_TILE = (16, 128, 4)
 
 

@@ -1,8 +1,8 @@
 """RMSNorm backward of rows that are too long for one tile: columns in chunks, each with its own sums.
 
-In: the arguments of `rms_norm_backward`'s kernel. Out: a body of it. A fixed grid strides over the rows. The sums of
-dweight take half of the registers at hidden 16384 in bfloat16. Between their two uses x and dy stay in registers in
-their own dtype, or are read again out of the cache if even that is too much.
+In: the arguments of `rms_norm_backward`'s kernel. Out: the body of it for the schedules `split`. A fixed grid strides
+over the rows. The sums of dweight take half of the registers at hidden 16384 in bfloat16. Between their two uses x and
+dy stay in registers, in their own dtype, or are read again from the cache if they do not fit.
 """
 
 import triton
@@ -14,7 +14,7 @@ from normtune.kernels.tiles.tile import columns, extent, fetch_row, load_weight,
 
 @triton.jit
 def _term(b_g, b_xhat, PARTS: tl.constexpr):
-    """What a column adds to the sum over its row; in parts as in a cluster."""
+    """The term of each column in the sum over its row; with parts it is rounded as in a cluster."""
     b_term = b_g * b_xhat
     if PARTS > 1:
         b_term = product(b_g, b_xhat)
@@ -23,7 +23,7 @@ def _term(b_g, b_xhat, PARTS: tl.constexpr):
 
 @triton.jit
 def _gradient(b_dy, b_weight, b_xhat, b_mean, PARTS: tl.constexpr):
-    """The gradient of x without the factor of its row; in parts as in a cluster."""
+    """The gradient of x without the factor of its row; with parts it is rounded as in a cluster."""
     b_gradient = b_dy * b_weight - b_xhat * b_mean
     if PARTS > 1:
         b_gradient = tl.fma(-b_xhat, b_mean, product(b_dy, b_weight))

@@ -1,7 +1,4 @@
-"""The knobs of the RMSNorm operators, and Liger-Kernel's launches in them, which every default space has.
-
-In: nothing. Out: `RMSNormConfig`.
-"""
+"""The knobs of the RMSNorm operators, and Liger-Kernel's launches in terms of them, which every space includes."""
 
 import re
 from typing import Annotated
@@ -66,7 +63,7 @@ class RMSNormConfig(Config):
 
 
 def liger_launches(operator: str, hidden: int) -> tuple[RMSNormConfig, ...]:
-    """A row, and a block of 16 rows, per program, as Liger-Kernel 0.8.5 launches them; empty where it launches nothing.
+    """Liger-Kernel 0.8.5's launches: a row per program, and a block of 16 rows; empty for rows that it does not take.
 
     Source: `ops/rms_norm.py` and `ops/utils.py` (`calculate_settings`). Versions and proposals (Liger-Kernel #1238)
     differ in the threshold between the two.

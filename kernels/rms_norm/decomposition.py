@@ -1,8 +1,7 @@
 """RMSNorm in torch's own operations: for inputs that the kernels do not take, and for higher derivatives.
 
-In: tensors of any device, dtype float64 or shorter, rows of any length. Out: y and rstd, dx and dweight. All arithmetic
-in float32, or in float64 if x is float64. Several passes over memory, where a kernel makes one. The backward is written
-out, for callers without a graph; both are differentiable, in every mode of torch.
+In: tensors of at most 64 bits, on any device, with rows of any length. Out: y and rstd, dx and dweight. All arithmetic
+is in float32, or in float64 if x is float64. Forward and backward are differentiable, in every mode of torch.
 """
 
 from typing import NamedTuple
@@ -10,22 +9,22 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from normtune.kernels.calling.wide import sum_of_rows, wide_dtype
+from normtune.kernels.calling.fallback import compute_dtype, sum_of_rows
 
 
 class RMSNormDecomposition(NamedTuple):
-    """RMSNorm with an order of rounding.
+    """The formula, with a choice of what is rounded to the dtype of x on the way.
 
     Attributes:
-        rounds_product: round the normalized row, and the terms of the weight gradient, to the dtype of x.
-        rounds_statistics: round squares, eps, weight + offset and rstd to it.
+        rounds_product: round the normalized row, and the terms of the weight gradient.
+        rounds_statistics: round squares, eps, weight + offset and rstd.
     """
 
     rounds_product: bool = False
     rounds_statistics: bool = False
 
     def forward(self, x: Tensor, weight: Tensor | None, eps: float, offset: float) -> tuple[Tensor, Tensor]:
-        """Normalized rows and the factor of each.
+        """Normalized rows, and the factor of each row.
 
         Args:
             x: (..., hidden).
@@ -36,13 +35,13 @@ class RMSNormDecomposition(NamedTuple):
         Returns:
             y = x * rstd * (weight + offset), of x's shape and dtype, and rstd = 1 / sqrt(mean(x^2) + eps), (...,).
         """
-        y, rstd = self.normalized(x.to(wide_dtype(x)), weight, eps, offset, x.dtype)
+        y, rstd = self.normalized(x.to(compute_dtype(x)), weight, eps, offset, x.dtype)
         return y, _rounded(rstd, x.dtype) if self.rounds_statistics else rstd
 
     def normalized(
         self, wide: Tensor, weight: Tensor | None, eps: float, offset: float, dtype: torch.dtype
     ) -> tuple[Tensor, Tensor]:
-        """Y, of `dtype`, and rstd before it is rounded, given rows in the dtype of the arithmetic."""
+        """The rows y in `dtype`, and rstd before it is rounded, given rows in the compute dtype."""
         rstd = self._rstd(wide, eps, dtype)
         xhat = wide * rstd.unsqueeze(-1)
         if self.rounds_product:
@@ -52,8 +51,8 @@ class RMSNormDecomposition(NamedTuple):
         return xhat.to(dtype), rstd
 
     def factors(self, x: Tensor, weight: Tensor | None, eps: float, offset: float) -> tuple[Tensor]:
-        """The rstd of `forward`, whose arguments it takes."""
-        rstd = self._rstd(x.to(wide_dtype(x)), eps, x.dtype)
+        """The rstd of `forward`, from the same arguments."""
+        rstd = self._rstd(x.to(compute_dtype(x)), eps, x.dtype)
         return (_rounded(rstd, x.dtype) if self.rounds_statistics else rstd,)
 
     def backward(
@@ -66,16 +65,16 @@ class RMSNormDecomposition(NamedTuple):
 
         Args:
             dy: (..., hidden), the gradient of y.
-            x: (..., hidden), the forward's.
-            weight: (hidden,), or None, the forward's.
+            x: (..., hidden), of the forward.
+            weight: (hidden,) or None, of the forward.
             rstd: (...,), from `forward`.
-            eps: of the forward, in rstd already.
+            eps: of the forward; not read, as rstd includes it.
             offset: added to the weight.
 
         Returns:
             dx, of x's shape and dtype, and dweight, of the weight's; None without a weight.
         """
-        wide = x.to(wide_dtype(x))
+        wide = x.to(compute_dtype(x))
         rstd = rstd.unsqueeze(-1)
         wide_dy, xhat = dy.to(wide.dtype), wide * rstd
         gradient = wide_dy if weight is None else wide_dy * (weight.to(wide.dtype) + offset)

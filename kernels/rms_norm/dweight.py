@@ -1,8 +1,8 @@
-"""The weight gradient of RMSNorm alone, for inputs that need no gradient: reads x and dy once, writes nothing else.
+"""The weight gradient of RMSNorm without that of x, for an x that needs none: reads x and dy once.
 
-In: tensors. Out: kernel calls. A program sums columns over every n-th block of rows into a row of partial sums;
-`partial_sums` adds these up in a fixed order, so that every launch gives the same bits. One launch for all shapes: from
-16 MB on its limit is memory, below it the cost of two launches.
+In: tensors. Out: kernel calls. A program sums some columns of every n-th block of rows into a row of partial sums;
+`partial_sums` adds these in a fixed order, so that the bits are always the same. One config suits all shapes: from
+16 MB on memory limits it, below that the cost of two launches.
 """
 
 from collections.abc import Mapping
@@ -56,7 +56,7 @@ def _rms_norm_dweight_kernel(
 
 
 def parts_of(rows: int, hidden: int, sms: int) -> int:
-    """Number of rows of partial sums: enough programs to fill the GPU, with a block of rows or more for each."""
+    """Number of rows of partial sums: enough programs to fill the GPU, each with at least one block of rows."""
     slices = -(-hidden // min(_MAX_BLOCK_COL, next_power_of_2(hidden)))
     return max(1, min(-(-rows // _BLOCK_ROW), _PROGRAMS_PER_SM * sms // slices))
 
@@ -64,13 +64,13 @@ def parts_of(rows: int, hidden: int, sms: int) -> int:
 def calls(
     parts: int, tensors: Mapping[str, Any], workspace: Any, rounds_product: bool = False
 ) -> tuple[KernelCall, KernelCall]:
-    """The kernel calls of one weight gradient.
+    """The kernel calls of a weight gradient.
 
     Args:
         parts: number of rows of partial sums, from `parts_of`.
         tensors: `dy`, `x` (rows, hidden), last dimension contiguous, `rstd` (rows,) float32, `dweight` (hidden,).
         workspace: (parts, hidden) float32.
-        rounds_product: round the terms to the dtype, as the variant `rounded_product` of the whole backward.
+        rounds_product: round the terms to the dtype, as the backward's variant `rounded_product` does.
     """
     dy, x = tensors["dy"], tensors["x"]
     rows, hidden = x.shape

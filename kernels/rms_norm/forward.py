@@ -1,7 +1,7 @@
 """RMSNorm forward: y = x * rstd * (weight + offset), rstd = 1 / sqrt(mean(x^2) + eps), all arithmetic in float32.
 
-With a residual s = x + residual is stored and normalized in the place of x. As the variant says, values are rounded to
-the dtype before further use: the sum, the normalized row, or squares, eps, weight + offset and the stored rstd.
+With a residual, s = x + residual is stored and normalized instead of x. In some variants values are rounded to the
+dtype before further use: the sum, the normalized row, or squares, eps, weight + offset and the stored rstd.
 
 In: a `Launch` and existing tensors. Out: the kernel calls. Part of the kernels' fingerprint.
 
@@ -51,7 +51,7 @@ def _normalize_chunks(
     HAS_COLUMN_MASK: tl.constexpr,
     MODES: tl.constexpr,
 ):
-    """Normalize `PART_COL` columns of one row in chunks; a program of a part holds nothing and is not in place."""
+    """Normalize `PART_COL` columns of one row in chunks; with several parts a row is read twice and never in place."""
     IS_PART: tl.constexpr = PART_COL < CHUNKS * BLOCK_COL
     HAS_PART_MASK: tl.constexpr = HAS_COLUMN_MASK or CHUNKS * BLOCK_COL % PART_COL != 0
     n_col = extent(args.hidden, ALIGNMENT)
@@ -88,7 +88,7 @@ def _normalize_chunks(
         tl.store(args.rstd_ptr + i_row, rounded(b_rstd, args.y_ptr, MODES.rounds_statistics))
     for i_chunk in tl.static_range((PART_COL + BLOCK_COL - 1) // BLOCK_COL):
         o_col, m_col = columns(i_first + i_chunk * BLOCK_COL, n_col, BLOCK_COL, HAS_PART_MASK)
-        if PART_COL < BLOCK_COL:  # a tile of another shape would let the compiler sum unaligned rows in another order
+        if PART_COL < BLOCK_COL:  # with a tile of another shape the compiler would sum unaligned rows in another order
             m_col = m_col & (o_col < i_first + PART_COL)
         b_weight = load_scale(args.weight_ptr, o_col, m_col, args.offset, args.y_ptr, MODES.rounds_statistics)
         if MODES.holds_row:
@@ -134,7 +134,7 @@ def _rms_norm_forward_kernel(
     MODES: tl.constexpr,
     NUM_STAGES: tl.constexpr,
 ):
-    """A program for each row in chunks or part of a row, for a block of rows, or with `NUM_STAGES` > 0 for several."""
+    """A program has a row in chunks, a part of a row, or a block of rows; with `NUM_STAGES` > 0 several blocks."""
     args = Arguments(
         *(x_ptr, weight_ptr, y_ptr, rstd_ptr, residual_ptr, s_ptr, rows, hidden),
         *(x_stride, y_stride, residual_stride, s_stride, eps, offset),

@@ -1,8 +1,8 @@
 """RMSNorm forward of rows that are too long for one program: each program takes a chunk of the columns.
 
-In: the arguments from `rms_norm_forward.calls`. Out: two kernel calls, as no program can wait for the others of its
-row: the first writes sums of squares, one a chunk, the second adds those of its row in a fixed order and normalizes.
-Traffic: x, and the residual, are read twice; the second time out of the L2 while all rows fit into it.
+In: the arguments from `rms_norm_forward.calls`. Out: two kernel calls, because no program can wait for the others of
+its row: the first writes the sum of squares of each chunk, the second adds those of its row in a fixed order and
+normalizes. Traffic: x and the residual are read twice, the second time from the L2 if all rows fit into it.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,8 @@
 """RMSNorm forward of few rows: several programs a row, each of which reads the whole row and writes a part of it.
 
-In: the arguments from `rms_norm_forward.calls`. Out: the kernel. A row's sum is made by each of its programs, in the
-same order and so with the same bits: none waits for another. All but one read the row out of the L2. Part of the
-kernels' fingerprint.
+In: the arguments of `rms_norm_forward`'s kernel. Out: the body of it for the schedule `parts`. Each program of a row
+sums the whole row in the same order, to the same bits, so none waits for another. All but one read it from the L2. Part
+of the kernels' fingerprint.
 """
 
 import triton

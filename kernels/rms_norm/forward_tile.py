@@ -1,6 +1,6 @@
-"""Shared parts of the forward kernels: a tile of x or of a sum, its rstd, its result, and what is rounded between.
+"""Shared parts of the forward kernels: a tile of x or of a sum, its rstd and its result, with optional roundings.
 
-In and out: values inside a kernel. Each function is inlined at its call. Part of the kernels' fingerprint.
+In and out: values inside a kernel. Each function is inlined. Part of the kernels' fingerprint.
 """
 
 from collections import namedtuple
@@ -10,13 +10,13 @@ import triton.language as tl
 
 from normtune.kernels.tiles.tile import extent, load_tile, load_weight, store_tile
 
-# What the forward kernel is given at run time, passed on as one value.
+# The run-time arguments of the forward kernel as one value.
 Arguments = namedtuple(
     "Arguments",
     "x_ptr weight_ptr y_ptr rstd_ptr residual_ptr s_ptr rows hidden x_stride y_stride residual_stride s_stride "
     "eps offset",
 )
-# What it does: whether rstd is stored and a row in chunks stays in registers, and what is rounded between.
+# Compile-time choices: whether rstd is stored, a row in chunks stays in registers, and what is rounded.
 Modes = namedtuple("Modes", "stores_rstd holds_row rounds_sum rounds_product rounds_statistics")
 
 # Integer arguments on which the forward kernels are not specialised.
@@ -25,7 +25,7 @@ RUNTIME = ["rows", "hidden", "x_stride", "y_stride", "residual_stride", "s_strid
 
 @triton.jit
 def rounded(value, ptr, IS_ROUNDED: tl.constexpr):
-    """A float32 value, rounded to the element type of `ptr` where asked for."""
+    """A float32 value; with `IS_ROUNDED`, rounded to the element type of `ptr`."""
     if IS_ROUNDED:
         value = tl.cast(tl.cast(value, ptr.dtype.element_ty), tl.float32)  # scalars are Python's in the interpreter
     return value

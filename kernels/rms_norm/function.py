@@ -16,10 +16,10 @@ from torch.overrides import handle_torch_function, has_torch_function
 from normtune.kernels.call import KernelCall
 from normtune.kernels.calling.arguments import check_choice
 from normtune.kernels.calling.dispatch import target_of
-from normtune.kernels.calling.entry import Entry, is_proxy
+from normtune.kernels.calling.fallback import keeps_subnormal, machine_epsilon
 from normtune.kernels.calling.layout import PLAIN
+from normtune.kernels.calling.op import Op, is_proxy
 from normtune.kernels.calling.operation import Operation
-from normtune.kernels.calling.wide import keeps_subnormal, machine_epsilon
 from normtune.kernels.rms_norm import dweight
 from normtune.kernels.rms_norm.decomposition import RMSNormDecomposition
 from normtune.kernels.rms_norm.modes import Product, Statistics
@@ -64,8 +64,8 @@ normalizing = partial(
 _operation = partial(normalizing, forward=rms_norm_forward, backward=rms_norm_backward)
 # By the name of Liger-Kernel's casting mode.
 CALLS = {
-    "gemma": Entry(_operation(name="rms_norm", formula=RMSNormDecomposition())),
-    "llama": Entry(
+    "gemma": Op(_operation(name="rms_norm", formula=RMSNormDecomposition())),
+    "llama": Op(
         _operation(
             name="rms_norm_llama",
             modes=(Product.ROUNDED,),
@@ -73,7 +73,7 @@ CALLS = {
             columns_alone=partial(columns_alone, rounds_product=True),
         )
     ),
-    "none": Entry(
+    "none": Op(
         _operation(
             name="rms_norm_none",
             modes=(Statistics.ROUNDED,),

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from normtune.kernels.calling.wide import sum_of_rows, wide_dtype
+from normtune.kernels.calling.fallback import compute_dtype, sum_of_rows
 
 
 class GatedDecomposition:
@@ -73,5 +73,5 @@ class GatedDecomposition:
 
     def _normalized(self, x: Tensor, z: Tensor | None) -> Tensor:
         """The values that are normalized, in the wide dtype."""
-        wide = x.to(wide_dtype(x))
+        wide = x.to(compute_dtype(x))
         return wide if z is None or self._is_norm_first else wide * torch.nn.functional.silu(z.to(wide.dtype))

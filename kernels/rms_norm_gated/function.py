@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from normtune.kernels.calling.arguments import check_choice, check_flag, check_kind
-from normtune.kernels.calling.entry import Entry
+from normtune.kernels.calling.fallback import keeps_subnormal, machine_epsilon
+from normtune.kernels.calling.op import Op
 from normtune.kernels.calling.operation import Operation
-from normtune.kernels.calling.wide import keeps_subnormal, machine_epsilon
 from normtune.kernels.rms_norm.function import rms_norm
 from normtune.kernels.rms_norm_gated.decomposition import GatedDecomposition
 from normtune.kernels.rms_norm_gated.modes import Gate, Order, Roundings
@@ -23,7 +23,7 @@ Rounding = Literal["float32", "hugging_face"]
 _ROUNDINGS = get_args(Rounding)
 
 
-def _entry(norm_before_gate: bool, has_gate: bool, rounds_once: bool) -> Entry:
+def _entry(norm_before_gate: bool, has_gate: bool, rounds_once: bool) -> Op:
     modes = (
         Order.NORM_FIRST if norm_before_gate else Order.GATE_FIRST,
         Gate.PRESENT if has_gate else Gate.NONE,
@@ -40,7 +40,7 @@ def _entry(norm_before_gate: bool, has_gate: bool, rounds_once: bool) -> Entry:
         modes=modes,
         is_grouped=True,
     )
-    return Entry(operation)
+    return Op(operation)
 
 
 # By (norm_before_gate, has_gate, rounds_once); without a gate there is no order of norm and gate.

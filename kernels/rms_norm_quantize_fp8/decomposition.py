@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from normtune.kernels.calling.wide import transposed
+from normtune.kernels.calling.fallback import transposed
 from normtune.kernels.rms_norm_quantize_fp8.modes import QuantizeModes
 from normtune.kernels.rms_norm_quantize_fp8.scales import BLOCK, blocks_of, padded_rows
 

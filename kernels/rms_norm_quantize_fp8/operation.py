@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normtune.kernels.calling.entry import Family
+from normtune.kernels.calling.op import ForwardOnlyOp
 from normtune.kernels.calling.operation import Operation
 from normtune.kernels.operator import IllegalConfigError
 from normtune.kernels.rms_norm_quantize_fp8.decomposition import OUTPUTS, QuantizeDecomposition
@@ -66,4 +66,4 @@ def _operation(scaling: str, variant: str) -> Operation:
     )
 
 
-QUANTIZE = Family(FAMILY, INPUTS, _DEFAULTS, ("scaling", "variant"), _operation, "amax", OUTPUTS)
+QUANTIZE = ForwardOnlyOp(FAMILY, INPUTS, _DEFAULTS, ("scaling", "variant"), _operation, "amax", OUTPUTS)

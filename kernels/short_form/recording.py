@@ -126,7 +126,7 @@ def _grid_of(kernel: Any, grid: Any, args: Sequence[Any], options: Mapping[str, 
 def _tensors_first(
     kernel: Any, args: tuple[Any, ...], options: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments, with tensors that were given by name moved to their positions, where `Prepared` finds them."""
+    """The arguments, with tensors that were given by name moved to their positions, where `BoundLaunch` finds them."""
     if not any(isinstance(value, Tensor) for value in options.values()):
         return args, options
     options, moved = dict(options), list(args)

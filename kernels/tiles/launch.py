@@ -2,7 +2,7 @@
 
 In: config with the knobs schedule, block_row, num_warps, num_stages, programs_per_sm and block_col; problem, target.
 Out: `Launch`, or `IllegalConfigError` with the reason. Pure arithmetic, no torch, no triton. Part of the kernels'
-fingerprint: a change here can change the time of a config.
+fingerprint, because a change here can change the time of a config.
 """
 
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from normtune.kernels.target import Target
 
 # Most bytes of partial sums of a weight gradient; a fixed grid whose sums would exceed this is made smaller.
 MAX_WORKSPACE_BYTES = 64 << 20
-# Most elements per thread of a row in chunks, and of one chunk: beyond these, too many registers spill.
+# Most elements per thread of a row in chunks, and of one chunk: with more, too many registers spill.
 MAX_SPLIT_ELEMENTS_PER_THREAD = 128
 MAX_CHUNK_ELEMENTS_PER_THREAD = 64
 # Most chunks of a row: kernels unroll the loop over them.
@@ -27,7 +27,7 @@ MAX_HELD_BYTES = 160 << 10
 # fastest with 8 programs, one of 16384 with 16.
 MAX_PARTS = 16
 LEAST_PART_COLUMNS = 512
-# Shared memory that pipeline buffers leave for reductions and changes of layout.
+# Shared memory that pipeline buffers leave for reductions and layout conversions.
 RESERVED_SHARED_BYTES = 8 << 10
 
 
@@ -35,9 +35,9 @@ class Launch(NamedTuple):
     """A launch of kernels over tiles of rows and columns.
 
     Attributes:
-        looped: whether a fixed grid loops over the rows; else each block of rows has a program.
-        grid: programs of the main kernel (clusters, if `clustered`); where several programs share a row, those of one
-            part or chunk.
+        looped: whether a fixed grid loops over the rows; else each block of rows has its own program.
+        grid: programs of the main kernel (clusters, if `clustered`); if several programs share a row, the number for
+            one part or chunk.
         block_row, block_col: rows and columns of the tile that a program holds.
         num_warps, num_stages: as the compiler takes them.
         alignment: largest power of two up to 16 that divides hidden and every row stride, elements.
@@ -48,9 +48,9 @@ class Launch(NamedTuple):
         held: whether chunks stay in registers between their two uses.
         slice_row, slice_col: tile of a program that sums columns (finish `columns`); 0 without such programs. In a
             forward, `slice_col` is the number of columns that each program of a row writes; 0 for all columns.
-        row_layout: from `row_layout`; None where the compiler's layout of a row is not known.
-        parts: equal parts of a row, whose separate sums are added in order.
-        clustered: whether a cluster works on each row, with one block for each part.
+        row_layout: from `row_layout`; None if the compiler's layout of a row is not known.
+        parts: number of equal parts of a row, whose sums are added in order.
+        clustered: whether each row has a cluster of programs, one for each part.
     """
 
     looped: bool
@@ -73,15 +73,15 @@ class Launch(NamedTuple):
 
     @property
     def binary(self) -> "Launch":
-        """This launch without fields that do not specialise: launches with equal `binary` run the same machine code."""
+        """This launch without fields that the binary does not depend on."""
         return self._replace(grid=0, workspace=int(self.workspace > 0))
 
     @property
     def row_sum(self) -> "Launch":
         """The order in which a row is summed: launches with equal `row_sum` give a row the same bits.
 
-        This launch without the number of programs and the sums over rows; where the layout of a row is known, also
-        without the loop over rows, the rows of a tile and the warps, which matter only by that layout.
+        It is this launch without the fields that do not matter for that: the number of programs and the sums over rows;
+        if `row_layout` is known, also the loop over rows, the rows of a tile, and the warps.
         """
         of_a_row = self._replace(grid=0, workspace=0, finish="none", slice_row=0, slice_col=0)
         if self.row_layout is None:
@@ -92,7 +92,7 @@ class Launch(NamedTuple):
 
     @property
     def in_place(self) -> "Launch":
-        """This launch without the several programs per row of `parts`: the same bits, and outputs may be inputs."""
+        """This launch with one program per row in place of `parts`: the same bits, and outputs may be inputs."""
         return self if self.finish == "columns" else self._replace(slice_col=0)
 
 
@@ -116,8 +116,8 @@ def row_layout(
         config: number of warps.
         problem: dtype of the tensors.
         target: lanes of a warp.
-        alignment: largest power of two up to 16 that divides hidden and all row strides; 16 where the weight is read in
-            the shape of the tile: its address is aligned, and the widest access decides the layout of all.
+        alignment: largest power of two up to 16 that divides hidden and all row strides; 16 if the weight is read as a
+            tile of this shape, since it is aligned and the widest access determines the layout of all.
     """
     warps, lanes = config.num_warps, target.warp_size
     share = max(1, block_row * block_col // (warps * lanes))
@@ -127,7 +127,10 @@ def row_layout(
 
 
 def reduce_tile(partials: int, hidden: int) -> tuple[int, int, int]:
-    """(rows at a time, columns, warps) of a program that sums `partials` rows: few columns each, so many programs."""
+    """(rows at a time, columns, warps) of a program that sums columns of `partials` rows.
+
+    Few columns per program, so that there are many programs.
+    """
     if hidden <= 256 and partials > 64:
         return 128, 8, 4
     if partials <= 64:
@@ -169,7 +172,7 @@ def tile(
     threads = threads_of(config, target)
     looped = config.schedule == "persistent"
     num_stages = config.num_stages if looped else 1
-    # The compiler keeps a tile per stage in shared memory, but for the last, which is in registers (seen on sm_90).
+    # The compiler keeps one tile per stage in shared memory, except for the last stage, in registers (seen on sm_90).
     buffered = streamed_tiles * (num_stages - 1) * ITEMSIZE[problem.dtype]
     shared_bytes = target.shared_bytes - RESERVED_SHARED_BYTES
 
@@ -219,7 +222,7 @@ def part_of_chunks(config: Config, problem: Problem, target: Target, launch: Lau
 
 
 def _parts(config: Config, problem: Problem, target: Target, columns: int) -> int:
-    """Programs per row of `columns`: at most as many as fill the GPU, each with a column or more for every thread."""
+    """Programs per row of `columns`: at most as many as fill the GPU, with at least one column per thread."""
     most = min(MAX_PARTS, max(1, config.programs_per_sm) * target.sms // problem.rows)
     least = max(LEAST_PART_COLUMNS, config.num_warps * target.warp_size)
     return max(1, min(most, columns // least))
@@ -232,14 +235,14 @@ def _power_of_2_up_to(value: int) -> int:
 def split(
     config: Config, problem: Problem, target: Target, alignment: int | None, held_bytes: int = 0, parts: int = 1
 ) -> Launch:
-    """The launch of a fixed grid over rows in chunks of columns; with two stages the next row is fetched into the L2.
+    """The launch of a fixed grid over rows in chunks of columns; two stages prefetch the next row into the L2.
 
     Args:
         config: `block_col` is the number of columns of a chunk.
         problem: rows, hidden and dtype.
         target: limits of the GPU.
         alignment: as in `tile`.
-        held_bytes: bytes per column that stay in registers between two uses if a whole row fits; 0 to hold none.
+        held_bytes: bytes per column that stay in registers between their two uses, if the whole row fits; 0 for none.
         parts: equal parts of a row, each in chunks.
 
     Raises:

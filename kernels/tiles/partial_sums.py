@@ -1,7 +1,7 @@
-"""Sums a kernel's partial sums in a fixed order.
+"""Adds the partial sums of a kernel in a fixed order.
 
-In: the workspace with the partial sums. Out: the kernel call. In a programmatic dependent launch (CUDA), programs start
-while the last ones of the previous kernel still run, and wait for these before their first access.
+In: the workspace with the partial sums. Out: the kernel call. As a programmatic dependent launch (CUDA), its programs
+start while the last ones of the previous kernel still run, and wait for them before the first access to memory.
 """
 
 from typing import Any
@@ -43,7 +43,7 @@ def reduction(launch: Launch, hidden: int, workspace: Any, dweight: Any) -> Kern
     """The call that sums `launch.grid` rows of partial sums.
 
     Args:
-        launch: of the kernel that wrote them; its `finish` says whether this call is a dependent launch.
+        launch: of the kernel that wrote the partial sums; its `finish` determines whether this is a dependent launch.
         hidden: length of a row.
         workspace: (launch.grid, hidden) float32.
         dweight: (hidden,), the sum.

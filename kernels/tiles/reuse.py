@@ -1,8 +1,8 @@
-"""Whether a launch of a backward over rows may write dx into the memory of dy (in-place dx).
+"""Whether a launch of a backward may write dx into the memory of dy (in-place dx).
 
-In: a `Launch` of RMSNorm's or gated RMSNorm's backward. Out: yes or no. Pure arithmetic, no torch, no triton.
+In: a `Launch` of RMSNorm's or gated RMSNorm's backward. Pure arithmetic, no torch, no triton.
 
-It may if each element of dy is read only by the program that overwrites it, and never after that. By schedule or
+It may if each element of dy is read only by the program that overwrites it, and only before that. By schedule or
 finish:
 
     row, block_row  yes: without a weight gradient, finish `none`. A program holds its rows whole, and dx depends on the
@@ -15,8 +15,8 @@ finish:
                     program, which reads nothing else of dy.
     columns         no: programs of columns read dy for the weight gradient while programs of rows write dx.
 
-The second kernel of a weight gradient, if any, reads partial sums, never dy. If a tile has fewer elements than its
-program has threads, several threads have the same element, and one may write it before another has read it.
+The second kernel of a weight gradient reads partial sums, never dy. If a tile has fewer elements than its program has
+threads, several threads hold the same element, and one may write it before another one has read it.
 """
 
 from normtune.kernels.target import Target
@@ -24,7 +24,7 @@ from normtune.kernels.tiles.launch import Launch
 
 
 def may_reuse_dy(launch: Launch, target: Target) -> bool:
-    """Whether dx may be dy's memory, of the same strides.
+    """Whether dx may be dy's memory, with the same strides.
 
     Args:
         launch: of a backward.

@@ -32,7 +32,7 @@ def row_block(i_block, rows, BLOCK_ROW: tl.constexpr):
 
 @triton.jit
 def tile_mask(m_row, m_col, BLOCK_ROW: tl.constexpr):
-    """(BLOCK_ROW, columns) mask of a tile. A block of one row needs no row mask: it is launched for existing rows."""
+    """(BLOCK_ROW, columns) mask of a tile. A block of one row needs no row mask: its program has an existing row."""
     mask = m_col[None, :]
     if BLOCK_ROW > 1:
         mask = m_row[:, None] & mask
@@ -78,14 +78,14 @@ def weight_part(b_dy, b_xhat, dy_ptr, ROUNDS_PRODUCT: tl.constexpr):
 
 @triton.jit
 def product(b_left, b_right):
-    """A product that is rounded before it is added: the compiler would fuse some products and sums, but not others."""
+    """A product that is rounded before it is added: otherwise the compiler fuses some products with sums, not all."""
     return tl.fma(b_left, b_right, 0.0)
 
 
 @triton.jit
 def fetch_row(ptr, hidden):
     """Prefetch a row into the L2: one instruction of one thread (PTX ISA, `cp.async.bulk.prefetch.L2`, sm_90)."""
-    # Address and size are rounded down to multiples of 16 bytes: up to 30 bytes at the row's end stay uncached.
+    # Address and size are rounded down to multiples of 16 bytes, so up to 30 bytes at the row's end are not fetched.
     first = ptr.to(tl.int64) & -16
     nbytes = (hidden * (ptr.dtype.element_ty.primitive_bitwidth // 8)) & -16
     tl.inline_asm_elementwise(

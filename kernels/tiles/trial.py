@@ -1,6 +1,6 @@
-"""Trial shapes for the gate of kernels over rows.
+"""Trial problems on which the gate checks kernels over rows.
 
-In: a config with its launch. Out: a problem and launch of the same binary, with several passes of the row loop and a
+In: a config with its launch. Out: a problem and launch with the same binary, several passes of the row loop and a
 partly masked last tile.
 """
 
@@ -12,7 +12,7 @@ from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.target import Target
 from normtune.kernels.tiles.launch import Launch
 
-# Programs of the fixed grid in the gate: few, so that each makes many passes. The grid is not part of the binary.
+# Programs of the fixed grid in the gate: few, so that each makes many passes. The binary does not depend on it.
 PROGRAMS = 5
 # Full passes of the row loop: more than any pipeline has stages.
 PASSES = 6
@@ -21,7 +21,7 @@ Resolve = Callable[[Config, Problem, Target, int | None], Launch]
 
 
 def trial(resolve: Resolve, config: Config, launch: Launch, problem: Problem, target: Target) -> tuple[Problem, Launch]:
-    """The trial problem for the binary of a launch, and its launch.
+    """The trial problem for the binary of a launch, and the launch there.
 
     Args:
         resolve: of the operator.
@@ -33,7 +33,7 @@ def trial(resolve: Resolve, config: Config, launch: Launch, problem: Problem, ta
     if not launch.looped:
         rows = max(PROGRAMS * launch.block_row * PASSES, PASSES // 2 * launch.slice_row)
         rows += max(1, launch.block_row // 2)
-        # With another number of rows the launch may be of another binary: halve or double towards the problem's rows.
+        # With another number of rows the binary may differ: halve or double towards the problem's rows.
         while (tried := resolve(config, problem._replace(rows=rows), target, None)).binary != launch.binary:
             is_more = rows > problem.rows
             rows = rows // 2 if is_more else 2 * rows
@@ -46,7 +46,7 @@ def trial(resolve: Resolve, config: Config, launch: Launch, problem: Problem, ta
             many = resolve(config, problem._replace(rows=MAX_ROWS), target, None)
         except IllegalConfigError:
             many = None
-        # A grid of one may be another binary, which writes no partial sums: then one program makes all passes.
+        # If a grid of one has another binary, without partial sums, one program makes all passes.
         programs = PROGRAMS if many and many.binary == launch.binary else 1
     rows = programs * launch.block_row * PASSES + max(1, launch.block_row // 2)
     workspace = programs * problem.hidden if launch.workspace else 0

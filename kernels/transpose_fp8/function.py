@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 from normtune.kernels.calling.arguments import check_kind
-from normtune.kernels.calling.entry import Family
+from normtune.kernels.calling.fallback import transposed
+from normtune.kernels.calling.op import ForwardOnlyOp
 from normtune.kernels.calling.operation import Operation
-from normtune.kernels.calling.wide import transposed
 from normtune.kernels.transpose_fp8 import spec
 
 BYTES = getattr(torch, spec.DTYPE)
@@ -44,7 +44,7 @@ _OPERATION = Operation(
     x_dtypes={BYTES: "bfloat16"},
     checks=_checks,
 )
-TRANSPOSE = Family("transpose_fp8", ("x",), {}, (), lambda: _OPERATION)
+TRANSPOSE = ForwardOnlyOp("transpose_fp8", ("x",), {}, (), lambda: _OPERATION)
 
 
 def transpose_fp8(x: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from normtune.kernels.call import AnyLaunch, ForeignKernel, KernelCall, is_foreign
-from normtune.kernels.calling.launcher import Prepared, prepare
+from normtune.kernels.calling.launcher import BoundLaunch, bind_launch
 from normtune.kernels.config import COPY
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import IN_OUT, Buffer, Problem
@@ -127,7 +127,7 @@ class Timer:
         self._evicting = torch.zeros(words, dtype=torch.int32, device=device)
         self._sink = torch.zeros(1, dtype=torch.int32, device=device)
         read = memory.read_call(self._evicting, self._sink, 4 * sms)
-        self._read = Prepared([read], [self._evicting, self._sink], 0, device.index)
+        self._read = BoundLaunch([read], [self._evicting, self._sink], 0, device.index)
         self._workspace = torch.empty(0, dtype=torch.float32, device=device)
         self._sentinels: deque[int] = deque(maxlen=SENTINEL_WINDOW)
         pair = torch.zeros(2, SENTINEL_BYTES // 4, dtype=torch.float32, device=device)
@@ -221,7 +221,7 @@ class CudaSession(Generic[Label]):
         self._problem = problem
         self._launches = dict(launches)
         self._regime = regime
-        self._prepared: dict[Label, Prepared | None] = {}
+        self._prepared: dict[Label, BoundLaunch | None] = {}
         self._slow: set[Label] = set()
         self._footprint = spec.bytes_moved(problem)
         words = (-(-self._footprint // 8),)  # half of the bytes are read, half are written
@@ -354,7 +354,7 @@ class CudaSession(Generic[Label]):
         """The workspace of all launches; None in eager mode, in which each launch allocates one, as a user's does."""
         return None if self._regime == EAGER else self._timer.workspace(0)
 
-    def _launch_prepared(self, prepared: Prepared, tensors: Mapping[str, Tensor]) -> None:
+    def _launch_prepared(self, prepared: BoundLaunch, tensors: Mapping[str, Tensor]) -> None:
         """Launch without Triton's argument binder, which takes most of the time of a capture."""
         shared = self._workspace
         try:
@@ -362,7 +362,7 @@ class CudaSession(Generic[Label]):
         except Exception as error:
             raise failure(error, was_prepared=True) from None
 
-    def _prepared_launch(self, label: Label) -> Prepared | None:
+    def _prepared_launch(self, label: Label) -> BoundLaunch | None:
         """The prepared launch; None if the order of a kernel's arguments permits none, an error in `eager`."""
         if label not in self._prepared:
             try:
@@ -375,17 +375,17 @@ class CudaSession(Generic[Label]):
                 raise failure(error, was_prepared=True) from None
         return self._prepared[label]
 
-    def _prepare(self, label: Label) -> Prepared:
+    def _prepare(self, label: Label) -> BoundLaunch:
         if label == COPY:
             pair = self._timer.arena.slices(self._copy_buffers, 1)[0]
             call = memory.copy_call(pair["source"], pair["target"])
             shared = self._workspace
             arguments = [*pair.values(), None, *([] if shared is None else [shared])]
-            return Prepared([call], arguments, 0, self._timer.device.index)
+            return BoundLaunch([call], arguments, 0, self._timer.device.index)
         # Kernels of a variant get None for a tensor that the variant leaves out.
         tensors = {**self._draw(1)[0], "left out": None}
         resolved = self._launches[label]
-        return prepare(self._spec, resolved, self._problem, tensors, self._spec.scalars, workspace=self._workspace)
+        return bind_launch(self._spec, resolved, self._problem, tensors, self._spec.scalars, workspace=self._workspace)
 
     def _draw(self, count: int) -> list[dict[str, Tensor]]:
         drawn = self._timer.arena.slices(self._spec.buffers(self._problem), count)

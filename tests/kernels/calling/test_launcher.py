@@ -141,7 +141,7 @@ def launches(monkeypatch):
         monkeypatch.setattr(triton_inside, "_runtime", View(triton.knobs.runtime, "runtime", read, gone))
         monkeypatch.setattr(sys.modules["triton.runtime.driver"], "driver", View(drivers, "driver", read, gone))
         call = KernelCall(View(_shift_kernel, "kernel", read, gone), (4, 2), (x, y, 50, 1.5), {"BLOCK": 16})
-        prepared = launcher.Prepared([call, call], [x, y], 0, DEVICE)
+        prepared = launcher.BoundLaunch([call, call], [x, y], 0, DEVICE)
         driver.launched.clear()
         prepared(*others)
         return prepared.is_fast, read, list(driver.launched)
@@ -164,7 +164,7 @@ def test_a_private_interface_that_is_gone_leads_to_the_public_way(launches):
 def test_a_private_interface_that_takes_other_arguments_leads_to_the_public_way(launches, monkeypatch, changed):
     is_fast, _, wanted = launches()
     assert is_fast
-    real = launcher._bound
+    real = launcher._stream_launches
 
     def other(*arguments):
         """The fast way while what it calls takes other arguments."""
@@ -173,7 +173,7 @@ def test_a_private_interface_that_takes_other_arguments_leads_to_the_public_way(
             patch.setattr(of, changed, lambda self: None)
             return real(*arguments)
 
-    monkeypatch.setattr(launcher, "_bound", other)
+    monkeypatch.setattr(launcher, "_stream_launches", other)
     is_fast, _, launched = launches()
     assert (is_fast, launched) == (False, wanted)
 
@@ -200,7 +200,7 @@ class Recorder:
 def test_other_tensors_take_the_places_of_those_that_were_prepared():
     kernel, (x, weight, y) = Recorder(), (torch.zeros(1) for _ in range(3))
     call = KernelCall(kernel, (7,), (x, weight, y, None, 5, 1e-6), {"BLOCK": 8})
-    prepared = launcher.Prepared([call], [x, weight, y, None], 0, None)
+    prepared = launcher.BoundLaunch([call], [x, weight, y, None], 0, None)
     others = [torch.ones(1) for _ in range(3)]
     prepared(*others, None)
     ((grid, arguments, options),) = kernel.launches
@@ -211,8 +211,8 @@ def test_other_tensors_take_the_places_of_those_that_were_prepared():
 def test_arguments_that_no_tensor_stands_for_stay_missing_between_tensors():
     kernel, (x, y) = Recorder(), (torch.zeros(1) for _ in range(2))
     call = KernelCall(kernel, (1,), (x, None, y, None, 5), {})
-    assert launcher._Public(call, [x, y]).slots == (0, 2, 1)
-    launcher.Prepared([call], [x, y], 0, None)(y, x)
+    assert launcher._PublicLaunch(call, [x, y]).slots == (0, 2, 1)
+    launcher.BoundLaunch([call], [x, y], 0, None)(y, x)
     ((_, arguments, _),) = kernel.launches
     assert arguments[0] is y and arguments[2] is x and (arguments[1], *arguments[3:]) == (None, None, 5)
     pick = launcher._with_none
@@ -222,18 +222,18 @@ def test_arguments_that_no_tensor_stands_for_stay_missing_between_tensors():
 def test_missing_tensors_at_the_end_leave_the_others_in_their_order():
     kernel, (x, y) = Recorder(), (torch.zeros(1) for _ in range(2))
     call = KernelCall(kernel, (1,), (x, y, None, None, None, 5), {})
-    assert launcher._Public(call, [x, y, None]).slots == (0, 1, 2)
-    launcher.Prepared([call], [x, y, None], 0, None)(y, x, None)
+    assert launcher._PublicLaunch(call, [x, y, None]).slots == (0, 1, 2)
+    launcher.BoundLaunch([call], [x, y, None], 0, None)(y, x, None)
     ((_, arguments, _),) = kernel.launches
     assert arguments[0] is y and arguments[1] is x and arguments[2:] == (None, None, None, 5)
     twice = KernelCall(kernel, (1,), (x, y, y, 5), {})
-    assert launcher._Public(twice, [x, y]).slots == (0, 1, 1)
+    assert launcher._PublicLaunch(twice, [x, y]).slots == (0, 1, 1)
 
 
 def test_a_workspace_is_new_at_each_launch_and_serves_all_kernels():
     kernel, dy, dweight, workspace = Recorder(), torch.zeros(2), torch.zeros(3), torch.zeros(64)
     calls = [KernelCall(kernel, (1,), (dy, workspace, 2), {}), KernelCall(kernel, (1,), (workspace, dweight, 2), {})]
-    prepared = launcher.Prepared(calls, [dy, dweight, workspace], 64, None)
+    prepared = launcher.BoundLaunch(calls, [dy, dweight, workspace], 64, None)
     prepared(dy, dweight)
     first, second = (arguments for _, arguments, _ in kernel.launches)
     assert first[1] is second[0] and first[1] is not workspace
@@ -242,9 +242,13 @@ def test_a_workspace_is_new_at_each_launch_and_serves_all_kernels():
 
 def test_bound_launches_get_the_pointers_and_that_of_the_workspace():
     kernel, x, y, workspace = Recorder(), torch.zeros(2), torch.zeros(2), torch.zeros(64)
-    prepared = launcher.Prepared([KernelCall(kernel, (1,), (x, y, workspace), {})], [x, y, workspace], 64, None)
+    prepared = launcher.BoundLaunch([KernelCall(kernel, (1,), (x, y, workspace), {})], [x, y, workspace], 64, None)
     found = []
-    prepared._bound, prepared._one_device, prepared._stream_of = [lambda *bound: found.append(bound)], True, lambda _: 7
+    prepared._launches, prepared._one_device, prepared._stream_of = (
+        [lambda *bound: found.append(bound)],
+        True,
+        lambda _: 7,
+    )
     prepared(x, y)
     prepared.at((16, None), x, None)
     (_, (*given, first)), last = found
@@ -254,8 +258,8 @@ def test_bound_launches_get_the_pointers_and_that_of_the_workspace():
 
 def test_a_tensor_behind_a_number_is_refused():
     x, y = torch.zeros(1), torch.zeros(1)
-    with pytest.raises(ValueError, match="its tensors do not come before its other arguments"):
-        launcher.Prepared([KernelCall(Recorder(), (1,), (x, 5, y), {})], [x, y], 0, None)
+    with pytest.raises(ValueError, match="expected its tensors before its other arguments"):
+        launcher.BoundLaunch([KernelCall(Recorder(), (1,), (x, 5, y), {})], [x, y], 0, None)
 
 
 def test_launches_are_forgotten_with_the_table_and_when_there_are_too_many(monkeypatch):

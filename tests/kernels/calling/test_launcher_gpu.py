@@ -109,8 +109,8 @@ def test_a_graph_of_kept_launches_reads_what_is_there_at_its_replay():
 def test_another_table_changes_the_launch(monkeypatch):
     x, weight = random(4096, 4096), random(4096)
     made = []
-    real = eager.prepared
-    monkeypatch.setattr(eager, "prepared", lambda *arguments: made.append(real(*arguments)) or made[-1])
+    real = eager.bind_from_table
+    monkeypatch.setattr(eager, "bind_from_table", lambda *arguments: made.append(real(*arguments)) or made[-1])
     with torch.no_grad():
         for _ in range(3):
             normtune.rms_norm(x, weight)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from normtune import fused_add_rms_norm, rms_norm, rms_norm_gated, rms_norm_quantize_fp8
-from normtune.kernels.calling.launcher import Prepared
+from normtune.kernels.calling.launcher import BoundLaunch
 
 ROWS, HIDDEN = 5, 64
 
@@ -58,7 +58,7 @@ def test_the_pointers_are_those_of_the_tensors(name, monkeypatch):
     def new(prepared, *launched):
         raise AssertionError("launched as new tensors are")
 
-    monkeypatch.setattr(Prepared, "at", at)
-    monkeypatch.setattr(Prepared, "__call__", new)
+    monkeypatch.setattr(BoundLaunch, "at", at)
+    monkeypatch.setattr(BoundLaunch, "__call__", new)
     call()
     assert len(found) == launches and all(pointers == wanted for pointers, wanted in found)

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from normtune.kernels.calling.reusing import _is_apart, _share_memory
+from normtune.kernels.calling.in_place import _is_apart, _share_memory
 
 views = st.tuples(
     st.integers(0, 60), st.lists(st.tuples(st.integers(1, 4), st.integers(0, 20)), min_size=1, max_size=3)

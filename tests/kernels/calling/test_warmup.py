@@ -24,7 +24,7 @@ def compiled(monkeypatch):
     def load(call, device):
         found.add(launcher.binary_of(call))
 
-    class Silent(launcher.Prepared):
+    class Silent(launcher.BoundLaunch):
         def __init__(self, calls, *others):
             super().__init__(calls, *others)
             found.update(map(launcher.binary_of, calls))
@@ -34,7 +34,7 @@ def compiled(monkeypatch):
 
     monkeypatch.setattr(warmup, "load", load)
     for module in (launcher, dispatch):
-        monkeypatch.setattr(module, "Prepared", Silent)
+        monkeypatch.setattr(module, "BoundLaunch", Silent)
     for module in (dispatch, layout, function):
         monkeypatch.setattr(module, "target_of", lambda tensor: TARGETS["sm_90"])
     monkeypatch.setattr(layout, "INTERPRETED", True)

@@ -130,9 +130,9 @@ def test_rows_have_the_same_bits_in_every_batch():
 
 def test_a_config_is_legal_for_the_widest_rows(monkeypatch):
     problems = []
-    real = eager.prepared
+    real = eager.bind_from_table
     monkeypatch.setattr(
-        eager, "prepared", lambda spec, problem, *rest: problems.append(problem) or real(spec, problem, *rest)
+        eager, "bind_from_table", lambda spec, problem, *rest: problems.append(problem) or real(spec, problem, *rest)
     )
     x, weight = torch.randn(11, 72).half().requires_grad_(), torch.randn(72).half().requires_grad_()
     y, s = fused_add_rms_norm(x, torch.randn(11, 72), weight)

@@ -257,8 +257,8 @@ def test_a_backward_has_the_mode_of_its_forward(monkeypatch, made):
     from normtune.kernels.qk_norm import calls
 
     modes = []
-    resolve = calls.prepared
-    monkeypatch.setattr(calls, "prepared", lambda *given: modes.append(given[4]) or resolve(*given))
+    resolve = calls.bind_from_table
+    monkeypatch.setattr(calls, "bind_from_table", lambda *given: modes.append(given[4]) or resolve(*given))
     qkv, weights, _ = made((11,), 4, 24)
     with normtune.batch_invariant():
         out = normtune.qk_norm(qkv.requires_grad_(), *weights, 2, 1)

@@ -83,12 +83,12 @@ def test_clusters_have_the_same_bits_in_every_launch(schedule, target):
 
 @pytest.mark.parametrize("schedule", SCHEDULES[1:])
 def test_a_kept_launch_of_a_cluster_is_the_public_one(schedule, target):
-    from normtune.kernels.calling.launcher import prepare
+    from normtune.kernels.calling.launcher import bind_launch
 
     spec, problem = operator("rms_norm_backward"), operator("rms_norm_backward").problem(9, 8192, "bfloat16")
     launch = spec.launch(RMSNormConfig(schedule, 1, 4, 1, 0, "columns", 32), problem, target)
     tensors = tensors_of(spec, problem, hostile=False)
-    kept = prepare(spec, launch, problem, tensors, {"eps": 1e-6, "offset": 0.5})
+    kept = bind_launch(spec, launch, problem, tensors, {"eps": 1e-6, "offset": 0.5})
     assert kept.is_fast
     run(spec.kernels().calls(launch, problem, tensors, None, 1e-6, 0.5))
     wanted = {name: tensors[name].clone() for name in ("dx", "dweight")}

@@ -6,7 +6,7 @@ import torch
 import normtune
 from normtune.kernels.alignment import alignment_of
 from normtune.kernels.call import run
-from normtune.kernels.calling import wide
+from normtune.kernels.calling import fallback
 from normtune.kernels.operator import operator, operators
 from normtune.kernels.rms_norm.function import CALLS
 from normtune.kernels.target import TARGETS
@@ -75,8 +75,8 @@ def test_the_longest_row_is_within_rounding():
 @pytest.mark.parametrize("batch_invariant", [False, True])
 @pytest.mark.parametrize("has_weight", [True, False])
 def test_values_and_gradients_of_the_function_come_from_kernels(has_weight, batch_invariant, monkeypatch):
-    monkeypatch.setattr(wide, "forward", None)
-    monkeypatch.setattr(wide, "backward", None)
+    monkeypatch.setattr(fallback, "forward", None)
+    monkeypatch.setattr(fallback, "backward", None)
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(2, 3, 65600, generator=generator).requires_grad_()
     weight = torch.randn(65600, generator=generator).requires_grad_() if has_weight else None
@@ -128,8 +128,8 @@ def test_the_sum_takes_the_memory_of_the_residual():
 @pytest.mark.slow
 def test_rows_beyond_the_kernels_are_composed(monkeypatch):
     taken = []
-    plain = wide.forward
-    monkeypatch.setattr(wide, "forward", lambda *arguments: taken.append(1) or plain(*arguments))
+    plain = fallback.forward
+    monkeypatch.setattr(fallback, "forward", lambda *arguments: taken.append(1) or plain(*arguments))
     hidden = operator("rms_norm_forward").max_hidden
     assert hidden == 1 << 20
     for length, composed in ((hidden, 0), (hidden + 1, 1)):

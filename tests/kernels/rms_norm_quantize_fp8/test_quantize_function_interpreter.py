@@ -129,7 +129,7 @@ def test_the_composition_computes_what_the_kernels_do(scaling, rounding, monkeyp
 
 def kept():
     """The launches that are kept, of all scalings and variants."""
-    return [plan for member in QUANTIZE._members.values() for plan in member.operation.plans.values()]
+    return [plan for member in QUANTIZE._ops.values() for plan in member.operation.plans.values()]
 
 
 def test_launches_are_kept_and_hold_no_tensor():

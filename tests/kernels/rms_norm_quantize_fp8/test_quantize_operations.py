@@ -5,7 +5,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import normtune
-from normtune.kernels.calling.written_out import call_of
+from normtune.kernels.calling.codegen import call_of
 from normtune.kernels.rms_norm_quantize_fp8.function import _settled
 from normtune.kernels.rms_norm_quantize_fp8.operation import QUANTIZE
 

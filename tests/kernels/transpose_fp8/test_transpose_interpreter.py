@@ -57,7 +57,7 @@ def test_other_strides_and_no_elements():
 
 
 def test_launches_are_kept_and_any_batch_invariance_serves():
-    member = TRANSPOSE._member(())
+    member = TRANSPOSE._op_of(())
     normtune.use_table("auto")
     with normtune.batch_invariant():
         first = [normtune.transpose_fp8(matrix(33, 64)) for _ in range(3)]

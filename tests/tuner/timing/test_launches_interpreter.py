@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from normtune.errors import NormtuneError
-from normtune.kernels.calling.launcher import Prepared
+from normtune.kernels.calling.launcher import BoundLaunch
 from normtune.kernels.config import COPY
 from normtune.kernels.key import Key
 from normtune.kernels.operator import operator
@@ -56,9 +56,9 @@ def test_tensors_behind_other_arguments_are_launched_without_preparation(timer, 
     session, (config, *_) = session_of(timer, "rms_norm_forward", "cold")
 
     def prepared(*arguments, **options):
-        raise ValueError("its tensors do not come before its other arguments")
+        raise ValueError("expected its tensors before its other arguments")
 
-    monkeypatch.setattr(timing, "prepare", prepared)
+    monkeypatch.setattr(timing, "bind_launch", prepared)
     assert session.compare([config], []) == {}
     assert session._prepared == {config: None}
 
@@ -117,6 +117,6 @@ def test_an_error_of_a_launch_is_the_outcome_of_its_config_unless_it_is_ours(tim
     def fail(*arguments):
         raise error
 
-    monkeypatch.setattr(Prepared, "__call__", fail)
+    monkeypatch.setattr(BoundLaunch, "__call__", fail)
     with pytest.raises(kind, match=told):
         launch_once(timer.arena.slices(session._spec.buffers(session._problem), 1)[0])

@@ -36,8 +36,8 @@ def made(monkeypatch):
     """Blocks of a session in a regime, as what is made for each label."""
     monkeypatch.setattr(timing, "Captured", Kept)
     monkeypatch.setattr(timing, "Streamed", Stream)
-    monkeypatch.setattr(timing, "Prepared", lambda *arguments: ())
-    monkeypatch.setattr(timing, "prepare", lambda *arguments, **options: ())
+    monkeypatch.setattr(timing, "BoundLaunch", lambda *arguments: ())
+    monkeypatch.setattr(timing, "bind_launch", lambda *arguments, **options: ())
     timer = SimpleNamespace(
         device=torch.device("cpu"),
         arena=Arena(torch.device("cpu"), 0),

@@ -1,9 +1,11 @@
-"""The fast path of a call: Python functions generated from templates, for the tensors and scalars of an operation.
+"""The fast path of a call: Python functions generated from templates, with the names of an operation's tensors.
 
-In: an `Operation`. Out: its call, its forward and its backward for tensors with memory, as Python functions without
-loops over tensors. As closures that loop, a call of `rms_norm` takes 24 % more instructions and time (435 for 351, 6.8
-us for 5.5 without the launch); through `map` 6 % more instructions and 45 % more time. They launch what was kept for
-tensors like theirs. All else they leave to `entry` (tensors that are more than their memory) and `eager` (new tensors).
+In: an `Operation`. Out: its call, forward and backward, as Python functions that launch what is cached for tensors like
+theirs. They leave tensor subclasses, modes and compilers to `op`, and calls without a cached launch to `eager`.
+
+They are generated because loops over the tensors are slow: a call of `rms_norm` written as closures with loops takes
+24 % more instructions and time (435 instead of 351; 6.8 instead of 5.5 us without the launch), and with `map` 6 % more
+instructions and 45 % more time.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,9 +21,9 @@ from torch.overrides import has_torch_function_variadic
 from normtune.kernels.calling import eager
 from normtune.kernels.calling.arguments import check_flag, number
 from normtune.kernels.calling.batch_invariant import is_batch_invariant
+from normtune.kernels.calling.in_place import claim, is_reusable, reused
 from normtune.kernels.calling.layout import PLAIN, POINTER_MASK
 from normtune.kernels.calling.operation import Operation
-from normtune.kernels.calling.reusing import claim, is_reusable, reused
 from normtune.kernels.problem import HIDDEN, ROWS, ROWS_HIDDEN
 
 _CALL = """
@@ -52,7 +54,7 @@ _DIFFERENTIATE = """    if is_grad_enabled() and ({requires_grad}):
         return differentiable({inputs}, ({scalars}batch_invariant,))
 """
 
-# The key of a forward, and what is kept under it.
+# Makes the key of a forward and looks its plan up.
 _PLAN = """    key = plan = None
     if {is_present}:
         try:
@@ -61,12 +63,12 @@ _PLAN = """    key = plan = None
                 # Everything on which checks, config and binary depend.
                 key = ({key}, batch_invariant, is_saving{is_in_place})
                 plan = plans.get(key)
-        except RuntimeError:  # it has no memory: sparse, nested, of a mode that has ended
+        except RuntimeError:  # a tensor without memory: sparse, nested, or left over from a mode
             key = None
     if plan is None:
 """
 
-# Of tensors that the call writes: whether it may, and another version of them.
+# Checks that tensors may be written, and increments their versions.
 _CLAIM = """    {sizes_of}, = plan.spans
     if {overlap} or (({is_inference}) and not is_inference_mode_enabled()):
         claim(*operation.divided(dict(zip(operation.inputs, ({inputs},)))))
@@ -126,7 +128,7 @@ def gradients(ctx, {incoming}):
 
 
 def forward_of(operation: Operation) -> Callable[..., tuple[Any, ...]]:
-    """The forward of an operation, written out."""
+    """The forward: (inputs, scalars, batch_invariant, is_saving) to the outputs and the `eager.CallPlan`."""
     x = operation.inputs[0]
     makers = {
         name: f"new_factors({x}, plan){' if is_saving else None' * bool(operation.backward)}"
@@ -147,7 +149,7 @@ def forward_of(operation: Operation) -> Callable[..., tuple[Any, ...]]:
 
 
 def in_place_of(operation: Operation) -> Callable[..., None]:
-    """The forward of an operation that writes into its inputs, written out; its launches are kept apart."""
+    """The forward that writes into its inputs; its launches have keys of their own."""
     scope = {"plans": operation.plans, "new_forward": eager.new_forward, **_CLAIMING}
     targets = [operation.in_place.get(name) for name in operation.outputs]
     return _function(
@@ -168,7 +170,7 @@ _CLAIMING = {
 
 
 def _claim(operation: Operation, written: tuple[str, ...]) -> str:
-    """The code before a launch that writes these inputs."""
+    """The code of `_CLAIM` for a call that writes these inputs."""
     overlapping = [
         f"p_{one} < p_{other} + n_{other} and p_{other} < p_{one} + n_{one}"
         for one, other in combinations(operation.inputs, 2)
@@ -184,7 +186,10 @@ def _claim(operation: Operation, written: tuple[str, ...]) -> str:
 
 
 def backward_of(operation: Operation, reuses_dy: bool = False) -> Callable[..., tuple[Any, ...]]:
-    """The backward of an operation, written out; the first gradient `reuses_dy`, the first one it reads, if it may."""
+    """The backward: (gradients, saved tensors, plan, needs_rows, needs_columns) to the gradients of the inputs.
+
+    With `reuses_dy` it writes its first gradient into the memory of the first one that it reads, where that is safe.
+    """
     makers = {
         name: f"empty_like({name[1:]}) if needs_columns else None"
         if operation.axes[name] == HIDDEN
@@ -208,7 +213,7 @@ def backward_of(operation: Operation, reuses_dy: bool = False) -> Callable[..., 
 
 
 def saving_of(operation: Operation, forward: Callable[..., tuple[Any, ...]]) -> Callable[..., Any]:
-    """The forward of the autograd function of an operation, written out, given `forward_of`."""
+    """The forward of the autograd function, around the result of `forward_of`."""
     outputs = operation.outputs
     return _defined(
         "saving",
@@ -225,12 +230,12 @@ def saving_of(operation: Operation, forward: Callable[..., tuple[Any, ...]]) -> 
 def gradients_of(
     operation: Operation, backward: Callable[..., tuple[Any, ...]], recorded: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """The backward of the autograd function of an operation, written out.
+    """The backward of the autograd function.
 
     Args:
-        operation: that it is of.
-        backward: of `backward_of`.
-        recorded: of (ctx, gradients of results), used instead where a graph is recorded.
+        operation: the declaration.
+        backward: from `backward_of`.
+        recorded: takes ctx and the gradients of the results; called instead while grad mode is on.
     """
 
     def needs(axes: str) -> str:
@@ -257,14 +262,14 @@ def call_of(
     forward: Callable[..., tuple[Any, ...]],
     differentiable: Callable[..., Any] | None,
 ) -> Callable[..., Any]:
-    """The public call of an operation, written out.
+    """The public call.
 
     Args:
-        operation: that is called.
-        special: of (inputs, scalars, batch_invariant), for tensors that are more than their memory and for compilers.
-        forward: of `forward_of`.
-        differentiable: of inputs and a tuple of scalars and batch_invariant, with a graph; None for an operation
-            without a backward.
+        operation: the declaration.
+        special: takes (inputs, scalars, batch_invariant); called for tensor subclasses, modes and compilers.
+        forward: from `forward_of`.
+        differentiable: takes the inputs and the tuple (*scalars, batch_invariant), and records a graph; None for an
+            operation without a backward.
     """
     inputs, scalars = operation.inputs, operation.defaults
     defaults = [f"{name}={value!r}" for name, value in scalars.items()]
@@ -312,7 +317,7 @@ def call_of(
 
 
 def _tuple(names: Iterable[str]) -> str:
-    """The tuple of these names, as code."""
+    """Code of the tuple of these names."""
     return f"({', '.join(names)},)" if names else "()"
 
 
@@ -329,16 +334,16 @@ def _function(
     makers: dict[str, str],
     **texts: Any,
 ) -> Callable[..., Any]:
-    """The function that a template defines.
+    """Fill in a template that defines a function, and return the function.
 
     Args:
         function: its name.
-        template: with the keys of `texts` and those below.
-        operation: that it is of.
-        scope: names that the template uses.
-        inputs: names of the tensors that it gets.
-        makers: for each tensor that it makes an expression.
-        texts: what else the template has.
+        template: its code, with fields in braces.
+        operation: the declaration.
+        scope: the global names that the code uses.
+        inputs: names of the tensors that it takes.
+        makers: for each tensor that it makes, an expression.
+        texts: the fields that are not filled in here.
     """
     missing = [name for name in inputs if name in operation.optional]
     pointers = [f"p_{name}" for name in inputs]
@@ -373,7 +378,7 @@ def _function(
 def _defined(
     function: str, template: str, operation: Operation, scope: dict[str, Any], **texts: str
 ) -> Callable[..., Any]:
-    """The function of this name that a template defines; its globals are `scope` and the operation."""
+    """The function of this name in the code; its globals are `scope` and the operation."""
     source = template.format(**texts) if texts else template
     namespace = {**scope, "operation": operation}
     exec(compile(source, f"<{operation.name}.{function}>", "exec"), namespace)

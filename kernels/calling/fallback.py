@@ -1,8 +1,9 @@
-"""The fallback for tensors that the kernels do not take: an operation's formula, in torch's operations.
+"""The formula of an operation, for tensors that the kernels do not take.
 
-In: tensors on any device, of float64 or shorter. Out: outputs or gradients without a graph, some rows at a time, as all
-rows in float32 may not fit. In the batch-invariant mode each row is computed alone and contiguous: torch divides a
-single long row among a CPU's threads, and its vector and scalar instructions round silu differently.
+In: tensors on any device, of at most 64 bits. Out: outputs or gradients without a graph. Rows are computed some at a
+time, since all of them in float32 may not fit into memory. In the batch-invariant mode each row is computed alone and
+contiguous: torch divides a single long row among a CPU's threads, and its vector and scalar instructions round silu
+differently.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,14 +20,14 @@ from normtune.kernels.problem import HIDDEN, ROWS, ROWS_HIDDEN
 _ELEMENTS_AT_ONCE = 1 << 26
 
 
-def wide_dtype(x: Tensor) -> torch.dtype:
-    """The dtype of the arithmetic."""
+def compute_dtype(x: Tensor) -> torch.dtype:
+    """The dtype in which a formula computes: float64 for a float64 x, else float32."""
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
 def machine_epsilon(x: Tensor) -> float:
-    """The machine epsilon of the dtype of the arithmetic, as in torch's own normalizations."""
-    return torch.finfo(wide_dtype(x)).eps
+    """The machine epsilon of the compute dtype, as in torch's own normalizations."""
+    return torch.finfo(compute_dtype(x)).eps
 
 
 def sum_of_rows(terms: Tensor, dims: int) -> Tensor:
@@ -35,7 +36,7 @@ def sum_of_rows(terms: Tensor, dims: int) -> Tensor:
 
 
 def transposed(x: Tensor) -> Tensor:
-    """The transpose of a matrix of 8-bit elements, always a copy."""
+    """The transpose of a matrix of 8-bit elements, as a copy."""
     return x.view(torch.uint8).t().clone(memory_format=torch.contiguous_format).view(x.dtype)
 
 
@@ -48,7 +49,7 @@ def keeps_subnormal(scalars: Mapping[str, float]) -> Mapping[str, Any] | None:
 def forward(
     operation: Operation, tensors: Sequence[Tensor | None], scalars: Sequence[float], batch_invariant: bool
 ) -> list[Tensor]:
-    """The outputs: (..., hidden) contiguous, factors (rows,)."""
+    """The outputs by the formula: (..., hidden) contiguous, factors (rows,)."""
     x = tensors[0]
     assert x is not None
     outputs: list[Tensor] = []
@@ -64,7 +65,7 @@ def forward(
 def forward_alone(
     operation: Operation, tensors: Sequence[Tensor | None], scalars: Sequence[float], batch_invariant: bool
 ) -> Sequence[Tensor]:
-    """The outputs of an operation without a backward, which may be of all rows: all at once, whatever the mode."""
+    """The outputs of an operation without a backward, from all rows at once, since an output may depend on them all."""
     with torch.no_grad():
         outputs: Sequence[Tensor] = operation.formula.forward(*tensors, *scalars)
     return outputs
@@ -77,7 +78,7 @@ def backward(
     scalars: Sequence[float],
     batch_invariant: bool,
 ) -> list[Tensor | None]:
-    """The gradients: (..., hidden) contiguous, those of columns in the dtype of these; factors given as (rows,)."""
+    """The gradients by the formula: (..., hidden) contiguous, those of weights in their dtype; factors are (rows,)."""
     x = gradients[0]
     names = (*operation.incoming, *operation.saved)
     columns = dict(zip(names, (*gradients, *saved), strict=True))
@@ -105,12 +106,12 @@ def backward(
 
 
 def _widened(operation: Operation, name: str, tensor: Tensor | None, x: Tensor) -> Tensor | None:
-    """Columns in the dtype of the arithmetic, so that sums over pieces are rounded once."""
-    return tensor.to(wide_dtype(x)) if tensor is not None and operation.axes[name] == HIDDEN else tensor
+    """A weight in the compute dtype, so that the sum of its gradient over pieces is rounded once."""
+    return tensor.to(compute_dtype(x)) if tensor is not None and operation.axes[name] == HIDDEN else tensor
 
 
 def _dims(operation: Operation, names: Sequence[str], tensors: Sequence[Tensor | None]) -> int:
-    """Number of last dimensions that are not split: hidden, and groups where each has its own weight."""
+    """Number of last dimensions that are not divided: hidden, and groups if each group has a weight of its own."""
     return max(
         tensor.dim() if tensor is not None and operation.axes[name] == HIDDEN else 1
         for name, tensor in zip(names, tensors, strict=True)
@@ -125,7 +126,7 @@ def _pieces(
     dims: int,
     batch_invariant: bool,
 ) -> Iterator[tuple[slice, list[Tensor | None]]]:
-    """Some rows at a time of tensors with rows, beside the whole columns; once if there is no row."""
+    """Slices of rows, and the tensors for each: these rows, and whole weights. One empty slice if there are no rows."""
     rows, row = x.shape[:-dims].numel(), x.shape[-dims:]
     shapes = {ROWS_HIDDEN: (rows, *row), ROWS: (rows, *row[:-1])}
     flat = [
@@ -147,7 +148,7 @@ def _pieces(
 
 
 def _write(outputs: list[Tensor], parts: Sequence[Tensor | None], rows: slice, shape: torch.Size) -> None:
-    """Write the rows of a piece into outputs for all of them, made for the first piece."""
+    """Write the rows of a piece into the outputs, which the first piece creates."""
     present = [part for part in parts if part is not None]
     if not outputs:
         outputs += [part.new_empty((shape.numel(), *part.shape[1:])) for part in present]

@@ -1,8 +1,8 @@
-"""An operation as operators of torch's dispatcher, for compilers, exporters, dispatch modes and tensor subclasses.
+"""Operators of torch's dispatcher, through which compilers, exporters, dispatch modes and tensor subclasses call.
 
-In: an `Operation`. Out: `torch.ops.normtune.<name>_forward`, `<name>_backward` and, if it has one, `<name>_in_place`,
-with fake implementations and autograd. On a GPU they make the same launches as eager calls, with the same bits; on a
-CPU they are computed by the formula. In a compiled function each call reads the batch-invariant mode.
+In: an `Operation`. Out: `torch.ops.normtune.NAME_forward`, `NAME_backward` and, for an operation that can work in
+place, `NAME_in_place`, with fake implementations and autograd. They launch what eager calls launch, with the same bits;
+on a CPU they use the formula. A compiled function reads the batch-invariant mode at each call.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,8 +15,8 @@ from normtune.kernels.calling.arguments import check, check_backward
 from normtune.kernels.calling.autograd import second_derivatives
 from normtune.kernels.calling.batch_invariant import is_batch_invariant
 from normtune.kernels.calling.eager import CallPlan, is_marked
+from normtune.kernels.calling.fallback import compute_dtype
 from normtune.kernels.calling.operation import Operation
-from normtune.kernels.calling.wide import wide_dtype
 from normtune.kernels.problem import HIDDEN, ROWS
 
 NAMESPACE = "normtune"
@@ -24,20 +24,20 @@ NAMESPACE = "normtune"
 _library = torch.library.Library(NAMESPACE, "DEF")
 
 
-class Ops:
-    """The operators of an operation, registered with torch.
+class TorchOps:
+    """The operators of one operation, registered with torch.
 
     Args:
-        operation: that they are of.
-        forward: of `written_out.forward_of`.
-        backward: of `written_out.backward_of`.
-        in_place: of `written_out.in_place_of`; None for an operation that cannot work in place.
+        operation: the declaration.
+        forward: from `codegen.forward_of`.
+        backward: from `codegen.backward_of`.
+        in_place: from `codegen.in_place_of`; None for an operation that cannot work in place.
 
     Attributes:
-        forward: of inputs, scalars, batch_invariant or None, and whether to store what only the backward reads.
-        backward: of gradients, saved tensors, scalars, batch_invariant or None, and whether gradients (..., hidden) and
-            whether those (hidden,) are wanted.
-        in_place: of inputs, scalars, and batch_invariant or None; only for an operation that can work in place.
+        forward: takes inputs, scalars, batch_invariant or None, and whether to store what only the backward reads.
+        backward: takes gradients, saved tensors, scalars, batch_invariant or None, and whether gradients (..., hidden)
+            and gradients (hidden,) are needed.
+        in_place: takes inputs, scalars, and batch_invariant or None; missing if the argument `in_place` is None.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Ops:
         )
 
     def _arguments(self, inputs: Sequence[str], flags: Sequence[str], marks: Mapping[str, str] = {}) -> str:
-        """The arguments of a schema; `marks` are those of tensors that are written."""
+        """The arguments of a schema; `marks` has the alias annotations of tensors that are written."""
         tensors = [f"Tensor{marks.get(name, '')}{'?' * (name in self._operation.optional)} {name}" for name in inputs]
         scalars = [f"float {name}" for name in self._operation.defaults]
         return f"({', '.join((*tensors, *scalars, 'bool? batch_invariant', *(f'bool {name}' for name in flags)))})"
@@ -127,7 +127,7 @@ class Ops:
         return tuple(
             arguments[operation.inputs.index(operation.like_of(name))].new_empty(x.shape)
             if operation.axes[name] != ROWS
-            else x.new_empty(x.shape[:-1], dtype=wide_dtype(x))
+            else x.new_empty(x.shape[:-1], dtype=compute_dtype(x))
             if is_saving
             else _or_nothing(None, x)
             for name in operation.outputs
@@ -139,19 +139,19 @@ class Ops:
         named = dict(zip((*operation.incoming, *operation.saved), read, strict=True))
         needs_rows, needs_columns = arguments[-2:]
         x = named[operation.incoming[0]]
-        found = []
+        gradients = []
         for name in operation.gradients:
             is_column = operation.axes[name] == HIDDEN
             like = named[name[1:] if is_column else operation.like_of(name)]
             is_wanted = needs_columns if is_column else needs_rows
-            found.append(_or_nothing(like.new_empty(like.shape) if is_wanted and like is not None else None, x))
-        return tuple(found)
+            gradients.append(_or_nothing(like.new_empty(like.shape) if is_wanted and like is not None else None, x))
+        return tuple(gradients)
 
     def _save_forward(self, ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         operation = self._operation
         tensors, (*ctx.options, is_saving) = inputs[: self._inputs], inputs[self._inputs :]
         named = dict(zip((*operation.inputs, *operation.outputs), (*tensors, *output), strict=True))
-        # Without what only the backward reads the inputs are saved, to compute it then.
+        # Where outputs that only the backward reads were not stored, the inputs are saved to compute them later.
         ctx.is_saving = is_saving
         ctx.save_for_backward(*((named[name] for name in operation.saved) if is_saving else tensors))
         ctx.mark_non_differentiable(*output[operation.results :])
@@ -164,7 +164,7 @@ class Ops:
         if present is None:
             return (None,) * (self._inputs + len(ctx.options) + 1)
         saved = ctx.saved_tensors
-        if not ctx.is_saving:  # traced without gradients, but called with them
+        if not ctx.is_saving:  # the graph was traced without gradients
             named = dict(
                 zip(
                     (*operation.inputs, *operation.outputs),
@@ -175,9 +175,11 @@ class Ops:
             saved = [named[name] for name in operation.saved]
         given = [torch.zeros_like(present) if gradient is None else gradient for gradient in results]
         needs = ctx.needs_input_grad[: self._inputs]
-        found = self.backward(*given, *saved, *ctx.options, *operation.needed(needs))
-        gradients = [found[index] if need else None for index, need in zip(operation.gradient_of, needs, strict=True)]
-        return (*gradients, *(None,) * (len(ctx.options) + 1))
+        gradients = self.backward(*given, *saved, *ctx.options, *operation.needed(needs))
+        of_inputs = (
+            gradients[index] if need else None for index, need in zip(operation.gradient_of, needs, strict=True)
+        )
+        return (*of_inputs, *(None,) * (len(ctx.options) + 1))
 
     def _save_backward(self, ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         ctx.scalars, (_, ctx.needs_rows, ctx.needs_columns) = inputs[self._read : -3], inputs[-3:]
@@ -190,8 +192,8 @@ class Ops:
             gradient if (ctx.needs_columns if operation.axes[name] == HIDDEN else ctx.needs_rows) else None
             for name, gradient in zip(operation.gradients, gradients, strict=True)
         ]
-        found = second_derivatives(operation, ctx.saved_tensors, wanted, ctx.scalars)
-        return (*found, *(None,) * (len(ctx.scalars) + 3))
+        seconds = second_derivatives(operation, ctx.saved_tensors, wanted, ctx.scalars)
+        return (*seconds, *(None,) * (len(ctx.scalars) + 3))
 
 
 def define(
@@ -202,15 +204,15 @@ def define(
     gradient: Callable[..., Any] | None = None,
     save: Callable[..., None] | None = None,
 ) -> Any:
-    """The operator of that name.
+    """Register an operator of torch's dispatcher.
 
     Args:
         name: in the namespace.
         schema: its arguments and results.
-        call: of tensors with memory.
-        shapes: of those without: makes results of the same kind.
-        gradient: of (ctx, gradients of results); None for an operator without gradients.
-        save: of (ctx, inputs, output), what `gradient` reads.
+        call: the implementation.
+        shapes: the fake implementation, for tensors without memory.
+        gradient: takes ctx and the gradients of the results; None for an operator without gradients.
+        save: takes (ctx, inputs, output), and saves what `gradient` reads.
     """
     qualified = f"{NAMESPACE}::{name}"
     _library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
@@ -223,5 +225,5 @@ def define(
 
 
 def _or_nothing(tensor: Tensor | None, x: Tensor) -> Tensor:
-    """The tensor; an empty one for None, as an operator must return tensors."""
+    """The tensor, or an empty one for None, since an operator must return tensors."""
     return x.new_empty(0) if tensor is None else tensor

@@ -1,8 +1,8 @@
-"""From an operation to the function that its users call.
+"""The function that users call, made from an operation.
 
-In: an `Operation`. Out: `Entry`, with that function; `Family`, one of them for each choice of texts. An entry chooses
-the path of a call: to a kept launch for plain tensors (`written_out`), through torch's dispatcher for compilers, modes
-and subclasses (`ops`), or by the formula for function transforms.
+In: an `Operation`. Out: an `Op`, or, for operations without a backward, a `ForwardOnlyOp`. Each call takes one of three
+paths: a cached launch for plain tensors (`codegen`), torch's dispatcher for compilers, modes and tensor subclasses
+(`torch_ops`), the formula for function transforms.
 """
 
 import sys
@@ -18,12 +18,12 @@ from torch.overrides import handle_torch_function, has_torch_function, has_torch
 from normtune.kernels.calling.arguments import check, check_flag, check_kind, number
 from normtune.kernels.calling.autograd import function_of
 from normtune.kernels.calling.batch_invariant import is_batch_invariant
+from normtune.kernels.calling.codegen import backward_of, call_of, forward_of, in_place_of
 from normtune.kernels.calling.eager import new_of
 from normtune.kernels.calling.layout import PLAIN
 from normtune.kernels.calling.operation import Operation
-from normtune.kernels.calling.ops import Ops, define
 from normtune.kernels.calling.sharding import registration_of
-from normtune.kernels.calling.written_out import backward_of, call_of, forward_of, in_place_of
+from normtune.kernels.calling.torch_ops import TorchOps, define
 
 _is_compiling = torch.compiler.is_compiling
 _modes = torch._C._len_torch_dispatch_stack
@@ -31,20 +31,20 @@ _transforms = torch._C._are_functorch_transforms_active
 _is_traced = torch._C._get_tracing_state
 
 
-class Entry:
-    """The calls of an operation.
+class Op:
+    """The calls of one operation.
 
     Args:
-        operation: that is called.
-        dispatched: call with (inputs, scalars, batch_invariant) through torch's dispatcher; only for an operation
-            without a backward.
+        operation: the declaration.
+        dispatched: for an operation without a backward, a function of (inputs, scalars, batch_invariant) that goes
+            through torch's dispatcher.
 
     Attributes:
-        operation: that is called.
-        forward: of `written_out.forward_of`.
-        call: of inputs, scalars and batch_invariant, with gradients of any order.
-        ops: the operators of torch's dispatcher, of an operation with a backward.
-        public: the function that subclasses which override torch's functions see; `call` unless it is set.
+        operation: the declaration.
+        forward: from `codegen.forward_of`.
+        call: takes inputs, scalars and batch_invariant; its results have gradients of any order.
+        ops: the operators of torch's dispatcher; only for an operation with a backward.
+        public: the function that `__torch_function__` of a tensor subclass receives; `call` unless it is set.
     """
 
     def __init__(self, operation: Operation, dispatched: Callable[..., Any] | None = None) -> None:
@@ -54,13 +54,13 @@ class Entry:
             self._backward = backward_of(operation)
             self._in_place = in_place_of(operation) if operation.in_place else None
             differentiable = _apply_of(function_of(operation, self.forward, self._backward))
-            self.ops = Ops(operation, self.forward, self._backward, self._in_place)
+            self.ops = TorchOps(operation, self.forward, self._backward, self._in_place)
             self._register = registration_of(operation, self.ops)
         self.call = call_of(operation, self._special, self.forward, differentiable)
         self.public: Callable[..., Any] = self.call
 
     def calling(self, reuse_dy: bool) -> Callable[..., Any]:
-        """`call`, or with `reuse_dy` one whose backward writes dx into the memory of dy where it may.
+        """`call`; with `reuse_dy`, one whose backward writes dx into the memory of dy where that is safe.
 
         Raises:
             TypeError: `reuse_dy` is not a bool.
@@ -70,7 +70,7 @@ class Entry:
 
     @cached_property
     def _reusing(self) -> Callable[..., Any]:
-        """`call` of a backward that reuses dy, generated at first use."""
+        """The `call` for `reuse_dy`, generated when it is first used."""
         operation = self.operation
         first = backward_of(operation, reuses_dy=True)
         function = function_of(operation, self.forward, self._backward, first)
@@ -79,7 +79,7 @@ class Entry:
         return call
 
     def backward(self, *arguments: Any) -> Any:
-        """`ops.backward`, of shards, too."""
+        """`ops.backward`, also for DTensors."""
         if any(map(_is_sharded, arguments)):
             self._register()
         return self.ops.backward(*arguments)
@@ -87,10 +87,10 @@ class Entry:
     def call_in_place(
         self, tensors: Sequence[Any], scalars: Sequence[float | None], batch_invariant: bool | None
     ) -> None:
-        """A call that writes its results into inputs, in the way of `Operation.in_place`; without gradients.
+        """Write the results into the inputs that `Operation.in_place` names; there are no gradients.
 
         Raises:
-            TypeError, ValueError: as `call`; or a gradient is needed; or as `reusing.claim`.
+            TypeError, ValueError: as `call` and `in_place.claim`; or an input needs a gradient.
         """
         operation = self.operation
         if torch.is_grad_enabled() and any(getattr(tensor, "requires_grad", False) for tensor in tensors):
@@ -113,7 +113,7 @@ class Entry:
         self.ops.in_place(*tensors, *settled, batch_invariant)
 
     def _derived(self, tensors: Sequence[Any], scalars: Sequence[Any]) -> tuple[Any, ...]:
-        """The scalars, with a value computed from the first input for None."""
+        """The scalars; None is replaced by the value that `Operation.derived` computes from the first input."""
         operation = self.operation
         return tuple(
             operation.derived[name](tensors[0]) if value is None and name in operation.derived else value
@@ -121,7 +121,7 @@ class Entry:
         )
 
     def _special(self, tensors: tuple[Any, ...], scalars: tuple[Any, ...], batch_invariant: bool | None) -> Any:
-        """Slow path: a call through torch's dispatcher, or with tensor subclasses."""
+        """Calls with anything but plain tensors, and calls under compilers, modes or function transforms."""
         operation = self.operation
         for name, tensor in zip(operation.inputs, tensors, strict=True):
             if not is_proxy(tensor) and (tensor is not None or name not in operation.optional):
@@ -136,14 +136,14 @@ class Entry:
             return self._dispatched(tensors, scalars, batch_invariant)
         if _transforms() or forward_ad._current_level >= 0:
             return self._transformed(tensors, scalars, batch_invariant)
-        if not (_is_compiling() or _modes() or _is_traced() or any(map(_is_seeing, tensors))):
-            # Of a subclass that adds nothing to its memory.
+        if not (_is_compiling() or _modes() or _is_traced() or any(map(_intercepts, tensors))):
+            # A subclass that does not intercept operations.
             plain = [None if tensor is None else tensor.as_subclass(Tensor) for tensor in tensors]
             return self.call(*plain, *scalars, batch_invariant)
         if any(map(_is_sharded, tensors)):
             self._register()
         if batch_invariant is None and not (_is_compiling() or _modes() or _is_traced()):
-            batch_invariant = is_batch_invariant()  # in the graph, whatever copies what it saves
+            batch_invariant = is_batch_invariant()  # the graph keeps it; saved tensors may be copied
         # torch.jit.trace compares its recordings with and without gradients.
         is_saving = (_is_traced() or torch.is_grad_enabled()) and any(
             tensor is not None and tensor.requires_grad for tensor in tensors
@@ -163,25 +163,26 @@ class Entry:
         return outputs[0] if results == 1 else tuple(outputs[:results])
 
 
-class Family:
-    """Operations without a backward, one for each choice of texts: one function, and one operator to torch.
+class ForwardOnlyOp:
+    """A function without gradients whose modes are strings, such as `rms_norm_quantize_fp8`.
 
-    Nothing has a gradient: no output has a graph.
+    Each combination of modes is an `Operation` without a backward. torch's dispatcher knows all of them as one
+    operator, or two, if some of them write an input.
 
     Args:
-        name: of the operator of torch's dispatcher.
-        inputs: those that any of the operations has, the one with rows first.
-        scalars: those that any of them has, with values that they may have.
-        choices: names of the texts.
-        operation_of: the operation of such texts.
-        written: an input besides, which some of the operations have, and write; None for none.
-        outputs: those that any of these has.
+        name: of the operator in torch's dispatcher.
+        inputs: names of all inputs that any operation has; the one with rows comes first.
+        scalars: the same for scalars, each with a valid value.
+        choices: names of the modes.
+        operation_of: returns the operation, given the modes.
+        written: name of one more input, which some operations write; None if none does.
+        outputs: names of all outputs of the operations that write it.
 
     Attributes:
-        outputs_of: of texts; names of the outputs.
-        operator: of inputs, scalars, texts, and batch_invariant or None; returns a list of the outputs.
-        writing: the same with the input that is written behind the others; returns all `outputs`, empty where an
-            operation has none, as compilers take no list from what writes its inputs.
+        outputs_of: returns the names of the outputs, given the modes.
+        operator: takes inputs, scalars, modes, and batch_invariant or None; returns the list of the outputs.
+        writing: as `operator`, with `written` after the other inputs. Returns a tuple of all `outputs`, with empty
+            tensors for those that the operation lacks: compilers accept no list from what writes its inputs.
     """
 
     def __init__(
@@ -196,7 +197,7 @@ class Family:
     ) -> None:
         self.inputs, self.scalars, self.operation_of = inputs, scalars, operation_of
         self._choices, self._written, self._outputs = len(choices), written, outputs
-        self._members: dict[tuple[str, ...], Entry] = {}
+        self._ops: dict[tuple[str, ...], Op] = {}
         tensors = [f"Tensor {inputs[0]}", *(f"Tensor? {name}" for name in inputs[1:])]
         others = [*(f"float {name}" for name in scalars), *(f"str {name}" for name in choices), "bool? batch_invariant"]
         self.operator = define(name, f"({', '.join((*tensors, *others))}) -> Tensor[]", self._launch, self._shapes)
@@ -207,9 +208,9 @@ class Family:
             self.writing = define(f"{name}_{written}_in_place", schema, launch, shapes)
 
         def outputs_of(*choices: str) -> tuple[str, ...]:
-            return self._member(choices).operation.outputs
+            return self._op_of(choices).operation.outputs
 
-        # Compilers call it in place of tracing it: what it returns depends on texts alone.
+        # Compilers call it instead of tracing it, since the result depends on strings only.
         outputs_of._dynamo_marked_constant = True  # type: ignore[attr-defined]
         self.outputs_of = outputs_of
 
@@ -220,13 +221,13 @@ class Family:
         scalars: Mapping[str, float],
         batch_invariant: bool | None,
     ) -> dict[str, Tensor]:
-        """The outputs of one call, by name.
+        """Call the operation of these modes; returns the outputs by name.
 
         Args:
-            choices: the texts.
-            given: values for all inputs of the family; an operation reads some of them.
-            scalars: values for all scalars.
-            batch_invariant: the mode; None for the one that is on.
+            choices: the modes.
+            given: values of all `inputs`, of which the operation reads its own.
+            scalars: values of all `scalars`, likewise.
+            batch_invariant: as in `rms_norm`.
 
         Raises:
             TypeError, ValueError: as `arguments.check`, or the batch-invariant mode is not available.
@@ -234,10 +235,10 @@ class Family:
         if _is_compiling():
             outputs = self.dispatched(choices, given, scalars, batch_invariant)
             return dict(zip(self.outputs_of(*choices), outputs, strict=True))
-        member = self._member(choices)
-        operation = member.operation
+        op = self._op_of(choices)
+        operation = op.operation
         numbers = [scalars[name] for name in operation.defaults]
-        outputs = member.call(*[given[name] for name in operation.inputs], *numbers, batch_invariant)
+        outputs = op.call(*[given[name] for name in operation.inputs], *numbers, batch_invariant)
         return dict(zip(operation.outputs, outputs, strict=True))
 
     def dispatched(
@@ -247,7 +248,7 @@ class Family:
         scalars: Mapping[str, float],
         batch_invariant: bool | None,
     ) -> Sequence[Tensor]:
-        """The outputs of a call through torch's dispatcher; inputs and scalars that are not given are not read."""
+        """The outputs of a call through torch's dispatcher; missing inputs and scalars are those it does not read."""
         read = [given.get(name) for name in self.inputs]
         detached = [None if tensor is None else tensor.detach() for tensor in read]
         numbers = [number(name, scalars.get(name, value)) for name, value in self.scalars.items()]
@@ -259,68 +260,68 @@ class Family:
         named = dict(zip(self._outputs, every, strict=True))
         return [named[name] for name in self.outputs_of(*choices)]
 
-    def _member(self, choices: tuple[str, ...]) -> Entry:
-        member = self._members.get(choices)
-        if member:
-            return member
+    def _op_of(self, choices: tuple[str, ...]) -> Op:
+        op = self._ops.get(choices)
+        if op:
+            return op
         operation = self.operation_of(*choices)
 
         def dispatched(tensors: Sequence[Any], scalars: Sequence[Any], batch_invariant: bool | None) -> Any:
             given, numbers = zip(operation.inputs, tensors, strict=True), zip(operation.defaults, scalars, strict=True)
             return self.dispatched(choices, dict(given), dict(numbers), batch_invariant)
 
-        return self._members.setdefault(choices, Entry(operation, dispatched))
+        return self._ops.setdefault(choices, Op(operation, dispatched))
 
-    def _split(self, arguments: Sequence[Any]) -> tuple[Entry, list[Any], list[float], bool | None]:
-        """The entry, inputs, scalars and batch_invariant of the operator's arguments."""
+    def _parsed(self, arguments: Sequence[Any]) -> tuple[Op, list[Any], list[float], bool | None]:
+        """The arguments of the operator as the op of their modes, its inputs, its scalars, and batch_invariant."""
         count = len(arguments) - len(self.scalars) - self._choices - 1
         tensors, rest = arguments[:count], arguments[count:]
         numbers, choices = rest[: len(self.scalars)], tuple(rest[len(self.scalars) : -1])
-        member = self._member(choices)
+        op = self._op_of(choices)
         inputs = (*self.inputs, self._written)[:count]
         named = dict(zip((*inputs, *self.scalars), (*tensors, *numbers), strict=True))
-        operation = member.operation
+        operation = op.operation
         return (
-            member,
+            op,
             [named[name] for name in operation.inputs],
             [named[name] for name in operation.defaults],
             rest[-1],
         )
 
     def _padded(self, call: Callable[..., list[Tensor]], *arguments: Any) -> tuple[Tensor, ...]:
-        """All `outputs`, those of a call and empty ones."""
-        outputs = dict(zip(self._split(arguments)[0].operation.outputs, call(*arguments), strict=True))
+        """All `outputs`: those of the call, else empty tensors."""
+        outputs = dict(zip(self._parsed(arguments)[0].operation.outputs, call(*arguments), strict=True))
         return tuple(outputs[name] if name in outputs else arguments[0].new_empty(0) for name in self._outputs)
 
     def _launch(self, *arguments: Any) -> list[Tensor]:
-        member, tensors, scalars, mode = self._split(arguments)
-        *outputs, _ = member.forward(*tensors, *scalars, is_batch_invariant() if mode is None else mode, False)
+        op, tensors, scalars, mode = self._parsed(arguments)
+        *outputs, _ = op.forward(*tensors, *scalars, is_batch_invariant() if mode is None else mode, False)
         return outputs
 
     def _shapes(self, *arguments: Any) -> list[Tensor]:
-        member, tensors, scalars, _ = self._split(arguments)
-        check(member.operation, tensors, scalars)
-        outputs = member.operation.outputs_at(tensors[0])
+        op, tensors, scalars, _ = self._parsed(arguments)
+        check(op.operation, tensors, scalars)
+        outputs = op.operation.outputs_at(tensors[0])
         return [new_of(tensors[0], shape, dtype) for shape, dtype in outputs.values()]
 
 
 def _apply_of(function: type[torch.autograd.Function]) -> Callable[..., Any]:
-    """`Function.apply` without support for function transforms, which take another path: saves 2 us."""
+    """`Function.apply` without its support for function transforms, which do not come here: saves 2 us."""
     apply: Callable[..., Any] = super(torch.autograd.Function, function).apply  # type: ignore[misc]
     return apply
 
 
 def is_proxy(value: object) -> bool:
-    """Whether it is a proxy of a tensor, as `torch.fx` records calls with."""
+    """Whether a value stands for a tensor, as the proxies with which `torch.fx` records calls do."""
     return not isinstance(value, Tensor) and has_torch_function((value,))
 
 
-def _is_seeing(tensor: Tensor | None) -> bool:
-    """Whether a tensor is of a subclass that intercepts operations."""
+def _intercepts(tensor: Tensor | None) -> bool:
+    """Whether a tensor is of a subclass with a `__torch_dispatch__` of its own."""
     return type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__ if tensor is not None else False
 
 
 def _is_sharded(tensor: object) -> bool:
-    """Whether it is a DTensor, without an import of its class."""
+    """Whether a value is a DTensor; does not import that class."""
     tensors = sys.modules.get("torch.distributed.tensor")
     return tensors is not None and isinstance(tensor, tensors.DTensor)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from normtune.kernels.calling.autograd import gradients_through
 from normtune.kernels.calling.batch_invariant import is_batch_invariant
-from normtune.kernels.calling.ops import define
+from normtune.kernels.calling.torch_ops import define
 from normtune.kernels.qk_norm import decomposition
 from normtune.kernels.qk_norm.calls import CallArguments, gradients_of, result_of
 from normtune.kernels.qk_norm.decomposition import Tensors

@@ -1,9 +1,8 @@
-"""Tensors of a caller that a call writes: dx into dy, outputs into inputs.
+"""Checks of a caller's tensors that a call writes: outputs into inputs, dx into dy.
 
-In: the tensors of a call, and its launch. Out: whether a backward may write dx into dy, or an error for an input that
-cannot take an output; and another version of what is written, so that autograd refuses what was saved of it. The launch
-says whether its kernels may write dx into dy (`tiles.reuse`); here is the rest: dy must be memory that a new dx could
-have. What else reads dy is known to the caller alone.
+In: the tensors of a call. Out: whether dx may be written into dy, or an error for an input that cannot take an output.
+The version of a written tensor is incremented, so that autograd refuses it where it was saved. Whether the kernels of a
+launch permit dx in dy is decided by `tiles.reuse`; only the caller knows what else reads dy.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,11 +15,11 @@ from normtune.kernels.calling.layout import PLAIN, POINTER_MASK
 
 
 def is_reusable(dy: Tensor, like: Tensor, others: Iterable[Tensor | None]) -> bool:
-    """Whether dx can take the memory of dy.
+    """Whether dx can be written into the memory of dy.
 
     Args:
-        dy: the gradient of an output, with memory.
-        like: of the dtype of dx.
+        dy: the gradient of an output; it has memory.
+        like: a tensor with the dtype of dx.
         others: the other tensors that the backward reads.
     """
     if (
@@ -38,17 +37,18 @@ def is_reusable(dy: Tensor, like: Tensor, others: Iterable[Tensor | None]) -> bo
 
 
 def claim(written: Mapping[str, Tensor], read: Mapping[str, Tensor | None]) -> None:
-    """Check that tensors can be written by a call, as torch does, and give them another version.
+    """Check that a call may write tensors, and increment their versions.
 
-    Below autograd, where torch's dispatcher calls operators, torch's own copies leave the version as it is.
+    The check is that of torch's own in-place operations. The version is incremented here because torch does not do it
+    for writes below autograd, where its dispatcher calls operators.
 
     Args:
-        written: by name.
-        read: the other tensors of the call.
+        written: the tensors that the call writes, by name.
+        read: its other tensors.
 
     Raises:
-        ValueError: the memory of a written tensor does not hold its values, or shares elements with itself or another
-            tensor; or autograd could not tell that it was written.
+        ValueError: the memory of a written tensor does not hold its values, or is shared with another tensor or between
+            its own elements; or it is an inference tensor, whose version cannot be incremented.
     """
     others = dict(read)
     for name, tensor in reversed(list(written.items())):
@@ -75,7 +75,7 @@ def span(tensor: Tensor) -> int:
 
 
 def _is_apart(tensor: Tensor) -> bool:
-    """Whether no two elements share memory: each stride exceeds the extent of all shorter ones."""
+    """Whether no two elements share memory: each stride exceeds the span of all smaller ones."""
     reach = 0
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size > 1 and stride <= reach:
@@ -85,10 +85,10 @@ def _is_apart(tensor: Tensor) -> bool:
 
 
 def _share_memory(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors with elements have a byte in common.
+    """Whether two tensors have a byte in common.
 
-    Exact for rows that are one stride apart, the same in both, as halves of a projection or alternating rows are; other
-    views that lie between each other count as if they had.
+    Exact if the rows of both are one stride apart, the same in both, as in halves of a projection or alternating rows.
+    Other views whose spans overlap count as sharing memory.
     """
     if not (one.numel() and other.numel() and one.data_ptr() and other.data_ptr()):
         return False
@@ -97,16 +97,16 @@ def _share_memory(one: Tensor, other: Tensor) -> bool:
     if 0 not in (stride, step) and stride != step:
         (count, width), (others, size), stride = (1, span(one)), (1, span(other)), 1
     stride = max(stride, step, 1)
-    # Chunk i + k of the other begins k strides and the distance behind chunk i of the one, for k from 1 - count to
-    # others - 1: beyond -size, and before width, they have a byte in common.
+    # Chunk i + k of `other` begins distance + k * stride bytes after chunk i of `one`, for k from 1 - count to
+    # others - 1. They have a byte in common if that is more than -size and less than width.
     least, most = (-size - distance) // stride + 1, -((distance - width) // stride) - 1
     return max(least, 1 - count) <= min(most, others - 1)
 
 
 def _chunks(tensor: Tensor) -> tuple[int, int, int]:
-    """How many chunks of adjacent bytes a tensor has, a stride apart, the stride (0 for one), and the bytes of each.
+    """A tensor as chunks of adjacent bytes: their number, the stride between them (0 for one), and the bytes of each.
 
-    All that a tensor of several strides spans counts as one chunk.
+    If the strides differ, its whole span counts as one chunk.
     """
     count, stride, width = 1, 0, tensor.element_size()
     for elements, extent in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
@@ -123,6 +123,6 @@ def _chunks(tensor: Tensor) -> tuple[int, int, int]:
 
 
 def reused(dy: Tensor) -> Tensor:
-    """The tensor with its version bumped: autograd refuses it where it was saved, as after any in-place change."""
+    """The tensor with an incremented version, so that autograd refuses it where it was saved."""
     increment_version(dy)
     return dy
