@@ -19,9 +19,8 @@ from normtune.results.elsewhere import Columns, Elsewhere
 from normtune.results.evidence import Evidence
 from normtune.results.exchange import transfer
 from normtune.results.exchange.transfer import Exported, Imported
-from normtune.results.names import named
 from normtune.results.regimes import COLD
-from normtune.results.source import Keys, Measured, taken
+from normtune.results.source import Keys, Measured, as_names, taken
 
 _OVERVIEW = (
     *("device", "sms", "operator", "dtype", "regime", "unpaired"),
@@ -160,7 +159,7 @@ def import_data(
     """
     elsewhere = Elsewhere(name=name, target=target, sms=sms, columns=columns)
     paths = [files] if isinstance(files, str | os.PathLike) else files
-    return tuple(imported(paths, store, elsewhere, named("operators", operators)))
+    return tuple(imported(paths, store, elsewhere, as_names("operators", operators)))
 
 
 def imported(

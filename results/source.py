@@ -1,19 +1,17 @@
-"""Source of a command's measurements: a store, or a shipped recording.
+"""The measurements that a command or a Python function reads: from a store, a file, a recording, or given as they are.
 
-In: the options `--store`, `--recording` and `--regime`, or the arguments of a Python function. Out: `Evidence`, or an
-error that names the option.
+In: the options `--store`, `--recording`, `--operator`, `--dtype` and `--regime`, or the arguments of a Python function.
+Out: `Evidence`, or an error that names the option.
 """
 
 import os
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 from normtune.errors import UsageError
-from normtune.results.filters import in_regime, narrowed
-from normtune.results.names import named
 from normtune.results.options import option
 from normtune.results.regimes import COLD, REGIMES, check_regime
 from normtune.results.terminal import say
@@ -27,19 +25,19 @@ STORE_HELP = (
     "NORMTUNE_STORE, else ./normtune.db."
 )
 NOTHING = "there are no measurements yet: run `normtune sweep`"
-# Measurements as an argument of a Python function: evidence, or a store, open or by its file or URL; None for the
+# The measurements as an argument of a Python function: evidence, or a store, open or by its file or URL; None for the
 # default store.
 Measured: TypeAlias = Union["Evidence", "Store", str, "os.PathLike[str]", None]
 Warn = Callable[[str], None]
 
 
 def on_stderr(text: str) -> None:
-    """Tell a user of the command line."""
+    """Print a warning of a command."""
     say(f"normtune: {text}", error=True)
 
 
 def data_option() -> Any:
-    """The field of the measurements, `--store` of a command."""
+    """The field `data` of a dataclass of options, `--store` of a command."""
     return option(
         STORE_HELP,
         *("URL", "store"),
@@ -49,9 +47,21 @@ def data_option() -> Any:
     )
 
 
+def as_names(option: str, value: str | Iterable[str]) -> tuple[str, ...]:
+    """The value of an option that the command line repeats, one name or several, as a tuple.
+
+    Raises:
+        UsageError: the value is neither.
+    """
+    names = (value,) if isinstance(value, str) or not isinstance(value, Iterable) else tuple(value)
+    if not all(isinstance(name, str) for name in names):
+        raise UsageError(f"{option} is {value!r}: expected a name or a sequence of names")
+    return names
+
+
 @dataclass(frozen=True, kw_only=True)
 class Keys:
-    """Operators and dtypes that a command or a Python function is about."""
+    """The operators and dtypes to which a command or a Python function is restricted."""
 
     operators: str | Iterable[str] = option(
         "Only this operator, or variant (rms_norm_forward:no_rstd). Repeatable.",
@@ -64,17 +74,17 @@ class Keys:
     )
 
     def of(self, evidence: "Evidence") -> "Evidence":
-        """The measurements of these.
+        """The measurements of these operators and dtypes.
 
         Raises:
             UsageError: one of them was not measured.
         """
-        return narrowed(evidence, named("operators", self.operators), named("dtypes", self.dtypes))
+        return narrowed(evidence, as_names("operators", self.operators), as_names("dtypes", self.dtypes))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Selection(Keys):
-    """Which measurements a command or a Python function reads, beside the store."""
+    """Options that select measurements, except `--store`."""
 
     recording: str | None = option(
         "Read a recording that ships with normtune, in place of a store.",
@@ -88,7 +98,7 @@ class Selection(Keys):
         return f"recording {self.recording}" if self.recording else "the store"
 
     def load(self, data: Measured, warn: "Warn | None" = None, every_regime: bool = False) -> "Evidence":
-        """The measurements; see `taken`. `every_regime`: those of all regimes, for a comparison of two."""
+        """The selected measurements, as in `taken`; with `every_regime`, those of all regimes."""
         return self.of(taken(data, self.recording, None if every_regime else self.regime, warn))
 
 
@@ -100,77 +110,60 @@ def taken(data: Measured, recording: str | None, regime: str | None, warn: "Warn
     """The measurements of one regime.
 
     Args:
-        data: see `Measured`.
-        recording: name of a recording, in place of data.
+        data: as in `Measured`; a text may also name a Parquet file of measurements.
+        recording: name of a recording, instead of data.
         regime: a name of `REGIMES`; None for all.
-        warn: called with a line about measurements that are left out; None to issue a warning of Python.
+        warn: takes a line about measurements that are left out; None for a `warnings.warn`.
 
     Raises:
-        UsageError: data and a recording are both given, an argument is invalid, or there are only measurements of
-            other regimes; or the store does not exist.
+        UsageError: data and a recording are both given, an argument is invalid, the store does not exist, or there are
+            only measurements of other regimes.
         NormtuneError: the store cannot be read.
     """
-    warn = warn or _as_warning
+    if data is not None and recording is not None:
+        both = "--store and --recording" if isinstance(data, str | os.PathLike) else "data and a recording"
+        raise UsageError(f"{both} are both given: measurements come from one of them")
     if regime is not None:
         check_regime(regime)
-    if data is None or isinstance(data, str | os.PathLike):
-        return measured(None if data is None else os.fspath(data), recording, regime, warn)
-    if recording is not None:
-        raise UsageError("data and a recording are both given: measurements come from one of them")
-    from normtune.results.database.store import Store
-    from normtune.results.evidence import Evidence
-
-    name = "the evidence"
-    if isinstance(data, Store):
-        data, name = _loaded(data, warn), "the store"
-    elif not isinstance(data, Evidence):
-        raise UsageError(
-            f"the measurements are a {type(data).__name__}: expected a store, its file or URL, or evidence"
-        )
-    return data if regime is None else in_regime(data, regime, name)
+    evidence, source = _read(data, recording, warn or _as_warning)
+    return evidence if regime is None else in_regime(evidence, regime, source)
 
 
 def measured(
     store: str | None, recording: str | None = None, regime: str | None = COLD, warn: Warn = on_stderr
 ) -> "Evidence":
-    """Load the measurements of a store or a recording in one regime.
+    """As `taken`, for the values of a command's options."""
+    return taken(store, recording, regime, warn)
 
-    Args:
-        store: value of `--store`, which may be a Parquet file of measurements; None for NORMTUNE_STORE, else the
-            default store.
-        recording: value of `--recording`; None for the store.
-        regime: value of `--regime`; None for all.
-        warn: called with a line about measurements that are left out.
 
-    Raises:
-        UsageError: both are given, the URL, the recording or the regime is invalid, or there are only measurements
-            of other regimes; or the store does not exist.
-        NormtuneError: the store cannot be read.
-    """
-    if store is not None and recording is not None:
-        raise UsageError("--store and --recording are both given: measurements come from one of them")
-    if regime is not None:
-        check_regime(regime)
+def _read(data: Measured, recording: str | None, warn: Warn) -> "tuple[Evidence, str]":
+    """The measurements of all regimes, and their source for messages."""
     if recording is not None:
         from normtune.results.exchange.recording import load_recording
 
-        evidence = load_recording(recording, None)
-        source = f"recording {recording}"
-    elif is_parquet(store):
+        return load_recording(recording, None), f"recording {recording}"
+    if isinstance(data, str | os.PathLike) and is_parquet(file := os.fspath(data)):
         from normtune.results.exchange.parquet_csv import read_parquet
 
-        evidence, source = _of_known_regimes(read_parquet(Path(str(store))), warn), str(store)
-    else:
-        from normtune.results.database.store import Store, resolve_url
+        return _of_known_regimes(read_parquet(Path(file)), warn), file
+    from normtune.results.database.store import Store, resolve_url
 
-        with Store.open(resolve_url(store), create=False) as opened:
-            evidence = _loaded(opened, warn)
-        source = "the store"
-    return evidence if regime is None else in_regime(evidence, regime, source)
+    if isinstance(data, Store):
+        return _loaded(data, warn), "the store"
+    if data is None or isinstance(data, str | os.PathLike):
+        with Store.open(resolve_url(None if data is None else os.fspath(data)), create=False) as opened:
+            return _loaded(opened, warn), "the store"
+    from normtune.results.evidence import Evidence
+
+    if not isinstance(data, Evidence):
+        raise UsageError(
+            f"the measurements are a {type(data).__name__}: expected a store, its file or URL, or evidence"
+        )
+    return data, "the evidence"
 
 
 def is_parquet(store: str | None) -> bool:
-    """Whether a store is named that is a file of measurements, to be read only."""
+    """Whether the value of `--store` is a Parquet file of measurements."""
     return store is not None and store.endswith(".parquet") and "://" not in store
 
 
@@ -182,19 +175,19 @@ def _loaded(store: "Store", warn: Warn) -> "Evidence":
 
 
 def warn_of_damage(damage: str, warn: Warn = on_stderr) -> None:
-    """Report damaged measurements, by the line `Store.damage`; nothing if it is empty."""
+    """Report damaged measurements; `damage` is the line of `Store.damage`, possibly empty."""
     if damage:
         warn(f"warning: {damage}; a sweep over their problems measures them again")
 
 
 def warn_of_runs(store: "Store", warn: Warn = on_stderr) -> None:
-    """Report runs of a store with a start in the future."""
+    """Report runs of a store that start in the future."""
     if store.ahead:
         warn(f"warning: {store.ahead}")
 
 
 def _of_known_regimes(evidence: "Evidence", warn: Warn) -> "Evidence":
-    """Measurements of known regimes; others are reported."""
+    """The measurements of known regimes; unknown ones are reported."""
     unknown = [name for name in evidence.regimes() if name not in REGIMES]
     if not unknown:
         return evidence
@@ -204,3 +197,41 @@ def _of_known_regimes(evidence: "Evidence", warn: Warn) -> "Evidence":
         f"{', '.join(repr(name[:40]) for name in unknown[:3])}; known are {', '.join(REGIMES)}"
     )
     return evidence.in_regimes(REGIMES)
+
+
+def in_regime(evidence: "Evidence", regime: str, source: str) -> "Evidence":
+    """The measurements of one regime.
+
+    Args:
+        evidence: measurements of any regimes.
+        regime: a name of `REGIMES`.
+        source: of the evidence, for the message.
+
+    Raises:
+        UsageError: there are only measurements of other regimes.
+    """
+    selected = evidence.regime(regime)
+    if selected.frame.empty and not evidence.frame.empty:
+        others = ", ".join(evidence.regimes())
+        raise UsageError(f"{source} has no times of regime {regime}, but of {others}: name one of these with --regime")
+    return selected
+
+
+def narrowed(evidence: "Evidence", operators: Sequence[str], dtypes: Sequence[str]) -> "Evidence":
+    """The measurements of these operators (`a`, or `a:b` for a variant) and dtypes; empty means all.
+
+    Raises:
+        UsageError: one name, or all of them together, select nothing.
+    """
+    for name in operators:
+        if evidence.select([name]).frame.empty:
+            measured = sorted(set(evidence.frame["operator"])) or ["(nothing)"]
+            raise UsageError(f"--operator is {name!r}: measured are {', '.join(measured)}")
+    for name in dtypes:
+        if evidence.select((), [name]).frame.empty:
+            measured = sorted(set(evidence.frame["dtype"])) or ["(nothing)"]
+            raise UsageError(f"--dtype is {name!r}: measured are {', '.join(measured)}")
+    selected = evidence.select(operators, dtypes)
+    if selected.frame.empty and not evidence.frame.empty:
+        raise UsageError("there are no measurements of this operator in this dtype: `normtune data list` says which")
+    return selected

@@ -36,10 +36,9 @@ from normtune.results.elsewhere import Elsewhere
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.dataframe import evidence_of
 from normtune.results.exchange.foreign_file import read_foreign
-from normtune.results.filters import in_regime
 from normtune.results.options import keywords_of, option
 from normtune.results.records import Device
-from normtune.results.source import Measured, taken
+from normtune.results.source import Measured, in_regime, taken
 
 _FIGURES = (
     *("operator", "dtype", "leaves", "configs", "problems"),

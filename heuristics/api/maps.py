@@ -21,11 +21,10 @@ from normtune.heuristics.showing.flips import BothWays, both_ways
 from normtune.kernels.problem import AXES, Shape
 from normtune.kernels.tablefile.locate import LoadedTable, load_table
 from normtune.results.evidence import Evidence
-from normtune.results.filters import in_regime
 from normtune.results.options import keywords_of, option
 from normtune.results.records import Device
 from normtune.results.regimes import COLD, WARM, check_regime
-from normtune.results.source import Measured, Selection, data_option
+from normtune.results.source import Measured, Selection, data_option, in_regime
 
 
 class ConfigMap(NamedTuple):

@@ -15,9 +15,9 @@ from typing import Any, get_args, get_origin
 from normtune.errors import UsageError
 from normtune.kernels.arguments import check
 from normtune.kernels.tablefile.header import log_ppm_of
-from normtune.results.names import named
 from normtune.results.options import documented, flag_of, option, option_of, parse_percent
 from normtune.results.regimes import COLD, check_regime
+from normtune.results.source import as_names
 
 OBJECTIVES = ("mean", "worst")
 TIE_PERCENT = 0.1
@@ -119,7 +119,7 @@ class FitOptions(FitKeywords):
         """
         given = {one.name: getattr(request, one.name) for one in fields(cls) if hasattr(request, one.name)}
         paths = {name: os.fspath(value) for name, value in given.items() if isinstance(value, os.PathLike)}
-        return cls(**given | paths | {"operators": named("operators", given["operators"])})
+        return cls(**given | paths | {"operators": as_names("operators", given["operators"])})
 
     @property
     def tie(self) -> int:

@@ -109,18 +109,6 @@ def test_findings_of_this_machine_are_values(capfd) -> None:
     assert capfd.readouterr().out == ""
 
 
-def test_what_a_command_says_on_stderr_is_a_warning(tmp_path: Path, monkeypatch, capfd) -> None:
-    from normtune.results import source
-
-    said: list[str] = []
-    monkeypatch.setattr(
-        source, "measured", lambda store, recording, regime, warn: said.append(store) or warn("left out")
-    )
-    with pytest.warns(UserWarning, match="left out"):
-        source.taken(tmp_path / "a.db", None, "cold")
-    assert said == [str(tmp_path / "a.db")] and capfd.readouterr() == ("", "")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("call", "says"),

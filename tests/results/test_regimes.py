@@ -8,7 +8,7 @@ from normtune.results.evidence import Evidence
 from normtune.results.exchange import recording
 from normtune.results.exchange.recording import load_recording, write_recording
 from normtune.results.regimes import REGIMES, check_regime
-from normtune.results.source import measured
+from normtune.results.source import measured, taken
 
 
 @pytest.fixture
@@ -103,3 +103,13 @@ def test_a_run_cannot_come_back_in_another_regime(make, make_run, tmp_path):
         store.begin_run(make_run(1, protocol={"regime": "warm", "void_rounds": 4}))
         with pytest.raises(ValueError, match="is stored with another regime: 'warm', not 'cold'"):
             store.begin_run(make_run(1, protocol={}))
+
+
+def test_what_commands_print_on_stderr_is_a_warning_in_python(tmp_path, make_run, capfd):
+    with Store.open(tmp_path / "a.db") as store:
+        store.begin_run(make_run(1, "9999-11-22T10:00:00+00:00"))
+    with pytest.warns(UserWarning, match="after tomorrow"):
+        assert taken(tmp_path / "a.db", None, "cold").frame.empty
+    assert capfd.readouterr() == ("", "")
+    measured(str(tmp_path / "a.db"))
+    assert "after tomorrow" in capfd.readouterr().err

@@ -17,9 +17,9 @@ from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import AXES, Problem, Shape, axes_of
 from normtune.kernels.tablefile import locate
 from normtune.kernels.target import TARGETS, Target, target_for
-from normtune.results.names import named
 from normtune.results.records import REPLAY_PREFIX, Device
 from normtune.results.regimes import check_regime
+from normtune.results.source import as_names
 from normtune.tuner.device.open import split
 from normtune.tuner.plan import grids
 from normtune.tuner.plan.plan import SPACES, Always, Plan, plan, problems
@@ -64,7 +64,7 @@ class Request(SweepOptions):
 
     def __post_init__(self) -> None:
         for name in ("operators", "dtypes"):
-            object.__setattr__(self, name, named(name, getattr(self, name)))
+            object.__setattr__(self, name, as_names(name, getattr(self, name)))
         split(self.device)
         check_search(self.chosen.strategy)  # before its import, which takes half a second
         if self.studies is not None and not getattr(search(self.chosen.strategy), "makes_studies", False):
