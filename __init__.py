@@ -19,21 +19,18 @@ if TYPE_CHECKING:
     from normtune.kernels.calling.batch_invariant import batch_invariant, use_batch_invariant
     from normtune.kernels.calling.dispatch import use_table
     from normtune.kernels.config import Config
-    from normtune.kernels.fused_add_rms_norm.function import fused_add_rms_norm
+    from normtune.kernels.fused_add_rms_norm.function import FusedAddRMSNorm, fused_add_rms_norm
     from normtune.kernels.fused_add_rms_norm.gradients import rms_norm_backward
-    from normtune.kernels.fused_add_rms_norm.module import FusedAddRMSNorm
     from normtune.kernels.operator import IllegalConfigError, OperatorSpec, register
     from normtune.kernels.qk_norm.function import qk_norm
-    from normtune.kernels.rms_norm.function import rms_norm
-    from normtune.kernels.rms_norm.module import RMSNorm
-    from normtune.kernels.rms_norm.warmup import warmup
-    from normtune.kernels.rms_norm_gated.function import rms_norm_gated
-    from normtune.kernels.rms_norm_gated.module import RMSNormGated
+    from normtune.kernels.rms_norm.function import RMSNorm, rms_norm
+    from normtune.kernels.rms_norm_gated.function import RMSNormGated, rms_norm_gated
     from normtune.kernels.rms_norm_quantize_fp8.function import rms_norm_quantize_fp8
     from normtune.kernels.short_form.autotuned import from_autotuned
     from normtune.kernels.short_form.decorator import kernel_operator
     from normtune.kernels.tablefile.locate import load_table
     from normtune.kernels.transpose_fp8.function import transpose_fp8
+    from normtune.kernels.warmup import warmup
     from normtune.results.api import export_data, export_recording, import_data, list_data
     from normtune.results.database.store import Store
     from normtune.tuner.checking.api import check, check_on_device
@@ -47,12 +44,12 @@ _HOMES = {
     "AnyGpuTable": "heuristics.api.any_gpu",
     "Config": "kernels.config",
     "FitOptions": "heuristics.fitting.options",
-    "FusedAddRMSNorm": "kernels.fused_add_rms_norm.module",
+    "FusedAddRMSNorm": "kernels.fused_add_rms_norm.function",
     "IllegalConfigError": "kernels.operator",
     "NormtuneError": "errors",
     "OperatorSpec": "kernels.operator",
-    "RMSNorm": "kernels.rms_norm.module",
-    "RMSNormGated": "kernels.rms_norm_gated.module",
+    "RMSNorm": "kernels.rms_norm.function",
+    "RMSNormGated": "kernels.rms_norm_gated.function",
     "Store": "results.database.store",
     "Table": "heuristics.api.fit",
     "UsageError": "errors",
@@ -86,7 +83,7 @@ _HOMES = {
     "uninstall": "heuristics.writing.installing",
     "use_batch_invariant": "kernels.calling.batch_invariant",
     "use_table": "kernels.calling.dispatch",
-    "warmup": "kernels.rms_norm.warmup",
+    "warmup": "kernels.warmup",
 }
 
 __all__ = [

@@ -2,7 +2,7 @@
 
 In: the tensors of a call. Out: whether dx may be written into dy, or an error for an input that cannot take an output.
 The version of a written tensor is incremented, so that autograd refuses it where it was saved. Whether the kernels of a
-launch permit dx in dy is decided by `tiles.reuse`; only the caller knows what else reads dy.
+launch permit dx in dy is decided by `OperatorSpec.may_reuse_dy`; only the caller knows what else reads dy.
 """
 
 from collections.abc import Iterable, Mapping

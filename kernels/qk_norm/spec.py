@@ -1,21 +1,17 @@
-"""Specs of the operators that normalize and rotate heads, and of its gradients: buffers, spaces, default configs.
+"""The operators that normalize and rotate heads, and their gradients: config, buffers, spaces, default configs.
 
-In: nothing. Out: registered `OperatorSpec`s. Configs are resolved in `launch`, modes and named integers are in
-`modes`, the kernels are in `kernels` and `backward`, the reference is in `reference`. The spaces are plain products
-that no GPU has narrowed yet.
-
-Value heads are no part of the tensor that is written in place, as no launch reads them: so the bytes are those that a
-perfect kernel moves.
+Out: registered `OperatorSpec`s. The spaces are products of knob values, not narrowed by measurements. The tensor that
+is written in place has no value heads, which no launch reads, so that its bytes are those that a perfect kernel moves.
 """
 
 from dataclasses import replace
 from itertools import product
+from typing import Annotated
 
 from normtune.kernels.config import Config
 from normtune.kernels.mode import Dweight
 from normtune.kernels.operator import OperatorSpec, register
 from normtune.kernels.problem import IN_OUT, INPUT, ITEMSIZE, OUTPUT, WEIGHT, Buffer, Problem
-from normtune.kernels.qk_norm.config import QKNormConfig
 from normtune.kernels.qk_norm.launch import MAX_ELEMENTS_PER_THREAD, resolve, resolve_backward, trial
 from normtune.kernels.qk_norm.modes import (
     BACKWARD,
@@ -31,6 +27,18 @@ from normtune.kernels.qk_norm.modes import (
 from normtune.kernels.rms_norm.modes import Product
 from normtune.kernels.target import Target
 from normtune.kernels.tiles.launch import next_power_of_2
+
+
+class QKNormConfig(Config):
+    """A config of RMSNorm of heads."""
+
+    block_row: Annotated[int, "heads a program holds at once, each whole."] = 1
+    num_warps: Annotated[int, "warps a program."] = 4
+    num_stages: Annotated[int, "depth of the software pipeline of a fixed grid."] = 1
+    programs_per_sm: Annotated[
+        int, "size of the fixed grid, programs a multiprocessor; 0 where the grid follows the heads."
+    ] = 0
+
 
 MAX_HIDDEN = 16384
 # Of models.

@@ -1,20 +1,29 @@
-"""Spec of the operator that sums partial sums: buffers, spaces, default config.
+"""The operator that adds partial sums: config, buffers, spaces, default config.
 
-In: nothing. Out: a registered `OperatorSpec`. A problem's rows are the rows of partial sums, as many as programs wrote
-some, and its dtype is that of the sums. Configs are resolved in `launch`, the kernel is that of `tiles.partial_sums`,
-the reference is in `reference`. The spaces are plain products that no GPU has narrowed yet.
+Out: a registered `OperatorSpec`. The rows of a problem are rows of partial sums, one for each program that wrote some;
+its dtype is that of the result. The kernel is that of `tiles.partial_sums`. The spaces are products of knob values, not
+narrowed by measurements.
 """
 
 from itertools import product
+from typing import Annotated
 
 from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec, register
 from normtune.kernels.problem import INPUT, ITEMSIZE, OUTPUT, Buffer, Problem
-from normtune.kernels.reduce_partials.config import ReduceConfig
 from normtune.kernels.reduce_partials.launch import MAX_ELEMENTS_PER_THREAD, resolve
 from normtune.kernels.rms_norm.long_rows import MAX_HIDDEN
 from normtune.kernels.target import Target
 from normtune.kernels.tiles.launch import next_power_of_2
+
+
+class ReduceConfig(Config):
+    """A config of the sum of partial sums."""
+
+    block_row: Annotated[int, "rows of partial sums a program adds at a time."]
+    block_col: Annotated[int, "columns a program."]
+    num_warps: Annotated[int, "warps a program."] = 4
+
 
 # Rows and columns of a tile, warps, least and most elements per thread.
 _SPACES = {
@@ -32,7 +41,7 @@ def _buffers(problem: Problem) -> tuple[Buffer, ...]:
 
 
 def _space(name: str, problem: Problem, target: Target) -> list[Config]:
-    """Tiles that are no more than half empty."""
+    """The configs of a space whose tiles are at most half empty."""
     rows, columns, warps, (least, most) = _SPACES[name]
     fitting = {
         ReduceConfig(block_row, block_col, num_warps)
@@ -45,7 +54,7 @@ def _space(name: str, problem: Problem, target: Target) -> list[Config]:
 
 
 def _default(problem: Problem, target: Target) -> Config:
-    """Narrow columns, many programs, as RMSNorm's backward ends with 65 to 256 rows."""
+    """Narrow columns and many programs, as RMSNorm's backward takes for 65 to 256 rows."""
     return ReduceConfig(128, 16, 4)
 
 

@@ -1,7 +1,7 @@
-"""The public function: arguments as in `torch.nn.functional.rms_norm`, or shorter ones.
+"""The public function `rms_norm`, called as `torch.nn.functional.rms_norm` or with fewer arguments, and the module.
 
-In: arguments. Out: y = x * rstd * (weight + offset), rstd = 1 / sqrt(mean(x^2) + eps), computed in float32. Its
-operations are one for each order of rounding; `normalizing` is what they share with those of other norms.
+In: arguments. Out: y = x * rstd * (weight + offset), rstd = 1 / sqrt(mean(x^2) + eps), computed in float32. There is an
+`Operation` for each casting mode; `normalizing` has what they share with those of other norms.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
 from normtune.kernels.call import KernelCall
-from normtune.kernels.calling.arguments import check_choice
+from normtune.kernels.calling.arguments import check_choice, check_flag, check_module
 from normtune.kernels.calling.dispatch import target_of
 from normtune.kernels.calling.fallback import keeps_subnormal, machine_epsilon
 from normtune.kernels.calling.layout import PLAIN
@@ -29,7 +29,7 @@ Casting = Literal["gemma", "llama", "none"]
 
 
 def without_offset(tensors: Sequence[Tensor | None], scalars: tuple[float, ...]) -> tuple[float, ...]:
-    """Eps and offset: without a weight, the last input, no offset is added to the ones that stand in for it."""
+    """Eps and offset; without a weight, the last input, the kernels read ones, to which no offset is added."""
     eps, _ = scalars
     return scalars if tensors[-1] is not None else (eps, 0.0)
 
@@ -37,12 +37,12 @@ def without_offset(tensors: Sequence[Tensor | None], scalars: tuple[float, ...])
 def columns_alone(
     tensors: Mapping[str, Tensor], count: int | None, rows: str = "x", rounds_product: bool = False
 ) -> tuple[Sequence[KernelCall], Tensor]:
-    """The kernel calls of the weight gradient alone, and their workspace; its table would have one line: there is none.
+    """The kernel calls of the weight gradient alone, and their workspace. One config suits all shapes.
 
     Args:
         tensors: of the backward, by name.
         count: number of rows for which the calls are chosen; None for that of the tensors.
-        rows: name of those that were normalized.
+        rows: name of the tensor that was normalized.
         rounds_product: round the terms to the dtype.
     """
     x = tensors[rows]
@@ -51,7 +51,7 @@ def columns_alone(
     return dweight.calls(parts, {**tensors, "x": x}, workspace, rounds_product), workspace
 
 
-# What an operation has that normalizes: its scalars, and a weight that may be missing.
+# What the operations of norms share: the scalars, and an optional weight.
 normalizing = partial(
     Operation,
     defaults={"eps": 1e-6, "offset": 0.0},
@@ -62,7 +62,7 @@ normalizing = partial(
     columns_alone=columns_alone,
 )
 _operation = partial(normalizing, forward=rms_norm_forward, backward=rms_norm_backward)
-# By the name of Liger-Kernel's casting mode.
+# By the name of the casting mode, as in Liger-Kernel.
 CALLS = {
     "gemma": Op(_operation(name="rms_norm", formula=RMSNormDecomposition())),
     "llama": Op(
@@ -181,7 +181,7 @@ def _over_shape(
     *,
     call: Callable[..., Tensor],
 ) -> Tensor:
-    """The form of torch's own function."""
+    """`rms_norm` with the arguments of torch's own function."""
     if isinstance(input, Tensor):
         shape = shape_of(normalized_shape)
         dims = len(shape)
@@ -214,8 +214,90 @@ def shape_of(normalized_shape: Any) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-# Errors of a wrong call name the public function.
+# So that a TypeError about the arguments names the public function.
 for _form in (_over_shape, *(calls.call for calls in CALLS.values())):
     _form.__name__ = _form.__qualname__ = "rms_norm"
 for _casting, _calls in CALLS.items():
     _calls.public = rms_norm if _casting == "gemma" else partial(rms_norm, casting=_casting)
+
+
+class RMSNorm(torch.nn.RMSNorm):
+    """RMSNorm over the last dimensions with a learned weight: a `torch.nn.RMSNorm` that launches normtune's kernels.
+
+    State dicts are those of torch's module and interchangeable with it. `torch.compile`, `torch.export`,
+    `torch.jit.trace` and `torch.fx` take it; `torch.jit.script` does not.
+
+    Args:
+        normalized_shape: the last dimensions, an integer for the last one alone.
+        eps: added to the mean square; None for the machine epsilon, as in torch's module.
+        elementwise_affine: have a weight.
+        device: of the weight.
+        dtype: the weight's dtype.
+        offset: added to the weight; the weight starts at 1 - offset, so that the module starts as plain RMSNorm.
+        batch_invariant: as in `rms_norm`.
+        casting, reuse_dy: as in `rms_norm`.
+
+    Raises:
+        TypeError: `normalized_shape` is neither an integer nor a sequence of integers, or another argument is none of
+            its type.
+        ValueError: `normalized_shape` is empty, or has a negative size; `casting` is unknown; or another argument is
+            one that calls refuse.
+    """
+
+    def __init__(
+        self,
+        normalized_shape: int | Sequence[int],
+        eps: float | None = None,
+        elementwise_affine: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        offset: float = 0.0,
+        batch_invariant: bool | None = None,
+        casting: Casting = "gemma",
+        reuse_dy: bool = False,
+    ) -> None:
+        check_choice("casting", casting, CALLS)
+        check_flag("elementwise_affine", elementwise_affine)
+        check_module(eps, offset, batch_invariant, reuse_dy, device, dtype)
+        self.offset, self.batch_invariant, self.casting, self.reuse_dy = offset, batch_invariant, casting, reuse_dy
+        super().__init__(list(shape_of(normalized_shape)), eps, elementwise_affine, device, dtype)
+
+    def reset_parameters(self) -> None:
+        """Set the weight to 1 - offset, which makes the module plain RMSNorm."""
+        if self.elementwise_affine:
+            torch.nn.init.constant_(self.weight, 1.0 - self.offset)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalize `x`, whose last dimensions are `normalized_shape`; see `rms_norm`."""
+        if self.weight is not None and len(self.normalized_shape) == 1:  # then the weight's length is checked
+            if self.casting == "gemma" and not self.reuse_dy:
+                return rms_norm(x, self.weight, self.eps, self.offset, self.batch_invariant)
+            return rms_norm(
+                *(x, self.weight, self.eps, self.offset, self.batch_invariant),
+                casting=self.casting,
+                reuse_dy=self.reuse_dy,
+            )
+        return rms_norm(
+            *(x, self.normalized_shape, self.weight, self.eps, self.offset, self.batch_invariant),
+            casting=self.casting,
+            reuse_dy=self.reuse_dy,
+        )
+
+    def extra_repr(self) -> str:
+        """Text for `print`."""
+        parts = [super().extra_repr()]
+        if self.offset:
+            parts.append(f"offset={self.offset}")
+        if self.casting != "gemma":
+            parts.append(f"casting={self.casting!r}")
+        if self.batch_invariant is not None:
+            parts.append(f"batch_invariant={self.batch_invariant}")
+        if self.reuse_dy:
+            parts.append("reuse_dy=True")
+        return ", ".join(parts)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Also accept the state of a pickled module of torch."""
+        missing = {"offset": 0.0, "batch_invariant": None, "casting": "gemma", "reuse_dy": False}
+        super().__setstate__(missing | state)  # type: ignore[no-untyped-call]

@@ -1,9 +1,9 @@
-"""Specs of the two RMSNorm operators: buffers and where the rest is.
+"""The two RMSNorm operators: buffers, and in which modules the rest is.
 
-In: nothing. Out: registered `OperatorSpec`s. Spaces are in `space`, configs are resolved in `launch`, the
-kernels are in `forward` and `backward`, the reference is in `reference`.
+Out: registered `OperatorSpec`s.
 """
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from normtune.kernels.mode import Dweight, Rstd
@@ -14,10 +14,9 @@ from normtune.kernels.rms_norm.launch import resolve_backward, resolve_forward
 from normtune.kernels.rms_norm.long_rows import MAX_HIDDEN
 from normtune.kernels.rms_norm.modes import Product, Statistics
 from normtune.kernels.rms_norm.space import backward_default, backward_space, forward_default, forward_space
-from normtune.kernels.tiles.reuse import may_reuse_dy
+from normtune.kernels.target import Target
+from normtune.kernels.tiles.launch import Launch
 from normtune.kernels.tiles.trial import trial
-
-_SCALARS = {"eps": 1e-6, "offset": 0.25}
 
 
 def _forward_buffers(problem: Problem) -> tuple[Buffer, ...]:
@@ -42,21 +41,56 @@ def _backward_buffers(problem: Problem) -> tuple[Buffer, ...]:
     return (*buffers, dweight) if Dweight.of(problem) is Dweight.COMPUTED else buffers
 
 
+def with_buffers(spec: OperatorSpec, names: Mapping[str, Sequence[str]], problem: Problem) -> tuple[Buffer, ...]:
+    """The buffers of an operator, of which those that are keys of `names` are replaced by some of other names."""
+    buffers = spec.buffers(problem)
+    return tuple(buffer._replace(name=name) for buffer in buffers for name in names.get(buffer.name, (buffer.name,)))
+
+
+def may_reuse_dy(launch: Launch, target: Target) -> bool:
+    """Whether a launch of a backward may write dx into the memory of dy, with the same strides (in-place dx).
+
+    It may if each element of dy is read only by the program that overwrites it, and only before that. By schedule or
+    finish of RMSNorm's and gated RMSNorm's backward:
+
+        row, block_row  yes: without a weight gradient, finish `none`. A program holds its rows whole, and dx depends on
+                        the mean over a row, so all reads of a row precede the first write to it.
+        persistent      yes: the same in a loop. The pipeline prefetches later blocks, whose rows are written by no
+                        other program and no earlier step.
+        split           yes: the first pass over a row ends in its mean, which precedes the second pass. There an
+                        element is read, if the row is not held, and then written by the same program.
+        long            yes: the first kernel writes sums only. In the second, each element is read and then written by
+                        one program, which reads nothing else of dy.
+        columns         no: programs of columns read dy for the weight gradient while programs of rows write dx.
+
+    The second kernel of a weight gradient reads partial sums, never dy. If a tile has fewer elements than its program
+    has threads, several threads hold the same element, and one may write it before another one has read it.
+    """
+    return launch.finish != "columns" and launch.block_row * launch.block_col >= launch.num_warps * target.warp_size
+
+
+# What both operators share.
+_spec = partial(
+    OperatorSpec,
+    config=RMSNormConfig,
+    dtypes=tuple(ITEMSIZE),
+    max_hidden=MAX_HIDDEN,
+    reference_module="normtune.kernels.rms_norm.reference",
+    wide_buffers=("weight", "dweight"),
+    scalars={"eps": 1e-6, "offset": 0.25},
+)
+
 rms_norm_forward = register(
-    OperatorSpec(
+    _spec(
         name="rms_norm_forward",
         modes=(Rstd, Product, Statistics),
         limiting=(),
-        config=RMSNormConfig,
-        dtypes=tuple(ITEMSIZE),
-        max_hidden=MAX_HIDDEN,
         buffers=_forward_buffers,
         space=forward_space,
         resolve=resolve_forward,
         trial=partial(trial, resolve_forward),
         default_config=forward_default,
         kernel_module="normtune.kernels.rms_norm.forward",
-        reference_module="normtune.kernels.rms_norm.reference",
         sources=(
             "normtune.kernels.rms_norm.forward",
             "normtune.kernels.rms_norm.forward_long",
@@ -68,26 +102,20 @@ rms_norm_forward = register(
             "normtune.kernels.tiles.launch",
             "normtune.kernels.tiles.tile",
         ),
-        wide_buffers=("weight", "dweight"),
-        scalars=_SCALARS,
     )
 )
 
 rms_norm_backward = register(
-    OperatorSpec(
+    _spec(
         name="rms_norm_backward",
         modes=(Dweight, Product),
         limiting=(Dweight.NONE,),
-        config=RMSNormConfig,
-        dtypes=tuple(ITEMSIZE),
-        max_hidden=MAX_HIDDEN,
         buffers=_backward_buffers,
         space=backward_space,
         resolve=resolve_backward,
         trial=partial(trial, resolve_backward),
         default_config=backward_default,
         kernel_module="normtune.kernels.rms_norm.backward",
-        reference_module="normtune.kernels.rms_norm.reference",
         sources=(
             "normtune.kernels.rms_norm.backward",
             "normtune.kernels.rms_norm.backward_cluster",
@@ -101,8 +129,6 @@ rms_norm_backward = register(
             "normtune.kernels.tiles.partial_sums",
             "normtune.kernels.tiles.tile",
         ),
-        wide_buffers=("weight", "dweight"),
-        scalars=_SCALARS,
         may_reuse_dy=may_reuse_dy,
     )
 )

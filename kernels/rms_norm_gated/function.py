@@ -1,16 +1,17 @@
-"""The public function of gated RMSNorm.
+"""The public function of gated RMSNorm, and the module in place of Qwen3NextRMSNormGated and MambaRMSNormGated.
 
-In: arguments. Out: y = norm(x) * (weight + offset) * silu(z), or norm(x * silu(z)) * (weight + offset). Its operations
-are one for each mode.
+In: arguments. Out: y = norm(x) * (weight + offset) * silu(z), or norm(x * silu(z)) * (weight + offset). There is an
+`Operation` for each combination of modes.
 """
 
 from itertools import product
 from typing import Any, Literal, get_args
 
+import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function_variadic
 
-from normtune.kernels.calling.arguments import check_choice, check_flag, check_kind
+from normtune.kernels.calling.arguments import check_choice, check_flag, check_kind, check_module
 from normtune.kernels.calling.fallback import keeps_subnormal, machine_epsilon
 from normtune.kernels.calling.op import Op
 from normtune.kernels.calling.operation import Operation
@@ -126,7 +127,7 @@ def check_mode(norm_before_gate: Any, rounding: Any, offset: Any) -> None:
 
 
 def check_group_size(group_size: Any, hidden: int, named: str) -> None:
-    """Raise TypeError or ValueError for what is no divisor of `hidden`, which is what `named` says."""
+    """Raise TypeError or ValueError unless it is a divisor of `hidden`, which errors call `named`."""
     if not isinstance(group_size, int) or isinstance(group_size, bool):
         raise TypeError(f"group_size is {group_size!r}: expected an integer or None")
     if group_size < 1 or hidden % group_size:
@@ -134,7 +135,7 @@ def check_group_size(group_size: Any, hidden: int, named: str) -> None:
 
 
 def _groups(x: Tensor, weight: Tensor, z: Tensor | None, group_size: int) -> int:
-    """Number of groups of a row, of arguments whose shapes fit to each other."""
+    """Number of groups in a row; raises TypeError or ValueError unless the shapes of the tensors match."""
     for name, tensor in (("x", x), ("weight", weight), *(() if z is None else (("z", z),))):
         check_kind(name, tensor)
     if x.dim() == 0:
@@ -146,3 +147,76 @@ def _groups(x: Tensor, weight: Tensor, z: Tensor | None, group_size: int) -> int
     if z is not None and z.shape != x.shape:
         raise ValueError(f"z has shape {tuple(z.shape)}: expected {tuple(x.shape)}, as x")
     return hidden // group_size
+
+
+class RMSNormGated(torch.nn.Module):
+    """RMSNorm over the last dimension, or groups of it, gated by silu(z); see `rms_norm_gated`.
+
+    State dicts are those of transformers' Qwen3NextRMSNormGated and MambaRMSNormGated, and interchangeable with them;
+    with `rounding="hugging_face"` so are the roundings.
+
+    Args:
+        hidden_size: the last dimension.
+        eps: added to the mean square; None for the machine epsilon.
+        device: of the weight.
+        dtype: the weight's dtype.
+        offset: added to the weight; the weight starts at 1 - offset.
+        norm_before_gate, group_size, rounding, batch_invariant, reuse_dy: as in `rms_norm_gated`.
+
+    Raises:
+        TypeError: an argument is not of its type.
+        ValueError: `hidden_size` is no positive integer, `group_size` does not divide it, or another argument is one
+            that calls refuse.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        eps: float | None = 1e-6,
+        *,
+        offset: float = 0.0,
+        norm_before_gate: bool = True,
+        group_size: int | None = None,
+        rounding: Rounding = "float32",
+        batch_invariant: bool | None = None,
+        reuse_dy: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        if not isinstance(hidden_size, int) or isinstance(hidden_size, bool) or hidden_size < 1:
+            raise ValueError(f"hidden_size is {hidden_size!r}: expected a positive integer")
+        check_module(eps, offset, batch_invariant, reuse_dy, device, dtype)
+        check_mode(norm_before_gate, rounding, offset)
+        if group_size is not None:
+            check_group_size(group_size, hidden_size, "the hidden_size")
+        self.hidden_size, self.eps, self.offset = hidden_size, eps, offset
+        self.norm_before_gate, self.group_size = norm_before_gate, group_size
+        self.rounding: Rounding = rounding
+        self.batch_invariant, self.reuse_dy = batch_invariant, reuse_dy
+        self.weight = torch.nn.Parameter(torch.empty(hidden_size, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Set the weight to 1 - offset."""
+        torch.nn.init.constant_(self.weight, 1.0 - self.offset)
+
+    def forward(self, x: Tensor, z: Tensor | None = None) -> Tensor:
+        """Normalize `x` (..., hidden_size), gated by `z` of its shape; see `rms_norm_gated`."""
+        return rms_norm_gated(
+            *(x, self.weight, z, self.eps, self.offset),
+            norm_before_gate=self.norm_before_gate,
+            group_size=self.group_size,
+            rounding=self.rounding,
+            batch_invariant=self.batch_invariant,
+            reuse_dy=self.reuse_dy,
+        )
+
+    def extra_repr(self) -> str:
+        """Text for `print`."""
+        parts = [f"{self.hidden_size}, eps={self.eps}"]
+        usual = {"offset": 0.0, "norm_before_gate": True, "group_size": None, "rounding": "float32"}
+        for name, value in {**usual, "batch_invariant": None, "reuse_dy": False}.items():
+            if (own := getattr(self, name)) != value:
+                parts.append(f"{name}={own!r}")
+        return ", ".join(parts)

@@ -1,10 +1,7 @@
-"""Specs of the two operators of gated RMSNorm: buffers, bytes, spaces.
+"""The two operators of gated RMSNorm: buffers, spaces, default configs.
 
-In: nothing. Out: registered `OperatorSpec`s. Configs are resolved in `launch`, the kernels are in `forward` and
-`backward`, the reference is in `reference`.
-
-A row of several groups moves the bytes of as many rows of a group's length and runs the same binary. So groups are
-measured, looked up and launched as rows x groups rows of `hidden` = group size, for any number of groups.
+Out: registered `OperatorSpec`s. A row of several groups moves as many bytes as that many rows of a group's length, and
+runs the same binary. So groups are measured, looked up and launched as rows x groups rows of `hidden` = group size.
 """
 
 from collections.abc import Callable
@@ -19,7 +16,7 @@ from normtune.kernels.operator import OperatorSpec, register
 from normtune.kernels.problem import Buffer, Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.rms_norm.space import parts
-from normtune.kernels.rms_norm.spec import rms_norm_backward, rms_norm_forward
+from normtune.kernels.rms_norm.spec import rms_norm_backward, rms_norm_forward, with_buffers
 from normtune.kernels.rms_norm_gated.launch import (
     MAX_ELEMENTS_PER_THREAD,
     held_chunk,
@@ -140,15 +137,10 @@ _BACKWARD = {
 }
 
 
-def _with_gate(of_norm: OperatorSpec, problem: Problem) -> tuple[Buffer, ...]:
+def _with_gate(spec: OperatorSpec, problem: Problem) -> tuple[Buffer, ...]:
     """RMSNorm's buffers, with z after x and dz after dx."""
-    gates = {"x": "z", "dx": "dz"} if Gate.of(problem) is Gate.PRESENT else {}
-    buffers: list[Buffer] = []
-    for buffer in of_norm.buffers(problem):
-        buffers.append(buffer)
-        if buffer.name in gates:
-            buffers.append(buffer._replace(name=gates[buffer.name]))
-    return tuple(buffers)
+    has_gate = Gate.of(problem) is Gate.PRESENT
+    return with_buffers(spec, {"x": ("x", "z"), "dx": ("dx", "dz")} if has_gate else {}, problem)
 
 
 def _forward_space(name: str, problem: Problem, target: Target) -> list[Config]:

@@ -27,11 +27,9 @@ from normtune.kernels.rms_norm_quantize_fp8.modes import (
     ScaleLayout,
     modes_of,
 )
-from normtune.kernels.rms_norm_quantize_fp8.operation import QUANTIZE
+from normtune.kernels.rms_norm_quantize_fp8.operation import QUANTIZE, needs_gradient, straight_through
 from normtune.kernels.rms_norm_quantize_fp8.scales import blocks_of, padded_rows
 from normtune.kernels.rms_norm_quantize_fp8.spec import SPECS
-from normtune.kernels.rms_norm_quantize_fp8.straight_through import call as straight_through
-from normtune.kernels.rms_norm_quantize_fp8.straight_through import is_needed
 from normtune.kernels.transpose_fp8.function import transpose_fp8
 
 ROUNDINGS: dict[str, tuple[Mode, ...]] = {
@@ -165,7 +163,7 @@ def rms_norm_quantize_fp8(
         found: Quantized = handle_torch_function(rms_norm_quantize_fp8, tensors, x, weight, **given)
         return found
     read = {"x": x, "weight": weight, "residual": residual, "scale": scale, "amax": amax}
-    is_graded = return_y is True and is_needed(read)
+    is_graded = return_y is True and needs_gradient(read)
     returned = (return_amax, return_y, is_graded if return_rstd is False else return_rstd, return_transpose)
     choice = (scaling, dtype, rounding, layout, round_sum, *returned, residual is not None, amax is not None)
     try:

@@ -1,17 +1,22 @@
-"""The quantizing operations, one for each scaling and variant.
+"""The quantizing operations, one for each scaling and variant, and straight-through gradients of their norm.
 
-In: nothing. Out: `QUANTIZE`, their family. None has a backward: FP8 values have no gradient.
+In: nothing. Out: `QUANTIZE`, all operations as one function, none of which has a backward, since FP8 values have no
+gradient; `straight_through`, the same with a graph of the outputs `y` and `sum`, whose gradients are those of
+`rms_norm_backward`. Autograd casts a gradient to the dtype of its output, so one that arrived at q would be rounded to
+FP8 without a scale: q has no graph.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from normtune.kernels.calling.batch_invariant import is_batch_invariant
 from normtune.kernels.calling.op import ForwardOnlyOp
 from normtune.kernels.calling.operation import Operation
+from normtune.kernels.fused_add_rms_norm.gradients import rms_norm_backward
 from normtune.kernels.operator import IllegalConfigError
 from normtune.kernels.rms_norm_quantize_fp8.decomposition import OUTPUTS, QuantizeDecomposition
 from normtune.kernels.rms_norm_quantize_fp8.launch import check_target
@@ -24,7 +29,7 @@ _DEFAULTS = {"eps": 1e-6, "offset": 0.0, "least_amax": 1e-10}
 
 
 def _without_offset(tensors: Sequence[Tensor | None], scalars: tuple[float, ...]) -> tuple[float, ...]:
-    """Set the offset to 0 where there is no weight, as ones replace it."""
+    """Without a weight the kernels read ones, to which no offset is added."""
     eps, offset, *rest = scalars
     return (eps, 0.0 if tensors[1] is None else offset, *rest)
 
@@ -67,3 +72,63 @@ def _operation(scaling: str, variant: str) -> Operation:
 
 
 QUANTIZE = ForwardOnlyOp(FAMILY, INPUTS, _DEFAULTS, ("scaling", "variant"), _operation, "amax", OUTPUTS)
+
+
+_GRADED = ("y", "sum")
+
+
+class _StraightThrough(torch.autograd.Function):
+    """`QUANTIZE.call`, with each input as an argument."""
+
+    @staticmethod
+    def forward(ctx: Any, choices: Any, names: Any, scalars: Any, batch_invariant: Any, *inputs: Any) -> Any:
+        """The outputs, in order."""
+        given = dict(zip(names, inputs, strict=True))
+        found = QUANTIZE.call(choices, given, scalars, batch_invariant)
+        ctx.options = (scalars["eps"], 0.0 if given["weight"] is None else scalars["offset"], batch_invariant)
+        ctx.names, ctx.outputs = names, tuple(found)
+        ctx.save_for_backward(found.get("sum", given["x"]), given["weight"], found["rstd"])
+        ctx.mark_non_differentiable(*(tensor for name, tensor in found.items() if name not in _GRADED))
+        ctx.set_materialize_grads(False)
+        return tuple(found.values())
+
+    @staticmethod
+    def backward(ctx: Any, *incoming: Tensor | None) -> Any:
+        """The gradients of x, weight and residual."""
+        arrived = dict(zip(ctx.outputs, incoming, strict=True))
+        dy, ds = (arrived.get(name) for name in _GRADED)
+        needs = dict(zip(ctx.names, ctx.needs_input_grad[4:], strict=True))
+        needs_rows = needs["x"] or needs["residual"]
+        rows, columns = ds, None
+        if dy is not None:
+            x, weight, rstd = ctx.saved_tensors
+            rows, columns = rms_norm_backward(
+                *(dy, x, weight, rstd.view(x.shape[:-1]), *ctx.options),
+                ds=ds,
+                needs_dx=needs_rows,
+                needs_dweight=needs["weight"],
+            )
+        found = {"x": rows, "residual": rows, "weight": columns}
+        return (None, None, None, None, *(found.get(name) if needs[name] else None for name in ctx.names))
+
+
+def straight_through(
+    choices: tuple[str, ...],
+    given: Mapping[str, Tensor | None],
+    scalars: Mapping[str, float],
+    batch_invariant: bool | None,
+) -> dict[str, Tensor]:
+    """`QUANTIZE.call` with gradients of `y` and `sum`; the modes include the outputs `y` and `rstd`."""
+    if batch_invariant is None and not torch.compiler.is_compiling():  # a copied rstd would lose the mark of the mode
+        batch_invariant = is_batch_invariant()
+    made = _StraightThrough.apply(  # type: ignore[no-untyped-call]
+        choices, tuple(given), scalars, batch_invariant, *given.values()
+    )
+    return dict(zip(QUANTIZE.outputs_of(*choices), made, strict=True))
+
+
+def needs_gradient(given: Mapping[str, Any]) -> bool:
+    """Whether an input of a call needs a gradient."""
+    return torch.is_grad_enabled() and any(
+        getattr(given[name], "requires_grad", False) for name in ("x", "weight", "residual")
+    )

@@ -22,7 +22,7 @@ from normtune.kernels.config import Config
 from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem
-from normtune.kernels.reduce_partials.config import ReduceConfig
+from normtune.kernels.reduce_partials.spec import ReduceConfig
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.header import parse

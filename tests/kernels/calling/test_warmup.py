@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import normtune
-from normtune.kernels.calling import dispatch, launcher, layout, warmup
+from normtune.kernels import warmup
+from normtune.kernels.calling import dispatch, launcher, layout
 from normtune.kernels.rms_norm import function
 from normtune.kernels.tablefile import locate
 from normtune.kernels.target import TARGETS

@@ -9,7 +9,7 @@ from normtune.kernels.config import Config
 from normtune.kernels.fake_tensor import StandIn
 from normtune.kernels.operator import IllegalConfigError, operator, operators, read_config
 from normtune.kernels.problem import MAX_ROWS
-from normtune.kernels.reduce_partials.config import ReduceConfig
+from normtune.kernels.reduce_partials.spec import ReduceConfig
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.spec_faults import faults
 from normtune.kernels.target import TARGETS

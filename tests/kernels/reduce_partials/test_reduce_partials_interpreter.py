@@ -7,7 +7,7 @@ import torch
 
 from normtune.kernels.call import run
 from normtune.kernels.operator import operator
-from normtune.kernels.reduce_partials.config import ReduceConfig
+from normtune.kernels.reduce_partials.spec import ReduceConfig
 from normtune.kernels.target import TARGETS
 from normtune.tests.kernels.launching import assert_within, referenced
 from normtune.tuner.plan.plan import Candidate, candidates
