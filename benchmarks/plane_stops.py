@@ -1,8 +1,9 @@
 """`--strategy plane` when it is stopped, after a quick sweep, where configs fail, and what its audit says.
 
-In: made-up operators (`landscapes`) and the H200 recordings. Out: benchmarks/results/strategies/plane_stops.json and
-.md. No GPU. A search is stopped after a share of the GPU time that it takes without a stop, and goes on from what is
-stored. Loss is that of the best config of each shape; of the config of the nearest one where it was not begun.
+In: made-up operators (`lib.landscapes`) and the H200 recordings. Out: plane_stops.json and .md in
+benchmarks/results/strategies. No GPU. A search is stopped after a share of the GPU time that it takes without a stop,
+and goes on from what is stored. Loss is that of the best config of each shape; of the config of the nearest one where
+it was not begun.
 
     python benchmarks/plane_stops.py [SEEDS]
 """
@@ -15,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from normtune.benchmarks.landscapes import landscape
+from normtune.benchmarks.lib.landscapes import Landscape
 from normtune.benchmarks.lib.simulation import Simulated, Space, simulate
 from normtune.benchmarks.places import RESULTS, write
 from normtune.benchmarks.recorded_spaces import recorded
@@ -31,6 +32,8 @@ from normtune.tuner.search.shape import NEIGHBOURS
 from normtune.tuner.search.surrogate import distance
 
 SEEDS, OPERATORS = 6, ("rms_norm_backward", "rms_norm_gated_backward", "rms_norm_quantize_fp8_static")
+# Configs and shapes of a made-up operator.
+MADE_UP = 600, 25
 # Problems of a recorded operator at most, evenly spread.
 PROBLEMS = 60
 # Shares of the time without a stop, and what comes after them.
@@ -174,8 +177,8 @@ def main() -> None:
     """Simulate and write."""
     seeds = range(1, 1 + (int(sys.argv[1]) if sys.argv[1:] else SEEDS))
     operators = [
-        measured(name, [(seed, landscape(seed, fails)) for seed in seeds])
-        for name, fails in (("made up", False), ("made up, 70 % of the configs fail", True))
+        measured(name, [(seed, Landscape(kind, *MADE_UP, seed).spaces()) for seed in seeds])
+        for name, kind in (("made up", "rough"), ("made up, 70 % of the configs fail", "failing"))
     ]
     spaces = [one for recording in recordings() for one in recorded("bfloat16", recording)]
     for name in OPERATORS:
