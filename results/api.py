@@ -19,8 +19,9 @@ from normtune.results.elsewhere import Columns, Elsewhere
 from normtune.results.evidence import Evidence
 from normtune.results.exchange import transfer
 from normtune.results.exchange.transfer import Exported, Imported
+from normtune.results.options import as_names
 from normtune.results.regimes import COLD
-from normtune.results.source import Keys, Measured, as_names, taken
+from normtune.results.source import Keys, Measured, taken
 
 _OVERVIEW = (
     *("device", "sms", "operator", "dtype", "regime", "unpaired"),

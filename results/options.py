@@ -128,3 +128,15 @@ def _entry(option: "Field[Any]") -> str:
     text = re.sub(r"--([a-z-]+)", lambda match: f"`{match[1].replace('-', '_')}`", about.doc or about.help)
     text = f"    {option.name}: {text.replace('Repeatable.', 'One or several.')}"
     return textwrap.fill(text, 116, subsequent_indent=" " * 8, break_on_hyphens=False)
+
+
+def as_names(option: str, value: str | Iterable[str]) -> tuple[str, ...]:
+    """The value of an option that the command line repeats, one name or several, as a tuple.
+
+    Raises:
+        UsageError: the value is neither.
+    """
+    names = (value,) if isinstance(value, str) or not isinstance(value, Iterable) else tuple(value)
+    if not all(isinstance(name, str) for name in names):
+        raise UsageError(f"{option} is {value!r}: expected a name or a sequence of names")
+    return names

@@ -6,14 +6,14 @@ Out: `Evidence`, or an error that names the option.
 
 import os
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 from normtune.errors import UsageError
-from normtune.results.options import option
-from normtune.results.regimes import COLD, REGIMES, check_regime
+from normtune.results.options import as_names, option
+from normtune.results.regimes import COLD, REGIMES, check_regime, in_regime, narrowed
 from normtune.results.terminal import say
 
 if TYPE_CHECKING:
@@ -45,18 +45,6 @@ def data_option() -> Any:
         doc="A store, open or by its file or URL, a Parquet file of measurements, or evidence. Default: the default "
         "store.",
     )
-
-
-def as_names(option: str, value: str | Iterable[str]) -> tuple[str, ...]:
-    """The value of an option that the command line repeats, one name or several, as a tuple.
-
-    Raises:
-        UsageError: the value is neither.
-    """
-    names = (value,) if isinstance(value, str) or not isinstance(value, Iterable) else tuple(value)
-    if not all(isinstance(name, str) for name in names):
-        raise UsageError(f"{option} is {value!r}: expected a name or a sequence of names")
-    return names
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,41 +185,3 @@ def _of_known_regimes(evidence: "Evidence", warn: Warn) -> "Evidence":
         f"{', '.join(repr(name[:40]) for name in unknown[:3])}; known are {', '.join(REGIMES)}"
     )
     return evidence.in_regimes(REGIMES)
-
-
-def in_regime(evidence: "Evidence", regime: str, source: str) -> "Evidence":
-    """The measurements of one regime.
-
-    Args:
-        evidence: measurements of any regimes.
-        regime: a name of `REGIMES`.
-        source: of the evidence, for the message.
-
-    Raises:
-        UsageError: there are only measurements of other regimes.
-    """
-    selected = evidence.regime(regime)
-    if selected.frame.empty and not evidence.frame.empty:
-        others = ", ".join(evidence.regimes())
-        raise UsageError(f"{source} has no times of regime {regime}, but of {others}: name one of these with --regime")
-    return selected
-
-
-def narrowed(evidence: "Evidence", operators: Sequence[str], dtypes: Sequence[str]) -> "Evidence":
-    """The measurements of these operators (`a`, or `a:b` for a variant) and dtypes; empty means all.
-
-    Raises:
-        UsageError: one name, or all of them together, select nothing.
-    """
-    for name in operators:
-        if evidence.select([name]).frame.empty:
-            measured = sorted(set(evidence.frame["operator"])) or ["(nothing)"]
-            raise UsageError(f"--operator is {name!r}: measured are {', '.join(measured)}")
-    for name in dtypes:
-        if evidence.select((), [name]).frame.empty:
-            measured = sorted(set(evidence.frame["dtype"])) or ["(nothing)"]
-            raise UsageError(f"--dtype is {name!r}: measured are {', '.join(measured)}")
-    selected = evidence.select(operators, dtypes)
-    if selected.frame.empty and not evidence.frame.empty:
-        raise UsageError("there are no measurements of this operator in this dtype: `normtune data list` says which")
-    return selected

@@ -38,7 +38,8 @@ from normtune.results.exchange.dataframe import evidence_of
 from normtune.results.exchange.foreign_file import read_foreign
 from normtune.results.options import keywords_of, option
 from normtune.results.records import Device
-from normtune.results.source import Measured, in_regime, taken
+from normtune.results.regimes import in_regime
+from normtune.results.source import Measured, taken
 
 _FIGURES = (
     *("operator", "dtype", "leaves", "configs", "problems"),

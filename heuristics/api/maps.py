@@ -23,8 +23,8 @@ from normtune.kernels.tablefile.locate import LoadedTable, load_table
 from normtune.results.evidence import Evidence
 from normtune.results.options import keywords_of, option
 from normtune.results.records import Device
-from normtune.results.regimes import COLD, WARM, check_regime
-from normtune.results.source import Measured, Selection, data_option, in_regime
+from normtune.results.regimes import COLD, WARM, check_regime, in_regime
+from normtune.results.source import Measured, Selection, data_option
 
 
 class ConfigMap(NamedTuple):

@@ -232,7 +232,7 @@ def _measured(source: "Source", options: FitOptions) -> "Evidence":
     if source.file is None:
         return measured(source.store, source.recording, options.regime)
     from normtune.results.exchange.foreign_file import read_foreign
-    from normtune.results.source import in_regime
+    from normtune.results.regimes import in_regime
 
     evidence = read_foreign(Path(source.file), source.elsewhere, options.operators)
     return in_regime(evidence, options.regime, source.file)

@@ -15,8 +15,7 @@ from normtune.results.evidence import Evidence
 from normtune.results.exchange.foreign_file import read_foreign
 from normtune.results.exchange.parquet_csv import check_export, read_parquet, writer_of
 from normtune.results.exchange.recording import check_folder, write_recording
-from normtune.results.regimes import check_regime
-from normtune.results.source import in_regime, narrowed
+from normtune.results.regimes import check_regime, in_regime, narrowed
 
 Load = Callable[[], Evidence]
 

@@ -33,7 +33,7 @@ ROOMS = {
     "light": Room(LIGHT),
     "kernels/tablefile": Room("kernels/tablefile/", "light"),
     "specs": Room(SPECS, "light"),
-    "kernels": Room(rf"(?!{LIGHT})kernels/\w+\.py", "", "torch triton"),
+    "kernels": Room(rf"(?!{LIGHT}|kernels/warmup)kernels/\w+\.py", "", "torch triton"),
     "kernels/tiles": Room(rf"(?!{LIGHT})kernels/tiles/", "light", "triton"),
     "kernels/calling": Room(rf"(?!{LIGHT})kernels/calling/", "light kernels/tablefile", "pynvml torch triton"),
     "kernels/rms_norm": Room(
@@ -72,6 +72,7 @@ ROOMS = {
         "light kernels kernels/tiles",
         "torch",
     ),
+    "kernels/warmup": Room(r"kernels/warmup\.py", "light kernels/calling kernels/rms_norm", "torch"),
     "kernels/short_form": Room(rf"(?!{LIGHT})kernels/short_form/", "light kernels kernels/calling", "torch"),
     "results": Room(r"results/(?!source|api|commands)\w+\.py", "light", "numpy pandas rich"),
     "results/exchange": Room("results/exchange/", "light results", "numpy pandas pyarrow"),

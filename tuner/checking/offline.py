@@ -241,7 +241,7 @@ def _data(header: Header, path: Path) -> "tuple[str, Evidence] | None":
 def _fitted(evidence: "Evidence", header: Header, name: str) -> "Evidence":
     """Of the measurements in a file those that were fitted: it may have more."""
     from normtune.heuristics.fitting.pipeline import used
-    from normtune.results.source import in_regime
+    from normtune.results.regimes import in_regime
 
     of_regime = in_regime(evidence, header.data.regime or COLD, name)
     return _same(used(of_regime, command_of(header).fit_options().operators), header, name)

@@ -18,8 +18,7 @@ from normtune.kernels.target import target_for
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.recording import load_recording, recordings
 from normtune.results.records import REPLAY_PREFIX, ROUNDS_PER_BLOCK, Outcome
-from normtune.results.regimes import COLD
-from normtune.results.source import in_regime
+from normtune.results.regimes import COLD, in_regime
 from normtune.tuner.device.engine import Block, Identity
 from normtune.tuner.plan.estimate import Speed
 from normtune.tuner.plan.plan import Candidate

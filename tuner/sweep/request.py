@@ -17,9 +17,9 @@ from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import AXES, Problem, Shape, axes_of
 from normtune.kernels.tablefile import locate
 from normtune.kernels.target import TARGETS, Target, target_for
+from normtune.results.options import as_names
 from normtune.results.records import REPLAY_PREFIX, Device
 from normtune.results.regimes import check_regime
-from normtune.results.source import as_names
 from normtune.tuner.device.open import split
 from normtune.tuner.plan import grids
 from normtune.tuner.plan.plan import SPACES, Always, Plan, plan, problems
