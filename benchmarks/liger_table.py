@@ -104,7 +104,8 @@ def plan(engine, name: str, rows: int, hidden: int) -> Trial:
     from normtune.heuristics.rules import liger
     from normtune.kernels.calling.dispatch import config_for
     from normtune.kernels.operator import operator
-    from normtune.tuner.plan.plan import Candidate, Task
+    from normtune.tuner.plan.plan import Task
+    from normtune.tuner.plan.pool import Candidate
 
     spec = operator(name)
     problem = spec.problem(rows, hidden, "bfloat16")

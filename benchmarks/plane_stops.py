@@ -21,10 +21,10 @@ from normtune.benchmarks.lib.simulation import Simulated, Space, simulate
 from normtune.benchmarks.places import RESULTS, write
 from normtune.benchmarks.recorded_spaces import recorded
 from normtune.kernels.config import COPY, Config
+from normtune.kernels.config_space import spread
 from normtune.kernels.problem import Problem
 from normtune.results.exchange.recording import recordings
 from normtune.results.records import SEARCHED, Coverage
-from normtune.tuner.plan.plan import spread
 from normtune.tuner.search.adaptive import Adaptive
 from normtune.tuner.search.audit import Audited
 from normtune.tuner.search.plane import Plane

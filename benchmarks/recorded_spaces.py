@@ -23,7 +23,8 @@ from normtune.results.evidence import Evidence
 from normtune.results.exchange.recording import load_recording
 from normtune.results.records import ROUNDS_PER_BLOCK
 from normtune.tuner.plan.estimate import BINARY_GATE_SECONDS, BINARY_SECONDS, CONFIG_GATE_SECONDS, H200
-from normtune.tuner.plan.plan import Candidate, Task
+from normtune.tuner.plan.plan import Task
+from normtune.tuner.plan.pool import Candidate
 from normtune.tuner.timing.protocol import timed_launches
 
 RECORDING = "nvidia-h200"

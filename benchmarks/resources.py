@@ -27,6 +27,7 @@ from typing import NamedTuple
 from normtune.benchmarks.places import RESULTS
 from normtune.kernels.call import AnyLaunch
 from normtune.kernels.config import Config
+from normtune.kernels.config_space import spread
 from normtune.kernels.operator import OperatorSpec, operator, operators
 from normtune.kernels.problem import Problem
 from normtune.kernels.tablefile import locate
@@ -35,7 +36,8 @@ from normtune.results.atomic import replaced
 from normtune.tuner.compiling.compiler import Compiled
 from normtune.tuner.compiling.pool import CompilePool, default_workers
 from normtune.tuner.plan.binaries import jobs_of
-from normtune.tuner.plan.plan import Candidate, candidates, spread
+from normtune.tuner.plan.plan import candidates
+from normtune.tuner.plan.pool import Candidate
 
 FILE = RESULTS / "resources.csv"
 DTYPE = "bfloat16"

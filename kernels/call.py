@@ -4,8 +4,11 @@ In: the result of a kernel file's `calls`. Out: `KernelCall`, `run` and `warmup`
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from pkgutil import resolve_name
 from typing import Any, NamedTuple, Protocol
+
+from normtune.kernels.problem import IN_OUT, OUTPUT, SCRATCH, Buffer
 
 
 class KernelCall(NamedTuple):
@@ -46,6 +49,23 @@ class ForeignKernel:
                     output.copy_(tensor)
 
         return launch
+
+
+def foreign_call(
+    function: str | Callable[..., Any],
+    buffers: Iterable[Buffer],
+    tensors: Mapping[str, Any],
+    scalars: Mapping[str, float],
+) -> KernelCall:
+    """The call of a function, or of one named `module:function`, on the tensors of these buffers."""
+    kernel = ForeignKernel(resolve_name(function) if isinstance(function, str) else function)
+    inputs, outputs = {}, []
+    for buffer in buffers:
+        if buffer.role not in (OUTPUT, SCRATCH):
+            inputs[buffer.name] = tensors[buffer.name]
+        if buffer.role in (OUTPUT, IN_OUT):
+            outputs.append(tensors[buffer.name])
+    return KernelCall(kernel, (1,), tuple(outputs), {**inputs, **scalars})
 
 
 def run(calls: Iterable[KernelCall]) -> None:

@@ -16,12 +16,12 @@ from typing import Any, NoReturn, Self
 
 from normtune.errors import UsageError
 from normtune.kernels.box import Box
-from normtune.kernels.call import AnyLaunch, ForeignKernel, ImplementationLaunch, KernelCall
+from normtune.kernels.call import AnyLaunch, ImplementationLaunch, KernelCall, foreign_call
 from normtune.kernels.config import COPY, Config, Implementation
 from normtune.kernels.derived_size import located, normal_form
 from normtune.kernels.key import Key, family_of, with_sizes
 from normtune.kernels.mode import Mode, words_of
-from normtune.kernels.problem import AXES, IN_OUT, MAX_ROWS, OUTPUT, SCRATCH, Buffer, Problem, Shape, name_axes
+from normtune.kernels.problem import AXES, IN_OUT, MAX_ROWS, SCRATCH, Buffer, Problem, Shape, name_axes
 from normtune.kernels.target import Target
 
 _COPY = COPY.to_json()
@@ -73,6 +73,7 @@ class OperatorSpec:
             for all. Two to the number of their words are the variants for which a table's configs are proved legal.
         has_own_inputs: whether timing takes its inputs from the reference module, as the gate does, because durations
             depend on them: indices, lengths; not normal values.
+        leaves_out: (config, problem, target) to whether a sweep need not time a config of a space, although it may run.
         may_reuse_dy: (launch, target) to whether a launch of a backward may write dx into the memory of dy; None if
             none may.
     """
@@ -99,6 +100,7 @@ class OperatorSpec:
     is_default: bool = True
     limiting: tuple[Mode, ...] | None = None
     has_own_inputs: bool = False
+    leaves_out: Callable[[Config, Problem, Target], bool] | None = None
     may_reuse_dy: Callable[[Any, Target], bool] | None = None
 
     def at(self, **sizes: int) -> Self:
@@ -178,12 +180,21 @@ class OperatorSpec:
         times = {IN_OUT: 2, SCRATCH: 0}
         return sum(times.get(buffer.role, 1) * buffer.nbytes for buffer in self.buffers(problem))
 
-    def configs(self, space: str, problem: Problem, target: Target) -> list[Config]:
-        """The candidates of a space, before legality, and the implementations; an `OperatorError` if it raises."""
+    def enumerated(self, space: str, problem: Problem, target: Target) -> Sequence[Config]:
+        """The configs of a space, also those that a sweep leaves out; an `OperatorError` if it raises."""
         try:
-            return [*self.space(space, problem, target), *map(Implementation, self.implementations)]
+            return self.space(space, problem, target)
         except Exception as error:
             self._raise("space", error, problem)
+
+    def is_left_out(self, config: Config, problem: Problem, target: Target) -> bool:
+        """Whether a sweep need not time a config of a space."""
+        return self.leaves_out is not None and self.leaves_out(config, problem, target)
+
+    def configs(self, space: str, problem: Problem, target: Target) -> list[Config]:
+        """The candidates of a space, before legality, and the implementations."""
+        kept = [one for one in self.enumerated(space, problem, target) if not self.is_left_out(one, problem, target)]
+        return [*kept, *map(Implementation, self.implementations)]
 
     def knows(self, config: Config) -> bool:
         """Whether it has the knobs of this operator, or names one of its implementations."""
@@ -253,7 +264,8 @@ class OperatorSpec:
         """
         try:
             if isinstance(launch, ImplementationLaunch):
-                return [self._implementation_call(launch, problem, tensors, scalars)]
+                function = self.implementations[launch.implementation]
+                return [foreign_call(function, self.buffers(problem), tensors, scalars)]
             return self.kernels().calls(launch, problem, tensors, workspace, **scalars)  # type: ignore[no-any-return]
         except Exception as error:
             self._raise("calls", error, f"{problem}, {getattr(launch, 'config', launch)}")
@@ -262,18 +274,6 @@ class OperatorSpec:
         from normtune.kernels.spec_faults import reraise
 
         reraise(self.name, function, error, at)
-
-    def _implementation_call(
-        self, launch: ImplementationLaunch, problem: Problem, tensors: Mapping[str, Any], scalars: Mapping[str, float]
-    ) -> KernelCall:
-        function = self.implementations[launch.implementation]
-        if isinstance(function, str):
-            module, _, name = function.partition(":")
-            function = getattr(import_module(module), name)
-        buffers = self.buffers(problem)
-        inputs = {buffer.name: tensors[buffer.name] for buffer in buffers if buffer.role not in (OUTPUT, SCRATCH)}
-        outputs = tuple(tensors[buffer.name] for buffer in buffers if buffer.role in (OUTPUT, IN_OUT))
-        return KernelCall(ForeignKernel(function), (1,), outputs, {**inputs, **scalars})
 
     def read_config(self, text: str) -> Config:
         """The config that a store or file holds as text; of a class without a name where it has other knobs.

@@ -27,7 +27,8 @@ from normtune.errors import UsageError
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
 from normtune.results.records import ROUNDS_PER_BLOCK
-from normtune.tuner.plan.plan import Candidate, Task
+from normtune.tuner.plan.plan import Task
+from normtune.tuner.plan.pool import Candidate
 
 Array = NDArray[np.float64]
 

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
-from itertools import product
 from typing import Any, NamedTuple
 
 from normtune.kernels.config import Config, check_values
+from normtune.kernels.config_space import Listed, Product
 from normtune.kernels.problem import (
     BUFFER_ITEMSIZE,
     IN_OUT,
@@ -171,13 +171,9 @@ class Declaration:
         return {name: one for name, one in self.parameters.items() if name not in ours}
 
     @cached_property
-    def configs(self) -> tuple[Config, ...]:
+    def configs(self) -> Product | Listed:
         """All configs of the space, ordered."""
-        if not isinstance(self.space, Mapping):
-            return tuple(sorted(set(self.space)))
-        names = tuple(self.space)
-        chosen = product(*self.space.values())
-        return tuple(sorted(self.config(**dict(zip(names, values, strict=True))) for values in chosen))
+        return Product(self.config, self.space) if isinstance(self.space, Mapping) else Listed(self.space)
 
     def tensors(self, problem: Problem) -> tuple[Buffer, ...]:
         """The tensors of a problem; an extent that is no positive integer (`unfit`) is rounded."""
@@ -298,7 +294,7 @@ class Declaration:
 
     def _of_values(self) -> Iterator[str]:
         """Values that a store or a table could not hold, or a compiler not take."""
-        for config in self.configs:
+        for config in self._of_each_value():
             try:
                 check_values(config)
             except ValueError as error:
@@ -308,6 +304,15 @@ class Declaration:
             if isinstance(warps, int) and warps & (warps - 1):
                 yield f"space: num_warps of a config is {warps}, expected a power of 2"
                 return
+
+    def _of_each_value(self) -> Iterator[Config]:
+        """Configs in which each value of each knob occurs."""
+        if not isinstance(self.space, Mapping):
+            yield from self.configs
+            return
+        first = {name: values[0] for name, values in self.space.items()}
+        for name, values in self.space.items():
+            yield from (self.config(**first | {name: value}) for value in values)
 
     def _of_tensors(self) -> Iterator[str]:
         texts, faults = {}, []

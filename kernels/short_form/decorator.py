@@ -230,11 +230,8 @@ def kernel_operator(
             axes=declared.axes,
             derived=derived,
             sizes=declared.sizes,
-            space=lambda space_name, problem, target: [
-                one
-                for one in declared.configs
-                if not is_left_out(one, problem, target) and not resolve.is_pruned(one, problem, target)
-            ],
+            space=lambda *_: declared.configs,
+            leaves_out=lambda *asked: is_left_out(*asked) or resolve.is_pruned(*asked),
             resolve=resolve,
             default_config=lru_cache(_CALLS)(Default(called, default, declared.configs, is_legal)),
             kernel_module=function.__module__,

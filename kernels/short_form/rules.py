@@ -8,10 +8,14 @@ from typing import Any
 
 from normtune.errors import UsageError
 from normtune.kernels.config import Config
+from normtune.kernels.config_space import Listed, Product, spread
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.spec_faults import ReturnedError, reraise
 from normtune.kernels.target import TARGETS, Target
+
+# Most configs of a space, evenly spread, that are asked whether they are legal when an operator is declared.
+_LOOKED_AT = 2048
 
 Legal = Callable[[Config, Problem, Target], bool]
 # The config that a library launches with today.
@@ -33,11 +37,13 @@ def named(name: str, function: str, rule: Legal) -> Legal:
 class Default:
     """`default_config` of an operator."""
 
-    def __init__(self, name: str, given: Config | Rule | None, configs: Sequence[Config], legal: Legal) -> None:
+    def __init__(self, name: str, given: Config | Rule | None, configs: Product | Listed, legal: Legal) -> None:
         """Take the name of the operator, what was declared, the configs of its space, and what is legal."""
-        own = [one for one in configs if all(knob.default in (None, v) for knob, v in zip(one.knobs, one, strict=True))]
+        self._config = type(configs[0])
+        own = {knob.name: knob.default for knob in self._config.knobs if knob.default is not None}
         self._rule = given if callable(given) else None
-        self._order = [*(own[:1] if given is None or callable(given) else [given]), *configs]
+        first = [*configs.having(own)[:1]] if given is None or callable(given) else [given]
+        self._order = [*first, *spread(configs, _LOOKED_AT)]
         self._name, self._legal = name, legal
 
     def __call__(self, problem: Problem, target: Target) -> Config:
@@ -49,7 +55,7 @@ class Default:
         return next(legal, self._order[0])
 
     def _ruled(self, rule: Rule, problem: Problem, target: Target) -> Config:
-        expected = type(self._order[0])
+        expected = self._config
         try:
             found: Any = rule(problem, target)
             if type(found) is not expected:
@@ -80,7 +86,7 @@ def check_legal(legal: Legal, spec: OperatorSpec, configs: Sequence[Config]) -> 
         lines[axis] = [spec.at(**of_sizes | {axis: size}).problem(1, usual, of.dtypes[0]) for size in powers]
     for axis, problems in lines.items():
         more = {"rows": "more rows", "hidden": "longer rows"}.get(axis, f"larger {axis}")
-        for config in configs:
+        for config in spread(configs, _LOOKED_AT):
             said = [bool(legal(config, problem, TARGETS["sm_90"])) for problem in problems]
             if sorted(said, reverse=True) != said:
                 no, yes = problems[said.index(False)], problems[said.index(True, said.index(False))]

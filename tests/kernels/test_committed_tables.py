@@ -11,7 +11,7 @@ from normtune.kernels.target import TARGETS, target_for
 from normtune.kernels.tiles import trial
 from normtune.tuner.compiling.pool import compile_all
 from normtune.tuner.plan.binaries import jobs_of
-from normtune.tuner.plan.plan import Candidate
+from normtune.tuner.plan.pool import Candidate
 
 TABLES = {path.stem: locate.load(path) for path in locate.shipped()}
 # Tables of RMSNorm; the launches of its relatives are run by their own tests.

@@ -248,7 +248,7 @@ UNMEASURED = tuple(
 def tried_here(table: str, key: Key, places: Iterable[tuple[int, int]]):
     """Problem and candidate of the table at each (rows, hidden), on this machine's GPU, whose limits come first."""
     from normtune.kernels.calling.device import describe
-    from normtune.tuner.plan.plan import Candidate
+    from normtune.tuner.plan.pool import Candidate
 
     path = locate.SHIPPED / f"{table}.py"
     header, tree = locate.load(path).header, trees(locate.read(path))[key]

@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from normtune.kernels.box import Box, Interval
 from normtune.kernels.config import Config
+from normtune.kernels.config_space import spread
 from normtune.kernels.derived_size import size_along
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import AXES, Problem, Shape
@@ -121,13 +122,6 @@ def rivals(
         new = [config for config in configs if config != own and config not in result]
         result += spread(new, most) if configs is not around else new[:most]
     return result
-
-
-def spread(configs: Sequence[Config], count: int) -> list[Config]:
-    """At most `count` of the configs, from the first to the last, as evenly as possible."""
-    if len(configs) <= count:
-        return list(configs)
-    return [configs[round(index * (len(configs) - 1) / (count - 1))] for index in range(count)]
 
 
 def leaf_of(tree: Tree, shape: Shape, axes: Sequence[str] = AXES) -> int:

@@ -36,7 +36,8 @@ from normtune.tuner.device.session import Session
 from normtune.tuner.device.worker import Opener, Worker, WorkerLostError
 from normtune.tuner.plan.binaries import compile_class
 from normtune.tuner.plan.estimate import Speed
-from normtune.tuner.plan.plan import Candidate, Plan, Task
+from normtune.tuner.plan.plan import Plan, Task
+from normtune.tuner.plan.pool import Candidate
 from normtune.tuner.search.protocol import Race
 from normtune.tuner.search.rounds import close_to_best, timed
 from normtune.tuner.timing.trial import gate_launch

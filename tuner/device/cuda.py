@@ -19,7 +19,7 @@ from normtune.results.records import Device, Outcome
 from normtune.results.regimes import COLD
 from normtune.tuner.device.engine import Block, DeviceLostError, Identity, NoMemoryError
 from normtune.tuner.plan.estimate import Speed
-from normtune.tuner.plan.plan import Candidate
+from normtune.tuner.plan.pool import Candidate
 from normtune.tuner.timing.clocks import ClockWatch
 from normtune.tuner.timing.gate import LaunchFailedError, gate, make_calls, one_line, prove
 from normtune.tuner.timing.timing import CudaSession, Timer

@@ -12,7 +12,7 @@ from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target
 from normtune.results.records import Device, Outcome
 from normtune.tuner.plan.estimate import Speed
-from normtune.tuner.plan.plan import Candidate
+from normtune.tuner.plan.pool import Candidate
 
 
 class Identity(NamedTuple):

@@ -21,7 +21,7 @@ from normtune.results.records import REPLAY_PREFIX, ROUNDS_PER_BLOCK, Outcome
 from normtune.results.regimes import COLD, in_regime
 from normtune.tuner.device.engine import Block, Identity
 from normtune.tuner.plan.estimate import Speed
-from normtune.tuner.plan.plan import Candidate
+from normtune.tuner.plan.pool import Candidate
 
 # Recorded blocks of one config: block number to its samples, ns.
 RoundsByBlock = dict[int, list[int]]

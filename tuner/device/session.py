@@ -13,7 +13,7 @@ from normtune.results.records import Outcome
 from normtune.tuner.device.engine import Block, NoMemoryError
 from normtune.tuner.device.open import SkippedError
 from normtune.tuner.device.worker import WorkerLostError
-from normtune.tuner.plan.plan import Candidate
+from normtune.tuner.plan.pool import Candidate
 
 if TYPE_CHECKING:
     from normtune.tuner.device.bench import WorkerBench

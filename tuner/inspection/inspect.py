@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from normtune.errors import NormtuneError, UsageError
 from normtune.kernels.call import is_foreign
 from normtune.kernels.config import Config, Implementation
+from normtune.kernels.config_space import spread
 from normtune.kernels.load_file import load, loaded
 from normtune.kernels.operator import OperatorSpec, operator, operators
 from normtune.kernels.problem import IN_OUT, INPUT, OUTPUT, WEIGHT, Problem
@@ -25,7 +26,8 @@ from normtune.kernels.spec_faults import OperatorError
 from normtune.kernels.target import TARGETS, Target, target_for
 from normtune.tuner.compiling.pool import compile_all
 from normtune.tuner.plan.binaries import jobs_of
-from normtune.tuner.plan.plan import Candidate, candidates, spread
+from normtune.tuner.plan.plan import candidates
+from normtune.tuner.plan.pool import Candidate
 
 # Lengths of a row that are tried, odd ones first: shapes by expression may ask for others.
 _HIDDEN = (37, 100, 96, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)

@@ -11,18 +11,22 @@ from math import prod
 from typing import NamedTuple, TypeAlias
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.kernels.call import AnyLaunch
 from normtune.kernels.config import Config
+from normtune.kernels.config_space import Listed, Product, spread
 from normtune.kernels.key import Key
-from normtune.kernels.operator import IllegalConfigError, OperatorSpec, members, operator, operators
+from normtune.kernels.operator import OperatorSpec, members, operator, operators
 from normtune.kernels.problem import AXES, Problem, Shape
 from normtune.kernels.target import Target
 from normtune.tuner.plan.binaries import Job, jobs_of
+from normtune.tuner.plan.pool import DRAWN, Candidate, Pool
 from normtune.tuner.timing.protocol import timed_launches
 
 SPACES = ("default", "full", "quick")
 # Most configs per problem in the space `quick`.
 QUICK_CONFIGS = 12
+# With more configs a problem, and more pairs of both in a plan, a config gets its launch only when a search that leaves
+# configs out asks for it: a launch takes up to 0.5 ms and 5 KB.
+LARGE, MOST_PAIRS = 2048, 100_000
 # Reason for the configs that the space `quick` leaves out, a key of `Plan.pruned`.
 QUICK_REASON = "only in the default space"
 # Usable share of the free memory: other processes may take some during the sweep.
@@ -37,23 +41,35 @@ _FIXED_BYTES = 1 << 30
 Always: TypeAlias = Mapping[Problem, Sequence[Config]]
 
 
-class Candidate(NamedTuple):
-    """A config, and its launch on the problem."""
-
-    config: Config
-    launch: AnyLaunch
-
-
 class Task(NamedTuple):
-    """One problem and its candidates."""
+    """One problem and its candidates, those of a large space in a `Pool`, which makes them when they are asked for."""
 
     problem: Problem
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[Candidate, ...] | Pool
 
     @property
     def configs(self) -> list[Config]:
         """Configs of the candidates."""
         return [candidate.config for candidate in self.candidates]
+
+    @property
+    def size(self) -> int:
+        """Number of candidates; of a large space that of its configs, legal or not."""
+        return self.candidates.size if isinstance(self.candidates, Pool) else len(self.candidates)
+
+    def among(self, configs: Iterable[Config]) -> list[Candidate]:
+        """The candidates that have these configs; of a large space those with their launches."""
+        if isinstance(self.candidates, Pool):
+            return self.candidates.among(configs)
+        wanted = set(configs)
+        return [candidate for candidate in self.candidates if candidate.config in wanted]
+
+    def drawn(self, configs: Iterable[Config] = (), seed: int = 0, least: int = 0) -> "Task":
+        """Itself; of a large space a task of `DRAWN`, or `least`, random ones and of these, see `Pool.drawn`."""
+        pool = self.candidates
+        if not isinstance(pool, Pool):
+            return self
+        return Task(self.problem, tuple(pool.drawn(configs, seed, max(DRAWN, least))))
 
 
 class Plan(NamedTuple):
@@ -65,6 +81,7 @@ class Plan(NamedTuple):
         oversized: problems left out because they exceed the device's free memory.
         reduced: number of problems of the default grid left out by a smaller effort.
         beyond: number of problems of the user's shapes left out because they are larger than any of a grid.
+        pools: of problems whose configs are too many to ask each for its launch: `pruned` does not count theirs.
     """
 
     tasks: tuple[Task, ...]
@@ -72,10 +89,16 @@ class Plan(NamedTuple):
     oversized: tuple[Problem, ...] = ()
     reduced: int = 0
     beyond: int = 0
+    pools: tuple[Pool, ...] = ()
 
     def jobs(self) -> list[Job]:
         """The binaries that the tasks need."""
         return jobs_of((task.problem, candidate.launch) for task in self.tasks for candidate in task.candidates)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no config is legal at any problem."""
+        return not any(task.candidates for task in self.tasks)
 
     def cells(self) -> int:
         """Number of (problem, config) pairs to be timed."""
@@ -86,33 +109,8 @@ def candidates(
     spec: OperatorSpec, configs: Iterable[Config], problem: Problem, target: Target
 ) -> tuple[list[Candidate], dict[str, int]]:
     """The legal configs for a problem, the least of each distinct launch, and the number of others, by reason."""
-    kept: dict[AnyLaunch, Candidate] = {}
-    pruned: Counter[str] = Counter()
-    for config in sorted(configs):
-        try:
-            launch = spec.launch(config, problem, target)
-        except IllegalConfigError as error:
-            pruned[_kind(str(error))] += 1
-            continue
-        if launch in kept:
-            pruned["same launch as another config"] += 1
-        else:
-            kept[launch] = Candidate(config, launch)
-    return list(kept.values()), dict(pruned)
-
-
-def quick_candidates(spec: OperatorSpec, problem: Problem, target: Target) -> tuple[list[Candidate], dict[str, int]]:
-    """Candidates of the quick space, at most `QUICK_CONFIGS`, evenly spread, and the number of others, by reason."""
-    kept, pruned = candidates(spec, spec.configs("quick", problem, target), problem, target)
-    return spread(kept, QUICK_CONFIGS), pruned
-
-
-def spread(kept: list[Candidate], most: int) -> list[Candidate]:
-    """At most `most` (2 or more) of the candidates, evenly spread, the first and the last among them."""
-    if len(kept) <= most:
-        return kept
-    last = len(kept) - 1
-    return [kept[round(index * last / (most - 1))] for index in range(most)]
+    pool = Pool(spec, problem, target, ())
+    return pool.admit(configs), dict(pool.pruned)
 
 
 def problems(
@@ -144,7 +142,9 @@ def problems(
     return result
 
 
-def plan(wanted: Sequence[Problem], space: str, target: Target, always: Always | None = None) -> Plan:
+def plan(
+    wanted: Sequence[Problem], space: str, target: Target, always: Always | None = None, is_sampled: bool = False
+) -> Plan:
     """The plan of a space on these problems.
 
     Args:
@@ -152,37 +152,58 @@ def plan(wanted: Sequence[Problem], space: str, target: Target, always: Always |
         space: the name of the space.
         target: of the device.
         always: configs of problems that are candidates whatever the space, if they are legal there.
+        is_sampled: whether the search leaves configs out, so that those of a large space need no launch before.
 
     Raises:
         UsageError: the space is unknown.
     """
     if space not in SPACES:
         raise UsageError(f"unknown space {space!r}: expected one of {', '.join(SPACES)}")
-    tasks = []
+    tasks, pools = [], []
     pruned: Counter[str] = Counter()
+    shared: dict[str, Sequence[Config]] = {}
     for problem in wanted:
-        spec = operator(problem.operator)
-        more, _ = candidates(spec, (always or {}).get(problem, ()), problem, target)
-        kept, reasons = candidates(
-            spec, spec.configs("default" if space == "quick" else space, problem, target), problem, target
-        )
+        pool, more = _pool(space, problem, target, shared), (always or {}).get(problem, ())
+        if (is_sampled or space == "quick") and _is_large(pool, len(wanted)):
+            pools.append(pool)
+            pool.admit(more)
+            tasks.append(Task(problem, pool if is_sampled else tuple(pool.drawn((), 0, QUICK_CONFIGS))))
+            continue
+        kept, reasons = [*pool], pool.pruned
         if space == "quick":
-            default = kept
-            kept, reasons = quick_candidates(spec, problem, target)
-            launches = {candidate.launch for candidate in (*kept, *more)}
-            if missed := sum(candidate.launch not in launches for candidate in default):
-                reasons[QUICK_REASON] = missed
+            kept = spread(kept, QUICK_CONFIGS)
         pruned.update(reasons)
+        added, _ = candidates(operator(problem.operator), more, problem, target)
         launches = {candidate.launch for candidate in kept}
-        kept = sorted([*kept, *(candidate for candidate in more if candidate.launch not in launches)])
+        kept = sorted([*kept, *(candidate for candidate in added if candidate.launch not in launches)])
         tasks.append(Task(problem, tuple(kept)))
-    return Plan(tuple(tasks), dict(pruned))
+        if space == "quick" and not _is_large(default := _pool("default", problem, target, shared), len(wanted)):
+            launches |= {candidate.launch for candidate in added}
+            pruned[QUICK_REASON] += sum(candidate.launch not in launches for candidate in default)
+    return Plan(tuple(tasks), dict(+pruned), pools=tuple(pools))
+
+
+def _pool(space: str, problem: Problem, target: Target, shared: dict[str, Sequence[Config]]) -> Pool:
+    """The candidates of a space; problems with the same configs share them through `shared`."""
+    spec = operator(problem.operator)
+    given = spec.enumerated(space, problem, target)
+    configs = given if isinstance(given, Product) else Listed(given)
+    before = shared.get(space_of := f"{space} {spec.name}", ())
+    shared[space_of] = before if before == configs else configs
+    return Pool(spec, problem, target, shared[space_of])
+
+
+def _is_large(pool: Pool, problems: int) -> bool:
+    return pool.size > LARGE and pool.size * problems > MOST_PAIRS
 
 
 def warm_start(plan: Plan, always: Always, target: Target) -> Always:
     """The configs of the plan with the same launches as those that are always timed, by problem."""
     configs = {}
     for problem, candidates in plan.tasks:
+        if isinstance(candidates, Pool):
+            configs[problem] = [found.config for config in always.get(problem, ()) if (found := candidates.of(config))]
+            continue
         launch_of = partial(operator(problem.operator).launch_of, problem=problem, target=target)
         by_launch = {candidate.launch: candidate.config for candidate in candidates}
         launches = map(launch_of, always.get(problem, ()))
@@ -205,13 +226,9 @@ def fitting(plan: Plan, free_bytes: int | None) -> Plan:
             f"{free_bytes / 2**30:.1f} GiB of device memory are free, the smallest problem takes "
             f"{min(needed.values()) / 2**30:.1f} GiB to measure: free some, or sweep smaller --rows and --hidden"
         )
-    left = {task.problem for task in plan.tasks} - {task.problem for task in kept}
-    return plan._replace(tasks=kept, oversized=tuple(task.problem for task in plan.tasks if task.problem in left))
-
-
-def _kind(reason: str) -> str:
-    """A reason without its numbers, for counting."""
-    return "illegal: " + " ".join(word for word in reason.split() if not word.isdigit())
+    fit = {task.problem for task in kept}
+    oversized = tuple(task.problem for task in plan.tasks if task.problem not in fit)
+    return plan._replace(tasks=kept, oversized=oversized, pools=tuple(p for p in plan.pools if p.problem in fit))
 
 
 def peak_bytes(problem: Problem) -> int:

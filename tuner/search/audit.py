@@ -15,12 +15,15 @@ from normtune.kernels.config import COPY, Config
 from normtune.kernels.problem import Problem
 from normtune.results.records import SEARCHED, Outcome
 from normtune.tuner.plan.plan import Task
+from normtune.tuner.plan.pool import Candidate, Pool
 from normtune.tuner.search.adaptive import two_batches
 from normtune.tuner.search.paired import chained
 from normtune.tuner.search.protocol import Known, Race, Search, Strategy
 
 # Number of configs that the search times for each config of the audit.
 FOR_ONE = 19
+# Number of candidates of a large space that are made at each finished problem, to draw some of all.
+_OF_POOL = 2
 # An audited config is timed in full if it takes at most this many times as long as the best.
 CLOSE = 1.03
 
@@ -43,9 +46,9 @@ class Audited:
         self._tried = {problem: set(known.get(problem, ())) for problem in self._tasks}
         self._logs: dict[Problem, dict[Config, float]] = {}
         for task in tasks:
-            medians = ((config, state.median_ns) for config, state in known.get(task.problem, {}).items())
-            configs = {*task.configs}
-            self._logs[task.problem] = {c: math.log(median) for c, median in medians if median and c in configs}
+            states = known.get(task.problem, {})
+            timed = ((one.config, states[one.config].median_ns) for one in task.among(states) if one.config in states)
+            self._logs[task.problem] = {config: math.log(median) for config, median in timed if median}
         self._random = random.Random(seed)
         self._new: Counter[Problem] = Counter()
         self._done: set[Problem] = set()
@@ -95,8 +98,9 @@ class Audited:
     def report(self, is_over: bool = True) -> dict[str, Any]:
         """The audit as entries of a run's protocol, by operator, variant and dtype.
 
-        `pairs` counts the configs of the plan, `audited` has [*sizes, config] of each drawn config, and `missed`
-        is the expected gain of configs that were left out, in millionths of a log; None before the search `is_over`.
+        `pairs` counts the configs of the plan, those of a large space legal or not; `audited` has [*sizes, config] of
+        each drawn config, and `missed` is the expected gain of configs that were left out, in millionths of a log; None
+        before the search `is_over`.
         """
         gains: dict[str, float] = getattr(self._search, "missed", dict)() if is_over else {}
         missed = {name: round(1e6 * gain) for name, gain in gains.items()}
@@ -104,13 +108,18 @@ class Audited:
         for problem, task in self._tasks.items():
             name = str(problem.key)
             entry = entries.setdefault(name, {"pairs": 0, "audited": [], "missed": missed.get(name)})
-            entry["pairs"] += len(task.candidates)
+            entry["pairs"] += task.size
             drawn = self._audited.get(problem, [])
             entry["audited"] += [[*problem.shape, config.to_json()] for config in drawn]
         return {SEARCHED: entries}
 
     def _is_pending(self, task: Task) -> bool:
         return any(task is pending for pending in self._pending)
+
+    def _drawable(self, task: Task) -> Sequence[Candidate]:
+        """The candidates of a task; of a large space some of them."""
+        pool = task.candidates
+        return pool.draw(_OF_POOL, self._random) if isinstance(pool, Pool) else pool
 
     def _draw(self) -> None:
         """Draw a config for every `FOR_ONE` timed at finished problems, at those finished since the last draw."""
@@ -127,14 +136,13 @@ class Audited:
             (problem, candidate.config)
             for problem, task in self._tasks.items()
             if problem in self._done and self._logs[problem]
-            for candidate in task.candidates
+            for candidate in self._drawable(task)
             if candidate.config not in self._tried[problem] and (problem, candidate.config) not in drawn
         ]
         for problem, config in self._random.sample(free, min(self._due // FOR_ONE, len(free))):
             self._due -= FOR_ONE
             times = self._logs[problem]
             best = min(times, key=lambda other: (times[other], other))
-            pair = tuple(c for c in self._tasks[problem].candidates if c.config in (config, best))
-            self._pending.append(Task(problem, pair))
+            self._pending.append(Task(problem, tuple(self._tasks[problem].among((config, best)))))
         if free:
             self._done.clear()

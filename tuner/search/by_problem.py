@@ -10,7 +10,8 @@ import numpy as np
 
 from normtune.kernels.config import Config
 from normtune.results.records import ROUNDS_PER_BLOCK, Coverage, Outcome
-from normtune.tuner.plan.plan import Candidate, Task
+from normtune.tuner.plan.plan import Task
+from normtune.tuner.plan.pool import Candidate
 from normtune.tuner.plan.task_queue import TaskQueue
 from normtune.tuner.search.protocol import Known, Race
 

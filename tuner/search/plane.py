@@ -55,7 +55,12 @@ class Plane:
     expected_blocks = 6.0
 
     def __init__(self, tasks: Sequence[Task], known: Known, advice: Always | None = None, seed: int = 0) -> None:
-        order = [task for task in TaskQueue(tasks).left() if task.candidates]
+        wanted = advice or {}
+        drawn = (
+            task.drawn([*wanted.get(task.problem, ()), *known.get(task.problem, ())], seed)
+            for task in TaskQueue(tasks).left()
+        )
+        order = [task for task in drawn if task.candidates]
         groups: dict[Key, Group] = {}
         for task in order:
             groups.setdefault(task.problem.key, Group([], set(), set(), set())).configs.update(task.configs)
@@ -63,8 +68,7 @@ class Plane:
         self._shapes: dict[Problem, ShapeSearch] = {}
         for task in order:
             name, problem = task.problem.key, task.problem
-            advised = (advice or {}).get(problem, ())
-            shape = ShapeSearch(task, known.get(problem, {}), axes[name], groups[name], seed, advised)
+            shape = ShapeSearch(task, known.get(problem, {}), axes[name], groups[name], seed, wanted.get(problem, ()))
             groups[name].shapes.append(shape)
             self._shapes[problem] = shape
         self._neighbour_tasks: dict[Problem, Task | None] = {}

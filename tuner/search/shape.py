@@ -15,8 +15,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from normtune.kernels.config import COPY, Config
+from normtune.kernels.config_space import spread
 from normtune.results.records import Coverage, Outcome
-from normtune.tuner.plan.plan import Task, spread
+from normtune.tuner.plan.plan import Task
+from normtune.tuner.plan.pool import Candidate
 from normtune.tuner.search.paired import chained
 from normtune.tuner.search.surrogate import MOST_CELLS, Array, Axes, Cells, distance, draws, expected_gains
 
@@ -204,11 +206,21 @@ class ShapeSearch:
             self.is_found = True
             self._skipped.update(task.configs)
             return
+        self._add([candidate for candidate in task.candidates if candidate.config not in self._index])
         self.logs |= chained(self.logs, {config: outcome for config, outcome in outcomes.items() if config != COPY})
         self._failed |= {config for config in task.configs if config not in self.logs}
         self.group.tried.update(task.configs)
         self.best = self._fastest()
         for name in ("cells", "expected"):
+            self.__dict__.pop(name, None)
+
+    def _add(self, candidates: Sequence[Candidate]) -> None:
+        """Add candidates that were drawn from a large space for the audit."""
+        if not candidates:
+            return
+        self._index |= {one.config: place for place, one in enumerate(candidates, len(self._index))}
+        self.task = Task(self.task.problem, (*self.task.candidates, *candidates))
+        for name in ("_points", "_binaries"):
             self.__dict__.pop(name, None)
 
     def _fastest(self) -> Config | None:

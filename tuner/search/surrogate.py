@@ -21,7 +21,7 @@ from threadpoolctl import ThreadpoolController
 
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
-from normtune.tuner.plan.plan import Candidate
+from normtune.tuner.plan.pool import Candidate
 
 Array = NDArray[np.float64]
 

@@ -269,7 +269,7 @@ def _planned(
                 more = refinement_lines(strategy(chosen.tasks, {}))
             else:
                 always = request.always(wanted.problems, bench.device, bench.target)
-                chosen = wanted.plan(effort.space, bench.target, always)
+                chosen = wanted.plan(effort.space, bench.target, always, request.leaves_out)
                 strategy = request.search(warm_start(chosen, always, bench.target))
             chosen = fitting(chosen, bench.free_bytes)
             outlook = look_ahead(

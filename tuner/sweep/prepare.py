@@ -101,7 +101,7 @@ def prepare(request: Request, wanted: Wanted, store: Store | None, device: Devic
     elif wanted.refined:
         plan, strategy = refinement_plan(request, wanted.refined, stored, device, target)
     else:
-        plan = wanted.plan(request.chosen.space, target, always)
+        plan = wanted.plan(request.chosen.space, target, always, request.leaves_out)
         strategy = request.search(warm_start(plan, always, target))
     names = {task.problem.operator for task in plan.tasks}
     search = strategy(plan.tasks, known(stored, names, request.retry_failed))

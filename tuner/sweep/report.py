@@ -45,7 +45,7 @@ def plan_lines(outlook: Outlook) -> list[str]:
     """Lines with the plan: problems to measure, problems left out, and the expected time."""
     plan = outlook.plan
     problems = len(outlook.tasks)
-    if plan.tasks and not plan.cells():
+    if plan.tasks and plan.is_empty:
         return ["nothing to measure"]
     if not problems:
         return [f"nothing to measure: all {outlook.known} problems are stored already"]
@@ -74,8 +74,17 @@ def plan_lines(outlook: Outlook) -> list[str]:
 
 
 def pruned_lines(plan: Plan) -> list[str]:
-    """Lines with the number of configs left out of a plan, by reason."""
-    return [f"  left out {count:6}  {reason}" for reason, count in sorted(plan.pruned.items())]
+    """Lines with the number of configs left out of a plan, by reason; of large spaces for those that were asked."""
+    lines = [f"  left out {count:6}  {reason}" for reason, count in sorted(plan.pruned.items())]
+    if pools := plan.pools:
+        size, asked = sum(pool.size for pool in pools), sum(pool.asked for pool in pools)
+        lines.append(
+            f"  {size} configs at {len(pools)} problems are too many to ask each for its launch: the search asked "
+            f"{asked} so far, how many of the others are illegal is unknown"
+        )
+        reasons = sum((pool.pruned for pool in pools), Counter[str]())
+        lines += [f"  left out {count:6}  of these {asked}, {reason}" for reason, count in sorted(reasons.items())]
+    return lines
 
 
 def expected_line(outlook: Outlook) -> str:
@@ -170,7 +179,7 @@ def end_lines(summary: Summary, budget_seconds: float | None, details: bool = Fa
 
 def fruitless_line(summary: Summary, ahead: Ahead | None = None, outlook: Outlook | None = None) -> str:
     """The error of a sweep in which nothing could be timed, or compiled; empty if something could."""
-    if outlook and outlook.plan.tasks and not outlook.plan.cells():
+    if outlook and outlook.plan.tasks and outlook.plan.is_empty:
         counted = _counted(len(outlook.plan.tasks), "problem")
         return f"no config is legal at {counted}: `normtune inspect` looks for the reason"
     if ahead and not ahead.binaries:

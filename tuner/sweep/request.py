@@ -226,6 +226,7 @@ class Wanted(NamedTuple):
     beyond: int = 0
     refined: RefinedTable | None = None
 
-    def plan(self, space: str, target: Target, always: Always) -> Plan:
-        """The plan of a space on these problems, with the configs that are always timed."""
-        return plan(self.problems, space, target, always)._replace(reduced=self.reduced, beyond=self.beyond)
+    def plan(self, space: str, target: Target, always: Always, is_sampled: bool = False) -> Plan:
+        """The plan of a space on these problems, with the configs that are always timed; as `plan.plan`."""
+        whole = plan(self.problems, space, target, always, is_sampled)
+        return whole._replace(reduced=self.reduced, beyond=self.beyond)

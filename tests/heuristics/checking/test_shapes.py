@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from normtune.kernels.box import Box
+from normtune.kernels.config_space import spread
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
@@ -22,7 +23,6 @@ from normtune.tuner.checking.shapes import (
     population,
     rivals,
     sample,
-    spread,
 )
 
 BOX = Box.of(rows=(1, 65536), hidden=(64, 16384))

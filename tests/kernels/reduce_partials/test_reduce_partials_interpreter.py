@@ -10,7 +10,8 @@ from normtune.kernels.operator import operator
 from normtune.kernels.reduce_partials.spec import ReduceConfig
 from normtune.kernels.target import TARGETS
 from normtune.tests.kernels.launching import assert_within, referenced
-from normtune.tuner.plan.plan import Candidate, candidates
+from normtune.tuner.plan.plan import candidates
+from normtune.tuner.plan.pool import Candidate
 from normtune.tuner.timing import gate as gates
 
 pytestmark = pytest.mark.interpreter

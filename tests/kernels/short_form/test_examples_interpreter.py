@@ -15,7 +15,8 @@ from normtune.kernels.config import Config, Implementation
 from normtune.kernels.short_form.decorator import kernel_operator
 from normtune.kernels.spec_faults import OperatorError
 from normtune.kernels.target import TARGETS
-from normtune.tuner.plan.plan import Candidate, candidates
+from normtune.tuner.plan.plan import candidates
+from normtune.tuner.plan.pool import Candidate
 from normtune.tuner.timing import gate as gates
 from normtune.tuner.timing import trial as trials
 from normtune.tuner.timing.gate import WrongResultError, gate

@@ -11,7 +11,7 @@ from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.tuner.plan.binaries import compile_class
 from normtune.tuner.plan.grids import shapes
-from normtune.tuner.plan.plan import QUICK_CONFIGS, candidates, fitting, peak_bytes, plan, problems, quick_candidates
+from normtune.tuner.plan.plan import QUICK_CONFIGS, candidates, fitting, peak_bytes, plan, problems
 
 TARGET = TARGETS["sm_90"]
 
@@ -100,9 +100,8 @@ def test_the_quick_space_has_a_legal_config_everywhere_and_few(target):
         keys = [f"{spec.name}:{variant}" if variant else spec.name for variant in spec.variants]
         hidden = sorted({min(2**power + odd, spec.max_hidden) for power in range(17) for odd in (0, 1)})
         sizes = [(rows, size) for rows in (64, 4096) for size in hidden]
-        for problem in problems(keys, spec.dtypes, sizes):
-            kept, _ = quick_candidates(spec, problem, target)
-            assert 1 <= len(kept) <= QUICK_CONFIGS, problem
+        for task in plan(problems(keys, spec.dtypes, sizes), "quick", target).tasks:
+            assert 1 <= len(task.candidates) <= QUICK_CONFIGS, task.problem
 
 
 def test_what_liger_chooses_is_tried_by_the_quick_space_wherever_it_is_legal():

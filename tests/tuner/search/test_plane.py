@@ -19,7 +19,8 @@ from normtune.kernels.target import target_for
 from normtune.results.records import Coverage, Device, Outcome
 from normtune.tests.commands import succeed
 from normtune.tuner.plan.plan import SPACES as SPACE_NAMES
-from normtune.tuner.plan.plan import Candidate, Task, plan, warm_start
+from normtune.tuner.plan.plan import Task, plan, warm_start
+from normtune.tuner.plan.pool import Candidate
 from normtune.tuner.search import shape
 from normtune.tuner.search.adaptive import Adaptive
 from normtune.tuner.search.plane import Plane

@@ -14,7 +14,8 @@ from normtune.kernels.operator import read_config
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.results.exchange.recording import load_recording
-from normtune.tuner.plan.plan import Candidate, Task
+from normtune.tuner.plan.plan import Task
+from normtune.tuner.plan.pool import Candidate
 from normtune.tuner.search.paired import PRECISION, holm, standing
 from normtune.tuner.search.protocol import Samples
 from normtune.tuner.search.race import LOOKS, race

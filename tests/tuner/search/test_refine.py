@@ -13,7 +13,8 @@ from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile.tree import Leaf, Split
 from normtune.results.records import Coverage
 from normtune.tuner.plan.grids import between
-from normtune.tuner.plan.plan import Candidate, Task
+from normtune.tuner.plan.plan import Task
+from normtune.tuner.plan.pool import Candidate
 from normtune.tuner.search.disputes import Disputes
 from normtune.tuner.search.refine import Refine, Refinement
 

@@ -2,7 +2,8 @@
 
 from normtune.kernels.config import COPY
 from normtune.kernels.rms_norm.config import RMSNormConfig
-from normtune.tuner.plan.plan import Candidate, Task
+from normtune.tuner.plan.plan import Task
+from normtune.tuner.plan.pool import Candidate
 from normtune.tuner.search.adaptive import Adaptive
 from normtune.tuner.search.exhaustive import Exhaustive
 from normtune.tuner.search.rounds import timed

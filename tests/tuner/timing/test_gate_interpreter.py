@@ -13,7 +13,8 @@ from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.spec_faults import OperatorError
 from normtune.kernels.target import TARGETS
 from normtune.kernels.tiles.trial import PASSES
-from normtune.tuner.plan.plan import Candidate, candidates
+from normtune.tuner.plan.plan import candidates
+from normtune.tuner.plan.pool import Candidate
 from normtune.tuner.timing.gate import LaunchFailedError, WrongResultError, compare, gate
 from normtune.tuner.timing.trial import gate_launch
 

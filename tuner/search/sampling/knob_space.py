@@ -17,7 +17,7 @@ class KnobSpace:
     """Configs of one class, at least one, each free until it is taken."""
 
     def __init__(self, configs: Sequence[Config]) -> None:
-        self._configs = configs
+        self._configs = [*configs]
         self._row = {config: row for row, config in enumerate(configs)}
         self._choices = {
             knob: values
@@ -29,6 +29,15 @@ class KnobSpace:
 
     def __contains__(self, config: Config) -> bool:
         return config in self._row
+
+    def add(self, config: Config) -> None:
+        """Add a config, unless it has values that no other has."""
+        if config in self or any(getattr(config, knob) not in values for knob, values in self._choices.items()):
+            return
+        self._row[config] = len(self._configs)
+        self._configs.append(config)
+        self._points = np.vstack([self._points, self._point(config)])
+        self._free = np.append(self._free, True)
 
     def is_free(self, config: Config) -> bool:
         """Whether a config was not yet taken."""

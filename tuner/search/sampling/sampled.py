@@ -20,7 +20,7 @@ import warnings
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from heapq import nsmallest
 from itertools import islice
 from pathlib import Path
@@ -31,9 +31,11 @@ from optuna.trial import TrialState
 
 from normtune.errors import UsageError
 from normtune.kernels.config import COPY, Config
+from normtune.kernels.config_space import spread
 from normtune.kernels.problem import Problem
 from normtune.results.records import Coverage, Outcome
-from normtune.tuner.plan.plan import Always, Candidate, Task
+from normtune.tuner.plan.plan import Always, Task
+from normtune.tuner.plan.pool import Pool
 from normtune.tuner.plan.task_queue import TaskQueue
 from normtune.tuner.search.paired import chained
 from normtune.tuner.search.protocol import Known, Race
@@ -90,11 +92,13 @@ class Sampled(ABC):
         self._storage = None if studies is None else storage(studies)
         self._suffix = uuid.uuid4().hex[:8]
         self._spaces: dict[Problem, _Space] = {}
-        for task in TaskQueue(tasks).left():
+        for whole in TaskQueue(tasks).left():
+            advised, before = self._advice.get(whole.problem, ()), known.get(whole.problem, {})
+            task = whole.drawn([*advised, *before], seed, most or 0)
             if task.candidates:
                 seeded = zlib.crc32(str(task.problem).encode(), seed)
-                advised = self._advice.get(task.problem, ())
-                self._spaces[task.problem] = _Space(task, known.get(task.problem, {}), seeded, most, advised)
+                pool = whole.candidates if isinstance(whole.candidates, Pool) else None
+                self._spaces[task.problem] = _Space(task, before, seeded, most, advised, pool)
 
     @abstractmethod
     def sampler(self, seed: int) -> optuna.samplers.BaseSampler | None:
@@ -102,7 +106,7 @@ class Sampled(ABC):
 
     def left(self) -> Sequence[Task]:
         """The problems that are not done, with the configs not yet measured."""
-        return [Task(space.task.problem, space.untried()) for space in self._spaces.values() if not space.done]
+        return [space.untried for space in self._spaces.values() if not space.done]
 
     def ask(self, seconds: float) -> Iterator[Task]:
         """The next task of a few problems; the same ones until one of them is measured."""
@@ -179,6 +183,8 @@ class RandomDraw(Sampled):
 class _Space:
     """The configs of one problem, and its study.
 
+    Of a large space, `pool`, a task has some of the candidates; others come in when a sampler proposes them.
+
     Attributes:
         study: None until the first task of the problem.
         is_final: whether only the race of the best is left.
@@ -193,6 +199,7 @@ class _Space:
         seed: int,
         most: int | None,
         advised: Sequence[Config],
+        pool: Pool | None = None,
     ) -> None:
         self.task = task
         self.seed = seed
@@ -201,6 +208,7 @@ class _Space:
         self.is_final = False
         self.neighbours: list[Problem] = []
         self.best: Config | None = None
+        self._pool = pool
         self._random = Random(seed)
         self._candidates = {candidate.config: candidate for candidate in task.candidates}
         self._knobs = KnobSpace(task.configs)
@@ -228,8 +236,11 @@ class _Space:
     def tried(self) -> int:
         return len(self._values) + len(self._failed)
 
-    def untried(self) -> tuple[Candidate, ...]:
-        return tuple(self._candidates[config] for config in self._knobs.free())
+    @cached_property
+    def untried(self) -> Task:
+        """The candidates not yet taken; of a large space about as many as will be."""
+        free = [self._candidates[config] for config in self._knobs.free()]
+        return Task(self.task.problem, tuple(free if self._pool is None else spread(free, max(2, self._left()))))
 
     def begin(self, study: optuna.Study) -> None:
         """Set the study, and add the stored measurements to it."""
@@ -248,6 +259,7 @@ class _Space:
         """Learn the outcomes of the pending task; empty outcomes end the problem."""
         assert self._pending is not None
         self._pending = None
+        self.__dict__.pop("untried", None)
         times = chained(self._values, {config: outcome for config, outcome in outcomes.items() if config != COPY})
         self._values |= times
         self.best = next(iter(self._fastest(1)), None)
@@ -267,7 +279,9 @@ class _Space:
 
     def _proposals(self, winners: Sequence[Config]) -> list[Config]:
         """New configs, each with a trial without a value."""
-        starts = [config for config in winners if config in self._knobs and self._knobs.is_free(config)]
+        known = dict.fromkeys(map(self._admitted, winners))
+        starts = [config for config in known if config in self._knobs and self._knobs.is_free(config)]
+        self.__dict__.pop("untried", None)
         for turn in range(min(PROPOSALS, self._left())):
             config, trial = (starts[turn], self._trial(starts[turn])) if turn < len(starts) else self._proposal()
             self._knobs.take(config)
@@ -282,7 +296,7 @@ class _Space:
             return config, self._trial(config)
         for _ in range(_TRIES):
             trial = self.study.ask(self._knobs.distributions())
-            proposed = self._knobs.config(trial.params)
+            proposed = self._admitted(self._knobs.config(trial.params))
             is_legal = proposed in self._knobs
             if is_legal and self._knobs.is_free(proposed):
                 return proposed, trial
@@ -293,6 +307,15 @@ class _Space:
             self.study.tell(trial, max(self._values.values()))
         config = self._knobs.nearest(proposed, self._random)
         return config, self._trial(config)
+
+    def _admitted(self, config: Config) -> Config:
+        """The config, or of a large space the one that is timed for its launch, which becomes a candidate."""
+        candidate = None if self._pool is None else self._pool.of(config)
+        if candidate is None:
+            return config
+        self._candidates.setdefault(candidate.config, candidate)
+        self._knobs.add(candidate.config)
+        return candidate.config
 
     def _learn(self, trial: optuna.Trial, config: Config) -> None:
         """End a trial with the value of its config, or as a violation if it failed."""

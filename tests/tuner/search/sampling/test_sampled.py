@@ -16,7 +16,8 @@ from normtune.results.database.store import Store
 from normtune.results.records import Coverage
 from normtune.tests.commands import main, one_line
 from normtune.tests.tuner.made_up_recording import recorded_plan
-from normtune.tuner.plan.plan import Candidate, Task
+from normtune.tuner.plan.plan import Task
+from normtune.tuner.plan.pool import Candidate
 from normtune.tuner.search.sampling.sampled import FINALISTS, GP, PROPOSALS, TPE, RandomDraw
 from normtune.tuner.sweep.sweep import sweep
 

@@ -1,0 +1,144 @@
+"""The candidates of a problem, each made when it is asked for: of a large space most configs never get a launch.
+
+In: an operator, a problem, a target and the configs of a space. Out: `Pool`. Of configs with equal launches the first
+that was asked for is a candidate, so that no launch is timed twice.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from random import Random
+from typing import Any, NamedTuple
+
+from normtune.kernels.call import AnyLaunch
+from normtune.kernels.config import Config, Implementation
+from normtune.kernels.operator import IllegalConfigError, OperatorSpec
+from normtune.kernels.problem import Problem
+from normtune.kernels.target import Target
+
+# Number of candidates that stand for those of a large space, and of configs that are drawn for each of them where many
+# are illegal.
+DRAWN = 512
+_TRIES = 8
+
+
+class Candidate(NamedTuple):
+    """A config, and its launch on the problem."""
+
+    config: Config
+    launch: AnyLaunch
+
+
+class Pool(Sequence[Candidate]):
+    """The candidates of a problem; as a sequence all of them, for which each config is asked for its launch.
+
+    Args:
+        spec: the operator.
+        problem: of the candidates.
+        target: of the device.
+        configs: of the space, in order.
+
+    Attributes:
+        problem: of the candidates.
+        pruned: number of configs asked for that are no candidates, by reason.
+        asked: number of configs asked for.
+    """
+
+    def __init__(self, spec: OperatorSpec, problem: Problem, target: Target, configs: Sequence[Config]) -> None:
+        self.problem = problem
+        self.pruned: Counter[str] = Counter()
+        self.asked = 0
+        self._spec, self._target, self._configs = spec, target, configs
+        self._admitted: list[Candidate] = []
+        self._made: dict[Config, Candidate] = {}
+        self._of_launch: dict[AnyLaunch, Candidate] = {}
+
+    @property
+    def size(self) -> int:
+        """Number of configs of the space, legal or not, and of implementations."""
+        return len(self._configs) + len(self._spec.implementations)
+
+    def of(self, config: Config) -> Candidate | None:
+        """The candidate with the launch of a config of the space, or of an admitted one; None if it is illegal."""
+        if config in self._made:
+            return self._made[config]
+        return self._ask(config) if self._has(config) else None
+
+    def admit(self, configs: Iterable[Config]) -> list[Candidate]:
+        """Add configs whatever the space; returns the candidates with their launches, in order, each once."""
+        self._admitted = _distinct([*self._admitted, *map(self._ask, sorted(configs))])
+        return self._admitted
+
+    def _ask(self, config: Config) -> Candidate | None:
+        self.asked += 1
+        try:
+            launch = self._spec.launch(config, self.problem, self._target)
+        except IllegalConfigError as error:
+            self.pruned[_kind(str(error))] += 1
+            return None
+        if launch in self._of_launch:
+            self.pruned["same launch as another config"] += 1
+        self._made[config] = self._of_launch.setdefault(launch, Candidate(config, launch))
+        return self._made[config]
+
+    def among(self, configs: Iterable[Config]) -> list[Candidate]:
+        """The candidates of these configs, in order, each once."""
+        return _distinct(map(self.of, configs))
+
+    def draw(self, count: int, random: Random) -> list[Candidate]:
+        """At most so many random candidates, in order: fewer if many configs are illegal, or all if there are few."""
+        if len(self._configs) <= count:
+            return self.among(self._configs)
+        found: dict[Config, Candidate] = {}
+        for _ in range(_TRIES * count):
+            if candidate := self.of(self._configs[random.randrange(len(self._configs))]):
+                found[candidate.config] = candidate
+            if len(found) == count:
+                break
+        return sorted(found.values())
+
+    def drawn(self, configs: Iterable[Config], seed: int, count: int) -> list[Candidate]:
+        """Candidates that stand for all: `count` random ones, implementations, those of `configs`, admitted ones.
+
+        With the same seed the random ones of problems of one operator have the same configs, if they are legal there.
+        """
+        kept = map(self.of, [*configs, *map(Implementation, self._spec.implementations)])
+        return _distinct([*self._admitted, *kept, *self.draw(count, Random(seed))])
+
+    def __bool__(self) -> bool:
+        return bool(self._made) or any(self.of(config) for config in self._all_configs())
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __iter__(self) -> Iterator[Candidate]:
+        return iter(self._all)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._all[index]
+
+    __hash__ = object.__hash__
+
+    def _has(self, config: Config) -> bool:
+        if isinstance(config, Implementation):
+            return self._spec.knows(config)
+        return config in self._configs and not self._spec.is_left_out(config, self.problem, self._target)
+
+    def _all_configs(self) -> Iterator[Config]:
+        yield from map(Implementation, self._spec.implementations)
+        yield from self._configs
+
+    @cached_property
+    def _all(self) -> list[Candidate]:
+        """Every config is asked, in order, so that the least of equal launches is kept."""
+        return _distinct(map(self.of, sorted({*self._made, *self._all_configs()})))
+
+
+def _distinct(candidates: Iterable[Candidate | None]) -> list[Candidate]:
+    """In order, each once, without those that are None."""
+    return sorted({candidate.config: candidate for candidate in candidates if candidate}.values())
+
+
+def _kind(reason: str) -> str:
+    """A reason without its numbers, for counting."""
+    return "illegal: " + " ".join(word for word in reason.split() if not word.isdigit())
