@@ -7,7 +7,6 @@ skipped where a test asks for it.
 
 import ast
 import sys
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -20,19 +19,19 @@ from torch.nn import Module, Parameter
 import normtune
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+def pytest_addoption(parser):
     """Options of this plugin, which workers of pytest-xdist get as text."""
     parser.addoption("--library", help="the library whose modules are replaced")
     parser.addoption("--reference", help="the file that holds its reference")
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_configure(config):
     """Install the stand-ins of a library."""
     reference = config.getoption("--reference")
     globals()[config.getoption("--library")](reference and Path(reference))
 
 
-def stand_in(name: str, **members: Any) -> None:
+def stand_in(name, **members):
     """Install a module of that name with these members, and packages above it."""
     parts = name.split(".")
     for depth in range(1, len(parts) + 1):
@@ -42,12 +41,12 @@ def stand_in(name: str, **members: Any) -> None:
     vars(sys.modules[name]).update(members)
 
 
-def nothing(*arguments: Any, **named: Any) -> Any:
+def nothing(*arguments, **named):
     """Replacement of what normtune does not have."""
     pytest.skip("normtune has no such function")
 
 
-def functions_of(file: Path | None, names: Sequence[str], library: str, **known: Any) -> dict[str, Any]:
+def functions_of(file, names, library, **known):
     """Functions from a library's own file, which as a whole imports a compiler.
 
     Raises:
@@ -62,43 +61,33 @@ def functions_of(file: Path | None, names: Sequence[str], library: str, **known:
     return {name: found[name] for name in names}
 
 
-def liger(_: Path | None) -> None:
+def liger(_):
     """Liger-Kernel's names."""
     roundings: Any = {"llama": "llama", "gemma": "sum", "none": "sum"}
 
-    def function(x: Any, weight: Any, eps: float, offset: float = 0.0, casting_mode: Any = "llama", *_: Any) -> Any:
+    def function(x, weight, eps, offset=0.0, casting_mode="llama", *_):
         return normtune.rms_norm(x, weight, eps, offset, casting=casting_mode)
 
-    def liger_rms_norm(X: Any, W: Any, eps: float, offset: float = 0.0, casting_mode: str = "llama") -> Any:
+    def liger_rms_norm(X, W, eps, offset=0.0, casting_mode="llama"):
         return function(X, W, eps, offset, casting_mode)
 
-    def fused_add(
-        X: Any, R: Any, W: Any, eps: float, offset: float = 0.0, casting_mode: str = "llama", in_place: bool = False
-    ) -> Any:
+    def fused_add(X, R, W, eps, offset=0.0, casting_mode="llama", in_place=False):
         return normtune.fused_add_rms_norm(X, R, W, eps, offset, rounding=roundings[casting_mode])
 
     class Norm(Module):
-        def __init__(
-            self,
-            hidden_size: int,
-            eps: float = 1e-6,
-            offset: float = 0.0,
-            casting_mode: str = "llama",
-            elementwise_affine: bool = True,
-            **_: Any,
-        ) -> None:
+        def __init__(self, hidden_size, eps=1e-06, offset=0.0, casting_mode="llama", elementwise_affine=True, **_):
             super().__init__()
             self.weight = Parameter(torch.ones(hidden_size)) if elementwise_affine else None
             self.eps, self.offset, self.casting_mode = eps, offset, casting_mode
 
-        def forward(self, x: Any) -> Any:
+        def forward(self, x):
             return function(x, self.weight, self.eps, self.offset, self.casting_mode)
 
     class AddNorm(Norm):
-        def forward(self, x: Any, residual: Any) -> Any:
+        def forward(self, x, residual):
             return fused_add(x, residual, self.weight, self.eps, self.offset, self.casting_mode)
 
-    def close(one: Any, other: Any, atol: float, rtol: float, **_: Any) -> None:
+    def close(one, other, atol, rtol, **_):
         torch.testing.assert_close(one, other, atol=atol, rtol=rtol)
 
     stand_in("test.utils", assert_verbose_allclose=close, set_seed=torch.manual_seed, supports_bfloat16=lambda: True)
@@ -112,10 +101,10 @@ def liger(_: Path | None) -> None:
     stand_in("liger_kernel.utils", infer_comm_backend=lambda: "nccl", infer_device=_device)
 
 
-def aiter(_: Path | None) -> None:
+def aiter(_):
     """Names of aiter."""
 
-    def fwd_with_add(out: Any, x: Any, residual: Any, residual_out: Any, weight: Any, eps: float, **named: Any) -> Any:
+    def fwd_with_add(out, x, residual, residual_out, weight, eps, **named):
         offset = 1.0 if named.get("gemma_norm") else 0.0
         y, total = normtune.fused_add_rms_norm(x, residual, weight, eps, offset, rounding="sum")
         with torch.no_grad():
@@ -136,29 +125,27 @@ def aiter(_: Path | None) -> None:
     stand_in("aiter.ops.triton.utils.types", str_to_torch_dtype=dtypes)
 
 
-def flashinfer(_: Path | None) -> None:
+def flashinfer(_):
     """FlashInfer's names."""
 
-    def norm(offset: float) -> Callable[..., Any]:
-        def rmsnorm(x: Any, weight: Any, eps: float = 1e-6, out: Any = None, enable_pdl: Any = None) -> Any:
+    def norm(offset):
+        def rmsnorm(x, weight, eps=1e-06, out=None, enable_pdl=None):
             y = normtune.rms_norm(x, weight, eps, offset)
             return y if out is None else out.copy_(y)
 
         return rmsnorm
 
-    def added(offset: float) -> Callable[..., Any]:
-        def fused_add_rmsnorm(x: Any, residual: Any, weight: Any, eps: float = 1e-6, enable_pdl: Any = None) -> None:
+    def added(offset):
+        def fused_add_rmsnorm(x, residual, weight, eps=1e-06, enable_pdl=None):
             normtune.fused_add_rms_norm(x, residual, weight, eps, offset, in_place=True)
 
         return fused_add_rmsnorm
 
-    def rmsnorm_quant(out: Any, x: Any, weight: Any, scale: Any, eps: float = 1e-6, enable_pdl: Any = None) -> Any:
+    def rmsnorm_quant(out, x, weight, scale, eps=1e-06, enable_pdl=None):
         found = normtune.rms_norm_quantize_fp8(x, weight, eps, scale=_wide(scale), dtype=out.dtype)
         return out.copy_(found.q)
 
-    def fused_add_rmsnorm_quant(
-        out: Any, x: Any, residual: Any, weight: Any, scale: Any, eps: float = 1e-6, enable_pdl: Any = None
-    ) -> None:
+    def fused_add_rmsnorm_quant(out, x, residual, weight, scale, eps=1e-06, enable_pdl=None):
         found = normtune.rms_norm_quantize_fp8(x, weight, eps, scale=_wide(scale), dtype=out.dtype, residual=residual)
         out.copy_(found.q)
         residual.copy_(found.sum)
@@ -178,20 +165,20 @@ def flashinfer(_: Path | None) -> None:
     stand_in("flashinfer.utils", device_support_pdl=lambda device: True)
 
 
-def vllm(_: Path | None) -> None:
+def vllm(_):
     """Names of vLLM, its custom operators among them, so that `torch.library.opcheck` looks at them."""
     largest = 448.0
 
     class Norm(Module):
         offset = 0.0
 
-        def __init__(self, hidden_size: int, eps: float = 1e-6, has_weight: bool = True, **_: Any) -> None:
+        def __init__(self, hidden_size, eps=1e-06, has_weight=True, **_):
             super().__init__()
             weight = torch.zeros(hidden_size) if self.offset else torch.ones(hidden_size)
             self.weight = Parameter(weight) if has_weight else None
             self.variance_epsilon = eps
 
-        def forward_native(self, x: Any, residual: Any = None) -> Any:
+        def forward_native(self, x, residual=None):
             wide = x.float() if residual is None else x.float() + residual.float()
             total = None if residual is None else wide.to(x.dtype)
             wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.variance_epsilon)
@@ -201,34 +188,34 @@ def vllm(_: Path | None) -> None:
                 y = wide.to(x.dtype) if self.weight is None else (wide.to(x.dtype) * self.weight).to(x.dtype)
             return y if total is None else (y, total)
 
-        def forward(self, x: Any, residual: Any = None) -> Any:
+        def forward(self, x, residual=None):
             weight, eps, offset = self.weight, self.variance_epsilon, self.offset
             casting, rounding = ("gemma", "float32") if offset else ("llama", "llama")
             if residual is None:
-                return normtune.rms_norm(x, weight, eps, offset, casting=casting)  # type: ignore[arg-type]
-            return normtune.fused_add_rms_norm(x, residual, weight, eps, offset, rounding=rounding)  # type: ignore[arg-type]
+                return normtune.rms_norm(x, weight, eps, offset, casting=casting)
+            return normtune.fused_add_rms_norm(x, residual, weight, eps, offset, rounding=rounding)
 
     class GemmaNorm(Norm):
         offset = 1.0
 
-    def rms_norm(out: Any, x: Any, weight: Any, eps: float) -> None:
+    def rms_norm(out, x, weight, eps):
         out.copy_(normtune.rms_norm(x, weight, eps, casting="llama"))
 
-    def fused_add_rms_norm(x: Any, residual: Any, weight: Any, eps: float) -> None:
+    def fused_add_rms_norm(x, residual, weight, eps):
         normtune.fused_add_rms_norm(x, residual, weight, eps, rounding="llama", in_place=True)
 
-    def static(out: Any, x: Any, weight: Any, scale: Any, eps: float) -> None:
+    def static(out, x, weight, scale, eps):
         found = normtune.rms_norm_quantize_fp8(x, weight, eps, scale=scale, rounding="product", dtype=out.dtype)
         out.copy_(found.q)
 
-    def static_with_add(out: Any, x: Any, residual: Any, weight: Any, scale: Any, eps: float) -> None:
+    def static_with_add(out, x, residual, weight, scale, eps):
         found = normtune.rms_norm_quantize_fp8(
             x, weight, eps, scale=scale, rounding="product", dtype=out.dtype, residual=residual, round_sum=True
         )
         out.copy_(found.q)
         residual.copy_(found.sum)
 
-    def quantize(out: Any, x: Any, scale: Any) -> None:
+    def quantize(out, x, scale):
         out.copy_((x.float() * (1.0 / scale)).clamp(-largest, largest).to(out.dtype))
 
     library = torch.library.Library("_C", "FRAGMENT")
@@ -251,11 +238,11 @@ def vllm(_: Path | None) -> None:
 
     allclose = torch.allclose
 
-    def of_fp8(left: Any, right: Any, **named: Any) -> bool:
+    def of_fp8(left, right, **named):
         pair = (one.float() if one.dtype == torch.float8_e4m3fn else one for one in (left, right))
         return allclose(*pair, **named)
 
-    def opcheck(operator: Any, arguments: Any, **_: Any) -> None:
+    def opcheck(operator, arguments, **_):
         if operator is not None:
             with patch("torch.allclose", of_fp8):  # as vLLM's own does: torch compares no FP8
                 torch.library.opcheck(operator, arguments, test_utils=("test_schema", "test_faketensor"))
@@ -264,7 +251,7 @@ def vllm(_: Path | None) -> None:
     for name in ("rms_norm_dynamic_per_token_quant", "rms_norm_per_block_quant"):
         setattr(torch.ops._C, name, None)
 
-    def quantized(x: Any, weight: Any, eps: float, dtype: Any, ub: Any, residual: Any, **named: Any) -> Any:
+    def quantized(x, weight, eps, dtype, ub, residual, **named):
         if ub is not None or dtype == torch.int8:
             nothing()
         found = normtune.rms_norm_quantize_fp8(
@@ -274,27 +261,25 @@ def vllm(_: Path | None) -> None:
             residual.copy_(found.sum)
         return found.q, found.scale
 
-    def per_token(x: Any, weight: Any, eps: float, dtype: Any, ub: Any = None, residual: Any = None) -> Any:
+    def per_token(x, weight, eps, dtype, ub=None, residual=None):
         return quantized(x, weight, eps, dtype, ub, residual, scaling="row", least_amax=1.0 / 512.0)
 
-    def per_block(
-        x: Any, weight: Any, eps: float, dtype: Any, group: Any, ub: Any, residual: Any, transposed: Any, alignment: int
-    ) -> Any:
+    def per_block(x, weight, eps, dtype, group, ub, residual, transposed, alignment):
         if group[1] != 128:
             nothing()
         layout = "column_major" if transposed else "row_major"
         return quantized(x, weight, eps, dtype, ub, residual, scaling="block", layout=layout, least_amax=1.0 / 512.0)
 
-    def scaled(parts: Any, least: float) -> Any:
+    def scaled(parts, least):
         scale = parts.float().abs().amax(-1, keepdim=True).clamp(min=least) / largest
         return (parts.float() / scale).clamp(-largest, largest).to(torch.float8_e4m3fn), scale
 
-    def scaled_fp8_quant(x: Any, scale_ub: Any = None, use_per_token_if_dynamic: bool = True) -> Any:
+    def scaled_fp8_quant(x, scale_ub=None, use_per_token_if_dynamic=True):
         if scale_ub is not None:
             nothing()
         return scaled(x, 1.0 / 512.0)
 
-    def per_token_group_quant_fp8(x: Any, group_size: int, **_: Any) -> Any:
+    def per_token_group_quant_fp8(x, group_size, **_):
         q, scale = scaled(x.reshape(*x.shape[:-1], -1, group_size), 1e-10)
         return q.reshape(x.shape), scale.squeeze(-1)
 
@@ -324,31 +309,31 @@ _kept: list[Any] = []
 
 
 @pytest.fixture
-def default_vllm_config() -> None:
+def default_vllm_config():
     """That of vLLM's own tests."""
 
 
 @pytest.fixture(autouse=True)
-def default_device_restored() -> Any:
+def default_device_restored():
     """Tests of vLLM set torch's default device and leave it."""
     yield
     torch.set_default_device(None)
 
 
-def fla(_: Path | None) -> None:
+def fla(_):
     """Names of flash-linear-attention."""
 
     class RMSNormGated(Module):
-        def __init__(self, hidden_size: int, eps: float = 1e-5, activation: str = "swish", **_: Any) -> None:
+        def __init__(self, hidden_size, eps=1e-05, activation="swish", **_):
             super().__init__()
             if activation not in ("silu", "swish"):
                 nothing()
             self.weight, self.eps = Parameter(torch.ones(hidden_size)), eps
 
-        def forward(self, x: Any, gate: Any) -> Any:
+        def forward(self, x, gate):
             return normtune.rms_norm_gated(x, self.weight, gate, self.eps)
 
-    def assert_close(prefix: str, wanted: Any, found: Any, ratio: float, **_: Any) -> None:
+    def assert_close(prefix, wanted, found, ratio, **_):
         off = (wanted.float() - found.float()).square().mean().sqrt()
         assert off <= ratio * wanted.float().square().mean().sqrt() + 1e-6, f"{prefix}: {off}"
 
@@ -366,7 +351,7 @@ def fla(_: Path | None) -> None:
     stand_in("fla.utils", IS_NVIDIA_BLACKWELL=large, assert_close=assert_close, device=_device())
 
 
-def mamba(reference: Path | None) -> None:
+def mamba(reference):
     """Names of Mamba; its reference comes from its own file."""
     from einops import rearrange
 
@@ -374,29 +359,18 @@ def mamba(reference: Path | None) -> None:
     stand_in("mamba_ssm.ops.triton.layernorm_gated", layernorm_fn=_layernorm_fn, **names)
 
 
-def _layernorm_fn(
-    x: Any,
-    weight: Any,
-    bias: Any,
-    z: Any = None,
-    eps: float = 1e-6,
-    group_size: int | None = None,
-    norm_before_gate: bool = True,
-    is_rms_norm: bool = False,
-) -> Any:
+def _layernorm_fn(x, weight, bias, z=None, eps=1e-06, group_size=None, norm_before_gate=True, is_rms_norm=False):
     """The gated norm of Mamba and flash-linear-attention."""
     if bias is not None or not is_rms_norm:
         nothing()
     return normtune.rms_norm_gated(x, weight, z, eps, norm_before_gate=norm_before_gate, group_size=group_size)
 
 
-def quack(reference: Path | None) -> None:
+def quack(reference):
     """Names of quack; its references come from its own file."""
     names = functions_of(reference, ["rmsnorm_ref", "rmsnorm_bwd_ref"], "quack")
 
-    def rmsnorm(
-        x: Any, weight: Any = None, bias: Any = None, residual: Any = None, eps: float = 1e-6, **named: Any
-    ) -> Any:
+    def rmsnorm(x, weight=None, bias=None, residual=None, eps=1e-06, **named):
         offset, prenorm = named.get("weight_offset", 0.0), named.get("prenorm", False)
         if bias is not None or named.get("residual_dtype") is not None:
             nothing()
@@ -411,9 +385,9 @@ def quack(reference: Path | None) -> None:
     stand_in("quack.cute_dsl_utils", get_device_capacity=lambda *_: torch.cuda.get_device_capability())
 
 
-def _device() -> str:
+def _device():
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def _wide(scale: Any) -> Any:
+def _wide(scale):
     return scale.float()

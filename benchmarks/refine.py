@@ -82,7 +82,7 @@ def loss(trees: dict[Key, Tree], spaces: Sequence[Space]) -> dict[str, float]:
         problem = space.task.problem
         launch = partial(operator(problem.operator).launch_of, problem=problem, target=TARGETS["sm_90"])
         logs = {launch(config): float(np.log(one).mean()) for config, one in space.blocks.items()}
-        config = choose(trees[problem.key], problem.rows, problem.hidden)
+        config = choose(trees[problem.key], problem.shape)
         if launch(config) in logs:
             losses.setdefault(problem.operator, []).append(logs[launch(config)] - min(logs.values()))
     return {name: round(100 * float(np.mean(one)), 3) for name, one in losses.items()}

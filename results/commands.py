@@ -40,12 +40,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object 
 
 
 def with_options(options: type[Any], before: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add options to a command: the fields of a dataclass that it does not declare itself.
-
-    Args:
-        options: the dataclass.
-        before: parameter of the command before which they are listed.
-    """
+    """Decorator: a command gets the fields of a dataclass that it does not declare itself, before a parameter."""
 
     def decorated(command: Callable[..., None]) -> Callable[..., None]:
         *parameters, _ = inspect.signature(command).parameters.values()

@@ -214,12 +214,9 @@ class Evidence:
         return low, high
 
     def select(self, keys: Collection[str] = (), dtypes: Collection[str] = ()) -> "Evidence":
-        """Only these operators and dtypes.
+        """Only these operators and dtypes; empty means all.
 
-        Args:
-            keys: `a` is operator a in all variants, of a family at all named integers, `a:b` only its variant b; empty
-                means all.
-            dtypes: names of dtypes; empty means all.
+        A key `a` is operator a in all variants, and a family at all named integers; `a:b` is its variant b.
         """
         kept = pd.Series(True, index=self.frame.index)
         if keys:

@@ -38,12 +38,7 @@ def check_regime(name: str) -> None:
 
 
 def in_regime(evidence: "Evidence", regime: str, source: str) -> "Evidence":
-    """The measurements of one regime.
-
-    Args:
-        evidence: measurements of any regimes.
-        regime: a name of `REGIMES`.
-        source: of the evidence, for the message.
+    """The measurements of one regime; `source` is that of the evidence, for the message.
 
     Raises:
         UsageError: there are only measurements of other regimes.

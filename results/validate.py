@@ -41,13 +41,10 @@ def check_runs(runs: Iterable[Run]) -> None:
 
 
 def check_columns(columns: Mapping[str, Sequence[Any]]) -> None:
-    """Check measurements, one per index of the columns.
+    """Check measurements, in the columns of `Evidence.frame`.
 
     Samples exist exactly where the status is `ok`, are positive and have ascending round numbers; a failure has a
     reason; configs are canonical JSON of values that launch rules accept; rows and hidden are positive.
-
-    Args:
-        columns: the columns of `Evidence.frame`.
 
     Raises:
         ValueError: a rule is broken; the message names the first wrong value.

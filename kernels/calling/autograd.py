@@ -22,11 +22,7 @@ def function_of(
 ) -> type[torch.autograd.Function]:
     """The autograd function, which takes the inputs and the tuple (*scalars, batch_invariant).
 
-    Args:
-        operation: the declaration.
-        forward: from `codegen.forward_of`.
-        backward: from `codegen.backward_of`.
-        first: another one of these, for gradients that have no graph; None for `backward`.
+    `forward` and `backward` are from `codegen`; `first` is another backward, for gradients that have no graph.
     """
 
     class Gradients(torch.autograd.Function):

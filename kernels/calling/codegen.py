@@ -230,12 +230,9 @@ def saving_of(operation: Operation, forward: Callable[..., tuple[Any, ...]]) -> 
 def gradients_of(
     operation: Operation, backward: Callable[..., tuple[Any, ...]], recorded: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """The backward of the autograd function.
+    """The backward of the autograd function, around the result of `backward_of`.
 
-    Args:
-        operation: the declaration.
-        backward: from `backward_of`.
-        recorded: takes ctx and the gradients of the results; called instead while grad mode is on.
+    `recorded` takes ctx and the gradients of the results; it is called instead while grad mode is on.
     """
 
     def needs(axes: str) -> str:

@@ -113,14 +113,7 @@ def forget_launches() -> None:
 def config_for(
     spec: OperatorSpec, problem: Problem, target: Target, device: int, batch_invariant: bool = False
 ) -> Config:
-    """The config for `problem` on GPU `device`: the table's, else the operator's default.
-
-    Args:
-        spec: the operator.
-        problem: the problem to launch.
-        target: limits of the GPU.
-        device: CUDA's number of the GPU.
-        batch_invariant: use the table's functions for that mode.
+    """The config for `problem` on GPU `device`, with these limits: the table's, else the operator's default.
 
     Raises:
         UsageError: NORMTUNE_TABLE is not the path of a table.
@@ -185,13 +178,7 @@ def resolved(
 ) -> AnyLaunch:
     """The launch of the table's config, or of the operator's default config if that is illegal.
 
-    Args:
-        spec: the operator.
-        problem: of at least one row.
-        first: a tensor on the GPU.
-        alignment: from `alignment_in`.
-        batch_invariant: as in `bind_from_table`.
-        is_in_place: as in `bind_from_table`.
+    `first` is a tensor on the GPU; other arguments as in `bind_from_table` and from `alignment_in`.
     """
     launch = _resolve(spec, problem, target_of(first), first.device.index or 0, alignment, batch_invariant)
     return getattr(launch, "in_place", launch) if is_in_place else launch
@@ -206,14 +193,7 @@ def alignment_in(spec: OperatorSpec, problem: Problem, tensors: Mapping[str, Ten
 
 
 def row_bounds(spec: OperatorSpec, problem: Problem, first: Tensor, batch_invariant: bool) -> list[int]:
-    """The numbers of rows, ascending from 1, at which the table's config may change.
-
-    Args:
-        spec: the operator.
-        problem: with any number of rows.
-        first: a tensor on the GPU.
-        batch_invariant: as in `config_for`.
-    """
+    """The numbers of rows, ascending from 1, at which the table's config may change; `problem` may have any."""
     return _row_bounds(problem, target_of(first), first.device.index or 0, batch_invariant)
 
 

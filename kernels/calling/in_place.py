@@ -15,13 +15,7 @@ from normtune.kernels.calling.layout import PLAIN, POINTER_MASK
 
 
 def is_reusable(dy: Tensor, like: Tensor, others: Iterable[Tensor | None]) -> bool:
-    """Whether dx can be written into the memory of dy.
-
-    Args:
-        dy: the gradient of an output; it has memory.
-        like: a tensor with the dtype of dx.
-        others: the other tensors that the backward reads.
-    """
+    """Whether dx, of the dtype of `like`, can be written into the memory of dy, given what else the backward reads."""
     if (
         dy.dtype != like.dtype
         or dy.requires_grad

@@ -85,11 +85,7 @@ class BoundLaunch:
         return [public.options for public in self._public]
 
     def __call__(self, *tensors: Any) -> None:
-        """Launch on the current stream of the device.
-
-        Args:
-            tensors: like those of the construction, without the workspace; the first one is not None.
-        """
+        """Launch on the device's current stream, on tensors like those of the construction, without the workspace."""
         self.at([None if tensor is None else tensor.data_ptr() for tensor in tensors], *tensors)
 
     def at(self, pointers: Sequence[int | None], *tensors: Any) -> None:
@@ -219,15 +215,9 @@ class _PublicLaunch:
 def _stream_launches(
     calls: Sequence[KernelCall], publics: Sequence[_PublicLaunch], device: int, pointers: Sequence[int | None]
 ) -> tuple[list[StreamLaunch], Any]:
-    """The fast launches of kernel calls, and the function that returns the current stream of a device.
+    """The fast launches of kernel calls on `device`, the current one, and the function that returns its current stream.
 
     No launches unless each call has one: the two ways of launching treat the current device differently.
-
-    Args:
-        calls: the kernel calls.
-        publics: the same through the public interface.
-        device: number of the current device.
-        pointers: of the tensors.
     """
     try:
         stream_of = stream_of_device()

@@ -123,12 +123,9 @@ def readable(name: str, tensor: Tensor) -> Tensor:
 def grouped_rows(
     operation: Operation, given: Mapping[str, Tensor | None], batch_invariant: bool
 ) -> dict[str, Tensor | None]:
-    """The tensors with rows as (outer, inner, groups, hidden).
+    """The tensors with rows, which have equal shapes, as (outer, inner, groups, hidden).
 
-    Args:
-        operation: the called operation.
-        given: its tensors by name; those with rows have equal shapes.
-        batch_invariant: copy tensors that have less alignment than new ones.
+    In the batch-invariant mode those with less alignment than new tensors are copied.
     """
     has_groups = any(
         tensor is not None and operation.axes[name] == HIDDEN and tensor.dim() > 1 for name, tensor in given.items()

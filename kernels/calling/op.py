@@ -223,11 +223,7 @@ class ForwardOnlyOp:
     ) -> dict[str, Tensor]:
         """Call the operation of these modes; returns the outputs by name.
 
-        Args:
-            choices: the modes.
-            given: values of all `inputs`, of which the operation reads its own.
-            scalars: values of all `scalars`, likewise.
-            batch_invariant: as in `rms_norm`.
+        `given` and `scalars` have values for all `inputs` and `scalars`, of which the operation reads its own.
 
         Raises:
             TypeError, ValueError: as `arguments.check`, or the batch-invariant mode is not available.

@@ -335,10 +335,7 @@ def stopped_before_compiling(hook: Callable[..., bool]) -> Iterator[None]:
 def frontend_code(kernel: Any, compile: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[Any, str]:
     """The target, and the optimised TTIR of a specialised kernel without debug information.
 
-    Args:
-        kernel: a function of `triton.jit`.
-        compile: the argument of this name that the hook of `stopped_before_compiling` gets.
-        given: the options in it.
+    `compile` is the argument of that name which the hook of `stopped_before_compiling` gets, `given` the options in it.
     """
     from triton._C.libtriton import ir
     from triton.compiler import ASTSource, make_backend

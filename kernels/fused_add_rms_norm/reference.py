@@ -23,7 +23,7 @@ _OF_RMS_NORM = {
 
 
 def inputs(problem: Problem, generator: torch.Generator, device: torch.device, hostile: bool) -> dict[str, Tensor]:
-    """Fresh inputs of a problem on `device`; arguments as in RMSNorm's.
+    """Fresh inputs of a problem on `device`; arguments as in `rms_norm.reference.inputs`.
 
     Returns:
         `x`, `residual` (rows, hidden) and `weight` (hidden,); for the backward `dy`, `ds`, `s` (rows, hidden), `weight`
@@ -39,15 +39,9 @@ def inputs(problem: Problem, generator: torch.Generator, device: torch.device, h
 
 
 def reference(problem: Problem, tensors: Mapping[str, Tensor], eps: float, offset: float) -> dict[str, Expected]:
-    """Exact outputs of a problem, from the rounded inputs, in float64.
+    """Exact outputs of a problem in float64; arguments as in `rms_norm.reference.reference`.
 
-    The sum itself is exact: both are added in float32, and rounded once.
-
-    Args:
-        problem: of either operator; its variant decides which outputs exist and what is rounded.
-        tensors: from `inputs`.
-        eps: added to the mean square (forward only).
-        offset: added to the weight.
+    The sum is exact, since it is added in float32 and rounded once.
 
     Returns:
         Forward `y`, `s` and `rstd`, backward `dx` and `dweight`.

@@ -174,14 +174,13 @@ def _qk_norm_backward_kernel(
 def calls(
     launch: HeadsLaunch, problem: Problem, tensors: Mapping[str, Any], workspace: Any, eps: float, offset: float
 ) -> tuple[KernelCall, ...]:
-    """The kernel calls of one backward: the main kernel and, with weight gradients, the end of their sums.
+    """The kernel calls of one backward: the main kernel and, with weight gradients, the reduction of partial sums.
 
     Args:
         launch: from `resolve_backward`.
-        problem: tokens, length of a head, dtype, variant and named integers.
-        tensors: as `buffers` of the spec lists them; last dimension contiguous, row strides of `dout`, `qkv`, `dqkv`,
-            `cos` and `sin` free; `dweights` contiguous.
-        workspace: at least `launch.workspace` float32 elements if that is not 0, else unused.
+        problem: rows are tokens, hidden is the length of a head.
+        tensors: those of the spec's `buffers`, contiguous in the last dimension; `dweights` contiguous.
+        workspace: `launch.workspace` float32 elements or more; not read if that is 0.
         eps: added to the mean square.
         offset: added to the weights, in float32.
     """

@@ -35,13 +35,9 @@ class Tensors(NamedTuple):
 
 
 def forward(problem: Problem, tensors: Tensors, eps: float, offset: float) -> Tensor:
-    """A fused tensor with normalized, rotated query and key heads; contiguous, of qkv's dtype.
+    """A fused tensor with normalized, rotated query and key heads: contiguous, of qkv's dtype.
 
-    Args:
-        problem: what is asked for; its rows do not matter.
-        tensors: of the call.
-        eps: added to the mean square.
-        offset: added to the weights.
+    The rows of the problem do not matter.
     """
     heads, every, dtype = heads_of(problem), _every_head(tensors.qkv, tensors), tensors.qkv.dtype
     end = heads.heads_q + heads.heads_k

@@ -186,10 +186,10 @@ def calls(
 
     Args:
         launch: from `resolve`.
-        problem: tokens, length of a head, dtype, variant and named integers.
-        tensors: as `buffers` of the spec lists them; last dimension contiguous, row strides of `qkv`, `cos`, `sin` and
-            `out` free. Positions are not checked: each must be a row of the tables.
-        workspace: unused.
+        problem: rows are tokens, hidden is the length of a head.
+        tensors: those of the spec's `buffers`, contiguous in the last dimension. Positions are not checked: each must
+            be a row of the tables.
+        workspace: not read.
         eps: added to the mean square.
         offset: added to the weights, in float32.
     """

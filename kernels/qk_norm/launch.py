@@ -69,17 +69,9 @@ def resolve(
     alignment: int | None = None,
     max_elements: int = MAX_ELEMENTS_PER_THREAD,
 ) -> HeadsLaunch:
-    """The launch of `qk_norm`.
+    """The launch of `qk_norm`: rows are tokens, hidden is the length of a head. Errors as in `tiles.launch.tile`.
 
-    Args:
-        config: of `QKNormConfig`.
-        problem: rows are tokens, hidden is the length of a head; named integers and variant have the rest.
-        target: limits of the GPU.
-        alignment: largest power of two up to 16 that divides hidden and all row strides; None for contiguous tensors.
-        max_elements: of a tile, per thread; a block of heads is halved until it has no more.
-
-    Raises:
-        IllegalConfigError: the config cannot run this problem on this target.
+    A block of heads is halved until a thread has at most `max_elements` of its tile.
     """
     heads, threads = heads_of(problem), threads_of(config, target)
     rest = problem.hidden - heads.rotary

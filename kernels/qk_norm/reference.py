@@ -21,17 +21,11 @@ _NOTHING = 1e-300
 
 
 def inputs(problem: Problem, generator: torch.Generator, device: torch.device, hostile: bool) -> dict[str, Tensor]:
-    """Fresh inputs of a problem on `device`.
-
-    Args:
-        problem: of either operator.
-        generator: of that device.
-        device: of the tensors.
-        hostile: include heads of zeros, tiny, huge and outlier values.
+    """Fresh inputs of a problem on `device`; arguments as in `rms_norm.reference.inputs`.
 
     Returns:
         `qkv` (rows, heads * hidden), two weights (hidden,) and, unless the variant leaves them out, `cos` and `sin` of
-        any angles and `positions` (rows,) in any order; for the backward also `dout`.
+        random angles and `positions` (rows,) in random order; for the backward also `dout`.
     """
     heads, rows = heads_of(problem), problem.rows
     every = of_rms_norm.inputs(problem._replace(rows=rows * heads.written), generator, device, hostile)
@@ -50,16 +44,10 @@ def inputs(problem: Problem, generator: torch.Generator, device: torch.device, h
 
 
 def reference(problem: Problem, tensors: Mapping[str, Tensor], eps: float, offset: float) -> dict[str, Expected]:
-    """The exact outputs of a problem, from the rounded inputs, in float64.
-
-    Args:
-        problem: of either operator; its variant decides what is rounded, and whether the output is `qkv` or `out`.
-        tensors: from `inputs`.
-        eps: added to the mean square.
-        offset: added to the weights.
+    """Exact outputs of a problem in float64; arguments as in `rms_norm.reference.reference`.
 
     Returns:
-        The fused tensor; of the backward `dqkv` and, unless the variant leaves it out, `dweights`.
+        The fused tensor, `qkv` or `out`; of the backward `dqkv` and, unless the variant leaves it out, `dweights`.
     """
     if problem.key.family == BACKWARD:
         return _gradients(problem, tensors, eps, offset)

@@ -42,17 +42,7 @@ class ReduceLaunch(NamedTuple):
 
 
 def resolve(config: Config, problem: Problem, target: Target, alignment: int | None = None) -> ReduceLaunch:
-    """The launch of `reduce_partials`, the same for any number of rows.
-
-    Args:
-        config: the config.
-        problem: number and length of the rows of partial sums.
-        target: limits of the GPU.
-        alignment: largest power of two up to 16 that divides hidden and the row stride; None for contiguous tensors.
-
-    Raises:
-        IllegalConfigError: the config cannot run this problem on this target.
-    """
+    """The launch of `reduce_partials`, the same for any number of rows; errors as in `tiles.launch.tile`."""
     threads = threads_of(config, target)
     block_col = min(config.block_col, next_power_of_2(problem.hidden))
     if min(block_col, config.block_row) < 1:

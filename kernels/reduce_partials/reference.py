@@ -13,16 +13,9 @@ from normtune.kernels.rounding import FLOAT32_EPSILON, Expected, unit_in_last_pl
 
 
 def inputs(problem: Problem, generator: torch.Generator, device: torch.device, hostile: bool) -> dict[str, Tensor]:
-    """Fresh partial sums of a problem on `device`.
+    """Fresh partial sums of a problem on `device`: `partials` (rows, hidden) float32.
 
-    Args:
-        problem: number and length of the rows.
-        generator: of that device.
-        device: of the tensors.
-        hostile: include columns of zeros, tiny, huge and cancelling values, in turn from column 1 on.
-
-    Returns:
-        `partials` (rows, hidden) float32.
+    `hostile`: columns of zeros, tiny, huge and cancelling values, in turn from column 1 on.
     """
     partials = torch.randn((problem.rows, problem.hidden), generator=generator, device=device, dtype=torch.float32)
     if hostile:
@@ -36,12 +29,7 @@ def inputs(problem: Problem, generator: torch.Generator, device: torch.device, h
 
 
 def reference(problem: Problem, tensors: Mapping[str, Tensor]) -> dict[str, Expected]:
-    """The exact sums, in float64; each may be off by its rounding and by that of a sum in float32.
-
-    Args:
-        problem: number of rows, and the dtype of the sums.
-        tensors: from `inputs`.
-    """
+    """The exact sums in float64. Their tolerance is the rounding of the result and that of a sum in float32."""
     partials = tensors["partials"].double()
     total = partials.sum(dim=0)
     # As for the weight gradient that ends with these sums: a tree's depth and a margin for the steps of a program.

@@ -142,12 +142,12 @@ def calls(
 
     Args:
         launch: from `resolve_backward`.
-        problem: rows, hidden, dtype; the variant decides whether the weight gradient is computed.
+        problem: the variant decides whether the weight gradient is computed.
         tensors: `dy`, `x` (rows, hidden), `weight` (hidden,), `rstd` (rows,) float32, `dx` (rows, hidden), and
-            `dweight` (hidden,) unless the variant is `no_dweight`; with `ds` (rows, hidden), which is added to dx, `s`
-            in the place of `x`; last dimension contiguous.
-        workspace: at least `launch.workspace` float32 elements if that is not 0, else unused.
-        eps: unused, as rstd includes it.
+            `dweight` (hidden,) unless the variant is `no_dweight`. After a sum, `s` instead of `x`, and `ds` (rows,
+            hidden), which is added to dx. Contiguous in the last dimension.
+        workspace: `launch.workspace` float32 elements or more; not read if that is 0.
+        eps: not read, as rstd includes it.
         offset: added to the weight, in float32.
     """
     if problem.hidden > MAX_TILED_HIDDEN:

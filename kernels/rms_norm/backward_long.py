@@ -107,15 +107,10 @@ def _rms_norm_backward_long_kernel(
 def long_row_calls(
     launch: Launch, problem: Problem, tensors: Mapping[str, Any], workspace: Any, offset: float
 ) -> tuple[KernelCall, ...]:
-    """The kernel calls of one backward; arguments as in `rms_norm_backward.calls`.
+    """The kernel calls of one backward; arguments as in `rms_norm.backward.calls`.
 
-    Args:
-        launch: from `long_row_backward`.
-        problem: rows, hidden, dtype and variant.
-        tensors: by name.
-        workspace: float32: (launch.grid, hidden) partial sums of dweight if they are reduced, then (rows,
-            launch.chunks) sums of rows.
-        offset: added to the weight.
+    The workspace has (launch.grid, hidden) partial sums of dweight if they are reduced, then (rows, launch.chunks) sums
+    of rows.
     """
     dy, ds, dx, dweight = tensors["dy"], tensors.get("ds"), tensors["dx"], tensors.get("dweight")
     x = tensors["x" if ds is None else "s"]

@@ -179,11 +179,11 @@ def calls(
 
     Args:
         launch: from `resolve_forward`.
-        problem: rows, hidden, dtype; the variant decides whether rstd is stored, and what is rounded between.
+        problem: the variant decides whether rstd is stored, and what is rounded on the way.
         tensors: `x` (rows, hidden), `weight` (hidden,), `y` (rows, hidden), and `rstd` (rows,) float32 unless the
-            variant is `no_rstd`; `residual` and `s` (rows, hidden) for the sum s = x + residual, which is normalized
-            then; last dimension contiguous.
-        workspace: at least `launch.workspace` float32 elements if that is not 0, else unused.
+            variant is `no_rstd`. To normalize the sum s = x + residual, also `residual` and `s` (rows, hidden).
+            Contiguous in the last dimension.
+        workspace: `launch.workspace` float32 elements or more; not read if that is 0.
         eps: added to the mean square.
         offset: added to the weight, in float32.
     """

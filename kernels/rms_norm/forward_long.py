@@ -116,15 +116,9 @@ def _rms_norm_forward_long_kernel(
 def long_row_calls(
     launch: Launch, problem: Problem, tensors: Mapping[str, Any], workspace: Any, eps: float, offset: float
 ) -> tuple[KernelCall, KernelCall]:
-    """The kernel calls of one forward; arguments as in `rms_norm_forward.calls`.
+    """The kernel calls of one forward; arguments as in `rms_norm.forward.calls`.
 
-    Args:
-        launch: from `long_row_forward`.
-        problem: rows, hidden, dtype and variant.
-        tensors: by name.
-        workspace: (rows, launch.chunks) float32, sums of squares.
-        eps: added to the mean square.
-        offset: added to the weight.
+    The workspace has (rows, launch.chunks) sums of squares.
     """
     x, y, residual, s = tensors["x"], tensors["y"], tensors.get("residual"), tensors.get("s")
     s_residual, s_s = (None if tensor is None else tensor.stride(0) for tensor in (residual, s))

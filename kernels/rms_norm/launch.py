@@ -58,19 +58,10 @@ def resolve_forward(
     max_elements: int = MAX_FORWARD_ELEMENTS_PER_THREAD,
     read: int = 1,
 ) -> Launch:
-    """The launch of `rms_norm_forward`.
+    """The launch of `rms_norm_forward`, of a kernel that reads so many tensors (rows, hidden); errors as in `tile`.
 
-    Args:
-        config: schedule `row`, `block_row`, `parts`, `persistent` or `split`; with `block_col`, `parts` sums a row in
-            the chunks of `split`, to the same bits.
-        problem: rows, hidden and dtype of x.
-        target: limits of the GPU.
-        alignment: largest power of two up to 16 that divides hidden and all row strides; None for contiguous tensors.
-        max_elements: of a tile, per thread.
-        read: tensors (rows, hidden) that the kernel reads.
-
-    Raises:
-        IllegalConfigError: the config cannot run this problem on this target.
+    Schedules are `row`, `block_row`, `parts`, `persistent` and `split`. With `block_col`, `parts` sums a row in the
+    chunks of `split`, to the same bits. `alignment` and `max_elements` are those of `tile`.
     """
     if problem.hidden > MAX_TILED_HIDDEN:
         # What is illegal for the longest row of one program stays illegal for longer ones.

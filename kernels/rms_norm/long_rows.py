@@ -22,16 +22,9 @@ LEAST_ELEMENTS_PER_THREAD, MOST_ELEMENTS_PER_THREAD = 8, 16
 
 
 def long_row_forward(config: Config, problem: Problem, target: Target, alignment: int | None) -> Launch:
-    """The launch of a forward: a program for each row of a chunk, whatever the schedule.
+    """The launch of a forward: a program for each row of a chunk, whatever the schedule; errors as in `threads_of`.
 
-    Args:
-        config: with the number of warps and, in `split`, the columns of a chunk.
-        problem: rows, hidden and dtype.
-        target: limits of the GPU.
-        alignment: largest power of two up to 16 that divides hidden and all row strides; None for contiguous tensors.
-
-    Raises:
-        IllegalConfigError: the target has fewer threads.
+    Of the config it takes the number of warps and, in `split`, the columns of a chunk.
     """
     threads = threads_of(config, target)
     wanted = config.block_col if config.schedule == "split" else 0

@@ -124,13 +124,7 @@ def quick_forward(problem: Problem, target: Target) -> list[Config]:
 
 
 def quick_backward(problem: Problem, target: Target, finish: str) -> list[Config]:
-    """The quick space of `rms_norm_backward`.
-
-    Args:
-        problem: the problem.
-        target: limits of the GPU.
-        finish: of partial sums, `reduce` or `dependent`.
-    """
+    """The quick space of `rms_norm_backward`; `finish` is that of partial sums, `reduce` or `dependent`."""
     columns, looped = (_of_columns(table, problem.hidden, target) for table in (_COLUMNS, _LOOPED))
     looped = [config._replace(finish=finish) for config in looped]
     if problem.rows > MOST_CLUSTER_ROWS:

@@ -96,15 +96,9 @@ def reference(problem: Problem, tensors: Mapping[str, Tensor], eps: float, offse
 def normalized(
     problem: Problem, x: Tensor, weight: Tensor, eps: float, offset: float, dtype: torch.dtype
 ) -> dict[str, Expected]:
-    """The outputs `y` and `rstd` of rows, with what the variant of the problem rounds.
+    """The outputs `y` and `rstd` of rows, of which `x` (rows, hidden) float64 is normalized and y is of `dtype`.
 
-    Args:
-        problem: of a forward; its variant decides which outputs exist.
-        x: (rows, hidden) float64, what is normalized.
-        weight: (hidden,).
-        eps: added to the mean square.
-        offset: added to the weight.
-        dtype: of y.
+    The variant of the problem decides which outputs exist and what is rounded.
     """
     square, scale = x.square(), weight.double() + offset
     if Statistics.of(problem) is Statistics.ROUNDED:

@@ -67,12 +67,7 @@ def parts(
 ) -> list[Config]:
     """The configs in which a row has several programs that each read all of it.
 
-    Args:
-        problem: the problem.
-        target: limits of the GPU.
-        warps: values of num_warps.
-        programs: values of programs_per_sm.
-        elements: least and most of a row per thread.
+    `warps` and `programs` are values of the knobs; `elements`, the least and most elements of a row per thread.
     """
     configs = [RMSNormConfig("parts", 1, count, 1, per_sm) for count, per_sm in product(warps, programs)]
     columns = next_power_of_2(problem.hidden)

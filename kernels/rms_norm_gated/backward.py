@@ -154,13 +154,12 @@ def calls(
 
     Args:
         launch: from `resolve_backward`.
-        problem: rows, of which each group counts as one, hidden, dtype; the variant has the mode and decides whether
-            the weight gradient is computed.
+        problem: each group counts as a row.
         tensors: `dy`, `x` and, unless the variant has `no_gate`, `z`: (rows, hidden) or (outer, inner, groups, hidden),
             of any strides but the last, 1; `rstd` (rows,) float32; `weight` (hidden,) or (groups, hidden); `dx`, `dz`
             and, unless the variant has `no_dweight`, `dweight`, contiguous.
-        workspace: at least `launch.workspace` float32 elements if that is not 0, else unused.
-        eps: unused, as rstd includes it.
+        workspace: `launch.workspace` float32 elements or more; not read if that is 0.
+        eps: not read, as rstd includes it.
         offset: added to the weight, in float32.
     """
     dy, x, dx, dweight = tensors["dy"], tensors["x"], tensors["dx"], tensors.get("dweight")

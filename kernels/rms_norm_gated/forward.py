@@ -172,11 +172,11 @@ def calls(
 
     Args:
         launch: from `resolve_forward`.
-        problem: rows, of which each group counts as one, hidden, dtype; the variant has the mode.
+        problem: each group counts as a row.
         tensors: `x` and, unless the variant has `no_gate`, `z`: (rows, hidden) or (outer, inner, groups, hidden), of
             any strides but the last, 1; `weight` (hidden,) or (groups, hidden) and `y`, of x's shape or (rows, hidden),
             contiguous; `rstd` (rows,) float32 unless the variant has `no_rstd`.
-        workspace: unused.
+        workspace: not read.
         eps: added to the mean square.
         offset: added to the weight, in float32.
     """

@@ -22,17 +22,10 @@ _FINISHES = ("reduce", "dependent")
 
 
 def resolve_forward(config: Config, problem: Problem, target: Target, alignment: int | None = None) -> Launch:
-    """The launch of `rms_norm_gated_forward`.
+    """The launch of `rms_norm_gated_forward`; each group counts as a row; errors as in `tile`.
 
-    Args:
-        config: schedule `row`, `block_row`, `parts`, `persistent` or `split`; with `block_col`, `row` and `block_row`
-            hold rows in chunks of at least so many columns, see `held_chunk`, as `persistent` does in the backward.
-        problem: rows, hidden and dtype of x; each group of a row counts as a row.
-        target: limits of the GPU.
-        alignment: largest power of two up to 16 that divides hidden and all strides; None for contiguous tensors.
-
-    Raises:
-        IllegalConfigError: the config cannot run this problem on this target.
+    Schedules are `row`, `block_row`, `parts`, `persistent` and `split`. With `block_col`, `row` and `block_row` hold
+    rows in chunks of at least so many columns (`held_chunk`), as `persistent` does in the backward.
     """
     if config.schedule == "split":
         return _split(config, problem, target, alignment)._replace(looped=False, grid=problem.rows)
@@ -104,9 +97,7 @@ def _split(config: Config, problem: Problem, target: Target, alignment: int | No
 def rows_and_groups(x: Any, rows: int) -> tuple[int, int, int]:
     """Rows, groups of each, and rows an outer stride, of a tensor (rows, hidden) or (outer, inner, groups, hidden).
 
-    Args:
-        x: the tensor.
-        rows: of the problem, each group counting as one; a tensor (rows, hidden) may stand for one of so many.
+    A tensor (rows, hidden) may stand for one of `rows` rows, the number of the problem.
     """
     if len(x.shape) == 2:
         return rows, 1, rows

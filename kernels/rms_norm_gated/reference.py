@@ -24,17 +24,13 @@ _LEAST = 2.0**-160
 
 
 def inputs(problem: Problem, generator: torch.Generator, device: torch.device, hostile: bool) -> dict[str, Tensor]:
-    """Fresh inputs of a problem on `device`.
+    """Fresh inputs of a problem on `device`; arguments as in `rms_norm.reference.inputs`.
 
-    Args:
-        problem: of either operator.
-        generator: of that device.
-        device: of the tensors.
-        hostile: include rows of zeros, tiny, huge and outlier values of x, and of gates that are zero, nearly shut and
-            wide open.
+    Hostile inputs also have gates that are zero, nearly shut and wide open.
 
     Returns:
-        `x` and `z` (rows, hidden), `weight` (hidden,), and for the backward also `dy` (rows, hidden) and `rstd`.
+        `x` and `z` (rows, hidden), `weight` (hidden,), and for the backward also `dy` (rows, hidden) and `rstd`
+        (rows,).
     """
     tensors = plain.inputs(problem, generator, device, hostile)
     dtype = tensors["x"].dtype
@@ -82,13 +78,7 @@ class _Gate(NamedTuple):
 
 
 def reference(problem: Problem, tensors: Mapping[str, Tensor], eps: float, offset: float) -> dict[str, Expected]:
-    """Exact outputs of a problem, from the rounded inputs, in float64.
-
-    Args:
-        problem: of either operator; its variant has the mode and decides which outputs exist.
-        tensors: from `inputs`.
-        eps: added to the mean square (forward only).
-        offset: added to the weight.
+    """Exact outputs of a problem in float64; arguments as in `rms_norm.reference.reference`.
 
     Returns:
         Forward `y` and `rstd`, backward `dx`, `dz` and `dweight`. With the roundings of `hugging_face`, y is what these

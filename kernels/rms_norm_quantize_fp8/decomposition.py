@@ -48,15 +48,8 @@ def outputs(
 ) -> dict[str, Tensor]:
     """`q`, and those of `sum`, `scale`, `amax`, `y`, `rstd` and `q_t` that the modes have.
 
-    Args:
-        modes: what is asked for.
-        x: (rows, hidden).
-        weight: (hidden,); None for rows that are only normalized.
-        residual: of x's shape.
-        scale: (1,), of a static scaling.
-        eps: added to the mean square.
-        offset: added to the weight.
-        least_amax: least magnitude from which a scale is computed.
+    `x` and `residual` are (rows, hidden); a weight that is None leaves rows normalized; `scale` (1,) is that of the
+    scaling `static`.
     """
     found: dict[str, Tensor] = {}
     wide = x.float().contiguous()  # torch sums in an order that depends on strides

@@ -38,16 +38,9 @@ _FNUZ_TARGETS = ("gfx942",)
 
 
 def resolve(config: Config, problem: Problem, target: Target, alignment: int | None = None) -> Launch:
-    """The launch of an operator that does not transpose.
+    """The launch of an operator that does not transpose; errors as in `tile`.
 
-    Args:
-        config: schedule `row`, `block_row`, `parts`, `persistent` or `split`.
-        problem: rows, hidden, dtype of x, and the variant.
-        target: limits of the GPU.
-        alignment: largest power of two up to 16 that divides hidden and all row strides; None for contiguous tensors.
-
-    Raises:
-        IllegalConfigError: the config cannot run this problem on this target.
+    Schedules are `row`, `block_row`, `parts`, `persistent` and `split`.
     """
     modes = modes_of(problem)
     check_target(modes, target)
@@ -118,16 +111,9 @@ class TransposingLaunch(NamedTuple):
 def resolve_transposing(
     config: Config, problem: Problem, target: Target, alignment: int | None = None
 ) -> TransposingLaunch:
-    """The launch of the operator that also transposes.
+    """The launch of the operator that also transposes; errors as in `resolve`.
 
-    Args:
-        config: schedule `tile`, or one of `resolve` with a tile of the launch that transposes.
-        problem: as in `resolve`.
-        target: as in `resolve`.
-        alignment: as in `resolve`.
-
-    Raises:
-        IllegalConfigError: the config cannot run this problem on this target.
+    The schedule is `tile`, or one of `resolve`, which the launch that transposes follows.
     """
     row_alignment = transposition.row_alignment_of(problem.rows)
     if config.schedule != "tile":

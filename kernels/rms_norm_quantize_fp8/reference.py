@@ -63,13 +63,9 @@ class Bounds(NamedTuple):
 
 
 def inputs(problem: Problem, generator: torch.Generator, device: torch.device, hostile: bool) -> dict[str, Tensor]:
-    """Fresh inputs of a problem on `device`: RMSNorm's, a residual, and a scale at which some values saturate.
+    """Fresh inputs of a problem on `device`; arguments as in `rms_norm.reference.inputs`.
 
-    Args:
-        problem: of one of the operators.
-        generator: of that device.
-        device: of the tensors.
-        hostile: include rows of zeros, tiny, huge and outlier values, in turn from row 0 on.
+    They are RMSNorm's, a residual, and a scale at which some values saturate.
     """
     modes = modes_of(problem)
     tensors = of_rms_norm.inputs(problem, generator, device, hostile)
@@ -86,14 +82,7 @@ def inputs(problem: Problem, generator: torch.Generator, device: torch.device, h
 def reference(
     problem: Problem, tensors: Mapping[str, Tensor], eps: float, offset: float, least_amax: float = 0.0
 ) -> dict[str, Expected]:
-    """Outputs of a problem, from the rounded inputs, in float64.
-
-    Args:
-        problem: of one of the operators; its variant decides which outputs exist.
-        tensors: from `inputs`.
-        eps: added to the mean square.
-        offset: added to the weight.
-        least_amax: smallest amax from which a scale is computed.
+    """Outputs of a problem in float64; arguments as in `rms_norm.reference.reference`.
 
     Returns:
         `q`, and those of `scale`, `amax`, `y`, `sum`, `rstd` and `q_t` that are outputs of the operator and variant.

@@ -159,14 +159,7 @@ def calls(
 ) -> tuple[KernelCall, ...]:
     """The kernel calls of one problem: those of `kernels.calls` and a transposition, or one kernel that does both.
 
-    Args:
-        launch: from `resolve_transposing`.
-        problem: rows, hidden, dtype and variant.
-        tensors: as `buffers` of the spec lists them; last dimension contiguous, row strides of `x`, `residual`, `sum`,
-            `q` and `y` free, `q_t` contiguous.
-        workspace: a float32 element per program where `launch` asks for it.
-        eps: added to the mean square.
-        offset: added to the weight, in float32.
+    Arguments are those of `kernels.calls`, with a launch from `resolve_transposing` and a contiguous `q_t`.
     """
     if launch.transpose is not None:
         made = kernels.calls(launch.norm, problem, tensors, workspace, eps, offset)

@@ -246,7 +246,7 @@ def split(
         parts: equal parts of a row, each in chunks.
 
     Raises:
-        IllegalConfigError: the config cannot run this problem on this target.
+        IllegalConfigError: as `tile`.
     """
     threads = threads_of(config, target)
     if config.block_col < 1:

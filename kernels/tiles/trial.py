@@ -21,15 +21,7 @@ Resolve = Callable[[Config, Problem, Target, int | None], Launch]
 
 
 def trial(resolve: Resolve, config: Config, launch: Launch, problem: Problem, target: Target) -> tuple[Problem, Launch]:
-    """The trial problem for the binary of a launch, and the launch there.
-
-    Args:
-        resolve: of the operator.
-        config: the config.
-        launch: of `config` for `problem`.
-        problem: the problem to be timed.
-        target: limits of the GPU.
-    """
+    """The trial problem for the binary of a launch, which is that of `config` for `problem`, and the launch there."""
     if not launch.looped:
         rows = max(PROGRAMS * launch.block_row * PASSES, PASSES // 2 * launch.slice_row)
         rows += max(1, launch.block_row // 2)

@@ -28,11 +28,7 @@ WRITE = {"normtune_write": True}
 
 
 def connect(url: str, create: bool) -> sa.Engine:
-    """An engine whose database has the tables of this version.
-
-    Args:
-        url: of a SQLite or PostgreSQL database.
-        create: whether the store will be written to, and its tables created if they are missing.
+    """An engine whose database has the tables of this version; with `create` it may be written to, and is created.
 
     Raises:
         UsageError: the URL is of another database, or its folder does not exist.

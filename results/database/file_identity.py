@@ -12,7 +12,7 @@ from normtune.errors import NormtuneError
 _HEADER_BYTES = 100
 
 
-class Presence:
+class FileIdentity:
     """Identity of the file at a path.
 
     Args:

@@ -28,7 +28,7 @@ Fingerprints = Mapping[tuple[tuple[Any, ...], str], tuple[str, str]]
 
 
 def content_key(run: str, problem: tuple[Any, ...], config: str, first_round: int) -> bytes:
-    """16 bytes that identify a measurement in any store; `first_round` is -1 for a failure."""
+    """16 bytes that identify a measurement in every store; `first_round` is -1 for a failure."""
     text = json.dumps([run, *problem, config, first_round], separators=(",", ":"))
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
@@ -38,7 +38,7 @@ def checksum(run: str, problem: str, values: Sequence[Any], rounds: bytes, sampl
 
     Args:
         run: id of the run.
-        problem: result of `problem_text`.
+        problem: from `problem_text`.
         values: config, fingerprint, status, reason, median, low and high.
         rounds: as stored.
         samples: as stored.
@@ -51,7 +51,7 @@ def checksum(run: str, problem: str, values: Sequence[Any], rounds: bytes, sampl
 
 
 def problem_text(values: Sequence[Any]) -> str:
-    """Fields of a problem as one text."""
+    """The fields of a problem as one text."""
     return " ".join(map(str, values))
 
 
@@ -138,14 +138,9 @@ def stored_numbers(connection: sa.Connection, table: sa.Table, fields: Sequence[
 def numbers_of(
     connection: sa.Connection, table: sa.Table, fields: Sequence[str], wanted: set[tuple[Any, ...]], known: Numbers
 ) -> Numbers:
-    """Numbers of the rows of the wanted and the known values; missing rows are inserted.
+    """The numbers of the rows with these values in the table `problem` or `config`; missing rows are inserted.
 
-    Args:
-        connection: in a transaction that writes.
-        table: `problem` or `config`.
-        fields: columns of the values.
-        wanted: the values.
-        known: numbers from earlier calls; no statement is sent if they suffice.
+    `known` has the numbers from earlier calls, to which the result adds; no statement is sent if they suffice.
     """
     missing = sorted(wanted - known.keys())
     if not missing:
@@ -169,12 +164,8 @@ def add_measurements(
 ) -> None:
     """Insert the measurements whose content key is not stored yet.
 
-    Args:
-        connection: in a transaction that writes.
-        columns: those of `Evidence.frame`.
-        runs: number of each run by its id.
-        problems: number of each problem by its fields.
-        configs: number of each config by (canonical JSON,).
+    `columns` are those of `Evidence.frame`. The numbers of runs, problems and configs are by id, by fields, and by
+    (JSON,).
     """
     values = []
     shapes = zip(*(columns[name] for name in PROBLEM_FIELDS), strict=True)
@@ -208,12 +199,9 @@ def add_measurements(
 
 
 def set_fingerprints(connection: sa.Connection, runs: Mapping[int, Run], fingerprints: Fingerprints) -> None:
-    """Replace the fingerprint of measurements of these problems and configs in these runs.
+    """Replace the fingerprints of measurements in these runs, which are by number.
 
-    Args:
-        connection: in a transaction that writes.
-        runs: by number.
-        fingerprints: (old, new) for each problem and config; measurements with another old one are not changed.
+    `fingerprints` has (old, new) for each problem and config; measurements with another old one are not changed.
     """
     table = schema.measurement
     problems = stored_numbers(connection, schema.problem, PROBLEM_FIELDS)

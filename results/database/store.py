@@ -24,7 +24,7 @@ from normtune.kernels.problem import Problem
 from normtune.results.columns import COLUMNS, columns_of
 from normtune.results.database import schema, sql_rows
 from normtune.results.database.connect import WRITE, connect, damaged, stored_version, translated
-from normtune.results.database.file_identity import Presence
+from normtune.results.database.file_identity import FileIdentity
 from normtune.results.database.reading import Snapshot, damage_line, wanted_runs
 from normtune.results.database.url import DEFAULT_STORE, display_name, resolve_url, sqlite_path
 from normtune.results.records import Coverage, Device, Measurement, Run
@@ -64,7 +64,7 @@ class Store:
 
     def __init__(self, engine: sa.Engine) -> None:
         self._engine = engine
-        self._presence = Presence(sqlite_path(engine.url))
+        self._file = FileIdentity(sqlite_path(engine.url))
         self.damaged: Mapping[str, int] = {}
         # Numbers of committed rows.
         self._problems: sql_rows.Numbers = {}
@@ -107,7 +107,7 @@ class Store:
     @property
     def folder(self) -> Path | None:
         """Folder of the file of a SQLite store."""
-        return self._presence.folder
+        return self._file.folder
 
     @property
     def damage(self) -> str:
@@ -174,11 +174,9 @@ class Store:
         self._problems, self._configs = numbers
 
     def set_fingerprints(self, device: Device, fingerprints: Mapping[tuple[Problem, Config], tuple[str, str]]) -> None:
-        """Change the fingerprints of measurements, all or none.
+        """Change the fingerprints of measurements on devices of this kind, all or none.
 
-        Args:
-            device: the measurements are those of devices of this kind.
-            fingerprints: (old, new) by problem and config; measurements with another old one are not changed.
+        `fingerprints` has (old, new) by problem and config; measurements with another old one are not changed.
 
         Raises:
             NormtuneError: the database failed; nothing of this call is stored.
@@ -275,7 +273,7 @@ class Store:
             NormtuneError: the database failed, or its file is not the one that was opened.
         """
         self.close()
-        self._presence.check()
+        self._file.check()
         with self._reading() as connection:
             runs = {number: stored for number, stored in sql_rows.stored_runs(connection) if stored.id == run}
             return Snapshot(connection, stored_version(connection), runs).count()
@@ -363,11 +361,11 @@ class Store:
     @contextmanager
     def _writing(self) -> Iterator[sa.Connection]:
         """A transaction, committed at the end or rolled back; NormtuneError if the database or its file is at fault."""
-        self._presence.check()
+        self._file.check()
         with (
             translated(self._engine.url),
             self._engine.connect().execution_options(**WRITE) as connection,
             connection.begin(),
         ):
             yield connection
-        self._presence.check()
+        self._file.check()

@@ -49,11 +49,7 @@ class Cells(NamedTuple):
 def read_cells(path: Path, expected: str, most_bytes: int, most_lines: int) -> Cells:
     """Read a CSV file in UTF-8, with commas, and names of columns in its first line.
 
-    Args:
-        path: of the file.
-        expected: what the file should be, for messages.
-        most_bytes: of a file that is read.
-        most_lines: below its first.
+    `expected` describes the file for messages; `most_lines` does not count the first.
 
     Raises:
         UsageError: the file does not exist, cannot be read or is too large, or has no lines.
@@ -84,15 +80,10 @@ def read_cells(path: Path, expected: str, most_bytes: int, most_lines: int) -> C
 
 
 def read_lines(path: Path, required: Sequence[str], optional: Collection[str] = ()) -> list[Line]:
-    """Read the lines below the header, except empty ones; other columns are ignored.
-
-    Args:
-        path: of a CSV file in UTF-8, with commas, and names of columns in its first line.
-        required: columns that the file must have.
-        optional: columns that the file may have.
+    """Read the lines below the first, except empty ones; columns that are neither required nor optional are ignored.
 
     Raises:
-        UsageError: the file does not exist, cannot be read, lacks a column, has one twice, or has no lines.
+        UsageError: as `read_cells`; or a column is missing or there twice.
     """
     expected = f"expected a CSV file whose first line names the columns {','.join(required)}"
     names, numbers, lines = read_cells(path, expected, MOST_BYTES, MOST_LINES)

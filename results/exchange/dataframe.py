@@ -65,11 +65,11 @@ def evidence_of(
             nanoseconds, with their round numbers in `rounds` if configs were timed in turns, or one time per row in
             `nanoseconds`, `microseconds`, `milliseconds` or `seconds`, with `round` likewise. Optional: `run`,
             `started`, `status`, `reason`, `fingerprint`, `regime`. Without round numbers each sample counts as a
-            separate block, and a single time as a median. Of an operator that is not registered, the knobs are the
-            other columns of `columns`, or else all others.
-        device: of all measurements.
+            separate block, and a single time as a median. If an operator is not registered, its knobs are the other
+            columns of `columns`, or else all others.
+        device: the GPU of all measurements.
         columns: names of columns by what they hold, where they differ.
-        operators: of all rows, if there is one and no such column.
+        operators: a single one names that of all rows if there is no such column.
 
     Raises:
         UsageError: a column is missing or has an invalid value.
@@ -249,13 +249,9 @@ def _problem(value: tuple[str, str, str, Any, Any], specs: Mapping[str, Operator
 
 
 def _samples(column: str, value: Any, rounds: Any, row: str) -> list[tuple[int | None, int]]:
-    """(round, nanoseconds) of each sample of a row.
+    """(round, nanoseconds) of each sample of a row, whose cell in `column` is `value`.
 
-    Args:
-        column: `SAMPLES`, with several times in a cell, or one of `UNITS`, with one.
-        value: the cell.
-        rounds: round number of each sample; None if there is no such column.
-        row: for messages.
+    `rounds` has the round number of each sample; None if there is no such column.
     """
     several = column == SAMPLES
     unit = UNITS.get(column, 1)

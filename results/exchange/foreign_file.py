@@ -30,12 +30,7 @@ _EXPECTED = "expected a CSV file in UTF-8, with the names of its columns in the 
 
 
 def read_foreign(path: Path, elsewhere: Elsewhere, operators: Sequence[str] = ()) -> Evidence:
-    """The measurements in a file, by `evidence_of`.
-
-    Args:
-        path: of the file, `.csv` or `.parquet`.
-        elsewhere: the GPU, and names of columns.
-        operators: of all rows, if there is one and no such column.
+    """The measurements in a file, `.csv` or `.parquet`, by `dataframe.evidence_of`.
 
     Raises:
         UsageError: a fact of the GPU is missing, or the file cannot be read, lacks a column or has an invalid value.

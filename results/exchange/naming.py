@@ -58,8 +58,8 @@ def named(frame: pd.DataFrame, columns: Columns, operators: Sequence[str], sourc
 
     Args:
         frame: as it was read.
-        columns: see `elsewhere.Columns`.
-        operators: names from `--operator`; one of them is that of all rows where there is no such column.
+        columns: as in `elsewhere.Columns`.
+        operators: the values of `--operator`; a single one names that of all rows if there is no such column.
         source: of the frame, for messages.
 
     Raises:

@@ -32,11 +32,7 @@ def recordings() -> list[str]:
 
 
 def load_recording(name: str, regime: str | None = COLD) -> Evidence:
-    """Load all operators of a recording.
-
-    Args:
-        name: of the recording.
-        regime: of the measurements; None for all.
+    """Load all operators of a recording, in one regime; None for all.
 
     Raises:
         UsageError: no such recording is shipped.

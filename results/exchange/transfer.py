@@ -95,17 +95,17 @@ def _of_regime(whole: Evidence, regime: str | None) -> Exported:
 def read_files(
     files: Iterable[str | os.PathLike[str]], elsewhere: Elsewhere | None = None, operators: Sequence[str] = ()
 ) -> list[tuple[Path, Evidence]]:
-    """Read and check files.
+    """Read and check files that normtune exported, or files of another program's measurements.
 
     Args:
-        files: exports of normtune, or files of another program's measurements.
-        elsewhere: what the latter do not say.
-        operators: only these, if there are any; one is that of all rows of a file without such a column.
+        files: paths.
+        elsewhere: what a file of another program does not say.
+        operators: only these, if there are any; a single one names that of all rows of a file without such a column.
 
     Raises:
-        UsageError: there is no file, one does not exist, or it is a T4 file of another tuner; or it is another
-            program's and cannot be read so, or has no measurements of an operator.
-        NormtuneError: a file is damaged or not one that normtune wrote.
+        UsageError: no file is named, one does not exist, or one is a T4 file; or a file of another program cannot be
+            read, or has no measurements of an operator.
+        NormtuneError: a file is damaged, or normtune did not write it.
     """
     paths, elsewhere = list(map(Path, files)), elsewhere or Elsewhere()
     for path in paths:
