@@ -10,6 +10,7 @@ timing, each answer is checked against the tree parsed from the code.
 import argparse
 import json
 import timeit
+from itertools import product
 from pathlib import Path
 
 from normtune.kernels.tablefile import locate
@@ -33,24 +34,21 @@ def main() -> None:
     if path is None:
         parser.error("no table ships: name the file of one")
     table = locate.load(path)
-    read = trees(path.read_text("utf-8"))
     empty = min(timeit.repeat("pass", number=NUMBER, repeat=REPEATS))
     print(f"{path.name}, {table.header.label}")
     print(f"{'':44} leaves   mean ns   worst ns")
-    for (key, dtype), tree in read.items():
-        found = []
-        for rows in ROWS:
-            for hidden in HIDDEN:
-                if table.lookup(key, dtype, rows, hidden) != choose(tree, (rows, hidden)):
-                    raise SystemExit(f"{key} {dtype} at {rows} x {hidden}: the code and its tree differ")
-                names = {"lookup": table.lookup, "key": key, "dtype": dtype, "rows": rows, "hidden": hidden}
-                statement = "lookup(key, dtype, rows, hidden)"
-                best = min(timeit.repeat(statement, globals=names, number=NUMBER, repeat=REPEATS))
-                found.append((best - empty) / NUMBER * 1e9)
-        mean, worst = sum(found) / len(found), max(found)
-        print(f"{key + ' ' + dtype:44} {leaves(tree):6} {mean:9.0f} {worst:10.0f}")
+    for key, tree in trees(path.read_text("utf-8")).items():
+        operator, times = key.text, []
+        for shape in product(ROWS, HIDDEN):
+            names = {"lookup": table.lookup, "arguments": (operator, key.dtype, *shape)}
+            if table.lookup(*names["arguments"]) != choose(tree, shape):
+                raise SystemExit(f"{key} at {shape}: the code and its tree differ")
+            best = min(timeit.repeat("lookup(*arguments)", globals=names, number=NUMBER, repeat=REPEATS))
+            times.append((best - empty) / NUMBER * 1e9)
+        mean, worst = sum(times) / len(times), max(times)
+        print(f"{key!s:44} {leaves(tree):6} {mean:9.0f} {worst:10.0f}")
         figures = {"leaves": leaves(tree), "mean_ns": round(mean), "worst_ns": round(worst)}
-        functions.append({"operator": key, "dtype": dtype} | figures)
+        functions.append({"operator": operator, "dtype": key.dtype} | figures)
     if options.json:
         options.json.write_text(json.dumps({"table": path.name, "functions": functions}, indent=1) + "\n")
 

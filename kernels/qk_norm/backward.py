@@ -5,10 +5,9 @@ With dn the gradient dy rotated back, xhat = x * rstd, g = dn * (weight + offset
     dweight = sum over the heads of a kind, of all tokens, of dn * xhat
 Gradients are those of the function without roundings. Value heads keep dy.
 
-In: a launch and tensors. Out: the kernel calls. A fixed grid strides
-over blocks of heads; a program keeps its part of both weight gradients in registers and writes it once, in float32, to
-its row of a workspace that a second kernel sums in a fixed order: every launch gives the same bits. rstd is computed
-again: a program holds whole heads anyway.
+In: a launch and tensors. Out: the kernel calls. A fixed grid strides over blocks of heads. A program keeps its part of
+both weight gradients in registers and writes it once, in float32, to its row of a workspace, which a second kernel sums
+in a fixed order, so that the bits are always the same. rstd is computed again, since a program holds whole heads.
 
 Traffic of a perfect kernel: read the heads of dout and qkv, write those of dqkv; two weights and their gradients and,
 for each token, a position and a row of both tables.
@@ -37,7 +36,7 @@ _RUNTIME = [
 
 @triton.jit
 def _back(b_dy, b_xhat, b_rstd, b_mean, b_weight):
-    """The gradient of x, of the gradient of the norm."""
+    """The gradient of x, given that of the norm."""
     return b_rstd * (b_dy * b_weight - b_xhat * b_mean)
 
 

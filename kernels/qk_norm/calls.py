@@ -1,8 +1,8 @@
 """Calls of `qk_norm` and its gradients on existing tensors, with cached launches.
 
-In: checked tensors. Out: the fused tensor, written in place or new, or gradients, launched on the current stream;
-computed by the formula (`decomposition`) where the kernels take no such tensor. A launch is cached by all on which
-config and binary depend; no cached object holds a tensor.
+In: checked tensors. Out: the fused tensor, written in place or new, or gradients: launched on the current stream, or
+computed by the formula (`decomposition`) if the kernels do not take the tensors. Launches are cached under a key of
+everything on which config and binary depend; no cached object holds a tensor.
 """
 
 from collections.abc import Mapping, Sequence
@@ -64,7 +64,7 @@ class CallArguments(NamedTuple):
     def problem(
         self, tensors: Tensors, family: OperatorSpec = qk_norm, variant: str | None = None
     ) -> tuple[OperatorSpec, Problem]:
-        """The operator at the call's named integers, and its problem; of another family and variant if given."""
+        """The operator at the call's named integers, and its problem; by default of the forward."""
         width, hidden = tensors.qkv.shape[-1], tensors.weight_q.shape[0]
         spec = family.at(heads_q=self.heads_q, heads_k=self.heads_k, heads=width // hidden, rotary_dim=self.rotary_dim)
         dtype = str(tensors.qkv.dtype).removeprefix("torch.")
@@ -103,7 +103,7 @@ def result_of(tensors: Tensors, call: CallArguments) -> Tensor:
 
 
 def _claim(tensors: Tensors, call: CallArguments, pointers: Sequence[int | None], spans: Sequence[int] | None) -> None:
-    """`claim` the heads, at once where the spans of tensors like these are known and far apart.
+    """`in_place.claim` of the written heads; skipped where cached spans show that no other tensor is near them.
 
     Raises:
         ValueError: as there.
@@ -127,7 +127,7 @@ def _claim(tensors: Tensors, call: CallArguments, pointers: Sequence[int | None]
 
 
 def _of_new(key: object, tensors: Tensors, call: CallArguments) -> Tensor:
-    """Slow path: the result for arguments without a cached launch, or which need copies."""
+    """The result without a cached launch, or of arguments that need copies."""
     qkv, is_in_place = tensors.qkv, call.is_in_place
     spec, problem = call.problem(tensors)
     if not _takes_kernel(tensors, problem):
@@ -160,7 +160,7 @@ def _of_new(key: object, tensors: Tensors, call: CallArguments) -> Tensor:
 def gradients_of(
     dout: Tensor, tensors: Tensors, call: CallArguments, needs_dweight: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of qkv and of both weights, of that of the fused tensor; those of weights mean nothing if unwanted."""
+    """Gradients of qkv and of both weights; the latter mean nothing without `needs_dweight`."""
     qkv = tensors.qkv
     spec, problem = call.problem(tensors, qk_norm_backward, _backward_variant(call, needs_dweight))
     if not (_takes_kernel(tensors, problem) and dout.dtype == qkv.dtype and qkv.numel()):
@@ -199,7 +199,7 @@ def _bound(
 
 
 def _of_kernel(tensors: Tensors, call: CallArguments) -> Tensors:
-    """The tensors in the layout of the kernels, given qkv as (tokens, width) in it."""
+    """The tensors in the layout of the kernels; qkv is (tokens, width) already."""
     qkv = tensors.qkv
     cos, sin = (
         None if table is None else rows_of(name, _narrow(table, qkv), call.batch_invariant)
@@ -216,7 +216,7 @@ def _of_kernel(tensors: Tensors, call: CallArguments) -> Tensors:
 
 
 def _takes_kernel(tensors: Tensors, problem: Problem) -> bool:
-    """Whether the kernel runs on the device of qkv, and takes its dtype, tokens and heads."""
+    """Whether the kernel runs on the device of qkv and takes its dtype, tokens and heads."""
     return (
         has_kernels(tensors.qkv)
         and problem.dtype in qk_norm.dtypes
@@ -226,10 +226,10 @@ def _takes_kernel(tensors: Tensors, problem: Problem) -> bool:
 
 
 def _rows_in_place(qkv: Tensor) -> Tensor:
-    """(tokens, width) of the memory of qkv.
+    """A view of qkv as (tokens, width).
 
     Raises:
-        ValueError: tokens are not one stride apart, or their elements not in order.
+        ValueError: tokens are not one stride apart, or their elements not contiguous.
     """
     try:
         rows = readable("qkv", qkv).view(-1, qkv.shape[-1])
@@ -242,14 +242,14 @@ def _rows_in_place(qkv: Tensor) -> Tensor:
 
 
 def _written(qkv: Tensor, out: Tensor, call: CallArguments, tensors: Tensors) -> Tensor:
-    """Qkv, with the query and key heads of another tensor."""
+    """qkv, into which the query and key heads of another tensor are copied."""
     end = _written_columns(call, tensors)
     qkv[..., :end].copy_(out[..., :end])
     return qkv
 
 
 def _written_columns(call: CallArguments, tensors: Tensors) -> int:
-    """The first columns of qkv, which hold the query and key heads."""
+    """Number of the first columns of qkv, which hold the query and key heads."""
     return (call.heads_q + call.heads_k) * tensors.weight_q.shape[0]
 
 

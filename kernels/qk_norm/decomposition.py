@@ -81,7 +81,7 @@ def backward(
 
 
 def _every_head(fused: Tensor, tensors: Tensors) -> Tensor:
-    """(..., heads, head); contiguous, as the order in which torch sums depends on strides."""
+    """(..., heads, head), contiguous, because the order in which torch sums depends on strides."""
     return fused.contiguous().unflatten(-1, (-1, tensors.weight_q.shape[0]))
 
 
@@ -105,7 +105,7 @@ def _of_elements(problem: Problem, tensors: Tensors, dtype: torch.dtype) -> list
 
 
 def _partners(problem: Problem, rotated: Tensor) -> Tensor:
-    """The other element of each pair, negated for the first ones."""
+    """The other element of each pair, negated for the first one."""
     if Rotary.of(problem) is Rotary.NEOX:
         first, second = rotated.chunk(2, -1)
         return torch.cat([-second, first], -1)

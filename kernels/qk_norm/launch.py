@@ -53,12 +53,12 @@ class HeadsLaunch(NamedTuple):
 
     @property
     def binary(self) -> "HeadsLaunch":
-        """This launch without the values that are not compiled into the binary."""
+        """This launch without the fields that the binary does not depend on."""
         return self._replace(grid=0, workspace=int(self.workspace > 0))
 
     @property
     def row_sum(self) -> "HeadsLaunch":
-        """This launch without grid and workspace: launches that are equal in it give a head equal bits."""
+        """This launch without grid and workspace: launches with equal `row_sum` give a head equal bits."""
         return self._replace(grid=0, workspace=0)
 
 
@@ -114,7 +114,7 @@ def resolve(
 def resolve_backward(config: Config, problem: Problem, target: Target, alignment: int | None = None) -> HeadsLaunch:
     """The launch of `qk_norm_backward`; arguments and errors as in `resolve`.
 
-    A fixed grid, of which each program leaves a partial sum of both weight gradients, which a second kernel sums.
+    Each program of the fixed grid writes a partial sum of both weight gradients, which a second kernel adds.
     """
     if config.programs_per_sm < 1:
         raise IllegalConfigError("a backward without a fixed grid")
@@ -126,7 +126,7 @@ def resolve_backward(config: Config, problem: Problem, target: Target, alignment
 
 
 def trial(config: Config, launch: HeadsLaunch, problem: Problem, target: Target) -> tuple[Problem, HeadsLaunch]:
-    """The problem and launch of the same binary on which the gate tries it: few programs, many passes, a cut block."""
+    """The problem and launch on which the gate checks a binary: few programs, many passes, a partial last block."""
     heads = heads_of(problem).written
     tokens = -(-_PROGRAMS * _PASSES * launch.block_row // heads)
     while launch.block_row > 1 and heads % launch.block_row and not tokens * heads % launch.block_row:

@@ -1,8 +1,8 @@
 """The operators that normalize and rotate heads: their named integers and modes. No torch, no triton.
 
-A problem has a row a token and `hidden` elements a head. Its named integers are the heads of a token: `heads_q` query
-heads, then `heads_k` key heads, of `heads` in all, the rest of which are value heads; and `rotary_dim`, the elements of
-a head that are rotated. Each mode is another binary. Part of the kernels' fingerprint.
+The rows of a problem are tokens, hidden is the length of a head. Its named integers are the heads of a token, `heads_q`
+query heads, then `heads_k` key heads, of `heads` in all, the rest of which are value heads; and `rotary_dim`, the
+number of elements of a head that are rotated. Each mode has its own binary. Part of the kernels' fingerprint.
 """
 
 from functools import cache
@@ -18,14 +18,14 @@ SIZES = {"heads_q": (32,), "heads_k": (8,), "heads": (48,), "rotary_dim": (128,)
 
 
 class Place(Mode):
-    """Whether heads are written where they were read, or to a new tensor, with the value heads behind them."""
+    """Whether heads are written in place, or to a new tensor, which then also has the value heads."""
 
     IN_PLACE = ""
     NEW = "out_of_place"
 
 
 class Rotary(Mode):
-    """Whether an element is rotated with that half of `rotary_dim` further on, not at all, or with its neighbour."""
+    """The pairs of a rotation: elements i and i + rotary_dim / 2, none, or neighbours."""
 
     NEOX = ""
     NONE = "no_rotary"
@@ -33,7 +33,7 @@ class Rotary(Mode):
 
 
 class Positions(Mode):
-    """Whether positions select rows of the tables, or a token has the row of its own number."""
+    """Whether positions select the rows of the tables, or token i has row i."""
 
     GIVEN = ""
     IN_ORDER = "in_order"

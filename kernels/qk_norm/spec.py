@@ -55,7 +55,7 @@ _SPACES = {
 
 
 def _buffers(problem: Problem) -> tuple[Buffer, ...]:
-    """In the order of a call: inputs, then the output."""
+    """Inputs, then the output, in the order of a call."""
     heads, dtype, is_in_place = heads_of(problem), problem.dtype, Place.of(problem) is Place.IN_PLACE
     fused = (problem.rows, heads.written * problem.hidden)
     buffers = [
@@ -72,7 +72,7 @@ def _buffers(problem: Problem) -> tuple[Buffer, ...]:
 
 
 def _backward_buffers(problem: Problem) -> tuple[Buffer, ...]:
-    """As the forward's; both weight gradients are one tensor, as one kernel ends their sums."""
+    """Both weight gradients are one tensor, because one kernel ends their sums."""
     qkv, *others = _buffers(problem)
     gradients = [qkv._replace(name="dqkv", role=OUTPUT)]
     if Dweight.of(problem) is Dweight.COMPUTED:
@@ -104,7 +104,7 @@ def _backward_default(problem: Problem, target: Target) -> Config:
 
 
 def _default(problem: Problem, target: Target) -> Config:
-    """Four warps with a head each, as FlashInfer's; heads of over 512 elements have a program of their own."""
+    """Four warps with a head each, as in FlashInfer; a head of over 512 elements has a program of its own."""
     width = next_power_of_2(problem.hidden)
     if width <= 512:
         return QKNormConfig(4, max(1, 128 // target.warp_size))

@@ -2,9 +2,9 @@
 
 In and out: values inside a kernel. Each function is inlined at its call. Part of the kernels' fingerprint.
 
-A head is read as its rotated pairs, two tiles of which a thread has the same places, and the rest of its elements. So
-each element is read once, by the thread that writes it, and no thread of a launch in place reads what another has
-written.
+A head is read as two tiles with the first and the second elements of the rotated pairs, which a thread has at the same
+places, and a tile of the other elements. So each element is read once, by the thread that writes it, and in place no
+thread reads what another one has written.
 """
 
 import triton

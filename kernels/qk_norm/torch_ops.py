@@ -53,7 +53,7 @@ def _backward_shapes(dout: Tensor, qkv: Tensor, weight_q: Tensor, weight_k: Tens
 
 
 def _saver(tensors: int) -> Callable[..., None]:
-    """Saves the first arguments, which are tensors or None, and the others."""
+    """Saves the first arguments, which are tensors or None, and keeps the others in `ctx.others`."""
 
     def save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         ctx.save_for_backward(*inputs[:tensors])

@@ -9,8 +9,8 @@ Gradients are those of the function without roundings, whatever the forward roun
 In: a `Launch` and existing tensors. Out: the kernel calls. Part of the kernels' fingerprint.
 
 A fixed grid strides over the rows of each group. A program keeps its part of dweight in registers and writes it once,
-in float32, to its row of a workspace that a second kernel sums in a fixed order: no atomics, so that every launch gives
-the same bits. A single program a group writes dweight. Rows that do not fit into registers: `backward_split`.
+in float32, to its row of a workspace that a second kernel sums in a fixed order: no atomics, so the bits are always the
+same. If a group has one program, that writes dweight. `backward_split` is for rows that do not fit into registers.
 
 Traffic of a perfect kernel: read rows x hidden of dy, x and z, rows of rstd, hidden of weight; write rows x hidden of
 dx and dz and hidden of dweight.
@@ -34,7 +34,7 @@ from normtune.kernels.tiles.launch import Launch
 from normtune.kernels.tiles.partial_sums import reduction
 from normtune.kernels.tiles.tile import columns, extent, load_tile, load_weight, row_block, store_tile, tile_mask
 
-# What the kernel is given at run time, passed on as one value.
+# The run-time arguments of the kernel as one value.
 Arguments = namedtuple(
     "Arguments",
     "dy_ptr x_ptr z_ptr weight_ptr rstd_ptr dx_ptr dz_ptr dweight_ptr rows hidden groups inner "
@@ -77,7 +77,7 @@ def _rms_norm_gated_backward_kernel(
     MODES: tl.constexpr,
     NUM_STAGES: tl.constexpr,
 ):
-    """With `BLOCK_ROW` a row is `CHUNKS` tiles of columns, all in registers; a column mask is that of the last one."""
+    """With `BLOCK_ROW` a row is `CHUNKS` tiles of columns, all in registers; the last one may have a column mask."""
     if BLOCK_ROW == 0:
         args = Arguments(
             *(dy_ptr, x_ptr, z_ptr, weight_ptr, rstd_ptr, dx_ptr, dz_ptr, dweight_ptr, rows, hidden, groups, inner),

@@ -1,7 +1,8 @@
 """Gated RMSNorm backward of rows that are too long for one tile: columns in chunks, each with its own sums.
 
-In: the arguments of `rms_norm_gated_backward`'s kernel. Out: a body of it. A fixed grid strides over the rows of each
-group. Between their two uses dy, x and z stay in the cache, as the sums of dweight take the registers.
+In: the arguments of `rms_norm_gated_backward`'s kernel. Out: the body of it for the schedule `split`. A fixed grid
+strides over the rows of each group. dy, x and z are read twice, the second time from the cache, because the sums of
+dweight take the registers.
 """
 
 import triton
@@ -21,7 +22,7 @@ def rows_in_chunks(
     HAS_COLUMN_MASK: tl.constexpr,
     MODES: tl.constexpr,
 ):
-    """Gradients of every so many rows of one group, and their partial sums of dweight."""
+    """Gradients of every n-th row of one group, and their partial sums of dweight."""
     n_col = extent(args.hidden, ALIGNMENT)
     i_group = tl.program_id(0) % args.groups
     p_weight = args.weight_ptr + i_group.to(tl.int64) * n_col

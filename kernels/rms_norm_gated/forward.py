@@ -33,7 +33,7 @@ RUNTIME = [
     *("rows", "hidden", "groups", "inner"),
     *(f"{name}_{of}" for name in ("x", "z") for of in ("outer", "in", "group")),
 ]
-# What the kernel is given at run time, passed on as one value.
+# The run-time arguments of the kernel as one value.
 Arguments = namedtuple(
     "Arguments",
     "x_ptr z_ptr weight_ptr y_ptr rstd_ptr rows hidden groups inner "
@@ -140,7 +140,7 @@ def _rms_norm_gated_forward_kernel(
     MODES: tl.constexpr,
     NUM_STAGES: tl.constexpr,
 ):
-    """A program for each row in chunks or part of one, or for blocks of rows: one, or with `NUM_STAGES` > 0 several."""
+    """A program has a row in chunks, a part of a row, or a block of rows; with `NUM_STAGES` > 0 several blocks."""
     args = Arguments(
         *(x_ptr, z_ptr, weight_ptr, y_ptr, rstd_ptr, rows, hidden, groups, inner),
         *(x_outer, x_in, x_group, z_outer, z_in, z_group, eps, offset),

@@ -1,4 +1,4 @@
-"""Resolves a config to a launch of the gated RMSNorm kernels, if it is legal; and the layout of their rows.
+"""Resolves a config to a launch of the gated RMSNorm kernels, if it is legal; the layout of their rows.
 
 In: config, problem, target. Out: `Launch`, or `IllegalConfigError` with the reason. Pure arithmetic, no torch, no
 triton. Part of the kernels' fingerprint: a change here can change the time of a config.
@@ -37,10 +37,10 @@ def resolve_forward(config: Config, problem: Problem, target: Target, alignment:
 
 
 def held_chunk(hidden: int, least: int) -> int:
-    """Columns of a chunk of rows that a program holds in equal chunks.
+    """Columns of a chunk, of rows that a program holds in equal chunks.
 
-    The largest power of two of which a multiple exceeds hidden by an eighth at most; the smallest one from `least` on
-    if there is none. So one config suits all hidden sizes: 192 are three chunks of 64, 256 are one.
+    The largest power of two of which a multiple exceeds hidden by at most an eighth, or the smallest one that is at
+    least `least`. So one config suits all hidden sizes: 192 are three chunks of 64, 256 are one.
     """
     chunk = next_power_of_2(hidden)
     while chunk >= 2 * least and 8 * (-hidden % chunk) > hidden:
@@ -51,7 +51,7 @@ def held_chunk(hidden: int, least: int) -> int:
 def _tile(
     config: Config, least_chunk: int, problem: Problem, target: Target, alignment: int | None, streamed: int
 ) -> Launch:
-    """Whole rows in one tile or, with a `least_chunk`, in chunks of columns that a program holds: so many tiles."""
+    """Whole rows in one tile; with a `least_chunk`, in several tiles, one for each chunk of columns."""
     chunk = held_chunk(problem.hidden, least_chunk) if least_chunk else problem.hidden
     if chunk >= problem.hidden:
         return tile(config, problem, target, alignment, MAX_ELEMENTS_PER_THREAD, streamed)
@@ -88,7 +88,7 @@ def resolve_backward(config: Config, problem: Problem, target: Target, alignment
 
 
 def _split(config: Config, problem: Problem, target: Target, alignment: int | None) -> Launch:
-    """As `split`; no row is fetched ahead, and the weight of a group is no better aligned than a row."""
+    """As `tiles.launch.split`, without prefetched rows; the weight of a group is aligned as rows are."""
     launch = split(config, problem, target, alignment)
     layout = row_layout(1, launch.block_col, config, problem, target, launch.alignment)
     return launch._replace(num_stages=1, row_layout=layout)

@@ -36,14 +36,14 @@ _MOST_SUMMED = 64
 # Elements of a tile of the backward: larger ones spill 264 to 1080 bytes a thread, and none that was recorded takes
 # less than 1.5 of the best time.
 _MOST_TILE = 8192
-# Longer rows also have programs of all threads: with fewer, a thread of the backward would hold more.
+# Longer rows also have programs with the most threads: with fewer, a thread of the backward would hold more.
 _MOST_OF_512_THREADS = 16384
 # Elements that a program holds in chunks. With more, 512 threads spill: 8 to 200 bytes each from 40 elements in float32
 # on, and from 56 in bfloat16 (sm_90).
 _MOST_HELD = 16384
 # Elements of a held chunk per thread: chunks differ from one hidden size to the next, and a config should suit several.
 _LEAST_HELD_ELEMENTS = 2
-# The same of the backward, of whole rows: the best took 8 to 24 of them at 23 shapes on an H200.
+# The same for whole rows of the backward: the best configs had 8 to 24 of them at 23 shapes on an H200.
 _HELD_BACKWARD = (2, 32)
 # There rows in held chunks were fastest in two more stages from 256 rows on, and in none with fewer.
 _LEAST_STAGED_ROWS = 256
@@ -74,23 +74,23 @@ class _Product(NamedTuple):
     held: tuple[int, int] = (_LEAST_HELD_ELEMENTS, MAX_ELEMENTS_PER_THREAD)
 
     def flat(self) -> list[Config]:
-        """A program a block of rows."""
+        """The configs with a program for each block of rows."""
         return [
             RMSNormConfig("row" if rows == 1 else "block_row", rows, warps)
             for rows, warps in product(self.rows, self.warps)
         ]
 
     def parts(self, problem: Problem, target: Target) -> list[Config]:
-        """Several programs a row."""
+        """The configs with several programs for each row."""
         return parts(problem, target, self.warps, (1, 2), (self.least, self.most))
 
     def looped(self, finish: str) -> list[Config]:
-        """A fixed grid of programs."""
+        """The configs with a fixed grid."""
         knobs = product(self.rows, self.warps, self.stages, self.programs)
         return [RMSNormConfig("persistent", *values, finish) for values in knobs]
 
     def split(self, programs: tuple[int, ...], finish: str, hidden: int, target: Target) -> list[Config]:
-        """Rows in chunks."""
+        """The configs with rows in chunks."""
         is_long = hidden > _MOST_OF_512_THREADS
         warps = {*self.warps, target.max_threads // target.warp_size} if is_long else self.warps
         return [
@@ -115,7 +115,7 @@ class _Product(NamedTuple):
         return self.least * threads <= tile <= min(self.most * threads, self.most_tile)
 
 
-# Decode runs tens of rows of 64 to 256 elements, prefill a million: the product spans a warp a row to blocks of 64.
+# Decoding runs tens of rows of 64 to 256 elements, prefilling a million: from a warp per row to blocks of 64 rows.
 _FORWARD = {
     "quick": _Product((1, 4, 16, 32), (1, 4, 8), (3,), (8,), (2048, 4096), 4, 32),
     "default": _Product((1, 2, 4, 8, 16, 32, 64), (1, 2, 4, 8, 16), (3,), (4, 16), (1024, 2048, 4096, 8192), 4, 32),
@@ -165,7 +165,7 @@ def _backward_space(name: str, problem: Problem, target: Target) -> list[Config]
 
 
 def _held(configs: list[Config]) -> list[Config]:
-    """The same with rows in held chunks; where a row is one chunk, the same launches."""
+    """The same configs with rows in held chunks; the launches are the same if a row is one chunk."""
     return [config._replace(block_col=_LEAST_HELD_CHUNK) for config in configs]
 
 
@@ -198,7 +198,7 @@ def _split(problem: Problem, target: Target, programs: int, finish: str) -> Conf
 
 
 def _default_warps(problem: Problem, target: Target) -> int:
-    """A warp for up to 512 elements of a row, as ATOM's and vLLM's kernels for heads of 128; then 16 a thread."""
+    """A warp for up to 512 elements of a row, as in ATOM's and vLLM's kernels for heads of 128; then 16 per thread."""
     threads = max(target.warp_size, min(target.max_threads, next_power_of_2(problem.hidden) // 16))
     return threads // target.warp_size
 

@@ -46,7 +46,7 @@ def gated_input(b_x, b_z, MODES: tl.constexpr):
 
 @triton.jit
 def gated_output(args, b_xhat, b_z, b_weight, MODES: tl.constexpr):
-    """The float32 y of normalized values; where it is not rounded once these and their weighted product are rounded."""
+    """The float32 y; unless it is rounded once, normalized values and their product with the weight are rounded."""
     if MODES.rounds_once:
         b_y = b_xhat * b_weight
     else:
@@ -68,7 +68,7 @@ def normalized(b_dy, b_x, b_z, b_rstd, MODES: tl.constexpr):
 
 @triton.jit
 def input_gradients(b_gradient, b_dy, b_x, b_z, b_xhat, b_weight, MODES: tl.constexpr):
-    """Gradients dx and dz, from that of the values that are normalized; without a gate dz has no meaning."""
+    """Gradients dx and dz, given that of the normalized values' input; without a gate dz has no meaning."""
     b_dx = b_gradient
     b_dz = b_gradient
     if MODES.has_gate:

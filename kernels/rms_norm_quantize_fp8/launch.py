@@ -62,7 +62,7 @@ def resolve(config: Config, problem: Problem, target: Target, alignment: int | N
 
 
 def _with_amax(config: Config, modes: QuantizeModes, launch: Launch) -> Launch:
-    """The launch with the end of its amax."""
+    """The launch with the way in which its amax ends."""
     if not modes.has_amax:
         return launch
     if config.amax == "atomic":
@@ -99,7 +99,7 @@ class TransposingLaunch(NamedTuple):
 
     @property
     def binary(self) -> "TransposingLaunch":
-        """This launch without the values that are not compiled into the binary."""
+        """This launch without the fields that the binary does not depend on."""
         return self._replace(norm=self.norm.binary, transpose=self.transpose and self.transpose.binary)
 
     @property

@@ -70,7 +70,7 @@ class RstdOutput(Mode):
 
 
 class Amax(Mode):
-    """The amax of `static`: a new output, none, or an output that it is accumulated into (maximum)."""
+    """The amax of `static`: a new output, none, or an output that accumulates the maximum."""
 
     NEW = ""
     NONE = "no_amax"

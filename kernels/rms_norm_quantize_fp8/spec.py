@@ -169,9 +169,9 @@ def _transposing(config: Config, row: int = 64, col: int = 64, warps: int = 4) -
 
 
 def _transposing_space(name: str, problem: Problem, target: Target) -> list[Config]:
-    """Tiles written twice; and a transposing launch after each quantizing config, and each one after the default.
+    """Tiles written in both layouts; each quantizing config with the default transposition; the default with each one.
 
-    The second launch depends on the first in nothing but what that leaves in the cache.
+    Only what the first launch leaves in the cache affects the second.
     """
     rows, columns, warps, stages, (least, most) = _TILES[name]
     ends = ("atomic", "reduce") if modes_of(problem).has_amax else ("none",)
