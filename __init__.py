@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from normtune.kernels.calling.batch_invariant import batch_invariant, use_batch_invariant
     from normtune.kernels.calling.dispatch import use_table
     from normtune.kernels.config import Config
-    from normtune.kernels.fused_add_rms_norm.function import FusedAddRMSNorm, fused_add_rms_norm
-    from normtune.kernels.fused_add_rms_norm.gradients import rms_norm_backward
+    from normtune.kernels.fused_add_rms_norm.function import FusedAddRMSNorm, fused_add_rms_norm, rms_norm_backward
     from normtune.kernels.operator import IllegalConfigError, OperatorSpec, register
     from normtune.kernels.qk_norm.function import qk_norm
     from normtune.kernels.rms_norm.function import RMSNorm, rms_norm
@@ -72,7 +71,7 @@ _HOMES = {
     "qk_norm": "kernels.qk_norm.function",
     "register": "kernels.operator",
     "rms_norm": "kernels.rms_norm.function",
-    "rms_norm_backward": "kernels.fused_add_rms_norm.gradients",
+    "rms_norm_backward": "kernels.fused_add_rms_norm.function",
     "rms_norm_gated": "kernels.rms_norm_gated.function",
     "rms_norm_quantize_fp8": "kernels.rms_norm_quantize_fp8.function",
     "show": "heuristics.api.show",

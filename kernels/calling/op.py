@@ -22,8 +22,7 @@ from normtune.kernels.calling.codegen import backward_of, call_of, forward_of, i
 from normtune.kernels.calling.eager import new_of
 from normtune.kernels.calling.layout import PLAIN
 from normtune.kernels.calling.operation import Operation
-from normtune.kernels.calling.sharding import registration_of
-from normtune.kernels.calling.torch_ops import TorchOps, define
+from normtune.kernels.calling.torch_ops import TorchOps, define, registration_of
 
 _is_compiling = torch.compiler.is_compiling
 _modes = torch._C._len_torch_dispatch_stack

@@ -16,7 +16,7 @@ from torch import Tensor
 from normtune.kernels.calling.batch_invariant import is_batch_invariant
 from normtune.kernels.calling.op import ForwardOnlyOp
 from normtune.kernels.calling.operation import Operation
-from normtune.kernels.fused_add_rms_norm.gradients import rms_norm_backward
+from normtune.kernels.fused_add_rms_norm.function import rms_norm_backward
 from normtune.kernels.operator import IllegalConfigError
 from normtune.kernels.rms_norm_quantize_fp8.decomposition import OUTPUTS, QuantizeDecomposition
 from normtune.kernels.rms_norm_quantize_fp8.launch import check_target

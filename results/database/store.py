@@ -23,8 +23,7 @@ from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
 from normtune.results.columns import COLUMNS, columns_of
 from normtune.results.database import schema, sql_rows
-from normtune.results.database.connect import WRITE, connect, damaged, stored_version, translated
-from normtune.results.database.file_identity import FileIdentity
+from normtune.results.database.connect import WRITE, FileIdentity, connect, damaged, stored_version, translated
 from normtune.results.database.reading import Snapshot, damage_line, wanted_runs
 from normtune.results.database.url import DEFAULT_STORE, display_name, resolve_url, sqlite_path
 from normtune.results.records import Coverage, Device, Measurement, Run
