@@ -46,12 +46,12 @@ def inputs(problem: Problem, generator: torch.Generator, device: torch.device, h
         tensors["z"] = z.to(dtype)
     if problem.operator == "rms_norm_gated_backward":
         tensors["dy"] = torch.randn(shape, generator=generator, device=device, dtype=torch.float32).to(dtype)
-        u = _Gate.of(problem, tensors).before * tensors["x"].double()
+        u = _GateFactors.of(problem, tensors).before * tensors["x"].double()
         tensors["rstd"] = torch.rsqrt(u.square().mean(dim=1) + 1e-6).float()
     return tensors
 
 
-class _Gate(NamedTuple):
+class _GateFactors(NamedTuple):
     """Factors of the gate where x enters and where y leaves, one of them 1, and float32's relative error of each."""
 
     before: Tensor
@@ -61,7 +61,7 @@ class _Gate(NamedTuple):
     derivative_error: Tensor
 
     @classmethod
-    def of(cls, problem: Problem, tensors: Mapping[str, Tensor]) -> "_Gate":
+    def of(cls, problem: Problem, tensors: Mapping[str, Tensor]) -> "_GateFactors":
         one = torch.ones_like(tensors["x"], dtype=torch.float64)
         none = torch.zeros_like(one)
         if Gate.of(problem) is Gate.NONE:
@@ -84,7 +84,7 @@ def reference(problem: Problem, tensors: Mapping[str, Tensor], eps: float, offse
         Forward `y` and `rstd`, backward `dx`, `dz` and `dweight`. With the roundings of `hugging_face`, y is what these
         give, and its tolerance is zero unless float32's arithmetic before a rounding decides which way it goes.
     """
-    gate = _Gate.of(problem, tensors)
+    gate = _GateFactors.of(problem, tensors)
     weight = tensors["weight"].double() + offset
     if problem.operator == "rms_norm_gated_forward":
         return _forward(problem, tensors, gate, weight, eps)
@@ -92,7 +92,7 @@ def reference(problem: Problem, tensors: Mapping[str, Tensor], eps: float, offse
 
 
 def _forward(
-    problem: Problem, tensors: Mapping[str, Tensor], gate: _Gate, weight: Tensor, eps: float
+    problem: Problem, tensors: Mapping[str, Tensor], gate: _GateFactors, weight: Tensor, eps: float
 ) -> dict[str, Expected]:
     x = tensors["x"]
     u = x.double() * gate.before
@@ -115,7 +115,9 @@ def _forward(
     return {"y": y, "rstd": Expected(rstd, RSTD_UNITS * unit_in_last_place(rstd, torch.float32) + of_rstd * rstd)}
 
 
-def _rounded(xhat: Tensor, error: Tensor, weight: Tensor, tensors: Mapping[str, Tensor], gate: _Gate) -> Expected:
+def _rounded(
+    xhat: Tensor, error: Tensor, weight: Tensor, tensors: Mapping[str, Tensor], gate: _GateFactors
+) -> Expected:
     """The y with the normalized values and their product with the weight rounded, and how far float32 moves it."""
     dtype, weight_dtype = tensors["x"].dtype, tensors["weight"].dtype
 
@@ -132,7 +134,9 @@ def _rounded(xhat: Tensor, error: Tensor, weight: Tensor, tensors: Mapping[str, 
     return Expected(value, furthest + _UNDERFLOW * (xhat * weight).abs() + _LEAST)
 
 
-def _backward(problem: Problem, tensors: Mapping[str, Tensor], gate: _Gate, weight: Tensor) -> dict[str, Expected]:
+def _backward(
+    problem: Problem, tensors: Mapping[str, Tensor], gate: _GateFactors, weight: Tensor
+) -> dict[str, Expected]:
     dtype = tensors["x"].dtype
     x, dy, rstd = tensors["x"].double(), tensors["dy"].double(), tensors["rstd"].double()[:, None]
     xhat = x * gate.before * rstd

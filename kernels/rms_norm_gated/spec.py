@@ -51,7 +51,7 @@ _LEAST_STAGED_ROWS = 256
 _LEAST_HELD_CHUNK = 16
 
 
-class _Product(NamedTuple):
+class _KnobValues(NamedTuple):
     """A space: the product of values of the knobs, within bounds on elements per thread.
 
     Attributes:
@@ -117,19 +117,19 @@ class _Product(NamedTuple):
 
 # Decoding runs tens of rows of 64 to 256 elements, prefilling a million: from a warp per row to blocks of 64 rows.
 _FORWARD = {
-    "quick": _Product((1, 4, 16, 32), (1, 4, 8), (3,), (8,), (2048, 4096), 4, 32),
-    "default": _Product((1, 2, 4, 8, 16, 32, 64), (1, 2, 4, 8, 16), (3,), (4, 16), (1024, 2048, 4096, 8192), 4, 32),
-    "full": _Product(
+    "quick": _KnobValues((1, 4, 16, 32), (1, 4, 8), (3,), (8,), (2048, 4096), 4, 32),
+    "default": _KnobValues((1, 2, 4, 8, 16, 32, 64), (1, 2, 4, 8, 16), (3,), (4, 16), (1024, 2048, 4096, 8192), 4, 32),
+    "full": _KnobValues(
         *((1, 2, 4, 8, 16, 32, 64, 128), (1, 2, 4, 8, 16, 32), (1, 2, 3, 4), (1, 2, 4, 8, 16)),
         *((512, 1024, 2048, 4096, 8192), 1, MAX_ELEMENTS_PER_THREAD),
         held=(1, MAX_ELEMENTS_PER_THREAD),
     ),
 }
 _BACKWARD = {
-    "quick": _Product(
+    "quick": _KnobValues(
         *((1, 4, 16), (1, 4, 8), (2,), (1, 4), (2048, 4096), 4, 16, _MOST_SUMMED, _MOST_TILE, _HELD_BACKWARD)
     ),
-    "default": _Product(
+    "default": _KnobValues(
         *((1, 2, 4, 8, 16, 32), (1, 2, 4, 8, 16), (1, 3), (1, 2, 4), (1024, 2048, 4096, 8192)),
         *(4, 32, _MOST_SUMMED, _MOST_TILE, _HELD_BACKWARD),
     ),
@@ -171,7 +171,7 @@ def _held(configs: list[Config]) -> list[Config]:
 
 def _chosen(
     configs: list[Config],
-    space: _Product,
+    space: _KnobValues,
     problem: Problem,
     target: Target,
     default: Callable[[Problem, Target], Config],

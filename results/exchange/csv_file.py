@@ -32,7 +32,7 @@ class Line(NamedTuple):
     cells: Mapping[str, str]
 
 
-class Cells(NamedTuple):
+class CsvTable(NamedTuple):
     """The text of a file.
 
     Attributes:
@@ -46,7 +46,7 @@ class Cells(NamedTuple):
     lines: list[list[str]]
 
 
-def read_cells(path: Path, expected: str, most_bytes: int, most_lines: int) -> Cells:
+def read_cells(path: Path, expected: str, most_bytes: int, most_lines: int) -> CsvTable:
     """Read a CSV file in UTF-8, with commas, and names of columns in its first line.
 
     `expected` describes the file for messages; `most_lines` does not count the first.
@@ -76,7 +76,7 @@ def read_cells(path: Path, expected: str, most_bytes: int, most_lines: int) -> C
         raise UsageError(f"{path} cannot be read ({error.strerror}): change its permissions, or copy it") from None
     except (UnicodeDecodeError, csv.Error) as error:
         raise UsageError(f"{path} is no CSV file ({' '.join(str(error).split())}): {expected}") from None
-    return Cells(names, numbers, lines)
+    return CsvTable(names, numbers, lines)
 
 
 def read_lines(path: Path, required: Sequence[str], optional: Collection[str] = ()) -> list[Line]:
