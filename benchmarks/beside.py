@@ -1,4 +1,4 @@
-"""normtune and its peers at one problem, timed in the same rounds.
+"""normtune and its peers at one problem of a case, timed in the same rounds.
 
 In: an engine, a problem, sides. Out: a cell: the samples of each side, or the reason of its failure. Each is checked
 against float64 first, at the problem's own size. Times follow docs/measuring.md, "Timing"; a forward runs under
@@ -6,11 +6,11 @@ no_grad, a backward through autograd, without its forward. The scripts choose pr
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from statistics import median
 from typing import Any
 
-from normtune.benchmarks.sides import EPS, OURS, Norm, Side
+from normtune.benchmarks.cases import CASES, Case
+from normtune.benchmarks.sides import OURS, Function, Side
 
 BLOCKS, ROUNDS = 5, 4
 # Relative to the largest value: peers round at other steps than the reference.
@@ -32,14 +32,10 @@ class SideFailedError(Exception):
 
 def identity(target: Any, name: str, dtype: str, rows: int, hidden: int) -> dict[str, Any]:
     """Identity of normtune's time at a problem: kernels, config, and float32 elements of partial sums."""
-    return identity_of(target, *problem_of(name, dtype, rows, hidden))
-
-
-def identity_of(target: Any, spec: Any, problem: Any) -> dict[str, Any]:
-    """As `identity`, for any operator."""
     from normtune.kernels.calling.dispatch import config_for
     from normtune.kernels.fingerprint import fingerprint
 
+    spec, problem = problem_of(name, dtype, rows, hidden)
     config = config_for(spec, problem, target, 0)
     if not spec.is_legal(config, problem, target):  # as in dispatch: the table is that of another GPU
         config = spec.default_config(problem, target)
@@ -48,73 +44,59 @@ def identity_of(target: Any, spec: Any, problem: Any) -> dict[str, Any]:
 
 
 def problem_of(name: str, dtype: str, rows: int, hidden: int) -> tuple[Any, Any]:
-    """The operator of a pass and the problem: a forward keeps no tensor for a backward."""
+    """The operator of a case and the problem."""
     from normtune.kernels.operator import operator
 
-    spec = operator(f"rms_norm_{name}")
-    return spec, spec.problem(rows, hidden, dtype, "no_rstd" if name == "forward" else "")
+    spec = operator(CASES[name].operator)
+    return spec, spec.problem(rows, hidden, dtype, CASES[name].variant)
+
+
+def buffers_of(case: Case, dtype: str, rows: int, hidden: int) -> list[Any]:
+    """What a launch of a case reads; FP8's given scale is one more."""
+    from normtune.kernels.problem import Buffer
+
+    buffers = [Buffer(name, (rows, hidden), dtype, "input") for name in case.rows_of]
+    return buffers + [Buffer(name, (hidden,), dtype, "weight") for name in case.columns_of]
+
+
+def calls_of(case: Case) -> Calls:
+    """Launches of a case on one slice: the forward, or the backward of a forward that has run."""
+    if case.inputs:
+        return lambda function, tensors, stream: gradients(function, tensors, case.inputs, case.outer, stream)
+    return lambda function, tensors, stream: without_gradients(lambda: function(tensors))
 
 
 def measure(engine: Any, name: str, dtype: str, rows: int, hidden: int, sides: dict[str, Side]) -> dict[str, Any]:
-    """One problem: samples of every side and of the copy, or the reason why a side has none.
+    """One problem of a case: samples of every side and of the copy, or the reason why a side has none.
 
     Raises:
         SideFailedError: normtune failed.
     """
-    spec, problem = problem_of(name, dtype, rows, hidden)
-
-    def checked(norm: Norm, part: Side) -> None:
-        check(norm, part, name, dtype, rows, hidden)
-
-    found = compare(engine, spec, problem, buffers_of(problem, name), calls_of(name), checked, sides)
-    return {"pass": name, "dtype": dtype, "rows": rows, "hidden": hidden, **found}
-
-
-def compare(
-    engine: Any,
-    spec: Any,
-    problem: Any,
-    buffers: Sequence[Any],
-    calls: Calls,
-    checked: Callable[[Any, Side], None],
-    sides: dict[str, Side],
-) -> dict[str, Any]:
-    """The sides at one problem of any operator: their samples and those of the copy, and where they were taken.
-
-    Args:
-        engine: of the device.
-        spec: of normtune's operator, which knows the bytes that a perfect kernel moves.
-        problem: of it.
-        buffers: what a launch reads.
-        calls: (function of a side, tensors, stream) to one launch without arguments.
-        checked: raises if the results of a side are wrong.
-        sides: by name.
-
-    Raises:
-        SideFailedError: normtune failed.
-    """
+    case, (spec, problem) = CASES[name], problem_of(name, dtype, rows, hidden)
     results: dict[str, dict[str, Any]] = {side: {"version": part.version} for side, part in sides.items()}
-    results[OURS] |= identity_of(engine.target, spec, problem)
+    results[OURS] |= identity(engine.target, name, dtype, rows, hidden)
     functions: dict[str, Any] = {}
     for side, part in sides.items():
         try:
-            function = part.make(problem.rows, problem.hidden)
-            checked(function, part)
+            function = part.make(rows, hidden)
+            check(function, part, case, dtype, rows, hidden)
             functions[side] = function
         # Any exception of a peer is its own result.
         except Exception as error:
             _leave_out(SideFailedError(side, error), results)
-    samples = None
+    samples, footprint = None, spec.bytes_moved(problem)
     while samples is None:
         try:
-            samples = timed(engine.ready(), buffers, spec.bytes_moved(problem), calls, functions)
+            buffers = buffers_of(case, dtype, rows, hidden)
+            samples = timed(engine.ready(), buffers, footprint, calls_of(case), functions)
         except SideFailedError as error:
             _leave_out(error, results)
             del functions[error.side]
     for side, times in samples.items():
         results.setdefault(side, {}).update(median_us=round(median(times) / 1e3, 3), samples_ns=times)
+    cell = {"pass": name, "dtype": dtype, "rows": rows, "hidden": hidden, "bytes": footprint, "sides": results}
     setting = {"device": engine.device.name, "software": engine.software, "sm_clock_mhz": engine.sm_clock_mhz}
-    return {"sides": results} | setting
+    return cell | setting
 
 
 def said(error: Exception) -> str:
@@ -129,36 +111,39 @@ def _leave_out(error: SideFailedError, told: dict[str, dict[str, Any]]) -> None:
     told[error.side]["failed"] = error.reason
 
 
-def check(norm: Norm, part: Side, name: str, dtype: str, rows: int, hidden: int, device: str = "cuda") -> None:
-    """Compare a pass with float64, under the witness of its side.
+def check(function: Function, part: Side, case: Case, dtype: str, rows: int, hidden: int, device: str = "cuda") -> None:
+    """Compare a case with float64, under the witness of its side.
 
     Raises:
         ValueError: the error is too large.
     """
     import torch
 
-    backward = name == "backward"
     kind = getattr(torch, dtype)
-    x, dy = (torch.randn(rows, hidden, device=device, dtype=kind) for _ in range(2))
-    weight = torch.randn(hidden, device=device, dtype=kind)
-    with torch.set_grad_enabled(backward):
-        exact_x, exact_weight = (tensor.double().requires_grad_(backward) for tensor in (x, weight))
-        exact = exact_x * torch.rsqrt(exact_x.square().mean(-1, keepdim=True) + EPS) * exact_weight
-        x, weight = (tensor.requires_grad_(backward) for tensor in (x, weight))
-        with nullcontext() if backward else part.witness():
-            y = norm(x, weight)
-        pairs = [("y", y, exact)]
-        if backward:
-            wanted = torch.autograd.grad(exact, (exact_x, exact_weight), dy.double())
-            # As in the timing: a backward that is compiled at its first run is compiled for a kept graph.
-            with part.witness():
-                gradients = torch.autograd.grad(y, (x, weight), dy.clone(), retain_graph=True)
-            pairs += zip(("dx", "dweight"), gradients, wanted, strict=True)
-    for which, value, exact in pairs:
-        value, exact = value.detach().double(), exact.detach()
-        off = float((value - exact).abs().max() / exact.abs().max())
-        if not off <= TOLERANCE[dtype]:
-            raise ValueError(f"{which} is off by {off:.2g} of its largest value")
+    tensors = {name: torch.randn(rows, hidden, device=device, dtype=kind) for name in case.rows_of}
+    tensors |= {name: torch.randn(hidden, device=device, dtype=kind) for name in case.columns_of}
+    wide = {name: tensor.double() for name, tensor in tensors.items()}
+    with torch.set_grad_enabled(bool(case.inputs)), part.witness():
+        given, exact = ({**of, **{name: of[name].requires_grad_() for name in case.inputs}} for of in (tensors, wide))
+        results, wanted = function(given), case.exact(exact)
+        named = [f"result {place}" for place in range(len(wanted))]
+        if case.inputs:
+            named = [f"d{name}" for name in case.inputs]
+            # A kept graph, as in the timing: a backward that is compiled at its first run is compiled for that.
+            results, wanted = (
+                torch.autograd.grad(
+                    made,
+                    [of[name] for name in case.inputs],
+                    [of[name].clone() for name in case.outer],
+                    retain_graph=True,
+                )
+                for made, of in ((results, given), (wanted, exact))
+            )
+        results = case.readable(results, tensors)
+    for name, value, right in zip(named, results, wanted, strict=True):
+        off = float((value.detach().double() - right.detach()).abs().max() / right.detach().abs().max())
+        if not off <= (case.tolerance or TOLERANCE[dtype]):
+            raise ValueError(f"{name} is off by {off:.2g} of its largest value")
 
 
 def timed(
@@ -222,24 +207,6 @@ def _launched(call: Callable[[], Any], stream: Any) -> dict[str, Callable[[], An
     with torch.cuda.stream(stream):
         call()
     return {"call": call}
-
-
-def buffers_of(problem: Any, name: str) -> list[Any]:
-    """What a pass of RMSNorm reads."""
-    from normtune.kernels.problem import Buffer
-
-    shape = (problem.rows, problem.hidden)
-    buffers = [Buffer("x", shape, problem.dtype, "input"), Buffer("weight", shape[1:], problem.dtype, "weight")]
-    return buffers + [Buffer("dy", shape, problem.dtype, "input")] * (name == "backward")
-
-
-def calls_of(name: str) -> Calls:
-    """Launches of a norm on one slice: the forward, or the backward of a forward that has run."""
-    if name == "forward":
-        return lambda norm, tensors, stream: without_gradients(lambda: norm(tensors["x"], tensors["weight"]))
-    return lambda norm, tensors, stream: gradients(
-        lambda given: (norm(given["x"], given["weight"]),), tensors, ("x", "weight"), ("dy",), stream
-    )
 
 
 def without_gradients(call: Callable[[], Any]) -> Callable[[], Any]:

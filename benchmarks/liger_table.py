@@ -141,9 +141,10 @@ def measure(engine, trial: Trial) -> dict[str, object]:
 def of_liger(engine, problem) -> dict[str, object]:
     """Median nanoseconds of Liger's own kernel and of normtune's beside it; empty if Liger is not installed."""
     from normtune.benchmarks import beside
-    from normtune.benchmarks.sides import OURS, installed
+    from normtune.benchmarks.cases import CASES, installed
+    from normtune.benchmarks.sides import OURS
 
-    there = installed(["liger"])
+    there = installed(CASES["forward"], ["liger"])
     if "liger" not in there:
         return {}
     passed = problem.operator.removeprefix("rms_norm_")

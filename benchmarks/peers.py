@@ -1,6 +1,6 @@
 """RMSNorm of normtune beside that of its peers: torch's fused one, Inductor, Liger-Kernel and quack, kernel time, cold.
 
-    python benchmarks/peers.py [--peers torch,liger] [--shapes 4096x4096,1x8192] [--passes forward] [--dtypes float32]
+    python benchmarks/peers.py [--cases forward] [--peers torch,liger] [--shapes 4096x4096,1x8192] [--dtypes float32]
                                [--budget SECONDS]
 
 Every installed peer takes part (`sides`); `liger_1238` is Liger with the rule of Liger-Kernel #1238, at shapes where it
@@ -15,68 +15,63 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from normtune.benchmarks.peers_report import PASSES, key_of, read
-from normtune.benchmarks.sides import OURS, PEERS, Side, installed
-
-DTYPES = ("bfloat16", "float32")
-# Decode; normalized queries and keys; hidden sizes that are odd or no power of two; models in training; wide rows.
-SHAPES = (
-    *((1, 1024), (1, 4096), (1, 8192), (8, 4096), (32, 7168), (64, 2048), (128, 4096), (256, 8192), (512, 5120)),
-    *((4096, 64), (4096, 128), (32768, 64), (32768, 128), (262144, 128), (65536, 192), (131072, 256)),
-    *((1024, 1000), (4096, 1003), (2048, 4097), (8192, 2880), (4096, 6656), (16384, 1152)),
-    *((1024, 2048), (4096, 1024), (4096, 2048), (4096, 3072), (4096, 4096), (4096, 5120), (4096, 7168), (4096, 8192)),
-    *((8192, 3584), (8192, 4096), (16384, 2048), (16384, 4096), (16384, 7168), (32768, 1024), (32768, 4096)),
-    *((1024, 16384), (4096, 12288), (4096, 16384), (8192, 16384), (1024, 32768), (4096, 32768), (8192, 32768)),
-)
+from normtune.benchmarks.cases import CASES, RMS_NORM, SHAPES, installed
+from normtune.benchmarks.peers_report import key_of, read
+from normtune.benchmarks.sides import OURS, Side
 
 Key = tuple[str, str, int, int]
 Cell = dict[str, Any]
 
 
-def main() -> None:
-    """Measure the missing problems and print."""
+def main(cases: Sequence[str], dtypes: str, file: str, about: str | None) -> None:
+    """Measure the missing problems of cases and print.
+
+    Args:
+        cases: names in `CASES`.
+        dtypes: the default of `--dtypes`.
+        file: name of the file with the results of this GPU.
+        about: text for `--help`.
+    """
     start = time.monotonic()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peers", help=f"only these, beside those measured before: {','.join(PEERS)}")
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
+    peers = dict.fromkeys(side for name in cases for side in CASES[name].sides)
+    parser.add_argument("--cases", default=",".join(cases))
+    parser.add_argument("--peers", help=f"only these, beside those measured before: {','.join(peers)}")
     parser.add_argument("--shapes", help="only these, as 4096x4096,1x8192")
-    parser.add_argument("--passes", default=",".join(PASSES))
-    parser.add_argument("--dtypes", default=",".join(DTYPES))
+    parser.add_argument("--dtypes", default=dtypes)
     parser.add_argument("--budget", type=float, help="begin no problem after so many seconds")
-    parser.add_argument("--out", type=Path, help="default: peers.jsonl in the results of this GPU")
+    parser.add_argument("--out", type=Path, help=f"default: {file} in the results of this GPU")
     options = parser.parse_args()
+    chosen, wanted = options.cases.split(","), options.peers.split(",") if options.peers else [*peers]
+    for kind, names, known_names in (("case", chosen, cases), ("peer", wanted, peers)):
+        if unknown := set(names) - {*known_names}:
+            raise SystemExit(f"unknown {kind} {min(unknown)!r}: expected some of {', '.join(known_names)}")
 
     from normtune.benchmarks import beside, places
     from normtune.tuner.device.cuda import CudaEngine
 
     engine = CudaEngine(0)
-    out = options.out or places.folder_of(engine.device.name) / "peers.jsonl"
+    out = options.out or places.folder_of(engine.device.name) / file
     out.parent.mkdir(parents=True, exist_ok=True)
-    there = installed()
-    wanted = {OURS, *(options.peers.split(",") if options.peers else there)}
-    if unknown := wanted - {OURS, *PEERS}:
-        raise SystemExit(f"unknown peer {min(unknown)!r}: expected some of {', '.join(PEERS)}")
-    shapes = SHAPES
-    if options.shapes:
-        shapes = tuple(tuple(map(int, shape.split("x"))) for shape in options.shapes.split(","))
-    keys = [
-        (name, dtype, rows, hidden)
-        for dtype in options.dtypes.split(",")
-        for rows, hidden in shapes
-        for name in options.passes.split(",")
-    ]
     known = {key_of(cell): cell for cell in read(out)}
-    missing = {side for cell in known.values() for side in cell["sides"]} - {*there, "copy"}
-    if missing:
-        print(f"measured before and not installed now: {', '.join(sorted(missing))}; what is measured again loses them")
     left = []
-    for key in keys:
-        sides = sides_of(known.get(key), wanted, there)
-        if not is_done(known.get(key), sides, beside.identity(engine.target, *key)):
-            left.append((key, sides))
+    for name in chosen:
+        there = installed(CASES[name])
+        measured = {side for cell in known.values() if cell["pass"] == name for side in cell["sides"]}
+        if missing := measured - {*there, "copy"}:
+            told = ", ".join(sorted(missing))
+            print(f"measured before and not installed now: {told}; what is measured again loses them")
+        shapes = [tuple(map(int, shape.split("x"))) for shape in (options.shapes or "").split(",") if shape]
+        for dtype in options.dtypes.split(","):
+            for rows, hidden in shapes or SHAPES[CASES[name].shapes]:
+                key = (name, dtype, rows, hidden)
+                sides = sides_of(known.get(key), {OURS, *wanted}, there)
+                if not is_done(known.get(key), sides, beside.identity(engine.target, *key)):
+                    left.append((key, sides))
     failed = run(left, out, options.budget, start, lambda key, sides: beside.measure(engine, *key, sides))
     engine.close()
     keep_newest(out)
@@ -158,4 +153,4 @@ def keep_newest(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(RMS_NORM, "bfloat16,float32", "peers.jsonl", __doc__)

@@ -1,11 +1,10 @@
-"""The sides of `benchmarks/peers.py`: normtune, and its installed peers.
+"""The sides of a comparison, and the peers of RMSNorm.
 
-In: names. Out: `Side`s, each with its version, an RMSNorm with gradients for a shape, and a witness of the code that
-must have run. `beside` checks and times them.
+Out: `Side`s, each with its version, a function with gradients for a shape, and a witness of the code that must have
+run. `cases` has the sides of each case; `beside` checks and times them.
 """
 
 import importlib.util
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
@@ -13,8 +12,9 @@ from typing import Any, NamedTuple
 OURS = "normtune"
 EPS = 1e-6
 
-# (x, weight) to y, differentiable.
-Norm = Callable[[Any, Any], Any]
+Tensors = Mapping[str, Any]
+# Tensors by name to results, differentiable.
+Function = Callable[[Tensors], tuple[Any, ...]]
 
 
 class Side(NamedTuple):
@@ -22,41 +22,30 @@ class Side(NamedTuple):
 
     Attributes:
         version: of its distribution.
-        make: (rows, hidden) to its norm; raises the reason if it takes no part at that shape.
-        witness: context of a checked pass; raises if other code ran.
+        make: (rows, hidden) to its function; raises the reason if it takes no part at that shape.
+        witness: context of a checked call; raises if other code ran.
     """
 
     version: str
-    make: Callable[[int, int], Norm]
+    make: Callable[[int, int], Function]
     witness: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
-def installed(names: list[str] | None = None) -> dict[str, Side]:
-    """The sides by name, normtune first; `names` are the wanted peers, None for all.
+def _of_norm(version: str, make: Callable[[int, int], Any], witness: Any = nullcontext) -> Side:
+    """A side whose `make` returns RMSNorm as a function of x and weight."""
 
-    Raises:
-        SystemExit: a name is not a peer.
-    """
-    import normtune
+    def of_tensors(rows: int, hidden: int) -> Function:
+        norm = make(rows, hidden)
+        return lambda given: (norm(given["x"], given["weight"]),)
 
-    for name in set(names or ()) - set(PEERS):
-        raise SystemExit(f"unknown peer {name!r}: expected some of {', '.join(PEERS)}")
-    made = {OURS: Side(normtune.__version__, lambda rows, hidden: lambda x, w: normtune.rms_norm(x, w, EPS))}
-    for name, make in PEERS.items():
-        if names is not None and name not in names:
-            continue
-        try:
-            made[name] = make()
-        except ImportError as error:
-            print(f"{name} takes no part: {error}", file=sys.stderr)
-    return made
+    return Side(version, of_tensors, witness)
 
 
 def _torch() -> Side:
     import torch
     from torch.nn.functional import rms_norm
 
-    return Side(torch.__version__, lambda rows, hidden: lambda x, weight: rms_norm(x, (hidden,), weight, EPS))
+    return _of_norm(torch.__version__, lambda rows, hidden: lambda x, weight: rms_norm(x, (hidden,), weight, EPS))
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -77,7 +66,7 @@ def _inductor() -> Side:
         wide = x.float()
         return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + EPS) * weight.float()).to(x.dtype)
 
-    return Side(torch.__version__, lambda rows, hidden: compiled(plain), triton_ran)
+    return _of_norm(torch.__version__, lambda rows, hidden: compiled(plain), triton_ran)
 
 
 @contextmanager
@@ -111,7 +100,7 @@ def _liger() -> Side:
     from liger_kernel.ops.rms_norm import LigerRMSNormFunction
 
     # In place, as its module does by default: the gradient of x replaces that of y.
-    return Side(
+    return _of_norm(
         version("liger-kernel"), lambda rows, hidden: lambda x, weight: LigerRMSNormFunction.apply(x, weight, EPS)
     )
 
@@ -137,12 +126,12 @@ def _liger_1238() -> Side:
         raise ImportError(f"its rule cannot be changed: {error}") from None
     function = module.LigerRMSNormFunction
 
-    def make(rows: int, hidden: int) -> Norm:
+    def make(rows: int, hidden: int) -> Any:
         if is_block_row(rows, hidden, 512, 4096) == is_block_row(rows, hidden, 256, 32768):
             raise ValueError("the same as liger at this shape")
         return lambda x, weight: function.apply(x, weight, EPS)
 
-    return Side(f"{version('liger-kernel')} with the rule of #1238", make)
+    return _of_norm(f"{version('liger-kernel')} with the rule of #1238", make)
 
 
 def is_block_row(rows: int, hidden: int, block: int, least: int) -> bool:
@@ -169,7 +158,7 @@ def _quack() -> Side:
 
     from quack import rmsnorm
 
-    return Side(version("quack-kernels"), lambda rows, hidden: lambda x, weight: rmsnorm(x, weight, eps=EPS))
+    return _of_norm(version("quack-kernels"), lambda rows, hidden: lambda x, weight: rmsnorm(x, weight, eps=EPS))
 
 
 PEERS: dict[str, Callable[[], Side]] = {

@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from normtune.benchmarks import places
+from normtune.benchmarks.cases import CASES, installed
 from normtune.benchmarks.peers import is_done, sides_of
 from normtune.benchmarks.peers_report import versions
-from normtune.benchmarks.sides import OURS, installed
+from normtune.benchmarks.sides import OURS
 
 ROWS = 4096
 HIDDEN = (1024, 2048, 4096, 8192, 16384)
@@ -39,7 +40,7 @@ def main() -> None:
 
     engine = CudaEngine(0)
     path = options.json or places.folder_of(engine.device.name) / "tilegym_table.json"
-    there = installed(PEERS)
+    there = installed(CASES["backward"], PEERS)
     cells = {key_of(cell): cell for cell in json.loads(path.read_text())["cells"]} if path.exists() else {}
     for dtype in DTYPES:
         for hidden in HIDDEN:

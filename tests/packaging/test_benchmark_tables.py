@@ -88,7 +88,7 @@ def test_a_table_that_was_cut_off_goes_on(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(beside, "measure", measure)
     monkeypatch.setattr(places, "RESULTS", tmp_path)
     monkeypatch.setattr(
-        tilegym_table, "installed", lambda names: {side: sides.Side("1", None) for side in ("normtune", "torch")}
+        tilegym_table, "installed", lambda case, names: {side: sides.Side("1", None) for side in ("normtune", "torch")}
     )
     monkeypatch.setattr(sys, "argv", ["tilegym_table.py"])
     tilegym_table.main()

@@ -10,9 +10,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from normtune.benchmarks import beside, peers, sides
+from normtune.benchmarks import beside, cases, peers, sides
+from normtune.benchmarks.cases import CASES, RMS_NORM
 from normtune.benchmarks.peers_report import read
-from normtune.benchmarks.sides import Side
+from normtune.benchmarks.sides import Function, Side, Tensors
 from normtune.kernels.target import TARGETS
 from normtune.tuner.timing.arena import Arena
 from normtune.tuner.timing.protocol import timed_launches
@@ -21,8 +22,9 @@ KEY = ("backward", "bfloat16", 64, 128)
 IDENTITY = {"kernels": "sha256:1", "config": "row warps=4", "workspace": 0}
 
 
-def norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    return torch.nn.functional.rms_norm(x, x.shape[-1:], weight, sides.EPS)
+def norm(given: Tensors) -> tuple[torch.Tensor, ...]:
+    x, weight = given["x"], given["weight"]
+    return (torch.nn.functional.rms_norm(x, x.shape[-1:], weight, sides.EPS),)
 
 
 def side(version: str = "1") -> Side:
@@ -38,19 +40,22 @@ def cell(**told: dict) -> dict:
 @pytest.mark.parametrize("dtype", beside.TOLERANCE)
 def test_a_right_norm_passes_and_a_wrong_one_is_told(name: str, dtype: str) -> None:
     torch.manual_seed(0)
-    beside.check(norm, side(), name, dtype, 40, 200, device="cpu")
-    for wrong in (lambda x, w: norm(x, w) * 1.05, lambda x, w: norm(x, w).index_fill(0, torch.tensor([7]), 0.0)):
+    beside.check(norm, side(), CASES[name], dtype, 40, 200, device="cpu")
+    for wrong in (
+        lambda given: (norm(given)[0] * 1.05,),
+        lambda given: (norm(given)[0].index_fill(0, torch.tensor([7]), 0.0),),
+    ):
         with pytest.raises(ValueError, match="off by"):
-            beside.check(wrong, side(), name, dtype, 40, 200, device="cpu")
+            beside.check(wrong, side(), CASES[name], dtype, 40, 200, device="cpu")
 
 
 def test_a_weight_gradient_alone_that_is_wrong_is_told() -> None:
-    def wrong(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return norm(x, (weight * 2 - weight.detach()))
+    def wrong(given: Tensors) -> tuple[torch.Tensor, ...]:
+        return norm({"x": given["x"], "weight": given["weight"] * 2 - given["weight"].detach()})
 
-    beside.check(wrong, side(), "forward", "float32", 40, 200, device="cpu")
+    beside.check(wrong, side(), CASES["forward"], "float32", 40, 200, device="cpu")
     with pytest.raises(ValueError, match="dweight is off by 1 "):
-        beside.check(wrong, side(), "backward", "float32", 40, 200, device="cpu")
+        beside.check(wrong, side(), CASES["backward"], "float32", 40, 200, device="cpu")
 
 
 def test_inductor_without_a_triton_kernel_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,9 +72,9 @@ def test_inductor_without_a_triton_kernel_fails(monkeypatch: pytest.MonkeyPatch)
         thread.join()
     assert CachingAutotuner.run is launch
     part = Side("1", lambda rows, hidden: norm, sides.triton_ran)
-    for name in ("forward", "backward"):
+    for name in RMS_NORM:
         with pytest.raises(RuntimeError, match="no Triton kernel"):
-            beside.check(norm, part, name, "float32", 4, 64, device="cpu")
+            beside.check(norm, part, CASES[name], "float32", 4, 64, device="cpu")
     assert CachingAutotuner.run is launch
 
 
@@ -86,9 +91,21 @@ def test_the_rule_of_a_proposal_takes_the_place_of_the_constants() -> None:
         sides.with_constants(blocks, sides.LIGER_1238)
 
 
-def test_an_unknown_peer_is_named() -> None:
-    with pytest.raises(SystemExit, match="unknown peer 'tensorflow': expected some of torch, inductor"):
-        sides.installed(["tensorflow"])
+@pytest.mark.parametrize(("option", "expected"), [("peer", "torch, inductor"), ("case", "forward, backward")])
+def test_an_unknown_name_is_told(monkeypatch: pytest.MonkeyPatch, option: str, expected: str) -> None:
+    monkeypatch.setattr("sys.argv", ["peers.py", f"--{option}s", "none"])
+    with pytest.raises(SystemExit, match=f"unknown {option} 'none': expected some of {expected}"):
+        peers.main(RMS_NORM, "bfloat16", "peers.jsonl", None)
+
+
+def test_a_side_that_is_not_installed_takes_no_part(capsys: pytest.CaptureFixture) -> None:
+    def missing() -> Side:
+        raise ImportError("no quack")
+
+    case = CASES["forward"]._replace(sides={"torch": side, "quack": missing})
+    assert list(cases.installed(case)) == ["normtune", "torch"]
+    assert list(cases.installed(case, ["quack"])) == ["normtune"]
+    assert "quack takes no part in rms_norm_forward: no quack" in capsys.readouterr().err
 
 
 def test_a_problem_is_measured_again_with_all_its_sides_once_one_is_new() -> None:
@@ -187,10 +204,10 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 def test_a_side_that_fails_is_left_out_and_the_others_are_timed(engine: SimpleNamespace) -> None:
-    def refuses(rows: int, hidden: int) -> sides.Norm:
+    def refuses(rows: int, hidden: int) -> Function:
         raise ValueError("the same as liger at this shape")
 
-    wrong = Side("2", lambda rows, hidden: lambda x, weight: x * weight)
+    wrong = Side("2", lambda rows, hidden: lambda given: (given["x"] * given["weight"],))
     there = {"normtune": side(), "torch": side(), "breaks": side(), "wrong": wrong, "not_here": Side("3", refuses)}
     measured = beside.measure(engine, *KEY, there)
     assert measured["sm_clock_mhz"] == 1980
@@ -203,8 +220,8 @@ def test_a_side_that_fails_is_left_out_and_the_others_are_timed(engine: SimpleNa
 
 
 def test_normtune_cannot_be_left_out(engine: SimpleNamespace) -> None:
-    wrong = Side("1", lambda rows, hidden: lambda x, weight: x * weight)
-    with pytest.raises(beside.SideFailedError, match="normtune: ValueError: y is off by"):
+    wrong = Side("1", lambda rows, hidden: lambda given: (given["x"] * given["weight"],))
+    with pytest.raises(beside.SideFailedError, match="normtune: ValueError: dx is off by"):
         beside.measure(engine, *KEY, {"normtune": wrong, "torch": side()})
 
 
@@ -239,14 +256,14 @@ def timer(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 def test_all_sides_are_timed_on_the_same_slices_and_a_copy_of_as_many_bytes(name: str, timer: SimpleNamespace) -> None:
     seen: list[tuple[int, int, int]] = []
 
-    def watched(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        y = norm(x, weight)
-        seen.append((x.data_ptr(), weight.data_ptr(), y.data_ptr()))
-        return y
+    def watched(given: Tensors) -> tuple[torch.Tensor, ...]:
+        (y,) = norm(given)
+        seen.append((given["x"].data_ptr(), given["weight"].data_ptr(), y.data_ptr()))
+        return (y,)
 
     spec, problem = beside.problem_of(name, "float32", 8, 64)
     footprint = spec.bytes_moved(problem)
-    buffers, calls = beside.buffers_of(problem, name), beside.calls_of(name)
+    buffers, calls = beside.buffers_of(CASES[name], "float32", 8, 64), beside.calls_of(CASES[name])
     times = beside.timed(timer, buffers, footprint, calls, {"normtune": watched, "torch": norm})
     launches = 1 + timed_launches(footprint)
     assert times == {side: [launches] * (beside.BLOCKS * beside.ROUNDS) for side in ("copy", "normtune", "torch")}
@@ -266,19 +283,19 @@ def test_all_sides_are_timed_on_the_same_slices_and_a_copy_of_as_many_bytes(name
 
 def test_a_backward_is_that_of_its_slice_however_often_it_is_launched(timer: SimpleNamespace) -> None:
     tensors = {"x": torch.randn(8, 64), "dy": torch.randn(8, 64), "weight": torch.randn(64)}
-    call = beside.calls_of("backward")(norm, tensors, None)
+    call = beside.calls_of(CASES["backward"])(norm, tensors, None)
     x, weight = tensors["x"].requires_grad_(), tensors["weight"].requires_grad_()
-    wanted = torch.autograd.grad(norm(x, weight), (x, weight), tensors["dy"])
+    wanted = torch.autograd.grad(norm(tensors), (x, weight), tensors["dy"])
     for _ in range(3):
         torch.testing.assert_close(call(), wanted)
 
 
 def test_who_cannot_be_captured_is_named(timer: SimpleNamespace) -> None:
-    def breaks(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    def breaks(given: Tensors) -> tuple[torch.Tensor, ...]:
         raise RuntimeError("operation not permitted")
 
     spec, problem = beside.problem_of("forward", "float32", 8, 64)
-    buffers, calls = beside.buffers_of(problem, "forward"), beside.calls_of("forward")
+    buffers, calls = beside.buffers_of(CASES["forward"], "float32", 8, 64), beside.calls_of(CASES["forward"])
     with pytest.raises(beside.SideFailedError) as caught:
         beside.timed(timer, buffers, spec.bytes_moved(problem), calls, {"normtune": norm, "quack": breaks})
     assert (caught.value.side, caught.value.reason) == ("quack", "RuntimeError: operation not permitted")

@@ -1,27 +1,34 @@
-"""The relatives of RMSNorm as calls that are timed: shapes, formulas, and the sides of each.
+"""RMSNorm and its relatives as calls that are timed: shapes, formulas, and the sides of each.
 
-In: nothing. Out: `CASES`. `relatives` checks and measures them. A side is imported when it is made.
+Out: `CASES`. `beside` checks and times them. A side is imported when it is made.
 """
 
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
-from normtune.benchmarks.sides import EPS, Side, compiled, triton_ran
+from normtune.benchmarks.sides import EPS, OURS, PEERS, Function, Side, Tensors, compiled, triton_ran
 
-# Decode and training; the sizes of Qwen3-Next's gate; FP8 up to 400 MB.
+# RMSNorm: decode; normalized queries and keys; hidden sizes that are odd or no power of two; models in training; wide
+# rows. Relatives: decode and training; the sizes of Qwen3-Next's gate; FP8 up to 400 MB.
 SHAPES = {
+    "rms_norm": (
+        *((1, 1024), (1, 4096), (1, 8192), (8, 4096), (32, 7168), (64, 2048), (128, 4096), (256, 8192), (512, 5120)),
+        *((4096, 64), (4096, 128), (32768, 64), (32768, 128), (262144, 128), (65536, 192), (131072, 256)),
+        *((1024, 1000), (4096, 1003), (2048, 4097), (8192, 2880), (4096, 6656), (16384, 1152)),
+        *((1024, 2048), (4096, 1024), (4096, 2048), (4096, 3072), (4096, 4096), (4096, 5120), (4096, 7168)),
+        *((4096, 8192), (8192, 3584), (8192, 4096), (16384, 2048), (16384, 4096), (16384, 7168), (32768, 1024)),
+        *((32768, 4096), (1024, 16384), (4096, 12288), (4096, 16384), (8192, 16384), (1024, 32768), (4096, 32768)),
+        (8192, 32768),
+    ),
     "fused_add": ((1, 4096), (64, 4096), (2048, 5120), (4096, 2880), (4096, 4096), (16384, 2048), (32768, 4096)),
     "gated": ((24, 128), (1536, 128), (65536, 64), (4096, 4096), (262144, 192), (1449144, 128)),
     "fp8": ((1, 4096), (64, 4096), (4096, 4096), (8192, 2880), (8192, 8192), (32768, 4096)),
 }
 # Largest error over the largest value: e4m3 has eight steps between two powers of two, and rounds by half of one.
 FP8_TOLERANCE = 1 / 16
-
-Tensors = Mapping[str, Any]
-# Tensors by name to results.
-Function = Callable[[Tensors], tuple[Any, ...]]
 
 
 class Case(NamedTuple):
@@ -162,6 +169,8 @@ def ours(case: Case) -> Function:
 
         return call
 
+    if case.shapes == "rms_norm":
+        return lambda given: (normtune.rms_norm(given["x"], given["weight"], EPS),)
     if case.operator.startswith("fused_add"):
         return lambda given: normtune.fused_add_rms_norm(given["x"], given["residual"], given["weight"], EPS)
     if case.operator.startswith("rms_norm_gated"):
@@ -225,8 +234,13 @@ def _cases() -> dict[str, Case]:
         fused,
         _exact_fused_add,
     )
+    norm = Case("rms_norm_forward", "no_rstd", "rms_norm", ("x",), ("weight",), PEERS, _exact_norm)
     gate = Case("rms_norm_gated_forward", "no_rstd", "gated", ("x", "z"), ("weight",), gated, _exact_gated)
     cases = {
+        "forward": norm,
+        "backward": norm._replace(
+            operator="rms_norm_backward", variant="", rows_of=("x", "dy"), inputs=("x", "weight"), outer=("dy",)
+        ),
         "fused_add": add,
         "fused_add_backward": add._replace(
             operator="fused_add_rms_norm_backward",
@@ -262,3 +276,19 @@ def _cases() -> dict[str, Case]:
 
 
 CASES = _cases()
+RMS_NORM = ("forward", "backward")
+RELATIVES = tuple(name for name in CASES if name not in RMS_NORM)
+
+
+def installed(case: Case, names: Collection[str] | None = None) -> dict[str, Side]:
+    """The sides of a case that are installed, normtune first; `names` are the wanted peers, None for all."""
+    import normtune
+
+    found = {OURS: Side(normtune.__version__, lambda rows, hidden: ours(case))}
+    for name, make in case.sides.items():
+        if names is None or name in names:
+            try:
+                found[name] = make()
+            except ImportError as error:
+                print(f"{name} takes no part in {case.operator}: {error}", file=sys.stderr)
+    return found
