@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from normtune.benchmarks.lib.landscapes import Landscape
-from normtune.benchmarks.lib.simulation import Simulated, Space, simulate
+from normtune.benchmarks.lib.simulation import Space, simulate, stored
 from normtune.benchmarks.places import RESULTS, write
 from normtune.benchmarks.recorded_spaces import recorded
-from normtune.kernels.config import COPY, Config
+from normtune.kernels.config import Config
 from normtune.kernels.config_space import spread
 from normtune.kernels.problem import Problem
 from normtune.results.exchange.recording import recordings
@@ -47,17 +47,6 @@ STOPS: dict[str, list[float]] = {
 QUICK = "after a quick sweep"
 
 Known = dict[Problem, dict[Config, Coverage]]
-
-
-def stored(found: Simulated, before: Mapping[Problem, Mapping[Config, Coverage]]) -> Known:
-    """What a store has after a simulation."""
-    known = {problem: dict(configs) for problem, configs in before.items()}
-    for task, outcomes in found.measured:
-        for config, one in outcomes.items():
-            median = int(np.median(one.nanoseconds)) if len(one.nanoseconds) else None
-            if config != COPY:
-                known.setdefault(task.problem, {})[config] = Coverage(one.status, "", len(one.nanoseconds), median)
-    return known
 
 
 def sessions(spaces: Sequence[Space], seconds: Sequence[float], seed: int, known: Known) -> tuple[Known, float]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from normtune.benchmarks.lib.simulation import Simulated, Space, simulate
+from normtune.benchmarks.lib.simulation import Simulated, Space, simulate, stored
 from normtune.benchmarks.places import RESULTS, write
 from normtune.benchmarks.recorded_spaces import recorded
 from normtune.benchmarks.table_after import evidence
@@ -23,11 +23,9 @@ from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.kernels.key import Key
 from normtune.kernels.operator import operator
-from normtune.kernels.problem import Problem
 from normtune.kernels.tablefile.tree import Tree, choose
 from normtune.kernels.target import TARGETS
 from normtune.results.evidence import Evidence
-from normtune.results.records import Coverage
 from normtune.tuner.plan.grids import GRIDS
 from normtune.tuner.plan.plan import Task
 from normtune.tuner.search.protocol import Known
@@ -54,17 +52,6 @@ class Shuffled(Racing):
         left = sorted(self.left())
         Random(self._seed).shuffle(left)
         return iter(left)
-
-
-def known(simulated: Simulated) -> Known:
-    """What a store would say of a simulation."""
-    result: dict[Problem, dict[Any, Coverage]] = {}
-    for task, outcomes in simulated.measured:
-        for config, outcome in outcomes.items():
-            if len(outcome.nanoseconds):
-                median = int(np.median(outcome.nanoseconds))
-                result.setdefault(task.problem, {})[config] = Coverage("ok", "", len(outcome.nanoseconds), median)
-    return result
 
 
 def fitted(*parts: Simulated) -> dict[Key, Tree]:
@@ -134,7 +121,7 @@ def main() -> None:
     shapes = {key: [_shape(one) for one in pool if one.task.problem.operator == key.operator] for key in trees}
     refinement = Refinement(trees, UNTIL, shapes)
     for seconds in SECONDS:
-        refined = simulate(lambda tasks, _: Refine(tasks, known(first), refinement), pool, SEED, seconds)
+        refined = simulate(lambda tasks, _: Refine(tasks, stored(first), refinement), pool, SEED, seconds)
         add("refined" + ("" if refined.is_done else " so far"), [refined])
         add(
             f"random shapes, mean of {DRAWS} draws",

@@ -8,6 +8,7 @@ candidates are never looked at. What one machine can compile beside the timing i
 import random
 import zlib
 from collections.abc import Callable, Generator, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from normtune.kernels.config import COPY, Config
 from normtune.kernels.problem import Problem
-from normtune.results.records import ROUNDS_PER_BLOCK, Outcome
+from normtune.results.records import ROUNDS_PER_BLOCK, Coverage, Outcome
 from normtune.tuner.plan.plan import Task
 from normtune.tuner.search.paired import BURN_IN
 from normtune.tuner.search.protocol import Batch, Race, Samples, Strategy
@@ -133,6 +134,19 @@ def simulate(
     except _OutOfTimeError:
         return finished(False)
     return finished(True)
+
+
+def stored(
+    found: Simulated, before: Mapping[Problem, Mapping[Config, Coverage]] = MappingProxyType({})
+) -> dict[Problem, dict[Config, Coverage]]:
+    """What a store has after a simulation, and had before."""
+    known = {problem: dict(configs) for problem, configs in before.items()}
+    for task, outcomes in found.measured:
+        for config, one in outcomes.items():
+            median = int(np.median(one.nanoseconds)) if len(one.nanoseconds) else None
+            if config != COPY:
+                known.setdefault(task.problem, {})[config] = Coverage(one.status, "", len(one.nanoseconds), median)
+    return known
 
 
 class _Clock:
