@@ -236,8 +236,8 @@ def gradients_of(
     """
 
     def needs(axes: str) -> str:
-        found = [number for number, name in enumerate(operation.inputs) if operation.axes[name] == axes]
-        return " or ".join(f"needs[{number}]" for number in found) or "False"
+        indices = [number for number, name in enumerate(operation.inputs) if operation.axes[name] == axes]
+        return " or ".join(f"needs[{number}]" for number in indices) or "False"
 
     return _defined(
         "gradients",

@@ -310,8 +310,8 @@ def _in_table(selection: locate.Selection | None, batch_invariant: bool = False)
         nonlocal is_warned
         if selection is None:
             return None
-        if found := functions.get(problem.key):
-            return found(problem.rows, problem.hidden)
+        if cached := functions.get(problem.key):
+            return cached(problem.rows, problem.hidden)
         key = problem.key.batch_invariant if batch_invariant else problem.key
         table = selection.serving(key)
         function = table.function(key)

@@ -118,10 +118,10 @@ def _driver_gpu(cuda: Any, device: int) -> Facts:
     }
 
 
-def _number(asked: Callable[..., int], *arguments: int) -> int:
+def _number(function: Callable[..., int], *arguments: int) -> int:
     """The number that a function of the driver writes to its first argument."""
     number = ctypes.c_int()
-    _done(asked(ctypes.byref(number), *arguments))
+    _done(function(ctypes.byref(number), *arguments))
     return number.value
 
 
@@ -245,9 +245,9 @@ def _text(value: Any) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
-def _maybe(asked: Callable[[], Any]) -> Any:
+def _maybe(function: Callable[[], Any]) -> Any:
     """A value from NVML; None if this driver or GPU does not have it."""
     try:
-        return asked()
+        return function()
     except Exception:
         return None

@@ -93,8 +93,8 @@ def fused_add_rms_norm(
         calls.call_in_place((x, residual, weight), (eps, offset), batch_invariant)
         return x, residual
     call = calls.call if reuse_dy is False else calls.calling(reuse_dy)
-    found: tuple[Tensor, Tensor] = call(x, residual, weight, eps, offset, batch_invariant)
-    return found
+    outputs: tuple[Tensor, Tensor] = call(x, residual, weight, eps, offset, batch_invariant)
+    return outputs
 
 
 class FusedAddRMSNorm(RMSNorm):

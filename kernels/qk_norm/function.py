@@ -172,8 +172,8 @@ def _called(
         return decomposition.forward(call.problem(tensors)[1], tensors, call.eps, call.offset)
     if is_compiling or needs_gradient or _is_special(tensors):
         if not in_place:
-            found: Tensor = torch_ops.forward(*tensors, *others, batch_invariant)
-            return found
+            out: Tensor = torch_ops.forward(*tensors, *others, batch_invariant)
+            return out
         torch_ops.in_place(*tensors, *others, batch_invariant)
         return tensors.qkv
     return result_of(tensors, CallArguments._make((*others, batch_invariant)))

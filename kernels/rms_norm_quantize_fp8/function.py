@@ -160,8 +160,8 @@ def rms_norm_quantize_fp8(
         given |= {"return_amax": return_amax, "amax": amax, "return_y": return_y, "return_rstd": return_rstd}
         given |= {"return_transpose": return_transpose, "least_amax": least_amax}
         given |= {"batch_invariant": batch_invariant}
-        found: Quantized = handle_torch_function(rms_norm_quantize_fp8, tensors, x, weight, **given)
-        return found
+        result: Quantized = handle_torch_function(rms_norm_quantize_fp8, tensors, x, weight, **given)
+        return result
     read = {"x": x, "weight": weight, "residual": residual, "scale": scale, "amax": amax}
     is_graded = return_y is True and needs_gradient(read)
     returned = (return_amax, return_y, is_graded if return_rstd is False else return_rstd, return_transpose)
@@ -183,7 +183,7 @@ def rms_norm_quantize_fp8(
     read["amax"] = None if amax is None else amax.view(1)
     scalars = {"eps": eps, "offset": offset, "least_amax": least_amax}
     call = straight_through if is_graded else QUANTIZE.call
-    made = _named(modes, call(choices, read, scalars, batch_invariant), x, scale, amax)
+    made = _quantized(modes, call(choices, read, scalars, batch_invariant), x, scale, amax)
     if return_transpose and not modes.has_transpose:
         made = made._replace(q_t=transpose_fp8(made.q.view(-1, x.shape[-1])))
     return made._replace(rstd=None) if is_graded and not return_rstd else made
@@ -263,24 +263,24 @@ def _check_one(name: str, one: Any) -> None:
         raise ValueError(f"{name} is {one.dtype} with shape {tuple(one.shape)}: expected float32, (1,) or ()")
 
 
-def _named(
-    modes: QuantizeModes, found: dict[str, Tensor], x: Tensor, scale: Tensor | None, amax: Tensor | None
+def _quantized(
+    modes: QuantizeModes, outputs: dict[str, Tensor], x: Tensor, scale: Tensor | None, amax: Tensor | None
 ) -> Quantized:
     leading, hidden = x.shape[:-1], x.shape[-1]
     if modes.scaling == "row":
-        found["scale"] = found["scale"].view(*leading, 1)
+        outputs["scale"] = outputs["scale"].view(*leading, 1)
     elif modes.scaling == "block":
         blocks = blocks_of(hidden)
         if modes.is_column_major:
             strides = [prod(leading[index:]) for index in range(1, len(leading) + 1)]
             # A slice would make torch.export specialise on whether there is padding.
-            found["scale"] = found["scale"].as_strided((*leading, blocks), (*strides, padded_rows(prod(leading))))
+            outputs["scale"] = outputs["scale"].as_strided((*leading, blocks), (*strides, padded_rows(prod(leading))))
         else:
-            found["scale"] = found["scale"].view(*leading, blocks)
+            outputs["scale"] = outputs["scale"].view(*leading, blocks)
     elif scale is not None:
-        found["scale"] = scale
+        outputs["scale"] = scale
     if amax is not None:
-        found["amax"] = amax
-    if "rstd" in found:
-        found["rstd"] = found["rstd"].view(leading)
-    return Quantized(**found)
+        outputs["amax"] = amax
+    if "rstd" in outputs:
+        outputs["rstd"] = outputs["rstd"].view(leading)
+    return Quantized(**outputs)

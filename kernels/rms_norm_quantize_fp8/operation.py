@@ -84,13 +84,13 @@ class _StraightThrough(torch.autograd.Function):
     def forward(ctx: Any, choices: Any, names: Any, scalars: Any, batch_invariant: Any, *inputs: Any) -> Any:
         """The outputs, in order."""
         given = dict(zip(names, inputs, strict=True))
-        found = QUANTIZE.call(choices, given, scalars, batch_invariant)
+        outputs = QUANTIZE.call(choices, given, scalars, batch_invariant)
         ctx.options = (scalars["eps"], 0.0 if given["weight"] is None else scalars["offset"], batch_invariant)
-        ctx.names, ctx.outputs = names, tuple(found)
-        ctx.save_for_backward(found.get("sum", given["x"]), given["weight"], found["rstd"])
-        ctx.mark_non_differentiable(*(tensor for name, tensor in found.items() if name not in _GRADED))
+        ctx.names, ctx.outputs = names, tuple(outputs)
+        ctx.save_for_backward(outputs.get("sum", given["x"]), given["weight"], outputs["rstd"])
+        ctx.mark_non_differentiable(*(tensor for name, tensor in outputs.items() if name not in _GRADED))
         ctx.set_materialize_grads(False)
-        return tuple(found.values())
+        return tuple(outputs.values())
 
     @staticmethod
     def backward(ctx: Any, *incoming: Tensor | None) -> Any:
@@ -108,8 +108,8 @@ class _StraightThrough(torch.autograd.Function):
                 needs_dx=needs_rows,
                 needs_dweight=needs["weight"],
             )
-        found = {"x": rows, "residual": rows, "weight": columns}
-        return (None, None, None, None, *(found.get(name) if needs[name] else None for name in ctx.names))
+        gradients = {"x": rows, "residual": rows, "weight": columns}
+        return (None, None, None, None, *(gradients.get(name) if needs[name] else None for name in ctx.names))
 
 
 def straight_through(
