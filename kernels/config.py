@@ -45,7 +45,8 @@ class Knob(NamedTuple):
 class Config(tuple[Any, ...]):
     """How an operator is launched: hashable, ordered, equal to the plain tuple of its values.
 
-    A subclass declares a knob a line, integer or text, with its meaning and a default where there is one:
+    A subclass declares a knob a line, integer or text, with its meaning and a default where there is one, behind those
+    that it inherits:
 
         class SoftmaxConfig(Config):
             rows: Annotated[int, "rows a program holds at once."] = 1
@@ -72,7 +73,8 @@ class Config(tuple[Any, ...]):
             """The value of a knob that the operator declares."""
 
     def __init_subclass__(cls) -> None:
-        cls._take({name: _knob(cls, name, hint) for name, hint in inspect.get_annotations(cls).items()})
+        declared = {name: _knob(cls, name, hint) for name, hint in inspect.get_annotations(cls).items()}
+        cls._take({knob.name: knob for knob in cls.knobs} | declared)
         if not cls.__name__.startswith("_") and cls.knobs:
             _DECLARED.setdefault(_without_meanings(cls.knobs), cls)
 

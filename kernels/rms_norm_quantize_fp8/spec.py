@@ -1,7 +1,7 @@
-"""Specs of the quantizing operators: buffers, spaces, default configs.
+"""The quantizing operators: configs, buffers, spaces, default configs.
 
-In: nothing. Out: registered `OperatorSpec`s, one for each scaling and one with a transposed result. The spaces are
-plain products of knob values, not narrowed by measurements.
+Out: registered `OperatorSpec`s, one for each scaling and one with a transposed result. The spaces are products of knob
+values, not narrowed by measurements.
 """
 
 from dataclasses import replace
@@ -76,7 +76,7 @@ class QuantizeConfig(Config):
     ] = "none"
 
 
-class TransposingConfig(Config):
+class TransposingConfig(QuantizeConfig):
     """A config of RMSNorm with a quantized result and its transpose."""
 
     schedule: Annotated[
@@ -84,17 +84,8 @@ class TransposingConfig(Config):
         "tile (a program writes the tiles of its rows in both layouts), or row, block_row, parts, persistent or split, "
         "each with the transposition as a launch after it.",
     ]
-    block_row: Annotated[int, "rows a program holds at once."] = 1
-    num_warps: Annotated[int, "warps a program."] = 4
     num_stages: Annotated[int, "depth of the software pipeline of the row loop, or of the loop over columns."] = 1
-    programs_per_sm: Annotated[
-        int,
-        "size of the fixed grid, or of that of parts, programs a multiprocessor; 0 where the grid follows the rows.",
-    ] = 0
     block_col: Annotated[int, "columns a tile in tile, a chunk in split."] = 0
-    amax: Annotated[
-        str, "how the maximum over all rows ends, none, atomic (one address) or reduce (a value a program)."
-    ] = "none"
     transpose_row: Annotated[int, "rows of a tile of the launch that transposes; 0 where there is none."] = 0
     transpose_col: Annotated[int, "columns of that tile."] = 0
     transpose_warps: Annotated[int, "warps of its programs."] = 0

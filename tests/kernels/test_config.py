@@ -1,5 +1,7 @@
 """Configs are values: canonical text, order, equality with plain tuples."""
 
+from typing import Annotated
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -57,3 +59,21 @@ def test_one_line_says_what_differs_from_plain():
         str(RMSNormConfig("persistent", 4, 8, 3, 2, "reduce"))
         == "persistent block_row=4 warps=8 stages=3 programs_per_sm=2 finish=reduce"
     )
+
+
+def test_a_subclass_has_the_inherited_knobs_first_and_may_change_their_meaning():
+    class First(Config):
+        rows: Annotated[int, "rows a program."]
+        warps: Annotated[int, "warps."] = 4
+
+    class Second(First):
+        rows: Annotated[int, "rows a tile."]
+        depth: Annotated[int, "stages."] = 1
+
+    assert [(knob.name, knob.meaning) for knob in Second.knobs] == [
+        ("rows", "rows a tile."),
+        ("warps", "warps."),
+        ("depth", "stages."),
+    ]
+    assert Second(2, depth=3) == (2, 4, 3) and Second(2, 8).warps == 8
+    assert [knob.meaning for knob in First.knobs] == ["rows a program.", "warps."]
