@@ -70,7 +70,7 @@ class Elsewhere:
 
     @classmethod
     def said_by(cls, request: object) -> "Elsewhere":
-        """Those attributes of a request."""
+        """The attributes of a request that have the names of these fields."""
         return cls(**{field.name: getattr(request, field.name) for field in fields(cls)})
 
     @classmethod
@@ -88,7 +88,7 @@ class Elsewhere:
         return cls(**facts)
 
     def facts(self) -> dict[str, Any]:
-        """What is given, as JSON."""
+        """The fields that are not None, as JSON values."""
         given = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in given.items() if value is not None}
 
@@ -135,7 +135,7 @@ class Elsewhere:
 
 
 def words(facts: Mapping[str, Any]) -> list[str]:
-    """The words of the options that give `facts`, whether these are valid or not."""
+    """The options of a command line that give these facts, valid or not."""
     found: list[str] = []
     for name, value in facts.items():
         if isinstance(value, Mapping):

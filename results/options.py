@@ -33,8 +33,8 @@ class Option(NamedTuple):
         name: as a parameter of the command; empty for the name of the field.
         before: the parameter that `--help` lists next; empty for the default of the command.
         least: the least integer; None for no bound on the command line.
-        read: type of its value on the command line, or a function from a text, of a list from its texts; None for the
-            type of the field.
+        read: how the command line reads a value: a type, or a function of its text, for a list of its texts; None for
+            the type of the field.
         doc: text for Python's docstring; empty for that of `--help`.
     """
 
@@ -80,7 +80,7 @@ def parse_percent(name: str, text: str) -> float:
 
 
 def keywords_of(options: Callable[P, Options]) -> Callable[[Callable[[Options], Result]], Callable[P, Result]]:
-    """Decorator: a function of a dataclass's instance becomes one of its fields, with their types, defaults and texts.
+    """Decorator: a function of a dataclass becomes one of its fields, with their types, defaults and docstrings.
 
     A call with other keywords raises a TypeError that names the function.
     """

@@ -38,7 +38,7 @@ DECISIVE = ("ok", WRONG)
 SEARCHED = "searched"
 # Key of a run's protocol for times of another program: not measured in paired rounds, and no gate checked the results.
 UNPAIRED = "unpaired"
-# Start of a run of which nobody said when it was.
+# Start of a run whose start is not known.
 UNKNOWN_START = "1970-01-01T00:00:00"
 
 # Prefix of the uuid of a device whose samples come from a recording.

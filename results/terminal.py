@@ -24,13 +24,13 @@ MAP_COLUMNS = 80
 
 
 class Stream:
-    """Stdout or stderr of a process of the command line; None for one that was closed, which prints nothing.
+    """Stdout or stderr of a process of the command line; a closed one, None, prints nothing.
 
     Attributes:
         has_printed: whether anything was.
 
     Raises:
-        OutputClosed: stdout cannot be written, as on a full disk. Of stderr nobody could be told.
+        OutputClosed: stdout cannot be written, as on a full disk. Failures of stderr are ignored.
     """
 
     def __init__(self, stream: TextIO | None, is_for_errors: bool = False) -> None:
@@ -58,7 +58,7 @@ class Stream:
             self._stop(error)
 
     def _stop(self, error: OSError) -> None:
-        # What could not be written would fail again at the end of the process.
+        # Otherwise the rest of the buffer would fail again at the end of the process.
         os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
         if not self._is_for_errors:
             raise OutputClosed("" if isinstance(error, BrokenPipeError) else error.strerror) from None
@@ -87,7 +87,7 @@ def say(text: str = "", *, error: bool = False) -> None:
 
 @contextmanager
 def announced(doing: str) -> Iterator[None]:
-    """Tell on stderr what a command does that has printed nothing for a moment; only in a process of its own."""
+    """Print on stderr what a command of the command line does if it has printed nothing for a moment."""
     streams = [stream for stream in (sys.stdout, sys.stderr) if isinstance(stream, Stream)]
 
     def tell() -> None:
@@ -105,7 +105,7 @@ def announced(doing: str) -> Iterator[None]:
 
 
 def say_json(value: Any) -> None:
-    """Print an object as JSON: data frames as lists of rows, configs as objects, a number that is none as null."""
+    """Print an object as JSON: data frames as lists of rows, configs as objects, NaN as null."""
     from normtune.kernels.config import Config
 
     def plain(frame: Any) -> Any:
