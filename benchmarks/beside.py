@@ -10,6 +10,7 @@ from statistics import median
 from typing import Any
 
 from normtune.benchmarks.cases import CASES, Case
+from normtune.benchmarks.peers_report import Key
 from normtune.benchmarks.sides import OURS, Function, Side
 
 BLOCKS, ROUNDS = 5, 4
@@ -66,15 +67,16 @@ def calls_of(case: Case) -> Calls:
     return lambda function, tensors, stream: without_gradients(lambda: function(tensors))
 
 
-def measure(engine: Any, name: str, dtype: str, rows: int, hidden: int, sides: dict[str, Side]) -> dict[str, Any]:
+def measure(engine: Any, key: Key, sides: dict[str, Side]) -> dict[str, Any]:
     """One problem of a case: samples of every side and of the copy, or the reason why a side has none.
 
     Raises:
         SideFailedError: normtune failed.
     """
-    case, (spec, problem) = CASES[name], problem_of(name, dtype, rows, hidden)
+    name, dtype, rows, hidden = key
+    case, (spec, problem) = CASES[name], problem_of(*key)
     results: dict[str, dict[str, Any]] = {side: {"version": part.version} for side, part in sides.items()}
-    results[OURS] |= identity(engine.target, name, dtype, rows, hidden)
+    results[OURS] |= identity(engine.target, *key)
     functions: dict[str, Any] = {}
     for side, part in sides.items():
         try:
@@ -187,14 +189,14 @@ def _block(
     count = 1 + timed_launches(footprint)
     slices = timer.arena.slices(buffers, count)
     copies = timer.arena.slices(copied, count)
-    graphs = {"copy": Captured(timer, lambda t: memory.copy(t["source"], t["target"]), copies, 1)}
+    graphs: dict[str, Any] = {"copy": Captured(timer, lambda t: memory.copy(t["source"], t["target"]), copies, 1)}
     # A side's outputs live as long as its graph, else it would write to the same memory again, in the cache.
     outputs: list[Any] = []
     for side, function in functions.items():
         try:
-            made = [_launched(calls(function, tensors, timer.stream), timer.stream) for tensors in slices]
+            made: list[Any] = [_launched(calls(function, tensors, timer.stream), timer.stream) for tensors in slices]
             torch.cuda.synchronize()
-            graphs[side] = Captured(timer, lambda call: outputs.append(call["call"]()), made, 1)
+            graphs[side] = Captured(timer, lambda call: outputs.append(call["call"]()), made, 1)  # type: ignore[operator]
         except Exception as error:
             raise SideFailedError(side, error) from error
     return timer.rounds_of(graphs, ROUNDS)

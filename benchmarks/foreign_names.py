@@ -175,7 +175,7 @@ def vllm(_):
         def __init__(self, hidden_size, eps=1e-06, has_weight=True, **_):
             super().__init__()
             weight = torch.zeros(hidden_size) if self.offset else torch.ones(hidden_size)
-            self.weight = Parameter(weight) if has_weight else None
+            self.weight: Any = Parameter(weight) if has_weight else None
             self.variance_epsilon = eps
 
         def forward_native(self, x, residual=None):
@@ -190,6 +190,8 @@ def vllm(_):
 
         def forward(self, x, residual=None):
             weight, eps, offset = self.weight, self.variance_epsilon, self.offset
+            casting: Any
+            rounding: Any
             casting, rounding = ("gemma", "float32") if offset else ("llama", "llama")
             if residual is None:
                 return normtune.rms_norm(x, weight, eps, offset, casting=casting)

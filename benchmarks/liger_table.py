@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from normtune.benchmarks import places
 
 if TYPE_CHECKING:
-    from normtune.kernels.tiles.launch import Launch
+    from normtune.kernels.call import AnyLaunch
     from normtune.tuner.plan.plan import Task
 
 OPERATORS = ("rms_norm_forward", "rms_norm_backward")
@@ -96,7 +96,7 @@ class Trial(NamedTuple):
     """One cell of the table: the problem with its two configs, and the launches by label, the control among them."""
 
     task: "Task"
-    launches: "dict[str, Launch]"
+    launches: "dict[str, AnyLaunch]"
 
 
 def plan(engine, name: str, rows: int, hidden: int) -> Trial:
@@ -109,10 +109,9 @@ def plan(engine, name: str, rows: int, hidden: int) -> Trial:
 
     spec = operator(name)
     problem = spec.problem(rows, hidden, "bfloat16")
-    configs = {
-        "single_row": liger.choose(name, 1, hidden),
-        "tuned": config_for(spec, problem, engine.target, 0),
-    }
+    single_row = liger.choose(name, 1, hidden)
+    assert single_row
+    configs = {"single_row": single_row, "tuned": config_for(spec, problem, engine.target, 0)}
     launches = {label: spec.resolve(config, problem, engine.target, None) for label, config in configs.items()}
     task = Task(problem, tuple(Candidate(config, launches[label]) for label, config in configs.items()))
     return Trial(task, launches | {"control": launches["single_row"]})
@@ -148,7 +147,7 @@ def of_liger(engine, problem) -> dict[str, object]:
     if "liger" not in there:
         return {}
     passed = problem.operator.removeprefix("rms_norm_")
-    sides = beside.measure(engine, passed, problem.dtype, problem.rows, problem.hidden, there)["sides"]
+    sides = beside.measure(engine, (passed, problem.dtype, *problem.shape), there)["sides"]
     found = {label: 1000 * sides[side]["median_us"] for label, side in (("liger", "liger"), ("beside_liger", OURS))}
     return found | {"liger_version": there["liger"].version}
 

@@ -40,9 +40,10 @@ def main() -> None:
     for key, tree in trees(path.read_text("utf-8")).items():
         operator, times = key.text, []
         for shape in product(ROWS, HIDDEN):
-            names = {"lookup": table.lookup, "arguments": (operator, key.dtype, *shape)}
-            if table.lookup(*names["arguments"]) != choose(tree, shape):
+            arguments = operator, key.dtype, *shape
+            if table.lookup(*arguments) != choose(tree, shape):
                 raise SystemExit(f"{key} at {shape}: the code and its tree differ")
+            names = {"lookup": table.lookup, "arguments": arguments}
             best = min(timeit.repeat("lookup(*arguments)", globals=names, number=NUMBER, repeat=REPEATS))
             times.append((best - empty) / NUMBER * 1e9)
         mean, worst = sum(times) / len(times), max(times)

@@ -20,10 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from normtune.benchmarks.cases import CASES, RMS_NORM, SHAPES, installed
-from normtune.benchmarks.peers_report import key_of, read
+from normtune.benchmarks.peers_report import Key, key_of, read
 from normtune.benchmarks.sides import OURS, Side
 
-Key = tuple[str, str, int, int]
 Cell = dict[str, Any]
 
 
@@ -72,7 +71,7 @@ def main(cases: Sequence[str], dtypes: str, file: str, about: str | None) -> Non
                 sides = sides_of(known.get(key), {OURS, *wanted}, there)
                 if not is_done(known.get(key), sides, beside.identity(engine.target, *key)):
                     left.append((key, sides))
-    failed = run(left, out, options.budget, start, lambda key, sides: beside.measure(engine, *key, sides))
+    failed = run(left, out, options.budget, start, lambda key, sides: beside.measure(engine, key, sides))
     engine.close()
     keep_newest(out)
     if failed:

@@ -55,7 +55,8 @@ def sessions(spaces: Sequence[Space], seconds: Sequence[float], seed: int, known
     for number, limit in enumerate(seconds):
         given = known
         found = simulate(
-            lambda tasks, _, given=given: Plane(tasks, given, seed=seed), spaces, 100 * seed + number, limit
+            lambda tasks, _, given=given: Plane(tasks, given, seed=seed),  # type: ignore[misc]
+            *(spaces, 100 * seed + number, limit),
         )
         known, device = stored(found, known), device + found.device
     return known, device
@@ -92,7 +93,11 @@ def drawn(spaces: Sequence[Space], known: Known, seed: int) -> dict[str, float]:
         fine = [chosen[other] for other in near if chosen[other] in one.blocks]
         if fine:
             chosen[one.task.problem] = min(fine, key=partial(_log, one))
-    return {"loss": _loss(spaces, chosen), "configs": len(tried) + NEIGHBOURS * len(spaces), "failed": np.mean(tried)}
+    return {
+        "loss": _loss(spaces, chosen),
+        "configs": len(tried) + NEIGHBOURS * len(spaces),
+        "failed": float(np.mean(tried)),
+    }
 
 
 def audited(spaces: Sequence[Space], seed: int) -> dict[str, float]:

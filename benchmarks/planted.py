@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from normtune.heuristics.rules import liger
 from normtune.kernels.config import Config
-from normtune.kernels.problem import Problem
+from normtune.kernels.problem import Problem, Shape
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.tree import Leaf, Split, Tree, choose
 from normtune.results.records import ROUNDS_PER_BLOCK
@@ -51,7 +51,7 @@ class Plant(NamedTuple):
 
 
 # From a function, its shapes in the check, its table, and a random generator.
-Kind = Callable[[Checked, Sequence[tuple[int, int]], TableUnderTest, random.Random], Plant]
+Kind = Callable[[Checked, Sequence[Shape], TableUnderTest, random.Random], Plant]
 
 
 class PlantedCourse(CheckSession):
@@ -114,7 +114,7 @@ def replaced(tree: Tree, configs: Mapping[Config, Config]) -> Tree:
     return tree._replace(low=replaced(tree.low, configs), high=replaced(tree.high, configs))
 
 
-def _swapped(one: Checked, shapes: Sequence[tuple[int, int]], table: TableUnderTest, rng: random.Random) -> Plant:
+def _swapped(one: Checked, shapes: Sequence[Shape], table: TableUnderTest, rng: random.Random) -> Plant:
     """Two of the configs of the most shapes, swapped; the unchanged tree if it has one."""
     counts: dict[Config, int] = {}
     for shape in shapes:
@@ -129,7 +129,7 @@ def _swapped(one: Checked, shapes: Sequence[tuple[int, int]], table: TableUnderT
 def _slow(factor: float, everywhere: bool) -> Kind:
     """A slowed config, or the slowed config of a leaf; drawn by its number of shapes."""
 
-    def plant(one: Checked, shapes: Sequence[tuple[int, int]], table: TableUnderTest, rng: random.Random) -> Plant:
+    def plant(one: Checked, shapes: Sequence[Shape], table: TableUnderTest, rng: random.Random) -> Plant:
         shape = rng.choice(shapes)
         leaf = None if everywhere else leaf_of(one.tree, shape)
         return Plant(one.tree, choose(one.tree, shape), factor, leaf)
@@ -141,7 +141,7 @@ def _tree(change: Callable[[Checked], Tree]) -> Kind:
     return lambda one, shapes, table, rng: Plant(change(one))
 
 
-def _dtype(one: Checked, shapes: Sequence[tuple[int, int]], table: TableUnderTest, rng: random.Random) -> Plant:
+def _dtype(one: Checked, shapes: Sequence[Shape], table: TableUnderTest, rng: random.Random) -> Plant:
     """The function of another dtype."""
     entry = one.key._replace(dtype=OTHER_DTYPE[one.key.dtype])
     return Plant(next((other.tree for other in table.functions if entry in other.served), one.tree))

@@ -59,7 +59,7 @@ def recorded(dtype: str = "bfloat16", recording: str = RECORDING) -> list[Space]
         if len(blocks) > 3:
             problem = Problem.of(name, rows, hidden, dtype)
             launches = 1 + timed_launches(operator(name).bytes_moved(problem))
-            launch = partial(operator(name).launch_of, problem=problem, target=TARGETS["sm_90"])
+            launch: Any = partial(operator(name).launch_of, problem=problem, target=TARGETS["sm_90"])
             spaces.append(
                 Space(task_of(problem, blocks, launch), blocks, dict.fromkeys(blocks, _OVERHEAD), launches, evict)
             )

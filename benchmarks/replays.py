@@ -21,7 +21,7 @@ from normtune.heuristics.writing.emit import module_text
 from normtune.kernels.config import Config
 from normtune.kernels.key import Key
 from normtune.kernels.operator import IllegalConfigError, operator
-from normtune.kernels.problem import Problem
+from normtune.kernels.problem import Problem, Shape
 from normtune.kernels.tablefile.tree import choose
 from normtune.results.evidence import Evidence
 from normtune.tests.heuristics.made_up import as_command
@@ -79,8 +79,8 @@ class Replay:
         self.races: int | None = None
         self._done = 0
         self._evidence = evidence
-        self._halves: dict[Key, dict[tuple[int, int], int]] = {}
-        self._places: dict[Key, dict[tuple[int, int], int]] = {}
+        self._halves: dict[Key, dict[Shape, int]] = {}
+        self._places: dict[Key, dict[Shape, int]] = {}
         self._matrices: dict[Key, TimingMatrix | None] = {}
 
     def seeded(self, seed: int, races: int | None) -> "Replay":
@@ -125,7 +125,7 @@ class Replay:
         """Do nothing: the replay is used again."""
         return {}
 
-    def timed(self, one: Checked) -> list[tuple[int, int]]:
+    def timed(self, one: Checked) -> list[Shape]:
         """The shapes at which the config of a function has a time or cannot be launched.
 
         Configs that were recorded on one half of a recording only do not concern the check.
@@ -137,14 +137,14 @@ class Replay:
                 found.append(shape)
         return found
 
-    def half(self, one: Checked, shape: tuple[int, int]) -> int:
+    def half(self, one: Checked, shape: Shape) -> int:
         """Half of the shapes of a function's data to which this one belongs: every other one, 0 or 1."""
         kind = one.key.usual
         if kind not in self._halves:
             self._halves[kind] = _halves(self._evidence, kind)
         return self._halves[kind][shape]
 
-    def truth(self, one: Checked, plant: Plant, shapes: Sequence[tuple[int, int]]) -> Truth:
+    def truth(self, one: Checked, plant: Plant, shapes: Sequence[Shape]) -> Truth:
         """Loss of a planted function against the best of all configs, over these shapes."""
         matrix = self._matrix(one)
         if matrix is None:
@@ -162,7 +162,7 @@ class Replay:
                 losses.append(regret[own] - regret[matrix.usable[place]].min())
         return Truth(round(float(np.mean(losses))) if losses else None, len(losses) == len(shapes))
 
-    def _is_legal(self, one: Checked, shape: tuple[int, int]) -> bool:
+    def _is_legal(self, one: Checked, shape: Shape) -> bool:
         problem = Problem(one.key.usual, *shape)
         try:
             operator(one.key.operator).resolve(choose(one.tree, shape), problem, self.target, None)
@@ -192,7 +192,7 @@ def half_table(recording: Evidence, half: int, leaves: int | None) -> TableUnder
     return _fitted(recording, own, leaves)
 
 
-def own_table(recording: Evidence, operators: str, seed: int) -> tuple[TableUnderTest, set[tuple[int, int]]]:
+def own_table(recording: Evidence, operators: str, seed: int) -> tuple[TableUnderTest, set[Shape]]:
     """A table of one function, fitted to 3 to 30 shapes as a user would name them, and these shapes.
 
     They are of up to 8 numbers of rows and 8 hidden sizes: all pairs of these, or some.
@@ -206,7 +206,7 @@ def own_table(recording: Evidence, operators: str, seed: int) -> tuple[TableUnde
     kinds = [key for key in recording.measured_keys() if key.family.startswith(operators) and not key.modes]
     kind = kinds[seed % len(kinds)]
     measured = sorted(_halves(recording, kind))
-    own: set[tuple[int, int]] = set()
+    own: set[Shape] = set()
     while len(own) < _OWN_SHAPES[0]:
         rows, hidden = (
             set(rng.sample(sizes, min(len(sizes), rng.randint(1, _OWN_SIZES))))
@@ -217,9 +217,7 @@ def own_table(recording: Evidence, operators: str, seed: int) -> tuple[TableUnde
     return _fitted(recording, {kind: own}, None), own
 
 
-def _fitted(
-    recording: Evidence, shapes: Mapping[Key, Collection[tuple[int, int]]], leaves: int | None
-) -> TableUnderTest:
+def _fitted(recording: Evidence, shapes: Mapping[Key, Collection[Shape]], leaves: int | None) -> TableUnderTest:
     """The table of these kinds of functions at these shapes."""
     columns = (recording.frame[name].tolist() for name in ("operator", "variant", "dtype", "rows", "hidden"))
     kept = [(rows, hidden) in shapes.get(Key.of(*kind), ()) for *kind, rows, hidden in zip(*columns, strict=True)]
@@ -230,7 +228,7 @@ def _fitted(
         return subject.read(path)
 
 
-def _halves(evidence: Evidence, key: Key) -> dict[tuple[int, int], int]:
+def _halves(evidence: Evidence, key: Key) -> dict[Shape, int]:
     """The half of each measured shape of a function, as the fields of a chessboard have two colours."""
     part = evidence.part(key)
     rows, hidden = (sorted(set(part[name].tolist())) for name in ("rows", "hidden"))

@@ -79,7 +79,8 @@ def compared(name: str, dtype: str, hidden: int, rows: int, device: str) -> dict
     }
     classes: dict[Any, dict[Any, Any]] = defaultdict(dict)
     for candidate in candidates(spec, space, problem, target)[0]:
-        classes[candidate.launch.row_sum].setdefault(candidate.launch.binary, candidate)
+        launch: Any = candidate.launch
+        classes[launch.row_sum].setdefault(launch.binary, candidate)
     several = [[*members.values()] for members in classes.values() if len(members) > 1]
 
     def of_rows(launch: Any) -> list[torch.Tensor]:

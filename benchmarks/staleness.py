@@ -45,9 +45,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from normtune.benchmarks.planted import FRESH, KINDS, PlantedCourse
+from normtune.kernels.problem import Shape
 from normtune.kernels.tablefile import locate
 from normtune.tuner.checking import subject
 from normtune.tuner.checking.api import measure
@@ -123,9 +124,9 @@ class Case(NamedTuple):
     name: str
     table: TableUnderTest
     replay: "Replay | None"
-    is_unseen: Callable[[Checked, tuple[int, int]], bool] | None
+    is_unseen: Callable[[Checked, Shape], bool] | None
 
-    def shapes(self, one: Checked) -> list[tuple[int, int]] | None:
+    def shapes(self, one: Checked) -> list[Shape] | None:
         """The shapes on which a function can be checked; None for all."""
         if self.replay is None:
             return None
@@ -224,7 +225,7 @@ def replayed(case: Case, kind: str, seed: int, most: int) -> dict[str, object]:
         raise ValueError(f"{case.name} has nothing to replay")
     plain = [place for place, one in enumerate(case.table.functions) if one.is_plain and case.shapes(one)]
     places = plain if kind == FRESH else [plain[seed % len(plain)]]
-    bench = case.replay.seeded(seed, most * len(places))
+    bench: Any = case.replay.seeded(seed, most * len(places))
     asked = prepared(case, kind, seed, places, bench)
     measure(asked, bench, None)
     return outcome(case, kind, seed, asked, places)

@@ -50,7 +50,8 @@ def evidence(simulated: Simulated, seconds: float, recording: str = RECORDING) -
         [
             Measurement(
                 *(problem, config, run.id, fingerprints[problem.operator], "ok", ""),
-                *(np.asarray(one, np.int32) for one in (rounds, samples)),
+                rounds=np.asarray(rounds, np.int32),
+                samples=np.asarray(samples, np.int32),
             )
             for (problem, config), (rounds, samples) in rows.items()
         ],

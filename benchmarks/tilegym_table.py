@@ -48,7 +48,7 @@ def main() -> None:
             known = cells.get((dtype, hidden))
             sides = sides_of(known, there, there)
             if not is_done(known, sides, beside.identity(engine.target, *problem)):
-                cells[dtype, hidden] = without_samples(beside.measure(engine, *problem, sides))
+                cells[dtype, hidden] = without_samples(beside.measure(engine, problem, sides))
                 document = {"device": engine.device._asdict(), "software": engine.software, "cells": [*cells.values()]}
                 places.write(path, document, markdown(document))
                 print(f"{dtype} {ROWS} x {hidden}", flush=True)

@@ -41,7 +41,7 @@ def main() -> None:
     for store, sweep in zip(asked.stores, sweeps, strict=True):
         fit = sweep.fit
         print(f"{store}: {fit.device.label}, {fit.measurements} measurements, {fit.date}")
-    losses = crossed(*sweeps, options)
+    losses = crossed(sweeps[0], sweeps[1], options)
     print()
     print(f"{'percent':36}{'A on B':>8}{'B on A':>8}{'floor A':>9}{'floor B':>9}{'above':>8}{'differ':>8}{'shapes':>8}")
     for one in losses:

@@ -14,7 +14,6 @@ from normtune.kernels.config import Config
 from normtune.kernels.key import Key
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
-from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile import locate
 from normtune.kernels.target import Target, target_for
 
@@ -48,8 +47,8 @@ def choices(data: dict) -> dict[str, "dict[tuple[str, int, int], Config | None]"
     chosen: dict[str, dict[tuple[str, int, int], Config | None]] = {}
     for title, table in (("table for any GPU", any_gpu), ("table of the H200", h200)):
         chosen[title] = {
-            (name, rows, hidden): RMSNormConfig(*table.tables[Key.of(name, "", data["dtype"])](rows, hidden))
-            for name, rows, hidden in shapes
+            shape: operator(shape[0]).config(*table.tables[Key.of(shape[0], "", data["dtype"])](*shape[1:]))
+            for shape in shapes
         }
     for title, rule in (("Liger's rule", "liger"), ("Liger's rule with #1238", "liger_1238")):
         choose = RULES[rule].choose

@@ -22,6 +22,7 @@ from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.stability.bootstrap import Blocks
 from normtune.heuristics.stability.refit import Fitted, fitted, refitted, server, weighted
 from normtune.kernels.key import Key
+from normtune.kernels.problem import Shape
 from normtune.kernels.tablefile.tree import Tree, choose
 
 if TYPE_CHECKING:
@@ -138,7 +139,7 @@ def _crossed(first: Sweep, second: Sweep, left: TimingMatrix, right: TimingMatri
     )
 
 
-def _at(matrix: TimingMatrix, shapes: set[tuple[int, int]]) -> TimingMatrix:
+def _at(matrix: TimingMatrix, shapes: set[Shape]) -> TimingMatrix:
     """The matrix of some of its shapes."""
     return matrix.of_problems([index for index, shape in enumerate(matrix.problems) if shape in shapes])
 

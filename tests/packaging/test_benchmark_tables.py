@@ -67,7 +67,8 @@ def test_throughput_counts_the_partial_sums_that_there_are() -> None:
 def test_a_table_that_was_cut_off_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     measured: list[tuple[str, int]] = []
 
-    def measure(engine, name: str, dtype: str, rows: int, hidden: int, there: dict) -> dict:
+    def measure(engine, key: tuple, there: dict) -> dict:
+        name, dtype, rows, hidden = key
         measured.append((dtype, hidden))
         found = {
             side: {"version": part.version, "median_us": 2.0, "samples_ns": [2000]} for side, part in there.items()

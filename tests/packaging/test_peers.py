@@ -209,7 +209,7 @@ def test_a_side_that_fails_is_left_out_and_the_others_are_timed(engine: SimpleNa
 
     wrong = Side("2", lambda rows, hidden: lambda given: (given["x"] * given["weight"],))
     there = {"normtune": side(), "torch": side(), "breaks": side(), "wrong": wrong, "not_here": Side("3", refuses)}
-    measured = beside.measure(engine, *KEY, there)
+    measured = beside.measure(engine, KEY, there)
     assert measured["sm_clock_mhz"] == 1980
     found = measured["sides"]
     assert {name for name, told in found.items() if told.get("median_us") == 2.0} == {"normtune", "torch", "copy"}
@@ -222,7 +222,7 @@ def test_a_side_that_fails_is_left_out_and_the_others_are_timed(engine: SimpleNa
 def test_normtune_cannot_be_left_out(engine: SimpleNamespace) -> None:
     wrong = Side("1", lambda rows, hidden: lambda given: (given["x"] * given["weight"],))
     with pytest.raises(beside.SideFailedError, match="normtune: ValueError: dx is off by"):
-        beside.measure(engine, *KEY, {"normtune": wrong, "torch": side()})
+        beside.measure(engine, KEY, {"normtune": wrong, "torch": side()})
 
 
 class Graph:
