@@ -86,7 +86,7 @@ def outputs(
         wide_scale = found["scale"] = found["amax"].clamp(min=least_amax) / modes.largest
     else:
         wide_scale = blocks.abs().amax(2, keepdim=True).clamp(min=least_amax) / modes.largest
-        found["scale"] = _stored(modes, wide_scale.squeeze(2))
+        found["scale"] = stored(modes, wide_scale.squeeze(2))
     q = (blocks * wide_scale.reciprocal()).clamp(-modes.largest, modes.largest).to(getattr(torch, modes.q_dtype))
     found["q"] = q.flatten(1)[:, : norm.shape[1]].contiguous()
     if modes.has_transpose:
@@ -94,7 +94,7 @@ def outputs(
     return found
 
 
-def _stored(modes: QuantizeModes, scale: Tensor) -> Tensor:
+def stored(modes: QuantizeModes, scale: Tensor) -> Tensor:
     """Scales (rows, blocks) flattened in memory order."""
     if modes.is_column_major:
         rows = scale.shape[0]

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm import reference as of_rms_norm
+from normtune.kernels.rms_norm_quantize_fp8.decomposition import stored
 from normtune.kernels.rms_norm_quantize_fp8.modes import QuantizeModes, modes_of
-from normtune.kernels.rms_norm_quantize_fp8.scales import BLOCK, blocks_of, padded_rows
+from normtune.kernels.rms_norm_quantize_fp8.scales import BLOCK, blocks_of
 from normtune.kernels.rounding import FLOAT32_EPSILON, RSTD_UNITS, Expected, unit_in_last_place
 
 # Relative error of the float32 norm: the sum of squares, its root, and two products.
@@ -120,8 +121,8 @@ def reference(
         return expected | {"scale": scale.expected(), "q": _quantized(modes, norm, wide)}
     scale = _scale(modes, Bounds(*map(_in_blocks, magnitude)).largest(), least_amax)
     wide = Bounds(*(end.repeat_interleave(BLOCK, dim=1)[:, : problem.hidden] for end in scale))
-    stored = Bounds(*(_stored(modes, end) for end in scale))
-    return expected | {"scale": stored.expected(), "q": _quantized(modes, norm, wide)}
+    in_memory = Bounds(*(stored(modes, end) for end in scale))
+    return expected | {"scale": in_memory.expected(), "q": _quantized(modes, norm, wide)}
 
 
 def _norm(modes: QuantizeModes, product: Tensor, weight: Tensor, dtype: torch.dtype) -> Bounds:
@@ -138,14 +139,6 @@ def _in_blocks(magnitude: Tensor) -> Tensor:
     """(rows, blocks, 128), padded with zeros after the last column."""
     rows, hidden = magnitude.shape
     return torch.nn.functional.pad(magnitude, (0, -hidden % BLOCK)).view(rows, blocks_of(hidden), BLOCK)
-
-
-def _stored(modes: QuantizeModes, scale: Tensor) -> Tensor:
-    """Scales (rows, blocks) flattened in memory order."""
-    if modes.is_column_major:
-        rows = scale.shape[0]
-        scale = torch.nn.functional.pad(scale.T, (0, padded_rows(rows) - rows))
-    return scale.reshape(-1)
 
 
 def _scale(modes: QuantizeModes, amax: Bounds, least_amax: float) -> Bounds:
