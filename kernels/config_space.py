@@ -1,18 +1,24 @@
-"""The configs of a space, as a sequence that makes one when it is asked for, so that many of them take no memory.
+"""The configs of a space, each made when it is asked for, so that many of them take no memory.
 
-In: the values of each knob, or the configs themselves. Out: `Product` and `Listed`, sequences in the order of their
-configs, which know at once whether a config is one of them.
+In: the values of each knob, the configs themselves, or a function that draws one. Out: `Product` and `Listed`,
+sequences in the order of their configs, which know at once whether a config is one of them; `Drawn`, which cannot be
+listed.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import product, starmap
+from random import Random
 from typing import Any, TypeVar
 
 from normtune.kernels.config import Config
+from normtune.kernels.problem import Problem
+from normtune.kernels.random_trial import RandomTrial
 
 _Item = TypeVar("_Item")
+# Configs that stand for those of a space that cannot be listed.
+SOME = 64
 
 
 class Product(Sequence[Config]):
@@ -72,6 +78,48 @@ class Listed(tuple[Config, ...]):
     @cached_property
     def _set(self) -> frozenset[Config]:
         return frozenset(self)
+
+
+class Drawn:
+    """Configs that a function draws, as those of Optuna's define-by-run: no list has all of them.
+
+    Args:
+        function: takes a trial of Optuna, or what has its `suggest_` methods, and the problem; returns a config. Raises
+            `IllegalConfigError`, or Optuna's `TrialPruned`, where there is none of what it drew.
+        problem: of the configs.
+    """
+
+    def __init__(self, function: Callable[[Any, Problem], Config], problem: Problem) -> None:
+        self._function, self._problem = function, problem
+
+    def of_trial(self, trial: Any) -> Config | None:
+        """The config of a trial; None if there is none. An `OperatorError` if the function raises."""
+        try:
+            return self._function(trial, self._problem)
+        except Exception as error:
+            if type(error).__name__ in ("IllegalConfigError", "TrialPruned"):
+                return None
+            from normtune.kernels.spec_faults import reraise  # which needs the declaration of operators, and that this
+
+            reraise(self._problem.operator, "space", error, self._problem)
+
+    def some(self, most: int = SOME) -> list[Config]:
+        """At most so many random configs in order, the same every time."""
+        random = Random(0)
+        return sorted({config for _ in range(most) if (config := self.of_trial(RandomTrial(random)))})
+
+
+Space = Product | Listed | Drawn
+
+
+def space_of(configs: Sequence[Config] | Drawn) -> Space:
+    """The space of configs in any order; itself if it is one."""
+    return configs if isinstance(configs, Space) else Listed(configs)
+
+
+def some_of(space: Space, most: int) -> list[Config]:
+    """At most so many configs of a space: all, an even spread, or random ones of a space that cannot be listed."""
+    return space.some(most) if isinstance(space, Drawn) else spread(space, most)
 
 
 def spread(items: Sequence[_Item], most: int) -> list[_Item]:

@@ -18,6 +18,7 @@ from normtune.errors import UsageError
 from normtune.kernels.box import Box
 from normtune.kernels.call import AnyLaunch, ImplementationLaunch, KernelCall, foreign_call
 from normtune.kernels.config import COPY, Config, Implementation
+from normtune.kernels.config_space import Drawn
 from normtune.kernels.derived_size import located, normal_form
 from normtune.kernels.key import Key, family_of, with_sizes
 from normtune.kernels.mode import Mode, words_of
@@ -49,7 +50,7 @@ class OperatorSpec:
         scalars: the other arguments of kernels and reference, by name, with the values of gate and timing.
         space: (space name, problem, target) to candidate configs, before legality. `default` and `full` exist, and so
             does `quick`, of which a plan takes an even spread of 12 where there are more: an operator without a quick
-            space of its own answers as for `default`.
+            space of its own answers as for `default`. In place of a list a `kernels.config_space.Drawn`.
         resolve: (config, problem, target, alignment or None for contiguous tensors) to a launch; pure. Raises
             `IllegalConfigError`. Legality never returns when rows or hidden grow, so a config that is legal at the
             largest shape of a region is legal all over it.
@@ -84,7 +85,7 @@ class OperatorSpec:
     dtypes: tuple[str, ...]
     max_hidden: int
     buffers: Callable[[Problem], tuple[Buffer, ...]]
-    space: Callable[[str, Problem, Target], Sequence[Config]]
+    space: Callable[[str, Problem, Target], Sequence[Config] | Drawn]
     resolve: Callable[[Config, Problem, Target, int | None], AnyLaunch]
     default_config: Callable[[Problem, Target], Config]
     kernel_module: str
@@ -180,20 +181,18 @@ class OperatorSpec:
         times = {IN_OUT: 2, SCRATCH: 0}
         return sum(times.get(buffer.role, 1) * buffer.nbytes for buffer in self.buffers(problem))
 
-    def enumerated(self, space: str, problem: Problem, target: Target) -> Sequence[Config]:
+    def space_at(self, space: str, problem: Problem, target: Target) -> Sequence[Config] | Drawn:
         """The configs of a space, also those that a sweep leaves out; an `OperatorError` if it raises."""
         try:
             return self.space(space, problem, target)
         except Exception as error:
             self._raise("space", error, problem)
 
-    def is_left_out(self, config: Config, problem: Problem, target: Target) -> bool:
-        """Whether a sweep need not time a config of a space."""
-        return self.leaves_out is not None and self.leaves_out(config, problem, target)
-
     def configs(self, space: str, problem: Problem, target: Target) -> list[Config]:
-        """The candidates of a space, before legality, and the implementations."""
-        kept = [one for one in self.enumerated(space, problem, target) if not self.is_left_out(one, problem, target)]
+        """The candidates of a space, before legality, some of one that cannot be listed; and the implementations."""
+        found, rule = self.space_at(space, problem, target), self.leaves_out
+        configs = found.some() if isinstance(found, Drawn) else found
+        kept = [config for config in configs if not (rule and rule(config, problem, target))]
         return [*kept, *map(Implementation, self.implementations)]
 
     def knows(self, config: Config) -> bool:

@@ -13,8 +13,8 @@ from fractions import Fraction
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
-from normtune.kernels.config import Config, check_values
-from normtune.kernels.config_space import Listed, Product
+from normtune.kernels.config import Config
+from normtune.kernels.key import with_sizes
 from normtune.kernels.problem import (
     BUFFER_ITEMSIZE,
     IN_OUT,
@@ -27,6 +27,7 @@ from normtune.kernels.problem import (
     Problem,
 )
 from normtune.kernels.short_form.sources import names_decorated_kernels
+from normtune.kernels.short_form.space import DeclaredSpace
 from normtune.kernels.spec_faults import of_axes
 from normtune.kernels.target import Target
 
@@ -34,9 +35,8 @@ from normtune.kernels.target import Target
 OTHERS = ("config", "problem", "target")
 # What a reference may take besides the tensors that are read and scalars.
 OF_REFERENCE = ("problem", "dtype")
+_USUAL = 1024
 READ = (INPUT, WEIGHT, IN_OUT)
-# The values of each knob, or the configs themselves.
-Space = Mapping[str, Sequence[int | str]] | Sequence[Config]
 # Of a tensor: a text, or what gives one for a problem.
 Declared = str | Callable[[Problem], str]
 
@@ -150,7 +150,7 @@ class Declaration:
 
     function: Callable[..., object]
     config: type[Config]
-    space: Space
+    space: DeclaredSpace
     buffers: Mapping[str, Declared]
     scalars: Mapping[str, float]
     axes: Mapping[str, Sequence[int]]
@@ -170,10 +170,11 @@ class Declaration:
         ours = {*OTHERS} - self.buffers.keys() - self.scalars.keys()
         return {name: one for name, one in self.parameters.items() if name not in ours}
 
-    @cached_property
-    def configs(self) -> Product | Listed:
-        """All configs of the space, ordered."""
-        return Product(self.config, self.space) if isinstance(self.space, Mapping) else Listed(self.space)
+    def usual(self, name: str, dtypes: Sequence[str], max_hidden: int) -> Problem:
+        """A problem at which a space that is a function is looked at when it is declared."""
+        first = {name: values[0] for name, values in self.sizes.items() if values}
+        size = min(_USUAL, max(1, max_hidden))
+        return Problem.of(with_sizes(name, first), size, size, next(iter(dtypes), "float32"))
 
     def tensors(self, problem: Problem) -> tuple[Buffer, ...]:
         """The tensors of a problem; an extent that is no positive integer (`unfit`) is rounded."""
@@ -271,48 +272,9 @@ class Declaration:
             return [f"config is {self.config!r}: expected a subclass of normtune.Config with a knob or more"]
         if of_names := [*of_axes(self.axes, self.sizes)]:
             return of_names
-        of_space, of_tensors = [*self._of_space()], [*self._of_tensors()]
-        of_values = [] if of_space else self._of_values()
+        of_tensors = [*self._of_tensors()]
         of_reference = [] if of_tensors else self._of_reference()
-        return [*of_space, *of_values, *of_tensors, *self._of_function(), *of_reference]
-
-    def _of_space(self) -> Iterator[str]:
-        knobs = self.config.knobs
-        if not isinstance(self.space, Mapping):
-            if wrong := [one for one in self.space if type(one) is not self.config]:
-                yield f"space has {wrong[0]!r}: expected configs of {self.config.__name__}"
-            if not self.space:
-                yield "space is empty: expected a config or more"
-            return
-        if set(self.space) != {knob.name for knob in knobs}:
-            names = ", ".join(knob.name for knob in knobs)
-            yield f"space has {', '.join(self.space) or 'nothing'}: expected the knobs {names}"
-        for knob in knobs:
-            values = self.space.get(knob.name)
-            if values is not None and (not values or any(type(value) is not knob.kind for value in values)):
-                yield f"space of {knob.name} is {values!r}: expected values of type {knob.kind.__name__}"
-
-    def _of_values(self) -> Iterator[str]:
-        """Values that a store or a table could not hold, or a compiler not take."""
-        for config in self._of_each_value():
-            try:
-                check_values(config)
-            except ValueError as error:
-                yield f"space: {error}"
-                return
-            warps = getattr(config, "num_warps", 1)
-            if isinstance(warps, int) and warps & (warps - 1):
-                yield f"space: num_warps of a config is {warps}, expected a power of 2"
-                return
-
-    def _of_each_value(self) -> Iterator[Config]:
-        """Configs in which each value of each knob occurs."""
-        if not isinstance(self.space, Mapping):
-            yield from self.configs
-            return
-        first = {name: values[0] for name, values in self.space.items()}
-        for name, values in self.space.items():
-            yield from (self.config(**first | {name: value}) for value in values)
+        return [*self.space.faults(), *of_tensors, *self._of_function(), *of_reference]
 
     def _of_tensors(self) -> Iterator[str]:
         texts, faults = {}, []

@@ -18,9 +18,10 @@ from normtune.kernels.config import Config, Implementation
 from normtune.kernels.fake_tensor import StandIn
 from normtune.kernels.operator import IllegalConfigError, OperatorSpec, register
 from normtune.kernels.problem import AXES, IN_OUT, ITEMSIZE, OUTPUT, Problem, name_axes
-from normtune.kernels.short_form.declaration import Declaration, Declared, Space
+from normtune.kernels.short_form.declaration import Declaration, Declared
 from normtune.kernels.short_form.rules import Default, Legal, Rule, check_legal, named
 from normtune.kernels.short_form.sources import sources_of
+from normtune.kernels.short_form.space import DeclaredSpace, Space
 from normtune.kernels.spec_faults import ReturnedError, check_returned, reraise
 from normtune.kernels.target import Target
 
@@ -164,7 +165,10 @@ def kernel_operator(
 
     Args:
         config: the class of its configs.
-        space: the values of each knob that are tried, all of them with all others; or the configs themselves.
+        space: the values of each knob that are tried, all of them with all others; or the configs themselves; or, where
+            no list has them all, what draws one: (trial, problem) to a value for each knob, drawn with the `suggest_`
+            methods of Optuna's trials, best under the names of the knobs. It raises `IllegalConfigError` where what it
+            drew is no config. Strategies that time all configs refuse such a space.
         buffers: of each tensor its role, shape and dtype, as `input`, `weight`, `output rows float32`: a role is
             `input`, `weight`, `output`, `in-out` or `scratch`; a shape `rows,hidden` (if nothing is said; of a weight
             `hidden`), or other of these and of `sizes`, each an expression: `rows, 2*hidden`, `hidden/group`; a dtype
@@ -206,7 +210,7 @@ def kernel_operator(
         declared = Declaration(
             function=function,
             config=config,
-            space=space,
+            space=DeclaredSpace(config, space),
             buffers=dict(buffers),
             scalars=dict(scalars or {}),
             axes={name: tuple(values) for name, values in (axes or dict.fromkeys(AXES, ())).items()},
@@ -220,6 +224,8 @@ def kernel_operator(
         is_legal = named(called, "legal", legal) if legal else lambda *_: True
         is_left_out = named(called, "leaves_out", leaves_out) if leaves_out else lambda *_: False
         resolve = _Resolver(declared, is_legal)
+        name_axes(called, (*declared.axes,))
+        some = declared.space.some(declared.usual(called, dtypes, max_hidden))
         spec = _Short(
             name=called,
             modes=(),
@@ -230,10 +236,10 @@ def kernel_operator(
             axes=declared.axes,
             derived=derived,
             sizes=declared.sizes,
-            space=lambda *_: declared.configs,
+            space=lambda space_name, problem, target: declared.space.at(problem),
             leaves_out=lambda *asked: is_left_out(*asked) or resolve.is_pruned(*asked),
             resolve=resolve,
-            default_config=lru_cache(_CALLS)(Default(called, default, declared.configs, is_legal)),
+            default_config=lru_cache(_CALLS)(Default(called, default, some, is_legal)),
             kernel_module=function.__module__,
             reference_module=function.__module__,
             sources=sources_of(function),
@@ -242,8 +248,7 @@ def kernel_operator(
             has_own_inputs=inputs is not None,
             declaration=declared,
         )
-        name_axes(called, (*declared.axes,))
-        check_legal(is_legal, spec, declared.configs)
+        check_legal(is_legal, spec, some)
         return KernelOperator(declared, register(spec))
 
     return made

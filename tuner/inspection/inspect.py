@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from normtune.errors import NormtuneError, UsageError
 from normtune.kernels.call import is_foreign
 from normtune.kernels.config import Config, Implementation
-from normtune.kernels.config_space import spread
+from normtune.kernels.config_space import Drawn, some_of, space_of, spread
 from normtune.kernels.load_file import load, loaded
 from normtune.kernels.operator import OperatorSpec, operator, operators
 from normtune.kernels.problem import IN_OUT, INPUT, OUTPUT, WEIGHT, Problem
@@ -26,7 +26,7 @@ from normtune.kernels.spec_faults import OperatorError
 from normtune.kernels.target import TARGETS, Target, target_for
 from normtune.tuner.compiling.pool import compile_all
 from normtune.tuner.plan.binaries import jobs_of
-from normtune.tuner.plan.plan import candidates
+from normtune.tuner.plan.plan import LARGE, some_candidates
 from normtune.tuner.plan.pool import Candidate
 
 # Lengths of a row that are tried, odd ones first: shapes by expression may ask for others.
@@ -38,7 +38,7 @@ _LARGE = (4096, 8192)
 _EXACT = ("float32", "float16")
 _GATED = 4
 _COMPILED = 6
-_KNOB_CONFIGS = 512
+_KNOB_CONFIGS = 128
 _GATE_SECONDS = 300
 _DIGITS = re.compile(r"[\d.e+]+")
 # What to do about a reason of the gate that has these words.
@@ -151,9 +151,12 @@ def _tried(spec: OperatorSpec, target: Target, found: Inspection) -> list[tuple[
         if hidden > spec.max_hidden or len(tried) == len(_ROWS):
             continue
         problem = spec.problem(_ROWS[len(tried)], hidden, dtypes[len(tried) % len(dtypes)])
-        kept, pruned = candidates(spec, spec.configs("default", problem, target), problem, target)
-        reasons.update(pruned)
+        kept, pool = some_candidates("default", problem, target)
+        reasons.update(pool.pruned)
         if any(not isinstance(one.config, Implementation) for one in kept):
+            if not tried and (not pool.is_listed or pool.size > LARGE):
+                whole = f"{pool.size} configs" if pool.is_listed else "configs that a function draws"
+                found.seen.append(("space", f"{whole}, some of which are looked at"))
             tried.append((problem, kept))
     if not tried:
         told = reasons.most_common(1)[0][0] if reasons else "its space is empty"
@@ -243,31 +246,28 @@ def _look_at_reference(spec: OperatorSpec, problem: Problem, found: Inspection) 
 def _try_knobs(spec: OperatorSpec, problems: Sequence[Problem], target: Target, found: Inspection) -> None:
     """Knobs whose values all give the same launches."""
     large = problems[0]._replace(rows=_LARGE[0], hidden=min(_LARGE[1], spec.max_hidden))
-    configs = [one for one in spec.configs("full", problems[0], target) if not isinstance(one, Implementation)]
-    at = (*problems, large)
+    space = space_of(spec.space_at("full", problems[0], target))
+    configs = some_of(space, LARGE)
     for index, name in enumerate(spec.config._fields):
-        if len({config[index] for config in configs}) > 1 and _is_idle(
-            spec, configs[:_KNOB_CONFIGS], index, at, target
-        ):
+        values = sorted({config[index] for config in configs})
+        groups = [[one._replace(**{name: value}) for value in values] for one in spread(configs, _KNOB_CONFIGS)]
+        inside = [[one for one in group if isinstance(space, Drawn) or one in space] for group in groups]
+        if len(values) > 1 and _is_idle(spec, inside, (*problems, large), target):
             found.warnings.append(
                 f"the knob {name} changes no launch: pass it on to the kernel, or leave it out of the config"
             )
 
 
 def _is_idle(
-    spec: OperatorSpec, configs: Sequence[Config], index: int, problems: Sequence[Problem], target: Target
+    spec: OperatorSpec, groups: Sequence[Sequence[Config]], problems: Sequence[Problem], target: Target
 ) -> bool:
-    """Whether configs that differ in one knob only launch the same; not if there are none."""
-    of_others: dict[tuple[Any, ...], list[Config]] = {}
-    for config in configs:
-        of_others.setdefault((*config[:index], *config[index + 1 :]), []).append(config)
-    groups = [group for group in of_others.values() if len(group) > 1]
+    """Whether the configs of each group launch the same; not if no group has two."""
     launches = (
         {spec.launch_of(config, problem, target) for config in group} - {None}
         for group in groups
         for problem in problems
     )
-    return bool(groups) and all(len(different) < 2 for different in launches)
+    return any(len(group) > 1 for group in groups) and all(len(different) < 2 for different in launches)
 
 
 def _gate(looks: Sequence[_Look], target: Target) -> None:

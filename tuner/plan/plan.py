@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.kernels.config import Config
-from normtune.kernels.config_space import Listed, Product, spread
+from normtune.kernels.config_space import Listed, Space, space_of, spread
 from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec, members, operator, operators
 from normtune.kernels.problem import AXES, Problem, Shape
@@ -109,7 +109,7 @@ def candidates(
     spec: OperatorSpec, configs: Iterable[Config], problem: Problem, target: Target
 ) -> tuple[list[Candidate], dict[str, int]]:
     """The legal configs for a problem, the least of each distinct launch, and the number of others, by reason."""
-    pool = Pool(spec, problem, target, ())
+    pool = Pool(spec, problem, target, Listed(()))
     return pool.admit(configs), dict(pool.pruned)
 
 
@@ -161,7 +161,7 @@ def plan(
         raise UsageError(f"unknown space {space!r}: expected one of {', '.join(SPACES)}")
     tasks, pools = [], []
     pruned: Counter[str] = Counter()
-    shared: dict[str, Sequence[Config]] = {}
+    shared: dict[str, Space] = {}
     for problem in wanted:
         pool, more = _pool(space, problem, target, shared), (always or {}).get(problem, ())
         if (is_sampled or space == "quick") and _is_large(pool, len(wanted)):
@@ -183,18 +183,23 @@ def plan(
     return Plan(tuple(tasks), dict(+pruned), pools=tuple(pools))
 
 
-def _pool(space: str, problem: Problem, target: Target, shared: dict[str, Sequence[Config]]) -> Pool:
+def some_candidates(space: str, problem: Problem, target: Target) -> tuple[list[Candidate], Pool]:
+    """The candidates of a space, of a large one some that are the same every time, and their pool."""
+    pool = _pool(space, problem, target, {})
+    return [*pool] if pool.is_listed and pool.size <= LARGE else pool.drawn((), 0, DRAWN), pool
+
+
+def _pool(space: str, problem: Problem, target: Target, shared: dict[str, Space]) -> Pool:
     """The candidates of a space; problems with the same configs share them through `shared`."""
     spec = operator(problem.operator)
-    given = spec.enumerated(space, problem, target)
-    configs = given if isinstance(given, Product) else Listed(given)
-    before = shared.get(space_of := f"{space} {spec.name}", ())
-    shared[space_of] = before if before == configs else configs
-    return Pool(spec, problem, target, shared[space_of])
+    configs, name = space_of(spec.space_at(space, problem, target)), f"{space} {spec.name}"
+    before = shared.get(name)
+    shared[name] = configs if before is None or before != configs else before
+    return Pool(spec, problem, target, shared[name])
 
 
 def _is_large(pool: Pool, problems: int) -> bool:
-    return pool.size > LARGE and pool.size * problems > MOST_PAIRS
+    return not pool.is_listed or (pool.size > LARGE and pool.size * problems > MOST_PAIRS)
 
 
 def warm_start(plan: Plan, always: Always, target: Target) -> Always:

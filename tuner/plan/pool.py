@@ -7,19 +7,25 @@ that was asked for is a candidate, so that no launch is timed twice.
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from itertools import chain, islice
 from random import Random
 from typing import Any, NamedTuple
 
+from normtune.errors import UsageError
 from normtune.kernels.call import AnyLaunch
 from normtune.kernels.config import Config, Implementation
+from normtune.kernels.config_space import Drawn, Space
 from normtune.kernels.operator import IllegalConfigError, OperatorSpec
 from normtune.kernels.problem import Problem
+from normtune.kernels.random_trial import RandomTrial
 from normtune.kernels.target import Target
 
 # Number of candidates that stand for those of a large space, and of configs that are drawn for each of them where many
 # are illegal.
 DRAWN = 512
 _TRIES = 8
+# Most configs of a problem that are asked one after another.
+_MOST_LISTED = 1_000_000
 
 
 class Candidate(NamedTuple):
@@ -36,27 +42,38 @@ class Pool(Sequence[Candidate]):
         spec: the operator.
         problem: of the candidates.
         target: of the device.
-        configs: of the space, in order.
+        space: the configs, before legality.
 
     Attributes:
         problem: of the candidates.
+        space: the configs, before legality.
+        params: of configs that were drawn from a space that cannot be listed, the parameters of their trials.
         pruned: number of configs asked for that are no candidates, by reason.
         asked: number of configs asked for.
     """
 
-    def __init__(self, spec: OperatorSpec, problem: Problem, target: Target, configs: Sequence[Config]) -> None:
-        self.problem = problem
+    def __init__(self, spec: OperatorSpec, problem: Problem, target: Target, space: Space) -> None:
+        self.problem, self.space = problem, space
+        self.params: dict[Config, dict[str, Any]] = {}
         self.pruned: Counter[str] = Counter()
         self.asked = 0
-        self._spec, self._target, self._configs = spec, target, configs
+        self._spec, self._target = spec, target
+        self._others = [*map(Implementation, spec.implementations)]
         self._admitted: list[Candidate] = []
         self._made: dict[Config, Candidate] = {}
         self._of_launch: dict[AnyLaunch, Candidate] = {}
 
     @property
+    def is_listed(self) -> bool:
+        """Whether there is a list of the space."""
+        return not isinstance(self.space, Drawn)
+
+    @property
     def size(self) -> int:
-        """Number of configs of the space, legal or not, and of implementations."""
-        return len(self._configs) + len(self._spec.implementations)
+        """Number of configs of the space, legal or not, and of implementations; without a list those made so far."""
+        if isinstance(self.space, Drawn):
+            return len(self._made)
+        return len(self.space) + len(self._others)
 
     def of(self, config: Config) -> Candidate | None:
         """The candidate with the launch of a config of the space, or of an admitted one; None if it is illegal."""
@@ -87,11 +104,12 @@ class Pool(Sequence[Candidate]):
 
     def draw(self, count: int, random: Random) -> list[Candidate]:
         """At most so many random candidates, in order: fewer if many configs are illegal, or all if there are few."""
-        if len(self._configs) <= count:
-            return self.among(self._configs)
+        if not isinstance(self.space, Drawn) and len(self.space) <= count:
+            return self.among(self.space)
         found: dict[Config, Candidate] = {}
         for _ in range(_TRIES * count):
-            if candidate := self.of(self._configs[random.randrange(len(self._configs))]):
+            config = self._random_config(random)
+            if config is not None and (candidate := self.of(config)):
                 found[candidate.config] = candidate
             if len(found) == count:
                 break
@@ -102,11 +120,12 @@ class Pool(Sequence[Candidate]):
 
         With the same seed the random ones of problems of one operator have the same configs, if they are legal there.
         """
-        kept = map(self.of, [*configs, *map(Implementation, self._spec.implementations)])
+        kept = map(self.of, [*configs, *self._others])
         return _distinct([*self._admitted, *kept, *self.draw(count, Random(seed))])
 
     def __bool__(self) -> bool:
-        return bool(self._made) or any(self.of(config) for config in self._all_configs())
+        configs = self.space.some() if isinstance(self.space, Drawn) else islice(self.space, _MOST_LISTED)
+        return bool(self._made) or any(map(self.of, chain(self._others, configs)))
 
     def __len__(self) -> int:
         return len(self._all)
@@ -122,16 +141,29 @@ class Pool(Sequence[Candidate]):
     def _has(self, config: Config) -> bool:
         if isinstance(config, Implementation):
             return self._spec.knows(config)
-        return config in self._configs and not self._spec.is_left_out(config, self.problem, self._target)
+        is_in = self._spec.knows(config) if isinstance(self.space, Drawn) else config in self.space
+        rule = self._spec.leaves_out
+        return is_in and not (rule and rule(config, self.problem, self._target))
 
-    def _all_configs(self) -> Iterator[Config]:
-        yield from map(Implementation, self._spec.implementations)
-        yield from self._configs
+    def _random_config(self, random: Random) -> Config | None:
+        if not isinstance(self.space, Drawn):
+            return self.space[random.randrange(len(self.space))]
+        trial = RandomTrial(random)
+        config = self.space.of_trial(trial)
+        if config is not None:
+            self.params.setdefault(config, trial.params)
+        return config
 
     @cached_property
     def _all(self) -> list[Candidate]:
         """Every config is asked, in order, so that the least of equal launches is kept."""
-        return _distinct(map(self.of, sorted({*self._made, *self._all_configs()})))
+        if isinstance(self.space, Drawn) or len(self.space) > _MOST_LISTED:
+            why = "draws its configs" if isinstance(self.space, Drawn) else f"has {len(self.space)} configs"
+            raise UsageError(
+                f"operator {self._spec.name!r} {why}, not all of which can be timed: expected a strategy that leaves "
+                "configs out, such as plane, or the space quick"
+            )
+        return _distinct(map(self.of, sorted({*self._made, *self._others, *self.space})))
 
 
 def _distinct(candidates: Iterable[Candidate | None]) -> list[Candidate]:

@@ -16,6 +16,7 @@ from normtune.tuner.device.engine import Identity
 from normtune.tuner.device.open import Bench
 from normtune.tuner.plan.grids import MAX_ELEMENTS
 from normtune.tuner.plan.plan import QUICK_REASON, Plan, peak_bytes
+from normtune.tuner.plan.pool import Pool
 from normtune.tuner.sweep.summary import LARGE_BYTES, Best, Summary
 from normtune.tuner.sweep.sweep import Outlook
 
@@ -59,7 +60,7 @@ def plan_lines(outlook: Outlook) -> list[str]:
     configs = plan.pruned.get(QUICK_REASON, 0)
     if plan.reduced or configs:
         reduced = f"{plan.reduced} problems and " if plan.reduced else ""
-        left_out.append(f"{reduced}{configs} configs that only the default effort tries")
+        left_out.append(f"{reduced}{'other' if plan.pools else configs} configs that only the default effort tries")
     if plan.beyond:
         left_out.append(f"{plan.beyond} problems of over {MAX_ELEMENTS} elements")
     if plan.oversized:
@@ -77,14 +78,27 @@ def pruned_lines(plan: Plan) -> list[str]:
     """Lines with the number of configs left out of a plan, by reason; of large spaces for those that were asked."""
     lines = [f"  left out {count:6}  {reason}" for reason, count in sorted(plan.pruned.items())]
     if pools := plan.pools:
-        size, asked = sum(pool.size for pool in pools), sum(pool.asked for pool in pools)
+        large = _plain_large(pools)
+        count, asked = large["configs"], large["configs_asked"]
+        configs = "the configs that a function draws" if count is None else f"{count} configs"
         lines.append(
-            f"  {size} configs at {len(pools)} problems are too many to ask each for its launch: the search asked "
-            f"{asked} so far, how many of the others are illegal is unknown"
+            f"  {asked} of {configs} at {len(pools)} problems were asked for their launch: how many of the others are "
+            "illegal is unknown"
         )
-        reasons = sum((pool.pruned for pool in pools), Counter[str]())
-        lines += [f"  left out {count:6}  of these {asked}, {reason}" for reason, count in sorted(reasons.items())]
+        reasons = sorted(large["configs_left_out"].items())
+        lines += [f"  left out {count:6}  of these {asked}, {reason}" for reason, count in reasons]
     return lines
+
+
+def _plain_large(pools: Sequence[Pool]) -> dict[str, Any]:
+    """Problems with large spaces as JSON values; `configs` is None where some cannot be listed."""
+    is_listed = all(pool.is_listed for pool in pools)
+    return {
+        "problems": len(pools),
+        "configs": sum(pool.size for pool in pools) if is_listed else None,
+        "configs_asked": sum(pool.asked for pool in pools),
+        "configs_left_out": dict(sum((pool.pruned for pool in pools), Counter[str]())),
+    }
 
 
 def expected_line(outlook: Outlook) -> str:
@@ -234,6 +248,7 @@ def plain_sweep(
             "problems_of_less_effort": outlook.plan.reduced,
             "problems_too_large": len(outlook.plan.oversized) + outlook.plan.beyond,
             "configs_left_out": outlook.plan.pruned,
+            "large_spaces": _plain_large(outlook.plan.pools) if outlook.plan.pools else None,
             "expected_seconds": round(outlook.estimate.seconds, 1),
             "expected_parts": {name: round(value, 2) for name, value in outlook.estimate._asdict().items()},
         }

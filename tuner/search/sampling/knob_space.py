@@ -1,28 +1,36 @@
 """The configs of a problem as points, to find the nearest free config to a proposal of Optuna.
 
-In: configs. Out: Optuna's distributions of their knobs, parameters of a config, and the config of parameters.
+In: configs, and a study of Optuna. Out: trials of the study and their configs: of a list of configs with distributions
+of their knobs, of a space that draws them as it asks for them.
 """
 
+import warnings
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
 import numpy as np
+from optuna import Study, Trial
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
+from optuna.trial import TrialState
 
-from normtune.kernels.config import Config
+from normtune.kernels.config import Config, Implementation
+from normtune.kernels.config_space import Drawn
 
 
 class KnobSpace:
-    """Configs of one class, at least one, each free until it is taken."""
+    """Configs of one class, and implementations, at least one, each free until it is taken."""
 
     def __init__(self, configs: Sequence[Config]) -> None:
         self._configs = [*configs]
         self._row = {config: row for row, config in enumerate(configs)}
+        with_knobs = [config for config in configs if not isinstance(config, Implementation)]
+        self._first = [*with_knobs, *configs][0]
         self._choices = {
             knob: values
-            for knob in configs[0]._fields
-            if len(values := sorted({getattr(config, knob) for config in configs})) > 1
+            for knob in self._first._fields
+            if len(values := sorted({getattr(config, knob) for config in with_knobs})) > 1
         }
         self._points = np.array([self._point(config) for config in configs], np.float64).reshape(len(configs), -1)
         self._free = np.ones(len(configs), np.bool_)
@@ -31,8 +39,8 @@ class KnobSpace:
         return config in self._row
 
     def add(self, config: Config) -> None:
-        """Add a config, unless it has values that no other has."""
-        if config in self or any(getattr(config, knob) not in values for knob, values in self._choices.items()):
+        """Add a config, if it is new."""
+        if config in self:
             return
         self._row[config] = len(self._configs)
         self._configs.append(config)
@@ -51,22 +59,27 @@ class KnobSpace:
         """The configs not yet taken."""
         return [config for config, is_free in zip(self._configs, self._free, strict=True) if is_free]
 
-    def distributions(self) -> dict[str, BaseDistribution]:
+    def ask(self, study: Study) -> tuple[Trial, Config | None]:
+        """A new trial with the config that it proposes, legal or not; None if there is no such config."""
+        trial = study.ask(self._distributions())
+        values = {knob: v if isinstance(v, str) else self._choices[knob][v] for knob, v in trial.params.items()}
+        return trial, self._first._replace(**values)
+
+    def trial_of(self, study: Study, config: Config) -> Trial | None:
+        """A new trial of this config; None if no trial can propose it."""
+        values = {knob: getattr(config, knob, None) for knob in self._choices}
+        if isinstance(config, Implementation) or any(v not in self._choices[knob] for knob, v in values.items()):
+            return None
+        ranks = {knob: v if isinstance(v, str) else self._choices[knob].index(v) for knob, v in values.items()}
+        study.enqueue_trial(ranks)
+        return study.ask(self._distributions())
+
+    def _distributions(self) -> dict[str, BaseDistribution]:
         """Distributions of the knobs: for integers the rank of the value, for texts a category."""
         return {
             knob: CategoricalDistribution(values) if isinstance(values[0], str) else IntDistribution(0, len(values) - 1)
             for knob, values in self._choices.items()
         }
-
-    def params(self, config: Config) -> dict[str, int | str]:
-        """The parameters of a config."""
-        values = {knob: getattr(config, knob) for knob in self._choices}
-        return {knob: v if isinstance(v, str) else self._choices[knob].index(v) for knob, v in values.items()}
-
-    def config(self, params: Mapping[str, Any]) -> Config:
-        """The config of these parameters, legal or not."""
-        values = {knob: v if isinstance(v, str) else self._choices[knob][v] for knob, v in params.items()}
-        return self._configs[0]._replace(**values)
 
     def nearest(self, proposed: Config, random: Random) -> Config:
         """The free config that is nearest to a proposed one; of several, a random one."""
@@ -78,9 +91,34 @@ class KnobSpace:
         """Coordinates of a config: ranks of integers in shares of their range, and one axis for each text."""
         point = []
         for knob, values in self._choices.items():
-            value = getattr(config, knob)
-            if isinstance(value, str):
+            value = getattr(config, knob, None)
+            if isinstance(values[0], str):
                 point += [0.5 * (value == other) for other in values]
             else:
-                point.append(values.index(value) / (len(values) - 1))
+                point.append(0.0 if value is None else bisect_left(values, value) / (len(values) - 1))
         return point
+
+
+class DrawnKnobs(KnobSpace):
+    """Configs that were drawn from a space that cannot be listed; trials draw others."""
+
+    def __init__(self, configs: Sequence[Config], space: Drawn, params: Mapping[Config, Mapping[str, Any]]) -> None:
+        """Take the parameters of drawn configs, too; of others each knob is taken for the parameter of its name."""
+        super().__init__(configs)
+        self._space, self._params = space, params
+
+    def ask(self, study: Study) -> tuple[Trial, Config | None]:
+        """A new trial with the config that the space draws from it; None if it draws none."""
+        trial = study.ask()
+        return trial, self._space.of_trial(trial)
+
+    def trial_of(self, study: Study, config: Config) -> Trial | None:
+        """A new trial of this config; None if the space draws another one from its parameters."""
+        study.enqueue_trial(dict(self._params.get(config, config._asdict())))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of values that the space does not draw
+            trial, drawn = self.ask(study)
+        if drawn == config:
+            return trial
+        study.tell(trial, state=TrialState.FAIL)
+        return None

@@ -30,8 +30,8 @@ import optuna
 from optuna.trial import TrialState
 
 from normtune.errors import UsageError
-from normtune.kernels.config import COPY, Config
-from normtune.kernels.config_space import spread
+from normtune.kernels.config import COPY, Config, Implementation
+from normtune.kernels.config_space import Drawn, spread
 from normtune.kernels.problem import Problem
 from normtune.results.records import Coverage, Outcome
 from normtune.tuner.plan.plan import Always, Task
@@ -40,7 +40,7 @@ from normtune.tuner.plan.task_queue import TaskQueue
 from normtune.tuner.search.paired import chained
 from normtune.tuner.search.protocol import Known, Race
 from normtune.tuner.search.race import LOOKS, race
-from normtune.tuner.search.sampling.knob_space import KnobSpace
+from normtune.tuner.search.sampling.knob_space import DrawnKnobs, KnobSpace
 from normtune.tuner.search.surrogate import distance
 
 # Proposed configs of a task. With fewer, most of the time would go to the best config, which is in every task.
@@ -212,11 +212,14 @@ class _Space:
         self._random = Random(seed)
         self._candidates = {candidate.config: candidate for candidate in task.candidates}
         self._knobs = KnobSpace(task.configs)
+        if pool is not None and isinstance(pool.space, Drawn):
+            self._knobs = DrawnKnobs(task.configs, pool.space, pool.params)
         self._values: dict[Config, float] = {}
         self._failed: list[Config] = []
         self._pending: Task | None = None
-        self._trials: dict[Config, optuna.Trial] = {}
-        self._advised = [config for config in advised if config in self._knobs]
+        self._trials: dict[Config, optuna.Trial | None] = {}
+        others = [config for config in task.configs if isinstance(config, Implementation)]
+        self._advised = [*others, *(config for config in advised if config in self._knobs)]
         self._most = min(most or max(LEAST, math.ceil(SHARE * len(task.candidates))), len(task.candidates))
         for config, coverage in known.items():
             if config in self._knobs:
@@ -246,7 +249,7 @@ class _Space:
         """Set the study, and add the stored measurements to it."""
         self.study = study
         for config in [*self._values, *self._failed]:
-            self._learn(self._trial(config), config)
+            self._learn(self._knobs.trial_of(study, config), config)
 
     def next_task(self, winners: Sequence[Config]) -> Task:
         """The proposals and the best so far, or the finalists; `winners` are proposed first."""
@@ -279,34 +282,36 @@ class _Space:
 
     def _proposals(self, winners: Sequence[Config]) -> list[Config]:
         """New configs, each with a trial without a value."""
-        known = dict.fromkeys(map(self._admitted, winners))
+        assert self.study is not None
+        known = dict.fromkeys(map(self._admitted, [*self._advised, *winners]))
         starts = [config for config in known if config in self._knobs and self._knobs.is_free(config)]
         self.__dict__.pop("untried", None)
         for turn in range(min(PROPOSALS, self._left())):
-            config, trial = (starts[turn], self._trial(starts[turn])) if turn < len(starts) else self._proposal()
+            if turn < len(starts):
+                config, trial = starts[turn], self._knobs.trial_of(self.study, starts[turn])
+            else:
+                config, trial = self._proposal(self.study)
             self._knobs.take(config)
             self._trials[config] = trial
         return list(self._trials)
 
-    def _proposal(self) -> tuple[Config, optuna.Trial]:
+    def _proposal(self, study: optuna.Study) -> tuple[Config, optuna.Trial | None]:
         """A free config that the sampler proposes, or the nearest one, and its trial."""
-        assert self.study is not None
-        if self.samples_itself:
-            config = self._random.choice(self._knobs.free())
-            return config, self._trial(config)
-        for _ in range(_TRIES):
-            trial = self.study.ask(self._knobs.distributions())
-            proposed = self._admitted(self._knobs.config(trial.params))
-            is_legal = proposed in self._knobs
-            if is_legal and self._knobs.is_free(proposed):
+        proposed = None
+        for _ in range(0 if self.samples_itself else _TRIES):
+            trial, drawn = self._knobs.ask(study)
+            proposed = None if drawn is None else self._admitted(drawn)
+            is_legal = proposed is not None and proposed in self._knobs
+            if proposed is not None and is_legal and self._knobs.is_free(proposed):
                 return proposed, trial
             if is_legal or not self._values:
-                self.study.tell(trial, state=TrialState.FAIL)
+                study.tell(trial, state=TrialState.FAIL)
                 break
             trial.set_constraint("legal", 1.0)
-            self.study.tell(trial, max(self._values.values()))
-        config = self._knobs.nearest(proposed, self._random)
-        return config, self._trial(config)
+            study.tell(trial, max(self._values.values()))
+        free = self._knobs.free()
+        config = self._random.choice(free) if proposed is None else self._knobs.nearest(proposed, self._random)
+        return config, self._knobs.trial_of(study, config)
 
     def _admitted(self, config: Config) -> Config:
         """The config, or of a large space the one that is timed for its launch, which becomes a candidate."""
@@ -317,9 +322,11 @@ class _Space:
         self._knobs.add(candidate.config)
         return candidate.config
 
-    def _learn(self, trial: optuna.Trial, config: Config) -> None:
+    def _learn(self, trial: optuna.Trial | None, config: Config) -> None:
         """End a trial with the value of its config, or as a violation if it failed."""
         assert self.study is not None
+        if trial is None:
+            return
         trial.set_user_attr("config", str(config))
         if config in self._values:
             trial.set_constraint("legal", 0.0)
@@ -329,11 +336,6 @@ class _Space:
             self.study.tell(trial, max(self._values.values()))
         else:
             self.study.tell(trial, state=TrialState.FAIL)
-
-    def _trial(self, config: Config) -> optuna.Trial:
-        assert self.study is not None
-        self.study.enqueue_trial(self._knobs.params(config))
-        return self.study.ask(self._knobs.distributions())
 
 
 def storage(path: Path) -> optuna.storages.RDBStorage:
