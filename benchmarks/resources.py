@@ -90,7 +90,7 @@ def of_space(spec: OperatorSpec, target: Target, most: int) -> Iterator[Choice]:
     for hidden in HEADS if of_heads else HIDDEN:
         for rows in ROWS:
             problem = spec.problem(rows, hidden, DTYPE)
-            kept, _ = candidates(spec, spec.space("default", problem, target), problem, target)
+            kept, _ = candidates(spec, spec.configs("default", problem, target), problem, target)
             yield from (Choice(problem, one) for one in spread(kept, most))
 
 

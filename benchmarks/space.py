@@ -35,7 +35,7 @@ def main() -> None:
         spec = operator(key)
         losses = []
         for problem, cells in times.items():
-            kept, _ = candidates(spec, spec.space("default", problem, target), problem, target)
+            kept, _ = candidates(spec, spec.configs("default", problem, target), problem, target)
             launches = {candidate.launch for candidate in kept}
             default = {c for c in cells if spec.resolve(c, problem, target, None) in launches}
             losses.append((loss(cells, default), problem))

@@ -27,7 +27,7 @@ from normtune.kernels.problem import (
     Problem,
 )
 from normtune.kernels.short_form.sources import names_decorated_kernels
-from normtune.kernels.short_form.space import DeclaredSpace
+from normtune.kernels.short_form.spaces import DeclaredSpace
 from normtune.kernels.spec_faults import of_axes
 from normtune.kernels.target import Target
 

@@ -21,7 +21,7 @@ from normtune.kernels.problem import AXES, IN_OUT, ITEMSIZE, OUTPUT, Problem, na
 from normtune.kernels.short_form.declaration import Declaration, Declared
 from normtune.kernels.short_form.rules import Default, Legal, Rule, check_legal, named
 from normtune.kernels.short_form.sources import sources_of
-from normtune.kernels.short_form.space import DeclaredSpace, Space
+from normtune.kernels.short_form.spaces import DeclaredSpace, Space
 from normtune.kernels.spec_faults import ReturnedError, check_returned, reraise
 from normtune.kernels.target import Target
 
