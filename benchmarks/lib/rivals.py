@@ -13,7 +13,7 @@ import numpy as np
 
 from normtune.benchmarks.lib.landscapes import DEFAULT, MOST_LOSS, Landscape, Tile
 from normtune.kernels.problem import Problem
-from normtune.tuner.search.surrogate import distance
+from normtune.tuner.search.group import distance
 
 ROUNDS = 6
 # Configs that are best somewhere and are then timed everywhere.

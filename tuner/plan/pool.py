@@ -75,6 +75,11 @@ class Pool(Sequence[Candidate]):
             return len(self._made)
         return len(self.space) + len(self._others)
 
+    @property
+    def others(self) -> list[Config]:
+        """The implementations, and the configs that were admitted whatever the space."""
+        return [*self._others, *(one.config for one in self._admitted)]
+
     def of(self, config: Config) -> Candidate | None:
         """The candidate with the launch of a config of the space, or of an admitted one; None if it is illegal."""
         if config in self._made:

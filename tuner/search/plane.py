@@ -25,16 +25,21 @@ from normtune.kernels.key import Key
 from normtune.kernels.problem import Problem
 from normtune.results.records import Outcome
 from normtune.tuner.plan.plan import Always, Task
+from normtune.tuner.plan.pool import Pool
 from normtune.tuner.plan.task_queue import TaskQueue
-from normtune.tuner.search.adaptive import two_batches
-from normtune.tuner.search.protocol import Known, Race
-from normtune.tuner.search.shape import Group, ShapeSearch
-from normtune.tuner.search.surrogate import Axes
+from normtune.tuner.search.group import Group
+from normtune.tuner.search.protocol import Batch, Known, Race
+from normtune.tuner.search.rounds import close_to_best
+from normtune.tuner.search.shape import ShapeSearch
 
 # Number of problems in progress at a time.
 OPEN = 16
 # A config is timed in full if it takes at most this many times as long as the best.
 CLOSE = 1.03
+# Log ratio by which a config has to lower the expected best time of a problem to be worth timing.
+WORTH = 0.0025
+# With fewer problems of an operator it is less in proportion: a short sweep may spend more time on each.
+MANY, LEAST_WORTH = 150, 0.0003
 # Weight of the prior of `missed`: with this log ratio gained by audited configs where the model expected no gain, the
 # estimate doubles.
 SURPRISE = 0.02
@@ -54,23 +59,36 @@ class Plane:
     # Per candidate of `left`, which has about as many candidates as will be timed.
     expected_blocks = 6.0
 
-    def __init__(self, tasks: Sequence[Task], known: Known, advice: Always | None = None, seed: int = 0) -> None:
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        known: Known,
+        advice: Always | None = None,
+        seed: int = 0,
+        most: int | None = None,
+        until: float | None = None,
+    ) -> None:
         wanted = advice or {}
-        drawn = (
+        listed = (
+            # A space without a list stands for some of its configs.
             task.drawn([*wanted.get(task.problem, ()), *known.get(task.problem, ())], seed)
+            if isinstance(task.candidates, Pool) and not task.candidates.is_listed
+            else task
             for task in TaskQueue(tasks).left()
         )
-        order = [task for task in drawn if task.candidates]
-        groups: dict[Key, Group] = {}
+        order = [task for task in listed if task.candidates]
+        members: dict[Key, list[Task]] = {}
         for task in order:
-            groups.setdefault(task.problem.key, Group([], set(), set(), set())).configs.update(task.configs)
-        axes = {name: Axes(group.configs) for name, group in groups.items()}
+            members.setdefault(task.problem.key, []).append(task)
+        more = {key: {c for one in own for c in wanted.get(one.problem, ())} for key, own in members.items()}
+        groups = {key: Group(own, more[key]) for key, own in members.items()}
+        self._groups: dict[Key, list[ShapeSearch]] = {key: [] for key in members}
         self._shapes: dict[Problem, ShapeSearch] = {}
         for task in order:
-            name, problem = task.problem.key, task.problem
-            shape = ShapeSearch(task, known.get(problem, {}), axes[name], groups[name], seed, wanted.get(problem, ()))
-            groups[name].shapes.append(shape)
-            self._shapes[problem] = shape
+            key, problem = task.problem.key, task.problem
+            worth = max(LEAST_WORTH, WORTH * min(1.0, len(members[key]) / MANY)) if until is None else 0.0
+            options = seed, wanted.get(problem, ()), most, worth, until or 0.0
+            self._shapes[problem] = ShapeSearch(task, known.get(problem, {}), groups[key], self._groups[key], *options)
         self._neighbour_tasks: dict[Problem, Task | None] = {}
         self._waiting = [shape for shape in self._shapes.values() if not shape.settle()]
         self._open: list[ShapeSearch] = []
@@ -97,7 +115,7 @@ class Plane:
 
     def hear(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
         """Learn the outcomes of a task of the audit, and compare them with the model's expectation."""
-        self._shapes[task.problem].compare(task, outcomes)
+        self._shapes[task.problem].compare(task, outcomes, self._thread)
         self.tell(task, outcomes)
 
     def missed(self) -> dict[str, float]:
@@ -106,10 +124,9 @@ class Plane:
         It is the model's expectation, times the ratio of the real to the expected gain of the audited configs.
         """
         gains = {}
-        for group in {id(shape.group): shape.group for shape in self._shapes.values()}.values():
-            name = str(group.shapes[0].task.problem.key)
-            expected, gained = np.sum([SURPRISE * np.ones(2), *(shape.audited for shape in group.shapes)], axis=0)
-            gains[name] = float(np.mean([shape.missed for shape in group.shapes]) * gained / expected)
+        for key, shapes in self._groups.items():
+            expected, gained = np.sum([SURPRISE * np.ones(2), *(shape.audited for shape in shapes)], axis=0)
+            gains[str(key)] = float(np.mean([shape.missed for shape in shapes]) * gained / expected)
         return gains
 
     def _settle(self) -> None:
@@ -124,17 +141,25 @@ class Plane:
 
     def race(self, task: Task) -> Race:
         """As in `adaptive`, with fewer candidates for the best, because the chosen configs are close to it already."""
-        is_first = not self._shapes[task.problem].logs  # later tasks are compared through the best config
-        return two_batches(task.configs, CLOSE, with_copy=is_first)
+        shape = self._shapes[task.problem]
+        return short_race(task.configs, shape.best, with_copy=not shape.logs)
 
     def tell(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
         """Learn the outcomes of a task and begin to choose the next configs of its problem."""
         shape = self._shapes[task.problem]
-        shape.learn(task, outcomes)
+        shape.learn(task, outcomes, self._thread)
         for other in [self._shapes[problem] for problem in self._neighbour_tasks]:
             if shape is other or shape in other.neighbours():
                 del self._neighbour_tasks[other.task.problem]
         if shape in self._open:
             self._open.remove(shape)
-            self._open.append(shape)
-            shape.look(self._thread)
+            self._waiting.append(shape)
+
+
+def short_race(configs: Sequence[Config], best: Config | None, with_copy: bool) -> Race:
+    """One block for all, two more for those that are not far from the best, five more for those close to it."""
+    samples = yield Batch(configs, 1, with_copy)
+    samples = yield Batch(close_to_best(samples, 1.4), 2, with_copy)
+    close = close_to_best(samples, CLOSE)
+    if len(close) > 1 or best not in close:
+        yield Batch(close, 5, with_copy)

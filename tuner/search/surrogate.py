@@ -1,164 +1,207 @@
-"""A Gaussian process over shapes and configs that predicts times that were not measured.
+"""A Gaussian process (`kernel`) that has learned the times of one operator, and draws those of other configs.
 
-In: log times of configs at problems, with features. Out: draws of the log times of all configs of a problem.
+In: log times of configs at shapes, as codes of their values. Out: draws of the log times of other configs.
 
-The kernel is Matern 5/2 over one distance. Its length scales are constants, about the geometric mean of those with the
-greatest marginal likelihood on twelve recorded operators of an H200. The level of a problem is unknown, so that
-problems are compared only through the ratios of their configs' times. A config that failed counts as a slow one.
+With more times than `MOST_POINTS` the process is projected on that many of them (Quinonero-Candela and Rasmussen, A
+unifying view of sparse approximate Gaussian process regression, 2005). The part of the variance that this leaves out
+counts as effects of configs.
 """
 
-import math
-from collections.abc import Iterable, Sequence
-from functools import cache
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.random import Generator
-from numpy.typing import NDArray
-from scipy.linalg import cho_factor, cho_solve, cholesky, solve_triangular
-from scipy.special import ndtr
-from threadpoolctl import ThreadpoolController
+from scipy.linalg import cholesky, solve_triangular
 
-from normtune.kernels.config import Config
-from normtune.kernels.problem import Problem
-from normtune.tuner.plan.pool import Candidate
+from normtune.tuner.search.kernel import JITTER, LEVEL, Array, Codes, Kernel, Parameters
 
-Array = NDArray[np.float64]
-
-# Length scales in octaves of rows, of hidden, of an integer knob, of the number of programs; for a knob that is a text,
-# the distance of two values. Rows matter mostly through the number of programs.
-_ROWS, _HIDDEN, _KNOB, _WAVES = 8.0, 2.5, 2.5, 6.0
-_TEXT = 0.4
-# Number of programs that run at once, roughly: fewer take as long as one.
-_AT_ONCE = 128
-# Standard deviations of log times: of a config, of a problem's level, of the noise of a measurement.
-_CONFIG, _LEVEL, _NOISE = 0.4, 3.0, 0.03
-# Log ratios to the best are cut off here: how slow a bad config is does not help to predict good ones.
-_SLOW = 0.7
-# Most measured configs that a prediction uses, those of the nearest shapes.
-MOST_CELLS = 240
-DRAWS = 128
-# Most configs that are drawn: those with the least mean minus this many standard deviations.
-_MOST_DRAWN, _UNLIKELY = 160, 2.5
+# Most times that the process is projected on; and most that its parameters are fitted to.
+MOST_POINTS, MOST_FITTED = 256, 320
+# The parameters are fitted again when the times have grown by this factor, the points chosen again by the other one.
+AGAIN, ANEW = 1.6, 1.15
+# Log times further than this from the best of their shape are told apart less and less: how slow a slow config is does
+# little to find fast ones.
+SLOW = 0.5
 
 
-class Cells(NamedTuple):
-    """Features, (configs, features), and log times, (configs,), of the measured configs of a problem.
+class Surrogate:
+    """The process and the times that it has learned.
 
-    Configs that failed have infinite times.
+    Args:
+        distances: see `Kernel`.
+        shapes: number of shapes.
+        has_levels: whether shapes have levels.
+
+    Attributes:
+        distinct: number of configs that have times.
     """
 
-    points: Array
-    logs: Array
+    def __init__(self, distances: Sequence[Array], shapes: int, has_levels: bool = True) -> None:
+        self._kernel = Kernel(distances)
+        self._values = self._kernel.prior
+        self._shapes = shapes if has_levels else 1
+        self._has_levels = has_levels
+        self._codes: Codes = np.zeros((0, len(distances)), np.int64)
+        # Configs by the order in which they came, and this place of each number, -1 before.
+        self._configs = np.zeros(0, np.int64)
+        self._place_of = np.zeros(0, np.int64)
+        self.distinct = 0
+        self._places = np.zeros(0, np.int64)
+        self._logs = np.zeros(0)
+        self._fitted = self._built = self._taken = 0
+        self.random = np.random.default_rng(0)
+
+    def __len__(self) -> int:
+        return len(self._logs)
+
+    def add(self, codes: Codes, configs: Codes, shape: int, logs: Array) -> None:
+        """Learn log times of configs (their numbers) at a shape (its number), which are new."""
+        self._codes = np.concatenate([self._codes, codes])
+        self._configs = np.concatenate([self._configs, self._known(configs, is_new=True)])
+        self._places = np.concatenate([self._places, np.full(len(codes), shape if self._has_levels else 0)])
+        self._logs = np.concatenate([self._logs, logs])
+
+    def _known(self, numbers: Codes, is_new: bool = False) -> Codes:
+        """Places of configs among those that have times, -1 for others; `is_new`: they get one."""
+        if (most := int(numbers.max(initial=-1)) + 1) > len(self._place_of):
+            self._place_of = np.concatenate([self._place_of, np.full(most - len(self._place_of), -1)])
+        if is_new:
+            new = np.unique(numbers[self._place_of[numbers] < 0])
+            self._place_of[new] = self.distinct + np.arange(len(new))
+            self.distinct += len(new)
+        return self._place_of[numbers]
 
     @property
-    def has_times(self) -> bool:
-        """Whether any config did not fail."""
-        return bool(np.isfinite(self.logs).any())
+    def parameters(self) -> Parameters:
+        """Those fitted last."""
+        return self._kernel.read(self._values)
 
+    def _targets(self) -> Array:
+        """Log times relative to the best of their shape, cut off."""
+        if not self._has_levels:
+            return self._logs
+        least = np.full(self._shapes, np.inf)
+        np.minimum.at(least, self._places, self._logs)
+        return self.bent(self._logs - least[self._places])
 
-class Axes:
-    """The features of an operator's configs at its problems, in length scales.
+    @staticmethod
+    def bent(logs: Array) -> Array:
+        """Log times relative to the best of their shape, those of slow configs made less."""
+        return np.where(logs < SLOW, logs, SLOW * (1 + np.log(np.maximum(logs / SLOW, 1.0))))
 
-    Args:
-        configs: all of them; they may have different classes, as those of implementations of other libraries.
-    """
+    def _chosen(self, count: int, targets: Array) -> Codes:
+        """Indices of at most so many times: half of them the fastest of their shapes, the others drawn."""
+        if len(targets) <= count:
+            return np.arange(len(targets))
+        order = np.argsort(targets, kind="stable")
+        rest = self.random.permutation(order[count // 2 :])[: count - count // 2]
+        return np.sort(np.concatenate([order[: count // 2], rest]))
 
-    def __init__(self, configs: Iterable[Config]) -> None:
-        texts: dict[str, set[str]] = {}
-        numbers: set[str] = set()
-        for config in set(configs):
-            for knob, value in config._asdict().items():
-                if isinstance(value, str):
-                    texts.setdefault(knob, set()).add(value)
-                else:
-                    numbers.add(knob)
-        self._numbers = sorted(numbers)
-        self._texts = sorted((knob, value) for knob, values in texts.items() for value in values)
+    def prepare(self) -> None:
+        """Fit what has to be fitted again, and solve for all times; nothing, if none is new."""
+        if self._taken == len(self._logs):
+            return
+        targets = self._targets()
+        if len(targets) >= AGAIN * self._fitted:
+            some = self._chosen(MOST_FITTED, targets)
+            mean = targets[some].mean()
+            self._values = self._kernel.fitted(
+                self._codes[some], self._configs[some], self._places[some], targets[some] - mean, self._values
+            )
+            self._fitted, self._built = len(targets), 0
+        if len(targets) <= MOST_POINTS or len(targets) >= ANEW * self._built:
+            self._build(targets)
+        self._take()
+        self._solve(targets)
 
-    def points(self, problem: Problem, candidates: Sequence[Candidate]) -> Array:
-        """Features of the candidates of a problem: (candidates, features)."""
-        points = np.zeros((len(candidates), 3 + len(self._numbers) + len(self._texts)))
-        points[:, 0] = math.log2(problem.rows) / _ROWS
-        points[:, 1] = math.log2(problem.hidden) / _HIDDEN
-        points[:, 2] = [math.log2(1 + candidate.launch.grid / _AT_ONCE) / _WAVES for candidate in candidates]
-        for row, candidate in enumerate(candidates):
-            values = candidate.config._asdict()
-            points[row, 3:] = [
-                *(math.copysign(math.log2(1 + abs(n := float(values.get(k, 0)))), n) / _KNOB for k in self._numbers),
-                *(_TEXT / math.sqrt(2) * (values.get(knob) == text) for knob, text in self._texts),
-            ]
-        return points
+    def _build(self, targets: Array) -> None:
+        """Choose the points and forget what was projected."""
+        p = self.parameters
+        self._table = self._kernel.table(p)
+        self._points = self._kernel.indicators(self._codes[self._chosen(MOST_POINTS, targets)])
+        within = self._smooth(self._points)
+        within[np.diag_indices_from(within)] += JITTER
+        self._root = cholesky(within, lower=True, check_finite=False)
+        self._features = np.zeros((0, len(within)))
+        self._built, self._taken = len(targets), 0
+        width = len(within) + self._shapes
+        self._information = np.diag(np.concatenate([np.ones(len(within)), np.full(self._shapes, LEVEL**-2)]))
+        self._sums = np.zeros((self.distinct, width))
+        self._counts = np.zeros(len(self._sums))
+        left_out = np.zeros(0)
+        if len(targets) > len(within):
+            part = self._features_of(self._codes[self._chosen(2 * MOST_POINTS, targets)])
+            left_out = np.maximum(p.process**2 - (part**2).sum(axis=1), 0.0)
+        self._config_variance = p.config**2 + float(left_out.mean() if len(left_out) else 0.0)
+        self._error_variance = p.error**2 + JITTER
 
+    def _smooth(self, points: Array) -> Array:
+        return self.parameters.process**2 * np.exp(points @ self._table @ self._points.T)
 
-def distance(left: Problem, right: Problem) -> float:
-    """Distance of two shapes, in length scales."""
-    return math.hypot(math.log2(left.rows / right.rows) / _ROWS, math.log2(left.hidden / right.hidden) / _HIDDEN)
+    def _features_of(self, codes: Codes) -> Array:
+        """Projections, (codes, points)."""
+        across = self._smooth(self._kernel.indicators(codes))
+        return np.asarray(solve_triangular(self._root, across.T, lower=True, check_finite=False).T)
 
+    def _take(self) -> None:
+        """Project the times that are new, and add what they say."""
+        new = slice(self._taken, len(self._logs))
+        projected = self._features_of(self._codes[new])
+        self._features = np.concatenate([self._features, projected])
+        rows = np.concatenate([projected, np.eye(self._shapes)[self._places[new]]], axis=1)
+        if (most := self.distinct) > len(self._sums):
+            self._sums = np.concatenate([self._sums, np.zeros((most - len(self._sums), rows.shape[1]))])
+            self._counts = np.concatenate([self._counts, np.zeros(most - len(self._counts))])
+        touched = np.unique(self._configs[new])
+        before = self._sums[touched] * np.sqrt(self._shrink(touched))[:, None]
+        np.add.at(self._sums, self._configs[new], rows)
+        np.add.at(self._counts, self._configs[new], 1.0)
+        after = self._sums[touched] * np.sqrt(self._shrink(touched))[:, None]
+        self._information += (rows.T @ rows + before.T @ before - after.T @ after) / self._error_variance
+        self._taken = len(self._logs)
 
-def draws(cells: Cells, all_points: Array, others: Iterable[Cells], random: Generator) -> Array:
-    """Draws of the log times of all configs of a problem, relative to the least measured one, (`DRAWS`, configs).
+    def _shrink(self, configs: Codes) -> Array:
+        """How far the mean of a config's errors moves its effect, over the number of its times."""
+        return np.asarray(
+            self._config_variance / (self._error_variance + self._counts[configs] * self._config_variance)
+        )
 
-    Configs that are most probably slower than others are not drawn: their times are infinite.
+    def _solve(self, targets: Array) -> None:
+        """The mean of the weights, and the root of their information."""
+        shift = targets.mean() if len(targets) else 0.0
+        self._mean = shift
+        values = targets - shift
+        totals = np.zeros(len(self._sums))
+        np.add.at(totals, self._configs, values)
+        configs = np.unique(self._configs)
+        right = np.concatenate([self._features.T @ values, np.bincount(self._places, values, self._shapes)])
+        right -= self._sums[configs].T @ (self._shrink(configs) * totals[configs])
+        self._totals = totals
+        self._factor = cholesky(self._information, lower=True, check_finite=False)
+        half = solve_triangular(self._factor, right / self._error_variance, lower=True, check_finite=False)
+        self._weights = solve_triangular(self._factor, half, lower=True, trans="T", check_finite=False)
 
-    Args:
-        cells: the measured configs of the problem.
-        all_points: features of all configs of the problem, (configs, features).
-        others: measured configs of the nearest problems of the same operator.
-        random: source of the draws.
-    """
-    with _libraries().limit(limits=1):  # one thread: the other cores are compiling
-        measured = [group for group in (cells, *others) if len(group.logs)]
-        mean, spread, root = _posterior(cells, all_points, measured)
-        # Shuffled, so that ties are broken at random: without a time all are equal.
-        order = random.permutation(len(mean))
-        kept = order[np.argsort((mean - _UNLIKELY * spread)[order], kind="stable")[:_MOST_DRAWN]]
-        part = all_points[kept]
-        covariance = _kernel(part, part) - root[:, kept].T @ root[:, kept] + _LEVEL**2 * cells.has_times
-        # Rounding leaves small negative eigenvalues.
-        factor = cholesky(covariance + 1e-4 * np.eye(len(kept)), lower=True)
-        times = np.full((DRAWS, len(mean)), np.inf)
-        times[:, kept] = mean[kept] + random.standard_normal((DRAWS, len(kept))) @ factor.T
-        return times
-
-
-def expected_gains(cells: Cells, all_points: Array, others: Iterable[Cells]) -> Array:
-    """Expected gain of each config over the best measured one, a log ratio, (configs,); arguments as in `draws`."""
-    with _libraries().limit(limits=1):
-        mean, spread, _ = _posterior(cells, all_points, [group for group in (cells, *others) if len(group.logs)])
-    spread = np.hypot(spread, _NOISE)
-    density = np.exp(-((mean / spread) ** 2) / 2) / math.sqrt(2 * math.pi)
-    return np.asarray(spread * density - mean * ndtr(-mean / spread))
-
-
-@cache
-def _libraries() -> ThreadpoolController:
-    """The loaded BLAS; searching for it takes a fifth of the time of a call of `draws`."""
-    return ThreadpoolController()
-
-
-def _posterior(cells: Cells, all_points: Array, measured: Sequence[Cells]) -> tuple[Array, Array, Array]:
-    """Mean and standard deviation of each config, and the root of the reduction of the prior covariance.
-
-    The level of a problem without times does not affect which of its configs is the best, so it is left out.
-    """
-    if not measured:
-        return np.zeros(len(all_points)), np.full(len(all_points), _CONFIG), np.zeros((0, len(all_points)))
-    points = np.concatenate([group.points for group in measured])
-    has_times = np.array([group.has_times for group in measured])
-    least = [group.logs.min() if group.has_times else 0.0 for group in measured]
-    logs = np.concatenate([np.minimum(group.logs - log, _SLOW) for group, log in zip(measured, least, strict=True)])
-    number = np.repeat(np.arange(len(measured)), [len(group.logs) for group in measured])
-    level, own_level = _LEVEL**2 * has_times[number], _LEVEL**2 * cells.has_times
-    covariance = _kernel(points, points) + level * (number[:, None] == number) + _NOISE**2 * np.eye(len(points))
-    factor = cho_factor(covariance, lower=True)
-    across = _kernel(all_points, points) + own_level * (number == 0)
-    root = solve_triangular(factor[0], across.T, lower=True)
-    variance = np.maximum(_CONFIG**2 + own_level - (root**2).sum(axis=0), 0.0)
-    return across @ cho_solve(factor, logs), np.sqrt(variance), root
-
-
-def _kernel(left: Array, right: Array) -> Array:
-    squares = (left**2).sum(axis=1)[:, None] + (right**2).sum(axis=1) - 2 * left @ right.T
-    distance = np.sqrt(5 * np.maximum(squares, 0.0))
-    return np.asarray(_CONFIG**2 * (1 + distance + distance**2 / 3) * np.exp(-distance))
+    def draws(self, codes: Codes, configs: Codes, shape: int, count: int, random: Generator) -> Array:
+        """Draws of log times, relative to the best of a shape, of configs without a time there, (count, configs)."""
+        weights = self._weights[:, None] + solve_triangular(
+            self._factor,
+            random.standard_normal((len(self._weights), count)),
+            lower=True,
+            trans="T",
+            check_finite=False,
+        )
+        place = shape if self._has_levels else 0
+        features = self._features_of(codes)
+        points = features.shape[1]
+        result = features @ weights[:points] + weights[points + place] + self._mean
+        variance = np.full(len(codes), self._config_variance) + self._error_variance
+        if len(self._logs) <= MOST_POINTS:
+            variance += np.maximum(self.parameters.process**2 - (features**2).sum(axis=1), 0.0)
+        places = self._known(configs)
+        known = np.flatnonzero(places >= 0)
+        if len(known):
+            own = places[known]
+            shrink = self._shrink(own)
+            result[known] += shrink[:, None] * (self._totals[own][:, None] - self._sums[own] @ weights)
+            variance[known] += self._error_variance * shrink - self._config_variance
+        return (result + np.sqrt(variance)[:, None] * random.standard_normal(result.shape)).T

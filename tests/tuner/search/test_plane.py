@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections import Counter
+from functools import partial
 from time import sleep
 from typing import Annotated
 
@@ -11,7 +12,7 @@ import pytest
 
 from normtune.benchmarks.lib.simulation import Space, simulate
 from normtune.kernels.call import ImplementationLaunch
-from normtune.kernels.config import COPY, Config, Implementation
+from normtune.kernels.config import COPY, Config
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.tablefile import locate
@@ -21,12 +22,11 @@ from normtune.tests.commands import succeed
 from normtune.tuner.plan.plan import SPACES as SPACE_NAMES
 from normtune.tuner.plan.plan import Task, plan, warm_start
 from normtune.tuner.plan.pool import Candidate
-from normtune.tuner.search import shape
 from normtune.tuner.search.adaptive import Adaptive
+from normtune.tuner.search.group import LEAST, MOST, Group, distance
 from normtune.tuner.search.plane import Plane
 from normtune.tuner.search.sampling.sampled import TPE, RandomDraw
-from normtune.tuner.search.shape import LEAST, MOST, NEIGHBOURS
-from normtune.tuner.search.surrogate import DRAWS, Axes, Cells, distance, draws
+from normtune.tuner.search.shape import NEIGHBOURS
 from normtune.tuner.sweep.incumbents import always
 
 
@@ -221,25 +221,24 @@ def test_configs_that_fail_say_where_others_fail():
     assert mean_loss(stored(found), spaces) < 0.4 * mean_loss(drawn, spaces)
 
 
-def test_a_shape_at_which_all_failed_says_that_they_are_slow():
-    problem, other = Problem.of("made_up", 64, 1024, "float32"), Problem.of("made_up", 64, 2048, "float32")
-    candidates = SPACES[0].task.candidates
-    axes = Axes(TILES)
-    points, near = axes.points(problem, candidates), axes.points(other, candidates)
-    nothing = Cells(points[:0], np.zeros(0))
-    for own, others in (
-        (Cells(points[:20], np.full(20, np.inf)), []),
-        (nothing, [Cells(near[:20], np.full(20, np.inf))]),
-    ):
-        times = draws(own, points, others, np.random.default_rng(0))
-        assert np.where(np.isfinite(times[:, :20]), times[:, :20], 1.0).mean() > times[:, -20:].mean() + 0.1
+def test_where_all_of_a_kind_failed_at_other_shapes_none_is_tried():
+    """At a shape without any time, after the other shapes showed that each wide tile fails."""
+    works = {tile for tile in TILES if tile.width <= 16}
+    spaces = [one._replace(blocks={tile: one.blocks[tile] for tile in works if tile in one.blocks}) for one in SPACES]
+    known = stored(simulate(partial(RandomDraw, most=30), spaces[:-1:4], 0, math.inf))
+    search = Plane([one.task for one in spaces[::4]] + [spaces[-1].task], known)
+    new = search._shapes[spaces[-1].task.problem]
+    assert new.task.problem not in known
+    new.look(search._thread)
+    asked = new.next()
+    assert sum(config in works for config in asked.configs) >= 0.8 * len(asked.configs)
 
 
 def test_what_was_skipped_is_no_failure():
     search = Plane([one.task for one in SPACES[:2]], {})
     task = next(iter(search.ask(math.inf)))
     search.tell(task, {})
-    assert not len(search._shapes[task.problem].cells.logs)
+    assert not search._shapes[task.problem].tried
     assert all(other.problem != task.problem for other in search.ask(math.inf))
 
 
@@ -265,34 +264,21 @@ def test_the_same_seed_times_the_same(found):
     assert [task.configs for task, _ in again.measured] == [task.configs for task, _ in found.measured]
 
 
-def test_draws_follow_what_was_measured():
-    problem, other = Problem.of("made_up", 64, 1024, "float32"), Problem.of("made_up", 64, 2048, "float32")
-    candidates = SPACES[0].task.candidates
-    axes = Axes(TILES)
-    points, near = axes.points(problem, candidates), axes.points(other, candidates)
-    logs = np.array([0.1 * abs(math.log2(one.config.width) - 4) for one in candidates])
-    random = np.random.default_rng(0)
-    nothing = draws(Cells(points[:0], logs[:0]), points, [], random)
-    assert nothing.shape == (DRAWS, len(TILES))
-    narrow = draws(Cells(points[:0], logs[:0]), points, [Cells(near, logs + 5.0)], random)
-    drawn = np.isfinite(narrow[0])
-    assert 20 < drawn.sum() < len(TILES) + 1
-    relative = narrow.mean(axis=0)[drawn]
-    assert np.corrcoef(relative, logs[drawn])[0, 1] > 0.97
-    wide = nothing[:, np.isfinite(nothing[0])]
-    assert _contrast(narrow[:, drawn]) < 0.6 * _contrast(wide)
+def test_no_more_configs_are_timed_than_asked_for_and_with_a_bound_of_the_loss_until_it_is_reached():
+    spaces = SPACES[::6]
+    for most in (5, 40):
+        counts = Counter(
+            problem for problem, _ in measured_in(simulate(partial(Plane, most=most, until=0.0), spaces, 0, math.inf))
+        )
+        assert [*counts.values()] == [most] * len(spaces)
+    cells = {until: stored(simulate(partial(Plane, until=until), spaces, 0, math.inf)) for until in (0.2, 0.02, 0.002)}
+    assert cells_of(cells[0.2]) < cells_of(cells[0.02]) < cells_of(cells[0.002]) < 0.8 * len(spaces) * len(TILES)
+    assert mean_loss(cells[0.2], spaces) > mean_loss(cells[0.002], spaces) <= 0.002
 
 
-def _contrast(times):
-    """How far draws disagree on the ratios of configs."""
-    return (times - times.mean(axis=1, keepdims=True)).std(axis=0).mean()
-
-
-def test_functions_of_others_are_configs_among_the_rest():
-    mixed = [*TILES[:5], Implementation("torch")]
-    candidates = [Candidate(config, ImplementationLaunch("", 3)) for config in mixed]
-    points = Axes(mixed).points(Problem.of("made_up", 64, 1024, "float32"), candidates)
-    assert len({tuple(point) for point in points}) == len(mixed)
+def test_with_nothing_to_stop_it_all_configs_are_timed():
+    found = simulate(partial(Plane, until=0.0), SPACES[:2], 0, math.inf)
+    assert found.is_done and set(measured_in(found)) == {(s.task.problem, t) for s in SPACES[:2] for t in TILES}
 
 
 @pytest.mark.slow
@@ -358,15 +344,17 @@ def test_what_a_call_would_launch_and_the_default_are_candidates_in_every_space(
 def test_what_is_asked_for_does_not_depend_on_how_long_a_choice_takes(monkeypatch):
     pauses = itertools.cycle((0.0, 0.004, 0.001))
 
+    choose = Group.choose
+
     def slow(*arguments):
         sleep(next(pauses))
-        return draws(*arguments)
+        return choose(*arguments)
 
     def measured():
         return [(task, task.configs) for task, _ in simulate(Plane, SPACES[:12], 0, math.inf).measured]
 
     at_once = measured()
-    monkeypatch.setattr(shape, "draws", slow)
+    monkeypatch.setattr(Group, "choose", slow)
     assert measured() == at_once
 
 

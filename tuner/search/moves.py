@@ -1,0 +1,89 @@
+"""The configs of an operator as codes of their knobs' values, and moves among them: neighbours and recombinations.
+
+In: configs. Out: codes, distances of the values of each knob, and numbers of configs. Knows neither shapes nor times.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import NDArray
+
+from normtune.kernels.config import Config
+
+Array = NDArray[np.float64]
+Codes = NDArray[np.int64]
+
+
+class Configs:
+    """All configs of an operator, numbered in their order; they may have different classes.
+
+    Attributes:
+        all: the configs.
+        number: of each of them.
+        codes: ranks of their knobs' values, (configs, knobs); knobs with one value are left out.
+        distances: of the values of each knob, in shares of its range; of two texts, or of a value and none, 1.
+    """
+
+    def __init__(self, configs: Iterable[Config]) -> None:
+        self.all = sorted({*configs})
+        self.number = {config: number for number, config in enumerate(self.all)}
+        given = [config._asdict() for config in self.all]
+        columns, self.distances = [], []
+        for knob in sorted({name for values in given for name in values}):
+            own = [values.get(knob) for values in given]
+            ordered = sorted({*own}, key=lambda value: (value is None, isinstance(value, str), value or 0))
+            if len(ordered) > 1:
+                rank = {value: place for place, value in enumerate(ordered)}
+                columns.append([rank[value] for value in own])
+                self.distances.append(_distances(ordered))
+        self.codes = np.array(columns, np.int64).reshape(len(columns), len(self.all)).T.copy()
+        self._columns = self.codes.T.astype(np.int32, order="C")
+        self._near: dict[tuple[int, int], Codes] = {}
+        # The number of each config by its codes as digits.
+        sizes = [len(one) for one in self.distances]
+        self._digits = np.array([int(np.prod(sizes[place + 1 :], dtype=object)) for place in range(len(sizes))], object)
+        if not len(sizes) or int(np.prod(sizes, dtype=object)) < 1 << 62:
+            self._digits = self._digits.astype(np.int64)
+        keys = self._keys(self.codes)
+        self._order = np.argsort(keys, kind="stable")
+        self._sorted = keys[self._order]
+
+    def near(self, number: int, least: int) -> Codes:
+        """The configs that differ from one in one knob; if these are fewer than `least`, some that differ in two."""
+        if (number, least) not in self._near:
+            apart = np.zeros(len(self.all), np.int16)
+            for column, value in zip(self._columns, self.codes[number].tolist(), strict=True):
+                apart += column != value
+            one = np.flatnonzero(apart == 1)
+            more = max(0, least - len(one))
+            self._near[number, least] = np.concatenate([one, np.flatnonzero(apart == 2)[:more]]) if more else one
+        return self._near[number, least]
+
+    def children(self, parents: Codes, count: int, random: Generator) -> Codes:
+        """Configs with each knob's value of one of two parents, some with one knob's of any config: up to `count`."""
+        pairs = self.codes[parents[random.integers(len(parents), size=(2, count))]]
+        child = np.where(random.random(pairs[0].shape) < 0.5, *pairs)
+        rows, knobs = np.arange(count), random.integers(child.shape[1], size=count)
+        strange = random.random(count) < 0.5
+        child[rows[strange], knobs[strange]] = self.codes[
+            random.integers(len(self.all), size=int(strange.sum())), knobs[strange]
+        ]
+        keys = self._keys(child)
+        places = np.minimum(np.searchsorted(self._sorted, keys), len(keys_ := self._sorted) - 1)
+        return np.unique(self._order[places[keys_[places] == keys]])
+
+    def _keys(self, codes: Codes) -> Codes:
+        return (codes * self._digits).sum(axis=1)
+
+
+def _distances(values: Sequence[int | str | None]) -> Array:
+    """Of each two values: the difference of their logarithms to base 2, in shares of the greatest."""
+    count = len(values)
+    numbers = np.array([np.nan if value is None or isinstance(value, str) else float(value) for value in values])
+    places = np.sign(numbers) * np.log2(1 + np.abs(numbers))
+    result = np.abs(places[:, None] - places)
+    most = np.nanmax(result) if np.isfinite(result).any() else 0.0
+    result = np.where(np.isfinite(result), result / (most or 1.0), 1.0)
+    result[np.arange(count), np.arange(count)] = 0.0
+    return result
