@@ -23,7 +23,6 @@ Ratios = dict[tuple[str, str, str, str], list[tuple[float, float]]]
 
 
 def main() -> None:
-    """Read the recording and print."""
     from normtune.results.exchange.recording import load_recording
 
     name = sys.argv[1] if len(sys.argv) > 1 else "nvidia-h200"

@@ -45,7 +45,6 @@ def identity(target: Any, name: str, dtype: str, rows: int, hidden: int) -> dict
 
 
 def problem_of(name: str, dtype: str, rows: int, hidden: int) -> tuple[Any, Any]:
-    """The operator of a case and the problem."""
     from normtune.kernels.operator import operator
 
     spec = operator(CASES[name].operator)
@@ -102,7 +101,6 @@ def measure(engine: Any, key: Key, sides: dict[str, Side]) -> dict[str, Any]:
 
 
 def said(error: Exception) -> str:
-    """Message of an error in one line."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0] if lines else ''}"[:200]
 
@@ -212,7 +210,6 @@ def _launched(call: Callable[[], Any], stream: Any) -> dict[str, Callable[[], An
 
 
 def without_gradients(call: Callable[[], Any]) -> Callable[[], Any]:
-    """The call under no_grad."""
     import torch
 
     def quiet() -> Any:

@@ -60,7 +60,7 @@ class Case(NamedTuple):
 
 
 def _norm(x: Any, weight: Any) -> Any:
-    """RMSNorm in x's dtype, which is a wide one."""
+    """RMSNorm, computed in the dtype of x."""
     import torch
 
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + EPS) * weight

@@ -29,7 +29,6 @@ NAMED = 8
 
 
 def main() -> None:
-    """Write the blocks, or compare them."""
     blocks.main(__doc__ or "", COMMAND, "figures", DOCUMENTS)
 
 
@@ -135,7 +134,6 @@ def tilegym() -> list[str]:
 
 
 def host() -> list[str]:
-    """Host cost of a call."""
     lines = ["", "| work | rows x hidden | torch | normtune | ratio |", "|---|---|---:|---:|---:|"]
     for cell in sorted(_json("host")["cells"], key=lambda cell: cell["work"] != "forward, no_grad"):
         ratio = cell["normtune"] / cell["torch"]
@@ -199,7 +197,6 @@ def unmeasured_gpu() -> list[str]:
 
 
 def tool() -> list[str]:
-    """Sweep, fit and lookup."""
     sweep, fit, many, lookup = (_json(name) for name in ("sweep", "fit", "many_tables", "lookup"))
     header, _ = table_figures.shipped()
     cases = ", ".join(f"{case['seconds']:.1f} s ({case['case'].strip('-')})" for case in fit["cases"])
@@ -261,7 +258,6 @@ DOCUMENTS: dict[Path, Blocks] = {README: {"headline": headline}, DOCUMENT: BLOCK
 
 
 def plain(version: str) -> str:
-    """A version without its build suffix."""
     return version.partition("+")[0]
 
 

@@ -17,7 +17,6 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Run both cases and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--recording", default="nvidia-h200", help="name of a recording that ships")

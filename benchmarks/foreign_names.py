@@ -62,7 +62,6 @@ def functions_of(file, names, library, **known):
 
 
 def liger(_):
-    """Liger-Kernel's names."""
     roundings: Any = {"llama": "llama", "gemma": "sum", "none": "sum"}
 
     def function(x, weight, eps, offset=0.0, casting_mode="llama", *_):
@@ -102,8 +101,6 @@ def liger(_):
 
 
 def aiter(_):
-    """Names of aiter."""
-
     def fwd_with_add(out, x, residual, residual_out, weight, eps, **named):
         offset = 1.0 if named.get("gemma_norm") else 0.0
         y, total = normtune.fused_add_rms_norm(x, residual, weight, eps, offset, rounding="sum")
@@ -126,8 +123,6 @@ def aiter(_):
 
 
 def flashinfer(_):
-    """FlashInfer's names."""
-
     def norm(offset):
         def rmsnorm(x, weight, eps=1e-06, out=None, enable_pdl=None):
             y = normtune.rms_norm(x, weight, eps, offset)
@@ -323,8 +318,6 @@ def default_device_restored():
 
 
 def fla(_):
-    """Names of flash-linear-attention."""
-
     class RMSNormGated(Module):
         def __init__(self, hidden_size, eps=1e-05, activation="swish", **_):
             super().__init__()

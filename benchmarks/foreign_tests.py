@@ -37,7 +37,6 @@ CHOSEN = {
 
 
 def main() -> None:
-    """Run the chosen tests of a file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("library", choices=CHOSEN)
     parser.add_argument("file", type=Path, help="the library's test file")

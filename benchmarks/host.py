@@ -19,7 +19,6 @@ SHAPES = ((1, 4096), (8, 1024), (64, 768))
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="write the times here too")
     options = parser.parse_args()

@@ -33,7 +33,6 @@ BLOCKS = 12
 
 
 def main() -> None:
-    """Measure, write and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="write here, and a .md beside it")
     parser.add_argument("--from", type=Path, dest="made", help="measure nothing: make the .md of this .json again")
@@ -67,7 +66,6 @@ def measured() -> dict[str, Any]:
 
 
 def markdown(document: dict[str, Any]) -> str:
-    """The three tables of a document."""
     software = document["software"]
     lines = [f"{document['device']['name']}, bfloat16, torch {software['torch']}, triton {software['triton']}"]
     for title, names in TITLES.items():

@@ -24,7 +24,6 @@ REPEATS = 7
 
 
 def main() -> None:
-    """Check and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("table", nargs="?", type=Path, help="file of a table")
     parser.add_argument("--json", type=Path, help="write the figures here too")

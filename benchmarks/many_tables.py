@@ -35,7 +35,6 @@ _SHOWN = 35
 
 
 def main() -> None:
-    """Make the evidence, fit, and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recording", default="nvidia-h200", help="name of a recording that ships")
     parser.add_argument("--operators", type=int, default=50, help="each with two dtypes")

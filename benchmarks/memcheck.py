@@ -27,7 +27,6 @@ def made(*shape: int, dtype: torch.dtype, gap: int = 0, needs: bool = True) -> t
 
 
 def calls(rows: int, hidden: int, dtype: torch.dtype, gap: int) -> Iterator[tuple[str, Any]]:
-    """The calls at a shape by name; each returns tensors."""
     make = partial(made, dtype=dtype, gap=gap)
     weight = made(hidden, dtype=dtype)
     x = make(rows, hidden)
@@ -54,7 +53,6 @@ def calls(rows: int, hidden: int, dtype: torch.dtype, gap: int) -> Iterator[tupl
 
 
 def main() -> None:
-    """Call and synchronize."""
     count = 0
     for (rows, hidden), dtype, gap in product(SHAPES, DTYPES, (0, 3)):
         for name, call in calls(rows, hidden, dtype, gap):

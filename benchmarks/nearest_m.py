@@ -39,7 +39,6 @@ Answer = Callable[[Shape], Config | None]
 
 
 def main() -> None:
-    """Print the mean and the worst loss of each way."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path, help="of the operator")
     parser.add_argument("operator")

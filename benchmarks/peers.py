@@ -132,7 +132,7 @@ def run(
 
 
 def append(path: Path, cell: Cell) -> None:
-    """Add a line; a line that a kill cut off before it stays a line of its own."""
+    """Append a line; a new one also after a line that was cut off by a kill."""
     with path.open("ab+") as file:
         if file.tell():
             file.seek(-1, 2)
@@ -142,7 +142,6 @@ def append(path: Path, cell: Cell) -> None:
 
 
 def keep_newest(path: Path) -> None:
-    """Drop the lines of a file that later ones replace, and cut-off ones."""
     from normtune.results.atomic import replaced
 
     cells = read(path)

@@ -43,17 +43,14 @@ class Timed(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """Normtune over the fastest peer."""
         return self.ours / self.fastest
 
     @property
     def shape(self) -> str:
-        """Text of the shape."""
         return f"{self.rows} x {self.hidden}"
 
 
 def main() -> None:
-    """Read and print."""
     if len(sys.argv) != 2:
         raise SystemExit(__doc__)
     print(report(Path(sys.argv[1])))
@@ -72,12 +69,10 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def key_of(cell: dict[str, Any]) -> Key:
-    """The problem of a cell."""
     return cell["pass"], cell["dtype"], cell["rows"], cell["hidden"]
 
 
 def report(path: Path) -> str:
-    """The tables of a file, as Markdown."""
     cells = read(path)
     parts = by_part(cells)
     lines = [f"{cells[-1]['device']}; " + ", ".join(f"{side} {told}" for side, told in versions(cells).items())]
@@ -209,7 +204,6 @@ def table(cells: list[dict[str, Any]]) -> list[str]:
 
 
 def mean(values: list[float]) -> float:
-    """The geometric mean."""
     return exp(fmean(map(log, values)))
 
 

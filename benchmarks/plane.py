@@ -81,7 +81,6 @@ def table_losses(tree: Tree, spaces: Sequence[Space]) -> list[float]:
 
 
 def markdown(document: dict[str, Any]) -> str:
-    """The table."""
     lines = [
         "`python benchmarks/plane.py`",
         "",
@@ -100,7 +99,6 @@ def markdown(document: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Simulate, fit and write."""
     operators = []
     for recording in sys.argv[1:] or recordings():
         spaces = [

@@ -151,7 +151,6 @@ def _loss(spaces: Sequence[Space], chosen: Mapping[Problem, Config]) -> float:
 
 
 def markdown(document: dict[str, Any]) -> str:
-    """The tables."""
     lines = ["`python benchmarks/plane_stops.py`", "", "| operator | case | loses | configs tried | of these failed |"]
     lines.append("| --- | --- | ---: | ---: | ---: |")
     for one in document["operators"]:
@@ -168,7 +167,6 @@ def markdown(document: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Simulate and write."""
     seeds = range(1, 1 + (int(sys.argv[1]) if sys.argv[1:] else SEEDS))
     operators = [
         measured(name, [(seed, Landscape(kind, *MADE_UP, seed).spaces()) for seed in seeds])

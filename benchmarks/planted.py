@@ -142,7 +142,6 @@ def _tree(change: Callable[[Checked], Tree]) -> Kind:
 
 
 def _dtype(one: Checked, shapes: Sequence[Shape], table: TableUnderTest, rng: random.Random) -> Plant:
-    """The function of another dtype."""
     entry = one.key._replace(dtype=OTHER_DTYPE[one.key.dtype])
     return Plant(next((other.tree for other in table.functions if entry in other.served), one.tree))
 

@@ -52,7 +52,6 @@ class Session:
         self.seconds = 0.0
 
     def block(self, configs: Sequence[Config]) -> dict[Config, list[int]]:
-        """See `rounds.Session`."""
         first = range(self._drawn, self._drawn + ROUNDS_PER_BLOCK)
         rounds = [number % self._count if self._in_order else self._random.randrange(self._count) for number in first]
         own = [self._random.randrange(self._count) for _ in first]
@@ -76,7 +75,6 @@ def fixed(blocks: int) -> Callable[[Sequence[Config]], Race]:
 
 
 def adaptive(configs: Sequence[Config]) -> Race:
-    """The default search."""
     return two_batches(configs)
 
 
@@ -194,7 +192,6 @@ _DRIFT_RULES: dict[str, Callable[[Space, Sequence[Config], int], Config]] = {
 
 
 def markdown(document: dict[str, Any]) -> str:
-    """The tables."""
     lines = [
         "`python benchmarks/racing.py FOLDER`",
         "",
@@ -218,7 +215,6 @@ def markdown(document: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measure and write."""
     if len(sys.argv) != 2:
         sys.exit("usage: python benchmarks/racing.py FOLDER (with T4 files of benchmark_hub)")
     spaces = some(recorded(), PROBLEMS)

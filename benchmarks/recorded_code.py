@@ -48,7 +48,7 @@ def main(names: list[str], same: bool) -> None:
 
 
 def compare(name: str) -> tuple[list[tuple[str, str]], list[str]]:
-    """Of the operators of equal code the fingerprints of the present sources and of the recorded ones; the others."""
+    """(Present, recorded) fingerprints of the operators whose code is equal, and a message about each of the others."""
     evidence = load_recording(name, None)
     cells = {cell_of(*pair) for pair in pairs_of(evidence)}
     found = difference(read(name, evidence), evidence, cells)

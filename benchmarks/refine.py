@@ -41,21 +41,20 @@ DRAWS = 4  # of random shapes
 
 
 class Shuffled(Racing):
-    """`race` at the tasks in a random order, that of a seed."""
+    """`race` at the tasks in random order."""
 
     def __init__(self, tasks: Sequence[Task], known: Known, seed: int) -> None:
         super().__init__(tasks, known)
         self._seed = seed
 
     def ask(self, seconds: float) -> Iterator[Task]:
-        """The tasks."""
         left = sorted(self.left())
         Random(self._seed).shuffle(left)
         return iter(left)
 
 
 def fitted(*parts: Simulated) -> dict[Key, Tree]:
-    """The trees of a table of all that these measured."""
+    """The trees of a table that is fitted to all measurements of some simulations."""
     found = [evidence(part, float("inf")) for part in parts if part.measured]
     whole = Evidence.from_measurements([one for part in found for one in part.measurements()], found[0].runs)
     functions = fit(whole, FitOptions(leaves=LEAVES)).functions
@@ -76,7 +75,6 @@ def loss(trees: dict[Key, Tree], spaces: Sequence[Space]) -> dict[str, float]:
 
 
 def markdown(document: dict[str, Any]) -> str:
-    """The table."""
     lines = [
         "`python benchmarks/refine.py`",
         "",
@@ -92,7 +90,6 @@ def markdown(document: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Simulate, fit and write."""
     spaces = [space._replace(overhead=dict.fromkeys(space.overhead, 0.0)) for space in recorded()]
     on_grid = set(GRIDS["default"])
     start = [space for space in spaces if _shape(space) in on_grid]
@@ -105,7 +102,6 @@ def main() -> None:
     tables: list[dict[str, Any]] = []
 
     def add(after: str, parts: Sequence[Simulated]) -> None:
-        """Add the mean over these."""
         losses = [loss(fitted(first, one), scored) for one in parts]
         tables.append(
             {

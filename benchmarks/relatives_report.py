@@ -16,14 +16,12 @@ LARGE = 64 * MB
 
 
 def main() -> None:
-    """Read and print."""
     if len(sys.argv) != 2:
         raise SystemExit(__doc__)
     print(report(Path(sys.argv[1])))
 
 
 def report(path: Path) -> str:
-    """The tables of a file, as Markdown."""
     cells = read(path)
     parts: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for cell in sorted(cells, key=lambda cell: (cell["hidden"], cell["rows"])):

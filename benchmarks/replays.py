@@ -84,27 +84,24 @@ class Replay:
         self._matrices: dict[Key, TimingMatrix | None] = {}
 
     def seeded(self, seed: int, races: int | None) -> "Replay":
-        """The same evidence with another seed and, again, `races` races."""
+        """The same evidence with another seed, for at most `races` races."""
         self._engine.draw_anew(seed)
         self.races, self._done = races, 0
         return self
 
     def speed(self) -> Speed:
-        """Speed of a replay."""
         return self._engine.speed()
 
     def prepare(self, tasks: Iterable[Task], told: Callable[[int], None] | None = None) -> None:
         """Do nothing: no binary is needed."""
 
     def compiled(self, task: Task, seconds: float | None = None) -> bool:
-        """Whether time is left."""
         return self.races is None or self._done < self.races
 
     def examine(self, tasks: Iterable[Task]) -> None:
         """Do nothing: nothing is launched."""
 
     def measure(self, task: Task, race: Race, meanwhile: Callable[[], None] | None = None) -> Mapping[Config, Outcome]:
-        """Race the candidates with times."""
         self._done += 1
         configs = [candidate.config for candidate in task.candidates]
         self._engine.begin(task.problem, task.candidates)
@@ -118,7 +115,6 @@ class Replay:
         return self._engine.block(configs).times
 
     def phases(self) -> Phases:
-        """Zero seconds."""
         return Phases(0.0, 0.0, 0.0, {})
 
     def close(self) -> dict[str, object]:

@@ -132,7 +132,6 @@ def lines_of(compiled: Iterable[Compiled], target: str, configs: dict[tuple[Prob
 
 
 def read(path: Path = FILE) -> list[Line]:
-    """The lines of a file; none if there is no file."""
     if not path.exists():
         return []
     with path.open(newline="", encoding="utf-8") as file:
@@ -153,7 +152,6 @@ def write(lines: Iterable[Line], path: Path = FILE) -> None:
 
 
 def markdown(lines: Sequence[Line]) -> str:
-    """The summary: a row for each operator and target."""
     head = ["operator", "target", "kernels", "registers", "spill", "spilled bytes", "shared bytes", "spills most"]
     rows = [
         "`python benchmarks/resources.py`: the most registers and spilled bytes of a thread, and the most shared",
@@ -192,7 +190,6 @@ def compile_target(target: Target, names: Sequence[str], most: int, workers: int
 
 
 def main() -> None:
-    """Compile what the file lacks, and write it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--targets", default=",".join(TARGETS), help="names of targets")
     parser.add_argument("--operators", default=",".join(operators()), help="names of operators")

@@ -26,7 +26,6 @@ DTYPES = ("bfloat16", "float32")
 
 
 def main() -> None:
-    """Compare and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--operators", default=",".join(OPERATORS[:2]), help="names of operators")
     parser.add_argument("--dtypes", default=",".join(DTYPES), help="dtypes")
@@ -75,7 +74,9 @@ def compared(name: str, dtype: str, hidden: int, rows: int, device: str) -> dict
     inputs = spec.references().inputs(problem, torch.Generator(place).manual_seed(0), place, False)
     # The default space leaves out configs that cannot win at these rows; with more rows it has the fixed grids, too.
     space = {
-        config for count in (1, rows, 1 << 16) for config in spec.space("default", problem._replace(rows=count), target)
+        config
+        for count in (1, rows, 1 << 16)
+        for config in spec.configs("default", problem._replace(rows=count), target)
     }
     classes: dict[Any, dict[Any, Any]] = defaultdict(dict)
     for candidate in candidates(spec, space, problem, target)[0]:

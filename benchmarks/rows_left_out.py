@@ -51,7 +51,6 @@ def _lost(matrix: TimingMatrix, tree: Tree) -> str:
 
 
 def main() -> None:
-    """Fit, score and print."""
     print("| operator | dtype | left out from | shapes | thresholds of the grid | where times cross |")
     print("|---|---|---:|---:|---:|---:|")
     evidence = load_recording("nvidia-h200")

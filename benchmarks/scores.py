@@ -77,7 +77,7 @@ def scale(spaces: Sequence[Space], values: Values) -> Scale:
 
 
 def held(moments: Sequence[Moment], values: Values, times: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Mean value over the problems of what a search holds to be the best, at these times."""
+    """The mean value, over the problems, of the configs that a search holds to be the best at these times."""
     now = {problem: float(np.median(list(own.values()))) for problem, own in values.items()}
     result = np.empty(len(times))
     left = list(moments)

@@ -49,7 +49,7 @@ def _torch() -> Side:
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function compiled by Inductor, for the next shape alone."""
+    """The function compiled by Inductor, for one shape only."""
     import torch
     from torch._functorch import config as functorch_config
 

@@ -20,7 +20,6 @@ MOST_ELEMENTS = 1 << 21
 
 
 def main() -> None:
-    """Run and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--threads", type=int, default=8)

@@ -19,7 +19,6 @@ SHOWN = 0.005
 
 
 def main() -> None:
-    """Read and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("measurements", type=Path)
     options = parser.parse_args()
@@ -83,7 +82,6 @@ def loss(cells, allowed) -> float:
 
 
 def percent(value: float) -> str:
-    """A log-slowdown as a percentage."""
     return f"{100 * (exp(value) - 1):.2f} %"
 
 

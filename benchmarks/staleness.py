@@ -93,7 +93,6 @@ class Part(NamedTuple):
 
     @property
     def name(self) -> str:
-        """For the counts."""
         if self.own:
             return f"own shapes, {self.own}"
         if self.evidence:
@@ -135,7 +134,6 @@ class Case(NamedTuple):
 
 
 def main() -> None:
-    """Check fresh and planted tables and print the counts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="replay:nvidia-h200", help="cuda:N or replay:NAME")
     parser.add_argument(
@@ -296,7 +294,6 @@ def prepared(case: Case, kind: str, seed: int, places: Sequence[int], bench: Ben
 
 
 def outcome(case: Case, kind: str, seed: int, asked: PlantedCourse, places: Sequence[int]) -> dict[str, object]:
-    """Outcome of a check, as JSON values."""
     judged = [asked.judged()[place] for place in places]
     verdict, _ = of_table(judged)
     is_own = case.name in {part.name for part in PARTS if part.own}
@@ -338,7 +335,6 @@ class Rates(NamedTuple):
         return self.fresh_stale <= STALE_ERROR * self.fresh and self.stale_ok <= OK_ERROR * self.stale
 
     def lines(self) -> list[str]:
-        """Text of the rates."""
         return [
             f"fresh: {self.fresh} checks, {self.fresh_stale} STALE, {self.fresh_ambiguous} AMBIGUOUS",
             f"stale: {self.stale} checks, {self.stale_ok} OK, {self.stale_ambiguous} AMBIGUOUS",
@@ -346,7 +342,6 @@ class Rates(NamedTuple):
 
 
 def rates(checks: Sequence[dict[str, object]]) -> Rates:
-    """The error rates of these checks."""
     of = Counter(
         (check["kind"] == FRESH, check["verdict"]) for check in checks if check["kind"] == FRESH or check.get("stale")
     )
@@ -377,7 +372,6 @@ def counts(checks: Sequence[dict[str, object]]) -> list[dict[str, object]]:
 
 
 def told(group: dict[str, object]) -> str:
-    """Text of one of the counts."""
     stale = {True: "stale", False: "not stale", None: "unknown"}[group["stale"]]  # type: ignore[index]
     verdicts = ", ".join(f"{group[name]} {name}" for name in (OK, AMBIGUOUS, STALE) if name in group)
     return f"{group['case']}, {group['kind']}, {stale}: {verdicts}"

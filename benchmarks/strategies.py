@@ -119,7 +119,6 @@ def run(scenario: Scenario, of: Scale, name: str, repeats: int, seconds: float) 
 
 
 def markdown(document: dict[str, Any]) -> str:
-    """The tables."""
     lines = ["`python benchmarks/strategies.py FOLDER`: 0 is calculated random search, 1 the optimum.", ""]
     for scenario in document["scenarios"]:
         lines += [
@@ -146,7 +145,6 @@ def markdown(document: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Run what is missing, and write after each search."""
     if not 2 <= len(sys.argv) <= 4:
         sys.exit("usage: python benchmarks/strategies.py FOLDER [REPEATS [SECONDS]] (T4 files of benchmark_hub)")
     folder = Path(sys.argv[1])

@@ -73,7 +73,6 @@ def losses(found: Evidence, spaces: Sequence[Space]) -> dict[str, float]:
 
 
 def markdown(document: dict[str, Any]) -> str:
-    """The table."""
     lines = ["`python benchmarks/table_after.py`", "", "| search | GPU s | problems | configs | forward | backward |"]
     lines.append("| --- | ---: | ---: | ---: | ---: | ---: |")
     for one in document["tables"]:
@@ -84,7 +83,6 @@ def markdown(document: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Simulate, fit and write."""
     spaces = recorded()
     # Compiled ahead beside the timing, as a sweep does: seconds are those of the device.
     spaces = [space._replace(overhead=dict.fromkeys(space.overhead, 0.0)) for space in spaces]

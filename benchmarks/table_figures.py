@@ -84,7 +84,6 @@ def losses() -> list[str]:
 
 @cache
 def function_losses() -> list[Losses]:
-    """Losses of the shipped table's functions."""
     from normtune.heuristics.fitting import figures
     from normtune.heuristics.regret import fixed_log
     from normtune.heuristics.regret.matrix import timing_matrix
@@ -129,7 +128,7 @@ def function_losses() -> list[Losses]:
 
 
 def _interval(matrix: Any, tree: Any) -> tuple[int, int]:
-    """95 % interval of a tree's mean loss, millionths: a bootstrap over hidden sizes, whose shapes share a luck."""
+    """95 % interval of a tree's mean loss, millionths: a bootstrap over hidden sizes."""
     from normtune.heuristics.solver.bins import losses as losses_of
 
     known = [(hidden, loss) for (_, hidden), loss in zip(matrix.problems, losses_of(matrix, tree), strict=True)]

@@ -43,11 +43,9 @@ class Losses:
         self.logs: dict[Problem, dict[Any, float]] = {}
 
     def wants(self, task: Task) -> bool:
-        """Every task once."""
         return task.problem not in self.logs
 
     def learn(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
-        """Keep the times."""
         launches = {candidate.config: candidate.launch for candidate in task.candidates}
         self.logs[task.problem] = {
             launches[config]: float(np.log(np.median(one.nanoseconds)))
@@ -71,7 +69,6 @@ def bests(recording: str, names: list[str]) -> dict[Problem, Config]:
 
 
 def main() -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tables", nargs=2, metavar="TABLE", type=Path)
     parser.add_argument("--device", default="cuda:0")

@@ -31,7 +31,6 @@ PEERS = ["torch", "liger"]
 
 
 def main() -> None:
-    """Measure the missing cells, write and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="write here, and a .md beside it")
     options = parser.parse_args()
@@ -57,7 +56,6 @@ def main() -> None:
 
 
 def key_of(cell: dict[str, Any]) -> tuple[str, int]:
-    """Dtype and hidden of a cell."""
     return cell["dtype"], cell["hidden"]
 
 
@@ -71,7 +69,6 @@ def without_samples(cell: dict[str, Any]) -> dict[str, Any]:
 
 
 def markdown(document: dict[str, Any]) -> str:
-    """The tables of a document."""
     cells = {key_of(cell): cell for cell in document["cells"]}
     told = ", ".join(f"{side} {version}" for side, version in versions([*cells.values()]).items())
     lines = [f"{document['device']['name']}; {told}; backward, {ROWS} rows, GB/s"]
@@ -107,7 +104,6 @@ def nbytes(cell: dict[str, Any]) -> tuple[int, int]:
 
 
 def gbps(nbytes: int, microseconds: float | None) -> str:
-    """10^9 bytes per second."""
     return f"{nbytes / microseconds / 1e3:.0f}" if microseconds else "-"
 
 

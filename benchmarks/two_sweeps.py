@@ -24,7 +24,6 @@ ABOVE_FLOOR = 3_000  # millionths: 0.3 %
 
 
 def main() -> None:
-    """Fit, cross and print."""
     from normtune.benchmarks.lib.two_sweeps import crossed, swept
     from normtune.heuristics.fitting.options import FitOptions
 

@@ -100,7 +100,7 @@ def simulate(
     medians: dict[tuple[Problem, Config], float] = {}
 
     def hold(problem: Problem, samples: Mapping[Config, Samples]) -> None:
-        """Take the best of the samples, unless the best so far is not among them and is faster."""
+        """Hold the best of the samples, unless the best so far is faster and has no samples here."""
         best = _best(samples)
         if best is None:
             return
@@ -150,7 +150,7 @@ def stored(
 
 
 class _Clock:
-    """Seconds so far, and the configs that were begun."""
+    """The seconds so far, and the configs that were compiled."""
 
     def __init__(self, most: float) -> None:
         self.now = self.overhead = 0.0

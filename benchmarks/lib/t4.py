@@ -82,7 +82,6 @@ class RecordedSpace(NamedTuple):
 
     @property
     def configs(self) -> list[Config]:
-        """All configs, ordered."""
         return sorted([*self.timed, *self.failed])
 
 
