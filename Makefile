@@ -4,7 +4,8 @@
 # make test-all  these, the slow ones, those of `make oldest` and, where there is a GPU, those that need one
 # make oldest    the tests with the oldest Python and packages that pyproject.toml admits
 # make bench     this GPU: normtune beside its peers, kernels and host, and the tables of others; resumes
-# make bench-strategies HUB=FOLDER   searches on recorded times, with T4 files of benchmark_hub; no GPU, an hour
+# make bench-strategies HUB=FOLDER   searches, and those of others, on recorded times, T4 files of benchmark_hub and
+#                made-up operators; no GPU, an hour; resumes
 # make format    rewrite the sources as `make test` wants them
 # make clean     remove what these targets made, measurements excepted
 #
@@ -86,9 +87,11 @@ format: $(VENV)/.ready
 bench-strategies: export OMP_NUM_THREADS := 1
 bench-strategies:
 	@test -d "$(HUB)" || { echo "make bench-strategies: HUB is '$(HUB)', expected a folder with T4 files of benchmark_hub" >&2; exit 1; }
-	@$(MAKE) --silent $(VENV)/.ready
+	@$(MAKE) --silent $(VENV)/.strategies
 	$(BIN)/python benchmarks/racing.py $(HUB)
 	$(BIN)/python benchmarks/strategies.py $(HUB)
+	$(BIN)/python benchmarks/landscapes.py
+	$(BIN)/python benchmarks/plane.py
 	$(BIN)/python benchmarks/table_after.py
 
 clean:
@@ -118,6 +121,10 @@ $(OLDEST)/.ready: $(VENV)/.ready
 	@sed -n '/^dependencies/,/^]/s/^ *"\([a-z-]*\)>=\([0-9.]*\).*/\1==\2.*/p' pyproject.toml > $(OLDEST)/constraints.txt
 	@grep -E '^(black|build|expecttest|hypothesis|mypy|pytest|pytest-xdist|ruff)==' constraints.txt >> $(OLDEST)/constraints.txt
 	$(OLDEST)/bin/python -m pip install -q --no-compile -c $(OLDEST)/constraints.txt -e '.[dev]'
+	@touch $@
+
+$(VENV)/.strategies: $(VENV)/.ready
+	@$(BIN)/python -m pip install -q -c $(VENV)/constraints.txt -e '.[strategies]'
 	@touch $@
 
 # Half a minute for one test of the exact program, which is skipped without it.

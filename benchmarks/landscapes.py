@@ -1,15 +1,16 @@
 """Searches on made-up operators with a known optimum (`lib.landscapes`), beside simple ones at as many timings.
 
 In: kinds of landscapes, numbers of configs and shapes. Out: benchmarks/results/strategies/landscapes.json and .md. No
-GPU; what is there already is not run again, each run in a process of its own. A search takes as many timings of each
-shape as it wants, at most `TIMINGS` where it can be told so; the simple ones take as many as `plane` took.
+GPU; what is there already is not run again, each search and case in a process of its own. A search that cannot be told
+a number of timings takes as many as it wants.
 
-    python benchmarks/landscapes.py [--seeds 5]
+    python benchmarks/landscapes.py [--seeds 10] [--again SEARCH]
     python benchmarks/landscapes.py --case rough,5000,1 --seeds 20 plane    # these only, nothing is written
 """
 
 import argparse
 import inspect
+import itertools
 import json
 import math
 import resource
@@ -18,22 +19,26 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from importlib.util import find_spec
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from normtune.benchmarks.lib import kernel_tuner
 from normtune.benchmarks.lib.landscapes import Landscape, Tile
-from normtune.benchmarks.lib.rivals import RIVALS
+from normtune.benchmarks.lib.optuna_samplers import SAMPLERS
+from normtune.benchmarks.lib.rivals import OTHERS, RIVALS
 from normtune.benchmarks.lib.simulation import simulate
 from normtune.benchmarks.places import RESULTS, write
 from normtune.kernels.config import COPY
 from normtune.tuner.search.protocol import Search, Strategy
-from normtune.tuner.search.registry import search
+from normtune.tuner.search.registry import SEARCHES, search
 
 PLACE = RESULTS / "strategies" / "landscapes.json"
+# Timings of each shape, or half of the configs; seeds where a case has as many configs at all shapes as `LARGE`, which
+# Kernel Tuner would enumerate anew for each shape, or a search takes long.
 TIMINGS = 100
-PLANE = "plane"
-LEAST_SEEDS = 2
+LARGE, SLOW_SEEDS = 1_000_000, 2
 Key = tuple[str, int, int, int, str]
 
 
@@ -69,14 +74,23 @@ CASES = tuple(
         ],
     )
 )
-# Proposals of these take 20 ms and 0.2 s: not for every shape of a large case.
-SLOW = {"tpe": 100_000, "gp": 25_000}
-SEARCHES = (PLANE, "random", *SLOW)
+# Timings of all shapes up to which a search is run: a proposal takes 7 ms with most of these, 0.4 s with the last.
+SLOW = {**dict.fromkeys(["random", "tpe", *SAMPLERS], 2500), "gp": 100}
+
+
+# Searches that time every config of a problem.
+_WHOLE = ("adaptive", "exhaustive", "race")
+
+
+def names() -> list[str]:
+    """All searches that can be run, those that take longest at the end."""
+    own = sorted((*SEARCHES, *SAMPLERS), key=lambda name: (name == "gp", name))
+    return [*RIVALS, *(OTHERS if find_spec("kernel_tuner") else ()), *own]
 
 
 def strategy(name: str, seed: int, most: int) -> Strategy:
     """A search with the seed and the number of timings of a shape that it can be given."""
-    chosen: Callable[..., Search] = search(name)
+    chosen: Callable[..., Search] = SAMPLERS[name] if name in SAMPLERS else search(name)
     options = {"seed": seed, "most": most}
     takes = inspect.signature(chosen).parameters
     return partial(chosen, **{option: value for option, value in options.items() if option in takes})
@@ -87,8 +101,8 @@ def run(case: Case, seed: int, name: str, timings: int) -> dict[str, Any]:
     landscape = Landscape(*case, seed)
     begun = time.process_time()
     failed = 0
-    if name in RIVALS:
-        chosen, timed = RIVALS[name](landscape, timings, seed)
+    if alone := (RIVALS | OTHERS).get(name):
+        chosen, timed = alone(landscape, timings, seed)
     else:
         found = simulate(strategy(name, seed, timings), landscape.spaces(), seed, math.inf)
         chosen = {moment.problem: cast(Tile, moment.best) for moment in found.moments}
@@ -99,7 +113,6 @@ def run(case: Case, seed: int, name: str, timings: int) -> dict[str, Any]:
         **case._asdict(),
         "seed": seed,
         "search": name,
-        "allowed": timings,
         "timings": round(timed / len(landscape.problems), 1),
         "failed": round(failed / timed, 3),
         "mean": _percent(losses.mean()),
@@ -114,28 +127,35 @@ def _percent(log: float) -> float:
     return round(100 * math.expm1(log), 2)
 
 
-def missing(cases: Sequence[Case], names: Sequence[str], seeds: int, runs: list[dict[str, Any]]) -> Any:
-    """Run what is not in `runs`, and yield after each; simple ones that took another number of timings run again."""
+def _runs(case: Case, seeds: Sequence[int], name: str, timings: int) -> list[dict[str, Any]]:
+    return [run(case, seed, name, timings) for seed in seeds]
+
+
+def missing(cases: Sequence[Case], searches: Sequence[str], seeds: int, runs: list[dict[str, Any]]) -> Any:
+    """Run what is not in `runs`, and yield after each."""
+    done = {_key(one) for one in runs}
     with ProcessPoolExecutor(1, max_tasks_per_child=1) as process:
-        for case in cases:
-            for seed in range(1, 1 + seeds):
-                timings = TIMINGS
-                for name in names:
-                    if case.configs * case.shapes > SLOW.get(name, sys.maxsize):
-                        continue
-                    key = *case, seed, name
-                    done = next((one for one in runs if _key(one) == key), None)
-                    if done is None or (name in RIVALS and done["allowed"] != timings):
-                        runs[:] = [one for one in runs if one is not done]
-                        done = process.submit(run, case, seed, name, timings).result()
-                        runs.append(done)
-                        yield done
-                    if name == PLANE:
-                        timings = max(1, round(done["timings"]))
+        for name, case in itertools.product(searches, cases):
+            is_large = case.configs * case.shapes >= LARGE
+            is_slow = is_large or name == "gp" or name in SAMPLERS
+            timings = min(TIMINGS, case.configs // 2)
+            is_unfit = name in OTHERS and (is_large or case.configs < kernel_tuner.LEAST)
+            is_unfit |= name in _WHOLE and case.configs > TIMINGS
+            if is_unfit or timings * case.shapes > SLOW.get(name, sys.maxsize):
+                continue
+            wanted = range(1, 1 + (min(seeds, SLOW_SEEDS) if is_slow else seeds))
+            left = [seed for seed in wanted if (*case, seed, name) not in done]
+            new = process.submit(_runs, case, left, name, timings).result() if left else []
+            runs.extend(new)
+            yield from new
 
 
 def _key(one: dict[str, Any]) -> Key:
     return one["kind"], one["configs"], one["shapes"], one["seed"], one["search"]
+
+
+def _place(case: Case) -> int:
+    return CASES.index(case) if case in CASES else len(CASES)
 
 
 def markdown(document: dict[str, Any]) -> str:
@@ -150,7 +170,9 @@ def markdown(document: dict[str, Any]) -> str:
     by_case: dict[tuple[Case, str], list[dict[str, Any]]] = {}
     for one in document["runs"]:
         by_case.setdefault((Case(*_key(one)[:3]), one["search"]), []).append(one)
-    for (case, name), runs in by_case.items():
+    order = sorted(by_case, key=lambda key: (_place(key[0]), np.mean([one["mean"] for one in by_case[key]])))
+    for case, name in order:
+        runs = by_case[case, name]
 
         def mean(column: str, runs: list[dict[str, Any]] = runs) -> float:
             return float(np.mean([one[column] for one in runs]))
@@ -171,17 +193,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("searches", nargs="*", metavar="SEARCH")
     parser.add_argument("--case", action="append", type=Case.of, metavar="KIND,CONFIGS,SHAPES")
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--again", action="append", default=[], metavar="SEARCH", help="forget the runs of this search")
     options = parser.parse_args()
     is_trial = bool(options.searches or options.case)
     document = {"runs": []} if is_trial or not PLACE.exists() else json.loads(PLACE.read_text("utf-8"))
-    names = (*(options.searches or SEARCHES), *RIVALS)
-    for case in options.case or CASES:
-        seeds = options.seeds if case.configs * case.shapes < 1_000_000 else min(options.seeds, LEAST_SEEDS)
-        for one in missing([case], names, seeds, document["runs"]):
-            print(json.dumps(one), flush=True)
-            if not is_trial:
-                write(PLACE, document, markdown(document))
+    document["runs"] = [one for one in document["runs"] if one["search"] not in options.again]
+    searches = [*options.searches, *RIVALS] if options.searches else names()
+    for one in missing(options.case or CASES, searches, options.seeds, document["runs"]):
+        print(json.dumps(one), flush=True)
+        if not is_trial:
+            write(PLACE, document, markdown(document))
     print(markdown(document))
 
 

@@ -60,8 +60,7 @@ def scale(spaces: Sequence[Space], values: Values) -> Scale:
     for space in spaces:
         own = values[space.task.problem]
         curves.append(expected_best(list(own.values())))
-        launches = sum(one.sum() * 1e-9 * space.launches + one.size * space.fixed for one in space.blocks.values())
-        costs.append((sum(space.overhead.values()) + launches) / len(own))
+        costs.append((sum(space.overhead.values()) + cost_of_all(space)) / len(own))
     optimum = float(np.mean([min(own.values()) for own in values.values()]))
     median = float(np.mean([np.median(list(own.values())) for own in values.values()]))
     most = max(map(len, curves))
@@ -74,6 +73,11 @@ def scale(spaces: Sequence[Space], values: Values) -> Scale:
     first, last = (float(tries[np.argmax(way >= share)]) for share in (START, CUTOFF))
     chosen = np.linspace(first, last, POINTS)
     return Scale(chosen * float(np.sum(costs)), baseline(chosen), optimum, median, last)
+
+
+def cost_of_all(space: Space) -> float:
+    """Seconds of all samples of all configs."""
+    return float(sum(one.sum() * 1e-9 * space.launches + one.size * space.fixed for one in space.blocks.values()))
 
 
 def held(moments: Sequence[Moment], values: Values, times: NDArray[np.float64]) -> NDArray[np.float64]:

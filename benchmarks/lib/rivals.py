@@ -7,11 +7,13 @@ of six rounds; one of a config that fails counts as well.
 import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
+from normtune.benchmarks.lib import kernel_tuner
 from normtune.benchmarks.lib.landscapes import DEFAULT, MOST_LOSS, Landscape, Tile
+from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
 from normtune.tuner.search.group import distance
 
@@ -111,6 +113,21 @@ def _moves(landscape: Landscape, index: int, knob: int) -> Iterator[int]:
             yield other
 
 
+def kernel_tuned(strategy: str, landscape: Landscape, timings: int, seed: int) -> Found:
+    """A strategy of Kernel Tuner, each shape by itself."""
+    random, shapes = np.random.default_rng(seed), {}
+    for number, problem in enumerate(landscape.problems):
+        shape = shapes[problem] = _Shape(landscape, problem, timings, random)
+
+        def timed(config: Config, shape: _Shape = shape) -> float:
+            if shape.is_spent:
+                raise kernel_tuner.SpentError
+            return 0.1 * math.exp(shape.time(landscape.index[cast(Tile, config)]))
+
+        kernel_tuner.tune(strategy, landscape.tiles, timed, 1000 * seed + number)
+    return _found(landscape, shapes)
+
+
 def _found(landscape: Landscape, shapes: Mapping[Problem, _Shape]) -> Found:
     chosen = {problem: landscape.tiles[shape.best()] for problem, shape in shapes.items()}
     return Found(chosen, sum(len(shape.logs) for shape in shapes.values()))
@@ -121,3 +138,5 @@ RIVALS: dict[str, Callable[[Landscape, int, int], Found]] = {
     "coordinate descent": descent,
     "coordinate descent from neighbours": partial(descent, is_warm=True),
 }
+# Those of others, where they are installed.
+OTHERS = {f"kernel_tuner {name}": partial(kernel_tuned, name) for name in kernel_tuner.STRATEGIES}
