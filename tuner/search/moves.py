@@ -63,7 +63,7 @@ class Configs:
     def children(self, parents: Codes, count: int, random: Generator) -> Codes:
         """Configs with each knob's value of one of two parents, some with one knob's of any config: up to `count`."""
         pairs = self.codes[parents[random.integers(len(parents), size=(2, count))]]
-        child = np.where(random.random(pairs[0].shape) < 0.5, *pairs)
+        child = np.where(random.random(pairs[0].shape) < 0.5, pairs[0], pairs[1])
         rows, knobs = np.arange(count), random.integers(child.shape[1], size=count)
         strange = random.random(count) < 0.5
         child[rows[strange], knobs[strange]] = self.codes[
