@@ -228,6 +228,7 @@ def target_named(target: Target) -> Iterator[None]:
         driver._active = before
 
 
+@cache
 def _named(target: str) -> Any:
     from triton.backends.compiler import GPUTarget
 

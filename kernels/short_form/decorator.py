@@ -308,6 +308,7 @@ class _Resolver:
     def __init__(self, declared: Declaration, legal: Legal) -> None:
         self._declared, self._legal = declared, legal
         self._launch = lru_cache(1 << 16)(self._recorded)
+        self._unfit = lru_cache(_CALLS)(declared.unfit)
 
     def __call__(
         self, config: Config, problem: Problem, target: Target, alignment: int | None = None
@@ -318,7 +319,7 @@ class _Resolver:
             IllegalConfigError: `legal` or the function says no, or there is no such problem.
             OperatorError: the function raises another error, or does not do what was declared.
         """
-        if reason := self._declared.unfit(problem):
+        if reason := self._unfit(problem):
             raise IllegalConfigError(reason)
         if not self._legal(config, problem, target):
             raise IllegalConfigError("`legal` of the operator says no")

@@ -167,7 +167,7 @@ def plan(
         if (is_sampled or space == "quick") and _is_large(pool, len(wanted)):
             pools.append(pool)
             pool.admit(more)
-            tasks.append(Task(problem, pool if is_sampled else tuple(pool.drawn((), 0, QUICK_CONFIGS))))
+            tasks.append(Task(problem, tuple(pool.drawn((), 0, QUICK_CONFIGS)) if space == "quick" else pool))
             continue
         kept, reasons = [*pool], pool.pruned
         if space == "quick":

@@ -28,6 +28,10 @@ caller then makes these calls:
 5. `tell(task, outcomes)` with the outcomes of the task. After empty outcomes (the task could not be measured now),
 `ask` must not yield the task again, nor ever a config that failed.
 
+The candidates of a large space are a `plan.pool.Pool`, which gives a config its launch when it is asked for: a search
+that leaves configs out takes some of them by `task.drawn`, and others by `Pool.of` and `draw`. Tasks that it yields
+hold candidates, never a pool.
+
 A search that visits each problem once is best a subclass of `by_problem.ByProblem`, as `exhaustive`. A sampler per
 problem yields tasks of a few configs; while those of one problem are compiled, those of others are measured.
 """

@@ -1,5 +1,6 @@
 """An operator whose space is a function that draws its configs: the example of docs/operators.md, swept and fitted."""
 
+import json
 import re
 from functools import partial
 from pathlib import Path
@@ -106,8 +107,13 @@ def test_what_times_all_configs_refuses_the_space_in_a_line_and_quick_draws_a_fe
         plan(wanted, "default", H200)
     quick = plan(wanted, "quick", H200)
     assert all(2 <= len(task.candidates) <= 13 for task in quick.tasks)
-    done = main("sweep", "--load", file, "--operator", spec.name, "--strategy", "exhaustive", "--dry-run")
+    dry = "sweep", "--load", file, "--operator", spec.name, "--rows", 64, "--hidden", 64, "--dry-run"
+    done = main(*dry, "--strategy", "exhaustive")
     assert done.exit_code == 2 and "expected a strategy that leaves configs out, such as plane" in done.output
+    done = main(*dry, "--strategy", "random", "--json", "--store", file.parent / "none.db")
+    planned = json.loads(done.stdout)["plan"]
+    assert planned["problems"] == 1 and planned["configs"] >= 2 and planned["configs_left_out"] == {}
+    assert planned["large_spaces"]["configs"] is None and planned["large_spaces"]["configs_asked"] > 10
 
 
 def test_the_plan_says_that_its_configs_cannot_be_counted(drawn) -> None:
