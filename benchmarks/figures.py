@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from normtune.benchmarks import liger_table, peers_report, table_figures, tilegym_table, unmeasured
+from normtune.benchmarks import liger_table, peers_report, search_cases, table_figures, tilegym_table, unmeasured
 from normtune.benchmarks.table_figures import OPERATORS, percent
 from normtune.docs import blocks
 from normtune.docs.blocks import Blocks
@@ -252,6 +252,8 @@ BLOCKS: Blocks = {
     "staleness": staleness,
     "two_sweeps": two_sweeps,
     "unmeasured": unmeasured_gpu,
+    "search_cases": search_cases.by_case,
+    "search_scores": search_cases.on_recorded,
     "tool": tool,
 }
 DOCUMENTS: dict[Path, Blocks] = {README: {"headline": headline}, DOCUMENT: BLOCKS}
