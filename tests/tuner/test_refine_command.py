@@ -53,7 +53,10 @@ def problems(options):
         ((*REFINE, "--until", "0%"), "--until is 0.0 percent: expected a loss over 0 and at most 10.0 percent"),
         ((*REFINE, "--until", "11"), "--until is 11.0 percent"),
         ((*REFINE, "--until", "little"), "--until is 'little': expected percent, as 0.2%"),
-        (("--until", "1%"), "--until is given without --refine: leave it out"),
+        (
+            ("--strategy", "race", "--until", "1%"),
+            "--until is given, but strategy race expects no losses: leave it out",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_is_opened(tmp_path, arguments, message):

@@ -74,6 +74,7 @@ def test_bad_budgets(text):
             "--shapes s.csv --strategy tpe --studies a.db",
             {"shapes": Path("s.csv"), "strategy": "tpe", "studies": Path("a.db")},
         ),
+        ("--most 40 --until 0.5%", {"most": 40, "until_percent": 0.5}),
         ("--refine nvidia-h200 --until 1%", {"refine": "nvidia-h200", "until_percent": 1.0}),
         ("--compile-only --target sm_90 --out b", {"compile_only": True, "target": "sm_90", "out": Path("b")}),
         ("--stale", {"stale": True}),
@@ -129,6 +130,8 @@ def test_a_device_that_is_not_there_gets_one_line_and_its_exit_code(arguments, c
     ("arguments", "message"),
     [
         (("--effort", "quick", "--seed", "3"), "--seed is given, but strategy adaptive draws nothing: leave it out"),
+        (("--strategy", "race", "--most", "9"), "--most is given, but strategy race times every config: leave it out"),
+        (("--strategy", "plane", "--most", "0"), "--most is 0: expected a positive number of configs"),
         (("--strategy", "plane", "--seed", "-1"), "--seed is -1: expected an integer from 0 to"),
         (("--baseline", "vllm"), "table vllm cannot be read: No such file or directory; check the path"),
         (("--baseline", "nvidia-h200", "--stale"), "--baseline and --stale are both given"),

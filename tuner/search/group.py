@@ -226,8 +226,6 @@ class Group:
         slow = 1e-6 * np.minimum(times, _SLOW).mean(axis=0)  # between configs that gain in no draw
         binaries = [view.candidate(number).launch.binary for number in pool.tolist()]
         costs = np.array([1.0 if binary in self._binaries else 1.0 + BINARY for binary in binaries])
-        if not view.own:
-            costs[:] = 1.0
         left, works = np.ones(len(pool), np.bool_), np.isfinite(times).mean(axis=0) > 0.5
         shares = np.array([credit[0] / credit[1] for credit in self._credit.values()])
         shares[0] *= self._is_calibrated
@@ -236,7 +234,8 @@ class Group:
         for turn, way in enumerate(ways.tolist()):
             if not left.any():
                 break
-            gain = (best_times.mean() - np.minimum(best_times[:, None], times).mean(axis=0)) / costs
+            gain = best_times.mean() - np.minimum(best_times[:, None], times).mean(axis=0)
+            gain /= costs if view.own or chosen else 1.0
             best = int(np.where(left, gain - slow, -np.inf).argmax())
             kind = np.flatnonzero(left & works & kinds[way]) if way in kinds else ()
             if turn < len(view.advised):

@@ -62,16 +62,15 @@ class Configs:
 
     def children(self, parents: Codes, count: int, random: Generator) -> Codes:
         """Configs with each knob's value of one of two parents, some with one knob's of any config: up to `count`."""
-        pairs = self.codes[parents[random.integers(len(parents), size=(2, count))]]
-        child = np.where(random.random(pairs[0].shape) < 0.5, pairs[0], pairs[1])
+        first, second = self.codes[parents[random.integers(len(parents), size=(2, count))]]
+        child: Codes = np.where(random.random(first.shape) < 0.5, first, second)
         rows, knobs = np.arange(count), random.integers(child.shape[1], size=count)
         strange = random.random(count) < 0.5
-        child[rows[strange], knobs[strange]] = self.codes[
-            random.integers(len(self.all), size=int(strange.sum())), knobs[strange]
-        ]
+        others = random.integers(len(self.all), size=int(strange.sum()))
+        child[rows[strange], knobs[strange]] = self.codes[others, knobs[strange]]
         keys = self._keys(child)
-        places = np.minimum(np.searchsorted(self._sorted, keys), len(keys_ := self._sorted) - 1)
-        return np.unique(self._order[places[keys_[places] == keys]])
+        places = np.minimum(np.searchsorted(self._sorted, keys), len(self._sorted) - 1)
+        return np.unique(self._order[places[self._sorted[places] == keys]])
 
     def _keys(self, codes: Codes) -> Codes:
         return (codes * self._digits).sum(axis=1)

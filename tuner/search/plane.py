@@ -1,18 +1,16 @@
-"""The search that learns from nearby shapes which configs are worth timing, for spaces too large to be timed in full.
+"""The search that learns from all shapes which configs are worth timing, for spaces too large to be timed in full.
 
-In: see `protocol`. Out: for each problem a few tasks of some of its configs, and at the end the best configs of the
-nearest shapes, so that neighbouring shapes have times of common configs.
+In: see `protocol`. Out: for each problem tasks of some of its configs, and at the end the best configs of the nearest
+shapes, so that neighbouring shapes have times of common configs.
 
-A Gaussian process (`surrogate`) draws the times of all configs of a problem from the measurements there and at nearby
-shapes. Configs are chosen greedily by how much they lower the mean over the draws of the best time, relative to their
-cost, until none is expected to gain enough. They are timed as in `adaptive`, and then more configs may be chosen. The
-choice depends on the seed and on the measurements only, so that an interrupted search can go on, and uses measurements
-of other searches, too.
+Each operator has a model of its own, and problems take turns, so that a task of one uses what all others have shown
+(`group`): first each gets a few configs, then more, until no config is expected to gain enough for its time. Slow
+configs are timed in one block of rounds only. The choice depends on the seed and on the measurements only, so that an
+interrupted search can go on, and uses measurements of other searches, too.
 
-A config costs more if no other problem needed its binary. Binaries are compiled only for chosen configs. Problems come
-in the order of `task_queue`, several at a time: some are timed while others are compiled, and while a thread chooses
-configs for the next. Its choice uses the measurements at the end of the problem's last task, so that the choice does
-not depend on how long it takes.
+Binaries are compiled only for chosen configs. Problems come in the order of `task_queue`, several at a time: some are
+timed while others are compiled, and while a thread chooses configs for the next. Its choice uses the measurements at
+the time when the problem was opened, so that the choice does not depend on how long it takes.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,15 +25,18 @@ from normtune.results.records import Outcome
 from normtune.tuner.plan.plan import Always, Task
 from normtune.tuner.plan.pool import Pool
 from normtune.tuner.plan.task_queue import TaskQueue
+from normtune.tuner.search.adaptive import FIRST_BLOCKS
 from normtune.tuner.search.group import Group
 from normtune.tuner.search.protocol import Batch, Known, Race
 from normtune.tuner.search.rounds import close_to_best
 from normtune.tuner.search.shape import ShapeSearch
+from normtune.tuner.timing.protocol import ALL_BLOCKS
 
 # Number of problems in progress at a time.
 OPEN = 16
-# A config is timed in full if it takes at most this many times as long as the best.
-CLOSE = 1.03
+# A config is timed in one block if it takes more than this many times as long as the best, and in full if it takes less
+# than the other many times.
+FAR, CLOSE = 1.4, 1.03
 # Log ratio by which a config has to lower the expected best time of a problem to be worth timing.
 WORTH = 0.0025
 # With fewer problems of an operator it is less in proportion: a short sweep may spend more time on each.
@@ -52,10 +53,14 @@ class Plane:
         tasks, known: see `protocol.Search`.
         advice: the first configs to measure at a problem.
         seed: of the draws; use another one to repeat a search on the data of the first.
+        most: most configs of a problem; None for all that are worth their time.
+        until: log ratio that the untimed configs of a problem may still be expected to gain, instead of when none of
+            them is worth its time; 0 times all.
     """
 
     name = "plane"
     leaves_out = True
+    has_model = True
     # Per candidate of `left`, which has about as many candidates as will be timed.
     expected_blocks = 6.0
 
@@ -140,7 +145,7 @@ class Plane:
             del self._open[0]
 
     def race(self, task: Task) -> Race:
-        """As in `adaptive`, with fewer candidates for the best, because the chosen configs are close to it already."""
+        """See `short_race`."""
         shape = self._shapes[task.problem]
         return short_race(task.configs, shape.best, with_copy=not shape.logs)
 
@@ -157,9 +162,15 @@ class Plane:
 
 
 def short_race(configs: Sequence[Config], best: Config | None, with_copy: bool) -> Race:
-    """One block for all, two more for those that are not far from the best, five more for those close to it."""
+    """One block for all configs, then as in `adaptive` for those that are not far from the best.
+
+    Args:
+        configs: of the task.
+        best: the best one before; if none is close to it, it is not timed again.
+        with_copy: whether the copy is timed beside them.
+    """
     samples = yield Batch(configs, 1, with_copy)
-    samples = yield Batch(close_to_best(samples, 1.4), 2, with_copy)
+    samples = yield Batch(close_to_best(samples, FAR), FIRST_BLOCKS - 1, with_copy)
     close = close_to_best(samples, CLOSE)
     if len(close) > 1 or best not in close:
-        yield Batch(close, 5, with_copy)
+        yield Batch(close, ALL_BLOCKS - FIRST_BLOCKS, with_copy)

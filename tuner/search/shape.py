@@ -95,6 +95,7 @@ class ShapeSearch:
             self._free[numbers] = True
         self._pending: Task | None = None
         self._choice: Future[Proposal] | None = None
+        self._learning: Future[None] | None = None
         self._expected: tuple[float, float] = 0.0, 0.0
         self.audited = np.zeros(2)
         self._seed = zlib.crc32(str(task.problem).encode()), seed
@@ -205,6 +206,8 @@ class ShapeSearch:
     def next(self) -> Task | None:
         """The next task, the same until it is measured; None if no config is expected to gain enough."""
         if self._choice is not None:
+            if self._learning is not None:
+                self._learning.result()  # raises what it raised
             chosen = self._take(self._choice.result())
             self._choice = None
             self._pending = self.task_of(chosen) if chosen else None
@@ -220,7 +223,7 @@ class ShapeSearch:
         new = [config for config in task.configs if self.is_free(config)]
         self.logs |= chained(self.logs, {config: outcome for config, outcome in outcomes.items() if config != COPY})
         self._failed |= {config for config in task.configs if config not in self.logs}
-        thread.submit(self.group.learn, *self._news(new))
+        self._learning = thread.submit(self.group.learn, *self._news(new))
 
     def neighbours(self) -> "Iterator[ShapeSearch]":
         """The nearest measured problems, whose best configs are timed here."""

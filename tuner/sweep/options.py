@@ -77,7 +77,7 @@ class SweepOptions:
         "Liger-Kernel's rule. Default: full with plane, quick with --effort quick, else default."
     )
     strategy: str | None = option(
-        "plane: only configs that are likely to be the best, predicted from times at nearby shapes; adaptive: 6 rounds "
+        "plane: only configs that are likely to be the best, predicted from times at all shapes; adaptive: 6 rounds "
         "for all configs, 16 for those within 10 % of the best; exhaustive: 16 for all; race: 6 to 64, until the best "
         "is known to 0.5 %; tpe, gp, random: some configs, chosen for each shape separately. Default: plane; adaptive "
         "for a replay and with --effort quick, --stale, --refine, --compile-only and --cache."
@@ -118,8 +118,11 @@ class SweepOptions:
         doc="A table's file, or the name of one that ships: measure only shapes at which its thresholds are least "
         "certain, also with new rows and hidden sizes. The store must have the measurements of the table.",
     )
+    most: int | None = option("Most configs that plane, tpe, gp or random times at a shape.", "N")
     until_percent: float | None = option(
-        "End --refine when all thresholds of a function together can lose no more than this. Default: 0.2%.",
+        "End --refine when all thresholds of a function together can lose no more than this, by default 0.2%. With "
+        "plane: end a shape when its untimed configs are expected to gain less, instead of when no config is worth its "
+        "time.",
         *("LOSS", "until"),
         read=partial(parse_percent, "until"),
     )

@@ -70,6 +70,7 @@ class Request(SweepOptions):
         if self.studies is not None and not getattr(search(self.chosen.strategy), "makes_studies", False):
             raise UsageError(f"--studies is given, but strategy {self.chosen.strategy} makes none: leave it out")
         self._check_seed()
+        self._check_most()
         if self.chosen.space not in SPACES:
             raise UsageError(f"unknown space {self.chosen.space!r}: expected one of {', '.join(SPACES)}")
         check_regime(self.regime)
@@ -115,11 +116,28 @@ class Request(SweepOptions):
         if type(self.seed) is not int or not 0 <= self.seed <= MOST_SEED:
             raise UsageError(f"--seed is {self.seed!r}: expected an integer from 0 to {MOST_SEED}")
 
+    def _check_most(self) -> None:
+        if self.most is None:
+            return
+        if not self.leaves_out:
+            raise UsageError(f"--most is given, but strategy {self.chosen.strategy} times every config: leave it out")
+        if type(self.most) is not int or self.most < 1:
+            raise UsageError(f"--most is {self.most!r}: expected a positive number of configs")
+
     def _check_refining(self) -> None:
         until = self.until_percent
+        if until is not None and (
+            isinstance(until, bool) or not isinstance(until, Real) or not 0 < until <= MOST_UNTIL
+        ):
+            raise UsageError(f"--until is {until!r} percent: expected a loss over 0 and at most {MOST_UNTIL} percent")
         if self.refine is None:
-            if until is not None:
-                raise UsageError("--until is given without --refine: leave it out")
+            if until is not None and not (
+                self.leaves_out and getattr(search(self.chosen.strategy), "has_model", False)
+            ):
+                raise UsageError(
+                    f"--until is given, but strategy {self.chosen.strategy} expects no losses: leave it out, or give "
+                    "--refine or --strategy plane"
+                )
             return
         for name in ("grid", "rows", "hidden", "shapes", "strategy", "studies", "stale", "compile_only"):
             if getattr(self, name):
@@ -127,10 +145,6 @@ class Request(SweepOptions):
                 raise UsageError(f"--{option} and --refine are both given: the table says which shapes are measured")
         if self.effort != "default":
             raise UsageError("--effort and --refine are both given: --space and --budget bound what is measured")
-        if until is not None and (
-            isinstance(until, bool) or not isinstance(until, Real) or not 0 < until <= MOST_UNTIL
-        ):
-            raise UsageError(f"--until is {until!r} percent: expected a loss over 0 and at most {MOST_UNTIL} percent")
 
     def _check_compiling(self) -> None:
         if not self.compile_only:
@@ -172,6 +186,8 @@ class Request(SweepOptions):
         options |= {} if self.seed is None else {"seed": self.seed}
         if not self.leaves_out:
             return partial(chosen, **options)
+        options |= {} if self.most is None else {"most": self.most}
+        options |= {} if self.until_percent is None else {"until": self.until_percent / 100}
         from normtune.tuner.search.audit import (
             Audited,  # loads scipy, which a sweep with nothing to measure does not need
         )
@@ -182,7 +198,8 @@ class Request(SweepOptions):
         """Key of the request, see `resume.key_of`; None if the store shows what is left to measure."""
         if not self.leaves_out or self.retry_failed:
             return None
-        return key_of(always, self.chosen.space, f"{self.chosen.strategy} {self.seed or 0}")
+        bounds = f" {self.most} {self.until_percent}" if self.most or self.until_percent else ""
+        return key_of(always, self.chosen.space, f"{self.chosen.strategy} {self.seed or 0}{bounds}")
 
     def wanted(self) -> "Wanted":
         """The problems of the grid, of the sizes or of the shapes."""
