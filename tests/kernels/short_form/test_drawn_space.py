@@ -88,7 +88,7 @@ def test_the_example_is_planned_swept_and_fitted(drawn, tmp_path, name) -> None:
         for problem in (task.problem for task in chosen.tasks):
             configs = [config for at, config in timed if at == problem]
             launches = [spec.launch(config, problem, H200) for config in configs]
-            assert len({*launches}) == len(launches) >= 2 and Implementation("torch") in configs
+            assert len({*launches}) == len(launches) >= 2 and (name == "plane" or Implementation("torch") in configs)
             # The best of those that can be drawn.
             most = 64 * 32 * 4 // (1 << (problem.hidden - 1).bit_length())
             kernels = [config for config in configs if not isinstance(config, Implementation)]
