@@ -1,8 +1,9 @@
-"""The search at the shapes where the thresholds of a table are least certain.
+"""The search at the shapes where a table is expected to lose most.
 
-In: see `protocol`; the trees of the table's functions, and a loss. Out: the tasks of disputed shapes, raced as in
-`race`; first those that may lose most and lie farthest from measured shapes. It ends when all disputes of a function
-together can raise its mean loss by no more than the given loss, which is estimated anew after each task.
+In: see `protocol`; the trees of the table's functions, and a loss. Out: tasks of shapes, raced as in `race`: first
+those that may lose most and lie farthest from measured shapes, with the configs that are nearly the best at measured
+neighbours; every third one is drawn at random and has all configs. It ends when the mean loss of a function at the
+shapes that were not measured is expected to be no more than the given loss, which is estimated anew after each task.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,11 +17,14 @@ from normtune.kernels.problem import Problem, Shape
 from normtune.kernels.tablefile.tree import Tree, told
 from normtune.results.records import Outcome
 from normtune.tuner.plan.plan import Task
-from normtune.tuner.search.disputes import Disputes, MedianTimes
+from normtune.tuner.search.disputes import LEAST_DRAWN, Disputes, MedianTimes
 from normtune.tuner.search.protocol import Known, Race
 
 # Number of uncertain thresholds that are printed for each function.
 _SHOWN = 2
+# Of so many shapes one is drawn at random and all of its configs are raced, so that the loss at the others is estimated
+# without bias.
+_DRAWN = 3
 
 
 class Refinement(NamedTuple):
@@ -28,7 +32,7 @@ class Refinement(NamedTuple):
 
     Attributes:
         trees: of the functions.
-        until: loss that all thresholds of a function together may have, a fraction.
+        until: mean loss that a function may have at shapes that were not measured, a fraction.
         shapes: shapes that can be measured, by function.
     """
 
@@ -62,7 +66,13 @@ class Refine:
         self._until = refinement.until
         self._tasks = {task.problem: task for task in tasks}
         self._disputes = refinement.disputes(known)
+        for key, disputes in self._disputes.items():
+            for shape in disputes.shapes:
+                if Problem(key, *shape) not in self._tasks:
+                    disputes.take(shape)
         self._left: Sequence[Task] | None = None
+        # By problem its neighbours, and the task of the configs that are nearly the best there.
+        self._kept: dict[Problem, tuple[tuple[Shape, ...], Task]] = {}
 
     def left(self) -> Sequence[Task]:
         """The tasks that have to be measured, from the present estimate, the most useful first."""
@@ -75,7 +85,7 @@ class Refine:
         return iter(self.left())
 
     def race(self, task: Task) -> Race:
-        """A race of all configs; `ask` no longer yields the task."""
+        """A race of the task's configs; `ask` no longer yields its problem."""
         from normtune.tuner.search.race import race  # loads scipy, which a sweep with nothing to measure does not need
 
         self._left = None
@@ -90,33 +100,49 @@ class Refine:
         medians = {config: float(np.median(values)) for config, values in times.items() if len(values)}
         self._of(task).learn(task.problem.shape, medians)
 
+    def expected(self) -> dict[Key, float | None]:
+        """The mean loss, a log ratio, of each function to be expected where nobody measured; see `Disputes`."""
+        return {key: disputes.expected for key, disputes in self._disputes.items()}
+
     def lines(self) -> list[str]:
-        """The loss that the thresholds of each function can still have, with the least certain ones."""
+        """The loss of each function to be expected at shapes that nobody measured, and the least certain thresholds."""
         lines = []
         for key, disputes in self._disputes.items():
-            total = sum(dispute.loss * dispute.share for dispute in disputes.open())
+            loss = disputes.expected
+            known = f"too few shapes ({LEAST_DRAWN} drawn at random) to say" if loss is None else f"{100 * loss:.2f} %"
             uncertain = [
                 f"{told(threshold.axis, threshold.at)} (measured at {threshold.below} and {threshold.above}): "
                 f"{100 * threshold.loss:.2f} %"
                 for threshold in disputes.thresholds()[:_SHOWN]
             ]
-            text = f"{key}: thresholds can lose {100 * total:.2f} % of the mean"
-            lines.append("; ".join([text, *uncertain]))
+            lines.append("; ".join([f"{key}: expected loss at shapes that were not measured: {known}", *uncertain]))
         return lines
 
     def _wanted(self) -> Sequence[Task]:
         wanted: list[tuple[float, Task]] = []
         for key, disputes in self._disputes.items():
-            disputed = disputes.open()
-            rest = sum(dispute.loss * dispute.share for dispute in disputed)
-            for dispute in disputed:
-                if rest <= self._until:
-                    break
-                rest -= dispute.loss * dispute.share
-                task = self._tasks.get(Problem(key, *dispute.shape))
-                if task:
-                    wanted.append((dispute.worth, task))
-        return [task for _, task in sorted(wanted, key=lambda pair: (-pair[0], pair[1].problem.columns))]
+            loss = disputes.expected
+            if loss is not None and loss <= self._until:
+                continue
+            wanted += [(one.worth, self._tasks[Problem(key, *one.shape)]) for one in disputes.open()]
+        wanted.sort(key=lambda pair: (-pair[0], pair[1].problem.columns))
+        if wanted and len(self._tasks) % _DRAWN == 0:
+            key = wanted[0][1].problem.key
+            shape = self._disputes[key].draw()
+            first = [self._tasks[Problem(key, *shape)]] if shape else []
+        else:
+            first = []
+        return [*first, *(self._reduced(task) for _, task in wanted if task not in first)]
+
+    def _reduced(self, task: Task) -> Task:
+        """The task with the configs that are nearly the best at a neighbour; itself where these are none."""
+        disputes, shape = self._of(task), task.problem.shape
+        near = disputes.neighbours(shape)
+        before = self._kept.get(task.problem)
+        if before is None or before[0] != near:
+            found = task.among(disputes.hopeful(shape))
+            self._kept[task.problem] = near, Task(task.problem, tuple(found)) if found else task
+        return self._kept[task.problem][1]
 
     def _of(self, task: Task) -> Disputes:
         return self._disputes[task.problem.key]

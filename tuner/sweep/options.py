@@ -120,9 +120,9 @@ class SweepOptions:
     )
     most: int | None = option("Most configs that plane, tpe, gp or random times at a shape.", "N")
     until_percent: float | None = option(
-        "End --refine when all thresholds of a function together can lose no more than this, by default 0.2%. With "
-        "plane: end a shape when its untimed configs are expected to gain less, instead of when no config is worth its "
-        "time.",
+        "End --refine when a function is expected to lose no more than this at shapes that were not measured, by "
+        "default 0.2%. With plane: end a shape when its untimed configs are expected to gain less, instead of when no "
+        "config is worth its time.",
         *("LOSS", "until"),
         read=partial(parse_percent, "until"),
     )

@@ -25,7 +25,7 @@ _REGIMES = {
     EAGER: "; eager: cold, launched from Python without a graph",
 }
 
-SETTLED = "nothing to measure: no threshold can move by more than the stated loss"
+SETTLED = "nothing to measure: no function is expected to lose more at other shapes than --until"
 NOTHING_STALE = "nothing is stale: all stored measurements are of the present kernels"
 
 # Number of reasons of failures that are printed; others are counted.
