@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 from normtune.kernels.box import EVERYWHERE
 from normtune.kernels.config import COPY, Config
@@ -156,6 +155,8 @@ class Disputes:
 
         It is fitted to the drawn shapes, and one more of `_LEAST_LOSS`.
         """
+        from scipy.optimize import nnls  # a sweep with nothing to measure does not need it
+
         drawn = self._drawn
         root = np.sqrt([1.0, *self._shares[drawn] / self._shares.mean()])
         predicted = np.array([_LEAST_LOSS, *self._predicted[drawn]])
