@@ -38,6 +38,9 @@ from normtune.tuner.search.paired import chained
 
 # Number of nearest shapes whose best configs are timed at a problem.
 NEIGHBOURS = 6
+# A problem with stored measurements goes on if a config gains this many times what makes it worth its time: fitted to
+# other times, the model expects somewhat more or less than when the problem was done.
+REOPEN = 2.0
 # Configs closer than this log ratio are ties.
 TIE = 0.005
 # Mean number of measured configs of a problem in RMSNorm's full space on an H200.
@@ -125,7 +128,7 @@ class ShapeSearch:
     def settle(self) -> bool:
         """Whether, from the stored measurements, no further config is expected to gain enough."""
         if self.tried >= LEAST:
-            self._take(self.group.choose(self._view()))
+            self._take(self.group.choose(self._view(REOPEN)))
         return self.is_found
 
     def compare(self, task: Task, outcomes: Mapping[Config, Outcome], thread: Executor) -> None:
@@ -247,8 +250,8 @@ class ShapeSearch:
         """Numbers of the best measured configs."""
         return [self._number[c] for c in nsmallest(count, self.logs, key=lambda config: (self.logs[config], config))]
 
-    def _view(self) -> View:
-        """This problem for a choice."""
+    def _view(self, times_worth: float = 1.0) -> View:
+        """This problem for a choice of configs that are worth so many times what they have to be."""
         advised = [number for number in self._advised if self._free[number]]
         few = max(FEW, len(self._others) // 2, self.tried // GROW)
         room = min(few, MOST, self._most - self.tried, int(self._free.sum()))
@@ -261,8 +264,8 @@ class ShapeSearch:
             advised,
             self.tried,
             max(room, len(advised)),
-            self._worth,
-            self._until,
+            times_worth * self._worth,
+            times_worth * self._until,
             self._candidate,
             self._pool is not None,
         )

@@ -165,7 +165,9 @@ def test_what_is_stored_is_not_looked_for_again(found):
     tasks, known = [one.task for one in SPACES], stored(found)
     left = Plane(tasks, known).left()
     # What was measured later says more of the first shapes.
-    assert len(left) < 0.2 * len(tasks) and sum(len(task.configs) for task in left) < 0.1 * cells_of(known)
+    assert len(left) < 0.3 * len(tasks)
+    more = measured_in(resumed(known)).keys() - measured_in(found).keys()
+    assert len(more) < 0.1 * cells_of(known)
     half = {problem: known[problem] for problem in list(known)[: len(known) // 2]}
     assert set(known) - set(half) <= {task.problem for task in Plane(tasks, half).left()}
     few = {problem: dict(list(configs.items())[: LEAST // 2]) for problem, configs in known.items()}
