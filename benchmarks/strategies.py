@@ -87,11 +87,11 @@ def _recorded(name: str, spaces: list[Space]) -> Scenario:
 
 
 def strategy(name: str, seed: int) -> Strategy:
-    """A search with a seed, if it has one; a sampler goes on until the time ends, or to `MOST` configs."""
+    """A search with a seed, if it has one; one that leaves configs out goes on until the time ends, or to `MOST`."""
     chosen: Callable[..., Search] = SAMPLERS[name] if name in SAMPLERS else search(name)
     if getattr(chosen, "makes_studies", False):
         return partial(chosen, seed=seed, most=MOST.get(name, sys.maxsize))
-    return partial(chosen, seed=seed) if getattr(chosen, "leaves_out", False) else chosen
+    return partial(chosen, seed=seed, until=0.0) if getattr(chosen, "has_model", False) else chosen
 
 
 def simulated(name: str, scenario: Scenario, seed: int, seconds: float) -> Played:
