@@ -166,11 +166,12 @@ def short_race(configs: Sequence[Config], best: Config | None, with_copy: bool) 
 
     Args:
         configs: of the task.
-        best: the best one before; if none is close to it, it is not timed again.
+        best: the best one before, which the others are compared with; if none is close to it, it is not timed in full.
         with_copy: whether the copy is timed beside them.
     """
     samples = yield Batch(configs, 1, with_copy)
-    samples = yield Batch(close_to_best(samples, FAR), FIRST_BLOCKS - 1, with_copy)
+    kept = {*close_to_best(samples, FAR), best}  # its first block may be a slow one by chance
+    samples = yield Batch([config for config in configs if config in kept], FIRST_BLOCKS - 1, with_copy)
     close = close_to_best(samples, CLOSE)
     if len(close) > 1 or best not in close:
         yield Batch(close, ALL_BLOCKS - FIRST_BLOCKS, with_copy)

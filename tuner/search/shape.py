@@ -137,7 +137,7 @@ class ShapeSearch:
         numbers = np.array([self._number[config] for config in new], np.int64)
         seed = [*self._seed, self.tried]
         expected = thread.submit(self.group.gains, self._place, numbers, self._candidate, seed).result()
-        times = chained(self.logs, {config: outcome for config, outcome in outcomes.items() if config != COPY})
+        times = self._logs_of(outcomes)
         gains = [max(0.0, self._least - times.get(config, math.inf)) for config in new]
         self.audited += [expected, sum(gains)]
 
@@ -224,9 +224,21 @@ class ShapeSearch:
             self._free[[self._number[config] for config in task.configs]] = False
             return
         new = [config for config in task.configs if self.is_free(config)]
-        self.logs |= chained(self.logs, {config: outcome for config, outcome in outcomes.items() if config != COPY})
+        self.logs |= self._logs_of(outcomes)
         self._failed |= {config for config in task.configs if config not in self.logs}
         self._learning = thread.submit(self.group.learn, *self._news(new))
+
+    def _logs_of(self, outcomes: Mapping[Config, Outcome]) -> dict[Config, float]:
+        """Log times of the configs of a task: the greater one by means and by medians of a ratio to the best before.
+
+        A few slow rounds of the best one would make all others fast, one of which would then be held the best.
+        """
+        samples = {c: one for c, one in outcomes.items() if c != COPY and len(one.nanoseconds)}
+        logs = chained(self.logs, samples)
+        if self.best in samples:
+            base = self.logs[self.best] - math.log(np.median(samples[self.best].nanoseconds))
+            logs = {c: max(log, base + math.log(np.median(samples[c].nanoseconds))) for c, log in logs.items()}
+        return logs
 
     def neighbours(self) -> "Iterator[ShapeSearch]":
         """The nearest measured problems, whose best configs are timed here."""

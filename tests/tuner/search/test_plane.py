@@ -24,7 +24,9 @@ from normtune.tuner.plan.plan import Task, plan, warm_start
 from normtune.tuner.plan.pool import Candidate
 from normtune.tuner.search.adaptive import Adaptive
 from normtune.tuner.search.group import LEAST, MOST, Group, distance
-from normtune.tuner.search.plane import Plane
+from normtune.tuner.search.paired import chained
+from normtune.tuner.search.plane import Plane, short_race
+from normtune.tuner.search.protocol import Samples
 from normtune.tuner.search.sampling.sampled import TPE, RandomDraw
 from normtune.tuner.search.shape import NEIGHBOURS
 from normtune.tuner.sweep.incumbents import always
@@ -358,6 +360,41 @@ def test_what_is_asked_for_does_not_depend_on_how_long_a_choice_takes(monkeypatc
     at_once = measured()
     monkeypatch.setattr(Group, "choose", slow)
     assert measured() == at_once
+
+
+def test_a_slow_first_block_of_the_best_makes_no_other_config_the_best():
+    configs, first = TILES[:4], dict(zip(TILES, (300, 100, 110, 190), strict=False))
+    race = short_race(configs, configs[0], with_copy=False)
+    batch = next(race)
+    assert batch.configs == configs and batch.blocks == 1
+    samples = {config: Samples([0, 1], [first[config]] * 2) for config in configs}
+    batch = race.send(samples)
+    assert batch.configs == configs[:3] and batch.blocks == 2
+    later = {configs[0]: 80, configs[1]: 100, configs[2]: 110}
+    for config, time in later.items():
+        samples[config] = Samples([*range(6)], [first[config]] * 2 + [time] * 4)
+    with pytest.raises(StopIteration):  # none is close
+        race.send(samples)
+    outcomes = {config: Outcome("ok", "", one.rounds, one.nanoseconds) for config, one in samples.items()}
+    logs = chained({configs[0]: 1.0}, outcomes)
+    assert min(logs, key=logs.get) == configs[0] and logs[configs[1]] == pytest.approx(1.0 + math.log(100 / 80))
+
+
+def test_slow_rounds_of_the_best_make_no_other_config_the_best():
+    one = SPACES[0]
+    search = Plane([one.task], {})
+    ordered = [config for config in one.task.configs if config not in BROKEN][:6]
+    shape = search._shapes[one.task.problem]
+
+    def told(times):
+        outcomes = {config: Outcome("ok", "", list(range(len(own))), own) for config, own in times.items()}
+        shape.learn(Task(one.task.problem, tuple(one.task.among(times))), outcomes, search._thread)
+
+    told({ordered[0]: [100] * 6, ordered[1]: [120] * 6})
+    told({ordered[0]: [100, 100, 150, 100, 100, 150], ordered[2]: [115] * 6, ordered[3]: [90] * 6})
+    assert shape.best == ordered[3]
+    assert shape.logs[ordered[3]] == pytest.approx(math.log(90))
+    assert shape.logs[ordered[2]] == pytest.approx(math.log(115))
 
 
 def test_the_copy_is_timed_with_the_first_task_of_a_problem():
