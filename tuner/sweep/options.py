@@ -118,7 +118,11 @@ class SweepOptions:
         doc="A table's file, or the name of one that ships: measure only shapes at which its thresholds are least "
         "certain, also with new rows and hidden sizes. The store must have the measurements of the table.",
     )
-    most: int | None = option("Most configs that plane, tpe, gp or random times at a shape.", "N")
+    most: int | None = option(
+        "Most configs that plane, tpe, gp or random times at a shape. Default of plane: 24 with 150 shapes of an "
+        "operator or more, with fewer shapes in proportion more.",
+        "N",
+    )
     until_percent: float | None = option(
         "End --refine when a function is expected to lose no more than this at shapes that were not measured, by "
         "default 0.2%. With plane: end a shape when its untimed configs are expected to gain less, instead of when no "
