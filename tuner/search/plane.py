@@ -43,7 +43,7 @@ WORTH = 0.0025
 MANY, LEAST_WORTH = 150, 0.0003
 # Most configs of each of `MANY` problems or more, of fewer in proportion more, unless `most` or `until` are given. In
 # RMSNorm's full space on an H200 the table of 91 configs a problem, which took 7 minutes, is no better than that of 16.
-ENOUGH = 24
+ENOUGH = 16
 # Weight of the prior of `missed`: with this log ratio gained by audited configs where the model expected no gain, the
 # estimate doubles.
 SURPRISE = 0.02

@@ -119,7 +119,7 @@ class SweepOptions:
         "certain, also with new rows and hidden sizes. The store must have the measurements of the table.",
     )
     most: int | None = option(
-        "Most configs that plane, tpe, gp or random times at a shape. Default of plane: 24 with 150 shapes of an "
+        "Most configs that plane, tpe, gp or random times at a shape. Default of plane: 16 with 150 shapes of an "
         "operator or more, with fewer shapes in proportion more.",
         "N",
     )
