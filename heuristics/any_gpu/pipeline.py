@@ -23,7 +23,7 @@ from normtune.heuristics.regret.specs import undeclared_note
 from normtune.heuristics.regret.weights import Weighting
 from normtune.kernels.operator import OperatorSpec, find
 from normtune.kernels.problem import AXES, Shape
-from normtune.kernels.tablefile.relative_tree import leaves_of
+from normtune.kernels.tablefile.tree import configs_of
 from normtune.kernels.target import Target, target_for
 from normtune.results.records import Device
 
@@ -143,7 +143,7 @@ def _part(kinds: Sequence[FunctionData], notes: list[str], targets: Sequence[Tar
             notes.append(f"left out {kind.key}: {error}")
             continue
         choices.append(choice)
-        count = len(list(leaves_of(choice.tree)))
+        count = len(list(configs_of(choice.tree)))
         figures = figures_on(kind, choice)
         functions.append(AnyGpuFunction(kind.key, choice.tree, dtypes, count, figures))
     return _JointFit(functions, shared, notes, [shape for kind in kinds for shape in kind.shapes()])

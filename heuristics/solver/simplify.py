@@ -19,7 +19,7 @@ from normtune.heuristics.solver.optimum import BARRED, Optima, Sums
 from normtune.heuristics.solver.portfolio import fewest
 from normtune.kernels.box import Box
 from normtune.kernels.config import Config
-from normtune.kernels.tablefile.tree import Leaf, Split, Tree, configs_of, distinct, leaves, walk
+from normtune.kernels.tablefile.tree import Leaf, Split, Tree, configs_of, distinct, leaves, nodes, walk
 
 
 class Old(NamedTuple):
@@ -185,7 +185,4 @@ def _nearer(optima: Optima, tree: Tree, budget: int, old: Old) -> Tree:
 
 
 def _thresholds(tree: Tree) -> Iterator[tuple[str, int]]:
-    if isinstance(tree, Split):
-        yield tree.axis, tree.threshold
-        yield from _thresholds(tree.low)
-        yield from _thresholds(tree.high)
+    return ((node.axis, node.threshold) for node in nodes(tree) if isinstance(node, Split))

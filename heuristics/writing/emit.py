@@ -19,7 +19,7 @@ from normtune.kernels.tablefile import template
 from normtune.kernels.tablefile.facts import encoded
 from normtune.kernels.tablefile.header import Gpu, Header, body_hash
 from normtune.kernels.tablefile.relative_tree import HIDDEN, RelativeTree
-from normtune.kernels.tablefile.tree import Leaf, Split, Tree, comparison, told
+from normtune.kernels.tablefile.tree import Leaf, Split, Tree, comparison, configs_of, told
 from normtune.kernels.target import plain_letters
 from normtune.results.records import Device
 
@@ -88,12 +88,12 @@ def body_text(functions: Sequence[TableFunction], of: template.Form | None = Non
     for name, knobs in classes.items():
         prefix = f"{name.removesuffix('Config').upper()}_" if len(classes) > 1 else ""
         for config in sorted(
-            {config for function in functions for config in _configs(function.tree) if config.knobs == knobs}
+            {config for function in functions for config in configs_of(function.tree) if config.knobs == knobs}
         ):
             names[knobs, config] = f"{prefix}{config.constant_name()}"
             constants.append(_constant(names[knobs, config], name, _arguments(config, is_positional)))
     for function in functions:
-        knobs_used = {config.knobs for config in _configs(function.tree)}
+        knobs_used = {config.knobs for config in configs_of(function.tree)}
         answer = template.any_of({name: knobs for name, knobs in classes.items() if knobs in knobs_used})
         code.append("\n".join([of.function(_name(function), answer), *branches(function.tree, 1, names)]))
     names_in_code += names.values()
@@ -158,14 +158,6 @@ def _times(factor: int, name: str) -> str:
     return name if factor == 1 else f"{factor} * {name}"
 
 
-def _configs(tree: Tree | RelativeTree) -> Iterable[Config]:
-    if isinstance(tree, Leaf):
-        yield tree.config
-    else:
-        yield from _configs(tree.low)
-        yield from _configs(tree.high)
-
-
 def _classes(functions: Sequence[TableFunction]) -> dict[str, tuple[Knob, ...]]:
     """The classes of configs that a table defines: `Config` if one is enough, else each by its own name.
 
@@ -174,7 +166,7 @@ def _classes(functions: Sequence[TableFunction]) -> dict[str, tuple[Knob, ...]]:
     """
     names: dict[tuple[Knob, ...], str] = {}
     for function in functions:
-        for config in _configs(function.tree):
+        for config in configs_of(function.tree):
             names.setdefault(config.knobs, _class_name(function, config))
     if len(names) == 1:
         return {template.ONE_CLASS: next(iter(names))}

@@ -73,15 +73,6 @@ def on_sms(tree: RelativeTree, sms: int) -> Tree | None:
     return Split(tree.axis, threshold, low, high)
 
 
-def leaves_of(tree: RelativeTree) -> Iterator[Leaf]:
-    """Leaves, low before high."""
-    if isinstance(tree, Leaf):
-        yield tree
-    else:
-        yield from leaves_of(tree.low)
-        yield from leaves_of(tree.high)
-
-
 def boxes_on(tree: RelativeTree, sms: int, l2_bytes: int, box: Box) -> Iterator[tuple[Config, Box]]:
     """The config of each leaf and the box that it answers for on a GPU, within another box.
 

@@ -86,16 +86,16 @@ def distinct(tree: Tree) -> frozenset[Config]:
     return frozenset({tree.config}) if isinstance(tree, Leaf) else distinct(tree.low) | distinct(tree.high)
 
 
-def nodes(tree: Tree) -> Iterator[Tree]:
-    """Each cut and leaf, from the root down, low before high."""
+def nodes(tree: Any) -> Iterator[Any]:
+    """Each cut and leaf of a tree of this kind or of another that has leaves, from the root down, low before high."""
     yield tree
-    if isinstance(tree, Split):
+    if not isinstance(tree, Leaf):
         yield from nodes(tree.low)
         yield from nodes(tree.high)
 
 
-def configs_of(tree: Tree) -> Iterator[Config]:
-    """Config of each leaf, low before high."""
+def configs_of(tree: Any) -> Iterator[Config]:
+    """Config of each leaf, low before high; of a tree as of `nodes`."""
     return (node.config for node in nodes(tree) if isinstance(node, Leaf))
 
 
