@@ -1,9 +1,10 @@
 """Read a store in one snapshot, checked against its checksums.
 
-In: a connection. Out: the state of each config (`coverage`), all measurements (`evidence`), and the number of damaged
-ones, which are left out. `store` connects and writes.
+In: a connection. Out: the state of each config (`coverage`), all measurements (`evidence`), those of a request in their
+order (`history`), and the number of damaged ones, which are left out. `store` connects and writes.
 """
 
+import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,7 +15,7 @@ from normtune.kernels.config import Config
 from normtune.kernels.operator import read_config
 from normtune.kernels.problem import Problem
 from normtune.results.database import schema, sql_rows
-from normtune.results.records import DECISIVE, Coverage, Run, TimedCode
+from normtune.results.records import DECISIVE, REQUEST, Coverage, History, Measurement, Run, TimedCode
 from normtune.results.runs import anonymous
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ _NAMED = 3
 
 
 class _Row(NamedTuple):
-    """A stored measurement: run and problem by number, the config as text."""
+    """A stored measurement: run and problem by number, the config as text; `number` is its own, in the order stored."""
 
     run: int
     problem: int
@@ -41,6 +42,7 @@ class _Row(NamedTuple):
     launch: bytes | None
     code: bytes | None
     machine_code: bytes | None
+    number: int
 
     @property
     def timed_code(self) -> TimedCode | None:
@@ -71,23 +73,40 @@ class Snapshot:
                 *(table.c.run_id, table.c.problem_id, table.c.config_id, table.c.fingerprint, table.c.status),
                 *(table.c.reason, table.c.median, table.c.low, table.c.high, table.c.rounds, table.c.samples),
                 *(table.c[name] if version >= since else sa.null() for name, since in reversed(schema.ADDED.items())),
+                table.c.id,
             )
             .join(schema.run, schema.run.c.id == table.c.run_id)
             .where(table.c.run_id.in_(list(runs)))
             .order_by(schema.run.c.started, table.c.id)
         )
         self._rows: list[_Row] = []
-        for run, problem, config, *values, machine, code, launch, checksum in rows:
+        for run, problem, config, *values, machine, code, launch, checksum, number in rows:
             # Without a checksum, a wrong reference is an error here, and `validate` checks the values.
             text = configs[config][0] if checksum is None else configs.get(config, ("",))[0]
-            row = _Row(run, problem, text, *[*values, launch, code, machine])
+            row = _Row(run, problem, text, *[*values, launch, code, machine, number])
             if checksum is None or self._is_whole(row, checksum):
                 self._rows.append(row)
             else:
                 self.damaged[self._texts.get(problem, "an unknown problem")] += 1
 
-    def coverage(self) -> dict[tuple[Problem, Config], Coverage]:
-        """State of each config on each problem, over all runs.
+    def history(self, request: str, operators: Collection[str]) -> History:
+        """The newest measurements of these operators, as long as they are of a request, and the state before these."""
+        mine = {number for number, values in self._problems.items() if values[0] in operators}
+        rows = sorted((row for row in self._rows if row.problem in mine), key=lambda row: row.number)
+        first = len(rows)
+        while first and self._runs[rows[first - 1].run].protocol.get(REQUEST) == request:
+            first -= 1
+        log = []
+        for row in rows[first:]:
+            problem = Problem.of(*self._problems[row.problem])
+            config = read_config(problem.operator, row.config)
+            rounds, samples = sql_rows.arrays_of([row.rounds, row.samples])
+            values = row.fingerprint, row.status, row.reason, rounds, samples, row.timed_code
+            log.append(Measurement(problem, config, self._runs[row.run].id, *values))
+        return History(self.coverage(rows[first].number) if log else {}, log)
+
+    def coverage(self, before: float = math.inf) -> dict[tuple[Problem, Config], Coverage]:
+        """State of each config on each problem, over all runs, or over the measurements with lesser numbers.
 
         The newest measurement is that of the run that started last; within a run and second, the one stored last.
         """
@@ -96,6 +115,8 @@ class Snapshot:
         medians: dict[tuple[int, str, str], int] = {}
         newest: dict[tuple[int, str], _Row] = {}
         for row in self._rows:
+            if row.number >= before:
+                continue
             newest[row.problem, row.config] = row
             kernels = (row.problem, row.config, row.fingerprint)
             if row.status in DECISIVE or kernels not in best or best[kernels].status not in DECISIVE:

@@ -26,7 +26,7 @@ from normtune.results.database import schema, sql_rows
 from normtune.results.database.connect import WRITE, FileIdentity, connect, damaged, stored_version, translated
 from normtune.results.database.reading import Snapshot, damage_line, wanted_runs
 from normtune.results.database.url import DEFAULT_STORE, display_name, resolve_url, sqlite_path
-from normtune.results.records import Coverage, Device, Measurement, Run
+from normtune.results.records import Coverage, Device, History, Measurement, Run
 from normtune.results.regimes import COLD
 from normtune.results.runs import ahead
 from normtune.results.validate import check_columns
@@ -307,9 +307,19 @@ class Store:
         those of runs set aside are left out.
         """
         with self._reading() as connection:
-            runs = wanted_runs(connection, device.kind, regime=regime)
-            measured = {number: run for number, run in runs.items() if not run.is_unpaired}
-            return self._snapshot(connection, measured).coverage()
+            return self._measured(connection, device, regime).coverage()
+
+    def history(self, device: Device, regime: str, request: str, operators: Collection[str]) -> History:
+        """What a request that was interrupted measured, and what `coverage` was before; empty if it was not the last.
+
+        Args:
+            device: of a kind whose measurements count.
+            regime: of the measurements.
+            request: its key, the entry `records.REQUEST` of the protocol of its runs.
+            operators: names of the operators whose measurements count.
+        """
+        with self._reading() as connection:
+            return self._measured(connection, device, regime).history(request, operators)
 
     def load(self, *, devices: Collection[str] | None = None, regime: str | None = COLD) -> "Evidence":
         """All measurements except those of runs set aside, 300,000 in a few seconds.
@@ -326,6 +336,11 @@ class Store:
         """
         with self._reading() as connection:
             return self._snapshot(connection, wanted_runs(connection, devices=devices, regime=regime)).evidence()
+
+    def _measured(self, connection: sa.Connection, device: Device, regime: str) -> Snapshot:
+        """The measurements of this program on devices of a kind, in a regime."""
+        runs = wanted_runs(connection, device.kind, regime=regime)
+        return self._snapshot(connection, {number: run for number, run in runs.items() if not run.is_unpaired})
 
     def _snapshot(self, connection: sa.Connection, runs: Mapping[int, Run]) -> Snapshot:
         snapshot = Snapshot(connection, stored_version(connection), runs)

@@ -1,8 +1,9 @@
 """A recording as an engine, to run the whole tool without a GPU.
 
 In: the name of a recording. Out: outcomes from its rounds. Each requested block is one recorded block drawn at random,
-the same for all configs. The draws of a problem have a fixed seed and continue from one task to the next. A config that
-was not recorded gets the outcome `not_recorded`.
+the same for all configs. The draws of a task depend on its problem and launches only, so that a sweep that is stopped
+and goes on has the same times; a task that is measured again draws on. A config that was not recorded gets the outcome
+`not_recorded`.
 """
 
 import random
@@ -17,7 +18,7 @@ from normtune.kernels.problem import Problem
 from normtune.kernels.target import target_for
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.recording import load_recording, recordings
-from normtune.results.records import REPLAY_PREFIX, ROUNDS_PER_BLOCK, Outcome
+from normtune.results.records import REPLAY_PREFIX, ROUNDS_PER_BLOCK, Outcome, launch_digest
 from normtune.results.regimes import COLD, in_regime
 from normtune.tuner.device.engine import Block, Identity
 from normtune.tuner.plan.estimate import Speed
@@ -63,9 +64,9 @@ class ReplayEngine:
         self._row_indices = evidence.frame.groupby(["operator", "rows", "hidden", "dtype", "variant"]).indices
 
     def draw_anew(self, seed: int) -> None:
-        """Restart the draws of every problem with this seed."""
+        """Restart the draws of every task with this seed."""
         self._seed = seed
-        self._draws: dict[Problem, random.Random] = {}
+        self._draws: dict[bytes, random.Random] = {}
         self._random = random.Random(seed)
 
     def identify(self) -> Identity:
@@ -88,9 +89,8 @@ class ReplayEngine:
 
     def begin(self, problem: Problem, candidates: Sequence[Candidate]) -> None:
         """Find the recorded cells of these launches."""
-        if problem not in self._draws:
-            self._draws[problem] = random.Random(zlib.crc32(str(problem).encode(), self._seed))
-        self._random = self._draws[problem]
+        task = b"".join([str(problem).encode(), *sorted(launch_digest(candidate.launch) for candidate in candidates)])
+        self._random = self._draws.setdefault(task, random.Random(zlib.crc32(task, self._seed)))
         self._failures, self._blocks = {}, {}
         recorded = self._recorded(problem)
         cells = self._by_launch(problem, recorded)

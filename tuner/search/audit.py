@@ -65,6 +65,11 @@ class Audited:
         yield from list(self._pending)
         yield from self._search.ask(seconds)
 
+    def wait(self) -> None:
+        """Wait until the search knows its next tasks."""
+        if wait := getattr(self._search, "wait", None):
+            wait()
+
     def race(self, task: Task) -> Race:
         """As in `adaptive` for the audit; the other search's batches for its tasks."""
         if self._is_pending(task):

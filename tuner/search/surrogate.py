@@ -147,7 +147,11 @@ class Surrogate:
         """Project the times that are new, and add what they say."""
         new = slice(self._taken, len(self._logs))
         projected = self._features_of(self._codes[new])
-        self._features = np.concatenate([self._features, projected])
+        if (count := len(self._logs)) > len(self._features):  # room for twice as many: all are many megabytes
+            self._features = np.concatenate(
+                [self._features, np.zeros((2 * count - len(self._features), projected.shape[1]))]
+            )
+        self._features[new] = projected
         rows = np.concatenate([projected, np.eye(self._shapes)[self._places[new]]], axis=1)
         if (most := self.distinct) > len(self._sums):
             self._sums = np.concatenate([self._sums, np.zeros((most - len(self._sums), rows.shape[1]))])
@@ -174,7 +178,9 @@ class Surrogate:
         totals = np.zeros(len(self._sums))
         np.add.at(totals, self._configs, values)
         configs = np.unique(self._configs)
-        right = np.concatenate([self._features.T @ values, np.bincount(self._places, values, self._shapes)])
+        right = np.concatenate(
+            [self._features[: len(values)].T @ values, np.bincount(self._places, values, self._shapes)]
+        )
         right -= self._sums[configs].T @ (self._shrink(configs) * totals[configs])
         self._totals = totals
         self._factor = cholesky(self._information, lower=True, check_finite=False)

@@ -28,7 +28,14 @@ from normtune.tuner.plan.resume import without_times
 from normtune.tuner.search.control import Control
 from normtune.tuner.search.protocol import Strategy
 from normtune.tuner.staleness.stored import compare
-from normtune.tuner.sweep.prepare import PreparedSweep, is_finished, prepare, refinement_lines, refinement_plan
+from normtune.tuner.sweep.prepare import (
+    PreparedSweep,
+    going_on,
+    is_finished,
+    prepare,
+    refinement_lines,
+    refinement_plan,
+)
 from normtune.tuner.sweep.progress import Silent
 from normtune.tuner.sweep.report import (
     NOTHING_STALE,
@@ -271,6 +278,7 @@ def _planned(
                 always = request.always(wanted.problems, bench.device, bench.target)
                 chosen = wanted.plan(effort.space, bench.target, always, request.leaves_out)
                 strategy = request.search(warm_start(chosen, always, bench.target))
+                strategy = going_on(strategy, request.key(always), opened, bench.device, regime)
             chosen = fitting(chosen, bench.free_bytes)
             outlook = look_ahead(
                 *(bench, opened, chosen, strategy, effort.budget_seconds, request.retry_failed), stored=stored

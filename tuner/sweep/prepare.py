@@ -4,19 +4,20 @@ In: a request, a store and the identity of a device, which need not be open. Out
 measurements with the fingerprints of their compiled code, and the search over the rest.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from normtune.kernels.target import Target
 from normtune.results.database.store import Store
-from normtune.results.records import Device, Run
+from normtune.results.records import REQUEST, Device, Run
 from normtune.tuner.plan.plan import Plan, Task, warm_start
-from normtune.tuner.plan.resume import Stored, known, stale_plan
+from normtune.tuner.plan.resume import Begun, Stored, begun, known, stale_plan
 from normtune.tuner.search.adaptive import Adaptive
 from normtune.tuner.search.control import ControlSample, WithControl
 from normtune.tuner.search.protocol import Known, Search, Strategy
 from normtune.tuner.search.refine import Refine
+from normtune.tuner.search.resumed import resumed
 from normtune.tuner.staleness.code import triton_version
 from normtune.tuner.staleness.stored import Comparison, compare, compare_instructions, is_other_code
 from normtune.tuner.sweep.refine import RefinedTable
@@ -102,10 +103,21 @@ def prepare(request: Request, wanted: Wanted, store: Store | None, device: Devic
         plan, strategy = refinement_plan(request, wanted.refined, stored, device, target)
     else:
         plan = wanted.plan(request.chosen.space, target, always, request.leaves_out)
-        strategy = request.search(warm_start(plan, always, target))
+        strategy = going_on(request.search(warm_start(plan, always, target)), key, store, device, request.regime)
     names = {task.problem.operator for task in plan.tasks}
     search = strategy(plan.tasks, known(stored, names, request.retry_failed))
     return PreparedSweep(device, target, lines, stored, plan, strategy, search, control, key)
+
+
+def going_on(strategy: Strategy, key: str | None, store: Store | None, device: Device, regime: str) -> Strategy:
+    """The strategy of a request; one that was interrupted begins where it was left."""
+    if key is None or store is None or all(run.protocol.get(REQUEST) != key for run in store.runs()):
+        return strategy
+
+    def read_begun(names: Collection[str]) -> Begun:
+        return begun(store.history(device, regime, key, names), names)
+
+    return partial(resumed, strategy=strategy, read_begun=read_begun)
 
 
 def refinement_lines(search: Search) -> list[str]:

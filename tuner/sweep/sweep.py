@@ -8,10 +8,12 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
+from itertools import takewhile
 from typing import Any, NamedTuple, Protocol
 
 from normtune.kernels.problem import Problem
 from normtune.results.database.store import Store
+from normtune.results.records import REQUEST
 from normtune.tuner.device.open import Bench, Phases, SkippedError
 from normtune.tuner.plan.estimate import Estimate, Pace, corrected, new_binaries, python_seconds
 from normtune.tuner.plan.plan import Plan, Task
@@ -95,7 +97,8 @@ def sweep(
         clock: returns seconds, for the budget.
         retry_failed: whether to repeat configs that are stored as crashed or timed out.
         stored: coverage of the store; None to load it.
-        key: of the request, stored if the sweep finishes; see `resume.key_of`.
+        key: of the request, stored with the run; tasks then begin in the order of the search, none before an earlier
+            one that the budget has no time for, so that a budget does not change what is measured in the end.
 
     Raises:
         NormtuneError: the device or the store failed. All measurements are in the store, or in the file that the
@@ -117,10 +120,11 @@ def sweep(
         progress.planned(outlook)
     planned = clock()
     summary.starting_seconds = planned - begun
-    schedule = _Schedule(bench, search, pace, outlook, begun, clock, progress)
+    schedule = _Schedule(bench, search, pace, outlook, begun, clock, progress, is_ordered=key is not None)
     summary.left, summary.left_seconds = len(tasks), outlook.estimate.seconds
     report = getattr(search, "report", None)
-    writer = RunWriter(store, new_run(bench, search.name, report(is_over=False) if report else {}))
+    request = {} if key is None else {REQUEST: key}
+    writer = RunWriter(store, new_run(bench, search.name, request | (report(is_over=False) if report else {})))
     unreported: list[tuple[Problem, Best | None]] = []
 
     def save() -> None:
@@ -155,7 +159,7 @@ def sweep(
     finally:
         summary.phases = bench.phases()
         is_done = key is not None and not summary.left and not summary.skipped
-        entries = ({"finished": key} if is_done else {}) | (report() if report else {})
+        entries = request | ({"finished": key} if is_done else {}) | (report() if report else {})
         writer.end(_protocol(search.name, summary.phases, machine, schedule.estimated) | entries | bench.close())
         summary.seconds = clock() - planned
     return summary
@@ -213,7 +217,9 @@ class _Schedule:
         begun: float,
         clock: Callable[[], float],
         progress: Progress | None,
+        is_ordered: bool = False,
     ) -> None:
+        self._is_ordered = is_ordered
         self._bench = bench
         self._search = search
         self._pace = pace
@@ -269,7 +275,8 @@ class _Schedule:
 
     def _choices(self, now: float) -> Iterator[Task]:
         """The tasks of the search that may begin."""
-        return (task for task in self._search.ask(self._end - now) if self._slack(task, now) >= 0)
+        chosen = takewhile if self._is_ordered else filter
+        return chosen(lambda task: self._slack(task, now) >= 0, self._search.ask(self._end - now))
 
     def _scale(self, operator: str, done: Mapping[str, float]) -> float:
         """Measured over expected time of an operator, whose problems were expected to take what `done` says.

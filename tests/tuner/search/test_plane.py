@@ -181,19 +181,6 @@ def test_what_is_stored_is_not_looked_for_again(found):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stops", [[0.2], [0.1] * 9])
-def test_a_search_that_is_stopped_goes_on_as_if_it_had_not_been(stops):
-    spaces = SPACES[::3]
-    whole, known = simulate(Plane, spaces, 0, math.inf), {}
-    for seed, share in enumerate([*stops, math.inf]):
-        one = resumed(known, spaces, share * whole.device, seed)
-        known = {problem: known.get(problem, {}) | new for problem, new in (known | stored(one)).items()}
-    assert one.is_done
-    assert mean_loss(known, spaces) < mean_loss(stored(whole), spaces) + 0.003
-    assert cells_of(known) < 1.1 * cells_of(stored(whole))
-
-
-@pytest.mark.slow
 def test_a_quick_sweep_ends_no_problem(found):
     some = dict.fromkeys(TILES[::14])
     spaces = [one._replace(task=one.task._replace(candidates=one.task.candidates[::14])) for one in SPACES]
