@@ -199,6 +199,7 @@ class ShapeSearch:
         """Begin to choose the next task, in a thread, from the present measurements."""
         self._pending = None
         if not self.is_found:
+            _ = self.expected  # of configs with the same launch a pool keeps the one that it is asked for first
             self._choice = thread.submit(self.group.choose, self._view())
 
     @property
