@@ -9,6 +9,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import cycle, islice
 from typing import Any
 
 from normtune.kernels.config import COPY, Config
@@ -54,6 +55,8 @@ class Audited:
         self._done: set[Problem] = set()
         self._due = 0
         self._pending: list[Task] = []
+        # Two configs of each measured problem, as many as a task of the audit has.
+        self._pairs: dict[Problem, Task] = {}
         self._audited: dict[Problem, list[Config]] = {}
 
     def left(self) -> Sequence[Task]:
@@ -64,6 +67,18 @@ class Audited:
         """The audit first, because a budget may end before the other tasks."""
         yield from list(self._pending)
         yield from self._search.ask(seconds)
+
+    def coming(self) -> list[Task]:
+        """Tasks that `left` does not have yet, for an estimate of time: of the search, and as many as will be drawn."""
+        left = self._search.left()
+        coming: Sequence[Task] = getattr(self._search, "coming", tuple)()
+        due = self._due + self._new.total() + sum(len(task.candidates) for task in (*left, *coming))
+        return [*coming, *islice(cycle(self._pairs.values()), due // FOR_ONE)]
+
+    @property
+    def longest(self) -> float:
+        """As that of the search."""
+        return float(getattr(self._search, "longest", 1.0))
 
     def wait(self) -> None:
         """Wait until the search knows its next tasks."""
@@ -81,6 +96,7 @@ class Audited:
         problem = task.problem
         new = [config for config in task.configs if config not in self._tried[problem]]
         is_audit = self._is_pending(task)
+        self._pairs[problem] = Task(problem, task.candidates[:2])
         self._tried[problem].update(task.configs)
         self._logs[problem] |= chained(
             self._logs[problem], {config: outcome for config, outcome in outcomes.items() if config != COPY}

@@ -29,7 +29,7 @@ from normtune.tuner.search.adaptive import FIRST_BLOCKS
 from normtune.tuner.search.group import Group
 from normtune.tuner.search.protocol import Batch, Known, Race
 from normtune.tuner.search.rounds import close_to_best
-from normtune.tuner.search.shape import ShapeSearch
+from normtune.tuner.search.shape import LONG, USUAL, ShapeSearch
 from normtune.tuner.timing.protocol import ALL_BLOCKS
 
 # Number of problems in progress at a time.
@@ -97,7 +97,9 @@ class Plane:
             share = min(1.0, len(members[key]) / MANY)
             worth = max(LEAST_WORTH, WORTH * share) if until is None else 0.0
             bound = round(ENOUGH / share) if most is None and until is None else most
-            options = seed, wanted.get(problem, ()), bound, worth, until or 0.0
+            is_reached = bound is not None and bound <= LONG and (most is not None or share == 1.0)
+            usual = bound if bound is not None and is_reached else USUAL
+            options = seed, wanted.get(problem, ()), bound, worth, until or 0.0, usual
             self._shapes[problem] = ShapeSearch(task, known.get(problem, {}), groups[key], self._groups[key], *options)
         self._neighbour_tasks: dict[Problem, Task | None] = {}
         self._waiting = [shape for shape in self._shapes.values() if not shape.settle()]
@@ -108,11 +110,24 @@ class Plane:
         """The problems that are not done, each with about as many configs as will be timed."""
         self._settle()
         expected = [shape.expected for shape in (*self._open, *self._waiting)]
-        if expected:
-            return expected
-        tasks = self._neighbour_tasks
-        tasks |= {problem: shape.neighbour_task() for problem, shape in self._shapes.items() if problem not in tasks}
-        return [task for problem in self._shapes if (task := tasks[problem]) is not None]
+        return expected or self._with_neighbours()
+
+    def coming(self) -> list[Task]:
+        """The tasks with the best configs of neighbours at the problems that are done, as long as others are not."""
+        return self._with_neighbours() if self._open or self._waiting else []
+
+    def _with_neighbours(self) -> list[Task]:
+        """Of each problem that is done the task with the best configs of its neighbours."""
+        tasks, done = self._neighbour_tasks, [problem for problem, shape in self._shapes.items() if shape.is_found]
+        tasks |= {problem: self._shapes[problem].neighbour_task() for problem in done if problem not in tasks}
+        return [task for problem in done if (task := tasks[problem]) is not None]
+
+    @property
+    def longest(self) -> float:
+        """How many times as many configs as `left` has may be timed, where a gain ends the problems and not a bound."""
+        shapes = [*self._open, *self._waiting]
+        expected = sum(len(shape.expected.candidates) for shape in shapes)
+        return sum(shape.longest for shape in shapes) / expected if expected else 1.0
 
     def ask(self, seconds: float) -> Iterator[Task]:
         """The tasks of the open problems, the oldest first; at the end those with the best configs of neighbours."""

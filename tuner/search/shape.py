@@ -43,8 +43,9 @@ NEIGHBOURS = 6
 REOPEN = 2.0
 # Configs closer than this log ratio are ties.
 TIE = 0.005
-# Mean number of measured configs of a problem in RMSNorm's full space on an H200.
-USUAL = 14
+# Mean number of measured configs of a problem that no bound ends: in made-up spaces about the first, or twice as many
+# with few problems, in RMSNorm's full space on an H200 the other.
+USUAL, LONG = 14, 91
 
 
 class ShapeSearch:
@@ -60,6 +61,7 @@ class ShapeSearch:
         most: most configs to measure.
         worth: least gain of a config that is worth timing, a log ratio.
         until: expected gain of the others at which it is done, a log ratio.
+        usual: number of configs after which it is probably done.
 
     Attributes:
         task: the problem with all its candidates.
@@ -80,6 +82,7 @@ class ShapeSearch:
         most: int | None = None,
         worth: float = 0.0,
         until: float = 0.0,
+        usual: int = USUAL,
     ) -> None:
         self.task = task
         self.group = group
@@ -88,7 +91,7 @@ class ShapeSearch:
         self._number = group.configs.number
         self._advised = [self._number[config] for config in advised]
         self._most = task.size if most is None else most
-        self._worth, self._until = worth, until
+        self._worth, self._until, self._usual = worth, until, usual
         self._pool = task.candidates if isinstance(task.candidates, Pool) else None
         self._free = np.full(len(group.configs.all), self._pool is not None)
         if self._pool is None:
@@ -169,11 +172,18 @@ class ShapeSearch:
     @cached_property
     def expected(self) -> Task:
         """About as many candidates as will be timed."""
-        count = max(2, min(max(LEAST, USUAL - self.tried), self._most - self.tried))
+        if self.tried >= self._most:
+            return Task(self.task.problem, ())
+        count = max(2, min(max(LEAST, self._usual - self.tried, self.tried // 3), self._most - self.tried))
         if self._pool is not None:
             return Task(self.task.problem, tuple(self._pool.draw(count, Random(0))))
         some = spread(np.flatnonzero(self._free).tolist(), count)
         return self._task_of(some)
+
+    @property
+    def longest(self) -> int:
+        """Most configs that it is likely to be measured with still, at least those of `expected`."""
+        return max(len(self.expected.candidates), min(max(LONG, self._usual), self._most) - self.tried)
 
     def task_of(self, configs: Sequence[Config]) -> Task:
         """A task of these configs and the best measured one, to compare with."""

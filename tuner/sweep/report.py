@@ -30,6 +30,8 @@ NOTHING_STALE = "nothing is stale: all stored measurements are of the present ke
 
 # Number of reasons of failures that are printed; others are counted.
 REASONS = 5
+# An estimate that may be exceeded by this factor is told as a range.
+_SURE = 1.25
 
 
 def device_line(bench: Bench | Identity) -> str:
@@ -108,6 +110,10 @@ def expected_line(outlook: Outlook) -> str:
         return (
             f"expected: the budget, of which {seconds_text(budget)} are left; all of it takes {about(estimate.seconds)}"
         )
+    if outlook.longest > _SURE:
+        start = estimate.start + estimate.compile
+        most = start + outlook.longest * (estimate.seconds - start)
+        return f"expected: {about(estimate.seconds)} to {seconds_text(most)}, until no config is worth its time"
     parts = {
         "to start": estimate.start + estimate.compile,
         "gate": estimate.gate,

@@ -7,7 +7,7 @@ In: a bench, a store, a plan and a search, which chooses tasks and rounds. Out: 
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import takewhile
 from typing import Any, NamedTuple, Protocol
 
@@ -17,6 +17,7 @@ from normtune.results.records import REQUEST
 from normtune.tuner.device.open import Bench, Phases, SkippedError
 from normtune.tuner.plan.estimate import Estimate, Pace, corrected, new_binaries, python_seconds
 from normtune.tuner.plan.plan import Plan, Task
+from normtune.tuner.plan.pool import Candidate
 from normtune.tuner.plan.resume import Stored, known, without_times
 from normtune.tuner.search.protocol import Search, Strategy
 from normtune.tuner.sweep.run_writer import RunWriter, measurements, new_run
@@ -42,6 +43,7 @@ class Outlook(NamedTuple):
         binaries: number of binaries to compile.
         estimate: expected duration of all tasks.
         budget_seconds: rest of the budget; None for no limit.
+        longest: how many times as long gate and timing may take, where the search cannot say how long it will be.
     """
 
     plan: Plan
@@ -50,6 +52,7 @@ class Outlook(NamedTuple):
     binaries: int
     estimate: Estimate
     budget_seconds: float | None
+    longest: float = 1.0
 
     @property
     def cells(self) -> int:
@@ -115,14 +118,14 @@ def sweep(
         bench.close()
         return summary
     pace, machine = _pace(bench, store, search)
-    outlook = _outlook(plan, tasks, pace, budget_seconds)
+    outlook = _outlook(plan, search, tasks, pace, budget_seconds)
     if progress:
         progress.planned(outlook)
     planned = clock()
     summary.starting_seconds = planned - begun
     schedule = _Schedule(bench, search, pace, outlook, begun, clock, progress, is_ordered=key is not None)
     summary.left, summary.left_seconds = len(tasks), outlook.estimate.seconds
-    report = getattr(search, "report", None)
+    report, coming = getattr(search, "report", None), getattr(search, "coming", None)
     request = {} if key is None else {REQUEST: key}
     writer = RunWriter(store, new_run(bench, search.name, request | (report(is_over=False) if report else {})))
     unreported: list[tuple[Problem, Best | None]] = []
@@ -152,8 +155,9 @@ def sweep(
                 best = summary.add(task.problem, outcomes)
                 schedule.measured(task, clock() - start)
                 search.tell(task, outcomes)
-            left = {task.problem for task in search.left()}
-            summary.left, summary.left_seconds = len(left), schedule.left_seconds(left)
+            tasks = tuple(search.left())
+            summary.left = len({task.problem for task in tasks})
+            summary.left_seconds = schedule.left_seconds([*tasks, *(coming() if coming else ())])
             unreported.append((task.problem, best))
         save()
     finally:
@@ -176,7 +180,7 @@ def look_ahead(
 ) -> Outlook:
     """The outlook of a sweep; it measures only the speed of the machine. Arguments as in `sweep`."""
     search = _search(bench, store, plan, strategy, retry_failed, stored)
-    return _outlook(plan, tuple(search.left()), _pace(bench, store, search)[0], budget_seconds)
+    return _outlook(plan, search, tuple(search.left()), _pace(bench, store, search)[0], budget_seconds)
 
 
 def _search(
@@ -192,9 +196,9 @@ def _search(
     return strategy(plan.tasks, known(stored, {task.problem.operator for task in plan.tasks}, retry_failed))
 
 
-def _outlook(plan: Plan, tasks: tuple[Task, ...], pace: Pace, budget_seconds: float | None) -> Outlook:
-    binaries = len(Plan(tasks, {}).jobs())
-    return Outlook(plan, tasks, len(plan.tasks) - len(tasks), binaries, pace.estimate(tasks), budget_seconds)
+def _outlook(plan: Plan, search: Search, tasks: tuple[Task, ...], pace: Pace, budget_seconds: float | None) -> Outlook:
+    binaries, longest = len(Plan(tasks, {}).jobs()), getattr(search, "longest", 1.0)
+    return Outlook(plan, tasks, len(plan.tasks) - len(tasks), binaries, pace.estimate(tasks), budget_seconds, longest)
 
 
 def _pace(bench: Bench, store: Store | None, search: Search) -> tuple[Pace, dict[str, Any]]:
@@ -228,9 +232,12 @@ class _Schedule:
         self._end = math.inf if outlook.budget_seconds is None else begun + outlook.budget_seconds - _MARGIN_SECONDS
         self._seen: set[object] = set()
         self._expected: dict[Task, float] = {}
-        self._of_problem: defaultdict[Problem, float] = defaultdict(float)
+        # Expected seconds of a config of each problem; the configs that were measured, and theirs by operator.
+        self._each: dict[Problem, float] = {}
+        self._met: defaultdict[Problem, set[Candidate]] = defaultdict(set)
+        self._done: defaultdict[str, float] = defaultdict(float)
         for task in outlook.tasks:
-            self._of_problem[task.problem] += self._expected_seconds(task)
+            self._each_of(task)
         self._turn = {task.problem: turn for turn, task in enumerate(outlook.tasks)}
         # Seconds by operator: of one the estimate may be far off, as it takes kernels to be bound by memory.
         self._measured: defaultdict[str, float] = defaultdict(float)
@@ -262,16 +269,25 @@ class _Schedule:
 
     def measured(self, task: Task, seconds: float) -> None:
         """Record the duration of a task."""
+        met = self._met[task.problem]
+        before = len(met)
+        met.update(task.candidates)
+        self._done[task.problem.operator] += (len(met) - before) * self._each_of(task)
         self._estimated[task.problem.operator] += self._expected_seconds(task)
         self._measured[task.problem.operator] += seconds
 
-    def left_seconds(self, left: Collection[Problem]) -> float:
-        """Expected time of the problems left, scaled by the measured over the expected time of those done."""
-        expected: defaultdict[str, float] = defaultdict(float)
-        done: defaultdict[str, float] = defaultdict(float)
-        for problem, seconds in self._of_problem.items():
-            (expected if problem in left else done)[problem.operator] += seconds
-        return sum(seconds * self._scale(operator, done) for operator, seconds in expected.items())
+    def left_seconds(self, left: Iterable[Task]) -> float:
+        """Expected time of the tasks left, scaled by what those that were measured took.
+
+        A problem's configs may be measured in several tasks and again in others: the time that a config took with all
+        of these is that of those left, too. A task of few configs takes at least its own time.
+        """
+        seconds = 0.0
+        for task in filter(lambda task: task.candidates, left):
+            name, own = task.problem.operator, self._pace.measuring(task, 0)
+            shared = len(task.candidates) * self._each_of(task)
+            seconds += max(own * self._scale(name, self._estimated), shared * self._scale(name, self._done))
+        return seconds
 
     def _choices(self, now: float) -> Iterator[Task]:
         """The tasks of the search that may begin."""
@@ -279,7 +295,7 @@ class _Schedule:
         return chosen(lambda task: self._slack(task, now) >= 0, self._search.ask(self._end - now))
 
     def _scale(self, operator: str, done: Mapping[str, float]) -> float:
-        """Measured over expected time of an operator, whose problems were expected to take what `done` says.
+        """Measured over expected time of an operator, whose tasks were expected to take what `done` says.
 
         At first it is that of the other operators, and of the first one 1.
         """
@@ -293,6 +309,12 @@ class _Schedule:
         """Longest wait before a task that still lets it end in time, seconds; negative if it must not begin."""
         scale = self._scale(task.problem.operator, self._estimated)
         return self._end - now - _CAUTION * scale * self._expected_seconds(task)
+
+    def _each_of(self, task: Task) -> float:
+        """Expected seconds of a config of a task's problem, as of its first task."""
+        if task.problem not in self._each:
+            self._each[task.problem] = self._pace.measuring(task, 0) / max(1, len(task.candidates))
+        return self._each[task.problem]
 
     def _expected_seconds(self, task: Task) -> float:
         if task not in self._expected:

@@ -105,7 +105,7 @@ class Sampled(ABC):
         """The sampler of a problem's study; None for random proposals among the configs not yet measured."""
 
     def left(self) -> Sequence[Task]:
-        """The problems that are not done, with the configs not yet measured."""
+        """The problems that are not done, each with about as many configs as will be timed."""
         return [space.untried for space in self._spaces.values() if not space.done]
 
     def ask(self, seconds: float) -> Iterator[Task]:
@@ -241,9 +241,9 @@ class _Space:
 
     @cached_property
     def untried(self) -> Task:
-        """The candidates not yet taken; of a large space about as many as will be."""
+        """About as many of the candidates not yet taken as will be."""
         free = [self._candidates[config] for config in self._knobs.free()]
-        return Task(self.task.problem, tuple(free if self._pool is None else spread(free, max(2, self._left()))))
+        return Task(self.task.problem, tuple(spread(free, max(2, self._left()))))
 
     def begin(self, study: optuna.Study) -> None:
         """Set the study, and add the stored measurements to it."""
