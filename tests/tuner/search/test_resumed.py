@@ -100,6 +100,7 @@ def test_tasks_that_were_measured_in_another_order_than_asked_for_are_told_in_th
         """Always the last of the tasks."""
         done = []
         for _ in range(count):
+            search.left()
             search.wait()
             task = [*search.ask(math.inf)][-1]
             random = np.random.default_rng(len(task.configs))
