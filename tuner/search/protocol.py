@@ -32,6 +32,10 @@ The candidates of a large space are a `plan.pool.Pool`, which gives a config its
 that leaves configs out takes some of them by `task.drawn`, and others by `Pool.of` and `draw`. Tasks that it yields
 hold candidates, never a pool.
 
+A search may also have, for `resumed` and for the estimate of time: `wait()`, after which `ask` yields all its tasks, if
+it chooses in a thread; `coming()`, tasks that are expected but not in `left`; `longest`, how many times as long as
+`left` says it may take. After the same tasks and outcomes, told in the same order, it must ask for the same again.
+
 A search that visits each problem once is best a subclass of `by_problem.ByProblem`, as `exhaustive`. A sampler per
 problem yields tasks of a few configs; while those of one problem are compiled, those of others are measured.
 """
