@@ -20,6 +20,7 @@ from normtune.kernels.operator import operator, read_config
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import TARGETS
 from normtune.results.evidence import Evidence
+from normtune.results.exchange.parquet_csv import read_parquet
 from normtune.results.exchange.recording import load_recording
 from normtune.results.records import ROUNDS_PER_BLOCK
 from normtune.tuner.plan.estimate import BINARY_GATE_SECONDS, BINARY_SECONDS, CONFIG_GATE_SECONDS, H200
@@ -37,13 +38,14 @@ _OVERHEAD = BINARY_SECONDS / (H200.cores - 1) + BINARY_GATE_SECONDS + CONFIG_GAT
 _UNKNOWN = ImplementationLaunch("")
 
 
-def recorded(dtype: str = "bfloat16", recording: str = RECORDING) -> list[Space]:
-    """The problems of the plain operators in a recording of an H200, with more than three configs; costs as there.
+def recorded(dtype: str = "bfloat16", recording: str | Path = RECORDING) -> list[Space]:
+    """The problems of the plain operators in a recording, or a file, of an H200 or H100, with more than three configs.
 
-    A round of a config takes one untimed and the timed launches, and a read of twice the L2 before them. A config with
-    fewer rounds than others has its own again. Runs of a search that left configs out are left out.
+    Costs are those of the H200: a round of a config takes one untimed and the timed launches, and a read of twice the
+    L2 before them. A config with fewer rounds than others has its own again. Runs of a search that left configs out are
+    left out.
     """
-    evidence: Evidence = load_recording(recording, None)
+    evidence: Evidence = read_parquet(recording) if isinstance(recording, Path) else load_recording(recording, None)
     whole = [run.id for run in evidence.runs if run.protocol.get("strategy", "") not in PARTIAL]
     frame = evidence.frame[evidence.frame["run"].isin(whole)]
     frame = frame[(frame.status == "ok") & (frame.variant == "") & (frame.dtype == dtype)]

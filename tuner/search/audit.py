@@ -80,6 +80,11 @@ class Audited:
         """As that of the search."""
         return float(getattr(self._search, "longest", 1.0))
 
+    @property
+    def unguided(self) -> list[str]:
+        """As that of the search."""
+        return [*getattr(self._search, "unguided", ())]
+
     def wait(self) -> None:
         """Wait until the search knows its next tasks."""
         if wait := getattr(self._search, "wait", None):

@@ -4,12 +4,11 @@ In: the tasks of an operator's shapes, then the outcomes of configs; a `View` of
 
 A choice is made among a pool of configs: those that differ in one knob from the best of this and of the nearest shapes,
 recombinations of these, and random ones. Each place in a task goes to one of `WAYS`, in proportion to what configs
-chosen in this way have gained. `model` takes those that lower the mean over draws of the best time most, relative to
-their cost: a config costs more if no other shape needed its binary. The others take any of their kind, so that the
-search goes on where the model is wrong. A second surrogate, of failures, says how probably a config fails.
+chosen in this way have gained (`earned`). `model` takes those that lower the mean over draws of the best time most,
+relative to their cost: a config costs more if no other shape needed its binary. The others take any of their kind, so
+that the search goes on where the model is wrong. A second surrogate, of failures, says how probably a config fails.
 
-The surrogate is checked against what was measured after it was asked: while the root mean square of its errors, in
-deviations that it expected, is over `MOST_ERROR`, no place goes to it.
+A shape ends when the next timing is not likely to gain enough.
 """
 
 import math
@@ -28,12 +27,13 @@ from normtune.kernels.config_space import Drawn
 from normtune.kernels.problem import Problem
 from normtune.tuner.plan.plan import Task
 from normtune.tuner.plan.pool import Pool
+from normtune.tuner.search.earned import WAYS, Earned
 from normtune.tuner.search.kernel import Array, Codes
 from normtune.tuner.search.moves import Configs
 from normtune.tuner.search.surrogate import Surrogate
 
 # Cost of compiling a binary, in configs timed meanwhile on the 16 cores of an H200's host.
-BINARY = 5.0
+BINARY = 2.0
 # Places of a task: one for so many measured configs of the problem, or for two shapes of the operator, which are timed
 # while the binaries of others are compiled; their least and greatest number.
 GROW, FEW, MOST = 6, 4, 12
@@ -43,21 +43,18 @@ BLIND, LEAST = 4, 6
 # shape says little of the others.
 NARROW, NARROW_SHARE = 96, 0.25
 DRAWS = 96
+# Most candidates whose times are drawn: those with the least expected times less so many deviations.
+DRAWN, HOPE = 200, 2.0
 # Most configs among which the surrogate chooses if not among all, and how many of them are strangers and children.
 POOL, STRANGERS, CHILDREN = 900, 300, 200
 # Number of the best configs of a problem whose neighbours and children are in the pool; of those of a near problem.
 PARENTS, NEAR_PARENTS = 6, 2
 # Least number of neighbours of a parent, with more than one other knob if there are not so many.
 AROUND = 30
-# Ways to choose a config, with the gain, a log ratio, that is expected of each until this many were tried.
-WAYS = {"model": 0.02, "neighbour": 0.0007, "child": 0.0007, "stranger": 0.0007}
-TRUST = 10.0
-# Errors of predictions, in deviations: where the model is not used; their cut, and the number of those assumed before.
-MOST_ERROR, _CUT, _ERRORS = 3.0, 6.0, 20.0
-# Share of them that each new one replaces.
-FORGET = 0.005
 # Most configs of an operator that are numbered, and most of a choice that are asked for launches not made yet.
 MOST_CONFIGS, ASKED = 100_000, 150
+# Log ratio to the mean of a shape that counts at most in what knobs explain.
+_SPREAD = 1.0
 # Log times at which a draw is cut off when configs without a gain are compared, and that of a problem without times.
 _SLOW, _NEVER = 3.0, 100.0
 # Number of programs that run at once, roughly: fewer take as long as one. Values of the logs of their number.
@@ -136,26 +133,31 @@ class Group:
         self._sizes = np.column_stack([np.searchsorted(one, axis) for one, axis in zip(sizes, axes, strict=True)])
         octaves = [*(np.log2(one.astype(np.float64)) for one in sizes), _WAVES]
         distances = [abs(one[:, None] - one) / _OCTAVES for one in octaves] + self.configs.distances
-        self._times = Surrogate(distances, len(tasks))
-        self._failures = Surrogate(distances, len(tasks), has_levels=False)
+        self._times = Surrogate(distances, self._sizes)
+        self._failures = Surrogate(distances, self._sizes, has_levels=False)
         self._any_failed = False
         self._closed: dict[int, NDArray[np.bool_]] = {}
         self._binaries: set[Any] = set()
         self._best = np.full(len(tasks), np.inf)
         self._ways: dict[tuple[int, int], str] = {}
-        self._credit = {way: np.array([TRUST * gain, TRUST]) for way, gain in WAYS.items()}
-        self._errors = np.array([_ERRORS, _ERRORS])
+        self._levels = np.zeros((len(tasks), 2))
+        self._promises: dict[int, float] = {}
+        self.earned = Earned(len(tasks))
 
     def learn(self, place: int, numbers: Codes, logs: Array, candidate: CandidateOf) -> None:
         """Learn new log times of configs at a problem; infinite ones failed."""
         with _one_thread():
             codes, fine = self._codes(place, numbers, candidate), np.isfinite(logs)
             self._check(place, codes[fine], numbers[fine], logs[fine])
-            for number, log in zip(numbers.tolist(), logs.tolist(), strict=True):
-                way = self._ways.pop((place, number), None)
-                if way and np.isfinite(self._best[place]):
-                    self._credit[way] += [max(0.0, self._best[place] - log) if math.isfinite(log) else 0.0, 1.0]
-            self._best[place] = logs.min(initial=self._best[place])
+            before = self._best[place]
+            self._best[place] = logs.min(initial=before)
+            if np.isfinite(before):
+                for number, gain in zip(numbers.tolist(), np.maximum(before - logs, 0.0).tolist(), strict=True):
+                    if way := self._ways.pop((place, number), None):
+                        self.earned.credit(way, gain)
+                if (promised := self._promises.pop(place, None)) is not None:
+                    self.earned.gained(before - self._best[place], len(logs), promised)
+            self._levels[place] += [logs[fine].sum(), fine.sum()]
             self._times.add(codes[fine], numbers[fine], place, logs[fine])
             self._failures.add(codes, numbers, place, np.where(fine, 0.0, 1.0))
             self._any_failed = self._any_failed or not fine.all()
@@ -166,14 +168,14 @@ class Group:
         if self._is_blind:
             return 0.0
         with _one_thread():
-            times = self._draws(place, self._codes(place, numbers, candidate), numbers, np.random.default_rng(seed))
-        return float(np.maximum(-times, 0.0).mean(axis=0).sum())
+            codes, indices = self._codes(place, numbers, candidate), np.arange(len(numbers))
+            draws = self._times.posterior(codes, numbers, place).draws(indices, DRAWS, np.random.default_rng(seed))
+            gains = np.maximum(-draws, 0.0).mean(axis=0) * (1.0 - self._chances(place, codes, numbers))
+        return float(gains.sum())
 
     def choose(self, view: View) -> Proposal:
         """The configs to measure next; none if no config is expected to gain enough."""
         random = np.random.default_rng(view.seed)
-        if view.room <= 0:
-            return Proposal([], 0.0)
         if self._is_blind:
             chosen = [*view.advised]
             for number in random.permutation(np.flatnonzero(view.free)).tolist():
@@ -189,47 +191,47 @@ class Group:
     def _is_blind(self) -> bool:
         return len(self._times) < BLIND
 
-    @property
-    def _is_calibrated(self) -> bool:
-        return float(self._errors[0] / self._errors[1]) < MOST_ERROR**2
-
     def _check(self, place: int, codes: Codes, numbers: Codes, logs: Array) -> None:
         """Compare new times with what the surrogate expects of them."""
         if self._is_blind or not len(logs) or not np.isfinite(self._best[place]):
             return
-        self._times.prepare()
-        draws = self._times.draws(codes, numbers, place, DRAWS, np.random.default_rng(len(self._times)))
-        errors = (self._times.bent(logs - self._best[place]) - draws.mean(axis=0)) / draws.std(axis=0)
-        self._errors *= 1.0 - FORGET * len(errors)
-        self._errors += [float((errors.clip(-_CUT, _CUT) ** 2).sum()), len(errors)]
+        expected = self._times.posterior(codes, numbers, place)
+        errors = self._times.bent(logs - self._best[place]) - expected.mean
+        self.earned.checked(errors / expected.deviation)
+        total, count = self._levels[place]
+        if count >= LEAST:
+            new = self._times.is_new(numbers)
+            away = logs[new] - total / count
+            self.earned.explained((away - errors[new]).clip(-_SPREAD, _SPREAD), away.clip(-_SPREAD, _SPREAD))
 
-    def _draws(self, place: int, codes: Codes, numbers: Codes, random: Generator) -> Array:
-        """Draws of log times relative to the best of the problem, infinite where a config fails, (draws, configs)."""
-        self._times.prepare()
-        times = self._times.draws(codes, numbers, place, DRAWS, random)
-        if self._any_failed:
-            self._failures.prepare()
-            chances = self._failures.draws(codes, numbers, place, DRAWS, random).mean(axis=0).clip(0.0, 0.99)
-            times[random.random(times.shape) < chances] = np.inf
-        return times
+    def _chances(self, place: int, codes: Codes, numbers: Codes) -> Array:
+        """Probabilities that configs fail, (configs,)."""
+        if not self._any_failed:
+            return np.zeros(len(numbers))
+        return self._failures.posterior(codes, numbers, place).mean.clip(0.0, 0.99)
 
     def _chosen(self, view: View, random: Generator) -> Proposal:
         pool, kinds = self._pool(view, random)
         if not len(pool):
             return Proposal([], 0.0)
-        times = self._draws(view.place, self._codes(view.place, pool, view.candidate), pool, random)
+        codes = self._codes(view.place, pool, view.candidate)
+        expected, chances = self._times.posterior(codes, pool, view.place), self._chances(view.place, codes, pool)
+        hopes = expected.mean - HOPE * expected.deviation + _NEVER * (chances > 0.9)
+        drawn = np.sort(np.argsort(hopes, kind="stable")[:DRAWN])
+        times = np.full((DRAWS, len(pool)), np.inf)
+        times[:, drawn] = expected.draws(drawn, DRAWS, random)
+        times[random.random(times.shape) < chances] = np.inf
         best_times = np.full(DRAWS, 0.0 if view.own else _NEVER)
         missed = float(np.maximum(-times.min(axis=1), 0.0).mean())
         is_narrow = self._times.distinct < min(NARROW, NARROW_SHARE * len(self.configs.all))
-        if missed < view.until and view.tried >= LEAST and not is_narrow and not view.advised:
+        may_end = not is_narrow and not view.advised
+        if missed < view.until and view.tried >= LEAST and may_end:
             return Proposal([], missed)
         slow = 1e-6 * np.minimum(times, _SLOW).mean(axis=0)  # between configs that gain in no draw
         binaries = [view.candidate(number).launch.binary for number in pool.tolist()]
         costs = np.array([1.0 if binary in self._binaries else 1.0 + BINARY for binary in binaries])
-        left, works = np.ones(len(pool), np.bool_), np.isfinite(times).mean(axis=0) > 0.5
-        shares = np.array([credit[0] / credit[1] for credit in self._credit.values()])
-        shares[0] *= self._is_calibrated
-        ways = random.choice(list(WAYS), max(view.room, len(view.advised)), p=shares / shares.sum())
+        left, works = np.ones(len(pool), np.bool_), chances < 0.5
+        ways = random.choice(list(WAYS), max(view.room, len(view.advised)), p=self.earned.shares)
         chosen: list[int] = []
         for turn, way in enumerate(ways.tolist()):
             if not left.any():
@@ -240,7 +242,7 @@ class Group:
             kind = np.flatnonzero(left & works & kinds[way]) if way in kinds else ()
             if turn < len(view.advised):
                 best = int(np.searchsorted(pool, view.advised[turn]))
-            elif not is_narrow and view.tried + turn >= LEAST and gain[best] < view.worth:
+            elif not is_narrow and view.tried + turn >= LEAST and self.earned.likely(gain[best]) < view.worth:
                 break
             elif len(kind):
                 best = int(random.choice(kind))
@@ -250,6 +252,8 @@ class Group:
             best_times, left[best] = np.minimum(best_times, times[:, best]), False
             self._binaries.add(binaries[best])
             chosen.append(int(pool[best]))
+        if view.own and view.tried >= LEAST:
+            self._promises[view.place] = float(-best_times.mean())
         return Proposal(chosen, missed)
 
     def _pool(self, view: View, random: Generator) -> tuple[Codes, dict[str, NDArray[np.bool_]]]:

@@ -58,7 +58,7 @@ class Kernel:
         self._distances = distances
         ends = np.cumsum([len(one) for one in distances])
         self._parts = [slice(end - len(one), end) for one, end in zip(distances, ends, strict=True)]
-        self._starts = np.array([part.start for part in self._parts])
+        self.starts = np.array([part.start for part in self._parts])
         self.width = int(ends[-1])
         axes = np.ones(len(distances))
         self.prior, self._spread = (
@@ -69,7 +69,7 @@ class Kernel:
     def indicators(self, codes: Codes) -> Array:
         """1 for each value of a point, (points, values of all axes)."""
         result = np.zeros((len(codes), self.width))
-        result[np.arange(len(codes))[:, None], codes + self._starts] = 1.0
+        result[np.arange(len(codes))[:, None], codes + self.starts] = 1.0
         return result
 
     def table(self, parameters: Parameters) -> Array:

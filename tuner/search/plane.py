@@ -29,7 +29,7 @@ from normtune.tuner.search.adaptive import FIRST_BLOCKS
 from normtune.tuner.search.group import Group
 from normtune.tuner.search.protocol import Batch, Known, Race
 from normtune.tuner.search.rounds import close_to_best
-from normtune.tuner.search.shape import LONG, USUAL, ShapeSearch
+from normtune.tuner.search.shape import ShapeSearch
 from normtune.tuner.timing.protocol import ALL_BLOCKS
 
 # Number of problems in progress at a time.
@@ -38,12 +38,9 @@ OPEN = 16
 # than the other many times.
 FAR, CLOSE = 1.4, 1.03
 # Log ratio by which a config has to lower the expected best time of a problem to be worth timing.
-WORTH = 0.0025
+WORTH = 0.001
 # With fewer problems of an operator it is less in proportion: a short sweep may spend more time on each.
-MANY, LEAST_WORTH = 150, 0.0003
-# Most configs of each of `MANY` problems or more, of fewer in proportion more, unless `most` or `until` are given. In
-# RMSNorm's full space on an H200 the table of 91 configs a problem, which took 7 minutes, is no better than that of 16.
-ENOUGH = 16
+MANY, LEAST_WORTH = 60, 0.0003
 # Weight of the prior of `missed`: with this log ratio gained by audited configs where the model expected no gain, the
 # estimate doubles.
 SURPRISE = 0.02
@@ -56,7 +53,7 @@ class Plane:
         tasks, known: see `protocol.Search`.
         advice: the first configs to measure at a problem.
         seed: of the draws; use another one to repeat a search on the data of the first.
-        most: most configs of a problem; None for those that are worth their time, see `ENOUGH`.
+        most: most configs of a problem; None for those that are worth their time.
         until: log ratio that the untimed configs of a problem may still be expected to gain, instead of when none of
             them is worth its time; 0 times all.
     """
@@ -94,15 +91,11 @@ class Plane:
         self._shapes: dict[Problem, ShapeSearch] = {}
         for task in order:
             key, problem = task.problem.key, task.problem
-            share = min(1.0, len(members[key]) / MANY)
-            worth = max(LEAST_WORTH, WORTH * share) if until is None else 0.0
-            bound = round(ENOUGH / share) if most is None and until is None else most
-            is_reached = bound is not None and bound <= LONG and (most is not None or share == 1.0)
-            usual = bound if bound is not None and is_reached else USUAL
-            options = seed, wanted.get(problem, ()), bound, worth, until or 0.0, usual
+            worth = max(LEAST_WORTH, WORTH * min(1.0, len(members[key]) / MANY)) if until is None else 0.0
+            options = seed, wanted.get(problem, ()), most, worth, until or 0.0
             self._shapes[problem] = ShapeSearch(task, known.get(problem, {}), groups[key], self._groups[key], *options)
         self._neighbour_tasks: dict[Problem, Task | None] = {}
-        self._waiting = [shape for shape in self._shapes.values() if not shape.settle()]
+        self._waiting = [*self._shapes.values()]
         self._open: list[ShapeSearch] = []
         self._thread = ThreadPoolExecutor(1)
 
@@ -158,6 +151,11 @@ class Plane:
             expected, gained = np.sum([SURPRISE * np.ones(2), *(shape.audited for shape in shapes)], axis=0)
             gains[str(key)] = float(np.mean([shape.missed for shape in shapes]) * gained / expected)
         return gains
+
+    @property
+    def unguided(self) -> list[str]:
+        """Operators and dtypes whose knobs do not tell which configs are fast."""
+        return [str(key) for key, shapes in self._groups.items() if shapes[0].group.earned.knobs_say_nothing]
 
     def _settle(self) -> None:
         """Replace finished open problems by waiting ones; afterwards the first open problem has a task."""

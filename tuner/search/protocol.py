@@ -34,7 +34,8 @@ hold candidates, never a pool.
 
 A search may also have, for `resumed` and for the estimate of time: `wait()`, after which `ask` yields all its tasks, if
 it chooses in a thread; `coming()`, tasks that are expected but not in `left`; `longest`, how many times as long as
-`left` says it may take. After the same tasks and outcomes, told in the same order, it must ask for the same again.
+`left` says it may take; and, for the user, `unguided`, the operators and dtypes in which it knew nothing of configs
+that it had not timed. After the same tasks and outcomes, told in the same order, it must ask for the same again.
 
 A search that visits each problem once is best a subclass of `by_problem.ByProblem`, as `exhaustive`. A sampler per
 problem yields tasks of a few configs; while those of one problem are compiled, those of others are measured.

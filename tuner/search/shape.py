@@ -38,14 +38,11 @@ from normtune.tuner.search.paired import chained
 
 # Number of nearest shapes whose best configs are timed at a problem.
 NEIGHBOURS = 6
-# A problem with stored measurements goes on if a config gains this many times what makes it worth its time: fitted to
-# other times, the model expects somewhat more or less than when the problem was done.
-REOPEN = 2.0
 # Configs closer than this log ratio are ties.
 TIE = 0.005
-# Mean number of measured configs of a problem that no bound ends: in made-up spaces about the first, or twice as many
-# with few problems, in RMSNorm's full space on an H200 the other.
-USUAL, LONG = 14, 91
+# A problem is probably done after `LEAST` configs and the root of their number, and after so many times as many at the
+# latest: so in recordings and made-up spaces of 15 to 20,000 configs.
+LONG = 3
 
 
 class ShapeSearch:
@@ -61,7 +58,6 @@ class ShapeSearch:
         most: most configs to measure.
         worth: least gain of a config that is worth timing, a log ratio.
         until: expected gain of the others at which it is done, a log ratio.
-        usual: number of configs after which it is probably done.
 
     Attributes:
         task: the problem with all its candidates.
@@ -82,7 +78,6 @@ class ShapeSearch:
         most: int | None = None,
         worth: float = 0.0,
         until: float = 0.0,
-        usual: int = USUAL,
     ) -> None:
         self.task = task
         self.group = group
@@ -91,7 +86,9 @@ class ShapeSearch:
         self._number = group.configs.number
         self._advised = [self._number[config] for config in advised]
         self._most = task.size if most is None else most
-        self._worth, self._until, self._usual = worth, until, usual
+        self._worth, self._until = worth, until
+        usual = LEAST + math.isqrt(task.size)
+        self._usual = usual if most is None else min(most, LONG * usual)  # a bound is likely to be reached
         self._pool = task.candidates if isinstance(task.candidates, Pool) else None
         self._free = np.full(len(group.configs.all), self._pool is not None)
         if self._pool is None:
@@ -127,12 +124,6 @@ class ShapeSearch:
     def tried(self) -> int:
         """Number of measured configs."""
         return len(self.logs) + len(self._failed)
-
-    def settle(self) -> bool:
-        """Whether, from the stored measurements, no further config is expected to gain enough."""
-        if self.tried >= LEAST:
-            self._take(self.group.choose(self._view(REOPEN)))
-        return self.is_found
 
     def compare(self, task: Task, outcomes: Mapping[Config, Outcome], thread: Executor) -> None:
         """Add the expected and the real gains of new configs over the best; to be called before `learn`."""
@@ -183,7 +174,7 @@ class ShapeSearch:
     @property
     def longest(self) -> int:
         """Most configs that it is likely to be measured with still, at least those of `expected`."""
-        return max(len(self.expected.candidates), min(max(LONG, self._usual), self._most) - self.tried)
+        return max(len(self.expected.candidates), min(LONG * self._usual, self._most) - self.tried)
 
     def task_of(self, configs: Sequence[Config]) -> Task:
         """A task of these configs and the best measured one, to compare with."""
@@ -273,8 +264,8 @@ class ShapeSearch:
         """Numbers of the best measured configs."""
         return [self._number[c] for c in nsmallest(count, self.logs, key=lambda config: (self.logs[config], config))]
 
-    def _view(self, times_worth: float = 1.0) -> View:
-        """This problem for a choice of configs that are worth so many times what they have to be."""
+    def _view(self) -> View:
+        """This problem for a choice of configs."""
         advised = [number for number in self._advised if self._free[number]]
         few = max(FEW, len(self._others) // 2, self.tried // GROW)
         room = min(few, MOST, self._most - self.tried, int(self._free.sum()))
@@ -287,8 +278,8 @@ class ShapeSearch:
             advised,
             self.tried,
             max(room, len(advised)),
-            times_worth * self._worth,
-            times_worth * self._until,
+            self._worth,
+            self._until,
             self._candidate,
             self._pool is not None,
         )

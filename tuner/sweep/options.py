@@ -119,8 +119,8 @@ class SweepOptions:
         "certain, also with new rows and hidden sizes. The store must have the measurements of the table.",
     )
     most: int | None = option(
-        "Most configs that plane, tpe, gp or random times at a shape. Default of plane: 16 with 150 shapes of an "
-        "operator or more, with fewer shapes in proportion more.",
+        "Most configs that plane, tpe, gp or random times at a shape. Default of plane: as many as are worth their "
+        "time.",
         "N",
     )
     until_percent: float | None = option(

@@ -181,6 +181,11 @@ def end_lines(summary: Summary, budget_seconds: float | None, details: bool = Fa
                 f"({printable(str(reason))}): only changes of sources will show that kernels changed"
             )
     lines += _copy_lines(summary)
+    lines += [
+        f"{name}: its knobs do not tell which configs are fast, so that `--strategy exhaustive` finds what this search "
+        "did not happen to time, and random configs are as good"
+        for name in summary.unguided
+    ]
     for reason, count in summary.skipped.most_common(REASONS):
         lines.append(f"skipped {_counted(count, 'problem')}, which the next sweep tries again: {printable(reason)}")
     if summary.left:

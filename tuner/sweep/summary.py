@@ -60,6 +60,7 @@ class Summary:
         seconds: wall time, from the plan to the end.
         starting_seconds: wall time before the plan.
         copies: median times of the copy by problem; not all tasks of a problem time it.
+        unguided: operators and dtypes whose knobs did not tell the search which configs are fast.
     """
 
     measured: dict[Problem, float | None] = field(default_factory=dict)
@@ -77,6 +78,7 @@ class Summary:
     seconds: float = 0.0
     starting_seconds: float = 0.0
     copies: dict[Problem, float] = field(default_factory=dict)
+    unguided: list[str] = field(default_factory=list)
 
     @property
     def problems(self) -> int:
@@ -142,6 +144,7 @@ class Summary:
             "problems_known": self.known,
             "problems_left": self.left,
             "problems_skipped": dict(self.skipped),
+            "unguided": self.unguided,
             "left_seconds": round(self.left_seconds, 1),
             "configs_timed": self.configs,
             "timings": self.timings,

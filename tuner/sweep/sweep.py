@@ -161,7 +161,7 @@ def sweep(
             unreported.append((task.problem, best))
         save()
     finally:
-        summary.phases = bench.phases()
+        summary.phases, summary.unguided = bench.phases(), [*getattr(search, "unguided", ())]
         is_done = key is not None and not summary.left and not summary.skipped
         entries = request | ({"finished": key} if is_done else {}) | (report() if report else {})
         writer.end(_protocol(search.name, summary.phases, machine, schedule.estimated) | entries | bench.close())

@@ -10,6 +10,7 @@ from typing import Annotated
 import numpy as np
 import pytest
 
+from normtune.benchmarks.lib.landscapes import Landscape
 from normtune.benchmarks.lib.simulation import Space, simulate
 from normtune.kernels.call import ImplementationLaunch
 from normtune.kernels.config import COPY, Config
@@ -23,6 +24,7 @@ from normtune.tuner.plan.plan import SPACES as SPACE_NAMES
 from normtune.tuner.plan.plan import Task, plan, warm_start
 from normtune.tuner.plan.pool import Candidate
 from normtune.tuner.search.adaptive import Adaptive
+from normtune.tuner.search.audit import Audited
 from normtune.tuner.search.group import LEAST, MOST, Group, distance
 from normtune.tuner.search.paired import chained
 from normtune.tuner.search.plane import Plane, short_race
@@ -210,6 +212,18 @@ def test_configs_that_fail_say_where_others_fail():
     random, counts = np.random.default_rng(2), Counter(problem for problem, _ in cells)
     drawn = {p: dict.fromkeys(TILES[i] for i in random.permutation(len(TILES))[:n]) for p, n in counts.items()}
     assert mean_loss(stored(found), spaces) < 0.4 * mean_loss(drawn, spaces)
+
+
+@pytest.mark.parametrize(("kind", "says_nothing"), [("needle", True), ("rough", False), ("rugged", False)])
+def test_it_says_where_knobs_do_not_tell_which_configs_are_fast(kind, says_nothing):
+    searches = []
+
+    def search(tasks, known):
+        searches.append(Audited(tasks, known, Plane, 1))
+        return searches[0]
+
+    simulate(search, Landscape(kind, 2000, 4, 1).spaces(), 1, math.inf)
+    assert searches[0].unguided == (["made_up float32"] if says_nothing else [])
 
 
 def test_where_all_of_a_kind_failed_at_other_shapes_none_is_tried():

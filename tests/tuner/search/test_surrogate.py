@@ -11,13 +11,13 @@ from normtune.tuner.search.kernel import JITTER, LEVEL, Kernel
 from normtune.tuner.search.surrogate import SLOW, Surrogate
 
 SIDE = np.linspace(0, 1, 6)
-DISTANCES = [abs(SIDE[:, None] - SIDE), abs(SIDE[:, None] - SIDE), 1 - np.eye(3), np.array([[0.0, 0.5], [0.5, 0.0]])]
+DISTANCES = [np.array([[0.0, 0.5], [0.5, 0.0]]), abs(SIDE[:, None] - SIDE), abs(SIDE[:, None] - SIDE), 1 - np.eye(3)]
 GRID = np.stack(np.meshgrid(range(6), range(6), range(3), indexing="ij"), axis=-1).reshape(-1, 3)
 
 
 def cells(shape, numbers):
-    """Codes of configs, by number, at a shape: its own size is the last axis."""
-    return np.column_stack([GRID[numbers], np.full(len(numbers), shape)])
+    """Codes of configs, by number, at a shape: its own size is the first axis."""
+    return np.column_stack([np.full(len(numbers), shape), GRID[numbers]])
 
 
 def truth(shape, numbers):
@@ -28,13 +28,18 @@ def truth(shape, numbers):
 
 
 def learned(count, seed=0):
-    process, random = Surrogate(DISTANCES, 2), np.random.default_rng(seed)
+    process, random = Surrogate(DISTANCES, np.array([[0], [1]])), np.random.default_rng(seed)
     for shape in (0, 1):
         numbers = random.permutation(len(GRID))[:count]
         for part in np.array_split(numbers, 3):
             process.add(cells(shape, part), part, shape, truth(shape, part))
-            process.prepare()
+            process.posterior(cells(shape, part), part, shape)  # fits the parameters
     return process
+
+
+def times(process, shape):
+    """The configs with a time at a shape."""
+    return set(process._configs[process._places == shape].tolist())
 
 
 def test_the_fit_follows_the_gradient_of_the_density(monkeypatch):
@@ -58,14 +63,13 @@ class _Result:
         self.x = x
 
 
-def test_draws_have_the_mean_and_deviation_of_an_exact_process():
+def test_the_posterior_is_that_of_an_exact_process():
     process = learned(30)
     p, kernel = process.parameters, process._kernel
     codes, shapes, configs = process._codes, process._places, process._configs
-    numbers = np.setdiff1d(np.arange(len(GRID)), np.flatnonzero(process._place_of >= 0))[:20]
-    known = np.flatnonzero(process._place_of >= 0)
-    here = [n for n in known if not ((process._place_of[n] == configs) & (shapes == 0)).any()][:5]
-    numbers = np.concatenate([numbers, np.array(here, np.int64)])
+    numbers = np.flatnonzero(process.is_new(np.arange(len(GRID))))[:20]
+    elsewhere = sorted(times(process, 1) - times(process, 0))[:5]
+    numbers = np.concatenate([numbers, np.array(elsewhere, np.int64)])
 
     def smooth(left, right):
         return p.process**2 * np.exp(kernel.indicators(left) @ kernel.table(p) @ kernel.indicators(right).T)
@@ -74,77 +78,53 @@ def test_draws_have_the_mean_and_deviation_of_an_exact_process():
     covariance = smooth(codes, codes) + p.config**2 * (configs[:, None] == configs)
     covariance += LEVEL**2 * (shapes[:, None] == shapes) + (p.error**2 + JITTER) * np.eye(len(codes))
     asked = cells(0, numbers)
-    across = smooth(asked, codes) + LEVEL**2 * (shapes == 0)
-    across += p.config**2 * (process._place_of[numbers][:, None] == configs)
+    across = smooth(asked, codes) + LEVEL**2 * (shapes == 0) + p.config**2 * (numbers[:, None] == configs)
     mean = targets.mean() + across @ np.linalg.solve(covariance, targets - targets.mean())
-    variance = (
-        p.process**2 + p.config**2 + LEVEL**2 + p.error**2 - (across * np.linalg.solve(covariance, across.T).T).sum(1)
-    )
-    drawn = process.draws(asked, numbers, 0, 20_000, np.random.default_rng(3))
+    own = (p.config**2 + p.error**2 + JITTER) * np.eye(len(numbers))
+    left = smooth(asked, asked) + LEVEL**2 + own - across @ np.linalg.solve(covariance, across.T)
+    found = process.posterior(asked, numbers, 0)
+    assert np.allclose(found.mean, mean, atol=1e-6)
+    assert np.allclose(found.deviation, np.sqrt(np.diag(left)), rtol=1e-4)
+    drawn = found.draws(np.arange(len(numbers)), 20_000, np.random.default_rng(3))
     assert np.allclose(drawn.mean(axis=0), mean, atol=0.01)
-    assert np.allclose(drawn.std(axis=0), np.sqrt(variance), rtol=0.05)
+    assert np.allclose(np.cov(drawn.T), left, atol=0.03 * np.diag(left).max())
 
 
 def test_what_was_not_measured_is_predicted_and_errors_are_as_large_as_said():
     process = learned(45)
-    errors, misses = [], []
+    errors, likenesses = [], []
     for shape in (0, 1):
-        own = {c for c, s in zip(process._configs.tolist(), process._places.tolist(), strict=True) if s == shape}
-        places = process._known(np.arange(len(GRID)))
-        numbers = np.array([n for n, place in enumerate(places.tolist()) if place not in own])
-        drawn = process.draws(cells(shape, numbers), numbers, shape, 400, np.random.default_rng(0))
+        numbers = np.array(sorted(set(range(len(GRID))) - times(process, shape)))
+        found = process.posterior(cells(shape, numbers), numbers, shape)
         targets = truth(shape, numbers) - process._logs[process._places == shape].min()
-        misses.append(np.corrcoef(drawn.mean(axis=0), targets)[0, 1])
-        fine = targets < SLOW
-        errors.append(((drawn.mean(axis=0) - targets) / drawn.std(axis=0))[fine])
-    assert min(misses) > 0.8
+        likenesses.append(np.corrcoef(found.mean, targets)[0, 1])
+        errors.append(((found.mean - targets) / found.deviation)[targets < SLOW])
+    assert min(likenesses) > 0.8
     inside = np.abs(np.concatenate(errors)) < 1.28
     assert 0.65 < inside.mean() < 0.95
 
 
 def test_a_config_that_is_fast_at_one_shape_is_expected_to_be_fast_at_another():
     process = learned(60)
-    seen = process._places == 0
-    known = np.array([n for n in range(len(GRID)) if (process._place_of[n] == process._configs[seen]).any()])
-    known = np.array([n for n in known if not (process._place_of[n] == process._configs[~seen]).any()])
+    known = np.array(sorted(times(process, 0) - times(process, 1)))
     own = np.random.default_rng(1).normal(0, 0.06, len(GRID))
-    with_effect = process.draws(cells(1, known), known, 1, 400, np.random.default_rng(0)).mean(axis=0)
+    with_effect = process.posterior(cells(1, known), known, 1).mean
     unknown = np.arange(1000, 1000 + len(known))  # the same knobs, as if of configs without a time
-    without = process.draws(cells(1, known), unknown, 1, 400, np.random.default_rng(0)).mean(axis=0)
+    without = process.posterior(cells(1, known), unknown, 1).mean
     assert np.corrcoef(with_effect - without, own[known])[0, 1] > 0.7
 
 
-def test_projected_on_few_points_it_predicts_nearly_as_well(monkeypatch):
-    exact = learned(90)
-    monkeypatch.setattr(surrogate, "MOST_POINTS", 40)
-    few = learned(90)
-    numbers = np.arange(len(GRID))
-    means = [
-        one.draws(cells(0, numbers), numbers, 0, 400, np.random.default_rng(0)).mean(axis=0) for one in (exact, few)
-    ]
-    assert len(few._points) == 40 and len(exact._points) > 100
-    assert np.corrcoef(*means)[0, 1] > 0.97
-
-
-def test_learning_in_parts_is_learning_at_once(monkeypatch):
-    monkeypatch.setattr(surrogate, "MOST_POINTS", 40)
-    monkeypatch.setattr(surrogate, "ANEW", 100.0)
-    monkeypatch.setattr(surrogate, "AGAIN", 100.0)
-    parts = learned(90)
-    at_once = Surrogate(DISTANCES, 2)
-    at_once._values = parts._values
-    at_once._fitted = 1_000_000
-    at_once._codes, at_once._places, at_once._logs = parts._codes, parts._places, parts._logs
-    at_once._configs, at_once._place_of, at_once.distinct = parts._configs, parts._place_of, parts.distinct
-    for name in ("_table", "_points", "_root", "_config_variance", "_error_variance", "_built"):
-        setattr(at_once, name, getattr(parts, name))
-    width = parts._information.shape[0]
-    at_once._information = np.diag([1.0] * (width - 2) + [LEVEL**-2] * 2)
-    at_once._features, at_once._sums = np.zeros((0, width - 2)), np.zeros((parts.distinct, width))
-    at_once._counts = np.zeros(parts.distinct)
-    at_once._take()
-    assert np.allclose(at_once._information, parts._information, rtol=1e-6, atol=1e-6 * parts._information.max())
-    assert np.allclose(at_once._sums, parts._sums)
+def test_from_its_own_and_the_fastest_times_it_predicts_nearly_as_well(monkeypatch):
+    process, numbers = learned(60), np.arange(len(GRID))
+    exact = process.posterior(cells(0, numbers), numbers, 0)
+    monkeypatch.setattr(surrogate, "MOST_POINTS", 90)
+    few = process.posterior(cells(0, numbers), numbers, 0)
+    used = process._near(0, process._targets(), process._kernel.table(process.parameters))
+    assert len(used) == 90 and (process._places[used] == 0).sum() == 60
+    others = process._targets()[process._places == 1]
+    assert process._targets()[used[process._places[used] == 1]].max() <= np.sort(others)[29]
+    assert np.corrcoef(exact.mean, few.mean)[0, 1] > 0.97
+    assert few.deviation.mean() > exact.deviation.mean()
 
 
 def test_a_slow_time_counts_as_less_slow_and_keeps_its_rank():
@@ -156,5 +136,8 @@ def test_a_slow_time_counts_as_less_slow_and_keeps_its_rank():
 @pytest.mark.parametrize("seed", range(3))
 def test_the_same_times_give_the_same_draws(seed):
     numbers = np.arange(20)
-    one, other = (learned(20, seed).draws(cells(0, numbers), numbers, 0, 5, np.random.default_rng(0)) for _ in range(2))
+    one, other = (
+        learned(20, seed).posterior(cells(0, numbers), numbers, 0).draws(numbers, 5, np.random.default_rng(0))
+        for _ in range(2)
+    )
     assert np.array_equal(one, other)
