@@ -209,7 +209,7 @@ def difference(
 
     `target` has the measured device's last-level cache; `best` is int64 (problems,), ns, the best time of each problem.
     """
-    lookup = _Answers(spec, matrix, target)
+    lookup = Answers(spec, matrix, target)
     choices: tuple[list[SideAnswer], list[SideAnswer]] = ([], [])
     same, parts = set(), []
     for index, shape in enumerate(matrix.problems):
@@ -233,12 +233,15 @@ def parts_of(comparison: Difference) -> list[int]:
     return [which for which in PARTS if any(comparison.parts[index] == which for index in comparison.timed)]
 
 
-class _Answers:
+class Answers:
+    """What sides answer on the problems of a matrix, and what their configs lose there."""
+
     def __init__(self, spec: OperatorSpec, matrix: TimingMatrix, target: Target) -> None:
         self._spec = spec
         self._matrix = matrix
         self._target = target
         self._columns = {config: column for column, config in enumerate(matrix.configs)}
+        self._launches: dict[int, dict[AnyLaunch, int]] = {}
 
     def choice(self, index: int, problem: Problem, side: Side | Tuned) -> SideAnswer:
         """Answer of a side for the problem with that index."""
@@ -264,11 +267,17 @@ class _Answers:
 
     def _alias(self, index: int, problem: Problem, config: Config) -> int | None:
         launch = _launch(self._spec, config, problem, self._target)
-        for column in np.flatnonzero(self._matrix.usable[index]).tolist() if launch else ():
-            other = self._matrix.configs[column]
-            if _launch(self._spec, other, problem, self._target) == launch:
-                return int(column)
-        return None
+        return self._timed_launches(index, problem).get(launch) if launch else None
+
+    def _timed_launches(self, index: int, problem: Problem) -> dict[AnyLaunch, int]:
+        """The launches with a time at a problem, each with the first of its columns."""
+        if index not in self._launches:
+            found = self._launches[index] = {}
+            for column in np.flatnonzero(self._matrix.usable[index]).tolist():
+                launch = _launch(self._spec, self._matrix.configs[column], problem, self._target)
+                if launch is not None:
+                    found.setdefault(launch, column)
+        return self._launches[index]
 
     def _median(self, index: int, choice: SideAnswer) -> float:
         """The median log-time of all rounds, each relative to its round; the regret if there are no rounds."""

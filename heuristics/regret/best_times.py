@@ -17,16 +17,23 @@ if TYPE_CHECKING:
     from normtune.results.evidence import Evidence
 
 
+# Column of the copy among the samples of a problem.
+OF_COPY = -1
+
+
 class BestTimes(NamedTuple):
     """Times behind a timing matrix of P problems and C configs.
 
     Attributes:
         best: int64 (P,), ns: median sample of the config of least regret, from the newest run that timed it.
         failed: bool (P, C): a measurement of the config on the problem failed, in any run.
+        samples: by problem and column, int32, ns, of the newest run that timed the config; those of the copy have the
+            column `OF_COPY`.
     """
 
     best: NDArray[np.int64]
     failed: NDArray[np.bool_]
+    samples: dict[tuple[int, int], NDArray[np.int32]]
 
 
 def best_times(evidence: "Evidence", matrix: TimingMatrix) -> BestTimes:
@@ -35,7 +42,7 @@ def best_times(evidence: "Evidence", matrix: TimingMatrix) -> BestTimes:
     part = part[part["status"] != "not_recorded"]
     order = {run.id: number for number, run in enumerate(evidence.runs)}
     problems = {shape: index for index, shape in enumerate(matrix.problems)}
-    columns = {config.to_json(): index for index, config in enumerate(matrix.configs) if config != COPY}
+    columns = {config.to_json(): index for index, config in enumerate(matrix.configs)} | {COPY.to_json(): OF_COPY}
     failed = np.zeros(matrix.usable.shape, np.bool_)
     newest: dict[tuple[int, int], tuple[int, list[NDArray[np.int32]]]] = {}
     fields = (part[name] for name in ("config", "run", "status", "samples"))
@@ -44,17 +51,17 @@ def best_times(evidence: "Evidence", matrix: TimingMatrix) -> BestTimes:
         if problem is None or column is None:
             continue
         if status != "ok":
-            failed[problem, column] = True
+            if column != OF_COPY:
+                failed[problem, column] = True
         elif order[run] > newest.get((problem, column), (-1, []))[0]:
             newest[problem, column] = order[run], [samples]
         elif order[run] == newest[problem, column][0]:
             newest[problem, column][1].append(samples)
     timed = np.zeros(matrix.usable.shape, np.bool_)
-    timed[tuple(np.array(list(newest), np.int64).reshape(-1, 2).T)] = True
+    samples = {place: np.concatenate(parts) for place, (_, parts) in newest.items()}
+    own = [place for place in samples if place[1] != OF_COPY]
+    timed[tuple(np.array(own, np.int64).reshape(-1, 2).T)] = True
     # An alias, a config with the launch of a measured one, has its regret but no samples.
     regret = np.where(timed & matrix.usable, matrix.regret, np.iinfo(np.int64).max)
-    best = [
-        summary(np.concatenate(newest[problem, int(column)][1]))[0]
-        for problem, column in enumerate(regret.argmin(axis=1))
-    ]
-    return BestTimes(np.array(best, np.int64), failed)
+    best = [summary(samples[problem, int(column)])[0] for problem, column in enumerate(regret.argmin(axis=1))]
+    return BestTimes(np.array(best, np.int64), failed, samples)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from normtune.heuristics.fitting import forward_backward
 from normtune.heuristics.fitting.figures import Cost, Figures, RuleGain
+from normtune.heuristics.fitting.in_use import Compared
 from normtune.heuristics.fitting.result import Fit
 from normtune.heuristics.regret.fixed_log import MILLION, percent, percent_up, ratio_in_words
 from normtune.heuristics.rules import liger
@@ -34,36 +35,47 @@ def verdict(fit: Fit) -> Iterable[str]:
     yield _headline(fit)
     beside = {function.key.usual: function.beside for function in fit.functions if function.beside}
     for function in fit.functions:
-        if function.key in fit.compared:
+        key = function.key
+        if key in fit.compared:
             yield ""
-            yield from _verdict_on(function.key, fit, beside.get(function.key))
+            numbers = fit.with_data()[key]
+            yield f"{key}: {regions_of(numbers)}"
+            rows = [*verdict_rows(numbers, fit.compared[key]), *_costs(key, fit, beside.get(key))]
+            yield from (f"  {label:<9} {text}" if label else f"  {text}" for label, text in rows)
 
 
 def _headline(fit: Fit) -> str:
     return f"{fit.device.label}, {fit.device.target}, {fit.device.sms} SMs: {fit.data.extent}"
 
 
-def _verdict_on(key: Key, fit: Fit, beside: Cost | None) -> Iterable[str]:
-    numbers, compared = fit.with_data()[key], fit.compared[key]
-    loss, regions = numbers.loss, f"{numbers.leaves} region{'s' * (numbers.leaves != 1)} of shapes"
-    yield f"{key}: {regions}"
-    where = " x ".join(map(str, compared.worst))
+def regions_of(numbers: Figures) -> str:
+    """How many regions a function has: `13 regions of shapes`."""
+    return f"{numbers.leaves} region{'s' * (numbers.leaves != 1)} of shapes"
+
+
+def verdict_rows(numbers: Figures, compared: Compared) -> Iterable[tuple[str, str]]:
+    """The verdict on a function, lines of a label and a text; one that goes on has a blank as its label."""
+    loss, where = numbers.loss, " x ".join(map(str, compared.worst))
     mean, worst = percent(max(loss.plain, 0), 1), percent(max(loss.worst, 0), 1)
-    yield f"  measured  {mean} slower than the best on average, {worst} at worst ({where})"
+    yield "measured", f"{mean} slower than the best on average, {worst} at worst ({where})"
     if numbers.plain_validated is not None:
         between = percent(max(numbers.plain_validated, 0), 1)
-        yield f"  between   about {between} slower, at sizes between the measured ones"
+        yield "between", f"about {between} slower, at sizes between the measured ones"
     if compared.faster is not None:
-        yield f"  today     {ratio_in_words(compared.faster)} {compared.name}"
+        yield "today", f"{ratio_in_words(compared.faster)} {compared.name}"
     if numbers.slower:
         count, most = numbers.slower
-        yield f"            {count} shape{'s' * (count != 1)} up to {percent(most, 1)} slower than it"
+        yield " ", f"{count} shape{'s' * (count != 1)} up to {percent(most, 1)} slower than it"
+
+
+def _costs(key: Key, fit: Fit, beside: Cost | None) -> Iterable[tuple[str, str]]:
+    """What it costs that a function is batch-invariant, or shared, as `verdict_rows`, without labels."""
     if beside:
-        yield f"  batch-invariant, on average {percent(beside.mean, 1)} slower, {percent(beside.worst, 1)} at worst"
+        yield "", f"batch-invariant, on average {percent(beside.mean, 1)} slower, {percent(beside.worst, 1)} at worst"
     shares = [f"{_of(share.key, key)} ({percent(max(share.cost, 0), 1)})" for share in fit.shared if share.donor == key]
     if shares:
-        yield "  shared, at a cost, with"
-        yield from (f"    {share}" for share in shares)
+        yield "", "shared, at a cost, with"
+        yield from (("", f"  {share}") for share in shares)
 
 
 def _of(key: Key, donor: Key) -> str:
