@@ -47,8 +47,8 @@ tune:
 # Workers of pytest with two threads each take a fifth longer than with one.
 test test-all: export OMP_NUM_THREADS := 1
 test: QUICK := and not slow
-test-all: RANDOM := --hypothesis-profile random
-test-all: $(VENV)/.exact
+test-all: RANDOM := --hypothesis-profile random -rs
+test-all: $(VENV)/.exact $(VENV)/.browser
 test test-all: $(VENV)/.ready
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -132,4 +132,10 @@ $(VENV)/.strategies: $(VENV)/.ready
 $(VENV)/.exact: $(VENV)/.ready
 	@$(BIN)/python -m pip install -q --only-binary :all: -c $(VENV)/constraints.txt -e '.[exact]' \
 		|| echo "no wheel of pystreed for this Python: the exact program is tested without it"
+	@touch $@
+
+# Drives the browser of the system, which a test of the page skips aloud without: `apt-get install chromium`.
+$(VENV)/.browser: $(VENV)/.ready
+	@$(BIN)/python -m pip install -q -c $(VENV)/constraints.txt -e '.[browser]' \
+		|| echo "no Playwright for this Python: the page is not tested in a browser"
 	@touch $@

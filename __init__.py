@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from normtune.heuristics.api.diff import diff
     from normtune.heuristics.api.fit import Table, fit
     from normtune.heuristics.api.maps import show_flips, show_map
+    from normtune.heuristics.api.report import Report, report
     from normtune.heuristics.api.show import show
     from normtune.heuristics.fitting.options import FitOptions
     from normtune.heuristics.writing.installing import uninstall
@@ -49,6 +50,7 @@ _HOMES = {
     "OperatorSpec": "kernels.operator",
     "RMSNorm": "kernels.rms_norm.function",
     "RMSNormGated": "kernels.rms_norm_gated.function",
+    "Report": "heuristics.api.report",
     "Store": "results.database.store",
     "Table": "heuristics.api.fit",
     "UsageError": "errors",
@@ -74,6 +76,7 @@ _HOMES = {
     "rms_norm_backward": "kernels.fused_add_rms_norm.function",
     "rms_norm_gated": "kernels.rms_norm_gated.function",
     "rms_norm_quantize_fp8": "kernels.rms_norm_quantize_fp8.function",
+    "report": "heuristics.api.report",
     "show": "heuristics.api.show",
     "show_flips": "heuristics.api.maps",
     "show_map": "heuristics.api.maps",
@@ -95,6 +98,7 @@ __all__ = [
     "OperatorSpec",
     "RMSNorm",
     "RMSNormGated",
+    "Report",
     "Store",
     "Table",
     "UsageError",
@@ -117,6 +121,7 @@ __all__ = [
     "load_table",
     "qk_norm",
     "register",
+    "report",
     "rms_norm",
     "rms_norm_backward",
     "rms_norm_gated",

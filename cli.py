@@ -22,6 +22,7 @@ from normtune.errors import NormtuneError, OutputClosed, Terminated
 from normtune.heuristics.commands.diff import diff
 from normtune.heuristics.commands.fit import fit
 from normtune.heuristics.commands.lookup import lookup
+from normtune.heuristics.commands.report import plot, report
 from normtune.heuristics.commands.show import show
 from normtune.kernels.arguments import typed
 from normtune.results.commands import app as data_app
@@ -154,6 +155,10 @@ _register(fit, "reading the measurements", "fit --out heuristics.py --evidence h
 _register(check, "reading the table", "check heuristics.py")
 _register(show, "reading the measurements", "show --recording nvidia-h200 --operator rms_norm_forward")
 _register(diff, "reading the measurements", "diff heuristics.py liger")
+_register(report, "reading the measurements", "report nvidia-h200 --out report.html")
+_register(
+    plot, "reading the measurements", "plot nvidia-h200 --operator rms_norm_forward --dtype bfloat16 --out map.svg"
+)
 _register(lookup, "reading the table", "lookup nvidia-h200 rms_norm_forward bfloat16 rows=4096 hidden=1024")
 _register(inspect, "recording, interpreting and compiling, some seconds", "inspect examples/softmax.py")
 _register(doctor, "looking at this machine, a few seconds", "doctor")

@@ -36,6 +36,7 @@ REACHED = {
     "export_data": ("results.exchange.transfer:Exported",),
     "import_data": ("results.exchange.transfer:Imported",),
     "load_table": ("kernels.tablefile.locate:LoadedTable",),
+    "report": ("heuristics.report.function_data:DeviceReport", "heuristics.report.function_data:FunctionData"),
     "show_flips": (
         "heuristics.api.maps:FlipMaps",
         "heuristics.api.maps:DeviceFlips",

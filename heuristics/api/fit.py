@@ -22,10 +22,12 @@ from normtune.heuristics.fitting.pipeline import fit as fit_evidence
 from normtune.heuristics.fitting.pipeline import used
 from normtune.heuristics.fitting.result import Fit, FittedFunction, Shared
 from normtune.heuristics.regret.fixed_log import fraction
+from normtune.heuristics.report import images
 from normtune.heuristics.writing import emit, formats, installing
 from normtune.heuristics.writing.installing import Installed
 from normtune.heuristics.writing.pull_request import FittedData
 from normtune.heuristics.writing.regenerate import Command, Source, command
+from normtune.heuristics.writing.report import verdict
 from normtune.heuristics.writing.write import check_files, write_table
 from normtune.kernels.arguments import checked
 from normtune.kernels.config import Config
@@ -160,6 +162,17 @@ class Table(FittedTable):
         again = command(self.source, self.options, path)._replace(out="", install=True)
         write_table(self._module(again), path)
         return Installed(path, before)
+
+    def _repr_html_(self) -> str:
+        """The verdict, and maps where the packages that draw are installed."""
+        from normtune.heuristics.report.notebook import plain, shown
+
+        lines = verdict(self.fit)
+        if not images.is_installed():
+            return plain(lines)
+        from normtune.heuristics.api.report import of_fit
+
+        return shown(lines, of_fit(self.fit, self.evidence).devices)
 
     def _module(self, command: Command) -> str:
         return emit.module_text(self.fit, command)

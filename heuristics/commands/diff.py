@@ -4,6 +4,7 @@ In: two names and options. Out: for each device, operator and dtype a verdict; w
 `api.diff` finds the differences and `comparing.report` writes them; both are imported when the command runs.
 """
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -29,6 +30,14 @@ def diff(
         bool,
         typer.Option("--markdown", help="Print Markdown for a pull request: a summary, then each operator to unfold."),
     ] = False,
+    pictures: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="With --markdown: draw the speed-up of each operator into this folder, and link it. Needs "
+            "`pip install 'normtune[report]'`.",
+        ),
+    ] = None,
     as_json: JsonOption = False,
     **chosen: Any,
 ) -> None:
@@ -39,6 +48,8 @@ def diff(
     """
     if details + markdown + as_json > 1:
         raise UsageError("--details, --markdown and --json are ways to print the same: give one of them")
+    if pictures and not markdown:
+        raise UsageError("--pictures is for --markdown, which links them: give both")
     from normtune.heuristics.api.diff import compared
     from normtune.results.terminal import console, map_columns, say_json
 
@@ -49,7 +60,13 @@ def diff(
     if not result.devices:
         say(NOTHING)
         return
-    lines = result.details(map_columns(console()), markdown) if details or markdown else result.verdict()
+    drawn = {}
+    if pictures:
+        from normtune.heuristics.writing.write import make_folder
+
+        make_folder(pictures)
+        drawn = result.pictures(pictures)
+    lines = result.details(map_columns(console()), markdown, drawn) if details or markdown else result.verdict()
     for line in lines:
         say(line)
     if not details and not markdown:

@@ -49,7 +49,7 @@ def triton_configs(table: FittedData, path: Path) -> dict[Path, str]:
     """
     fit, matrices = table.fit, _matrices(table)
     lines = [
-        f"# {WRITTEN} triton-configs. Data: {fit.digest}{f' ({UNPAIRED})' * fit.unpaired}",
+        f"# {WRITTEN} fit --format triton-configs. Data: {fit.digest}{f' ({UNPAIRED})' * fit.unpaired}",
         f'"""Configs for `triton.autotune`, fitted to {plain_letters(fit.device.label)}, {fit.device.target}."""',
         *("", "from triton import Config"),
     ]
@@ -119,9 +119,10 @@ def liger_change(table: FittedData, path: Path) -> dict[Path, str]:
     """
     if table.fit.unpaired:
         raise UsageError(f"--format liger is for times that normtune measured, and these are {UNPAIRED}")
+    written = f"{WRITTEN} fit --format liger."
     return {
-        path: liger.diff(table.fit, f"# {WRITTEN} liger. Data: {table.fit.digest}"),
-        path.with_suffix(".md"): f"<!-- {WRITTEN} liger. -->\n{pull_request.text(table, _matrices(table))}",
+        path: liger.diff(table.fit, f"# {written} Data: {table.fit.digest}"),
+        path.with_suffix(".md"): f"<!-- {written} -->\n{pull_request.text(table, _matrices(table))}",
     }
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 # In the first line of what is written in a form other than a table.
-WRITTEN = "Written by normtune fit --format"
+WRITTEN = "Written by normtune"
 
 
 def is_folder(place: str) -> bool:

@@ -113,6 +113,11 @@ ROOMS = {
         "heuristics/rules heuristics/regret heuristics/solver heuristics/fitting heuristics/comparing",
         "numpy",
     ),
+    "heuristics/report": Room(
+        "heuristics/report/",
+        "light kernels/tablefile results heuristics/regret heuristics/comparing heuristics/writing",
+        "altair numpy pandas vl_convert",
+    ),
     "heuristics/any_gpu": Room(
         "heuristics/any_gpu/",
         "light kernels/tablefile results heuristics/regret heuristics/solver heuristics/fitting heuristics/writing",
@@ -121,15 +126,15 @@ ROOMS = {
     "heuristics/api": Room(
         "heuristics/api/",
         "light kernels/tablefile results results/exchange results/database results/source heuristics/regret "
-        "heuristics/fitting heuristics/writing heuristics/any_gpu heuristics/stability heuristics/showing "
-        "heuristics/comparing",
+        "heuristics/rules heuristics/fitting heuristics/writing heuristics/report heuristics/any_gpu "
+        "heuristics/stability heuristics/showing heuristics/comparing",
         "pandas",
     ),
     "heuristics/commands": Room(
         "heuristics/commands/",
         "light kernels/tablefile results results/exchange results/source heuristics/regret heuristics/fitting "
-        "heuristics/writing heuristics/any_gpu heuristics/stability heuristics/showing heuristics/comparing "
-        "heuristics/api",
+        "heuristics/writing heuristics/report heuristics/any_gpu heuristics/stability heuristics/showing "
+        "heuristics/comparing heuristics/api",
         "pandas rich typer",
     ),
     "heuristics": Room(r"heuristics/__init__\.py"),
@@ -164,8 +169,8 @@ ROOMS = {
     ),
     "tuner/sweep": Room(
         "tuner/sweep/",
-        "light kernels/tablefile results results/exchange results/database results/source tuner/machine "
-        "tuner/plan tuner/search tuner/compiling tuner/staleness/code tuner/staleness tuner/device",
+        "light kernels/tablefile results results/exchange results/database results/source heuristics/report "
+        "tuner/machine tuner/plan tuner/search tuner/compiling tuner/staleness/code tuner/staleness tuner/device",
         "numpy rich typer",
     ),
     "tuner/doctor": Room(
@@ -293,7 +298,19 @@ def test_each_room_imports_what_its_row_says_and_no_less(modules: dict[str, ast.
 
 
 def test_commands_and_package_files_import_nothing_heavy_at_start(modules: dict[str, ast.Module]) -> None:
-    heavy = {"numpy", "optuna", "pandas", "pyarrow", "pynvml", "rich", "scipy", "sqlalchemy", "torch", "triton"}
+    heavy = {
+        "altair",
+        "numpy",
+        "optuna",
+        "pandas",
+        "pyarrow",
+        "pynvml",
+        "rich",
+        "scipy",
+        "sqlalchemy",
+        "torch",
+        "triton",
+    }
     is_light = re.compile(r"(.*/)?(commands|command|__init__)\.py|heuristics/commands/.*")
     light = {path: tree for path, tree in modules.items() if is_light.fullmatch(path)}
     assert {"heuristics/commands/fit.py", "results/commands.py", "tuner/sweep/command.py"} < set(light)

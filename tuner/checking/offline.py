@@ -4,7 +4,6 @@ In: the path of a table. Out: `Report`: failures, stale kernels, and notes.
 """
 
 import difflib
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache, partial
@@ -18,6 +17,7 @@ from normtune.heuristics.fitting.duration import duration
 from normtune.heuristics.fitting.options import MOST_LEAVES
 from normtune.heuristics.regret.legality import Legality, registered
 from normtune.heuristics.solver.row_classes import RowClasses
+from normtune.heuristics.writing import named_files
 from normtune.heuristics.writing.entries import decisions, with_lines
 from normtune.heuristics.writing.regenerate import command_of, is_plain
 from normtune.kernels.key import Key
@@ -26,8 +26,6 @@ from normtune.kernels.tablefile.header import UNPAIRED, Header, is_edited, parse
 from normtune.kernels.tablefile.parse import is_positional, normalised_trees, trees
 from normtune.kernels.tablefile.syntax import statements
 from normtune.kernels.target import target_for
-from normtune.results.regimes import COLD
-from normtune.tuner.checking import named_files
 from normtune.tuner.staleness import recorded
 from normtune.tuner.staleness.table import changed_kernels
 
@@ -77,7 +75,7 @@ def check(
     """
     text = locate.read(path)
     header, body = parse(text, locate.told(path))
-    data = cache(partial(_data, header, path))  # loaded once, for the fit and for the comparison of code
+    data = cache(partial(named_files.measured, header, path))  # loaded once, for the fit and for the comparison of code
     failures: list[str] = []
     notes: list[str] = []
     if is_edited(header, body):
@@ -108,7 +106,7 @@ def stale_kernels(path: Path) -> tuple[list[str], list[str]]:
     """
     text = locate.read(path)
     header, _ = parse(text, locate.told(path))
-    return changed_kernels(header, text, _timed(header, partial(_data, header, path)))
+    return changed_kernels(header, text, _timed(header, partial(named_files.measured, header, path)))
 
 
 def _refit_advice(header: Header) -> str:
@@ -200,57 +198,6 @@ def _canonical(text: str, with_facts: bool) -> list[str]:
     lines = [entry for entry in header.lines if entry[0] != "Regenerate"]  # checked separately
     comment = header._replace(body="", lines=tuple(lines)).text() if with_facts else "\n".join(map(": ".join, lines))
     return [*comment.splitlines(), *statements(body)]
-
-
-def _data(header: Header, path: Path) -> "tuple[str, Evidence] | None":
-    """Name and evidence of the data behind a table; None if its header names a store.
-
-    Raises:
-        NormtuneError: the recording or file that the header names is missing or damaged, or has other measurements.
-    """
-    from normtune.results.exchange.parquet_csv import read_parquet
-    from normtune.results.exchange.recording import ALL, load_recording, load_recordings
-    from normtune.results.source import is_parquet
-
-    command = command_of(header)
-    name, regime = command.recording, header.data.regime or COLD
-    if name == ALL:
-        return "all recordings", load_recordings(regime)
-    if name:
-        return f"recording {name}", load_recording(name, regime)
-    if command.file and not command.evidence:
-        evidence = named_files.measurements(command, path)
-        return locate.told(command.file), _fitted(evidence, header, locate.told(command.file))
-    named = command.evidence or (command.store if is_parquet(command.store) else "")
-    if not named:
-        return None
-    # If the option names a folder, the file in it has the table's name, as `fit` writes it.
-    file = os.path.normpath(f"{named}{path.stem}.parquet" if named.endswith("/") else named)
-    parquet = named_files.inside("--evidence" if command.evidence else "--store", file, path)
-    if not os.path.lexists(parquet):
-        raise NormtuneError(
-            f"the evidence that it names is missing: there is no file {locate.told(parquet)}; put it back, or fit "
-            "again with another --evidence"
-        )
-    evidence = read_parquet(parquet)
-    if command.evidence:
-        return locate.told(file), _same(evidence, header, locate.told(file))
-    return locate.told(file), _fitted(evidence, header, locate.told(file))
-
-
-def _fitted(evidence: "Evidence", header: Header, name: str) -> "Evidence":
-    """Of the measurements in a file those that were fitted: it may have more."""
-    from normtune.heuristics.fitting.pipeline import used
-    from normtune.results.regimes import in_regime
-
-    of_regime = in_regime(evidence, header.data.regime or COLD, name)
-    return _same(used(of_regime, command_of(header).fit_options().operators), header, name)
-
-
-def _same(evidence: "Evidence", header: Header, name: str) -> "Evidence":
-    if evidence.digest() != header.data.digest:
-        raise NormtuneError(f"{name} holds other measurements than those of the table")
-    return evidence
 
 
 def _timed(header: Header, load: LoadEvidence) -> "Iterator[tuple[recorded.RecordedCode | None, Evidence]]":

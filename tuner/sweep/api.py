@@ -78,6 +78,17 @@ class Sweep(NamedTuple):
     compiled: Ahead | None = None
     control: Control | None = None
 
+    def _repr_html_(self) -> str:
+        """What was measured, and a picture of what the time went to where the packages that draw are installed."""
+        from normtune.heuristics.report.notebook import of_seconds, plain
+
+        lines = [self.device.label, *(plan_lines(self.outlook) if self.outlook else ())]
+        phases = self.summary.phases
+        if self.is_dry or self.compiled or phases is None:
+            return plain(lines)
+        spent = {"compile": phases.compile, "gate": phases.gate, "timing": phases.timing}
+        return of_seconds([*lines, *end_lines(self.summary, None)], spent)
+
     def to_plain(self) -> dict[str, Any]:
         """The object of `normtune sweep --json`, as JSON values; docs/commands.md describes the keys."""
         measured = None if self.is_dry or self.compiled else self.summary

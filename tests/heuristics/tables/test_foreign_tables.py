@@ -8,6 +8,7 @@ import pytest
 from normtune.errors import UsageError
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
+from normtune.heuristics.writing import named_files
 from normtune.heuristics.writing.emit import module_text
 from normtune.heuristics.writing.regenerate import Command
 from normtune.kernels.fingerprint import fingerprint
@@ -18,7 +19,6 @@ from normtune.results.exchange.parquet_csv import write_parquet
 from normtune.tests.commands import invoke, one_line, refused, succeed
 from normtune.tests.heuristics.made_up import as_command, in_format_3, rehashed
 from normtune.tests.results.stores import record
-from normtune.tuner.checking import named_files
 from normtune.tuner.checking.offline import check
 
 ESCAPE = "\x1b[2J\x1b]0;x\x07"

@@ -14,10 +14,12 @@ from normtune.heuristics.fitting.baseline import NAMES, Incumbents
 from normtune.heuristics.fitting.baseline import baseline as incumbents
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.regret.weights import NAMED, Weighting
-from normtune.heuristics.writing.regenerate import Command
+from normtune.heuristics.writing.regenerate import Command, command_of
 from normtune.kernels.tablefile import locate
+from normtune.kernels.tablefile.header import Header
 from normtune.results.elsewhere import Elsewhere
 from normtune.results.paths import unreadable
+from normtune.results.regimes import COLD
 
 if TYPE_CHECKING:
     from normtune.results.evidence import Evidence
@@ -108,3 +110,54 @@ def baseline(options: FitOptions, table: Path) -> Incumbents | None:
     if options.baseline not in NAMES:
         inside("--baseline", options.baseline, table)
     return incumbents(options.baseline, table.parent)
+
+
+def measured(header: Header, path: Path) -> "tuple[str, Evidence] | None":
+    """Name and evidence of the data behind a table; None if its header names a store.
+
+    Raises:
+        NormtuneError: the recording or file that the header names is missing or damaged, or has other measurements.
+    """
+    from normtune.results.exchange.parquet_csv import read_parquet
+    from normtune.results.exchange.recording import ALL, load_recording, load_recordings
+    from normtune.results.source import is_parquet
+
+    command = command_of(header)
+    name, regime = command.recording, header.data.regime or COLD
+    if name == ALL:
+        return "all recordings", load_recordings(regime)
+    if name:
+        return f"recording {name}", load_recording(name, regime)
+    if command.file and not command.evidence:
+        evidence = measurements(command, path)
+        return locate.told(command.file), _fitted(evidence, header, locate.told(command.file))
+    named = command.evidence or (command.store if is_parquet(command.store) else "")
+    if not named:
+        return None
+    # If the option names a folder, the file in it has the table's name, as `fit` writes it.
+    file = os.path.normpath(f"{named}{path.stem}.parquet" if named.endswith("/") else named)
+    parquet = inside("--evidence" if command.evidence else "--store", file, path)
+    if not os.path.lexists(parquet):
+        raise NormtuneError(
+            f"the evidence that it names is missing: there is no file {locate.told(parquet)}; put it back, or fit "
+            "again with another --evidence"
+        )
+    evidence = read_parquet(parquet)
+    if command.evidence:
+        return locate.told(file), _same(evidence, header, locate.told(file))
+    return locate.told(file), _fitted(evidence, header, locate.told(file))
+
+
+def _fitted(evidence: "Evidence", header: Header, name: str) -> "Evidence":
+    """Of the measurements in a file those that were fitted: it may have more."""
+    from normtune.heuristics.fitting.pipeline import used
+    from normtune.results.regimes import in_regime
+
+    of_regime = in_regime(evidence, header.data.regime or COLD, name)
+    return _same(used(of_regime, command_of(header).fit_options().operators), header, name)
+
+
+def _same(evidence: "Evidence", header: Header, name: str) -> "Evidence":
+    if evidence.digest() != header.data.digest:
+        raise NormtuneError(f"{name} holds other measurements than those of the table")
+    return evidence

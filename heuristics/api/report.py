@@ -1,0 +1,305 @@
+"""Pages and pictures of what was measured, and of what tables choose, from Python.
+
+In: measurements, and tables or rules. Out: `Report`, which is saved as a page or drawn chart by chart. `report` makes
+the data of charts; nothing is printed.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from normtune.errors import UsageError
+from normtune.heuristics.api.fit import fitted
+from normtune.heuristics.comparing.contenders import Side, side
+from normtune.heuristics.comparing.difference import difference
+from normtune.heuristics.comparing.report import verdict_lines
+from normtune.heuristics.fitting import baseline as baselines
+from normtune.heuristics.fitting import figures
+from normtune.heuristics.fitting.baseline import DEFAULT_RULE, Incumbents
+from normtune.heuristics.fitting.duration import duration
+from normtune.heuristics.fitting.figures import Figures
+from normtune.heuristics.fitting.in_use import InUse
+from normtune.heuristics.fitting.options import FitOptions
+from normtune.heuristics.fitting.result import Fit
+from normtune.heuristics.regret.best_times import best_times
+from normtune.heuristics.regret.build import matrices_of, outdated
+from normtune.heuristics.regret.matrix import TimingMatrix, timing_matrix
+from normtune.heuristics.regret.specs import spec_of
+from normtune.heuristics.report import images
+from normtune.heuristics.report.function_data import PHASES, DeviceReport, function_data
+from normtune.heuristics.rules import RULES
+from normtune.heuristics.writing import named_files
+from normtune.heuristics.writing.entries import decisions
+from normtune.heuristics.writing.regenerate import command_of
+from normtune.heuristics.writing.report import regions_of, verdict_rows
+from normtune.heuristics.writing.write import check_text
+from normtune.kernels.arguments import checked
+from normtune.kernels.config import Config
+from normtune.kernels.key import Key
+from normtune.kernels.problem import Problem, axes_of, function_key
+from normtune.kernels.tablefile.header import Header
+from normtune.kernels.tablefile.locate import LoadedTable, load_table
+from normtune.kernels.tablefile.tree import Tree, choose, distinct, leaves
+from normtune.kernels.target import Target, target_for
+from normtune.results.atomic import replaced
+from normtune.results.evidence import Evidence
+from normtune.results.options import as_names, keywords_of, option
+from normtune.results.records import UNKNOWN_START, Device, Run
+from normtune.results.regimes import in_regime
+from normtune.results.source import NOTHING, Measured, Selection, Warn, data_option
+
+Announce = Callable[[str], None]
+# Seconds of a run that can be true: a month.
+_LONGEST = 30 * 24 * 3600
+_FITTED = "fitted table"
+
+
+@dataclass(frozen=True)
+class Report:
+    """A report, ready to be drawn.
+
+    Attributes:
+        title: of the page.
+        devices: what it has of each device.
+    """
+
+    title: str
+    devices: tuple[DeviceReport, ...]
+
+    def page(self) -> str:
+        """The page, one HTML file that needs no network."""
+        from normtune.heuristics.report.page import page
+
+        return page(self.title, self.devices)
+
+    @checked
+    def save(self, path: str | os.PathLike[str], force: bool = False) -> None:
+        """Write the page, as `normtune report --out` does.
+
+        Args:
+            path: of the file; one that normtune wrote there before is replaced.
+            force: whether to replace a file that normtune did not write.
+
+        Raises:
+            UsageError: the file cannot be written there, or should not be replaced.
+            NormtuneError: writing failed.
+        """
+        check_text(Path(path), force)
+        with replaced(Path(path)) as file:
+            file.write_text(self.page(), encoding="utf-8")
+
+    @checked
+    def plot(
+        self, path: str | os.PathLike[str], what: str = "map", against: str | None = None, at: int | None = None
+    ) -> None:
+        """Draw one chart of the only operator and dtype of the report, as `normtune plot` does.
+
+        Args:
+            path: of the picture, which ends with .png, .svg or .pdf; a file there is replaced.
+            what: `map`, `faster`, `copy`, `loss`, `fastest`, `ties` or `measured`.
+            against: the table or rule of `faster`. Default: the first.
+            at: the size of the third axis, where there is one. Default: the middle one that was measured.
+
+        Raises:
+            UsageError: there are several operators and dtypes, or a value is unknown.
+            NormtuneError: writing failed.
+        """
+        from normtune.heuristics.report.pictures import of_function
+
+        images.check_format(Path(path))
+        functions = [(part, function) for part in self.devices for function in part.functions]
+        # An operator is measured with its variants, which are named by `:` and their words.
+        functions = [pair for pair in functions if ":" not in pair[1].title] or functions
+        if len(functions) > 1:
+            several = "; ".join(function.title for _, function in functions)
+            raise UsageError(f"a picture is of one operator and dtype, choose by --operator and --dtype: {several}")
+        ((part, function),) = functions
+        spec = of_function(function, what, against, at, part.label.partition(",")[0])
+        with replaced(Path(path)) as file:
+            file.write_bytes(images.picture(spec, Path(path)))
+
+    def _repr_html_(self) -> str:
+        """The verdict, and the maps as pictures."""
+        from normtune.heuristics.report.notebook import shown
+
+        return shown(self._lines(), self.devices)
+
+    def _lines(self) -> Iterator[str]:
+        for part in self.devices:
+            yield part.label
+            for function in part.functions:
+                yield from ("", function.title, *(f"  {label:<9} {text}" for label, text in function.verdict))
+
+
+@dataclass(frozen=True)
+class ReportRequest(Selection):
+    """Arguments of `report`."""
+
+    tables: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] = option(
+        "Tables or rules, each a file, a shipped table (nvidia-h200) or a rule (liger): what the report is about, and "
+        "what it is compared with. Default: fit a table to the measurements.",
+        default=(),
+    )
+    data: Measured = data_option()
+    _: KW_ONLY
+
+
+@keywords_of(ReportRequest)
+def report(request: ReportRequest) -> Report:
+    """Make a report of measurements and tables, as `normtune report` does.
+
+    Without data a table is shown with the measurements that its header names.
+
+    Raises:
+        UsageError: a name is no table or rule, or nothing was measured of what is asked for.
+        NormtuneError: the packages of `normtune[report]` are not installed, or the data cannot be read.
+    """
+    return reported(request)
+
+
+def reported(request: ReportRequest, warn: Warn | None = None, announce: Announce = lambda line: None) -> Report:
+    """As `report`; `warn` as of `Selection.load`, `announce` takes a line before slow work."""
+    images.check_extra()
+    given = (request.tables,) if isinstance(request.tables, str | os.PathLike) else request.tables
+    names = as_names("tables", tuple(os.fspath(name) for name in given))
+    sides, table = [side(name) for name in names], None
+    if sides and names[0] in RULES:
+        raise UsageError(f"{names[0]} is a rule: name the table that the report is about before it")
+    if sides:
+        table = load_table(names[0])
+    evidence = _evidence(request, table, warn)
+    if evidence.frame.empty:
+        raise UsageError(NOTHING)
+    devices = tuple(_on(evidence.of(device), device, sides, table, announce) for device in evidence.devices())
+    devices = tuple(part for part in devices if part.functions)
+    if not devices:
+        raise UsageError(f"{names[0] if names else 'the store'}: no function was measured, so there is nothing to show")
+    title = f"{' and '.join(names) or _FITTED} on {' and '.join(part.label.partition(',')[0] for part in devices)}"
+    return Report(title, devices)
+
+
+def of_fit(fit: Fit, evidence: Evidence) -> Report:
+    """The report of a fitted table."""
+    part = _of_fit(evidence, fit)
+    return Report(f"{_FITTED} on {fit.device.label}", (part,))
+
+
+def _evidence(request: ReportRequest, table: LoadedTable | None, warn: Warn | None) -> Evidence:
+    if table is None or request.data is not None or request.recording is not None:
+        return request.load(request.data, warn)
+    named = named_files.measured(table.header, table.source)
+    if named is None:
+        return request.load(None, warn)
+    return request.of(in_regime(named[1], request.regime, named[0]))
+
+
+def _on(
+    part: Evidence, device: Device, sides: Sequence[Side], table: LoadedTable | None, announce: Announce
+) -> DeviceReport:
+    if table is None:
+        options = FitOptions(regime=part.regimes()[0])
+        if seconds := duration(part, options, {}):
+            announce(f"fitting {len(part.frame)} measurements, about {seconds} s; a TABLE is shown at once")
+        return _of_fit(part, fitted(part, options, None, None).fit)
+    known = {} if table.header.is_for_any_gpu else decisions(table.header)
+    in_use = InUse(_baseline(table.header), "", device, _target(device))
+    notes = [f"A is {sides[0].name}, B is {other.name}" for other in sides[1:]]
+
+    def verdict(matrix: TimingMatrix, current: Evidence, tree: Tree) -> list[tuple[str, str]]:
+        spec, loss = spec_of(current, matrix.key.operator), figures.of_tree(matrix.assumed, tree)
+        if loss is None:
+            raise AssertionError("a matrix has a time at each of its problems")
+        entry = known.get(matrix.key)
+        numbers = entry.figures if entry else Figures(leaves(tree), leaves(tree), len(distinct(tree)), loss, 0)
+        numbers = numbers._replace(leaves=leaves(tree), loss=loss, slower=None)
+        rows = [("", regions_of(numbers)), *verdict_rows(numbers, in_use.compared(spec, matrix, tree))]
+        for other in sides[1:]:
+            best = best_times(current, matrix).best
+            compared = difference(spec, matrix, _target(device), sides[0], other, best)
+            first, *rest = (line.strip() for line in verdict_lines(compared, device.l2_bytes))
+            rows += [("A and B", first.partition(": ")[2]), *(("", line) for line in rest)]
+        return rows
+
+    searched = (*table.header.searched, *notes)
+    return _device(part, device, sides, verdict, searched)
+
+
+def _of_fit(part: Evidence, fit: Fit) -> DeviceReport:
+    trees = {key: function.tree for function in fit.functions for key in function.served}
+    trees |= {share.key: trees[share.donor] for share in fit.shared}
+    numbers = fit.with_data()
+
+    def answer(problem: Problem, target: Target) -> Config | None:
+        tree = trees.get(function_key(problem.key))
+        return None if tree is None else choose(tree, problem.function_shape, axes_of(problem.key.family))
+
+    def verdict(matrix: TimingMatrix, current: Evidence, tree: Tree) -> list[tuple[str, str]]:
+        own = numbers[matrix.key]
+        return [("", regions_of(own)), *verdict_rows(own, fit.compared[matrix.key])]
+
+    side = Side(_FITTED, answer, lambda key, target: trees.get(key))
+    return _device(part, fit.device, [side], verdict, (*fit.notes, *fit.searched))
+
+
+def _device(
+    part: Evidence,
+    device: Device,
+    sides: Sequence[Side],
+    verdict: Callable[[TimingMatrix, Evidence, Tree], list[tuple[str, str]]],
+    notes: Sequence[str],
+) -> DeviceReport:
+    """The report of one device: of each of its functions that the first side answers."""
+    current, target = part.current(), _target(device)
+    matrices, left_out = matrices_of(current, device)
+    told, functions = [*dict.fromkeys((*notes, *outdated(part, current), *left_out))], []
+    rules = [*map(side, RULES), Side(DEFAULT_RULE.title, DEFAULT_RULE.choose)]
+    for key, matrix in _by_function(current, matrices, device).items():
+        tree = sides[0].tree(key, target)
+        if tree is None:
+            told.append(f"{sides[0].name} has no function for {key}")
+            continue
+        rows, spec = verdict(matrix, current, tree), spec_of(current, key.operator)
+        functions.append(function_data(spec, matrix, current, target, sides, rules, rows))
+    newest = current.runs[-1].started if current.runs else UNKNOWN_START
+    date = "" if newest == UNKNOWN_START else f", {newest[:10]}"
+    label = f"{device.label}, {device.target}, {device.sms} SMs: {len(current.frame)} measurements{date}"
+    return DeviceReport(label, tuple(functions), _runs(current.runs), tuple(told))
+
+
+def _by_function(current: Evidence, matrices: Sequence[TimingMatrix], device: Device) -> dict[Key, TimingMatrix]:
+    """The matrix of each function; that of one with three sizes has the problems of all its third ones."""
+    found: dict[Key, TimingMatrix] = {}
+    for matrix in matrices:
+        key = function_key(matrix.key)
+        if key not in found:
+            whole = matrix
+            if key != matrix.key:
+                spec = spec_of(current, matrix.key.operator)
+                whole = timing_matrix(current, spec, key, target_for(device.target, device.sms)) or matrix
+            found[key] = whole
+    return found
+
+
+def _target(device: Device) -> Target:
+    return target_for(device.target, device.sms)._replace(l2_bytes=device.l2_bytes)
+
+
+def _baseline(header: Header) -> Incumbents | None:
+    """The baseline of a table's fit if it is a rule; the files of others are theirs."""
+    name = command_of(header).fit_options().baseline
+    return baselines.baseline(name, Path()) if name in baselines.NAMES else None
+
+
+def _runs(runs: Sequence[Run]) -> pd.DataFrame:
+    """Seconds of each run by what they were for, as its protocol says, which may be a stranger's."""
+    rows = []
+    for run in runs:
+        spent = run.protocol.get("seconds")
+        for order, (phase, seconds) in enumerate(spent.items() if isinstance(spent, dict) else ()):
+            if phase in PHASES and isinstance(seconds, int | float) and 0 <= seconds < _LONGEST:
+                about = f"{run.protocol.get('strategy', 'unknown strategy')}, {run.id[:8]}"
+                rows.append((run.started.replace("T", " ")[:16], phase, order, float(seconds), about))
+    return pd.DataFrame(rows, columns=["run", "phase", "order", "seconds", "about"])

@@ -1,0 +1,90 @@
+"""`normtune report` and `normtune plot`: a page, and single charts as pictures.
+
+In: tables, options, the name of a file. Out: that file. `api.report` does the work; it is imported when a command runs.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from normtune.results.commands import ReadOption, with_options
+from normtune.results.source import Selection, on_stderr
+from normtune.results.terminal import say
+
+if TYPE_CHECKING:
+    from normtune.heuristics.api.report import Report
+
+TablesArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[TABLE]...",
+        help="File of a table, shipped table (nvidia-h200), or rule (liger) to compare the first with. Default: fit a "
+        "table to the measurements. Without --store and --recording the measurements are those that its header names.",
+    ),
+]
+
+
+@with_options(Selection, before="force")
+def report(
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Write the page to this file.")],
+    tables: TablesArgument = None,
+    store: ReadOption = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite a file that normtune did not write.")] = False,
+    **chosen: Any,
+) -> None:
+    """Write a page of a table and its measurements, one HTML file that needs no network.
+
+    It has the verdict, and for each operator and dtype maps of configs, speed-up over rules and other tables, time over
+    a copy, losses, samples, and what the sweep did with its time. Needs `pip install 'normtune[report]'`.
+    """
+    from normtune.heuristics.report.images import check_extra
+    from normtune.heuristics.writing.write import check_text
+
+    check_extra()
+    check_text(out, force)
+    made = _reported(tables, store, chosen)
+    made.save(out, force)
+    say(f"wrote {out}: {made.title}, {out.stat().st_size / 1e6:.1f} MB, opens in any browser")
+
+
+@with_options(Selection, before="what")
+def plot(
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Write the picture to FILE.png, FILE.svg or FILE.pdf.")],
+    tables: TablesArgument = None,
+    store: ReadOption = None,
+    what: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="map; faster, speed-up; copy, time over a copy's; loss; fastest, the fastest configs; ties, configs "
+            "that may be the fastest; measured, the share of configs with times.",
+        ),
+    ] = "map",
+    against: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Table or rule of --what faster. Default: the second table.")
+    ] = None,
+    at: Annotated[
+        int | None, typer.Option(metavar="N", help="Size of the third axis, where there is one. Default: a middle one.")
+    ] = None,
+    **chosen: Any,
+) -> None:
+    """Draw one chart of an operator and dtype as a picture, for a pull request or a paper.
+
+    Needs `pip install 'normtune[report]'`.
+    """
+    from normtune.heuristics.report.images import check_extra, check_format
+
+    check_extra()
+    check_format(out)
+    _reported(tables, store, chosen).plot(out, what, against, at)
+    say(f"wrote {out}")
+
+
+def _reported(tables: list[str] | None, store: str | None, chosen: dict[str, Any]) -> "Report":
+    from normtune.heuristics.api.report import ReportRequest, reported
+
+    def announce(line: str) -> None:
+        say(f"normtune: {line}", error=True)
+
+    return reported(ReportRequest(tuple(tables or ()), store, **chosen), on_stderr, announce)

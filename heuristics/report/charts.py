@@ -1,0 +1,366 @@
+"""Charts of a page and of pictures: Vega-Lite specifications, made by Altair, of frames that have a name.
+
+In: what a chart shows, and the plane of its sizes. Out: a specification as JSON values. The frames are given beside it,
+by `with_data`, or by the page, which shares one among its charts. Figures that follow from others are computed in the
+chart.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import altair as alt
+import pandas as pd
+
+from normtune.heuristics.report.function_data import PHASES
+from normtune.heuristics.report.palette import viridis
+from normtune.heuristics.report.plane import CHARACTER, LINE, Plane
+
+Spec = dict[str, Any]
+SHAPES, REGIONS, GAPS, FASTEST, RUNS = "shapes", "regions", "gaps", "fastest", "runs"
+# Below this a difference is not drawn: 0.5 %.
+_LEAST_LOSS = 0.005
+_MISSING = "#9aa1ab"
+_WAYS = ("slower", "even", "faster")
+_TICK = (
+    "datum.value >= 1048576 ? datum.value / 1048576 + 'M' : datum.value >= 1024 && datum.value % 128 == 0 ? "
+    "datum.value / 1024 + 'k' : '' + datum.value"
+)
+
+
+class Theme(NamedTuple):
+    """Colours of a light or a dark chart: text and lines, axes, ground, and slower, as fast and faster."""
+
+    ink: str
+    faint: str
+    paper: str
+    slower: str
+    even: str
+    faster: str
+
+
+LIGHT = Theme("#1b1f24", "#8b929c", "#ffffff", "#b35806", "#f3f1ec", "#134f96")
+DARK = Theme("#e8eaed", "#7d858f", "#14171b", "#f0a35e", "#33373d", "#73b8ff")
+
+
+def config_map(plane: Plane) -> Spec:
+    """The config of each region and its thresholds; dots where another is faster, as large as the loss."""
+    x, y = _axes(plane)
+    regions, shapes = alt.Chart(alt.NamedData(REGIONS)), alt.Chart(alt.NamedData(SHAPES))
+    # A text begins at its first line, so it is moved up by half of the others.
+    middle, up = "sqrt(datum.x0 * datum.x1)", f"-(datum.lines - 1) * {LINE / 2} / height"
+    centre = regions.transform_calculate(
+        cx=middle, cy=middle.replace("x", "y"), top=f"{middle.replace('x', 'y')} * pow(datum.ratio, {up})"
+    ).encode(x=x("cx"), color=alt.Color("ink:N", scale=None))
+    room = f"datum.chars * {CHARACTER} < datum.wide * width && datum.lines * {LINE} < datum.high * height"
+    small = f"12 < datum.wide * width && {LINE} < datum.high * height"
+    edges = {"x": x("x0"), "x2": "x1", "y": y("y0"), "y2": "y1"}
+    unknown, losing = "!isValid(datum.loss)", f"datum.differs && datum.loss > {_LEAST_LOSS}"
+    at = {"x": x("x"), "y": y("y")}
+    return _spec(
+        regions.mark_rect().encode(
+            **edges, fill=alt.Fill("colour:N", scale=None), stroke=alt.Stroke("colour:N", scale=None)
+        ),
+        regions.transform_filter("datum.border").mark_rect(fill=None, strokeWidth=1, stroke=_ink()).encode(**edges),
+        centre.transform_filter(room)
+        .mark_text(fontSize=11, lineBreak="\n", lineHeight=LINE, baseline="middle")
+        .encode(y=y("top"), text="label:N"),
+        centre.transform_filter(f"!({room}) && {small}")
+        .mark_text(fontSize=11, fontWeight="bold", baseline="middle")
+        .encode(y=y("cy"), text="letter:N"),
+        _gaps(edges),
+        shapes.mark_circle(size=5, opacity=0.6, color=_ink()).encode(**at),
+        shapes.transform_filter(losing)
+        .mark_circle(opacity=1, stroke=_ink(), strokeWidth=1.2)
+        .encode(
+            **at,
+            fill=alt.Fill("best_colour:N", scale=None),
+            size=alt.Size(
+                "loss:Q",
+                scale=alt.Scale(type="sqrt", domain=[0, 0.2], range=[0, 260], clamp=True),
+                legend=alt.Legend(
+                    title="slower than the fastest there", format="%", values=[0.01, 0.05, 0.2], symbolFillColor="#fff"
+                ),
+            ),
+        ),
+        shapes.transform_filter(unknown)
+        .mark_point(angle=45, filled=True, size=60, color=_MISSING, stroke=_ink(), strokeWidth=0.5)
+        .encode(**at, shape=_legend_of("config not measured there", "cross"))
+        .transform_calculate(of="'config not measured there'"),
+        shapes.transform_calculate(**_DERIVED).mark_circle(size=140, opacity=0.001).encode(**at, tooltip=_told(plane)),
+    )
+
+
+def faster(plane: Plane) -> Spec:
+    """How much faster the first side is than a rival."""
+    colour = alt.Color(
+        "faster:Q",
+        scale=alt.Scale(
+            type="log", domain=[0.5, 1, 2], range=list(map(alt.ExprRef, _WAYS)), interpolate="rgb", clamp=True
+        ),
+        legend=_gradient("times as fast", "~r", [0.5, 0.7, 0.9, 1, 1.1, 1.4, 2]),
+    )
+    return _tiles(plane, "faster", colour, slower="datum.faster < 0.99")
+
+
+def of_copy(plane: Plane) -> Spec:
+    """The time over that of a copy of as many bytes."""
+    scale = alt.Scale(type="log", domain=[1, 4], scheme="viridis", reverse=True, clamp=True)
+    return _tiles(
+        plane,
+        "of_copy",
+        alt.Color("of_copy:Q", scale=scale, legend=_gradient("time over a copy's", ".1f", [1, 1.5, 2, 3, 4])),
+    )
+
+
+def loss(plane: Plane) -> Spec:
+    """How much slower than the fastest config of each shape."""
+    scale = alt.Scale(type="sqrt", domain=[0, 0.2], scheme="magma", reverse=alt.ExprRef("!dark"), clamp=True)
+    return _tiles(
+        plane,
+        "loss",
+        alt.Color("loss:Q", scale=scale, legend=_gradient("slower than the fastest", "%", [0, 0.01, 0.05, 0.1, 0.2])),
+    )
+
+
+def ties(plane: Plane) -> Spec:
+    """How many configs are as fast as the fastest, as far as a test can tell."""
+    colours: list[Any] = [alt.ExprRef("even"), *(viridis(place) for place in (0.85, 0.6, 0.35, 0.15))]
+    scale = alt.Scale(domain=["1", "2", "3, 4", "5 to 8", "more"], range=colours)
+    legend = alt.Legend(title="configs that may be the fastest", orient="top", symbolType="square")
+    return _tiles(plane, "ties", alt.Color("alike:N", scale=scale, legend=legend))
+
+
+def measured(plane: Plane) -> Spec:
+    """The share of the legal configs that have a time."""
+    scale = alt.Scale(domain=[0, 1], scheme="viridis")
+    return _tiles(
+        plane,
+        "share",
+        alt.Color(
+            "share:Q", scale=scale, legend=_gradient("of the legal configs measured", "%", [0, 0.25, 0.5, 0.75, 1])
+        ),
+    )
+
+
+def fastest_config(plane: Plane) -> Spec:
+    """The fastest config of each shape, in its colour on the map."""
+    return _tiles(plane, "best_us", alt.Color("best_colour:N", scale=None))
+
+
+MEASURES: Mapping[str, tuple[str, Callable[[Plane], Spec]]] = {
+    "faster": ("Speed-up", faster),
+    "copy": ("Time over a copy", of_copy),
+    "loss": ("Loss", loss),
+    "fastest": ("Fastest config", fastest_config),
+    "ties": ("Uncertainty", ties),
+    "measured": ("Measured", measured),
+}
+
+
+def samples() -> Spec:
+    """The samples of the fastest configs of a shape, their medians and intervals."""
+    data = alt.Chart(alt.NamedData(FASTEST))
+    y = alt.Y(
+        "config:N",
+        sort=None,
+        title=None,
+        scale=alt.Scale(paddingOuter=0.45),
+        axis=alt.Axis(labels=False, domain=False, ticks=False, grid=True),
+    )
+    time: dict[str, Any] = {
+        "scale": alt.Scale(zero=False, nice=True),
+        "title": "microseconds",
+        "axis": alt.Axis(tickCount=6),
+    }
+    tooltip = [
+        alt.Tooltip("config:N", title="config"),
+        *(
+            alt.Tooltip(f"{name}:Q", title=title, format=".2f")
+            for name, title in (("us", "median, us"), ("low", "from"), ("high", "to"))
+        ),
+    ]
+    return _spec(
+        data.transform_flatten(["samples"])
+        .mark_tick(opacity=0.45, thickness=1.5, size=14, color=_ink())
+        .encode(x=alt.X("samples:Q", **time), y=y),
+        data.mark_rule(strokeWidth=5, color=viridis(0.4)).encode(
+            x=alt.X("low:Q", **time), x2="high", y=y, tooltip=tooltip
+        ),
+        data.mark_point(filled=True, size=90, color=viridis(0.85), stroke=_ink(), strokeWidth=1, opacity=1).encode(
+            x=alt.X("us:Q", **time), y=y, tooltip=tooltip
+        ),
+        # The names are above their times, as beside them they would take most of a narrow page.
+        data.mark_text(align="left", dy=-15, fontSize=11, color=_ink()).encode(x=alt.value(4), y=y, text="config:N"),
+        height={"step": 42},
+    )
+
+
+def seconds() -> Spec:
+    """What the runs of a sweep did with their time."""
+    chart = (
+        alt.Chart(alt.NamedData(RUNS))
+        .mark_bar()
+        .encode(
+            x=alt.X("seconds:Q", title="seconds", stack="zero", axis=alt.Axis(tickCount=8)),
+            y=alt.Y("run:N", sort=None, title=None, axis=alt.Axis(labelLimit=180)),
+            color=alt.Color(
+                "phase:N",
+                scale=alt.Scale(domain=list(PHASES), range=[viridis(place) for place in (0.15, 0.55, 0.95)]),
+                legend=alt.Legend(title=None, orient="top"),
+            ),
+            order=alt.Order("order:Q"),
+            tooltip=[
+                alt.Tooltip("run:N"),
+                alt.Tooltip("phase:N"),
+                alt.Tooltip("seconds:Q", format=".1f"),
+                alt.Tooltip("about:N", title="run"),
+            ],
+        )
+    )
+    return _spec(chart, height={"step": 18})
+
+
+def _tiles(plane: Plane, value: str, colour: alt.Color, slower: str = "") -> Spec:
+    """Shapes as tiles, under the thresholds of the first side; what is not known is grey and crossed."""
+    x, y = _axes(plane)
+    regions, shapes = (
+        alt.Chart(alt.NamedData(REGIONS)),
+        alt.Chart(alt.NamedData(SHAPES)).transform_calculate(**_DERIVED),
+    )
+    edges = {"x": x("x0"), "x2": "x1", "y": y("y0"), "y2": "y1"}
+    at = {"x": x("x"), "y": y("y")}
+    field, known = f"datum.{value}", f"isValid(datum.{value}) && isFinite(datum.{value})"
+    layers = [
+        shapes.transform_filter(known).mark_rect(stroke=None).encode(**edges, color=colour),
+        shapes.transform_filter(f"!({known})").mark_rect(color=_MISSING, opacity=0.35).encode(**edges),
+        shapes.transform_filter(f"!({known})")
+        .mark_point(angle=45, filled=True, size=30, color=_MISSING)
+        .encode(**at, shape=_legend_of("not known", "cross"))
+        .transform_calculate(of="'not known'"),
+        *(
+            [
+                shapes.transform_filter(f"{known} && {slower}")
+                .mark_point(filled=True, size=22, color="#000", stroke="#fff", strokeWidth=0.4)
+                .encode(**at, shape=_legend_of("slower", "triangle-down"))
+                .transform_calculate(of="'slower'")
+            ]
+            if slower
+            else []
+        ),
+        _gaps(edges),
+        regions.transform_filter("datum.border")
+        .mark_rect(fill=None, strokeWidth=0.7, stroke=_ink(), strokeOpacity=0.55)
+        .encode(**edges),
+        shapes.mark_rect(opacity=0.001).encode(**edges, tooltip=_told(plane)),
+    ]
+    return _spec(*layers) | {"description": f"{field} over {' and '.join(plane.axes[:2])}"}
+
+
+_DERIVED = {
+    "us": "datum.best_us * (1 + datum.loss)",
+    "faster": "isValid(datum.rival_loss) && isValid(datum.loss) ? (1 + datum.rival_loss) / (1 + datum.loss) : null",
+    "of_copy": "isValid(datum.copy_us) && isValid(datum.loss) ? datum.us / datum.copy_us : null",
+    "alike": "datum.ties > 8 ? 'more' : datum.ties > 4 ? '5 to 8' : datum.ties > 2 ? '3, 4' : '' + datum.ties",
+    "share": "datum.timed / datum.legal",
+}
+
+
+def _told(plane: Plane) -> list[alt.Tooltip]:
+    third = [alt.Tooltip("z:Q", title=plane.axes[2], format="d")] if len(plane.axes) > 2 else []
+    return [
+        alt.Tooltip("x:Q", title=plane.axes[0], format="d"),
+        alt.Tooltip("y:Q", title=plane.axes[1], format="d"),
+        *third,
+        alt.Tooltip("config:N", title="config"),
+        alt.Tooltip("us:Q", title="us", format=".2f"),
+        alt.Tooltip("loss:Q", title="slower by", format=".1%"),
+        alt.Tooltip("best:N", title="fastest"),
+        alt.Tooltip("best_us:Q", title="fastest, us", format=".2f"),
+        alt.Tooltip("ties:Q", title="may be the fastest", format="d"),
+        alt.Tooltip("of_copy:Q", title="times a copy", format=".2f"),
+        alt.Tooltip("rival:N", title="against"),
+        alt.Tooltip("rival_config:N", title="its config"),
+        alt.Tooltip("faster:Q", title="times as fast", format=".2f"),
+    ]
+
+
+def _axes(plane: Plane) -> tuple[Callable[[str], alt.X], Callable[[str], alt.Y]]:
+    def options(axis: int) -> dict[str, Any]:
+        ends = plane.domain(axis)
+        return {
+            "scale": alt.Scale(type="log", domain=ends, nice=False, reverse=bool(axis)),
+            "title": plane.axes[axis],
+            "axis": alt.Axis(values=plane.ticks(axis), labelExpr=_TICK, grid=False),
+        }
+
+    return lambda name: alt.X(f"{name}:Q", **options(0)), lambda name: alt.Y(f"{name}:Q", **options(1))
+
+
+def _gradient(title: str, form: str, values: list[float]) -> alt.Legend:
+    return alt.Legend(title=title, orient="top", format=form, values=values, gradientLength=220, gradientThickness=10)
+
+
+def _legend_of(text: str, symbol: str) -> alt.Shape:
+    """The shape of all marks of a layer, with an entry in the legend."""
+    legend = alt.Legend(title=None, orient="top", symbolFillColor=_MISSING, symbolStrokeColor=_MISSING)
+    return alt.Shape("of:N", scale=alt.Scale(domain=[text], range=[symbol]), legend=legend)
+
+
+def _gaps(edges: Mapping[str, Any]) -> alt.Chart:
+    """A veil over combinations of sizes that were not measured."""
+    text = "shapes not measured"
+    legend = alt.Legend(title=None, orient="top", symbolType="square", symbolStrokeColor=_MISSING, symbolStrokeWidth=1)
+    fill = alt.Fill("of:N", scale=alt.Scale(domain=[text], range=[alt.ExprRef("paper")]), legend=legend)
+    return (
+        alt.Chart(alt.NamedData(GAPS))
+        .transform_calculate(of=f"'{text}'")
+        .mark_rect(opacity=0.6)
+        .encode(**edges, fill=fill)
+    )
+
+
+def _ink() -> alt.ExprRef:
+    return alt.ExprRef("ink")
+
+
+def _spec(*layers: alt.Chart, height: Any = 400) -> Spec:
+    chart = (
+        alt.layer(*layers).resolve_scale(color="independent", fill="independent", shape="independent")
+        if len(layers) > 1
+        else layers[0]
+    )
+    spec: Spec = chart.properties(width="container", height=height).to_dict()
+    return spec
+
+
+def styled(spec: Spec, theme: Theme, background: str | None = None) -> Spec:
+    """A specification in the colours of a theme."""
+    text = {
+        "labelColor": theme.ink,
+        "titleColor": theme.ink,
+        "labelFont": _FONT,
+        "titleFont": _FONT,
+        "titleFontWeight": "normal",
+        "labelFontSize": 11,
+        "titleFontSize": 12,
+    }
+    config = {
+        "background": background or "transparent",
+        "view": {"stroke": theme.faint},
+        "axis": text
+        | {"domainColor": theme.faint, "tickColor": theme.faint, "gridColor": theme.faint, "gridOpacity": 0.2},
+        "legend": text | {"orient": "top", "layout": {"top": {"anchor": "start", "direction": "horizontal"}}},
+        "title": {"color": theme.ink, "font": _FONT, "anchor": "start", "subtitleColor": theme.ink},
+        "text": {"font": _FONT},
+    }
+    values = theme._asdict() | {"dark": theme is DARK}
+    return spec | {"config": config, "params": [{"name": name, "value": value} for name, value in values.items()]}
+
+
+_FONT = "system-ui, -apple-system, Segoe UI, Roboto, Helvetica, Arial, sans-serif"
+
+
+def with_data(spec: Spec, **frames: pd.DataFrame) -> Spec:
+    """A specification with its frames, by their names."""
+    return spec | {"datasets": {name: json.loads(frame.to_json(orient="records")) for name, frame in frames.items()}}

@@ -1,0 +1,84 @@
+"""Charts as pictures, without a browser, and the extra that this and the page need.
+
+In: a specification with its data. Out: PNG, SVG or PDF.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from normtune.errors import NormtuneError, UsageError
+
+if TYPE_CHECKING:
+    from normtune.heuristics.report.charts import Spec
+
+INSTALL = "pip install 'normtune[report]'"
+# Pixels of a PNG for each of a page.
+_SCALE = 2
+
+
+def is_installed() -> bool:
+    """Whether the packages that draw are installed."""
+    return not _missing()
+
+
+def check_extra() -> None:
+    """Raise `NormtuneError` if the packages that draw are not installed."""
+    if name := _missing():
+        raise NormtuneError(
+            f"pages and pictures are drawn by Altair and vl-convert, and {name} is not installed: {INSTALL}"
+        )
+
+
+def _missing() -> str:
+    """The first of the packages that is not installed; empty if all are."""
+    for name in ("altair", "vl_convert"):
+        try:
+            import_module(name)
+        except ImportError:
+            return name
+    return ""
+
+
+@cache
+def library() -> str:
+    """The scripts by which a page draws: Vega, Vega-Lite and vega-embed, for an element `script`."""
+    import vl_convert
+
+    bundle = vl_convert.javascript_bundle()  # type: ignore[call-arg]  # its stub wants a snippet, it does not
+    return bundle.replace("</script", "<\\/script")
+
+
+def svg(spec: "Spec") -> bytes:
+    """The picture as SVG."""
+    import vl_convert
+
+    return vl_convert.vegalite_to_svg(spec, allowed_base_urls=[]).encode()
+
+
+def _png(spec: "Spec") -> bytes:
+    import vl_convert
+
+    return vl_convert.vegalite_to_png(spec, scale=_SCALE, allowed_base_urls=[])
+
+
+def _pdf(spec: "Spec") -> bytes:
+    import vl_convert
+
+    return vl_convert.vegalite_to_pdf(spec, allowed_base_urls=[])
+
+
+FORMATS: Mapping[str, Callable[[Any], bytes]] = {".png": _png, ".svg": svg, ".pdf": _pdf}
+
+
+def check_format(path: Path) -> None:
+    """Raise `UsageError` if a file's name does not end with that of a format."""
+    if path.suffix not in FORMATS:
+        raise UsageError(f"the picture is {str(path)!r}: expected a file that ends with {', '.join(FORMATS)}")
+
+
+def picture(spec: "Spec", path: Path) -> bytes:
+    """The picture in the format that a file's name ends with."""
+    return FORMATS[path.suffix](spec)

@@ -1,0 +1,65 @@
+"""What results show of themselves in a notebook: their verdict, and pictures of charts where the extra is installed.
+
+In: lines, and data of charts. Out: HTML without scripts. Texts are escaped.
+"""
+
+import base64
+import html
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from normtune.heuristics.comparing.difference import Difference
+from normtune.heuristics.report import images
+
+if TYPE_CHECKING:
+    from normtune.heuristics.report.charts import Spec
+    from normtune.heuristics.report.function_data import DeviceReport
+
+
+def plain(lines: Iterable[str]) -> str:
+    """Lines alone, and how to get pictures."""
+    return f"<pre>{_text(lines)}</pre><p>For pictures: <code>{html.escape(images.INSTALL)}</code></p>"
+
+
+def shown(lines: Iterable[str], devices: Iterable["DeviceReport"]) -> str:
+    """Lines, and the map of each function, of which the first is unfolded."""
+    from normtune.heuristics.report.pictures import of_function
+
+    functions = [function for part in devices for function in part.functions]
+    drawn = [(function.title, of_function(function, "map", None, None, "")) for function in functions]
+    return f"<pre>{_text(lines)}</pre>{_folded(drawn)}"
+
+
+def of_differences(lines: Iterable[str], differences: Sequence[Difference]) -> str:
+    """Lines, and the speed-up of each comparison, of which the first is unfolded."""
+    if not images.is_installed():
+        return plain(lines)
+    from normtune.heuristics.report.pictures import of_difference
+
+    drawn = [(str(one.matrix.key), of_difference(one)) for one in differences if one.timed]
+    return f"<pre>{_text(lines)}</pre>{_folded(drawn)}"
+
+
+def of_seconds(lines: Iterable[str], seconds: Mapping[str, float]) -> str:
+    """Lines, and what a run did with its time."""
+    if not images.is_installed():
+        return plain(lines)
+    from normtune.heuristics.report.pictures import of_phases
+
+    return f"<pre>{_text(lines)}</pre>{_image(of_phases(seconds), 'seconds by what they were for')}"
+
+
+def _text(lines: Iterable[str]) -> str:
+    return html.escape("\n".join(lines))
+
+
+def _folded(drawn: Sequence[tuple[str, "Spec"]]) -> str:
+    return "".join(
+        f"<details{' open' * (number == 0)}><summary>{html.escape(title)}</summary>{_image(spec, title)}</details>"
+        for number, (title, spec) in enumerate(drawn)
+    )
+
+
+def _image(spec: "Spec", described: str) -> str:
+    content = base64.b64encode(images.svg(spec)).decode()
+    return f'<img style="max-width:100%" alt="{html.escape(described)}" src="data:image/svg+xml;base64,{content}">'

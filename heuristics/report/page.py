@@ -1,0 +1,195 @@
+"""The page: one HTML file with its data, charts and scripts, which needs no network.
+
+In: the data of functions, and texts. Out: HTML. page.html is its frame, page.css its looks; page.js draws a chart when
+it is shown. Texts of others are escaped here, and set as text there.
+"""
+
+import html
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from normtune import __version__
+from normtune.heuristics.report import charts
+from normtune.heuristics.report.function_data import DeviceReport, FunctionData, SideData
+from normtune.heuristics.report.images import library
+from normtune.heuristics.report.packing import ALPHABET, FINE, HALF, deviations, packed
+from normtune.heuristics.writing.write import WRITTEN
+
+# Characters for all samples of a page, and the most samples shown of a config.
+_SAMPLE_BUDGET, _MOST_SAMPLES = 300_000, 32
+
+
+def page(title: str, parts: Sequence[DeviceReport]) -> str:
+    """The page of some devices with one function at least."""
+    functions = [function for part in parts for function in part.functions]
+    rows = sum(len(function.fastest) for function in functions)
+    samples = max(2, min(_MOST_SAMPLES, _SAMPLE_BUDGET // max(rows, 1)))
+    plane, names = functions[0].plane, sorted({config.name for function in functions for config in function.configs})
+    specs = {"map": charts.config_map(plane), "samples": charts.samples(), "seconds": charts.seconds()}
+    specs |= {name: make(plane) for name, (_, make) in charts.MEASURES.items()}
+    data = {
+        "alphabet": ALPHABET,
+        "half": HALF,
+        "fine": FINE,
+        "names": names,
+        "functions": [_plain(function, samples, names) for function in functions],
+        "runs": [json.loads(part.runs.to_json(orient="records")) for part in parts],
+        "specs": specs,
+        "themes": {name: charts.styled({}, theme) for name, theme in (("light", charts.LIGHT), ("dark", charts.DARK))},
+    }
+    here = Path(__file__).parent
+    return Template((here / "page.html").read_text()).substitute(
+        title=html.escape(title),
+        style=(here / "page.css").read_text(),
+        verdict="".join(_verdict(part, first) for part, first in zip(parts, _firsts(parts), strict=True)),
+        functions=_choices("function", _grouped(functions), 0),
+        measures=_choices("measure", [("", [(name, text) for name, (text, _) in charts.MEASURES.items()])], 0),
+        time="".join(_time(number, part) for number, part in enumerate(parts)),
+        notes="".join(f"<li>{html.escape(note)}</li>" for part in parts for note in part.notes),
+        written=f"<!-- {WRITTEN}. -->",
+        version=html.escape(__version__),
+        data=_in_script(data),
+        library=library(),
+        script=(here / "page.js").read_text(),
+    )
+
+
+def _in_script(data: Any) -> str:
+    """JSON in which no text can end the script, or begin a comment in it."""
+    return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+
+
+def _firsts(parts: Sequence[DeviceReport]) -> list[int]:
+    return [sum(len(before.functions) for before in parts[:number]) for number in range(len(parts))]
+
+
+def _verdict(part: DeviceReport, first: int) -> str:
+    cards = []
+    for number, function in enumerate(part.functions, first):
+        rows = "".join(
+            f"<div><dt>{html.escape(label)}</dt><dd>{html.escape(text)}</dd></div>"
+            for label, text in function.verdict[1:]
+        )
+        name, about = html.escape(function.title), html.escape(function.verdict[0][1])
+        cards.append(
+            f'<li><a href="#map" data-function="{number}"><h3>{name}</h3></a><p>{about}</p><dl>{rows}</dl></li>'
+        )
+    return f'<p class="device">{html.escape(part.label)}</p><ul class="cards">{"".join(cards)}</ul>'
+
+
+def _grouped(functions: Sequence[FunctionData]) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Choices of functions, (name, text), by the operator before the last word of their titles."""
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for number, function in enumerate(functions):
+        operator, _, dtype = function.title.rpartition(" ")
+        groups.setdefault(operator, []).append((str(number), dtype))
+    return list(groups.items())
+
+
+def _choices(name: str, groups: Sequence[tuple[str, Sequence[tuple[str, str]]]], chosen: int) -> str:
+    """Radio buttons, which the arrow keys go through, in groups with a title."""
+    parts, number = [], 0
+    for title, entries in groups:
+        buttons = []
+        for value, text in entries:
+            checked = " checked" * (number == chosen)
+            number += 1
+            buttons.append(
+                f'<label><input type="radio" name="{name}" value="{html.escape(value)}"{checked}>'
+                f"<span>{html.escape(text)}</span></label>"
+            )
+        heading = f'<span class="of">{html.escape(title)}</span>' if title else ""
+        parts.append(f'<div class="choices">{heading}{"".join(buttons)}</div>')
+    return "".join(parts)
+
+
+def _time(number: int, part: DeviceReport) -> str:
+    rows = "".join(
+        f"<tr><th scope=row>{html.escape(function.title)}</th><td>{len(function.shapes)}</td>"
+        f"<td>{int(function.shapes['timed'].sum())}</td><td>{_share(function)}</td></tr>"
+        for function in part.functions
+    )
+    return (
+        f'<h3>{html.escape(part.label)}</h3><div class="chart" data-runs="{number}"></div>'
+        '<div class="wide"><table><thead><tr><th scope=col>function<th scope=col>shapes<th scope=col>configs timed'
+        f"<th scope=col>of the legal ones</tr></thead><tbody>{rows}</tbody></table></div>"
+    )
+
+
+def _share(function: FunctionData) -> str:
+    return f"{100 * function.shapes['timed'].sum() / function.shapes['legal'].sum():.0f} %"
+
+
+def _plain(function: FunctionData, samples: int, names: Sequence[str]) -> dict[str, Any]:
+    """A function as the page has it; `names` are of all configs."""
+    plane, shapes, numbers = function.plane, function.shapes, {name: number for number, name in enumerate(names)}
+    places = [
+        pd.Index(sizes).get_indexer(pd.Index(shapes[axis])) for axis, sizes in zip("xyz", plane.sizes, strict=False)
+    ]
+    return {
+        "title": function.title,
+        "axes": plane.axes,
+        "sizes": plane.sizes,
+        "domains": [plane.domain(axis) for axis in (0, 1)],
+        "ticks": [plane.ticks(axis) for axis in (0, 1)],
+        "edges": [plane.edges(axis) for axis in (0, 1)] if plane.is_filled_by(len(shapes)) else None,
+        "around": [plane.around(axis) for axis in (0, 1)],
+        "configs": packed([numbers[config.name] for config in function.configs]),
+        "shown": [[number, *config[1:]] for number, config in enumerate(function.configs) if config.letter],
+        "places": [packed(place) for place in places],
+        "best": packed(shapes["best"]),
+        "best_us": packed(shapes["best_us"], 1e-3),
+        "copy_us": packed(shapes["copy_us"], 1e-3),
+        "ties": packed(shapes["ties"]),
+        "timed": packed(shapes["timed"]),
+        "legal": packed(shapes["legal"]),
+        "gaps": _records(function.gaps),
+        "sides": [_plain_side(side) for side in function.sides],
+        "fastest": _plain_fastest(function, samples),
+    }
+
+
+def _plain_side(side: SideData) -> Mapping[str, Any]:
+    config = np.where(side.config < 0, np.nan, side.config)
+    regions = None if side.regions is None else _records(side.regions)
+    return {"name": side.name, "config": packed(config), "loss": packed(np.log1p(side.loss), 2e-4), "regions": regions}
+
+
+def _records(frame: pd.DataFrame) -> dict[str, list[Any]]:
+    """A frame by columns, with four significant digits behind what sizes need."""
+    return {str(name): [_rounded(value) for value in frame[name].tolist()] for name in frame}
+
+
+def _rounded(value: Any) -> Any:
+    return round(value, 4) if isinstance(value, float) else value
+
+
+def _plain_fastest(function: FunctionData, most: int) -> dict[str, Any]:
+    """The fastest configs of the shapes: medians over the best, intervals and samples over the median."""
+    frame = function.fastest
+    us, shape = frame["us"].to_numpy(), frame["shape"].to_numpy()
+    kept = [_spread(samples, most) for samples in frame["samples"]]
+    count = max(map(len, kept))
+    samples = np.array([[*each, *[np.nan] * (count - len(each))] for each in kept])
+    around = np.column_stack([frame["low"], frame["high"], samples]) / us[:, None] - 1
+    extent = max(float(np.nanmax(np.abs(around))), 1e-3)
+    return {
+        "count": count,
+        "of": int(frame["samples"].map(len).median()),
+        "rows": packed(np.bincount(shape, minlength=len(function.shapes))),
+        "config": packed(frame["config"]),
+        "us": packed(np.log(us / function.shapes["best_us"].to_numpy()[shape]), 5e-4),
+        "extent": extent,
+        "around": deviations(around, extent),
+    }
+
+
+def _spread(samples: Any, most: int) -> Any:
+    """At most so many of the samples, evenly over their order in time."""
+    return samples if len(samples) <= most else samples[np.linspace(0, len(samples) - 1, most).round().astype(int)]

@@ -1,0 +1,83 @@
+"""Reports of the toy, and pages taken apart."""
+
+import json
+import re
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+
+import normtune
+from normtune.heuristics.api.report import Report
+
+VOID = {"meta", "link", "input", "br", "img", "hr"}
+
+
+@dataclass
+class Parsed(HTMLParser):
+    """What a page has: elements with their attributes, text outside of scripts, and whether tags are balanced."""
+
+    elements: list[tuple[str, dict[str, str | None]]] = field(default_factory=list)
+    open: list[str] = field(default_factory=list)
+    words: list[str] = field(default_factory=list)
+    scripts: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_endtag(self, tag):
+        while self.open[-1] in ("th", "td", "tr") and self.open[-1] != tag:  # whose end tags may be left out
+            self.open.pop()
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] == "script":
+            self.scripts[-1] += data
+        elif not self.open or self.open[-1] != "style":
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return json.loads(self.scripts[0])
+
+    def all(self, tag: str, **attributes: str) -> list[dict[str, str | None]]:
+        return [found for name, found in self.elements if name == tag and attributes.items() <= found.items()]
+
+
+def parsed(text: str) -> Parsed:
+    """A page, whose tags are balanced."""
+    page = Parsed()
+    page.feed(text)
+    page.close()
+    assert page.open == []
+    return page
+
+
+def unpacked(column: dict[str, Any], alphabet: str) -> list[float | None]:
+    """A column of a page, as its script unpacks it."""
+    places, base = {character: number for number, character in enumerate(alphabet)}, len(alphabet)
+    numbers = []
+    for text in re.findall("." * column["digits"], column["text"]):
+        code = 0
+        for character in text:
+            code = base * code + places[character]
+        numbers.append((code - 1 + column["least"]) * column["unit"] if code else None)
+    return numbers
+
+
+@pytest.fixture
+def made(store: str) -> Report:
+    """The report of a fit of the toy."""
+    return normtune.report(data=store)

@@ -1,0 +1,62 @@
+"""Results show themselves in a notebook: what the command prints, and pictures; text of others is escaped."""
+
+import base64
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+import normtune
+from normtune.heuristics.writing.report import verdict
+from normtune.tests.commands import refused, succeed
+from normtune.tests.heuristics.report.conftest import parsed
+
+
+def pictures(text: str) -> list[str]:
+    """The pictures of HTML, as SVG."""
+    sources = [found["src"] or "" for found in parsed(text).all("img")]
+    return [base64.b64decode(source.removeprefix("data:image/svg+xml;base64,")).decode() for source in sources]
+
+
+def test_a_table_shows_its_verdict_and_map(store: str) -> None:
+    table = normtune.fit(store)
+    text = table._repr_html_()
+    (picture,) = pictures(text)
+    assert " ".join(" ".join(verdict(table.fit)).split()) in parsed(text).text
+    assert "What is launched: fitted table" in picture and "toy bfloat16" in picture
+    assert pictures(normtune.report(data=store)._repr_html_()) == [picture]
+
+
+def test_a_comparison_shows_the_speed_up(store: str) -> None:
+    normtune.fit(store, leaves=1).save("<one>.py")
+    found = normtune.diff("<one>.py", "<one>.py", store)
+    text = found._repr_html_()
+    (picture,) = pictures(text)
+    assert "Speed-up: &lt;one&gt;.py against &lt;one&gt;.py" in picture
+    assert "A is <one>.py" in parsed(text).text and "<one" not in text
+
+
+def test_a_sweep_shows_what_it_did(tmp_path: Path) -> None:
+    done = normtune.sweep("replay:nvidia-h200", rows=[64], hidden=[256], store=str(tmp_path / "a.db"))
+    text = done._repr_html_()
+    (picture,) = pictures(text)
+    assert f"{done.summary.problems} problems measured" in parsed(text).text and "timing" in picture
+
+
+def test_without_the_extra_there_is_text_and_what_to_install(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = normtune.fit(store)
+    monkeypatch.setitem(sys.modules, "altair", None)
+    page = parsed(table._repr_html_())
+    assert "pip install 'normtune[report]'" in page.text and page.all("img") == []
+    assert " ".join(" ".join(verdict(table.fit)).split()) in page.text
+
+
+def test_markdown_links_pictures(store: str, here: Path) -> None:
+    for leaves in (1, 3):
+        normtune.fit(store, leaves=leaves).save(f"t{leaves}.py")
+    printed = succeed("diff", "t3.py", "t1.py", "--store", store, "--markdown", "--pictures", "my pictures")
+    (link,) = re.findall(r"!\[.*?\]\((.*?)\)", printed)
+    assert (here / link.replace("%20", " ")).read_bytes().startswith(b"\x89PNG")
+    assert "```" not in printed and "</details>\n\n" in printed + "\n"
+    assert "--pictures is for --markdown" in refused("diff", "t3.py", "t1.py", "--store", store, "--pictures", "x")

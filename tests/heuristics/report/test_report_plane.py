@@ -1,0 +1,105 @@
+"""Maps are right: edges of regions are thresholds, tiles and gaps cover the plane, colours of neighbours differ."""
+
+import itertools
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from normtune.heuristics.report import palette
+from normtune.heuristics.report.packing import ALPHABET, FINE, HALF, deviations, packed
+from normtune.heuristics.report.plane import Plane
+from normtune.kernels.box import EVERYWHERE, Box
+from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.kernels.tablefile.tree import Leaf, Split, choose
+from normtune.tests.heuristics.report.conftest import unpacked
+
+FEW, MANY, LONG = (Leaf(RMSNormConfig("row", 1, warps)) for warps in (1, 4, 16))
+TREE = Split("hidden", 512, Split("rows", 64, FEW, MANY), LONG)
+GRID = [(rows, hidden) for rows in (1, 64, 4096) for hidden in (128, 512, 2048)]
+
+
+def holding(regions: pd.DataFrame, x: float, y: float, z: int = 0) -> list[object]:
+    """The configs of the regions at a place."""
+    inside = regions[(regions.x0 < x) & (x < regions.x1) & (regions.y0 < y) & (y < regions.y1)]
+    return inside[(inside.z0 <= z) & (z <= inside.z1)]["config"].tolist()
+
+
+def test_regions_answer_as_the_tree_does() -> None:
+    plane = Plane.of(("rows", "hidden"), GRID)
+    regions = plane.regions(TREE, EVERYWHERE)
+    assert len(regions) == 3
+    for shape in itertools.product((1, 63, 64, 65, 4096), (128, 511, 512, 513, 2048)):
+        assert holding(regions, *shape) == [choose(TREE, shape)]
+    assert {*regions.x0, *regions.x1} >= {63.5} and {*regions.y0, *regions.y1} >= {512.5}
+    assert (regions.x0.min(), regions.x1.max()) == tuple(plane.domain(0))
+
+
+def test_a_derived_size_cuts_the_plane_by_a_slope() -> None:
+    axes, shapes = ("m", "n", "k"), [*itertools.product((1, 64, 4096), (128, 2048), (8, 16))]
+    tree = Split("m * n", 1 << 17, FEW, Split("k", 8, MANY, LONG))
+    regions = Plane.of(axes, shapes).regions(tree, Box.of(m=(1, 1 << 20), n=(1, 1 << 20), k=(1, 64)))
+    for x, y, z in itertools.product((2, 30, 1000), (150, 600, 1900), (8, 16)):
+        if not 0.9 < x * y / (1 << 17) < 1.1:  # a cell has one config
+            assert holding(regions, x + 0.01, y + 0.01, z) == [choose(tree, (x, y, z), axes)]
+
+
+def test_tiles_and_gaps_cover_a_grid_once() -> None:
+    shapes = [shape for shape in GRID if shape not in ((4096, 2048), (4096, 512))]
+    plane = Plane.of(("rows", "hidden"), shapes)
+    parts = pd.concat([plane.tiles(shapes), plane.gaps(shapes)])
+    areas = np.log(parts.x1 / parts.x0) * np.log(parts.y1 / parts.y0)
+    whole = math.prod(math.log(most / least) for least, most in map(plane.domain, (0, 1)))
+    assert areas.sum() == pytest.approx(whole, rel=1e-3)
+    (gap,) = plane.gaps(shapes).itertuples()
+    assert gap.x0 < 4096 < gap.x1 and gap.y0 < 512 < 2048 < gap.y1
+
+
+def test_one_shape_and_scattered_ones_have_tiles_around_them() -> None:
+    (one,) = Plane.of(("rows", "hidden"), [(8, 64)]).tiles([(8, 64)]).itertuples()
+    assert one.x0 < 8 < one.x1 and one.y0 < 64 < one.y1
+    shapes = [(7 * number + 1, 64 + 13 * (number * 37 % 900)) for number in range(900)]
+    plane = Plane.of(("rows", "hidden"), shapes)
+    tiles = plane.tiles(shapes)
+    assert len(plane.gaps(shapes)) == 0 and (tiles.x1 / tiles.x0).nunique() <= 3
+    assert ((tiles.x0 < tiles.x) & (tiles.x < tiles.x1)).all() and len(plane.ticks(0)) <= 9
+
+
+def test_names_are_written_in_as_few_lines_as_there_is_room_for() -> None:
+    plane = Plane.of(("rows", "hidden"), GRID)
+    labelled = plane.labelled(plane.regions(TREE, EVERYWHERE))
+    assert labelled["label"].str.replace("\n", " ").tolist() == [str(config) for config in labelled["config"]]
+    assert (labelled["chars"] == [max(map(len, label.split("\n"))) for label in labelled["label"]]).all()
+    assert labelled["border"].all()
+
+
+@pytest.mark.parametrize("count", [2, 9, 40])
+def test_neighbours_differ_in_grey_too(count: int) -> None:
+    side = math.ceil(math.sqrt(count))
+    cells = [(number, *divmod(number, side)) for number in range(count)]
+    edges = [(number, 2.0**x, 2.0 ** (x + 1), 2.0**y, 2.0 ** (y + 1), 0, 0) for number, x, y in cells]
+    regions = pd.DataFrame(edges, columns=["config", "x0", "x1", "y0", "y1", "z0", "z1"])
+    regions[["x0", "x1", "y0", "y1"]] *= 4096
+    own = palette.colours(regions, count + 1)
+    assert own[count] == palette.OTHER and len({*own}) == count + 1
+    for (one, x, y), (two, u, v) in itertools.combinations(cells, 2):
+        if abs(x - u) + abs(y - v) == 1:
+            lights = sorted(palette.luminance(own[number]) + 0.05 for number in (one, two))
+            assert lights[1] / lights[0] > 1.15
+    for colour in own:
+        ink = palette.luminance(palette.ink_on(colour)) + 0.05
+        light = palette.luminance(colour) + 0.05
+        assert max(ink / light, light / ink) >= 4.5
+
+
+def test_numbers_are_unpacked_as_they_were() -> None:
+    for values, unit in (([1.5, np.nan, -3.25, 700.0], 0.25), ([0], 1), ([np.nan], 1), ([5, 5, 5], 1)):
+        column = packed(values, unit)
+        assert unpacked(column, ALPHABET) == [None if math.isnan(value) else value for value in values]
+    assert not {*'"\\<>&'} & {*ALPHABET}
+    values = np.array([[0.0, 0.001, -0.05, 0.5, np.nan]])
+    codes = [ALPHABET.index(text) for text in deviations(values, 0.5)]
+    assert codes[-1] == len(ALPHABET) - 1
+    back = [FINE * math.sinh((code - HALF) / HALF * math.asinh(0.5 / FINE)) for code in codes[:-1]]
+    assert back == pytest.approx(values[0, :-1].tolist(), rel=0.15, abs=2e-4)
