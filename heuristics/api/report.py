@@ -37,8 +37,9 @@ from normtune.heuristics.writing.regenerate import command_of
 from normtune.heuristics.writing.report import regions_of, verdict_rows
 from normtune.heuristics.writing.write import check_text
 from normtune.kernels.arguments import checked
-from normtune.kernels.config import Config
+from normtune.kernels.config import Config, Implementation
 from normtune.kernels.key import Key
+from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem, axes_of, function_key
 from normtune.kernels.tablefile.header import Header
 from normtune.kernels.tablefile.locate import LoadedTable, load_table
@@ -255,18 +256,27 @@ def _device(
     current, target = part.current(), _target(device)
     matrices, left_out = matrices_of(current, device)
     told, functions = [*dict.fromkeys((*notes, *outdated(part, current), *left_out))], []
-    rules = [*map(side, RULES), Side(DEFAULT_RULE.title, DEFAULT_RULE.choose)]
     for key, matrix in _by_function(current, matrices, device).items():
         tree = sides[0].tree(key, target)
         if tree is None:
             told.append(f"{sides[0].name} has no function for {key}")
             continue
         rows, spec = verdict(matrix, current, tree), spec_of(current, key.operator)
-        functions.append(function_data(spec, matrix, current, target, sides, rules, rows))
+        functions.append(function_data(spec, matrix, current, target, sides, _rivals(spec), rows))
     newest = current.runs[-1].started if current.runs else UNKNOWN_START
     date = "" if newest == UNKNOWN_START else f", {newest[:10]}"
     label = f"{device.label}, {device.target}, {device.sms} SMs: {len(current.frame)} measurements{date}"
     return DeviceReport(label, tuple(functions), _runs(current.runs), tuple(told))
+
+
+def _rivals(spec: OperatorSpec) -> list[Side]:
+    """Rules of other libraries, the default config if somebody declared it, and other implementations."""
+
+    def always(config: Config) -> Callable[[Problem, Target], Config]:
+        return lambda problem, target: config
+
+    default = [Side(DEFAULT_RULE.title, spec.default_config)] if spec.kernel_module else []
+    return [*map(side, RULES), *default, *(Side(name, always(Implementation(name))) for name in spec.implementations)]
 
 
 def _by_function(current: Evidence, matrices: Sequence[TimingMatrix], device: Device) -> dict[Key, TimingMatrix]:
