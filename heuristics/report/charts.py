@@ -232,8 +232,8 @@ def _tiles(plane: Plane, value: str, colour: alt.Color, slower: str = "") -> Spe
     at = {"x": x("x"), "y": y("y")}
     field, known = f"datum.{value}", f"isValid(datum.{value}) && isFinite(datum.{value})"
     layers = [
-        shapes.transform_filter(known).mark_rect(stroke=None).encode(**edges, color=colour),
-        shapes.transform_filter(f"!({known})").mark_rect(color=_MISSING, opacity=0.35).encode(**edges),
+        shapes.transform_filter(known).mark_rect(stroke=None, clip=True).encode(**edges, color=colour),
+        shapes.transform_filter(f"!({known})").mark_rect(color=_MISSING, opacity=0.35, clip=True).encode(**edges),
         shapes.transform_filter(f"!({known})")
         .mark_point(angle=45, filled=True, size=30, color=_MISSING)
         .encode(**at, shape=_legend_of("not known", "cross"))

@@ -160,6 +160,9 @@ function showFunction() {
   }
   options(element("side"), given.sides.map((side, number) => [number, side.name]).filter(([number]) => given.sides[number].regions));
   options(element("rival"), given.sides.map((side, number) => [number, side.name]).slice(1));
+  const faster = document.querySelector('input[name="measure"][value="faster"]');
+  faster.closest("label").hidden = given.sides.length < 2;
+  if (faster.checked && given.sides.length < 2) document.querySelector('input[name="measure"][value="loss"]').checked = true;
   const loss = given.sides[0].loss, z = third(given);
   const shapes = given.x.map((_, i) => i).filter((i) => !given.z || given.z[i] === z);
   const worst = shapes.reduce((most, i) => ((loss[i] ?? -1) > (loss[most] ?? -1) ? i : most), shapes[0]);
