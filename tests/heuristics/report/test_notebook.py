@@ -12,6 +12,8 @@ from normtune.heuristics.writing.report import verdict
 from normtune.tests.commands import refused, succeed
 from normtune.tests.heuristics.report.conftest import parsed
 
+pytestmark = pytest.mark.long
+
 
 def pictures(text: str) -> list[str]:
     """The pictures of HTML, as SVG."""

@@ -13,6 +13,8 @@ from normtune.heuristics.report.pictures import of_function
 from normtune.kernels.load_file import load
 from normtune.tests.heuristics.report.conftest import parsed
 
+pytestmark = pytest.mark.long
+
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
 

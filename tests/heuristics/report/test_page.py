@@ -13,6 +13,8 @@ from normtune.heuristics.report.function_data import ListedConfig
 from normtune.tests.commands import one_line
 from normtune.tests.heuristics.report.conftest import parsed, unpacked
 
+pytestmark = pytest.mark.long
+
 HOSTILE = "</script><img src=x onerror=\"alert('1')\"><!--\u2028&amp;"
 
 

@@ -12,6 +12,8 @@ from normtune.heuristics.report.pictures import KINDS
 from normtune.tests.commands import main, refused, succeed
 from normtune.tests.heuristics.report.conftest import parsed
 
+pytestmark = pytest.mark.long
+
 
 def test_a_store_becomes_a_page(store: str, here: Path) -> None:
     text = succeed("report", "--store", store, "--out", "report.html")
