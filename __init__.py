@@ -20,14 +20,14 @@ if TYPE_CHECKING:
     from normtune.kernels.calling.batch_invariant import batch_invariant, use_batch_invariant
     from normtune.kernels.calling.dispatch import use_table
     from normtune.kernels.config import Config
+    from normtune.kernels.custom_op.autotuned import from_autotuned
+    from normtune.kernels.custom_op.decorator import kernel_operator
     from normtune.kernels.fused_add_rms_norm.function import FusedAddRMSNorm, fused_add_rms_norm, rms_norm_backward
     from normtune.kernels.operator import IllegalConfigError, OperatorSpec, register
     from normtune.kernels.qk_norm.function import qk_norm
     from normtune.kernels.rms_norm.function import RMSNorm, rms_norm
     from normtune.kernels.rms_norm_gated.function import RMSNormGated, rms_norm_gated
     from normtune.kernels.rms_norm_quantize_fp8.function import rms_norm_quantize_fp8
-    from normtune.kernels.short_form.autotuned import from_autotuned
-    from normtune.kernels.short_form.decorator import kernel_operator
     from normtune.kernels.tablefile.locate import load_table
     from normtune.kernels.transpose_fp8.function import transpose_fp8
     from normtune.kernels.warmup import warmup
@@ -63,11 +63,11 @@ _HOMES = {
     "export_recording": "results.api",
     "fit": "heuristics.api.fit",
     "fit_any_gpu": "heuristics.api.any_gpu",
-    "from_autotuned": "kernels.short_form.autotuned",
+    "from_autotuned": "kernels.custom_op.autotuned",
     "fused_add_rms_norm": "kernels.fused_add_rms_norm.function",
     "import_data": "results.api",
     "inspect_operator": "tuner.inspection.inspect",
-    "kernel_operator": "kernels.short_form.decorator",
+    "kernel_operator": "kernels.custom_op.decorator",
     "list_data": "results.api",
     "load_table": "kernels.tablefile.locate",
     "qk_norm": "kernels.qk_norm.function",

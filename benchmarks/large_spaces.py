@@ -1,6 +1,6 @@
 """CPU time and memory of planning and searching a large space at many shapes, without a GPU.
 
-In: an operator in the short form, whose launches are recorded, with the configs and the made-up times of a landscape
+In: a decorated operator, whose launches are recorded, with the configs and the made-up times of a landscape
 (`lib.landscapes`, rough). Out: benchmarks/results/strategies/large_spaces.json and .md: for each search, in a process
 of its own, seconds of one core, memory, and how often the operator was asked; once with every config asked.
 

@@ -16,7 +16,7 @@ _TRITON_NAMES = {
 }
 
 
-class StandIn:
+class FakeTensor:
     """A tensor with only dtype and strides, contiguous, for Triton's warm-up.
 
     Args:

@@ -60,7 +60,7 @@ def _absent_gpu() -> AbstractContextManager[None] | None:
     torch = sys.modules.get("torch")
     if torch is None or torch.cuda.is_available():
         return None
-    return import_module("normtune.kernels.short_form.absent_gpu").while_imported()  # type: ignore[no-any-return]
+    return import_module("normtune.kernels.custom_op.absent_gpu").while_imported()  # type: ignore[no-any-return]
 
 
 def loaded() -> tuple[str, ...]:

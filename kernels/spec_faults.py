@@ -23,7 +23,7 @@ _TAKEN = {"operator", "dtype", "table", "known", "sms", "l2_bytes"}
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 # Files of normtune that call an operator's functions, and libraries that these call: no line of an operator.
-_BETWEEN = (Path(__file__), Path(__file__).with_name("operator.py"), Path(__file__).with_name("short_form"))
+_BETWEEN = (Path(__file__), Path(__file__).with_name("operator.py"), Path(__file__).with_name("custom_op"))
 _BELOW = {"torch", "triton", "numpy"}
 
 

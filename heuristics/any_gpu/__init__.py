@@ -1,1 +1,1 @@
-"""Evidence of several GPUs to one table for any GPU, with thresholds relative to the GPU's size."""
+"""Fits one table for any GPU to measurements of several GPUs, with thresholds relative to the GPU's size."""

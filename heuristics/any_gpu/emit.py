@@ -1,6 +1,6 @@
 """The table for any GPU as Python: its functions take the GPU's multiprocessors and L2 cache besides the shape.
 
-Names and code are those of `writing.emit`, in the other form of the template.
+In: a fit. Out: its module, written as in `writing.emit` with the template's other form; and the text that `fit` prints.
 """
 
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ from normtune.results.records import Device
 
 
 def module_text(fit: AnyGpuFit, command: Command, is_positional: bool = False) -> str:
-    """The whole module, with the command that writes it again; `is_positional` is that of `writing.emit.body_text`.
+    """The module, with the command that writes it again; `is_positional` as for `writing.emit.body_text`.
 
     Raises:
         NormtuneError: two operators or configs would get the same name in the code.
@@ -38,8 +38,8 @@ def _gpu(device: Device) -> Gpu:
     return gpu_of(device)._replace(l2_bytes=device.l2_bytes)
 
 
-def told(fit: AnyGpuFit) -> Iterable[str]:
-    """Output of `fit`: the loss of the table on each GPU, fitted with it and without it."""
+def report(fit: AnyGpuFit) -> Iterable[str]:
+    """The output of `fit`: the table's loss on each GPU, also when it is fitted without that GPU."""
     yield f"a table for any GPU, fitted to {len(fit.devices)}: {fit.data.extent}"
     yield from (f"  {described(_gpu(device))}" for device in fit.devices)
     yield "Slower than the best config of each problem, in percent; left out: where the GPU is not in the fit:"

@@ -29,8 +29,8 @@ class FunctionData(NamedTuple):
     Attributes:
         spec: of the operator.
         key: of the data.
-        parts: one for each GPU with such data.
-        labels: of these GPUs.
+        parts: the data of each GPU.
+        labels: names of these GPUs.
     """
 
     spec: OperatorSpec
@@ -40,7 +40,7 @@ class FunctionData(NamedTuple):
 
     @property
     def variants(self) -> tuple[str, ...]:
-        """The variants that a function of it serves."""
+        """The variants that use a function of this key."""
         return served_variants(self.spec, self.key)
 
     def shapes(self) -> list[Shape]:
@@ -49,17 +49,17 @@ class FunctionData(NamedTuple):
 
 
 class FittedOnEach(NamedTuple):
-    """A function's tree, and the trees fitted in the same way without one GPU each; none for a single GPU."""
+    """A function's tree, and for each of several GPUs the tree fitted without it."""
 
     tree: RelativeTree
     without: tuple[RelativeTree | None, ...]
 
 
 def chosen(kind: FunctionData, legal: EveryGpu, leaves: int | None) -> FittedOnEach:
-    """The separate function of a key, of at most `leaves` leaves; None for as many as the data support.
+    """The function of a key, with at most `leaves` leaves; None for as many as the data support.
 
     Raises:
-        NormtuneError: there is no legal tree of so few leaves.
+        NormtuneError: no legal tree has so few leaves.
     """
     most = leaves or MAX_LEAVES
     joint = Joint(kind.parts, legal, most)
@@ -78,17 +78,17 @@ def chosen(kind: FunctionData, legal: EveryGpu, leaves: int | None) -> FittedOnE
     count = scores[-1][1] if leaves else next(count for figure, count in scores if figure <= enough)
     tree = joint.tree(count)
     if tree is None:
-        raise AssertionError("a tree that was scored is there")
+        raise AssertionError("a tree that was scored exists")
     return FittedOnEach(tree, tuple(left_out_fit.tree(count) for left_out_fit in without))
 
 
 def most_leaves(kind: FunctionData, leaves: int | None) -> int:
-    """The most leaves: the user's, else one per five problems, or a function would follow the noise of each."""
+    """The most leaves: the user's number, else one per five problems, so that the tree does not follow noise."""
     return leaves or max(1, min(MAX_LEAVES, min(len(part.matrix.problems) for part in kind.parts) // 5))
 
 
 def _left_out(kind: FunctionData, joint: Joint, without: Sequence[Joint], count: int) -> int | None:
-    """Score of a number of leaves: mean regret on left-out GPUs, or on the only one; None without a tree."""
+    """Score of a number of leaves: mean regret on left-out GPUs, or on the only GPU; None without a tree."""
     on_data = joint.least(count)
     if on_data is None or not without:
         return on_data
@@ -101,12 +101,12 @@ def _left_out(kind: FunctionData, joint: Joint, without: Sequence[Joint], count:
     return sum(means) // len(means)
 
 
-def figures_on(kind: FunctionData, choice: FittedOnEach, given: Sequence[DeviceLoss] = ()) -> tuple[DeviceLoss, ...]:
+def figures_on(kind: FunctionData, choice: FittedOnEach, source: Sequence[DeviceLoss] = ()) -> tuple[DeviceLoss, ...]:
     """Losses of a function on each GPU of a key's data.
 
-    A shared function's own figures, `given`, name the GPUs in the order of `choice.without`.
+    For a function of another key, `source` has its figures, whose GPUs are in the order of `choice.without`.
     """
-    order = [figure.device for figure in given] or list(kind.labels)
+    order = [figure.device for figure in source] or list(kind.labels)
     without = dict(zip(order, choice.without, strict=False)) if choice.without else {}
     figures = []
     for label, part in zip(kind.labels, kind.parts, strict=True):
@@ -117,7 +117,7 @@ def figures_on(kind: FunctionData, choice: FittedOnEach, given: Sequence[DeviceL
 
 
 def lost_on(spec: OperatorSpec, part: Part, tree: RelativeTree) -> Lost:
-    """Loss of a tree on a GPU; if its choice has no time, that of the default config, else of the slowest."""
+    """Loss of a tree on a GPU; where its config has no time, the default config's loss, else the slowest's."""
     target, matrix = part
     losses = []
     for index, shape in enumerate(matrix.problems):
@@ -128,5 +128,5 @@ def lost_on(spec: OperatorSpec, part: Part, tree: RelativeTree) -> Lost:
         losses.append(int(matrix.regret[index].max()) if loss is None else loss)
     mean = matrix.mean(losses)
     if mean is None:
-        raise AssertionError("a timing matrix has problems that count")
+        raise AssertionError("a timing matrix has problems with a weight")
     return Lost(mean, max(losses))

@@ -1,10 +1,10 @@
-"""The tree of normalised sizes with the least regret on several GPUs together, every GPU with the same weight.
+"""The tree of relative sizes with the least regret on several GPUs together, every GPU with the same weight.
 
-Rows per multiprocessor are just another ordered axis, so `solver.optimum` proves the tree.
+Rows per multiprocessor are an ordered axis like rows, so `solver.optimum` proves the tree.
 
-Thresholds. Between two neighbouring sizes any threshold separates the data equally well, so the most readable one in
-the middle half of the gap, by ratio, is taken: a power of two or one over it, else an integer, or one over an integer,
-that is round by `grid`, else the simplest fraction.
+Between two neighbouring sizes any threshold separates the data equally well. The most readable one in the middle half
+of the gap, by ratio, is taken: a power of two or its reciprocal, else a round integer (by `grid`) or its reciprocal,
+else the simplest fraction.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from normtune.kernels.tablefile.relative_tree import HIDDEN, ROWS_PER_SM, Relati
 from normtune.kernels.tablefile.tree import Leaf, Tree
 from normtune.kernels.target import Target
 
-# Scale of normalised sizes as integers, fine enough to separate GPUs that differ by one multiprocessor.
+# Relative sizes are integers of this scale, fine enough to separate GPUs that differ by one multiprocessor.
 _SCALE = 1 << 48
 
 
@@ -35,8 +35,8 @@ class Part(NamedTuple):
     """Data of one GPU.
 
     Attributes:
-        target: its limits, with its own multiprocessors and L2 cache.
-        matrix: its timing matrix.
+        target: the GPU's limits, with its own multiprocessors and L2 cache.
+        matrix: the GPU's timing matrix.
     """
 
     target: Target
@@ -68,19 +68,19 @@ class Joint:
         self._optima = Optima((rows, hidden), configs, cost, barred, np.ones_like(barred), max_leaves)
 
     def least(self, leaves: int) -> int | None:
-        """Mean regret of the best tree of at most that many leaves, millionths; None if there is none."""
+        """Mean regret of the best tree of at most that many leaves, log_ppm; None if there is none."""
         least = self._optima.least(leaves)
         return None if least is None else least // self._weight
 
     def tree(self, leaves: int) -> RelativeTree | None:
         """The best tree of at most that many leaves; None if there is none."""
         tree = self._optima.tree(leaves)
-        return None if tree is None else self._normalised(tree)
+        return None if tree is None else self._relative(tree)
 
-    def _normalised(self, tree: Tree) -> RelativeTree:
+    def _relative(self, tree: Tree) -> RelativeTree:
         if isinstance(tree, Leaf):
             return tree
-        low, high = self._normalised(tree.low), self._normalised(tree.high)
+        low, high = self._relative(tree.low), self._relative(tree.high)
         if tree.axis == HIDDEN:
             return RelativeSplit(HIDDEN, 1, tree.threshold, low, high)
         threshold = self._thresholds[tree.threshold]
@@ -107,7 +107,7 @@ class Joint:
             cell = rows.bin(_scaled(part, shape[0])), hidden.bin(shape[1])
             bars[cell] |= ~usable
             costs[cell] += regret * int(weights[index])
-            # Sizes beyond the measured ones have no problems: they get the regret of the nearest, with a weight of 1.
+            # Sizes beyond the measured ones have no problems: they get the nearest problem's regret with a weight of 1.
             filled = np.where(usable, regret, regret.max())
             for outer in beyond(cell, axes):
                 costs[outer] += filled

@@ -33,18 +33,18 @@ from normtune.results.source import Measured, taken
 
 @dataclass(frozen=True, kw_only=True)
 class AnyGpuTable(FittedTable):
-    """A fitted table for any GPU, with thresholds in rows per multiprocessor and bytes per byte of L2 cache.
+    """A fitted table for any GPU, with thresholds in rows per multiprocessor.
 
     Attributes:
         devices: the GPUs that it was fitted to.
         options: of the fit.
         functions: the fitted functions, each with `tree`, `figures` on each GPU (losses in millionths of log-slowdown),
             and the `dtypes` that use it.
-        shared: measured variants and dtypes that use the function of another, and what they lose by that.
-        notes: data that was left out, and why.
+        shared: measured variants and dtypes that use the function of another, and their loss by sharing.
+        notes: why data was left out.
         fit: the complete result of the fit.
         evidence: the measurements that were used.
-        source: of these, as the header names it; None if they are in no store and no recording.
+        source: where the header says that these are; None if they are in no store and no recording.
     """
 
     devices: tuple[Device, ...]
@@ -56,7 +56,7 @@ class AnyGpuTable(FittedTable):
     def lookup(self, operator: str, dtype: str, rows: int, hidden: int, *, sms: int, l2_bytes: int) -> Config:
         """The config for `rows` rows of `hidden` elements on a GPU with these multiprocessors and bytes of L2 cache.
 
-        A variant without a function uses that of its plain operator.
+        A variant without a function uses the function of its plain operator.
 
         Raises:
             UsageError: the table has no function for that operator and dtype, or a number is not positive.
@@ -73,8 +73,8 @@ class AnyGpuTable(FittedTable):
 
         Returns:
             A row for each measured operator (with its variant), dtype and GPU; columns operator, dtype, device, leaves,
-            mean and worst, and left_out_mean and left_out_worst: of the function that is fitted without this GPU.
-            Losses are fractions of the best config's time, 0.0123 for 1.23 %; nan if it is the only GPU.
+            mean and worst, and left_out_mean and left_out_worst: the losses of the function fitted without this GPU,
+            nan if it is the only GPU. Losses are fractions of the best config's time, 0.0123 for 1.23 %.
         """
         leaves = {function.key: function.leaves for function in self.functions}
         measured = [(one.key, one.leaves, one.figures) for one in self.functions]
@@ -125,11 +125,11 @@ def fit_any_gpu(request: AnyGpuRequest) -> AnyGpuTable:
 
 
 def everywhere(recording: str | None, regime: str, load: Callable[[], Evidence]) -> Evidence:
-    """The measurements of all shipped recordings if the recording is `all`, else what `load` returns.
+    """The measurements of all shipped recordings if the recording is `all`, else those of `load`.
 
     Raises:
-        UsageError: the regime is unknown, or as `load`.
-        NormtuneError: as `load`, or a recording is damaged.
+        UsageError: the regime is unknown.
+        NormtuneError: a recording is damaged.
     """
     if recording != ALL:
         return load()
@@ -138,7 +138,7 @@ def everywhere(recording: str | None, regime: str, load: Callable[[], Evidence])
 
 
 def fitted_everywhere(evidence: Evidence, options: FitOptions, source: Source | None) -> AnyGpuTable:
-    """As `fit_any_gpu`; other options than its own are refused."""
+    """The same as `fit_any_gpu`, of loaded measurements; other options than its own are refused."""
     result = fit_all(evidence, options)
     return AnyGpuTable(
         devices=result.devices,

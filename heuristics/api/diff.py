@@ -40,7 +40,7 @@ class DeviceDiff(NamedTuple):
     Attributes:
         device: the device.
         differences: one for each measured operator, variant and dtype.
-        notes: what was left out of the data, and why.
+        notes: why data was left out.
     """
 
     device: Device
@@ -65,8 +65,8 @@ class Diff(NamedTuple):
         """The figures, a row for each device, operator and dtype.
 
         Returns:
-            Columns device, operator (with its variant), dtype, shapes (where both have a time), first_mean,
-            first_worst, second_mean and second_worst (loss against the best config, 0.0123 for 1.23 %), faster (mean
+            Columns device, operator (with its variant), dtype, shapes (number with times of both), first_mean,
+            first_worst, second_mean and second_worst (losses against the best config, 0.0123 for 1.23 %), faster (mean
             time of the second over that of the first, less 1) and saved_us (microseconds a call); nan without a time.
         """
         return pd.DataFrame(
@@ -74,7 +74,7 @@ class Diff(NamedTuple):
         )
 
     def markdown(self) -> str:
-        """What `normtune diff --markdown` prints, for a pull request: a summary, then each operator to unfold."""
+        """The output of `normtune diff --markdown`, for a pull request: a summary, then each operator to unfold."""
         return "\n".join(self.details(_COLUMNS, markdown=True))
 
     def pictures(self, folder: Path) -> dict[Key, Path]:
@@ -104,7 +104,7 @@ class Diff(NamedTuple):
         return of_differences(self.verdict(), [one for part in self.devices for one in part.differences])
 
     def verdict(self) -> Iterator[str]:
-        """What `normtune diff` prints: how much faster the first is, and where."""
+        """The lines of `normtune diff`: how much faster the first is, and where."""
         for number, (device, differences, notes) in enumerate(self.devices):
             if number:
                 yield ""
@@ -118,7 +118,7 @@ class Diff(NamedTuple):
     def details(
         self, columns: int, markdown: bool = False, pictures: Mapping[Key, Path] = MappingProxyType({})
     ) -> Iterator[str]:
-        """All figures, with maps of that width, or pictures as `pictures` draws them, which Markdown links."""
+        """The lines of `--details`: figures, and maps of `columns` characters a line, or links to `pictures`."""
         for number, (device, differences, notes) in enumerate(self.devices):
             if number:
                 yield ""
@@ -162,14 +162,14 @@ def diff(request: DiffRequest) -> Diff:
     """Compare two tables, or a table and the launch rule of another library, as `normtune diff` does.
 
     Raises:
-        UsageError: a name is no table or rule, or nothing was measured of what is asked for.
+        UsageError: a name is no table or rule, or a requested operator or dtype was not measured.
         NormtuneError: the store cannot be read.
     """
     return compared(request)
 
 
 def compared(request: DiffRequest, warn: Warn | None = None) -> Diff:
-    """As `diff`; `warn` is called with a line about measurements that are left out, None issues a warning of Python."""
+    """The same as `diff`; `warn` takes a line about measurements that are left out, None warns through Python."""
     contenders = contender(os.fspath(request.first)), contender(os.fspath(request.second))
     weighting = Weighting(os.fspath(request.weights))
     evidence = request.load(request.data, warn)

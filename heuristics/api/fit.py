@@ -54,16 +54,16 @@ class Table(FittedTable):
     """A fitted table.
 
     Attributes:
-        device: the GPU that it is for.
+        device: the GPU that the table is made for.
         options: of the fit.
         functions: the fitted functions, each with `tree`, `figures` (losses in millionths of log-slowdown), and the
             `dtypes` that use it.
-        shared: measured variants and dtypes that use the function of another, and what they lose by that.
-        notes: data that was left out, and why.
+        shared: measured variants and dtypes that use the function of another, and their loss by sharing.
+        notes: why data was left out.
         fit: the complete result of the fit.
         evidence: the measurements that were used.
-        source: of these, as the header names it; None if they are in no store and no recording.
-        incumbents: the baseline that it was compared with; None for none.
+        source: where the header says that these are; None if they are in no store and no recording.
+        incumbents: the baseline that the table was compared with; None without one.
     """
 
     device: Device
@@ -74,9 +74,9 @@ class Table(FittedTable):
 
     @checked
     def lookup(self, operator: str, dtype: str, rows: int, hidden: int, third: int | None = None) -> Config:
-        """The config for `rows` rows of `hidden` elements; of an operator with its own axes, at two or three sizes.
+        """The config for `rows` rows of `hidden` elements, or for the two or three sizes of an operator's own axes.
 
-        A variant without a function uses that of its plain operator.
+        A variant without a function uses the function of its plain operator.
 
         Raises:
             UsageError: the table has no function for that operator and dtype, or sizes are not positive or too few.
@@ -93,8 +93,8 @@ class Table(FittedTable):
 
         Returns:
             A row for each measured operator (with its variant) and dtype; columns operator, dtype, leaves, configs,
-            problems, mean, plain (the mean with equal weights), worst, cross_validated, gap, baseline (the name of what
-            launches it without this table) and faster (geometric mean of that one's time over this table's, less 1).
+            problems, mean, plain (the mean with equal weights), worst, cross_validated, gap, baseline (the name of the
+            table or rule in use before) and faster (geometric mean of the baseline's time over this table's, less 1).
             Losses are fractions of the best config's time, 0.0123 for 1.23 %; nan where there were too few sizes.
         """
         rows = []
@@ -115,7 +115,8 @@ class Table(FittedTable):
         Takes minutes, in several processes.
 
         Args:
-            begin: called once, with the number of functions, of tables fitted for each, and the expected seconds.
+            begin: called once, with the number of functions, the number of tables fitted for each, and the expected
+                seconds.
         """
         return stability_of(self.evidence, self.fit, self.options, self.incumbents, begin)
 
@@ -124,16 +125,16 @@ class Table(FittedTable):
         """Write the fit in another form than a table, as `normtune fit --format` does.
 
         Args:
-            form: `triton-configs`, a module with a list for `triton.autotune` of each operator; `liger`, a diff of the
-                RMSNorm of the installed Liger-Kernel, and beside it, in Markdown, the text of a pull request.
-            path: of the file; one that normtune wrote there before is replaced.
+            form: `triton-configs`, a module with a list of configs for `triton.autotune` for each operator; `liger`, a
+                diff of the RMSNorm of the installed Liger-Kernel, and beside it the text of a pull request in Markdown.
+            path: of the file; a file that normtune wrote there before is replaced.
             force: whether to replace files that normtune did not write.
 
         Returns:
             The files that were written.
 
         Raises:
-            UsageError: there is no such form, it does not fit the operators, or a file should not be replaced.
+            UsageError: the form is unknown or does not fit the operators, or a file should not be replaced.
             NormtuneError: writing failed.
         """
         formats.check_format(form)
@@ -211,11 +212,11 @@ def fit(request: FitRequest) -> Table:
     data, recording, options = request.data, request.recording, FitOptions.of(request)
     source: Source | None = None
     if options.baseline is not None and request.replaces is not None:
-        raise UsageError("baseline and replaces are both given: the table is compared with one of them")
+        raise UsageError("baseline and replaces are both given: expected one of them to compare the table with")
     elsewhere = Elsewhere.said_by(request)
     if isinstance(data, str | os.PathLike) and elsewhere.is_of(data):
         if recording is not None or request.l2_bytes is not None:
-            raise UsageError("a file of another program is given with a recording or l2_bytes: leave these out")
+            raise UsageError("a file of another program is given with a recording or l2_bytes: leave these two out")
         source = Source(file=os.fspath(data), elsewhere=elsewhere)
         evidence = in_regime(read_foreign(Path(data), elsewhere, options.operators), options.regime, str(data))
     elif not isinstance(data, Evidence | Store | str | os.PathLike | None):
@@ -224,7 +225,7 @@ def fit(request: FitRequest) -> Table:
         evidence = evidence_of(data, elsewhere.device(request.l2_bytes), elsewhere.columns, options.operators)
         evidence = in_regime(evidence, options.regime, "the DataFrame")
     elif elsewhere.facts() or request.l2_bytes is not None:
-        raise UsageError("evidence says what its GPU is: leave name, target, sms, columns and l2_bytes out")
+        raise UsageError("a store or evidence has its own GPU: leave name, target, sms, columns and l2_bytes out")
     else:
         evidence, source = taken(data, recording, options.regime), source_of(data, recording)
     incumbents = None if options.baseline is None else baselines.baseline(options.baseline, Path())
@@ -234,7 +235,7 @@ def fit(request: FitRequest) -> Table:
 
 
 def fitted(evidence: Evidence, options: FitOptions, incumbents: Incumbents | None, source: Source | None) -> Table:
-    """As `fit`, of measurements of one GPU."""
+    """The same as `fit`, of loaded measurements of one GPU."""
     result = fit_evidence(evidence, options, incumbents=incumbents)
     return Table(
         device=result.device,

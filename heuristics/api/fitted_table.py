@@ -25,7 +25,7 @@ from normtune.results.source import Measured
 
 
 def source_of(data: Measured, recording: str | None) -> Source | None:
-    """The source of what `taken` loads; None for an open store and for evidence."""
+    """The source of the measurements that `taken` loads; None for an open store and for evidence."""
     if data is None or isinstance(data, str | os.PathLike):
         return Source(None if data is None else os.fspath(data), recording)
     return None
@@ -35,10 +35,10 @@ FunctionT = TypeVar("FunctionT", bound=TableFunction)
 
 
 def function_of(functions: Sequence[FunctionT], operator: str, dtype: str) -> FunctionT:
-    """The function for an operator and dtype; a variant without one uses that of its plain operator.
+    """The function for an operator and dtype; a variant without one uses the function of its plain operator.
 
     Raises:
-        UsageError: there is none.
+        UsageError: neither exists.
     """
     served = {key: function for function in functions for key in function.served}
     for key in Key.parse(operator, dtype).names:
@@ -54,9 +54,9 @@ class FittedTable(ABC):
 
     Attributes:
         options: of the fit.
-        notes: data that was left out, and why.
+        notes: why data was left out.
         evidence: the measurements that were used.
-        source: of these, as the header names it; None if they are in no store and no recording.
+        source: where the header says that these are; None if they are in no store and no recording.
     """
 
     options: FitOptions
@@ -66,7 +66,7 @@ class FittedTable(ABC):
 
     @abstractmethod
     def _module(self, command: Command) -> str:
-        """The text of the module, with a command in its header."""
+        """The text of the module, with `command` in its header."""
 
     def module(self, path: Path, data: Path | None = None, in_folders: bool = False) -> str:
         """The text of the module for a file; arguments as of `regenerate.command`."""
@@ -84,8 +84,8 @@ class FittedTable(ABC):
 
         Args:
             path: of the table; a file that normtune wrote there before is replaced.
-            evidence: of a `.parquet` file for the measurements: `normtune check` then fits again and compares, and
-                `normtune data import` adds them to a store.
+            evidence: path of a `.parquet` file for the measurements, from which `normtune check` fits the table again
+                to compare, and which `normtune data import` adds to a store.
             force: whether to replace files that normtune did not write, or that were edited.
 
         Raises:
@@ -97,7 +97,7 @@ class FittedTable(ABC):
         self.write(table, data)
 
     def write(self, table: Path | None, data: Path | None, in_folders: bool = False) -> list[Path]:
-        """As `save`, of files that were checked; a file that is None is not written.
+        """The same as `save`, without checks of the files; a file that is None is not written.
 
         Returns:
             The files, in the order in which they were written.

@@ -1,7 +1,8 @@
 """The maps of `normtune show` from Python.
 
-In: measurements, and a table or a second regime. Out: `Maps` of the best configs or of a table's, and `FlipMaps` of the
-shapes at which the best config of one regime loses in another, each with a frame. `showing` finds and draws them.
+In: measurements, and a table or a second cache mode. Out: `Maps` of the best configs or of a table's configs, and
+`FlipMaps` of the shapes at which the best config of one cache mode loses in another, each with a frame. `showing`
+computes and draws them.
 """
 
 import math
@@ -48,7 +49,7 @@ class DeviceMaps(NamedTuple):
         device: the device.
         measurements: their number.
         maps: one for each operator, variant and dtype with times.
-        notes: what was left out of the data, and why.
+        notes: why data was left out.
     """
 
     device: Device
@@ -72,9 +73,9 @@ class Maps(NamedTuple):
         """The maps, a row for each shape with times.
 
         Returns:
-            Columns device, operator (with its variant), dtype, rows, hidden, config (that of the table; without one, of
-            the configs within 1 % of the best the one that is so at most shapes), best (the fastest config), and loss
-            (of the table's config against the best, 0.0123 for 1.23 %; nan without a table or a time).
+            Columns device, operator (with its variant), dtype, rows, hidden, config (the table's; without a table, of
+            the configs within 1 % of the best the one that is within 1 % at the most shapes), best (the fastest
+            config), and loss (of the table's config against the best, 0.0123 for 1.23 %; nan without a table or time).
         """
         rows = [
             (part.device.label, item.operator, item.dtype, *shape, config, item.content.best[shape], _loss(item, shape))
@@ -107,7 +108,7 @@ class MapRequest(Selection):
 
 @keywords_of(MapRequest)
 def show_map(request: MapRequest) -> Maps:
-    """Map the best config of each shape, or the configs of a table and what they lose, as `normtune show` does.
+    """Map the best config of each shape, or the configs of a table and their losses, as `normtune show` does.
 
     Raises:
         UsageError: an operator, dtype or regime was not measured, or the table cannot be used.
@@ -118,7 +119,7 @@ def show_map(request: MapRequest) -> Maps:
 
 
 def maps_of(evidence: Evidence, table: LoadedTable | None) -> Maps:
-    """The maps of measurements of one regime, device by device."""
+    """The maps of measurements of one cache mode, device by device."""
 
     def on(device: Device) -> DeviceMaps:
         part = evidence.of(device)
@@ -153,11 +154,11 @@ class DeviceFlips(NamedTuple):
 
 
 class FlipMaps(NamedTuple):
-    """Shapes at which the best config of one regime loses over 1 % in another, told from noise by a test.
+    """Shapes at which the best config of one cache mode loses over 1 % in another, by a test against noise.
 
     Attributes:
-        regimes: the two.
-        devices: the flips of each device with some.
+        regimes: the two cache modes.
+        devices: the devices that have flips.
     """
 
     regimes: tuple[str, str]
@@ -167,9 +168,9 @@ class FlipMaps(NamedTuple):
         """The flips, a row each.
 
         Returns:
-            Columns device, operator (with its variant), dtype, rows, hidden, best_in and slow_in (the regimes), config
-            (the best one in `best_in`), best (the best one in `slow_in`), loss (of config against best in `slow_in`,
-            0.0123 for 1.23 %), and reconcilable (whether a config is within 1 % of the best of both).
+            Columns device, operator (with its variant), dtype, rows, hidden, best_in and slow_in (the cache modes),
+            config (the best in `best_in`), best (the best config in `slow_in`), loss (of config against best in
+            `slow_in`, 0.0123 for 1.23 %), and reconcilable (whether some config is within 1 % of the best in both).
         """
         rows = [
             (
@@ -202,10 +203,10 @@ class FlipsRequest(Selection):
 
 @keywords_of(FlipsRequest)
 def show_flips(request: FlipsRequest) -> FlipMaps:
-    """Find the shapes at which the best config of one regime is not good in another, as `normtune show --flips` does.
+    """Find the shapes at which the best config of one cache mode is slow in another, as `normtune show --flips` does.
 
     Raises:
-        UsageError: both regimes are the same, or an operator, dtype or regime was not measured.
+        UsageError: both cache modes are the same, or an operator, dtype or cache mode was not measured.
         NormtuneError: the store cannot be read.
     """
     regimes = request.regime, request.other
@@ -214,7 +215,7 @@ def show_flips(request: FlipsRequest) -> FlipMaps:
 
 
 def check_two(regimes: tuple[str, str]) -> None:
-    """Refuse regimes that cannot be compared.
+    """Refuse an unknown cache mode, or twice the same one.
 
     Raises:
         UsageError: one is unknown, or both are the same.
@@ -226,7 +227,7 @@ def check_two(regimes: tuple[str, str]) -> None:
 
 
 def flips_of(evidence: Evidence, regimes: tuple[str, str], source: str) -> FlipMaps:
-    """The flips in measurements of all regimes, device by device."""
+    """The flips in measurements of all cache modes, device by device."""
     parts = [in_regime(evidence, name, source) for name in regimes]
     devices = []
     for device in evidence.devices():

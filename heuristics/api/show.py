@@ -1,7 +1,6 @@
 """Measurements as a DataFrame, from Python.
 
-In: measurements, an order. Out: the rows that `normtune show --sort` lists, of all devices. Maps are left to the
-command; nothing is printed.
+In: measurements, an order. Out: the rows that `normtune show --sort` lists, of all devices. Nothing is printed.
 """
 
 from dataclasses import KW_ONLY, dataclass
@@ -28,12 +27,12 @@ class ShowRequest(Selection):
 
 @keywords_of(ShowRequest)
 def show(request: ShowRequest) -> pd.DataFrame:
-    """List measurements with their times beside the best, as `normtune show --sort` does.
+    """List measurements, with their times relative to the best, as `normtune show --sort` does.
 
     Returns:
         A row for each measurement. Columns rows, hidden, dtype, operator, variant, a column for each knob, status,
-        reason, median_us (microseconds), best_ratio (time over that of the best config of the shape), copy_ratio (time
-        over that of a copy of as many bytes), gbps (1e9 bytes a second) and device.
+        reason, median_us (microseconds), best_ratio (time over the time of the shape's best config), copy_ratio (time
+        over the time of a copy of as many bytes), gbps (1e9 bytes a second) and device.
 
     Raises:
         UsageError: a column, operator or dtype is unknown, or a limit is not positive.
@@ -46,7 +45,7 @@ def show(request: ShowRequest) -> pd.DataFrame:
 
 
 def listed_of(evidence: Evidence, sort: str | None, limit: int | None) -> pd.DataFrame:
-    """As `show`, of measurements of one regime."""
+    """The same as `show`, of loaded measurements of one cache mode."""
     check_order(sort, evidence)
     names = list(columns(evidence))
     frames = []

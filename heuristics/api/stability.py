@@ -1,7 +1,7 @@
 """The stability of a table from Python.
 
-In: a fit, its measurements and its baseline. Out: `TableStability`, with frames of its figures. `stability.spread` does
-the work, `stability.report` has its text; nothing is printed.
+In: a fit, its measurements and its baseline. Out: `TableStability`, with frames of its figures.
+`stability.bootstrap_spread` computes it, `stability.report` has its text; nothing is printed.
 """
 
 from collections.abc import Callable
@@ -33,7 +33,7 @@ class TableStability(NamedTuple):
     """Expected change of a table if its shapes were measured again.
 
     Attributes:
-        functions: the stability of each function with thresholds.
+        functions: for each function with thresholds.
     """
 
     functions: tuple[Stability, ...]
@@ -42,10 +42,9 @@ class TableStability(NamedTuple):
         """The change of each function, over tables that are fitted to resampled blocks of rounds.
 
         Returns:
-            Columns operator (with its variant), dtype, leaves, tables (their number), changed_mean (share of the
-            shapes, by weight, whose config changes), plain_mean (the same with equal weights), lost_mean (excess loss
-            over this table), each as a fraction, and changed_most, plain_most and lost_most, which 95 % of the tables
-            do not exceed.
+            Columns operator (with its variant), dtype, leaves, tables (their number); as fractions changed_mean
+            (weighted share of the shapes whose config changes), plain_mean (the same with equal weights) and lost_mean
+            (excess loss over this table); and changed_most, plain_most and lost_most, their 95 % quantiles.
         """
         rows = [
             (
@@ -61,9 +60,9 @@ class TableStability(NamedTuple):
 
         Returns:
             Columns operator, dtype, axis (`rows`: the high side has rows >= threshold; `hidden`: the low side has
-            hidden <= threshold), threshold, least and most (of the thresholds that the times cannot tell from it), held
-            (share of the tables with such a threshold there), and the region that it divides: least_rows, most_rows,
-            least_hidden and most_hidden.
+            hidden <= threshold), threshold, least and most (of the thresholds that the times cannot distinguish from
+            it), held (share of the tables with one of these thresholds there), and the region that it divides:
+            least_rows, most_rows, least_hidden and most_hidden.
         """
         rows = [
             (
@@ -77,13 +76,13 @@ class TableStability(NamedTuple):
 
 
 def check_paired(evidence: Evidence) -> None:
-    """Refuse unpaired times, whose rounds cannot be drawn again.
+    """Refuse unpaired times, which have no rounds to resample.
 
     Raises:
-        UsageError: some are.
+        UsageError: some times are unpaired.
     """
     if names := ", ".join(evidence.current().unpaired()):
-        raise UsageError(f"--stability draws from rounds, and the times of {names} are unpaired: leave it out")
+        raise UsageError(f"--stability resamples rounds, but the times of {names} are unpaired: leave it out")
 
 
 def stability_of(
@@ -93,10 +92,10 @@ def stability_of(
     incumbents: Incumbents | None,
     begin: Callable[[int, int, float], None],
 ) -> TableStability:
-    """The stability of a table; `begin` is as for `Table.stability`.
+    """The stability of a table; `begin` as for `Table.stability`.
 
     Raises:
-        UsageError: as `check_paired`.
+        UsageError: times are unpaired.
     """
     check_paired(evidence)
     functions = fitted(evidence, fit, options, incumbents)

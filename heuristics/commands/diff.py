@@ -1,7 +1,7 @@
 """`normtune diff`: differences and losses of two tables, or of a table and the rule of another library.
 
 In: two names and options. Out: for each device, operator and dtype a verdict; with --details all figures and a map.
-`api.diff` finds the differences and `comparing.report` writes them; both are imported when the command runs.
+`api.diff` computes the differences, `comparing.report` has their text; both are imported when the command runs.
 """
 
 from pathlib import Path
@@ -47,7 +47,7 @@ def diff(
     measured.
     """
     if details + markdown + as_json > 1:
-        raise UsageError("--details, --markdown and --json are ways to print the same: give one of them")
+        raise UsageError("--details, --markdown and --json are forms of the same output: give one of them")
     if pictures and not markdown:
         raise UsageError("--pictures is for --markdown, which links them: give both")
     from normtune.heuristics.api.diff import compared

@@ -72,8 +72,8 @@ def fit(
         typer.Option(
             "--format",
             metavar="NAME",
-            help="What --out is: module, a table; triton-configs, lists for triton.autotune; liger, a diff of "
-            "Liger-Kernel's RMSNorm, and a pull request's text beside it.",
+            help="Format of --out: module, a table; triton-configs, lists for triton.autotune; liger, a diff of "
+            "Liger-Kernel's RMSNorm, and the text of a pull request.",
         ),
     ] = "module",
     all_devices: Annotated[
@@ -93,7 +93,7 @@ def fit(
         bool,
         typer.Option(
             "--uninstall",
-            help="Remove the installed table of this GPU, or of that of --store or --recording; fit nothing.",
+            help="Remove the installed table of this GPU, or of the GPU of --store or --recording; fit nothing.",
         ),
     ] = False,
     details: Annotated[bool, typer.Option("--details", help="Print all figures of each function, too.")] = False,
@@ -102,8 +102,8 @@ def fit(
         bool,
         typer.Option(
             "--force",
-            help="Overwrite files that normtune did not write or that were edited; install the table of a replay or of "
-            "another GPU.",
+            help="Overwrite files that normtune did not write or that were edited; install the table of a replay or "
+            "of another GPU.",
         ),
     ] = False,
     **chosen: Any,
@@ -127,7 +127,7 @@ def fit(
         if place == "":
             raise UsageError(f"{name} is empty: name a file, or leave it out")
         if place and uninstall:
-            raise UsageError(f"--uninstall and {name} are both given: a removal fits and writes nothing")
+            raise UsageError(f"--uninstall and {name} are both given: --uninstall fits and writes nothing")
     check_format(form)
     if form != MODULE and (out is None or install or uninstall or all_devices):
         raise UsageError(f"--format {form} is for --out FILE, without --install, --uninstall and --all-devices")
@@ -144,12 +144,9 @@ def fit(
 
         if source.file:
             raise UsageError("FILE and --all-devices are both given: `normtune data import` puts files into a store")
-        if install:
-            raise UsageError("--install and --all-devices are both given: what is installed is the table of one GPU")
-        if stability:
-            raise UsageError(
-                "--stability and --all-devices are both given: --stability works only for the table of one GPU"
-            )
+        for option, is_set in (("--install", install), ("--stability", stability)):
+            if is_set:
+                raise UsageError(f"{option} and --all-devices are both given: {option} is for the table of one GPU")
         fit_all_devices(source, options, out, evidence, force, as_json)
         return
     if baseline is not None:
@@ -173,7 +170,7 @@ def fit(
             paths += table.write_as(form, part.table, force)
         wrote = [f"wrote {path}" for path in paths]
         if part.table and part.table.suffix == ".py" and not write.is_importable(part.table):
-            wrote.append(f"  {part.table.name!r} is no name of a module: rename it before a library imports it")
+            wrote.append(f"  {part.table.name!r} is not the name of a module: rename it before a library imports it")
         if install:
             path, displaced = table.install(force=True)  # what needs force was refused before the fit
             name = plain_name(table.device.name)
@@ -209,13 +206,13 @@ def _source(file: str | None, store: str | None, recording: str | None, elsewher
     """The source of the measurements.
 
     Raises:
-        UsageError: there are several, or the file is no file of measurements.
+        UsageError: several are given, or the file is not one of measurements.
     """
     from normtune.heuristics.writing.regenerate import Source
 
     if file is None:
         if facts := elsewhere.facts():
-            raise UsageError(f"--{next(iter(facts))} is of a FILE of another program: `normtune fit times.csv ...`")
+            raise UsageError(f"--{next(iter(facts))} describes a FILE of another program: `normtune fit times.csv ...`")
         return Source(store, recording)
     if store is not None or recording is not None:
         raise UsageError("FILE is given with --store or --recording: measurements come from one of them")
@@ -239,10 +236,10 @@ def _measured(source: "Source", options: FitOptions) -> "Evidence":
 
 
 def _print_removed(tables: "Sequence[Removed]") -> None:
-    from normtune.kernels.tablefile.locate import told
+    from normtune.kernels.tablefile.locate import quoted
 
     for path, used in tables:
-        say(f"removed {told(path)}")
+        say(f"removed {quoted(path)}")
         for gpu, table in used:
             say(f"kernels on {gpu} use {table} from now on")
 
@@ -260,10 +257,7 @@ def _announce(functions: int, tables: int, seconds: float) -> None:
 
 
 def _incumbents(part: _DeviceFiles, baseline: str | None) -> "Incumbents | None":
-    """The baseline: the option's, else the table that is replaced; None if there is neither.
-
-    A file that is to be overwritten but is not a table is no baseline.
-    """
+    """The baseline: the option's, else the replaced file if it is a table; None if there is neither."""
     from normtune.heuristics.fitting.baseline import baseline as in_use
     from normtune.heuristics.fitting.baseline import of_file
 
@@ -276,7 +270,7 @@ def _incumbents(part: _DeviceFiles, baseline: str | None) -> "Incumbents | None"
     for path in old:
         if os.path.exists(baseline) and path.samefile(baseline):
             raise UsageError(
-                f"--baseline is {path}, the table that is replaced, which the new one is compared with anyway: "
+                f"--baseline is {path}, which is replaced: a new table is always compared with the replaced one, "
                 "leave --baseline out"
             )
     return in_use(baseline, Path())
@@ -291,7 +285,7 @@ def _parts(
     force: bool,
     form: str,
 ) -> list[_DeviceFiles]:
-    """The measurements by device if each gets a table, else all in one; folders of the files are made.
+    """The measurements by device if each gets a table, else all together; creates the folders of the files.
 
     Raises:
         UsageError: two devices would get the same file, or a file cannot be written.

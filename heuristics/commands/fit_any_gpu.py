@@ -25,7 +25,7 @@ def fit_all_devices(
         UsageError: a file cannot be written, or an option is for the table of one GPU.
         NormtuneError: there is nothing to fit, no legal function, no such store, or data are damaged.
     """
-    from normtune.heuristics.any_gpu.emit import told
+    from normtune.heuristics.any_gpu.emit import report
     from normtune.heuristics.api.any_gpu import everywhere, fitted_everywhere
     from normtune.heuristics.writing import write
     from normtune.results.source import measured
@@ -33,7 +33,7 @@ def fit_all_devices(
     store, recording, regime = source.store, source.recording, options.regime
     data_of_all = everywhere(recording if store is None else None, regime, lambda: measured(store, recording, regime))
     if evidence and not out:
-        raise UsageError("--evidence is given without --out: the table that is to name it is written nowhere")
+        raise UsageError("--evidence is given without --out: only a table's file can name it, add --out FILE")
     table = next(iter(write.files(out, [_STEM], ".py")), None)
     data = next(iter(write.files(evidence, [_STEM], ".parquet")), None)
     write.check_files(table, data, force)
@@ -47,8 +47,8 @@ def fit_all_devices(
     lines = [f"wrote {path}" for path in paths]
     if table:
         lines.append(
-            f"NORMTUNE_TABLE={table} makes one process use it, on whatever GPU; shipped, it serves GPUs without a table"
+            f"NORMTUNE_TABLE={table} makes one process use it, on any GPU; if it ships, GPUs without a table use it"
         )
     for note in fitted.notes:
         say(f"normtune: {note}", error=True)
-    say("\n".join([*told(fitted.fit), *(lines or ["Nothing was written: --out FILE writes the table"])]))
+    say("\n".join([*report(fitted.fit), *(lines or ["Nothing was written: --out FILE writes the table"])]))

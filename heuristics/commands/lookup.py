@@ -1,6 +1,6 @@
 """`normtune lookup`: the config of a table at one shape.
 
-In: a table, an operator, a dtype and sizes. Out: the config on a line, or as JSON. `kernels.tablefile` looks it up.
+In: a table, an operator, a dtype and sizes. Out: the config on a line, or as JSON.
 """
 
 import json
@@ -33,7 +33,7 @@ def lookup(
     ],
     as_json: JsonOption = False,
 ) -> None:
-    """Print the config with which a table answers at one shape. Needs no GPU and no store."""
+    """Print a table's config for one shape. Needs no GPU and no store."""
     from normtune.kernels.tablefile.locate import load_table
 
     given = _given(sizes)
@@ -46,7 +46,7 @@ def lookup(
     shape = [_positive(given, axis, "a size of the shape") for axis in loaded.axes]
     if given:
         known = [*loaded.axes, *(name for name, _ in key.sizes)]
-        raise UsageError(f"{next(iter(given))} is given, which is no size here: expected {', '.join(known)}")
+        raise UsageError(f"unknown size {next(iter(given))}: expected {', '.join(known)}")
     if answer is None:
         functions = ", ".join(map(str, loaded.tables))
         raise UsageError(f"{table} has no function for {key}: expected one of {functions}")
@@ -78,7 +78,7 @@ def _positive(given: dict[str, Any], name: str, what: str) -> int:
 
 
 def _key(table: "LoadedTable", operator: str, dtype: str, given: dict[str, Any]) -> "Key":
-    """The key of an operator, at the named integers that are given."""
+    """The key of an operator with its named integers from the command line."""
     from normtune.kernels.key import Key
 
     key = Key.parse(operator, dtype)

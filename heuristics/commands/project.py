@@ -1,7 +1,7 @@
-"""Options of `normtune fit` from the table [tool.normtune] of a project, so that its people and its CI fit alike.
+"""A project's options of `normtune fit`, from [tool.normtune] in its pyproject.toml.
 
-In: pyproject.toml of the current folder. Out: values for options that the command line does not give. Only options of
-`FitOptions` are read, and no path leaves the folder: a file of a stranger's project chooses nothing else.
+In: pyproject.toml of the current folder. Out: values of options that the command line omits. A stranger's project may
+only set options of `FitOptions`, and name no files outside of its folder.
 """
 
 import os
@@ -12,7 +12,7 @@ from typing import Any
 
 from normtune.errors import UsageError
 from normtune.heuristics.fitting.options import FitOptions, words_of
-from normtune.kernels.tablefile.locate import told
+from normtune.kernels.tablefile.locate import quoted
 from normtune.results.options import flag_of, parameter_of
 from normtune.results.terminal import say
 
@@ -23,10 +23,11 @@ _MOST_BYTES = 1 << 20
 
 
 def defaults(folder: Path) -> dict[str, Any]:
-    """The values of the project in a folder, by the names of the command's parameters; empty without a table.
+    """The values in a folder's pyproject.toml, by names of the command's parameters; empty without [tool.normtune].
 
     Raises:
-        UsageError: the file is no TOML, an option is unknown, or its value is out of range or outside of the folder.
+        UsageError: the file is not TOML, an option is unknown, its value is out of range, or its file outside of the
+            folder.
     """
     options = {flag_of(field).removeprefix("--"): field for field in fields(FitOptions)}
     given, values = _table(folder / FILE), {}
@@ -52,7 +53,7 @@ def _table(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f"{FILE} cannot be read ({told(str(error))[:200]}): mend it, or run elsewhere") from None
+        raise UsageError(f"{FILE} cannot be read ({quoted(str(error))[:200]}): mend it, or run elsewhere") from None
     table = table.get("normtune", {}) if isinstance(table, dict) else {}
     if not isinstance(table, dict):
         raise UsageError(f"{FILE}: tool.normtune is {str(table)[:40]!r}: expected a table of options of `normtune fit`")
@@ -60,7 +61,7 @@ def _table(path: Path) -> dict[str, Any]:
 
 
 def _inside(folder: Path, name: str, value: Any) -> Any:
-    """A file's name, if that is in the folder, or the name of something else."""
+    """The value, unless it is the path of a file outside of the folder."""
     if not isinstance(value, str) or not (os.path.isabs(value) or os.path.lexists(folder / value) or ".." in value):
         return value
     root, path = os.path.realpath(folder), os.path.realpath(folder / value)

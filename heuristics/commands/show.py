@@ -1,7 +1,7 @@
-"""`normtune show`: maps of the best configs, of a table's configs, of flips between regimes; or the measurements.
+"""`normtune show`: maps of the best configs, of a table's configs, of flips between cache modes; or the measurements.
 
-In: options. Out: for each device, a map of each operator and dtype, or a list. `api.maps` makes the maps, `config_map`
-draws them, `listing` lists; all of that is imported when the command runs.
+In: options. Out: for each device, a map of each operator and dtype, or a list. `api.maps` computes the maps,
+`config_map` draws them, `listing` lists; all of them are imported when the command runs.
 """
 
 from pathlib import Path
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 LIMIT = 40
 _WORST = 5
-_COUNTS = "shown: shapes for which it is within 1 % of the best; best: those it is best for"
+_COUNTS = "shown: number of shapes where the config is within 1 % of the best; best: number where it is the best"
 
 
 @with_options(Selection, before="table")
@@ -57,23 +57,23 @@ def show(
     flips: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="Map where the best config of --regime is not good in this regime, and vice versa."
+            metavar="NAME", help="Map where the best config of --regime is slow in this regime, and vice versa."
         ),
     ] = None,
     as_json: JsonOption = False,
     **chosen: Any,
 ) -> None:
-    """Show the best config of each shape, a table's, or measurements.
+    """Show the best config of each shape, a table's configs, or measurements.
 
     Draws a map: hidden sizes down, rows across, a letter per config. --sort and --limit list measurements.
     """
     selection, listed = Selection(**chosen), sort is not None or limit is not None
     if table and listed:
-        raise UsageError("--table marks a map, --sort and --limit list measurements: give the one or the other")
+        raise UsageError("--table draws a map, --sort and --limit list measurements: give one or the other")
     check_regime(selection.regime)
     if flips is not None:
         if table or listed:
-            raise UsageError("--flips is a map of its own: give neither --table nor --sort or --limit with it")
+            raise UsageError("--flips draws its own map: leave out --table, --sort and --limit")
         _show_flips(store, selection, flips, as_json)
         return
     from normtune.heuristics.api.maps import maps_of

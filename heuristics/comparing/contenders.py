@@ -10,8 +10,8 @@ from normtune.heuristics.rules import AUTOTUNED, RULES
 from normtune.kernels.config import Config
 from normtune.kernels.key import Key
 from normtune.kernels.problem import Problem
-from normtune.kernels.tablefile.locate import by_name, load, read, told
-from normtune.kernels.tablefile.parse import normalised_trees, trees
+from normtune.kernels.tablefile.locate import by_name, load, quoted, read
+from normtune.kernels.tablefile.parse import relative_trees, trees
 from normtune.kernels.tablefile.relative_tree import on_sms
 from normtune.kernels.tablefile.tree import Tree
 from normtune.kernels.target import Target
@@ -22,8 +22,8 @@ class Side(NamedTuple):
 
     Attributes:
         name: for messages.
-        choose: (problem, target) to its config, None if it has none.
-        tree: (key, target) to its tree on that GPU; None if it has none, as most rules and thresholds in bytes.
+        choose: the config for a problem and a target; None without an answer.
+        tree: the tree for a key and a target; None without one, such as for most rules and thresholds in bytes.
     """
 
     name: str
@@ -32,11 +32,11 @@ class Side(NamedTuple):
 
 
 class Tuned(NamedTuple):
-    """Picks of an autotuner: at each shape, the config of least median time in a list.
+    """An autotuner: it picks the config of least median time in its list at each shape.
 
     Attributes:
         name: for messages.
-        configs: (problem, target) to the list; empty if it has no answer.
+        configs: the list for a problem and a target; empty without an answer.
     """
 
     name: str
@@ -44,10 +44,10 @@ class Tuned(NamedTuple):
 
 
 def side(text: str) -> Side:
-    """The rule of that name, else the table in the file of that name, else the shipped table of that name.
+    """The rule, else the file of a table, else the shipped table with this name.
 
     Raises:
-        UsageError: there is none of them, or the file is not a table.
+        UsageError: none of them exists, or the file is not a table.
     """
     if text in RULES:
         rule = RULES[text]
@@ -57,18 +57,18 @@ def side(text: str) -> Side:
         named = by_name()
         if text not in named:
             raise UsageError(
-                f"{told(text)} is no file, rule or shipped table: expected a table that `normtune fit --out` wrote, or "
-                f"one of {', '.join([*RULES, *AUTOTUNED, *named])}"
+                f"{quoted(text)} is no file, rule or shipped table: expected a table that `normtune fit --out` wrote, "
+                f"or one of {', '.join([*RULES, *AUTOTUNED, *named])}"
             )
         path = named[text]
-    return _table(path, told(text))
+    return _table(path, quoted(text))
 
 
 def contender(text: str) -> Side | Tuned:
-    """As `side`, or the autotuned rule of that name.
+    """The autotuner with this name, else `side`.
 
     Raises:
-        UsageError: as `side`.
+        UsageError: neither exists, or the file is not a table.
     """
     return Tuned(text, AUTOTUNED[text].configs) if text in AUTOTUNED else side(text)
 
@@ -76,7 +76,7 @@ def contender(text: str) -> Side | Tuned:
 def _table(path: str | Path, name: str) -> Side:
     table = load(path)
     text = read(path)
-    absolute, relative = (trees(text), {}) if table.is_bound else ({}, normalised_trees(text))
+    absolute, relative = (trees(text), {}) if table.is_bound else ({}, relative_trees(text))
 
     def choose(problem: Problem, target: Target) -> Config | None:
         answer = table.bound(target.sms, target.l2_bytes).answer(problem.key)

@@ -1,8 +1,8 @@
-"""Shapes at which two sides answer differently, with the losses of both and the gain of one over the other.
+"""Shapes at which two tables or rules choose different configs, with the losses of both and the gain of one.
 
-Each shape belongs to one of three parts: launch bound, memory bound, or neither. Edges of the rectangles in which the
-sides differ are the thresholds of their trees; most rules have no readable thresholds, so against them each leaf of the
-table is a rectangle.
+Each shape belongs to one of three parts: launch bound, memory bound, or neither. The edges of the rectangles in which
+the sides differ are the thresholds of their trees. Most rules have no tree: against them each leaf of the table is a
+rectangle.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ from normtune.kernels.problem import Problem, Shape
 from normtune.kernels.tablefile.tree import Tree, regions
 from normtune.kernels.target import Target
 
-# Below this no config gets near a copy of as many bytes: the time is mostly the launch.
+# With fewer bytes no config gets near the time of a copy: the time is mostly the launch.
 LAUNCH_BYTES = 1 << 20
 PARTS = (0, 1, 2)
 
@@ -36,7 +36,7 @@ class Differing(NamedTuple):
 
     Attributes:
         box: the shapes.
-        first, second: the config of each side in it; None for that of a rule.
+        first, second: the config of each side in the box; None for a rule.
     """
 
     box: Box
@@ -49,9 +49,9 @@ class SideAnswer(NamedTuple):
 
     Attributes:
         config: None without an answer.
-        loss: its log-regret, millionths; None without a time.
-        column: of its times among the matrix's configs: its own, or that of a config with the same launch.
-        tuned: of an autotuner, the numbers of timed and of legal configs in its list for this shape.
+        loss: the config's log-regret, log_ppm; None without a time.
+        column: the column of its times in the matrix: the config's own, or of a config with the same launch.
+        tuned: for an autotuner the numbers of timed and of legal configs in its list at this shape.
     """
 
     config: Config | None
@@ -64,9 +64,9 @@ class Change(NamedTuple):
     """A rectangle in which two sides choose differently.
 
     Attributes:
-        where: its edges and configs.
-        shapes: the measured ones in it with different launches.
-        gain: of the first over the second at those with times of both; None without such shapes.
+        where: the edges and the configs.
+        shapes: the measured shapes in it with different launches.
+        gain: of the first over the second at shapes with times of both; None without such shapes.
     """
 
     where: Differing
@@ -81,12 +81,12 @@ class Difference:
     Attributes:
         matrix: the times.
         names: of the two sides.
-        choices: for each side, its answer for each problem, in the order of the matrix.
-        same: the shapes at which both answer with the same launch.
+        choices: for each side the answer for each problem, in the order of the matrix.
+        same: the shapes at which both have the same launch.
         best: int64 (problems,), ns, the best time of each problem.
-        parts: the bound of each problem, from `part_of`.
+        parts: the part of each problem, from `part_of`.
         whole: all shapes that the operator takes.
-        boxes: in which their tables choose differently.
+        boxes: the rectangles in which the sides choose differently.
     """
 
     matrix: TimingMatrix
@@ -125,10 +125,9 @@ class Difference:
         return self._gain(self.within(bounded))
 
     def faster(self, bounded: int | None = None) -> float | None:
-        """The one number of a comparison: how much longer the second takes over the shapes of a part, or all.
+        """How much longer the second takes over the shapes of a part, or all: the main figure of a comparison.
 
-        Mean of the logarithm of the second's time over the first's by the weights of the shapes, millionths; None if
-        no shape has a time of both.
+        The weighted mean of log(the second's time / the first's), log_ppm; None if no shape has a time of both.
         """
         indices = self.within(bounded)
         total = int(self.matrix.weight[indices].sum())
@@ -146,10 +145,7 @@ class Difference:
         return sum(choice.config is not None and choice.loss is None for choice in self.choices[which])
 
     def tuned(self, which: int) -> tuple[int, int, int] | None:
-        """Coverage of an autotuner's lists: numbers of shapes with some configs timed, with all timed, and with a list.
-
-        None for a side that is not an autotuner.
-        """
+        """Of an autotuner's shapes the numbers with some configs timed, with all timed, and of all; None for others."""
         lists = [choice.tuned for choice in self.choices[which] if choice.tuned]
         if not lists:
             return None
@@ -163,7 +159,7 @@ class Difference:
 
     @cached_property
     def changes(self) -> tuple[Change, ...]:
-        """Rectangles with different choices, largest gain summed over the shapes first, those without a gain last."""
+        """Rectangles with different choices, by their total gain, the largest first; rectangles without times last."""
         result = []
         for differing in self.boxes:
             inside = [index for index, shape in enumerate(self.matrix.problems) if differing.box.holds(shape)]
@@ -187,7 +183,7 @@ class Difference:
         for index in indices:
             first, second = (choices[index].column for choices in self.choices)
             if first is None or second is None:
-                raise AssertionError("what has a time has a column")
+                raise AssertionError("a config with a time has a column")
             pairs.append(Pair(index, first, second))
         return gain(self.matrix, self.best, pairs)
 
@@ -229,7 +225,7 @@ def difference(
 
 
 def parts_of(comparison: Difference) -> list[int]:
-    """The parts that have shapes at which both sides have a time."""
+    """The parts with shapes at which both sides have a time."""
     return [which for which in PARTS if any(comparison.parts[index] == which for index in comparison.timed)]
 
 
@@ -244,7 +240,7 @@ class Answers:
         self._launches: dict[int, dict[AnyLaunch, int]] = {}
 
     def choice(self, index: int, problem: Problem, side: Side | Tuned) -> SideAnswer:
-        """Answer of a side for the problem with that index."""
+        """Answer of a side for a problem and its index in the matrix."""
         if isinstance(side, Side):
             return self._choice(index, problem, side.choose(problem, self._target))
         configs = side.configs(problem, self._target)
@@ -257,7 +253,7 @@ class Answers:
         return picked._replace(tuned=(len(timed), len(legal)))
 
     def _choice(self, index: int, problem: Problem, config: Config | None) -> SideAnswer:
-        """A config with its time, or that of a measured one with the same launch."""
+        """The answer with a config; its time may be that of a config with the same launch."""
         if config is None:
             return SideAnswer(None, None)
         column = self._columns.get(config)
@@ -292,7 +288,7 @@ def _launch(spec: OperatorSpec, config: Config | None, problem: Problem, target:
 
 
 def part_of(spec: OperatorSpec, problem: Problem, l2_bytes: int) -> int:
-    """0 if launch bound, up to 1 MB moved; 2 if memory bound, beyond the last-level cache; 1 between."""
+    """0 if launch bound (at most 1 MB moved), 2 if memory bound (more than the last-level cache moved), else 1."""
     moved = spec.bytes_moved(problem)
     if moved <= LAUNCH_BYTES:
         return 0
@@ -300,16 +296,15 @@ def part_of(spec: OperatorSpec, problem: Problem, l2_bytes: int) -> int:
 
 
 def part_name(which: int, l2_bytes: int) -> str:
-    """Name of a part: the bytes that are moved."""
+    """Name of a part by the bytes that are moved."""
     cache = f"{l2_bytes / (1 << 20):g} MB"
     return ("to 1 MB moved", f"1 to {cache}", f"over {cache}, the L2")[which]
 
 
 def rectangles(first: Tree | None, second: Tree | None, whole: Box) -> list[Differing]:
-    """Rectangles in which the configs of two trees differ, over all legal shapes, merged greedily; a rule is None.
+    """Rectangles in which the configs of two trees differ, over all legal shapes, merged greedily.
 
-    Returns:
-        In order of their sizes, the last axis first; none if both are rules.
+    A rule has the tree None. The order is by size, the last axis first; empty if both are rules.
     """
     if first is None and second is None:
         return []
@@ -323,7 +318,7 @@ def rectangles(first: Tree | None, second: Tree | None, whole: Box) -> list[Diff
 
 
 def _joined(boxes: Sequence[Differing]) -> list[Differing]:
-    """Rectangles of equal configs that share a whole edge, merged until none do."""
+    """The rectangles, with those of equal configs merged as long as two share a whole edge."""
     groups: dict[tuple[Config | None, Config | None], list[Differing]] = {}
     for part in boxes:
         group = groups.setdefault((part.first, part.second), [])
@@ -335,7 +330,7 @@ def _joined(boxes: Sequence[Differing]) -> list[Differing]:
 
 
 def _join(one: Differing, other: Differing) -> Differing | None:
-    """Both as one box if one continues the other along an axis, else None."""
+    """The union of two boxes if one continues the other along an axis, else None."""
     for low, high in ((one, other), (other, one)):
         unlike = [(left, right) for left, right in zip(low.box, high.box, strict=True) if left != right]
         if len(unlike) == 1 and unlike[0][0].most + 1 == unlike[0][1].least:

@@ -27,10 +27,10 @@ _LOSSES = ("A loses", "worst", "B loses", "worst", "faster", "us a call")
 
 
 def verdict_lines(comparison: Difference, l2_bytes: int) -> Iterator[str]:
-    """How much faster A is, over all shapes, by the bytes that they move, and at most; and where there is no answer."""
+    """How much faster A is: over all shapes, by bytes moved, and at most; and the shapes without an answer."""
     key, total = comparison.matrix.key, comparison.faster()
     if total is None:
-        yield f"{key}: no shape has a time of both"
+        yield f"{key}: no shape has times of both"
     else:
         count = len(comparison.timed)
         yield f"{key}: A is {ratio_in_words(total)} B on average over {count} shape{'s' * (count != 1)}"
@@ -127,7 +127,7 @@ def mark(comparison: Difference, shape: Shape) -> str:
 
 
 def _figures(comparison: Difference, part: int | None = None) -> tuple[str, ...]:
-    """Losses of both, and the gain; empty if they have no time in common."""
+    """Losses of both and the gain, as cells; empty cells if no shape has times of both."""
     losses, faster, gained = comparison.common(part), comparison.faster(part), comparison.gain(part)
     if losses is None or faster is None:
         return ("",) * len(_LOSSES)
@@ -169,11 +169,11 @@ def _missing(comparison: Difference, markdown: bool) -> Iterator[str]:
 
 
 def _partly_timed(tuned: Sequence[tuple[int, int, int] | None], which: int, markdown: bool) -> str | None:
-    """Note on an autotuner whose lists are only partly timed, so that it is not a bound; None otherwise."""
+    """Note on an autotuner whose lists are only partly timed, so that it may really be faster; None otherwise."""
     some, whole, lists = (sum(counts) for counts in zip(*filter(None, tuned), strict=True)) if any(tuned) else (0, 0, 0)
     if some == whole:
         return None
-    text = f"picks among what was timed: all of its list at {whole} of {lists} shapes, so it may do better than here"
+    text = f"picks only among timed configs: all of its list at {whole} of {lists} shapes, so it may do better"
     return f"{'- ' * markdown}{(FIRST, SECOND)[which]} {text}"
 
 
@@ -182,7 +182,7 @@ def _changes(comparison: Difference, markdown: bool) -> Iterator[str]:
     if not scored:
         return
     heavy = sorted(scored, key=lambda change: -abs(_total(change)))[:CHANGES]
-    yield "Where another config answers, the largest gain over all its shapes first:"
+    yield "Regions with different configs, the largest total gain first:"
     yield from ("",) if markdown else ()
     rows = [
         (
@@ -210,7 +210,7 @@ def _total(change: Change) -> float:
 
 
 def _range(least: int, most: int, end: int) -> str:
-    """Numbers from and to, `any` without a bound."""
+    """An interval as text, `any` without a bound."""
     if least == most:
         return str(least)
     if most >= end:
@@ -219,7 +219,7 @@ def _range(least: int, most: int, end: int) -> str:
 
 
 def _config(comparison: Difference, change: Change, which: int) -> str:
-    """The config of a side in a rectangle; for a rule with several configs there, their number."""
+    """The config of a side in a rectangle; for a rule with several configs, their number."""
     config = (change.where.first, change.where.second)[which]
     configs = {config} if config else {comparison.pairs[shape][which].config for shape in change.shapes} - {None}
     return _short(next(iter(configs))) if len(configs) == 1 else f"{len(configs)} configs"

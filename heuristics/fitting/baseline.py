@@ -17,15 +17,15 @@ from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.tree import Leaf, Tree, choose, configs_of
 from normtune.kernels.target import Target
 
-# Name of the choice without a baseline: not even the table that is replaced is one.
+# No baseline: the new table is not even compared with the replaced one.
 NONE = "none"
-# Name of the operators' default configs, which may be the rule that a library has today.
+# The operators' default configs, which may be the rule of a user's library.
 DEFAULT = "default"
 DEFAULT_RULE = Rule(
     *(DEFAULT, "the default config", "the operator"),
     lambda problem, target: operator(problem.operator).default_config(problem, target),
 )
-# What is no file.
+# Baselines that are not files.
 NAMES = (NONE, DEFAULT, *RULES)
 
 
@@ -34,8 +34,8 @@ class Incumbent:
     """The baseline of one key.
 
     Attributes:
-        choice: a shape to a config, None if there is no answer.
-        tree: of a table to replace, for the new one to stay near; None for a bare baseline.
+        choice: the config for a shape; None without an answer.
+        tree: the tree that is replaced, near which the new one stays; None if no table is replaced.
     """
 
     choice: Callable[[Shape], Config | None]
@@ -49,7 +49,7 @@ class Incumbents:
     Attributes:
         trees: of a table, by key; empty for a rule.
         rule: of a library; None for a table.
-        replaced: whether the table is to be replaced, and not only compared with.
+        replaced: whether the new table replaces this one.
     """
 
     trees: dict[Key, Tree]
@@ -57,7 +57,7 @@ class Incumbents:
     replaced: bool = False
 
     def of(self, key: Key, target: Target) -> Incumbent | None:
-        """The baseline of one key; None if it has no answer there."""
+        """The baseline of one key; None if the table has no function for it."""
         rule = self.rule
         if rule:
             return Incumbent(lambda shape: rule.choose(Problem.at(key, shape), target), None)
@@ -68,29 +68,29 @@ class Incumbents:
 
 
 def of_file(path: str | os.PathLike[str], replaced: bool = False) -> Incumbents:
-    """The table in a file.
+    """The table in a file as baseline.
 
     Raises:
-        UsageError: it cannot be read, or is not a table of one GPU.
+        UsageError: the file cannot be read, or is not a table of one GPU.
     """
     table = locate.load(path)
     if table.header.is_for_any_gpu:
-        raise UsageError(f"{locate.told(path)} is a table for any GPU: expected one of one GPU, or a rule")
+        raise UsageError(f"{locate.quoted(path)} is a table for any GPU: expected one of one GPU, or a rule")
     return Incumbents({key: _of_operator(key.operator, tree) for key, tree in table.trees.items()}, replaced=replaced)
 
 
 def _of_operator(operator: str, tree: Tree) -> Tree:
-    """The tree with configs of the operator's class: a file has only knobs, and two classes may have the same ones."""
+    """The tree with configs of the operator's class; a file has only knobs, which two classes may share."""
     return with_parts(tree, (Leaf(read_config(operator, config.to_json())) for config in configs_of(tree)))
 
 
 def baseline(name: str, folder: Path) -> Incumbents | None:
-    """The rule of that name, else the table in that file of `folder`, else the shipped table; None for `none`.
+    """The rule, else the table in a file of `folder`, else the shipped table with this name; None for `none`.
 
     `default` is the rule of the operators' default configs.
 
     Raises:
-        UsageError: there is no such rule, file or table.
+        UsageError: no such rule, file or table exists.
     """
     if name == NONE:
         return None
@@ -102,8 +102,8 @@ def baseline(name: str, folder: Path) -> Incumbents | None:
         if name not in shipped:
             of_one_gpu = [stem for stem, file in shipped.items() if file.name != locate.ANY_GPU]
             raise UsageError(
-                f"baseline {locate.told(name)} is no rule, file or shipped table: expected a table that `normtune fit` "
-                f"wrote, or one of {', '.join([*NAMES, *of_one_gpu])}"
+                f"baseline {locate.quoted(name)} is no rule, file or shipped table: expected a table that `normtune "
+                f"fit` wrote, or one of {', '.join([*NAMES, *of_one_gpu])}"
             )
         path = shipped[name]
     return of_file(path)

@@ -1,10 +1,10 @@
-"""The batch-invariant function of a table: a row gets the same bits from it in every batch.
+"""The batch-invariant function of a table: a row has the same bits in every batch.
 
-Only the order in which a row is summed must not depend on the batch; the rest of a row is computed element by element.
-So few rows may have another config than many if both are of one class (`row_classes`). The tree cuts hidden first; each
-strip of hidden sizes then has intervals of rows, all in one class (`strips`). On the recorded H200 that costs the
-backward in bfloat16 6 %; one config for all rows of a hidden size cost 37 %. The weight gradient sums over rows: it
-depends on the batch by nature, and the order of its sum is free.
+Only the order of the sum over a row must not depend on the batch; the rest of a row is computed element by element. So
+few and many rows may have different configs of one class (`row_classes`). The tree divides hidden first; each strip of
+hidden sizes then has intervals of rows, all in one class (`strips`). On the recorded H200 this costs the backward in
+bfloat16 6 %; one config for all rows of a hidden size cost 37 %. The weight gradient is a sum over rows: it depends on
+the batch by definition, and the order of its sum is free.
 
 Sweeps do not time every config at every shape; the default space omits fixed grids at few rows. To keep such a config
 as a candidate, its missing time at a shape is bounded by its time at the next larger number of rows: less work in the
@@ -39,12 +39,12 @@ from normtune.kernels.tablefile.tree import Tree, leaves
 if TYPE_CHECKING:
     from normtune.results.evidence import Evidence
 
-# End of the sentence that names the trees compared.
+# The conditions on a tree, as the end of a sentence.
 LIMITS = " of hidden, then rows, with one order of a row's sum a hidden size"
-# Millionths: leaves that together gain less than a tenth of a percent are dropped.
+# log_ppm: leaves that together gain less than 0.1 % are dropped.
 TOLERANCE = 1000
-# Millionths: 2.7 times. The mean alone would trade many rows for few: at hidden 96 of the H200's backward in bfloat16
-# it took one config that is 27 times slower at 262144 rows. If no class stays within the cap at a hidden size, the cap
+# log_ppm, a factor of 2.7: the largest regret at a shape. The mean alone chose a config that is 27 times slower at
+# 262144 rows (hidden 96, backward in bfloat16 on the H200). If every class exceeds the cap at a hidden size, the cap
 # there is the least worst-case regret of a class.
 CAP = 1_000_000
 _NEVER = np.iinfo(np.int64).max
@@ -55,10 +55,10 @@ class Invariant(NamedTuple):
 
     Attributes:
         tree: with one class at each hidden size.
-        matrix: the timing matrix with bounds, on which it was fitted.
+        matrix: the timing matrix, with bounds of missing times, that the tree was fitted to.
         strips: the best trees of all numbers of leaves.
-        cost: against the usual function.
-        validated: computes the regret of trees of as many leaves on held-out hidden sizes.
+        cost: relative to the usual function.
+        validated: computes the regret of trees with as many leaves on held-out hidden sizes.
     """
 
     tree: Tree
@@ -71,17 +71,17 @@ class Invariant(NamedTuple):
 def fit_batch_invariant(
     matrix: TimingMatrix, times: BestTimes, legality: Legality, usual: Tree, most: int | None = None
 ) -> Invariant | None:
-    """The function of least regret that sums a row in one order at each hidden size.
+    """The function of least regret with one order of a row's sum at each hidden size.
 
     Args:
-        matrix: of one key, as measured.
+        matrix: the measured matrix of one key.
         times: of the matrix.
-        legality: for all that the function will serve.
-        usual: the tree that serves outside of the mode.
-        most: the most leaves; None for as many as are worth it.
+        legality: for all dtypes and variants that use the function.
+        usual: the tree without batch invariance.
+        most: the most leaves; None for as many as gain more than `TOLERANCE`.
 
     Returns:
-        None if at some size no class of configs is legal, or has a time or bound, at every number of rows.
+        None if at some hidden size no class of configs is legal and has a time or bound at every number of rows.
     """
     filled, classes = bounded(matrix, times, legality), RowClasses(legality)
 
@@ -91,7 +91,7 @@ def fit_batch_invariant(
 
     in_bins = bins(filled, legality)
     capped = _capped(filled, in_bins.axes[1], classes.of(in_bins))
-    for allowed in (capped, filled):  # a bound on leaves may leave none within the cap
+    for allowed in (capped, filled):  # with few leaves no tree may be within the cap
         strips = solved(allowed, most or MOST_LEAVES)
         best = strips.least(strips.most)
         if best is not None:
@@ -113,7 +113,7 @@ def fit_batch_invariant(
 
 
 def _capped(filled: TimingMatrix, axis: Axis, classes: NDArray[np.int64]) -> TimingMatrix:
-    """The matrix without entries beyond the cap of their size; `classes`: int64 (C, H), the matrix's configs first."""
+    """The matrix without entries above the cap of their size; `classes`: int64 (C, H), the matrix's configs first."""
     cells, sizes = np.zeros(filled.usable.shape, np.bool_), np.array([shape[1] for shape in filled.problems])
     regret = np.where(filled.usable, filled.regret, _NEVER)
     for size in np.unique(sizes).tolist():
@@ -124,7 +124,7 @@ def _capped(filled: TimingMatrix, axis: Axis, classes: NDArray[np.int64]) -> Tim
 
 
 def cost_of(matrix: TimingMatrix, filled: TimingMatrix, tree: Tree, usual: Tree) -> Cost:
-    """Cost of a tree, scored on the matrix with bounds (`filled`), against the usual one, scored on measured times."""
+    """Cost of a tree, scored on the matrix with bounds (`filled`), relative to `usual`, scored on measured times."""
     pairs = zip(losses(filled, tree), losses(matrix, usual), strict=True)
     excess = [None if left is None or right is None else left - right for left, right in pairs]
     compared = [loss for loss in excess if loss is not None]
@@ -138,9 +138,9 @@ def cost_of(matrix: TimingMatrix, filled: TimingMatrix, tree: Tree, usual: Tree)
 
 
 def bounded(matrix: TimingMatrix, times: BestTimes, legality: Legality) -> TimingMatrix:
-    """The matrix with bounds for configs that have no time at a problem, but one at more rows of the same hidden size.
+    """The matrix in which a missing time is bounded by the config's time at more rows of the same hidden size.
 
-    A config that failed on a problem, or whose launch equals that of a failed one, has no bound there.
+    A config that failed on a problem, or has the same launch as a failed one, has no bound there.
     """
     absolute = np.where(matrix.usable, matrix.regret + log_ppm(times.best)[:, None], _NEVER)
     regret, usable = matrix.regret.copy(), matrix.usable.copy()
@@ -151,7 +151,7 @@ def bounded(matrix: TimingMatrix, times: BestTimes, legality: Legality) -> Timin
         for index in sorted(indices, key=lambda index: -matrix.problems[index][0]):
             least = np.minimum(least, absolute[index])
             known = (least < _NEVER) & ~matrix.usable[index] & ~broken[index]
-            # A bound below the best measured config only shows that the config is as good.
+            # A bound below the best time only shows that the config is as fast as the best.
             above = np.maximum(least - log_ppm(times.best[index : index + 1])[0], 0)
             regret[index, known] = above[known]
             usable[index] |= known
@@ -178,7 +178,7 @@ def invariant_functions(
 ) -> tuple[list[FittedFunction], list[Shared]]:
     """The batch-invariant functions of one operator, and the variants and dtypes that share them.
 
-    `functions` and `shared` are the usual ones. Where no such function exists, `notes` gets the reason.
+    `functions` and `shared` are those without batch invariance. If a function is impossible, `notes` gets the reason.
     """
     by_key = {case.key: case for case in cases}
     invariant: list[FittedFunction] = []
@@ -187,7 +187,8 @@ def invariant_functions(
         case = by_key[function.key].serving(function.dtypes, True)
         if (axes := case.spec.whole.axes) != AXES:
             notes.append(
-                f"{function.key} has the sizes {', '.join(axes)}: batch-invariant are functions of rows and hidden"
+                f"{function.key} has the sizes {', '.join(axes)}: only functions of rows and hidden can be "
+                "batch-invariant"
             )
             continue
         times = best_times(evidence, case.matrix)
@@ -195,8 +196,8 @@ def invariant_functions(
         key = function.key.batch_invariant
         if fitted is None:
             notes.append(
-                f"at some hidden size no configs of {function.key} that sum a row in one order were "
-                f"measured for all numbers of rows: no {key.text}"
+                f"no {key.text}: at some hidden size no configs of {function.key} with one order of a row's sum were "
+                "measured at all numbers of rows"
             )
             continue
         optimum = least_measured(fitted.matrix, fitted.strips, leaves(fitted.tree))
@@ -216,7 +217,7 @@ def invariant_functions(
 
 
 def _taker(evidence: "Evidence", case: Case, donor: FittedFunction) -> list[Shared]:
-    """Loss of a variant or dtype that shares a function; empty if its configs have no time."""
+    """A variant or dtype that shares a function, with its loss; empty if the function's configs have no time."""
     matrix = case.matrix
     times = best_times(evidence, matrix)
     legality = Legality(case.spec, case.legality.target, (matrix.key.dtype,), (matrix.key.variant,))

@@ -1,4 +1,4 @@
-"""One timing matrix with everything that its function depends on."""
+"""The data and the conditions of one function of a table."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,14 +20,14 @@ from normtune.kernels.target import Target
 
 
 class TableEntry(NamedTuple):
-    """What a header says of a key of the table of one GPU; a refit keeps these decisions.
+    """The decisions and figures of a key in the header of a table of one GPU; a refit keeps the decisions.
 
     Attributes:
         key: of the data.
-        figures: of its function, or of the shared one on its data.
-        beside: of a batch-invariant function, its cost against the usual one; else None.
-        donor: key of the function that it shares; None if it has its own.
-        cost: mean regret that sharing adds on its data, millionths.
+        figures: of the key's function, or of the shared function on the key's data.
+        beside: the cost of a batch-invariant function relative to the usual one; None for another function.
+        donor: the key whose function is shared; None without sharing.
+        cost: mean regret that sharing adds on the key's data, log_ppm.
     """
 
     key: Key
@@ -48,7 +48,7 @@ class FitArguments(NamedTuple):
     same_bits: SameBits | None = None
 
     def case(self, spec: OperatorSpec, matrix: TimingMatrix) -> "Case":
-        """The case of a weighted matrix, which serves its own dtype."""
+        """The case of a weighted matrix, for a function of its own dtype."""
         key = matrix.key
         return Case(
             matrix,
@@ -67,13 +67,13 @@ class Case:
     """The data and conditions of one function.
 
     Attributes:
-        matrix: its timing matrix, weighted.
-        legality: for all that its function will serve.
+        matrix: the weighted timing matrix.
+        legality: for all dtypes and variants that use the function.
         options: of the fit.
-        baseline: its function must not be slower; None for no baseline.
+        baseline: than which the function must not be slower; None without one.
         known: decisions of an earlier fit, which are kept.
-        given: the tree of an earlier fit, which is scored and not fitted again.
-        same_bits: the table whose rows' bits must be kept; None for none.
+        given: the tree of an earlier fit, which is scored instead of fitting one.
+        same_bits: the table whose bits must be kept; None without one.
         solver: of the matrix.
     """
 
@@ -88,7 +88,7 @@ class Case:
 
     @property
     def key(self) -> Key:
-        """Of its function."""
+        """The function's key."""
         return self.matrix.key
 
     @property
@@ -97,17 +97,17 @@ class Case:
         return self.legality.spec
 
     def serving(self, dtypes: Sequence[str], batch_invariant: bool = False) -> "Case":
-        """The case for a function that serves these dtypes, or the batch-invariant mode."""
+        """The case of a function for these dtypes, or for the batch-invariant mode."""
         key = self.key.batch_invariant if batch_invariant else self.key
         return replace(self, legality=_legality(self.spec, self.legality.target, key, dtypes, self.same_bits))
 
     def on(self, matrix: TimingMatrix, known: TableEntry | None) -> "Case":
-        """The case of another matrix, with these decisions."""
+        """The case of another matrix, with the decisions `known`."""
         return replace(self, matrix=matrix, known=known, solver=Solver())
 
     @cached_property
     def guard(self) -> Guard | None:
-        """The comparison of its configs with the baseline's; None without a baseline."""
+        """The comparison of the matrix's configs with the baseline's; None without a baseline."""
         if self.baseline is None:
             return None
         legality = Legality(self.spec, self.legality.target, (self.key.dtype,), (self.key.variant,))

@@ -20,13 +20,7 @@ _BRIEF = 3.0
 
 
 def duration(evidence: "Evidence", options: FitOptions, known: Mapping[Key, TableEntry]) -> int | None:
-    """Seconds of a fit on two cores; None for a few.
-
-    Args:
-        evidence: to fit.
-        options: of the fit.
-        known: decisions of an earlier fit, by key.
-    """
+    """Seconds of a fit on two cores; None for less than `_BRIEF`. `known` has decisions of an earlier fit, by key."""
     from normtune.heuristics.fitting.pipeline import used
     from normtune.heuristics.solver.cross_validation import MAX_LEAVES
 

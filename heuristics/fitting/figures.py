@@ -1,4 +1,4 @@
-"""Figures of a table: its losses, gains and gaps, as log-regret in millionths."""
+"""Figures of a table: its losses, gains and gaps, as log-regret in log_ppm (millionths of a natural logarithm)."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -12,19 +12,19 @@ from normtune.heuristics.solver.bins import losses
 from normtune.kernels.config import Config
 from normtune.kernels.tablefile.tree import Tree
 
-# An operator and the sizes of a shape to a config, or None without an answer.
+# Config for an operator and the sizes of a shape; None without an answer.
 RuleAt = Callable[..., Config | None]
 Launches = Callable[[str, int], Sequence[Config]]
 
 
 class Cost(NamedTuple):
-    """Cost of a batch-invariant function against the usual one.
+    """Cost of a batch-invariant function relative to the usual one, log_ppm.
 
     Attributes:
-        mean: weighted mean over the problems, millionths of a logarithm; as a slowdown it is the geometric mean.
+        mean: weighted mean over the problems; as a slowdown it is the geometric mean.
         worst: largest cost on one problem.
         problems: number of problems compared.
-        bounded: number of them with a bound, because the config was not timed there.
+        bounded: number of problems with a bound in place of the config's time.
     """
 
     mean: int
@@ -43,12 +43,12 @@ class Fractions(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """Log-regret over problems, millionths.
+    """Log-regret over problems, log_ppm.
 
     Attributes:
-        mean: over the problems by their weights, rounded down; as a slowdown it is the weighted geometric mean.
-        plain: over the problems with equal weights, rounded down.
-        ninetieth: the smallest value that at least nine tenths of the problems do not exceed.
+        mean: the weighted mean, rounded down; as a slowdown it is the weighted geometric mean.
+        plain: the unweighted mean, rounded down.
+        ninetieth: the 90 % quantile.
         worst: the largest.
         problems: number of problems scored.
         luck: bound on the selection bias of the mean, rounded up: see `TimingMatrix.luck`.
@@ -68,14 +68,14 @@ class Loss(NamedTuple):
 
 
 class RuleGain(NamedTuple):
-    """Gain of a table over a rule, log-regret in millionths.
+    """Gain of a table over a rule, log-regret in log_ppm.
 
     Attributes:
-        total: summed over the problems on which both have a time; below 0 if the rule is better.
+        total: summed over the problems with times of both; below 0 if the rule is better.
         most: the largest on one problem.
         problems: number of these problems.
-        thresholds: part of `total` that the rule would gain by optimal switching between its own launches; the rest is
-            the gain of launches that it does not have.
+        thresholds: part of `total` that the rule would gain by optimal switching between its own launches; the rest
+            comes from launches that the rule lacks.
     """
 
     total: int
@@ -89,7 +89,7 @@ class Slower(NamedTuple):
 
     Attributes:
         problems: their number.
-        most: mean log-ratio on the worst of them, millionths.
+        most: mean log-ratio on the worst of them, log_ppm.
     """
 
     problems: int
@@ -100,28 +100,27 @@ class Figures(NamedTuple):
     """The printed figures of one tree.
 
     Attributes:
-        leaves: of the tree.
-        asked: leaves of the optimum that the tree matches within the tie, with fewer leaves if that is enough.
-        configs: number of distinct ones.
-        loss: of the tree on the problems it was fitted on.
-        gap: optimality gap to the best tree with the same number of leaves under the same conditions, millionths.
-        limits: the conditions on that tree, in words that end a sentence: ` of these configs`; else empty.
-        strict: whether configs slower than the baseline at any shape were excluded for that tree.
-        few: lower bound for the best set of as many configs, and the regret of this one, millionths; None if their
-            number was free.
-        kept: leaves of the fitted tree that were replaced by the baseline's answers.
+        leaves: number of the tree's leaves.
+        asked: number of leaves of the optimum that the tree matches within the tie, often with fewer leaves.
+        configs: number of distinct configs.
+        loss: of the tree on the problems it was fitted to.
+        gap: optimality gap to the best tree with the same number of leaves under the same conditions, log_ppm.
+        limits: the conditions on that tree, as the end of a sentence (` of these configs`); empty without any.
+        strict: whether that tree may not have configs slower than the baseline at any shape.
+        few: lower bound for the best set of as many configs, and the regret of the chosen set, log_ppm; None if the
+            number of configs was free.
+        kept: number of leaves of the fitted tree that were replaced by the baseline's answers.
         cross_validated: mean regret between sizes, on problems left out of the fit; None if there are too few sizes.
         plain_validated: the same with equal weights.
-        extrapolated: mean regret beyond the fitted sizes, likewise.
-        untimed: number of problems on which the tree's config has no time; in `loss` it counts as the slowest there.
+        extrapolated: mean regret beyond the fitted sizes; None if there are too few sizes.
+        untimed: number of problems on which the tree's config has no time; `loss` takes the slowest time there.
         unmeasured: number of leaves with the operator's default config, which has no time.
-        joined: whether bins of near sizes were merged, because there were more than an optimum can be found for.
-        slower: number of problems that regress against the baseline, and the largest regression, millionths; None if
-            there is none.
-        uncompared: number of problems on which the times do not compare the tree's config with the baseline's.
-        advice: options with which there is no `slower`; empty if none were found.
+        joined: whether bins of near sizes were merged, because there were too many to find an optimum.
+        slower: the problems that regress against the baseline; None without any.
+        uncompared: number of problems whose times do not compare the tree's config with the baseline's.
+        advice: options with which no problem regresses; empty if none were found.
         rule: loss of Liger's shipped rule on the same kernels; None if none of its configs was measured.
-        gain: of the tree over that rule; None likewise.
+        gain: of the tree over that rule; None if none of its configs was measured.
     """
 
     leaves: int
@@ -147,7 +146,7 @@ class Figures(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """Log-regret of a table for any GPU over the problems of one, millionths.
+    """Log-regret of a table for any GPU over the problems of one GPU, log_ppm.
 
     Attributes:
         mean: weighted, rounded down.
@@ -163,8 +162,8 @@ class DeviceLoss(NamedTuple):
 
     Attributes:
         device: label of the GPU.
-        lost: of the function, which was fitted to this GPU among others.
-        left_out: of the function fitted in the same way without it; None if it is the only GPU.
+        lost: of the function, which was fitted to all GPUs.
+        left_out: of the function fitted without this GPU; None if it is the only GPU.
     """
 
     device: str
@@ -177,9 +176,9 @@ def summarise(
     weights: Sequence[int] | NDArray[np.int64] | None = None,
     luck: NDArray[np.int64] | None = None,
 ) -> Loss | None:
-    """The loss over the problems that have a regret, millionths; None if none has, or their weights are all 0.
+    """The loss over the problems with a regret, log_ppm; None if none has one, or their weights are all 0.
 
-    `weights` None stands for equal ones. `luck` bounds the underestimate of each regret; None stands for 0.
+    `weights` are equal by default. `luck` bounds the selection bias of each regret, 0 by default.
     """
     each = [1] * len(regrets) if weights is None else [int(weight) for weight in weights]
     pairs = sorted((regret, weight) for regret, weight in zip(regrets, each, strict=True) if regret is not None)
@@ -200,19 +199,19 @@ def summarise(
 
 
 def of_tree(matrix: TimingMatrix, tree: Tree) -> Loss | None:
-    """The loss of a tree over the problems of a matrix on which its choice has a time."""
+    """The loss of a tree over the problems of a matrix on which its config has a time."""
     return summarise(losses(matrix, tree), matrix.weight, matrix.luck)
 
 
 def of_rule(matrix: TimingMatrix, rule: RuleAt) -> Loss | None:
-    """The loss of a rule over the problems on which its choice has a time."""
+    """The loss of a rule over the problems on which its config has a time."""
     return summarise(_losses_of(matrix, rule), matrix.weight, matrix.luck)
 
 
 def gain(matrix: TimingMatrix, regrets: Sequence[int | None], rule: RuleAt, launches: Launches) -> RuleGain | None:
-    """Gain of choices with these regrets over a rule; None if no problem has a time of both.
+    """Gain of a table, by its regret at each problem, over a rule; None if no problem has times of both.
 
-    A choice without a time has the regret None. `launches` are those between which the rule switches.
+    The regret is None without a time. `launches` has the configs that the rule switches between.
     """
     gains, thresholds = [], 0
     for index, (by_rule, regret) in enumerate(zip(_losses_of(matrix, rule), regrets, strict=True)):

@@ -1,9 +1,9 @@
-"""Time lost by a forward and its backward together, as a module in training runs them.
+"""Loss of a forward and its backward together, as a module in training runs them.
 
-A mean of ratios weights a launch of 2 us as much as one of 2 ms. Here each problem is weighted by its time, on top of
-its weight in the mean: sum of w (t_f exp r_f + t_b exp r_b) over sum of w (t_f + t_b), with t the time of the best
-config, r the log-regret of the choice, and w the sum of the weights of a shape's two problems. An operator
-`NAME_forward` belongs to `NAME_backward`.
+A mean of ratios weights a launch of 2 us as much as one of 2 ms. Here each problem is also weighted by its time: the
+slowdown is the sum of w (t_f exp r_f + t_b exp r_b) over the sum of w (t_f + t_b), with t the time of the best config,
+r the log-regret of the chosen config, and w the sum of the weights of a shape's two problems. The operators of a pair
+are `NAME_forward` and `NAME_backward`.
 """
 
 import math
@@ -33,7 +33,7 @@ class OneFunction(NamedTuple):
     Attributes:
         matrix: of P problems.
         best: int64 (P,), ns, the time of each problem's best config.
-        tree: the function that serves it.
+        tree: of the operator's function.
     """
 
     matrix: TimingMatrix
@@ -42,13 +42,13 @@ class OneFunction(NamedTuple):
 
 
 class Together(NamedTuple):
-    """Loss of a forward and its backward together, log-slowdowns in millionths.
+    """Loss of a forward and its backward together, log-slowdowns in log_ppm.
 
     Attributes:
         name: common part of the two operators' names.
         dtype: of both.
         loss: of the table.
-        rule: of the rule; None if it has no time on any shape that both were measured at.
+        rule: of the rule; None if it has no time on any shape measured for both.
         shapes: number of shapes.
     """
 
@@ -60,7 +60,7 @@ class Together(NamedTuple):
 
 
 def sides_of(evidence: "Evidence", matrices: Sequence[TimingMatrix], trees: Mapping[Key, Tree]) -> list[OneFunction]:
-    """The plain functions of one operator whose other pass was measured, too; `trees` has a tree for each plain key."""
+    """The plain functions of an operator whose other pass was also measured; `trees` has a tree for each plain key."""
     measured = {key.operator for key in evidence.measured_keys()}
     return [
         OneFunction(matrix, best_times(evidence, matrix).best, trees[matrix.key])
@@ -72,7 +72,7 @@ def sides_of(evidence: "Evidence", matrices: Sequence[TimingMatrix], trees: Mapp
 def together(sides: Sequence[OneFunction], rule: RuleAt) -> list[Together]:
     """The figures of all pairs, by name, then in the order of the forwards.
 
-    `sides` has each operator and dtype at most once. The rule is compared on the shapes at which it has times.
+    `sides` has each operator and dtype at most once. The rule is scored on the shapes at which it has times.
     """
     by_name = {(side.matrix.key.operator, side.matrix.key.dtype): side for side in sides}
     pairs = []
@@ -89,9 +89,9 @@ def together(sides: Sequence[OneFunction], rule: RuleAt) -> list[Together]:
 
 
 def lines(pairs: Sequence[Together], rule: str) -> Iterable[str]:
-    """Lines that `fit` prints of one table, with the name of the rule; none without a pair."""
+    """The lines of `fit` about one table; `rule` is the rule's name."""
     if pairs:
-        yield f"Forward and backward of one call together, by time lost ({rule}: its rule):"
+        yield f"Loss of forward and backward of one call together ({rule}: its rule):"
     for pair in pairs:
         shapes = f"{pair.shapes} shape{'s' * (pair.shapes != 1)}"
         by_rule = "" if pair.rule is None else f", {rule} {percent(pair.rule)}"
@@ -123,7 +123,7 @@ def _times(side: OneFunction, chosen: RuleAt) -> _Times:
 
 
 def _slowdown(forward: _Times, backward: _Times) -> tuple[int | None, int]:
-    """The log-slowdown over the shapes of both, millionths, and their number; None if their weights are all 0."""
+    """The log-slowdown over the common shapes, log_ppm (None if their weights are all 0), and their number."""
     shapes = sorted(set(forward) & set(backward))
     weights = [forward[shape][0] + backward[shape][0] for shape in shapes]
     best = sum(weight * (forward[s][1] + backward[s][1]) for weight, s in zip(weights, shapes, strict=True))

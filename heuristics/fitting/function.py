@@ -1,7 +1,7 @@
-"""The function of least regret on one timing matrix; `sharing` decides whether it is needed or another one is shared.
+"""The function of least regret on one timing matrix; `sharing` decides whether another function is shared instead.
 
-The optimum comes first. Of the trees that lose at most the tie more, the simplest is chosen (`simplify`). A leaf that
-is slower than the baseline is replaced (`guard`). The gap of the result to the optimum is one of its figures.
+First the optimum is found. Of the trees whose loss exceeds the optimum's by at most the tie, the simplest is chosen
+(`simplify`). Leaves slower than the baseline are replaced (`guard`). The gap to the optimum is one of the figures.
 """
 
 from dataclasses import replace
@@ -28,7 +28,7 @@ from normtune.heuristics.solver.simplify import Old, cost_of, simplified
 from normtune.heuristics.solver.strips import Strips
 from normtune.kernels.tablefile.tree import Tree, choose, configs_of, counted_leaves, distinct, leaves
 
-# Most leaves, and configs, that `_avoiding` tries: twice as many take half a minute on the recording grid.
+# The most leaves, and configs, in `_avoiding`: twice as many take half a minute on the recording grid.
 _MOST_TRIED = 64
 # Figures that a refit takes from the header of the table.
 _DECIDED = ("kept", "cross_validated", "plain_validated", "extrapolated", "slower", "uncompared")
@@ -42,8 +42,8 @@ class Conditioned(NamedTuple):
         allowed: the matrix without entries that the conditions exclude.
         in_bins: `allowed` in bins.
         few: the configs, if their number is limited.
-        limits: the conditions, in words.
-        strict: whether configs slower than the baseline are excluded, too.
+        limits: the conditions as text.
+        strict: whether configs slower than the baseline are also excluded.
     """
 
     matrix: TimingMatrix
@@ -57,8 +57,8 @@ class Conditioned(NamedTuple):
 def sought(case: Case, enough: int, most: int) -> tuple[Conditioned, Optima, int | None]:
     """The conditions, the optima under them for up to `most` leaves, and the leaves of the optimum to match.
 
-    The last is None if there is no tree. With the objective `worst`, the bound on the worst case is that of trees of
-    as many leaves, so that a refit, which only knows that number, has the same conditions.
+    The last is None if no tree exists. With the objective `worst`, the bound on the worst case is the one of trees with
+    as many leaves, so that a refit, which only has that number, has the same conditions.
     """
     while True:
         conditions = conditioned(case, enough)
@@ -100,9 +100,9 @@ def conditioned(case: Case, count: int) -> Conditioned:
 
 
 def _leaves_to_match(optima: Optima, enough: int) -> int | None:
-    """The fewest leaves with which a table that is legal at all sizes loses no more than one of `enough`.
+    """The fewest leaves of a tree that is legal at all sizes and loses no more than the optimum of `enough` leaves.
 
-    `enough` is the number of leaves for the measured sizes; larger sizes may need further leaves.
+    That optimum is legal only at measured sizes; larger sizes may need further leaves.
     """
     best = optima.least(optima.most)
     if best is None:
@@ -113,7 +113,7 @@ def _leaves_to_match(optima: Optima, enough: int) -> int | None:
 
 
 def no_tree(case: Case, conditions: Conditioned, most: int) -> str:
-    """The reason why there is no tree, with advice."""
+    """The message for a case without a tree, with advice."""
     name, count = case.key, counted_leaves(most)
     if case.options.cap is not None:
         free = case.matrix.of_configs(conditions.few.configs) if conditions.few else case.matrix
@@ -133,11 +133,11 @@ def fit_function(case: Case, bound: int | None = None) -> FittedFunction:
     """The function of a case.
 
     Args:
-        case: what it is fitted to.
-        bound: the most leaves after slow leaves were replaced by the baseline's answers; None for any number.
+        case: data and conditions.
+        bound: the most leaves after slow leaves are replaced by the baseline's answers; None for any number.
 
     Raises:
-        NormtuneError: there is no legal tree of so few leaves, or none under the conditions.
+        NormtuneError: no legal tree has so few leaves, or meets the conditions.
     """
     matrix, legality, options = case.matrix, case.legality, case.options
     known, baseline, guard = case.known, case.baseline, case.guard
@@ -157,7 +157,7 @@ def fit_function(case: Case, bound: int | None = None) -> FittedFunction:
     if best is None or count is None:
         raise NormtuneError(no_tree(case, conditions, most))
 
-    # A refit scores the tree of the earlier fit only if a table that is gone, the one replaced then, shaped it.
+    # A refit scores the tree of the earlier fit only if it depends on a replaced table, which no longer exists.
     kept, replacing, advice = 0, case.given is not None, ""
     if case.given is not None:
         tree = case.given
@@ -174,7 +174,7 @@ def fit_function(case: Case, bound: int | None = None) -> FittedFunction:
                     tree, kept, advice = unguarded, 0, _avoiding(case, guard, most)
                 elif baseline.tree is None:
                     kept, (conditions, optima, count, tree) = 0, strict
-                else:  # a check cannot repeat conditions that come from a table that is gone
+                else:  # a check cannot repeat conditions that come from a table that no longer exists
                     tree = strict[-1]
             replacing = baseline.tree is not None and tree != simplest
         tree = crossed(matrix, legality, tree)
@@ -195,7 +195,7 @@ def fit_function(case: Case, bound: int | None = None) -> FittedFunction:
 
 
 class _WithinTie(NamedTuple):
-    """The tree of fewest leaves within the tie of an optimum, its leaves, and the most that a simpler one may cost."""
+    """The tree of fewest leaves within the tie of an optimum, its leaves, and the largest cost of a simpler tree."""
 
     tree: Tree
     leaves: int
@@ -203,7 +203,7 @@ class _WithinTie(NamedTuple):
 
 
 def _within_tie(matrix: TimingMatrix, optima: Optima, count: int | None, options: FitOptions) -> _WithinTie | None:
-    """A tree as good as the optimum of `count` leaves; all preferences share one tie. None without an optimum."""
+    """A tree within the tie of the optimum of `count` leaves; None without an optimum."""
     best = optima.least(count) if count else None
     if best is None:
         return None
@@ -218,11 +218,11 @@ def _within_tie(matrix: TimingMatrix, optima: Optima, count: int | None, options
 def figures_of(matrix: TimingMatrix, tree: Tree, optimum: int, joined: bool = False) -> Figures:
     """The figures of a tree on a matrix, with those of the rule that Liger-Kernel ships.
 
-    `optimum` is the least mean regret of a tree of as many leaves, millionths; `joined`: bins were merged for it.
+    `optimum` is the least mean regret of a tree of as many leaves, log_ppm; `joined` whether it is of merged bins.
     """
     loss = figures.of_tree(matrix, tree)
     if loss is None:
-        raise NormtuneError(f"no config that was measured for {matrix.key} is legal for all it serves")
+        raise NormtuneError(f"no measured config of {matrix.key} is legal for all dtypes and variants of its function")
     count = leaves(tree)
     return Figures(
         leaves=count,
@@ -238,20 +238,20 @@ def figures_of(matrix: TimingMatrix, tree: Tree, optimum: int, joined: bool = Fa
 
 
 def least_measured(matrix: TimingMatrix, optima: Optima | Strips, count: int) -> int | None:
-    """Mean regret of the best tree of at most `count` leaves for the measured sizes alone, millionths."""
+    """Mean regret of the best tree of at most `count` leaves that need only be legal at measured sizes, log_ppm."""
     least = optima.least_measured(count)
     return None if least is None else least // int(matrix.weight.sum())
 
 
 def _is_beyond(case: Case, guard: Guard, tree: Tree, bound: int | None) -> bool:
-    """Whether a tree with replaced leaves breaks the bound on leaves, or that on configs left no room for it."""
+    """Whether a tree with replaced leaves exceeds the bound on leaves, or on configs, and is still slower somewhere."""
     if bound is not None and leaves(tree) > bound:
         return True
     return case.options.max_configs is not None and guard.refuses(tree)
 
 
 def _nowhere_slower(case: Case, guard: Guard, enough: int, most: int) -> tuple[Conditioned, Optima, int, Tree] | None:
-    """The best tree within all bounds with no config slower than the baseline; None if there is none."""
+    """The best tree within all bounds that has no config slower than the baseline; None if none exists."""
     matrix = case.matrix
     strict = case.on(matrix.without(guard.refused), case.known)
     try:
@@ -266,9 +266,9 @@ def _nowhere_slower(case: Case, guard: Guard, enough: int, most: int) -> tuple[C
 
 
 def _avoiding(case: Case, guard: Guard, most: int) -> str:
-    """Bounds, as options, within which a table is nowhere slower than the baseline; empty if none are known.
+    """Options with which a table is nowhere slower than the baseline; empty if none are found.
 
-    The fewest leaves; with a bound on configs, the first of twice as many of both, four times, ...
+    They have the fewest leaves; with a bound on configs, both bounds are doubled until they suffice.
     """
     options = case.options
     while most < _MOST_TRIED or (options.max_configs or _MOST_TRIED) < _MOST_TRIED:

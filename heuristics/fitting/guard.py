@@ -1,18 +1,18 @@
 """Guard against regressions: where a leaf is measured slower than the baseline, the baseline's config is kept.
 
 The test. On each problem on which the tree and the baseline choose differently, a one-sided t-test of the paired times
-asks whether the tree's config is slower (`regret.paired`); all problems of the function are tested together by Holm's
-procedure (Holm 1979) at `LEVEL`. A config is slower if the test rejects and the mean ratio is at least `SLOWER`. A
-config that was not timed where the baseline's was is refused like a slower one. Problems where the baseline's was not
+tests whether the tree's config is slower (`regret.paired`); all problems of the function are tested together by Holm's
+procedure (Holm 1979) at `LEVEL`. A config is slower if the test rejects and the mean ratio is at least `SLOWER`. An
+untimed config where the baseline's was timed is treated like a slower one. Problems where the baseline's config was not
 timed are counted as not compared.
 
 Replacement. The region of a leaf with such problems is divided again, with the leaf's own config and the baseline's
 configs on those problems as candidates. The result has the fewest parts that are nowhere slower than the baseline and
-lose no more than the leaf did; or else, of at most `PARTS` (twice as many until a tree is legal), those of least
-regret. If the baseline's config has no time or is not legal, the fitted one stays. (To give the whole region back to
-the baseline would be ruinous: a leaf that loses 2 % on one of its 40 problems would get a rule that loses up to 765 %
-on the others.) Replaced problems are no longer tested, so Holm's procedure may reject others: all this is repeated
-until it changes nothing.
+lose no more than the leaf; if that is impossible, the parts of least regret among at most `PARTS` (doubled until a tree
+is legal). If the baseline's config has no time or is not legal, the fitted one stays. (The baseline's config in the
+whole region would be ruinous: a leaf that loses 2 % on one of its 40 problems would get a rule that loses up to 765 %
+on the others.) Replaced problems are no longer tested, so Holm's procedure may reject others: the procedure is repeated
+until nothing changes.
 """
 
 import math
@@ -35,10 +35,10 @@ from normtune.kernels.problem import Shape
 from normtune.kernels.tablefile.tree import Leaf, Tree, choose, configs_of
 
 LEVEL = 0.05
-SLOWER = 9_950  # millionths: 1 %
+SLOWER = 9_950  # log_ppm: 1 %
 PARTS = 4
 
-# A shape to a config, None if there is no answer.
+# Config for a shape; None without an answer.
 AnswerAt = Callable[[Shape], Config | None]
 
 
@@ -46,7 +46,7 @@ class Guarded(NamedTuple):
     """A tree after the comparison with a baseline.
 
     Attributes:
-        tree: divided again where it was slower.
+        tree: with slow leaves divided again.
         kept: number of leaves of the fitted tree that were replaced.
     """
 
@@ -58,14 +58,14 @@ class Guard:
     """The configs of a timing matrix compared with those of a baseline."""
 
     def __init__(self, matrix: TimingMatrix, baseline: AnswerAt, is_legal: Callable[[Config, Shape], bool]) -> None:
-        """Take all measurements of a function, excluded by no condition, and the answers of the baseline."""
+        """Take all measurements of a function, without exclusions, and the answers of the baseline."""
         self.matrix = matrix
         self._is_legal = is_legal
         self._columns = {config: column for column, config in enumerate(matrix.configs)}
         self._theirs = [baseline(shape) for shape in matrix.problems]
 
     def guarded(self, in_bins: Bins, tree: Tree) -> Guarded:
-        """The tree, divided again wherever it is slower than the baseline; `in_bins` has all cuts of the tree."""
+        """The tree, divided again wherever it is slower than the baseline; `in_bins` has the tree's thresholds."""
         result, slow = Guarded(tree, 0), frozenset[int]()
         while True:
             new = {index for index in self._rejected(result.tree) if self._may_answer(in_bins, index)} - slow
@@ -84,7 +84,7 @@ class Guard:
         return bool(self._rejected(tree))
 
     def uncompared(self, tree: Tree) -> int:
-        """Number of problems on which a tree and the baseline differ and no times compare their configs."""
+        """Number of problems on which a tree and the baseline differ, but no times compare their configs."""
         return sum(
             theirs is not None
             and ours != theirs
@@ -95,13 +95,13 @@ class Guard:
 
     @cached_property
     def refused(self) -> NDArray[np.bool_]:
-        """Bool (problems, configs): slower than the baseline's by a test of its own, or untimed where that is timed."""
+        """Bool (problems, configs): slower than the baseline's by a single test, or untimed where that is timed."""
         cells = (self._tests.ratios >= SLOWER) & (self._tests.p <= LEVEL)
         return cells if self.matrix.untimed is None else cells | (self.matrix.untimed & self._has_time[:, None])
 
     @cached_property
     def _tests(self) -> Paired:
-        """All configs against the baseline's, (problems, configs)."""
+        """Tests of all configs against the baseline's, (problems, configs)."""
         tests = Paired(*(np.full(self.matrix.usable.shape, np.nan) for _ in range(2)))
         for problem, config in enumerate(self._theirs):
             column = self._columns.get(config) if config is not None else None
@@ -123,7 +123,7 @@ class Guard:
         return [choose(tree, shape, self.matrix.axes) for shape in self.matrix.problems]
 
     def _ratio(self, problem: int, config: Config) -> float:
-        """Mean log-ratio of a config's time and that of the baseline's, millionths; NaN if nothing compares them."""
+        """Mean log-ratio of a config's time and the baseline's, log_ppm; NaN if no times compare them."""
         column = self._columns.get(config)
         return math.nan if column is None else float(self._tests.ratios[problem, column])
 
@@ -154,7 +154,7 @@ class Guard:
         return slow
 
     def _may_answer(self, in_bins: Bins, problem: int) -> bool:
-        """Whether the baseline's config may answer on a problem; otherwise the leaf is not replaced for it."""
+        """Whether the baseline's config is timed and legal on a problem, and so may replace a leaf's."""
         config, cell = self._theirs[problem], in_bins.cell(self.matrix.problems[problem])
         if not self._has_time[problem] or config not in in_bins.configs:
             return False
@@ -162,7 +162,7 @@ class Guard:
         return bool(in_bins.legal[index, *cell]) and not in_bins.barred[index, *cell]
 
     def _divided(self, in_bins: Bins, tree: Tree, slow: frozenset[int]) -> Guarded:
-        """The tree with the leaves divided that hold one of the slow problems."""
+        """The tree in which the leaves with slow problems are divided again."""
         parts: list[Tree] = []
         kept = 0
         for box, config in zip(boxes(Optima(*in_bins, 1), tree), configs_of(tree), strict=True):
@@ -189,7 +189,7 @@ class Guard:
                 place = in_bins.cell(self.matrix.problems[index])
                 cell = tuple(at - own.least for at, own in zip(place, box, strict=True))
                 for number, config in enumerate(configs):
-                    # The fitted config was tested together with all others of the tree; each of the rest, alone.
+                    # The fitted config was tested with Holm's procedure, each of the others by a single test.
                     alone = config in self._columns and self.refused[index, self._columns[config]]
                     barred[number, *cell] |= index in slow if config == fitted else alone
         axes = tuple(

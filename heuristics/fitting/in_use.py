@@ -1,7 +1,7 @@
-"""What a function of a fitted table is compared with: what would launch the kernel without it.
+"""Compares a function of a fitted table with the configs that would be launched without it.
 
-That is the baseline of the fit, else the table that serves its GPU today, else Liger-Kernel's rule for RMSNorm, else
-the operator's default config, if it is declared. All run the same kernels.
+They come from the baseline of the fit, else the GPU's present table, else Liger-Kernel's rule for RMSNorm, else the
+operator's default config, if it is declared. All run the same kernels.
 """
 
 from collections.abc import Callable
@@ -31,10 +31,10 @@ class Compared(NamedTuple):
     """A function at the measured shapes.
 
     Attributes:
-        worst: the shape at which it loses most.
-        name: of what it is compared with.
-        faster: mean over the shapes, unweighted, of the logarithm of that one's time over the function's, millionths;
-            None if no shape has a time of both.
+        worst: the shape of the function's largest loss.
+        name: of the compared table or rule.
+        faster: unweighted mean over the shapes of log(its time / the function's time), log_ppm; None if no shape has
+            times of both.
     """
 
     worst: Shape
@@ -44,13 +44,13 @@ class Compared(NamedTuple):
 
 @dataclass(frozen=True)
 class InUse:
-    """What the functions of one fit are compared with.
+    """The tables and rules that the functions of a fit are compared with.
 
     Attributes:
-        baseline: the baseline of the fit; None for none.
+        baseline: of the fit; None without one.
         name: of the baseline, if it is a table.
-        device: the GPU of the table.
-        target: its limits.
+        device: the GPU of the fit.
+        target: the GPU's limits.
     """
 
     baseline: Incumbents | None
@@ -59,7 +59,7 @@ class InUse:
     target: Target
 
     def compared(self, spec: OperatorSpec, matrix: TimingMatrix, tree: Tree) -> Compared:
-        """A function on the problems of a matrix, with a time at one at least."""
+        """Compare a function on the problems of a matrix; it has a time on at least one."""
         regrets = losses(matrix.assumed, tree)
         worst = max((loss, shape) for loss, shape in zip(regrets, matrix.problems, strict=True) if loss is not None)[1]
         name, choice = self._of(spec, matrix.key)
@@ -84,12 +84,12 @@ class InUse:
             return f"the table for {name}", lambda shape: read_config(key.operator, answer(*shape).to_json())
         if liger.choose(key.operator, 1, 1):
             return f"the rule of {liger.TITLE}", lambda shape: liger.choose(key.operator, *shape)
-        if not spec.kernel_module:  # nobody declared it
+        if not spec.kernel_module:  # the operator is not declared
             return "", lambda shape: None
         return DEFAULT_RULE.title, lambda shape: spec.default_config(Problem.at(key, shape), self.target)
 
     @cached_property
     def _serving(self) -> locate.Selection | None:
-        with suppress(UsageError):  # dispatch tells of a table that cannot be used
+        with suppress(UsageError):  # dispatch reports a table that cannot be used
             return locate.select(self.device.name, self.device.target, self.device.sms, self.device.l2_bytes)
         return None

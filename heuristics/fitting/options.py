@@ -1,6 +1,6 @@
-"""Options of a fit, as words of a command and as data, and back from the facts of a table's header.
+"""Options of a fit: as Python arguments, as words of the command, and as data in a table's header and back.
 
-`check` fits with the options in the header. `pipeline` applies them.
+`pipeline` applies them; `check` fits again with the options in the header.
 """
 
 import math
@@ -22,13 +22,13 @@ OBJECTIVES = ("mean", "worst")
 TIE_PERCENT = 0.1
 # The solver takes 5 MB per leaf on the recording grid, and time with the square of leaves.
 MOST_LEAVES = 128
-# Above this, not every integer is a float.
+# Larger integers may have no exact float.
 _EXACT = 1 << 53
 
 
 @dataclass(frozen=True, kw_only=True)
 class FitKeywords:
-    """Options of a fit as Python takes them. A new option is declared here, and used where it takes effect."""
+    """Options of a fit in Python. A new option is declared here, and used where it takes effect."""
 
     leaves: int | None = option(
         "At most so many leaves per function. Default: chosen by cross-validation.", "N", least=1
@@ -41,17 +41,17 @@ class FitKeywords:
         doc="One or several operators or variants (rms_norm_forward:no_rstd). Default: all that were measured.",
     )
     objective: str = option(
-        "mean; worst: of the tables with the best worst shape, the one with the least mean.", default="mean"
+        "mean: the least mean loss; worst: the least loss at the worst shape, then the least mean.", default="mean"
     )
     max_slowdown: float | None = option(
-        "No measured shape may take longer than so many times its best: 1.10.", "FACTOR"
+        "Longest time at a measured shape as a multiple of its best time: 1.10.", "FACTOR"
     )
     tie_percent: float = option(
-        "Choose the simplest table within so much mean loss of the best tree.",
+        "Choose the simplest table whose mean loss exceeds the best tree's by at most this.",
         *("PERCENT", "tie", "baseline"),
         default=TIE_PERCENT,
         read=partial(parse_percent, "tie"),
-        doc="Choose the simplest tree within so many percent of mean loss of the best.",
+        doc="Choose the simplest tree whose mean loss exceeds the best tree's by at most so many percent.",
     )
     weights: str | os.PathLike[str] = option(
         "Weight of a shape in means: decades, every decade of bytes moved the same; equal; or a CSV file with columns "
@@ -63,12 +63,12 @@ class FitKeywords:
         "At most so many distinct configs per function; each is a binary that users compile.", "N", before="weights"
     )
     baseline: str | os.PathLike[str] | None = option(
-        "Rule (liger, ...), shipped table or file whose config answers where a leaf is measured slower, within "
-        "--leaves and --max-configs; default: the operator's default config; none: compare with nothing. Default: the "
+        "Rule (liger, ...), shipped table or file; its configs replace leaves that are measured slower, within "
+        "--leaves and --max-configs. default: the operator's default config; none: no comparison. Default: the "
         "table that is replaced."
     )
     same_bits_as: str | os.PathLike[str] | None = option(
-        "Table whose bits rows of y, rstd and dx keep, because they are summed in the same order.", "FILE"
+        "Give rows of y, rstd and dx the same bits as this table, by summing in the same order.", "FILE"
     )
     batch_invariant: bool = option(
         "Also fit functions that give a row the same bits in every batch, and print their cost.",
@@ -122,12 +122,12 @@ class FitOptions(FitKeywords):
 
     @property
     def tie(self) -> int:
-        """The tie in millionths of log-slowdown."""
+        """The tie in log_ppm."""
         return log_ppm_of(self.tie_percent)
 
     @property
     def cap(self) -> int | None:
-        """The greatest regret of a problem, millionths of log-slowdown; None for no bound."""
+        """The greatest regret of a problem, log_ppm; None for no bound."""
         return None if self.max_slowdown is None else round(1e6 * math.log(self.max_slowdown))
 
     def seen_from(self, folder: Path) -> "FitOptions":
@@ -158,7 +158,7 @@ class FitOptions(FitKeywords):
         types, values = {option.name: kind_of(option) for option in fields(cls)}, dict(facts)
         for name, value in facts.items():
             if name not in types:
-                raise UsageError(f"it has the option {name[:40]!r}, which is none of `normtune fit` that a table needs")
+                raise UsageError(f"it has the option {name[:40]!r}: expected one of {', '.join(types)}")
             if types[name] is tuple:
                 if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
                     raise UsageError(f"{name} is {str(value)[:40]!r}: expected a list of names")
@@ -166,12 +166,12 @@ class FitOptions(FitKeywords):
         return cls(**values)
 
     def words(self) -> list[str]:
-        """Options of the command that differ from their defaults: repeated ones, those with a value, flags."""
+        """The words of options that differ from their defaults: repeated options, options with a value, flags."""
         return words_of(self.facts())
 
 
 def words_of(facts: Mapping[str, Any]) -> list[str]:
-    """The words of options by their names, as `FitOptions.words`, whether their values are valid or not."""
+    """The same as `FitOptions.words`, of any facts, valid or not."""
     repeated, valued, flags = [], [], []
     known = {option.name: flag_of(option) for option in fields(FitOptions)}
     for name in sorted(facts, key=[*known, *facts].index):
@@ -192,7 +192,7 @@ def kind_of(option: "Field[Any]") -> type:
 
 
 def seen_from(path: str | os.PathLike[str], folder: Path) -> str:
-    """A file or folder relative to a folder; links on the way are followed, as `..` follows them."""
+    """The relative path from a folder; links are resolved first, as `..` follows them."""
     parent, name = os.path.split(path)
     return os.path.relpath(os.path.join(os.path.realpath(parent), name), os.path.realpath(folder))
 
@@ -207,5 +207,5 @@ def _json(value: Any) -> Any:
 
 
 def _text(value: object) -> str:
-    """A value on the command line, to the last bit of a float."""
+    """A value on the command line; floats are exact."""
     return str(float(value)).removesuffix(".0") if isinstance(value, float) else str(value)

@@ -1,8 +1,8 @@
-"""Map over many items, in separate processes where that pays.
+"""Map over items in forked processes.
 
-The processes are forked, so data that the function refers to, such as the measurements of a whole fleet, are neither
-copied nor sent; its results are sent back. The processes end with their parent. (Those of `concurrent.futures` outlive
-a parent that is killed, and at Ctrl-C they finish their item and print a traceback.)
+Data that the function refers to, such as the measurements of a whole fleet, are neither copied nor sent; only results
+are sent back. The processes end with their parent. (Processes of `concurrent.futures` outlive a killed parent, and at
+Ctrl-C they finish their item and print a traceback.)
 """
 
 import gc
@@ -23,7 +23,7 @@ _MANY = 50_000
 
 
 def processes_for(measurements: int) -> int:
-    """Number of processes that pays for so many measurements."""
+    """Number of processes for so many measurements."""
     return MOST_PROCESSES if measurements >= _MANY else 1
 
 
@@ -33,9 +33,9 @@ def in_order(
     """The results in the order of the items, as from a loop.
 
     Args:
-        function: of one item; its side effects are lost. Its results can be pickled.
+        function: of one item; its side effects are lost, its results must be picklable.
         items: each of n processes takes every n-th of them.
-        processes: at most; one, or a system without fork, does the work in this process.
+        processes: the most processes; with one, or on a system without fork, this process does the work.
 
     Raises:
         Exception: the function's exception for the first item that failed.
@@ -60,7 +60,7 @@ def in_order(
             try:
                 failed, result = pipes[index % count].recv()
             except EOFError:
-                # Killed, perhaps for lack of memory: this process has more of it than a child.
+                # The child was killed, perhaps for lack of memory: continue in this process alone.
                 failed, result = False, function(item)
             if failed:
                 raise result
@@ -77,7 +77,7 @@ def in_order(
 def _work(function: Callable[[Any], Any], items: Sequence[Any], pipe: Connection, others: Sequence[Connection]) -> None:
     """Run a child: send (False, result) of each item until one fails, then (True, error)."""
     for other in others:
-        other.close()  # otherwise the end of the parent would not break its pipe
+        other.close()  # an open copy would keep the pipe alive after the parent's end
     try:
         for item in items:
             pipe.send((False, function(item)))

@@ -1,4 +1,4 @@
-"""From the evidence of one device to a fitted table: its functions, their dtypes and variants, and their figures.
+"""The fit of one device's table: its functions, their dtypes and variants, and their figures.
 
 `function` fits one function, `sharing` decides which variants and dtypes share one, `writing.emit` writes the table.
 """
@@ -55,13 +55,13 @@ def fit(
         options: of the fit; None for the defaults.
         incumbents: the baseline; no leaf may be slower.
         known: by key decisions of an earlier fit, which are kept.
-        given: by key trees of an earlier fit, which are scored and not fitted again.
+        given: by key trees of an earlier fit, which are scored instead of fitting them.
 
     Raises:
-        UsageError: the evidence has several devices or regimes, an operator has no data, weights are invalid, or the
-            table of which rows are to keep their bits has no such function.
+        UsageError: the evidence has several devices or cache modes, an operator has no data, weights are invalid, or
+            the table of `same_bits_as` lacks a function.
         NormtuneError: there is no data, or no legal function under these conditions. If only some functions are
-            missing, they are left out, with a note that says why.
+            impossible, they are left out, with a note.
     """
     options = options or FitOptions()
     check_operators(evidence, options.operators)
@@ -98,7 +98,7 @@ def fit(
 def of_operators(
     data: "Evidence", options: FitOptions, part: Callable[[OperatorSpec, Weighting], Part]
 ) -> tuple[list[Part], Weighting]:
-    """The result of `part` for each operator, by name, and the weights with a record of matched lines.
+    """The results of `part` for the operators, ordered by name, and the weights with their matched lines.
 
     Large data are fitted in separate processes.
     """
@@ -115,7 +115,7 @@ def of_operators(
 
 
 class _OperatorFit(NamedTuple):
-    """Result for one operator, as in `Fit`; `sides` are for the figures of a forward with its backward."""
+    """Result for one operator, as in `Fit`; `sides` are for the loss of forward and backward together."""
 
     functions: list[FittedFunction]
     shared: list[Shared]
@@ -151,17 +151,15 @@ def _part(
 
 
 def used(evidence: "Evidence", operators: Sequence[str] = ()) -> "Evidence":
-    """The measurements that a fit uses: of these operators, with the newest kernels of each."""
+    """The measurements that a fit uses: of the newest kernels of these operators."""
     return evidence.select(operators).current()
 
 
 def check_operators(evidence: "Evidence", operators: Sequence[str]) -> None:
-    """Refuse operators without measurements.
-
-    For a name with a variant, measurements of the plain operator suffice.
+    """Refuse operators without measurements; for a variant, measurements of the plain operator suffice.
 
     Raises:
-        UsageError: there are no measurements of one of them.
+        UsageError: one of them was not measured.
     """
     for text in operators:
         key, keys = Key.parse(text, ""), evidence.measured_keys()
@@ -202,7 +200,7 @@ def _matrices(evidence: "Evidence", spec: OperatorSpec, target: Target, notes: l
             too_many = unused > MOST_UNUSED * measured
             notes.append(
                 f"{'left out ' * too_many}{key}: {unused} of {measured} measurements share no round "
-                "with the others, or their run no config, and only times of a round are compared: time configs in turns"
+                "with the others, or their run no config; only times of one round are compared: time configs in turns"
             )
             if too_many:
                 continue

@@ -29,9 +29,9 @@ class TableFunction:
     """One function of a table, for one GPU or for any.
 
     Attributes:
-        key: of the data it was fitted on.
+        key: of the data that it was fitted to.
         tree: the tree.
-        dtypes: the dtypes that it answers for under its key, its own first.
+        dtypes: the dtypes that use it, the data's dtype first.
     """
 
     key: Key
@@ -40,7 +40,7 @@ class TableFunction:
 
     @property
     def served(self) -> list[Key]:
-        """The keys under which the table has it."""
+        """The keys of the table that have this function."""
         return [self.key._replace(dtype=dtype) for dtype in self.dtypes]
 
 
@@ -50,8 +50,8 @@ class FittedFunction(TableFunction):
 
     Attributes:
         figures: its losses.
-        replacing: whether the table that it replaces shaped it.
-        beside: of a batch-invariant function, its cost against the usual one; else None.
+        replacing: whether it depends on the table that it replaces.
+        beside: the cost of a batch-invariant function relative to the usual one; None for another function.
     """
 
     tree: Tree
@@ -61,13 +61,13 @@ class FittedFunction(TableFunction):
 
 
 class SharedFunction(NamedTuple, Generic[FiguresT]):
-    """A variant or dtype that has data, but takes the function of another.
+    """A variant or dtype that has data, but uses the function of another key.
 
     Attributes:
-        key: its own.
-        donor: key of the function that it takes.
-        cost: mean regret that sharing adds on its data, against a function of its own, millionths.
-        figures: losses of the function on its data.
+        key: of the data.
+        donor: the key whose function is shared.
+        cost: mean regret on the data above that of a separate function, log_ppm.
+        figures: losses of the shared function on the data.
     """
 
     key: Key
@@ -85,13 +85,13 @@ class FromData:
 
     Attributes:
         software: of the newest run.
-        date: of the newest run, YYYY-MM-DD, UTC; empty if nobody said when it was.
-        digest: of the evidence that was used.
+        date: of the newest run, YYYY-MM-DD, UTC; empty if unknown.
+        digest: of the measurements that were used.
         measurements: their number.
         fingerprints: of the kernels, by operator.
         measured: the least and the most measured size of each axis.
-        notes: for the user: data left out, and why.
-        regime: of the times.
+        notes: for the user: why data was left out.
+        regime: cache mode of the times.
         unpaired: whether another program measured some of them.
     """
 
@@ -107,7 +107,7 @@ class FromData:
 
     @classmethod
     def of(cls, data: "Evidence", shapes: Collection[Shape], regime: str, notes: Sequence[str]) -> "FromData":
-        """The facts on some data with these shapes, at least one."""
+        """The facts about measurements of these shapes, at least one."""
         newest, axes = data.runs[-1], axes_of(data.measured_keys()[0].family)
         return FromData(
             software=newest.software,
@@ -123,13 +123,13 @@ class FromData:
 
     @property
     def data(self) -> Data:
-        """The measurements, as a header names them."""
+        """The facts as part of a header."""
         regime = "" if self.regime == COLD else self.regime
         return Data(self.digest, self.measurements, self.date, regime, self.unpaired)
 
 
 def _by_function(fingerprints: Mapping[str, str]) -> dict[str, str]:
-    """Fingerprints by operator, of the members of a family in one where they have one function and are equal."""
+    """Fingerprints by operator; equal ones of operators that share a function have one entry."""
     found: dict[str, dict[str, str]] = {}
     for name, mark in fingerprints.items():
         found.setdefault(function_operator(name), {})[name] = mark
@@ -147,11 +147,11 @@ class Fit(FromData):
     Attributes:
         device: of the newest run.
         functions: in the order of the code.
-        shared: variants and dtypes that have data and no function of their own.
-        weights: of the problems, the user's choice.
+        shared: variants and dtypes that have data and use another key's function.
+        weights: the option for the weights of problems.
         together: loss of forward and backward together.
-        searched: a line for each function whose data a search chose that left configs out.
-        compared: by key, what was measured beside what would launch it without this table.
+        searched: a line for each function whose search left configs out.
+        compared: by key the comparison with the configs that would be launched without this table.
     """
 
     device: Device
@@ -163,12 +163,12 @@ class Fit(FromData):
     compared: Mapping[Key, Compared] = field(default_factory=dict)
 
     def with_data(self) -> dict[Key, Figures]:
-        """The figures of everything that was measured, with a function of its own or with another's."""
+        """The figures of each measured key, with its own function or a shared one."""
         fitted = {function.key: function.figures for function in self.functions}
         return fitted | {function.key: function.figures for function in self.shared}
 
     def without_data(self) -> list[tuple[Key, str]]:
-        """The keys served without measurements of their own, each with the dtype of the function that serves it."""
+        """The keys without measurements of their own, each with the dtype of its function's data."""
         measured = self.with_data()
         return [
             (key, function.key.dtype) for function in self.functions for key in function.served if key not in measured

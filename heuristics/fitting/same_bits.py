@@ -1,7 +1,6 @@
-"""An earlier table whose rows' bits a new table must keep.
+"""An earlier table; the new table must give every row the same bits.
 
-`kept_bits` says which configs a function may choose then. What the earlier table does not have is refused: there are no
-bits to keep.
+`kept_bits` restricts the configs of a function accordingly. Keys that the earlier table lacks are refused.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,7 +40,7 @@ class SameBits(NamedTuple):
             if tree is None:
                 of_mode = "batch-invariant " * key.is_batch_invariant
                 raise UsageError(
-                    f"{self.name} has no {of_mode}function of {key.usual}, of which bits could be kept: leave "
+                    f"{self.name} has no {of_mode}function of {key.usual}, whose bits could be kept: leave "
                     f"it out, {'without --batch-invariant' if key.is_batch_invariant else 'with --operator'}"
                 )
         return KeptBits(spec, target, {key: tree for key, tree in trees.items() if tree})
@@ -49,10 +48,10 @@ class SameBits(NamedTuple):
     def check(
         self, spec: OperatorSpec, target: Target, functions: Sequence[FittedFunction], shared: Sequence[Shared]
     ) -> None:
-        """Refuse a fit of an operator in which a function of the earlier table would get other bits, or no function.
+        """Refuse a fit of an operator in which a key of the earlier table would get other bits, or no function.
 
         Raises:
-            NormtuneError: there is one, as where a variant was not measured and takes the plain operator's function.
+            NormtuneError: there is such a key, for example an unmeasured variant with the plain operator's function.
         """
         trees = {key: function.tree for function in functions for key in function.served}
         of_donor = {function.key: function.tree for function in functions}
@@ -69,20 +68,20 @@ class SameBits(NamedTuple):
 
 
 def same_bits(path: str | None, target: Target) -> SameBits | None:
-    """The table in a file; None for no file.
+    """The table in a file; None without a file.
 
     Raises:
-        UsageError: it cannot be read, or is not a table of one GPU of the target.
+        UsageError: the file cannot be read, or is not a table of one GPU of the target.
     """
     if path is None:
         return None
     incumbents, header = of_file(path), locate.header_of(path)
-    name = locate.told(Path(path))
+    name = locate.quoted(Path(path))
     if header.target != target.name:
-        raise UsageError(f"{name} is a table of {header.target}, and the measurements are of {target.name}")
+        raise UsageError(f"{name} is a table of {header.target}: expected one of {target.name}, as the measurements")
     return SameBits(name, incumbents.trees)
 
 
 def _serving(trees: Mapping[Key, Tree], key: Key) -> Tree | None:
-    """The tree that answers for a key: a variant's own, else the plain operator's."""
+    """The tree of a key: a variant's own, else the plain operator's."""
     return next((trees[name] for name in key.names if name in trees), None)

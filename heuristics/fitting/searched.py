@@ -1,7 +1,7 @@
-"""The share of a function's configs that a search timed, and the result of its audit of the rest.
+"""The share of a function's configs that a search timed, and the result of its audit of the others.
 
-The protocol of a run says what was searched; it is validated, because a store may be a stranger's. The result is a line
-for the header of the table; there is none where every config was timed.
+The protocol of a run describes its search; it is validated, because a store may be a stranger's. The result is a line
+for the header of the table, or none if every config was timed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ _MOST = 10**9
 
 
 class _SearchedFunction(NamedTuple):
-    """What a run searched of one function: see `tuner.search.audit.Audited.report`."""
+    """A run's search for one function: see `tuner.search.audit.Audited.report`."""
 
     strategy: str
     pairs: int
@@ -33,7 +33,7 @@ class _SearchedFunction(NamedTuple):
 
 
 def searched(data: "Evidence", matrix: TimingMatrix, tree: Tree) -> str | None:
-    """The line of a function: `rms_norm_forward bfloat16: plane, 31 % of 2123 configs, of 34 audited ...`; or None."""
+    """The line of a function: `rms_norm_forward bfloat16: plane, 31 % of 2123 configs, of 34 audited ...`."""
     keys = [key for key in data.measured_keys() if matrix.key in (key, function_key(key))]
     entries = [entry for run in data.runs if (entry := _joined([_entry(run, key) for key in keys]))]
     if not entries:
@@ -56,9 +56,9 @@ def searched(data: "Evidence", matrix: TimingMatrix, tree: Tree) -> str | None:
 
 
 def _gains(matrix: TimingMatrix, tree: Tree, audited: set[tuple[Shape, Config]]) -> Iterator[int]:
-    """How much faster each audited config is than the tree's choice, millionths of a logarithm; 0 for a failed one.
+    """How much faster each audited config is than the tree's config, log_ppm; 0 for a failed one.
 
-    If it is the choice, it is compared with the best config that was not audited at that shape.
+    The tree's own config is compared with the best config that was not audited at that shape.
     """
     indices = {shape: index for index, shape in enumerate(matrix.problems)}
     for shape, config in sorted(audited):
@@ -73,7 +73,7 @@ def _gains(matrix: TimingMatrix, tree: Tree, audited: set[tuple[Shape, Config]])
 
 
 def _joined(parts: Sequence[_SearchedFunction | None]) -> _SearchedFunction | None:
-    """What a run did for all keys of a function, which may have a third size; None if it did not search."""
+    """A run's search for all keys of a function, one for each third size; None if it did not search."""
     entries = [part for part in parts if part]
     if not entries:
         return None
@@ -86,7 +86,7 @@ def _joined(parts: Sequence[_SearchedFunction | None]) -> _SearchedFunction | No
 
 
 def _entry(run: Run, key: Key) -> _SearchedFunction | None:
-    """What a run's protocol says of a key; None if it says nothing, or something that normtune does not write."""
+    """A run's search for a key, from its protocol; None if the protocol has none, or an invalid one."""
     of_run = run.protocol.get(SEARCHED)
     match of_run.get(str(key)) if isinstance(of_run, dict) else None:
         case {"pairs": int(pairs), "audited": list(audited), "missed": None | int() as missed}:

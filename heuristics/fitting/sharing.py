@@ -2,11 +2,11 @@
 
 A dtype without data takes the function of bfloat16, else of the first dtype with data, if at each measured shape some
 measured config is legal for it; otherwise the operator's default config is launched. A dtype with data takes bfloat16's
-function if that is legal for it and costs at most `SHARING_COST` of mean regret on its own data, against the best tree
-of as many leaves. A variant is held to the same bound, first against the plain operator's function of its dtype, to
-which dispatch falls back, and then against the variant's function of bfloat16. A variant measured on a smaller range of
-sizes than the plain operator takes its function at any cost. A variant's function also serves dtypes without data of
-the variant if the plain function of both dtypes is the same.
+function if that is legal for it and its mean regret on the dtype's own data exceeds that of the best tree of as many
+leaves by at most `SHARING_COST`. A variant takes a function within the same bound: first the plain operator's function
+of its dtype, to which dispatch falls back, then the variant's function of bfloat16. A variant measured on a smaller
+range of sizes than the plain operator takes the plain function at any cost. A variant's function is also used for the
+variant's dtypes without data if the plain function of both dtypes is the same.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.tablefile.tree import Tree
 
-SHARING_COST = 10_000  # millionths: 1 %
+SHARING_COST = 10_000  # log_ppm: 1 %
 
 
 class Offer(NamedTuple):
@@ -44,8 +44,8 @@ def offer(case: Case, donor: FittedFunction) -> Offer:
     """Cost for a case of sharing the donor's function, against the best tree of as many leaves.
 
     Returns:
-        Nothing shared if the function is not legal everywhere, has a time on less than half of the problems, or, unless
-        an earlier fit decided, exceeds the bound on a problem's slowdown or is slower than the baseline.
+        Without a shared function if that is not legal everywhere, has a time on less than half of the problems, or,
+        unless an earlier fit decided, exceeds the bound on a problem's slowdown or is slower than the baseline.
     """
     matrix, legality = case.matrix, case.legality
     cap, guard = (None, None) if case.known else (case.options.cap, case.guard)
@@ -81,7 +81,7 @@ def least_legal(optima: Optima, count: int, most: int) -> int | None:
 
 
 def extra(matrix: TimingMatrix, left: Tree, right: Tree) -> int:
-    """Excess of one tree's loss over another's, millionths: mean where both have a time, 0 for none."""
+    """Mean excess of one tree's loss over another's where both have a time, log_ppm; 0 without such problems."""
     pairs = zip(losses(matrix, left), losses(matrix, right), strict=True)
     mean = matrix.mean(
         [None if left_loss is None or right_loss is None else left_loss - right_loss for left_loss, right_loss in pairs]
@@ -92,10 +92,10 @@ def extra(matrix: TimingMatrix, left: Tree, right: Tree) -> int:
 def functions_of(cases: Sequence[Case], notes: list[str]) -> tuple[list[FittedFunction], list[Shared]]:
     """The functions of an operator in the order of the code, and the variants and dtypes that share them.
 
-    `cases` has the plain ones first. Where no legal function exists under the conditions, `notes` gets the reason.
+    `cases` has the plain ones first. If no legal function exists under the conditions, `notes` gets the reason.
 
     Raises:
-        NormtuneError: there is no function where an earlier fit had one.
+        NormtuneError: a function of an earlier fit is impossible.
     """
     functions: list[FittedFunction] = []
     shared: list[Shared] = []
@@ -126,8 +126,7 @@ def functions_of(cases: Sequence[Case], notes: list[str]) -> tuple[list[FittedFu
                     raise
                 notes.append(f"left out {case.key}: {error}")
                 continue
-            # With too few problems, cross-validation chooses few leaves, and such a tree may lose more than sharing
-            # does.
+            # With too few problems, cross-validation chooses few leaves, and sharing may lose less than such a tree.
             if not decided:
                 taken = next(
                     (pair for pair in offers if extra(matrix, functions[pair[0]].tree, fitted.tree) <= 0), None
@@ -147,8 +146,8 @@ def functions_of(cases: Sequence[Case], notes: list[str]) -> tuple[list[FittedFu
 def _is_narrower(matrix: TimingMatrix, donor: FittedFunction, matrices: Sequence[TimingMatrix]) -> bool:
     """Whether a variant was measured on a smaller range of sizes than the plain operator, which is the donor.
 
-    A separate function would answer beyond its range with configs that were never measured there: one took 6.5 times as
-    long as the plain one at hidden 32768, measured to 16384.
+    Beyond its range a separate function would have configs that were never measured there: measured up to hidden 16384,
+    one took 6.5 times as long as the plain one at 32768.
     """
     if not matrix.key.modes or donor.key.modes:
         return False
@@ -161,7 +160,7 @@ def _is_narrower(matrix: TimingMatrix, donor: FittedFunction, matrices: Sequence
 
 
 def donors(functions: Sequence[TableFunction], key: Key) -> list[int]:
-    """Indices of the functions of an operator that a key may share, in the order of the attempts."""
+    """Indices of the functions that a key may share, in the order in which they are tried."""
     plain = _serving(functions, key.plain) if key.modes else None
     first = next((index for index, function in enumerate(functions) if function.key.modes == key.modes), None)
     return [index for index in (plain, first) if index is not None]
@@ -174,7 +173,7 @@ def _serving(functions: Sequence[TableFunction], key: Key) -> int | None:
 def _takers(
     spec: OperatorSpec, matrices: Sequence[TimingMatrix], functions: Sequence[FittedFunction], matrix: TimingMatrix
 ) -> list[str]:
-    """The dtypes without data that take the function of a matrix."""
+    """The dtypes without data that use the function of a matrix."""
 
     def served(dtype: str) -> int | None:
         return _serving(functions, key.plain._replace(dtype=dtype)) if key.modes else None

@@ -1,4 +1,4 @@
-"""The timing matrices of one device, with notes on what was left out of them."""
+"""The timing matrices of one device, with notes on the data that was left out."""
 
 from typing import TYPE_CHECKING
 
@@ -30,13 +30,15 @@ def matrices_of(current: "Evidence", device: "Device") -> tuple[list[TimingMatri
         if matrix:
             matrices.append(matrix)
         else:
-            reason = "no config has times" if spec else "it is not registered so, install what brings it"
+            reason = (
+                "no config has times" if spec else "operator or dtype is not registered: load the file that declares it"
+            )
             notes.append(printable(f"{key}: {reason}"))
     return matrices, notes
 
 
 def check_times(current: "Evidence", matrix: TimingMatrix) -> None:
-    """Refuse a matrix made from `current` whose times cannot be nanoseconds.
+    """Refuse a matrix, computed from `current`, whose times cannot be nanoseconds.
 
     Raises:
         UsageError: most times are shorter than any launch; or in most rounds with three or more measured configs, all
@@ -67,7 +69,7 @@ def check_times(current: "Evidence", matrix: TimingMatrix) -> None:
 
 
 def older(everything: "Evidence", current: "Evidence") -> list[str]:
-    """Notes on measurements that are left out of `current`, and on unpaired ones in it."""
+    """Notes on measurements left out of `current`, and on unpaired measurements in `current`."""
     foreign = int(everything.unpaired_rows().sum()) - int(current.unpaired_rows().sum())
     count = len(everything.frame) - len(current.frame) - foreign
     notes = [f"left out {count} measurements of older kernels: `normtune sweep --stale` repeats them"] if count else []

@@ -7,9 +7,9 @@ of that half, of its log-time minus the reference. Halves are the even and the o
 
 Times of different tasks are never compared directly. A later task is aligned with the earlier ones by the median
 difference over the configs that both timed, or by the copy's if they share no config; a task that shares nothing is
-left out. A config in several tasks gets the mean of its levels, weighted by rounds. Levels are int64 millionths of a
-logarithm, and only their differences have a meaning. All arithmetic is in integers: the median of an even number of
-values is the floor of the mean of the middle two.
+left out. A config in several tasks gets the mean of its levels, weighted by rounds. Levels are int64 in log_ppm,
+millionths of a natural logarithm, and only their differences have a meaning. All arithmetic is in integers: the median
+of an even number of values is the floor of the mean of the middle two.
 """
 
 from collections.abc import Iterable, Sequence
@@ -32,13 +32,13 @@ class LogSamples(NamedTuple):
 
 
 class Level(NamedTuple):
-    """Relative slowness of a config.
+    """Relative log-time of a config.
 
     Attributes:
-        even, odd: its level in the even and in the odd blocks, millionths.
+        even, odd: the level in the even and in the odd blocks, log_ppm.
         labels: int32, ascending within a run: a number for each round, unique across rounds, blocks and runs; see
             `block_of`. Configs with a common label were timed in the same round.
-        logs: int64, of the same length: log-time minus that of the round's reference, millionths.
+        logs: int64, of the same length: log-time minus the log-time of the round's reference, log_ppm.
     """
 
     even: int
@@ -76,9 +76,9 @@ def levels(runs: Sequence[dict[Config, LogSamples]]) -> dict[Config, Level]:
 
 
 def unused(runs: Sequence[dict[Config, LogSamples]], known: dict[Config, Level]) -> int:
-    """Number of (config, run) pairs whose times do not enter the levels, because nothing links them to the others.
+    """Number of (config, run) pairs without a part in the levels, because no common config links them to the others.
 
-    `runs` is the argument of `levels` and `known` its result.
+    `runs` is the argument of `levels`, and `known` its result.
     """
     measured = {config: [number for number, run in enumerate(runs) if config in run] for run in runs for config in run}
     measured.pop(COPY, None)
@@ -87,7 +87,7 @@ def unused(runs: Sequence[dict[Config, LogSamples]], known: dict[Config, Level])
 
 
 def _tasks(samples: dict[Config, LogSamples]) -> list[dict[Config, LogSamples]]:
-    """The samples of each task of a run. A task begins where a config joins the rounds: none joins within a task."""
+    """The samples of each task of a run. A task begins when a config joins the rounds; none joins within a task."""
     every = np.unique(np.concatenate([times.rounds for times in samples.values()]))
     begins = {int(begin) for times in samples.values() for begin in _begins(times.rounds, every)}
     if len(begins) < 2:
@@ -103,7 +103,7 @@ def _tasks(samples: dict[Config, LogSamples]) -> list[dict[Config, LogSamples]]:
 
 
 def _begins(rounds: NDArray[np.int32], every: NDArray[np.int32]) -> NDArray[np.int32]:
-    """The rounds of a config that do not directly follow another of its rounds, among `every` round of the run."""
+    """The rounds of a config that do not directly follow another of its rounds in the run's rounds `every`."""
     return rounds[np.diff(np.searchsorted(every, rounds), prepend=-2) != 1]
 
 

@@ -1,4 +1,4 @@
-"""Natural logarithms of times in millionths, as integers that are identical on every processor.
+"""Natural logarithms in log_ppm (millionths), as integers that are identical on every processor.
 
 Only additions, multiplications and divisions of doubles are used, which IEEE 754 rounds identically everywhere; numpy's
 logarithm depends on the processor's instructions and may differ in the last bit.
@@ -37,24 +37,24 @@ def log_ppm(values: NDArray[np.int32] | NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def fraction(regret: float) -> float:
-    """A log-regret in millionths as the slowdown it is, 0.0192 for 1.92 %."""
+    """The slowdown of a log-regret in log_ppm as a fraction, 0.0192 for 1.92 %."""
     return math.expm1(regret / MILLION)
 
 
 def percent(regret: int, digits: int = 2) -> str:
-    """A log-regret in millionths as the slowdown it is, `1.92 %`."""
+    """The slowdown of a log-regret in log_ppm as text, `1.92 %`."""
     value = round(100 * fraction(regret), digits)
-    return f"{value or 0:.{digits}f} %"  # `or 0` because -0.0 is false, and reads oddly
+    return f"{value or 0:.{digits}f} %"  # `or 0` prints -0.0 without a sign
 
 
 def ratio(regret: int, up: bool = False) -> str:
-    """A log-regret in millionths as a ratio of times, `1.1`, with at most four decimals; optionally rounded up."""
+    """A log-regret in log_ppm as a ratio of times, `1.1`, with at most four decimals; optionally rounded up."""
     value = math.exp(regret / MILLION)
     return f"{math.ceil(value * 10_000) / 10_000 if up else value:.4f}".rstrip("0").rstrip(".")
 
 
 def ratio_in_words(log: float) -> str:
-    """A ratio of times, as its logarithm in millionths: `13 % faster than`."""
+    """The logarithm of a ratio of times, in log_ppm, as words: `13 % faster than`."""
     ratio = math.exp(log / MILLION)
     if ratio >= 2:
         return f"{ratio:.1f} times as fast as"
@@ -64,6 +64,6 @@ def ratio_in_words(log: float) -> str:
 
 
 def percent_up(regret: int, digits: int = 2) -> str:
-    """As `percent`, never less than it is: for what is claimed as a bound."""
+    """The same as `percent`, but rounded up, for a bound."""
     value = math.ceil(round(100 * fraction(regret) * 10**digits, 6)) / 10**digits
     return f"{value or 0:.{digits}f} %"

@@ -1,4 +1,4 @@
-"""Whether a config has a launch at every shape of a region.
+"""Whether a config is legal at every shape of a region.
 
 An illegal config stays illegal as sizes grow, so the largest shape decides for the region.
 """
@@ -27,19 +27,19 @@ def all_variants(spec: OperatorSpec) -> tuple[str, ...]:
 
 
 def served_variants(spec: OperatorSpec, key: Key) -> tuple[str, ...]:
-    """Variants that a function serves: every variant falls back to the plain one."""
+    """The variants that use a key's function: all for the plain operator, to which they fall back, else the key's."""
     return (key.usual.variant,) if key.modes else all_variants(spec)
 
 
 class Registered(NamedTuple):
-    """A registered operator as an entry of a table names it, and the variants that the entry's function serves."""
+    """A registered operator of a table's entry, and the variants that use the entry's function."""
 
     spec: OperatorSpec
     variants: tuple[str, ...]
 
 
 def registered(key: Key) -> Registered | None:
-    """Operator and variants of a table's entry; None if the operator, variant or dtype is not registered."""
+    """The operator and the variants of a table's entry; None if operator, variant or dtype is not registered."""
     spec = find(key.operator)
     if spec is None or key.dtype not in spec.dtypes or key.usual.variant not in all_variants(spec):
         return None
@@ -47,20 +47,20 @@ def registered(key: Key) -> Registered | None:
 
 
 def _exists(spec: OperatorSpec, target: Target, key: Key) -> bool:
-    """Whether any launch of a key exists on a target: if so, the default config's does at the smallest shape."""
+    """Whether a key has any launch on a target, which is so if the default config has one at the smallest shape."""
     problem = Problem.at(key, (1,) * len(axes_at(key)))
     return spec.is_legal(spec.default_config(problem, target), problem, target)
 
 
 class Kept(Protocol):
-    """The bits of rows that a new table must keep; implemented by `solver.kept_bits`. Axes are those of bins."""
+    """The bits of rows that a new table must keep; implemented by `solver.kept_bits`. Axes are those of `Bins`."""
 
     @property
     def configs(self) -> tuple[Config, ...]:
         """Configs that keep the bits; at least one of them does so at each shape."""
 
     def cut(self, axes: Any) -> Any:
-        """The axes with the additional cuts at which the configs that keep the bits change."""
+        """The axes with additional thresholds where the set of configs that keep the bits changes."""
 
     def refuses(self, config: Config, box: Box) -> bool:
         """Whether a config changes the bits anywhere in a box."""
@@ -70,7 +70,7 @@ class Kept(Protocol):
 
 
 class Legality:
-    """Legality of configs on one target, for all dtypes and variants that one table serves."""
+    """Legality of configs on one target, for all dtypes and variants of a function."""
 
     def __init__(
         self,
@@ -80,9 +80,9 @@ class Legality:
         variants: Sequence[str],
         kept: Kept | None = None,
     ) -> None:
-        """Take the dtypes and variants, without those that the target has no kernel for, as FP8 of another vendor.
+        """Take dtypes and variants, of which those without a kernel on the target are dropped (another vendor's FP8).
 
-        `kept` are the bits of rows that a tree must not change. Results are cached, because folds of a cross-validation
+        `kept` has the bits of rows that a tree must not change. Results are cached, because folds of a cross-validation
         repeat the queries.
         """
         self.spec = spec
@@ -95,7 +95,7 @@ class Legality:
         self._known: dict[tuple[Config, Shape], bool] = {}
 
     def reaches(self, config: Config, shape: Shape) -> bool:
-        """Whether the config is legal at a shape, and therefore at every smaller one; no derived size matters."""
+        """Whether the config is legal at a shape, and so at every smaller one; derived sizes of it are ignored."""
         shape = shape[: len(self.spec.axes)]
         legal = self._known.get((config, shape))
         if legal is None:
@@ -104,13 +104,13 @@ class Legality:
         return legal
 
     def breaches(self, tree: Tree) -> Iterator[tuple[Config, Box]]:
-        """Configs of a tree that are illegal somewhere in their box, or change kept bits, each with that box."""
+        """The configs of a tree that are illegal, or change kept bits, somewhere in their box; each with the box."""
         for config, box in regions(tree, self.spec.whole):
             if not self.reaches(config, box.largest) or (self.kept and self.kept.refuses(config, box)):
                 yield config, box
 
     def over(self, configs: Sequence[Config], first: Sequence[int], *others: Sequence[int]) -> NDArray[np.bool_]:
-        """For ascending sizes of each axis, bool (configs, sizes of each): legality of each config up to each shape."""
+        """Bool (configs, sizes of each axis): legality of each config at each shape; sizes are ascending."""
         counts = [len(sizes) for sizes in others]
         edges = np.array([self._edges(config, first, others) for config in configs], np.int64)
         # Lines are along the second axis, which comes last here.
@@ -131,14 +131,14 @@ class Legality:
         return edges
 
     def _edge(self, config: Config, first: Sequence[int], line: Sequence[Shape], bounds: Sequence[int]) -> list[int]:
-        """The number of sizes in `first` that the config reaches with each of the other sizes of a line.
+        """The number of sizes in `first` at which the config is legal, for each of the other sizes in `line`.
 
-        They ascend along the line, so the numbers never rise; `bounds`, which never rise either, are not exceeded.
+        These ascend, so the numbers never rise; `bounds`, which never rise either, are upper bounds.
         """
         edge = [0] * len(line)
 
         def reached(place: int, least: int, most: int) -> int:
-            """Bisect between two bounds; most often one of them is the answer."""
+            """The number at one place between two bounds, by bisection; most often it is one of the bounds."""
             if least == most or self.reaches(config, (first[most - 1], *line[place])):
                 return most
             if not self.reaches(config, (first[least], *line[place])):

@@ -1,6 +1,6 @@
 """The timing matrix of one operator and dtype: the regret of each config on each problem.
 
-`effects` estimates the level of each config from samples; here levels become regret. All functions are fitted to it.
+`effects` estimates the level of each config from samples; this module computes regret from levels.
 """
 
 from collections.abc import Collection, Sequence
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 # Mean weight of a problem, so that weights are integers.
 WEIGHT = 4096
-# Least regret that an untimed config is assumed to have, millionths: 5 %.
+# The least assumed regret of an untimed config, log_ppm: 5 %.
 LEAST_ASSUMED = 48_790
 # Value in `Rounds` for a config that was not timed in a round.
 MISSING = np.iinfo(np.int32).min
@@ -42,8 +42,8 @@ class Rounds(NamedTuple):
     Attributes:
         labels: int32 (problems, N), a number for each round of a problem, -1 after the last; `effects.block_of` gives
             the block, the unit of statistics.
-        logs: int32 (problems, configs, N), log-time minus that of the round's reference, millionths; `MISSING` if the
-            config was not timed in that round. The difference of two configs in one round is their log-ratio of times.
+        logs: int32 (problems, configs, N), log-time minus the log-time of the round's reference, log_ppm; `MISSING` if
+            the config was not timed in the round. The difference of two configs in a round is their log-ratio of times.
     """
 
     labels: NDArray[np.int32]
@@ -58,17 +58,17 @@ class TimingMatrix:
         key: of the problems.
         problems: their shapes, ordered.
         configs: candidates, ordered, without the copy.
-        regret: int64 (problems, configs), millionths of log(time / best time). The best is chosen on one half of the
-            blocks and scored on the other, then the other way round, and both are averaged. So selection bias cancels,
-            and an entry with a near tie for the best may be slightly negative. Where `untimed`, the largest regret of
-            the problem; 0 where there is neither a time nor an assumption.
-        usable: bool (problems, configs): measured without failure, or the same launch as a config that was.
-        rounds: the paired times behind the regret; None for unpaired ones, and for a matrix made from regret alone.
+        regret: int64 (problems, configs), log(time / best time) in log_ppm. The best is chosen on one half of the
+            blocks and scored on the other, and vice versa, and both are averaged. So selection bias cancels, and an
+            entry with a near tie for the best may be slightly negative. Where `untimed`, the largest regret of the
+            problem; 0 without a time and an assumption.
+        usable: bool (problems, configs): measured without failure, or with the same launch as such a config.
+        rounds: the paired times behind the regret; None for unpaired times, and for a matrix made from regret alone.
         weights: int64 (problems,), weight of each problem in a mean; None for equal weights.
         excluded: bool (problems, configs): measured without failure, but excluded by a condition on the table.
         untimed: bool (problems, configs): legal, without a time and without a failure; see `assumed`. None for none.
-        luck: int64 (problems,), millionths: bound on the underestimate of a problem's regret: its excess if the best is
-            chosen on all blocks, with selection bias, and not on half of them; None if unknown.
+        luck: int64 (problems,), log_ppm: bound on the underestimate of a problem's regret, namely its increase if the
+            best is chosen on all blocks, with selection bias, instead of on half of them; None if unknown.
         unused: number of (config, run) pairs left out because no common round or config links them to the others, and
             the number of all pairs.
         axes: the names of a shape's sizes.
@@ -104,9 +104,9 @@ class TimingMatrix:
 
     @cached_property
     def assumed(self) -> "TimingMatrix":
-        """The matrix with the slowest time measured on a problem in place of each that is `untimed` there.
+        """The matrix with the slowest time of a problem in place of each `untimed` one.
 
-        A search skips configs that it expects to lose; a missing time at one size must not exclude a config at all.
+        A search skips configs that it expects to lose; a missing time at one size must not exclude a config everywhere.
         """
         return self if self.untimed is None else replace(self, usable=self.usable | self.untimed, untimed=None)
 
@@ -146,11 +146,11 @@ class TimingMatrix:
         )
 
     def within(self, cap: int) -> "TimingMatrix":
-        """The matrix without entries whose regret exceeds `cap`, millionths, or is assumed."""
+        """The matrix without entries whose regret exceeds `cap`, log_ppm, or is assumed."""
         return self.without(self.regret > cap if self.untimed is None else (self.regret > cap) | self.untimed)
 
     def without(self, cells: NDArray[np.bool_]) -> "TimingMatrix":
-        """The matrix without the entries that `cells`, bool (problems, configs), marks."""
+        """The matrix without the entries that are true in `cells`, bool (problems, configs)."""
         usable, untimed = self.usable & ~cells, None if self.untimed is None else self.untimed & ~cells
         return replace(self, usable=usable, excluded=self.timed & ~usable, untimed=untimed)
 
@@ -174,10 +174,10 @@ class _Measured(NamedTuple):
 
 
 def timing_matrix(evidence: "Evidence", spec: OperatorSpec, key: Key, target: Target) -> TimingMatrix | None:
-    """The timing matrix of one key; None when no config has a time.
+    """The timing matrix of one key; None if no config has a time.
 
-    Configs with equal launches for a problem on the device's `target` count as one measurement: a config that was not
-    measured takes the time of one that was. `evidence` is of one device and one version of the kernels.
+    Configs with equal launches for a problem on the device's `target` count as one: an unmeasured config takes the time
+    of a measured one. `evidence` is of one device and one version of the kernels.
     """
     by_shape = _measured(evidence, spec, key)
     is_paired = not evidence.unpaired_rows().loc[evidence.part(key).index].any()
@@ -219,7 +219,7 @@ def timing_matrix(evidence: "Evidence", spec: OperatorSpec, key: Key, target: Ta
 
 def _rounds(levels_of: Sequence[dict[int, Level]], configs: int) -> Rounds:
     """Rounds behind the levels of each problem, by the config's index."""
-    # Configs of one race share one array of labels.
+    # Configs that were timed together share one array of labels.
     alike: list[dict[int, list[int]]] = [{} for _ in levels_of]
     for groups, known in zip(alike, levels_of, strict=True):
         for column, level in known.items():
@@ -286,7 +286,7 @@ def _of_shape(
         decided = {config for config, status in zip(configs, statuses, strict=True) if status in DECISIVE}
         newest: dict[Config, int] = {}
         for config, number, status in zip(configs, numbers, statuses, strict=True):
-            if status in DECISIVE or config not in decided:  # a crash takes back neither
+            if status in DECISIVE or config not in decided:  # a crash overrides neither a time nor a failure
                 newest[config] = max(newest.get(config, -1), number)
         failed = {
             config
@@ -316,8 +316,8 @@ def _with_aliases(
 ) -> tuple[dict[int, Level], list[int]]:
     """Levels of the configs measured directly or through an equal launch, and the indices of the other legal configs.
 
-    Both are by the config's index, ascending. `illegal` is a cache, extended here: the smallest shape at which the
-    config of an index is known to be illegal.
+    Both are by the config's index, ascending. `illegal` is a cache that is extended here: by the config's index the
+    smallest shape at which it is known to be illegal.
     """
     direct = {index: measured.levels[config] for index, config in enumerate(configs) if config in measured.levels}
     problem, launches = Problem.at(key, shape), dict[int, AnyLaunch]()

@@ -6,8 +6,8 @@ blocks are compared through configs that share blocks with both. Aliases, which 
 
 Noise. Its variance is pooled over the configs of the problem: on the recorded H200, the log-variances of the configs of
 one shape scatter no more than by chance, those of different shapes 4 to 10 times as much. A config dropped after three
-blocks has two degrees of freedom by itself, too few to detect 10 %, and some hundred in the pool. If the two configs
-compared scatter more than the pool, their own variance counts.
+blocks has two degrees of freedom by itself, too few to detect 10 %, and some hundred in the pool. If the two compared
+configs scatter more than the pool, their own variance is used.
 """
 
 import math
@@ -23,16 +23,16 @@ from normtune.heuristics.regret.matrix import MISSING, Rounds
 Floats = NDArray[np.float64]
 
 _LEAST_BLOCKS = 3
-# Eigenvalues of the design below this are 0: the least other one of a connected design of 100 configs is above 0.01.
+# Smaller eigenvalues of the design count as 0: the least other one of a connected design of 100 configs exceeds 0.01.
 _ZERO = 1e-6
 
 
 class Paired(NamedTuple):
-    """The configs of a problem against one of them; NaN where nothing compares them.
+    """The configs of a problem against one of them; NaN where no times compare them.
 
     Attributes:
-        ratios: (C,), mean log-ratio of the times of each config and that one, millionths.
-        p: (C,), probability of a ratio at least so large if the true one is 0.
+        ratios: (C,), mean log-ratio of the times of each config and that one, log_ppm.
+        p: (C,), probability of a ratio at least as large if the true ratio is 0.
     """
 
     ratios: Floats
@@ -61,7 +61,7 @@ def paired(rounds: Rounds, problem: int, right: int) -> Paired:
 
 
 def _block_means(logs: NDArray[np.int32], timed: NDArray[np.bool_], labels: NDArray[np.int32]) -> tuple[Floats, Floats]:
-    """Mean log-time of each config in each block, and 1 where it has one, both (configs, blocks)."""
+    """Mean log-time of each config in each block, and 1 where it has a time, both (configs, blocks)."""
     _, block = np.unique(block_of(labels), return_inverse=True)
     in_block = (block[:, None] == np.arange(int(block.max()) + 1)).astype(np.float64)
     counts = timed @ in_block
@@ -70,7 +70,7 @@ def _block_means(logs: NDArray[np.int32], timed: NDArray[np.bool_], labels: NDAr
 
 
 def _against(means: Floats, timed: Floats, right: int) -> tuple[Floats, Floats]:
-    """Ratios and p of each config against one of them, from means (configs, blocks) and where there is one."""
+    """Ratios and p of each config against one of them, from means (configs, blocks) and 1 where there is a mean."""
     of_block, blocks = timed.sum(axis=0), timed.sum(axis=1)
     shares = timed / np.maximum(of_block, 1)
     # Normal equations of the levels, with the effects of the blocks eliminated.
@@ -92,13 +92,13 @@ def _against(means: Floats, timed: Floats, right: int) -> tuple[Floats, Floats]:
     ratios = levels - levels[right]
     with np.errstate(divide="ignore", invalid="ignore"):
         p = stdtr(float(freedom), -ratios / scatter)
-    # Rounding leaves a scatter of the order of 1e-10 of the ratios where there is none.
+    # Without any scatter, rounding leaves one of the order of 1e-10 of the ratios.
     p = np.where(scatter > 1e-6, p, np.where(ratios > 1e-3, 0.0, 1.0))
     return np.where(enough, ratios, np.nan), np.where(enough, p, np.nan)
 
 
 def block_ratios(rounds: Rounds, problem: int, left: int, right: int) -> Floats:
-    """The mean log-ratio of two configs in each block in which both were timed, in the order of blocks, millionths."""
+    """The mean log-ratio of two configs in each block in which both were timed, in the order of blocks, log_ppm."""
     logs = rounds.logs[problem]
     both = (logs[left] != MISSING) & (logs[right] != MISSING)
     ratios = logs[left, both].astype(np.float64) - logs[right, both]

@@ -1,4 +1,4 @@
-"""The spec behind measurements: that of a registered operator, or for unpaired times of another one what they say."""
+"""The spec of measured operators: the registered one, or for unpaired times of another operator one made from them."""
 
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ def spec_of(data: "Evidence", name: str) -> OperatorSpec:
     """The spec of an operator with measurements; `data` is `Evidence.current`.
 
     Raises:
-        UsageError: it is not registered, and normtune measured it, so that a file declares it.
+        UsageError: the operator is not registered, and normtune measured it, so a file with its declaration exists.
     """
     if (spec := find(name)) or name not in data.unpaired():
         return spec or operator(name)
@@ -27,7 +27,7 @@ def spec_of(data: "Evidence", name: str) -> OperatorSpec:
 
 
 def undeclared_note(spec: OperatorSpec) -> list[str]:
-    """A note on an operator of which only times are known."""
+    """A note on an operator without a declaration."""
     if spec.kernel_module:
         return []
     knobs = ", ".join(spec.config._fields)
@@ -35,7 +35,7 @@ def undeclared_note(spec: OperatorSpec) -> list[str]:
 
 
 def known(data: "Evidence", key: Key) -> OperatorSpec | None:
-    """The spec of a measured key; None where only a file that is not loaded declares it."""
+    """The spec of a measured key; None if the file that declares the operator is not loaded."""
     entry = registered(key)
     if entry:
         return entry.spec

@@ -1,8 +1,8 @@
 """Weights of problems in a mean: by decades of bytes moved, equal, or from a user's file.
 
 Weights are integers that sum to `WEIGHT` times the number of problems, so results are identical on every processor.
-Every problem weighs at least 1, that is 1 / 4096 of the average, even if a file omits it: such problems then decide
-ties, and not the order of the configs.
+Every problem weighs at least 1, that is 1 / 4096 of the average, even if a file omits it: so such problems decide ties
+instead of the order of the configs.
 """
 
 from collections import Counter
@@ -29,7 +29,7 @@ _OPTIONAL = ("operator", "dtype")
 
 
 class _WeightLine(NamedTuple):
-    """One line of a file; an empty operator or dtype matches all, an operator without a variant all of its variants."""
+    """One line of a file; an empty operator or dtype matches all, an operator without a variant all its variants."""
 
     place: str
     shape: Shape
@@ -38,13 +38,13 @@ class _WeightLine(NamedTuple):
     dtype: str
 
     def names(self, key: Key) -> bool:
-        """Whether the line is about problems of a key."""
+        """Whether the line matches problems of a key."""
         line = Key.parse(self.operator, self.dtype or key.dtype)
         return line.dtype == key.dtype and line.operator in ("", key.operator) and line.variant in ("", key.variant)
 
 
 class Weighting:
-    """A choice of weights, with a record of the lines that matched no problem so far."""
+    """A choice of weights, with a record of the lines that have matched no problem."""
 
     def __init__(self, choice: str) -> None:
         """Read the choice.
@@ -63,10 +63,9 @@ class Weighting:
         self._without: dict[str, None] = {}  # a set in the order of arrival
 
     def of(self, spec: OperatorSpec, key: Key, shapes: Sequence[Shape]) -> NDArray[np.int64]:
-        """Weight of each problem, int64, at least 1, `WEIGHT` on average.
+        """Weight of each problem, int64, at least 1, `WEIGHT` on average; `shapes` has no duplicates.
 
-        If a file has no weight for any of the shapes, they are weighted by decades, and `notes` says so. At least one
-        shape is needed, and no duplicates.
+        If a file has no weight for any of the shapes, they are weighted by decades, and `notes` has a note on it.
         """
         problems = [Problem.at(key, shape) for shape in shapes]
         if self.choice == EQUAL:
@@ -106,18 +105,18 @@ class Weighting:
         if len(self._unmet) == len(self._entries):
             first = self._entries[0]
             raise UsageError(
-                f"{self.choice} names no problem that was measured, its first is {_text(first)}: expected measured "
-                "shapes (`normtune sweep --shapes FILE` measures those of a file)"
+                f"{self.choice} has no measured shape, its first is {_text(first)}: expected measured shapes "
+                "(`normtune sweep --shapes FILE` measures those of a file)"
             )
         notes = []
         if self._unmet:
             first = next(iter(self._unmet.values()))
             count = len(self._unmet)
             notes.append(
-                f"{count} line{'s' * (count > 1)} of {self.choice} met no measured problem, the first is {_text(first)}"
+                f"{count} line{'s' * (count > 1)} of {self.choice} match no measurement, the first is {_text(first)}"
             )
         if self._without:
-            notes.append(f"no weight in {self.choice} for {', '.join(self._without)}: shapes count by decades there")
+            notes.append(f"no weight in {self.choice} for {', '.join(self._without)}: weighted by decades instead")
         return notes
 
 
@@ -128,18 +127,18 @@ def _entries(path: Path) -> list[_WeightLine]:
         for line in lines
     ]
     if not any(entry.weight for entry in entries):
-        raise UsageError(f"{path} has no weight above 0: expected one at least")
+        raise UsageError(f"{path} has no weight above 0: expected at least one")
     return entries
 
 
 def _lines(path: Path) -> tuple[list[Line], tuple[str, ...]]:
-    """The lines of a file, and the axes of which it has columns."""
+    """The lines of a file, and the axes that are its columns."""
     known = named_axes()
     lines = read_lines(path, ("weight",), (*_OPTIONAL, *{axis for axes in known for axis in axes}))
     for axes in known:
         if {*axes} <= lines[0].cells.keys():
             return lines, axes
-    return read_lines(path, (*AXES, "weight"), _OPTIONAL), AXES  # which tells what it lacks
+    return read_lines(path, (*AXES, "weight"), _OPTIONAL), AXES  # raises the error that names the missing columns
 
 
 def _weight(line: Line) -> Fraction:
@@ -164,9 +163,9 @@ def _decade(size: int) -> int:
 
 
 def _apportioned(shares: Sequence[Fraction], least: int = 0) -> NDArray[np.int64]:
-    """Integers that sum to `WEIGHT` a share: `least` each, the rest in proportion to the shares, by largest remainder.
+    """Integers with the mean `WEIGHT`: `least` each, the rest in proportion to the shares, by largest remainder.
 
-    Equal remainders go to the first.
+    Of equal remainders the first is taken.
     """
     whole = (WEIGHT - least) * len(shares)
     total = sum(shares)

@@ -1,6 +1,6 @@
 """Launch rules of other libraries as configs of normtune, to score them on the same kernels.
 
-The file of a rule lists what it omits of the original.
+The docstring of a rule's module lists the parts of the original that it omits.
 """
 
 from normtune.heuristics.rules import (

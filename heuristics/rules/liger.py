@@ -20,7 +20,7 @@ launches = liger_launches
 
 
 def choose(operator: str, rows: int, hidden: int) -> Config | None:
-    """The config of Liger's rule; None if it has none.
+    """The config of Liger's rule; None without an answer.
 
     Args:
         operator: plain name; the rule covers `rms_norm_forward` and `rms_norm_backward`.
@@ -31,12 +31,12 @@ def choose(operator: str, rows: int, hidden: int) -> Config | None:
 
 
 def switched(operator: str, rows: int, hidden: int, block_hidden: int, block_rows: int) -> Config | None:
-    """The config of a rule of Liger's form, with another switch from a row to a block of rows per program.
+    """The same as `choose`, with other bounds for several rows per program.
 
     Args:
-        operator: as in `choose`.
-        rows: as in `choose`.
-        hidden: as in `choose`.
+        operator: plain name.
+        rows: number of rows.
+        hidden: length of a row.
         block_hidden: the most padded columns of a row for blocks of rows.
         block_rows: the fewest rows for blocks of rows.
     """
@@ -46,7 +46,7 @@ def switched(operator: str, rows: int, hidden: int, block_hidden: int, block_row
 
 
 def tree(operator: str, block_hidden: int, block_rows: int) -> Tree | None:
-    """The answers of `switched` for an operator, as a tree; None for another operator. Arguments are as there."""
+    """The answers of `switched` as a tree; None for an operator without a rule."""
     if operator not in (FORWARD, BACKWARD):
         return None
 

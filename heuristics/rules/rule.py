@@ -19,9 +19,9 @@ class Rule(NamedTuple):
         name: for commands, `te_rocm`.
         title: library and kernel, for a sentence.
         source: of the rule.
-        choose: (problem, target) to the config equivalent to that library's launch; None if the rule has no answer, or
-            one that no kernel here can run. All answers are legal on an H200 at every shape.
-        tree: name of an operator to the rule as a tree, if it consists of thresholds on rows and hidden; else None.
+        choose: the config equivalent to the library's launch for a problem and a target; None if the rule has no
+            answer, or one that no kernel of normtune can run. All configs are legal on an H200 at every shape.
+        tree: the rule of an operator as a tree, if it consists of thresholds on rows and hidden; else None.
     """
 
     name: str
@@ -34,15 +34,15 @@ class Rule(NamedTuple):
 class Autotuned(NamedTuple):
     """A library's use of `triton.autotune`: it times a list of configs at each new shape.
 
-    Its answer at a shape is the config of least median time in its list there, if the list was timed. So it is not a
-    rule, but a bound on such tuning: as if every shape had been tuned before, at no cost. The winner is scored on the
-    times that made it win.
+    Its answer at a shape is the config of least median time in its list, if the list was timed. So it is a bound on
+    such tuning, as if every shape had been tuned before at no cost. The winner is scored on the same times that
+    selected it.
 
     Attributes:
         name: for commands, `te_rocm.autotune`.
-        title: as in `Rule`.
+        title: library and kernel, for a sentence.
         source: of the list.
-        configs: (problem, target) to the list; empty if that library has no answer. Some may be illegal here.
+        configs: the list for a problem and a target; empty if the library has no answer. Some may be illegal here.
     """
 
     name: str

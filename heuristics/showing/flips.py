@@ -1,10 +1,10 @@
-"""Flips of the winner: shapes at which the best config of one regime of measuring loses in another.
+"""Flips: shapes at which the best config of one cache mode loses in another.
 
-The test. At each shape measured in both, the best config of the one regime is compared in the other with the best
-there, inside rounds, by one mean log-ratio per block (rounds of one block share their noise). The best there is chosen
-on the even blocks for the odd ones and on the odd for the even, to avoid selection bias. The config loses if the mean
-is at least `LOSING` and above 0 by a one-sided t-test, all shapes together by the procedure of Benjamini and Hochberg
-(1995): of the reported shapes, at most `LEVEL` are expected by chance.
+The test. At each shape measured in both modes, the best config of the first mode is compared in the second with the
+best config there, inside rounds, by one mean log-ratio per block (rounds of one block share their noise). The best
+config there is chosen on the even blocks for the odd ones and vice versa, to avoid selection bias. The config loses if
+the mean is at least `LOSING` and above 0 by a one-sided t-test, all shapes together by the procedure of Benjamini and
+Hochberg (1995): of the reported shapes, at most `LEVEL` are expected by chance.
 """
 
 from typing import TYPE_CHECKING, NamedTuple
@@ -30,21 +30,21 @@ if TYPE_CHECKING:
     from normtune.results.records import Device
 
 LEVEL = 0.05
-LOSING = 9_950  # millionths: 1 %
+LOSING = 9_950  # log_ppm: 1 %
 _LEAST_BLOCKS = 3
-# Leaves of the compared tables: about as many as the committed ones have, without the time of a cross-validation.
+# Leaves of the compared tables: about as many as in the shipped ones, without the time of a cross-validation.
 LEAVES = 16
 
 
 class Flip(NamedTuple):
-    """A shape at which the best config of one regime loses in the other.
+    """A shape at which the best config of one cache mode loses in the other.
 
     Attributes:
         shape: rows and hidden.
-        config: the best in the one regime.
-        best: the best in the other.
-        loss: of `config` in the other, mean of the blocks' log-ratios, millionths.
-        reconcilable: whether there is a config within `LOSING` of the best in both regimes.
+        config: the best in the first mode.
+        best: the best in the second.
+        loss: of `config` in the second, mean of the blocks' log-ratios, log_ppm.
+        reconcilable: whether some config is within `LOSING` of the best in both modes.
     """
 
     shape: Shape
@@ -55,12 +55,11 @@ class Flip(NamedTuple):
 
 
 class Flips(NamedTuple):
-    """Results of the best configs of one regime in another.
+    """Results of the best configs of one cache mode in another.
 
     Attributes:
         compared: the shapes with a test, ordered.
-        unknown: the shapes measured in both without a test: the config was not measured in the other, or in too few
-            blocks.
+        unknown: the shapes measured in both without a test, as the config has too few blocks in the second, or none.
         losing: the flips, largest loss first.
     """
 
@@ -70,14 +69,13 @@ class Flips(NamedTuple):
 
 
 class Direction(NamedTuple):
-    """Results of one regime's winners and its table in another regime.
+    """Results of one cache mode's best configs and table in another cache mode.
 
     Attributes:
-        one, other: the regimes.
+        one, other: the cache modes.
         flips: of the best configs.
-        table: loss in `other` of the table fitted in `one`, on the common shapes; None if it has no function or no
-            times.
-        own: loss there of the table fitted in `other`.
+        table: loss in `other` of the table fitted in `one`, on the common shapes; None without a function or times.
+        own: loss in `other` of the table fitted in `other`.
     """
 
     one: str
@@ -91,8 +89,8 @@ class BothWays(NamedTuple):
     """The flips of one operator variant and dtype.
 
     Attributes:
-        key: of it.
-        directions: from the one regime to the other, and back.
+        key: of both measurements.
+        directions: from the first cache mode to the second, and back.
     """
 
     key: Key
@@ -100,7 +98,7 @@ class BothWays(NamedTuple):
 
 
 def both_ways(one: "Evidence", other: "Evidence", device: "Device") -> list[BothWays]:
-    """The flips of everything measured in both regimes, each with the newest kernels, on one device."""
+    """The flips of all keys measured in both cache modes on one device, each with the newest kernels."""
     names = one.runs[0].regime, other.runs[0].regime
     matrices = [{matrix.key: matrix for matrix in matrices_of(part, device)[0]} for part in (one, other)]
     both = [key for key in matrices[0] if key in matrices[1]]
@@ -158,7 +156,7 @@ def _best(matrix: TimingMatrix, index: int) -> int:
 
 
 def _ratios(matrix: TimingMatrix, index: int, column: int) -> NDArray[np.float64]:
-    """The mean log-ratio of a config over the best in each block, the best chosen on the blocks of the other half."""
+    """The mean log-ratio of a config and the best in each block; the best is chosen on the other half of blocks."""
     if matrix.rounds is None:
         return np.empty(0)
     labels, logs = matrix.rounds.labels[index], matrix.rounds.logs[index]
@@ -195,7 +193,7 @@ def _near(matrix: TimingMatrix, index: int) -> NDArray[np.bool_]:
 
 
 def _discovered(tested: list[tuple[float, Flip]]) -> list[Flip]:
-    """The tests that are rejected at `LEVEL` by Benjamini and Hochberg's procedure."""
+    """The flips whose tests are rejected at `LEVEL` by Benjamini and Hochberg's procedure."""
     ordered = sorted(tested, key=lambda pair: (pair[0], pair[1].shape))
     ranks = [rank for rank, (p, _) in enumerate(ordered, 1) if p <= LEVEL * rank / len(ordered)]
     return [flip for _, flip in ordered[: max(ranks, default=0)]]
@@ -205,7 +203,7 @@ def _trees(evidence: "Evidence") -> dict[Key, Tree]:
     """A table's tree for each measured key; empty if nothing can be fitted."""
     try:
         fitted = fit(evidence, FitOptions(leaves=LEAVES))
-    except NormtuneError:  # of a single problem, for example
+    except NormtuneError:  # for example with a single problem
         return {}
     trees = {function.key: function.tree for function in fitted.functions}
     return trees | {function.key: trees[function.donor] for function in fitted.shared}

@@ -1,4 +1,4 @@
-"""Text of the flips between two regimes: both directions, a map, and the worst shapes."""
+"""Text of the flips between two cache modes: both directions, a map, and the worst shapes."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -32,8 +32,8 @@ def flip_lines(name: str, directions: Sequence[Direction], columns: int) -> "lis
             rows, hidden = flip.shape
             kept = "" if flip.reconcilable else "; no config is within 1 % of the best of both"
             lines.append(
-                f"  {percent(flip.loss, 1):>7} {direction.other} at {rows} rows of {hidden}: {direction.one} is won by "
-                f"{flip.config}, {direction.other} by {flip.best}{kept}"
+                f"  {percent(flip.loss, 1):>7} {direction.other} at {rows} rows of {hidden}: best {direction.one} is "
+                f"{flip.config}, best {direction.other} {flip.best}{kept}"
             )
     return lines
 
@@ -44,8 +44,8 @@ def _direction_lines(direction: Direction) -> list[str]:
         return [f"  the best configs of {one} have no times {other}"]
     count, losing = len(flips.compared), len(flips.losing)
     line = (
-        f"  what is best {one} loses over 1 % {other} at {losing} of {count} shapes ({100 * losing / count:.0f} %), at "
-        f"most {100 * LEVEL:.0f} % of them by chance"
+        f"  the best config {one} loses over 1 % {other} at {losing} of {count} shapes ({100 * losing / count:.0f} %), "
+        f"at most {100 * LEVEL:.0f} % of them by chance"
     )
     lines = [line]
     if flips.losing:
@@ -63,7 +63,7 @@ def _direction_lines(direction: Direction) -> list[str]:
 
 
 def _letters(first: str, second: str) -> tuple[str, str]:
-    """The letters of shapes at which the winner of one regime loses in the other."""
+    """The letters of shapes at which the best config of one cache mode loses in the other."""
     return first[0].upper(), second[0].upper()
 
 
@@ -85,8 +85,8 @@ def _legend(
     every = len({rows for rows, _ in shapes}) * len({hidden for _, hidden in shapes})
     both = losing[first] & losing[second]
     marks = (
-        (letters[0], f"what is best {first} loses over 1 % {second}", losing[first] - both),
-        (letters[1], f"what is best {second} loses over 1 % {first}", losing[second] - both),
+        (letters[0], f"the best config {first} loses over 1 % {second}", losing[first] - both),
+        (letters[1], f"the best config {second} loses over 1 % {first}", losing[second] - both),
         (BOTH, "both", both),
         (NEITHER, "neither", shapes - losing[first] - losing[second] - unknown),
         (UNKNOWN, "not known", unknown - losing[first] - losing[second]),

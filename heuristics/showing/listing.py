@@ -1,4 +1,4 @@
-"""Listing of measurements: one row each, with the config in columns and the time against other times."""
+"""Listing of measurements: one row each, with the config in columns and the time relative to other times."""
 
 import json
 import math
@@ -37,11 +37,11 @@ def listing(evidence: "Evidence", matrices: list[TimingMatrix]) -> pd.DataFrame:
     """The measurements of one device and one version of the kernels, with derived figures.
 
     Returns:
-        `columns`, in the order of the evidence; a knob that an operator does not have is empty. median_us: of all
-        samples, microseconds. best_ratio: time over that of the best config of the problem, over all runs, from the
-        timing matrix; a near tie may be slightly under 1. copy_ratio: median over that of a copy of as many bytes in
-        the same run. gbps: bytes that a perfect kernel moves over the median, 1e9 bytes a second. nan for a failure,
-        and without such a copy, matrix or operator.
+        `columns`, in the order of the evidence; knobs that an operator lacks are empty. median_us: of all samples,
+        microseconds. best_ratio: time over the time of the problem's best config, over all runs, from the timing
+        matrix; a near tie may be slightly under 1. copy_ratio: median over the median of a copy of as many bytes in the
+        same run. gbps: bytes that a perfect kernel moves over the median, 1e9 bytes a second. nan for a failure, and
+        without such a copy, matrix or operator.
     """
     measurements = evidence.measurements()
     devices = {run.id: run.device.label for run in evidence.runs}
@@ -78,14 +78,14 @@ def ordered(frame: pd.DataFrame, sort: str | None) -> pd.DataFrame:
 
 
 def check_order(sort: str | None, evidence: "Evidence") -> None:
-    """Refuse an order that cannot be, before anything is computed.
+    """Refuse an unknown order before anything is computed.
 
     Raises:
         UsageError: the column is unknown.
     """
     known = columns(evidence)
     if sort is not None and sort.removeprefix("-") not in known:
-        raise UsageError(f"--sort is {sort!r}: expected one of {', '.join(known)}, or -COLUMN for downwards")
+        raise UsageError(f"--sort is {sort!r}: expected one of {', '.join(known)}, or -COLUMN for descending")
 
 
 def _losses(matrices: list[TimingMatrix]) -> dict[tuple[Problem, Config], float]:

@@ -1,8 +1,8 @@
 """The optimum for every number of leaves on one timing matrix, and the regret of a tree on it.
 
-A config that is legal at a measured size may be illegal up to the threshold behind it: where no measured config would
-be left, the bin ends at the measured size. Where still none is legal, mostly beyond the measured sizes, the operator's
-default config is a candidate without a time; any measured config is preferred to it.
+A config that is legal at a measured size may be illegal at larger sizes of the same bin: if no measured config is legal
+in the whole bin, the bin ends at the measured size. Where still none is legal, mostly beyond the measured sizes, the
+operator's default config is a candidate without a time; any measured config is preferred.
 """
 
 from bisect import bisect_left
@@ -24,7 +24,7 @@ from normtune.kernels.derived_size import is_derived, located
 from normtune.kernels.problem import Problem, Shape
 from normtune.kernels.tablefile.tree import Tree, choose
 
-UNMEASURED = 693_147  # millionths: twice the time
+UNMEASURED = 693_147  # log_ppm: twice the time
 
 
 class Bins(NamedTuple):
@@ -32,10 +32,10 @@ class Bins(NamedTuple):
 
     Attributes:
         axes: bins of each axis.
-        configs: C candidates: the measured ones, ordered, then defaults that were not measured.
+        configs: C candidates: the measured ones, ordered, then unmeasured default configs.
         cost: int64 (C, bins of each axis), weighted regret of each config on the problems of each bin.
-        barred: bool, as many: a config has no time on one of the bin's problems.
-        legal: bool, as many: the config is legal for a region that reaches up to that bin.
+        barred: bool, same shape: the config has no time on one of the bin's problems.
+        legal: bool, same shape: the config is legal for a region that extends up to the bin.
     """
 
     axes: tuple[Axis, ...]
@@ -45,7 +45,7 @@ class Bins(NamedTuple):
     legal: NDArray[np.bool_]
 
     def joins(self, problems: Sequence[Shape]) -> bool:
-        """Whether two sizes of these problems share a bin, so that no tree can separate them."""
+        """Whether two sizes of these problems are in one bin, so that no tree can separate them."""
         sizes = map(set, zip(*problems, strict=True))
         return any(
             len({axis.bin(size) for size in of_axis}) < len(of_axis)
@@ -63,8 +63,8 @@ def bins(matrix: TimingMatrix, legality: Legality, held_out: NDArray[np.bool_] |
     Args:
         matrix: of one operator and dtype.
         legality: of configs over regions.
-        held_out: bool (problems,), problems whose times are not used; None for the fit of a table, which has to be
-            legal at all sizes and not only at those of the matrix.
+        held_out: bool (problems,), problems whose times are not used; None for the fit of a table, which must be legal
+            at all sizes, not only at those of the matrix.
     """
     train = np.ones(len(matrix.problems), np.bool_) if held_out is None else ~held_out
     shapes = [shape for shape, is_training in zip(matrix.problems, train, strict=True) if is_training]
@@ -101,9 +101,9 @@ def bins(matrix: TimingMatrix, legality: Legality, held_out: NDArray[np.bool_] |
 
 
 def _with_defaults(measured: Bins, lacking: NDArray[np.bool_], legality: Legality) -> Bins:
-    """Add default configs as candidates in the bins that `lacking` marks, which have no other.
+    """Add default configs as candidates in the bins without any other, which are true in `lacking`.
 
-    They are the operator's; where bits are kept, the configs of the table that has them.
+    They are the operator's; if bits are kept, the configs of the earlier table.
     """
     defaults = legality.kept.configs if legality.kept else default_configs(measured.axes, lacking, legality)
     added = tuple(config for config in defaults if config not in measured.configs)
@@ -227,7 +227,7 @@ def cell_of(axes: Sequence[Axis], shape: Shape) -> tuple[int, ...]:
 
 
 def beyond(cell: tuple[int, ...], axes: Sequence[Axis]) -> list[tuple[int, ...]]:
-    """Bins beyond the measured sizes whose nearest measured bin is `cell`; a derived size is any as large there."""
+    """Bins beyond the measured sizes whose nearest measured bin is `cell`; derived sizes may have any larger bin."""
     nearest = [
         range(index, len(axis.tops))
         if is_derived(axis.name)
@@ -247,9 +247,9 @@ def separated(
     configs: Sequence[Config],
     legality: Legality,
 ) -> tuple[Axis, ...]:
-    """The axes, with a bin that ends at a measured size where otherwise no config timed there would be legal.
+    """The axes with bins that end at a measured size wherever no config timed there is legal in the whole bin.
 
-    `timed` is bool (problems, configs): the config has a time on the problem. The last axis gets the first such bins.
+    `timed` is bool (problems, configs): the config has a time on the problem. The last axis is treated first.
     """
     for place in reversed([place for place, own in enumerate(axes) if not is_derived(own.name)]):
         legal = np.moveaxis(legality.over(configs, *(axis.tops for axis in axes)), 0, -1)
@@ -272,9 +272,9 @@ def answers(matrix: TimingMatrix, legality: Legality) -> bool:
 
 
 def default_configs(axes: Sequence[Axis], lacking: NDArray[np.bool_], legality: Legality) -> tuple[Config, ...]:
-    """The operator's default configs for the bins that `lacking`, bool (bins of each axis), marks, ordered.
+    """The operator's default configs, ordered, for the bins that are true in `lacking`, bool (bins of each axis).
 
-    They are those of the largest size of the first axis.
+    They are the defaults at the largest size of the first axis.
     """
     first, *others = [axis for axis in axes if not is_derived(axis.name)]
     if not lacking.any():

@@ -31,13 +31,13 @@ from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver.bins import few_configs, solve
 from normtune.kernels.tablefile.tree import Tree, choose
 
-# Most leaves: of the first attempt, and of the second.
+# The most leaves in the first attempt, and in the second.
 MAX_LEAVES = 24, 40
-# Most trees fitted per axis.
+# The most folds of an axis.
 FOLDS = 12
-# The same if the number of leaves is given, and folds only estimate its regret.
+# The same if the number of leaves is given, so that folds only estimate the regret.
 FEW_FOLDS = 6
-EXCESS = 3000  # millionths: 0.3 %
+EXCESS = 3000  # log_ppm: 0.3 %
 # numpy releases the GIL while a fold is solved; each takes 90 MB on the recording grid.
 _THREADS = min(4, os.cpu_count() or 1)
 
@@ -47,7 +47,7 @@ class Folds(NamedTuple):
 
     Attributes:
         weights: total weight of each group's problems.
-        lost: for each group, for 1, 2, ... leaves: weighted regret summed over the group, millionths; None if the fold
+        lost: for each group, for 1, 2, ... leaves: weighted regret summed over the group, log_ppm; None if the fold
             has no tree of so few leaves.
     """
 
@@ -66,7 +66,7 @@ class Folds(NamedTuple):
         return tuple(group for group in range(len(self.weights)) if group not in self.inner)
 
     def mean(self, leaves: int, groups: Sequence[int]) -> int | None:
-        """Mean regret over the problems of some groups, millionths."""
+        """Mean regret over the problems of some groups, log_ppm."""
         known = [loss for group in groups if (loss := self.lost[group][leaves - 1]) is not None]
         weight = sum(self.weights[group] for group in groups)
         return sum(known) // weight if weight and len(known) == len(groups) else None
@@ -96,15 +96,15 @@ class Validated(NamedTuple):
     plain: tuple[Folds, ...]
 
     def inside(self, leaves: int) -> int | None:
-        """Mean regret between fitted sizes, millionths, on the worst axis."""
+        """Mean regret between fitted sizes, log_ppm, on the worst axis."""
         return _worst([axis.mean(leaves, axis.inner) for axis in self.axes])
 
     def plain_inside(self, leaves: int) -> int | None:
-        """As `inside`, with equal weights."""
+        """The same as `inside`, with equal weights."""
         return _worst([axis.mean(leaves, axis.inner) for axis in self.plain])
 
     def outside(self, leaves: int) -> int | None:
-        """Mean regret beyond the fitted sizes, millionths, on the worst axis; None if there are too few sizes."""
+        """Mean regret beyond the fitted sizes, log_ppm, on the worst axis; None if there are too few sizes."""
         return _worst([axis.mean(leaves, axis.outer) for axis in self.axes if axis.outer])
 
     def chosen(self) -> int | None:
@@ -115,8 +115,8 @@ class Validated(NamedTuple):
 def selected(matrix: TimingMatrix, legality: Legality, max_configs: int | None = None) -> tuple[Validated, int]:
     """Regret of trees on held-out groups, and the most leaves that were tried.
 
-    Time grows with the square of the leaves, so more of them are tried only if one of the last five numbers is chosen
-    and there are at least twenty problems per leaf.
+    Time grows with the square of the leaves. So the second attempt is only made if one of the first's five largest
+    numbers is chosen, and with at least twenty problems per leaf.
     """
     fewer, more = MAX_LEAVES
     validation = cross_validated(matrix, legality, fewer, max_configs)
@@ -155,15 +155,15 @@ def validated(
     Args:
         matrix: for scoring.
         trees: from the held-out problems, bool (problems,), to the tree of each number of leaves, None without one.
-        axes: the names of those along which sizes are left out.
-        most: folds of an axis.
+        axes: names of the axes along which sizes are left out.
+        most: the most folds of an axis.
     """
     pairs = [folds for axis in axes if (folds := _folds(matrix, trees, axis, most))]
     return Validated(tuple(folds[0] for folds in pairs), tuple(folds[1] for folds in pairs))
 
 
 def left_out(sizes: Iterable[int], most: int = FOLDS) -> list[list[tuple[int, ...]]]:
-    """The groups of ascending sizes that each of at most `most` folds, at least 4, leaves out."""
+    """For each of at most `most` folds (at least 4), the groups of ascending sizes that it leaves out."""
     values = sorted(set(sizes))
     if len(values) <= most:
         return [[(value,)] for value in values]
@@ -174,10 +174,10 @@ def left_out(sizes: Iterable[int], most: int = FOLDS) -> list[list[tuple[int, ..
 
 
 def _as_good(regrets: Sequence[int], best: Sequence[int]) -> bool:
-    """Whether the mean excess over the best is at most one standard error of it, and at most `EXCESS`.
+    """Whether the mean excess over the best is at most its standard error, and at most `EXCESS`.
 
     With n groups of excess e the standard error is sqrt((sum e^2 - (sum e)^2 / n) / (n (n - 1))). The mean is at most
-    that exactly if (sum e)^2 <= sum e^2, or if it is not above 0.
+    the standard error exactly if (sum e)^2 <= sum e^2, or if the mean is at most 0.
     """
     excess = [regret - least for regret, least in zip(regrets, best, strict=True)]
     total = sum(excess)
@@ -185,7 +185,7 @@ def _as_good(regrets: Sequence[int], best: Sequence[int]) -> bool:
 
 
 def _worst(figures: Sequence[int | None]) -> int | None:
-    """The largest figure; None if there is none, or one is unknown."""
+    """The largest figure; None without figures, or if one is unknown."""
     known = [figure for figure in figures if figure is not None]
     return max(known) if known and len(known) == len(figures) else None
 
@@ -193,7 +193,7 @@ def _worst(figures: Sequence[int | None]) -> int | None:
 def _folds(
     matrix: TimingMatrix, trees: Callable[[NDArray[np.bool_]], Sequence[Tree | None]], axis: str, most: int
 ) -> tuple[Folds, Folds] | None:
-    """The folds along one axis, with weights and without; None if it has one size."""
+    """The folds along one axis, with weights and without; None if the axis has one size."""
     sizes = np.array(matrix.problems)[:, matrix.axes.index(axis)]
     folds = [{group: np.isin(sizes, group) for group in fold} for fold in left_out(sizes.tolist(), most)]
     if len(folds) < 2:

@@ -1,9 +1,10 @@
-"""Thresholds of counts, such as rows, moved to where the interpolated times of both sides cross.
+"""Moves thresholds of counts, such as rows, to where the interpolated times of both sides are equal.
 
-A threshold moves between the two measured counts beside it, so every measured shape keeps its config. Log-time is taken
-as linear in log count between two measured counts. So is the excess regret of the configs below the cut over those
-above it, summed over the other sizes of its region: a at the smaller count, b at the larger. Up to the part
--a / (b - a) of the gap, by ratio, the configs below lose less. The roundest integer near that is taken.
+A threshold moves between the two measured counts beside it, so every measured shape keeps its config. Log-time is
+interpolated linearly in log count between two measured counts. So is the excess regret of the configs below the
+threshold over those above it, summed over the other sizes of its region: a at the smaller count, b at the larger. In
+the first part -a / (b - a) of the gap, by ratio, the configs below lose less. The roundest integer near its end is
+taken.
 """
 
 from bisect import bisect_left
@@ -18,26 +19,26 @@ from normtune.kernels.derived_size import is_derived
 from normtune.kernels.problem import MAX_ROWS, Shape
 from normtune.kernels.tablefile.tree import Leaf, Split, Tree, choose, comparison, halves, regions
 
-# A gap has 2**4 parts of equal ratio, and a threshold may be `_NEAR` of them off the crossing to be rounder: at the
-# held-out shapes of the recorded H200, 0 to 4 parts lose the same to 0.02 %.
+# A gap has 2**4 parts of equal ratio. To be rounder, a threshold may be `_NEAR` parts away from the crossing: at the
+# held-out shapes of the recorded H200, the losses with 0 to 4 parts differ by 0.02 %.
 _HALVINGS, _NEAR = 4, 2
 _PARTS = 1 << _HALVINGS
 
 
 def crossed(matrix: TimingMatrix, legality: Legality, tree: Tree) -> Tree:
-    """The tree with its thresholds of counts where times cross; one stays if nothing is known or no such tree is legal.
+    """The tree with thresholds of counts where times cross; those without known times, or not legal there, stay.
 
     `matrix` has all measurements; the tree is legal.
     """
     moved = _Crossing(matrix.assumed, legality).of(tree, legality.spec.whole)
-    # Each cut was checked alone, for its largest shape only.
+    # The legality of each threshold was checked separately, at its largest shape only.
     return tree if any(legality.breaches(moved)) else moved
 
 
 def uncrossed(matrix: TimingMatrix, axes: Sequence[Axis], tree: Tree) -> Tree:
-    """The tree with its thresholds of counts on the grid again, with the same config at every measured size.
+    """The inverse of `crossed`: the tree with its thresholds on the grid, with the same config at every measured size.
 
-    The inverse of `crossed`: `matrix` has the measured sizes, `axes` the bins of the grid.
+    `matrix` has the measured sizes, `axes` the bins of the grid.
     """
     by_name = {axis.name: axis for axis in axes}
 
@@ -61,7 +62,7 @@ class _Crossing:
         self._places = {shape: place for place, shape in enumerate(matrix.problems)}
 
     def of(self, tree: Tree, box: Box) -> Tree:
-        """A part of the tree, which answers for a box."""
+        """A part of the tree with moved thresholds; `box` is its region."""
         if isinstance(tree, Leaf):
             return tree
         if _is_count(tree.axis):
@@ -75,16 +76,16 @@ class _Crossing:
         if not threshold:
             return cut
         moved = cut._replace(threshold=threshold)
-        # The part above can only become smaller at its small end, which leaves it legal.
+        # The part above can only lose its smallest sizes, so it stays legal.
         below, _ = halves(moved, box)
         is_legal = all(self._legality.reaches(config, part.largest) for config, part in regions(cut.low, below))
         return moved if is_legal else cut
 
     def _threshold(self, cut: Split, gap: tuple[int, int], box: Box) -> int | None:
-        """The threshold in a gap; None where the times do not cross."""
+        """The threshold in a gap; None if the times do not cross."""
         low, high = gap
         place = self._matrix.axes.index(cut.axis)
-        # Those of its region, whatever their counts.
+        # The other sizes of the region, with any counts.
         wide = box.with_interval(Interval(cut.axis, 1, MAX_ROWS))
         lines = sorted({(shape[:place], shape[place + 1 :]) for shape in self._matrix.problems if wide.holds(shape)})
         lower, upper = map(sum, zip(*(self._excess(cut, gap, *line) for line in lines), strict=True))
@@ -118,7 +119,7 @@ def _is_count(axis: str) -> bool:
 
 
 def _gap(matrix: TimingMatrix, cut: Split, box: Box) -> tuple[int, int] | None:
-    """The neighbouring measured counts of a box between which a threshold lies; None beyond them."""
+    """The measured counts of a box next to a threshold, below and above; None beyond them."""
     place = matrix.axes.index(cut.axis)
     counts = sorted({shape[place] for shape in matrix.problems if box.holds(shape)})
     above = bisect_left(counts, cut.threshold)
@@ -126,7 +127,7 @@ def _gap(matrix: TimingMatrix, cut: Split, box: Box) -> tuple[int, int] | None:
 
 
 def _between(low: int, high: int, part: int) -> int:
-    """The integer at or below a part of the way between two positive ones, by ratio, 0 to `_PARTS`."""
+    """The integer at or below low (high / low)^(part / _PARTS), for positive integers."""
     power = low ** (_PARTS - part) * high**part
     for _ in range(_HALVINGS):
         power = isqrt(power)

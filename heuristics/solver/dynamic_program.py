@@ -52,7 +52,7 @@ class Partitions:
         self._lay_out(np.float32)
 
     def for_more(self, most: int) -> "Partitions":
-        """A copy for more leaves; it keeps tables that are complete, also for boxes whose sides are all free."""
+        """A copy for more leaves; it keeps the complete tables, which also have boxes whose sides are all free."""
         other = copy(self)
         other.most = most
         complete = min(len(self._tables[0]), self.most - 2 * len(self._axes)) // 2 * 2  # two share an array
@@ -71,7 +71,7 @@ class Partitions:
         return cost < _EXACT_SINGLE or self._dtype == np.float64
 
     def least(self, leaves: int, box: Box) -> float:
-        """Least cost of a tree of exactly that many leaves on a box; infinite if there is none."""
+        """Least cost of a tree of exactly that many leaves on a box; infinite if none exists."""
         while len(self._tables[0]) < leaves:
             self._solve_next()
         _, first, most = box[0]
@@ -97,7 +97,7 @@ class Partitions:
         return result
 
     def _sections(self, box: Box) -> tuple[int, ...]:
-        """For each axis, the number of the section of a box across it."""
+        """For each axis, the number of the box's section of the other axes."""
         if box not in self._known:
             numbers = [int(own.number[least, most + 1]) for own, (_, least, most) in zip(self._axes, box, strict=True)]
             self._known[box] = tuple(

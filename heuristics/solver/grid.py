@@ -1,19 +1,18 @@
 """The bins in which trees are fitted: each cut between two measured sizes has one fixed threshold.
 
-The data cannot tell which threshold between two sizes is best, so the roundest is taken: a power of two, else a
-multiple of 1024, 512, 256, 128, 64, 100 or 10, else any; among equally round ones the nearest to the geometric middle,
-and the smaller of two as near.
+The data do not determine the best threshold between two sizes, so the roundest is taken: a power of two, else a
+multiple of 1024, 512, 256, 128, 64, 100 or 10, else any integer; among equally round ones the nearest to the geometric
+middle, and of two as near the smaller.
 
 An axis that the code compares by `<=` is a length, such as hidden. Lengths without a remainder (powers of two, which
-tiles fill, and multiples of 4096, which chunks fill) are unlike their neighbours, so the gap beside one belongs to its
-other end. (On the recorded H200 at 64 shapes off the grid, in three dtypes: 64 leaves lose 0.44 % backward, 6.6 % at
-worst, with this rule; 0.80 and 25 % with the roundest integer of each gap.) Between two sizes both with or both without
-a remainder, any integer of the gap will do: blocks of columns are powers of two, so what is true of the smaller size
-ends there.
+tiles fill, and multiples of 4096, which chunks fill) behave differently from their neighbours, so the gap beside one
+belongs to the size at its other end. (On the recorded H200 at 64 shapes off the grid, in three dtypes: 64 leaves lose
+0.44 % backward, 6.6 % at worst, with this rule; 0.80 and 25 % with the roundest integer of each gap.) Between two sizes
+both with or both without a remainder, any integer of the gap is allowed.
 
 An axis compared by `>=` is a count, such as rows. Its thresholds stay in the middle half of the gap, by ratio: if all
-measured counts are powers of two, the roundest integer of a gap is its end, and all sizes between would go to one side.
-`crossing` moves those of the chosen tree.
+measured counts are powers of two, the roundest integer of a gap is its end, and all sizes between would be on one side.
+`crossing` moves the thresholds of the chosen tree.
 """
 
 from bisect import bisect_left, bisect_right
@@ -30,8 +29,8 @@ from normtune.kernels.tablefile.tree import comparison, first_of, threshold_of
 # Columns of the longest chunk.
 _CHUNK = 4096
 _ROUND = (1024, 512, 256, 128, 64, 100, 10, 1)
-# Most bins of one or two axes, and of more: bounds on memory, which grows with their square. For 24 leaves, 1947 bins
-# of two axes take 0.2 GB and 3 s, 3840 of three 0.7 GB and 6 s.
+# The most bins of one or two axes, and of three: bounds on memory, which grows with their square. For 24 leaves, 1947
+# bins of two axes take 0.2 GB and 3 s, 3840 bins of three axes 0.7 GB and 6 s.
 MAX_BINS, MAX_BINS_OF_THREE = 2600, 4000
 _DERIVED_BINS = 8
 
@@ -54,11 +53,11 @@ class Axis(NamedTuple):
         return min(bisect_left(self.tops, size), len(self.tops) - 1)
 
     def touched(self, sizes: Interval) -> slice:
-        """The bins that have one of these sizes."""
+        """The bins with any of these sizes."""
         return slice(self.bin(sizes.least), self.bin(sizes.most) + 1)
 
     def threshold(self, cut: int) -> int:
-        """The threshold between bins cut - 1 and cut, as the code compares it."""
+        """The threshold in the code's comparison between bins cut - 1 and cut."""
         return threshold_of(self.name, self.tops[cut - 1] + 1)
 
     def cut(self, threshold: int) -> int:
@@ -66,7 +65,7 @@ class Axis(NamedTuple):
         return bisect_right(self.tops, first_of(self.name, threshold) - 1)
 
     def without_beyond(self) -> "Axis":
-        """The axis without the bin beyond: the last measured bin answers for all larger sizes."""
+        """The axis with the last measured bin extended to all larger sizes."""
         return Axis(self.name, (*self.tops[:-2], self.tops[-1]), False) if self.beyond else self
 
 
@@ -85,15 +84,15 @@ def axis(name: str, sizes: Iterable[int], limit: int) -> Axis:
 
 
 def most_bins(sizes: Sequence[int]) -> int:
-    """The most bins that are solved together, on axes of so many bins each."""
+    """The most bins for which an optimum is computed, on axes with these numbers of bins."""
     return MAX_BINS if sum(size > 1 for size in sizes) < 3 else MAX_BINS_OF_THREE
 
 
 def coarsened(axes: Sequence[Axis]) -> tuple[Axis, ...]:
-    """The axes with no more bins than are solved together: those of the nearest sizes, by ratio, are merged first.
+    """The axes with at most `most_bins` bins: bins of the nearest sizes, by ratio, are merged first.
 
-    Of equal ratios, those of the last axis. Those of a derived size, which the
-    others can often replace, are merged before any down to `_DERIVED_BINS`.
+    Of equal ratios, those of the last axis are. Bins of a derived size, which the other axes can often replace, are
+    merged before all others down to `_DERIVED_BINS`.
     """
     merged = list(axes)
     while prod(sizes := [len(axis.tops) for axis in merged]) > most_bins(sizes):
@@ -111,7 +110,7 @@ def coarsened(axes: Sequence[Axis]) -> tuple[Axis, ...]:
 
 
 def length_threshold(low: int, high: int) -> int:
-    """T of `length <= T`, with low <= T < high."""
+    """The threshold T of `length <= T`, with low <= T < high."""
     if _is_filled(low) != _is_filled(high):
         return low if _is_filled(low) else high - 1
     return roundest(low, high - 1, low * high)
@@ -123,7 +122,7 @@ def _is_filled(length: int) -> bool:
 
 
 def count_threshold(low: int, high: int) -> int:
-    """T of `count >= T`, with low < T <= high, from the middle half of the gap if that has an integer."""
+    """The threshold T of `count >= T`, with low < T <= high, from the middle half of the gap if it has an integer."""
     least, most = middle_half(low, high)
     return roundest(least, most, low * high) if least <= most else roundest(low + 1, high, low * high)
 

@@ -1,7 +1,7 @@
-"""The bits of an earlier table's rows, which the functions of a new table must keep.
+"""The bits of an earlier table's rows, which a function of a new table must keep.
 
-A config keeps them in a bin if it sums a row in the same order as the earlier table's config there. The earlier table's
-configs and cuts are added to the candidates, so a tree always exists.
+A config keeps the bits in a bin if it sums a row in the same order as the earlier table's config there. The earlier
+table's configs and thresholds are added to the candidates, so a tree always exists.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ from normtune.kernels.target import Target
 
 
 class KeptBits:
-    """The bits of an earlier table's rows, for one function, which serves the keys of `trees`."""
+    """The bits of an earlier table's rows, for one new function; `trees` has the earlier trees of its keys."""
 
     def __init__(self, spec: OperatorSpec, target: Target, trees: Mapping[Key, Tree]) -> None:
         self._kept = [
@@ -36,7 +36,7 @@ class KeptBits:
         return tuple(sorted({config for tree, _ in self._kept for config in configs_of(tree)}))
 
     def cut(self, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
-        """The axes with the table's cuts between their measured sizes."""
+        """The axes with the earlier table's thresholds between their measured sizes."""
         boxes = [box for tree, _ in self._kept for _, box in regions(tree, self._whole)]
         below = ({box.along(axis.name).least - 1 for box in boxes} for axis in axes)
         return tuple(

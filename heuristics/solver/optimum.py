@@ -23,10 +23,10 @@ from normtune.kernels.box import Box, Interval
 from normtune.kernels.config import Config
 from normtune.kernels.tablefile.tree import Leaf, Split, Tree
 
-# The cost of a barred entry: larger than any sum of costs, and as many of them as there may be bins still fit an int64.
+# The cost of a barred entry: larger than any sum of costs, yet its sum over all bins fits an int64.
 BARRED = 1 << 50
-# Limit on rounded costs that are summed again, before all are computed exactly: exceeded only if very many trees cost
-# the same.
+# The most rounded costs that are summed again exactly; then all are computed in double precision. More are only needed
+# if very many trees cost the same.
 _MANY = 4000
 
 
@@ -61,8 +61,8 @@ class Optima:
             axes: bins of each axis.
             configs: C candidates, ordered.
             cost: int64 (C, bins of each axis), cost of each config in each bin; 0 in bins without problems.
-            barred: bool, as many, bins with a problem on which the config has no time.
-            legal: bool, as many: the config is legal for a region that reaches up to that bin.
+            barred: bool, same shape: the bin has a problem on which the config has no time.
+            legal: bool, same shape: the config is legal for a region that extends up to the bin.
             max_leaves: the most leaves.
 
         Raises:
@@ -71,11 +71,11 @@ class Optima:
         self.axes = axes
         self.configs = configs
         sizes = cost.shape[1:]
-        told = " x ".join(map(str, sizes))
+        grid = " x ".join(map(str, sizes))
         if prod(sizes) > most_bins(sizes):
-            raise OverflowError(f"{told} sizes are {prod(sizes)} bins: at most {most_bins(sizes)} are solved")
+            raise OverflowError(f"{grid} sizes are {prod(sizes)} bins: at most {most_bins(sizes)} are solved")
         if int(np.abs(cost).reshape(len(cost), -1).sum(axis=1).max()) >= BARRED // 2:
-            raise OverflowError(f"costs of {told} sizes are too large to be summed exactly")
+            raise OverflowError(f"costs of {grid} sizes are too large to be summed exactly")
         self._sums = Sums(np.where(barred, BARRED, cost))
         self._legal = np.moveaxis(legal, 0, -1)
         self.most = min(max_leaves, prod(sizes))
@@ -91,7 +91,7 @@ class Optima:
         return next(axis for axis in self.axes if axis.name == name)
 
     def up_to(self, most: int) -> "Optima":
-        """The optima for another number of leaves; if that is no larger, both share their solutions."""
+        """The optima for another number of leaves; if it is no larger, both share their solutions."""
         other = copy(self)
         other.most = min(most, prod(len(axis.tops) for axis in self.axes))
         if other.most > self._partitions.most:
@@ -99,11 +99,11 @@ class Optima:
         return other
 
     def least(self, leaves: int) -> int | None:
-        """Least total cost of a tree of at most that many leaves; None if there is no such tree."""
+        """Least total cost of a tree of at most that many leaves; None if no such tree exists."""
         return self._least(leaves, self.whole)
 
     def least_measured(self, leaves: int) -> int | None:
-        """As `least`, without the bins beyond the measured sizes: the trees need not be legal there."""
+        """The same as `least`, without the bins beyond the measured sizes: the trees need not be legal there."""
         measured = Box(Interval(axis.name, 0, len(axis.tops) - axis.beyond - 1) for axis in self.axes)
         return self._least(leaves, measured)
 
@@ -118,7 +118,7 @@ class Optima:
         return self._build(self.whole, fewest)
 
     def fewest(self, cost: int) -> int | None:
-        """The fewest leaves of a tree that costs at most that; None if there is no such tree."""
+        """The fewest leaves of a tree that costs at most `cost`; None if no such tree exists."""
         costs = ((count, self._cost(count, self.whole)) for count in range(1, self.most + 1))
         return next((count for count, least in costs if least is not None and least <= cost), None)
 
@@ -128,7 +128,7 @@ class Optima:
         return Box(Interval(axis.name, 0, len(axis.tops) - 1) for axis in self.axes)
 
     def costs(self, box: Box) -> NDArray[np.int64]:
-        """Int64 (C,): cost of each config alone on a box; `BARRED` or more if it may not answer there."""
+        """Int64 (C,): cost of each config alone on a box; `BARRED` or more if it is illegal or untimed there."""
         costs = self._sums.over(box)
         return np.where(self._legal[box.largest] & (costs < BARRED // 2), costs, BARRED)
 
@@ -150,11 +150,11 @@ class Optima:
         return min((cost for count in counts if (cost := self._cost(count, box)) is not None), default=None)
 
     def _cost(self, leaves: int, box: Box) -> int | None:
-        """Least cost of a tree of exactly that many leaves on a box; None if there is none."""
+        """Least cost of a tree of exactly that many leaves on a box; None if none exists."""
         return None if np.isinf(self._partitions.least(leaves, box)) else self._summed(leaves, box)
 
     def _summed(self, leaves: int, box: Box) -> int:
-        """As `_cost`, for a tree that exists."""
+        """The same as `_cost`, for a tree that exists."""
         about = self._partitions.least(leaves, box)
         if self._partitions.is_exact(about):
             return int(self._floor.over(box)[0]) + int(about)

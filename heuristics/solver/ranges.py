@@ -1,7 +1,7 @@
 """Ranges of bins along axes, numbered by ascending number of free ends.
 
-An end of a range is free if it is neither an end of the axis nor of its measured sizes: in a tree, another leaf begins
-there.
+An end of a range is free if it is neither an end of the axis nor of its measured sizes: in a tree, another leaf is on
+its other side.
 """
 
 from collections.abc import Iterator, Sequence
@@ -46,12 +46,12 @@ class Ranges:
 
 
 class Sections:
-    """The choices of one range of each of several axes, or of none, numbered by ascending number of free ends.
+    """The combinations of one range of each axis, numbered by ascending number of free ends.
 
     Attributes:
         shape: number of ranges of each axis.
-        order: of the choices in an array of that shape, flattened, to have them by number.
-        numbers: the inverse: of the choices by number, to have them as in that array.
+        order: index into a flattened array of that shape, to order it by number.
+        numbers: the inverse index.
     """
 
     def __init__(self, axes: Sequence[Ranges]) -> None:
@@ -59,15 +59,15 @@ class Sections:
         free = sum(np.ix_(*(ranges.free for ranges in axes)), np.zeros(self.shape, np.int64)).ravel()
         order = np.argsort(free, kind="stable")
         self._numbers = np.argsort(order).reshape(self.shape)
-        # The ranges of one axis are in this order: nothing has to be copied.
+        # The ranges of a single axis already have this order: nothing needs to be copied.
         self.order = order if len(axes) > 1 else slice(None)
         self.numbers = self._numbers.ravel() if len(axes) > 1 else slice(None)
         self._free = free[order]
 
     def count(self, free: int) -> int:
-        """The number of choices with at most that many free ends."""
+        """How many combinations have at most that many free ends."""
         return int(np.searchsorted(self._free, free, side="right"))
 
     def number(self, ranges: Sequence[int]) -> int:
-        """The number of the choice of these ranges, given by their numbers."""
+        """The number of a combination of ranges, given by their numbers."""
         return int(self._numbers[tuple(ranges)])

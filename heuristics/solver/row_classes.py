@@ -1,12 +1,12 @@
 """Classes of configs that sum a row in the same order, for each bin of hidden sizes, the axis along which a row lies.
 
-Where the numbers of two configs are equal, a row gets the same bits from both, at every hidden size of the bin and
-every number of rows. The operator's launches know the order (`Launch.row_sum`).
+Two configs of one class give a row the same bits, at every hidden size of the bin and every number of rows. The
+operator's launches have the order (`Launch.row_sum`).
 
 Only some hidden sizes are tested. Between two powers of two, two multiples of the shortest chunk, and two sizes at
-which rows are held in another chunk (`held_chunk` of the gated norm), the order depends only on the alignment of
+which the chunk of held rows changes (`held_chunk` of the gated norm), the order depends only on the alignment of
 hidden: one size of each alignment is enough. Blocks and chunks only grow with hidden, so a config with the same order
-at two sizes of one alignment has it between them: bisection finds the sizes at which it changes.
+at two sizes of one alignment has this order between them: bisection finds the sizes where the order changes.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -33,21 +33,21 @@ _ROWS = (1, 2, 16, 100, 4096, 65536, 1 << 24, MAX_ROWS)
 
 
 class RowClasses:
-    """The classes of one operator's configs, for all that a function serves; results are cached for the folds."""
+    """The classes of one operator's configs, for all keys of a function; results are cached for the folds."""
 
     def __init__(self, legality: Legality) -> None:
         self._legality = legality
-        # A launch that knows how it sums a row knows the dtype by its size alone.
+        # The order of a launch's sum depends on the dtype only by its size.
         self._served = {(ITEMSIZE[key.dtype], key.modes): key for key in legality.served}.values()
         self._numbers: dict[Hashable, int] = {}
         self._known: dict[tuple[Config, int, int], int | None] = {}
         self._orders: dict[tuple[Config, int, int], Hashable] = {}
 
     def of(self, in_bins: Bins) -> NDArray[np.int64]:
-        """Int64 (C, H): the class of each config in each bin of hidden; -1 where it has none.
+        """Int64 (C, H): the class of each config in each bin of hidden; -1 without a class.
 
-        It has none where it has no time or is illegal at all rows, and where its work on a row depends on the number of
-        rows or is unknown.
+        A config has no class if it has no time or is illegal at all rows, or if the order of its sum depends on the
+        number of rows or is unknown.
         """
         place = [axis.name for axis in in_bins.axes].index(HIDDEN)
         others = tuple(axis + 1 for axis in range(len(in_bins.axes)) if axis != place)
@@ -62,7 +62,7 @@ class RowClasses:
         return classes
 
     def mixed(self, tree: Tree) -> Iterator[Interval]:
-        """Each stretch of hidden sizes in which a tree's configs are of several classes."""
+        """Each interval of hidden sizes in which a tree's configs have several classes."""
         cuts = {node.threshold for node, _ in walk(tree, EVERYWHERE) if isinstance(node, Split) and node.axis == HIDDEN}
         for ends in _ends(sorted({*cuts, self._legality.spec.max_hidden})):
             stretch = Interval(HIDDEN, *ends)
@@ -72,14 +72,14 @@ class RowClasses:
                 yield stretch
 
     def alike(self, config: Config, other: Config, sizes: Interval) -> bool:
-        """Whether two configs sum rows of these hidden sizes in the same order, or are one."""
+        """Whether two configs are equal, or sum rows of these hidden sizes in the same order."""
         if config == other:
             return True
         order = self._order(config, sizes.least, sizes.most)
         return order is not None and order == self._order(other, sizes.least, sizes.most)
 
     def _order(self, config: Config, least: int, most: int) -> Hashable:
-        """The order in which a config sums rows of `least` to `most` elements; None where it has none."""
+        """The order in which a config sums rows of `least` to `most` elements; None without a fixed order."""
         key = config, least, most
         if key not in self._orders:
             self._orders[key] = self._tested_order(*key)
@@ -94,7 +94,7 @@ class RowClasses:
         return None if None in of_sizes else of_sizes
 
     def _number(self, config: Config, hidden: int, rows: int) -> int | None:
-        """A number for how rows are summed of all that is served; None if that is unknown or the config is illegal."""
+        """A number for the order of sums, for all keys; None if it is unknown or the config is illegal."""
         key = config, hidden, rows
         if key not in self._known:
             spec, target = self._legality.spec, self._legality.target
@@ -105,7 +105,7 @@ class RowClasses:
 
 
 def _bisected(function: Callable[[int], Hashable], sizes: Sequence[int]) -> list[Hashable]:
-    """The values of a function at ascending sizes; between two sizes with the same value, it is taken as constant."""
+    """The values of a function at ascending sizes; between two sizes with the same value it is assumed constant."""
     if len(sizes) < 3:
         return [function(size) for size in sizes]
     first, last = function(sizes[0]), function(sizes[-1])
@@ -117,7 +117,7 @@ def _bisected(function: Callable[[int], Hashable], sizes: Sequence[int]) -> list
 
 @cache
 def sizes(least: int, most: int) -> list[list[int]]:
-    """Hidden sizes from `least` to `most` that stand for all of them, ascending, a list for each alignment."""
+    """The hidden sizes from `least` to `most` that are tested, ascending, a list for each alignment."""
     inner = {end for bit in range(most.bit_length() + 1) for end in _held_ends(1 << bit)}
     inner |= {*range(_CHUNK, min(most, _LONGEST), _CHUNK)}
     ends = [least - 1, *sorted(end for end in inner if least <= end < most), most]
@@ -126,9 +126,9 @@ def sizes(least: int, most: int) -> list[list[int]]:
 
 
 def _held_ends(octave: int) -> Iterator[int]:
-    """The largest sizes of stretches of one chunk among held rows of over half of `octave`, a power of two, up to it.
+    """The largest sizes with the same chunk of held rows, above half of `octave`, a power of two, and up to it.
 
-    Some sixteenth of it is wide enough for a chunk, which leaves at most an eighth of the row empty.
+    A chunk is a multiple of a sixteenth of the octave, and leaves at most an eighth of the row empty.
     """
     for sixteenths in range(9, 17):
         yield sixteenths * octave // 16

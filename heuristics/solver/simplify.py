@@ -1,11 +1,11 @@
-"""The simplest of the trees whose loss is within a budget of the best one's.
+"""The simplest of the trees whose loss is within a budget.
 
-In this order: fewer leaves, fewer distinct configs (each is a binary that users compile), rounder thresholds, and
-answers and thresholds nearer to the table that is replaced.
+Simpler means, in this order: fewer leaves, fewer distinct configs (each is a binary that users compile), rounder
+thresholds, and configs and thresholds nearer to the replaced table.
 
-The partition stays that of the optimum except for single moves: a cut moves to a rounder threshold of the grid; then a
-leaf takes a config of the old table, or a cut one of its thresholds, if configs do not become more nor thresholds less
-round. Finally the old tree itself is taken if it is as simple. The fewest configs are exact for the given partition.
+The partition is that of the optimum except for single moves: first thresholds move to rounder ones of the grid; then
+leaves take configs, and splits thresholds, of the old table, as long as this neither adds configs nor makes thresholds
+less round. Finally the old tree itself is taken if it is as simple. The fewest configs are exact for the partition.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -27,8 +27,8 @@ class Old(NamedTuple):
 
     Attributes:
         tree: the tree.
-        cost: of the tree, as `Optima` counts it; None if it may not answer everywhere.
-        differs: over the bins of the optima, the weight of the problems on which each config differs from its answer.
+        cost: of the tree, as in `Optima`; None if it is not legal and timed everywhere.
+        differs: over the bins of the optima, the weight of the problems on which each config differs from the tree's.
     """
 
     tree: Tree
@@ -37,14 +37,14 @@ class Old(NamedTuple):
 
 
 def simplified(optima: Optima, tree: Tree, budget: int, old: Old | None = None) -> Tree:
-    """The simplest tree found that costs at most `budget`, from a tree of the optima that does, too."""
+    """Simplify a tree of the optima that costs at most `budget`, within this budget."""
     tree = _fewer_configs(optima, tree, budget)
     tree = _rounder(optima, tree, budget)
     return tree if old is None else _nearer(optima, tree, budget, old)
 
 
 def cost_of(optima: Optima, tree: Tree) -> int | None:
-    """Cost of a tree; None if a config may not answer, or a cut is not on the grid or divides nothing."""
+    """Cost of a tree; None if a config is illegal or untimed, or a threshold is off the grid or divides nothing."""
     total = 0
     for node, box in walk(tree, optima.whole, partial(_halves, optima)):
         if isinstance(node, Leaf):
@@ -67,7 +67,7 @@ def _cut(optima: Optima, split: Split) -> int:
 
 
 def _halves(optima: Optima, split: Split, box: Box) -> tuple[Box, Box]:
-    """Low and high part of a box of bins at a cut; the whole box twice if the cut is not inside."""
+    """The low and the high part of a box of bins; the whole box twice if the threshold is outside."""
     low, high = box.cut(split.axis, _cut(optima, split))
     return (box, box) if low.is_empty or high.is_empty else (low, high)
 
@@ -85,7 +85,7 @@ def replaced(tree: Tree, parts: Iterator[Tree]) -> Tree:
 
 
 def _with_configs(tree: Tree, configs: Iterable[Config]) -> Tree:
-    """The tree with other configs in its leaves, low before high; a cut between equal ones is removed."""
+    """The tree with other configs in its leaves, low before high; splits between equal leaves are removed."""
     return _merged(replaced(tree, map(Leaf, configs)))
 
 
@@ -107,7 +107,7 @@ def _fewer_configs(optima: Optima, tree: Tree, budget: int) -> Tree:
 
 
 def _variants(tree: Tree, changed: Callable[[Tree], Iterator[Tree]]) -> Iterator[Tree]:
-    """The trees with one part replaced by one of `changed`, from the root down."""
+    """The trees in which `changed` replaces one part, from the root down."""
     yield from changed(tree)
     if isinstance(tree, Split):
         for low in _variants(tree.low, changed):
@@ -122,7 +122,7 @@ def _roughness(tree: Tree) -> int:
 
 
 def _rounder(optima: Optima, tree: Tree, budget: int) -> Tree:
-    """Move single cuts, largest gain of roundness first, then least cost."""
+    """Move single thresholds, by the largest gain of roundness, then by the least cost."""
 
     def moved(part: Tree) -> Iterator[Tree]:
         if isinstance(part, Split):
@@ -144,7 +144,7 @@ def _rounder(optima: Optima, tree: Tree, budget: int) -> Tree:
 
 
 def _nearer(optima: Optima, tree: Tree, budget: int, old: Old) -> Tree:
-    """Move leaves and cuts towards those of the old tree, largest approach first."""
+    """Move single configs and thresholds to those of the old tree, the largest approach first."""
     configs = sorted(distinct(old.tree))
     thresholds = sorted(set(_thresholds(old.tree)))
 

@@ -55,7 +55,7 @@ def displaced(device: Device) -> str:
     try:
         return locate.unnamed(device.name, device.target, device.sms, device.l2_bytes).source
     except UsageError:
-        return f"the installed table {locate.told(locate.installed_path(device.name))}, which cannot be used"
+        return f"the installed table {locate.quoted(locate.installed_path(device.name))}, which cannot be used"
 
 
 def place(device: Device, force: bool) -> Path:
@@ -132,7 +132,7 @@ def uninstall(
         raise NormtuneError(f"no table is installed{of}, so none is removed; {others}")
     for path in present:
         if not force and (reason := write.not_as_written(path)):
-            raise UsageError(f"cannot remove {locate.told(path)}: {reason}; --force removes it")
+            raise UsageError(f"cannot remove {locate.quoted(path)}: {reason}; --force removes it")
     return tuple(_removed(path, wanted) for path in present)
 
 
@@ -144,9 +144,9 @@ def _removed(path: Path, wanted: list[Gpu]) -> Removed:
     try:
         path.unlink()
     except OSError as error:
-        raise NormtuneError(f"cannot remove {locate.told(path)}: {error.strerror or error}") from None
+        raise NormtuneError(f"cannot remove {locate.quoted(path)}: {error.strerror or error}") from None
     return Removed(path, tuple((plain_name(gpu.label), locate.select(*gpu).source) for gpu in dict.fromkeys(gpus)))
 
 
 def _listed(paths: list[Path]) -> str:
-    return ", ".join(locate.told(path) for path in paths)
+    return ", ".join(locate.quoted(path) for path in paths)

@@ -45,8 +45,8 @@ def inside(option: str, name: str, table: Path) -> Path:
     if not file.is_relative_to(root):
         where = "its folder" if root == folder else "its repository"
         raise NormtuneError(
-            f"{option} of its header names {locate.told(name)}, which lies outside of {where} {locate.told(root)} and "
-            "is not opened: move it there and fit again"
+            f"{option} of its header names {locate.quoted(name)}, which is outside of {where} {locate.quoted(root)} "
+            "and is not opened: move it there and fit again"
         )
     return file
 
@@ -64,7 +64,7 @@ def measurements(command: Command, table: Path) -> "Evidence":
         return read_foreign(file, Elsewhere.from_facts(command.elsewhere), command.fit_options().operators)
     except UsageError:  # its text may quote the file
         raise NormtuneError(
-            f"FILE of its header names {locate.told(command.file)}, which is missing or holds no measurements as the "
+            f"FILE of its header names {locate.quoted(command.file)}, which is missing or holds no measurements as the "
             "header says: put it back"
         ) from None
 
@@ -79,12 +79,12 @@ def weights(options: FitOptions, table: Path) -> str:
         return options.weights
     file = inside("--weights", options.weights, table)
     if reason := unreadable(file):
-        raise NormtuneError(f"--weights of its header names {locate.told(file)}, which {reason}: put it back")
+        raise NormtuneError(f"--weights of its header names {locate.quoted(file)}, which {reason}: put it back")
     try:
         Weighting(str(file))
     except UsageError:  # its text may quote the file
         raise NormtuneError(
-            f"--weights of its header names {locate.told(options.weights)}, which is no CSV file with columns "
+            f"--weights of its header names {locate.quoted(options.weights)}, which is no CSV file with columns "
             "rows,hidden,weight"
         ) from None
     return str(file)
@@ -130,7 +130,7 @@ def measured(header: Header, path: Path) -> "tuple[str, Evidence] | None":
         return f"recording {name}", load_recording(name, regime)
     if command.file and not command.evidence:
         evidence = measurements(command, path)
-        return locate.told(command.file), _fitted(evidence, header, locate.told(command.file))
+        return locate.quoted(command.file), _fitted(evidence, header, locate.quoted(command.file))
     named = command.evidence or (command.store if is_parquet(command.store) else "")
     if not named:
         return None
@@ -139,13 +139,13 @@ def measured(header: Header, path: Path) -> "tuple[str, Evidence] | None":
     parquet = inside("--evidence" if command.evidence else "--store", file, path)
     if not os.path.lexists(parquet):
         raise NormtuneError(
-            f"the evidence that it names is missing: there is no file {locate.told(parquet)}; put it back, or fit "
+            f"the evidence that it names is missing: there is no file {locate.quoted(parquet)}; put it back, or fit "
             "again with another --evidence"
         )
     evidence = read_parquet(parquet)
     if command.evidence:
-        return locate.told(file), _same(evidence, header, locate.told(file))
-    return locate.told(file), _fitted(evidence, header, locate.told(file))
+        return locate.quoted(file), _same(evidence, header, locate.quoted(file))
+    return locate.quoted(file), _fitted(evidence, header, locate.quoted(file))
 
 
 def _fitted(evidence: "Evidence", header: Header, name: str) -> "Evidence":

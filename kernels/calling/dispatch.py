@@ -318,7 +318,7 @@ def _in_table(selection: locate.Selection | None, batch_invariant: bool = False)
         if function is None and batch_invariant and not is_warned:
             is_warned = True
             warnings.warn(
-                f"{locate.told(table.source)} has no batch-invariant function of {problem.key}: the "
+                f"{locate.quoted(table.source)} has no batch-invariant function of {problem.key}: the "
                 "default config serves, which may be slow; `normtune fit --batch-invariant` writes tables with them",
                 stacklevel=4,
             )

@@ -46,7 +46,7 @@ def installed() -> list[tuple[str, str, str]]:
         try:
             header = locate.load(path).header
         except UsageError as error:
-            entries.append((locate.told(path), "", str(error)))
+            entries.append((locate.quoted(path), "", str(error)))
         else:
-            entries.append((locate.told(path), f"{header.label}, {header.sms} SMs", ""))
+            entries.append((locate.quoted(path), f"{header.label}, {header.sms} SMs", ""))
     return entries

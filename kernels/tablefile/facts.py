@@ -1,7 +1,8 @@
 """Values of typed tuples as JSON, and back.
 
-In: named tuples of numbers, texts, sequences, mappings and such tuples. Out: what `json` writes, without defaults; and
-the tuples again, of any JSON: a table may come from anybody. Standard library alone, as dispatch reads headers.
+In: named tuples of numbers, texts, sequences, mappings and such tuples. Out: values for `json`, without defaults; and
+the tuples from JSON, which is checked, as a table may come from anybody. Imports only the standard library, because
+dispatch reads headers.
 """
 
 from functools import cache
@@ -11,12 +12,12 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from normtune.kernels.key import Key
 
 _hints = cache(get_type_hints)
-# Longest quotation of an untrusted value in a message.
+# Of a quotation of an untrusted value in a message.
 _MOST_CHARACTERS = 60
 
 
 def encoded(value: Any) -> Any:
-    """A value as JSON; fields of tuples that have their default are left out."""
+    """A value as JSON, without fields that equal their default."""
     if isinstance(value, Key):
         return [value.text, value.dtype]
     if hasattr(value, "_fields"):
@@ -34,13 +35,13 @@ def decoded(kind: Any, value: Any, name: str) -> Any:
     """JSON as a value of a type, the inverse of `encoded`.
 
     Args:
-        kind: a class of named tuples, of which `Key` is a list of text and dtype; `int`, `str`, `bool`,
-            `tuple[int, ...]`, `dict[str, str]`, `int | None`, `Any`.
+        kind: a class of named tuples; `Key`, which is a list of text and dtype; `int`, `str`, `bool`,
+            `tuple[int, ...]`, `dict[str, str]`, `int | None` or `Any`.
         value: the JSON.
-        name: of the value, for errors.
+        name: the value's name in errors.
 
     Raises:
-        ValueError: it is of another type; names it.
+        ValueError: the JSON has another type.
     """
     origin, args = get_origin(kind), get_args(kind)
     if kind is Any:

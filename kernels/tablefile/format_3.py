@@ -1,9 +1,9 @@
-"""Headers of tables in formats 1 to 3, which are read for ever: their facts stand in English sentences.
+"""Reads headers of tables in formats 1 to 3, whose facts are English sentences.
 
-In: the lines of such a header. Out: `Header`, as of a table of today; what those sentences do not say has its default.
-Nothing else of normtune reads its own sentences. Frozen: no table in these formats is written any more. A header may
-come from anybody: each expression takes time in proportion to the line, whatever is in it. So numbers have an end, and
-a figure is looked for by its name.
+In: the lines of such a header. Out: `Header`; facts that the sentences lack have their default. This module is frozen:
+normtune no longer writes these formats, and reads its own sentences nowhere else. A header may come from anybody, so
+the time of each regular expression is linear in the line: numbers have a maximal length, and a figure is found by its
+name.
 """
 
 import os
@@ -57,14 +57,11 @@ _FLAGS = ("--install", "--all-devices")
 
 
 def header(entries: list[tuple[str, str]]) -> Header:
-    """The facts in these lines.
-
-    Args:
-        entries: name and text of each.
+    """The facts in lines of a name and a text each.
 
     Raises:
-        KeyError: a line is missing; names it.
-        ValueError: one has another form, or a number of it is too large.
+        KeyError: the line of this name is missing.
+        ValueError: a line has another form, or a number too large.
     """
     of_name: dict[str, list[str]] = {}
     for name, text in entries:
@@ -106,7 +103,7 @@ def _data(text: str) -> Data:
 
 
 def _function(line: str) -> dict[str, Any]:
-    """What a line of figures says, as in `heuristics.writing.entries`; empty if it is of another form."""
+    """The figures in a line, as in `heuristics.writing.entries`; empty if the line has another form."""
     if match := _SHARED.fullmatch(line):
         key, dtype, *donor, text = match.groups()
         cost = _SHARING.search(text)
@@ -166,7 +163,7 @@ def command(text: str) -> dict[str, Any]:
 
 
 def _number(kind: type, text: str) -> Any:
-    """A value of an option; text that is none stays text, which is refused when the table is fitted again."""
+    """A value of an option; an invalid number stays text, and a fit with these options refuses it."""
     try:
         return kind(text)
     except ValueError:
@@ -174,7 +171,7 @@ def _number(kind: type, text: str) -> Any:
 
 
 def _is_escaped(word: str) -> bool:
-    """Whether the word is the rest of a $'...' after shlex, which does not know that form."""
+    """Whether a word was written as $'...', a form that shlex does not know."""
     return word.startswith("$") and "\\" in word
 
 

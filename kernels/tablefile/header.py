@@ -1,8 +1,8 @@
 """The header of a table: its device, data, kernels, and figures.
 
-In: the text of a table. Out: `Header`; and the comment of one. Format 4 has all that is read as one JSON object in
-comment lines, `Facts`; the lines above it say the same to people and are never read. Tables of formats 1 to 3 are read
-by `format_3`. Imports nothing heavy, because dispatch reads headers to find the table of a GPU.
+In: the text of a table. Out: `Header`; and its text as a comment. In format 4 all facts are one JSON object in comment
+lines, `Facts`; the lines above it repeat them for people and are never read. `format_3` reads formats 1 to 3. Imports
+nothing heavy, because dispatch reads headers to find the table of a GPU.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ _WITH_FACTS = 4
 ANY_GPU = "any GPU"
 # Times of another program, in headers and output.
 UNPAIRED = "unpaired, not gated"
-# Longest quotation of an untrusted line in a message.
+# Of a quotation of an untrusted line in a message.
 _MOST_CHARACTERS = 160
 
 _FORMAT = re.compile(r"[1-9][0-9]{0,8}")
@@ -39,13 +39,13 @@ _MOST_MEASUREMENTS = 10**12
 
 
 class Gpu(NamedTuple):
-    """A GPU that a table is for, or was fitted to.
+    """A GPU that a table is made for, or was fitted to.
 
     Attributes:
         label: the driver's name; ends with ` (replay)` for a table of replayed data.
         target: the compiler's name, `sm_90`.
         sms: number of multiprocessors.
-        l2_bytes: of the L2 cache; 0 where it does not matter.
+        l2_bytes: size of the L2 cache; 0 where it does not matter.
     """
 
     label: str
@@ -58,11 +58,11 @@ class Data(NamedTuple):
     """The measurements behind a table.
 
     Attributes:
-        digest: of the evidence; empty if unknown.
+        digest: of the measurements; empty if unknown.
         measurements: their number; 0 if unknown.
         date: of the newest run, YYYY-MM-DD, UTC; empty if unknown.
-        regime: of the times; empty for cold ones.
-        unpaired: whether another program measured some: not in paired rounds, and no gate checked the results.
+        regime: cache mode of the times; empty for cold ones.
+        unpaired: whether another program measured some of them, without paired rounds and without the gate.
     """
 
     digest: str
@@ -73,30 +73,30 @@ class Data(NamedTuple):
 
     @property
     def extent(self) -> str:
-        """Number and date of the measurements; their regime, if that is not cold; and whether they are unpaired."""
+        """Number and date of the measurements, their cache mode unless it is cold, and whether they are unpaired."""
         parts = (f"{self.measurements} measurements", self.date, self.regime, UNPAIRED * self.unpaired)
         return ", ".join(filter(None, parts))
 
 
 class Header(NamedTuple):
-    """The facts of a table, as its header has them.
+    """The facts in the header of a table.
 
     Attributes:
-        device: the GPU that it is for; None for a table for any GPU.
+        device: the GPU that the table is made for; None for a table for any GPU.
         software: versions by name.
         data: the measurements.
         kernels: fingerprint by operator.
         measured: the least and the most measured size of each axis; empty if unknown.
-        command: of `normtune fit`, which writes the file again: see `heuristics.writing.regenerate`. Empty before
-            format 4, where only the line `Regenerate` has it.
+        command: the call of `normtune fit` that writes the file again: see `heuristics.writing.regenerate`. Empty
+            before format 4, where only the line `Regenerate` has it.
         functions: figures of each operator and dtype that was measured: see `heuristics.writing.entries`.
         body: hash of everything below the header.
         fitted: the GPUs that a table for any GPU was fitted to.
-        without_data: (key, dtype, dtype of the function) of all that is served without measurements of its own.
-        searched: one line for each function whose search left configs out: how many, and what an audit of them found.
-        replaced: whether the table depends on the one that it replaced, which is gone.
-        format: of the file; `FORMAT` is the newest known here.
-        lines: (name, text) of the lines for people, those of facts and format left out.
+        without_data: (key, dtype, dtype of the function) of each key without measurements of its own.
+        searched: one line for each function whose search left configs out: their number, and the result of an audit.
+        replaced: whether the table depends on the table that it replaced, which no longer exists.
+        format: of the file; `FORMAT` is the newest that this normtune reads.
+        lines: (name, text) of the lines for people, without facts and format.
     """
 
     device: Gpu | None
@@ -116,12 +116,12 @@ class Header(NamedTuple):
 
     @property
     def is_for_any_gpu(self) -> bool:
-        """Whether its functions also take multiprocessors and L2 cache, for GPUs without a table of their own."""
+        """Whether the table is for any GPU: its functions also take the GPU's multiprocessors and L2 cache."""
         return self.device is None
 
     @property
     def has_facts(self) -> bool:
-        """Whether its facts stood in JSON, with the command, and not in sentences."""
+        """Whether the header has its facts as JSON, with the command."""
         return self.format >= _WITH_FACTS
 
     @property
@@ -131,7 +131,7 @@ class Header(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The GPU that it is for."""
+        """The name of the GPU that the table is made for."""
         return self.device.label if self.device else ANY_GPU
 
     @property
@@ -152,17 +152,17 @@ class Header(NamedTuple):
 
     @property
     def regenerate(self) -> str:
-        """The line that tells people the command."""
+        """The line with the command as text for people; empty without one."""
         return dict(self.lines).get("Regenerate", "")
 
-    def told(self, name: str) -> tuple[str, ...]:
-        """The lines of this name for people: `Regret`."""
+    def lines_named(self, name: str) -> tuple[str, ...]:
+        """The texts for people of the lines with a name, such as `Regret`."""
         return tuple(text for line, text in self.lines if line == name)
 
     def text(self) -> str:
-        """The comment, without a final line break. All lines but the command have at most 88 columns."""
+        """The header as a comment, without a final line break; all lines but the command have at most 88 columns."""
         facts = encoded(self._replace(lines=(), format=FORMAT))
-        # Lines are broken at spaces, of which one is lost.
+        # Wrapping breaks lines at spaces and drops one of them, so a second space is escaped.
         written = re.sub(" (?= )", r"\\u0020", json.dumps(facts))
         entries = [*self.lines, ("Format", str(FORMAT)), ("Facts", written)]
         # The command stays in one line, to be copied.
@@ -188,11 +188,11 @@ def _wrapped(name: str, value: str) -> str:
 
 
 def body_hash(body: str, format: int = FORMAT) -> str:
-    """Hash of the code below a header, which no formatter changes.
+    """Hash of the code below a header, the same after any formatter.
 
     Args:
         body: code below the header.
-        format: of the table; before 3, the hash is that of the text.
+        format: of the table; before 3, the hash is of the text.
     """
     from normtune.kernels.tablefile.syntax import syntax
 
@@ -200,7 +200,7 @@ def body_hash(body: str, format: int = FORMAT) -> str:
 
 
 def is_edited(header: Header, body: str) -> bool:
-    """Whether the code below a header differs from the code that was written."""
+    """Whether the code below a header was changed after normtune wrote it."""
     return body_hash(body, header.format) != header.body
 
 
@@ -208,8 +208,8 @@ def parse(text: str, source: str) -> tuple[Header, str]:
     """Split a table into its header and the code below.
 
     Args:
-        text: of the whole file.
-        source: name of the file, for errors.
+        text: the whole file.
+        source: name of the file in errors.
 
     Raises:
         UsageError: the text does not begin with a header of a known format.
@@ -252,15 +252,15 @@ def parse(text: str, source: str) -> tuple[Header, str]:
 
 
 def _read(entries: list[tuple[str, str]]) -> Header:
-    """The header of these lines.
+    """The header of lines in format 4.
 
     Raises:
-        KeyError: there is no line of facts.
-        ValueError: they are no facts of a table.
+        KeyError: the line of facts is missing.
+        ValueError: the facts are not those of a table.
     """
     facts = json.loads(dict(entries)["Facts"], parse_constant=_refused)
-    told = tuple(entry for entry in entries if entry[0] not in ("Facts", "Format"))
-    return checked(decoded(Header, facts, "Facts")._replace(lines=told, format=FORMAT))
+    lines = tuple(entry for entry in entries if entry[0] not in ("Facts", "Format"))
+    return checked(decoded(Header, facts, "Facts")._replace(lines=lines, format=FORMAT))
 
 
 def _refused(constant: str) -> NoReturn:
@@ -274,7 +274,7 @@ def _read_before(entries: list[tuple[str, str]]) -> Header:
 
 
 def checked(header: Header) -> Header:
-    """A header as it was given.
+    """The header, whose numbers are in range.
 
     Raises:
         ValueError: a number is out of range.
@@ -293,5 +293,5 @@ def checked(header: Header) -> Header:
 
 
 def log_ppm_of(percent: str | float) -> int:
-    """Convert a slowdown in percent to millionths of a logarithm."""
+    """A slowdown in percent as log_ppm, millionths of a natural logarithm."""
     return round(1e6 * math.log1p(float(percent) / 100))

@@ -3,10 +3,10 @@
 In: the GPU's name, target, number of multiprocessors and L2 cache. Out: `Selection`: a loaded table, its source, and
 whether it was made for that GPU. Imports neither numpy nor pandas, because dispatch calls it at the first launch.
 
-The first that exists: the file that NORMTUNE_TABLE names; the table that the user installed for the GPU; the shipped
-tables of the same name and number of multiprocessors, one per family of operators; the shipped table for any GPU, whose
-thresholds are relative to multiprocessors and L2 cache. An operator without functions in the first table is looked up
-in the next; NORMTUNE_TABLE is used alone.
+The order is: the file in NORMTUNE_TABLE, which is used alone; the table that the user installed for the GPU; the
+shipped tables of the same name and number of multiprocessors, one per family of operators; the shipped table for any
+GPU, whose thresholds are relative to multiprocessors and L2 cache. An operator is looked up in the first table that has
+functions of it.
 """
 
 import os
@@ -25,7 +25,7 @@ from normtune.kernels.config import Config, Knob, class_of
 from normtune.kernels.key import Key
 from normtune.kernels.problem import AXES, MAX_ROWS
 from normtune.kernels.tablefile.header import Data, Gpu, Header, parse
-from normtune.kernels.tablefile.parse import normalised_trees, trees
+from normtune.kernels.tablefile.parse import relative_trees, trees
 from normtune.kernels.tablefile.relative_tree import boxes_on
 from normtune.kernels.tablefile.syntax import parsed
 from normtune.kernels.tablefile.tree import regions
@@ -49,11 +49,11 @@ class LoadedTable(NamedTuple):
     Attributes:
         source: its file.
         header: its header.
-        tables: by key a function of sizes, (rows, hidden), that returns a config as a plain tuple. In a table
-            for any GPU the functions also take multiprocessors and bytes of L2 cache, until the table is bound.
-        lookup: text of a key, dtype, rows and hidden to a config, with the same exception.
-        trees: by key the tree behind a function; one with relative thresholds in a table for any GPU.
-        is_bound: whether its functions take sizes alone.
+        tables: by key a function of sizes, (rows, hidden), that returns a config as a plain tuple. The functions of an
+            unbound table for any GPU also take multiprocessors and bytes of L2 cache.
+        lookup: a function of a key's text, dtype and the same sizes that returns a config.
+        trees: by key the tree of a function; with relative thresholds in a table for any GPU.
+        is_bound: whether the functions take only sizes of a shape.
         axes: the names of these sizes.
     """
 
@@ -66,7 +66,7 @@ class LoadedTable(NamedTuple):
     axes: tuple[str, ...] = AXES
 
     def bound(self, sms: int, l2_bytes: int) -> "LoadedTable":
-        """Bind a table for any GPU to one; a table of one GPU is returned as it is."""
+        """The table whose functions take only sizes of a shape; a table of one GPU is returned unchanged."""
         if self.is_bound:
             return self
         gpu = sms, l2_bytes
@@ -78,28 +78,28 @@ class LoadedTable(NamedTuple):
         return self._replace(tables=tables, lookup=on_gpu(self.lookup), is_bound=True)
 
     def serves(self, key: Key) -> bool:
-        """Whether it has functions of an operator, at any named integers, of any modes and dtype."""
+        """Whether it has a function of the operator, with any named integers, modes and dtype."""
         return any(table_key.family == key.family for table_key in self.tables)
 
     def function(self, key: Key) -> Callable[..., ConfigFields] | None:
-        """Function of a key; without one in its modes, the plain operator's; None if there is neither.
+        """The function of a key; without one of its modes, the plain operator's; None if there is neither.
 
-        Of an operator with named integers that the table does not have, those of the nearest ones. One of them may be
-        the third size of the function.
+        For named integers that the table lacks, the function of the nearest ones. If the functions take a third size,
+        it is set to the key's.
         """
         found = next((self.tables[name] for name in self.names(key) if name in self.tables), None)
         third = tuple(value for name, value in key.sizes if name in self.axes)
         return partial(_with_third, found, third) if found and third else found
 
     def names(self, key: Key) -> tuple[Key, ...]:
-        """The keys by which `function` looks one up, in this order."""
+        """The keys whose function `function` returns, the first that exists."""
         key = key.without(self.axes)
         if key.sizes and not self.tables.keys() & {*key.names}:
             key = key.nearest(self.tables)
         return key.names
 
     def answer(self, key: Key) -> Callable[..., Config] | None:
-        """As `function`, but returning a `Config`."""
+        """The same as `function`, but of functions that return a `Config`."""
         function = self.function(key)
         return None if function is None else lambda *shape: _config(function(*shape))
 
@@ -109,7 +109,7 @@ def _with_third(function: Callable[..., ConfigFields], third: tuple[int, ...], *
 
 
 def _config(entry: ConfigFields) -> Config:
-    """An entry of a table as a config of the class that declares its knobs."""
+    """A config as a plain tuple converted to a `Config` with the same knobs."""
     return _class_of(type(entry))(*entry)
 
 
@@ -123,10 +123,10 @@ class Selection(NamedTuple):
     """The tables for a GPU.
 
     Attributes:
-        table: the first one.
+        table: the first table.
         source: its origin, as text for a message.
         exact: whether it was made or chosen for this GPU; False for the table for any GPU.
-        further: load the others, once, in order, for operators that those before have no function of.
+        further: functions that load the other tables, in order, for operators that the tables before lack.
     """
 
     table: LoadedTable
@@ -135,7 +135,7 @@ class Selection(NamedTuple):
     further: tuple[Callable[[], LoadedTable], ...] = ()
 
     def serving(self, key: Key) -> LoadedTable:
-        """The table of an operator: the first that has a function of it, else the first of all."""
+        """The table of an operator: the first that has a function of it, else the first table."""
         if self.table.serves(key):
             return self.table
         return next((table for table in (load() for load in self.further) if table.serves(key)), self.table)
@@ -160,11 +160,11 @@ def select(name: str, target: str, sms: int, l2_bytes: int | None = None) -> Sel
         table = load(os.path.expanduser(named)).bound(sms, l2_bytes or _l2_bytes(target, sms))
     except UsageError as error:
         raise UsageError(f"{VARIABLE} cannot be used: {error}") from None
-    return Selection(table, f"{told(named)} ({VARIABLE})", True)
+    return Selection(table, f"{quoted(named)} ({VARIABLE})", True)
 
 
 def unnamed(name: str, target: str, sms: int, l2_bytes: int | None = None) -> Selection:
-    """As `select`, without NORMTUNE_TABLE.
+    """The same as `select`, but ignores NORMTUNE_TABLE.
 
     Raises:
         UsageError: the installed table is not a table.
@@ -176,7 +176,7 @@ def unnamed(name: str, target: str, sms: int, l2_bytes: int | None = None) -> Se
         further.append(cache(lambda: load(for_any).bound(sms, l2_bytes)))
     installed = _installed(name)
     if installed and (installed.header.gpu, installed.header.sms) == made_for:
-        return Selection(installed, f"the installed table {told(installed.source)}", True, tuple(further))
+        return Selection(installed, f"the installed table {quoted(installed.source)}", True, tuple(further))
     if not further:
         return Selection(_empty(name, target, sms), "the default config of each operator", False)
     table, *rest = further[0](), *further[1:]
@@ -189,7 +189,7 @@ def unnamed(name: str, target: str, sms: int, l2_bytes: int | None = None) -> Se
 
 
 def _l2_bytes(target: str, sms: int) -> int:
-    """Known L2 cache of a target; 1 if unknown, so that everything exceeds it."""
+    """Bytes of L2 cache of a target; 1 if unknown, so that every size exceeds it."""
     try:
         return target_for(target, sms).l2_bytes
     except UsageError:
@@ -212,8 +212,8 @@ def _installed(name: str) -> LoadedTable | None:
         return load(path)
     except UsageError as error:
         raise UsageError(
-            f"the installed table cannot be used: {error}; delete {told(path)}, as `normtune fit --uninstall --force` "
-            "does, or `normtune fit --install --force` writes it again"
+            f"the installed table cannot be used: {error}; delete {quoted(path)}, as `normtune fit --uninstall --force`"
+            " does, or `normtune fit --install --force` writes it again"
         ) from None
 
 
@@ -224,27 +224,27 @@ def shipped() -> dict[Path, Header]:
 
 
 def by_name() -> dict[str, Path]:
-    """Shipped tables by the names that commands use: `nvidia-h200`, ..., and last `any-gpu`."""
+    """Shipped tables by their names in commands: `nvidia-h200`, ..., and last `any-gpu`."""
     paths = [*shipped(), *(path for path in (SHIPPED / ANY_GPU,) if path.exists())]
     return {path.stem.replace("_", "-"): path for path in paths}
 
 
 def installed_path(name: str) -> Path:
-    """File to which `normtune fit --install` writes the table of a GPU, in the user's data folder.
-
-    By the XDG Base Directory Specification: XDG_DATA_HOME if it is an absolute path, else ~/.local/share.
+    """The file of a GPU's installed table, which `normtune fit --install` writes.
 
     Raises:
-        UsageError: the user has no home, such as an unnamed user id in a container.
+        UsageError: the user has no home.
     """
     return installed_folder() / f"{slug(name)}.py"
 
 
 def installed_folder() -> Path:
-    """The folder of `installed_path`.
+    """The folder of installed tables, in the user's data folder.
+
+    By the XDG Base Directory Specification: XDG_DATA_HOME if it is an absolute path, else ~/.local/share.
 
     Raises:
-        UsageError: the user has no home.
+        UsageError: the user has no home, such as an unnamed user id in a container.
     """
     home = Path(os.environ.get("XDG_DATA_HOME", ""))
     if not home.is_absolute():
@@ -256,7 +256,7 @@ def installed_folder() -> Path:
 
 
 def installed() -> list[Path]:
-    """Files of all installed tables; none if the user has no home, or it cannot be read."""
+    """Files of all installed tables; empty if the user has no home, or the folder cannot be read."""
     try:
         return sorted(installed_folder().glob("*.py"))
     except (UsageError, OSError):
@@ -268,22 +268,22 @@ def slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "_", name.lower())[:64].strip("_") or "gpu"
 
 
-def told(path: str | os.PathLike[str]) -> str:
-    """A file's name for messages; quoted if it would not stay on one line."""
+def quoted(path: str | os.PathLike[str]) -> str:
+    """A file's name for messages; quoted if it would break the line."""
     name = os.fspath(path)
     return name if name.isprintable() and name.strip() else repr(name)
 
 
 @checked
 def load_table(table: str | os.PathLike[str]) -> LoadedTable:
-    """Load a table for look-ups, without running anything else of its file.
+    """Load a table for look-ups, after a check that its code does nothing else.
 
     Args:
-        table: a file that `normtune fit` wrote; or, where there is no such file, the name of a table that ships with
-            normtune: `nvidia-h200`, `any-gpu`.
+        table: a file that `normtune fit` wrote; if it does not exist, the name of a shipped table: `nvidia-h200`,
+            `any-gpu`.
 
     Raises:
-        UsageError: there is neither, or the file cannot be read, has no header of a table, or code of another form.
+        UsageError: neither exists, or the file cannot be read, has no header of a table, or code of another form.
     """
     named = by_name()
     if os.fspath(table) in named and not os.path.lexists(table):
@@ -292,17 +292,17 @@ def load_table(table: str | os.PathLike[str]) -> LoadedTable:
 
 
 def load(path: str | os.PathLike[str]) -> LoadedTable:
-    """Load a table. The file is run only after its syntax proves that it does nothing but choose configs.
+    """Load a table. The file is executed only if its syntax proves that it does nothing but choose configs.
 
     Raises:
         UsageError: the file cannot be read, has no header of a table, or code of another form.
     """
     text = read(path)
-    name = told(path)
+    name = quoted(path)
     header, _ = parse(text, name)
     names: dict[str, object] = {"__name__": f"normtune.heuristics.tables._{slug(Path(path).stem)}", "__file__": name}
     try:
-        tree_of_key: Mapping[Key, Any] = (normalised_trees if header.is_for_any_gpu else trees)(text)
+        tree_of_key: Mapping[Key, Any] = (relative_trees if header.is_for_any_gpu else trees)(text)
         exec(compile(parsed(text), name, "exec"), names)
         tables, lookup = names["TABLES"], names["lookup"]
     except NormtuneError as error:
@@ -318,23 +318,16 @@ def load(path: str | os.PathLike[str]) -> LoadedTable:
 
 
 def header_of(path: str | os.PathLike[str]) -> Header:
-    """Header of a table, without running its file.
+    """Header of a table, without executing the file.
 
     Raises:
         UsageError: the file cannot be read, or has no header.
     """
-    return parse(read(path), told(path))[0]
+    return parse(read(path), quoted(path))[0]
 
 
 def row_bounds(table: LoadedTable, key: Key, hidden: int, target: Target) -> list[int]:
-    """The numbers of rows, ascending from 1, at which the config of one hidden size may change.
-
-    Args:
-        table: the table.
-        key: of a problem, or of a batch-invariant function.
-        hidden: length of a row.
-        target: the GPU.
-    """
+    """The numbers of rows, ascending from 1, at which the table's config for rows of `hidden` elements may change."""
     bounds, whole = {1}, EVERYWHERE.with_interval(Interval("hidden", hidden, hidden))
     for tree in (table.trees[name] for name in table.names(key) if name in table.trees):
         if table.header.is_for_any_gpu:
@@ -355,21 +348,21 @@ def read(path: str | os.PathLike[str]) -> str:
         content = _content(path)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "a NUL in its name"
-        raise UsageError(f"table {told(path)} cannot be read: {reason}; check the path") from None
+        raise UsageError(f"table {quoted(path)} cannot be read: {reason}; check the path") from None
     if content is None:
-        raise UsageError(f"table {told(path)} is no regular file: expected a module that `normtune fit --out` wrote")
+        raise UsageError(f"table {quoted(path)} is no regular file: expected a module that `normtune fit` wrote")
     if len(content) > MAX_BYTES:
-        raise UsageError(f"table {told(path)} has over {MAX_BYTES} bytes: expected a module that `normtune fit` wrote")
+        raise UsageError(
+            f"table {quoted(path)} has over {MAX_BYTES} bytes: expected a module that `normtune fit` wrote"
+        )
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError:
-        raise UsageError(
-            f"table {told(path)} is no text file: expected a module that `normtune fit --out` wrote"
-        ) from None
+        raise UsageError(f"table {quoted(path)} is no text file: expected a module that `normtune fit` wrote") from None
 
 
 def _content(path: str | os.PathLike[str]) -> bytes | None:
-    """The first bytes of a file, at most one more than a table may have; None if it is not a regular file."""
+    """The content of a file, cut off above MAX_BYTES; None if it is not a regular file."""
     # O_NONBLOCK: opening a pipe does not wait for its other end.
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
@@ -382,7 +375,7 @@ def _content(path: str | os.PathLike[str]) -> bytes | None:
 
 
 def _empty(name: str, target: str, sms: int) -> LoadedTable:
-    """A table without entries, if no table ships."""
+    """A table without entries, for an installation without shipped tables."""
 
     def lookup(operator: str, dtype: str, rows: int, hidden: int) -> ConfigFields:
         raise ValueError(f"no table for {operator!r} in {dtype!r}: no table ships with normtune")

@@ -1,8 +1,8 @@
 """Parse the code of a table into trees; code of any other form is refused.
 
-In: the text of a table. Out: its trees, of one GPU or of any. The trees come from the file that users run, not from the
-fit that wrote it, so a check of these trees is a check of that file. A file that passes is safe to run, whoever edited
-it: it names configs, compares products of sizes with numbers, and does nothing else.
+In: the text of a table. Out: its trees, of one GPU or of any. The trees come from the file that users run, so a check
+of these trees is a check of that file. A file that passes is safe to run, whoever edited it: it names configs, compares
+products of sizes with numbers, and does nothing else.
 """
 
 import ast
@@ -22,51 +22,51 @@ from normtune.kernels.tablefile.relative_tree import BYTES_PER_L2, HIDDEN, ROWS_
 from normtune.kernels.tablefile.syntax import UNREADABLE, parsed
 from normtune.kernels.tablefile.tree import Leaf, Split, Tree, comparison
 
-Kind = TypeVar("Kind", Tree, RelativeTree)
+AnyTree = TypeVar("AnyTree", Tree, RelativeTree)
 
 
 def trees(text: str) -> dict[Key, Tree]:
-    """Trees of a table of one GPU, by their keys.
+    """Trees of a table of one GPU, by key.
 
     Raises:
         NormtuneError: the code has a form that normtune does not write.
     """
-    with _told():
+    with _normtune_errors():
         module = parsed(text)
         axes = _axes(module)
         return _trees(module, template.of_axes(axes), partial(_tree, axes))
 
 
-def normalised_trees(text: str) -> dict[Key, RelativeTree]:
-    """Trees of a table for any GPU, by their keys.
+def relative_trees(text: str) -> dict[Key, RelativeTree]:
+    """Trees of a table for any GPU, by key.
 
     Raises:
         NormtuneError: the code has a form that normtune does not write.
     """
-    with _told():
-        return _trees(parsed(text), template.ANY_GPU, _normalised_tree)
+    with _normtune_errors():
+        return _trees(parsed(text), template.ANY_GPU, _relative_tree)
 
 
 @contextmanager
-def _told() -> Iterator[None]:
-    """An error of the code, inside of a `with`, is one of normtune."""
+def _normtune_errors() -> Iterator[None]:
+    """Errors of the code inside the `with` are raised as errors of normtune."""
     try:
         yield
-    # Nesting too deep for Python's parser shows as one of the last two.
+    # Nesting too deep for Python's parser raises one of the last two.
     except UNREADABLE as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise NormtuneError(f"its code has a form that normtune does not write ({reason})") from None
 
 
 def _axes(module: ast.Module) -> tuple[str, ...]:
-    """The sizes that the functions of a table of one GPU take, as `lookup` does; rows and hidden of other code."""
+    """The arguments of the functions of a table of one GPU, from `lookup`; rows and hidden if that has another form."""
     functions = [node for node in module.body if isinstance(node, ast.FunctionDef) and node.name == "lookup"]
     names = tuple(argument.arg for function in functions for argument in function.args.args[2:])
     return names if len(names) in (2, 3) and all(map(AXIS.fullmatch, names)) else AXES
 
 
 def is_positional(text: str) -> bool:
-    """Whether a table has values of configs by position, as older tables do; False of text that is not Python."""
+    """Whether configs are written by position, as in older tables; False for text that is not Python."""
     try:
         calls = [node.value for node in parsed(text).body if isinstance(node, ast.Assign)]
     except UNREADABLE:
@@ -74,11 +74,11 @@ def is_positional(text: str) -> bool:
     return any(isinstance(call, ast.Call) and call.args for call in calls)
 
 
-# In a comparison of a table. Every size and product of sizes is smaller.
+# The largest number in a comparison. Every size and product of sizes is smaller.
 _MOST_NUMBER = 1 << 62
-# Of one function: over twice those of the most leaves that a fit takes. Each costs a level of recursion.
+# The most thresholds of a function: more than twice the most of a fit. Each costs a level of recursion.
 _MOST_CUTS = 300
-# Names that the code refers to, so they are fixed.
+# Names with a fixed meaning in the code.
 _NAMES = {
     "Callable",
     "NamedTuple",
@@ -100,7 +100,7 @@ _NAMES = {
 
 
 class _Frame(NamedTuple):
-    """The parts that all tables share, as texts of their syntax: the first statements, and the last ones."""
+    """The parts that all tables share, as text of their syntax: the first statements, and the last ones."""
 
     opening: tuple[str, ...]
     closing: tuple[str, ...]
@@ -110,10 +110,10 @@ class _Frame(NamedTuple):
 
 @lru_cache(maxsize=64)
 def _frame(of: template.Form, classes: tuple[tuple[str, tuple[Knob, ...]], ...], has_sizes: bool) -> _Frame:
-    """The frame of a table whose configs are of these classes; with or without the nearest named integers.
+    """The frame of a table with these classes of configs.
 
     Raises:
-        ValueError: there are none.
+        ValueError: there are no classes.
     """
     if not classes:
         raise ValueError("a class of configs is missing")
@@ -130,7 +130,7 @@ def _class(node: ast.stmt) -> tuple[str, tuple[Knob, ...]] | None:
     """The name and knobs of a class of configs; None for another statement.
 
     Raises:
-        ValueError: it has another form than those that normtune writes.
+        ValueError: normtune does not write such a class.
     """
     match node:
         case ast.ClassDef(
@@ -170,8 +170,8 @@ def _syntax(node: ast.stmt) -> str:
 
 
 def _trees(
-    module: ast.Module, of: template.Form, read: "Callable[[list[ast.stmt], dict[str, Config]], Kind]"
-) -> "dict[Key, Kind]":
+    module: ast.Module, of: template.Form, read: "Callable[[list[ast.stmt], dict[str, Config]], AnyTree]"
+) -> "dict[Key, AnyTree]":
     """Trees of a module.
 
     Raises:
@@ -188,8 +188,8 @@ def _trees(
             if node is None or _syntax(node) != syntax:
                 raise ValueError(f"line {node.lineno}" if node else "a part is missing")
     configs: dict[str, Config] = {}
-    functions: dict[str, Kind] = {}
-    tree_of_key: dict[Key, Kind] | None = None
+    functions: dict[str, AnyTree] = {}
+    tree_of_key: dict[Key, AnyTree] | None = None
     for node in body:
         match node:
             case _ if tree_of_key is not None:
@@ -219,17 +219,17 @@ def _trees(
         or _NAMES & set(class_of_name)
     ):
         raise ValueError("a part is missing")
-    # Python's own, such as `__annotations__`, in which it notes the type of `TABLES`.
+    # Python's own names, such as `__annotations__`, which has the type of `TABLES`.
     if own := sorted(name for name in names | set(class_of_name) if name.startswith("__") and name.endswith("__")):
         raise ValueError(f"the name {own[0][:40]}")
     return tree_of_key
 
 
 def _answers(returns: ast.expr, configs: dict[str, Config], classes: dict[str, type[Config]]) -> dict[str, Config]:
-    """The configs that a function may return: those of the class that it names, or of any.
+    """The configs that a function may return by its annotation: those of one class, or all.
 
     Raises:
-        ValueError: it names neither.
+        ValueError: the annotation is neither.
     """
     if isinstance(returns, ast.Name) and returns.id in classes:
         return {name: config for name, config in configs.items() if type(config) is classes[returns.id]}
@@ -239,10 +239,10 @@ def _answers(returns: ast.expr, configs: dict[str, Config], classes: dict[str, t
 
 
 def _config(of: type[Config], arguments: list[ast.expr], keywords: list[ast.keyword], line: int) -> Config:
-    """A config as the code makes it: values by keyword or, in older tables, in order; the others are defaults.
+    """The config of a call with values by keyword or, in older tables, by position.
 
     Raises:
-        ValueError: a value is missing, is too much or of another kind.
+        ValueError: a value is missing, unknown or of another type.
     """
     nodes = dict(zip(of._fields, arguments, strict=False)) | {
         keyword.arg: keyword.value for keyword in keywords if keyword.arg
@@ -261,7 +261,7 @@ def _config(of: type[Config], arguments: list[ast.expr], keywords: list[ast.keyw
     return config
 
 
-def _entry(pair: tuple[ast.expr | None, ast.expr], functions: "dict[str, Kind]", line: int) -> "tuple[Key, Kind]":
+def _entry(pair: tuple[ast.expr | None, ast.expr], functions: "dict[str, AnyTree]", line: int) -> "tuple[Key, AnyTree]":
     match pair:
         case (
             ast.Tuple(elts=[ast.Constant(str(operator)), ast.Constant(str(dtype))]),
@@ -292,7 +292,7 @@ def _tree(axes: tuple[str, ...], body: list[ast.stmt], configs: dict[str, Config
 
 
 def _axis(size: ast.expr, axes: tuple[str, ...]) -> str:
-    """The axis that is compared: one of these or a derived one.
+    """The axis that is compared: one of `axes` or a derived one.
 
     Raises:
         ValueError: it is neither.
@@ -310,7 +310,7 @@ _SIZES: dict[tuple[tuple[str, ...], tuple[str, ...]], str] = {
 }
 
 
-def _normalised_tree(body: list[ast.stmt], configs: dict[str, Config]) -> RelativeTree:
+def _relative_tree(body: list[ast.stmt], configs: dict[str, Config]) -> RelativeTree:
     match body:
         case [ast.Return(value=ast.Name(name))] if name in configs:
             return Leaf(configs[name])
@@ -319,19 +319,19 @@ def _normalised_tree(body: list[ast.stmt], configs: dict[str, Config]) -> Relati
             threshold, unit = _product(right)
             if isinstance(sign, ast.LtE) and (times, sizes, unit) == (1, ("hidden",), ()):
                 return RelativeSplit(
-                    HIDDEN, 1, threshold, _normalised_tree(first, configs), _normalised_tree(rest, configs)
+                    HIDDEN, 1, threshold, _relative_tree(first, configs), _relative_tree(rest, configs)
                 )
             if isinstance(sign, ast.GtE) and (size := _SIZES.get((sizes, unit))):
-                low, high = _normalised_tree(rest, configs), _normalised_tree(first, configs)
+                low, high = _relative_tree(rest, configs), _relative_tree(first, configs)
                 return RelativeSplit(size, times, threshold, low, high)
     raise ValueError(f"line {body[0].lineno if body else 0}")
 
 
 def _product(node: ast.expr) -> tuple[int, tuple[str, ...]]:
-    """Parse a product of names with at most one positive number in front: the number (default 1) and the names.
+    """The factor (1 if omitted) and the names of a product, such as `4 * rows * hidden`.
 
     Raises:
-        ValueError: it is something else.
+        ValueError: the expression is not such a product.
     """
     match node:
         case ast.Constant(value) if type(value) is int and 0 < value <= _MOST_NUMBER:

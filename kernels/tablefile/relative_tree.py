@@ -1,8 +1,8 @@
 """A threshold tree with sizes relative to the GPU, so that one tree can serve different GPUs.
 
-In: configs and thresholds. Out: `RelativeSplit`; on a given GPU, the config of a shape, the tree of plain sizes, the
-box of each leaf. A GPU with half the multiprocessors behaves at r / 2 rows as another does at r, so rows count per
-multiprocessor. Thresholds in bytes per byte of L2 cache are read from older tables and no longer written.
+In: configs and thresholds. Out: `RelativeSplit`; on a given GPU, the config of a shape, the tree of absolute sizes, the
+box of each leaf. A GPU with half the multiprocessors behaves at r / 2 rows as another does at r, so thresholds are in
+rows per multiprocessor. Thresholds in bytes per byte of L2 cache occur only in older tables.
 """
 
 from collections.abc import Iterator
@@ -25,8 +25,8 @@ class RelativeSplit(NamedTuple):
     """A threshold on a relative size. All arithmetic is on integers.
 
     Attributes:
-        size: compared: `hidden` (high is `hidden > threshold`), `rows_per_sm` (high is
-            `times * rows >= threshold * sms`) or `bytes_per_l2` (high is `times * rows * hidden >= threshold *
+        size: the compared size: `hidden` (high if `hidden > threshold`), `rows_per_sm` (high if
+            `times * rows >= threshold * sms`) or `bytes_per_l2` (high if `times * rows * hidden >= threshold *
             l2_bytes`, where `times` is a multiple of the bytes of an element).
         times: factor of the size; 1 for `hidden`.
         threshold: an integer.
@@ -41,7 +41,7 @@ class RelativeSplit(NamedTuple):
 
     @property
     def axis(self) -> str:
-        """The axis of a shape that it is on."""
+        """The axis of a shape that the threshold divides."""
         return {HIDDEN: HIDDEN, ROWS_PER_SM: "rows"}.get(self.size, _ELEMENTS)
 
     def first(self, sms: int, l2_bytes: int) -> int:
@@ -63,7 +63,7 @@ def choose_on(tree: RelativeTree, shape: Shape, sms: int, l2_bytes: int) -> Conf
 
 
 def on_sms(tree: RelativeTree, sms: int) -> Tree | None:
-    """The tree of plain sizes on a GPU with `sms` multiprocessors; None if a cut is in bytes."""
+    """The tree of absolute sizes on a GPU with `sms` multiprocessors; None if a threshold is in bytes."""
     if isinstance(tree, Leaf):
         return tree
     low, high = on_sms(tree.low, sms), on_sms(tree.high, sms)
@@ -74,9 +74,9 @@ def on_sms(tree: RelativeTree, sms: int) -> Tree | None:
 
 
 def boxes_on(tree: RelativeTree, sms: int, l2_bytes: int, box: Box) -> Iterator[tuple[Config, Box]]:
-    """The config of each leaf and the box that it answers for on a GPU, within another box.
+    """The config and the box of each leaf on a GPU, within another box.
 
-    Each has an interval more, of the product of the sizes, which a cut in bytes bounds.
+    Each box has a further interval, of the product of the sizes, for thresholds in bytes.
     """
     whole = Box((*box, Interval(_ELEMENTS, 1, prod(box.largest))))
     parts = walk(tree, whole, lambda cut, own: own.cut(cut.axis, cut.first(sms, l2_bytes)))

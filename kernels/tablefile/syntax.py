@@ -1,6 +1,6 @@
 """A table's code independent of its formatting.
 
-In: the code below a table's header. Out: its syntax as text, to be hashed; its lines, to be compared; whether it has
+In: the code below a table's header. Out: its syntax as text for a hash; its lines for a comparison; whether it has
 comments.
 """
 
@@ -9,14 +9,14 @@ import io
 import tokenize
 import warnings
 
-# Fields that are absent or empty on some versions of Python, or depend on spelling alone.
+# Fields that are absent or empty on some versions of Python, or depend only on spelling.
 _UNSAID = ("ctx", "kind", "type_comment", "type_ignores")
 # Raised by Python's parser; the last two for nesting too deep for it, or for a walk over the tree.
 UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 
 def parsed(code: str) -> ast.Module:
-    """Parse untrusted code, without the warnings in which Python's parser would quote it on stderr.
+    """Parse untrusted code without warnings of Python's parser, which would quote the code on stderr.
 
     Raises:
         SyntaxError, ValueError, RecursionError, MemoryError: it is not Python.
@@ -27,10 +27,10 @@ def parsed(code: str) -> ast.Module:
 
 
 def syntax(code: str) -> str:
-    """The syntax tree as text: without comments, positions and quotes; docstrings by their words.
+    """The syntax tree as text: without comments, positions and quotes; docstrings as their words.
 
-    Not `ast.dump`, whose fields differ between versions of Python although the code of a table reads the same. Text
-    that is not Python is returned as it is.
+    Unlike `ast.dump`, whose fields differ between versions of Python, the text is the same on all. Text that is not
+    Python is returned unchanged.
     """
     try:
         return _plain(parsed(code))
@@ -39,7 +39,7 @@ def syntax(code: str) -> str:
 
 
 def statements(code: str) -> list[str]:
-    """Lines of the code as `ast.unparse` writes them, without comments."""
+    """The code as lines of `ast.unparse`, without comments."""
     try:
         module = parsed(code)
         for node in ast.walk(module):

@@ -13,14 +13,14 @@ from typing import NamedTuple
 from normtune.kernels.config import Knob
 from normtune.kernels.problem import AXES
 
-# Default of black and of ruff. Longer statements have one part per line with a trailing comma, which formatters keep at
-# every width.
+# The default of black and of ruff. Longer statements have one part per line with a trailing comma, which formatters
+# keep at every width.
 WIDTH = 88
-# The name of the class of configs where a table has one class alone.
+# The name of the class of configs in a table with one class.
 ONE_CLASS = "Config"
 # The type of a config of one of several classes.
 ANY_CLASS = "tuple[int | str, ...]"
-# What the docstring says of a knob whose operator says nothing.
+# The description of a knob whose operator gives none.
 _UNSAID = "as the operator defines it."
 
 _OPENING = '''
@@ -41,7 +41,7 @@ _CLASS = '''class {name}(NamedTuple):
 
 {fields}'''
 
-# Of a table of operators with named integers, which answers for others with those of the nearest.
+# In tables of operators with named integers: unmeasured integers get the function of the nearest ones.
 _IMPORTS = "from fractions import Fraction\n"
 _NEAREST = '''
 
@@ -97,7 +97,7 @@ Classes = Mapping[str, Sequence[Knob]]
 
 
 class Form(NamedTuple):
-    """The parts that all tables of a form share.
+    """The text that all tables of a form share.
 
     Attributes:
         sizes: arguments of every function.
@@ -113,8 +113,8 @@ class Form(NamedTuple):
         """Everything above the configs.
 
         Args:
-            classes: of the configs, by name.
-            has_sizes: whether an operator has named integers, and the module answers for others with the nearest.
+            classes: the classes of configs.
+            has_sizes: whether an operator has named integers.
         """
         defined = "\n\n\n".join(_class(name, knobs) for name, knobs in classes.items())
         return _OPENING.format(docstring=self.docstring, imports=_IMPORTS if has_sizes else "") + defined
@@ -129,7 +129,7 @@ class Form(NamedTuple):
         return f"TABLES: dict[tuple[str, str], Callable[[{kinds}], {any_of(classes)}]] ="
 
     def closing(self, classes: "Classes", has_sizes: bool = False) -> str:
-        """Everything below that list; arguments as of `opening`."""
+        """Everything below that list; arguments as for `opening`."""
         lookup = _typed("lookup", ("operator: str", "dtype: str", *self.sizes), any_of(classes))
         names = ", ".join(size.partition(":")[0] for size in self.sizes)
         operator = "_nearest(operator, dtype)" if has_sizes else "operator"
@@ -138,13 +138,7 @@ class Form(NamedTuple):
 
 
 def in_parentheses(head: str, parts: Sequence[str], tail: str) -> str:
-    """Write parts in parentheses after a head, on one line if they fit.
-
-    Args:
-        head: before the parentheses; the parts are indented one step more.
-        parts: inside them, without commas.
-        tail: after them.
-    """
+    """`head(parts)tail` on one line if it fits, else with one part per line."""
     line = f"{head}({', '.join(parts)}){tail}"
     if len(line) <= WIDTH:
         return line
@@ -153,7 +147,7 @@ def in_parentheses(head: str, parts: Sequence[str], tail: str) -> str:
 
 
 def literal(value: object) -> str:
-    """Field of a config as code."""
+    """The value of a knob as code."""
     return json.dumps(value) if isinstance(value, str) else repr(value)
 
 
@@ -182,7 +176,7 @@ def _field(knob: Knob) -> str:
 
 @cache
 def of_axes(axes: tuple[str, ...]) -> Form:
-    """The form of the tables of one GPU whose functions take these sizes."""
+    """The form of a table of one GPU whose functions take the sizes `axes`."""
     sizes = tuple(f"{axis}: int" for axis in axes)
     if axes == AXES:
         return Form(

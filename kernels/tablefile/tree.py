@@ -1,9 +1,10 @@
-"""A threshold tree over the sizes of a shape: what is fitted, scored and written as code.
+"""A threshold tree over the sizes of a shape, which is fitted, scored and written as code.
 
-In: configs and thresholds. Out: `Leaf`, `Split`, `Box`, and what one asks of a tree. Knows neither times nor operators.
+In: configs and thresholds. Out: `Leaf`, `Split`, and functions of a tree. Knows neither times nor operators.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple, Union
 
 from normtune.kernels.box import Box
@@ -11,7 +12,7 @@ from normtune.kernels.config import Config
 from normtune.kernels.derived_size import is_derived, size_along
 from normtune.kernels.problem import AXES, Shape
 
-# The axis of counts, which the code compares by `rows >= T`; so it does derived sizes, and lengths by `hidden <= T`.
+# The code compares rows and derived sizes by `rows >= T`, and other sizes by `hidden <= T`.
 _ROWS = "rows"
 
 
@@ -26,7 +27,7 @@ class Split(NamedTuple):
 
     Attributes:
         axis: its name.
-        threshold: an integer, as the code compares it.
+        threshold: the integer in the code's comparison.
         low, high: the trees for smaller and larger sizes.
     """
 
@@ -45,7 +46,7 @@ Tree = Union[Leaf, Split]  # noqa: UP007 - a forward reference in `Split` needs 
 
 
 def comparison(axis: str) -> str:
-    """How the code compares a size with a threshold of an axis, `<=` or `>=`."""
+    """The operator of the code's comparison on an axis, `<=` or `>=`."""
     return ">=" if axis == _ROWS or is_derived(axis) else "<="
 
 
@@ -60,15 +61,29 @@ def threshold_of(axis: str, first: int) -> int:
 
 
 def told(axis: str, threshold: int) -> str:
-    """A threshold in the form of the code."""
+    """A comparison as text: `rows >= 64`."""
     return f"{axis} {comparison(axis)} {threshold}"
 
 
-def choose(tree: Tree, shape: Shape, axes: Sequence[str] = AXES) -> Config:
-    """Config of the leaf that a shape lies in; `axes` names its sizes."""
+def path(tree: Tree, shape: Shape, axes: Sequence[str] = AXES) -> Iterator[Tree]:
+    """The nodes from the root to the leaf of a shape; `axes` names its sizes."""
+    yield tree
     while isinstance(tree, Split):
         tree = tree.low if size_along(tree.axis, axes, shape) < tree.first else tree.high
-    return tree.config
+        yield tree
+
+
+def choose(tree: Tree, shape: Shape, axes: Sequence[str] = AXES) -> Config:
+    """The config of the leaf of a shape; `axes` names its sizes."""
+    *_, leaf = path(tree, shape, axes)
+    assert isinstance(leaf, Leaf)
+    return leaf.config
+
+
+def leaf_of(tree: Tree, shape: Shape, axes: Sequence[str] = AXES) -> int:
+    """The number of the leaf of a shape, low before high; `axes` names its sizes."""
+    steps = pairwise(path(tree, shape, axes))
+    return sum(leaves(cut.low) for cut, node in steps if isinstance(cut, Split) and node is cut.high)
 
 
 def leaves(tree: Tree) -> int:
@@ -87,7 +102,7 @@ def distinct(tree: Tree) -> frozenset[Config]:
 
 
 def nodes(tree: Any) -> Iterator[Any]:
-    """Each cut and leaf of a tree of this kind or of another that has leaves, from the root down, low before high."""
+    """Each split and leaf of a tree of any kind, from the root down, low before high."""
     yield tree
     if not isinstance(tree, Leaf):
         yield from nodes(tree.low)
@@ -95,25 +110,25 @@ def nodes(tree: Any) -> Iterator[Any]:
 
 
 def configs_of(tree: Any) -> Iterator[Config]:
-    """Config of each leaf, low before high; of a tree as of `nodes`."""
+    """The config of each leaf of a tree of any kind, low before high."""
     return (node.config for node in nodes(tree) if isinstance(node, Leaf))
 
 
 def halves(split: Split, box: Box) -> tuple[Box, Box]:
-    """What is low and what is high of a cut in a box."""
+    """The parts of a box below and above a split."""
     return box.cut(split.axis, split.first)
 
 
 def walk(
     tree: Any, box: Box, halves: Callable[[Any, Box], tuple[Box, Box]] = halves, as_code: bool = False
 ) -> Iterator[tuple[Any, Box]]:
-    """Each cut and leaf with the box that it divides or answers for, from the root down, low before high.
+    """Each split and leaf with its box, from the root down, low before high; nodes with an empty box are omitted.
 
     Args:
-        tree: of this kind or another that has leaves and, in its cuts, `low` and `high`.
-        box: what the tree answers for.
-        halves: of a cut and its box, the boxes of `low` and `high`; what is in an empty one is left out.
-        as_code: whether the order is that of the code, where what meets the comparison comes first.
+        tree: of any kind; its splits have `low` and `high`.
+        box: of the root.
+        halves: from a split and its box to the boxes of `low` and `high`.
+        as_code: whether to take the order of the code, in which the side that meets the comparison is first.
     """
     rest = [(tree, box)]
     while rest:
@@ -128,5 +143,5 @@ def walk(
 
 
 def regions(tree: Tree, box: Box) -> Iterator[tuple[Config, Box]]:
-    """The config of each leaf and the box that it answers for within another box, in the order of the code."""
+    """The config and the box of each leaf within another box, in the order of the code."""
     return ((node.config, own) for node, own in walk(tree, box, as_code=True) if isinstance(node, Leaf))

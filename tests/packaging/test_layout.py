@@ -73,7 +73,7 @@ ROOMS = {
         "torch",
     ),
     "kernels/warmup": Room(r"kernels/warmup\.py", "light kernels/calling kernels/rms_norm", "torch"),
-    "kernels/short_form": Room(rf"(?!{LIGHT})kernels/short_form/", "light kernels kernels/calling", "torch"),
+    "kernels/custom_op": Room(rf"(?!{LIGHT})kernels/custom_op/", "light kernels kernels/calling", "torch"),
     "results": Room(r"results/(?!source|api|commands)\w+\.py", "light", "numpy pandas rich"),
     "results/exchange": Room("results/exchange/", "light results", "numpy pandas pyarrow"),
     "results/database": Room("results/database/", "light results results/exchange", "numpy sqlalchemy"),
@@ -180,7 +180,7 @@ ROOMS = {
     ),
     "tuner/inspection": Room(
         "tuner/inspection/",
-        "light kernels/short_form results results/source tuner/timing tuner/plan tuner/compiling",
+        "light kernels/custom_op results results/source tuner/timing tuner/plan tuner/compiling",
         "numpy torch triton typer",
     ),
     "tuner/checking": Room(

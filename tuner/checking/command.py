@@ -160,7 +160,7 @@ def _against_device(
 
     seconds = parse_budget(budget)
     split(device)  # before slower imports
-    from normtune.kernels.tablefile.locate import told
+    from normtune.kernels.tablefile.locate import quoted
     from normtune.results.database.store import Store, resolve_url
     from normtune.tuner.checking import api
     from normtune.tuner.machine.interrupts import terminable
@@ -168,7 +168,7 @@ def _against_device(
     url = resolve_url(store) if store is not None else None
     with terminable(), Store.open(url) if url else nullcontext() as opened:
         for path in map(_file_of, tables):
-            name = told(path)
+            name = quoted(path)
 
             def begun(opened_device: "Device", name: str = name) -> None:
                 begin(f"measuring {name} on {opened_device.label}, {seconds:g} s at most")
@@ -186,7 +186,7 @@ def _against_device(
 
 
 def _measured(path: Path, result: "DeviceCheck", strict: bool, details: bool) -> TableResult:
-    from normtune.kernels.tablefile.locate import told
+    from normtune.kernels.tablefile.locate import quoted
     from normtune.tuner.checking.report import counts_line, function_lines, headline, next_lines, plain_functions
     from normtune.tuner.checking.verdict import STALE
 
@@ -195,7 +195,7 @@ def _measured(path: Path, result: "DeviceCheck", strict: bool, details: bool) ->
     facts |= {"device": result.device.label, "functions": plain_functions(result.functions)}
     return TableResult(
         *(str(path), result.verdict, result.verdict == STALE or (strict and result.kernels_changed)),
-        f"{told(path)} on {result.device.label}: {headline(result.functions)}",
+        f"{quoted(path)} on {result.device.label}: {headline(result.functions)}",
         reasons=([f"{counts_line(result.functions)}; {counted}"], *function_lines(result.functions, details)),
         notes=(result.notes, next_lines(result.verdict, result.kernels_changed, path)),
         facts=facts,

@@ -23,7 +23,7 @@ from normtune.heuristics.writing.regenerate import command_of, is_plain
 from normtune.kernels.key import Key
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.header import UNPAIRED, Header, is_edited, parse
-from normtune.kernels.tablefile.parse import is_positional, normalised_trees, trees
+from normtune.kernels.tablefile.parse import is_positional, relative_trees, trees
 from normtune.kernels.tablefile.syntax import statements
 from normtune.kernels.target import target_for
 from normtune.tuner.staleness import recorded
@@ -74,7 +74,7 @@ def check(
         UsageError: the file cannot be read or is not a table.
     """
     text = locate.read(path)
-    header, body = parse(text, locate.told(path))
+    header, body = parse(text, locate.quoted(path))
     data = cache(partial(named_files.measured, header, path))  # loaded once, for the fit and for the comparison of code
     failures: list[str] = []
     notes: list[str] = []
@@ -105,7 +105,7 @@ def stale_kernels(path: Path) -> tuple[list[str], list[str]]:
         NormtuneError: the digests of a recording are damaged, or code cannot be compiled at all.
     """
     text = locate.read(path)
-    header, _ = parse(text, locate.told(path))
+    header, _ = parse(text, locate.quoted(path))
     return changed_kernels(header, text, _timed(header, partial(named_files.measured, header, path)))
 
 
@@ -143,7 +143,7 @@ def _against_data(
         in_use = named_files.baseline(options, path)
         if seconds := duration(evidence, options, decided):
             what = f"fitting {len(used(evidence, options.operators).frame)} measurements of {source} again to compare"
-            announce(f"{locate.told(path)}: {what}, about {seconds} s; --quick skips this")
+            announce(f"{locate.quoted(path)}: {what}, about {seconds} s; --quick skips this")
         if header.is_for_any_gpu:
             everywhere = emit.module_text(fit_all(evidence, options), command, is_positional(text))
             return _compared(everywhere, text, header, source, notes)
@@ -255,7 +255,7 @@ def _legality(header: Header, text: str, notes: list[str]) -> list[str]:
 
 def _legality_anywhere(header: Header, text: str, notes: list[str]) -> list[str]:
     try:
-        functions = normalised_trees(text)
+        functions = relative_trees(text)
         targets = targets_of([gpu.target for gpu in header.fitted])
     except (NormtuneError, ValueError) as error:
         return [str(error)]

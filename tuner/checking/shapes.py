@@ -20,10 +20,9 @@ from typing import NamedTuple
 from normtune.kernels.box import Box, Interval
 from normtune.kernels.config import Config
 from normtune.kernels.config_space import spread
-from normtune.kernels.derived_size import size_along
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import AXES, Problem, Shape
-from normtune.kernels.tablefile.tree import Split, Tree, choose, leaves
+from normtune.kernels.tablefile.tree import Tree, choose, leaf_of
 from normtune.kernels.target import Target
 
 # Most rivals of the table's config from each source, which makes races of 7 to 10 configs. At 200 shapes of the
@@ -122,16 +121,6 @@ def rivals(
         new = [config for config in configs if config != own and config not in result]
         result += spread(new, most) if configs is not around else new[:most]
     return result
-
-
-def leaf_of(tree: Tree, shape: Shape, axes: Sequence[str] = AXES) -> int:
-    """The number of the leaf that answers for a shape, low before high; `axes` names its sizes."""
-    passed = 0
-    while isinstance(tree, Split):
-        is_low = size_along(tree.axis, axes, shape) < tree.first
-        passed += 0 if is_low else leaves(tree.low)
-        tree = tree.low if is_low else tree.high
-    return passed
 
 
 def _anywhere(rng: random.Random, box: Box) -> Shape:

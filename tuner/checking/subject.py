@@ -12,7 +12,7 @@ from normtune.kernels.box import Box
 from normtune.kernels.key import Key
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.header import Header, is_edited, parse
-from normtune.kernels.tablefile.parse import normalised_trees, trees
+from normtune.kernels.tablefile.parse import relative_trees, trees
 from normtune.kernels.tablefile.relative_tree import RelativeTree, on_sms
 from normtune.kernels.tablefile.tree import Tree
 from normtune.results.regimes import COLD
@@ -110,11 +110,11 @@ def read(path: Path) -> TableUnderTest:
     Raises:
         UsageError: the file cannot be read, is not a table, or has no function that can be checked.
     """
-    name = locate.told(path)
+    name = locate.quoted(path)
     text = locate.read(path)
     header, body = parse(text, name)
     try:
-        normalised = normalised_trees(text) if header.is_for_any_gpu else None
+        normalised = relative_trees(text) if header.is_for_any_gpu else None
         checked, notes = functions(header, _bound(normalised, 1) if normalised else trees(text))
     except NormtuneError as error:
         raise UsageError(f"table {name} cannot be checked: {error}; fit it again") from None

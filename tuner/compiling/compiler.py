@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from normtune.errors import NormtuneError
 from normtune.kernels.call import AnyLaunch, ImplementationLaunch, KernelCall, warmup
-from normtune.kernels.fake_tensor import StandIn
+from normtune.kernels.fake_tensor import FakeTensor
 from normtune.kernels.load_file import load
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
@@ -86,8 +86,8 @@ def activate(target: str, nice: int, scratch: str, files: Sequence[str] = (), fo
 
 def _calls(problem: Problem, launch: AnyLaunch) -> Sequence[KernelCall]:
     spec = operator(problem.operator)
-    tensors = {buffer.name: StandIn(buffer.dtype, buffer.shape) for buffer in spec.buffers(problem)}
-    workspace = StandIn("float32", (max(1, launch.workspace),))
+    tensors = {buffer.name: FakeTensor(buffer.dtype, buffer.shape) for buffer in spec.buffers(problem)}
+    workspace = FakeTensor("float32", (max(1, launch.workspace),))
     return spec.calls(launch, problem, tensors, workspace, spec.scalars)
 
 

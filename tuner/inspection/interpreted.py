@@ -15,11 +15,11 @@ from typing import Any
 import torch
 
 from normtune.errors import NormtuneError
+from normtune.kernels.custom_op.absent_gpu import CPU, on_gpu
+from normtune.kernels.custom_op.declaration import Declaration
 from normtune.kernels.load_file import load
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
-from normtune.kernels.short_form.absent_gpu import CPU, on_gpu
-from normtune.kernels.short_form.declaration import Declaration
 from normtune.kernels.spec_faults import OperatorError
 from normtune.kernels.target import Target
 from normtune.tuner.inspection.casts import cast_by_torch

@@ -12,7 +12,7 @@ from normtune.kernels.config import Config
 from normtune.kernels.fingerprint import UNKNOWN, changed
 from normtune.kernels.problem import Problem, axes_of, function_key, function_operator
 from normtune.kernels.tablefile.header import Header
-from normtune.kernels.tablefile.parse import normalised_trees, trees
+from normtune.kernels.tablefile.parse import relative_trees, trees
 from normtune.kernels.tablefile.relative_tree import choose_on
 from normtune.kernels.tablefile.tree import choose
 from normtune.results.evidence import Evidence
@@ -74,7 +74,7 @@ def _cells(header: Header, text: str, evidence: Evidence) -> set[Cell]:
     """The measured cells of the configs that a table answers with."""
     (device,) = evidence.devices()
     if header.is_for_any_gpu:
-        relative = normalised_trees(text)
+        relative = relative_trees(text)
         answers = {
             key: partial(choose_on, tree, sms=device.sms, l2_bytes=device.l2_bytes) for key, tree in relative.items()
         }

@@ -89,7 +89,7 @@ def refined_table(
         UsageError: the table is not of one GPU, or has none of these functions.
     """
     loaded = locate.load_table(table)
-    header, name = loaded.header, locate.told(table)
+    header, name = loaded.header, locate.quoted(table)
     if header.is_for_any_gpu:
         raise UsageError(
             f"table {name} is for any GPU: expected a table of one GPU, whose thresholds are {' and '.join(AXES)}"

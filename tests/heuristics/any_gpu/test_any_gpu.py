@@ -25,7 +25,7 @@ from normtune.kernels.operator import OperatorSpec, operator
 from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile import locate
-from normtune.kernels.tablefile.parse import normalised_trees
+from normtune.kernels.tablefile.parse import relative_trees
 from normtune.kernels.tablefile.relative_tree import BYTES_PER_L2, ROWS_PER_SM, RelativeSplit, choose_on
 from normtune.kernels.tablefile.tree import Leaf
 from normtune.kernels.target import TARGETS, Target
@@ -95,7 +95,7 @@ def test_thresholds_read_well() -> None:
     assert between(Fraction(9, 16), Fraction(11, 16)) == Fraction(3, 5)
 
 
-TABLE = normalised_trees((locate.SHIPPED / locate.ANY_GPU).read_text())
+TABLE = relative_trees((locate.SHIPPED / locate.ANY_GPU).read_text())
 sizes = st.integers(1, MAX_ROWS) | st.integers(1, 31).map(lambda bit: min(MAX_ROWS, 1 << bit)) | st.integers(1, 9000)
 
 
@@ -203,7 +203,7 @@ def test_the_command_names_what_it_leaves_out_on_stderr(store: str, narrow, tmp_
     assert result.exit_code == 0, result.output or result.exception
     (line,) = (line for line in result.stderr.splitlines() if "narrow" in line)
     assert line.startswith(f"normtune: {LEFT_OUT}") and "narrow" not in result.stdout
-    assert [key.text for key in normalised_trees((tmp_path / "any.py").read_text())] == ["toy"] * 3
+    assert [key.text for key in relative_trees((tmp_path / "any.py").read_text())] == ["toy"] * 3
 
 
 def test_a_table_and_its_data_pass_check_and_an_edit_does_not(evidence: Evidence, tmp_path: Path) -> None:

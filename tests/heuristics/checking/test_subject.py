@@ -11,7 +11,7 @@ from normtune.heuristics.writing.regenerate import command_of
 from normtune.kernels.key import Key
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.header import Header, parse
-from normtune.kernels.tablefile.parse import normalised_trees, trees
+from normtune.kernels.tablefile.parse import relative_trees, trees
 from normtune.kernels.tablefile.relative_tree import choose_on
 from normtune.kernels.tablefile.tree import choose
 from normtune.tests.heuristics.made_up import in_format_3
@@ -41,7 +41,7 @@ def percents(log_ppm: int | None) -> float | None:
 def test_the_promise_is_that_of_the_header() -> None:
     table = subject.read(H200)
     for one in table.functions:
-        (line,) = [text for text in table.header.told("Regret") if text.startswith(f"{one.key}: ")]
+        (line,) = [text for text in table.header.lines_named("Regret") if text.startswith(f"{one.key}: ")]
         assert f"{one.promise.figure} {percents(one.promise.mean):.2f} %" in line.replace("-0.00", "0.00")
         assert f"worst {percents(one.promise.worst):.1f} %" in line
 
@@ -148,7 +148,7 @@ def test_a_table_for_any_gpu_is_bound_to_one(sms: int) -> None:
     path = locate.SHIPPED / "any_gpu.py"
     if not path.exists():
         pytest.skip("no such table ships")
-    normalised = normalised_trees(path.read_text())
+    normalised = relative_trees(path.read_text())
     table = subject.read(path).on(sms)
     for one in table.functions:
         for rows in (1, 2, 31, 100, 132, 1000, 4096, 33_333, 262_144):

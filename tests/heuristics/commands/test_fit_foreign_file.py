@@ -93,7 +93,7 @@ def test_the_table_names_the_command_that_writes_it_again_and_passes_check(folde
         "--columns rows=M,hidden=N,dtype=float16,milliseconds=time --operator mine --leaves 6 --out table.py"
     )
     (failure,) = check(Path("library/table.py")).failures
-    assert "FILE of its header names ../my times.csv, which lies outside of its folder" in failure
+    assert "FILE of its header names ../my times.csv, which is outside of its folder" in failure
     (folder / ".git").mkdir()  # a repository, whose files a table may name
     report = check(Path("library/table.py"))
     assert (report.failures, report.stale) == ((), ())
@@ -163,7 +163,7 @@ def test_no_leaf_gives_way_to_a_baseline_of_which_unpaired_times_prove_nothing()
             # The times of both are compared all the same.
             assert (table.figures()["faster"].iloc[0] > 0.1) == bool(baseline and leaves == 4)
     succeed("fit", "times.csv", *FLAGS, *COLUMNS, "--baseline", "old.py", "--out", "new.py")
-    assert locate.load("new.py").header.told("Replaced") == ()
+    assert locate.load("new.py").header.lines_named("Replaced") == ()
     assert check(Path("new.py")).failures == ()
 
 
@@ -234,7 +234,7 @@ def test_two_operators_with_knobs_of_their_own_share_a_table() -> None:
     [
         (
             ("times.csv", "--stability", *FLAGS, *COLUMNS),
-            "--stability draws from rounds, and the times of mine are unpaired",
+            "--stability resamples rounds, but the times of mine are unpaired",
         ),
         (
             ("times.csv", *FLAGS, *COLUMNS, "--all-devices"),
@@ -244,7 +244,7 @@ def test_two_operators_with_knobs_of_their_own_share_a_table() -> None:
         (("times.csv", *FLAGS, *COLUMNS, "--regime", "warm"), "times.csv has no times of regime warm, but of cold"),
         (("times.txt",), "FILE is 'times.txt': expected a file of measurements that ends in .csv or .parquet"),
         (("times.csv", *COLUMNS), "--name is None: expected that of the GPU"),
-        (("--name", "A"), "--name is of a FILE of another program"),
+        (("--name", "A"), "--name describes a FILE of another program"),
         (
             ("times.csv", *FLAGS, *COLUMNS[:2]),
             "times.csv has no column operator: it has M, N, BLOCK_M, num_warps, time",
@@ -291,7 +291,7 @@ def test_times_of_others_stand_beside_those_of_normtune_and_change_nothing_of_th
     found = normtune.fit("all.db", leaves=3, replaces="old.py")
     assert {one.key.operator for one in found.functions if one.replacing or one.figures.kept} <= {"toy"}
     assert found.fit.unpaired and not alone.fit.unpaired
-    with one_line(UsageError, "stability draws from rounds, and the times of mine are unpaired: leave it out"):
+    with one_line(UsageError, "stability resamples rounds, but the times of mine are unpaired: leave it out"):
         both.stability()
 
 

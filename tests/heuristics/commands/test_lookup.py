@@ -53,7 +53,7 @@ def test_named_integers_choose_the_nearest_functions() -> None:
         ("rms_norm_forward bfloat16 rows=1 rows=2 hidden=64", "rows is given twice"),
         (
             "rms_norm_forward bfloat16 rows=1 hidden=64 heads=2",
-            "heads is given, which is no size here: expected rows, ",
+            "unknown size heads: expected rows, ",
         ),
         (
             "softmax bfloat16 rows=1 hidden=64",

@@ -181,7 +181,7 @@ def test_an_autotuner_picks_the_least_median_of_what_was_timed() -> None:
     found = compared(matrix, tuned, "liger")
     assert found.choices[0] == (SideAnswer(ROW, 7, 0, (3, 4)),)
     assert found.tuned(0) == (1, 0, 1) and found.tuned(1) is None
-    note = "A picks among what was timed: all of its list at 0 of 1 shapes, so it may do better than here"
+    note = "A picks only among timed configs: all of its list at 0 of 1 shapes, so it may do better"
     assert note in difference_lines(found, 80, L2, False)
     twice = note.replace("0 of 1 ", "0 of 2 ")
     assert list(summary_lines([found, found], False))[-2:] == ["", twice]
@@ -212,7 +212,7 @@ def test_it_reads_as_text_and_as_markdown(matrix: TimingMatrix) -> None:
         f"A has no time at 1 of 4 shapes; where it has, it loses 3.39 %. {note}",
         f"B has no time at 1 of 4 shapes; where it has, it loses 14.26 %. {note}",
         "",
-        "Where another config answers, the largest gain over all its shapes first:",
+        "Regions with different configs, the largest total gain first:",
         "  rows       hidden      shapes  faster  us a call  A                               B",
         "  from 4096  257 to 512  1       35.0 %  1.40       block_row block_row=16 warps=4  row warps=4",
         "and 1 without times of both",
@@ -256,7 +256,7 @@ def test_rectangles_are_told_by_their_thresholds(matrix: TimingMatrix) -> None:
     first = table("new.py", Split("hidden", 300, Leaf(ROW), Split("rows", 4096, Leaf(ROW), Leaf(BLOCK))))
     second = table("old.py", Split("rows", 10_000, Leaf(ROW), Leaf(BLOCK)))
     lines = list(difference_lines(compared(matrix, first, second), 80, L2, False))
-    place = lines.index("Where another config answers, the largest gain over all its shapes first:")
+    place = lines.index("Regions with different configs, the largest total gain first:")
     block = "block_row block_row=16 warps=4"
     assert lines[place + 1 : place + 4] == [
         "  rows          hidden    shapes  faster  us a call  A                               B",
@@ -303,7 +303,7 @@ def test_two_tables_of_a_store(store: str) -> None:
     assert better < worse
     assert low < saved < high
     assert faster == pytest.approx(100 * ((100 + worse) / (100 + better) - 1), abs=0.3)
-    assert lines.index("Where another config answers, the largest gain over all its shapes first:") > 6
+    assert lines.index("Regions with different configs, the largest total gain first:") > 6
     verdict = succeed("diff", "3.py", "1.py", "--store", store).splitlines()
     assert verdict[:3] == [lines[0], "", f"toy bfloat16: A is {faster:.0f} % faster than B on average over 35 shapes"]
     (row,) = json.loads(succeed("diff", "3.py", "1.py", "--store", store, "--json"))["differences"]
@@ -335,7 +335,7 @@ def test_a_rule_and_the_shipped_table_on_the_shipped_recording(rule: str) -> Non
         "1 to 60 MB",
         "over 60 MB, the L2",
     ]
-    assert ("B picks among what was timed" in output) == (rule == "triton.autotune")
+    assert ("B picks only among timed configs" in output) == (rule == "triton.autotune")
 
 
 def test_what_is_neither_a_rule_nor_a_table_is_refused_before_anything_is_read(store: str) -> None:
@@ -380,7 +380,7 @@ def test_measurements_of_kernels_that_changed_are_told(measure, penalty, run, tm
     assert verdict[1:4] == [
         "the kernels of toy changed since: `normtune sweep --stale` measures them again",
         "",
-        "toy bfloat16: no shape has a time of both",
+        "toy bfloat16: no shape has times of both",
     ]
     lines = succeed("diff", "liger", "quack", "--details", "--store", f"{tmp_path}/old.db").splitlines()
     assert lines[3] == "the kernels of toy changed since: `normtune sweep --stale` measures them again"

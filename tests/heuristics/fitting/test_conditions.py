@@ -71,7 +71,7 @@ def tree_of(path: str = "table.py"):
         (("--weights", "negative.csv"), "negative.csv, line 2: weight is '-1'"),
         (("--weights", "nan.csv"), "nan.csv, line 2: weight is 'nan'"),
         (("--weights", "zero.csv"), "has no weight above 0"),
-        (("--weights", "elsewhere.csv"), "names no problem that was measured"),
+        (("--weights", "elsewhere.csv"), "has no measured shape"),
         (("--baseline", "nobody"), "baseline nobody is no rule, file or shipped table"),
         (("--baseline", ""), "--baseline is empty"),
         (("--baseline", "odd.csv"), "odd.csv is no table of normtune"),
@@ -99,7 +99,7 @@ def test_a_cap_holds_at_every_shape_and_is_said(store: str, penalty) -> None:
     assert max(slowdowns(tree_of(), penalty)) < 1.01
     fit("--leaves", "2", "--max-slowdown", "1.31")
     assert max(slowdowns(tree_of(), penalty)) < 1.315
-    (line,) = locate.load("table.py").header.told("Regret")
+    (line,) = locate.load("table.py").header.lines_named("Regret")
     assert " with no shape above 1.31 on this grid" in line
     checked()
 
@@ -132,7 +132,7 @@ def test_the_objective_worst_has_the_least_worst(store: str, penalty) -> None:
 def test_few_configs_with_their_certificate(store: str, count: int) -> None:
     told = fit("--leaves", "6", "--max-configs", str(count))
     assert len(distinct(tree_of())) <= count
-    (line,) = locate.load("table.py").header.told("Regret")
+    (line,) = locate.load("table.py").header.lines_named("Regret")
     assert re.search(rf"of these configs on this grid, these configs (within \S+ % of )?the best {count}(,|$)", line), (
         line
     )
@@ -173,12 +173,12 @@ def test_a_table_as_baseline_is_found_from_the_tables_folder(store: str, penalty
     table = locate.load("library/table.py")
     assert "--baseline ../best.py" in table.header.regenerate
     assert not table.header.replaced
-    assert table.header.told("Regret")[0].startswith("toy bfloat16: 1 leaf, 1 config")
-    assert " slower than what was in use" in table.header.told("Regret")[0]
+    assert table.header.lines_named("Regret")[0].startswith("toy bfloat16: 1 leaf, 1 config")
+    assert " slower than what was in use" in table.header.lines_named("Regret")[0]
     checked("library/table.py")
     succeed("fit", "--store", store, "--leaves", "3", "--baseline", "best.py", "--out", "library/three.py")
     assert max(slowdowns(tree_of("library/three.py"), penalty)) < 1.01
-    assert " slower than what was in use" not in locate.load("library/three.py").header.told("Regret")[0]
+    assert " slower than what was in use" not in locate.load("library/three.py").header.lines_named("Regret")[0]
     Path("best.py").unlink()
     assert "baseline ../best.py is no rule" in invoke("check", "library/table.py").output
 

@@ -37,7 +37,7 @@ def test_a_long_fit_says_first_how_long_it_takes(store: str, monkeypatch: pytest
 
 def test_the_figures_are_those_of_the_header(store: str) -> None:
     told = succeed("fit", "--store", store, "--leaves", "1", "--out", "table.py", "--details")
-    (line,) = locate.load("table.py").header.told("Regret")
+    (line,) = locate.load("table.py").header.lines_named("Regret")
     found = re.fullmatch(
         r"toy bfloat16: 1 leaf, 1 config, mean (\S+) %, plain mean (\S+) %, worst (\S+) %, "
         r"the best 1-leaf tree on this grid, cross-validated (\S+) %, plain cross-validated \S+ %, extrapolated \S+ %",

@@ -322,4 +322,4 @@ def test_a_file_of_measurements_is_fitted_shown_and_checked_as_its_store_is(stor
 @pytest.mark.parametrize(("name", "told"), [("class", True), ("my-table", True), ("1", True), ("klass", False)])
 def test_a_name_that_cannot_be_imported_is_told(store, name: str, told: bool) -> None:
     store("NVIDIA A")
-    assert (f"'{name}.py' is no name of a module" in fit("--out", f"{name}.py")) == told
+    assert (f"'{name}.py' is not the name of a module" in fit("--out", f"{name}.py")) == told

@@ -58,7 +58,7 @@ def test_a_table_is_of_one_regime_and_its_header_says_which(store, words, best, 
     done = main("fit", "--store", store, *words, "--leaves", "2", "--out", "table.py", "--evidence", "data.parquet")
     assert done.exit_code == 0, done.output
     header = locate.load("table.py").header
-    assert header.told("Data")[0].endswith(f" (32 measurements, 2026-11-{'21' if words else '20'}{told}")
+    assert header.lines_named("Data")[0].endswith(f" (32 measurements, 2026-11-{'21' if words else '20'}{told}")
     assert locate.load("table.py").answer(Key.parse("toy", "bfloat16"))(64, 128) == best
     assert options_of(header.regenerate).regime == ("warm" if words else "cold")
     assert ("--regime warm" in header.regenerate) == bool(words)

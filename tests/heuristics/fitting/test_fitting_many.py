@@ -47,7 +47,7 @@ def test_operators_in_processes_of_their_own_give_the_same_table(three: Evidence
     assert module_text(there, as_command("normtune fit")) == module_text(here, as_command("normtune fit"))
     assert {one.key.operator for one in there.functions} == {"toy", "toy_two", "toy_three"}
     assert [note.split(":")[0] for note in there.notes] == [
-        f"1 line of {path} met no measured problem, the first is 1 x 2 ({path}, line 4)",
+        f"1 line of {path} match no measurement, the first is 1 x 2 ({path}, line 4)",
         f"no weight in {path} for toy_two bfloat16, toy_two float32",
     ]
 

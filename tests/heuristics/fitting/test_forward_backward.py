@@ -101,6 +101,6 @@ def test_what_is_printed():
     backward = side("a_backward", [(1, 64)], [[1.03, 2]], [1000], Leaf(ONE))
     printed = list(lines(together([forward, backward], lambda *arguments: TWO), "Liger"))
     assert printed == [
-        "Forward and backward of one call together, by time lost (Liger: its rule):",
+        "Loss of forward and backward of one call together (Liger: its rule):",
         "  a bfloat16: 2.00 %, Liger 100.00 %, on 1 shape",
     ]

@@ -102,12 +102,12 @@ def test_the_table_is_checked_byte_for_byte(path):
     assert (checked.failures, checked.stale) == ((), ())
     assert "equal, byte for byte, to a fit of recording test-gpu" in checked.notes
     header, _ = parse(path.read_text(), "table")
-    (line,) = (line for line in header.told("Regret") if line.startswith("toy:batch_invariant bfloat16: "))
+    (line,) = (line for line in header.lines_named("Regret") if line.startswith("toy:batch_invariant bfloat16: "))
     assert (
         "tree of hidden, then rows, with one order of a row's sum a hidden size on this grid" in line
         and line.endswith(" beside toy")
     )
-    assert "with data of its own" not in "".join(header.told("Shared"))
+    assert "with data of its own" not in "".join(header.lines_named("Shared"))
     path.write_text(module_text(fit(recording.load_recording("test-gpu")), as_command(COMMAND)))
     assert any("it differs from a fit of recording test-gpu" in failure for failure in check(path).failures)
 

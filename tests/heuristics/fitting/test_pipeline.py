@@ -81,8 +81,8 @@ def test_a_variant_that_costs_little_shares_and_says_so(measured, penalty) -> No
     assert shared.figures.loss.problems == 35
     assert abs(shared.cost) < 1000
     header, _ = parse(module_text(found, as_command("normtune fit")), "table")
-    assert header.told("Regret")[1].startswith("toy:no_keep bfloat16: as toy bfloat16, mean 0.")
-    assert header.told("Regret")[1].endswith("on 35 problems")
+    assert header.lines_named("Regret")[1].startswith("toy:no_keep bfloat16: as toy bfloat16, mean 0.")
+    assert header.lines_named("Regret")[1].endswith("on 35 problems")
     assert decisions(header)[Key.parse("toy:no_keep", "bfloat16")].donor == Key.parse("toy", "bfloat16")
 
 
@@ -98,8 +98,12 @@ def test_a_dtype_that_costs_little_shares_and_says_so(measured, penalty) -> None
     text = module_text(found, as_command("normtune fit"))
     assert '    ("toy", "float16"): toy_bfloat16,\n    ("toy", "float32"): toy_float32,\n' in text
     header, _ = parse(text, "table")
-    assert [line[: line.index(":")] for line in header.told("Regret")] == ["toy bfloat16", "toy float16", "toy float32"]
-    assert header.told("Shared") == ()
+    assert [line[: line.index(":")] for line in header.lines_named("Regret")] == [
+        "toy bfloat16",
+        "toy float16",
+        "toy float32",
+    ]
+    assert header.lines_named("Shared") == ()
 
 
 @pytest.mark.slow

@@ -107,7 +107,7 @@ def test_what_the_table_does_not_have_is_refused(old, evidence_of):
     with pytest.raises(UsageError, match=r"nowhere\.py cannot be read: No such file"):
         fit(evidence_of(blocks), FitOptions(same_bits_as="nowhere.py"))
     old.write_text(text.replace("sm_90", "sm_80"))
-    with pytest.raises(UsageError, match=r"old\.py is a table of sm_80, and the measurements are of sm_90"):
+    with pytest.raises(UsageError, match=r"old\.py is a table of sm_80: expected one of sm_90"):
         fit(evidence_of(blocks), FitOptions(same_bits_as=str(old)))
 
 

@@ -14,9 +14,9 @@ from normtune.heuristics.regret.matrix import timing_matrix
 from normtune.heuristics.stability.tied_thresholds import tied_thresholds
 from normtune.heuristics.writing.emit import body_text
 from normtune.kernels.config import Config
+from normtune.kernels.custom_op.decorator import kernel_operator
 from normtune.kernels.key import Key
 from normtune.kernels.operator import IllegalConfigError, operator
-from normtune.kernels.short_form.decorator import kernel_operator
 from normtune.kernels.tablefile import locate, parse
 from normtune.kernels.tablefile.tree import Leaf, Split, choose
 from normtune.kernels.target import target_for
@@ -161,7 +161,9 @@ def test_what_three_sizes_do_not_have_is_told(frame) -> None:
         normtune.fit_any_gpu(normtune.fit(frame, name="NVIDIA H200", target="sm_90").evidence)
     table = normtune.fit(frame, name="NVIDIA H200", target="sm_90", batch_invariant=True)
     assert not any(function.key.is_batch_invariant for function in table.functions)
-    assert "product float16 has the sizes m, n, k: batch-invariant are functions of rows and hidden" in table.notes
+    assert (
+        "product float16 has the sizes m, n, k: only functions of rows and hidden can be batch-invariant" in table.notes
+    )
     functions = [
         type("Function", (), {"key": Key.of(name, "", "float16"), "tree": Leaf(TileConfig(16, 4)), "served": []})()
         for name in ("product", "rms_norm_forward")

@@ -100,8 +100,8 @@ def test_shapes_without_any_weight_count_by_decades_and_that_is_told(file, spec:
     weighting.of(spec, spec.key("bfloat16"), shapes)
     assert weighting.of(spec, spec.key("float32"), shapes).tolist() == of("decades", spec, shapes, dtype="float32")
     assert weighting.notes() == [
-        f"2 lines of {path} met no measured problem, the first is 9 x 9 ({path}, line 3)",
-        f"no weight in {path} for toy float32: shapes count by decades there",
+        f"2 lines of {path} match no measurement, the first is 9 x 9 ({path}, line 3)",
+        f"no weight in {path} for toy float32: weighted by decades instead",
     ]
     assert Weighting("decades").notes() == []
 
@@ -115,15 +115,15 @@ def test_what_two_processes_met_is_joined(file, spec: OperatorSpec) -> None:
     here.join(there)
     here.join(here)
     assert here.notes() == [
-        f"1 line of {path} met no measured problem, the first is 9 x 9 ({path}, line 4)",
-        f"no weight in {path} for toy float32: shapes count by decades there",
+        f"1 line of {path} match no measurement, the first is 9 x 9 ({path}, line 4)",
+        f"no weight in {path} for toy float32: weighted by decades instead",
     ]
 
 
 def test_a_file_that_meets_nothing_is_refused(file, spec: OperatorSpec) -> None:
     weighting = Weighting(file("rows,hidden,weight,operator\n1,4,1,toi\n"))
     weighting.of(spec, spec.key("bfloat16"), [TINY])
-    with pytest.raises(UsageError, match=r"mix.csv names no problem that was measured, its first is 1 x 4 of 'toi'"):
+    with pytest.raises(UsageError, match=r"mix.csv has no measured shape, its first is 1 x 4 of 'toi'"):
         weighting.notes()
 
 

@@ -159,11 +159,11 @@ def test_the_map_of_the_flips(both):
     lines = [line.rstrip() for line in succeed("show", "--store", both, "--flips", "warm").splitlines()]
     assert lines[:2] == ["Test GPU, sm_90, 132 SMs", "toy bfloat16: 15 shapes measured cold and warm"]
     assert lines[2] == (
-        "  what is best cold loses over 1 % warm at 6 of 15 shapes (40 %), at most 5 % of them by chance"
+        "  the best config cold loses over 1 % warm at 6 of 15 shapes (40 %), at most 5 % of them by chance"
     )
     assert lines[3] == "    at 2 of these no config is within 1 % of the best of both"
     assert lines[4].startswith("    the table fitted cold loses ") and "; the one fitted warm 0." in lines[4]
-    assert lines[5].startswith("  what is best warm loses over 1 % cold at 2 of 15 shapes (13 %)")
+    assert lines[5].startswith("  the best config warm loses over 1 % cold at 2 of 15 shapes (13 %)")
     at = lines.index("       rows")
     assert lines[at : at + 6] == [
         "       rows",
@@ -174,14 +174,14 @@ def test_the_map_of_the_flips(both):
         "   512 =  =  =  .",
     ]
     assert lines[at + 6 : at + 10] == [
-        " C what is best cold loses over 1 % warm",
+        " C the best config cold loses over 1 % warm",
         " B both",
         " = neither",
         " . not measured in both",
     ]
     worst = [line for line in lines if " rows of " in line]
     assert len(worst) == 5 + 2 and all(line.lstrip().startswith(("19.", "20.", "29.", "30.")) for line in worst)
-    assert "warm at " in worst[0] and "cold is won by row warps=1, warm by row warps=" in worst[0]
+    assert "warm at " in worst[0] and "best cold is row warps=1, best warm row warps=" in worst[0]
     assert worst[-1].endswith("cold by row warps=1; no config is within 1 % of the best of both")
 
 
@@ -201,7 +201,7 @@ def test_maps_and_lists_are_of_one_regime(both):
         (("--flips", "cold"), "--flips is 'cold', and so is --regime: name two regimes"),
         (("--flips", "hot"), "unknown regime 'hot'"),
         (("--flips", "eager"), "the store has no times of regime eager, but of cold, warm"),
-        (("--flips", "warm", "--limit", "3"), "--flips is a map of its own"),
+        (("--flips", "warm", "--limit", "3"), "--flips draws its own map"),
         (("--regime", "hot"), "unknown regime 'hot'"),
         (("--regime", "eager"), "the store has no times of regime eager, but of cold, warm"),
     ],

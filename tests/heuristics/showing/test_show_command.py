@@ -71,7 +71,7 @@ def test_a_table_is_shown_with_what_it_loses_and_where(store: str) -> None:
     write_table(store, 2, "two.py")
     lines = printed("--store", store, "--table", "two.py")
     assert lines[2] == "toy bfloat16: the configs of two.py (1k = 1024)"
-    loss = locate.load("two.py").header.told("Regret")[0]
+    loss = locate.load("two.py").header.lines_named("Regret")[0]
     (told,) = (line for line in lines if line.startswith("The table loses"))
     assert told.split("loses ")[1].split(" on average")[0] in loss
     # Two leaves cannot hold three regimes: few short rows get what many of them need, 5 % slower by the law.
@@ -147,8 +147,8 @@ def test_what_has_no_times_is_named(store: str, run) -> None:
     record("sqlite:///poor.db", run, [crashed, foreign, crashed._replace(problem=Problem.of("toy", 1, 64, "fp8"))])
     lines = printed("--store", "poor.db")
     assert "toy float16: no config has times" in lines
-    assert "softmax float16: it is not registered so, install what brings it" in lines
-    assert "toy fp8: it is not registered so, install what brings it" in lines
+    assert "softmax float16: operator or dtype is not registered: load the file that declares it" in lines
+    assert "toy fp8: operator or dtype is not registered: load the file that declares it" in lines
     assert ["toy", "float16", "1", "64", "row", "warps=4", "-", "-", "-", "-", "crashed:", "bang"] in cells(
         printed("--store", "poor.db", "--sort", "-reason")
     )
@@ -173,7 +173,7 @@ def test_operators_and_dtypes_narrow_a_map(store: str, measure, penalty, run, sp
         (["--sort", "heads"], "--sort is 'heads': expected one of rows, hidden"),
         (["--operator", "softmax"], "--operator is 'softmax': measured are toy"),
         (["--dtype", "fp8"], "--dtype is 'fp8': measured are bfloat16"),
-        (["--table", "t.py", "--limit", "3"], "--table marks a map"),
+        (["--table", "t.py", "--limit", "3"], "--table draws a map"),
         (["--recording", "nvidia-h200"], "--store and --recording are both given"),
         (["--table", "none.py"], "none.py cannot be read"),
     ],

@@ -135,7 +135,7 @@ def test_a_header_names_no_file_outside(table: Path, tmp_path: Path, option: str
     done = invoke("check", commanded(table, f"{option} {place.format(str(tmp_path)[1:])}"))
     assert done.exit_code == 1
     assert f"{option} of its header names " in done.output
-    assert "which lies outside of its folder" in done.output
+    assert "which is outside of its folder" in done.output
     assert "hunter2" not in done.output
     (line,) = (line for line in done.output.split("\n") if "outside" in line)
     assert line.startswith("  its data cannot be fitted as its header says: ")

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from normtune.errors import UsageError
 from normtune.kernels.config import Config
-from normtune.kernels.fake_tensor import StandIn
+from normtune.kernels.fake_tensor import FakeTensor
 from normtune.kernels.operator import IllegalConfigError, operator, operators, read_config
 from normtune.kernels.problem import MAX_ROWS
 from normtune.kernels.reduce_partials.spec import ReduceConfig
@@ -27,8 +27,8 @@ targets = st.sampled_from(list(TARGETS.values()))
 
 
 def calls(problem, launch):
-    tensors = {one.name: StandIn(one.dtype, one.shape) for one in SPEC.buffers(problem)}
-    return SPEC.calls(launch, problem, tensors, StandIn("float32", (1,)), SPEC.scalars)
+    tensors = {one.name: FakeTensor(one.dtype, one.shape) for one in SPEC.buffers(problem)}
+    return SPEC.calls(launch, problem, tensors, FakeTensor("float32", (1,)), SPEC.scalars)
 
 
 def test_commands_take_it_by_name_alone():
@@ -106,8 +106,8 @@ def test_its_kernel_is_the_one_that_ends_the_backward_of_rms_norm(partials):
     problem = backward.problem(4096, 1024, "bfloat16")
     launch = backward.launch(RMSNormConfig("persistent", 1, 8, 1, 1, "reduce"), problem, H200)
     launch = launch._replace(grid=partials, workspace=partials * 1024)
-    tensors = {one.name: StandIn(one.dtype, one.shape) for one in backward.buffers(problem)}
-    *_, wanted = backward.calls(launch, problem, tensors, StandIn("float32", (launch.workspace,)), backward.scalars)
+    tensors = {one.name: FakeTensor(one.dtype, one.shape) for one in backward.buffers(problem)}
+    *_, wanted = backward.calls(launch, problem, tensors, FakeTensor("float32", (launch.workspace,)), backward.scalars)
     own = SPEC.problem(partials, 1024, "bfloat16")
     (found,) = calls(own, SPEC.launch(ReduceConfig(*reduce_tile(partials, 1024)), own, H200))
     assert (found.kernel, found.grid, found.options) == (wanted.kernel, wanted.grid, wanted.options)

@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from normtune.heuristics.regret.legality import Legality, served_variants
-from normtune.kernels.fake_tensor import StandIn
+from normtune.kernels.fake_tensor import FakeTensor
 from normtune.kernels.operator import operator, operators
 from normtune.kernels.problem import ITEMSIZE, MAX_ROWS, Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
@@ -111,8 +111,8 @@ def test_a_single_row_occupies_many_programs_and_its_gradient_needs_no_reduction
 
 
 def calls(spec, problem, launch):
-    tensors = {one.name: StandIn(one.dtype, one.shape) for one in spec.buffers(problem)}
-    return spec.calls(launch, problem, tensors, StandIn("float32", (launch.workspace,)), spec.scalars)
+    tensors = {one.name: FakeTensor(one.dtype, one.shape) for one in spec.buffers(problem)}
+    return spec.calls(launch, problem, tensors, FakeTensor("float32", (launch.workspace,)), spec.scalars)
 
 
 def test_a_sweep_takes_long_rows_on_demand():

@@ -5,7 +5,7 @@ import torch
 
 from normtune.errors import UsageError
 from normtune.kernels.config import Config
-from normtune.kernels.fake_tensor import StandIn
+from normtune.kernels.fake_tensor import FakeTensor
 from normtune.kernels.operator import OperatorSpec, operator, operators, read_config
 from normtune.kernels.problem import BUFFER_ITEMSIZE, INTEGERS, ITEMSIZE, Buffer
 from normtune.kernels.rms_norm_quantize_fp8.launch import MAX_PARTIALS, resolve
@@ -62,7 +62,7 @@ def test_fp8_is_a_dtype_of_buffers_and_of_no_problem():
     assert set(ITEMSIZE) == {"bfloat16", "float16", "float32"}
     for name in set(BUFFER_ITEMSIZE) - set(ITEMSIZE) - set(INTEGERS):
         assert Buffer("q", (3, 5), name, "output").nbytes == 15
-        assert getattr(torch, name).itemsize == StandIn(name, (3, 5)).element_size() == 1
+        assert getattr(torch, name).itemsize == FakeTensor(name, (3, 5)).element_size() == 1
     with pytest.raises(ValueError, match="unknown dtype 'float8_e4m3fn'"):
         operator(NAMES[0]).problem(8, 64, "float8_e4m3fn")
     good = operator(NAMES[0])

@@ -13,7 +13,7 @@ from normtune.heuristics.writing.emit import body_text
 from normtune.kernels.key import Key
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile import locate, template
-from normtune.kernels.tablefile.parse import normalised_trees, trees
+from normtune.kernels.tablefile.parse import relative_trees, trees
 from normtune.kernels.tablefile.relative_tree import (
     BYTES_PER_L2,
     HIDDEN,
@@ -58,9 +58,9 @@ def in_bytes(tree: RelativeTree) -> RelativeTree:
 def test_what_is_written_is_read_back_and_answers_alike(
     tree: RelativeTree, rows: int, hidden: int, sms: int, l2_bytes: int
 ) -> None:
-    assert normalised_trees(written(tree)) == {Key.parse("toy", "bfloat16"): tree}
+    assert relative_trees(written(tree)) == {Key.parse("toy", "bfloat16"): tree}
     text, tree = older(written(tree)), in_bytes(tree)
-    assert normalised_trees(text) == {Key.parse("toy", "bfloat16"): tree}
+    assert relative_trees(text) == {Key.parse("toy", "bfloat16"): tree}
     names: dict[str, object] = {"__name__": "table"}
     exec(text, names)
     lookup = names["lookup"]
@@ -84,7 +84,7 @@ def test_the_two_forms_are_told_apart() -> None:
     with pytest.raises(NormtuneError, match="a form that normtune does not write"):
         trees(SHIPPED.read_text())
     with pytest.raises(NormtuneError, match="a form that normtune does not write"):
-        normalised_trees((locate.SHIPPED / "nvidia_h200.py").read_text())
+        relative_trees((locate.SHIPPED / "nvidia_h200.py").read_text())
 
 
 @pytest.mark.parametrize(
@@ -127,4 +127,4 @@ def test_hostile_comparisons_are_refused(test: str, tmp_path: Path) -> None:
 def test_no_config_has_the_name_of_a_size(name: str) -> None:
     text = re.sub(r"\bROW_WARPS_1\b", name, written(Leaf(RMSNormConfig("row", 1, 1))))
     with pytest.raises(NormtuneError, match="a part is missing"):
-        normalised_trees(text)
+        relative_trees(text)

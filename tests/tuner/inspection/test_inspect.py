@@ -49,7 +49,7 @@ TOLD = {
     "other_dtype": (2, "its function of_another_dtype returns y of float32 (7, 100): expected float16 (7, 100)", ""),
     "unknown_option": (2, "_double takes no BLOCKS, nor does the compiler (mistakes.py, line ", ""),
     "input_forgotten": (0, "", "no kernel is given bias: pass it, or leave it out of buffers"),
-    "never_legal": (1, "no config can run any of the tried shapes: illegal: `legal` of the operator says no", ""),
+    "never_legal": (1, "no config can run any of the tried shapes: illegal: `legal` of the operator refuses it", ""),
     "wrong_factor": (1, "times what rounding allows: more than roundings explain, for warps=1 at wrong_factor", ""),
     "infinite_reference": (1, "", "the reference gives y values that are no numbers, which no kernel can match"),
     "nothing_launched": (2, "its function <lambda> launches nothing: expected kernel[grid](...) of a function of", ""),

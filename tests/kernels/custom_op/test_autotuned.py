@@ -117,7 +117,7 @@ def test_configs_of_kernels_that_are_launched_together_are_combined() -> None:
         ),
         (
             (kernel_of(triton.Config({"BLOCK": 1}), triton.Config({"BLOCK": "wide"})),),
-            "BLOCK of _scale_kernel is an integer and a text: expected one of both",
+            "BLOCK of _scale_kernel is an integer in one config and text in another: expected one type",
         ),
         (
             (kernel_of(triton.Config({}, num_warps=2)), kernel_of(triton.Config({}, num_warps=4))),

@@ -1,4 +1,4 @@
-"""The modules of a declared function: its own, and those of libraries that it names.
+"""The modules that a decorated function uses: its own, and those of libraries whose objects it names.
 
 In: the function. Out: the modules whose change makes its measurements stale, and whether its kernels are decorated.
 """
@@ -8,12 +8,12 @@ import sys
 from collections.abc import Callable
 from types import ModuleType
 
-# Packages whose versions are told in other ways, or on which no launch depends.
+# Packages whose versions are recorded elsewhere, or on which no launch depends.
 _NO_SOURCES = {"torch", "triton", "numpy", "normtune", "builtins"} | {*sys.stdlib_module_names}
 
 
 def sources_of(function: Callable[..., object]) -> tuple[str, ...]:
-    """The modules that tell whether an operator changed: the function's own, and those of libraries that it names."""
+    """The function's module, and the modules of libraries whose objects it names; a change of one makes it stale."""
     inner = inspect.unwrap(function)
     names = inner.__code__.co_names
     used = inspect.getclosurevars(inner)

@@ -1,4 +1,4 @@
-"""The door: what an operator declares, in the short form and in full, and one line for each fault of it."""
+"""The door: what an operator declares, by the decorator and as a spec, and one line for each fault of it."""
 
 import dataclasses
 import pickle
@@ -17,12 +17,12 @@ from normtune.heuristics.writing.emit import body_text
 from normtune.kernels import load_file, operator
 from normtune.kernels.call import ImplementationLaunch
 from normtune.kernels.config import COPY, Config, Implementation
+from normtune.kernels.custom_op.decorator import kernel_operator
 from normtune.kernels.key import Key
 from normtune.kernels.operator import IllegalConfigError, OperatorSpec, register
 from normtune.kernels.problem import BUFFER_ITEMSIZE, Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.rms_norm.spec import rms_norm_forward
-from normtune.kernels.short_form.decorator import kernel_operator
 from normtune.kernels.spec_faults import OperatorError
 from normtune.kernels.tablefile import parse
 from normtune.kernels.tablefile.tree import Leaf, Split
@@ -37,7 +37,7 @@ from normtune.tuner.timing.trial import gate_launch
 
 H200 = TARGETS["sm_90"]
 EXAMPLES = Path(__file__).parents[3] / "examples"
-TOLD_BY_SHAPE = "expected one whose shape tells it, alone or times an integer"
+TOLD_BY_SHAPE = "expected it in a shape, alone or times an integer"
 
 
 class ToyConfig(Config):
@@ -86,7 +86,7 @@ def test_the_examples_are_short_and_planned_as_any_operator(examples) -> None:
     kept, pruned = candidates(softmax, softmax.configs("default", problem, H200), problem, H200)
     assert [one.config for one in kept if isinstance(one.config, Implementation)] == [Implementation("torch")]
     assert {one.launch.grid for one in kept} == {1, 4096, 2048, 1024, 512, 256, 128}
-    assert pruned == {"illegal: `legal` of the operator says no": 10}
+    assert pruned == {"illegal: `legal` of the operator refuses it": 10}
     assert not softmax.is_legal(softmax.config(32, 1), problem, H200)
     narrow = softmax.problem(1, 64, "float16")
     assert softmax.is_legal(softmax.config(1, 32), narrow, H200)
@@ -173,7 +173,7 @@ GIVES = "expected inputs=, which gives its values"
 DIVIDES = f"'hidden/0' is neither a shape (of rows, hidden) nor a dtype ({', '.join(BUFFER_ITEMSIZE)})"
 UNITS = "expected units in the last place, a positive number"
 OF_TOY = "expected configs of ToyConfig"
-BY_NAME = "expected the tensors that are read, and the scalars, by name"
+BY_NAME = "expected the tensors that are read, and the scalars"
 
 
 @pytest.mark.parametrize(
@@ -216,17 +216,23 @@ BY_NAME = "expected the tensors that are read, and the scalars, by name"
             ["space: num_warps of a config is 3, expected a power of 2"],
         ),
         ({"space": []}, ["space is empty: expected a config or more"]),
-        ({"reference": lambda x, eps: x}, ["the reference takes 'eps': no input and no scalar is declared so"]),
+        (
+            {"reference": lambda x, eps: x},
+            ["the reference has a parameter 'eps': no input and no scalar of that name is declared"],
+        ),
         ({"buffers": {"x": "input rows", "y": "output"}}, [f"no input has the axis 'hidden': {TOLD_BY_SHAPE}"]),
         (
             {"buffers": {"x": "input", "z": "output"}},
             [
-                "the function takes 'y': no buffer and no scalar is declared so",
+                "the function has a parameter 'y': no buffer and no scalar of that name is declared",
             ],
         ),
         (
             {"scalars": {"eps": 1e-6}},
-            ["the function takes no 'eps', which is declared", f"the reference takes no 'eps': {BY_NAME}"],
+            [
+                "the function has no parameter 'eps', which is declared",
+                f"the reference has no parameter 'eps': {BY_NAME}",
+            ],
         ),
         ({"dtypes": ("float64",)}, ["dtype 'float64': expected some of bfloat16, float16, float32"]),
         ({"name": "to y"}, ["its name is 'to y': expected letters, digits and _"]),
@@ -264,8 +270,8 @@ def test_a_full_spec_is_looked_at_when_it_is_registered(changes, fault) -> None:
 
 
 def test_what_is_illegal_stays_so_for_longer_rows() -> None:
-    told = "legal says no to warps=1 at hidden 1 and yes at hidden 128: what is illegal has to stay so for longer rows"
-    with pytest.raises(UsageError, match=told):
+    refused = "legal refuses warps=1 at hidden 1 and allows it at hidden 128: .* to stay illegal for longer rows"
+    with pytest.raises(UsageError, match=refused):
         declared(legal=lambda config, problem, target: config.block <= problem.hidden or config.block == 64)
 
 
@@ -305,7 +311,7 @@ def test_a_function_of_an_operator_that_raises_is_named_and_makes_no_config_ille
     with pytest.raises(OperatorError) as caught:
         plan([declared(**changes).spec.problem(4, 8, "float16")], "default", H200)
     line = str(caught.value)
-    assert line.startswith(f"operator 'toy': its {told} (test_short_form.py, line ") and "\n" not in line
+    assert line.startswith(f"operator 'toy': its {told} (test_custom_op.py, line ") and "\n" not in line
     assert ", for block=64 warps=1 at toy" in line
 
 
@@ -346,11 +352,11 @@ def test_functions_of_a_full_spec_are_named() -> None:
     config = rms_norm_forward.default_config(problem, H200)
     launch = rms_norm_forward.launch(config, problem, H200)
     for call, told in (
-        (lambda: spec.configs("default", problem, H200), "space raises KeyError: 'rows' (test_short_form.py"),
-        (lambda: spec.launch(config, problem, H200), "resolve raises KeyError: 'rows' (test_short_form.py"),
+        (lambda: spec.configs("default", problem, H200), "space raises KeyError: 'rows' (test_custom_op.py"),
+        (lambda: spec.launch(config, problem, H200), "resolve raises KeyError: 'rows' (test_custom_op.py"),
         (
             lambda: gate_launch(spec, problem, (config, launch), H200),
-            "trial raises KeyError: 'rows' (test_short_form.py",
+            "trial raises KeyError: 'rows' (test_custom_op.py",
         ),
         (
             lambda: spec.calls(launch, problem, {}, None, {}),
@@ -450,7 +456,7 @@ def test_a_spec_reads_texts_of_other_knobs() -> None:
 def test_the_tables_of_the_examples_are_those_of_their_sweeps(name) -> None:
     table = EXAMPLES / f"{name}_h200.py"
     done = main("check", "--load", EXAMPLES / f"{name}.py", table)
-    assert (done.exit_code, done.output.splitlines()[0]) == (0, f"{table}: OK"), done.output
+    assert (done.exit_code, done.stdout.splitlines()[0]) == (0, f"{table}: OK"), done.output
     assert f"equal, byte for byte, to a fit of {name}_h200.parquet" in done.output
     assert "its kernels are those that were measured" in done.output
 
@@ -518,7 +524,7 @@ def test_an_operator_names_up_to_three_sizes() -> None:
         ({"sizes": {"n": (1,)}}, "an axis and a named integer have one name: m, n, k, n, k"),
         (
             {"legal": lambda config, problem, target: problem.sizes["k"] > 8},
-            "legal says no to .* at k 1 and yes at k 64: what is illegal has to stay so for larger k",
+            "legal refuses .* at k 1 and allows it at k 64: expected an illegal config to stay illegal for larger k",
         ),
     ],
 )

@@ -1,6 +1,6 @@
-"""What `triton.autotune` says about the configs of kernels, as arguments of the short form.
+"""The configs of kernels in `triton.autotune` as arguments of `kernel_operator`.
 
-In: kernels as they were decorated. Out: a class of configs, the configs, the default.
+In: the decorated kernels. Out: a class of configs, the configs, the default.
 """
 
 from functools import reduce
@@ -13,17 +13,18 @@ from normtune.kernels.config import COMPILER_KNOBS, Config
 def from_autotuned(*kernels: Any) -> dict[str, Any]:
     """The arguments `config`, `space` and `default` of `kernel_operator` for kernels in `triton.autotune`.
 
-    Each name of their configs becomes a knob, `num_warps`, `num_stages`, `num_ctas` and `maxnreg` where they differ
-    from Triton's own, bool as 0 and 1. Of several kernels that one function launches, each config of one is tried with
-    each of the others that has the same values of the names that they share. What `early_config_prune` leaves out of a
-    problem is not timed at it; `key` has no counterpart: a table answers for rows, hidden, the dtype and the operator's
-    `sizes`.
+    Each name in their configs becomes a knob, a bool one with the values 0 and 1; `num_warps` always, and `num_stages`,
+    `num_ctas` and `maxnreg` where a config differs from Triton's default. Where one function launches several kernels,
+    the space has all combinations of their configs with equal values of common names. A config that
+    `early_config_prune` removes at a problem is not timed there. `key` has no counterpart: a table answers for rows,
+    hidden, the dtype and the operator's `sizes`.
 
     Args:
-        kernels: as `triton.autotune` made them.
+        kernels: decorated with `triton.autotune`.
 
     Raises:
-        UsageError: one is no such kernel, or has a config with another kind of value or a `pre_hook`.
+        UsageError: one is not decorated with it, or has a config with a `pre_hook` or a value that is neither an
+            integer, a bool nor a name.
     """
     if not kernels:
         raise UsageError("from_autotuned takes kernels in triton.autotune: got none")
@@ -37,14 +38,16 @@ def from_autotuned(*kernels: Any) -> dict[str, Any]:
     kinds = {name: type(rest[name]) for name in names}
     for name in names:
         if {type(values[name]) for values in space} != {kinds[name]}:
-            raise UsageError(f"{name} of {_name_of(kernels[0])} is an integer and a text: expected one of both")
+            raise UsageError(
+                f"{name} of {_name_of(kernels[0])} is an integer in one config and text in another: expected one type"
+            )
     config = type(f"{called}Config", (Config,), {"__annotations__": kinds, "__doc__": "As triton.autotune chooses."})
     configs = [config(**values) for values in space]
     return {"config": config, "space": list(dict.fromkeys(configs)), "default": configs[0]}
 
 
 def _combined(left: list[dict[str, int | str]], right: list[dict[str, int | str]]) -> list[dict[str, int | str]]:
-    """The configs of two kernels, each with each whose values of the names that they share are equal."""
+    """All combinations of the configs of two kernels in which common names have equal values."""
     pairs = [(one, other) for one in left for other in right]
     return [
         {**one, **other} for one, other in pairs if all(one[name] == other[name] for name in one.keys() & other.keys())

@@ -1,6 +1,6 @@
-"""The space of an operator in the short form: the values of its knobs, its configs, or what draws them.
+"""The space of a decorated operator: values of its knobs, a list of configs, or a function that draws configs.
 
-In: the class of the configs, and what was declared. Out: the configs of a problem, and lines that name a fault.
+In: the class of the configs, and the declared space. Out: the configs of a problem, and a line for each fault.
 """
 
 import inspect
@@ -15,9 +15,8 @@ from normtune.kernels.config_space import Drawn, Listed, Product
 from normtune.kernels.problem import Problem
 from normtune.kernels.spec_faults import ReturnedError
 
-# What draws a config from a trial of Optuna at a problem, as a value of each knob.
+# Draws a config for a problem from a trial of Optuna, as a value of each knob.
 Draws = Callable[[Any, Problem], Mapping[str, int | str] | Config]
-# The values of each knob, the configs themselves, or what draws one.
 Space = Mapping[str, Sequence[int | str]] | Sequence[Config] | Draws
 
 
@@ -33,10 +32,11 @@ class DeclaredSpace:
         return Drawn(self._drawn, problem) if callable(self.given) else self._listed
 
     def some(self, problem: Problem) -> Product | Listed:
-        """The configs, or of those that are drawn some, with that of the knobs' own defaults if each has one.
+        """The configs; of a function that draws them a sample, and the knobs' defaults if each knob has one.
 
         Raises:
-            UsageError: nothing can be drawn at this problem. An `OperatorError` if the function raises.
+            UsageError: no config can be drawn at this problem.
+            OperatorError: the function raises.
         """
         space = self.at(problem)
         if not isinstance(space, Drawn):
@@ -53,10 +53,10 @@ class DeclaredSpace:
         return Product(self.config, self.given) if isinstance(self.given, Mapping) else Listed(self.given)
 
     def _drawn(self, trial: Any, problem: Problem) -> Config:
-        """The config that is drawn from a trial.
+        """The config that the function draws from a trial.
 
         Raises:
-            ReturnedError: the function returns something else.
+            ReturnedError: the function returns no config and no value for each knob.
         """
         assert callable(self.given)
         drawn: Any = self.given(trial, problem)
@@ -70,19 +70,17 @@ class DeclaredSpace:
                     raise ReturnedError(f"returns {value!r} for {name}: expected {kinds[name].__name__}")
             drawn = self.config(**drawn)
         if fault := _unfit(drawn):
-            raise ReturnedError(f"returns a config that cannot be: {fault}")
+            raise ReturnedError(f"returns an impossible config: {fault}")
         return drawn  # type: ignore[no-any-return]
 
     def faults(self) -> Iterator[str]:
-        """What is wrong with it, a line each."""
-        of_kind = [*self._of_kind()]
-        yield from of_kind
-        if of_kind or callable(self.given):
-            return
-        # Values that a store or a table could not hold, or a compiler not take.
-        yield from [f"space: {fault}" for config in self._of_each_value() if (fault := _unfit(config))][:1]
+        """The faults of the space, a line each."""
+        of_types = [*self._faults_of_types()]
+        yield from of_types
+        if not of_types and not callable(self.given):
+            yield from [f"space: {fault}" for config in self._of_each_value() if (fault := _unfit(config))][:1]
 
-    def _of_kind(self) -> Iterator[str]:
+    def _faults_of_types(self) -> Iterator[str]:
         knobs, given = self.config.knobs, self.given
         if callable(given):
             try:
@@ -115,7 +113,7 @@ class DeclaredSpace:
 
 
 def _unfit(config: Config) -> str:
-    """Why a store or a table could not hold a config, or a compiler not take it; empty if they can."""
+    """Why a store, a table or the compiler would refuse a config; empty if none does."""
     try:
         check_values(config)
     except ValueError as error:

@@ -1,7 +1,7 @@
-"""Inputs and exact outputs of an operator in the short form.
+"""Inputs and exact outputs of a decorated operator.
 
-In: a problem, a generator, tensors. Out: tensors by name, and for each output its exact value with the error that it
-may have. Needs torch.
+In: a problem, a generator, tensors. Out: tensors by name, and for each output its exact value with the allowed error.
+Needs torch.
 """
 
 import math
@@ -10,19 +10,20 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from normtune.kernels.custom_op.declaration import READ, Declaration
 from normtune.kernels.problem import IN_OUT, OUTPUT, Buffer, Problem
 from normtune.kernels.rounding import Expected, unit_in_last_place
-from normtune.kernels.short_form.declaration import READ, Declaration
 from normtune.kernels.spec_faults import ReturnedError
 
-# What float32 arithmetic may be off by, besides the last rounding: of the largest value of a row.
+# The allowed error of float32 arithmetic besides the last rounding, relative to the largest value of a row.
 _SUMS = 2.0**-16
-# Most units in the last place that a chain of roundings is off by where nothing cancels, and of the row where it does.
+# The largest error, in units in the last place, that `advice` explains with several roundings: units of the value, or
+# of the row's largest value where terms cancel.
 _ROUNDINGS = 8
 
 
-class ShortReference:
-    """As a reference module: `inputs` and `reference`."""
+class DecoratedReference:
+    """`inputs` and `reference`, as in a reference module."""
 
     def __init__(self, declared: Declaration) -> None:
         self._declared = declared
@@ -30,7 +31,7 @@ class ShortReference:
     def inputs(
         self, problem: Problem, generator: torch.Generator, device: torch.device, hostile: bool
     ) -> dict[str, Tensor]:
-        """Fresh tensors that are read: normal values; if hostile also rows of zeros, small, large, outliers."""
+        """New tensors that are read: normal values; if hostile also rows of zeros, small and large values, outliers."""
         if self._declared.inputs is not None:
             return dict(self._declared.inputs(problem, generator, device))
         inputs = {}
@@ -47,23 +48,23 @@ class ShortReference:
         return inputs
 
     def reference(self, problem: Problem, tensors: Mapping[str, Tensor], **scalars: float) -> dict[str, Expected]:
-        """What each output should be, from the rounded inputs; integers are passed as they are.
+        """The exact value of each output, from the rounded inputs; integers are passed unchanged.
 
         Raises:
-            ReturnedError: the operator's reference returns another number of outputs than was declared.
+            ReturnedError: the operator's reference returns another number of outputs than declared.
         """
         expected = {}
-        for buffer, value in self.returned(problem, tensors, **scalars):
+        for buffer, value in self._returned(problem, tensors, **scalars):
             if not isinstance(value, Expected):
                 units = self._declared.tolerance.get(buffer.name, 1.0)
                 value = _expected(value, getattr(torch, buffer.dtype), units)
             expected[buffer.name] = value
         return expected
 
-    def returned(
+    def _returned(
         self, problem: Problem, tensors: Mapping[str, Tensor], **scalars: float
     ) -> list[tuple[Buffer, Expected | Tensor]]:
-        """What the operator's function returns, for each output; errors as `reference`."""
+        """The outputs with the values that the operator's reference function returns; errors as `reference`."""
         buffers = self._declared.tensors(problem)
         inputs = {one.name: tensors[one.name] for one in buffers if one.role in READ}
         given = {name: one.double() if one.is_floating_point() else one for name, one in inputs.items()}
@@ -80,7 +81,7 @@ class ShortReference:
         return list(zip(outputs, values, strict=True))
 
     def advice(self, name: str, output: Tensor, exact: Tensor) -> str:
-        """What to declare for an output that is off by more than was allowed."""
+        """A suggestion for the declaration of an output whose error is larger than allowed."""
         if not output.is_floating_point():
             wrong = int((output != exact).sum())
             return f"{wrong} of {exact.numel()} integers differ: a reference rounds and breaks ties as the kernel does"

@@ -1,7 +1,7 @@
-"""What the short form of an operator declares: its function, tensors and space, and the faults of these.
+"""The declaration of a decorated operator: function, tensors, space, reference, and the faults in them.
 
-In: the arguments of `short_form.kernel_operator`. Out: buffers of a problem, configs, what a call of the function takes
-and returns, lines that name a fault.
+In: the arguments of `kernel_operator`. Out: the buffers of a problem, the arguments and outputs of a call, and a line
+for each fault.
 """
 
 import ast
@@ -14,6 +14,8 @@ from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 from normtune.kernels.config import Config
+from normtune.kernels.custom_op.sources import names_decorated_kernels
+from normtune.kernels.custom_op.spaces import DeclaredSpace
 from normtune.kernels.key import with_sizes
 from normtune.kernels.problem import (
     BUFFER_ITEMSIZE,
@@ -26,27 +28,25 @@ from normtune.kernels.problem import (
     Buffer,
     Problem,
 )
-from normtune.kernels.short_form.sources import names_decorated_kernels
-from normtune.kernels.short_form.spaces import DeclaredSpace
 from normtune.kernels.spec_faults import of_axes
 from normtune.kernels.target import Target
 
-# What a function may take besides tensors and scalars.
+# Parameters of a function besides tensors and scalars.
 OTHERS = ("config", "problem", "target")
-# What a reference may take besides the tensors that are read and scalars.
+# Parameters of a reference besides the tensors that are read and scalars.
 OF_REFERENCE = ("problem", "dtype")
 _USUAL = 1024
 READ = (INPUT, WEIGHT, IN_OUT)
-# Of a tensor: a text, or what gives one for a problem.
+# The declaration of a tensor: a text, or a function from the problem to one.
 Declared = str | Callable[[Problem], str]
 
 
 class TensorText(NamedTuple):
-    """The text of a tensor, taken apart.
+    """The parsed declaration of a tensor.
 
     Attributes:
         role: one of `ROLES`.
-        extents: an expression in names of sizes each.
+        extents: of each dimension an expression in names of sizes.
         dtype: a key of `BUFFER_ITEMSIZE`; empty for that of the problem.
     """
 
@@ -57,15 +57,15 @@ class TensorText(NamedTuple):
 
 @lru_cache(256)
 def tensor_of(text: str, axes: tuple[str, ...], sizes: tuple[str, ...]) -> TensorText:
-    """A tensor as it was declared: `input`, `output rows float32`, `input rows,2*hidden`.
+    """Parse the declaration of a tensor: `input`, `output rows float32`, `input rows,2*hidden`.
 
     Args:
         text: the declaration.
         axes: the names of rows and hidden.
-        sizes: those of the named integers.
+        sizes: the names of the named integers.
 
     Raises:
-        ValueError: it has another form.
+        ValueError: the text has another form.
     """
     role, *words = text.split() or [""]
     dtype = words.pop() if words and words[-1] in BUFFER_ITEMSIZE else ""
@@ -85,7 +85,7 @@ _ARITHMETIC = (ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast
 
 @lru_cache(256)
 def _expression(text: str) -> ast.expr | None:
-    """The syntax tree of an extent; None if it is no arithmetic of names and integers."""
+    """The syntax tree of an extent; None if it is not arithmetic of names and positive integers."""
     try:
         tree = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, RecursionError):
@@ -96,7 +96,7 @@ def _expression(text: str) -> ast.expr | None:
 
 
 def _names(extent: str) -> set[str]:
-    """The names in an extent; the extent itself if it is none."""
+    """The names in an extent; the extent itself if it is not valid."""
     tree = _expression(extent)
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} if tree else {extent}
 
@@ -122,12 +122,12 @@ def _value(node: ast.expr, sizes: Mapping[str, int]) -> Fraction:
 
 def _extent(extent: str, problem: Problem) -> Fraction:
     tree = _expression(extent)
-    assert tree, "a declaration was looked at"
+    assert tree, "tensor_of refuses other extents"
     return _value(tree, problem.sizes)
 
 
 def _solved(extent: str, value: int) -> dict[str, int]:
-    """The size that an extent of this value tells; none if the extent is more than a size or a multiple of one."""
+    """The size that follows from an extent and its value; empty unless the extent is a size or a multiple of one."""
     tree = _expression(extent)
     factor = 1
     if isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Mult):
@@ -138,7 +138,7 @@ def _solved(extent: str, value: int) -> dict[str, int]:
 
 
 class Knobs(NamedTuple):
-    """The values of a config, by name; as in `triton_inside.undecorated`."""
+    """The values of a config by name, and whether they replace the launch's arguments (`triton_inside.undecorated`)."""
 
     values: Mapping[str, int | str]
     replaces: bool
@@ -146,7 +146,7 @@ class Knobs(NamedTuple):
 
 @dataclass(frozen=True)
 class Declaration:
-    """The arguments of `kernel_operator` that say how its function is called."""
+    """The arguments of `kernel_operator` that determine how its function is called."""
 
     function: Callable[..., object]
     config: type[Config]
@@ -161,23 +161,23 @@ class Declaration:
 
     @cached_property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
-        """What the function takes."""
+        """The function's parameters."""
         return _parameters(self.function) or {}
 
     @cached_property
     def takes(self) -> Mapping[str, inspect.Parameter]:
-        """The tensors and scalars that the function takes."""
+        """The function's parameters that are tensors and scalars."""
         ours = {*OTHERS} - self.buffers.keys() - self.scalars.keys()
         return {name: one for name, one in self.parameters.items() if name not in ours}
 
     def usual(self, name: str, dtypes: Sequence[str], max_hidden: int) -> Problem:
-        """A problem at which a space that is a function is looked at when it is declared."""
+        """The problem at which the decorator checks a space that is a function."""
         first = {name: values[0] for name, values in self.sizes.items() if values}
         size = min(_USUAL, max(1, max_hidden))
         return Problem.of(with_sizes(name, first), size, size, next(iter(dtypes), "float32"))
 
     def tensors(self, problem: Problem) -> tuple[Buffer, ...]:
-        """The tensors of a problem; an extent that is no positive integer (`unfit`) is rounded."""
+        """The tensors of a problem; an extent that is not a positive integer (`unfit`) is rounded."""
         found = []
         for name, text in self._texts(problem):
             shape = tuple(max(1, int(_extent(extent, problem))) for extent in text.extents)
@@ -186,7 +186,7 @@ class Declaration:
         return tuple(found)
 
     def unfit(self, problem: Problem) -> str:
-        """Why there is no such problem; empty if there is."""
+        """Why a problem is impossible, as an extent is not a positive integer; empty if it is possible."""
         for name, text in self._texts(problem):
             for extent in text.extents:
                 value = _extent(extent, problem)
@@ -206,12 +206,12 @@ class Declaration:
 
     @cached_property
     def needed(self) -> frozenset[str]:
-        """The tensors and scalars that a call has to give."""
+        """The tensors and scalars without a default."""
         return frozenset(name for name, one in self.takes.items() if one.default is one.empty)
 
     @cached_property
     def read(self) -> Mapping[str, TensorText]:
-        """The tensors that are read and declared by a text, from whose shapes the sizes follow."""
+        """The tensors that are read and declared by a text; the sizes of a call follow from their shapes."""
         texts = {
             name: tensor_of(text, self.plane, tuple(self.sizes))
             for name, text in self.buffers.items()
@@ -221,18 +221,18 @@ class Declaration:
 
     @cached_property
     def first(self) -> str:
-        """The first input, whose dtype and GPU are those of a call."""
+        """The name of the first input; its dtype and GPU are those of a call."""
         return next(name for name, text in self.read.items() if text.role != WEIGHT)
 
     def solve(self, shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
-        """The sizes by name of a call whose `read` have these shapes.
+        """The sizes of a call by name, from the shapes of `read` in order.
 
         Raises:
-            ValueError: a shape has another number of extents than was declared.
+            ValueError: a shape has another number of dimensions than declared.
         """
         sizes: dict[str, int] = {}
         for (name, (_, extents, _)), shape in zip(self.read.items(), shapes, strict=True):
-            # Any number of dimensions: rows of the last.
+            # A declared matrix may have any number of dimensions: all but the last are rows.
             if len(shape) > len(extents) == 2 and extents[0] == self.plane[0]:
                 shape = (math.prod(shape[:-1]), shape[-1])
             if len(shape) != len(extents):
@@ -242,7 +242,7 @@ class Declaration:
         return sizes
 
     def knobs(self, config: Config) -> Knobs:
-        """What a config puts into the launches of the function."""
+        """The arguments that a config adds to the launches of the function, or replaces there."""
         return Knobs(dict(zip(config._fields, config, strict=True)), replaces="config" not in self.parameters)
 
     @cached_property
@@ -251,19 +251,19 @@ class Declaration:
         return "config" in self.parameters and not names_decorated_kernels(self.function)
 
     def call(self, given: Mapping[str, Any], config: Config, problem: Problem, target: Target) -> object:
-        """What the function returns for tensors, scalars and a config."""
+        """Call the function with tensors, scalars and a config, and return its result."""
         values = {"config": config, "problem": problem, "target": target, **given}
         return self.function(**{name: values[name] for name in self.parameters if name in values})
 
     @cached_property
     def returned(self) -> tuple[str, ...]:
-        """The outputs that the function allocates and returns, as it does not take them."""
+        """The outputs that the function allocates and returns: those that are not parameters."""
         names = [name for name, text in self.buffers.items() if isinstance(text, str) and text.split()[:1] == [OUTPUT]]
         return tuple(name for name in names if name not in self.parameters)
 
     @cached_property
     def reference_wants(self) -> tuple[str, ...]:
-        """Which of `OF_REFERENCE` the reference takes."""
+        """The parameters of the reference that are in `OF_REFERENCE`."""
         return tuple(name for name in OF_REFERENCE if name in (_parameters(self.reference) or {}))
 
     def faults(self) -> list[str]:
@@ -297,7 +297,7 @@ class Declaration:
             name for text in texts.values() if text.role in READ for one in text.extents for name in _solved(one, 1)
         }
         yield from (
-            f"no input has the axis {axis!r}: expected one whose shape tells it, alone or times an integer"
+            f"no input has the axis {axis!r}: expected it in a shape, alone or times an integer"
             for axis in (*self.plane, *self.sizes)
             if axis not in known
         )
@@ -311,10 +311,10 @@ class Declaration:
     def _of_function(self) -> Iterator[str]:
         expected = {*self.buffers, *self.scalars}
         for missing in sorted(expected - {*self.parameters, *self.returned}):
-            yield f"the function takes no {missing!r}, which is declared"
+            yield f"the function has no parameter {missing!r}, which is declared"
         for name in [name for name, one in self.parameters.items() if one.default is one.empty]:
             if name not in expected and name not in OTHERS:
-                yield f"the function takes {name!r}: no buffer and no scalar is declared so"
+                yield f"the function has a parameter {name!r}: no buffer and no scalar of that name is declared"
 
     def _of_reference(self) -> Iterator[str]:
         takes = _parameters(self.reference)
@@ -325,14 +325,14 @@ class Declaration:
             if not isinstance(text, str) or text.split()[:1] in [[role] for role in READ]:
                 given.add(name)
         for missing in sorted(given - takes.keys()):
-            yield f"the reference takes no {missing!r}: expected the tensors that are read, and the scalars, by name"
+            yield f"the reference has no parameter {missing!r}: expected the tensors that are read, and the scalars"
         for name in [name for name, one in takes.items() if one.default is one.empty]:
             if name not in given and name not in OF_REFERENCE:
-                yield f"the reference takes {name!r}: no input and no scalar is declared so"
+                yield f"the reference has a parameter {name!r}: no input and no scalar of that name is declared"
 
 
 def _parameters(function: Callable[..., object]) -> dict[str, inspect.Parameter] | None:
-    """What a function takes by name; None if it does not say, or takes any name."""
+    """The parameters of a function; None if it has no signature, or takes any keyword."""
     try:
         found = inspect.signature(function).parameters
     except (TypeError, ValueError):

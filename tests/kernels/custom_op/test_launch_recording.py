@@ -12,8 +12,8 @@ from triton.runtime.jit import JITFunction, KernelInterface
 
 from normtune.kernels import load_file
 from normtune.kernels.config import Config
+from normtune.kernels.custom_op.decorator import kernel_operator
 from normtune.kernels.operator import operator
-from normtune.kernels.short_form.decorator import kernel_operator
 from normtune.kernels.spec_faults import OperatorError
 from normtune.kernels.target import TARGETS
 from normtune.tuner.compiling.pool import compile_all

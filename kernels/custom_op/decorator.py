@@ -1,7 +1,7 @@
-"""The short form of an operator: somebody's own kernel, made known by a decorator on the function that launches it.
+"""The decorator that makes a user's function, which launches Triton kernels, an operator.
 
-In: the function, the configs to try, the tensors it takes, a reference. Out: a registered `OperatorSpec`, and in the
-function's place an object that launches with the config of the table for the GPU at hand. `examples/` has whole files.
+In: the function, the configs to try, its tensors, a reference. Out: a registered `OperatorSpec`, and in the function's
+place an object that launches with the config of this GPU's table. `examples/` has complete files.
 """
 
 import math
@@ -15,39 +15,40 @@ from typing import TYPE_CHECKING, Any
 from normtune.errors import UsageError
 from normtune.kernels.call import ForeignKernel, KernelCall, run
 from normtune.kernels.config import Config, Implementation
-from normtune.kernels.fake_tensor import StandIn
+from normtune.kernels.custom_op.declaration import Declaration, Declared
+from normtune.kernels.custom_op.rules import Default, Legal, Rule, check_legal, named
+from normtune.kernels.custom_op.sources import sources_of
+from normtune.kernels.custom_op.spaces import DeclaredSpace, Space
+from normtune.kernels.fake_tensor import FakeTensor
 from normtune.kernels.operator import IllegalConfigError, OperatorSpec, register
 from normtune.kernels.problem import AXES, IN_OUT, ITEMSIZE, OUTPUT, Problem, name_axes
-from normtune.kernels.short_form.declaration import Declaration, Declared
-from normtune.kernels.short_form.rules import Default, Legal, Rule, check_legal, named
-from normtune.kernels.short_form.sources import sources_of
-from normtune.kernels.short_form.spaces import DeclaredSpace, Space
 from normtune.kernels.spec_faults import ReturnedError, check_returned, reraise
 from normtune.kernels.target import Target
 
 if TYPE_CHECKING:
-    from normtune.kernels.short_form.recording import Recorded
+    from normtune.kernels.custom_op.recording import Recorded
 
 
-# Shapes of calls, and defaults of problems, that are kept.
+# The most shapes of calls, and defaults of problems, in a cache.
 _CALLS = 1 << 12
 
 
 @dataclass(frozen=True)
 class RecordedLaunch:
-    """The launch of a config; equal to that of another config with the same kernel calls.
+    """The launch of a config; equal to the launch of another config with the same kernel calls.
 
     Attributes:
-        config: argument of the function.
-        grid: programs of all its kernels.
+        config: the config that the function was called with.
+        grid: the number of programs of all its kernels.
         calls: kernel, grid and arguments of each call.
-        binary: tells the machine code of its kernels apart.
+        binary: equal for configs whose kernels have the same machine code.
         workspace: always 0.
-        target: for which the function was called.
-        runs_function: whether the whole function is launched, as it allocates its outputs or calls torch, and not its
-            kernels alone.
-        operations: its operations of torch, as this torch names them: not in the text, by which launches are stored.
-        is_pruned: whether `early_config_prune` of a kernel leaves the config out of this problem.
+        target: the GPU that the function was called for.
+        runs_function: whether a launch calls the whole function, as it allocates outputs or calls torch, and not only
+            its kernels.
+        operations: names of its torch operations. They differ between versions of torch, so `repr`, by which launches
+            are stored, omits them.
+        is_pruned: whether `early_config_prune` of a kernel removes the config at this problem.
     """
 
     config: Config = field(compare=False)
@@ -62,7 +63,7 @@ class RecordedLaunch:
 
 
 class KernelOperator:
-    """A function that launches kernels, with the table's config unless one is passed.
+    """A decorated function: it launches with the table's config unless a config is passed.
 
     Attributes:
         spec: the registered operator.
@@ -79,19 +80,19 @@ class KernelOperator:
         """Launch on the current stream.
 
         Args:
-            arguments: tensors and scalars in the order of the function; scalars may be left out.
-            config: instead of the one of the table.
+            arguments: tensors and scalars in the order of the function; scalars may be omitted.
+            config: in place of the table's.
             named: tensors and scalars by name.
 
         Returns:
-            What the function returns.
+            The function's result.
 
         Raises:
             TypeError: an argument is missing or unknown.
         """
         import torch
 
-        # torch.compile would trace through lookup and launch, and not see which config a library's launcher gets.
+        # torch.compile would trace the lookup and the launch, and miss the config that replaces a library's own.
         call = torch.compiler.disable(self._call) if torch.compiler.is_compiling() else self._call
         return call(arguments, config, named)
 
@@ -114,7 +115,7 @@ class KernelOperator:
         return _launched(declared, given, config, problem, target)
 
     def _problem(self, dtype: Any, *shapes: tuple[int, ...]) -> tuple[OperatorSpec, Problem]:
-        """The operator at the named integers of a call, and its problem, from dtype and shapes of what is read."""
+        """The operator at the named integers of a call, and its problem, from the tensors that are read."""
         sizes = self._declaration.solve(shapes)
         spec = self.spec.at(**{name: sizes[name] for name in self.spec.sizes})
         rows, hidden = (sizes[name] for name in self._declaration.plane)
@@ -158,51 +159,50 @@ def kernel_operator(
 ) -> Callable[[Callable[..., Any]], KernelOperator]:
     """Register a function that launches Triton kernels as an operator, for sweeps and tables.
 
-    The function takes the tensors and scalars by name, and launches with `kernel[grid](...)` of functions of
-    `triton.jit`, decorated or not. It may take `config`, `problem` and `target`. One that takes no config launches as
-    its library does, and the knobs of the config replace the arguments of their names at its launches. Outputs
-    that it does not take it allocates, and returns them, in the order of `buffers`.
+    The function has the tensors and scalars as parameters of the same names, and launches functions of `triton.jit`,
+    decorated or not, as `kernel[grid](...)`. It may have the parameters `config`, `problem` and `target`. Without the
+    parameter `config` it launches as its library does, and the knobs replace the arguments of the same names at its
+    launches. Outputs that are not parameters are allocated and returned by the function, in the order of `buffers`.
 
     Args:
-        config: the class of its configs.
-        space: the values of each knob that are tried, all of them with all others; or the configs themselves; or, where
-            no list has them all, what draws one: (trial, problem) to a value for each knob, drawn with the `suggest_`
-            methods of Optuna's trials, best under the names of the knobs. It raises `IllegalConfigError` where what it
-            drew is no config. Strategies that time all configs refuse such a space.
-        buffers: of each tensor its role, shape and dtype, as `input`, `weight`, `output rows float32`: a role is
-            `input`, `weight`, `output`, `in-out` or `scratch`; a shape `rows,hidden` (if nothing is said; of a weight
-            `hidden`), or other of these and of `sizes`, each an expression: `rows, 2*hidden`, `hidden/group`; a dtype
-            that of the problem unless one is named. In place of the text a function from the problem to it.
-        reference: takes the inputs in float64 and the scalars by name, and if it wants them `problem` and `dtype`, that
-            of the problem in torch; returns the outputs in their order, exactly; each as a tensor, from which the
-            rounding to the output's dtype and that of float32 sums may be off, or as
-            `normtune.kernels.rounding.Expected` with its own bound.
-        scalars: the numbers it takes, with their values for gate and timing.
-        tolerance: of outputs, by name, how far they may be off by rounding, in units in the last place; 1 where nothing
-            is said, which is right for one rounding at the end.
-        legal: (config, problem, target) to whether it may run: no shared memory or register file is too small. What is
-            illegal stays so for more rows and longer ones. Without it the compiler has the last word. The function may
-            raise `normtune.IllegalConfigError`, too; any other error of it ends the command.
-        leaves_out: (config, problem, target) to whether a sweep need not time it, although it may run.
-        default: the config without a table, or a rule: (problem, target) to it, as the one that your library has today;
-            sweeps measure it and `fit` compares with it. Where it is illegal, or without it, the first of the space
-            that is not, that of the knobs' own defaults before others.
+        config: the class of the configs.
+        space: the values to try of each knob, in all combinations; or a list of configs; or, where there are too many
+            to list, a function (trial, problem) that returns a value for each knob, drawn with the `suggest_` methods
+            of Optuna's trials, best under the names of the knobs. It raises `IllegalConfigError` where the drawn values
+            are not a config. Strategies that time all configs refuse such a space.
+        buffers: role, shape and dtype of each tensor: `input`, `weight`, `output rows float32`. The role is `input`,
+            `weight`, `output`, `in-out` or `scratch`. The shape is `rows,hidden` by default, `hidden` for a weight, or
+            expressions in these and `sizes`: `rows, 2*hidden`, `hidden/group`. The dtype is the problem's by default.
+            In place of the text it may be a function from the problem to the text.
+        reference: a function of the inputs, in float64, and the scalars, by name, and if it has these parameters of
+            `problem` and `dtype` (the problem's, of torch). It returns the exact outputs in order: tensors, with errors
+            allowed for rounding to their dtype and float32 sums, or `normtune.kernels.rounding.Expected` with a bound.
+        scalars: the function's numbers, with their values for gate and timing.
+        tolerance: by name of an output the allowed error of rounding, in units in the last place; by default 1, which
+            is right for one rounding at the end.
+        legal: (config, problem, target) to whether the config may run, as shared memory and registers suffice. An
+            illegal config must stay illegal for more rows and longer rows. By default the compiler decides. The
+            function may also raise `normtune.IllegalConfigError`; any other error ends the command.
+        leaves_out: (config, problem, target) to whether a sweep need not time the config, although it may run.
+        default: the config without a table, or a rule (problem, target) that returns it, such as your library's present
+            one. Sweeps measure it and `fit` compares with it. Where it is missing or illegal, the first legal config of
+            the space is the default, first of all the one with the knobs' own defaults.
         inputs: (problem, generator, device) to the tensors that are read, by name, for gate and timing: indices,
-            probabilities, lengths. Normal values without it, which integers may not do without.
-        implementations: other functions that do the same, as in `OperatorSpec`.
-        dtypes: of the first input: some of bfloat16, float16, float32.
-        max_hidden: the longest row.
-        axes: two or three names of sizes in place of rows and hidden, with those that a sweep takes, all combinations:
-            `{"m": (1, 64, 4096), "n": (4096,), "k": (1024, 8192)}`. Functions of tables take them, in this order, and
-            have thresholds on each; shapes name them: `input m,k`. Legality follows the rule of `legal` in each.
-        derived: a size computed from these on which tables may have thresholds, too, of sums, products and whole
-            quotients: `m * n`, `cdiv(m, 64) * cdiv(n, 64)`.
-        sizes: named integers besides rows and hidden, with the values that a sweep takes, as in `OperatorSpec`; shapes
-            may name them: `input rows,heads,hidden`.
-        name: of the operator; that of the function without it.
+            probabilities, lengths. By default they are normal values; inputs of integers need this function.
+        implementations: other functions that compute the same, as in `OperatorSpec`.
+        dtypes: the dtypes of the first input: some of bfloat16, float16, float32.
+        max_hidden: the longest row, in elements.
+        axes: two or three names of sizes in place of rows and hidden, with the values of a sweep, which takes all
+            combinations: `{"m": (1, 64, 4096), "n": (4096,), "k": (1024, 8192)}`. Functions of tables take them in this
+            order and have thresholds on each. Shapes name them: `input m,k`. What is illegal stays so as any grows.
+        derived: a size computed from these by sums, products and whole quotients, on which tables may also have
+            thresholds: `m * n`, `cdiv(m, 64) * cdiv(n, 64)`.
+        sizes: named integers besides rows and hidden, with the values of a sweep, as in `OperatorSpec`; shapes may name
+            them: `input rows,heads,hidden`.
+        name: the operator's name; by default the function's.
 
     Raises:
-        UsageError: the declaration is at fault, a ValueError; each fault is a line of the text.
+        UsageError: the declaration has faults; each is a line of the message.
     """
 
     def made(function: Callable[..., Any]) -> KernelOperator:
@@ -226,7 +226,7 @@ def kernel_operator(
         resolve = _Resolver(declared, is_legal)
         name_axes(called, (*declared.axes,))
         some = declared.space.some(declared.usual(called, dtypes, max_hidden))
-        spec = _Short(
+        spec = _DecoratedSpec(
             name=called,
             modes=(),
             config=config,
@@ -255,37 +255,37 @@ def kernel_operator(
 
 
 @dataclass(frozen=True)
-class _Short(OperatorSpec):
-    """A spec whose kernels and reference are functions, not modules."""
+class _DecoratedSpec(OperatorSpec):
+    """A spec whose kernels and reference are functions instead of modules."""
 
     declaration: Declaration = field(kw_only=True, hash=False)
 
     def kernels(self) -> Any:
-        """What makes the kernel calls of a launch."""
+        """An object with the function `calls` of a module of kernels."""
         return SimpleNamespace(calls=partial(_calls_of, self))
 
     def references(self) -> Any:
-        """Inputs and exact outputs."""
-        from normtune.kernels.short_form.reference import ShortReference
+        """An object with the functions of a reference module."""
+        from normtune.kernels.custom_op.reference import DecoratedReference
 
-        return ShortReference(self.declaration)
+        return DecoratedReference(self.declaration)
 
 
 def _calls_of(
-    spec: _Short,
+    spec: _DecoratedSpec,
     launch: RecordedLaunch,
     problem: Problem,
     tensors: Mapping[str, Any],
     workspace: Any,
     **scalars: float,
 ) -> Sequence[KernelCall]:
-    """As `calls` of a kernel module."""
-    from normtune.kernels.short_form.recording import recorded, stood_in
+    """The kernel calls of a launch, as `calls` of a module of kernels."""
+    from normtune.kernels.custom_op.recording import recorded, with_fake_tensors
 
     declared, target = spec.declaration, launch.target
     assert target
-    if any(isinstance(tensor, StandIn) for tensor in tensors.values()):
-        return stood_in(_recorded(declared, launch.config, problem, target)[1].calls)
+    if any(isinstance(tensor, FakeTensor) for tensor in tensors.values()):
+        return with_fake_tensors(_recorded(declared, launch.config, problem, target)[1].calls)
     given = {**tensors, **scalars}
     if not launch.runs_function:
         call = partial(declared.call, given, launch.config, problem, target)
@@ -303,7 +303,7 @@ def _calls_of(
 
 
 class _Resolver:
-    """`resolve` of an operator: the launches that its function makes on tensors without memory."""
+    """`resolve` of a decorated operator: records the launches of its function on tensors without memory."""
 
     def __init__(self, declared: Declaration, legal: Legal) -> None:
         self._declared, self._legal = declared, legal
@@ -313,23 +313,23 @@ class _Resolver:
     def __call__(
         self, config: Config, problem: Problem, target: Target, alignment: int | None = None
     ) -> RecordedLaunch:
-        """The launch of a config; strides of the tensors are read at the launch.
+        """The launch of a config, for tensors of any strides.
 
         Raises:
-            IllegalConfigError: `legal` or the function says no, or there is no such problem.
-            OperatorError: the function raises another error, or does not do what was declared.
+            IllegalConfigError: `legal` or the function refuses the config, or the problem is impossible.
+            OperatorError: the function raises another error, or contradicts its declaration.
         """
         if reason := self._unfit(problem):
             raise IllegalConfigError(reason)
         if not self._legal(config, problem, target):
-            raise IllegalConfigError("`legal` of the operator says no")
+            raise IllegalConfigError("`legal` of the operator refuses it")
         launch = self._launch(config, problem, target)
         if isinstance(launch, str):
             raise IllegalConfigError(launch)
         return launch
 
     def _recorded(self, config: Config, problem: Problem, target: Target) -> RecordedLaunch | str:
-        from normtune.kernels.short_form.recording import binary_of, launch_of
+        from normtune.kernels.custom_op.recording import binary_of, launch_of
 
         try:
             tensors, found = _recorded(self._declared, config, problem, target)
@@ -348,7 +348,7 @@ class _Resolver:
         )
 
     def is_pruned(self, config: Config, problem: Problem, target: Target) -> bool:
-        """Whether a kernel's own rule leaves a config out of a problem."""
+        """Whether `early_config_prune` of a kernel removes a config at a problem."""
         try:
             return self(config, problem, target).is_pruned
         except IllegalConfigError:
@@ -358,8 +358,8 @@ class _Resolver:
 def _recorded(
     declared: Declaration, config: Config, problem: Problem, target: Target
 ) -> tuple[Mapping[str, Any], "Recorded"]:
-    """What a declared function does, on which tensors; its errors name the operator."""
-    from normtune.kernels.short_form.recording import recorded, tensor_without_memory
+    """The tensors without memory that a function was called on, and the recording; its errors name the operator."""
+    from normtune.kernels.custom_op.recording import recorded, tensor_without_memory
 
     buffers = declared.tensors(problem)
     tensors = {one.name: tensor_without_memory(one.dtype, one.shape) for one in buffers}
@@ -379,10 +379,10 @@ def _recorded(
 
 
 def _launched(declared: Declaration, given: Mapping[str, Any], config: Config, problem: Problem, target: Target) -> Any:
-    """What a declared function returns, with the launches of a config."""
+    """Call a declared function with a config and return its result."""
     if declared.passes_knobs:
         return declared.call(given, config, problem, target)
-    from normtune.kernels.short_form.recording import launched
+    from normtune.kernels.custom_op.recording import launched
 
     return launched(partial(declared.call, given, config, problem, target), declared.knobs(config))
 
@@ -393,7 +393,7 @@ def _tuple_of(returned: Any) -> tuple[Any, ...]:
 
 @contextmanager
 def _named_errors(declared: Declaration, config: Config, problem: Problem) -> Iterator[None]:
-    """An error inside of a `with` names the operator, its function, its line and the problem."""
+    """Errors inside the `with` are raised with the names of operator and function, the line and the problem."""
     try:
         yield
     except Exception as error:

@@ -10,7 +10,7 @@ import triton.language as tl
 
 from normtune.kernels import load_file, operator
 from normtune.kernels.config import Config, Implementation
-from normtune.kernels.short_form.decorator import kernel_operator
+from normtune.kernels.custom_op.decorator import kernel_operator
 from normtune.kernels.target import TARGETS
 from normtune.tuner.plan.plan import candidates
 from normtune.tuner.timing import gate as gates

@@ -1,9 +1,9 @@
-"""What a function launches, without launching it.
+"""Records the kernel launches of a function without running the kernels.
 
-In: a function that launches Triton kernels as `kernel[grid](...)`, and the config. Out: its kernel calls in order, its
-operations of torch, and what it returns. It runs on tensors without memory (of torch's device `meta`) that say they are
-on a GPU, so it may do with them all that does not read their values. While it runs, Triton's way into a launch and some
-functions of torch.cuda are replaced in its thread: this is for the processes of the tool, not for those of users.
+In: a function that launches Triton kernels as `kernel[grid](...)`, and a config. Out: its kernel calls in order, its
+torch operations and its result. Its tensors have no memory (torch's device `meta`) and report to be on a GPU, so it may
+do everything except reading their values. Meanwhile Triton's entry to a launch and some functions of torch.cuda are
+replaced in this thread: only for processes that normtune starts, not for those of users.
 """
 
 import inspect
@@ -27,9 +27,9 @@ from normtune.kernels.calling.triton_inside import (
     parameters,
     undecorated,
 )
-from normtune.kernels.fake_tensor import StandIn
-from normtune.kernels.short_form.absent_gpu import on_gpu
-from normtune.kernels.short_form.declaration import Knobs
+from normtune.kernels.custom_op.absent_gpu import on_gpu
+from normtune.kernels.custom_op.declaration import Knobs
+from normtune.kernels.fake_tensor import FakeTensor
 from normtune.kernels.target import Target
 
 _recording = threading.RLock()
@@ -40,13 +40,13 @@ _ALLOCATIONS |= {"aten::new_empty", "aten::new_empty_strided"}
 
 
 class Recorded(NamedTuple):
-    """What a function did.
+    """A recorded call of a function.
 
     Attributes:
         calls: its kernel calls.
-        operations: its operations of torch that read or write memory, by name.
-        returned: what it returned.
-        is_pruned: whether `early_config_prune` of a kernel leaves the config out.
+        operations: names of its torch operations that read or write memory.
+        returned: its result.
+        is_pruned: whether `early_config_prune` of a kernel removes the config.
     """
 
     calls: Sequence[KernelCall]
@@ -56,22 +56,22 @@ class Recorded(NamedTuple):
 
 
 def tensor_without_memory(dtype: str, shape: tuple[int, ...]) -> Tensor:
-    """A tensor for `recorded`, contiguous."""
+    """A contiguous tensor on torch's device `meta`."""
     return torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
 
 
 def recorded(function: Callable[[], object], knobs: Knobs, target: Target | None = None) -> Recorded:
-    """What a function launches, and does beside it.
+    """Call a function and record its kernel launches and torch operations.
 
     Args:
         function: called once.
-        knobs: for decorated kernels.
-        target: the GPU on which the tensors without memory say that they are; None if the tensors are real.
+        knobs: the values of a config for its kernels.
+        target: the GPU that tensors without memory report to be on; None if the tensors are real.
 
     Raises:
-        TypeError: it launches something else than a kernel, a kernel whose decorators the config does not serve, or a
-            kernel on a tensor in the memory of the CPU.
-        Exception: whatever the function raises.
+        TypeError: the function launches something other than a kernel, a kernel with a decorator that is not
+            supported, or a kernel on a tensor in the memory of the CPU.
+        Exception: the function's own.
     """
     calls: list[KernelCall] = []
     operations: list[str] = []
@@ -97,7 +97,7 @@ def recorded(function: Callable[[], object], knobs: Knobs, target: Target | None
 
 
 def launched(function: Callable[[], object], knobs: Knobs) -> Any:
-    """What a function returns that launches with these knobs."""
+    """Call a function whose launches take these knobs, and return its result."""
 
     def take(kernel: Any, grid: Any) -> Callable[..., Any]:
         def launch(*args: Any, **options: Any) -> Any:
@@ -112,7 +112,7 @@ def launched(function: Callable[[], object], knobs: Knobs) -> Any:
 
 @contextmanager
 def _kernels_given_to(take: Callable[[Any, Any], Callable[..., Any]]) -> Iterator[None]:
-    """As `launches_given_to`, for kernels in `torch.library.wrap_triton`, too."""
+    """`launches_given_to`, also for kernels in `torch.library.wrap_triton`."""
     with launches_given_to(take), set_wrap_triton_enabled(False):
         yield
 
@@ -126,7 +126,7 @@ def _grid_of(kernel: Any, grid: Any, args: Sequence[Any], options: Mapping[str, 
 def _tensors_first(
     kernel: Any, args: tuple[Any, ...], options: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments, with tensors that were given by name moved to their positions, where `BoundLaunch` finds them."""
+    """The arguments with tensors passed by name moved to their positions, where `BoundLaunch` expects them."""
     if not any(isinstance(value, Tensor) for value in options.values()):
         return args, options
     options, moved = dict(options), list(args)
@@ -138,7 +138,7 @@ def _tensors_first(
 
 
 def _check(call: KernelCall) -> None:
-    """Refuse arguments that the kernel does not take, lacks, or cannot reach."""
+    """Refuse missing and unknown arguments of a kernel, and tensors in the memory of the CPU."""
     name, named = call.kernel.__name__, dict(_named(call))
     takes = _parameters(call.kernel.fn)
     if missing := [one for one, is_needed in takes.items() if is_needed and one not in named]:
@@ -154,9 +154,8 @@ def _check(call: KernelCall) -> None:
 
 @cache
 def _parameters(function: Callable[..., Any]) -> dict[str, bool]:
-    """The parameters of a kernel, and whether each has no default."""
-    found = inspect.signature(function).parameters.values()
-    return {one.name: one.default is one.empty for one in found}
+    """The parameters of a kernel, and whether each is required."""
+    return {one.name: one.default is one.empty for one in inspect.signature(function).parameters.values()}
 
 
 class _Operations(TorchDispatchMode):
@@ -171,12 +170,14 @@ class _Operations(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def stood_in(calls: Sequence[KernelCall]) -> list[KernelCall]:
-    """The calls with tensors that Triton's warm-up takes without torch."""
+def with_fake_tensors(calls: Sequence[KernelCall]) -> list[KernelCall]:
+    """The calls with fake tensors, which Triton's warm-up takes without torch."""
 
     def value(given: Any) -> Any:
         if isinstance(given, Tensor):
-            return StandIn(_name(given.dtype), tuple(given.shape), int(given.storage_offset()) * given.element_size())
+            return FakeTensor(
+                _name(given.dtype), tuple(given.shape), int(given.storage_offset()) * given.element_size()
+            )
         return tuple(map(value, given)) if type(given) is tuple else given
 
     return [
@@ -186,9 +187,9 @@ def stood_in(calls: Sequence[KernelCall]) -> list[KernelCall]:
 
 
 def launch_of(call: KernelCall, tensors: Mapping[str, Any]) -> Hashable:
-    """The launches of a call: kernel, grid and arguments in order; of tensors the name and dtype.
+    """The launch of a call: kernel, grid and arguments in order; of tensors the name and dtype.
 
-    Two calls of one binary may differ here: it is not specialised on the value of every integer.
+    Calls with different launches may share a binary, which is not specialised on the value of every integer.
     """
     names = {id(tensor): name for name, tensor in tensors.items()}
     given = tuple((name, _value(value, names)) for name, value in _named(call))
@@ -196,10 +197,10 @@ def launch_of(call: KernelCall, tensors: Mapping[str, Any]) -> Hashable:
 
 
 def binary_of(call: KernelCall) -> Hashable:
-    """What tells the machine code of a call apart: kernel, constants, specialisation.
+    """Identifies the machine code of a call: kernel, constants and specialisation.
 
-    As Triton's binder specialises: an integer is 1, a multiple of 16 or neither, and fits 32 bits or does not; a tensor
-    begins at a multiple of 16 bytes or does not.
+    Triton specialises on whether an integer is 1 or a multiple of 16, on whether it fits 32 bits, and on whether a
+    tensor begins at a multiple of 16 bytes.
     """
     kernel = call.kernel
     named = {one.name: one for one in parameters(kernel)}
@@ -217,28 +218,28 @@ def _name(dtype: torch.dtype) -> str:
 
 
 @cache
-def _short_name(dtype: torch.dtype) -> str:
-    """Triton's name of a dtype: `bf16`."""
-    return str(StandIn(_name(dtype), ()).dtype)
+def _triton_name(dtype: torch.dtype) -> str:
+    """Triton's name of a dtype, such as `bf16`."""
+    return str(FakeTensor(_name(dtype), ()).dtype)
 
 
 def _value(value: Any, names: Mapping[int, str]) -> Hashable:
     if isinstance(value, Tensor):
         name = names.get(id(value))
         if name is not None:
-            return name, _short_name(value.dtype)
+            return name, _triton_name(value.dtype)
         whole = names.get(id(value._base), "")
-        return whole, _short_name(value.dtype), tuple(value.shape), value.stride(), value.storage_offset()
+        return whole, _triton_name(value.dtype), tuple(value.shape), value.stride(), value.storage_offset()
     if isinstance(value, tuple):
         return tuple(_value(part, names) for part in value)
-    # 1, 1.0 and True are equal, but not to a kernel.
+    # 1, 1.0 and True are equal in Python, but compile to different kernels.
     return type(value).__name__, repr(value)
 
 
 def _kind(value: Any, parameter: Any) -> Hashable:
     if isinstance(value, Tensor):
         offset = value.storage_offset() * value.element_size()
-        return (_short_name(value.dtype), "unaligned") if offset % 16 else _short_name(value.dtype)
+        return (_triton_name(value.dtype), "unaligned") if offset % 16 else _triton_name(value.dtype)
     if parameter is None or parameter.is_constexpr or value is None or isinstance(value, bool):
         return (type(value).__name__, repr(value) if isinstance(value, torch.dtype) else value)
     if isinstance(value, int):

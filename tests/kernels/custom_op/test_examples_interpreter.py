@@ -1,4 +1,4 @@
-"""Operators in the short form are gated and called: the examples, one that writes what it reads, wrong ones."""
+"""Decorated operators are gated and called: the examples, one that writes what it reads, wrong ones."""
 
 import sys
 from pathlib import Path
@@ -12,7 +12,7 @@ import triton.language as tl
 from normtune.kernels import load_file, operator
 from normtune.kernels.call import ImplementationLaunch
 from normtune.kernels.config import Config, Implementation
-from normtune.kernels.short_form.decorator import kernel_operator
+from normtune.kernels.custom_op.decorator import kernel_operator
 from normtune.kernels.spec_faults import OperatorError
 from normtune.kernels.target import TARGETS
 from normtune.tuner.plan.plan import candidates

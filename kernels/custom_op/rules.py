@@ -1,6 +1,6 @@
-"""The rules of an operator in the short form: what is legal, what a sweep leaves out, the default.
+"""The rules of a decorated operator: legal configs, configs that a sweep leaves out, the default config.
 
-In: the functions. Out: the same with errors that name the operator, and the default config of a problem.
+In: the user's functions. Out: the same functions with errors that name the operator, and the default of a problem.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,16 +14,16 @@ from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.spec_faults import ReturnedError, reraise
 from normtune.kernels.target import TARGETS, Target
 
-# Most configs of a space, evenly spread, that are asked whether they are legal when an operator is declared.
-_LOOKED_AT = 2048
+# The most configs of a space, evenly spread, whose legality is checked when an operator is declared.
+_MOST_CHECKED = 2048
 
 Legal = Callable[[Config, Problem, Target], bool]
-# The config that a library launches with today.
+# Chooses a library's present config.
 Rule = Callable[[Problem, Target], Config]
 
 
 def named(name: str, function: str, rule: Legal) -> Legal:
-    """A rule of the operator `name`, whose errors name it."""
+    """`rule` with errors that name the operator and the function."""
 
     def answer(config: Config, problem: Problem, target: Target) -> bool:
         try:
@@ -38,16 +38,16 @@ class Default:
     """`default_config` of an operator."""
 
     def __init__(self, name: str, given: Config | Rule | None, configs: Product | Listed, legal: Legal) -> None:
-        """Take the name of the operator, what was declared, the configs of its space, and what is legal."""
+        """Take the operator's name, the declared default, the configs of the space, and their legality."""
         self._config = type(configs[0])
         own = {knob.name: knob.default for knob in self._config.knobs if knob.default is not None}
         self._rule = given if callable(given) else None
         first = [*configs.having(own)[:1]] if given is None or callable(given) else [given]
-        self._order = [*first, *spread(configs, _LOOKED_AT)]
+        self._order = [*first, *spread(configs, _MOST_CHECKED)]
         self._name, self._legal = name, legal
 
     def __call__(self, problem: Problem, target: Target) -> Config:
-        """The rule's, if legal; else the first that is legal at the most rows, so that it is at all; else the first."""
+        """The rule's config if legal, else the first config that is legal for all rows, else the first."""
         if self._rule and self._legal(found := self._ruled(self._rule, problem, target), problem, target):
             return found
         most = problem._replace(rows=MAX_ROWS)
@@ -66,12 +66,12 @@ class Default:
 
 
 def check_legal(legal: Legal, spec: OperatorSpec, configs: Sequence[Config]) -> None:
-    """Refuse a `legal` by which a config that is illegal is legal again for longer rows, or for more.
+    """Refuse a rule by which an illegal config becomes legal as a size grows.
 
-    A leaf of a table is judged by its largest shape.
+    A config of a table's leaf is only checked at the leaf's largest shape.
 
     Raises:
-        UsageError: it is so for one of these configs.
+        UsageError: one of these configs becomes legal.
     """
     of_sizes = {name: values[0] for name, values in spec.sizes.items()}
     of = spec.at(**of_sizes)
@@ -86,12 +86,12 @@ def check_legal(legal: Legal, spec: OperatorSpec, configs: Sequence[Config]) -> 
         lines[axis] = [spec.at(**of_sizes | {axis: size}).problem(1, usual, of.dtypes[0]) for size in powers]
     for axis, problems in lines.items():
         more = {"rows": "more rows", "hidden": "longer rows"}.get(axis, f"larger {axis}")
-        for config in spread(configs, _LOOKED_AT):
+        for config in spread(configs, _MOST_CHECKED):
             said = [bool(legal(config, problem, TARGETS["sm_90"])) for problem in problems]
             if sorted(said, reverse=True) != said:
                 no, yes = problems[said.index(False)], problems[said.index(True, said.index(False))]
                 raise UsageError(
-                    f"operator {spec.name!r}: legal says no to {config} at {axis} {no.sizes[axis]} and yes at {axis} "
-                    f"{yes.sizes[axis]}: what is illegal has to stay so for {more}; what a sweep need not time is said "
-                    "by leaves_out"
+                    f"operator {spec.name!r}: legal refuses {config} at {axis} {no.sizes[axis]} and allows it at "
+                    f"{axis} {yes.sizes[axis]}: expected an illegal config to stay illegal for {more}; use leaves_out "
+                    "for configs that a sweep need not time"
                 )

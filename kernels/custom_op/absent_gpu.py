@@ -1,8 +1,7 @@
-"""Torch and Triton as on a GPU that is not there, for functions that ask for it before they launch.
+"""Makes torch and Triton report a GPU that is not there, for functions that query it before they launch.
 
-In: a target, and where the memory of the tensors is: nowhere (torch's device `meta`) to record launches, on the CPU to
-interpret kernels. While it lasts, functions of torch.cuda are replaced: this is for the processes of the tool, not for
-those of users.
+In: a target, and the device of the tensors' memory: torch's `meta` to record launches, the CPU to interpret kernels.
+Meanwhile functions of torch.cuda are replaced: only for processes that normtune starts, not for those of users.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -21,17 +20,13 @@ from normtune.kernels.target import TARGETS, Target
 
 META, CPU = torch.device("meta"), torch.device("cpu")
 _GPU = torch.device("cuda", 0)
-# Functions that need the values of a tensor.
+# Functions that read the values of a tensor.
 _READS = {Tensor.item, Tensor.tolist, Tensor.numpy, Tensor.cpu, Tensor.__bool__, Tensor.__int__, Tensor.__float__}
 _READS |= {Tensor.__index__, Tensor.nonzero, torch.nonzero, Tensor.equal, torch.equal}
 
 
 class _Pretended(TorchFunctionMode):
-    """Tensors say that they are on a GPU, and the memory of what is made on a GPU is where theirs is.
-
-    Args:
-        memory: the device of the tensors, `meta` or the CPU.
-    """
+    """Tensors in `memory` report a GPU as their device, and tensors created on a GPU are allocated in `memory`."""
 
     def __init__(self, memory: torch.device = META) -> None:
         super().__init__()
@@ -69,7 +64,7 @@ class _Pretended(TorchFunctionMode):
 
 
 def _function_of(operation: Any) -> Callable[..., Any] | None:
-    """What an operation of `torch.library.custom_op` or `triton_op` runs on a GPU; None if it is something else."""
+    """The GPU's function of an operation of `torch.library.custom_op` or `triton_op`; None of any other operation."""
     if not isinstance(operation, OpOverload):
         return None
     functions = getattr(OPDEFS.get(operation.name().partition(".")[0]), "_backend_fns", {})
@@ -93,7 +88,7 @@ class _Nothing:
 
 @contextmanager
 def on_gpu(target: Target, memory: torch.device = META) -> Iterator[None]:
-    """Torch and Triton say that a GPU of this target is there, and tensors in this memory that they are on it."""
+    """In a `with`, torch and Triton report a GPU of this target, and tensors in `memory` report to be on it."""
     major, minor = divmod(int(target.name[3:]), 10) if target.name.startswith("sm_") else (9, 4)
     properties = SimpleNamespace(
         name=target.name,
@@ -128,7 +123,7 @@ def on_gpu(target: Target, memory: torch.device = META) -> Iterator[None]:
 
 @contextmanager
 def _replaced(module: ModuleType, values: Mapping[str, Any]) -> Iterator[None]:
-    """Attributes of a module are these, inside of a `with`; unittest.mock takes several times as long."""
+    """In a `with`, replace attributes of a module; unittest.mock takes several times as long."""
     before = {name: getattr(module, name) for name in values}
     vars(module).update(values)
     try:
@@ -138,5 +133,5 @@ def _replaced(module: ModuleType, values: Mapping[str, Any]) -> Iterator[None]:
 
 
 def while_imported() -> AbstractContextManager[None]:
-    """A GPU for libraries that ask for one when they are imported, to choose numbers of stages or configs."""
+    """A GPU for libraries that query one when they are imported, to choose numbers of stages or configs."""
     return on_gpu(TARGETS["sm_90"], CPU if is_interpreting() else META)

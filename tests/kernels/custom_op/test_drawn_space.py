@@ -12,7 +12,7 @@ from normtune.heuristics.api.fit import fit
 from normtune.kernels import load_file, operator
 from normtune.kernels.config import COPY, Implementation
 from normtune.kernels.config_space import Drawn
-from normtune.kernels.short_form.decorator import kernel_operator
+from normtune.kernels.custom_op.decorator import kernel_operator
 from normtune.kernels.spec_faults import OperatorError
 from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store
