@@ -1,8 +1,8 @@
 """Timing matrices of resampled blocks of rounds, by the estimator of `effects` and the regret of `matrix`.
 
-Blocks are the unit, because the rounds of one share their noise. They are taken for all configs of a problem alike, so
-that rounds stay paired. Of the chosen blocks, those at even positions are one half, those at odd positions the other. A
-config without a round in one half gets the level of the other half in both.
+Blocks are resampled, not rounds, because the rounds of a block share their noise. All configs of a problem get the same
+blocks, so that rounds stay paired. The chosen blocks at even positions are one half, those at odd positions the other.
+A config without a round in one half gets the level of the other half in both.
 """
 
 from dataclasses import replace
@@ -33,7 +33,7 @@ class Blocks:
         labels = self._rounds.labels
         blocks = [np.unique(block_of(of_problem[of_problem >= 0])) for of_problem in labels]
         self.counts = np.array([len(of_problem) for of_problem in blocks])
-        # By problem, block and round of a block: the index of the round in `Rounds`, -1 if there is none.
+        # (problems, blocks, rounds of a block): the index of the round in `Rounds`, -1 if there is none.
         self._places = np.full((len(blocks), int(self.counts.max()), ROUNDS_PER_BLOCK), -1, np.int64)
         for problem, numbers in enumerate(blocks):
             rounds = np.flatnonzero(labels[problem] >= 0)
@@ -42,15 +42,15 @@ class Blocks:
         self._pairs = np.nonzero(matrix.usable)
 
     def of_half(self, half: int) -> TimingMatrix:
-        """The matrix of every other block, from the first (0) or the second (1) on; see `taken`."""
+        """The matrix of every second block, from the first (0) or the second (1) on; see `taken`."""
         numbers = np.arange(half, max(2, int(self.counts.max())), 2)
         return self.taken(np.where(numbers < self.counts[:, None], numbers, -1))
 
     def drawn(self, draw: np.random.Generator) -> TimingMatrix:
         """The matrix of as many blocks as each problem has, drawn with replacement (Efron 1979).
 
-        A config without a drawn round keeps its regret: it is seldom near the best, because such configs were timed in
-        all blocks.
+        A config without a drawn round keeps its regret. Such configs are seldom near the best, which were timed in all
+        blocks.
         """
         most = int(self.counts.max())
         numbers = draw.integers(0, self.counts[:, None], (len(self.counts), most))
@@ -93,7 +93,7 @@ class Blocks:
 
 
 def _medians(logs: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Int64 (N,): median of the known values in each row, as `effects.median`; `_NONE` if there are none."""
+    """Int64 (N,): median, as in `effects.median`, of the known values in each row; `_NONE` without any."""
     if not logs.shape[1]:
         return np.full(len(logs), _NONE)
     ordered = np.sort(logs, axis=1).astype(np.int64)  # missing values come first
@@ -105,7 +105,7 @@ def _medians(logs: NDArray[np.int32]) -> NDArray[np.int64]:
 
 
 def _regret(even: NDArray[np.int64], odd: NDArray[np.int64], usable: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Regret of levels (problems, configs): the best of one half is scored on the other, and conversely."""
+    """Regret of levels (problems, configs): the best of one half is scored on the other, and vice versa."""
     rows = np.arange(len(usable))
     by_even, by_odd = even.argmin(axis=1), odd.argmin(axis=1)
     known = usable.any(axis=1)

@@ -1,10 +1,10 @@
 """Expected change of a table if it were measured again.
 
 Method. A bootstrap over blocks of rounds (`bootstrap`): for each problem as many blocks as it has are drawn with
-replacement, and the same fit is repeated on them with the same number of leaves. Up to `TABLES` draws, seeded, so the
-result is reproducible. The resulting tables are scored on the measured times. A bootstrap cannot vary what the blocks
-of one sweep share: the binaries, the GPU and its day; `benchmarks/two_sweeps.py` is for that. The scatter of
-eight blocks drawn from eight is too small by the factor sqrt(7/8).
+replacement, and the same fit is repeated on them with the same number of leaves. There are up to `TABLES` draws with a
+fixed seed. The resulting tables are scored on the measured times. A bootstrap cannot vary properties that all blocks of
+a sweep share, such as the binaries, the GPU and the day; `benchmarks/two_sweeps.py` does. The scatter of eight blocks
+drawn from eight is too small by the factor sqrt(7/8).
 """
 
 import time
@@ -26,7 +26,7 @@ from normtune.kernels.box import Box
 from normtune.kernels.key import Key
 from normtune.kernels.tablefile.tree import Split, Tree, choose, leaves
 
-# As many tables as are solved in two minutes on two cores, at 2.1 ns a step: at most 100 and at least 20.
+# The number of tables that two cores solve in two minutes, at 2.1 ns a step: at most 100 and at least 20.
 TABLES, LEAST_TABLES = 100, 20
 _STEPS = 110_000_000_000
 SHARE = 95  # percent of the tables that `Spread.most` bounds
@@ -34,14 +34,14 @@ _SEED = 20
 
 
 class Spread(NamedTuple):
-    """Over the tables of a bootstrap: the mean, and the bound that `SHARE` % of them do not exceed."""
+    """The mean over the tables of a bootstrap, and their `SHARE` % quantile."""
 
     mean: float
     most: float
 
 
 class Held(NamedTuple):
-    """A threshold, and the share of tables with an equivalent cut: same axis, overlapping region."""
+    """A threshold, and the share of tables with a tied threshold: same axis, overlapping region."""
 
     cut: TreeCut
     share: float
@@ -52,14 +52,14 @@ class Stability(NamedTuple):
 
     Attributes:
         key: of the function.
-        whole: all shapes that it answers for.
+        whole: all shapes of the operator.
         leaves: of its tree.
         tables: number of tables from the bootstrap; draws without a legal table are left out.
-        held: its cuts, from the root down.
+        held: its thresholds, from the root down.
         weighted: share of the problems, by weight, whose config changes.
         plain: the same with equal weights.
-        lost: excess loss of the tables over the fitted one on the measured times, mean regret in millionths; below 0 if
-            they lose less, because the fitted one may lose up to the tie more than the best.
+        lost: excess loss of the tables over the fitted table on the measured times, mean regret in log_ppm; below 0 if
+            they lose less, as the fitted table may lose up to the tie more than the best.
     """
 
     key: Key
@@ -73,13 +73,13 @@ class Stability(NamedTuple):
 
 
 def tables_of(functions: Sequence[Fitted]) -> int:
-    """Number of tables drawn for these functions; it depends on their sizes and leaves only."""
+    """Number of tables drawn for these functions, from their sizes and leaves."""
     steps = sum(_steps(function) for function in functions)
     return min(TABLES, max(LEAST_TABLES, _STEPS // max(1, steps)))
 
 
 def _steps(fitted: Fitted) -> int:
-    """Sums that the exact program compares: pairs of leaves, by cuts of either axis, by bounds of the other one."""
+    """Sums that the solver compares: pairs of leaves x thresholds of one axis x bounds of the other."""
     first, second = (len({*sizes}) + 1 for sizes in zip(*fitted.case.matrix.problems, strict=True))
     cuts = first * (first + 1) * second**3 + second * (second + 1) * first**3
     return int(fitted.function.figures.asked**2 * cuts // 24)
@@ -92,7 +92,7 @@ def stability(
 
     Args:
         functions: of a table.
-        tables: of the bootstrap, at least one; None for the number from `tables_of`.
+        tables: number of tables of the bootstrap, at least one; None for `tables_of`.
         told: called once, with the remaining seconds, when the first table of each function is done.
     """
     tables = tables_of(functions) if tables is None else tables
@@ -101,7 +101,7 @@ def stability(
     each = time.perf_counter() - start
     if told:
         told(each * (tables - 1) / MOST_PROCESSES)
-    # Neighbours go to different processes, so those of one function share its time evenly.
+    # Consecutive items go to different processes, so each gets the same number of fits of a function.
     items = [(index, number) for index in range(len(functions)) for number in range(1, tables)]
     trees = in_order(partial(_of_item, functions), items)
     return [
@@ -115,7 +115,7 @@ def _of_item(functions: Sequence[Fitted], item: tuple[int, int]) -> Tree | None:
 
 
 def _drawn(fitted: Fitted, number: int) -> Tree | None:
-    """The tree of the draw with that number; None if it has no legal one."""
+    """The tree of the draw with that number; None if no legal tree exists."""
     draw = np.random.default_rng([_SEED, crc32(str(fitted.case.key).encode()), number])
     return refitted(fitted, Blocks(fitted.case.matrix).drawn(draw))
 
@@ -155,13 +155,13 @@ def _choices(matrix: TimingMatrix, tree: Tree) -> NDArray[np.object_]:
 
 
 def _more(matrix: TimingMatrix, here: Sequence[int | None], there: Sequence[int | None]) -> int:
-    """Excess loss of the second over the first, over the problems at which both have a time."""
+    """Excess loss of the second over the first, on the problems with times of both."""
     pairs = zip(there, here, strict=True)
     return matrix.mean([None if a is None or b is None else a - b for a, b in pairs]) or 0
 
 
 def share_of(cut: TreeCut, tables: Sequence[Sequence[tuple[Split, Box]]]) -> float:
-    """Share of the tables with a cut of its axis at an equivalent threshold, in an overlapping region."""
+    """Share of the tables with a tied threshold on the same axis, in an overlapping region."""
     has = [
         any(
             split.axis == cut.axis and cut.least <= split.threshold <= cut.most and not box.overlap(cut.box).is_empty

@@ -1,4 +1,4 @@
-"""The functions of a table with their cases, to fit each again to other times."""
+"""Fits the functions of a table again to other times."""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -30,9 +30,9 @@ class Fitted(NamedTuple):
 
 
 def fitted(evidence: "Evidence", fit: Fit, options: FitOptions, incumbents: Incumbents | None = None) -> list[Fitted]:
-    """The functions of a fit that are not batch-invariant, in its order, each with its case.
+    """The functions of a fit without the batch-invariant ones, each with its case.
 
-    The evidence, the options and the baseline, `incumbents`, are those of the fit.
+    Evidence, options and the baseline `incumbents` are those of the fit.
     """
     target = target_for(fit.device.target, fit.device.sms)
     arguments = FitArguments(target, options, incumbents, {}, {}, same_bits(options.same_bits_as, target))
@@ -45,10 +45,10 @@ def fitted(evidence: "Evidence", fit: Fit, options: FitOptions, incumbents: Incu
 
 
 def weighted(evidence: "Evidence", options: FitOptions, keys: Iterable[Key]) -> Sequence[TimingMatrix]:
-    """The weighted timing matrices of some keys with times, as a fit makes them.
+    """The weighted timing matrices of keys, as in a fit.
 
     Raises:
-        NormtuneError: one of them has no times.
+        NormtuneError: a key has no times.
     """
     data = used(evidence, options.operators)
     device = data.devices()[0]
@@ -64,9 +64,9 @@ def weighted(evidence: "Evidence", options: FitOptions, keys: Iterable[Key]) -> 
 
 
 def refitted(fitted: Fitted, matrix: TimingMatrix) -> Tree | None:
-    """Tree of the same fit to other times of the same problems and configs, with the same number of leaves.
+    """The tree of the same fit to other times of the same problems and configs, with the same number of leaves.
 
-    None if there is no legal tree.
+    None if no legal tree exists.
     """
     function = fitted.function
     known = TableEntry(function.key, function.figures._replace(strict=False))
@@ -77,7 +77,7 @@ def refitted(fitted: Fitted, matrix: TimingMatrix) -> Tree | None:
 
 
 def server(fit: Fit, key: Key) -> FittedFunction | None:
-    """The function of a fit that answers for a key; None if there is none."""
+    """The function of a fit for a key; None without one."""
     served = {name: function for function in fit.functions for name in function.served}
     donor = {function.key: function.donor for function in fit.shared}.get(key, key)
     return served.get(donor) or served.get(key.plain)

@@ -22,9 +22,9 @@ def lines(functions: Sequence[Stability]) -> Iterator[str]:
         return
     tables = max(stability.tables for stability in functions)
     yield ""
-    yield f"Stability: {tables} tables, each fitted to blocks of rounds that were drawn again"
-    yield "as good: thresholds to which this cut alone may move and cost at most the tie"
-    yield f"held: the tables that have such a cut there; (to): in {SHARE} % of them at most"
+    yield f"Stability: {tables} tables, each fitted to resampled blocks of rounds"
+    yield "as good: other values of this threshold that cost at most the tie"
+    yield f"held: share of the tables with such a threshold there; (to): {SHARE} % quantile"
     yield f"  {'threshold':<{_THRESHOLD}}{'as good':<{_EQUIVALENT}}{'held':>{_HELD}}  where"
     for stability in functions:
         yield from _function(stability)
@@ -47,7 +47,7 @@ def _function(stability: Stability) -> Iterator[str]:
 
 
 def _where(box: Box, whole: Box) -> str:
-    """The region that a cut divides, without unbounded axes."""
+    """The region that a threshold divides, without unbounded axes."""
     return ", ".join(_range(*part, end.most) for part, end in zip(box, whole, strict=True) if part != end)
 
 

@@ -1,8 +1,7 @@
-"""Equivalent thresholds: the integers to which each cut of a tree could be moved, with the rest of the tree unchanged.
+"""Tied thresholds: other values of each threshold of a tree that the times cannot distinguish from it.
 
-Between two measured sizes no time tells one integer from another. Over a measured size the cut may move while the
-table's loss rises by no more than the tie. An illegal threshold is never equivalent, and beyond the measured sizes a
-cut stays where it is.
+Between two measured sizes all integers are tied. Values beyond a measured size are tied as long as the table's loss
+rises by no more than the tie. Only legal values are tied, and a threshold beyond the measured sizes has no others.
 """
 
 from bisect import bisect_right
@@ -19,17 +18,17 @@ from normtune.kernels.config import Config
 from normtune.kernels.derived_size import size_along
 from normtune.kernels.tablefile.tree import Split, Tree, choose, regions, threshold_of, walk
 
-# Cost of a problem on which a config may not answer: more than all others together.
+# Cost of a problem on which the config is not usable: more than all others together.
 _NEVER = 1 << 60
 
 
 class TreeCut(NamedTuple):
-    """A cut of a tree.
+    """A threshold of a tree.
 
     Attributes:
         axis, threshold: as in the tree.
-        box: that it divides.
-        least, most: all thresholds from one to the other are equivalent.
+        box: the region that it divides.
+        least, most: all values from one to the other are tied.
     """
 
     axis: str
@@ -40,9 +39,9 @@ class TreeCut(NamedTuple):
 
 
 def tied_thresholds(matrix: TimingMatrix, legality: Legality, tree: Tree, tie: int) -> list[TreeCut]:
-    """The cuts of a tree from the root down, low before high; `tie` is the allowed rise of the mean, millionths.
+    """The thresholds of a tree from the root down, low before high; `tie` is the allowed rise of the mean, log_ppm.
 
-    A config that is not usable in the matrix may not answer; the legality is for all that the tree serves.
+    `legality` is for all dtypes and variants of the tree.
     """
     costs = np.where(matrix.usable, matrix.regret * matrix.weight[:, None], _NEVER)
     columns = {config: column for column, config in enumerate(matrix.configs)}
@@ -54,7 +53,7 @@ def tied_thresholds(matrix: TimingMatrix, legality: Legality, tree: Tree, tie: i
 
 
 def splits(tree: Tree, whole: Box) -> list[tuple[Split, Box]]:
-    """The cuts of a tree, each with its box within all shapes, from the root down, low before high."""
+    """The splits of a tree, each with its box within `whole`, from the root down, low before high."""
     return [(node, box) for node, box in walk(tree, whole) if isinstance(node, Split)]
 
 
@@ -85,7 +84,7 @@ class _Search(NamedTuple):
             if self.cost(cut._replace(threshold=low), inside) > now + self.tie:
                 break
             most = high
-        # A region that extends to larger sizes may become illegal; one that begins at smaller ones never does.
+        # The low side may become illegal as it extends to larger sizes; the high side never does.
         reach = range(cut.threshold, most + 1)
         legal = bisect_right(reach, False, key=lambda threshold: not self.legal(cut._replace(threshold=threshold), box))
         return least, reach[max(legal, 1) - 1]

@@ -1,7 +1,7 @@
 """A fitted table as Python: a module that stands alone and reads as if it were written by hand.
 
-It runs on Python 3.9 with the standard library and does no work at import except naming configs. Formatted as black and
-ruff do at any width from 88 columns on, as far as the depth of trees leaves room. The caller writes the file.
+It runs on Python 3.9 with the standard library, and its import only creates configs. Its format is that of black and
+ruff at any width from 88 columns on, unless a tree is too deep. The caller writes the file.
 """
 
 import json
@@ -25,7 +25,7 @@ from normtune.results.records import Device
 
 
 def module_text(fit: Fit, command: Command, is_positional: bool = False) -> str:
-    """The whole module, with the command that writes it again; `is_positional` is that of `body_text`.
+    """The module, with the command that writes it again; `is_positional` as for `body_text`.
 
     Raises:
         NormtuneError: two operators or configs would get the same name in the code.
@@ -47,14 +47,14 @@ def module_text(fit: Fit, command: Command, is_positional: bool = False) -> str:
 
 
 def gpu_of(device: Device) -> Gpu:
-    """A device, as a header names it."""
+    """A device as in a header."""
     return Gpu(plain_letters(device.label), device.target, device.sms)
 
 
 def header_of(fit: FromData, command: Command, entries: Iterable[TableEntry | AnyGpuEntry], body: str) -> Header:
-    """The header of a table for one GPU or for any, without the facts of one kind only and the lines for people.
+    """The header of a table for one GPU or for any: the facts that both have, without the lines for people.
 
-    `entries` are its figures, `command` writes it again, and `body` is the text after the header.
+    `entries` are the figures, `command` writes the table again, and `body` is the text after the header.
     """
     return Header(
         device=None,
@@ -73,8 +73,8 @@ def body_text(functions: Sequence[TableFunction], of: template.Form | None = Non
 
     Args:
         functions: in the order of the code.
-        of: the form of a table for any GPU; None for that of one GPU.
-        is_positional: write configs as older tables do, without keywords, to compare with such a table.
+        of: the form of a table for any GPU; None for one GPU.
+        is_positional: whether to write configs without keywords, to compare with an older table.
 
     Raises:
         NormtuneError: two operators or configs would get the same name in the code, or operators have other sizes.
@@ -116,20 +116,20 @@ def body_text(functions: Sequence[TableFunction], of: template.Form | None = Non
 def _form(functions: Sequence[TableFunction]) -> template.Form:
     axes = {axes_of(function.key.family): function.key.family for function in functions}
     if len(axes) > 1:
-        told = " and ".join(f"{', '.join(names)} ({family})" for names, family in axes.items())
-        raise NormtuneError(f"operators with sizes {told} get tables of their own: name them with --operator")
+        sizes = " and ".join(f"{', '.join(names)} ({family})" for names, family in axes.items())
+        raise NormtuneError(f"operators with sizes {sizes} need separate tables: choose some with --operator")
     return template.of_axes(*axes)
 
 
 def _constant(name: str, of: str, arguments: list[str]) -> str:
-    """A config by name; formatters put the call into parentheses if only that brings a line within the width."""
+    """The statement that names a config, with a call in parentheses where formatters need them for the width."""
     code = template.in_parentheses(f"{name} = {of}", arguments, "")
     if len(code.partition("\n")[0]) <= template.WIDTH or len(f"{name} = (") > template.WIDTH:
         return code
     return f"{name} = (\n{template.in_parentheses(f'    {of}', arguments, '')}\n)"
 
 
-# The name of each config in the code, by its knobs and itself: configs of two classes may be equal as tuples.
+# The name of each config in the code, by knobs and config: configs of two classes may be equal as tuples.
 Names = Mapping[tuple[tuple[Knob, ...], Config], str]
 
 
@@ -147,7 +147,7 @@ def branches(tree: Tree | RelativeTree, depth: int, names: Names) -> list[str]:
 
 
 def _returned(indent: str, name: str) -> list[str]:
-    """A leaf; formatters put a name into parentheses if only that brings it within the width."""
+    """The lines of a leaf, with a name in parentheses where formatters need them for the width."""
     gained = len("return ") - len("    ")
     if template.WIDTH < len(f"{indent}return {name}") <= template.WIDTH + gained:
         return [f"{indent}return (", f"{indent}    {name}", f"{indent})"]
@@ -159,7 +159,7 @@ def _times(factor: int, name: str) -> str:
 
 
 def _classes(functions: Sequence[TableFunction]) -> dict[str, tuple[Knob, ...]]:
-    """The classes of configs that a table defines: `Config` if one is enough, else each by its own name.
+    """The classes of configs that a table defines: one named `Config`, or several by their own names.
 
     Raises:
         NormtuneError: two classes with different knobs have the same name.
@@ -175,14 +175,14 @@ def _classes(functions: Sequence[TableFunction]) -> dict[str, tuple[Knob, ...]]:
 
 
 def _class_name(function: TableFunction, config: Config) -> str:
-    """The name of a config's class; without a declaration, one made of the operator's: `MyOpConfig` of `my_op`."""
+    """The name of a config's class; without a declaration from the operator's name: `MyOpConfig` for `my_op`."""
     if not is_nameless(config):
         return type(config).__name__
     return "".join(map(str.capitalize, identifier(function.key.family).split("_"))) + "Config"
 
 
 def _arguments(config: Config, is_positional: bool) -> list[str]:
-    """The values that are no defaults, and num_warps; by position, without trailing defaults."""
+    """The values that differ from defaults, and num_warps; by position all values before trailing defaults."""
     pairs = [*zip(config.knobs, config, strict=True)]
     is_needed = [value != knob.default or knob.name == "num_warps" for knob, value in pairs]
     if is_positional:
@@ -201,7 +201,7 @@ def _name(function: TableFunction) -> str:
 
 
 def identifier(text: str) -> str:
-    """A text as a part of a name in the code."""
+    """Text as part of a name in the code."""
     return re.sub(r"\W", "_", text, flags=re.ASCII)
 
 

@@ -18,17 +18,17 @@ from normtune.kernels.tablefile.tree import counted_leaves
 
 FROM = "the folder of this file, where that command is to be run"
 REPLACED = "brought near to the table before it, within the tie; no leaf is slower than that"
-# The trees that the gap refers to: configs slower than the baseline at any shape were excluded.
+# A condition on the trees that the gap refers to: they have no config slower than the baseline at any shape.
 _NOWHERE_SLOWER = " nowhere slower than what was in use"
 
 
 class AnyGpuEntry(NamedTuple):
-    """What the header of a table for any GPU says of an operator and dtype.
+    """The figures of a key in the header of a table for any GPU.
 
     Attributes:
         key: of the data.
-        leaves: of its function; 0 if it shares one.
-        figures: on each GPU that has data for it.
+        leaves: of the key's function; 0 if a function is shared.
+        figures: on each GPU with data.
         donor, cost: as in `TableEntry`.
     """
 
@@ -40,17 +40,17 @@ class AnyGpuEntry(NamedTuple):
 
 
 def ordered(fitted: Iterable[Any], shared: Sequence[Any]) -> Iterator[Any]:
-    """Each function of a fit, followed by those that share it."""
+    """Each function of a fit, followed by the keys that share it."""
     for function in fitted:
         yield function
         yield from (other for other in shared if other.donor == function.key)
 
 
 def entries(header: Header) -> Sequence[TableEntry | AnyGpuEntry]:
-    """The entries of a header, of one kind.
+    """The entries of a header, all of one type.
 
     Raises:
-        UsageError: one is of another form.
+        UsageError: an entry has another form.
     """
     kind = AnyGpuEntry if header.is_for_any_gpu and header.has_facts else TableEntry
     try:
@@ -63,26 +63,26 @@ def entries(header: Header) -> Sequence[TableEntry | AnyGpuEntry]:
 
 
 def facts_of(entry: TableEntry | AnyGpuEntry) -> dict[str, Any]:
-    """An entry as a header has it, which `entries` reads."""
+    """An entry as facts of a header, the inverse of `entries`."""
     return {"key": entry.key.text, "dtype": entry.key.dtype} | {
         name: fact for name, fact in encoded(entry).items() if name != "key"
     }
 
 
 def decisions(header: Header) -> dict[Key, TableEntry]:
-    """Decisions of the fit for everything measured, by key; none of a table for any GPU.
+    """Decisions of the fit for each measured key; empty for a table for any GPU.
 
     Raises:
-        UsageError: as `entries`.
+        UsageError: an entry has another form.
     """
     return {entry.key: entry for entry in entries(header) if isinstance(entry, TableEntry)}
 
 
 def with_lines(header: Header) -> Header:
-    """A header with the lines for people, which its facts give.
+    """The header with lines for people, which are computed from its facts.
 
     Raises:
-        UsageError: as `entries` and `command_of`.
+        UsageError: an entry or the command has another form.
     """
     lines = [
         ("Regenerate", command_of(header).line()),
@@ -105,7 +105,7 @@ def with_lines(header: Header) -> Header:
 
 
 def described(gpu: Gpu) -> str:
-    """A GPU by the facts that a table depends on."""
+    """A GPU as text, with the facts that a table depends on."""
     l2 = f", {gpu.l2_bytes >> 20} MB of L2 cache" if gpu.l2_bytes else ""
     return f"{gpu.label}, {gpu.target}, {gpu.sms} SMs{l2}"
 

@@ -1,4 +1,4 @@
-"""What a fit is written as, other than a table: configs for `triton.autotune`, a change of Liger-Kernel.
+"""Other forms of a fit than a table: configs for `triton.autotune`, a change of Liger-Kernel.
 
 In: a fitted table. Out: the texts of files. `emit` has the table itself.
 """
@@ -30,19 +30,19 @@ _NONE = 1 << 31
 
 
 def check_format(name: str) -> None:
-    """Refuse a format that there is not.
+    """Refuse an unknown format.
 
     Raises:
-        UsageError: it is none of `FORMATS`.
+        UsageError: the format is not in `FORMATS`.
     """
     if name not in FORMATS:
         raise UsageError(f"unknown format {name!r}: expected one of {', '.join(FORMATS)}")
 
 
 def triton_configs(table: FittedData, path: Path) -> dict[Path, str]:
-    """A module with a list of `triton.Config` for each operator, of which an autotuner finds the best at each shape.
+    """A module with a list of `triton.Config` for each operator, for an autotuner that times them at each shape.
 
-    The list loses least with `max_configs` of the fit; without it, it is the shortest that loses at most its tie.
+    The list is the best with at most `max_configs` configs; by default the shortest within the tie of the best.
 
     Raises:
         UsageError: no list of so many configs runs at every shape.
@@ -68,7 +68,7 @@ def _matrices(table: FittedData) -> list[TimingMatrix]:
 
 
 def _list(name: str, matrices: Sequence[TimingMatrix], options: FitOptions) -> list[str]:
-    """The lines of the list of an operator, from its matrices of several dtypes."""
+    """The lines of an operator's list, from its matrices of all dtypes."""
     configs = sorted({one for matrix in matrices for one in matrix.configs if not isinstance(one, Implementation)})
     parts = [_regret(matrix, configs) for matrix in matrices]
     barred = np.concatenate([part == _NONE for part in parts])
@@ -80,7 +80,7 @@ def _list(name: str, matrices: Sequence[TimingMatrix], options: FitOptions) -> l
     else:
         found = portfolio(cost, options.max_configs, barred)
     if found is None:
-        raise UsageError(f"--max-configs is {options.max_configs}: no so few configs of {name} run at every shape")
+        raise UsageError(f"--max-configs is {options.max_configs}: {name} needs more configs to run at every shape")
     lines = []
     for matrix, part in zip(matrices, parts, strict=True):
         loss = summarise(part[:, found.chosen].min(axis=1).tolist(), matrix.weight)
@@ -114,11 +114,11 @@ def liger_change(table: FittedData, path: Path) -> dict[Path, str]:
     """A diff of the RMSNorm of the installed Liger-Kernel, and beside it the text of a pull request.
 
     Raises:
-        UsageError: Liger-Kernel is not installed or another version, the table has none of its operators, or another
-            program measured it: the text says that times were paired and results gated.
+        UsageError: Liger-Kernel is not installed or has another version, the table has none of its operators, or
+            another program measured the times, as the text states that times were paired and results gated.
     """
     if table.fit.unpaired:
-        raise UsageError(f"--format liger is for times that normtune measured, and these are {UNPAIRED}")
+        raise UsageError(f"--format liger needs times that normtune measured, but these are {UNPAIRED}")
     written = f"{WRITTEN} fit --format liger."
     return {
         path: liger.diff(table.fit, f"# {written} Data: {table.fit.digest}"),
@@ -131,7 +131,7 @@ class Format(NamedTuple):
 
     Attributes:
         suffix: of the file in a folder.
-        texts: the files by path, of a table and the path that the user named; None for a table itself.
+        texts: from the fit and the user's path to the files by path; None for a table.
     """
 
     suffix: str

@@ -1,6 +1,6 @@
 """Installation of tables for a user, and their removal.
 
-`write` writes the files; nothing is printed here. A separate process asks torch for the GPUs of this machine.
+`write` writes the files; nothing is printed. A separate process queries the GPUs of this machine through torch.
 """
 
 import contextlib
@@ -32,11 +32,11 @@ class Installed(NamedTuple):
 
 
 class Removed(NamedTuple):
-    """A table that was installed.
+    """A removed table.
 
     Attributes:
         path: its file, which was removed.
-        used: each GPU that had used it, and the table that kernels on it use from now on, as text.
+        used: each GPU that used it, and the table that kernels on that GPU use from now on, as text.
     """
 
     path: Path
@@ -44,14 +44,14 @@ class Removed(NamedTuple):
 
 
 def gpus_here() -> list[Gpu]:
-    """The GPUs that torch can use on this machine; none if torch cannot tell."""
+    """The GPUs that torch can use on this machine; empty if torch fails."""
     from normtune.kernels.calling.probe import ask
 
     return [Gpu(gpu["name"], gpu["target"], gpu["sms"]) for gpu in ask("torch").get("gpus", [])]
 
 
 def displaced(device: Device) -> str:
-    """The table that kernels on a GPU use without an installation over it, disregarding NORMTUNE_TABLE."""
+    """The table that kernels on a GPU use now, ignoring NORMTUNE_TABLE, as text."""
     try:
         return locate.unnamed(device.name, device.target, device.sms, device.l2_bytes).source
     except UsageError:
@@ -59,11 +59,10 @@ def displaced(device: Device) -> str:
 
 
 def place(device: Device, force: bool) -> Path:
-    """The file of the installed table of a GPU, in a folder that exists.
+    """The file of a GPU's installed table; its folder is created.
 
     Raises:
-        UsageError: it cannot be written; or it is a file that normtune did not write or that was edited, and `force` is
-            not set.
+        UsageError: the file cannot be written; or normtune did not write it, or it was edited, and `force` is not set.
     """
     path = locate.installed_path(device.name)
     advice = "set XDG_DATA_HOME to a folder that can be written"
@@ -73,7 +72,7 @@ def place(device: Device, force: bool) -> Path:
 
 
 def check(devices: Sequence[Device], force: bool) -> None:
-    """Refuse tables that were not measured on a GPU of this machine; on a machine without one, only those of a replay.
+    """Refuse tables of a replay, and on a machine with GPUs those of other GPUs.
 
     Raises:
         UsageError: there is such a table, and `force` is not set.
@@ -83,14 +82,14 @@ def check(devices: Sequence[Device], force: bool) -> None:
     here = gpus_here()
     for device in devices:
         if device.uuid.startswith(REPLAY_PREFIX):
-            why = "its times are a replay of a recording, measured on no GPU"
+            why = "its times are those of a recording"
         elif here and plain_name(device.name) not in {plain_name(gpu.label) for gpu in here}:
             why = f"this machine has {', '.join(dict.fromkeys(plain_name(gpu.label) for gpu in here))}"
         else:
             continue
         raise UsageError(
-            f"--install is of a table for {device.label}, but {why}; kernels on {plain_name(device.name)} would use it "
-            f"in place of {displaced(device)}; --force installs it all the same"
+            f"--install would install a table for {device.label}, but {why}; kernels on {plain_name(device.name)} "
+            f"would use it in place of {displaced(device)}; --force installs it anyway"
         )
 
 
@@ -101,15 +100,15 @@ def uninstall(
     """Remove installed tables, as `normtune fit --uninstall` does.
 
     Args:
-        data: measurements of the GPUs of the tables: a store, open or by its file or URL, or evidence. Without these
-            and a recording, the GPUs of this machine, and on a machine without one the GPU with the only installed
-            table.
+        data: measurements of the GPUs of the tables: a store, open or by its file or URL, or evidence. Without data and
+            a recording, the tables of this machine's GPUs are removed, and on a machine without a GPU the only
+            installed table.
         recording: name of a recording that ships with normtune, in place of data.
-        regime: of these measurements: `cold`, `warm` or `eager`.
+        regime: cache mode of these measurements: `cold`, `warm` or `eager`.
         force: whether to remove files that normtune did not write, or that were edited.
 
     Raises:
-        UsageError: a file is to stay, or the choice of a table is ambiguous.
+        UsageError: a file may only be removed with `force`, or the choice of a table is ambiguous.
         NormtuneError: nothing is installed, or a file cannot be removed.
     """
     given = data is not None or recording is not None
@@ -120,8 +119,8 @@ def uninstall(
         paths = list(dict.fromkeys(locate.installed_path(gpu.label) for gpu in wanted))
     elif len(installed) > 1:
         raise UsageError(
-            f"--uninstall is given where there is no GPU, and several tables are installed: {_listed(installed)}; name "
-            "measurements of the one that is meant with --store or --recording"
+            f"this machine has no GPU, and several tables are installed: {_listed(installed)}; choose one by "
+            "measurements of its GPU with --store or --recording"
         )
     else:
         paths = installed
@@ -129,7 +128,7 @@ def uninstall(
     if not present:
         of = f" for {', '.join(dict.fromkeys(plain_name(gpu.label) for gpu in wanted))}" if wanted else ""
         others = f"installed is {_listed(installed)}" if installed else "nothing is installed"
-        raise NormtuneError(f"no table is installed{of}, so none is removed; {others}")
+        raise NormtuneError(f"no table is installed{of}; {others}")
     for path in present:
         if not force and (reason := write.not_as_written(path)):
             raise UsageError(f"cannot remove {locate.quoted(path)}: {reason}; --force removes it")

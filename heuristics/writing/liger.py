@@ -1,7 +1,7 @@
 """A fit of Liger-Kernel's RMSNorm kernels as a change of Liger-Kernel: a unified diff of its `ops/rms_norm.py`.
 
-In: a fit of the operators of `examples/liger/rms_norm.py`, and the installed Liger-Kernel. Out: the diff, which `git
-apply` takes in its repository. On GPUs like the measured one the thresholds decide, on others Liger's own condition.
+In: a fit of the operators of `examples/liger/rms_norm.py`, and the installed Liger-Kernel. Out: the diff, for `git
+apply` in its repository. GPUs like the measured one use the thresholds, others Liger's own condition.
 """
 
 import ast
@@ -27,8 +27,8 @@ class Pass(NamedTuple):
     Attributes:
         title: for people and in names.
         operator: its name in the example.
-        knobs: of its configs, in the order in which the code returns them.
-        function: that launches it, in Liger's file.
+        knobs: of its configs, in the order of the code's return value.
+        function: the function in Liger's file that launches it.
     """
 
     title: str
@@ -40,7 +40,7 @@ class Pass(NamedTuple):
 FORWARD = Pass("forward", "liger_rms_norm", ("block_row", "num_warps"), "rms_norm_forward")
 BACKWARD = Pass("backward", "liger_rms_norm_backward", ("block_row", "num_warps", "programs"), "rms_norm_backward")
 Passes = Mapping[Pass, Sequence[FittedFunction]]
-# Lines of a file, from the first to before the second, numbered from 1, and what takes their place.
+# The first line to replace, numbered from 1, the line behind the last, and the new text.
 Edit = tuple[int, int, str]
 
 _EXAMPLE, _FILE, _VERSION = "examples/liger/rms_norm.py", "ops/rms_norm.py", "0.8.5"
@@ -61,10 +61,10 @@ def diff(fit: Fit, title: str) -> str:
 
 
 def passes_of(fit: Fit) -> dict[Pass, list[FittedFunction]]:
-    """The functions of each pass that the fit has, one for some dtypes each.
+    """The functions of each pass in a fit.
 
     Raises:
-        UsageError: it has none, or with configs of other knobs.
+        UsageError: the fit has no such function, or configs have other knobs.
     """
     passes = {
         one: [function for function in fit.functions if function.key.text == one.operator]
@@ -89,7 +89,7 @@ def changed(source: str, fit: Fit) -> str:
     """The text of Liger's file with the launches of a fit.
 
     Raises:
-        UsageError: the file has another form than that of `_VERSION`, or the fit is not of Liger's operators.
+        UsageError: the file has another form than in `_VERSION`, or the fit is not of Liger's operators.
     """
     passes = passes_of(fit)
     functions = {node.name: node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
@@ -98,7 +98,7 @@ def changed(source: str, fit: Fit) -> str:
         for one in passes:
             edits += _edits(source, functions[one.function], one, _call(one, passes[one]))
         backward, first = functions[BACKWARD.function], functions[FORWARD.function]
-        if BACKWARD not in passes:  # it takes the warps that the forward returns
+        if BACKWARD not in passes:  # the backward launches with the warps that the forward returns
             edits.append(_before(source, backward, "_, num_warps = calculate_settings(n_cols)"))
     except (KeyError, StopIteration):
         raise UsageError(
@@ -120,7 +120,7 @@ def _installed() -> Path:
 
 
 def _choices(device: Device, passes: Passes) -> str:
-    """The functions that choose, for the place before the functions that launch."""
+    """The code of the functions that choose, which precede the functions that launch."""
     label = plain_letters(device.label)
     if device.target.startswith("sm_"):
         major, minor = divmod(int(device.target[3:]), 10)
@@ -153,14 +153,14 @@ def _name(one: Pass, functions: Sequence[FittedFunction], function: FittedFuncti
 
 
 def _call(one: Pass, functions: Sequence[FittedFunction]) -> str:
-    """The choice of a pass for `X`."""
+    """The code that chooses a launch of a pass for `X`."""
     first = _name(one, functions, functions[0])
     chosen = first if len(functions) == 1 else f"_{one.title.upper()}_LAUNCH.get(X.dtype, {first})"
     return f"{chosen}(n_rows, n_cols)"
 
 
 def _edits(source: str, function: ast.FunctionDef, one: Pass, call: str) -> list[Edit]:
-    """The condition of a function that launches, and before it the choice."""
+    """The edits of a function that launches: its condition, and the choice before it."""
     condition = next(
         node for node in ast.walk(function) if isinstance(node, ast.If) and _is(source, node.test, _ROW_MODE)
     )
@@ -182,7 +182,7 @@ def _edits(source: str, function: ast.FunctionDef, one: Pass, call: str) -> list
 
 
 def _before(source: str, function: ast.FunctionDef, text: str) -> Edit:
-    """Lines before `if W is not None`, where sizes are known and nothing depends on the launch."""
+    """An edit that inserts lines before `if W is not None`: sizes are known there, and the launch is not used yet."""
     place = next(
         node for node in function.body if isinstance(node, ast.If) and _text(source, node.test) == "W is not None"
     )

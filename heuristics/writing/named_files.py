@@ -1,8 +1,7 @@
 """Files that a table's header names.
 
-In: the options in a header, and the table's file. Out: paths, or an error of one line. A table may come from anybody,
-so no file outside of its folder and the repository around it is opened, and the content of an unusable file is never
-shown.
+In: the options in a header, and the table's file. Out: paths, or an error of one line. A table may come from anybody:
+only files in its folder and the repository around it are opened, and the content of an unusable file is never shown.
 """
 
 import os
@@ -29,24 +28,24 @@ def inside(option: str, name: str, table: Path) -> Path:
     """The file that an option of a header names, links followed.
 
     Args:
-        option: as `--weights`, for the message.
+        option: its name for the message, such as `--weights`.
         name: its value.
         table: the file with the header.
 
     Raises:
-        NormtuneError: it is outside of the table's folder and the repository around it.
+        NormtuneError: the file is outside of the table's folder and the repository around it.
     """
     try:
         folder = Path(os.path.realpath(table.parent))
         root = next((parent for parent in (folder, *folder.parents) if os.path.lexists(parent / ".git")), folder)
         file = Path(os.path.realpath(folder / name))
     except ValueError:
-        raise NormtuneError(f"{option} of its header is no file: a NUL in its name") from None
+        raise NormtuneError(f"{option} of its header is not the name of a file: it has a NUL") from None
     if not file.is_relative_to(root):
         where = "its folder" if root == folder else "its repository"
         raise NormtuneError(
             f"{option} of its header names {locate.quoted(name)}, which is outside of {where} {locate.quoted(root)} "
-            "and is not opened: move it there and fit again"
+            "and so is not opened: move the file there and fit again"
         )
     return file
 
@@ -55,7 +54,7 @@ def measurements(command: Command, table: Path) -> "Evidence":
     """The measurements of another program in the file of a header's command.
 
     Raises:
-        NormtuneError: it must not be opened, or does not hold what the header says.
+        NormtuneError: the file must not be opened, or does not hold the header's measurements.
     """
     from normtune.results.exchange.foreign_file import read_foreign
 
@@ -64,8 +63,8 @@ def measurements(command: Command, table: Path) -> "Evidence":
         return read_foreign(file, Elsewhere.from_facts(command.elsewhere), command.fit_options().operators)
     except UsageError:  # its text may quote the file
         raise NormtuneError(
-            f"FILE of its header names {locate.quoted(command.file)}, which is missing or holds no measurements as the "
-            "header says: put it back"
+            f"FILE of its header names {locate.quoted(command.file)}, which is missing or does not hold the "
+            "measurements: put it back"
         ) from None
 
 
@@ -73,7 +72,7 @@ def weights(options: FitOptions, table: Path) -> str:
     """The weights of a header's options, for a fit.
 
     Raises:
-        NormtuneError: they are in a file that must not be opened, or is not a file of weights.
+        NormtuneError: their file must not be opened, or is not a file of weights.
     """
     if options.weights in NAMED:
         return options.weights
@@ -91,19 +90,19 @@ def weights(options: FitOptions, table: Path) -> str:
 
 
 def same_bits_as(options: FitOptions, table: Path) -> str | None:
-    """The table of the option `--same-bits-as` in a header; None if there is none.
+    """The table of the option `--same-bits-as` in a header; None without one.
 
     Raises:
-        NormtuneError: it must not be opened.
+        NormtuneError: the table must not be opened.
     """
     return options.same_bits_as and str(inside("--same-bits-as", options.same_bits_as, table))
 
 
 def baseline(options: FitOptions, table: Path) -> Incumbents | None:
-    """The baseline in a header's options; None if there is none.
+    """The baseline in a header's options; None without one.
 
     Raises:
-        NormtuneError: it is a file that must not be opened, or is not a table.
+        NormtuneError: its file must not be opened, or is not a table.
     """
     if options.baseline is None:
         return None

@@ -25,12 +25,12 @@ from normtune.kernels.tablefile.tree import choose
 from normtune.kernels.target import plain_letters, target_for
 from normtune.results.evidence import Evidence
 
-# As many rows and columns as a table has at most.
+# The most rows and columns of a table.
 _ROWS, _COLUMNS = 8, 7
 
 
 class FittedData(NamedTuple):
-    """A fit, with the measurements and the options that it was made of."""
+    """A fit with its measurements and options."""
 
     fit: Fit
     evidence: Evidence
@@ -38,7 +38,7 @@ class FittedData(NamedTuple):
 
 
 class _Cell(NamedTuple):
-    """Nanoseconds at a shape: today's launch, the fitted one, and today's in either half of its blocks."""
+    """Nanoseconds at a shape: of today's launch, the fitted launch, and today's launch in each half of its blocks."""
 
     before: float
     after: float
@@ -49,7 +49,7 @@ Cells = Mapping[Shape, _Cell]
 
 
 def text(table: FittedData, matrices: Sequence[TimingMatrix]) -> str:
-    """The whole text. `matrices` are weighted.
+    """The text; `matrices` are weighted.
 
     Raises:
         UsageError: the fit is not of Liger's operators.
@@ -107,7 +107,7 @@ _TESTS = (
 
 
 def _against_today(table: FittedData, matrix: TimingMatrix) -> Difference:
-    """A function of the table beside Liger's launches of today, which are the operator's default configs."""
+    """A function of the table compared with Liger's present launches, which are the operator's default configs."""
     spec, key = operator(matrix.key.operator), matrix.key
     tree = next(function.tree for function in table.fit.functions if function.key == key)
     target = target_for(table.fit.device.target, table.fit.device.sms)._replace(l2_bytes=table.fit.device.l2_bytes)
@@ -145,7 +145,7 @@ def _cells(compared: Difference) -> Cells:
 
 
 def _halves(matrix: TimingMatrix, problem: int, column: int | None, time: float) -> tuple[float, float]:
-    """A time of a config in its even and in its odd blocks, around that of all."""
+    """The time of a config in its even and in its odd blocks, from its time in all blocks."""
     if matrix.rounds is None or column is None:
         return time, time
     logs, blocks = matrix.rounds.logs[problem, column], block_of(matrix.rounds.labels[problem])
@@ -181,7 +181,7 @@ def _change(times: Sequence[tuple[float, float]]) -> str:
 
 
 def _spread(sizes: Collection[int], most: int) -> list[int]:
-    """At most so many of some sizes, from the least to the largest."""
+    """At most `most` of the sizes, evenly spread from the least to the largest."""
     ordered = sorted(sizes)
     count = min(most, len(ordered))
     return [ordered[round(place * (len(ordered) - 1) / max(1, count - 1))] for place in range(count)]

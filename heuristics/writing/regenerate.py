@@ -1,6 +1,6 @@
-"""The command in a table's header, which writes the table again from the folder of the table.
+"""The command in a table's header, which writes the table again if it is run in the table's folder.
 
-Every file is named relative to that folder. The command is data in the facts of a header and one line for a shell.
+Files are named relative to that folder. The header has the command as data, and as one line for a shell.
 """
 
 import os
@@ -17,24 +17,24 @@ from normtune.kernels.tablefile.header import Header
 from normtune.results.elsewhere import Elsewhere
 from normtune.results.elsewhere import words as words_of_elsewhere
 
-# A store that is not a file: its URL may have a password.
+# In place of a store that is not a file, as its URL may have a password.
 _STORE_VARIABLE = "$NORMTUNE_STORE"
 
 
 class Command(NamedTuple):
-    """A command `normtune fit`, as the facts of a header have it.
+    """A command `normtune fit` as data.
 
     Attributes:
         load: files of operators.
-        recording: name of the recording that is fitted; empty for a store.
+        recording: name of the fitted recording; empty for a store.
         store: its file, or the variable with its URL; empty for a recording and a file of another program.
-        options: of the fit, by the names of `FitOptions`; those with their default are left out.
+        options: of the fit that differ from their defaults, by the names in `FitOptions`.
         all_devices: whether it fits a table for any GPU.
-        out: file of the table, or `./`; empty if it is installed.
+        out: file of the table, or `./`; empty if the table is installed.
         evidence: file or folder of the measurements; empty if they are not written.
         install: whether the table is installed.
-        file: of another program, which is fitted; empty for none.
-        elsewhere: what that file does not say, as `Elsewhere.facts`.
+        file: fitted file of another program; empty without one.
+        elsewhere: facts that this file lacks, as in `Elsewhere.facts`.
     """
 
     load: tuple[str, ...] = ()
@@ -52,13 +52,13 @@ class Command(NamedTuple):
         """The options of the fit.
 
         Raises:
-            UsageError: one is unknown, or its value out of range.
+            UsageError: an option is unknown, or its value out of range.
         """
         return FitOptions.of_facts(self.options)
 
     def line(self) -> str:
-        """The command for a shell, in printable ASCII, whether its options are valid or not."""
-        # A name with a dash before it would be an option.
+        """The command for a shell, in printable ASCII; its options need not be valid."""
+        # A name that begins with a dash would be an option.
         words = [
             "normtune",
             "fit",
@@ -80,10 +80,10 @@ class Source(NamedTuple):
     """Source of the measurements of a fit.
 
     Attributes:
-        store: value of `--store`; None for NORMTUNE_STORE, else the default one.
+        store: value of `--store`; None for NORMTUNE_STORE, else the default store.
         recording: value of `--recording`; None for the store.
-        file: of another program, in place of both; None for none.
-        elsewhere: what that file does not say.
+        file: of another program, in place of both; None without one.
+        elsewhere: facts that this file lacks.
     """
 
     store: str | None = None
@@ -109,12 +109,11 @@ def command(
     """The command that writes a table and its data again.
 
     Args:
-        source: of the measurements; None if they are in no store yet: NORMTUNE_STORE names the later one.
+        source: of the measurements; None if they are in no store, which the command takes from NORMTUNE_STORE.
         options: of the fit.
-        table: the file that it writes.
+        table: the file of the table.
         data: the file of its measurements; None if they are not written.
-        in_folders: whether these files are among those of several GPUs; then both folders are named, in which each GPU
-            has a file of its name.
+        in_folders: whether several GPUs have such files; then the command names the folders.
     """
     folder = table.parent
     measured = Command(store=_STORE_VARIABLE) if source is None else source.seen_from(folder)
@@ -145,7 +144,7 @@ def command_of(header: Header) -> Command:
 
 
 def is_plain(header: Header) -> bool:
-    """Whether the line `Regenerate` is the one that the header's facts give, and writes the table where it lies.
+    """Whether the line `Regenerate` matches the header's facts and writes into the table's folder.
 
     Then a shell runs `normtune fit` and nothing else.
     """
@@ -157,7 +156,7 @@ def is_plain(header: Header) -> bool:
 
 
 def quoted(word: str) -> str:
-    """A word of a command for a shell, in printable ASCII: other characters in the $'...' of POSIX shells."""
+    """A word of a command for a shell, in printable ASCII; other characters are written as $'...' of POSIX shells."""
     if word.isascii() and word.isprintable() and not (word.startswith("$") and "\\" in word):
         return shlex.quote(word)
     plain = {*range(32, 127)} - set(b"'\\")

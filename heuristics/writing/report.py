@@ -25,13 +25,13 @@ _HEADINGS = (
     ("dtype", "leaves", "configs", "mean", "mean", "worst", "validated", "gap", "mean", "worst"),
 )
 _COUNTED = {
-    "decades": "decades of bytes moved count the same in a mean, problems in a plain mean",
-    "equal": "each problem counts the same",
+    "decades": "decades of bytes moved have equal weights in a mean, problems in a plain mean",
+    "equal": "all problems have equal weights",
 }
 
 
 def verdict(fit: Fit) -> Iterable[str]:
-    """What the fit found, in a few lines a function; `figures` has the rest."""
+    """The results of the fit in a few lines a function; `figures` has the rest."""
     yield _headline(fit)
     beside = {function.key.usual: function.beside for function in fit.functions if function.beside}
     for function in fit.functions:
@@ -79,7 +79,7 @@ def _costs(key: Key, fit: Fit, beside: Cost | None) -> Iterable[tuple[str, str]]
 
 
 def _of(key: Key, donor: Key) -> str:
-    """A key without what it has in common with a donor of the same operator."""
+    """A key as text, without the operator and modes if the donor has the same."""
     return key.dtype if key.text == donor.text else str(key)
 
 
@@ -89,7 +89,7 @@ def figures(fit: Fit) -> Iterable[str]:
     columns = len(_WIDTHS) if any(numbers.rule for numbers in fit.with_data().values()) else len(_WIDTHS) - 2
     rule = " (Liger: its rule)" if columns == len(_WIDTHS) else ""
     yield f"Slower than the best config of each problem, in percent{rule};"
-    yield _COUNTED.get(fit.weights, f"problems count in a mean as {fit.weights} says") + ":"
+    yield _COUNTED.get(fit.weights, f"problems have the weights of {fit.weights} in a mean") + ":"
     yield ""
     for heading in _HEADINGS:
         yield _row(heading[:columns])
@@ -101,13 +101,13 @@ def figures(fit: Fit) -> Iterable[str]:
             leaves = "shared" if key in shared else str(numbers.leaves)
             yield _row((f"  {key.dtype}", leaves, *_cells(numbers))[:columns])
     yield ""
-    yield "gap: how far the best possible tree with as many leaves is ahead (proved)"
+    yield "gap: to the best possible tree with as many leaves (proved)"
     for key in [function.key for function in fit.functions if function.figures.joined]:
-        yield f"  {key}: more than {MAX_BINS} combinations of sizes; the nearest are not told apart, nothing is proved"
+        yield f"  {key}: more than {MAX_BINS} combinations of sizes; the nearest are merged, nothing is proved"
     lucky = max(numbers.loss.luck for numbers in fit.with_data().values())
     if lucky:
-        yield f"means are low by at most {percent_up(lucky)}, as half of the blocks choose a shape's best and the"
-        yield "others score it; a mean below 0 is one of about 0"
+        yield f"means are too low by at most {percent_up(lucky)}, as a shape's best is chosen on half of the blocks"
+        yield "and scored on the others; a mean below 0 is about 0"
     yield from _beyond(fit)
     yield from (f"searched: {line}" for line in fit.searched)
     yield from forward_backward.lines(fit.together, "Liger")
@@ -116,22 +116,22 @@ def figures(fit: Fit) -> Iterable[str]:
         name, numbers = function.key, function.figures
         if numbers.kept:
             were = "leaf was" if numbers.kept == 1 else "leaves were"
-            yield f"{name}: {numbers.kept} {were} slower than what is in use, and gave way there"
+            yield f"{name}: {numbers.kept} {were} slower than the table or rule in use, whose configs are kept there"
         if numbers.untimed:
             yield (
-                f"{name}: at {numbers.untimed} of {numbers.loss.problems} shapes its config was not timed, and "
-                "counts as the slowest that was"
+                f"{name}: at {numbers.untimed} of {numbers.loss.problems} shapes its config was not timed; the "
+                "slowest time there is assumed"
             )
         if numbers.slower:
             count, most = numbers.slower
             yield (
-                f"{name}: {count} shape{'s' * (count != 1)} up to {percent(most, 1)} slower than what is in use; "
-                f"{numbers.advice or 'no larger bound that was tried'} avoids it, --baseline none compares with nothing"
+                f"{name}: {count} shape{'s' * (count != 1)} up to {percent(most, 1)} slower than the table or rule in "
+                f"use; {numbers.advice or 'no larger bound that was tried'} avoids it, --baseline none ignores it"
             )
         if numbers.uncompared:
             yield (
-                f"{name}: at {numbers.uncompared} of {numbers.loss.problems} shapes nothing compares it with what "
-                "is in use, as one of both configs was not timed there"
+                f"{name}: at {numbers.uncompared} of {numbers.loss.problems} shapes it is not compared with the table "
+                "or rule in use, as one of both configs was not timed there"
             )
     for function in fit.functions:
         takers = [f"{share.key} {percent(share.cost)}" for share in fit.shared if share.donor == function.key]
@@ -141,28 +141,28 @@ def figures(fit: Fit) -> Iterable[str]:
 
 
 def _beyond(fit: Fit) -> Iterable[str]:
-    """Loss of all functions beyond the fitted sizes, on lines of their own."""
+    """Loss of all functions beyond the fitted sizes."""
     pairs = [(function.key, loss) for function in fit.functions if (loss := function.figures.extrapolated) is not None]
     if pairs:
-        yield "cross-validated: between sizes; beyond the sizes that a tree was fitted on it loses"
+        yield "cross-validated: between fitted sizes; the losses beyond the fitted sizes are"
         yield from (f"  {percent(loss):>8} {key}" for key, loss in pairs)
 
 
 def _batch_invariant(fit: Fit) -> Iterable[str]:
-    """Cost of the batch-invariant functions, beside the usual ones."""
+    """Cost of the batch-invariant functions relative to the usual ones."""
     pairs = [(function, function.beside) for function in fit.functions if function.beside]
     if pairs:
-        yield "batch-invariant, so one order of a row's sum for all rows, which costs on average and at worst"
+        yield "batch-invariant (one order of a row's sum for all rows); cost on average and at worst:"
     for function, cost in pairs:
         bounds = f", at most: {cost.bounded} of {cost.problems} shapes are bounds" if cost.bounded else ""
         yield f"  {percent(cost.mean):>8} {percent(cost.worst, 1):>8} {function.key}{bounds}"
 
 
 def gain(fit: Fit) -> Iterable[str]:
-    """Speedup of each operator over Liger-Kernel's rule, and the part of it that is due to thresholds.
+    """Speedup of each operator over Liger-Kernel's rule, and the part that is due to thresholds.
 
-    Gains are on the problems of all dtypes on which the rule's config was measured. Variants count only if no plain
-    operator was measured.
+    Gains are on the problems of all dtypes on which the rule's config was measured. Variants are listed only if no
+    plain operator was measured.
     """
     by_key: dict[Key, list[RuleGain]] = defaultdict(list)
     for key, numbers in fit.with_data().items():
@@ -181,7 +181,7 @@ def ways(fit: Fit, out: Path | None, data: str | None = None) -> Iterable[str]:
     Args:
         fit: the table.
         out: its file; None if it was not written.
-        data: the file of another program that was fitted; None for none.
+        data: the fitted file of another program; None without one.
     """
     fitted = "normtune fit" if data is None else f"normtune fit {shlex.quote(data)} ..."
     name = shlex.quote(str(out)) if out else "FILE"

@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from normtune.results.records import Device
 
 
-# In the first line of what is written in a form other than a table.
+# In the first line of files in a form other than a table.
 WRITTEN = "Written by normtune"
 
 
 def is_folder(place: str) -> bool:
-    """Whether an option names a folder, for one file per device, and not one file."""
+    """Whether an option names a folder, for one file per device."""
     return place.endswith(("/", os.sep)) or os.path.isdir(place)
 
 
 def files(place: str | None, names: Sequence[str], suffix: str) -> list[Path]:
-    """The file of each name: the place itself, or in a folder, which is made, one of that name. Without a place, none.
+    """The file of each name: `place`, or if that is a folder, which is created, a file in it; empty without a place.
 
     Raises:
-        UsageError: the folder cannot be made.
+        UsageError: the folder cannot be created.
     """
     if not place or not names:
         return []
@@ -41,7 +41,7 @@ def files(place: str | None, names: Sequence[str], suffix: str) -> list[Path]:
 
 
 def names(devices: "Sequence[Device]") -> list[str]:
-    """Names of the files of devices; those of one name have their multiprocessors in it."""
+    """File names for devices; devices of one name are distinguished by their multiprocessors."""
     slugs = [locate.slug(device.label) for device in devices]
     return [
         f"{slug}_{device.sms}_sms" if slugs.count(slug) > 1 else slug
@@ -50,24 +50,24 @@ def names(devices: "Sequence[Device]") -> list[str]:
 
 
 def make_folder(folder: Path, parents: bool = False, advice: str = "name another") -> None:
-    """Make a folder unless it exists; with `parents`, also all missing parents.
+    """Create a folder unless it exists; with `parents`, also all missing parents.
 
     Raises:
-        UsageError: it cannot be made; the message ends with `advice`.
+        UsageError: the folder cannot be created; the message ends with `advice`.
     """
     try:
         folder.mkdir(parents=parents, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"cannot make the folder {folder}: {error.strerror or error}; {advice}") from None
+        raise UsageError(f"cannot create the folder {folder}: {error.strerror or error}; {advice}") from None
 
 
 def check_files(table: Path | None, data: Path | None, force: bool, form: str = "module") -> None:
     """Refuse to overwrite files that somebody may want to keep; None for a file that is not written.
 
-    `form` is that of the first file, a key of `formats.FORMATS`.
+    `form` is a key of `formats.FORMATS`, for the first file.
 
     Raises:
-        UsageError: as `check_table`, `check_text` and `check_evidence`.
+        UsageError: a file would be overwritten, or a name or folder is wrong.
     """
     if table:
         (check_table if form == "module" else check_text)(table, force)
@@ -87,7 +87,7 @@ def check_table(path: Path, force: bool) -> None:
 
 
 def check_text(path: Path, force: bool) -> None:
-    """As `check_table`, of a file in another form, which is not known to be edited.
+    """The same as `check_table` for a file in another form, whose edits are not noticed.
 
     Raises:
         UsageError: the path is not a regular file, or normtune did not write it and `force` is not set.
@@ -102,17 +102,17 @@ def is_importable(path: Path) -> bool:
 
 
 def not_as_written(path: Path) -> str:
-    """Why a file is not a table as normtune wrote it, for a message; empty if it is.
+    """Why a file is not an unedited table of normtune, for a message; empty if it is one.
 
     Raises:
-        UsageError: it cannot be read.
+        UsageError: the file cannot be read.
     """
     begin = FIRST_LINE.encode() + b"\n"
     if _begins(path, len(begin)) != begin:
         return "it exists and normtune did not write it"
     try:
         header, body = parse(locate.read(path), str(path))
-        # `check` ignores comments, but somebody wrote them and would lose them.
+        # `check` ignores comments, but a user who wrote them would lose them.
         edited = is_edited(header, body) or has_comments(body)
     except UsageError:
         edited = True
@@ -120,11 +120,11 @@ def not_as_written(path: Path) -> str:
 
 
 def check_evidence(path: Path, force: bool) -> None:
-    """Refuse to overwrite a file that is not evidence.
+    """Refuse to overwrite a file that is not a Parquet file of normtune.
 
     Raises:
-        UsageError: the name does not end in .parquet; the path is not a regular file; or it is not evidence that
-            normtune wrote, and `force` is not set.
+        UsageError: the name does not end in .parquet; the path is not a regular file; or normtune did not write it, and
+            `force` is not set.
     """
     from normtune.results.exchange import parquet_csv
 
@@ -153,7 +153,7 @@ def _replaceable(path: Path, force: bool) -> bool:
     """
     check_place(path)
     if os.path.lexists(path) and not path.is_file():
-        raise UsageError(f"cannot write {path}: it is no regular file, name another")
+        raise UsageError(f"cannot write {path}: it is not a regular file, name another")
     return path.exists() and not force
 
 

@@ -107,7 +107,7 @@ def test_the_table_names_the_command_that_writes_it_again_and_passes_check(folde
     assert "holds other measurements than those of the table" in failure
     Path("my times.csv").write_text("secret\n")
     (failure,) = check(Path("library/table.py")).failures
-    assert "holds no measurements as the header says" in failure and "secret" not in failure
+    assert "does not hold the measurements" in failure and "secret" not in failure
 
 
 def test_a_store_gives_the_same_table_as_the_file_with_its_mark_everywhere() -> None:
@@ -302,7 +302,7 @@ def test_other_formats_say_it_or_refuse_it() -> None:
     assert f"({UNPAIRED})" in text.partition("\n")[0]
     assert 'Config({"BLOCK_M": 128}, num_warps=8)' in text and 'Config({"BLOCK_M": 16}, num_warps=4)' in text
     told = refused("fit", "times.csv", *FLAGS, *COLUMNS, "--format", "liger", "--out", "liger.diff")
-    assert told == f"--format liger is for times that normtune measured, and these are {UNPAIRED}"
+    assert told == f"--format liger needs times that normtune measured, but these are {UNPAIRED}"
     assert not Path("liger.diff").exists()
 
 

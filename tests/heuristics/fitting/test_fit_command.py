@@ -112,7 +112,7 @@ def test_files_that_normtune_did_not_write_stay_as_they_were(store: str) -> None
 
 def test_a_missing_folder_is_named_and_not_made(store: str, tmp_path: Path) -> None:
     assert "the folder none does not exist" in refused("fit", "--store", store, "--out", "none/table.py")
-    assert "cannot make the folder none/deep" in refused("fit", "--store", store, "--out", "none/deep/")
+    assert "cannot create the folder none/deep" in refused("fit", "--store", store, "--out", "none/deep/")
     assert not (tmp_path / "none").exists()
 
 

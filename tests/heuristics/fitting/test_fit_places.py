@@ -102,9 +102,9 @@ def test_an_empty_place_is_none(store, option: str) -> None:
 
 def test_a_new_folder_needs_one_to_stand_in(store) -> None:
     store("NVIDIA A")
-    assert "cannot make the folder none/deep: No such file or directory" in refused("--out", "none/deep/")
+    assert "cannot create the folder none/deep: No such file or directory" in refused("--out", "none/deep/")
     Path("file").write_text("")
-    assert "cannot make the folder file: " in refused("--out", "file/")
+    assert "cannot create the folder file: " in refused("--out", "file/")
     assert Path("file").read_text() == ""
 
 
@@ -154,7 +154,7 @@ def test_what_is_no_file_is_never_overwritten(store) -> None:
     Path("gone.py").symlink_to("none/nowhere.py")
     for place in ("/dev/full", "pipe.py", "gone.py"):
         for force in ([], ["--force"]):
-            assert f"cannot write {place}: it is no regular file" in refused("--out", place, *force)
+            assert f"cannot write {place}: it is not a regular file" in refused("--out", place, *force)
     assert Path("/dev/full").is_char_device()
     assert Path("pipe.py").is_fifo()
 
@@ -268,7 +268,7 @@ def test_a_data_folder_that_is_none_is_told(store, monkeypatch: pytest.MonkeyPat
     store("NVIDIA A")
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "file"))
-    assert "cannot make the folder" in refused("--install")
+    assert "cannot create the folder" in refused("--install")
     assert "Not a directory; set XDG_DATA_HOME to a folder" in refused("--install")
 
 

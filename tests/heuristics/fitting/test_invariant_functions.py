@@ -153,6 +153,6 @@ def test_fewer_leaves_may_be_asked_for(recorded):
 def test_costs_are_printed(recorded, fitted):
     printed = "\n".join(report.figures(fitted))
     first = next(one for one in fitted.functions if one.beside)
-    assert "batch-invariant, so one order of a row's sum for all rows, which costs on average and at worst" in printed
+    assert "batch-invariant (one order of a row's sum for all rows); cost on average and at worst:" in printed
     assert "% toy:batch_invariant bfloat16\n" in printed and first.key.text == "toy:batch_invariant"
     assert "batch-invariant" not in "\n".join(report.figures(fit(recorded)))

@@ -131,7 +131,7 @@ def test_the_facts_of_options_are_read_as_the_options(options: FitOptions) -> No
 @pytest.mark.parametrize(
     ("facts", "told"),
     [
-        ({"faster": True}, "the option 'faster', which is none of"),
+        ({"faster": True}, "the option 'faster': expected one of leaves, "),
         ({"operators": "a"}, "operators is 'a': expected a list of names"),
         ({"operators": [1]}, r"operators is '\[1\]'"),
         ({"leaves": [2]}, r"leaves is \[2\]: expected an integer"),

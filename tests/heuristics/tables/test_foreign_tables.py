@@ -228,7 +228,7 @@ def test_a_line_that_normtune_does_not_write_is_told(measured: Evidence, table: 
 
 
 def test_a_name_with_a_nul_is_outside(table: Path) -> None:
-    with pytest.raises(RuntimeError, match="--weights of its header is no file: a NUL in its name"):
+    with pytest.raises(RuntimeError, match="--weights of its header is not the name of a file: it has a NUL"):
         named_files.inside("--weights", "a\0b", table)
 
 

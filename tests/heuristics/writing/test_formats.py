@@ -103,7 +103,7 @@ def test_no_list_is_shorter_than_what_runs_everywhere(configs, tmp_path) -> None
     frame = frame_of({name: configs[name]})
     frame = frame[frame.config.map(lambda config: config.block_row > 0) == (frame.hidden == 64)]
     table = fitted(frame)
-    with pytest.raises(UsageError, match="--max-configs is 1: no so few configs of liger_rms_norm run at every shape"):
+    with pytest.raises(UsageError, match="--max-configs is 1: liger_rms_norm needs more configs to run at every shape"):
         replace(table, options=FitOptions(max_configs=1)).write_as("triton-configs", tmp_path / "configs.py")
 
 

@@ -85,7 +85,7 @@ def test_a_replay_is_installed_by_force_alone(store) -> None:
     store("NVIDIA H200", "replay:nvidia-h200")
     told = refused("--install", "--out", "table.py")
     assert told.startswith(
-        "--install is of a table for NVIDIA H200 (replay), but its times are a replay of a recording"
+        "--install would install a table for NVIDIA H200 (replay), but its times are those of a recording"
     )
     assert "kernels on NVIDIA H200 would use it in place of the table of NVIDIA H200; --force installs" in told
     assert not locate.installed_path("NVIDIA H200").exists()
@@ -99,7 +99,7 @@ def test_the_table_of_another_gpu_is_installed_by_force_alone(store, gpus_here: 
     gpus_here += [Gpu("NVIDIA H200", "sm_90", 132)] * 2
     told = refused("--install")
     assert told.startswith(
-        "--install is of a table for NVIDIA X, but this machine has NVIDIA H200; kernels on NVIDIA X"
+        "--install would install a table for NVIDIA X, but this machine has NVIDIA H200; kernels on NVIDIA X"
     )
     assert not locate.installed_path("NVIDIA X").exists()
     fit("--install", "--force")
@@ -120,11 +120,11 @@ def test_what_is_removed_is_told_and_what_serves_then(store, gpus_here: list[Gpu
     other = locate.installed_path("NVIDIA X")
     assert locate.installed() == [other]
     told = refused("--uninstall", kind=NormtuneError)
-    assert told == f"no table is installed for NVIDIA H200, so none is removed; installed is {other}"
+    assert told == f"no table is installed for NVIDIA H200; installed is {other}"
     told = fit("--uninstall", "--store", "other.db")
     assert told.startswith(f"removed {other}\nkernels on NVIDIA X use the table for any GPU, which is unmeasured there")
     assert locate.installed() == []
-    assert refused("--uninstall", kind=NormtuneError).endswith("so none is removed; nothing is installed")
+    assert refused("--uninstall", kind=NormtuneError).endswith("H200; nothing is installed")
 
 
 @pytest.mark.slow
@@ -133,7 +133,7 @@ def test_without_a_gpu_the_only_one_is_meant(store, monkeypatch: pytest.MonkeyPa
         store(name, place=place)
         fit("--install", "--store", place)
     both = ", ".join(map(str, locate.installed()))
-    assert f"there is no GPU, and several tables are installed: {both}; name measurements of" in refused("--uninstall")
+    assert f"this machine has no GPU, and several tables are installed: {both}; choose one by" in refused("--uninstall")
     assert len(locate.installed()) == 2
     fit("--uninstall", "--store", "other.db")
     fit("--out", "named.py")
