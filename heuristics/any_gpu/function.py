@@ -20,7 +20,7 @@ from normtune.kernels.tablefile.relative_tree import RelativeTree, choose_on
 from normtune.kernels.tablefile.tree import counted_leaves
 
 MAX_LEAVES = 24
-ENOUGH = 5000  # millionths: 0.5 %
+ENOUGH = 5000  # log_ppm: 0.5 %
 
 
 class FunctionData(NamedTuple):

@@ -1,9 +1,9 @@
-"""Legality of configs over regions of normalised sizes, on all relevant GPUs.
+"""Legality of configs over regions of relative sizes, on all relevant GPUs.
 
-The relevant GPUs are all known ones of the measured families (`sm_`, `gfx`), each with as many multiprocessors and as
-much L2 cache as the largest of its family: more multiprocessors mean more rows at the same number of rows per
-multiprocessor. Legality on every NVIDIA GPU costs an H200 0.2 % in its backward, legality on an MI300X as well 2.5 %:
-its 64 KB of shared memory hold no deep pipeline. So an unmeasured family does not narrow the choice; if a config is
+The relevant GPUs are all known GPUs of the measured families (`sm_`, `gfx`), each with the most multiprocessors and the
+largest L2 cache of its family: more multiprocessors mean more rows at the same number of rows per multiprocessor.
+Legality on every NVIDIA GPU costs an H200 0.2 % in its backward; additional legality on an MI300X costs 2.5 %, as its
+64 KB of shared memory hold no deep pipeline. So an unmeasured family does not restrict the configs; if a config is
 illegal there, dispatch launches the operator's default.
 """
 
@@ -26,10 +26,10 @@ _MOST_SMS = 192
 
 
 def targets_of(names: Sequence[str]) -> list[Target]:
-    """The targets of measured names such as `sm_90`, each with the multiprocessors and L2 cache of the largest.
+    """All targets of the families of `names` (`sm_90`), each with the family's most multiprocessors and largest L2.
 
     Raises:
-        UsageError: none of their families is known.
+        UsageError: none of the families is known.
     """
     families = {family(name) for name in names}
     known = [target for target in TARGETS.values() if family(target.name) in families]
@@ -46,7 +46,7 @@ def family(name: str) -> str:
 
 
 class EveryGpu:
-    """Legality on several targets, at least one, for all dtypes and variants that a function serves."""
+    """Legality on several targets, at least one, for all dtypes and variants of a function."""
 
     def __init__(
         self, spec: OperatorSpec, targets: Sequence[Target], dtypes: Sequence[str], variants: Sequence[str]

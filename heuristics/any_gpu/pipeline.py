@@ -1,7 +1,7 @@
-"""From the evidence of several GPUs to one table for any GPU: functions of normalised sizes.
+"""The fit of one table for any GPU to measurements of several GPUs: functions of relative sizes.
 
-`function` fits each function and scores it on each GPU, also as fitted without that GPU. A dtype or variant takes the
-function of another by the same bound as in `fitting.sharing`.
+`function` fits each function and scores it on each GPU, also when it is fitted without that GPU. A dtype or variant
+shares the function of another within the same bound as in `fitting.sharing`.
 """
 
 from collections.abc import Sequence
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 
 def fit_all(evidence: "Evidence", options: FitOptions | None = None) -> AnyGpuFit:
-    """The best shared table for the evidence of all of its devices.
+    """The best table for any GPU from measurements of several GPUs.
 
     Args:
         evidence: measurements of any number of devices.
-        options: `leaves`, `operators`, `weights` and `regime` apply, the others stay at their defaults.
+        options: `leaves`, `operators`, `weights` and `regime`; the others must have their defaults.
 
     Raises:
         UsageError: another option is set, an operator has no data, or weights are invalid.

@@ -38,7 +38,7 @@ class AnyGpuTable(FittedTable):
     Attributes:
         devices: the GPUs that it was fitted to.
         options: of the fit.
-        functions: the fitted functions, each with `tree`, `figures` on each GPU (losses in millionths of log-slowdown),
+        functions: the fitted functions, each with `tree`, `figures` on each GPU (losses in log_ppm),
             and the `dtypes` that use it.
         shared: measured variants and dtypes that use the function of another, and their loss by sharing.
         notes: why data was left out.

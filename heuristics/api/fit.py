@@ -56,7 +56,7 @@ class Table(FittedTable):
     Attributes:
         device: the GPU that the table is made for.
         options: of the fit.
-        functions: the fitted functions, each with `tree`, `figures` (losses in millionths of log-slowdown), and the
+        functions: the fitted functions, each with `tree`, `figures` (losses in log_ppm), and the
             `dtypes` that use it.
         shared: measured variants and dtypes that use the function of another, and their loss by sharing.
         notes: why data was left out.

@@ -181,7 +181,8 @@ def _changes(comparison: Difference, markdown: bool) -> Iterator[str]:
     scored = [change for change in comparison.changes if change.gain]
     if not scored:
         return
-    heavy = sorted(scored, key=lambda change: -abs(_total(change)))[:CHANGES]
+    totals = {change: abs(change.gain.log.mean * change.gain.weight) for change in scored if change.gain}
+    heavy = sorted(scored, key=lambda change: -totals[change])[:CHANGES]
     yield "Regions with different configs, the largest total gain first:"
     yield from ("",) if markdown else ()
     rows = [
@@ -203,10 +204,6 @@ def _changes(comparison: Difference, markdown: bool) -> Iterator[str]:
     if others:
         yield from ("",) if markdown else ()
         yield f"and {' and '.join(others)}"
-
-
-def _total(change: Change) -> float:
-    return change.gain.log.mean * change.gain.weight if change.gain else 0.0
 
 
 def _range(least: int, most: int, end: int) -> str:

@@ -63,7 +63,6 @@ def ratio_in_words(log: float) -> str:
     return f"{100 * (ratio - 1):.0f} % faster than" if ratio > 1 else f"{100 * (1 / ratio - 1):.0f} % slower than"
 
 
-def percent_up(regret: int, digits: int = 2) -> str:
+def percent_up(regret: int) -> str:
     """The same as `percent`, but rounded up, for a bound."""
-    value = math.ceil(round(100 * fraction(regret) * 10**digits, 6)) / 10**digits
-    return f"{value or 0:.{digits}f} %"
+    return f"{math.ceil(round(10_000 * fraction(regret), 6)) / 100 or 0:.2f} %"

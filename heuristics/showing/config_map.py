@@ -1,9 +1,9 @@
 """Map of one operator and dtype: the best config, or a table's, at each measured shape, in bands that fit a width.
 
 Configs are letters, so the map needs no colour. Equally fast configs would make it noisy: by the least regret alone,
-the H200's backward in bfloat16 has 59 best configs on 418 shapes, most of them within a percent of their neighbours'.
-So of the configs within `NEAR` of a shape's best, the map shows the one that is so on most shapes, chosen greedily: 43
-configs, the first 26 of which have letters.
+the H200's backward in bfloat16 has 59 best configs on 418 shapes, most of them within 1 % of their neighbours' best. So
+of the configs within `NEAR` of a shape's best, the map shows the config that is within `NEAR` on the most shapes,
+chosen greedily: 43 configs, of which the first 26 have letters.
 """
 
 import string
@@ -24,9 +24,9 @@ from normtune.kernels.problem import AXES, Shape
 if TYPE_CHECKING:
     from rich.text import Text
 
-# Millionths. The order of configs within a percent changes from sweep to sweep.
+# log_ppm: 1 %. The order of configs within 1 % changes from sweep to sweep.
 NEAR = 9_950
-# Millionths: 3 %.
+# log_ppm: 3 %.
 LOSING = 29_559
 LETTERS = string.ascii_uppercase
 OTHER, NONE, UNTIMED, LOSES, UNKNOWN = "+", ".", "x", "!", "?"
@@ -41,9 +41,9 @@ class BestMap:
     Attributes:
         shown: the config of each shape (rows, hidden) with times.
         counts: the shown configs, the most frequent first, each with the number of its shapes.
-        best: the very best config of each of these shapes.
+        best: the fastest config of each of these shapes.
         untimed: measured shapes without a config with times.
-        losses: loss of a table's config at each shape, millionths, None if it has no time there; empty for a map of the
+        losses: loss of a table's config at each shape, log_ppm, None if it has no time there; empty for a map of the
             best configs.
     """
 
@@ -55,18 +55,18 @@ class BestMap:
 
     @property
     def wins(self) -> Counter[Config]:
-        """Number of shapes for which each config is the very best."""
+        """Number of shapes at which each config is the fastest."""
         return Counter(self.best.values())
 
     @property
     def letters(self) -> dict[Config, str]:
-        """The letter of each config; the rare ones share `OTHER`."""
+        """The letter of each config; rare configs share `OTHER`."""
         names = enumerate(config for config, _ in self.counts)
         return {config: LETTERS[index] if index < len(LETTERS) else OTHER for index, config in names}
 
     @property
     def ending(self) -> str:
-        """The common last word of all configs with letters, or empty: it would take them beyond 80 columns."""
+        """The common last word of all configs with letters, which is printed once to save width; empty without one."""
         endings = {str(config).rpartition(" ")[2] for config, letter in self.letters.items() if letter != OTHER}
         return endings.pop() if len(endings) == 1 and len(self.counts) > 1 else ""
 
@@ -96,7 +96,7 @@ def table_map(matrix: TimingMatrix, measured: Collection[Shape], answer: Callabl
 
 
 def _regret(matrix: TimingMatrix) -> NDArray[np.int64]:
-    """The regret of each config; where it is not usable, larger than any."""
+    """The regret of each config; of unusable configs larger than any."""
     return np.where(matrix.usable, matrix.regret, np.iinfo(np.int64).max // 2)
 
 
@@ -111,7 +111,7 @@ def _map(
 
 
 def _cover(near: NDArray[np.bool_]) -> list[int]:
-    """The column that each row shows: greedily, the one that is near on most of the remaining rows."""
+    """The column that each row shows: greedily, the column that is near on the most remaining rows."""
     chosen = np.full(len(near), -1)
     while (chosen < 0).any():
         column = int(near[chosen < 0].sum(axis=0).argmax())

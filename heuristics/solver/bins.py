@@ -125,7 +125,7 @@ def _with_defaults(measured: Bins, lacking: NDArray[np.bool_], legality: Legalit
 
 
 class Solver:
-    """A cache of the last optima: to try sharing a function takes the same ones as to fit a separate function."""
+    """A cache of the last optima, as the attempt to share a function and the fit of a separate one need the same."""
 
     def __init__(self) -> None:
         self._last: tuple[Bins, Optima] | None = None
@@ -151,12 +151,12 @@ def _are_equal(left: Bins, right: Bins) -> bool:
 
 
 class Few(NamedTuple):
-    """The few configs of least total regret, if each problem may take the best of them.
+    """The few configs of least total regret if each problem takes the best of them.
 
     Attributes:
         configs: ordered.
-        mean: their mean regret, millionths.
-        bound: lower bound for any set of as few configs, millionths; equal to `mean` if they are proved best.
+        mean: their mean regret, log_ppm.
+        bound: lower bound for any set of as many configs, log_ppm; equal to `mean` if they are proved best.
     """
 
     configs: tuple[Config, ...]
@@ -167,7 +167,7 @@ class Few(NamedTuple):
 def few_configs(
     matrix: TimingMatrix, legality: Legality, most: int, held_out: NDArray[np.bool_] | None = None
 ) -> Few | None:
-    """The at most `most` configs of least regret on the training problems that are legal wherever a table answers.
+    """The set of at most `most` configs with the least regret on the training problems that is legal at every shape.
 
     None if no such set was found.
     """
@@ -182,11 +182,11 @@ def few_configs(
 
 
 def least_worst(matrix: TimingMatrix, legality: Legality, leaves: int) -> int | None:
-    """The least worst-case regret of a tree of at most `leaves` leaves, millionths; None if there is no such tree.
+    """The least worst-case regret of a tree of at most `leaves` leaves, log_ppm; None if there is no such tree.
 
     By bisection over the regrets in the matrix: a bound on the worst case only removes configs.
     """
-    matrix = replace(matrix, untimed=None)  # nothing bounds their regret
+    matrix = replace(matrix, untimed=None)  # the regret of untimed configs is unbounded
     if solve(matrix, legality, leaves).least(leaves) is None:
         return None
     bounds = np.unique(matrix.regret[matrix.usable]).tolist()
@@ -201,7 +201,7 @@ def least_worst(matrix: TimingMatrix, legality: Legality, leaves: int) -> int | 
 
 
 def losses(matrix: TimingMatrix, tree: Tree) -> list[int | None]:
-    """Regret of a tree's choice on each problem, millionths; None if the choice has no time."""
+    """Regret of a tree's config on each problem, log_ppm; None if the config has no time."""
     return [matrix.loss(index, choose(tree, shape, matrix.axes)) for index, shape in enumerate(matrix.problems)]
 
 
@@ -210,7 +210,7 @@ def _trimmed(
 ) -> tuple[tuple[Axis, ...], NDArray[np.bool_]]:
     """The axes without bins beyond the measured sizes that do not affect legality, and the legality."""
     legal = legality.over(matrix.configs, *(axis.tops for axis in axes))
-    if legality.kept:  # the table may answer otherwise there
+    if legality.kept:  # the earlier table may have other configs there
         return axes, legal
     trimmed = list(axes)
     for place, own in enumerate(axes):

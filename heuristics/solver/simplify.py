@@ -8,7 +8,7 @@ leaves take configs, and splits thresholds, of the old table, as long as this ne
 less round. Finally the old tree itself is taken if it is as simple. The fewest configs are exact for the partition.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -18,7 +18,6 @@ from normtune.heuristics.solver.grid import roundness
 from normtune.heuristics.solver.optimum import BARRED, Optima, Sums
 from normtune.heuristics.solver.portfolio import fewest
 from normtune.kernels.box import Box
-from normtune.kernels.config import Config
 from normtune.kernels.tablefile.tree import Leaf, Split, Tree, configs_of, distinct, leaves, nodes, walk
 
 
@@ -84,12 +83,8 @@ def replaced(tree: Tree, parts: Iterator[Tree]) -> Tree:
     return tree._replace(low=replaced(tree.low, parts), high=replaced(tree.high, parts))
 
 
-def _with_configs(tree: Tree, configs: Iterable[Config]) -> Tree:
-    """The tree with other configs in its leaves, low before high; splits between equal leaves are removed."""
-    return _merged(replaced(tree, map(Leaf, configs)))
-
-
 def _merged(tree: Tree) -> Tree:
+    """The tree without splits between equal leaves."""
     if isinstance(tree, Leaf):
         return tree
     low, high = _merged(tree.low), _merged(tree.high)
@@ -103,7 +98,7 @@ def _fewer_configs(optima: Optima, tree: Tree, budget: int) -> Tree:
         return tree
     chosen = np.array(few.chosen)
     best = chosen[np.argmin(costs[:, chosen], axis=1)]
-    return _with_configs(tree, [optima.configs[index] for index in best.tolist()])
+    return _merged(replaced(tree, (Leaf(optima.configs[index]) for index in best.tolist())))
 
 
 def _variants(tree: Tree, changed: Callable[[Tree], Iterator[Tree]]) -> Iterator[Tree]:
@@ -146,7 +141,7 @@ def _rounder(optima: Optima, tree: Tree, budget: int) -> Tree:
 def _nearer(optima: Optima, tree: Tree, budget: int, old: Old) -> Tree:
     """Move single configs and thresholds to those of the old tree, the largest approach first."""
     configs = sorted(distinct(old.tree))
-    thresholds = sorted(set(_thresholds(old.tree)))
+    thresholds = sorted({(node.axis, node.threshold) for node in nodes(old.tree) if isinstance(node, Split)})
 
     def moved(part: Tree) -> Iterator[Tree]:
         if isinstance(part, Leaf):
@@ -182,7 +177,3 @@ def _nearer(optima: Optima, tree: Tree, budget: int, old: Old) -> Tree:
     if as_plain and _roughness(old.tree) <= _roughness(tree) and old.cost is not None and old.cost <= budget:
         return old.tree
     return tree
-
-
-def _thresholds(tree: Tree) -> Iterator[tuple[str, int]]:
-    return ((node.axis, node.threshold) for node in nodes(tree) if isinstance(node, Split))

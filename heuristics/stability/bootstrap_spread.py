@@ -9,7 +9,6 @@ drawn from eight is too small by the factor sqrt(7/8).
 
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import NamedTuple
 from zlib import crc32
 
@@ -103,15 +102,11 @@ def stability(
         told(each * (tables - 1) / MOST_PROCESSES)
     # Consecutive items go to different processes, so each gets the same number of fits of a function.
     items = [(index, number) for index in range(len(functions)) for number in range(1, tables)]
-    trees = in_order(partial(_of_item, functions), items)
+    trees = in_order(lambda item: _drawn(functions[item[0]], item[1]), items)
     return [
         _judged(function, [tree, *(next(trees) for _ in range(1, tables))])
         for function, tree in zip(functions, first, strict=True)
     ]
-
-
-def _of_item(functions: Sequence[Fitted], item: tuple[int, int]) -> Tree | None:
-    return _drawn(functions[item[0]], item[1])
 
 
 def _drawn(fitted: Fitted, number: int) -> Tree | None:

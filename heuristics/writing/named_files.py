@@ -138,8 +138,8 @@ def measured(header: Header, path: Path) -> "tuple[str, Evidence] | None":
     parquet = inside("--evidence" if command.evidence else "--store", file, path)
     if not os.path.lexists(parquet):
         raise NormtuneError(
-            f"the evidence that it names is missing: there is no file {locate.quoted(parquet)}; put it back, or fit "
-            "again with another --evidence"
+            f"the file of its measurements is missing: {locate.quoted(parquet)}; put it back, or fit again with "
+            "another --evidence"
         )
     evidence = read_parquet(parquet)
     if command.evidence:
@@ -148,7 +148,7 @@ def measured(header: Header, path: Path) -> "tuple[str, Evidence] | None":
 
 
 def _fitted(evidence: "Evidence", header: Header, name: str) -> "Evidence":
-    """Of the measurements in a file those that were fitted: it may have more."""
+    """The fitted measurements of a file, which may have more."""
     from normtune.heuristics.fitting.pipeline import used
     from normtune.results.regimes import in_regime
 
@@ -158,5 +158,5 @@ def _fitted(evidence: "Evidence", header: Header, name: str) -> "Evidence":
 
 def _same(evidence: "Evidence", header: Header, name: str) -> "Evidence":
     if evidence.digest() != header.data.digest:
-        raise NormtuneError(f"{name} holds other measurements than those of the table")
+        raise NormtuneError(f"{name} holds other measurements than the table was fitted to")
     return evidence

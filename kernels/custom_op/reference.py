@@ -54,14 +54,14 @@ class DecoratedReference:
             ReturnedError: the operator's reference returns another number of outputs than declared.
         """
         expected = {}
-        for buffer, value in self._returned(problem, tensors, **scalars):
+        for buffer, value in self.returned(problem, tensors, **scalars):
             if not isinstance(value, Expected):
                 units = self._declared.tolerance.get(buffer.name, 1.0)
                 value = _expected(value, getattr(torch, buffer.dtype), units)
             expected[buffer.name] = value
         return expected
 
-    def _returned(
+    def returned(
         self, problem: Problem, tensors: Mapping[str, Tensor], **scalars: float
     ) -> list[tuple[Buffer, Expected | Tensor]]:
         """The outputs with the values that the operator's reference function returns; errors as `reference`."""

@@ -345,7 +345,7 @@ def read(path: str | os.PathLike[str]) -> str:
         UsageError: the file does not exist, is not a regular file, is too large for a table, or is not text.
     """
     try:
-        content = _content(path)
+        content = regular_file(path, MAX_BYTES)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "a NUL in its name"
         raise UsageError(f"table {quoted(path)} cannot be read: {reason}; check the path") from None
@@ -361,15 +361,15 @@ def read(path: str | os.PathLike[str]) -> str:
         raise UsageError(f"table {quoted(path)} is no text file: expected a module that `normtune fit` wrote") from None
 
 
-def _content(path: str | os.PathLike[str]) -> bytes | None:
-    """The content of a file, cut off above MAX_BYTES; None if it is not a regular file."""
+def regular_file(path: str | os.PathLike[str], most: int, flags: int = 0) -> bytes | None:
+    """The first `most` + 1 bytes of a file opened with `flags` of `os.open`; None if it is not a regular file."""
     # O_NONBLOCK: opening a pipe does not wait for its other end.
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | flags)
     try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             return None
         with open(handle, "rb", closefd=False) as file:
-            return file.read(MAX_BYTES + 1)
+            return file.read(most + 1)
     finally:
         os.close(handle)
 

@@ -14,7 +14,6 @@ from typing import Any, BinaryIO
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.results.atomic import replaced
@@ -243,7 +242,10 @@ def _column(table: pa.Table, name: str) -> list[Any]:
     if name in _ARRAYS:
         if column.flatten().null_count:
             raise ValueError(f"column {name} has nulls in its lists")
-        return split(column.value_lengths().to_numpy(zero_copy_only=False).astype(np.int64), _flat(column))
+        return split(
+            column.value_lengths().to_numpy(zero_copy_only=False).astype(np.int64),
+            column.flatten().to_numpy(zero_copy_only=False),
+        )
     return column.to_pylist()
 
 
@@ -276,7 +278,3 @@ def _codes(table: pa.Table) -> list[TimedCode | None]:
         for launch, code, machine in zip(*columns, strict=True)
     )
     return [code and shared.setdefault(code, code) for code in codes]
-
-
-def _flat(column: Any) -> NDArray[np.int32]:
-    return column.flatten().to_numpy(zero_copy_only=False)

@@ -80,12 +80,12 @@ def test_the_end_tells_counts_seconds_failures_and_the_copy(summary):
     assert told == [
         "2 problems measured in 8.0 s, 3 were stored before: 4 configs timed; failures: 2",
         "  2 wrong_result: y is off",
-        "8.0 s in all: 1.5 before the plan, 1.0 waiting for the compiler, 2.0 gate, 3.0 timing of 8 samples; void "
+        "8.0 s in total: 1.5 before the plan, 1.0 waiting for the compiler, 2.0 gate, 3.0 timing of 8 samples; void "
         "rounds: 4",
         "5 times the process that uses the GPU was lost and started again",
         "best configs, of the speed of a copy of as many bytes: rms_norm_forward 90 % from 16 MB on, "
         "67 % over all sizes",
-        "complete: `normtune fit` fits the table that loses least to these times",
+        "complete: `normtune fit` fits a table to these times",
     ]
     assert end_lines(summary, None) == [*told[:2], *told[3:]]
 
@@ -108,7 +108,7 @@ def test_of_many_reasons_the_most_frequent_are_told_and_the_rest_is_counted(summ
 def test_a_spent_budget_says_what_the_rest_takes(summary):
     summary.left, summary.left_seconds = 120, 40.2
     assert end_lines(summary, 60.0)[-1] == (
-        "budget spent with 120 problems left: about 40 s more; the same command goes on. `normtune fit` makes a "
+        "the budget ended with 120 problems left: about 40 s more; the same command continues. `normtune fit` makes a "
         "table of the measured ones"
     )
     summary.left, summary.left_seconds = 1, 400.0
@@ -122,8 +122,8 @@ def test_the_plan_says_what_it_leaves_out_and_how_long_it_takes():
     assert count.startswith(f"2 problems, {chosen.cells()} configs to time (")
     assert count.endswith("; 5 more problems are stored already")
     assert left_out == (
-        f"left out: 7 problems and {chosen.pruned['only in the default space']} configs that only the default effort "
-        "tries; 1 problems that do not fit into the free memory (the largest that does: rms_norm_forward bfloat16 "
+        f"left out: 7 problems and {chosen.pruned['only in the default space']} configs that only --effort default "
+        "has; 1 problems that do not fit into the free memory (the largest that does: rms_norm_forward bfloat16 "
         "4096 x 1024)"
     )
     assert expected == "expected: about 40 s (8.0 s to start, 12 s gate, 20 s timing)"
@@ -132,7 +132,7 @@ def test_the_plan_says_what_it_leaves_out_and_how_long_it_takes():
 def test_a_plan_longer_than_its_budget_says_both():
     chosen = plan(problems(["rms_norm_forward"], ["bfloat16"], [(1, 64)]), "default", TARGET)
     assert plan_lines(outlook_of(chosen, seconds=300.0, budget=60.0))[1:] == [
-        "expected: the budget, of which 60 s are left; all of it takes about 5.0 minutes"
+        "expected: the remaining budget, 60 s; all problems take about 5.0 minutes"
     ]
 
 

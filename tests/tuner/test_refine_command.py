@@ -55,7 +55,7 @@ def problems(options):
         ((*REFINE, "--until", "little"), "--until is 'little': expected percent, as 0.2%"),
         (
             ("--strategy", "race", "--until", "1%"),
-            "--until is given, but strategy race expects no losses: leave it out",
+            "--until is given, but strategy race predicts no losses: leave it out",
         ),
     ],
 )
@@ -109,7 +109,7 @@ def test_it_measures_new_shapes_until_the_stated_loss_and_then_nothing(store):
         measurable(*_device_of(store))[Key.parse("rms_norm_forward", "bfloat16")]
     )
     again = invoke(*REFINE, *store, "--until", "1%").output
-    assert "nothing to measure: no function is expected to lose more at other shapes than --until" in again
+    assert "nothing to measure: the expected loss of every function at other shapes is at most --until" in again
     assert problems(store) - before == new
     with Store.open(store[1]) as opened:
         assert {run.protocol["strategy"] for run in opened.runs()} == {"adaptive", "refine"}

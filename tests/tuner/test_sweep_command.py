@@ -129,7 +129,7 @@ def test_a_device_that_is_not_there_gets_one_line_and_its_exit_code(arguments, c
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--effort", "quick", "--seed", "3"), "--seed is given, but strategy adaptive draws nothing: leave it out"),
+        (("--effort", "quick", "--seed", "3"), "--seed is given, but strategy adaptive is not random: leave it out"),
         (("--strategy", "race", "--most", "9"), "--most is given, but strategy race times every config: leave it out"),
         (("--strategy", "plane", "--most", "0"), "--most is 0: expected a positive number of configs"),
         (("--strategy", "plane", "--seed", "-1"), "--seed is -1: expected an integer from 0 to"),
@@ -246,7 +246,7 @@ def test_a_log_has_plain_lines_and_ends_with_what_to_do_next(tmp_path):
     assert done.returncode == 0 and "\x1b" not in done.stdout
     lines = done.stdout.splitlines()
     assert lines[0].startswith("replay of the recorded sweep of NVIDIA H200")
-    assert lines[-1] == "complete: `normtune fit` fits the table that loses least to these times"
+    assert lines[-1] == "complete: `normtune fit` fits a table to these times"
 
 
 @pytest.mark.slow

@@ -41,8 +41,8 @@ class DeviceCheck(NamedTuple):
         verdict: on the table: `OK`, `AMBIGUOUS` or `STALE`.
         functions: the checked functions, each with its judgement.
         notes: further information for the user, one line each.
-        kernels_changed: whether kernels changed since the table was fitted: their compiled code if it can be compared,
-            else their sources.
+        kernels_changed: whether the compiled code of kernels changed since the table was fitted, or if it cannot be
+            compared, their sources.
         shapes, timings: number of measured shapes and of samples.
         seconds: duration.
     """
@@ -65,7 +65,7 @@ def check(
 
     Args:
         table: its file.
-        quick: whether to fit nothing, and check only edits, legality and kernels.
+        quick: whether to skip the fit, and check only edits, legality and kernels.
         begin: called with a line of text before a fit of more than a few seconds.
 
     Raises:
@@ -137,7 +137,7 @@ def check_on_device(
 
 
 def recorded(device: Device, regime: str) -> Callable[[Checked], Collection[Shape] | None]:
-    """Returns the measurable shapes of a function: on a replay the recorded ones; None for all."""
+    """A function that returns the measurable shapes of a table's function: on a replay the recorded ones, else None."""
     shapes = measurable(device, regime)
     if shapes is None:
         return lambda function: None
@@ -145,7 +145,7 @@ def recorded(device: Device, regime: str) -> Callable[[Checked], Collection[Shap
 
 
 def measure(session: CheckSession, bench: Bench, seconds: float | None, store: Store | None = None) -> recheck.Recheck:
-    """Measure a session's probes until it needs no more or time is up; closes the device at the end.
+    """Measure a session's probes until no more are needed or time is up; closes the device at the end.
 
     Args:
         session: of a table's check.
@@ -160,7 +160,7 @@ def measure(session: CheckSession, bench: Bench, seconds: float | None, store: S
     for probe in session.probes:
         of_problem.setdefault(probe.problem, []).append(probe)
     probes_of: dict[Task, list[tuple[ProbeRequest, Config]]] = {}
-    # One race for all functions with a probe of a problem: a store keeps the times of a config once per run.
+    # One race for all functions with a probe of a problem, as a store keeps the times of a config once per run.
     for problem, probes in of_problem.items():
         spec = operator(problem.operator)
         configs = {config for probe in probes for config in (probe.config, *probe.rivals)}
@@ -184,6 +184,6 @@ class _SessionProbes:
         return any(self._session.wants(probe) for probe, _ in self._probes_of[task])
 
     def learn(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
-        """Pass the outcomes to the session, for each probe of the task."""
+        """Pass the outcomes to the session for each probe of the task."""
         for probe, config in self._probes_of[task]:
             self._session.learn(probe, config, outcomes)

@@ -1,4 +1,4 @@
-"""`normtune check`: checks of `api`, imported when the command runs, with verdicts on the terminal and an exit code."""
+"""`normtune check`: prints the verdicts of `api`, imported when the command runs, and sets the exit code."""
 
 import os
 from pathlib import Path
@@ -31,7 +31,7 @@ def check(
         bool, typer.Option("--strict", help="Fail also if kernels changed since the table was fitted.")
     ] = False,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Fit nothing: check only edits, legality and kernels.")
+        bool, typer.Option("--quick", help="Skip the fit: check only edits, legality and kernels.")
     ] = False,
     device: Annotated[
         str | None,
@@ -66,9 +66,9 @@ def check(
 ) -> None:
     """Check that tables match their data and kernels, or still fit a GPU.
 
-    Without --device it needs no GPU: a fit of the same data must give the same table. With it, configs are measured.
-    With --device the exit code is 1 if any function is STALE, else 0 if all plain functions are OK, else 3. Plain
-    functions are measured first, variants in the time that is left.
+    Without --device no GPU is needed: a fit of the same data must give the same table. With --device, configs are
+    measured, plain functions first, variants in the remaining time; the exit code is 1 if any function is STALE, else 0
+    if all plain functions are OK, else 3.
     """
     if format_ not in FORMATS:
         raise UsageError(f"--format is {format_!r}: expected one of {', '.join(FORMATS)}")
@@ -79,10 +79,10 @@ def check(
         given = {"--budget": budget, "--seed": seed, "--store": store, "--details": details or None}
         for name, value in given.items():
             if value is not None:
-                raise UsageError(f"{name} is given without --device: without one nothing is measured")
+                raise UsageError(f"{name} is given without --device: only a check on a device measures")
         results = _against_data(tables, strict, quick)
     elif quick:
-        raise UsageError("--quick and --device are both given: a check on a device fits nothing anyway")
+        raise UsageError("--quick and --device are both given: a check on a device never fits, leave --quick out")
     else:
         begin = on_stderr if form in (JUNIT, JSON) else say
         results = _against_device(tables, strict, device, budget or _BUDGET, seed or 0, store, details, begin)
@@ -101,7 +101,7 @@ def check(
 
 
 def _end(done: "Sequence[TableResult]") -> None:
-    """End with an error line for each unusable table, or else with the exit code."""
+    """End with an error line for each unusable table, else with the exit code."""
     unusable = [result.error for result in done if result.error]
     for other in unusable[1:]:
         say(f"normtune: error: {other}", error=True)
@@ -114,7 +114,7 @@ def _end(done: "Sequence[TableResult]") -> None:
 
 
 def _file_of(table: Path) -> Path:
-    """A table's file, or that of the table that ships under this name, as other commands take it."""
+    """A table's file, or the file of the shipped table with this name."""
     from normtune.kernels.tablefile.locate import by_name
 
     return table if os.path.lexists(table) else Path(by_name().get(str(table), table))

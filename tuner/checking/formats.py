@@ -11,7 +11,7 @@ from normtune.errors import NormtuneError
 from normtune.results.terminal import printable
 
 TEXT, GITHUB, JUNIT, JSON = FORMATS = ("text", "github", "junit", "json")
-# Verdicts beside those of a check on a device: the check failed, or the file could not be checked.
+# Further verdicts, beside those of a check on a device: the check failed, or the file could not be checked.
 FAILED, UNUSABLE = "FAILED", "UNUSABLE"
 # Limits of the output, because tables may come from anybody.
 _MOST_LINES = 20
@@ -22,13 +22,13 @@ class TableResult(NamedTuple):
     """Result of the check of one table.
 
     Attributes:
-        table: its file, as it was named.
+        table: its file, as the user named it.
         verdict: `OK`, `STALE`, `AMBIGUOUS`, `FAILED` or `UNUSABLE`.
-        is_failure: whether it makes the command end with 1.
+        is_failure: whether the exit code is 1 because of this table.
         headline: the verdict in words.
-        reasons: groups of lines that say why it is not OK.
+        reasons: groups of lines with reasons why the table is not OK.
         notes: groups of further lines.
-        facts: its figures, as JSON values.
+        facts: figures as JSON values.
         error: why the file could not be checked.
     """
 
@@ -91,7 +91,7 @@ def junit(results: Sequence[TableResult]) -> str:
 
 
 def _limited(groups: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of all groups, at most so many of each, none longer than a limit."""
+    """The lines of all groups, with limits on the lines of a group and on their length."""
     lines = []
     for group in groups:
         for line in group[:_MOST_LINES]:

@@ -35,19 +35,19 @@ if TYPE_CHECKING:
 # Name and evidence of the data behind a table; None if its header names a store.
 LoadEvidence = Callable[[], "tuple[str, Evidence] | None"]
 _DIFF_LINES = 24
-# Most compared lines, over twice those of shipped tables: the time of a comparison grows with their square.
+# The most compared lines, over twice those of shipped tables: the time of a comparison grows with their square.
 _MOST_LINES = 5000
 # The oldest format that can be fitted again.
 _OLDEST = 2
 
 
 class Report(NamedTuple):
-    """Result of a check, one line or a short diff each.
+    """Result of a check; each entry is a line or a short diff.
 
     Attributes:
-        failures: reasons not to use or commit the table as it is.
-        stale: kernels that changed since it was measured.
-        notes: on the checks that were made, and those that could not be.
+        failures: reasons not to use or commit the table.
+        stale: kernels that changed since the measurements.
+        notes: on the checks that were made, and those that were impossible.
     """
 
     failures: tuple[str, ...]
@@ -80,14 +80,14 @@ def check(
     notes: list[str] = []
     if is_edited(header, body):
         failures.append(
-            f"it was edited by hand: its code does not have the hash of its header; {_refit_advice(header)}"
+            f"it was edited by hand: its code does not match the hash in its header; {_refit_advice(header)}"
         )
     if not is_plain(header):
         failures.append(f"its line Regenerate would run more than `normtune fit`: {_refit_advice(header)}")
     elif header.has_facts and _words(text[: len(text) - len(body)]) != _written(header):
         failures.append(f"its header has other lines than those that normtune writes; {_refit_advice(header)}")
     if header.data.unpaired:
-        notes.append(f"its times are {UNPAIRED}: another program measured them, and nothing is known of their noise")
+        notes.append(f"its times are {UNPAIRED}: another program measured them, and their noise is unknown")
     if quick:
         notes.append("not fitted again, as --quick was given")
     else:
@@ -111,7 +111,7 @@ def stale_kernels(path: Path) -> tuple[list[str], list[str]]:
 
 def _refit_advice(header: Header) -> str:
     if not is_plain(header):
-        return "fit it again, but not by the command in its header, which is not of the form that normtune writes"
+        return "fit it again, but not by the command in its header, which normtune does not write so"
     return f"`{header.regenerate}` in its folder writes it again"
 
 
@@ -124,12 +124,12 @@ def _against_data(
     from normtune.heuristics.writing.emit import module_text
 
     if header.format < _OLDEST:
-        return [f"it was written in table format {header.format}, before {_OLDEST}; {_refit_advice(header)}"]
+        return [f"its table format {header.format} is older than {_OLDEST}; {_refit_advice(header)}"]
     try:
         command = command_of(header)
         options, decided = command.fit_options(), decisions(header)
         if any(not entry.donor and not 1 <= entry.figures.asked <= MOST_LEAVES for entry in decided.values()):
-            raise UsageError(f"its functions have another number of leaves than 1 to {MOST_LEAVES}")
+            raise UsageError(f"its functions need 1 to {MOST_LEAVES} leaves")
         data = load()
         if data is None:
             notes.append(
@@ -157,7 +157,7 @@ def _against_data(
         expected = module_text(again, command, is_positional(text))
     except (NormtuneError, ValueError, OverflowError) as error:
         return [f"its data cannot be fitted as its header says: {error}"]
-    # A tree that was fitted close to an earlier table, now replaced, cannot be fitted again, but it can be scored.
+    # A tree that depends on a replaced table cannot be fitted again, but it can be scored.
     for entry in again.functions if header.replaced else ():
         if entry.figures.gap > options.tie and not entry.figures.kept and not entry.beside:
             return [f"{entry.key} loses more than its tie over the best tree; {_refit_advice(header)}"]
@@ -180,7 +180,7 @@ def _compared(expected: str, text: str, header: Header, source: str, notes: list
 
 
 def _words(comment: str) -> list[str]:
-    """The words of a header, whatever its line breaks."""
+    """The words of a header, independent of line breaks."""
     return [word for word in comment.split() if word != "#"]
 
 
@@ -247,7 +247,7 @@ def _legality(header: Header, text: str, notes: list[str]) -> list[str]:
             ]
         failures += [
             f"{key}: {config} is illegal on {header.target} at {box[0].most} rows of {box[1].most}, "
-            "where the table answers with it"
+            "where the table has it"
             for config, box in legality.breaches(tree)
         ]
     return failures

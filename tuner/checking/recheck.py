@@ -45,9 +45,9 @@ class Recheck:
         measured: number of measured tasks.
         timings: number of samples.
         skipped: number of tasks that could not be measured, by reason.
-        oversized: number of tasks beyond the device's free memory.
+        oversized: number of tasks too large for the device's free memory.
         unfinished: number of tasks still wanted at the end of the budget.
-        seconds: duration, without opening the device.
+        seconds: duration, without the opening of the device.
     """
 
     measured: int = 0

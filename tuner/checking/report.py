@@ -38,7 +38,7 @@ def headline(judged: Sequence[tuple[Checked, Judgement]]) -> str:
 
 
 def function_lines(judged: Sequence[tuple[Checked, Judgement]], details: bool) -> Iterator[list[str]]:
-    """The verdict on each function; with its mean and worst shapes if it is stale, or with `details`."""
+    """The verdict on each function; if it is stale, or with `details`, also its mean and its worst shapes."""
     for function, judgement in judged:
         if not details and judgement.verdict in (OK, UNMEASURED):
             continue
@@ -46,13 +46,13 @@ def function_lines(judged: Sequence[tuple[Checked, Judgement]], details: bool) -
         if judgement.findings and (details or judgement.verdict == STALE):
             lines.append(f"  {_mean(judgement, details)}")
             others = [str(key) for key in function.served if key != function.key]
-            lines += [f"  answers for {', '.join(others)}, too"] if others and details else []
+            lines += [f"  also used for {', '.join(others)}"] if others and details else []
             lines += [f"  {_shape_line(one, details)}" for one in judgement.findings[: _SHAPES[judgement.verdict]]]
         yield lines
 
 
 def next_lines(verdict: str, kernels_changed: bool, table: Path) -> list[str]:
-    """What to type next about a stale table; else none."""
+    """The next commands for a stale table; empty for others."""
     if verdict != STALE:
         return []
     stale = " --stale" * kernels_changed
@@ -105,12 +105,12 @@ def note_lines(
         skipped: number of shapes that could not be measured, by reason.
         oversized: number of shapes too large for the device's free memory.
         unfinished: number of shapes left at the end of the budget.
-        without_shapes: number of functions of which the device, a recording, has no shape.
+        without_shapes: number of functions without a shape in the recording that is replayed.
     """
     header = table.header
     if not header.is_for_any_gpu and (header.gpu, header.sms) != (plain_name(device.name), device.sms):
         yield (
-            f"the table was made for {header.label} with {header.sms} SMs, measured was {device.label} with "
+            f"the table was made for {header.label} with {header.sms} SMs, but was measured on {device.label} with "
             f"{device.sms}"
         )
     for line in table.changed:
@@ -120,9 +120,9 @@ def note_lines(
         functions = f"{without_shapes} of {len(table.functions)} functions"
         yield f"{functions} could not be measured: {device.label} has times of none of their shapes"
     if unfinished:
-        yield f"the budget was used up with {unfinished} shapes left: --budget gives more time"
+        yield f"the budget ended with {unfinished} shapes left: --budget gives more time"
     if oversized:
-        yield f"{oversized} shapes were left out: the free memory of the device does not hold them"
+        yield f"{oversized} shapes were left out: they exceed the free memory of the device"
     for reason, count in sorted(skipped.items()):
         yield f"{count} shapes could not be measured: {reason}"
 
@@ -145,7 +145,7 @@ def _mean(judgement: Judgement, details: bool) -> str:
 
 
 def _promised(promise: Promise, details: bool) -> str:
-    """The mean loss that the header promises, and the shapes that it is over."""
+    """The mean loss that the header promises; with `details` also the shapes of that mean."""
     if not promise.figure:
         return "promised nothing"
     text = f"promised {percent(promise.mean)}"

@@ -23,10 +23,10 @@ from normtune.tuner.checking.shapes import Sample, population, rivals, sample
 from normtune.tuner.checking.subject import Checked
 from normtune.tuner.checking.verdict import Judgement, ShapeLoss, alarming, doubtful, finding, judge
 
-# Shapes per function, not counting second looks; more if more leaves matter. Five functions take 60 s on a GPU with
-# 0.25 s per race.
+# Shapes per function, without second looks; more if more leaves matter. Five functions take 60 s on a GPU with 0.25 s
+# per race.
 MOST_SHAPES = 40
-# A status that says nothing about the config.
+# The status of configs without a result.
 _UNKNOWN = "not_recorded"
 
 
@@ -39,7 +39,7 @@ class ProbeRequest(NamedTuple):
         config: config of the table.
         rivals: the other configs.
         leaf: number of the leaf with the config.
-        is_second_look: whether it is needed only if the leaf's only shape is an alarm.
+        is_second_look: whether the race is only needed if the leaf's only shape is an alarm.
     """
 
     function: int
@@ -55,7 +55,7 @@ class CheckSession:
 
     Args:
         functions: to check.
-        box: sizes that the table was measured on.
+        box: the measured sizes of the table.
         target: limits of the device.
         seed: of the draw of shapes.
         most_elements: rows x hidden of the largest shape.
@@ -176,11 +176,11 @@ class CheckSession:
 
 
 def _is_race(config: Config, outcomes: Mapping[Config, Outcome]) -> bool:
-    """Whether a config was compared with a rival, or has none; a replay may lack the times of all rivals."""
+    """Whether a config was compared with a rival, or has no rivals; a replay may lack the times of all rivals."""
     rivals = [outcome.status for other, outcome in outcomes.items() if other not in (config, COPY)]
     return not rivals or any(status != _UNKNOWN for status in rivals)
 
 
 def _worth(function: Checked) -> tuple[bool, bool]:
-    """Sort key of functions: plain ones, those of variants, batch-invariant ones."""
+    """Sort key of functions: plain ones first, then variants, then batch-invariant ones."""
     return function.key.is_batch_invariant, bool(function.key.modes)

@@ -17,19 +17,19 @@ from normtune.kernels.tablefile.relative_tree import RelativeTree, on_sms
 from normtune.kernels.tablefile.tree import Tree
 from normtune.results.regimes import COLD
 
-# With fewer measurements a function rests on about 50 shapes or less, and its promise is uncertain.
+# With fewer measurements a function is fitted to about 50 shapes or less, and its promise is uncertain.
 _FEW = 1000
 
 
 class Promise(NamedTuple):
-    """The loss that a function's header promises, in millionths of a logarithm.
+    """The loss that the header promises for a function, log_ppm.
 
     Attributes:
         mean: over shapes; 0 without a promise.
         worst: over the shapes of the fit; None without a promise.
-        figure: name of the mean in the header; empty if there is none.
-        price: part of the mean that batch invariance costs, relative to the usual function, as measured on the grid.
-        is_of_few: whether the function rests on few shapes, so that the promise is uncertain.
+        figure: name of the mean in the header; empty without a promise.
+        price: part of the mean that batch invariance costs, relative to the usual function on the shapes of the fit.
+        is_of_few: whether the function was fitted to few shapes, so that the promise is uncertain.
     """
 
     mean: int = 0
@@ -40,7 +40,7 @@ class Promise(NamedTuple):
 
     @property
     def is_off_grid(self) -> bool:
-        """Whether the mean is over shapes that the function was not fitted on, as in a check."""
+        """Whether the mean is over shapes outside of the fit, as in a check."""
         return "cross-validated" in self.figure
 
     @property
@@ -66,7 +66,7 @@ class Checked(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is neither that of a variant nor batch-invariant: most launches use such functions."""
+        """Whether it is neither a variant's nor batch-invariant: most launches use such functions."""
         return not self.key.variant
 
 
@@ -75,25 +75,25 @@ class TableUnderTest(NamedTuple):
 
     Attributes:
         header: of the table.
-        functions: the functions that can be checked; of a table for any GPU, for one multiprocessor: see `on`.
-        box: sizes that it was measured on.
+        functions: the functions that can be checked; those of a table for any GPU are for one multiprocessor: see `on`.
+        box: the measured sizes.
         notes: for the user: entries that cannot be checked, an edit by hand.
-        normalised: the trees of a table for any GPU; None for a table of one GPU.
-        changed: a line for each operator whose kernels changed since; filled by the check.
+        relative: the trees of a table for any GPU; None for a table of one GPU.
+        changed: a line for each operator whose kernels changed since the fit; set by the check.
     """
 
     header: Header
     functions: tuple[Checked, ...]
     box: Box
     notes: tuple[str, ...]
-    normalised: Mapping[Key, RelativeTree] | None = None
+    relative: Mapping[Key, RelativeTree] | None = None
     changed: tuple[str, ...] = ()
 
     def on(self, sms: int) -> "TableUnderTest":
         """The table for a GPU with this number of multiprocessors."""
-        if not self.normalised:
+        if not self.relative:
             return self
-        trees_here = _bound(self.normalised, sms)
+        trees_here = _bound(self.relative, sms)
         return self._replace(
             functions=tuple(function._replace(tree=trees_here[function.served[0]]) for function in self.functions)
         )
@@ -114,17 +114,17 @@ def read(path: Path) -> TableUnderTest:
     text = locate.read(path)
     header, body = parse(text, name)
     try:
-        normalised = relative_trees(text) if header.is_for_any_gpu else None
-        checked, notes = functions(header, _bound(normalised, 1) if normalised else trees(text))
+        relative = relative_trees(text) if header.is_for_any_gpu else None
+        checked, notes = functions(header, _bound(relative, 1) if relative else trees(text))
     except NormtuneError as error:
         raise UsageError(f"table {name} cannot be checked: {error}; fit it again") from None
     box = header.box
     if not checked or not box:
-        reason = "; ".join(notes) if box else "its header does not say which sizes were measured"
+        reason = "; ".join(notes) if box else "its header lacks the measured sizes"
         raise UsageError(f"table {name} cannot be checked: {reason or 'it has no functions'}; fit it again")
     if is_edited(header, body):
         notes.append("its code was edited since it was fitted")
-    return TableUnderTest(header, tuple(checked), box, tuple(notes), normalised)
+    return TableUnderTest(header, tuple(checked), box, tuple(notes), relative)
 
 
 def functions(header: Header, trees: Mapping[Key, Tree]) -> tuple[list[Checked], list[str]]:
@@ -139,7 +139,7 @@ def functions(header: Header, trees: Mapping[Key, Tree]) -> tuple[list[Checked],
             if registered(key):
                 usable.append(key)
             else:
-                notes.append(f"{key} is not checked: there is no such operator here")
+                notes.append(f"{key} is not checked: the operator is not registered here")
         if not usable:
             continue
         main = next((key for key in usable if key in of_header and not of_header[key].donor), usable[0])
@@ -149,13 +149,13 @@ def functions(header: Header, trees: Mapping[Key, Tree]) -> tuple[list[Checked],
 
 
 def _is_of_few(header: Header, of_header: Iterable[Key]) -> bool:
-    """Whether the functions of a table have few measurements each; batch-invariant ones have none of their own."""
+    """Whether the functions of a table have few measurements each; batch-invariant ones share those of others."""
     measured = [key for key in of_header if not key.is_batch_invariant]
     return header.data.measurements < _FEW * max(1, len(measured))
 
 
 def _promise(entry: TableEntry | AnyGpuEntry) -> Promise:
-    """The promise of an entry: preferably cross-validated and with equal weights, as the shapes of a check."""
+    """The promise of an entry: preferably cross-validated and with equal weights, like the shapes of a check."""
     if isinstance(entry, AnyGpuEntry):
         first = entry.figures[:1]
         return Promise(first[0].lost.mean, first[0].lost.worst, "mean") if first else Promise()
@@ -169,18 +169,19 @@ def _promise(entry: TableEntry | AnyGpuEntry) -> Promise:
     return Promise(means[figure] or 0, loss.worst, figure, entry.beside.mean if entry.beside else 0)
 
 
-def _bound(normalised: Mapping[Key, RelativeTree], sms: int) -> dict[Key, Tree]:
-    """The trees of a table for any GPU on one with `sms` multiprocessors; equal objects stay equal.
+def _bound(relative: Mapping[Key, RelativeTree], sms: int) -> dict[Key, Tree]:
+    """The trees of a table for any GPU on a GPU with `sms` multiprocessors; keys of one tree keep one tree.
 
-    NormtuneError if a tree depends on the L2 cache, so that its thresholds are not in rows and hidden.
+    Raises:
+        NormtuneError: a tree depends on the L2 cache, so that its thresholds are not in rows and hidden.
     """
     known: dict[int, Tree] = {}
-    for tree in normalised.values():
+    for tree in relative.values():
         here = known.get(id(tree)) or on_sms(tree, sms)
         if here is None:
             raise NormtuneError("it has thresholds in bytes of the L2 cache")
         known[id(tree)] = here
-    return {entry: known[id(tree)] for entry, tree in normalised.items()}
+    return {entry: known[id(tree)] for entry, tree in relative.items()}
 
 
 def _by_function(trees: Mapping[Key, Tree]) -> list[tuple[Tree, list[Key]]]:

@@ -4,40 +4,39 @@ In: the samples of a small race on each checked shape, and the loss that the tab
 shape, `Judgement` for a function, and the verdict on the table. `shapes` chooses shapes and rivals.
 
 One shape. The table's config is paired with the best rival inside rounds. The best is chosen on one half of the blocks
-and compared on the other, then the other way round, to avoid selection bias. Each block gives one
-log-ratio. Their median is the loss, and an interval between their order statistics holds the true one
-(`results.statistics.summary`: with an error of at most 5 % from 6 blocks on, the least and greatest of fewer).
+and compared on the other, and vice versa, to avoid selection bias. Each block gives one log-ratio. Their median is the
+loss, with an interval between their order statistics (`results.statistics.summary`: an error of at most 5 % from 6
+blocks on; with fewer the least and the greatest).
 
-One function, by its mean loss. The sample is of fixed size and stratified by leaves (`shapes`). So the mean weights
-each leaf by its share of the plane, and its variance is that inside of leaves, with Student's t at the degrees of
-freedom of Welch and Satterthwaite. The limit is twice the header's claim and at least 3 %. STALE: the lower bound of
-the mean is over the limit. OK: the upper bound is under nine tenths of it, because a race of some ten configs shows
-about that part of the loss to the best of all, and each leaf with at least 1 % of the plane was visited. The best claim
-is a cross-validated one, of shapes off the grid like those of a check; 0.6 % is added to one on the grid. Neither
-verdict comes early or by a cap: a mean of few shapes is not known to be small.
+The mean loss of a function. The sample has a fixed size and is stratified by leaves (`shapes`). So the mean weights
+each leaf by its share of the plane, and its variance is the variance inside of leaves, with Student's t at the degrees
+of freedom of Welch and Satterthwaite. The limit is twice the header's promise and at least 3 %. STALE: the lower bound
+of the mean exceeds the limit. OK: the upper bound is below nine tenths of the limit, because a race of some ten configs
+shows about that part of the loss to the best of all, and each leaf with at least 1 % of the plane was visited. A
+cross-validated promise is of shapes off the grid, as in a check; 0.6 % is added to a promise on the grid. The verdict
+is only given at the end, because the mean of few shapes is uncertain.
 
-One function, by shapes slower than any of the grid, even if rare. The limit of a shape is the header's worst, at least
-15 % and at least eight times the promise, plus 15 %. Two shapes of one config whose intervals are over it make a
-function stale at once. If the only shape of a leaf is over it, another one of the leaf is measured, which is left out
-of the mean: a shape right beside a threshold may lose as much in a fresh table. A config also makes its function stale
-if it loses more on average, over three shapes or more, than that worst (t-test, Bonferroni over configs), or if it
-fails at one of its shapes.
+Single slow shapes. The limit of a shape is the header's worst, at least 15 % and at least eight times the promise, plus
+15 %. A function is stale at once if the intervals of two shapes of one config exceed it. If the only shape of a leaf
+exceeds it, another shape of the leaf is measured, which is left out of the mean, as a shape next to a threshold may
+lose as much in a fresh table. A function is also stale if one of its configs fails, or loses more than that worst on
+average over three shapes or more (t-test, Bonferroni over configs).
 
-One function of few shapes, as of a user with few models: it promises a loss of over 5 %, or rests on fewer than 1000
-measurements, so that the promise is a guess from few sizes. A promise of over 5 % is never OK, because twice that would
-hide what a new sweep gains; else OK is as above. The worst of few shapes bounds no other, so shapes alone make neither
-stale; and the limit of the mean to be STALE is at least 15 % for few measurements. By the usual limits 8 of 353 fresh
-functions of 3 to 30 shapes were called STALE, because 7 of them really lost over twice what their header said.
+Functions of few shapes, for example of a user with few models: the promise exceeds 5 %, or there are fewer than 1000
+measurements, so the promise is uncertain. A function that promises a loss of over 5 % is never OK, because twice that
+would hide the gain of a new sweep. The worst of few shapes does not bound others, so single shapes do not make these
+functions stale; with few measurements the limit of the mean for STALE is at least 15 %. By the usual limits 8 of 353
+fresh functions of 3 to 30 shapes were STALE, because 7 of them really lost over twice their promise.
 
-Error rates. STALE has a rate of 1 % over the functions of the table and the two tests of a mean, so it is wrong for at
-most one in 100 tables that keep their claim; OK has a rate of 5 % per function. The mean of few and large losses is not
-normal, so the rates were counted on the recorded H200, by 44 races a function: with tables of one half of the shapes
-checked on the other, with the shipped one on two other sweeps, and with tables of own shapes on other shapes between
-these. Of 540 fresh checks none was STALE and 2 AMBIGUOUS. Of 705 with a planted fault, such that a function lost over
-twice its claim and over 3 % or had an illegal config, 1 was OK and 250 AMBIGUOUS. Of 358 fresh tables of own shapes
-none was STALE, of 439 with a fault 1 OK and 197 AMBIGUOUS (`benchmarks/staleness.py --first-seed 5000`, seeds by which
-no constant was chosen; the counts are in `benchmarks/results/nvidia_h200/staleness_replay.json`). A function that is
-neither OK nor STALE is AMBIGUOUS.
+Error rates. STALE has a rate of 1 % over the functions of the table and the two tests of a mean, so at most one in 100
+tables that keep their promise is wrongly STALE; OK has a rate of 5 % per function. The mean of few and large losses is
+not normal, so the rates were counted on the recorded H200, by 44 races a function: with tables of one half of the
+shapes checked on the other, with the shipped table on two other sweeps, and with tables of few shapes checked between
+them. Of 540 fresh checks none was STALE and 2 AMBIGUOUS. Of 705 with a planted fault, by which a function lost over
+twice its promise and over 3 % or had an illegal config, 1 was OK and 250 AMBIGUOUS. Of 358 fresh tables of few shapes
+none was STALE, of 439 with a fault 1 OK and 197 AMBIGUOUS (`benchmarks/staleness.py --first-seed 5000`, with seeds that
+chose no constant; the counts are in `benchmarks/results/nvidia_h200/staleness_replay.json`). A function that is neither
+OK nor STALE is AMBIGUOUS.
 """
 
 import math
@@ -60,22 +59,21 @@ from normtune.tuner.checking.subject import Checked, Promise
 OK, AMBIGUOUS, STALE, UNMEASURED = "OK", "AMBIGUOUS", "STALE", "NOT MEASURED"
 # Error rates: of a false STALE per table, and of a false OK per function.
 STALE_ERROR, OK_ERROR = 0.01, 0.05
-# A mean loss up to this limit, or up to this multiple of the claim, is not worth a new sweep.
+# A mean loss up to this limit, or up to this multiple of the promise, is not worth a new sweep.
 _LEAST_LIMIT, _TIMES_PROMISED = round(MILLION * math.log(1.03)), 2
-# Least limit of a function of few shapes to be stale, because its claim is uncertain itself.
+# The least limit for STALE of a function of few shapes, whose promise is uncertain.
 _LEAST_OF_FEW = round(MILLION * math.log(1.15))
 # Additional loss of shapes off the grid.
 _OFF_GRID = 6_000
 # Part of the loss to the best of all configs that a race of about ten configs shows.
 _SEEN = 0.9
-# Least limit of a shape off the grid, and the slack before an alarm.
+# The least limit of a shape off the grid, and the slack before an alarm.
 _LEAST_WORST = _WORST_SLACK = round(MILLION * math.log(1.15))
-# A shape off the grid may lose this multiple of the promised mean, because tables of few shapes may promise a worst of
-# 0.
+# A shape off the grid may lose this multiple of the promised mean, as tables of few shapes may promise a worst of 0.
 _WORST_PER_MEAN = 8
 # A function whose header promises a greater mean loss cannot be OK.
 MOST_PROMISED = round(MILLION * math.log(1.05))
-# Number of alarms of one config that make a function stale: a single shape may be right beside a threshold.
+# Number of alarms of one config that make a function stale: a single shape may be next to a threshold.
 _ALARMS = 2
 # Least number of shapes for a decision, except by alarms.
 LEAST_SHAPES = 8
@@ -89,11 +87,11 @@ class ShapeLoss(NamedTuple):
         shape: of the problem.
         config: config of the table.
         rival: the fastest of the others, over all blocks; the config itself if none is faster.
-        loss, low, high: log-ratio of the config's time to the best one, millionths: the median over the blocks and its
+        loss, low, high: log-ratio of the config's time and the best time, log_ppm: the median over the blocks and its
             confidence interval.
         failure: why the config has no time, one line; empty if it has one.
         leaf: number of the leaf with the config.
-        is_second_look: whether it was measured because of an alarm, and is therefore not part of the mean.
+        is_second_look: whether the shape was measured because of an alarm, and so is not part of the mean.
     """
 
     shape: Shape
@@ -114,7 +112,7 @@ class Judgement(NamedTuple):
         verdict: `OK`, `AMBIGUOUS`, `STALE` or `NOT MEASURED`.
         why: reason why it is stale or ambiguous; empty for other verdicts.
         promise: of the table's header.
-        mean: the estimate of the mean loss, millionths, with its error; None with fewer than two shapes.
+        mean: the estimate of the mean loss, log_ppm, with its error; None with fewer than two shapes.
         findings: results of the shapes: failures, then the greatest loss first.
     """
 
@@ -126,7 +124,7 @@ class Judgement(NamedTuple):
 
 
 class StratifiedMean(NamedTuple):
-    """A mean over a stratified sample, millionths.
+    """A mean over a stratified sample, log_ppm.
 
     Attributes:
         mean: the estimate.
@@ -151,12 +149,12 @@ class StratifiedMean(NamedTuple):
 
 
 def stale_over(promise: Promise) -> int:
-    """The mean loss above which a function is stale, millionths."""
+    """The mean loss above which a function is stale, log_ppm."""
     return max(_limit(promise), _LEAST_OF_FEW if promise.is_of_few else 0)
 
 
 def ok_under(promise: Promise) -> int:
-    """The mean loss in races under which a function is OK, millionths."""
+    """The mean loss in races under which a function is OK, log_ppm."""
     return round(_SEEN * _limit(promise))
 
 
@@ -166,7 +164,7 @@ def _limit(promise: Promise) -> int:
 
 
 def worst(promise: Promise) -> int | None:
-    """The greatest loss of a shape to expect of a table that is not stale, millionths; None if not known."""
+    """The greatest loss of a shape to expect of a table that is not stale, log_ppm; None if not known."""
     if promise.worst is None or promise.is_of_few or promises_too_much(promise):
         return None
     return max(promise.worst, _LEAST_WORST, _WORST_PER_MEAN * promise.unpriced)
@@ -184,7 +182,7 @@ def is_alarm(finding: ShapeLoss, promise: Promise) -> bool:
 
 
 def alarming(findings: Sequence[ShapeLoss], promise: Promise) -> str:
-    """Why single shapes make their function stale, whatever its mean; empty if they do not."""
+    """Why single shapes make the function stale; empty if they do not."""
     if any(finding.failure for finding in findings):
         return "a config fails"
     counts = Counter(finding.config for finding in findings if is_alarm(finding, promise))
@@ -194,7 +192,7 @@ def alarming(findings: Sequence[ShapeLoss], promise: Promise) -> str:
 
 
 def doubtful(findings: Sequence[ShapeLoss], promise: Promise) -> set[int]:
-    """Leaves with a single measured shape that is an alarm."""
+    """Leaves whose single measured shape is an alarm."""
     visits = Counter(finding.leaf for finding in findings)
     return {finding.leaf for finding in findings if visits[finding.leaf] == 1 and is_alarm(finding, promise)}
 
@@ -340,7 +338,7 @@ def _rank(level: Level, even: bool, config: Config) -> tuple[int, Config]:
 
 
 def _by_block(level: Level, best: Mapping[bool, Level]) -> NDArray[np.int32]:
-    """Log-ratios of a config to the best, one per block, millionths: the mean over the common rounds.
+    """Log-ratios of a config to the best, one per block, log_ppm: the mean over the common rounds.
 
     Args:
         level: of the config.

@@ -97,10 +97,10 @@ def compile_ahead(
 
 
 def _try(jobs: Sequence[Job], target: str) -> None:
-    """Compile for an architecture that normtune does not list; the compiler floods stderr where it does not know it.
+    """Compile for an architecture that normtune does not list, without the compiler's output on stderr.
 
     Raises:
-        UsageError: it cannot.
+        UsageError: this Triton cannot.
     """
     errors = os.dup(2)
     try:
@@ -116,7 +116,7 @@ def _try(jobs: Sequence[Job], target: str) -> None:
             known = ", ".join(TARGETS)
             raise UsageError(
                 f"--target is {target!r}, for which this Triton cannot compile ({result.reason}): expected one of "
-                f"{known}, or another that it knows"
+                f"{known}, or another target of this Triton"
             )
 
 

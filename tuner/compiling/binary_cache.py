@@ -47,7 +47,7 @@ class Folder(NamedTuple):
 
 
 class BinaryCache:
-    """The binaries that a folder lists, and which of them a sweep could use.
+    """The binaries that a folder lists, and a record of those that a sweep used.
 
     Args:
         path: of the folder.
@@ -83,7 +83,7 @@ class BinaryCache:
         return Counter(reason for reason in self._reasons.values() if reason)
 
     def unusable(self, target: str) -> str:
-        """Line with the reason why a sweep on this target cannot use the binaries; empty if it can."""
+        """A line on why a sweep on this target cannot use the binaries; empty if it can."""
         if target not in self._lists:
             reason = f"it has binaries for {', '.join(sorted(self._lists))}, the device is {target}"
         else:
@@ -122,7 +122,7 @@ class BinaryCache:
 
 
 def python_version() -> str:
-    """Version of this Python, as `3.11`."""
+    """Version of this Python, `3.11`."""
     return ".".join(platform.python_version_tuple()[:2])
 
 

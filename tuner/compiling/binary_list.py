@@ -8,13 +8,13 @@ import hashlib
 import json
 import os
 import re
-import stat
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from normtune.errors import NormtuneError
+from normtune.kernels.tablefile.locate import regular_file
 from normtune.results.atomic import replaced
 
 _FORMAT = 2
@@ -33,7 +33,7 @@ class Toolchain(NamedTuple):
 
     Attributes:
         triton: version of Triton.
-        python: version of Python that Triton was built for, as `3.11`.
+        python: version of Python that Triton was built for, `3.11`.
         build: digest of Triton's sources and library.
         assembler: version of the assembler.
         environment: environment variables that change the code.
@@ -46,7 +46,7 @@ class Toolchain(NamedTuple):
     environment: Mapping[str, str] = {}
 
     def difference(self, here: "Toolchain") -> str:
-        """The first difference to the toolchain of this machine, as text; empty if there is none."""
+        """The first difference from the toolchain of this machine, as text; empty without one."""
         if self.triton != here.triton:
             return f"it was compiled by Triton {self.triton}, here is {here.triton or 'none'}"
         if self.python != here.python:
@@ -74,7 +74,7 @@ class Contents(NamedTuple):
     files: Mapping[str, Mapping[str, str]]
 
     def missing(self, path: Path, name: str) -> str:
-        """Why a binary is not in the folder; empty if it is there as it was listed."""
+        """Why a binary is missing in the folder, or differs from the list; empty if neither."""
         if name not in self.binaries:
             return "not in it"
         kernels = self.binaries[name]
@@ -120,7 +120,7 @@ def lists_of(path: Path) -> dict[str, Contents]:
 
 
 def is_intact(path: Path, kernel: str, files: Mapping[str, str]) -> bool:
-    """Whether the files of a kernel are those that were listed, and none is a link."""
+    """Whether the files of a kernel match the list, and none is a link."""
     folder = path / kernel
     return not folder.is_symlink() and bool(files) and all(_digest(folder / name) == files[name] for name in files)
 
@@ -141,15 +141,9 @@ def _digest(file: Path) -> str:
 
 def _content(file: Path) -> bytes:
     """Content of a regular file of at most `_MOST_BYTES`; OSError for anything else, links included."""
-    # O_NONBLOCK: opening a pipe does not wait for its other end.
-    handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    try:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise OSError("no regular file")
-        with open(handle, "rb", closefd=False) as opened:
-            content = opened.read(_MOST_BYTES + 1)
-    finally:
-        os.close(handle)
+    content = regular_file(file, _MOST_BYTES, os.O_NOFOLLOW)
+    if content is None:
+        raise OSError("not a regular file")
     if len(content) > _MOST_BYTES:
         raise OSError(f"over {_MOST_BYTES} bytes")
     return content

@@ -47,7 +47,7 @@ class Compiled(NamedTuple):
         kernels: Triton's names of all kernels of these pairs, if they were compiled.
         made: those kernels that were in no cache.
         toolchain: of this machine; None if the compiler failed.
-        undigested: why the code of a compiled binary has no digest; empty if it has one.
+        undigested: why the code of a compiled binary has no digest; empty if there is a digest.
     """
 
     job: Job
@@ -78,7 +78,7 @@ def activate(target: str, nice: int, scratch: str, files: Sequence[str] = (), fo
         folder.enter()
     from normtune.kernels.calling.triton_inside import compile_for, do_without_torch
 
-    for file in files:  # before the target is named: a library that asks for it as it is imported then asks its GPU
+    for file in files:  # before the target is set: a library that queries the target when imported then gets its GPU's
         load(file)
     compile_for(target, _note_compilation)
     do_without_torch()
@@ -110,7 +110,7 @@ def compile_job(job: Job, keep_assembly: bool, only_codes: bool = False) -> Comp
         codes = tuple(code._replace(code=digest_of_launch(calls, of_call)) for code, calls, of_call in served)
     except MisfitError as error:
         raise OperatorError(f"operator {job.problem.operator!r}: {error}, for {job.problem}") from error
-    # Either the kernel is wrong, which its compile will show, or this Triton has other private interfaces.
+    # Either the kernel is wrong, which its compilation shows, or this Triton has other private interfaces.
     except Exception as error:
         undigested = _one_line(error)
     if only_codes and not undigested:

@@ -46,7 +46,7 @@ class LayeredCacheManager(FileCacheManager):  # type: ignore[misc]  # triton has
         return paths if usable else None
 
     def _is_usable(self, paths: dict[str, str]) -> bool:
-        """Whether Triton can load a binary and it belongs to its name, which the list's digests do not prove."""
+        """Whether Triton can load a binary and the name is its own, which the list's digests do not prove."""
         try:
             kernel = binary_in(paths, self.key)
             item = kernel.metadata

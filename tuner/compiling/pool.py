@@ -127,7 +127,7 @@ class CompilePool:
         return self._result(future) if future.done() else None
 
     def code(self, problem: Problem, launch: AnyLaunch) -> TimedCode:
-        """The code of a launch, after a wait for it; without digests if the compiler failed or gives none.
+        """The code of a launch, once its job has ended; without digests if the compiler failed or has none.
 
         Raises:
             NormtuneError: as `result`.
@@ -218,7 +218,7 @@ def compile_all(
 
 
 # The reason for an empty digest of `codes_of`.
-UNDIGESTED = "this Triton gives no digest of what they launch"
+UNDIGESTED = "this Triton gives no digest of their code"
 
 
 def codes_of(

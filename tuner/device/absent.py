@@ -1,4 +1,4 @@
-"""A GPU that is not here, for plans: a `Bench` with the limits and the speed of an H200, which measures nothing."""
+"""In place of a missing GPU, for plans: a `Bench` with the limits and the speed of an H200 that cannot measure."""
 
 from collections.abc import Callable, Iterable, Mapping
 

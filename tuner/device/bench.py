@@ -1,7 +1,7 @@
-"""Measures tasks on a device, even if a config kills the process that runs it.
+"""Measures tasks on a device, and continues even if a config kills the process that drives it.
 
 In: tasks. Out: an `Outcome` per config. A worker process drives the device with an `engine.Engine`. When the worker is
-lost, `session` finds the config that caused it, and the other configs go on with a new worker. The race of a search
+lost, `session` finds the config that caused it, and the other configs continue with a new worker. The race of a search
 decides how many rounds each config gets.
 """
 
@@ -44,11 +44,11 @@ from normtune.tuner.timing.trial import gate_launch
 
 # The outputs of configs within 3 % of the best are compared in many calls: any of them may enter a table.
 LIKELY = 1.03
-# Limits of a step of one config, which takes milliseconds, and of one of all configs of a problem, a few seconds.
+# Time limits of a step of one config, which takes milliseconds, and of a step of all configs, which takes seconds.
 STEP_SECONDS = 20.0
 STEPS_SECONDS = 60.0
-# Most workers lost in a row, without a finished step in between: while the device is opened, and in steps, where every
-# config of an operator may be bad.
+# The most workers lost in a row without a finished step: while the device is opened, and in steps, where every config
+# of an operator may be bad.
 MAX_LOST = 3
 MAX_LOST_BY_CONFIGS = 20
 # Number of tasks whose binaries are compiled ahead. In an estimate of a default sweep with 2 to 16 cores, more than 16
@@ -297,7 +297,7 @@ class WorkerBench:
         return answer
 
     def ask_twice(self, step: str, *arguments: Any, seconds: float | None = None) -> Any:
-        """As `ask`, but tries again after one death, because another process may have killed the worker."""
+        """The same as `ask`, but repeated once if the worker dies, as another process may have killed it."""
         limit = seconds or STEP_SECONDS
         try:
             return self.ask(step, *arguments, seconds=limit)
@@ -307,7 +307,7 @@ class WorkerBench:
         return self.ask(step, *arguments, seconds=limit)
 
     def ask_all(self, step: str, configs: Sequence[Config], *more: Any) -> Any:
-        """As `ask`, for a step of some configs of a problem."""
+        """The same as `ask`, for a step of some configs of a problem."""
         return self.ask(step, configs, *more, seconds=STEP_SECONDS if len(configs) == 1 else STEPS_SECONDS)
 
     def count(self, block: Block) -> None:
@@ -334,7 +334,7 @@ class WorkerBench:
             self._pool.add(Plan((task,), {}).jobs())
 
     def _compile(self, problem: Problem, candidate: Candidate, seconds: float | None) -> Compiled | bool | None:
-        """Result of compiling a candidate's binary, True if none is needed, None if it took over `seconds`."""
+        """The compiled binary of a candidate; True if none is needed, None if the wait took over `seconds`."""
         key = compile_class(problem, candidate.launch)
         if self._pool is None or key in self._failed or key in self._gated:
             return True
@@ -361,7 +361,7 @@ class WorkerBench:
         key = compile_class(problem, candidate.launch)
         if key in self._failed or key in self._gated:
             return self._failed.get(key)
-        # A failure holds for this config and this launch only: another grid or other integers may work.
+        # A failure is only of this config and this launch: another grid or other integers may work.
         keys = (key, candidate.config), (key, *gate_launch(operator(problem.operator), problem, candidate, self.target))
         if earlier := self._failed.get(keys[0]) or self._failed.get(keys[1]):
             return earlier

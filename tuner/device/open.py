@@ -1,6 +1,6 @@
-"""Interface of a device that measures tasks or replays them, and opening one by its name.
+"""Interface of a device that measures tasks or replays them, and functions that open a device by its name.
 
-In: the name of a device. Out: a `Bench`. Only this module knows the kinds of devices.
+In: the name of a device. Out: a `Bench`. Only this module distinguishes GPUs and replays.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -21,7 +21,7 @@ __all__ = ["Bench", "Outcome", "Phases", "SkippedError", "Speed", "begin_device"
 
 
 class SkippedError(NormtuneError):
-    """This problem cannot be measured now, for a reason outside of its configs: nothing of it is stored."""
+    """This problem cannot be measured now, for a reason other than its configs: nothing of it is stored."""
 
 
 class NoDeviceError(NormtuneError):
@@ -44,7 +44,7 @@ class Phases(NamedTuple):
 
 
 class Bench(Protocol):
-    """A device that measures configs. It is opened in the background: its methods and attributes wait for that.
+    """A device that measures configs. It is opened in the background; its methods and attributes wait until it is open.
 
     `expect` and `close` do not wait, nor does `prepare` after `expect`.
     """
@@ -93,7 +93,7 @@ class Bench(Protocol):
     def prepare(self, tasks: Iterable[Task], on_progress: Callable[[int], None] | None = None) -> None:
         """Start compiling the binaries of the next tasks, in their order, as far ahead as is useful.
 
-        Without tasks it only starts the compilers, which takes seconds.
+        Without tasks only the compilers start, which takes seconds.
 
         Args:
             tasks: the next tasks; to be called again as they change.
@@ -152,10 +152,10 @@ def open_device(name: str | None, regime: str = COLD, cache: BinaryCache | None 
 
 
 def split(name: str | None) -> tuple[str, str]:
-    """A device's name as `cuda` and a number, or `replay` and the name of a recording.
+    """A device's name split into `cuda` and a number, or `replay` and the name of a recording.
 
     Raises:
-        UsageError: it has another form.
+        UsageError: the name has another form.
     """
     kind, _, rest = (name or "cuda:0").partition(":")
     if kind != "replay" and (kind != "cuda" or (rest and not rest.isdecimal())):
@@ -211,7 +211,7 @@ def open_cuda(index: int, name: str | None, regime: str = COLD) -> Engine:
 
 
 def open_device_to_plan(name: str | None, regime: str = COLD) -> Bench:
-    """Open a device for a plan: as `open_device`, but without a name and a GPU a bench with the limits of an H200."""
+    """The same as `open_device`, but without a name and a GPU a bench with the limits of an H200, for a plan."""
     try:
         return open_device(name, regime)
     except NoDeviceError:

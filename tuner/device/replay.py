@@ -28,7 +28,7 @@ from normtune.tuner.plan.pool import Candidate
 RoundsByBlock = dict[int, list[int]]
 
 
-# Seconds of drawing a config's block and sending it to the sweep, on a core of 2024.
+# Seconds to draw a config's block and send it to the sweep, on a core of 2024.
 _BLOCK_SECONDS = 1e-5
 
 

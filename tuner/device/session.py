@@ -1,4 +1,4 @@
-"""The steps of one problem on a device, even if a config kills the process that runs them.
+"""The steps of one problem on a device, which continue even if a config kills the process that runs them.
 
 In: a problem, its candidates, and the bench whose worker does the steps. Out: the answer to each step, and the configs
 that failed. When the worker is lost, the step is repeated one config at a time to find the config that caused it.

@@ -16,7 +16,7 @@ _DRIVER_SECONDS = 10.0
 
 
 def unopened(name: str | None, regime: str, runs: Iterable[Run]) -> Identity | None:
-    """Identity of a device, with the software of the newest run on it; None if it cannot be known.
+    """Identity of a device, with the software of its newest run; None if the device has to be opened first.
 
     Args:
         name: of the device, as in `open.open_device`.

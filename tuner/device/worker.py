@@ -1,9 +1,9 @@
 """The process that drives a device, and the object in the sweep that controls it.
 
 In: the name of a function that opens an `engine.Engine`, and its arguments. Out: a `Worker`, whose `call` sends a step
-and returns the answer, or raises `WorkerLostError`; `bench` handles that. Pebble, which runs the compilers, is not
-used: its time limits count time in which the machine slept, it restarts lost processes by itself, and a step takes half
-a millisecond longer.
+and returns the answer, or raises `WorkerLostError`, which `bench` handles. Pebble, which runs the compilers, is not
+used: its time limits include time in which the machine slept, it restarts lost processes by itself, and a step takes
+half a millisecond longer.
 """
 
 import os
@@ -164,7 +164,7 @@ class Worker:
 
 
 def answers(connection: Connection, seconds: float) -> bool:
-    """Wait at most `seconds` for a message; whether there is one. Time in which the machine slept does not count."""
+    """Wait at most `seconds` for a message, without time in which the machine slept; whether there is one."""
     while seconds > 0:
         start = time.monotonic()
         if connection.poll(min(seconds, _POLL_SECONDS)):

@@ -1,7 +1,7 @@
 """State of this machine, with advice for each fault.
 
-In: the store's name. Out: `Finding`s, in the order of `_CHECKS`. Nothing is measured or written, and a check that fails
-gives a finding, too. `data` checks store and tables, `command` prints.
+In: the store's name. Out: `Finding`s, in the order of `_CHECKS`. Nothing is measured or written; a check that fails is
+also a finding. `data` checks store and tables, `command` prints.
 """
 
 import os
@@ -21,7 +21,7 @@ from normtune.results.paths import unwritable
 from normtune.tuner.machine.no_gpu import without_gpu, without_torch, without_triton
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
-# Most memory that driver and display hold on an unused GPU.
+# The most memory that driver and display hold on an unused GPU.
 _HELD_BYTES = 2 << 30
 _REPLAY = "without a GPU, `normtune sweep --device replay:nvidia-h200` runs the whole tool on the recorded H200"
 
@@ -30,10 +30,10 @@ class Finding(NamedTuple):
     """One line of the report.
 
     Attributes:
-        level: `ok`; `warning` for a fact that a user should know; `problem` for one that stops a sweep or the kernels.
+        level: `ok`; `warning` for a fact that a user should know; `problem` if it prevents a sweep or the kernels.
         topic: one word.
         found: the state.
-        advice: what to do; empty if nothing, or if `found` ends with it.
+        advice: for the user; empty if nothing is to be done, or if `found` ends with it.
     """
 
     level: str
@@ -82,7 +82,7 @@ def doctor(store: str | os.PathLike[str] | None = None) -> list[Finding]:
 
 
 def examined(machine: Machine, stored: Sequence[Finding] | None = None) -> list[Finding]:
-    """All findings from the facts of a machine; `stored` are those about the store, if there are any already."""
+    """All findings from the facts of a machine; `stored` are those about the store, None to compute them."""
     from normtune.tuner.doctor import data
 
     table_checks = ("table", data.tables), ("installed", data.installed)
@@ -157,16 +157,14 @@ def _compiler(machine: Machine) -> Iterable[Finding]:
     if path:
         yield Finding(OK, "compiler", path)
     elif named is not None:
-        yield Finding(
-            level, "compiler", f"CC={named!r} is no program that can be run", "unset CC, or name a C compiler"
-        )
+        yield Finding(level, "compiler", f"CC={named!r} is not an executable program", "unset CC, or name a C compiler")
     else:
         state = "there is no gcc or clang, with which Triton builds the launcher of a kernel"
-        yield Finding(level, "compiler", state, "install one, as `apt-get install gcc`, or name one with CC")
+        yield Finding(level, "compiler", state, "install one, for example `apt-get install gcc`, or name one with CC")
     header = Path(sysconfig.get_paths()["include"]) / "Python.h"
     if not header.is_file():
         state = f"{header} is missing, which the launcher of a kernel includes"
-        yield Finding(level, "compiler", state, "install Python's headers, as `apt-get install python3-dev`")
+        yield Finding(level, "compiler", state, "install Python's headers, for example `apt-get install python3-dev`")
 
 
 def _gpus(machine: Machine) -> Iterable[Finding]:
@@ -185,7 +183,7 @@ def _gpus(machine: Machine) -> Iterable[Finding]:
             yield _divided(facts["name"])
     if not usable and "missing" not in machine.torch:
         reason = without_gpu(machine.torch)
-        # A user with a GPU wants to measure it; on a machine without one the rest still works.
+        # A user with a GPU wants to measure it; without a GPU everything else still works.
         level = PROBLEM if by_uuid or "too old" in reason else WARNING
         yield Finding(level, "gpu", f"torch sees none: {reason}", _REPLAY)
     if "missing" in nvml:
@@ -198,7 +196,7 @@ def _gpus(machine: Machine) -> Iterable[Finding]:
 
 
 def _by_driver(facts: Facts, nvml: Facts) -> str:
-    """State of a GPU according to NVML, as the end of a sentence."""
+    """State of a GPU by NVML, as the end of a sentence."""
     if not facts:
         return ""
     parts = []

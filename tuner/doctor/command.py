@@ -27,9 +27,9 @@ def doctor(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
-    """Report the state of this machine, and what to do about each fault. Its lines belong in a bug report.
+    """Report the state of this machine, with advice for each fault. Bug reports should have its lines.
 
-    The exit code is 1 if something stops a sweep or the kernels.
+    The exit code is 1 if a fault prevents a sweep or the kernels.
     """
     from normtune.tuner.doctor.checks import PROBLEM, WARNING
     from normtune.tuner.doctor.checks import doctor as findings_of
@@ -63,4 +63,4 @@ def _verdict(problems: int, warnings: int) -> str:
     count = f"{warnings} warning{'s' * (warnings != 1)}"
     if not problems:
         return f"no problem found, {count}"
-    return f"{problems} problem{'s' * (problems != 1)}, {count}: sweep or kernels will not work before that is fixed"
+    return f"{problems} problem{'s' * (problems != 1)}, {count}: sweeps or kernels will not work before that is fixed"

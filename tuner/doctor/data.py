@@ -19,8 +19,8 @@ from normtune.tuner.doctor.checks import OK, PROBLEM, WARNING, Finding, Machine
 if TYPE_CHECKING:
     from normtune.results.database.store import Store, Tally
 
-# Less free space than this is a warning, or a problem: the recording of two operators in one dtype takes 11 MB, a
-# default sweep less.
+# Less free space is a warning, or a problem: the recording of two operators in one dtype takes 11 MB, a default sweep
+# less.
 _WARNING_BYTES = 100 << 20
 _PROBLEM_BYTES = 10 << 20
 # Most binaries whose compiled code is compared; they take about ten seconds.
@@ -28,7 +28,7 @@ _MOST_BINARIES = 200
 
 
 def store(machine: Machine) -> Iterable[Finding]:
-    """Path of the store, its write permission, its content, and how much of that is stale."""
+    """Path of the store, its write permission, its content, and the number of stale measurements."""
     if "version" not in machine.packages.get("sqlalchemy", {}) or "version" not in machine.packages.get("pandas", {}):
         yield Finding(PROBLEM, "store", "cannot be read without sqlalchemy and pandas")
         return

@@ -1,7 +1,7 @@
-"""Casts of Triton's interpreter by torch: its own truncate to bfloat16, lose carries in FP8 and know no fnuz dtype.
+"""Replaces casts of Triton's interpreter, which truncate to bfloat16, lose carries in FP8 and lack fnuz dtypes.
 
-In: what sets an attribute. Out: an interpreter whose casts between float dtypes round to the nearest, ties to even.
-Beyond the largest value FP8 saturates, as compiled for NVIDIA's GPUs, or becomes NaN or infinite, as in torch.
+In: a function that sets an attribute. Out: an interpreter whose casts between float dtypes round to the nearest, ties
+to even. Beyond the largest value FP8 saturates, as compiled for NVIDIA's GPUs, or becomes NaN or infinite, as in torch.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ def cast_by_torch(set_attribute: Callable[[Any, str, Any], None] = setattr, *, s
     """Replace the casts of the interpreter of this process.
 
     Args:
-        set_attribute: sets an attribute of an object, as `setattr`.
+        set_attribute: sets an attribute of an object, like `setattr`.
         saturates: whether FP8 saturates.
     """
     from triton import language as tl

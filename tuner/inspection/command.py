@@ -1,4 +1,4 @@
-"""`normtune inspect`: looks at the operators of a file, by `inspect`, imported when the command runs."""
+"""`normtune inspect`: prints the findings of `inspect`, imported when the command runs, and sets the exit code."""
 
 import sys
 from contextlib import redirect_stdout
@@ -13,18 +13,16 @@ from normtune.results.terminal import say, say_json
 
 def inspect(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Python file that registers operators.")],
-    operator: Annotated[
-        str, typer.Option(metavar="NAME", help="The only operator to look at. Default: all of the file.")
-    ] = "",
+    operator: Annotated[str, typer.Option(metavar="NAME", help="Only this operator. Default: all of the file.")] = "",
     target: Annotated[
         str, typer.Option(metavar="ARCH", help="Architecture to compile for, sm_90 or gfx942.")
     ] = "sm_90",
     as_json: JsonOption = False,
 ) -> None:
-    """Look at an operator of your own without a GPU: what it launches, and what is wrong with it.
+    """Inspect your own operator without a GPU: its launches, and its faults.
 
     The gate runs in Triton's interpreter at two odd shapes, and every memory access is checked. The exit code is 2 if a
-    function of the operator raises or returns something wrong, 1 if a result is wrong or a config does not compile.
+    function of the operator raises or returns a wrong value, 1 if a result is wrong or a config does not compile.
     """
     from normtune.tuner.inspection.inspect import inspect_operator
 

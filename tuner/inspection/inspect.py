@@ -1,7 +1,7 @@
-"""What an operator launches, and what is wrong with it, found without a GPU.
+"""Inspects operators without a GPU: their launches and their faults.
 
-In: a file that registers operators, an architecture. Out: an `Inspection` for each: its launches recorded, its gate in
-Triton's interpreter at two odd shapes, its binaries compiled, its knobs tried, its reference called.
+In: a file that registers operators, an architecture. Out: an `Inspection` of each operator. Its launches are recorded,
+its gate runs in Triton's interpreter at two odd shapes, binaries are compiled, knobs tried, the reference called.
 """
 
 import json
@@ -29,7 +29,7 @@ from normtune.tuner.plan.binaries import jobs_of
 from normtune.tuner.plan.plan import LARGE, some_candidates
 from normtune.tuner.plan.pool import Candidate
 
-# Lengths of a row that are tried, odd ones first: shapes by expression may ask for others.
+# The tried lengths of a row, odd ones first: shapes given by expressions may need others.
 _HIDDEN = (37, 100, 96, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 _ROWS = (13, 7)
 # A shape at which knobs of large problems have an effect.
@@ -41,7 +41,7 @@ _COMPILED = 6
 _KNOB_CONFIGS = 128
 _GATE_SECONDS = 300
 _DIGITS = re.compile(r"[\d.e+]+")
-# What to do about a reason of the gate that has these words.
+# Hints for reasons of the gate with these words.
 _HINTS = {
     "elements are NaN or unwritten": "does the grid cover all of them, and does the kernel store to this output?",
     "is an input and was written": "is it in-out, or swapped with an output?",
@@ -50,15 +50,15 @@ _HINTS = {
 
 @dataclass
 class Inspection:
-    """What was found out about one operator.
+    """The findings about one operator.
 
     Attributes:
         operator: its name.
         target: architecture.
         seen: lines of a title and a text each.
-        faults: what stops a sweep, or makes its results wrong, a line each.
-        warnings: what looks like a mistake, a line each.
-        exit_code: 0 without faults; 2 if a function of the operator is at fault, 1 if the gate or the compiler says no.
+        faults: a line for each fault, which prevents a sweep or makes its results wrong.
+        warnings: a line for each probable mistake.
+        exit_code: 0 without faults; 2 if a function of the operator is at fault, 1 if the gate or the compiler refuses.
     """
 
     operator: str
@@ -69,13 +69,13 @@ class Inspection:
     exit_code: int = 0
 
     def fault(self, text: str, exit_code: int = 1, at: str = "") -> None:
-        """Note a fault, if it is new but for its figures, and where it was found first."""
+        """Note a fault and its place, unless a fault that differs only in figures was noted before."""
         if not any(_DIGITS.sub("", one).startswith(_DIGITS.sub("", text)) for one in self.faults):
             self.faults.append(f"{text}, for {at}" if at else text)
         self.exit_code = max(self.exit_code, exit_code)
 
     def to_plain(self) -> dict[str, Any]:
-        """Its attributes as JSON values."""
+        """The attributes as JSON values."""
         return {
             "operator": self.operator,
             "target": self.target,
@@ -87,27 +87,28 @@ class Inspection:
 
 
 def inspect_operator(file: str | os.PathLike[str], *, operator: str = "", target: str = "sm_90") -> list[Inspection]:
-    """Look at the operators of a file, without a GPU, in seconds.
+    """Inspect the operators of a file without a GPU, in seconds.
 
     Args:
         file: registers operators, as for `--load`.
-        operator: the only one of them; all of the file if empty.
+        operator: name of the operator; empty for all of the file.
         target: architecture to compile for, `sm_90` or `gfx942`.
 
     Raises:
-        UsageError: the file cannot be run, declares an operator wrongly or lacks this one, or there is no such target.
+        UsageError: the file cannot be run, has a faulty declaration or lacks this operator, or the target is unknown.
     """
     limits = target_for(target, TARGETS[target].sms if target in TARGETS else TARGETS["sm_90"].sms)
     before = set(operators())
     load(file)
     names = [name for name in operators() if name not in before]
-    names = names or [name for name, spec in operators().items() if spec.kernel_module in _modules()]
+    modules = {name for name, module in sys.modules.items() if getattr(module, "__file__", None) in loaded()}
+    names = names or [name for name, spec in operators().items() if spec.kernel_module in modules]
     if operator:
         known = sorted({name.partition(".")[0] for name in names})
         names = [name for name in names if name == operator or name.partition(".")[0] == operator]
         if not names:
             raise UsageError(f"{os.fspath(file)} has no operator {operator!r}: expected one of {', '.join(known)}")
-    first = {name.partition(".")[0]: name for name in reversed(names)}  # of named integers the first
+    first = {name.partition(".")[0]: name for name in reversed(names)}  # with the first of the named integers
     looks = [_looked_at(name, limits) for name in reversed(first.values())]
     with ThreadPoolExecutor(1) as thread:
         gate = thread.submit(_gate, looks, limits)
@@ -116,12 +117,8 @@ def inspect_operator(file: str | os.PathLike[str], *, operator: str = "", target
     return [look.found for look in looks]
 
 
-def _modules() -> set[str]:
-    return {name for name, module in sys.modules.items() if getattr(module, "__file__", None) in loaded()}
-
-
 class _Look(NamedTuple):
-    """An operator that is looked at, and the problems that are tried, with their candidates; none after a fault."""
+    """The findings about an operator, and the tried problems with their candidates; none after a fault."""
 
     found: Inspection
     tried: list[tuple[Problem, list[Candidate]]]
@@ -156,7 +153,7 @@ def _tried(spec: OperatorSpec, target: Target, found: Inspection) -> list[tuple[
         if any(not isinstance(one.config, Implementation) for one in kept):
             if not tried and (not pool.is_listed or pool.size > LARGE):
                 whole = f"{pool.size} configs" if pool.is_listed else "configs that a function draws"
-                found.seen.append(("space", f"{whole}, some of which are looked at"))
+                found.seen.append(("space", f"{whole}, of which a sample is inspected"))
             tried.append((problem, kept))
     if not tried:
         told = reasons.most_common(1)[0][0] if reasons else "its space is empty"
@@ -183,7 +180,7 @@ def _describe(spec: OperatorSpec, tried: Sequence[tuple[Problem, list[Candidate]
 
 
 def _argument(name: str, value: Any, kind: Any) -> str:
-    """An argument of a kernel, and on what of it the binary is specialised."""
+    """An argument of a kernel as text, with the property that the binary is specialised on."""
     tensor, dtype, *view = value
     if view or kind == dtype:
         alignment = " unaligned" if isinstance(kind, tuple) else ""
@@ -198,7 +195,7 @@ def _argument(name: str, value: Any, kind: Any) -> str:
 
 
 def _look_for_tensors(spec: OperatorSpec, problem: Problem, launch: Any, found: Inspection) -> None:
-    """Tensors that no kernel is given, and outputs that several are."""
+    """Report tensors that are passed to no kernel, and outputs that are passed to several."""
     given = Counter(value[0] for *_, arguments in launch.calls for _, value in arguments if len(value) > 1)
     returned = spec.declaration.returned if hasattr(spec, "declaration") else ()
     for buffer in spec.buffers(problem):
@@ -206,14 +203,15 @@ def _look_for_tensors(spec: OperatorSpec, problem: Problem, launch: Any, found: 
             continue
         if not given[buffer.name] and buffer.role in (OUTPUT, IN_OUT):
             found.fault(
-                f"no kernel is given the output {buffer.name}: a function that allocates it returns it, and takes none"
+                f"the output {buffer.name} is passed to no kernel: pass it, or if the function allocates it, return it "
+                "and remove the parameter"
             )
         elif not given[buffer.name] and buffer.role in (INPUT, WEIGHT):
-            found.warnings.append(f"no kernel is given {buffer.name}: pass it, or leave it out of buffers")
+            found.warnings.append(f"{buffer.name} is passed to no kernel: pass it, or leave it out of buffers")
         elif buffer.role == OUTPUT and given[buffer.name] > 1:
             found.warnings.append(
-                f"{given[buffer.name]} kernels are given the output {buffer.name}: if the later ones read it, it is "
-                "right; if they write it again, the first are timed for nothing"
+                f"the output {buffer.name} is passed to {given[buffer.name]} kernels: right if the later ones read it; "
+                "if they overwrite it, the first are timed in vain"
             )
 
 
@@ -230,7 +228,7 @@ def _look_at_reference(spec: OperatorSpec, problem: Problem, found: Inspection) 
     for name, (value, _) in expected.items():
         shown.append(f"{name} {tuple(value.shape)}")
         if not bool(value.isfinite().all()):
-            found.warnings.append(f"the reference gives {name} values that are no numbers, which no kernel can match")
+            found.warnings.append(f"the reference gives {name} infinite or NaN values, which no kernel can match")
     found.seen.append(("reference", ", ".join(shown)))
     declared = getattr(spec, "declaration", None)
     if of_short and declared and "dtype" not in declared.reference_wants:
@@ -238,13 +236,13 @@ def _look_at_reference(spec: OperatorSpec, problem: Problem, found: Inspection) 
             dtype = str(getattr(value, "dtype", torch.float64)).rpartition(".")[2]
             if dtype in ("bfloat16", "float16", "float32"):
                 found.warnings.append(
-                    f"the reference returns {buffer.name} in {dtype}: expected float64, as its inputs are, or its own "
+                    f"the reference returns {buffer.name} in {dtype}: expected float64, like its inputs, or its own "
                     "roundings count as errors of the kernel"
                 )
 
 
 def _try_knobs(spec: OperatorSpec, problems: Sequence[Problem], target: Target, found: Inspection) -> None:
-    """Knobs whose values all give the same launches."""
+    """Report knobs whose values all give the same launches."""
     large = problems[0]._replace(rows=_LARGE[0], hidden=min(_LARGE[1], spec.max_hidden))
     space = space_of(spec.space_at("full", problems[0], target))
     configs = some_of(space, LARGE)
@@ -254,14 +252,14 @@ def _try_knobs(spec: OperatorSpec, problems: Sequence[Problem], target: Target, 
         inside = [[one for one in group if isinstance(space, Drawn) or one in space] for group in groups]
         if len(values) > 1 and _is_idle(spec, inside, (*problems, large), target):
             found.warnings.append(
-                f"the knob {name} changes no launch: pass it on to the kernel, or leave it out of the config"
+                f"the knob {name} changes no launch: pass it to the kernel, or leave it out of the config"
             )
 
 
 def _is_idle(
     spec: OperatorSpec, groups: Sequence[Sequence[Config]], problems: Sequence[Problem], target: Target
 ) -> bool:
-    """Whether the configs of each group launch the same; not if no group has two."""
+    """Whether all configs of each group have the same launch, and some group has two configs."""
     launches = (
         {spec.launch_of(config, problem, target) for config in group} - {None}
         for group in groups
@@ -271,7 +269,7 @@ def _is_idle(
 
 
 def _gate(looks: Sequence[_Look], target: Target) -> None:
-    """The gate of all operators, in one process, and what it found."""
+    """Run the gate of all operators in one process, and report its results."""
     cases = []
     for look in looks:
         if look.tried and (dtype := look.tried[0][0].dtype) not in _EXACT:
@@ -316,7 +314,7 @@ def _gated(kept: Sequence[Candidate]) -> list[Config]:
 
 
 def _compile(looks: Sequence[_Look], target: str) -> None:
-    """Compile candidates in which each value of each knob occurs, a few of them an operator."""
+    """Compile a few candidates of each operator, in which the values of its knobs occur."""
     chosen = {
         (problem.operator, one.launch.binary): (look.found, problem, one)
         for look in looks

@@ -1,7 +1,7 @@
-"""The gate in Triton's interpreter, in a process of its own, as kernels choose it when they are imported.
+"""The gate in Triton's interpreter, in a separate process, because kernels choose the interpreter when imported.
 
-In: on stdin one JSON object with files and cases. Out: on stdout a JSON list, for each case the reason why it fails,
-empty if it does not, and an exit code. `inspect` starts it.
+In: on stdin one JSON object with files and cases. Out: on stdout a JSON list with the failure of each case, empty
+without one, and an exit code. `inspect` starts it.
 """
 
 import json
@@ -26,13 +26,13 @@ from normtune.tuner.inspection.casts import cast_by_torch
 from normtune.tuner.inspection.interpreter import Watch, complete
 from normtune.tuner.timing.gate import LaunchFailedError, WrongResultError, check_launch
 
-# Launches of a case: the second shows what depends on memory that the first left.
+# Launches of a case: the second shows results that depend on memory of the first.
 _CALLS = 2
 
 
 def failures(files: list[str], target: Target, cases: list[list[Any]]) -> list[tuple[str, int]]:
-    """The reason why each case fails, and its exit code; cases are columns of a problem, and a config as JSON."""
-    warnings.filterwarnings("ignore", category=RuntimeWarning)  # infinities of NumPy are those of the kernel
+    """The failure of each case and its exit code; a case has the columns of a problem, and a config as JSON."""
+    warnings.filterwarnings("ignore", category=RuntimeWarning)  # NumPy's warnings are about the kernel's infinities
     complete()
     cast_by_torch()
     watch = Watch()
@@ -44,7 +44,7 @@ def failures(files: list[str], target: Target, cases: list[list[Any]]) -> list[t
 
 
 def _call_on_gpu(target: Target) -> None:
-    """Let functions of operators find a GPU, whose tensors are in the memory of the CPU."""
+    """Make functions of operators find a GPU, with tensors in the memory of the CPU."""
     usual = Declaration.call
 
     def call(declaration: Declaration, given: Mapping[str, Any], *rest: Any) -> object:
@@ -58,13 +58,13 @@ def _call_on_gpu(target: Target) -> None:
 
 def _failure(watch: Watch, target: Target, problem: Problem, config: str) -> tuple[str, int]:
     spec = operator(problem.operator)
-    watch.told.clear()
+    watch.faults.clear()
     try:
         launch = spec.launch(spec.read_config(config), problem, target)
         check_launch(spec, problem, launch, torch.device("cpu"), _CALLS)
     except (LaunchFailedError, NormtuneError) as error:
-        if watch.told or isinstance(error, WrongResultError):
-            return f"wrong result: {watch.told[0] if watch.told else error}", 1
+        if watch.faults or isinstance(error, WrongResultError):
+            return f"wrong result: {watch.faults[0] if watch.faults else error}", 1
         if isinstance(error, OperatorError):
             return str(error), error.exit_code
         return f"fails in Triton's interpreter: {error}", 1

@@ -1,8 +1,8 @@
-"""Triton's interpreter with what it lacks of compiled kernels, and with checks of every memory access.
+"""Extends Triton's interpreter by missing functions, and by checks of every memory access.
 
 In: a process that has imported no kernels yet. Out: an interpreter that also runs kernels with libdevice and float
-scalars, and that stops at an access outside of the tensors of a launch, or to what another program wrote. It reaches
-into Triton's private interfaces, so it is for a process that does nothing else.
+scalars, and that stops at an access outside of the tensors of a launch, or to memory that another program wrote. As
+this uses Triton's private interfaces, the process should do nothing else.
 """
 
 import math
@@ -25,11 +25,11 @@ _LIBDEVICE: Mapping[str, Callable[..., Any]] = {
 
 
 class AccessError(Exception):
-    """A kernel reads or writes what it may not; the text says what and where."""
+    """A forbidden access of a kernel; the text names the access and the tensor."""
 
 
 def complete() -> None:
-    """Give Triton's interpreter methods of float scalars, and functions of libdevice, which kernels take by name."""
+    """Add methods of float scalars, and functions of libdevice, to Triton's interpreter."""
     from triton import language as tl
     from triton.language.extra import libdevice
     from triton.language.extra.cuda import libdevice as of_cuda
@@ -58,7 +58,7 @@ def complete() -> None:
     patch_language = interpreter._patch_lang
 
     def patched(kernel: Any) -> Any:
-        """Also the names of functions of another copy of libdevice, as some libraries have one."""
+        """Also replace functions of another copy of libdevice, which some libraries have."""
         for name, value in list(kernel.__globals__.items()):
             if getattr(value, "__module__", "") in (libdevice.__name__, of_cuda.__name__):
                 kernel.__globals__[name] = functions.get(value.__name__, value)
@@ -72,12 +72,12 @@ def complete() -> None:
 
 
 class _Range(NamedTuple):
-    """The memory of a tensor that a launch is given.
+    """The memory of a tensor of a launch.
 
     Attributes:
         name: of the kernel's argument.
         start, end: addresses of its first byte and behind its last.
-        writers: of each byte the program of this launch that wrote it last, -1 for none.
+        writers: for each byte the program of this launch that wrote it last, -1 for none.
     """
 
     name: str
@@ -90,11 +90,11 @@ class Watch:
     """Checks each access of kernels to memory.
 
     Attributes:
-        told: the faults that were found, of which each stopped a launch.
+        faults: the faulty accesses; each stopped a launch.
     """
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.faults: list[str] = []
         self._kernel = ""
         self._ranges: list[_Range] = []
         self._is_atomic = False
@@ -132,15 +132,15 @@ class Watch:
         return getattr(self._usual, name)
 
     def load(self, pointers: Any, mask: Any, other: Any, dtype: Any) -> Any:
-        """As the interpreter's; stops at a wrong read."""
+        """The same as the interpreter's; stops at a wrong read."""
         for one, offsets, _ in self._accesses("reads", pointers, mask, np.dtype(dtype).itemsize):
             writers = one.writers[offsets]
             if not self._is_atomic and ((writers != -1) & (writers != self._program)).any():
-                self._tell(f"reads of {one.name} what another program of the launch writes: their order is not fixed")
+                self._stop(f"reads elements of {one.name} that another program writes: their order is not fixed")
         return self._usual.load(pointers, mask, other, dtype)
 
     def store(self, pointers: Any, value: Any, mask: Any) -> None:
-        """As the interpreter's; stops at a wrong write."""
+        """The same as the interpreter's; stops at a wrong write."""
         value = np.broadcast_to(value, np.shape(pointers))
         for one, offsets, taken in self._accesses("writes", pointers, mask, value.dtype.itemsize):
             writers = one.writers[offsets]
@@ -151,9 +151,7 @@ class Watch:
                     there, np.ones(there.shape, bool), np.zeros(there.shape, value.dtype), value.dtype
                 )
                 if (before != value[taken])[shared].any():
-                    self._tell(
-                        f"writes of {one.name} what another program of the launch writes, too: the last one wins"
-                    )
+                    self._stop(f"writes elements of {one.name} that another program also writes: the last one wins")
             for byte in range(value.dtype.itemsize):
                 one.writers[offsets + byte] = self._program
         self._usual.store(pointers, value, mask)
@@ -164,7 +162,7 @@ class Watch:
         return int(x + (y << 21) + (z << 42))
 
     def _accesses(self, verb: str, pointers: Any, mask: Any, size: int) -> list[tuple[_Range, Any, Any]]:
-        """Of each tensor the offsets of the elements that are accessed, bytes, and which of the pointers these are."""
+        """For each accessed tensor the offsets of the elements, bytes, and a mask of the pointers into it."""
         if not self._ranges:
             return []
         pointers = np.asarray(pointers)
@@ -177,18 +175,18 @@ class Watch:
                 found.append((one, (pointers[taken] - one.start).astype(np.int64), taken))
                 outside &= ~taken
         if outside.any():
-            self._tell(f"{verb} {_beyond(pointers[outside], self._ranges)}: expected a mask, or another grid")
+            self._stop(f"{verb} {_beyond(pointers[outside], self._ranges)}: expected a mask, or another grid")
         return found
 
-    def _tell(self, text: str) -> None:
-        told = f"{self._kernel} {text}"
-        if told not in self.told:
-            self.told.append(told)
-        raise AccessError(told)
+    def _stop(self, text: str) -> None:
+        fault = f"{self._kernel} {text}"
+        if fault not in self.faults:
+            self.faults.append(fault)
+        raise AccessError(fault)
 
 
 def _beyond(pointers: Any, ranges: Sequence[_Range]) -> str:
-    """Where pointers outside of all tensors are, in words."""
+    """The place of pointers outside of all tensors, in words."""
     first = int(pointers.flat[0])
     nearest = min(ranges, key=lambda one: min(abs(first - one.start), abs(first - one.end)))
     side = "before the beginning" if first < nearest.start else "behind the end"

@@ -10,7 +10,7 @@ from normtune.errors import Terminated
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """Turn SIGTERM and an interrupt into exceptions inside the block, so that everything is stored and closed.
+    """In the block, turn SIGTERM and SIGINT into exceptions, so that everything is stored and closed.
 
     Raises:
         Terminated: SIGTERM arrived.

@@ -19,9 +19,9 @@ _TORCH_BUILD = "install a build of torch with CUDA, as pytorch.org/get-started s
 
 
 def why_no_gpu() -> str:
-    """Reason why this process cannot measure a GPU, with advice, in one line. Loads torch and starts CUDA if it must.
+    """Why this process cannot measure a GPU, with advice, in one line; empty if torch sees a GPU and Triton is there.
 
-    Empty if torch sees a GPU and Triton is installed.
+    It may load torch and start CUDA.
     """
     if reason := at_a_glance():
         return reason
@@ -30,7 +30,7 @@ def why_no_gpu() -> str:
 
 
 def at_a_glance() -> str:
-    """A reason that is seen without loading torch, which takes seconds; empty if there is none."""
+    """A reason that needs no import of torch, which takes seconds; empty without one."""
     try:
         torch = version("torch")
     except PackageNotFoundError:

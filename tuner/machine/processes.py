@@ -26,9 +26,9 @@ SAFE_PATH = {"PYTHONSAFEPATH": "1"}
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _QUIET = "ignore:resource_tracker"
 _REMOVE_SECONDS = 2.0
-# Guards the environment variables of this process, which its threads share.
 # Exit code of a process whose script starts processes while it is imported.
 _UNGUARDED = 79
+# Guards the environment variables of this process, which its threads share.
 _ENVIRONMENT_LOCK = threading.Lock()
 
 
@@ -50,7 +50,7 @@ def _environment(**variables: str) -> Iterator[None]:
 
 class _Process(SpawnProcess):
     def start(self) -> None:
-        # Interrupts are for its parent: until it ignores them, one would end it with a traceback.
+        # Interrupts are for the parent: one that arrives before the child ignores them would end it with a traceback.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             with _environment(**SAFE_PATH):
@@ -78,23 +78,22 @@ def belong_to_parent() -> None:
 
 
 def check_guarded(code: int | None) -> None:
-    """Refuse the exit code of a process that was ended because its script had no guard.
+    """Report a child process that ended because the script has no guard.
 
     Raises:
-        NormtuneError: it is that code.
+        NormtuneError: `code` is the exit code of such a process.
     """
     if code == _UNGUARDED:
         raise NormtuneError(
-            "the processes that this starts run the script from its beginning: put what it does under "
-            "`if __name__ == '__main__':`"
+            "child processes run the script from its beginning: put its statements under `if __name__ == '__main__':`"
         ) from None
 
 
 def start_tracker() -> None:
     """Start multiprocessing's resource tracker, without its warnings, before other code does.
 
-    If this process is killed, the tracker removes its semaphores, and would then print warnings after the prompt. A
-    process that gets here while it still imports the script of its parent is ended: see `check_guarded`.
+    If this process is killed, the tracker removes its semaphores, and would print warnings after the prompt. A child
+    process that calls this while it imports its parent's script is ended: see `check_guarded`.
 
     Raises:
         NormtuneError: Python was started with -E but without -P, so that children would import from the current folder.

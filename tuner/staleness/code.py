@@ -69,8 +69,8 @@ class Frontend:
 def digest_of_launch(calls: Iterable[KernelCall], codes: Iterable[bytes]) -> bytes:
     """The digest of kernel calls: the code of each (from `Frontend.of_call`), its grid and its arguments.
 
-    Tensors count by dtype, shape and identity within the launch. Names, addresses, the values of floating-point
-    scalars and missing arguments do not count.
+    Of tensors it has dtype, shape and identity within the launch. Names, addresses, values of floating-point scalars
+    and missing arguments are ignored.
     """
     tensors: dict[int, int] = {}
     parts = [
@@ -89,7 +89,7 @@ def triton_version() -> str:
     return str(__version__)
 
 
-def normalised(text: str) -> str:
+def canonical(text: str) -> str:
     """TTIR without debug information, with functions named by their order."""
     for number, name in enumerate(dict.fromkeys(_FUNCTION.findall(text))):
         text = re.sub(rf"@{re.escape(name)}(?![\w.$])", f"@f{number}", text)
@@ -105,7 +105,7 @@ def _code_text(kernel: Any, compile: dict[str, Any]) -> str:
     # Without paths of libraries, which depend on the installation of Triton.
     options |= {"extern_libs": sorted(name for name, _ in options.get("extern_libs") or ())}
     head = json.dumps([target.backend, target.arch, target.warp_size, options], sort_keys=True, default=str)
-    return f"{head}\n{normalised(text)}"
+    return f"{head}\n{canonical(text)}"
 
 
 def machine_code(binaries: Iterable[bytes]) -> bytes:

@@ -47,8 +47,8 @@ class RecordedCode(NamedTuple):
     Attributes:
         triton: version of Triton that computed the digests.
         fingerprints: of the kernels of each operator, as in the measurements.
-        launches: digest of all launches of each operator, if they are known; it covers sources that no fingerprint
-            does.
+        launches: digest of all launches of each operator, if they are known; it also depends on sources that are not
+            part of a fingerprint.
         cells: digest of the code of each cell, if it is known.
     """
 
@@ -64,7 +64,7 @@ class CodeChange(NamedTuple):
     Attributes:
         suspects: operators whose sources or launches changed.
         changed: the compared cells whose code changed.
-        undecided: why code could not be compared; empty if it was, or if no operator is suspect.
+        undecided: why code could not be compared; empty if it was compared, or if no operator is suspect.
     """
 
     suspects: tuple[str, ...]
@@ -119,7 +119,7 @@ def difference(code: RecordedCode | None, evidence: Evidence, cells: Collection[
 
 
 def of(evidence: Evidence) -> RecordedCode | None:
-    """The digests that are stored with measurements, those of the newest Triton; None if there are none."""
+    """The digests that are stored with measurements, of the newest Triton; None without digests."""
     codes = evidence.codes()
     if not codes:
         return None
@@ -173,7 +173,7 @@ def write(code: RecordedCode, path: Path) -> None:
 
 
 def read(name: str, evidence: Evidence) -> RecordedCode | None:
-    """The digests of a recording, from its name and measurements; None if there are none of these measurements.
+    """The digests of a recording, from its name and measurements; None without digests of these measurements.
 
     Raises:
         NormtuneError: the file is damaged.
@@ -207,7 +207,7 @@ def _undecidable(code: RecordedCode | None, wanted: Collection[Cell]) -> str:
     if code is None:
         return "the measurements have no digests of their code"
     if not present:
-        return "there is no triton here to compile the kernels"
+        return "triton, which compiles the kernels, is not installed"
     if present != code.triton:
         return f"the digests of their code are of Triton {code.triton}, here is {present}"
     if missing := sum(cell not in code.cells for cell in wanted):
@@ -236,7 +236,7 @@ def _joined(launches: Iterable[bytes]) -> str:
 def _digests(pairs: Collection[tuple[Problem, Config]], target: Target) -> dict[Cell, bytes]:
     """The digests of cells with the present sources, from all of their pairs.
 
-    They are empty if a pair has none; cells that cannot be launched or compiled are left out.
+    A digest is empty if a pair has none; cells that cannot be launched or compiled are left out.
     """
     launches = {pair: operator(pair[0].operator).launch_of(pair[1], pair[0], target) for pair in pairs}
     codes = codes_of(((problem, launch) for (problem, _), launch in launches.items() if launch), target.name)

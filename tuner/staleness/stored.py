@@ -20,7 +20,7 @@ from normtune.tuner.plan.binaries import jobs_of
 from normtune.tuner.plan.resume import Stored
 from normtune.tuner.staleness.code import triton_version
 
-# Suffix of the fingerprint of measurements with other code although the hashed sources are the same.
+# Suffix of the fingerprint of measurements whose code differs from the present code, although the sources are equal.
 OTHER_CODE = " (other code)"
 _NAMED = 5
 Pair = tuple[Problem, Config]
@@ -55,7 +55,7 @@ def compare(stored: Stored, target: Target, most_binaries: int | None = None) ->
     Args:
         stored: coverage of a store.
         target: of the launches.
-        most_binaries: nothing is compiled if it would be more; None for no limit.
+        most_binaries: nothing is compiled if more binaries are needed; None for no limit.
 
     Raises:
         NormtuneError: no process that compiles can start.
@@ -101,7 +101,7 @@ def compare(stored: Stored, target: Target, most_binaries: int | None = None) ->
 
 
 def compare_instructions(stored: Stored, target: Target) -> Comparison:
-    """Compare the machine code of measurements that another Triton compiled from the present kernels with today's.
+    """Compare the machine code of measurements of the present kernels by another Triton with that of this Triton.
 
     Digests of Triton's intermediate code cannot be compared between versions, so all binaries are compiled.
     Measurements without a digest of their machine code count as changed.
@@ -132,15 +132,15 @@ def compare_instructions(stored: Stored, target: Target) -> Comparison:
     if count := len(same) + len(changed) + len(unknown):
         lines.append(f"Triton {triton} compiles {len(same)} of {count} stored measurements to the same instructions")
     if changed:
-        lines.append(f"to others {len(changed)}, to be measured again: {_named(changed)}")
+        lines.append(f"{len(changed)} to other instructions, to be measured again: {_named(changed)}")
     if unknown:
-        lines.append(f"{len(unknown)} were stored without a digest of their instructions: measured again")
+        lines.append(f"{len(unknown)} without a stored digest of their instructions are measured again")
     again = (*changed, *unknown)
     return Comparison(tuple(same), again, Counter(), _fingerprints(stored, (), again), tuple(lines))
 
 
 def is_other_code(stored: Stored, problems: Collection[Problem]) -> bool:
-    """Whether times of these problems are of other code although the hashed sources are the same."""
+    """Whether times of these problems are of other code than the present one, although the sources are equal."""
     other = {name: fingerprint(operator(name)) + OTHER_CODE for name in {problem.operator for problem in problems}}
     wanted = set(problems)
     return any(state.fingerprint == other[pair[0].operator] for pair, state in stored.items() if pair[0] in wanted)
@@ -155,12 +155,12 @@ def _of_known_operators(stored: Stored) -> Iterator[tuple[Pair, Coverage, Operat
 
 
 def _undecidable(coverage: Coverage) -> str:
-    """Reason why the code of a measurement cannot be compared with today's; empty if it can."""
+    """Why the code of a measurement cannot be compared with the present code; empty if it can."""
     if coverage.code is None or not coverage.code.code:
         return "they were stored without a digest of their code"
     present = triton_version()
     if not present:
-        return "there is no triton here to compile the kernels"
+        return "triton, which compiles the kernels, is not installed"
     if coverage.triton != present:
         return f"they were compiled by Triton {coverage.triton}, here is {present}"
     return ""
@@ -181,7 +181,7 @@ def _fingerprints(stored: Stored, same: Iterable[Pair], changed: Iterable[Pair])
 
 
 def _named(pairs: Iterable[Pair]) -> str:
-    """The configs of some pairs: the first `_NAMED` by name, the number of the rest."""
+    """The configs of some pairs as text: the first `_NAMED`, and the number of the others."""
     configs = sorted({config for _, config in pairs})
     more = f" and {len(configs) - _NAMED} more configs" if len(configs) > _NAMED else ""
     return "; ".join(map(str, configs[:_NAMED])) + more

@@ -1,7 +1,7 @@
 """Changes of a table's kernels since it was measured.
 
 In: a table's header and text, its measurements and the digests of their code. Out: a line for each operator whose
-kernels changed, and notes. Only the code of configs that the table answers with is compared.
+kernels changed, and notes. Only the code of the table's configs is compared.
 """
 
 from collections.abc import Collection, Iterable
@@ -37,15 +37,15 @@ def changed_kernels(
         NormtuneError: code cannot be compiled at all, or `timed` raises it.
     """
     unknown = [name for name, fingerprint in header.kernels.items() if fingerprint == UNKNOWN]
-    told = [f"which kernels of {', '.join(unknown)} were measured is not known"] if unknown else []
+    foreign = [f"which kernels of {', '.join(unknown)} were measured is not known"] if unknown else []
     if len(unknown) == len(header.kernels):
-        return [], told
+        return [], foreign
     names = changed(header.kernels)
     measured = list(timed or ())
     reason = "code is compared without --quick" if timed is None else "its measurements are not available"
     try:
         cells = [_cells(header, text, evidence) for _, evidence in measured]
-    except NormtuneError as error:  # which a check reports as a failure
+    except NormtuneError as error:  # a check reports it as a failure
         measured, reason = [], str(error)
     if measured:
         changes = [difference(code, evidence, part) for (code, evidence), part in zip(measured, cells, strict=True)]
@@ -59,11 +59,11 @@ def changed_kernels(
             names = [name for name in names if (name, header.kernels[name]) not in kernels]  # measured elsewhere
             if not names or any(change.suspects for change in changes):
                 stale, notes = _by_code(set().union(*cells), changes)
-                return [*stale, *map(_stale_by_source, names)], [*told, *notes]
-            reason = "its measurements are of other kernels than its header says"
+                return [*stale, *map(_stale_by_source, names)], [*foreign, *notes]
+            reason = "its measurements are of other kernels than those in its header"
     if not names:
-        return [], [*told, _UNCHANGED]
-    return [*map(_stale_by_source, names)], [*told, f"whether their compiled code changed is not known: {reason}"]
+        return [], [*foreign, _UNCHANGED]
+    return [*map(_stale_by_source, names)], [*foreign, f"whether their compiled code changed is not known: {reason}"]
 
 
 def _stale_by_source(name: str) -> str:
@@ -71,7 +71,7 @@ def _stale_by_source(name: str) -> str:
 
 
 def _cells(header: Header, text: str, evidence: Evidence) -> set[Cell]:
-    """The measured cells of the configs that a table answers with."""
+    """The measured cells of a table's configs."""
     (device,) = evidence.devices()
     if header.is_for_any_gpu:
         relative = relative_trees(text)

@@ -64,10 +64,10 @@ class Sweep(NamedTuple):
         device: the measured device, or the one of the plan.
         outlook: the plan, with the expected time; None if there was nothing to measure.
         summary: counts and times; empty for a dry run, and if nothing was stale.
-        damage: line about stored measurements that were left out as damaged; empty if there are none.
-        is_dry: whether it was only planned.
-        compiled: binaries of `compile_only`; None otherwise.
-        control: time of unchanged code relative to its stored time, for `stale`; None otherwise.
+        damage: line about damaged stored measurements, which were left out; empty without any.
+        is_dry: whether the sweep was only planned.
+        compiled: binaries of `compile_only`; None without that option.
+        control: time of unchanged code relative to its stored time, for `stale`; None without that option.
     """
 
     device: Device
@@ -100,12 +100,12 @@ class Sweep(NamedTuple):
 def sweep(request: Request) -> Sweep:
     """Measure configs over shapes and store every sample, as `normtune sweep` does.
 
-    Each problem is stored as soon as it is measured: after an interrupt, or the end of the budget, the same call goes
-    on. It starts processes: a script that calls it needs `if __name__ == "__main__":`.
+    Each problem is stored as soon as it is measured: after an interrupt, or the end of the budget, the same call
+    continues. It starts processes: a script that calls it needs `if __name__ == "__main__":`.
 
     Raises:
         UsageError: a value is unknown or out of range.
-        NormtuneError: there is no such GPU, or the device or the store failed; all measurements so far are stored.
+        NormtuneError: the GPU does not exist, or the device or the store failed; all measurements so far are stored.
     """
     return run(request, lambda title: Silent())
 
@@ -138,7 +138,7 @@ def run(
     with ExitStack() as stack:
 
         def start_device() -> Bench:
-            """Start opening the device, which goes on while the sweep is planned."""
+            """Start opening the device in the background."""
             bench = begin_device(request.device, request.regime, cache)
             stack.callback(bench.close)
             return bench
@@ -173,7 +173,7 @@ def run(
 
 
 def _named(device: Bench | Identity, display_of: Callable[[str], Silent]) -> Silent:
-    """The display of a sweep, which names the device at once, because opening it takes seconds."""
+    """The display of a sweep, with the name of the device, which is shown at once, as opening takes seconds."""
     display = display_of(device.device.label)
     display.say(device_line(device))
     return display
@@ -254,7 +254,7 @@ def _swept(
 
 
 def _nothing(request: Request, work: PreparedSweep) -> list[str]:
-    """Lines about a request for `--stale` or `--refine` that leaves nothing to measure; else none."""
+    """Lines for a sweep with `--stale` or `--refine` that has nothing to measure; empty for others."""
     if work.plan.tasks:
         return []
     if request.refine is not None:

@@ -16,16 +16,16 @@ from normtune.tuner.sweep.options import SweepOptions
 
 @with_options(SweepOptions, before="details")
 def sweep(
-    details: Annotated[bool, typer.Option("--details", help="Print where the time went, too.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object at the end and nothing else.")] = False,
+    details: Annotated[bool, typer.Option("--details", help="Also print the time of each phase.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print only errors.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print only one JSON object at the end.")] = False,
     store: StoreOption = None,
     **chosen: Any,
 ) -> None:
     """Measure configs over shapes and store every sample.
 
     Each problem is stored as soon as it is measured: after Ctrl-C, a kill or the end of the budget, the same command
-    goes on.
+    continues.
     """
     begun = time.monotonic()
     from normtune.tuner.sweep.request import Request

@@ -1,7 +1,7 @@
 """The configs that every sweep times at each of its shapes: those of the present tables, and the default.
 
 In: problems, the device, a baseline table. Out: by problem, the configs that a fit compares its table with. The tables
-are those that a call uses: NORMTUNE_TABLE, the installed one, one that ships, or that for any GPU.
+are those that calls use: NORMTUNE_TABLE, the installed table, a shipped one, or the table for any GPU.
 """
 
 import os
@@ -26,7 +26,7 @@ def always(
 ) -> Always:
     """The configs of the GPU's tables, of the baseline and the operator's default at each problem, in this order.
 
-    Tables that cannot be read are ignored, because the sweep may be meant to replace them. A replay has no default.
+    Unreadable tables are ignored, because the sweep may be for a replacement. A replay has no default.
 
     Args:
         problems: of the sweep.
@@ -53,7 +53,7 @@ def always(
 
 
 def _in_use(device: Device, key: Key) -> _Answer | None:
-    """The function of the table that calls use today; None if there is none."""
+    """The function of the table that calls use now; None without one."""
     try:
         tables = locate.select(device.name, device.target, device.sms, device.l2_bytes)
         return tables.serving(key).answer(key)

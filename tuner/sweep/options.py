@@ -29,10 +29,10 @@ def parse_sizes(name: str, texts: Sequence[str]) -> list[int]:
     """The positive integers of a list.
 
     Raises:
-        UsageError: it has anything else.
+        UsageError: a text is not a positive integer.
     """
     if not all(text.strip().isdecimal() and int(text) > 0 for text in texts):
-        raise UsageError(f"--{name} is {','.join(texts)!r}: expected positive integers, as 1,64,4096")
+        raise UsageError(f"--{name} is {','.join(texts)!r}: expected positive integers such as 1,64,4096")
     return [int(text) for text in texts]
 
 
@@ -57,8 +57,8 @@ class SweepOptions:
         "default, or quick: a third of the shapes, at most 12 configs each, stops after 60 s.", default="default"
     )
     grid: str | None = option(
-        "Shapes: default; quick, a third of these; recording, for a table that ships; probe, corners, edges and "
-        "middle. Default: the grid of --effort."
+        "Shapes: default; quick, a third of these; recording, for a shipped table; probe, corners, edges and middle. "
+        "Default: the grid of --effort."
     )
     rows: Sequence[int] | None = option(
         "Numbers of rows instead of those of the grid: 1,64,4096.", LIST, read=partial(parse_sizes, "rows")
@@ -73,30 +73,30 @@ class SweepOptions:
         doc="Tuples of the operator's axes, (rows, hidden), or a CSV file with these columns, instead of a grid.",
     )
     space: str | None = option(
-        "Configs: full, all; default, those that won at some shape on an H200; quick, at most 12, including that of "
-        "Liger-Kernel's rule. Default: full with plane, quick with --effort quick, else default."
+        "Configs: full, all; default, those that were the best at some shape on an H200; quick, at most 12, with "
+        "Liger-Kernel's. Default: full with plane, quick with --effort quick, else default."
     )
     strategy: str | None = option(
         "plane: only configs that are likely to be the best, predicted from times at all shapes; adaptive: 6 rounds "
         "for all configs, 16 for those within 10 % of the best; exhaustive: 16 for all; race: 6 to 64, until the best "
-        "is known to 0.5 %; tpe, gp, random: some configs, chosen for each shape separately. Default: plane; adaptive "
-        "for a replay and with --effort quick, --stale, --refine, --compile-only and --cache."
+        "is known to 0.5 %; tpe, gp, random: some configs, chosen for each shape separately. Default: plane, but "
+        "adaptive for a replay and with --effort quick, --stale, --refine, --compile-only and --cache."
     )
     studies: str | os.PathLike[str] | None = option(
         "Keep the studies of tpe, gp or random in this SQLite file of Optuna.", "FILE", read=Path
     )
     seed: int | None = option("Seed of the random draws of plane, tpe, gp or random. Default: 0.", "N")
     baseline: str | os.PathLike[str] | None = option(
-        "Time this table's configs, too, at each shape, for `normtune fit --baseline`. The configs of the GPU's "
+        "Also time this table's configs at each shape, for `normtune fit --baseline`. The configs of the GPU's "
         "present tables, and each operator's default config, are always timed.",
         "TABLE",
         read=str,
-        doc="A table's file, or the name of one that ships, to compare a fit with: its configs are timed at each "
-        "shape, as are those of the GPU's present tables, and each operator's default config.",
+        doc="A table's file, or the name of a shipped table, to compare a fit with: its configs are timed at each "
+        "shape, like those of the GPU's present tables, and each operator's default config.",
     )
     regime: str = option(
-        "cold: the cache is evicted before; warm: the same buffers every time, so that the L2 holds as much as it can; "
-        "eager: cold, launched from Python without a CUDA graph, so that host time counts.",
+        "cold: the cache is evicted before; warm: the same buffers every time, so that the L2 cache holds them as far "
+        "as they fit; eager: cold, launched from Python without a CUDA graph, so that host time is included.",
         default=COLD,
     )
     budget_seconds: float | None = option(
@@ -106,26 +106,26 @@ class SweepOptions:
         doc="Stop within this time, with everything stored. Default: the limit of --effort, if any.",
     )
     stale: bool = option(
-        "Measure again only configs whose kernels changed since they were stored, or that this Triton compiles to "
-        "other machine code, and a control sample of the others.",
+        "Measure again only configs whose kernels changed, or that this Triton compiles to other machine code, and a "
+        "control sample of the others.",
         default=False,
     )
     refine: str | os.PathLike[str] | None = option(
-        "Measure only shapes at which the thresholds of this table are least certain, also with new rows and hidden "
+        "Measure only shapes at which the thresholds of this table are least certain, also at new rows and hidden "
         "sizes.",
         "TABLE",
         read=str,
-        doc="A table's file, or the name of one that ships: measure only shapes at which its thresholds are least "
-        "certain, also with new rows and hidden sizes. The store must have the measurements of the table.",
+        doc="A table's file, or the name of a shipped table: measure only shapes at which its thresholds are least "
+        "certain, also at new rows and hidden sizes. The store must have the measurements of the table.",
     )
     most: int | None = option(
-        "Most configs that plane, tpe, gp or random times at a shape. Default of plane: as many as are worth their "
-        "time.",
+        "At most so many configs at a shape with plane, tpe, gp or random. Default of plane: as many as are worth "
+        "their time.",
         "N",
     )
     until_percent: float | None = option(
-        "End --refine when a function is expected to lose no more than this at shapes that were not measured, by "
-        "default 0.2%. With plane: end a shape when its untimed configs are expected to gain less, instead of when no "
+        "With --refine: end when the expected loss of a function at unmeasured shapes is at most this, by default "
+        "0.2%. With plane: end a shape when the expected gain of its untimed configs is less, instead of when no "
         "config is worth its time.",
         *("LOSS", "until"),
         read=partial(parse_percent, "until"),
@@ -141,12 +141,12 @@ class SweepOptions:
     compile_only: bool = option(
         "Compile the binaries of this sweep for --target into --out and stop. Needs no GPU.", default=False
     )
-    target: str | None = option("Architecture for --compile-only, as sm_90 for H100 and H200.")
+    target: str | None = option("Architecture for --compile-only: sm_90 for H100 and H200.")
     out: str | os.PathLike[str] | None = option("Folder for the binaries of --compile-only.", "DIR", read=Path)
     dry_run: bool = option(
-        "Print the plan (problems, configs, what is left out, binaries, time) and stop.",
+        "Print the plan (problems, configs, binaries, time, and problems left out) and stop.",
         default=False,
-        doc="Plan (problems, configs, what is left out, binaries, time) and stop.",
+        doc="Plan (problems, configs, binaries, time, and problems left out) and stop.",
     )
     store: str | os.PathLike[str] | None = option(
         "File or URL of a store. Default: NORMTUNE_STORE, else ./normtune.db."

@@ -1,7 +1,7 @@
-"""The work of a sweep.
+"""Prepares a sweep.
 
 In: a request, a store and the identity of a device, which need not be open. Out: `PreparedSweep`: the plan, the stored
-measurements with the fingerprints of their compiled code, and the search over the rest.
+measurements with the fingerprints of their compiled code, and the search over the unmeasured rest.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -35,7 +35,7 @@ class PreparedSweep(NamedTuple):
         plan: the wanted problems and configs; for `stale`, only stale ones and the control sample.
         strategy: creates the search.
         search: over the plan, with the stored measurements.
-        control: control sample for `stale`; None otherwise.
+        control: control sample for `stale`; None without that option.
         key: of the request, see `Request.key`.
     """
 
@@ -50,16 +50,16 @@ class PreparedSweep(NamedTuple):
     key: str | None = None
 
     def is_of(self, device: Device, target: Target) -> bool:
-        """Whether it was prepared for such a device."""
+        """Whether the sweep was prepared for such a device."""
         return (self.device.kind, self.target) == (device.kind, target)
 
     def strategy_of(self, plan: Plan) -> Strategy:
-        """The strategy for a plan: the same search, if it is the same plan."""
+        """The strategy for a plan; for the prepared plan it returns the prepared search."""
         return (lambda tasks, known: self.search) if plan.tasks == self.plan.tasks else self.strategy
 
 
 def prepare(request: Request, wanted: Wanted, store: Store | None, device: Device, target: Target) -> PreparedSweep:
-    """Plan a sweep, after correcting the stored fingerprints of measurements whose code did not change, or did.
+    """Plan a sweep, after the stored fingerprints were corrected by a comparison of the compiled code.
 
     Args:
         request: the sweep.
@@ -84,7 +84,7 @@ def prepare(request: Request, wanted: Wanted, store: Store | None, device: Devic
     key = request.key(always)
     is_over = is_finished(key, runs, device, request.regime) and not is_other_code(stored, wanted.problems)
     if store and not store.damage and is_over:
-        # An empty plan: that of a large space takes seconds, and so does the import of some searches.
+        # An empty plan: the plan of a large space takes seconds, and so does the import of some searches.
         plan = Plan(tuple(Task(problem, ()) for problem in wanted.problems), {})
         return PreparedSweep(device, target, lines, stored, plan, Adaptive, Adaptive((), {}))
     strategy = request.search()
@@ -121,7 +121,7 @@ def going_on(strategy: Strategy, key: str | None, store: Store | None, device: D
 
 
 def refinement_lines(search: Search) -> list[str]:
-    """Lines about the loss that thresholds can still have, for `refine`."""
+    """Lines about the loss that uncertain thresholds may have, for `refine`."""
     return search.lines() if isinstance(search, Refine) else []
 
 

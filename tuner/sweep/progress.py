@@ -28,7 +28,7 @@ class Silent:
 
     Attributes:
         outlook: the plan; None until it is known.
-        details: whether the end tells where the time went.
+        details: whether the end has the time of each phase.
     """
 
     outlook: Outlook | None = None

@@ -1,7 +1,7 @@
 """The table of `sweep --refine`: its functions, and the shapes at which their thresholds can be refined.
 
 In: a table's name, operators and dtypes, the device. Out: `RefinedTable`, and for a device `search.refine.Refinement`.
-Shapes are those of `grids.between` in the box that the table was measured on; on a replay the recorded ones.
+Shapes are those of `grids.between` in the measured box of the table; on a replay the recorded ones.
 """
 
 import os
@@ -31,7 +31,7 @@ class RefinedTable(NamedTuple):
     Attributes:
         table: its name, for messages.
         trees: of the functions.
-        box: sizes that it was measured on.
+        box: the measured sizes of the table.
         until: see `Refinement`.
     """
 
@@ -77,10 +77,10 @@ class RefinedTable(NamedTuple):
 def refined_table(
     table: str | os.PathLike[str], keys: Sequence[str], dtypes: Sequence[str], until: float
 ) -> RefinedTable:
-    """The functions of a table to refine, without batch-invariant ones, whose thresholds are those of row classes.
+    """The functions of a table to refine, without batch-invariant ones, whose thresholds depend on row classes.
 
     Args:
-        table: its file, or the name of one that ships.
+        table: its file, or the name of a shipped table.
         keys: operators, with or without a variant; empty for all of the table.
         dtypes: of the functions.
         until: see `Refinement`.
@@ -102,7 +102,7 @@ def refined_table(
             f"table {name} has thresholds of {', '.join(sizes)}: --refine takes tables of {' and '.join(AXES)}"
         )
     if not header.box:
-        raise UsageError(f"table {name} cannot be refined: it does not say which sizes were measured; fit it again")
+        raise UsageError(f"table {name} cannot be refined: its header lacks the measured sizes; fit it again")
     specs = operators()
     usual = sorted(key for key in entries if not key.is_batch_invariant and key.operator in specs)
     names = sorted({key.text for key in usual})

@@ -25,7 +25,7 @@ _REGIMES = {
     EAGER: "; eager: cold, launched from Python without a graph",
 }
 
-SETTLED = "nothing to measure: no function is expected to lose more at other shapes than --until"
+SETTLED = "nothing to measure: the expected loss of every function at other shapes is at most --until"
 NOTHING_STALE = "nothing is stale: all stored measurements are of the present kernels"
 
 # Number of reasons of failures that are printed; others are counted.
@@ -35,7 +35,7 @@ _SURE = 1.25
 
 
 def device_line(bench: Bench | Identity) -> str:
-    """Line with the device, and the regime if it is not cold."""
+    """Line with the device, and the cache mode if it is not cold."""
     device = bench.device
     name, regime = printable(device.name), _REGIMES.get(bench.regime, "")
     if device.uuid.startswith(REPLAY_PREFIX):
@@ -62,7 +62,7 @@ def plan_lines(outlook: Outlook) -> list[str]:
     configs = plan.pruned.get(QUICK_REASON, 0)
     if plan.reduced or configs:
         reduced = f"{plan.reduced} problems and " if plan.reduced else ""
-        left_out.append(f"{reduced}{'other' if plan.pools else configs} configs that only the default effort tries")
+        left_out.append(f"{reduced}{'other' if plan.pools else configs} configs that only --effort default has")
     if plan.beyond:
         left_out.append(f"{plan.beyond} problems of over {MAX_ELEMENTS} elements")
     if plan.oversized:
@@ -77,14 +77,14 @@ def plan_lines(outlook: Outlook) -> list[str]:
 
 
 def pruned_lines(plan: Plan) -> list[str]:
-    """Lines with the number of configs left out of a plan, by reason; of large spaces for those that were asked."""
+    """Lines with the number of configs left out of a plan, by reason; for large spaces among the resolved configs."""
     lines = [f"  left out {count:6}  {reason}" for reason, count in sorted(plan.pruned.items())]
     if pools := plan.pools:
         large = _plain_large(pools)
         count, asked = large["configs"], large["configs_asked"]
         configs = "the configs that a function draws" if count is None else f"{count} configs"
         lines.append(
-            f"  {asked} of {configs} at {len(pools)} problems were asked for their launch: how many of the others are "
+            f"  {asked} of {configs} at {len(pools)} problems were resolved to a launch: how many of the others are "
             "illegal is unknown"
         )
         reasons = sorted(large["configs_left_out"].items())
@@ -107,9 +107,7 @@ def expected_line(outlook: Outlook) -> str:
     """Line with the expected time and its parts."""
     estimate, budget = outlook.estimate, outlook.budget_seconds
     if budget is not None and estimate.seconds > budget:
-        return (
-            f"expected: the budget, of which {seconds_text(budget)} are left; all of it takes {about(estimate.seconds)}"
-        )
+        return f"expected: the remaining budget, {seconds_text(budget)}; all problems take {about(estimate.seconds)}"
     if outlook.longest > _SURE:
         start = estimate.start + estimate.compile
         most = start + outlook.longest * (estimate.seconds - start)
@@ -138,7 +136,7 @@ def end_lines(summary: Summary, budget_seconds: float | None, details: bool = Fa
     Args:
         summary: of the sweep.
         budget_seconds: the budget, for the message if it was too short for any problem.
-        details: whether to tell where the time went.
+        details: whether to add the time of each phase.
     """
     fit = _fit(summary)
     if not summary.done and not summary.left:
@@ -150,8 +148,8 @@ def end_lines(summary: Summary, budget_seconds: float | None, details: bool = Fa
         return [f"nothing to do: all {summary.known} problems are measured; {untimed}`{fit}` makes their table"]
     if not summary.done and budget_seconds is not None:
         return [
-            f"the budget of {seconds_text(budget_seconds)} was spent before a problem could be measured: nothing was "
-            f"stored; all {summary.left} problems take {about(summary.left_seconds)} besides starting"
+            f"the budget of {seconds_text(budget_seconds)} ended before a problem could be measured: nothing was "
+            f"stored; all {summary.left} problems take {about(summary.left_seconds)} after the start"
         ]
     failed = sum(summary.failures.values())
     total = summary.starting_seconds + summary.seconds
@@ -169,7 +167,7 @@ def end_lines(summary: Summary, budget_seconds: float | None, details: bool = Fa
         void, lost = protocol.get("void_rounds", 0), int(str(protocol.get("worker_restarts", 0)))
         if details:
             lines.append(
-                f"{total:.1f} s in all: {starting:.1f} before the plan, {seconds.compile:.1f} waiting for the "
+                f"{total:.1f} s in total: {starting:.1f} before the plan, {seconds.compile:.1f} waiting for the "
                 f"compiler, {seconds.gate:.1f} gate, {seconds.timing:.1f} timing of {summary.timings} samples; "
                 f"void rounds: {void}"
             )
@@ -177,7 +175,7 @@ def end_lines(summary: Summary, budget_seconds: float | None, details: bool = Fa
             lines.append(f"{_counted(lost, 'time')} the process that uses the GPU was lost and started again")
         if reason := protocol.get("undigested"):
             lines.append(
-                f"the times have no digest of their code, which this version of Triton does not give "
+                f"the times have no digest of their code, as this version of Triton gives none "
                 f"({printable(str(reason))}): only changes of sources will show that kernels changed"
             )
     lines += _copy_lines(summary)
@@ -190,15 +188,15 @@ def end_lines(summary: Summary, budget_seconds: float | None, details: bool = Fa
         lines.append(f"skipped {_counted(count, 'problem')}, which the next sweep tries again: {printable(reason)}")
     if summary.left:
         lines.append(
-            f"budget spent with {_counted(summary.left, 'problem')} left: {about(summary.left_seconds)} more; the same "
-            f"command goes on. `{fit}` makes a table of the measured ones"
+            f"the budget ended with {_counted(summary.left, 'problem')} left: {about(summary.left_seconds)} more; the "
+            f"same command continues. `{fit}` makes a table of the measured ones"
         )
     elif summary.is_fruitless:
         pass  # the command ends with this error
     elif summary.skipped:
         lines.append(f"all other problems are measured: `{fit}` makes a table of them")
     else:
-        lines.append(f"complete: `{fit}` fits the table that loses least to these times")
+        lines.append(f"complete: `{fit}` fits a table to these times")
     return lines
 
 
@@ -223,7 +221,8 @@ def fruitless_line(summary: Summary, ahead: Ahead | None = None, outlook: Outloo
 def ahead_lines(ahead: Ahead) -> list[str]:
     """Lines with the binaries that were compiled for another machine, and the command that uses them."""
     failed = sum(ahead.failures.values())
-    counts = f"{ahead.compiled} compiled, {ahead.binaries - ahead.compiled} were there; failures: {failed or 'none'}"
+    present = ahead.binaries - ahead.compiled
+    counts = f"{ahead.compiled} compiled, {present} already there; failures: {failed or 'none'}"
     lines = [f"{ahead.binaries} binaries for {ahead.target} in {ahead.folder}: {counts}"]
     lines += _failure_lines(ahead.failures)
     if ahead.binaries:
@@ -247,7 +246,7 @@ def plain_sweep(
         device: of the sweep.
         outlook: the plan; None if there was nothing to do.
         summary: of the sweep; None for a dry run.
-        compiled: binaries for another machine; None if it was not that.
+        compiled: binaries of `compile_only`; None without that option.
     """
     plain: dict[str, Any] = {"device": device._asdict(), "plan": None, "sweep": None}
     if outlook:

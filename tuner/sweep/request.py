@@ -1,6 +1,6 @@
-"""The checked options of a sweep, before anything is opened.
+"""Checks the options of a sweep before anything is opened.
 
-In: the options of `normtune sweep`. Out: `Request`, with the problems, space, search and budget that follow from them.
+In: the options of `normtune sweep`. Out: `Request`, with the resulting problems, space, search and budget.
 """
 
 import os
@@ -84,13 +84,13 @@ class Request(SweepOptions):
         if self.baseline is not None:
             locate.load_table(self.baseline)
             if self.stale:
-                raise UsageError("--baseline and --stale are both given: --stale measures only what is stored")
+                raise UsageError("--baseline and --stale are both given: --stale measures only stored configs")
         self._check_refining()
         self._check_compiling()
 
     @property
     def chosen(self) -> Effort:
-        """Grid, space, strategy and budget: the given ones, and for the others those of the effort.
+        """Grid, space, strategy and budget: from the options, else from the effort.
 
         Raises:
             UsageError: the effort is unknown.
@@ -112,7 +112,7 @@ class Request(SweepOptions):
         if self.seed is None:
             return
         if not getattr(search(self.chosen.strategy), "leaves_out", False):
-            raise UsageError(f"--seed is given, but strategy {self.chosen.strategy} draws nothing: leave it out")
+            raise UsageError(f"--seed is given, but strategy {self.chosen.strategy} is not random: leave it out")
         if type(self.seed) is not int or not 0 <= self.seed <= MOST_SEED:
             raise UsageError(f"--seed is {self.seed!r}: expected an integer from 0 to {MOST_SEED}")
 
@@ -135,16 +135,16 @@ class Request(SweepOptions):
                 self.leaves_out and getattr(search(self.chosen.strategy), "has_model", False)
             ):
                 raise UsageError(
-                    f"--until is given, but strategy {self.chosen.strategy} expects no losses: leave it out, or give "
+                    f"--until is given, but strategy {self.chosen.strategy} predicts no losses: leave it out, or give "
                     "--refine or --strategy plane"
                 )
             return
         for name in ("grid", "rows", "hidden", "shapes", "strategy", "studies", "stale", "compile_only"):
             if getattr(self, name):
                 option = name.replace("_", "-")
-                raise UsageError(f"--{option} and --refine are both given: the table says which shapes are measured")
+                raise UsageError(f"--{option} and --refine are both given: --refine chooses the shapes by the table")
         if self.effort != "default":
-            raise UsageError("--effort and --refine are both given: --space and --budget bound what is measured")
+            raise UsageError("--effort and --refine are both given: use --space and --budget with --refine")
 
     def _check_compiling(self) -> None:
         if not self.compile_only:
@@ -153,11 +153,11 @@ class Request(SweepOptions):
                     raise UsageError(f"--{name} is given without --compile-only: leave it out")
             return
         if self.target is None or self.out is None:
-            raise UsageError("--compile-only needs --target and --out: an architecture, as sm_90, and a folder")
+            raise UsageError("--compile-only needs --target and --out: an architecture such as sm_90, and a folder")
         for name in ("device", "stale", "cache", "dry_run"):
             if getattr(self, name):
                 option = name.replace("_", "-")
-                raise UsageError(f"--{option} and --compile-only are both given: it compiles, and measures nothing")
+                raise UsageError(f"--{option} and --compile-only are both given: --compile-only measures nothing")
         self.limits()
 
     def limits(self) -> Target:
@@ -180,7 +180,7 @@ class Request(SweepOptions):
         return always(problems, device, target, self.baseline)
 
     def search(self, advice: Always | None = None) -> Strategy:
-        """The strategy; `advice` has the configs that a search that leaves configs out begins with."""
+        """The strategy; a search that leaves configs out begins with those in `advice`."""
         chosen: Callable[..., Search] = search(self.chosen.strategy)
         options: dict[str, Any] = {} if self.studies is None else {"studies": Path(self.studies)}
         options |= {} if self.seed is None else {"seed": self.seed}
@@ -195,7 +195,7 @@ class Request(SweepOptions):
         return partial(Audited, strategy=partial(chosen, **options, advice=advice), seed=self.seed or 0)
 
     def key(self, always: Always) -> str | None:
-        """Key of the request, see `resume.key_of`; None if the store shows what is left to measure."""
+        """Key of the request, see `resume.key_of`; None if the unmeasured rest follows from the store."""
         if not self.leaves_out or self.retry_failed:
             return None
         bounds = f" {self.most} {self.until_percent}" if self.most or self.until_percent else ""
@@ -222,7 +222,7 @@ class Request(SweepOptions):
         return Wanted(chosen, len(problems(keys, dtypes, partial(self._of_grid, "default"))) - len(chosen))
 
     def _of_grid(self, grid: str, spec: OperatorSpec) -> list[Shape]:
-        """The shapes of a grid, or of the sizes given instead, that an operator supports."""
+        """The shapes of a grid, or of the option's sizes, that an operator supports."""
         own = [tuple(sizes) or None for sizes in spec.axes.values()]
         given = (mine if asked is None else asked for mine, asked in zip(own, (self.rows, self.hidden), strict=False))
         pairs = grids.shapes(grid, *given)

@@ -1,4 +1,4 @@
-"""Writes a run to the store, and keeps it in memory until the store is verified to have it.
+"""Writes a run to the store, and keeps it in memory until the store is verified.
 
 In: a store, a run and its measurements: `add` keeps those of a task, `flush` stores them while the next task is
 measured. Out: rows in the store, verified at the end; or, if the store fails or disappears, a Parquet file beside it
@@ -28,7 +28,7 @@ from normtune.tuner.plan.plan import Task
 
 
 class RunWriter:
-    """Writes a run, which is not stored yet, to a store."""
+    """Writes a new run to a store."""
 
     def __init__(self, store: Store, run: Run) -> None:
         self._store = store
@@ -38,7 +38,7 @@ class RunWriter:
         self.run = run
 
     def add(self, measurements: Sequence[Measurement]) -> None:
-        """Keep the measurements of a task, after storing those of the one before."""
+        """Store the measurements of the previous task, and keep these in memory."""
         self.flush()
         self._held += measurements
 
@@ -93,12 +93,12 @@ class RunWriter:
             with suppress(NormtuneError, OSError):
                 write_parquet(evidence, path)
                 return NormtuneError(f"{error}; {count} are in {path}: `normtune data import {path}` stores them")
-        return NormtuneError(f"{error}; {count} could be written nowhere and are lost")
+        return NormtuneError(f"{error}; {count} could not be written to any folder and are lost")
 
     def _folders(self) -> list[Path]:
         """Candidate folders for the file, best first."""
         folders = [self._store.folder] if self._store.folder else []
-        with suppress(OSError):  # the working folder may not exist any more
+        with suppress(OSError):  # the working folder may no longer exist
             folders.append(Path.cwd())
         with suppress(OSError):
             folders.append(Path(tempfile.gettempdir()))

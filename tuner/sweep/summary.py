@@ -128,7 +128,9 @@ class Summary:
         logs = [
             math.log(fraction)
             for problem, fraction in self.measured.items()
-            if problem.key.text == name and fraction is not None and _moved(problem) >= least_bytes
+            if problem.key.text == name
+            and fraction is not None
+            and operator(problem.operator).bytes_moved(problem) >= least_bytes
         ]
         return Near(math.exp(sum(logs) / len(logs)), len(logs)) if logs else None
 
@@ -160,10 +162,6 @@ class Summary:
     def _plain_near(self, key: str) -> dict[str, float]:
         by_size = {"all": self.near(key), "large": self.near(key, LARGE_BYTES)}
         return {name: round(near.fraction, 4) for name, near in by_size.items() if near}
-
-
-def _moved(problem: Problem) -> int:
-    return operator(problem.operator).bytes_moved(problem)
 
 
 def best_of(outcomes: Mapping[Config, Outcome], copy: float | None) -> Best | None:

@@ -1,7 +1,7 @@
 """The loop of a sweep: measures the tasks that the store lacks, and stores each while the next one is measured.
 
 In: a bench, a store, a plan and a search, which chooses tasks and rounds. Out: measurements in the store, and a
-`Summary`. A kill loses at most the current task and the one before; the same call goes on.
+`Summary`. A kill loses at most the current task and the previous one; the same call continues.
 """
 
 import math
@@ -29,7 +29,7 @@ _MARGIN_SECONDS = 1.0
 _CAUTION = 1.2
 # Most tasks that a task with compiled binaries may overtake.
 _OVERTAKEN = 16
-# Weight of the estimate before the first measurement: as if this many seconds of it had been confirmed.
+# Weight of the estimate before the first measurement, as if this many of its seconds had been confirmed.
 _TRUST_SECONDS = 0.5
 
 
@@ -131,7 +131,7 @@ def sweep(
     unreported: list[tuple[Problem, Best | None]] = []
 
     def save() -> None:
-        """Store the task before, and report it afterwards."""
+        """Store the previous task, then report it."""
         writer.flush()
         while unreported:
             problem, best = unreported.pop()
@@ -239,7 +239,7 @@ class _Schedule:
         for task in outlook.tasks:
             self._each_of(task)
         self._turn = {task.problem: turn for turn, task in enumerate(outlook.tasks)}
-        # Seconds by operator: of one the estimate may be far off, as it takes kernels to be bound by memory.
+        # Seconds by operator: the estimate of one may be far off, as it assumes kernels that are memory bound.
         self._measured: defaultdict[str, float] = defaultdict(float)
         self._estimated: defaultdict[str, float] = defaultdict(float)
 
@@ -295,9 +295,9 @@ class _Schedule:
         return chosen(lambda task: self._slack(task, now) >= 0, self._search.ask(self._end - now))
 
     def _scale(self, operator: str, done: Mapping[str, float]) -> float:
-        """Measured over expected time of an operator, whose tasks were expected to take what `done` says.
+        """Measured over expected time of an operator; `done` has the expected seconds of measured tasks.
 
-        At first it is that of the other operators, and of the first one 1.
+        Before its first measurement it is the ratio of the other operators, and 1 for the first operator.
         """
         own, others = done.get(operator, 0.0), sum(done.values())
         measured = self._measured[operator]

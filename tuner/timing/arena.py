@@ -1,4 +1,4 @@
-"""Device memory for timing: disjoint slices at fresh offsets, so that no launch finds its data in the cache.
+"""Device memory for timing: disjoint slices at new offsets, so that no launch finds its data in the cache.
 
 In: the buffers of a problem. Out: tensors in pools of device memory, at new random offsets in every call. Inputs
 (normal random values, indices of 0), outputs, and tensors that are both have separate pools, which grow to the largest
@@ -31,8 +31,8 @@ class Arena:
     def slices(self, buffers: Sequence[Buffer], count: int) -> list[dict[str, Tensor]]:
         """`count` sets of tensors for `buffers`, disjoint except for the weight, which all sets share.
 
-        Inputs hold normal random values, indices 0. Outputs, and tensors that are read and written, hold whatever
-        earlier launches left there.
+        Inputs have normal random values, indices 0. Outputs, and tensors that are read and written, have values of
+        earlier launches.
         """
         self._reserve(buffers, count)
         cursor = dict.fromkeys(self._pools, 0)

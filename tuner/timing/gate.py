@@ -32,7 +32,7 @@ CALLS_BYTES = 8 << 30
 # Factor on the number of launches of a kernel whose bits differ between launches.
 _REPEAT_FACTOR = 20
 _GUARD_BYTES = 512
-# What a name, an output and its exact value say about an error that is too large.
+# An explanation of an error that is too large, from the output's name, the output and its exact value.
 Advice = Callable[[str, Tensor, Tensor], str]
 _GUARD_VALUE = 0xA5
 
@@ -128,7 +128,7 @@ def gate(
 def check_launch(
     spec: OperatorSpec, problem: Problem, resolved: AnyLaunch, device: torch.device, calls: int, wide: bool = False
 ) -> None:
-    """As `gate`, of a launch at its own problem, with this number of calls."""
+    """The same as `gate`, for a launch at its own problem, with this number of calls."""
     inputs, expected = _case(spec, problem, device, wide)
     copies = {name: tensor.clone() for name, tensor in inputs.items()}  # the originals stay for comparison
     in_out = {buffer.name for buffer in spec.buffers(problem) if buffer.role == IN_OUT}
@@ -157,7 +157,7 @@ def check_launch(
 
 
 def _written(inputs: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> Iterator[str]:
-    """The inputs that are no longer what they were, a line each."""
+    """A line for each input that was overwritten."""
     for name, tensor in inputs.items():
         mark = torch.zeros(1, dtype=torch.int32, device=tensor.device)
         memory.mark_difference(tensor, after[name], mark)
@@ -197,7 +197,7 @@ def reference_of(spec: OperatorSpec, problem: Problem, tensors: Mapping[str, Ten
 
 
 def advice_of(spec: OperatorSpec) -> Advice | None:
-    """What a reference says about wrong outputs; None if it says nothing."""
+    """The reference's function that explains wrong outputs; None without one."""
     return getattr(spec.references(), "advice", None)
 
 
@@ -238,7 +238,7 @@ def check_calls(
     """Launch `calls` times and check the outputs each time.
 
     The first outputs are compared with the reference, the others bit by bit with the first. Bits may differ if sums
-    have no fixed order: then launches go on, and the outputs of each differing call are compared with the reference.
+    have no fixed order: then launches continue, and the outputs of each differing call are compared with the reference.
 
     Args:
         launch_once: makes one launch on the current stream.
@@ -246,7 +246,7 @@ def check_calls(
         expected: `Expected` values by name.
         calls: number of launches.
         before: values before each launch of outputs that are also inputs.
-        advice: what is said about a wrong output.
+        advice: explains a wrong output.
 
     Raises:
         LaunchFailedError: the launch fails.
@@ -279,7 +279,7 @@ def check_calls(
             try:
                 compare(outputs, expected, advice)
             except WrongResultError as error:
-                raise WrongResultError(f"{error}, now and then: other calls were right") from None
+                raise WrongResultError(f"{error}, in some calls: others were right") from None
         if differing and number + 1 >= calls:
             return
     raise WrongResultError(f"other bits in one call, which {_REPEAT_FACTOR * calls} further calls did not repeat")
@@ -326,8 +326,8 @@ def _name_excess(outputs: Mapping[str, Tensor], expected: Mapping[str, Any], adv
         if not worst <= 1.0:
             if (lacking := int(outputs[name].float().isnan().sum())) and not expected[name][0].isnan().any():
                 raise WrongResultError(f"{name}: {lacking} of {outputs[name].numel()} elements are NaN or unwritten")
-            told = f": {advice(name, outputs[name], expected[name][0])}" if advice else ""
-            raise WrongResultError(f"{name}: error is {worst:.3g} times what rounding allows{told}")
+            why = f": {advice(name, outputs[name], expected[name][0])}" if advice else ""
+            raise WrongResultError(f"{name}: error is {worst:.3g} times what rounding allows{why}")
 
 
 def _excess(output: Tensor, exact: Tensor, allowed: Tensor) -> Tensor:

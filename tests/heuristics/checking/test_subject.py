@@ -115,7 +115,9 @@ def test_entries_of_operators_that_are_not_here_are_told(tmp_path: Path) -> None
         lambda header: header,
         ('("rms_norm_forward", "float16")', '("rms_norm_sideways", "float16")'),
     )
-    assert subject.read(path).notes[0] == "rms_norm_sideways float16 is not checked: there is no such operator here"
+    assert (
+        subject.read(path).notes[0] == "rms_norm_sideways float16 is not checked: the operator is not registered here"
+    )
 
 
 def test_a_command_that_is_none_is_told(tmp_path: Path) -> None:
@@ -138,7 +140,7 @@ def test_the_regime_is_that_of_the_data(tmp_path: Path, regime: str) -> None:
 
 def test_a_table_without_a_box_cannot_be_checked(tmp_path: Path) -> None:
     path = edited(tmp_path, lambda header: header._replace(measured={}))
-    with pytest.raises(UsageError, match="does not say which sizes were measured; fit it again"):
+    with pytest.raises(UsageError, match="its header lacks the measured sizes; fit it again"):
         subject.read(path)
 
 
@@ -148,10 +150,10 @@ def test_a_table_for_any_gpu_is_bound_to_one(sms: int) -> None:
     path = locate.SHIPPED / "any_gpu.py"
     if not path.exists():
         pytest.skip("no such table ships")
-    normalised = relative_trees(path.read_text())
+    relative = relative_trees(path.read_text())
     table = subject.read(path).on(sms)
     for one in table.functions:
         for rows in (1, 2, 31, 100, 132, 1000, 4096, 33_333, 262_144):
             for hidden in (64, 100, 1024, 5000, 32768):
-                expected = choose_on(normalised[one.key], (rows, hidden), sms, 60 << 20)
+                expected = choose_on(relative[one.key], (rows, hidden), sms, 60 << 20)
                 assert choose(one.tree, (rows, hidden)) == expected

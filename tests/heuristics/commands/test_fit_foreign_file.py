@@ -97,14 +97,12 @@ def test_the_table_names_the_command_that_writes_it_again_and_passes_check(folde
     (folder / ".git").mkdir()  # a repository, whose files a table may name
     report = check(Path("library/table.py"))
     assert (report.failures, report.stale) == ((), ())
-    assert (
-        f"its times are {UNPAIRED}: another program measured them, and nothing is known of their noise" in report.notes
-    )
+    assert f"its times are {UNPAIRED}: another program measured them, and their noise is unknown" in report.notes
     assert "equal, byte for byte, to a fit of ../my times.csv" in report.notes
     assert "which kernels of mine were measured is not known" in report.notes
     times(lambda rows, hidden: (64, 4)).to_csv("my times.csv", index=False)
     (failure,) = check(Path("library/table.py")).failures
-    assert "holds other measurements than those of the table" in failure
+    assert "holds other measurements than the table was fitted to" in failure
     Path("my times.csv").write_text("secret\n")
     (failure,) = check(Path("library/table.py")).failures
     assert "does not hold the measurements" in failure and "secret" not in failure

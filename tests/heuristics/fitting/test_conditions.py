@@ -269,7 +269,7 @@ def test_a_figure_that_was_edited_fails(replacing: str) -> None:
 def test_a_change_of_its_data_fails(replacing: str, run, measure, penalty, spec) -> None:
     record("sqlite:///other.db", run, measure(lambda config, problem: 0.1, SHAPES, fingerprint=fingerprint(spec)))
     succeed("fit", "--store", "other.db", "--leaves", "1", "--out", "other.py", "--evidence", "data.parquet")
-    assert "data.parquet holds other measurements than those of the table" in failed()
+    assert "data.parquet holds other measurements than the table was fitted to" in failed()
 
 
 @pytest.mark.slow
@@ -290,7 +290,7 @@ def test_tables_of_the_first_format_are_looked_up_and_to_be_fitted_again(store: 
     old = in_format_3(Path("table.py").read_text(), ("Regret", regret), ("Format", "1"))
     Path("table.py").write_text(old)
     assert locate.load("table.py").lookup("toy", "bfloat16", 4096, 128)[:3] == ("block_row", 4, 4)
-    assert "it was written in table format 1, before 2; `normtune fit --store measured.db" in failed()
+    assert "its table format 1 is older than 2; `normtune fit --store measured.db" in failed()
     before = tree_of()
     fit("--leaves", "3")
     assert locate.load("table.py").header.format == FORMAT

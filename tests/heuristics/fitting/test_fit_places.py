@@ -204,7 +204,7 @@ def test_evidence_that_is_missing_other_or_damaged_is_told(committed: Path, stor
     kept = path.read_bytes()
     path.unlink()
     (failure,) = check(committed).failures
-    assert f"the evidence that it names is missing: there is no file {path.absolute()}; put it back" in failure
+    assert f"the file of its measurements is missing: {path.absolute()}; put it back" in failure
     result = invoke("check", str(committed))
     assert result.exit_code == 1
     assert f"{committed}: FAILED" in result.output
@@ -215,7 +215,7 @@ def test_evidence_that_is_missing_other_or_damaged_is_told(committed: Path, stor
     fit("--out", "other/", "--evidence", "other/")
     shutil.copy("other/nvidia_b.parquet", path)
     (failure,) = check(committed).failures
-    assert "it's h200.parquet holds other measurements than those of the table" in failure
+    assert "it's h200.parquet holds other measurements than the table was fitted to" in failure
 
 
 def test_a_header_with_an_odd_command_fails_and_does_not_crash(committed: Path) -> None:
@@ -313,7 +313,7 @@ def test_a_file_of_measurements_is_fitted_shown_and_checked_as_its_store_is(stor
     before = Path("table.py").read_bytes()
     succeed("fit", *read, "--leaves", "2", "--out", "table.py", "--baseline", "none")
     Path("a.parquet").rename("b.parquet")
-    assert "the evidence that it names is missing" in invoke("check", "table.py").output
+    assert "the file of its measurements is missing" in invoke("check", "table.py").output
     succeed("data", "export", "--store", "measured.db", "--out", "a.parquet")
     succeed("fit", *read, "--leaves", "2", "--out", "new.py")
     assert Path("new.py").read_bytes().replace(b"new.py", b"table.py") == before

@@ -112,4 +112,4 @@ def test_a_mean_that_is_too_low_is_bounded(spec, run):
     assert "means low by at most" in " ".join(
         module_text(found, as_command("normtune fit")).replace("\n#", " ").split()
     )
-    assert any("a mean below 0 is one of about 0" in line for line in figures(found))
+    assert any("a mean below 0 is about 0" in line for line in figures(found))

@@ -104,7 +104,7 @@ def test_figures_of_more_leaves_than_a_fit_has_are_refused(table: Path) -> None:
     (one,) = (function for function in header.functions if function["dtype"] == "bfloat16")
     many = one | {"figures": one["figures"] | {"leaves": 129, "asked": 129}}
     told = "".join(check(stated(table, functions=[many])).failures)
-    assert "its functions have another number of leaves than 1 to 128" in told
+    assert "its functions need 1 to 128 leaves" in told
 
 
 def test_a_figure_that_was_edited_fails_by_the_data(table: Path) -> None:

@@ -128,10 +128,7 @@ def test_evidence_that_moved_is_named_with_the_path_that_was_looked_at(repositor
         assert result.exit_code == 1
         assert "mylib/heuristics/nvidia_a.py: FAILED\n" in result.output
         place = repository / "data" / f"{name}.parquet"
-        assert (
-            f"the evidence that it names is missing: there is no file {place}; put it back, or fit again"
-            in result.output
-        )
+        assert f"the file of its measurements is missing: {place}; put it back, or fit again" in result.output
 
 
 @pytest.mark.slow

@@ -337,7 +337,7 @@ def test_a_folder_without_binaries_and_one_with_a_damaged_list_are_refused(tmp_p
             check_out(tmp_path)
     (tmp_path / "normtune.sm_90.json").unlink()
     os.mkfifo(tmp_path / "normtune.sm_90.json")
-    with pytest.raises(NormtuneError, match=r"is damaged \(OSError: no regular file\)"):
+    with pytest.raises(NormtuneError, match=r"is damaged \(OSError: not a regular file\)"):
         BinaryCache(tmp_path)
     add_list = tmp_path / "good"
     add_list.mkdir()

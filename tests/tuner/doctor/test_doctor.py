@@ -347,7 +347,7 @@ def test_doctor_survives_whatever_is_broken(place: Path, names: tuple[str, ...])
     assert [name for name in names if BROKEN[name][1] not in done.stdout] == []
     assert "\x1b" not in done.stdout
     last = done.stdout.splitlines()[-1]
-    assert last.endswith("sweep or kernels will not work before that is fixed")
+    assert last.endswith("sweeps or kernels will not work before that is fixed")
 
 
 @pytest.mark.slow

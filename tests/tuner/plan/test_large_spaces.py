@@ -236,7 +236,7 @@ def test_the_lines_of_a_plan_say_that_most_configs_were_not_asked(large):
     searched(search("plane")(chosen.tasks, {}), stop=20)
     first, *others = pruned_lines(chosen)
     asked = sum(pool.asked for pool in chosen.pools)
-    assert first.startswith(f"  {asked} of 504000 configs at 10 problems were asked for their launch")
+    assert first.startswith(f"  {asked} of 504000 configs at 10 problems were resolved to a launch")
     assert "how many of the others are illegal is unknown" in first
     assert any("illegal: a tile of elements" in line and f"of these {asked}" in line for line in others)
 

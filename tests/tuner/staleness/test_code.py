@@ -17,7 +17,7 @@ from normtune.tuner.compiling import pool as pool_module
 from normtune.tuner.compiling.compiler import Compiled
 from normtune.tuner.compiling.pool import codes_of, compile_all, jobs_of
 from normtune.tuner.plan.binaries import Job
-from normtune.tuner.staleness.code import normalised
+from normtune.tuner.staleness.code import canonical
 
 TARGET = TARGETS["sm_90"]
 
@@ -211,7 +211,7 @@ def test_digests_are_the_same_in_every_process(tmp_path):
 def test_functions_are_named_by_their_order_and_assembly_is_left_alone():
     text = 'tt.func public @k(%arg0: i32) { tt.call @"a.b"(%arg0) } "@first x" tt.func private @"a.b"(%arg0: i32)'
     expected = 'tt.func public @f0(%arg0: i32) { tt.call @f1(%arg0) } "@first x" tt.func private @f1(%arg0: i32)'
-    assert normalised(text) == expected
+    assert canonical(text) == expected
 
 
 @pytest.mark.slow

@@ -214,7 +214,10 @@ def test_other_launches_of_the_same_sources_are_noticed(toy, measured, monkeypat
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("present", "reason"),
-    [("9.9", "they were compiled by Triton 3.7.1, here is 9.9"), ("", "there is no triton here")],
+    [
+        ("9.9", "they were compiled by Triton 3.7.1, here is 9.9"),
+        ("", "triton, which compiles the kernels, is not installed"),
+    ],
 )
 def test_where_code_cannot_be_compared_the_sources_decide_and_the_reason_is_told(
     toy, measured, monkeypatch, present, reason
@@ -264,7 +267,7 @@ def test_measurements_of_another_triton_without_instructions_to_compare_count_as
     assert (found.same, found.changed) == (((problem, row),), ((problem, other),))
     assert found.fingerprints == {(problem, other): (current, current + OTHER_CODE)}
     assert found.applied(held)[problem, other].fingerprint == current + OTHER_CODE
-    assert found.lines[-1] == "1 were stored without a digest of their instructions: measured again"
+    assert found.lines[-1] == "1 without a stored digest of their instructions are measured again"
     monkeypatch.setattr(stored, "codes_of", lambda *_, is_compiled: {})
     assert compare_instructions(held, TARGET).changed == ((problem, row), (problem, other))
     monkeypatch.setattr(stored, "triton_version", lambda: "")
