@@ -126,7 +126,7 @@ def normtune(
         typer.Option(metavar="FILE", help="Run a Python file that registers operators; accepted anywhere. Repeatable."),
     ] = None,
 ) -> None:
-    """Measure RMSNorm kernels on a GPU and write the launch table that loses least.
+    """Measure kernels on a GPU, and fit a table of their best launch configs.
 
     `normtune sweep && normtune fit` measures this machine's GPU, into ./normtune.db, and prints the figures of a table.
     """

@@ -19,20 +19,20 @@ _FILES: dict[str, ModuleType] = {}
 
 
 def load(path: str | os.PathLike[str]) -> None:
-    """Run a Python file that registers operators, once; processes started later run it, too.
+    """Run a Python file that registers operators, once; processes started later also run it.
 
     Raises:
-        UsageError: it cannot be read or run, or registers nothing.
+        UsageError: the file cannot be read or run, or registers nothing.
     """
     file = str(Path(path).resolve())
     if file in _FILES:
         return
     before = set(operators())
-    # Its pickled configs name this module, which other processes import under the same name.
+    # Pickled configs refer to this module, which other processes import under the same name.
     name = f"normtune_operators_{re.sub(r'[^0-9A-Za-z]', '_', Path(file).stem)}"
     module_spec = spec_from_file_location(name, file)
     if module_spec is None or module_spec.loader is None or not Path(file).is_file():
-        raise UsageError(f"cannot load operators from {path}: expected a Python file")
+        raise UsageError(f"cannot load operators from {path}: expected an existing Python file")
     module = module_from_spec(module_spec)
     sys.modules[name] = module
     try:
@@ -56,7 +56,7 @@ def load(path: str | os.PathLike[str]) -> None:
 
 
 def _absent_gpu() -> AbstractContextManager[None] | None:
-    """What lets libraries find a GPU where there is none, as some ask for it when they are imported; else None."""
+    """A simulated GPU for libraries that query one when they are imported; None if torch has a GPU."""
     torch = sys.modules.get("torch")
     if torch is None or torch.cuda.is_available():
         return None

@@ -345,7 +345,7 @@ def operator(name: str) -> OperatorSpec:
     if key.family in _FAMILIES and key.sizes:
         return _FAMILIES[key.family].at(**dict(key.sizes))
     known = dict.fromkeys(map(family_of, specs))
-    raise UsageError(f"unknown operator {name!r}: expected one of {', '.join(known)}; --load names its file")
+    raise UsageError(f"unknown operator {name!r}: expected one of {', '.join(known)}; --load loads a file of others")
 
 
 def find(name: str) -> OperatorSpec | None:

@@ -147,10 +147,10 @@ def import_data(
             program; all files are read and checked before the store is opened.
         store: open, or by its file or URL, created if it is missing; None for NORMTUNE_STORE, else `normtune.db` in the
             current folder.
-        name: of another program's files, the GPU, as its driver calls it.
-        target: the same, as the compiler calls it, `sm_90`.
+        name: the driver's name of the GPU of another program's files.
+        target: the compiler's name of that GPU, `sm_90`.
         sms: its multiprocessors; None for those of the best-known GPU of the target.
-        columns: names of columns by what they hold, as in `fit`.
+        columns: names of columns, as in `fit`.
         operators: only these; one is that of all rows of a file without such a column.
 
     Raises:

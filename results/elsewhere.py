@@ -44,27 +44,26 @@ def columns_of(parts: Iterable[str]) -> dict[str, str | int]:
 
 @dataclass(frozen=True, kw_only=True)
 class Elsewhere:
-    """What a file or a DataFrame of another program's measurements does not say."""
+    """Facts that a file or a DataFrame of another program's measurements lacks."""
 
     name: str | None = option(
-        "The GPU of FILE, as its driver calls it.",
+        "The driver's name of the GPU of FILE.",
         "TEXT",
-        doc="The GPU of a DataFrame or of another program's file, as its driver calls it; required with these, as is "
-        "the target.",
+        doc="The driver's name of the GPU of a DataFrame or of another program's file, which also need the target.",
     )
-    target: str | None = option("The same, as the compiler calls it: sm_90.", doc="The GPU as the compiler calls it.")
+    target: str | None = option("The compiler's name of this GPU: sm_90.", doc="The compiler's name of the GPU.")
     sms: int | None = option(
-        "Its multiprocessors. Default: those of the best-known GPU of the target.",
+        "Multiprocessors of this GPU. Default: those of the best-known GPU of the target.",
         "N",
         least=1,
         doc="Multiprocessors. Default: those of the best-known GPU of the target.",
     )
     columns: Columns | None = option(
-        "Columns of FILE by what they hold, rows=M,hidden=N,milliseconds=time,BLOCK_M; or a size or dtype of all rows, "
+        "Names of columns of FILE, rows=M,hidden=N,milliseconds=time,BLOCK_M; or a size or dtype of all rows, "
         "hidden=4096,dtype=float16.",
         LIST,
         read=columns_of,
-        doc="Columns by what they hold, {'rows': 'M', 'milliseconds': 'time'}, where their names differ; or a size or "
+        doc="Names of columns that differ from the usual ones, {'rows': 'M', 'milliseconds': 'time'}; or a size or "
         "dtype of all rows, {'hidden': 4096, 'dtype': 'float16'}.",
     )
 
@@ -102,9 +101,8 @@ class Elsewhere:
 
         for argument, value in (("--name", self.name), ("--target", self.target)):
             if not isinstance(value, str) or not value.strip():
-                raise UsageError(
-                    f"{argument} is {value!r}: expected that of the GPU, as --name 'NVIDIA H200' --target sm_90"
-                )
+                given = "is missing" if value is None else f"is {value!r}"
+                raise UsageError(f"{argument} {given}: name the GPU, such as --name 'NVIDIA H200' --target sm_90")
         for argument, number in (("--sms", self.sms), ("l2_bytes", l2_bytes)):
             if number is not None and (isinstance(number, bool) or not isinstance(number, Integral) or number < 1):
                 raise UsageError(f"{argument} is {number!r}: expected a positive integer")

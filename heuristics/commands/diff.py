@@ -22,9 +22,9 @@ def diff(
         str,
         typer.Argument(metavar="A", help="File of a table, shipped table (nvidia-h200), or rule (liger)."),
     ],
-    second: Annotated[str, typer.Argument(metavar="B", help="The other one.")],
+    second: Annotated[str, typer.Argument(metavar="B", help="The table or rule to compare with.")],
     details: Annotated[
-        bool, typer.Option("--details", help="Print all figures, too, and maps of the shapes at which they differ.")
+        bool, typer.Option("--details", help="Also print all figures, and maps of the shapes at which they differ.")
     ] = False,
     markdown: Annotated[
         bool,

@@ -96,7 +96,7 @@ def fit(
             help="Remove the installed table of this GPU, or of the GPU of --store or --recording; fit nothing.",
         ),
     ] = False,
-    details: Annotated[bool, typer.Option("--details", help="Print all figures of each function, too.")] = False,
+    details: Annotated[bool, typer.Option("--details", help="Also print all figures of each function.")] = False,
     as_json: JsonOption = False,
     force: Annotated[
         bool,

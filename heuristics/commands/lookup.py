@@ -39,7 +39,7 @@ def lookup(
     given = _given(sizes)
     loaded = load_table(table)
     if not loaded.is_bound:
-        gpu = [_positive(given, name, "the table is for any GPU, give its multiprocessors and L2") for name in _GPU]
+        gpu = [_positive(given, name, "a property of the GPU, for a table for any GPU") for name in _GPU]
         loaded = loaded.bound(*gpu)
     key = _key(loaded, operator, dtype, given)
     answer = loaded.answer(key)
@@ -73,7 +73,7 @@ def _given(sizes: list[str]) -> dict[str, Any]:
 
 def _positive(given: dict[str, Any], name: str, what: str) -> int:
     if name not in given:
-        raise UsageError(f"{name}=N is missing: {what}")
+        raise UsageError(f"{name} is missing ({what}): add {name}=N")
     return int(given.pop(name))
 
 

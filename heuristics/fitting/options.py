@@ -54,8 +54,8 @@ class FitKeywords:
         doc="Choose the simplest tree whose mean loss exceeds the best tree's by at most so many percent.",
     )
     weights: str | os.PathLike[str] = option(
-        "Weight of a shape in means: decades, every decade of bytes moved the same; equal; or a CSV file with columns "
-        "rows,hidden (or the operator's axes),weight and, if wanted, operator and dtype.",
+        "Weight of a shape in means: decades, equal weights of all decades of bytes moved; equal; or a CSV file with "
+        "columns rows,hidden (or the operator's axes),weight and optionally operator and dtype.",
         "CHOICE",
         default="decades",
     )

@@ -68,7 +68,7 @@ def evidence_of(
             separate block, and a single time as a median. If an operator is not registered, its knobs are the other
             columns of `columns`, or else all others.
         device: the GPU of all measurements.
-        columns: names of columns by what they hold, where they differ.
+        columns: names of columns that differ from the usual ones.
         operators: a single one names that of all rows if there is no such column.
 
     Raises:

@@ -60,7 +60,7 @@ def writer_of(path: Path) -> Callable[[Evidence, Path], None]:
     """
     write = {".parquet": write_parquet, ".csv": write_csv}.get(path.suffix.lower())
     if write is None:
-        raise UsageError(f"{str(path)!r} cannot be exported to: expected a file that ends in .parquet or .csv")
+        raise UsageError(f"cannot export to {str(path)!r}: expected a file that ends in .parquet or .csv")
     return write
 
 

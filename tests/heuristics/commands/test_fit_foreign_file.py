@@ -185,7 +185,7 @@ def test_python_reads_files_and_frames_alike() -> None:
     assert (found.measurements, found.added) == (120, 120)
     assert normtune.list_data("a.db")["unpaired"].tolist() == [True]
     assert normtune.fit("a.db", leaves=4).fit.digest == of_file.fit.digest
-    with one_line(UsageError, "name is None: expected that of the GPU"):
+    with one_line(UsageError, "name is missing: name the GPU"):
         normtune.fit("times.csv")
     with one_line(UsageError, "columns has rows=Q, but times.csv has no column 'Q'"):
         normtune.fit("times.csv", **GPU, columns={"rows": "Q"})
@@ -241,7 +241,7 @@ def test_two_operators_with_knobs_of_their_own_share_a_table() -> None:
         (("times.csv", *FLAGS, *COLUMNS, "--store", "a.db"), "FILE is given with --store or --recording"),
         (("times.csv", *FLAGS, *COLUMNS, "--regime", "warm"), "times.csv has no times of regime warm, but of cold"),
         (("times.txt",), "FILE is 'times.txt': expected a file of measurements that ends in .csv or .parquet"),
-        (("times.csv", *COLUMNS), "--name is None: expected that of the GPU"),
+        (("times.csv", *COLUMNS), "--name is missing: name the GPU"),
         (("--name", "A"), "--name describes a FILE of another program"),
         (
             ("times.csv", *FLAGS, *COLUMNS[:2]),
@@ -262,7 +262,7 @@ def test_a_wrong_call_is_told_in_one_line_with_code_2(arguments: tuple[str, ...]
 def test_an_operator_that_normtune_measured_still_needs_its_declaration() -> None:
     times().to_csv("times.csv", index=False)
     succeed("data", "import", "times.csv", *FLAGS, *COLUMNS, "--store", "a.db")
-    with one_line(UsageError, "unknown operator 'mine': expected one of .*; --load names its file"):
+    with one_line(UsageError, "unknown operator 'mine': expected one of .*; --load loads a file of others"):
         fit_evidence(as_measured(loaded("a.db")))
 
 

@@ -32,7 +32,8 @@ def test_a_table_for_any_gpu_takes_the_gpu(rows: int, hidden: int) -> None:
     words = ("any-gpu", "rms_norm_forward", "bfloat16", f"rows={rows}", f"hidden={hidden}", "sms=108")
     assert succeed("lookup", *words, f"l2_bytes={40 << 20}") == f"{answer(rows, hidden)}\n"
     assert (
-        refused("lookup", *words) == "l2_bytes=N is missing: the table is for any GPU, give its multiprocessors and L2"
+        refused("lookup", *words)
+        == "l2_bytes is missing (a property of the GPU, for a table for any GPU): add l2_bytes=N"
     )
 
 
@@ -41,13 +42,13 @@ def test_named_integers_choose_the_nearest_functions() -> None:
     sizes = ["heads_q=33", "heads_k=8", "heads=49", "rotary_dim=128"]
     told = json.loads(succeed("lookup", *words, *sizes, "--json"))
     assert told["operator"] == "qk_norm.heads_q=32.heads_k=8.heads=48.rotary_dim=128"
-    assert refused("lookup", *words, *sizes[1:]) == "heads_q=N is missing: a named integer of qk_norm"
+    assert refused("lookup", *words, *sizes[1:]) == "heads_q is missing (a named integer of qk_norm): add heads_q=N"
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("rms_norm_forward bfloat16 rows=1", "hidden=N is missing"),
+        ("rms_norm_forward bfloat16 rows=1", "hidden is missing"),
         ("rms_norm_forward bfloat16 rows=0 hidden=64", "'rows=0': expected NAME=N"),
         ("rms_norm_forward bfloat16 rows hidden=64", "'rows': expected NAME=N"),
         ("rms_norm_forward bfloat16 rows=1 rows=2 hidden=64", "rows is given twice"),

@@ -465,7 +465,10 @@ def test_what_is_not_loaded_is_told() -> None:
     done = main("check", EXAMPLES / "softmax_h200.py")
     assert done.exit_code == 1 and "unknown operator 'softmax'" in done.output and "--load" in done.output
     done = main("sweep", "--load", "/nowhere.py")
-    assert done.exit_code == 2 and "cannot load operators from /nowhere.py: expected a Python file" in done.output
+    assert (
+        done.exit_code == 2
+        and "cannot load operators from /nowhere.py: expected an existing Python file" in done.output
+    )
 
 
 @pytest.mark.slow

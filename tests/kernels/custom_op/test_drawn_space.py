@@ -122,7 +122,7 @@ def test_the_plan_says_that_its_configs_cannot_be_counted(drawn) -> None:
     search("random")(chosen.tasks, {})
     first, *others = pruned_lines(chosen)
     asked = sum(pool.asked for pool in chosen.pools)
-    assert asked and first.startswith(f"  {asked} of the configs that a function draws at 9 problems were asked")
+    assert asked and first.startswith(f"  {asked} of the configs that a function draws at 9 problems were resolved")
     assert not others  # what the function draws is legal
 
 

@@ -99,7 +99,9 @@ def test_what_cannot_be_looked_at_is_told(tmp_path) -> None:
         normtune.inspect_operator(EXAMPLES / "softmax.py", target="h200")
     done = main("inspect", tmp_path / "nothing.py")
     assert (
-        done.exit_code == 2 and "cannot load operators from" in done.output and "expected a Python file" in done.output
+        done.exit_code == 2
+        and "cannot load operators from" in done.output
+        and "expected an existing Python file" in done.output
     )
 
 
