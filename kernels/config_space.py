@@ -1,6 +1,6 @@
 """The configs of a space, each made when it is asked for, so that many of them take no memory.
 
-In: the values of each knob, the configs themselves, or a function that draws one. Out: `Product` and `Listed`,
+In: the values of each knob, the configs themselves, or a function that draws one. Out: `KnobProduct` and `Listed`,
 sequences in the order of their configs, which know at once whether a config is one of them; `Drawn`, which cannot be
 listed.
 """
@@ -21,7 +21,7 @@ _Item = TypeVar("_Item")
 SOME = 64
 
 
-class Product(Sequence[Config]):
+class KnobProduct(Sequence[Config]):
     """Each value of each knob with all those of the others.
 
     Args:
@@ -55,10 +55,10 @@ class Product(Sequence[Config]):
             value in values for value, values in zip(config, self._values, strict=True)
         )
 
-    def having(self, wanted: Mapping[str, int | str]) -> "Product":
+    def having(self, wanted: Mapping[str, int | str]) -> "KnobProduct":
         """Those with these values of knobs."""
         named = zip(self._config._fields, self._values, strict=True)
-        return Product(self._config, {k: [v for v in values if wanted.get(k, v) == v] for k, values in named})
+        return KnobProduct(self._config, {k: [v for v in values if wanted.get(k, v) == v] for k, values in named})
 
 
 class Listed(tuple[Config, ...]):
@@ -109,7 +109,7 @@ class Drawn:
         return sorted({config for _ in range(most) if (config := self.of_trial(RandomTrial(random)))})
 
 
-Space = Product | Listed | Drawn
+Space = KnobProduct | Listed | Drawn
 
 
 def space_of(configs: Sequence[Config] | Drawn) -> Space:

@@ -89,7 +89,7 @@ class InUse:
         return DEFAULT_RULE.title, lambda shape: spec.default_config(Problem.at(key, shape), self.target)
 
     @cached_property
-    def _serving(self) -> locate.Selection | None:
+    def _serving(self) -> locate.TableSelection | None:
         with suppress(UsageError):  # dispatch reports a table that cannot be used
             return locate.select(self.device.name, self.device.target, self.device.sms, self.device.l2_bytes)
         return None

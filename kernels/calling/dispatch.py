@@ -33,7 +33,7 @@ Kept = TypeVar("Kept")
 Lookup = Callable[[Problem], Any]
 
 _chosen: str | os.PathLike[str] | Literal["auto"] | None = "auto"
-_tables: dict[int, locate.Selection | None] = {}
+_tables: dict[int, locate.TableSelection | None] = {}
 _lookups: dict[tuple[int, bool], Lookup] = {}
 _caches: list[dict[Any, Any]] = []
 # Held while a table is chosen or located.
@@ -275,19 +275,19 @@ def target_of(tensor: Tensor) -> Target:
     return describe(tensor.device.index) if tensor.is_cuda else TARGETS["sm_89"]
 
 
-def _table_of(device: int, target: Target) -> locate.Selection | None:
+def _table_of(device: int, target: Target) -> locate.TableSelection | None:
     """The tables of GPU `device`, located once; the caller holds `_choosing`."""
     if device not in _tables:
         _tables[device] = _find(device, target)
     return _tables[device]
 
 
-def _find(device: int, target: Target) -> locate.Selection | None:
+def _find(device: int, target: Target) -> locate.TableSelection | None:
     """The tables of GPU `device` under the present choice; None for the default configs."""
     if _chosen is None:
         return None
     if _chosen != "auto":
-        return locate.Selection(locate.load(_chosen).bound(target.sms, target.l2_bytes), "", True)
+        return locate.TableSelection(locate.load(_chosen).bound(target.sms, target.l2_bytes), "", True)
     if not torch.cuda.is_available():
         return None
     name = torch.cuda.get_device_properties(device).name
@@ -301,7 +301,7 @@ def _find(device: int, target: Target) -> locate.Selection | None:
     return selection
 
 
-def _in_table(selection: locate.Selection | None, batch_invariant: bool = False) -> Lookup:
+def _in_table(selection: locate.TableSelection | None, batch_invariant: bool = False) -> Lookup:
     """A function that looks a problem up in the tables; it returns None for the default config."""
     is_warned = False
     functions: dict[Key, Callable[..., Any]] = {}

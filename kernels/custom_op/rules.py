@@ -8,7 +8,7 @@ from typing import Any
 
 from normtune.errors import UsageError
 from normtune.kernels.config import Config
-from normtune.kernels.config_space import Listed, Product, spread
+from normtune.kernels.config_space import KnobProduct, Listed, spread
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.spec_faults import ReturnedError, reraise
@@ -37,7 +37,7 @@ def named(name: str, function: str, rule: Legal) -> Legal:
 class Default:
     """`default_config` of an operator."""
 
-    def __init__(self, name: str, given: Config | Rule | None, configs: Product | Listed, legal: Legal) -> None:
+    def __init__(self, name: str, given: Config | Rule | None, configs: KnobProduct | Listed, legal: Legal) -> None:
         """Take the operator's name, the declared default, the configs of the space, and their legality."""
         self._config = type(configs[0])
         own = {knob.name: knob.default for knob in self._config.knobs if knob.default is not None}

@@ -11,7 +11,7 @@ from typing import Any
 
 from normtune.errors import UsageError
 from normtune.kernels.config import Config, check_values
-from normtune.kernels.config_space import Drawn, Listed, Product
+from normtune.kernels.config_space import Drawn, KnobProduct, Listed
 from normtune.kernels.problem import Problem
 from normtune.kernels.spec_faults import ReturnedError
 
@@ -27,11 +27,11 @@ class DeclaredSpace:
     config: type[Config]
     given: Space
 
-    def at(self, problem: Problem) -> Product | Listed | Drawn:
+    def at(self, problem: Problem) -> KnobProduct | Listed | Drawn:
         """The configs of a problem."""
         return Drawn(self._drawn, problem) if callable(self.given) else self._listed
 
-    def some(self, problem: Problem) -> Product | Listed:
+    def some(self, problem: Problem) -> KnobProduct | Listed:
         """The configs; of a function that draws them a sample, and the knobs' defaults if each knob has one.
 
         Raises:
@@ -47,10 +47,10 @@ class DeclaredSpace:
         return Listed([*drawn, *([self.config()] if has_defaults else [])])
 
     @cached_property
-    def _listed(self) -> Product | Listed:
+    def _listed(self) -> KnobProduct | Listed:
         """Of all problems."""
         assert not callable(self.given)
-        return Product(self.config, self.given) if isinstance(self.given, Mapping) else Listed(self.given)
+        return KnobProduct(self.config, self.given) if isinstance(self.given, Mapping) else Listed(self.given)
 
     def _drawn(self, trial: Any, problem: Problem) -> Config:
         """The config that the function draws from a trial.

@@ -1,7 +1,7 @@
 """Find the table of a GPU.
 
-In: the GPU's name, target, number of multiprocessors and L2 cache. Out: `Selection`: a loaded table, its source, and
-whether it was made for that GPU. Imports neither numpy nor pandas, because dispatch calls it at the first launch.
+In: the GPU's name, target, number of multiprocessors and L2 cache. Out: `TableSelection`: a loaded table, its source,
+and whether it was made for that GPU. Imports neither numpy nor pandas, because dispatch calls it at the first launch.
 
 The order is: the file in NORMTUNE_TABLE, which is used alone; the table that the user installed for the GPU; the
 shipped tables of the same name and number of multiprocessors, one per family of operators; the shipped table for any
@@ -119,7 +119,7 @@ def _class_of(kind: Any) -> type[Config]:
     return class_of(tuple(Knob(name, hints[name], default=defaults.get(name)) for name in kind._fields))
 
 
-class Selection(NamedTuple):
+class TableSelection(NamedTuple):
     """The tables for a GPU.
 
     Attributes:
@@ -141,7 +141,7 @@ class Selection(NamedTuple):
         return next((table for table in (load() for load in self.further) if table.serves(key)), self.table)
 
 
-def select(name: str, target: str, sms: int, l2_bytes: int | None = None) -> Selection:
+def select(name: str, target: str, sms: int, l2_bytes: int | None = None) -> TableSelection:
     """Find the table of a GPU, bound to it.
 
     Args:
@@ -160,10 +160,10 @@ def select(name: str, target: str, sms: int, l2_bytes: int | None = None) -> Sel
         table = load(os.path.expanduser(named)).bound(sms, l2_bytes or _l2_bytes(target, sms))
     except UsageError as error:
         raise UsageError(f"{VARIABLE} cannot be used: {error}") from None
-    return Selection(table, f"{quoted(named)} ({VARIABLE})", True)
+    return TableSelection(table, f"{quoted(named)} ({VARIABLE})", True)
 
 
-def unnamed(name: str, target: str, sms: int, l2_bytes: int | None = None) -> Selection:
+def unnamed(name: str, target: str, sms: int, l2_bytes: int | None = None) -> TableSelection:
     """The same as `select`, but ignores NORMTUNE_TABLE.
 
     Raises:
@@ -176,16 +176,16 @@ def unnamed(name: str, target: str, sms: int, l2_bytes: int | None = None) -> Se
         further.append(cache(lambda: load(for_any).bound(sms, l2_bytes)))
     installed = _installed(name)
     if installed and (installed.header.gpu, installed.header.sms) == made_for:
-        return Selection(installed, f"the installed table {quoted(installed.source)}", True, tuple(further))
+        return TableSelection(installed, f"the installed table {quoted(installed.source)}", True, tuple(further))
     if not further:
-        return Selection(_empty(name, target, sms), "the default config of each operator", False)
+        return TableSelection(_empty(name, target, sms), "the default config of each operator", False)
     table, *rest = further[0](), *further[1:]
     if table.header.is_for_any_gpu:
         measured = "; ".join(gpu.label for gpu in table.header.fitted)
-        return Selection(
+        return TableSelection(
             table, f"the table for any GPU, which is unmeasured there (it was fitted to {measured})", False
         )
-    return Selection(table, f"the table of {table.header.label}", True, tuple(rest))
+    return TableSelection(table, f"the table of {table.header.label}", True, tuple(rest))
 
 
 def _l2_bytes(target: str, sms: int) -> int:

@@ -175,7 +175,7 @@ ROOMS = {
     ),
     "tuner/doctor": Room(
         "tuner/doctor/",
-        "light kernels/calling results results/database tuner/machine tuner/staleness",
+        "light kernels/tablefile kernels/calling results results/database tuner/machine tuner/staleness",
         "typer",
     ),
     "tuner/inspection": Room(

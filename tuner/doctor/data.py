@@ -9,10 +9,9 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from normtune.errors import NormtuneError
-from normtune.kernels.calling.which_table import installed as installed_tables
-from normtune.kernels.calling.which_table import serving, without_gpu
+from normtune.errors import NormtuneError, UsageError
 from normtune.kernels.fingerprint import changed
+from normtune.kernels.tablefile import locate
 from normtune.results.paths import unwritable
 from normtune.tuner.doctor.checks import OK, PROBLEM, WARNING, Finding, Machine
 
@@ -127,7 +126,7 @@ def tables(machine: Machine) -> Iterable[Finding]:
     gpus = machine.torch.get("gpus", [])
     for index, gpu in enumerate(gpus):
         try:
-            source, exact = serving(gpu["name"], gpu["target"], gpu["sms"])
+            source, exact = locate.select(gpu["name"], gpu["target"], gpu["sms"])[1:3]
         except NormtuneError as error:
             yield Finding(PROBLEM, "table", f"cuda:{index}: {error}")
             continue
@@ -144,11 +143,27 @@ def tables(machine: Machine) -> Iterable[Finding]:
         yield Finding(PROBLEM, "table", str(error))
 
 
+def without_gpu() -> str:
+    """The tables for a machine without a GPU: the one of NORMTUNE_TABLE, else the GPUs with shipped tables.
+
+    Raises:
+        UsageError: NORMTUNE_TABLE is not the path of a table.
+    """
+    if os.environ.get(locate.VARIABLE):
+        # NORMTUNE_TABLE comes before all other tables, so any GPU gives the same result, or the same error.
+        return f"{locate.select('', '', 0).source} waits for one"
+    devices = ", ".join(sorted({header.label for header in locate.shipped().values()})) or "none"
+    return f"normtune ships tables of {devices}"
+
+
 def installed(_: Machine) -> Iterable[Finding]:
     """Tables installed for this user, for any GPU, with their paths."""
-    for path, gpu, error in installed_tables():
-        if error:
+    for file in locate.installed():
+        path = locate.quoted(file)
+        try:
+            header = locate.load(file).header
+        except UsageError as error:
             advice = f"delete {path}, or `normtune fit --install --force` writes it again"
             yield Finding(WARNING, "installed", f"{path} cannot be used: {error}", advice)
         else:
-            yield Finding(OK, "installed", f"{path} for {gpu}")
+            yield Finding(OK, "installed", f"{path} for {header.label}, {header.sms} SMs")

@@ -150,7 +150,7 @@ def test_a_variant_falls_back_to_the_plain_name_and_a_missing_operator_to_the_de
 
     tables = {FORWARD.key("bfloat16"): plain}
     table = locate.LoadedTable(locate.SHIPPED, None, tables, None, {})
-    look_up = dispatch._in_table(locate.Selection(table, "", True))
+    look_up = dispatch._in_table(locate.TableSelection(table, "", True))
     assert look_up(FORWARD.problem(3, 64, "bfloat16", "no_rstd")) == RMSNormConfig("row", 1, 2)
     assert calls == [(3, 64)]
     assert look_up(FORWARD.problem(3, 64, "float32")) is None

@@ -176,7 +176,7 @@ def of_tree(monkeypatch):
         name = Key.parse("rms_norm_backward:batch_invariant", "bfloat16")
         tables, header = {name: lambda *shape: choose(tree, shape)}, SimpleNamespace(is_for_any_gpu=False)
         table = locate.LoadedTable(locate.SHIPPED, header, tables, None, {name: tree})
-        monkeypatch.setattr(dispatch, "_table_of", lambda device, target: locate.Selection(table, "", True))
+        monkeypatch.setattr(dispatch, "_table_of", lambda device, target: locate.TableSelection(table, "", True))
         monkeypatch.setattr(dispatch, "_lookups", {})
         dispatch.forget_launches()
 

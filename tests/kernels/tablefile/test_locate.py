@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from normtune.errors import UsageError
-from normtune.kernels.calling import which_table
 from normtune.kernels.key import Key
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile import locate, template
 from normtune.kernels.tablefile.header import ANY_GPU, Data, Gpu, Header, body_hash
 from normtune.tests.commands import printed_by
+from normtune.tuner.doctor.data import without_gpu
 
 ONE = template.ONE_GPU
 CLASSES = {"Config": RMSNormConfig.knobs}
@@ -56,7 +56,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(locate.VARIABLE, raising=False)
 
 
-def chosen(selection: locate.Selection) -> str:
+def chosen(selection: locate.TableSelection) -> str:
     return selection.table.lookup("a", "b", 1, 1)[0].replace("_", " ")
 
 
@@ -146,7 +146,7 @@ def test_an_operator_is_served_by_the_first_table_that_has_it(monkeypatch: pytes
 
 def test_a_gpu_of_several_tables_is_named_once() -> None:
     write(locate.SHIPPED / "nvidia_h200_more.py", "NVIDIA H200", "sm_90", 132, of_operator("c", "more"))
-    assert which_table.without_gpu() == "normtune ships tables of AMD MI300X, NVIDIA A100, NVIDIA H200"
+    assert without_gpu() == "normtune ships tables of AMD MI300X, NVIDIA A100, NVIDIA H200"
 
 
 def test_further_tables_are_loaded_once_and_only_when_they_serve(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from normtune.kernels.config import COPY, Config, Implementation
-from normtune.kernels.config_space import Product
+from normtune.kernels.config_space import KnobProduct
 from normtune.kernels.operator import IllegalConfigError, OperatorSpec
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import TARGETS
@@ -94,7 +94,7 @@ def made(monkeypatch, space, **more):
     return spec, asked.of
 
 
-PRODUCT = Product(Tile, VALUES)
+PRODUCT = KnobProduct(Tile, VALUES)
 
 
 @pytest.fixture
