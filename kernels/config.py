@@ -175,6 +175,11 @@ def check_values(config: Config) -> None:
 _NAMELESS = "_AnyConfig"
 
 
+def identifier(text: str) -> str:
+    """Text as part of a name in a table's code."""
+    return re.sub(r"\W", "_", text, flags=re.ASCII)
+
+
 def is_nameless(config: Config) -> bool:
     """Whether no operator at hand declares its knobs."""
     return type(config).__qualname__ == _NAMELESS

@@ -176,36 +176,36 @@ def warmup(function: Callable[..., Any], /, *arguments: Any, **named: Any) -> in
 
 
 def warmup(*arguments: Any, **named: Any) -> int:  # noqa: D417  (of the overloads)
-    """Compile and load all that a call may launch with any number of rows.
+    """Compile and load all kernels that a call may launch with any number of rows.
 
-    `warmup(normtune.rms_norm_gated, x, weight, z, group_size=64)` makes this call, then loads what the table can return
-    for any other number of rows (or tokens): of each launch that the call makes, so that `warmup(model, inputs)` serves
-    a whole model. The call is made without gradients, and once more with them if an argument, or a parameter of a
-    module, needs one; its gradients are dropped. Give gradients to the tensors that will have them: a backward without
-    that of the weight is another binary. `warmup(4096, torch.bfloat16)` is the same for `rms_norm` on contiguous rows
-    of this length, with every choice of gradients.
+    `warmup(normtune.rms_norm_gated, x, weight, z, group_size=64)` makes this call, then loads the kernels that the
+    table has for any other number of rows (or tokens), for each launch of the call. So `warmup(model, inputs)` covers a
+    whole model. The call is made without gradients, and again with gradients if an argument, or a parameter of a
+    module, requires them; these gradients are dropped. Let the same tensors require gradients as in later calls: a
+    backward without the weight's gradient is another binary. `warmup(4096, torch.bfloat16)` does this for `rms_norm` on
+    contiguous rows of this length, with every choice of gradients.
 
     Later calls like the example compile and load nothing, so they may come first in a CUDA graph capture or in a
-    server's first request. Alike are all arguments but the number of rows: the other sizes, dtypes, whether pointers
-    are multiples of 16 bytes, by which powers of two up to 16 strides between rows are divisible, and options, of which
-    eps counts only if it is subnormal. Call it again after `normtune.use_table`, for it also drops kept launches.
+    server's first request. They may differ in the number of rows only, not in other sizes, dtypes, options (eps: only
+    whether it is subnormal), in whether pointers are multiples of 16 bytes, and in the powers of two up to 16 that
+    divide strides between rows. Call it again after `normtune.use_table`, which also drops kept launches.
 
     Args:
-        function: one of this package, a module, or any function that calls them, with tensors on a GPU.
-        arguments, named: of the example, with a row or more, or two if rows are not contiguous. What the function
-            writes in place is written.
+        function: a function of this package, a module, or any function that calls them, with tensors on a GPU.
+        arguments, named: of the example, with at least one row, or two if rows are not contiguous. The function's
+            writes in place are made.
         hidden: length of a row, 1 to 1048576.
         dtype: of x: bfloat16, float16 or float32.
         device: a CUDA GPU.
         weight_dtype: of the weight; by default x's.
         batch_invariant: as in `rms_norm`.
-        gradients: include the backward.
+        gradients: whether to include the backward.
 
     Returns:
         Number of distinct kernel calls that are ready.
 
     Raises:
-        TypeError: as the function, for the example.
+        TypeError: the function raises it for the example.
         ValueError: an argument is wrong, or the example launched no kernel of this package.
         NormtuneError: torch sees no GPU.
     """

@@ -5,7 +5,6 @@ ruff at any width from 88 columns on, unless a tree is too deep. The caller writ
 """
 
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from normtune.errors import NormtuneError
@@ -13,7 +12,7 @@ from normtune.heuristics.fitting.case import TableEntry
 from normtune.heuristics.fitting.result import Fit, FittedFunction, FromData, TableFunction
 from normtune.heuristics.writing.entries import AnyGpuEntry, facts_of, ordered, with_lines
 from normtune.heuristics.writing.regenerate import Command
-from normtune.kernels.config import Config, Knob, is_nameless
+from normtune.kernels.config import Config, Knob, identifier, is_nameless
 from normtune.kernels.problem import axes_of
 from normtune.kernels.tablefile import template
 from normtune.kernels.tablefile.facts import encoded
@@ -198,11 +197,6 @@ def _arguments(config: Config, is_positional: bool) -> list[str]:
 
 def _name(function: TableFunction) -> str:
     return "_".join(identifier(part) for part in function.key.columns if part)
-
-
-def identifier(text: str) -> str:
-    """Text as part of a name in the code."""
-    return re.sub(r"\W", "_", text, flags=re.ASCII)
 
 
 def _check_unique(names: Sequence[str]) -> None:

@@ -18,10 +18,10 @@ from normtune.heuristics.regret.matrix import TimingMatrix, timing_matrix
 from normtune.heuristics.regret.specs import spec_of
 from normtune.heuristics.regret.weights import Weighting
 from normtune.heuristics.solver.portfolio import fewest, portfolio
-from normtune.heuristics.writing import emit, liger, pull_request
+from normtune.heuristics.writing import liger, pull_request
 from normtune.heuristics.writing.pull_request import FittedData
 from normtune.heuristics.writing.write import WRITTEN
-from normtune.kernels.config import COMPILER_KNOBS, Config, Implementation
+from normtune.kernels.config import COMPILER_KNOBS, Config, Implementation, identifier
 from normtune.kernels.tablefile import template
 from normtune.kernels.tablefile.header import UNPAIRED
 from normtune.kernels.target import plain_letters, target_for
@@ -90,7 +90,7 @@ def _list(name: str, matrices: Sequence[TimingMatrix], options: FitOptions) -> l
             f"# of all by {percent(max(0, loss.plain))} on average, {percent(max(0, loss.worst), 1)} at worst.",
         ]
     listed = [_triton_config(configs[place]) for place in found.chosen]
-    return [*lines, f"{emit.identifier(name).upper()}_CONFIGS = [", *listed, "]"]
+    return [*lines, f"{identifier(name).upper()}_CONFIGS = [", *listed, "]"]
 
 
 def _regret(matrix: TimingMatrix, configs: Sequence[Config]) -> NDArray[np.int64]:

@@ -1,9 +1,8 @@
-"""The knobs of the RMSNorm operators, and Liger-Kernel's launches in terms of them, which every space includes."""
+"""The knobs of the RMSNorm operators, and Liger-Kernel's launches as configs, which every space includes."""
 
-import re
 from typing import Annotated
 
-from normtune.kernels.config import Config
+from normtune.kernels.config import Config, identifier
 
 SCHEDULES = ("row", "block_row", "parts", "persistent", "split", "split_2", "cluster_2", "cluster_4", "cluster_8")
 FINISHES = ("none", "reduce", "dependent", "columns")
@@ -43,7 +42,7 @@ class RMSNormConfig(Config):
         `ROW_WARPS_4_COLUMNS_32`, `ROW_WARPS_4_CHUNKS_16`.
         """
         of_chunks = self.schedule in ("split", "split_2")
-        parts = [_identifier(self.schedule)]
+        parts = [identifier(self.schedule)]
         if of_chunks and self.block_col:
             parts.append(str(self.block_col))
         if self.schedule == "block_row":
@@ -56,7 +55,7 @@ class RMSNormConfig(Config):
         if self.programs_per_sm:
             parts.append(f"per_sm_{self.programs_per_sm}")
         if self.finish != "none":
-            parts.append(_identifier(self.finish))
+            parts.append(identifier(self.finish))
         if self.block_col and not of_chunks:
             parts.append(str(self.block_col) if self.finish == "columns" else f"chunks_{self.block_col}")
         return "_".join(parts).upper()
@@ -75,7 +74,3 @@ def liger_launches(operator: str, hidden: int) -> tuple[RMSNormConfig, ...]:
     if operator == "rms_norm_backward" and hidden <= LIGER_MAX_HIDDEN:
         return RMSNormConfig("persistent", 1, warps, 1, 1, "reduce"), RMSNormConfig("persistent", 16, 4, 1, 1, "reduce")
     return ()
-
-
-def _identifier(text: str) -> str:
-    return re.sub(r"\W", "_", text, flags=re.ASCII)

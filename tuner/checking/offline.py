@@ -4,7 +4,7 @@ In: the path of a table. Out: `Report`: failures, stale kernels, and notes.
 """
 
 import difflib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache, partial
 from itertools import islice
@@ -15,7 +15,7 @@ from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.any_gpu.legality import EveryGpu, targets_of
 from normtune.heuristics.fitting.duration import duration
 from normtune.heuristics.fitting.options import MOST_LEAVES
-from normtune.heuristics.regret.legality import Legality, registered
+from normtune.heuristics.regret.legality import Legality, Registered, registered
 from normtune.heuristics.solver.row_classes import RowClasses
 from normtune.heuristics.writing import named_files
 from normtune.heuristics.writing.entries import decisions, with_lines
@@ -23,7 +23,7 @@ from normtune.heuristics.writing.regenerate import command_of, is_plain
 from normtune.kernels.key import Key
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.header import UNPAIRED, Header, is_edited, parse
-from normtune.kernels.tablefile.parse import is_positional, relative_trees, trees
+from normtune.kernels.tablefile.parse import AnyTree, is_positional, relative_trees, trees
 from normtune.kernels.tablefile.syntax import statements
 from normtune.kernels.target import target_for
 from normtune.tuner.staleness import recorded
@@ -234,11 +234,7 @@ def _legality(header: Header, text: str, notes: list[str]) -> list[str]:
     except (NormtuneError, ValueError) as error:
         return [str(error)]
     failures = []
-    for key, tree in functions.items():
-        known = registered(key)
-        if known is None:
-            notes.append(_unknown(key))
-            continue
+    for key, tree, known in _registered(functions, notes):
         legality = Legality(known.spec, target, [key.dtype], known.variants)
         if key.is_batch_invariant:
             failures += [
@@ -260,11 +256,7 @@ def _legality_anywhere(header: Header, text: str, notes: list[str]) -> list[str]
     except (NormtuneError, ValueError) as error:
         return [str(error)]
     failures = []
-    for key, tree in functions.items():
-        known = registered(key)
-        if known is None:
-            notes.append(_unknown(key))
-            continue
+    for key, tree, known in _registered(functions, notes):
         legal = EveryGpu(known.spec, targets, [key.dtype], known.variants)
         failures += [
             f"{key}: {config} is illegal on {target.name} with {target.sms} SMs at hidden {box[1].most}"
@@ -273,5 +265,10 @@ def _legality_anywhere(header: Header, text: str, notes: list[str]) -> list[str]
     return failures
 
 
-def _unknown(key: Key) -> str:
-    return f"{key} is not registered here: its configs were not checked"
+def _registered(functions: Mapping[Key, AnyTree], notes: list[str]) -> Iterator[tuple[Key, AnyTree, Registered]]:
+    """The functions of registered operators; `notes` gets a note on each other function."""
+    for key, tree in functions.items():
+        if known := registered(key):
+            yield key, tree, known
+        else:
+            notes.append(f"{key} is not registered here: its configs were not checked")
