@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 LIMIT = 40
 _WORST = 5
-_COUNTS = "shown: number of shapes where the config is within 1 % of the best; best: number where it is the best"
+_COUNTS = "shown: shapes where it is within 1 % of the best; best: shapes where it is best"
 
 
 @with_options(Selection, before="table")

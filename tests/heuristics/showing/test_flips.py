@@ -182,7 +182,7 @@ def test_the_map_of_the_flips(both):
     worst = [line for line in lines if " rows of " in line]
     assert len(worst) == 5 + 2 and all(line.lstrip().startswith(("19.", "20.", "29.", "30.")) for line in worst)
     assert "warm at " in worst[0] and "best cold is row warps=1, best warm row warps=" in worst[0]
-    assert worst[-1].endswith("cold by row warps=1; no config is within 1 % of the best of both")
+    assert worst[-1].endswith("best cold row warps=1; no config is within 1 % of the best of both")
 
 
 def test_maps_and_lists_are_of_one_regime(both):

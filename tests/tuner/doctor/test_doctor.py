@@ -183,7 +183,7 @@ def test_an_interpreter_instead_of_a_compiler_is_a_problem(machine: Machine, mon
         (None, ("gcc", "clang"), OK, "/usr/bin/gcc"),
         (None, ("clang",), OK, "/usr/bin/clang"),
         ("/opt/cc", ("/opt/cc",), OK, "/usr/bin//opt/cc"),
-        ("icc", ("gcc",), PROBLEM, "CC='icc' is no program"),
+        ("icc", ("gcc",), PROBLEM, "CC='icc' is not an executable program"),
         (None, (), PROBLEM, "no gcc or clang"),
     ],
 )

@@ -30,7 +30,7 @@ TOLD = {
     "low_reference": (
         1,
         "wrong result: y: error is",
-        "the reference returns y in float16: expected float64, as its in",
+        "the reference returns y in float16: expected float64, like its in",
     ),
     "other_shape": (2, "its reference returns y of float64 (13, 36): expected float64 (13, 37)", ""),
     "reference_of_none": (2, "its reference returns NoneType for y: expected a tensor", ""),
