@@ -11,7 +11,7 @@ from normtune.kernels.config_space import spread
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
-from normtune.kernels.tablefile.tree import Leaf, Split, Tree, choose, configs_of, leaves
+from normtune.kernels.tablefile.tree import Leaf, Split, Tree, choose, configs_of, leaf_of, leaves
 from normtune.kernels.target import TARGETS
 from normtune.tuner.checking.shapes import (
     BESIDE,
@@ -19,7 +19,6 @@ from normtune.tuner.checking.shapes import (
     NEIGHBOURS,
     STRONG,
     Sample,
-    leaf_of,
     population,
     rivals,
     sample,
