@@ -1,8 +1,9 @@
 """`--strategy plane` on recordings: what it times, and what its tables lose, beside a search that times every config.
 
-In: the H200 recordings, each operator's plain problems in bfloat16. Out: benchmarks/results/strategies/plane.json and
-.md. No GPU. Only problems of which a sweep timed every config. Both searches run until they end; a table is fitted to
-what each has seen, and scored at these problems, those left out where its launch was not recorded.
+In: the H200 recordings, and one of RMSNorm's full space on an H100, each operator's plain problems in bfloat16. Out:
+benchmarks/results/strategies/plane.json and .md. No GPU. Only problems of which a sweep timed every config. Both
+searches run until they end; a table is fitted to what each has seen, and scored at these problems, those left out where
+its launch was not recorded.
 
     python benchmarks/plane.py [RECORDING ...]
 """
@@ -10,13 +11,14 @@ what each has seen, and scored at these problems, those left out where its launc
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from normtune.benchmarks.lib.simulation import Space, simulate
 from normtune.benchmarks.places import RESULTS, write
-from normtune.benchmarks.recorded_spaces import recorded
+from normtune.benchmarks.recorded_spaces import FULL_SPACE, recorded
 from normtune.benchmarks.table_after import evidence
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
@@ -34,7 +36,7 @@ LEAVES = 32
 PROBLEMS = 200
 
 
-def measured(name: str, spaces: Sequence[Space], recording: str) -> dict[str, Any]:
+def measured(name: str, spaces: Sequence[Space], recording: str | Path) -> dict[str, Any]:
     """What a search does with the spaces of one operator."""
     begun = time.perf_counter()
     found = simulate(search(name), spaces, 0, float("inf"))
@@ -100,7 +102,7 @@ def markdown(document: dict[str, Any]) -> str:
 
 def main() -> None:
     operators = []
-    for recording in sys.argv[1:] or recordings():
+    for recording in sys.argv[1:] or [*recordings(), FULL_SPACE]:
         spaces = [
             space._replace(overhead=dict.fromkeys(space.overhead, 0.0)) for space in recorded("bfloat16", recording)
         ]
@@ -108,6 +110,7 @@ def main() -> None:
             part = [space for space in spaces if space.task.problem.operator == name]
             part = part[:: -(-len(part) // PROBLEMS)]
             searches = [measured(one, part, recording) for one in SEARCHES]
+            name += ", full space" if recording == FULL_SPACE else ""
             operators.append({"operator": name, "problems": len(part), "searches": searches})
             print(operators[-1], flush=True)
     if not sys.argv[1:]:

@@ -1,9 +1,9 @@
-"""`--strategy plane` when it is stopped, after a quick sweep, where configs fail, and what its audit says.
+"""`--strategy plane` when it is stopped, with other noise, after a quick sweep, where configs fail, and its audit.
 
 In: made-up operators (`lib.landscapes`) and the H200 recordings. Out: plane_stops.json and .md in
-benchmarks/results/strategies. No GPU. A search is stopped after a share of the GPU time that it takes without a stop,
-and goes on from what is stored. Loss is that of the best config of each shape; of the config of the nearest one where
-it was not begun.
+benchmarks/results/strategies. No GPU. A search is stopped after a share of the GPU time that it takes without a
+stop (one that goes on measures the same as without: `tests/tuner/search/test_resumed.py`). Loss is that of the best
+config of each shape; of the config of the nearest one where it was not begun.
 
     python benchmarks/plane_stops.py [SEEDS]
 """
@@ -36,30 +36,18 @@ SEEDS, OPERATORS = 6, ("rms_norm_backward", "rms_norm_gated_backward", "rms_norm
 MADE_UP = 600, 25
 # Problems of a recorded operator at most, evenly spread.
 PROBLEMS = 60
-# Shares of the time without a stop, and what comes after them.
-STOPS: dict[str, list[float]] = {
-    "no stop": [math.inf],
-    "stopped at a fifth": [0.2, math.inf],
-    "stopped at every tenth": [0.1] * 9 + [math.inf],
-    "0.6 of the time": [0.6],
-    "0.3 and 0.3 of the time": [0.3, 0.3],
-}
-QUICK = "after a quick sweep"
+# Share of the time without a stop at which it is stopped.
+SHARE = 0.6
 
 Known = dict[Problem, dict[Config, Coverage]]
 
 
-def sessions(spaces: Sequence[Space], seconds: Sequence[float], seed: int, known: Known) -> tuple[Known, float]:
-    """What is known after sessions of so many seconds, and the GPU seconds of all."""
-    device = 0.0
-    for number, limit in enumerate(seconds):
-        given = known
-        found = simulate(
-            lambda tasks, _, given=given: Plane(tasks, given, seed=seed),  # type: ignore[misc]
-            *(spaces, 100 * seed + number, limit),
-        )
-        known, device = stored(found, known), device + found.device
-    return known, device
+def searched(
+    spaces: Sequence[Space], seed: int, noise: int, seconds: float = math.inf, known: Known | None = None
+) -> tuple[Known, float]:
+    """What is known after a search of so many seconds with this draw of the noise, and its GPU seconds."""
+    found = simulate(lambda tasks, _: Plane(tasks, known or {}, seed=seed), spaces, noise, seconds)
+    return stored(found, known or {}), found.device
 
 
 def quick(spaces: Sequence[Space], seed: int) -> Known:
@@ -115,15 +103,18 @@ def measured(name: str, of_seeds: Sequence[tuple[int, Sequence[Space]]]) -> dict
     """All scores of one operator, means over seeds."""
     found: dict[str, list[dict[str, float]]] = {}
     for seed, spaces in of_seeds:
-        whole = 0.0
-        for case, shares in [*STOPS.items(), (QUICK, [math.inf])]:
-            begun = quick(spaces, seed) if case == QUICK else {}
-            known, device = sessions(spaces, [share * (whole or math.inf) for share in shares], seed, begun)
-            whole = whole or device
-            found.setdefault(case, []).append(scores(spaces, known))
-            if case == "no stop":
-                found.setdefault("as many random draws", []).append(drawn(spaces, known, seed))
-        found.setdefault("audit", []).append(audited(spaces, seed))
+        known, device = searched(spaces, seed, seed)
+        after_quick = quick(spaces, seed)
+        cases = {
+            "no stop": scores(spaces, known),
+            "another draw of the noise": scores(spaces, searched(spaces, seed, 100 + seed)[0]),
+            "as many random draws": drawn(spaces, known, seed),
+            f"{SHARE} of the time": scores(spaces, searched(spaces, seed, seed, SHARE * device)[0]),
+            "after a quick sweep": scores(spaces, searched(spaces, seed, seed, known=after_quick)[0]),
+            "audit": audited(spaces, seed),
+        }
+        for case, part in cases.items():
+            found.setdefault(case, []).append(part)
     means = {
         case: {key: round(float(np.mean([s[key] for s in part])), 4) for key in part[0]} for case, part in found.items()
     }

@@ -13,6 +13,7 @@ import numpy as np
 
 from normtune.benchmarks.lib.simulation import Space
 from normtune.benchmarks.lib.t4 import RecordedSpace, is_t4, read_t4
+from normtune.benchmarks.places import RESULTS
 from normtune.errors import UsageError
 from normtune.kernels.call import AnyLaunch, ImplementationLaunch
 from normtune.kernels.config import COPY, Config
@@ -29,6 +30,10 @@ from normtune.tuner.plan.pool import Candidate
 from normtune.tuner.timing.protocol import timed_launches
 
 RECORDING = "nvidia-h200"
+# Every legal config of RMSNorm's full space at each shape of the quick grid, timed by `adaptive` on an H100, Triton
+# 3.6.0: normtune sweep --space full --strategy adaptive --grid quick --dtype bfloat16 --operator rms_norm_forward
+# --operator rms_norm_backward, then normtune data export.
+FULL_SPACE = RESULTS / "nvidia_h100_80gb_hbm3" / "full_space.parquet"
 # Searches that do not time every config.
 PARTIAL = ("plane", "random", "tpe", "gp")
 # A binary of each config, compiled on the cores that the timing leaves free, and its gate.
@@ -38,6 +43,11 @@ _OVERHEAD = BINARY_SECONDS / (H200.cores - 1) + BINARY_GATE_SECONDS + CONFIG_GAT
 _UNKNOWN = ImplementationLaunch("")
 
 
+def load(recording: str | Path) -> Evidence:
+    """A shipped recording by its name, or that of a Parquet file."""
+    return read_parquet(recording) if isinstance(recording, Path) else load_recording(recording, None)
+
+
 def recorded(dtype: str = "bfloat16", recording: str | Path = RECORDING) -> list[Space]:
     """The problems of the plain operators in a recording, or a file, of an H200 or H100, with more than three configs.
 
@@ -45,7 +55,7 @@ def recorded(dtype: str = "bfloat16", recording: str | Path = RECORDING) -> list
     L2 before them. A config with fewer rounds than others has its own again. Runs of a search that left configs out are
     left out.
     """
-    evidence: Evidence = read_parquet(recording) if isinstance(recording, Path) else load_recording(recording, None)
+    evidence = load(recording)
     whole = [run.id for run in evidence.runs if run.protocol.get("strategy", "") not in PARTIAL]
     frame = evidence.frame[evidence.frame["run"].isin(whole)]
     frame = frame[(frame.status == "ok") & (frame.variant == "") & (frame.dtype == dtype)]

@@ -9,20 +9,20 @@ the table is scored at every recorded shape.
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from normtune.benchmarks.lib.simulation import Simulated, Space, simulate
 from normtune.benchmarks.places import RESULTS, write
-from normtune.benchmarks.recorded_spaces import RECORDING, recorded
+from normtune.benchmarks.recorded_spaces import RECORDING, load, recorded
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
 from normtune.kernels.tablefile.tree import choose
 from normtune.results.evidence import Evidence
-from normtune.results.exchange.recording import load_recording
 from normtune.results.records import Measurement
 from normtune.tuner.search.registry import search
 
@@ -32,9 +32,9 @@ SECONDS = (10, 20, 40, 80)
 LEAVES = 24
 
 
-def evidence(simulated: Simulated, seconds: float, recording: str = RECORDING) -> Evidence:
+def evidence(simulated: Simulated, seconds: float, recording: str | Path = RECORDING) -> Evidence:
     """The measurements of a simulation until a moment, as a sweep would have stored them."""
-    whole = load_recording(recording, None)
+    whole = load(recording)
     run = whole.runs[-1]
     fingerprints = whole.fingerprints()
     rows: dict[tuple[Problem, Config], list[Any]] = {}

@@ -16,6 +16,8 @@ WAYS = {"model": 0.02, "neighbour": 0.0007, "child": 0.0007, "stranger": 0.0007}
 TRUST = 10.0
 # Timings over which it is judged what a timing gains: so many, and so many of each shape.
 WINDOW, WINDOW_OF_SHAPE = 80.0, 5.0
+# How many times as much as it expects a gain counts before: it knows little then of configs that are unlike the first.
+EARLY = 10.0
 # Weight of the prior that expected gains come true, a log ratio.
 PROMISE = 0.05
 # Errors of predictions, in deviations: where the surrogate is not used; their cut, and the number of those assumed
@@ -30,11 +32,13 @@ class Earned:
 
     Args:
         shapes: number of shapes of the operator.
+        first: number of configs that are measured at each before it may end.
     """
 
-    def __init__(self, shapes: int) -> None:
+    def __init__(self, shapes: int, first: int) -> None:
         self._credit = {way: np.array([TRUST * gain, TRUST]) for way, gain in WAYS.items()}
         self._window = WINDOW + WINDOW_OF_SHAPE * shapes
+        self._few = first * shapes + self._window
         self._gained: deque[tuple[float, int]] = deque()
         self._timings = 0
         self._kept = np.full(2, PROMISE)  # gained, promised
@@ -69,14 +73,14 @@ class Earned:
         shares[0] *= self._errors[0] < MOST_ERROR**2 * self._errors[1]
         return shares / shares.sum()
 
-    def likely(self, expected: float) -> float:
+    def likely(self, expected: float, measured: int) -> float:
         """What the next timing is likely to gain: what timings have lately; before, what the surrogate expects.
 
-        Its expectation counts as far as such expectations have come true.
+        Its expectation counts as far as such expectations have come true, and more while few configs are `measured`.
         """
         if self._timings >= self._window:
             return sum(gain for gain, _ in self._gained) / self._timings
-        return float(expected * self._kept[0] / self._kept[1])
+        return float(expected * self._kept[0] / self._kept[1]) * (EARLY if measured < self._few else 1.0)
 
     @property
     def knobs_say_nothing(self) -> bool:

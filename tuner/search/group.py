@@ -142,7 +142,7 @@ class Group:
         self._ways: dict[tuple[int, int], str] = {}
         self._levels = np.zeros((len(tasks), 2))
         self._promises: dict[int, float] = {}
-        self.earned = Earned(len(tasks))
+        self.earned = Earned(len(tasks), LEAST)
 
     def learn(self, place: int, numbers: Codes, logs: Array, candidate: CandidateOf) -> None:
         """Learn new log times of configs at a problem; infinite ones failed."""
@@ -224,7 +224,7 @@ class Group:
         best_times = np.full(DRAWS, 0.0 if view.own else _NEVER)
         missed = float(np.maximum(-times.min(axis=1), 0.0).mean())
         is_narrow = self._times.distinct < min(NARROW, NARROW_SHARE * len(self.configs.all))
-        may_end = not is_narrow and not view.advised
+        may_end, measured = not is_narrow and not view.advised, len(self._failures)
         if missed < view.until and view.tried >= LEAST and may_end:
             return Proposal([], missed)
         slow = 1e-6 * np.minimum(times, _SLOW).mean(axis=0)  # between configs that gain in no draw
@@ -242,7 +242,7 @@ class Group:
             kind = np.flatnonzero(left & works & kinds[way]) if way in kinds else ()
             if turn < len(view.advised):
                 best = int(np.searchsorted(pool, view.advised[turn]))
-            elif not is_narrow and view.tried + turn >= LEAST and self.earned.likely(gain[best]) < view.worth:
+            elif not is_narrow and view.tried + turn >= LEAST and self.earned.likely(gain[best], measured) < view.worth:
                 break
             elif len(kind):
                 best = int(random.choice(kind))

@@ -37,10 +37,8 @@ OPEN = 16
 # A config is timed in one block if it takes more than this many times as long as the best, and in full if it takes less
 # than the other many times.
 FAR, CLOSE = 1.4, 1.03
-# Log ratio by which a config has to lower the expected best time of a problem to be worth timing.
-WORTH = 0.001
-# With fewer problems of an operator it is less in proportion: a short sweep may spend more time on each.
-MANY, LEAST_WORTH = 60, 0.0003
+# Log ratio by which a timing has to lower the best time of its problem to be worth it: about the noise of a median.
+WORTH = 0.0003
 # Weight of the prior of `missed`: with this log ratio gained by audited configs where the model expected no gain, the
 # estimate doubles.
 SURPRISE = 0.02
@@ -91,7 +89,7 @@ class Plane:
         self._shapes: dict[Problem, ShapeSearch] = {}
         for task in order:
             key, problem = task.problem.key, task.problem
-            worth = max(LEAST_WORTH, WORTH * min(1.0, len(members[key]) / MANY)) if until is None else 0.0
+            worth = WORTH if until is None else 0.0
             options = seed, wanted.get(problem, ()), most, worth, until or 0.0
             self._shapes[problem] = ShapeSearch(task, known.get(problem, {}), groups[key], self._groups[key], *options)
         self._neighbour_tasks: dict[Problem, Task | None] = {}
