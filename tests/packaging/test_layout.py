@@ -154,7 +154,8 @@ ROOMS = {
     "tuner/staleness/code": Room(r"tuner/staleness/(__init__|code)\.py", "light kernels/calling", "triton"),
     "tuner/compiling": Room(
         "tuner/compiling/",
-        "light kernels kernels/calling results tuner/machine tuner/timing tuner/plan tuner/staleness/code",
+        "light kernels kernels/calling kernels/tablefile results tuner/machine tuner/timing tuner/plan "
+        "tuner/staleness/code",
         "pebble triton",
     ),
     "tuner/staleness": Room(
