@@ -57,14 +57,13 @@ class Earned:
         while self._timings - self._gained[0][1] >= self._window:
             self._timings -= self._gained.popleft()[1]
 
-    def checked(self, errors: Array) -> None:
-        """Note errors of predicted log times, in expected deviations."""
-        self._errors *= 1.0 - FORGET * len(errors)
-        self._errors += [float((errors.clip(-_CUT, _CUT) ** 2).sum()), len(errors)]
+    def checked(self, error: float) -> None:
+        """Note the error of a predicted log time, in expected deviations."""
+        self._errors = (1.0 - FORGET) * self._errors + [min(error**2, _CUT**2), 1.0]
 
-    def explained(self, predicted: Array, logs: Array) -> None:
-        """Note predicted and real log times of configs without a time before, relative to a mean of their shape."""
-        self._unexplained += [float(((logs - predicted) ** 2).sum()), float((logs**2).sum()), len(logs)]
+    def explained(self, predicted: float, log: float) -> None:
+        """Note the predicted and the real log time of a config without a time before, relative to its shape's mean."""
+        self._unexplained += [(log - predicted) ** 2, log**2, 1.0]
 
     @property
     def shares(self) -> Array:

@@ -105,6 +105,15 @@ class Proposal(NamedTuple):
     missed: float
 
 
+class _Chosen(NamedTuple):
+    """By which way a config was chosen, what was expected of its log time, and whether it had none at any shape."""
+
+    way: str
+    mean: float
+    deviation: float
+    is_new: bool
+
+
 class Group:
     """The problems of one operator, variant and dtype. Its methods are called by one thread at a time.
 
@@ -139,7 +148,7 @@ class Group:
         self._closed: dict[int, NDArray[np.bool_]] = {}
         self._binaries: set[Any] = set()
         self._best = np.full(len(tasks), np.inf)
-        self._ways: dict[tuple[int, int], str] = {}
+        self._chosen_as: dict[tuple[int, int], _Chosen] = {}
         self._levels = np.zeros((len(tasks), 2))
         self._promises: dict[int, float] = {}
         self.earned = Earned(len(tasks), LEAST)
@@ -148,15 +157,13 @@ class Group:
         """Learn new log times of configs at a problem; infinite ones failed."""
         with _one_thread():
             codes, fine = self._codes(place, numbers, candidate), np.isfinite(logs)
-            self._check(place, codes[fine], numbers[fine], logs[fine])
-            before = self._best[place]
+            before, promised = self._best[place], self._promises.pop(place, None)
+            for number, log in zip(numbers.tolist(), logs.tolist(), strict=True):
+                if (chosen := self._chosen_as.pop((place, number), None)) and np.isfinite(before):
+                    self._compare(place, chosen, log)
             self._best[place] = logs.min(initial=before)
-            if np.isfinite(before):
-                for number, gain in zip(numbers.tolist(), np.maximum(before - logs, 0.0).tolist(), strict=True):
-                    if way := self._ways.pop((place, number), None):
-                        self.earned.credit(way, gain)
-                if (promised := self._promises.pop(place, None)) is not None:
-                    self.earned.gained(before - self._best[place], len(logs), promised)
+            if promised is not None:
+                self.earned.gained(before - self._best[place], len(logs), promised)
             self._levels[place] += [logs[fine].sum(), fine.sum()]
             self._times.add(codes[fine], numbers[fine], place, logs[fine])
             self._failures.add(codes, numbers, place, np.where(fine, 0.0, 1.0))
@@ -191,18 +198,16 @@ class Group:
     def _is_blind(self) -> bool:
         return len(self._times) < BLIND
 
-    def _check(self, place: int, codes: Codes, numbers: Codes, logs: Array) -> None:
-        """Compare new times with what the surrogate expects of them."""
-        if self._is_blind or not len(logs) or not np.isfinite(self._best[place]):
-            return
-        expected = self._times.posterior(codes, numbers, place)
-        errors = self._times.bent(logs - self._best[place]) - expected.mean
-        self.earned.checked(errors / expected.deviation)
-        total, count = self._levels[place]
-        if count >= LEAST:
-            new = self._times.is_new(numbers)
-            away = logs[new] - total / count
-            self.earned.explained((away - errors[new]).clip(-_SPREAD, _SPREAD), away.clip(-_SPREAD, _SPREAD))
+    def _compare(self, place: int, chosen: "_Chosen", log: float) -> None:
+        """Compare a new log time with the best one before and with what was expected when it was chosen."""
+        best, (total, count) = self._best[place], self._levels[place]
+        self.earned.credit(chosen.way, max(0.0, best - log))
+        if math.isfinite(log):
+            error = float(self._times.bent(log - best)) - chosen.mean
+            self.earned.checked(error / chosen.deviation)
+            if chosen.is_new and count >= LEAST:
+                away = log - total / count
+                self.earned.explained(*np.clip([away - error, away], -_SPREAD, _SPREAD).tolist())
 
     def _chances(self, place: int, codes: Codes, numbers: Codes) -> Array:
         """Probabilities that configs fail, (configs,)."""
@@ -248,7 +253,10 @@ class Group:
                 best = int(random.choice(kind))
             else:
                 way = "model"
-            self._ways[view.place, int(pool[best])] = way
+            is_new = not self._times.has(int(pool[best]))
+            self._chosen_as[view.place, int(pool[best])] = _Chosen(
+                way, float(expected.mean[best]), float(expected.deviation[best]), is_new
+            )
             best_times, left[best] = np.minimum(best_times, times[:, best]), False
             self._binaries.add(binaries[best])
             chosen.append(int(pool[best]))

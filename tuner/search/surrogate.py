@@ -16,7 +16,7 @@ from scipy.linalg import cholesky, solve_triangular
 from normtune.tuner.search.kernel import JITTER, LEVEL, Array, Codes, Kernel, Parameters
 
 # Most times that a prediction uses, and that the parameters are fitted to.
-MOST_POINTS, MOST_FITTED = 512, 320
+MOST_POINTS, MOST_FITTED = 400, 320
 # The parameters are fitted again when the times have grown by this factor.
 AGAIN = 1.6
 # Log times further than this from the best of their shape are told apart less and less: how slow a slow config is does
@@ -85,9 +85,9 @@ class Surrogate:
         """Those fitted last."""
         return self._kernel.read(self._values)
 
-    def is_new(self, configs: Codes) -> "np.typing.NDArray[np.bool_]":
-        """Which configs have no time at any shape."""
-        return np.array([number not in self._known for number in configs.tolist()], np.bool_)
+    def has(self, config: int) -> bool:
+        """Whether a config has a time at any shape."""
+        return config in self._known
 
     def _targets(self) -> Array:
         """Log times relative to the best of their shape, cut off."""

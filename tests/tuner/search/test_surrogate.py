@@ -67,7 +67,7 @@ def test_the_posterior_is_that_of_an_exact_process():
     process = learned(30)
     p, kernel = process.parameters, process._kernel
     codes, shapes, configs = process._codes, process._places, process._configs
-    numbers = np.flatnonzero(process.is_new(np.arange(len(GRID))))[:20]
+    numbers = np.array([number for number in range(len(GRID)) if not process.has(number)][:20])
     elsewhere = sorted(times(process, 1) - times(process, 0))[:5]
     numbers = np.concatenate([numbers, np.array(elsewhere, np.int64)])
 
