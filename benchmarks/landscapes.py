@@ -75,7 +75,9 @@ CASES = tuple(
     )
 )
 # Timings of all shapes up to which a search is run: a proposal takes 7 ms with most of these, 0.4 s with the last.
-SLOW = {**dict.fromkeys(["random", "tpe", *SAMPLERS], 2500), "gp": 100}
+SLOW = {**dict.fromkeys(["tpe", *SAMPLERS], 2500), "gp": 100}
+# Searches that are run with few seeds.
+_FEW_SEEDS = {*SAMPLERS} - {"random"}
 
 
 # Searches that time every config of a problem.
@@ -137,7 +139,7 @@ def missing(cases: Sequence[Case], searches: Sequence[str], seeds: int, runs: li
     with ProcessPoolExecutor(1, max_tasks_per_child=1) as process:
         for name, case in itertools.product(searches, cases):
             is_large = case.configs * case.shapes >= LARGE
-            is_slow = is_large or name == "gp" or name in SAMPLERS
+            is_slow = is_large or name in _FEW_SEEDS
             timings = min(TIMINGS, case.configs // 2)
             is_unfit = name in OTHERS and (is_large or case.configs < kernel_tuner.LEAST)
             is_unfit |= name in _WHOLE and case.configs > TIMINGS

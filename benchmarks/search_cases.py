@@ -27,9 +27,9 @@ CASES = (
 )
 _KERNEL_TUNER = tuple(f"kernel_tuner {name}" for name in kernel_tuner.STRATEGIES)
 # Columns: a heading, and the searches of which the best is shown.
-_OWN = tuple((f"`{name}`", [name]) for name in ("plane", "tpe", "random", "gp"))
+_OWN = (("`plane`", ["plane"]), ("`tpe`", ["tpe"]), ("random draws", ["random"]), ("Optuna's GP", ["gp"]))
 _LOSSES: tuple[tuple[str, Sequence[str]], ...] = (
-    *_OWN[:-1],  # gp takes a minute for a shape
+    *_OWN[:-1],  # GP takes a minute for a shape
     ("simple", [*RIVALS]),
     *((name.partition(" ")[2].replace("_", " "), [name]) for name in _KERNEL_TUNER),
 )

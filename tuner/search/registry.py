@@ -8,10 +8,8 @@ from normtune.tuner.search.protocol import Search
 SEARCHES = {
     "adaptive": "normtune.tuner.search.adaptive:Adaptive",
     "exhaustive": "normtune.tuner.search.exhaustive:Exhaustive",
-    "gp": "normtune.tuner.search.sampling.sampled:GP",
     "plane": "normtune.tuner.search.plane:Plane",
     "race": "normtune.tuner.search.race:Racing",
-    "random": "normtune.tuner.search.sampling.sampled:RandomDraw",
     "tpe": "normtune.tuner.search.sampling.sampled:TPE",
 }
 

@@ -12,7 +12,7 @@ from normtune.results.records import SEARCHED
 from normtune.tests.tuner.search.test_plane import BROKEN, SPACES, TILES, measured_in, slowness, stored
 from normtune.tuner.search.audit import FOR_ONE, Audited
 from normtune.tuner.search.plane import Plane
-from normtune.tuner.search.sampling.sampled import RandomDraw
+from normtune.tuner.search.sampling.sampled import TPE
 
 FEW = SPACES[::3]
 
@@ -30,7 +30,7 @@ def audited(spaces=FEW, inner=Plane, known=None, seed=0, seconds=math.inf):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("inner", [Plane, RandomDraw])
+@pytest.mark.parametrize("inner", [Plane, TPE])
 def test_one_timing_in_twenty_goes_to_a_random_config_that_was_left_out(inner):
     found, search, report = audited(inner=inner)
     assert found.is_done and not search.left()

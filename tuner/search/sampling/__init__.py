@@ -1,1 +1,1 @@
-"""Searches in which a sampler of Optuna proposes the configs of each problem."""
+"""The search in which Optuna proposes the configs of each problem."""

@@ -1,7 +1,7 @@
-"""Searches in which a sampler of Optuna proposes the next configs of a problem, for spaces too large to time in full.
+"""The search in which Optuna proposes the next configs of a problem, by the tree-structured Parzen estimator.
 
-In: see `protocol`; a subclass chooses the sampler. Out: tasks of a few proposed configs beside the best so far, raced
-(`race`) in up to 16 rounds; at the end a full race of the best.
+In: see `protocol`. Out: tasks of a few proposed configs beside the best so far, raced (`race`) in up to 16 rounds; at
+the end a full race of the best.
 
 - Each problem has a study. Its objective is the log of the time in ns, from log ratios to the best config of each task,
   so that only times of the same rounds are compared.
@@ -16,9 +16,7 @@ In: see `protocol`; a subclass chooses the sampler. Out: tasks of a few proposed
 import math
 import sqlite3
 import uuid
-import warnings
 import zlib
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from heapq import nsmallest
@@ -59,8 +57,8 @@ SHARE = 0.1
 LEAST = 24
 
 
-class Sampled(ABC):
-    """A `protocol.Search`.
+class TPE:
+    """A `protocol.Search`; a subclass may take another sampler of Optuna.
 
     Args:
         tasks, known: see `protocol.Search`.
@@ -73,7 +71,7 @@ class Sampled(ABC):
         UsageError: the file is not a database of studies, or cannot be written.
     """
 
-    name: str
+    name = "tpe"
     expected_blocks = 4.0
     makes_studies = True
     leaves_out = True
@@ -100,9 +98,9 @@ class Sampled(ABC):
                 pool = whole.candidates if isinstance(whole.candidates, Pool) else None
                 self._spaces[task.problem] = _Space(task, before, seeded, most, advised, pool)
 
-    @abstractmethod
-    def sampler(self, seed: int) -> optuna.samplers.BaseSampler | None:
-        """The sampler of a problem's study; None for random proposals among the configs not yet measured."""
+    def sampler(self, seed: int) -> optuna.samplers.BaseSampler:
+        """The sampler of a problem's study."""
+        return optuna.samplers.TPESampler(seed=seed)
 
     def left(self) -> Sequence[Task]:
         """The problems that are not done, each with about as many configs as will be timed."""
@@ -126,14 +124,8 @@ class Sampled(ABC):
         self._spaces[task.problem].tell(outcomes)
 
     def _study(self, space: "_Space") -> optuna.Study:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # samplers that Optuna calls experimental
-            sampler = self.sampler(space.seed)
-        study = optuna.create_study(
-            storage=self._storage, sampler=sampler, study_name=f"{self.name} {space.task.problem} {self._suffix}"
-        )
-        space.samples_itself = sampler is None
-        return study
+        name = f"{self.name} {space.task.problem} {self._suffix}"
+        return optuna.create_study(storage=self._storage, sampler=self.sampler(space.seed), study_name=name)
 
     def _winners(self, space: "_Space") -> list[Config]:
         """The advised configs, then the best ones of the nearest measured shapes, the nearest first."""
@@ -148,36 +140,6 @@ class Sampled(ABC):
         bests = (self._spaces[problem].best for problem in space.neighbours)
         near = islice((best for best in bests if best is not None), _NEIGHBOURS)
         return list(dict.fromkeys([*self._advice.get(space.task.problem, ()), *near]))
-
-
-class TPE(Sampled):
-    """Proposals of the tree-structured Parzen estimator."""
-
-    name = "tpe"
-
-    def sampler(self, seed: int) -> optuna.samplers.BaseSampler:
-        """The sampler."""
-        return optuna.samplers.TPESampler(seed=seed)
-
-
-class GP(Sampled):
-    """Proposals of a Gaussian process with expected improvement; imports torch, on the CPU."""
-
-    name = "gp"
-
-    def sampler(self, seed: int) -> optuna.samplers.BaseSampler:
-        """The sampler."""
-        return optuna.samplers.GPSampler(seed=seed)
-
-
-class RandomDraw(Sampled):
-    """Uniform draws without repetition."""
-
-    name = "random"
-
-    def sampler(self, seed: int) -> None:
-        """The sampler."""
-        return None
 
 
 class _Space:
@@ -204,7 +166,6 @@ class _Space:
         self.task = task
         self.seed = seed
         self.study: optuna.Study | None = None
-        self.samples_itself = False
         self.is_final = False
         self.neighbours: list[Problem] = []
         self.best: Config | None = None
@@ -298,7 +259,7 @@ class _Space:
     def _proposal(self, study: optuna.Study) -> tuple[Config, optuna.Trial | None]:
         """A free config that the sampler proposes, or the nearest one, and its trial."""
         proposed = None
-        for _ in range(0 if self.samples_itself else _TRIES):
+        for _ in range(_TRIES):
             trial, drawn = self._knobs.ask(study)
             proposed = None if drawn is None else self._admitted(drawn)
             is_legal = proposed is not None and proposed in self._knobs

@@ -8,6 +8,7 @@ import numpy as np
 import optuna
 import pytest
 
+from normtune.benchmarks.lib.optuna_samplers import SAMPLERS
 from normtune.benchmarks.lib.simulation import Space, simulate
 from normtune.errors import UsageError
 from normtune.kernels.config import COPY, Config
@@ -18,7 +19,7 @@ from normtune.tests.commands import main, one_line
 from normtune.tests.tuner.made_up_recording import recorded_plan
 from normtune.tuner.plan.plan import Task
 from normtune.tuner.plan.pool import Candidate
-from normtune.tuner.search.sampling.sampled import FINALISTS, GP, PROPOSALS, TPE, RandomDraw
+from normtune.tuner.search.sampling.sampled import FINALISTS, PROPOSALS, TPE
 from normtune.tuner.sweep.sweep import sweep
 
 
@@ -72,7 +73,10 @@ class Watched(Watching, TPE):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "most"), [(TPE, 30), pytest.param(GP, 14, marks=pytest.mark.long), (RandomDraw, 30)])
+@pytest.mark.parametrize(
+    ("kind", "most"),
+    [(TPE, 30), (SAMPLERS["random"], 30), pytest.param(SAMPLERS["gp"], 14, marks=pytest.mark.long)],
+)
 def test_a_search_is_repeated_by_its_seed_and_times_no_config_twice_but_the_best(kind, most):
     class Kept(Watching, kind):
         pass
