@@ -16,12 +16,12 @@ from normtune.benchmarks.lib.rivals import RIVALS
 
 # The landscape that stands for a case, and the searches to take there.
 CASES = (
-    ("few configs", Case("rough", 60, 25), "`adaptive`, or `race` for the last 0.1 %"),
+    ("few configs", Case("rough", 60, 25), "`plane`, or `race` for the last 0.1 %"),
     ("own kernel, many configs and shapes", Case("rough", 20_000, 60), "`plane`"),
-    ("own kernel, few shapes", Case("rough", 5000, 5), "`plane`, `tpe`"),
+    ("own kernel, few shapes", Case("rough", 5000, 5), "`plane`"),
     ("the same, one bowl", Case("smooth", 5000, 5), "`plane`"),
-    ("the same, knobs that depend on each other", Case("rugged", 5000, 5), "`tpe`"),
-    ("the same, 70 % of the configs fail", Case("failing", 5000, 5), "`plane`, `tpe`"),
+    ("the same, knobs that depend on each other", Case("rugged", 5000, 5), "`plane`"),
+    ("the same, 70 % of the configs fail", Case("failing", 5000, 5), "`plane`"),
     ("one shape", Case("rough", 5000, 1), "`plane`"),
     ("a few fast configs, unlike all others", Case("needle", 5000, 5), "`exhaustive`"),
 )
