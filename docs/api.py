@@ -29,7 +29,7 @@ REACHED = {
         "heuristics.api.stability:TableStability",
         "heuristics.writing.installing:Installed",
     ),
-    "check": ("tuner.checking.offline:Report",),
+    "check": ("tuner.checking.offline:CheckedTable",),
     "check_on_device": ("tuner.checking.api:DeviceCheck", "tuner.checking.verdict:Judgement"),
     "diff": ("heuristics.api.diff:Diff", "heuristics.api.diff:DeviceDiff"),
     "doctor": ("tuner.doctor.checks:Finding",),

@@ -23,7 +23,7 @@ MAX_LEAVES = 24
 ENOUGH = 5000  # log_ppm: 0.5 %
 
 
-class FunctionData(NamedTuple):
+class KeyData(NamedTuple):
     """The data of one key.
 
     Attributes:
@@ -55,7 +55,7 @@ class FittedOnEach(NamedTuple):
     without: tuple[RelativeTree | None, ...]
 
 
-def chosen(kind: FunctionData, legal: EveryGpu, leaves: int | None) -> FittedOnEach:
+def chosen(kind: KeyData, legal: EveryGpu, leaves: int | None) -> FittedOnEach:
     """The function of a key, with at most `leaves` leaves; None for as many as the data support.
 
     Raises:
@@ -82,12 +82,12 @@ def chosen(kind: FunctionData, legal: EveryGpu, leaves: int | None) -> FittedOnE
     return FittedOnEach(tree, tuple(left_out_fit.tree(count) for left_out_fit in without))
 
 
-def most_leaves(kind: FunctionData, leaves: int | None) -> int:
+def most_leaves(kind: KeyData, leaves: int | None) -> int:
     """The most leaves: the user's number, else one per five problems, so that the tree does not follow noise."""
     return leaves or max(1, min(MAX_LEAVES, min(len(part.matrix.problems) for part in kind.parts) // 5))
 
 
-def _left_out(kind: FunctionData, joint: Joint, without: Sequence[Joint], count: int) -> int | None:
+def _left_out(kind: KeyData, joint: Joint, without: Sequence[Joint], count: int) -> int | None:
     """Score of a number of leaves: mean regret on left-out GPUs, or on the only GPU; None without a tree."""
     on_data = joint.least(count)
     if on_data is None or not without:
@@ -101,7 +101,7 @@ def _left_out(kind: FunctionData, joint: Joint, without: Sequence[Joint], count:
     return sum(means) // len(means)
 
 
-def figures_on(kind: FunctionData, choice: FittedOnEach, source: Sequence[DeviceLoss] = ()) -> tuple[DeviceLoss, ...]:
+def figures_on(kind: KeyData, choice: FittedOnEach, source: Sequence[DeviceLoss] = ()) -> tuple[DeviceLoss, ...]:
     """Losses of a function on each GPU of a key's data.
 
     For a function of another key, `source` has its figures, whose GPUs are in the order of `choice.without`.

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.heuristics.any_gpu.function import FittedOnEach, FunctionData, chosen, figures_on, lost_on, most_leaves
+from normtune.heuristics.any_gpu.function import FittedOnEach, KeyData, chosen, figures_on, lost_on, most_leaves
 from normtune.heuristics.any_gpu.joint import Joint, Part
 from normtune.heuristics.any_gpu.legality import EveryGpu, targets_of
 from normtune.heuristics.any_gpu.result import AnyGpuFit, AnyGpuFunction, AnyGpuShared
@@ -100,7 +100,7 @@ def _few(devices: Sequence[Device]) -> list[str]:
 
 def _kinds(
     data: "Evidence", devices: Sequence[Device], spec: OperatorSpec, weighting: Weighting
-) -> tuple[list[FunctionData], list[str]]:
+) -> tuple[list[KeyData], list[str]]:
     """The data of each measured key, possible donors first, and notes on those that are left out."""
     kinds, notes = [], undeclared_note(spec)
     evidences = [(device, data.of(device)) for device in devices]
@@ -113,13 +113,13 @@ def _kinds(
                 parts.append(Part(target, weighting.weighted(spec, matrix)))
                 labels.append(device.label)
         if parts:
-            kinds.append(FunctionData(spec, key, tuple(parts), tuple(labels)))
+            kinds.append(KeyData(spec, key, tuple(parts), tuple(labels)))
         else:
             notes.append(f"left out {key}: a function needs comparable times of two problems on one device")
     return kinds, notes
 
 
-def _part(kinds: Sequence[FunctionData], notes: list[str], targets: Sequence[Target], leaves: int | None) -> _JointFit:
+def _part(kinds: Sequence[KeyData], notes: list[str], targets: Sequence[Target], leaves: int | None) -> _JointFit:
     functions: list[AnyGpuFunction] = []
     choices: list[FittedOnEach] = []
     shared: list[AnyGpuShared] = []
@@ -150,7 +150,7 @@ def _part(kinds: Sequence[FunctionData], notes: list[str], targets: Sequence[Tar
 
 
 def _taken(
-    kind: FunctionData, functions: Sequence[AnyGpuFunction], targets: Sequence[Target], leaves: int | None
+    kind: KeyData, functions: Sequence[AnyGpuFunction], targets: Sequence[Target], leaves: int | None
 ) -> tuple[int, int] | None:
     """Index of the first function that can be shared, and the mean cost, every GPU with the same weight."""
     legal = EveryGpu(kind.spec, targets, (kind.key.dtype,), kind.variants)

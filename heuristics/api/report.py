@@ -42,7 +42,7 @@ from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem, axes_of, function_key
 from normtune.kernels.tablefile.header import Header
-from normtune.kernels.tablefile.locate import LoadedTable, load_table
+from normtune.kernels.tablefile.locate import LoadedTable, load_table, quoted
 from normtune.kernels.tablefile.tree import Tree, choose, distinct, leaves
 from normtune.kernels.target import Target, target_for
 from normtune.results.atomic import replaced
@@ -88,7 +88,7 @@ class Report:
             UsageError: the file cannot be written there, or should not be replaced.
             NormtuneError: writing failed.
         """
-        check_text(Path(path), force)
+        check_page(Path(path), force)
         with replaced(Path(path)) as file:
             file.write_text(self.page(), encoding="utf-8")
 
@@ -135,6 +135,13 @@ class Report:
                 yield from ("", function.title, *(f"  {label:<9} {text}" for label, text in function.verdict))
 
 
+def check_page(path: Path, force: bool = False) -> None:
+    """Raise `UsageError` if a page cannot be written to this path, or should not be."""
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise UsageError(f"the page is {quoted(str(path))}: expected a file that ends with .html")
+    check_text(path, force)
+
+
 @dataclass(frozen=True)
 class ReportRequest(Selection):
     """Arguments of `report`."""
@@ -166,7 +173,10 @@ def reported(request: ReportRequest, warn: Warn | None = None, announce: Announc
     images.check_extra()
     given = (request.tables,) if isinstance(request.tables, str | os.PathLike) else request.tables
     names = as_names("tables", tuple(os.fspath(name) for name in given))
+    short = [Path(name).name for name in names]
     sides, table = [side(name) for name in names], None
+    if len({*short}) == len(short):  # a page is shown to others: where a table lies is left out
+        sides = [one._replace(name=quoted(name)) for one, name in zip(sides, short, strict=True)]
     if sides and names[0] in RULES:
         raise UsageError(f"{names[0]} is a rule: name the table that the report is about before it")
     if sides:
@@ -178,7 +188,8 @@ def reported(request: ReportRequest, warn: Warn | None = None, announce: Announc
     devices = tuple(part for part in devices if part.functions)
     if not devices:
         raise UsageError(f"{names[0] if names else 'the store'}: no function was measured, so there is nothing to show")
-    title = f"{' and '.join(names) or _FITTED} on {' and '.join(part.label.partition(',')[0] for part in devices)}"
+    subject, places = (one.name for one in sides), (part.label.partition(",")[0] for part in devices)
+    title = f"{' and '.join(subject) or _FITTED} on {' and '.join(places)}"
     return Report(title, devices)
 
 

@@ -38,11 +38,11 @@ def report(
     It has the verdict, and for each operator and dtype maps of configs, speed-up over rules and other tables, time over
     a copy, losses, samples, and what the sweep did with its time. Needs `pip install 'normtune[report]'`.
     """
+    from normtune.heuristics.api.report import check_page
     from normtune.heuristics.report.images import check_extra
-    from normtune.heuristics.writing.write import check_text
 
     check_extra()
-    check_text(out, force)
+    check_page(out, force)
     made = _reported(tables, store, chosen)
     made.save(out, force)
     say(f"wrote {out}: {made.title}, {out.stat().st_size / 1e6:.1f} MB, opens in any browser")

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from normtune.heuristics.comparing.difference import Change, Difference, SideAnswer, part_name, parts_of
 from normtune.heuristics.comparing.gains import CONFIDENCE, ConfidenceInterval, Gain
 from normtune.heuristics.regret.fixed_log import percent, ratio_in_words
-from normtune.heuristics.showing.config_map import NEAR, plane_lines
+from normtune.heuristics.showing.config_map import NEAR, plane_lines, short_name
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Shape
 
@@ -223,7 +223,7 @@ def _config(comparison: Difference, change: Change, which: int) -> str:
 
 
 def _short(config: Config | None) -> str:
-    return str(config or "no answer").replace("programs_per_sm=", "per_sm=").replace("finish=", "")
+    return short_name(config) if config else "no answer"
 
 
 def _map(comparison: Difference, columns: int, markdown: bool) -> Iterator[str]:

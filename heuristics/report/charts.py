@@ -1,59 +1,52 @@
 """Charts of a page and of pictures: Vega-Lite specifications, made by Altair, of frames that have a name.
 
 In: what a chart shows, and the plane of its sizes. Out: a specification as JSON values. The frames are given beside it,
-by `with_data`, or by the page, which shares one among its charts. Figures that follow from others are computed in the
-chart.
+by `theme.with_data`, or by the page, which shares one among its charts. Figures that follow from others are computed
+in the chart.
 """
 
-import json
+import math
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import altair as alt
 import pandas as pd
 
+from normtune.heuristics.regret.fixed_log import MILLION
 from normtune.heuristics.report.function_data import PHASES
-from normtune.heuristics.report.palette import viridis
-from normtune.heuristics.report.plane import CHARACTER, LINE, Plane
+from normtune.heuristics.report.palette import SHADES
+from normtune.heuristics.report.plane import CHARACTER, LINE, SizePlane
+from normtune.heuristics.report.theme import Spec
+from normtune.heuristics.showing.config_map import NEAR
 
-Spec = dict[str, Any]
-SHAPES, REGIONS, GAPS, FASTEST, RUNS = "shapes", "regions", "gaps", "fastest", "runs"
-# Below this a difference is not drawn: 0.5 %.
-_LEAST_LOSS = 0.005
+SHAPES, REGIONS, GAPS, GROUPS, KEY, FASTEST, RUNS = "shapes", "regions", "gaps", "groups", "key", "fastest", "runs"
+# Configs within 1 % change places from sweep to sweep, so a smaller loss has no dot.
+_LEAST_LOSS = round(math.expm1(NEAR / MILLION), 4)
 _MISSING = "#9aa1ab"
 _WAYS = ("slower", "even", "faster")
 _TICK = (
     "datum.value >= 1048576 ? datum.value / 1048576 + 'M' : datum.value >= 1024 && datum.value % 128 == 0 ? "
     "datum.value / 1024 + 'k' : '' + datum.value"
 )
+# Whether a region has room for its name, and if not, for its letter: expressions of Vega.
+ROOM = f"datum.chars * {CHARACTER} + 6 < datum.wide * {{width}} && datum.lines * {LINE} + 6 < datum.high * {{height}}"
+LETTERED = f"!({ROOM}) && 13 < datum.wide * {{width}} && {LINE} < datum.high * {{height}}"
+HEIGHT = 400
 
 
-class Theme(NamedTuple):
-    """Colours of a light or a dark chart: text and lines, axes, ground, and slower, as fast and faster."""
+def config_map(plane: SizePlane, groups: pd.DataFrame) -> Spec:
+    """The config of each region and its thresholds; dots where another is faster, as large as the loss.
 
-    ink: str
-    faint: str
-    paper: str
-    slower: str
-    even: str
-    faster: str
-
-
-LIGHT = Theme("#1b1f24", "#8b929c", "#ffffff", "#b35806", "#f3f1ec", "#134f96")
-DARK = Theme("#e8eaed", "#7d858f", "#14171b", "#f0a35e", "#33373d", "#73b8ff")
-
-
-def config_map(plane: Plane) -> Spec:
-    """The config of each region and its thresholds; dots where another is faster, as large as the loss."""
+    `groups` as of `FunctionData.groups`.
+    """
     x, y = _axes(plane)
     regions, shapes = alt.Chart(alt.NamedData(REGIONS)), alt.Chart(alt.NamedData(SHAPES))
     # A text begins at its first line, so it is moved up by half of the others.
-    middle, up = "sqrt(datum.x0 * datum.x1)", f"-(datum.lines - 1) * {LINE / 2} / height"
-    centre = regions.transform_calculate(
-        cx=middle, cy=middle.replace("x", "y"), top=f"{middle.replace('x', 'y')} * pow(datum.ratio, {up})"
-    ).encode(x=x("cx"), color=alt.Color("ink:N", scale=None))
-    room = f"datum.chars * {CHARACTER} < datum.wide * width && datum.lines * {LINE} < datum.high * height"
-    small = f"12 < datum.wide * width && {LINE} < datum.high * height"
+    top = f"datum.cy * pow(datum.ratio, -(datum.lines - 1) * {LINE / 2} / height)"
+    centre = regions.transform_calculate(top=top).encode(x=x("cx"), text="text:N")
+    room, lettered = (text.format(width="width", height="height") for text in (ROOM, LETTERED))
+    names = centre.transform_filter(room).transform_calculate(text="datum.label").encode(y=y("top"))
+    letters = centre.transform_filter(lettered).transform_calculate(text="datum.letter").encode(y=y("cy"))
     edges = {"x": x("x0"), "x2": "x1", "y": y("y0"), "y2": "y1"}
     unknown, losing = "!isValid(datum.loss)", f"datum.differs && datum.loss > {_LEAST_LOSS}"
     at = {"x": x("x"), "y": y("y")}
@@ -62,14 +55,8 @@ def config_map(plane: Plane) -> Spec:
             **edges, fill=alt.Fill("colour:N", scale=None), stroke=alt.Stroke("colour:N", scale=None)
         ),
         regions.transform_filter("datum.border").mark_rect(fill=None, strokeWidth=1, stroke=_ink()).encode(**edges),
-        centre.transform_filter(room)
-        .mark_text(fontSize=11, lineBreak="\n", lineHeight=LINE, baseline="middle")
-        .encode(y=y("top"), text="label:N"),
-        centre.transform_filter(f"!({room}) && {small}")
-        .mark_text(fontSize=11, fontWeight="bold", baseline="middle")
-        .encode(y=y("cy"), text="letter:N"),
         _gaps(edges),
-        shapes.mark_circle(size=5, opacity=0.6, color=_ink()).encode(**at),
+        shapes.mark_square(size=4, opacity=0.35, color="#000").encode(**at),
         shapes.transform_filter(losing)
         .mark_circle(opacity=1, stroke=_ink(), strokeWidth=1.2)
         .encode(
@@ -77,9 +64,13 @@ def config_map(plane: Plane) -> Spec:
             fill=alt.Fill("best_colour:N", scale=None),
             size=alt.Size(
                 "loss:Q",
-                scale=alt.Scale(type="sqrt", domain=[0, 0.2], range=[0, 260], clamp=True),
+                scale=alt.Scale(type="sqrt", domain=[0, 0.2], range=[0, 200], clamp=True),
                 legend=alt.Legend(
-                    title="slower than the fastest there", format="%", values=[0.01, 0.05, 0.2], symbolFillColor="#fff"
+                    title="slower than the fastest there",
+                    titleOrient="left",
+                    format="%",
+                    values=[0.01, 0.05, 0.2],
+                    symbolFillColor="#fff",
                 ),
             ),
         ),
@@ -87,11 +78,52 @@ def config_map(plane: Plane) -> Spec:
         .mark_point(angle=45, filled=True, size=60, color=_MISSING, stroke=_ink(), strokeWidth=0.5)
         .encode(**at, shape=_legend_of("config not measured there", "cross"))
         .transform_calculate(of="'config not measured there'"),
+        *_texts(names, lineBreak="\n", lineHeight=LINE),
+        *_texts(letters, fontWeight="bold"),
+        *_keys(groups),
         shapes.transform_calculate(**_DERIVED).mark_circle(size=140, opacity=0.001).encode(**at, tooltip=_told(plane)),
     )
 
 
-def faster(plane: Plane) -> Spec:
+def _texts(chart: alt.Chart, **options: Any) -> tuple[alt.Chart, alt.Chart]:
+    """Texts on regions, with a seam in the colour of the region, which keeps them apart from dots and the veil."""
+    common: dict[str, Any] = {"fontSize": 11, "baseline": "middle", **options}
+    return (
+        chart.mark_text(strokeWidth=3, strokeJoin="round", **common).encode(
+            stroke=alt.Stroke("colour:N", scale=None), color=alt.Color("colour:N", scale=None)
+        ),
+        chart.mark_text(**common).encode(color=alt.Color("ink:N", scale=None)),
+    )
+
+
+def _keys(groups: pd.DataFrame) -> list[alt.Chart]:
+    """A legend of the groups of configs, and under a picture the names of the configs with letters."""
+    key = alt.Chart(alt.NamedData(KEY))
+    legend = alt.Legend(
+        title=None,
+        orient="bottom",
+        direction="horizontal",
+        columns=6,
+        symbolType="square",
+        symbolSize=130,
+        symbolOpacity=1,
+        symbolStrokeWidth=0,
+    )
+    scale = alt.Scale(domain=groups["group"].tolist(), range=groups["colour"].tolist())
+    at = {"x": alt.X("left:Q", scale=None), "y": alt.Y("under:Q", scale=None)}
+    return [
+        alt.Chart(alt.NamedData(GROUPS))
+        .mark_point(size=0, filled=True)
+        .encode(fill=alt.Fill("group:N", scale=scale, legend=legend)),
+        key.mark_square(size=220, opacity=1).encode(**at, color=alt.Color("colour:N", scale=None)),
+        key.mark_text(fontSize=11, fontWeight="bold").encode(
+            **at, text="letter:N", color=alt.Color("ink:N", scale=None)
+        ),
+        key.mark_text(fontSize=11, align="left", dx=13, color=_ink()).encode(**at, text="name:N"),
+    ]
+
+
+def faster(plane: SizePlane) -> Spec:
     """How much faster the first side is than a rival."""
     colour = alt.Color(
         "faster:Q",
@@ -103,7 +135,7 @@ def faster(plane: Plane) -> Spec:
     return _tiles(plane, "faster", colour, slower="datum.faster < 0.99")
 
 
-def of_copy(plane: Plane) -> Spec:
+def of_copy(plane: SizePlane) -> Spec:
     """The time over that of a copy of as many bytes."""
     scale = alt.Scale(type="log", domain=[1, 4], scheme="viridis", reverse=True, clamp=True)
     return _tiles(
@@ -113,7 +145,7 @@ def of_copy(plane: Plane) -> Spec:
     )
 
 
-def loss(plane: Plane) -> Spec:
+def loss(plane: SizePlane) -> Spec:
     """How much slower than the fastest config of each shape."""
     scale = alt.Scale(type="sqrt", domain=[0, 0.2], scheme="magma", reverse=alt.ExprRef("!dark"), clamp=True)
     return _tiles(
@@ -123,15 +155,15 @@ def loss(plane: Plane) -> Spec:
     )
 
 
-def ties(plane: Plane) -> Spec:
+def ties(plane: SizePlane) -> Spec:
     """How many configs are as fast as the fastest, as far as a test can tell."""
-    colours: list[Any] = [alt.ExprRef("even"), *(viridis(place) for place in (0.85, 0.6, 0.35, 0.15))]
+    colours: list[Any] = [alt.ExprRef("even"), *SHADES]
     scale = alt.Scale(domain=["1", "2", "3, 4", "5 to 8", "more"], range=colours)
     legend = alt.Legend(title="configs that may be the fastest", orient="top", symbolType="square")
     return _tiles(plane, "ties", alt.Color("alike:N", scale=scale, legend=legend))
 
 
-def measured(plane: Plane) -> Spec:
+def measured(plane: SizePlane) -> Spec:
     """The share of the legal configs that have a time."""
     scale = alt.Scale(domain=[0, 1], scheme="viridis")
     return _tiles(
@@ -143,12 +175,12 @@ def measured(plane: Plane) -> Spec:
     )
 
 
-def fastest_config(plane: Plane) -> Spec:
+def fastest_config(plane: SizePlane) -> Spec:
     """The fastest config of each shape, in its colour on the map."""
     return _tiles(plane, "best_us", alt.Color("best_colour:N", scale=None))
 
 
-MEASURES: Mapping[str, tuple[str, Callable[[Plane], Spec]]] = {
+MEASURES: Mapping[str, tuple[str, Callable[[SizePlane], Spec]]] = {
     "faster": ("Speed-up", faster),
     "copy": ("Time over a copy", of_copy),
     "loss": ("Loss", loss),
@@ -184,10 +216,10 @@ def samples() -> Spec:
         data.transform_flatten(["samples"])
         .mark_tick(opacity=0.45, thickness=1.5, size=14, color=_ink())
         .encode(x=alt.X("samples:Q", **time), y=y),
-        data.mark_rule(strokeWidth=5, color=viridis(0.4)).encode(
+        data.mark_rule(strokeWidth=5, color=SHADES[2]).encode(
             x=alt.X("low:Q", **time), x2="high", y=y, tooltip=tooltip
         ),
-        data.mark_point(filled=True, size=90, color=viridis(0.85), stroke=_ink(), strokeWidth=1, opacity=1).encode(
+        data.mark_point(filled=True, size=90, color=SHADES[0], stroke=_ink(), strokeWidth=1, opacity=1).encode(
             x=alt.X("us:Q", **time), y=y, tooltip=tooltip
         ),
         # The names are above their times, as beside them they would take most of a narrow page.
@@ -206,7 +238,7 @@ def seconds() -> Spec:
             y=alt.Y("run:N", sort=None, title=None, axis=alt.Axis(labelLimit=180)),
             color=alt.Color(
                 "phase:N",
-                scale=alt.Scale(domain=list(PHASES), range=[viridis(place) for place in (0.15, 0.55, 0.95)]),
+                scale=alt.Scale(domain=list(PHASES), range=[SHADES[3], SHADES[2], SHADES[0]]),
                 legend=alt.Legend(title=None, orient="top"),
             ),
             order=alt.Order("order:Q"),
@@ -221,7 +253,7 @@ def seconds() -> Spec:
     return _spec(chart, height={"step": 18})
 
 
-def _tiles(plane: Plane, value: str, colour: alt.Color, slower: str = "") -> Spec:
+def _tiles(plane: SizePlane, value: str, colour: alt.Color, slower: str = "") -> Spec:
     """Shapes as tiles, under the thresholds of the first side; what is not known is grey and crossed."""
     x, y = _axes(plane)
     regions, shapes = (
@@ -241,7 +273,7 @@ def _tiles(plane: Plane, value: str, colour: alt.Color, slower: str = "") -> Spe
         *(
             [
                 shapes.transform_filter(f"{known} && {slower}")
-                .mark_point(filled=True, size=22, color="#000", stroke="#fff", strokeWidth=0.4)
+                .mark_point(filled=True, size=22, color=_ink(), stroke=alt.ExprRef("paper"), strokeWidth=0.4)
                 .encode(**at, shape=_legend_of("slower", "triangle-down"))
                 .transform_calculate(of="'slower'")
             ]
@@ -266,7 +298,7 @@ _DERIVED = {
 }
 
 
-def _told(plane: Plane) -> list[alt.Tooltip]:
+def _told(plane: SizePlane) -> list[alt.Tooltip]:
     third = [alt.Tooltip("z:Q", title=plane.axes[2], format="d")] if len(plane.axes) > 2 else []
     return [
         alt.Tooltip("x:Q", title=plane.axes[0], format="d"),
@@ -285,7 +317,7 @@ def _told(plane: Plane) -> list[alt.Tooltip]:
     ]
 
 
-def _axes(plane: Plane) -> tuple[Callable[[str], alt.X], Callable[[str], alt.Y]]:
+def _axes(plane: SizePlane) -> tuple[Callable[[str], alt.X], Callable[[str], alt.Y]]:
     def options(axis: int) -> dict[str, Any]:
         ends = plane.domain(axis)
         return {
@@ -324,7 +356,7 @@ def _ink() -> alt.ExprRef:
     return alt.ExprRef("ink")
 
 
-def _spec(*layers: alt.Chart, height: Any = 400) -> Spec:
+def _spec(*layers: alt.Chart, height: Any = HEIGHT) -> Spec:
     chart = (
         alt.layer(*layers).resolve_scale(color="independent", fill="independent", shape="independent")
         if len(layers) > 1
@@ -332,35 +364,3 @@ def _spec(*layers: alt.Chart, height: Any = 400) -> Spec:
     )
     spec: Spec = chart.properties(width="container", height=height).to_dict()
     return spec
-
-
-def styled(spec: Spec, theme: Theme, background: str | None = None) -> Spec:
-    """A specification in the colours of a theme."""
-    text = {
-        "labelColor": theme.ink,
-        "titleColor": theme.ink,
-        "labelFont": _FONT,
-        "titleFont": _FONT,
-        "titleFontWeight": "normal",
-        "labelFontSize": 11,
-        "titleFontSize": 12,
-    }
-    config = {
-        "background": background or "transparent",
-        "view": {"stroke": theme.faint},
-        "axis": text
-        | {"domainColor": theme.faint, "tickColor": theme.faint, "gridColor": theme.faint, "gridOpacity": 0.2},
-        "legend": text | {"orient": "top", "layout": {"top": {"anchor": "start", "direction": "horizontal"}}},
-        "title": {"color": theme.ink, "font": _FONT, "anchor": "start", "subtitleColor": theme.ink},
-        "text": {"font": _FONT},
-    }
-    values = theme._asdict() | {"dark": theme is DARK}
-    return spec | {"config": config, "params": [{"name": name, "value": value} for name, value in values.items()]}
-
-
-_FONT = "system-ui, -apple-system, Segoe UI, Roboto, Helvetica, Arial, sans-serif"
-
-
-def with_data(spec: Spec, **frames: pd.DataFrame) -> Spec:
-    """A specification with its frames, by their names."""
-    return spec | {"datasets": {name: json.loads(frame.to_json(orient="records")) for name, frame in frames.items()}}

@@ -18,8 +18,9 @@ from normtune.heuristics.regret.best_times import OF_COPY, BestTimes, best_times
 from normtune.heuristics.regret.fixed_log import MILLION
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.regret.paired import paired
-from normtune.heuristics.report.palette import OTHER, colours, ink_on
-from normtune.heuristics.report.plane import Plane, short_name
+from normtune.heuristics.report.palette import Colour, colours, luminance
+from normtune.heuristics.report.plane import SizePlane
+from normtune.heuristics.showing.config_map import short_name
 from normtune.kernels.config import Config
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem
@@ -45,7 +46,7 @@ class SideData(NamedTuple):
         name: of it.
         config: int64 (shapes,), numbers of configs, -1 without an answer.
         loss: float64 (shapes,), as a fraction of the best time, nan without a time.
-        regions: of its tree, as `Plane.labelled`, configs as numbers; None for a rule that is no tree.
+        regions: of its tree, as `SizePlane.labelled`, configs as numbers; None for a rule that is no tree.
     """
 
     name: str
@@ -55,12 +56,13 @@ class SideData(NamedTuple):
 
 
 class ListedConfig(NamedTuple):
-    """A config: its name, and its letter, colour and the ink on that, which are those of the first side's regions."""
+    """A config: its name, and where a side has a region of it, its letter and colours (see `Colour`)."""
 
     name: str
     letter: str = ""
-    colour: str = OTHER
-    ink: str = "#000000"
+    colour: str = Colour().colour
+    ink: str = Colour().ink
+    group: str = ""
 
 
 @dataclass(frozen=True)
@@ -71,11 +73,11 @@ class FunctionData:
         title: operator, modes and dtype.
         verdict: lines of a label and a text; the first says how many regions there are.
         plane: of its sizes.
-        shapes: a row for each measured shape: x, y, z, x0, x1, y0, y1 as of `Plane.tiles`, best (number of the fastest
-            config), best_us and copy_us (microseconds, nan without a time), ties (number of configs that a test does
-            not tell from the fastest, nan without paired times), timed and legal (numbers of configs).
+        shapes: a row for each measured shape: x, y, z, x0, x1, y0, y1 as of `SizePlane.tiles`, best (number of the
+            fastest config), best_us and copy_us (microseconds, nan without a time), ties (number of configs that a test
+            does not tell from the fastest, nan without paired times), timed and legal (numbers of configs).
         sides: what tables and rules answer, the subject of the page first.
-        gaps: as of `Plane.gaps`.
+        gaps: as of `SizePlane.gaps`.
         fastest: the fastest configs of each shape: shape (its number), config, us, low and high (median and its
             interval, microseconds), samples (microseconds).
         configs: all that is named by number.
@@ -83,7 +85,7 @@ class FunctionData:
 
     title: str
     verdict: tuple[tuple[str, str], ...]
-    plane: Plane
+    plane: SizePlane
     shapes: pd.DataFrame
     sides: tuple[SideData, ...]
     gaps: pd.DataFrame
@@ -113,6 +115,18 @@ class FunctionData:
             return pd.DataFrame()
         parts = [self.configs[number] for number in regions["config"]]
         return regions.assign(**{name: [getattr(part, name) for part in parts] for name in ListedConfig._fields})
+
+    def groups(self, side: int = 0) -> pd.DataFrame:
+        """Columns group and colour: of each group of configs in regions of a side the colour in its middle."""
+        regions = self.regions(side)
+        if regions.empty:
+            return pd.DataFrame(columns=["group", "colour"])
+        own = regions[["group", "colour"]].drop_duplicates()
+        order = own["colour"].map(luminance)
+        own = own.assign(order=order).sort_values("order")
+        return (
+            own.groupby("group", sort=False)["colour"].agg(lambda shades: shades.iloc[len(shades) // 2]).reset_index()
+        )
 
     @property
     def rivals(self) -> list[int]:
@@ -157,12 +171,13 @@ def function_data(
         evidence: the measurements of one device, with the present kernels.
         target: the device.
         sides: tables and rules, the subject first.
-        rules: shown behind them, if they have times at a tenth of the shapes and answer in another way.
+        rules: shown behind them, those with most times first, if they have times at a tenth of the shapes and answer in
+            another way.
         verdict: as in `FunctionData`.
     """
-    plane, times = Plane.of(matrix.axes, matrix.problems), best_times(evidence, matrix)
+    plane, times = SizePlane.of(matrix.axes, matrix.problems), best_times(evidence, matrix)
     numbers = {config: number for number, config in enumerate(matrix.configs)}
-    answers = Answers(spec, matrix, target)
+    answers, gaps = Answers(spec, matrix, target), plane.gaps(matrix.problems)
     answered: list[SideData] = []
     for number, side in enumerate((*sides, *rules)):
         of_side = _side(answers, matrix, side, numbers)
@@ -170,19 +185,21 @@ def function_data(
         regions = None if tree is None else plane.regions(tree, spec.whole)
         if regions is not None:
             named = [numbers.setdefault(config, len(numbers)) for config in regions["config"]]
-            regions = plane.labelled(regions).assign(config=named)
+            regions = plane.labelled(regions, gaps).assign(config=named)
         known = (~np.isnan(of_side[1])).mean() >= _LEAST_SHARE
         if number < len(sides) or (known and not any(_same(of_side, other) for other in answered)):
             answered.append(SideData(side.name, *of_side, regions))
+    # What is known at the most shapes is what is shown first.
+    answered[len(sides) :] = sorted(answered[len(sides) :], key=lambda side: int(np.isnan(side.loss).sum()))
     return FunctionData(
         title=str(matrix.key),
         verdict=tuple(verdict),
         plane=plane,
         shapes=_shapes(matrix, plane, times),
         sides=tuple(answered),
-        gaps=plane.gaps(matrix.problems),
+        gaps=gaps,
         fastest=_fastest(matrix, times),
-        configs=_listed(numbers, answered[0]),
+        configs=_listed(numbers, answered),
     )
 
 
@@ -203,7 +220,7 @@ def _same(one: tuple[NDArray[np.int64], NDArray[np.float64]], other: SideData) -
     return np.array_equal(one[0], other.config) and np.array_equal(one[1], other.loss, equal_nan=True)
 
 
-def _shapes(matrix: TimingMatrix, plane: Plane, times: BestTimes) -> pd.DataFrame:
+def _shapes(matrix: TimingMatrix, plane: SizePlane, times: BestTimes) -> pd.DataFrame:
     best = np.where(matrix.usable, matrix.regret, np.iinfo(np.int64).max).argmin(axis=1)
     copies = [times.samples.get((index, OF_COPY)) for index in range(len(matrix.problems))]
     timed = matrix.usable.sum(axis=1)
@@ -241,18 +258,15 @@ def _fastest(matrix: TimingMatrix, times: BestTimes) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["shape", "config", "us", "low", "high", "samples"])
 
 
-def _listed(numbers: Mapping[Config, int], first: SideData) -> tuple[ListedConfig, ...]:
-    names = [short_name(config) for config in numbers]
-    if first.regions is None or first.regions.empty:
-        return tuple(map(ListedConfig, names))
-    area = (first.regions["wide"] * first.regions["high"]).groupby(first.regions["config"]).sum()
-    ranks = {number: rank for rank, number in enumerate(area.sort_values(ascending=False, kind="stable").index)}
-    own = colours(first.regions, len(names))
+def _listed(numbers: Mapping[Config, int], sides: Sequence[SideData]) -> tuple[ListedConfig, ...]:
+    """Letters go to the configs of the first side before those of others, the largest areas first."""
+    shown: dict[int, None] = {}
+    for regions in (side.regions for side in sides if side.regions is not None and len(side.regions)):
+        area = (regions["wide"] * regions["high"]).groupby(regions["config"]).sum()
+        shown |= dict.fromkeys(area.sort_values(ascending=False, kind="stable").index)
+    letters = dict(zip(shown, _LETTERS, strict=False))
+    own = colours([config for config, number in numbers.items() if number in shown])
     return tuple(
-        ListedConfig(name, _letter(ranks.get(number)), own[number], ink_on(own[number]))
-        for number, name in enumerate(names)
+        ListedConfig(short_name(config), letters.get(number, ""), *own.get(config, Colour()))
+        for config, number in numbers.items()
     )
-
-
-def _letter(rank: int | None) -> str:
-    return _LETTERS[rank] if rank is not None and rank < len(_LETTERS) else ""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from normtune.errors import NormtuneError, UsageError
 
 if TYPE_CHECKING:
-    from normtune.heuristics.report.charts import Spec
+    from normtune.heuristics.report.theme import Spec
 
 INSTALL = "pip install 'normtune[report]'"
 # Pixels of a PNG for each of a page.
@@ -75,10 +75,10 @@ FORMATS: Mapping[str, Callable[[Any], bytes]] = {".png": _png, ".svg": svg, ".pd
 
 def check_format(path: Path) -> None:
     """Raise `UsageError` if a file's name does not end with that of a format."""
-    if path.suffix not in FORMATS:
+    if path.suffix.lower() not in FORMATS:
         raise UsageError(f"the picture is {str(path)!r}: expected a file that ends with {', '.join(FORMATS)}")
 
 
 def picture(spec: "Spec", path: Path) -> bytes:
     """The picture in the format that a file's name ends with."""
-    return FORMATS[path.suffix](spec)
+    return FORMATS[path.suffix.lower()](spec)

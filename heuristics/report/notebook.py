@@ -12,8 +12,8 @@ from normtune.heuristics.comparing.difference import Difference
 from normtune.heuristics.report import images
 
 if TYPE_CHECKING:
-    from normtune.heuristics.report.charts import Spec
     from normtune.heuristics.report.function_data import DeviceReport
+    from normtune.heuristics.report.theme import Spec
 
 
 def plain(lines: Iterable[str]) -> str:

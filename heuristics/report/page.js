@@ -22,8 +22,8 @@ function unpacked({ digits, least, unit, text }) {
 function unfold(given) {
   if (given.unfolded) return given;
   for (const name of ["best", "best_us", "copy_us", "ties", "timed", "legal"]) given[name] = unpacked(given[name]);
-  given.configs = unpacked(given.configs).map((number) => [data.names[number], "", "#b9bec6", "#000000"]);
-  for (const [number, ...shown] of given.shown) given.configs[number].splice(1, 3, ...shown);
+  given.configs = unpacked(given.configs).map((number) => [data.names[number], "", ...data.other]);
+  for (const [number, ...shown] of given.shown) given.configs[number].splice(1, 4, ...shown);
   given.places.map(unpacked).forEach((places, axis) => {
     const name = "xyz"[axis], edges = given.edges && given.edges[axis], around = given.around[axis];
     given[name] = places.map((place) => given.sizes[axis][place]);
@@ -67,8 +67,8 @@ function regionsOf(given, side) {
   const columns = given.sides[side].regions, z = third(given);
   if (!columns) return [];
   const rows = columns.config.map((config, number) => {
-    const [name, letter, colour, ink] = given.configs[config];
-    const row = { name, letter, colour, ink };
+    const [name, letter, colour, ink, group] = given.configs[config];
+    const row = { name, letter, colour, ink, group };
     for (const column in columns) if (column !== "config") row[column] = columns[column][number];
     return row;
   });
@@ -121,10 +121,17 @@ function onPlane(spec, given) {
 async function draw(target, name, datasets, given) {
   const theme = dark.matches ? data.themes.dark : data.themes.light;
   const spec = { ...structuredClone(data.specs[name]), ...structuredClone(theme), datasets };
-  if (target.clientWidth < 560) spec.config.legend.layout.top.direction = "vertical";
+  const narrow = target.clientWidth < 560;
+  if (narrow) spec.config.legend.layout.top.direction = "vertical";
   const rows = datasets.runs ? new Set(datasets.runs.map((row) => row.run)).size : datasets.fastest && datasets.fastest.length;
   if (rows) spec.height = spec.height.step * (rows + 0.5);
   if (given) onPlane(spec, given);
+  for (const { data: { name }, encoding } of datasets.groups ? spec.layer : []) {
+    if (narrow && encoding.size) encoding.size.legend.titleOrient = "top";
+    if (name !== "groups") continue;
+    encoding.fill.scale = { domain: datasets.groups.map((row) => row.group), range: datasets.groups.map((row) => row.colour) };
+    if (narrow) encoding.fill.legend.columns = 2;
+  }
   const turn = (target.turn = (target.turn || 0) + 1);
   const { view } = await vegaEmbed(target, spec, { actions: false, renderer: "svg", tooltip: { theme: dark.matches ? "dark" : "light" } });
   if (turn !== target.turn) return;
@@ -176,8 +183,9 @@ function showFunction() {
 
 function showMap() {
   const given = current(), side = element("side").value || 0;
-  draw(element("chart-map"), "map", { shapes: shapesOf(given, side, element("rival").value), regions: regionsOf(given, side), gaps: gapsOf(given) }, given);
-  const regions = regionsOf(given, side), names = [...new Map(regions.map((row) => [row.name, row])).values()];
+  const regions = regionsOf(given, side), shapes = shapesOf(given, side, element("rival").value);
+  draw(element("chart-map"), "map", { shapes, regions, gaps: gapsOf(given), groups: given.sides[side].groups, key: [] }, given);
+  const names = [...new Map(regions.map((row) => [row.name, row])).values()];
   names.sort((one, two) => one.letter.length - two.letter.length || one.letter.localeCompare(two.letter));
   document.querySelector(".configs summary").textContent = `${names.length} config${names.length === 1 ? "" : "s"}`;
   document.querySelector(".configs ol").replaceChildren(...names.map((row) => {

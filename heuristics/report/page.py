@@ -15,14 +15,14 @@ import numpy as np
 import pandas as pd
 
 from normtune import __version__
-from normtune.heuristics.report import charts
-from normtune.heuristics.report.function_data import DeviceReport, FunctionData, SideData
+from normtune.heuristics.report import charts, theme
+from normtune.heuristics.report.function_data import DeviceReport, FunctionData, ListedConfig
 from normtune.heuristics.report.images import library
 from normtune.heuristics.report.packing import ALPHABET, FINE, HALF, deviations, packed
 from normtune.heuristics.writing.write import WRITTEN
 
 # Characters for all samples of a page, and the most samples shown of a config.
-_SAMPLE_BUDGET, _MOST_SAMPLES = 300_000, 32
+_SAMPLE_BUDGET, _MOST_SAMPLES = 280_000, 32
 
 
 def page(title: str, parts: Sequence[DeviceReport]) -> str:
@@ -31,17 +31,22 @@ def page(title: str, parts: Sequence[DeviceReport]) -> str:
     rows = sum(len(function.fastest) for function in functions)
     samples = max(2, min(_MOST_SAMPLES, _SAMPLE_BUDGET // max(rows, 1)))
     plane, names = functions[0].plane, sorted({config.name for function in functions for config in function.configs})
-    specs = {"map": charts.config_map(plane), "samples": charts.samples(), "seconds": charts.seconds()}
+    specs = {
+        "map": charts.config_map(plane, functions[0].groups()),
+        "samples": charts.samples(),
+        "seconds": charts.seconds(),
+    }
     specs |= {name: make(plane) for name, (_, make) in charts.MEASURES.items()}
     data = {
         "alphabet": ALPHABET,
         "half": HALF,
         "fine": FINE,
         "names": names,
+        "other": ListedConfig("")[2:],
         "functions": [_plain(function, samples, names) for function in functions],
         "runs": [json.loads(part.runs.to_json(orient="records")) for part in parts],
         "specs": specs,
-        "themes": {name: charts.styled({}, theme) for name, theme in (("light", charts.LIGHT), ("dark", charts.DARK))},
+        "themes": {name: theme.styled({}, looks) for name, looks in (("light", theme.LIGHT), ("dark", theme.DARK))},
     }
     here = Path(__file__).parent
     return Template((here / "page.html").read_text()).substitute(
@@ -139,7 +144,7 @@ def _plain(function: FunctionData, samples: int, names: Sequence[str]) -> dict[s
         "domains": [plane.domain(axis) for axis in (0, 1)],
         "ticks": [plane.ticks(axis) for axis in (0, 1)],
         "edges": [plane.edges(axis) for axis in (0, 1)] if plane.is_filled_by(len(shapes)) else None,
-        "around": [plane.around(axis) for axis in (0, 1)],
+        "around": [plane.around(axis, len(shapes)) for axis in (0, 1)],
         "configs": packed([numbers[config.name] for config in function.configs]),
         "shown": [[number, *config[1:]] for number, config in enumerate(function.configs) if config.letter],
         "places": [packed(place) for place in places],
@@ -150,15 +155,22 @@ def _plain(function: FunctionData, samples: int, names: Sequence[str]) -> dict[s
         "timed": packed(shapes["timed"]),
         "legal": packed(shapes["legal"]),
         "gaps": _records(function.gaps),
-        "sides": [_plain_side(side) for side in function.sides],
+        "sides": [_plain_side(function, number) for number in range(len(function.sides))],
         "fastest": _plain_fastest(function, samples),
     }
 
 
-def _plain_side(side: SideData) -> Mapping[str, Any]:
+def _plain_side(function: FunctionData, number: int) -> Mapping[str, Any]:
+    side = function.sides[number]
     config = np.where(side.config < 0, np.nan, side.config)
     regions = None if side.regions is None else _records(side.regions)
-    return {"name": side.name, "config": packed(config), "loss": packed(np.log1p(side.loss), 2e-4), "regions": regions}
+    return {
+        "name": side.name,
+        "config": packed(config),
+        "loss": packed(np.log1p(side.loss), 2e-4),
+        "regions": regions,
+        "groups": function.groups(number).to_dict("records"),
+    }
 
 
 def _records(frame: pd.DataFrame) -> dict[str, list[Any]]:

@@ -1,38 +1,53 @@
-"""Colours of configs on a map: one each, told apart without hue, and far apart where regions touch.
+"""Colours of configs on a map: like configs have like colours, and in grey they are told apart by lightness.
 
-The colours are those of matplotlib's viridis (Smith and van der Walt 2015; CC0), which darkens evenly, in colour
-blindness and in grey, too. A config gets the free one that differs most from those of its neighbours.
+The first knob whose values differ, one of names before one of numbers, gives the hue; the configs, in the order of that
+knob and then of the others, become lighter step by step. Hues follow each other warm and cold, so that neighbours in
+lightness differ in colour blindness, too. Colours are of OKLCH (Ottosson 2020).
 """
 
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
 import numpy as np
-import pandas as pd
-from numpy.typing import NDArray
 
-_VIRIDIS = (
-    *("#440154", "#482878", "#3e4989", "#31688e", "#26828e", "#1f9e89", "#35b779", "#6ece58", "#b5de2b", "#fde725"),
-)
-# The darkest is left out: a line on it would not be seen.
-_LEAST = 0.12
+from normtune.kernels.config import Config
+
 OTHER = "#b9bec6"
+# From light to dark, of numbers that have an order (matplotlib's viridis).
+SHADES = ("#addc30", "#3bbb75", "#2c728e", "#472d7b")
+# Degrees.
+_HUES = (262, 45, 190, 85, 235, 335, 125)
+_LIGHTNESS = 0.42, 0.92
+_CHROMA = 0.11
+# Steps of lightness between groups.
+_BETWEEN = 2
+# From OKLab to the cube roots of cone responses, and from these to linear sRGB.
+_ROOTS = np.array(
+    [[1, 0.3963377774, 0.2158037573], [1, -0.1055613458, -0.0638541728], [1, -0.0894841775, -1.291485548]]
+)
+_LINEAR = np.array(
+    [
+        [4.0767416621, -3.3077115913, 0.2309699292],
+        [-1.2684380046, 2.6097574011, -0.3413193965],
+        [-0.0041960863, -0.7034186147, 1.707614701],
+    ]
+)
 
 
-def viridis(place: float) -> str:
-    """The colour at a place from 0, dark, to 1, light."""
-    step = place * (len(_VIRIDIS) - 1)
-    low = min(int(step), len(_VIRIDIS) - 2)
-    ends = (_rgb(_VIRIDIS[low]), _rgb(_VIRIDIS[low + 1]))
-    return "#" + "".join(f"{round(one + (two - one) * (step - low)):02x}" for one, two in zip(*ends, strict=True))
+class Colour(NamedTuple):
+    """A colour, the ink on it, and the group of configs that it belongs to: the value of a knob."""
 
-
-def _rgb(colour: str) -> tuple[int, int, int]:
-    return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
+    colour: str = OTHER
+    ink: str = "#000000"
+    group: str = ""
 
 
 def luminance(colour: str) -> float:
     """The relative luminance of a colour, 0 to 1 (WCAG 2.2)."""
-    parts = (value / 255 for value in _rgb(colour))
+    parts = (int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5))
     linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return float(np.dot((0.2126, 0.7152, 0.0722), linear))
 
 
 def ink_on(colour: str) -> str:
@@ -41,31 +56,54 @@ def ink_on(colour: str) -> str:
     return "#000000" if (light + 0.05) / 0.05 >= 1.05 / (light + 0.05) else "#ffffff"
 
 
-def colours(regions: pd.DataFrame, count: int) -> list[str]:
-    """A colour for each of `count` configs, the numbers in the column `config` of regions; the others are `OTHER`."""
-    shown = sorted(set(regions["config"]), key=lambda config: -(regions["config"] == config).sum())
-    near = _touching(regions, count)
-    free = list(np.linspace(_LEAST, 1, max(len(shown), 2)))
-    places: dict[int, float] = {}
-    for config in sorted(shown, key=lambda config: -near[config].sum()):
-        others = [places[other] for other in np.flatnonzero(near[config]).tolist() if other in places]
-        place = max(free, key=lambda place: (min((abs(place - other) for other in others), default=0.0), place))
-        free.remove(place)
-        places[config] = place
-    return [viridis(places[config]) if config in places else OTHER for config in range(count)]
+def colours(configs: Sequence[Config]) -> Mapping[Config, Colour]:
+    """A colour for each of some configs."""
+    groups: dict[str, list[Config]] = {}
+    knob = _first_knob(configs)
+    for config in sorted(configs, key=lambda config: _order(config, knob)):
+        groups.setdefault(_value(config, knob), []).append(config)
+    steps = len(configs) - 1 + _BETWEEN * (len(groups) - 1)
+    found, step = {}, 0
+    least, most = _LIGHTNESS
+    for number, (group, members) in enumerate(groups.items()):
+        for config in members:
+            colour = _srgb(least + (most - least) * (step / steps if steps else 0.5), _HUES[number % len(_HUES)])
+            found[config] = Colour(colour, ink_on(colour), group)
+            step += 1
+        step += _BETWEEN
+    return found
 
 
-def _touching(regions: pd.DataFrame, count: int) -> NDArray[np.bool_]:
-    """Bool (count, count): which configs have regions that share a border, with a tolerance of rounding."""
-    near = np.zeros((count, count), np.bool_)
-    meets = np.ones((len(regions), len(regions)), np.bool_)
-    for axis in "xy":
-        least, most = (regions[f"{axis}{end}"].to_numpy() for end in "01")
-        meets &= (least[:, None] <= most * 1.001 + 1) & (most[:, None] * 1.001 + 1 >= least)
-    least, most = regions["z0"].to_numpy(), regions["z1"].to_numpy()
-    meets &= (least[:, None] <= most) & (most[:, None] >= least)
-    config = regions["config"].to_numpy(np.int64)
-    first, second = np.nonzero(meets)
-    near[config[first], config[second]] = True
-    np.fill_diagonal(near, False)
-    return near
+def _first_knob(configs: Sequence[Config]) -> str:
+    """The first knob of names, else of numbers, with several values; empty without one."""
+    knobs = {knob.name: knob.kind for config in configs for knob in config.knobs}
+    differing = [name for name in knobs if len({config._asdict().get(name) for config in configs}) > 1]
+    return next(iter(sorted(differing, key=lambda name: knobs[name] is not str)), "")
+
+
+def _value(config: Config, knob: str) -> str:
+    own = {known.name: known.kind for known in config.knobs}
+    if knob not in own:
+        return "others"
+    value = config._asdict()[knob]
+    return str(value) if own[knob] is str else f"{knob.removeprefix('num_')} {value}"
+
+
+def _order(config: Config, knob: str) -> tuple[bool, tuple[tuple[bool, int, str], ...]]:
+    values = [config._asdict().get(knob), *config]
+    return knob not in config._fields, tuple(
+        (isinstance(value, str), value if isinstance(value, int) else 0, str(value)) for value in values
+    )
+
+
+def _srgb(lightness: float, hue: float) -> str:
+    """The colour of a lightness and a hue, with as much chroma as sRGB has there."""
+    chroma = _CHROMA
+    while True:
+        a, b = chroma * math.cos(math.radians(hue)), chroma * math.sin(math.radians(hue))
+        linear = _LINEAR @ (_ROOTS @ (lightness, a, b)) ** 3
+        if (linear >= 0).all() and (linear <= 1).all():
+            break
+        chroma -= 0.005
+    parts = np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055)
+    return "#" + "".join(f"{round(255 * part):02x}" for part in parts.tolist())

@@ -1,6 +1,7 @@
 """One chart of a function, or of a comparison, as a specification with its data, which `images` draws."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -8,12 +9,15 @@ import pandas as pd
 from normtune.errors import UsageError
 from normtune.heuristics.comparing.difference import Difference
 from normtune.heuristics.regret.fixed_log import MILLION
-from normtune.heuristics.report import charts
-from normtune.heuristics.report.charts import Spec
+from normtune.heuristics.report import charts, theme
 from normtune.heuristics.report.function_data import FunctionData
-from normtune.heuristics.report.plane import Plane, short_name
+from normtune.heuristics.report.plane import SizePlane
+from normtune.heuristics.report.theme import Spec
+from normtune.heuristics.showing.config_map import short_name
 
 _WIDTH = 760
+# Pixels of a character of the key, in the font of pictures.
+_NARROW = 5.6
 KINDS = ("map", *charts.MEASURES)
 
 
@@ -26,6 +30,8 @@ def of_function(function: FunctionData, what: str, against: str | None, at: int 
     if what not in KINDS:
         raise UsageError(f"the chart is {what!r}: expected one of {', '.join(KINDS)}")
     rivals = {function.sides[number].name: number for number in function.rivals}
+    if against is not None and against not in rivals:
+        against = Path(against).name
     if against is not None and against not in rivals:
         raise UsageError(
             f"nothing is known of {against!r} at {function.title}: expected one of {', '.join(rivals) or 'none'}"
@@ -43,15 +49,35 @@ def of_function(function: FunctionData, what: str, against: str | None, at: int 
         title += f", {plane.axes[2]} {at}"
     elif at is not None:
         raise UsageError(f"--at is {at}, but {function.title} has no third size: leave it out")
-    name = {"map": "What is launched"}.get(what) or charts.MEASURES[what][0]
-    subject = function.sides[0].name
-    told = {"faster": f"{subject} against {function.sides[rival].name}" if rival is not None else "", "fastest": ""}
-    return _drawn(
-        (charts.config_map if what == "map" else charts.MEASURES[what][1])(plane),
-        [title, f"{name}: {told.get(what, subject)}".removesuffix(": ")],
-        shapes=_at(function.rows(0, rival), at, "z"),
-        regions=_at(function.regions(), at, "z0", "z1"),
-        gaps=_at(function.gaps, at, "z"),
+    subject, regions = function.sides[0].name, _at(function.regions(), at, "z0", "z1")
+    frames = {"shapes": _at(function.rows(0, rival), at, "z"), "regions": regions, "gaps": _at(function.gaps, at, "z")}
+    if what == "map":
+        groups = function.groups()
+        told = ["What is launched", subject]
+        spec, frames = charts.config_map(plane, groups), frames | {"groups": groups, "key": _key(regions)}
+    else:
+        name, make = charts.MEASURES[what]
+        others = {
+            "faster": [f"{subject} against {function.sides[rival].name}"] if rival is not None else [],
+            "fastest": [],
+        }
+        told, spec = [name, *others.get(what, [subject])], make(plane)
+    return _drawn(spec, [title, ": ".join(told)], **frames)
+
+
+def _key(regions: pd.DataFrame) -> pd.DataFrame:
+    """The configs of regions without room for a name, in columns under the axis."""
+    if regions.empty:
+        return regions
+    lettered = charts.LETTERED.format(width=_WIDTH, height=charts.HEIGHT)
+    key = regions.query(lettered.replace("datum.", "").replace("!", "not ").replace("&&", "and"))
+    key = key[["letter", "name", "colour", "ink"]].drop_duplicates("letter").sort_values("letter")
+    key = key[key["letter"] != ""].reset_index(drop=True)
+    across = max(1, _WIDTH // int(key["name"].str.len().max() * _NARROW + 36)) if len(key) else 1
+    down = -(-len(key) // across)
+    return key.assign(
+        left=[10 + number // down * (_WIDTH // across) for number in key.index],
+        under=[charts.HEIGHT + 76 + number % down * 19 for number in key.index],
     )
 
 
@@ -63,14 +89,21 @@ def _at(frame: pd.DataFrame, size: int | None, least: str, most: str = "") -> pd
 
 
 def _drawn(spec: Spec, title: list[str], **frames: pd.DataFrame) -> Spec:
-    styled = charts.styled(spec, charts.LIGHT, "white") | {"width": _WIDTH, "padding": 12}
-    return charts.with_data(styled | {"title": {"text": title[0], "subtitle": title[1:]}}, **frames)
+    # Nothing can be pointed at, so what answers the pointer would only be large.
+    spec = (
+        spec | {"layer": [layer for layer in spec["layer"] if "tooltip" not in layer["encoding"]]}
+        if "layer" in spec
+        else spec
+    )
+    styled = theme.styled(spec, theme.LIGHT, "white") | {"width": _WIDTH, "padding": 12}
+    styled["config"] |= {"aria": False}
+    return theme.with_data(styled | {"title": {"text": title[0], "subtitle": title[1:]}}, **frames)
 
 
 def of_difference(difference: Difference) -> Spec:
     """How much faster the first of two sides is than the second."""
     matrix, (first, second) = difference.matrix, difference.choices
-    plane = Plane.of(matrix.axes, matrix.problems)
+    plane = SizePlane.of(matrix.axes, matrix.problems)
     third = plane.sizes[2][len(plane.sizes[2]) // 2] if len(plane.axes) > 2 else None
     losses = [
         [np.nan if answer.loss is None else np.expm1(answer.loss / MILLION) for answer in side]

@@ -7,11 +7,12 @@ the third is folded: rectangles say for which of its sizes they hold.
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
+from normtune.heuristics.showing.config_map import short_name
 from normtune.kernels.box import Box
 from normtune.kernels.config import Config
 from normtune.kernels.derived_size import is_derived
@@ -19,18 +20,19 @@ from normtune.kernels.problem import Shape
 from normtune.kernels.tablefile.tree import Split, Tree, choose, nodes, regions
 
 # Least share of the combinations of sizes that must be measured for tiles to fill the plane.
-_FILLED = 0.25
-# Tiles of scattered shapes, as a share of the plane's width.
-_TILE = 0.022
+_FILLED = 0.6
+# Width of the tiles of scattered shapes, as a share of the plane's: this over the root of their number, and at most.
+_TILE, _MOST_TILE = 0.66, 0.05
 # Cells of a plane with a threshold on a derived size, which is no line along an axis: across and down.
 _CELLS = 128, 96
 # Pixels: of the plane for which names are broken into lines, and of a character and a line of them.
 _PIXELS = 640, 400
-CHARACTER, LINE = 6.2, 13
+CHARACTER, LINE = 6.8, 13
+_Ends = tuple[float, float, float, float]
 _COLUMNS = ["config", "x0", "x1", "y0", "y1", "z0", "z1"]
 
 
-class Plane(NamedTuple):
+class SizePlane(NamedTuple):
     """The measured sizes of two or three axes.
 
     Attributes:
@@ -42,7 +44,7 @@ class Plane(NamedTuple):
     sizes: tuple[tuple[int, ...], ...]
 
     @classmethod
-    def of(cls, axes: Sequence[str], shapes: Sequence[Shape]) -> "Plane":
+    def of(cls, axes: Sequence[str], shapes: Sequence[Shape]) -> "SizePlane":
         """The plane of some shapes, at least one."""
         return cls(tuple(axes), tuple(tuple(sorted({*sizes})) for sizes in zip(*shapes, strict=True)))
 
@@ -72,10 +74,10 @@ class Plane(NamedTuple):
         """Whether so many shapes are a grid, whose tiles touch; else they are scattered."""
         return shapes >= _FILLED * math.prod(map(len, self.sizes))
 
-    def around(self, axis: int) -> float:
-        """The factor from a scattered shape to the edge of its tile."""
+    def around(self, axis: int, shapes: int) -> float:
+        """The factor from one of so many scattered shapes to the edge of its tile."""
         least, most = self.domain(axis)
-        return (most / least) ** (_TILE / 2)
+        return (most / least) ** (min(_MOST_TILE, _TILE / math.sqrt(shapes)) / 2)
 
     def tiles(self, shapes: Sequence[Shape]) -> pd.DataFrame:
         """Columns x, y, z (sizes; z is 0 without a third) and x0, x1, y0, y1, a tile around each shape."""
@@ -88,7 +90,8 @@ class Plane(NamedTuple):
                 edges, place = self.edges(axis), {size: number for number, size in enumerate(self.sizes[axis])}
                 ends = [(edges[place[size]], edges[place[size] + 1]) for size in sizes]
             else:
-                ends = [(size / self.around(axis), size * self.around(axis)) for size in sizes]
+                around = self.around(axis, len(shapes))
+                ends = [(size / around, size * around) for size in sizes]
             columns[f"{name}0"], columns[f"{name}1"] = (list(end) for end in zip(*ends, strict=True))
         return pd.DataFrame(columns)
 
@@ -151,27 +154,28 @@ class Plane(NamedTuple):
                 last = runs
         return pd.DataFrame(rows, columns=_COLUMNS)
 
-    def labelled(self, regions: pd.DataFrame) -> pd.DataFrame:
+    def labelled(self, regions: pd.DataFrame, gaps: pd.DataFrame) -> pd.DataFrame:
         """The regions with columns label (their config's name in lines), chars (of its longest line) and lines.
 
-        Also wide and high, the room for the name as shares of the plane, border, whether its edges are thresholds,
-        and ratio, of the ends of the plane from top to bottom.
-        Of regions in thin rectangles one rectangle has the name of each config.
+        Also cx and cy, the middle of the room for the name, which is free of gaps where it can be; wide and high, that
+        room as shares of the plane; border, whether a region's edges are thresholds; and ratio, of the ends of the
+        plane from top to bottom. Of regions in thin rectangles one rectangle has the name of each config.
         """
+        border = not _is_stacked(regions)
+        rooms = [_room(region, gaps) for region in regions.itertuples()] if border else _rooms(regions)
+        ends = pd.DataFrame(rooms, columns=_COLUMNS[1:5], index=regions.index, dtype=float)
         shares = []
         for axis, name in enumerate("xy"):
             least, most = self.domain(axis)
-            extent = [math.log(high / low) for low, high in zip(regions[f"{name}0"], regions[f"{name}1"], strict=True)]
-            shares.append(pd.Series(extent, index=regions.index, dtype=float) / math.log(most / least))
+            shares.append(np.log(ends[f"{name}1"] / ends[f"{name}0"]) / math.log(most / least))
         wide, high = shares
-        border = not len(regions) or float(high.max()) > 1.5 / _CELLS[1] or len(regions) < _CELLS[1]
-        if not border:
-            wide, high = _rooms(regions, wide, high)
         labels = [
-            _lines(short_name(config), int(share * _PIXELS[0] / CHARACTER))
+            _lines(short_name(config), int((share * _PIXELS[0] - 6) / CHARACTER))
             for config, share in zip(regions["config"], wide, strict=True)
         ]
         return regions.assign(
+            cx=np.sqrt(ends["x0"] * ends["x1"]),
+            cy=np.sqrt(ends["y0"] * ends["y1"]),
             wide=wide.round(4),
             high=high.round(4),
             label=["\n".join(lines) for lines in labels],
@@ -182,20 +186,43 @@ class Plane(NamedTuple):
         )
 
 
-def _rooms(
-    regions: pd.DataFrame, wide: "pd.Series[float]", high: "pd.Series[float]"
-) -> tuple["pd.Series[float]", "pd.Series[float]"]:
-    """The room in the widest rectangle of each config and third size, as high as those above and below its middle."""
-    rooms = pd.DataFrame({"wide": 0.0, "high": 0.0}, index=regions.index)
-    for _, widths in wide.groupby([regions["config"].map(str), regions["z0"]]):
-        widest = widths.index[widths > 0.8 * widths.max()]
-        row = widest[len(widest) // 2]
-        own = regions.loc[row]
-        middle = math.sqrt(own["x0"] * own["x1"])
-        alike = (regions["config"] == own["config"]) & (regions["z0"] == own["z0"])
-        over = alike & (regions["x0"] <= middle) & (middle <= regions["x1"])
-        rooms.loc[row] = wide[row], high[over].sum()
-    return rooms["wide"], rooms["high"]
+def _room(region: Any, gaps: pd.DataFrame) -> _Ends:
+    """The ends x0, x1, y0 and y1 of a part of a region without gaps; of the whole region where gaps fill it."""
+    x0, x1, y0, y1 = whole = (region.x0, region.x1, region.y0, region.y1)
+    gaps = gaps[(region.z0 <= gaps["z"]) & (gaps["z"] <= region.z1)]
+    gaps = gaps[(gaps["x0"] < x1) & (x0 < gaps["x1"]) & (gaps["y0"] < y1) & (y0 < gaps["y1"])]
+    if gaps.empty:
+        return whole
+    left, right, top, bottom = gaps["x0"].min(), gaps["x1"].max(), gaps["y0"].min(), gaps["y1"].max()
+    beside = max([(x0, left, y0, y1), (right, x1, y0, y1), (x0, x1, y0, top), (x0, x1, bottom, y1)], key=_area)
+    return beside if _area(beside) else whole
+
+
+def _area(ends: _Ends) -> float:
+    """The area of a rectangle on logarithmic axes; 0 if it is none."""
+    x0, x1, y0, y1 = ends
+    return math.log(x1 / x0) * math.log(y1 / y0) if x0 < x1 and y0 < y1 else 0.0
+
+
+def _is_stacked(regions: pd.DataFrame) -> bool:
+    """Whether regions are stacks of thin rectangles."""
+    return len(regions) >= _CELLS[1] and bool((regions["y1"] / regions["y0"]).max() < 2)
+
+
+def _rooms(regions: pd.DataFrame) -> list[_Ends]:
+    """The largest rectangle within the stack of each config and third size, at one of its rectangles; else no room."""
+    rooms = {row: (x0, x0, y0, y0) for row, x0, y0 in zip(regions.index, regions["x0"], regions["y0"], strict=True)}
+    for _, own in regions.groupby([regions["config"].map(str), regions["z0"]]):
+        strips = sorted(zip(own["y0"], own["y1"], own["x0"], own["x1"], strict=True))
+        found = []
+        for number, (y0, y1, x0, x1) in enumerate(strips):
+            found.append((x0, x1, y0, y1))
+            for upper, lower, left, right in strips[number + 1 :]:
+                if upper == y1 and left < x1 and x0 < right:
+                    x0, x1, y1 = max(x0, left), min(x1, right), lower
+                    found.append((x0, x1, y0, y1))
+        rooms[own.index[0]] = max(found, key=_area)
+    return [*rooms.values()]
 
 
 def _runs(configs: Sequence[Config], ends: Sequence[float]) -> list[tuple[Config, float, float]]:
@@ -206,11 +233,6 @@ def _runs(configs: Sequence[Config], ends: Sequence[float]) -> list[tuple[Config
             [(config, found[-1][1], high)] if found and found[-1][0] == config else [*found[-1:], (config, low, high)]
         )
     return found
-
-
-def short_name(config: Config) -> str:
-    """The name of a config on a map and in a list."""
-    return str(config).replace("programs_per_sm=", "per_sm=").replace("finish=", "")
 
 
 def _lines(name: str, width: int) -> list[str]:

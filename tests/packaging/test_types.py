@@ -20,7 +20,7 @@ from normtune import fit, fit_any_gpu, load_table, register, show, show_flips, s
 from normtune.heuristics.api.maps import FlipMaps, Maps
 from normtune.heuristics.writing.installing import Installed, Removed
 from normtune.heuristics.api.stability import TableStability
-from normtune.tuner.checking.offline import Report
+from normtune.tuner.checking.offline import CheckedTable
 from normtune.results.exchange.transfer import Exported, Imported
 from normtune.tuner.sweep.api import Sweep
 
@@ -37,7 +37,7 @@ def checked(frame: pd.DataFrame, store: Store) -> None:
     fit_any_gpu(store, tie_percent=1)  # type: ignore[call-arg]
     assert_type(sweep(dry_run=True).to_plain(), dict[str, Any])
     assert_type(normtune.diff("a.py", "liger", store).markdown(), str)
-    assert_type(normtune.check("table.py", begin=print), Report)
+    assert_type(normtune.check("table.py", begin=print), CheckedTable)
     assert_type(show(store), pd.DataFrame)
     assert_type(list_data(store), pd.DataFrame)
     assert_type(export_data("all.csv", store, regime=None), Exported)

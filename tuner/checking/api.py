@@ -1,7 +1,7 @@
 """Checks of a table from Python: against its data and kernels, or on a device.
 
-In: the file of a table. Out: `Report` of `offline`, or `DeviceCheck`. `session` and `verdict` choose and judge the
-shapes that `recheck` measures. Nothing is printed.
+In: the file of a table. Out: `CheckedTable` of `offline`, or `DeviceCheck`. `session` and `verdict` choose and judge
+the shapes that `recheck` measures. Nothing is printed.
 """
 
 import os
@@ -20,7 +20,7 @@ from normtune.kernels.problem import Problem, Shape
 from normtune.results.database.store import Store
 from normtune.results.records import Device
 from normtune.tuner.checking import offline, recheck, subject
-from normtune.tuner.checking.offline import Report
+from normtune.tuner.checking.offline import CheckedTable
 from normtune.tuner.checking.report import note_lines
 from normtune.tuner.checking.session import CheckSession, ProbeRequest
 from normtune.tuner.checking.subject import Checked
@@ -60,7 +60,7 @@ class DeviceCheck(NamedTuple):
 @checked
 def check(
     table: str | os.PathLike[str], *, quick: bool = False, begin: Callable[[str], None] = lambda line: None
-) -> Report:
+) -> CheckedTable:
     """Check without a GPU that a table belongs to its data and kernels, as `normtune check` does.
 
     Args:

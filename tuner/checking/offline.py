@@ -1,6 +1,6 @@
 """Check of a table against its data and its kernels, without a GPU.
 
-In: the path of a table. Out: `Report`: failures, stale kernels, and notes.
+In: the path of a table. Out: `CheckedTable`: failures, stale kernels, and notes.
 """
 
 import difflib
@@ -41,7 +41,7 @@ _MOST_LINES = 5000
 _OLDEST = 2
 
 
-class Report(NamedTuple):
+class CheckedTable(NamedTuple):
     """Result of a check; each entry is a line or a short diff.
 
     Attributes:
@@ -59,7 +59,7 @@ def check(
     path: Path,
     quick: bool = False,
     announce: Callable[[str], None] = lambda line: None,
-) -> Report:
+) -> CheckedTable:
     """Check one table.
 
     The table must be unedited and equal to a fit of its data (if available), its kernels must be those that were
@@ -94,7 +94,7 @@ def check(
         failures += _against_data(header, text, path, data, notes, announce)
     failures += _legality(header, text, notes)
     stale, lines = changed_kernels(header, text, None if quick else _timed(header, data))
-    return Report(tuple(failures), tuple(stale), (*notes, *lines))
+    return CheckedTable(tuple(failures), tuple(stale), (*notes, *lines))
 
 
 def stale_kernels(path: Path) -> tuple[list[str], list[str]]:

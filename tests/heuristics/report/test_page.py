@@ -8,7 +8,7 @@ import pytest
 
 import normtune
 from normtune.heuristics.api.report import Report
-from normtune.heuristics.report import charts
+from normtune.heuristics.report import charts, theme
 from normtune.heuristics.report.function_data import ListedConfig
 from normtune.tests.commands import one_line
 from normtune.tests.heuristics.report.conftest import parsed, unpacked
@@ -97,7 +97,7 @@ def test_what_is_not_known_is_not_a_number(made: Report) -> None:
     left_out = replace(function, sides=(side._replace(loss=side.loss * float("nan")), *function.sides[1:]))
     rows = left_out.rows(0, 1)
     assert rows["loss"].isna().all() and rows["rival_loss"].notna().all()
-    picture = charts.with_data(charts.faster(function.plane), shapes=rows)["datasets"]["shapes"]
+    picture = theme.with_data(charts.faster(function.plane), shapes=rows)["datasets"]["shapes"]
     assert all(row["loss"] is None for row in picture)
     for _, make in charts.MEASURES.values():
         assert re.search("not known", str(make(function.plane)))

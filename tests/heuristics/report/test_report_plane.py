@@ -1,4 +1,4 @@
-"""Maps are right: edges of regions are thresholds, tiles and gaps cover the plane, colours of neighbours differ."""
+"""Maps are right: edges of regions are thresholds, tiles and gaps cover the plane, like configs have like colours."""
 
 import itertools
 import math
@@ -9,8 +9,9 @@ import pytest
 
 from normtune.heuristics.report import palette
 from normtune.heuristics.report.packing import ALPHABET, FINE, HALF, deviations, packed
-from normtune.heuristics.report.plane import Plane
+from normtune.heuristics.report.plane import SizePlane
 from normtune.kernels.box import EVERYWHERE, Box
+from normtune.kernels.config import Implementation
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile.tree import Leaf, Split, choose
 from normtune.tests.heuristics.report.conftest import unpacked
@@ -27,7 +28,7 @@ def holding(regions: pd.DataFrame, x: float, y: float, z: int = 0) -> list[objec
 
 
 def test_regions_answer_as_the_tree_does() -> None:
-    plane = Plane.of(("rows", "hidden"), GRID)
+    plane = SizePlane.of(("rows", "hidden"), GRID)
     regions = plane.regions(TREE, EVERYWHERE)
     assert len(regions) == 3
     for shape in itertools.product((1, 63, 64, 65, 4096), (128, 511, 512, 513, 2048)):
@@ -39,7 +40,7 @@ def test_regions_answer_as_the_tree_does() -> None:
 def test_a_derived_size_cuts_the_plane_by_a_slope() -> None:
     axes, shapes = ("m", "n", "k"), [*itertools.product((1, 64, 4096), (128, 2048), (8, 16))]
     tree = Split("m * n", 1 << 17, FEW, Split("k", 8, MANY, LONG))
-    regions = Plane.of(axes, shapes).regions(tree, Box.of(m=(1, 1 << 20), n=(1, 1 << 20), k=(1, 64)))
+    regions = SizePlane.of(axes, shapes).regions(tree, Box.of(m=(1, 1 << 20), n=(1, 1 << 20), k=(1, 64)))
     for x, y, z in itertools.product((2, 30, 1000), (150, 600, 1900), (8, 16)):
         if not 0.9 < x * y / (1 << 17) < 1.1:  # a cell has one config
             assert holding(regions, x + 0.01, y + 0.01, z) == [choose(tree, (x, y, z), axes)]
@@ -47,7 +48,7 @@ def test_a_derived_size_cuts_the_plane_by_a_slope() -> None:
 
 def test_tiles_and_gaps_cover_a_grid_once() -> None:
     shapes = [shape for shape in GRID if shape not in ((4096, 2048), (4096, 512))]
-    plane = Plane.of(("rows", "hidden"), shapes)
+    plane = SizePlane.of(("rows", "hidden"), shapes)
     parts = pd.concat([plane.tiles(shapes), plane.gaps(shapes)])
     areas = np.log(parts.x1 / parts.x0) * np.log(parts.y1 / parts.y0)
     whole = math.prod(math.log(most / least) for least, most in map(plane.domain, (0, 1)))
@@ -57,40 +58,77 @@ def test_tiles_and_gaps_cover_a_grid_once() -> None:
 
 
 def test_one_shape_and_scattered_ones_have_tiles_around_them() -> None:
-    (one,) = Plane.of(("rows", "hidden"), [(8, 64)]).tiles([(8, 64)]).itertuples()
+    (one,) = SizePlane.of(("rows", "hidden"), [(8, 64)]).tiles([(8, 64)]).itertuples()
     assert one.x0 < 8 < one.x1 and one.y0 < 64 < one.y1
     shapes = [(7 * number + 1, 64 + 13 * (number * 37 % 900)) for number in range(900)]
-    plane = Plane.of(("rows", "hidden"), shapes)
+    plane = SizePlane.of(("rows", "hidden"), shapes)
     tiles = plane.tiles(shapes)
     assert len(plane.gaps(shapes)) == 0 and (tiles.x1 / tiles.x0).nunique() <= 3
     assert ((tiles.x0 < tiles.x) & (tiles.x < tiles.x1)).all() and len(plane.ticks(0)) <= 9
 
 
 def test_names_are_written_in_as_few_lines_as_there_is_room_for() -> None:
-    plane = Plane.of(("rows", "hidden"), GRID)
-    labelled = plane.labelled(plane.regions(TREE, EVERYWHERE))
+    plane = SizePlane.of(("rows", "hidden"), GRID)
+    labelled = plane.labelled(plane.regions(TREE, EVERYWHERE), plane.gaps(GRID))
     assert labelled["label"].str.replace("\n", " ").tolist() == [str(config) for config in labelled["config"]]
     assert (labelled["chars"] == [max(map(len, label.split("\n"))) for label in labelled["label"]]).all()
     assert labelled["border"].all()
 
 
-@pytest.mark.parametrize("count", [2, 9, 40])
-def test_neighbours_differ_in_grey_too(count: int) -> None:
-    side = math.ceil(math.sqrt(count))
-    cells = [(number, *divmod(number, side)) for number in range(count)]
-    edges = [(number, 2.0**x, 2.0 ** (x + 1), 2.0**y, 2.0 ** (y + 1), 0, 0) for number, x, y in cells]
-    regions = pd.DataFrame(edges, columns=["config", "x0", "x1", "y0", "y1", "z0", "z1"])
-    regions[["x0", "x1", "y0", "y1"]] *= 4096
-    own = palette.colours(regions, count + 1)
-    assert own[count] == palette.OTHER and len({*own}) == count + 1
-    for (one, x, y), (two, u, v) in itertools.combinations(cells, 2):
-        if abs(x - u) + abs(y - v) == 1:
-            lights = sorted(palette.luminance(own[number]) + 0.05 for number in (one, two))
-            assert lights[1] / lights[0] > 1.15
-    for colour in own:
-        ink = palette.luminance(palette.ink_on(colour)) + 0.05
-        light = palette.luminance(colour) + 0.05
+def test_names_are_where_shapes_were_measured() -> None:
+    shapes = [shape for shape in GRID if shape not in ((4096, 2048), (64, 2048))]
+    plane = SizePlane.of(("rows", "hidden"), shapes)
+    labelled = plane.labelled(plane.regions(TREE, EVERYWHERE), plane.gaps(shapes))
+    (long,) = labelled[labelled["config"] == LONG.config].itertuples()
+    assert long.x0 < long.cx < 8 and long.y0 < long.cy < long.y1 and long.wide < 0.4
+
+
+def test_names_on_a_slope_are_within_their_region() -> None:
+    axes, shapes = ("m", "n"), [*itertools.product((1, 64, 4096), (128, 2048))]
+    plane, tree = SizePlane.of(axes, shapes), Split("m * n", 1 << 17, FEW, LONG)
+    regions = plane.regions(tree, Box.of(m=(1, 1 << 20), n=(1, 1 << 20)))
+    named = (labelled := plane.labelled(regions, plane.gaps(shapes)))[labelled["wide"] > 0]
+    assert len(named) == 2 and not labelled["border"].any()
+    for row in named.itertuples():
+        for x, y in itertools.product((-0.49, 0.49), (-0.49, 0.49)):
+            (left, right), (top, bottom) = plane.domain(0), plane.domain(1)
+            corner = row.cx * (right / left) ** (x * row.wide), row.cy * (bottom / top) ** (y * row.high)
+            assert holding(regions, *corner) == [row.config]
+
+
+def test_like_configs_have_like_colours() -> None:
+    configs = [
+        RMSNormConfig(name, block_row, warps)
+        for name in ("row", "split", "persistent")
+        for block_row, warps in ((1, 1), (1, 4), (2, 8))
+    ]
+    own = palette.colours([*configs, Implementation("torch")])
+    assert (
+        list(own) == [*sorted(configs), Implementation("torch")] and len({found.colour for found in own.values()}) == 10
+    )
+    assert [own[config].group for config in configs[::3]] == ["row", "split", "persistent"]
+    lights = [palette.luminance(found.colour) for found in own.values()]
+    assert lights == sorted(lights)
+    groups = [lights[0:3], lights[3:6], lights[6:9]]
+    for one, two in itertools.pairwise(groups):  # told apart in grey, better than within
+        assert two[0] - one[-1] > 1.2 * max(np.diff(one).max(), 0)
+
+
+@pytest.mark.parametrize("count", [1, 2, 9, 40])
+def test_names_are_read_on_their_colours(count: int) -> None:
+    configs = [RMSNormConfig(f"schedule_{number % 9}", 1, number + 1) for number in range(count)]
+    own = palette.colours(configs)
+    assert len({found.colour for found in own.values()}) == count
+    for found in own.values():
+        ink, light = palette.luminance(found.ink) + 0.05, palette.luminance(found.colour) + 0.05
         assert max(ink / light, light / ink) >= 4.5
+
+
+def test_numbers_of_one_knob_are_groups_too() -> None:
+    configs = [RMSNormConfig("row", block_row, warps) for block_row, warps in ((16, 4), (2, 4), (2, 8))]
+    own = palette.colours(configs)
+    assert [own[config].group for config in configs] == ["block_row 16", "block_row 2", "block_row 2"]
+    assert [found.group for found in own.values()] == ["block_row 2", "block_row 2", "block_row 16"]
 
 
 def test_numbers_are_unpacked_as_they_were() -> None:
