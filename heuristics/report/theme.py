@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 Spec = dict[str, Any]
-_FONT = "system-ui, -apple-system, Segoe UI, Roboto, Helvetica, Arial, sans-serif"
+# Of the same widths wherever a picture is drawn and shown.
+_FONT = "Arial, Liberation Sans, Helvetica, sans-serif"
 
 
 class Theme(NamedTuple):

@@ -115,7 +115,7 @@ ROOMS = {
     ),
     "heuristics/report": Room(
         "heuristics/report/",
-        "light kernels/tablefile results heuristics/regret heuristics/comparing heuristics/writing",
+        "light kernels/tablefile results heuristics/regret heuristics/comparing heuristics/writing heuristics/showing",
         "altair numpy pandas vl_convert",
     ),
     "heuristics/any_gpu": Room(
