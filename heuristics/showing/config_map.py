@@ -123,8 +123,8 @@ def _counted(shown: dict[Shape, Config]) -> tuple[tuple[Config, int], ...]:
     return tuple(sorted(Counter(shown.values()).items(), key=lambda pair: (-pair[1], pair[0])))
 
 
-def short_name(config: Config) -> str:
-    """The name of a config on maps and in lists."""
+def short_name(config: Config | str) -> str:
+    """The name of a config, or a part of it, on maps and in lists."""
     return str(config).replace("programs_per_sm=", "per_sm=").replace("finish=", "")
 
 
@@ -232,7 +232,7 @@ def legend_lines(content: BestMap) -> "list[Text]":
     for config, count in content.counts[: len(content.counts) - len(others)]:
         letter = letters[config]
         # Unabbreviated, the longest takes 92 columns.
-        name = short_name(config).removesuffix(f" {ending}")
+        name = short_name(str(config).removesuffix(f" {ending}"))
         counts = f" {count:>6} {content.wins[config]:>5}  {name}"
         lines.append(Text.assemble(" ", (letter, letter_style(letter)), counts))
     if others:

@@ -80,7 +80,7 @@ def test_names_are_where_shapes_were_measured() -> None:
     plane = SizePlane.of(("rows", "hidden"), shapes)
     labelled = plane.labelled(plane.regions(TREE, EVERYWHERE), plane.gaps(shapes))
     (long,) = labelled[labelled["config"] == LONG.config].itertuples()
-    assert long.x0 < long.cx < 8 and long.y0 < long.cy < long.y1 and long.wide < 0.4
+    assert long.y0 < long.cy < plane.gaps(shapes).y0.min() < long.y1 and long.wide == 1 and long.high < 0.2
 
 
 def test_names_on_a_slope_are_within_their_region() -> None:
