@@ -3,7 +3,8 @@
 Estimator. A task is one visit of a run to a problem. Within it, each round times every config once, so a slow round
 slows all of them. The reference of a round is the median log-time of the anchors: the configs timed in the most rounds
 (all of them, unless some were dropped early). A config's level in one half of the blocks is the median, over the rounds
-of that half, of its log-time minus the reference. Halves are the even and the odd blocks: noise is shared in a block.
+of that half, of its log-time minus the reference. Halves are the even and the odd blocks: noise is shared in a block. A
+config that was dropped as slow after one block has its level in both.
 
 Times of different tasks are never compared directly. A later task is aligned with the earlier ones by the median
 difference over the configs that both timed, or by the copy's if they share no config; a task that shares nothing is
@@ -57,7 +58,7 @@ def block_of(labels: NDArray[np.int32]) -> NDArray[np.int32]:
 
 
 def levels(runs: Sequence[dict[Config, LogSamples]]) -> dict[Config, Level]:
-    """Levels of the configs of one problem, without the copy; a config needs samples in both halves.
+    """Levels of the configs of one problem, without the copy.
 
     `runs` has the samples of each run, the earliest first.
     """
@@ -126,8 +127,9 @@ def _of_task(samples: dict[Config, LogSamples], number: int) -> dict[Config, Lev
         known = anchor_rounds[index] == rounds
         even = halves(rounds)
         first, second = known & even, known & ~even
-        if not first.any() or not second.any():
+        if not known.any():
             continue
+        first, second = (half if half.any() else known for half in (first, second))
         relative = np.stack([samples[config].logs for config in group]) - reference[index]
         levels_of = median(relative[:, first], axis=1).tolist(), median(relative[:, second], axis=1).tolist()
         labels = (number * _LABELS + rounds[known] % _LABELS).astype(np.int32)

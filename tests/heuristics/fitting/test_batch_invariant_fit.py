@@ -36,7 +36,7 @@ def timed(matrix, best=None, failed=()):
     wrong = np.zeros(matrix.usable.shape, bool)
     for place in failed:
         wrong[place] = True
-    return BestTimes(np.array(best or [1000] * len(matrix.problems), np.int64), wrong)
+    return BestTimes(np.array(best or [1000] * len(matrix.problems), np.int64), wrong, {})
 
 
 SHAPES = [(rows, hidden) for hidden in (64, 256, 1024, 4096) for rows in (1, 64, 4096)]

@@ -38,10 +38,10 @@ def test_a_config_dropped_from_the_race_is_compared_in_the_rounds_it_ran() -> No
     assert found[B].odd - found[A].odd == 200
 
 
-def test_a_config_in_one_half_only_has_no_level_and_the_copy_is_left_out() -> None:
+def test_a_config_in_one_half_only_has_its_level_in_both_and_the_copy_is_left_out() -> None:
     zero = [0] * 8
     found = levels([{A: samples(zero), COPY: samples(zero), B: samples([5, 5])}])
-    assert set(found) == {A}
+    assert set(found) == {A, B} and (found[B].even, found[B].odd) == (5, 5)
 
 
 def test_a_later_run_is_anchored_on_what_both_have() -> None:
