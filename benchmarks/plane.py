@@ -102,7 +102,8 @@ def markdown(document: dict[str, Any]) -> str:
 
 def main() -> None:
     operators = []
-    for recording in sys.argv[1:] or [*recordings(), FULL_SPACE]:
+    chosen: Sequence[str | Path] = sys.argv[1:] or (*recordings(), FULL_SPACE)
+    for recording in chosen:
         spaces = [
             space._replace(overhead=dict.fromkeys(space.overhead, 0.0)) for space in recorded("bfloat16", recording)
         ]

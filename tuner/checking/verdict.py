@@ -205,7 +205,8 @@ def finding(shape: Shape, samples: Mapping[Config, LogSamples], config: Config) 
         samples: of each config of the race.
         config: config of the table.
     """
-    by_config = levels([dict(samples)])
+    timed = levels([dict(samples)])
+    by_config = {other: level for other, level in timed.items() if len({*block_of(level.labels).tolist()}) > 1}
     if config not in by_config:
         return None
     by_half = {half: min(by_config, key=lambda other: _rank(by_config[other], half, other)) for half in (False, True)}

@@ -224,8 +224,8 @@ def test_one_line_says_what_is_wrong(evidence: Evidence, change, told: str) -> N
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ({"target": "sm_90"}, "name is None"),
-        ({"name": "GPU"}, "target is None"),
+        ({"target": "sm_90"}, "name is missing"),
+        ({"name": "GPU"}, "target is missing"),
         ({"name": "GPU", "target": "sm_10"}, "sm_10"),
         ({"name": "GPU", "target": "sm_91"}, "sms is None"),
         ({**GPU, "sms": 0}, "sms is 0"),
