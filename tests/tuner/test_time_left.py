@@ -55,10 +55,10 @@ def told(spaces, **options):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("spaces", "options", "within"), [(SPACES[::2], {"most": 9}, 0.25), (SPACES, {}, 0.25), (SPACES[::2], {}, 0.5)]
+    ("spaces", "options", "within"), [(SPACES[::2], {"most": 9}, 0.25), (SPACES, {}, 0.7), (SPACES[::2], {}, 0.7)]
 )
 def test_the_time_left_is_about_right_in_the_second_half(spaces, options, within):
-    """With few problems no bound ends one, and how much each still gains is not known before."""
+    """Without a bound, how long timings will gain enough is not known before."""
     _, events = told(spaces, **options)
     end = events[-1][0]
     for now, left in events:
