@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from normtune.kernels.call import AnyLaunch
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
-from normtune.kernels.target import plain_name
+from normtune.kernels.target import Target, plain_name, target_for
 from normtune.results.regimes import regime_of
 
 # A block is this many consecutive rounds on the same offsets and the same captured graphs. Times of one graph are
@@ -74,6 +74,14 @@ class Device(NamedTuple):
         """Name for people and tables: the driver's on one line, followed by ` (replay)` for replayed data."""
         name = plain_name(self.name)
         return f"{name} (replay)" if self.uuid.startswith(REPLAY_PREFIX) else name
+
+    def as_target(self) -> Target:
+        """What launchers know of the device, its multiprocessors and L2 included.
+
+        Raises:
+            UsageError: the target is unknown.
+        """
+        return target_for(self.target, self.sms)._replace(l2_bytes=self.l2_bytes)
 
     @property
     def kind(self) -> tuple[str, int]:

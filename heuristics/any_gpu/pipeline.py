@@ -24,7 +24,7 @@ from normtune.heuristics.regret.weights import Weighting
 from normtune.kernels.operator import OperatorSpec, find
 from normtune.kernels.problem import AXES, Shape
 from normtune.kernels.tablefile.tree import configs_of
-from normtune.kernels.target import Target, target_for
+from normtune.kernels.target import Target
 from normtune.results.records import Device
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def _kinds(
     for key in donors_first(data, spec):
         parts, labels = [], []
         for device, evidence in evidences:
-            target = target_for(device.target, device.sms)._replace(l2_bytes=device.l2_bytes)
+            target = device.as_target()
             matrix = timing_matrix(evidence, spec, key, target)
             if matrix and len(matrix.problems) > 1:
                 parts.append(Part(target, weighting.weighted(spec, matrix)))

@@ -26,7 +26,6 @@ from normtune.heuristics.regret.weights import Weighting
 from normtune.heuristics.report import images
 from normtune.kernels.key import Key
 from normtune.kernels.tablefile.locate import slug
-from normtune.kernels.target import target_for
 from normtune.results.atomic import replaced
 from normtune.results.options import keywords_of
 from normtune.results.records import Device
@@ -178,7 +177,7 @@ def compared(request: DiffRequest, warn: Warn | None = None) -> Diff:
         part = evidence.of(device)
         current = part.current()
         matrices, notes = matrices_of(current, device)
-        target = target_for(device.target, device.sms)._replace(l2_bytes=device.l2_bytes)
+        target = device.as_target()
         differences = []
         for unweighted in matrices:
             spec = spec_of(current, unweighted.key.operator)

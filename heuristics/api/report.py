@@ -217,7 +217,7 @@ def _on(
             announce(f"fitting {len(part.frame)} measurements, about {seconds} s; a TABLE is shown at once")
         return _of_fit(part, fitted(part, options, None, None).fit)
     known = {} if table.header.is_for_any_gpu else decisions(table.header)
-    in_use = InUse(_baseline(table.header), "", device, _target(device))
+    in_use = InUse(_baseline(table.header), "", device, device.as_target())
     notes = [f"A is {sides[0].name}, B is {other.name}" for other in sides[1:]]
 
     def verdict(matrix: TimingMatrix, current: Evidence, tree: Tree) -> list[tuple[str, str]]:
@@ -230,7 +230,7 @@ def _on(
         rows = [("", regions_of(numbers)), *verdict_rows(numbers, in_use.compared(spec, matrix, tree))]
         for other in sides[1:]:
             best = best_times(current, matrix).best
-            compared = difference(spec, matrix, _target(device), sides[0], other, best)
+            compared = difference(spec, matrix, device.as_target(), sides[0], other, best)
             first, *rest = (line.strip() for line in verdict_lines(compared, device.l2_bytes))
             rows += [("A and B", first.partition(": ")[2]), *(("", line) for line in rest)]
         return rows
@@ -264,7 +264,7 @@ def _device(
     notes: Sequence[str],
 ) -> DeviceReport:
     """The report of one device: of each of its functions that the first side answers."""
-    current, target = part.current(), _target(device)
+    current, target = part.current(), device.as_target()
     matrices, left_out = matrices_of(current, device)
     told, functions = [*dict.fromkeys((*notes, *outdated(part, current), *left_out))], []
     for key, matrix in _by_function(current, matrices, device).items():
@@ -302,10 +302,6 @@ def _by_function(current: Evidence, matrices: Sequence[TimingMatrix], device: De
                 whole = timing_matrix(current, spec, key, target_for(device.target, device.sms)) or matrix
             found[key] = whole
     return found
-
-
-def _target(device: Device) -> Target:
-    return target_for(device.target, device.sms)._replace(l2_bytes=device.l2_bytes)
 
 
 def _baseline(header: Header) -> Incumbents | None:

@@ -22,7 +22,7 @@ from normtune.heuristics.writing.liger import BACKWARD, FORWARD, Pass, passes_of
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Shape
 from normtune.kernels.tablefile.tree import choose
-from normtune.kernels.target import plain_letters, target_for
+from normtune.kernels.target import plain_letters
 from normtune.results.evidence import Evidence
 
 # The most rows and columns of a table.
@@ -110,7 +110,7 @@ def _against_today(table: FittedData, matrix: TimingMatrix) -> Difference:
     """A function of the table compared with Liger's present launches, which are the operator's default configs."""
     spec, key = operator(matrix.key.operator), matrix.key
     tree = next(function.tree for function in table.fit.functions if function.key == key)
-    target = target_for(table.fit.device.target, table.fit.device.sms)._replace(l2_bytes=table.fit.device.l2_bytes)
+    target = table.fit.device.as_target()
     fitted = Side("fitted", lambda problem, target: choose(tree, problem.shape))
     todays = Side("today", spec.default_config)
     return difference(spec, matrix, target, fitted, todays, best_times(table.evidence, matrix).best)

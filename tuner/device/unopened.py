@@ -8,7 +8,7 @@ without them.
 from collections.abc import Iterable
 
 from normtune.kernels.calling.probe import ask
-from normtune.kernels.target import TARGETS, Target, target_for
+from normtune.kernels.target import TARGETS, Target
 from normtune.results.records import Device, Run
 from normtune.tuner.device.engine import Identity
 
@@ -45,7 +45,7 @@ def _replayed(name: str, regime: str, runs: Iterable[Run]) -> Identity | None:
     run = _newest(name, runs)
     if run is None or run.device.target not in TARGETS:
         return None
-    target = target_for(run.device.target, run.device.sms)._replace(l2_bytes=run.device.l2_bytes)
+    target = run.device.as_target()
     return Identity(run.device, target, run.software, None, False, regime)
 
 

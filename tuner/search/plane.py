@@ -87,9 +87,9 @@ class Plane:
         groups = {key: Group(own, more[key]) for key, own in members.items()}
         self._groups: dict[Key, list[ShapeSearch]] = {key: [] for key in members}
         self._shapes: dict[Problem, ShapeSearch] = {}
+        worth = WORTH if until is None else 0.0
         for task in order:
             key, problem = task.problem.key, task.problem
-            worth = WORTH if until is None else 0.0
             options = seed, wanted.get(problem, ()), most, worth, until or 0.0
             self._shapes[problem] = ShapeSearch(task, known.get(problem, {}), groups[key], self._groups[key], *options)
         self._neighbour_tasks: dict[Problem, Task | None] = {}
