@@ -27,9 +27,9 @@ from normtune.results.exchange.recording import recordings
 from normtune.results.records import SEARCHED, Coverage
 from normtune.tuner.search.adaptive import Adaptive
 from normtune.tuner.search.audit import Audited
-from normtune.tuner.search.group import distance
-from normtune.tuner.search.plane import Plane
-from normtune.tuner.search.shape import NEIGHBOURS
+from normtune.tuner.search.plane.group import distance
+from normtune.tuner.search.plane.plane import Plane
+from normtune.tuner.search.plane.shape import NEIGHBOURS
 
 SEEDS, OPERATORS = 6, ("rms_norm_backward", "rms_norm_gated_backward", "rms_norm_quantize_fp8_static")
 # Configs and shapes of a made-up operator.

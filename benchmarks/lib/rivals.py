@@ -15,7 +15,7 @@ from normtune.benchmarks.lib import kernel_tuner
 from normtune.benchmarks.lib.landscapes import DEFAULT, MOST_LOSS, Landscape, Tile
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
-from normtune.tuner.search.group import distance
+from normtune.tuner.search.plane.group import distance
 
 ROUNDS = 6
 # Configs that are best somewhere and are then timed everywhere.

@@ -144,11 +144,16 @@ ROOMS = {
     "tuner/search": Room(
         r"tuner/search/\w+\.py",
         "light kernels/tablefile results tuner/timing tuner/plan",
+        "numpy scipy",
+    ),
+    "tuner/search/plane": Room(
+        "tuner/search/plane/",
+        "light results tuner/timing tuner/plan tuner/search",
         "numpy scipy threadpoolctl",
     ),
     "tuner/search/sampling": Room(
         "tuner/search/sampling/",
-        "light results tuner/plan tuner/search",
+        "light results tuner/plan tuner/search tuner/search/plane",
         "numpy optuna",
     ),
     "tuner/staleness/code": Room(r"tuner/staleness/(__init__|code)\.py", "light kernels/calling", "triton"),

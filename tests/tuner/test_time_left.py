@@ -10,7 +10,7 @@ from normtune.tests.tuner.search.test_plane import SPACES
 from normtune.tuner.plan.estimate import Estimate
 from normtune.tuner.plan.plan import Plan
 from normtune.tuner.search.audit import Audited
-from normtune.tuner.search.plane import Plane
+from normtune.tuner.search.plane.plane import Plane
 from normtune.tuner.sweep.report import expected_line
 from normtune.tuner.sweep.sweep import Outlook, _Schedule
 

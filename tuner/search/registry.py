@@ -8,7 +8,7 @@ from normtune.tuner.search.protocol import Search
 SEARCHES = {
     "adaptive": "normtune.tuner.search.adaptive:Adaptive",
     "exhaustive": "normtune.tuner.search.exhaustive:Exhaustive",
-    "plane": "normtune.tuner.search.plane:Plane",
+    "plane": "normtune.tuner.search.plane.plane:Plane",
     "race": "normtune.tuner.search.race:Racing",
     "tpe": "normtune.tuner.search.sampling.sampled:TPE",
 }

@@ -11,7 +11,7 @@ from normtune.kernels.config import COPY
 from normtune.results.records import SEARCHED
 from normtune.tests.tuner.search.test_plane import BROKEN, SPACES, TILES, measured_in, slowness, stored
 from normtune.tuner.search.audit import FOR_ONE, Audited
-from normtune.tuner.search.plane import Plane
+from normtune.tuner.search.plane.plane import Plane
 from normtune.tuner.search.sampling.sampled import TPE
 
 FEW = SPACES[::3]

@@ -26,12 +26,14 @@ from normtune.tuner.plan.plan import Task, plan, warm_start
 from normtune.tuner.plan.pool import Candidate
 from normtune.tuner.search.adaptive import Adaptive
 from normtune.tuner.search.audit import Audited
-from normtune.tuner.search.group import LEAST, MOST, Group, distance
 from normtune.tuner.search.paired import chained
-from normtune.tuner.search.plane import Plane, short_race
+from normtune.tuner.search.plane import group, threads
+from normtune.tuner.search.plane.choice import LEAST
+from normtune.tuner.search.plane.group import distance
+from normtune.tuner.search.plane.plane import Plane, short_race
+from normtune.tuner.search.plane.shape import MOST, NEIGHBOURS
 from normtune.tuner.search.protocol import Samples
 from normtune.tuner.search.sampling.sampled import TPE
-from normtune.tuner.search.shape import NEIGHBOURS
 from normtune.tuner.sweep.incumbents import always
 
 
@@ -243,7 +245,7 @@ def test_where_all_of_a_kind_failed_at_other_shapes_few_of_it_are_tried():
         search = Plane([one.task for one in spaces[::4]] + [spaces[-1].task], known)
         new = search._shapes[spaces[-1].task.problem]
         assert new.task.problem not in known
-        new.look(search._thread)
+        new.look()
         asked += new.next().configs
     assert len(works) < 0.6 * len(TILES) and sum(config in works for config in asked) >= 0.8 * len(asked) >= 24
 
@@ -356,19 +358,19 @@ def test_what_a_call_would_launch_and_the_default_are_candidates_in_every_space(
 
 @pytest.mark.slow
 def test_what_is_asked_for_does_not_depend_on_how_long_a_choice_takes(monkeypatch):
-    pauses = itertools.cycle((0.0, 0.004, 0.001))
-
-    choose = Group.choose
+    pauses, predict = itertools.cycle((0.0, 0.004, 0.02, 0.001, 0.0)), group.predicted
 
     def slow(*arguments):
         sleep(next(pauses))
-        return choose(*arguments)
+        return predict(*arguments)
 
     def measured():
         return [(task, task.configs) for task, _ in simulate(Plane, SPACES[:12], 0, math.inf).measured]
 
     at_once = measured()
-    monkeypatch.setattr(Group, "choose", slow)
+    monkeypatch.setattr(group, "predicted", slow)
+    assert measured() == at_once
+    monkeypatch.setattr(threads, "MOST", 1)
     assert measured() == at_once
 
 
@@ -398,7 +400,7 @@ def test_slow_rounds_of_the_best_make_no_other_config_the_best():
 
     def told(times):
         outcomes = {config: Outcome("ok", "", list(range(len(own))), own) for config, own in times.items()}
-        shape.learn(Task(one.task.problem, tuple(one.task.among(times))), outcomes, search._thread)
+        shape.learn(Task(one.task.problem, tuple(one.task.among(times))), outcomes)
 
     told({ordered[0]: [100] * 6, ordered[1]: [120] * 6})
     told({ordered[0]: [100, 100, 150, 100, 100, 150], ordered[2]: [115] * 6, ordered[3]: [90] * 6})

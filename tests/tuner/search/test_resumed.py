@@ -13,7 +13,7 @@ from normtune.tests.tuner.search.test_plane import SPACES, TILES
 from normtune.tuner.plan.resume import Begun
 from normtune.tuner.search.adaptive import Adaptive
 from normtune.tuner.search.audit import Audited
-from normtune.tuner.search.plane import Plane
+from normtune.tuner.search.plane.plane import Plane
 from normtune.tuner.search.resumed import resumed
 from normtune.tuner.search.sampling.sampled import TPE
 

@@ -35,8 +35,8 @@ from normtune.results.records import Coverage, Outcome
 from normtune.tuner.plan.plan import Always, Task
 from normtune.tuner.plan.pool import Pool
 from normtune.tuner.plan.task_queue import TaskQueue
-from normtune.tuner.search.group import distance
 from normtune.tuner.search.paired import chained
+from normtune.tuner.search.plane.group import distance
 from normtune.tuner.search.protocol import Known, Race
 from normtune.tuner.search.race import LOOKS, race
 from normtune.tuner.search.sampling.knob_space import DrawnKnobs, KnobSpace

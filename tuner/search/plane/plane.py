@@ -14,7 +14,6 @@ the time when the problem was opened, so that the choice does not depend on how 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -26,10 +25,11 @@ from normtune.tuner.plan.plan import Always, Task
 from normtune.tuner.plan.pool import Pool
 from normtune.tuner.plan.task_queue import TaskQueue
 from normtune.tuner.search.adaptive import FIRST_BLOCKS
-from normtune.tuner.search.group import Group
+from normtune.tuner.search.plane.group import Group
+from normtune.tuner.search.plane.shape import ShapeSearch
+from normtune.tuner.search.plane.threads import Threads
 from normtune.tuner.search.protocol import Batch, Known, Race
 from normtune.tuner.search.rounds import close_to_best
-from normtune.tuner.search.shape import ShapeSearch
 from normtune.tuner.timing.protocol import ALL_BLOCKS
 
 # Number of problems in progress at a time.
@@ -84,7 +84,8 @@ class Plane:
         for task in order:
             members.setdefault(task.problem.key, []).append(task)
         more = {key: {c for one in own for c in wanted.get(one.problem, ())} for key, own in members.items()}
-        groups = {key: Group(own, more[key]) for key, own in members.items()}
+        threads = Threads()
+        groups = {key: Group(own, threads, more[key]) for key, own in members.items()}
         self._groups: dict[Key, list[ShapeSearch]] = {key: [] for key in members}
         self._shapes: dict[Problem, ShapeSearch] = {}
         worth = WORTH if until is None else 0.0
@@ -95,7 +96,6 @@ class Plane:
         self._neighbour_tasks: dict[Problem, Task | None] = {}
         self._waiting = [*self._shapes.values()]
         self._open: list[ShapeSearch] = []
-        self._thread = ThreadPoolExecutor(1)
 
     def left(self) -> Sequence[Task]:
         """The problems that are not done, each with about as many configs as will be timed."""
@@ -136,7 +136,7 @@ class Plane:
 
     def hear(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
         """Learn the outcomes of a task of the audit, and compare them with the model's expectation."""
-        self._shapes[task.problem].compare(task, outcomes, self._thread)
+        self._shapes[task.problem].compare(task, outcomes)
         self.tell(task, outcomes)
 
     def missed(self) -> dict[str, float]:
@@ -160,7 +160,7 @@ class Plane:
         while True:
             while self._waiting and len(self._open) < OPEN:
                 self._open.append(self._waiting.pop(0))
-                self._open[-1].look(self._thread)
+                self._open[-1].look()
             if not self._open or self._open[0].next() is not None:
                 return
             del self._open[0]
@@ -173,7 +173,7 @@ class Plane:
     def tell(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
         """Learn the outcomes of a task and begin to choose the next configs of its problem."""
         shape = self._shapes[task.problem]
-        shape.learn(task, outcomes, self._thread)
+        shape.learn(task, outcomes)
         for other in [self._shapes[problem] for problem in self._neighbour_tasks]:
             if shape is other or shape in other.neighbours():
                 del self._neighbour_tasks[other.task.problem]

@@ -14,12 +14,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy.linalg import cholesky, solve_triangular
+from scipy.linalg import block_diag, cholesky, solve_triangular
 from scipy.optimize import minimize
 
-Array = NDArray[np.float64]
-Codes = NDArray[np.int64]
+from normtune.tuner.search.plane.moves import Array, Codes
 
 # Priors: means and deviations of the logs of weight and length scale of each axis; of the deviations of the process, of
 # a config, of an error.
@@ -50,7 +48,6 @@ class Kernel:
         distances: of each axis, those of its values, (values, values).
 
     Attributes:
-        width: number of values of all axes.
         prior: logs of the parameters without times.
     """
 
@@ -58,29 +55,19 @@ class Kernel:
         self._distances = distances
         ends = np.cumsum([len(one) for one in distances])
         self._parts = [slice(end - len(one), end) for one, end in zip(distances, ends, strict=True)]
-        self.starts = np.array([part.start for part in self._parts])
-        self.width = int(ends[-1])
         axes = np.ones(len(distances))
         self.prior, self._spread = (
             np.concatenate([_WEIGHT[which] * axes, _LENGTH[which] * axes, [one[which] for one in _DEVIATIONS]])
             for which in (0, 1)
         )
 
-    def indicators(self, codes: Codes) -> Array:
-        """1 for each value of a point, (points, values of all axes)."""
-        result = np.zeros((len(codes), self.width))
-        result[np.arange(len(codes))[:, None], codes + self.starts] = 1.0
-        return result
-
-    def table(self, parameters: Parameters) -> Array:
-        """Logs of the factors, (values of all axes, values of all axes)."""
-        table = np.zeros((self.width, self.width))
-        for part, distance, weight, length in zip(
-            self._parts, self._distances, parameters.weights, parameters.lengths, strict=True
-        ):
+    def tables(self, parameters: Parameters) -> list[Array]:
+        """Logs of the factors of each axis, (values, values)."""
+        tables = []
+        for distance, weight, length in zip(self._distances, parameters.weights, parameters.lengths, strict=True):
             scaled = math.sqrt(3) * distance / length
-            table[part, part] = np.log1p(weight * (1 + scaled) * np.exp(-scaled)) - math.log1p(weight)
-        return table
+            tables.append(np.log1p(weight * (1 + scaled) * np.exp(-scaled)) - math.log1p(weight))
+        return tables
 
     def read(self, logs: Array) -> Parameters:
         """The parameters of a vector of their logs."""
@@ -90,13 +77,13 @@ class Kernel:
 
     def fitted(self, codes: Codes, configs: Codes, shapes: Codes, logs: Array, start: Array) -> Array:
         """The logs of the parameters of greatest posterior density."""
-        points = self.indicators(codes)
+        points = at_values([np.eye(len(one)) for one in self._distances], codes)
         same_shape = LEVEL**2 * (shapes[:, None] == shapes)
         same_config = (configs[:, None] == configs).astype(np.float64)
 
         def objective(values: Array) -> tuple[float, Array]:
             p = self.read(values)
-            smooth = p.process**2 * np.exp(points @ self.table(p) @ points.T)
+            smooth = p.process**2 * np.exp(points @ block_diag(*self.tables(p)) @ points.T)
             covariance = smooth + p.config**2 * same_config + same_shape
             covariance[np.diag_indices_from(covariance)] += p.error**2 + JITTER
             factor = cholesky(covariance, lower=True, check_finite=False)
@@ -124,3 +111,8 @@ class Kernel:
         bounds = [(p - _BOUND * s, p + _BOUND * s) for p, s in zip(self.prior, self._spread, strict=True)]
         result = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"maxiter": _STEPS})
         return np.asarray(result.x)
+
+
+def at_values(tables: Sequence[Array], codes: Codes) -> Array:
+    """Rows of the tables of all axes at the values of points, (points, values of all axes)."""
+    return np.concatenate([table[own] for table, own in zip(tables, codes.T, strict=True)], axis=1)

@@ -7,7 +7,7 @@ gain of the configs that are never timed. `plane` chooses among problems.
 import math
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from functools import cached_property
 from heapq import nsmallest
 from itertools import islice
@@ -20,22 +20,17 @@ from normtune.kernels.config_space import spread
 from normtune.results.records import Coverage, Outcome
 from normtune.tuner.plan.plan import Task
 from normtune.tuner.plan.pool import Candidate, Pool
-from normtune.tuner.search.group import (
-    FEW,
-    GROW,
-    LEAST,
-    MOST,
-    NEAR_PARENTS,
-    PARENTS,
-    CandidateOf,
-    Group,
-    Proposal,
-    View,
-    distance,
-)
-from normtune.tuner.search.kernel import Array, Codes
 from normtune.tuner.search.paired import chained
+from normtune.tuner.search.plane.choice import LEAST, Proposal, View
+from normtune.tuner.search.plane.group import Group, distance
+from normtune.tuner.search.plane.launches import Launches
+from normtune.tuner.search.plane.moves import Array, Codes
 
+# Places of a task: one for so many measured configs of the problem, or for two shapes of the operator, which are timed
+# while the binaries of others are compiled; their least and greatest number.
+GROW, FEW, MOST = 6, 4, 12
+# Number of the best configs of a problem whose neighbours and children it may choose; of those of a near problem.
+PARENTS, NEAR_PARENTS = 6, 2
 # Number of nearest shapes whose best configs are timed at a problem.
 NEIGHBOURS = 6
 # Configs closer than this log ratio are ties.
@@ -64,7 +59,6 @@ class ShapeSearch:
         logs: log times of measured configs, comparable through the best config of each task.
         best: the best measured config; None if there is none.
         is_found: whether no other config is expected to be better than the best measured one.
-        audited: sums of the expected and the real gains of audited configs over the best one, log ratios.
     """
 
     def __init__(
@@ -90,17 +84,18 @@ class ShapeSearch:
         usual = LEAST + math.isqrt(task.size)
         self._usual = usual if most is None else min(most, LONG * usual)  # a bound is likely to be reached
         self._pool = task.candidates if isinstance(task.candidates, Pool) else None
+        self._launches = Launches(self._candidate, group.binaries)
         self._free = np.full(len(group.configs.all), self._pool is not None)
+        self._closed = np.zeros(len(self._free), np.bool_)
+        self._listed: dict[int, Candidate] = {}
         if self._pool is None:
-            numbers = np.array([self._number[config] for config in task.configs])
-            self._order = np.argsort(numbers)  # of the candidates, by number
-            self._numbers = numbers[self._order]
-            self._free[numbers] = True
+            self._listed = {self._number[candidate.config]: candidate for candidate in task.candidates}
+            self._free[[*self._listed]] = True
         self._pending: Task | None = None
         self._choice: Future[Proposal] | None = None
         self._learning: Future[None] | None = None
         self._expected: tuple[float, float] = 0.0, 0.0
-        self.audited = np.zeros(2)
+        self._audited: list[tuple[Future[float], float]] = []
         self._seed = zlib.crc32(str(task.problem).encode()), seed
         self.logs: dict[Config, float] = {}
         self.best: Config | None = None
@@ -112,28 +107,31 @@ class ShapeSearch:
         if usable:
             group.learn(*self._news(sorted(usable)))
 
-    def _news(self, new: Sequence[Config]) -> tuple[int, Codes, Array, CandidateOf]:
+    def _news(self, new: Sequence[Config]) -> tuple[int, Codes, Array, Launches]:
         """What a group learns of configs that were measured, which are no longer free."""
         self.best = min(self.logs, key=lambda config: (self.logs[config], config), default=None)
         self.__dict__.pop("expected", None)
         numbers = np.array([self._number[config] for config in new], np.int64)
         self._free[numbers] = False
-        return self._place, numbers, np.array([self.logs.get(c, math.inf) for c in new]), self._candidate
+        return self._place, numbers, np.array([self.logs.get(c, math.inf) for c in new]), self._launches
 
     @property
     def tried(self) -> int:
         """Number of measured configs."""
         return len(self.logs) + len(self._failed)
 
-    def compare(self, task: Task, outcomes: Mapping[Config, Outcome], thread: Executor) -> None:
-        """Add the expected and the real gains of new configs over the best; to be called before `learn`."""
+    def compare(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
+        """Note the expected and the real gain of audited configs over the best; to be called before `learn`."""
         new = [config for config in task.configs if self.is_free(config)]
         numbers = np.array([self._number[config] for config in new], np.int64)
-        seed = [*self._seed, self.tried]
-        expected = thread.submit(self.group.gains, self._place, numbers, self._candidate, seed).result()
+        expected = self.group.gains(self._place, numbers, self._launches, [*self._seed, self.tried])
         times = self._logs_of(outcomes)
-        gains = [max(0.0, self._least - times.get(config, math.inf)) for config in new]
-        self.audited += [expected, sum(gains)]
+        self._audited.append((expected, sum(max(0.0, self._least - times.get(config, math.inf)) for config in new)))
+
+    @property
+    def audited(self) -> Array:
+        """Sums of the expected and the real gains of audited configs over the best one, log ratios."""
+        return np.array([[expected.result(), gain] for expected, gain in self._audited]).reshape(-1, 2).sum(axis=0)
 
     @property
     def missed(self) -> float:
@@ -196,12 +194,12 @@ class ShapeSearch:
         )
         return self.task_of([*lacking][: self._most - self.tried]) if lacking else None
 
-    def look(self, thread: Executor) -> None:
-        """Begin to choose the next task, in a thread, from the present measurements."""
+    def look(self) -> None:
+        """Begin to choose the next task, in threads, from the present measurements."""
         self._pending = None
         if not self.is_found:
             _ = self.expected  # of configs with the same launch a pool keeps the one that it is asked for first
-            self._choice = thread.submit(self.group.choose, self._view())
+            self._choice = self.group.begin(self._view())
 
     @property
     def has_chosen(self) -> bool:
@@ -218,7 +216,7 @@ class ShapeSearch:
             self._pending = self.task_of(chosen) if chosen else None
         return self._pending
 
-    def learn(self, task: Task, outcomes: Mapping[Config, Outcome], thread: Executor) -> None:
+    def learn(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
         """Add the outcomes of a task; empty ones end the problem."""
         self._pending = None
         if not outcomes:
@@ -228,7 +226,7 @@ class ShapeSearch:
         new = [config for config in task.configs if self.is_free(config)]
         self.logs |= self._logs_of(outcomes)
         self._failed |= {config for config in task.configs if config not in self.logs}
-        self._learning = thread.submit(self.group.learn, *self._news(new))
+        self._learning = self.group.learn(*self._news(new))
 
     def _logs_of(self, outcomes: Mapping[Config, Outcome]) -> dict[Config, float]:
         """Log times of the configs of a task: the greater one by means and by medians of a ratio to the best before.
@@ -256,9 +254,7 @@ class ShapeSearch:
         """The candidate of a config's number: None if it is illegal, in a large space another one with its launch."""
         if self._pool is not None:
             return self._pool.of(self.group.configs.all[number])
-        place = int(np.searchsorted(self._numbers, number))
-        is_here = place < len(self._numbers) and self._numbers[place] == number
-        return self.task.candidates[self._order[place]] if is_here else None
+        return self._listed.get(number)
 
     def _fastest(self, count: int) -> list[int]:
         """Numbers of the best measured configs."""
@@ -273,6 +269,7 @@ class ShapeSearch:
             self._place,
             [*self._seed, self.tried],
             self._free.copy(),
+            self._closed,
             self._fastest(PARENTS),
             [number for other in self.neighbours() for number in other._fastest(NEAR_PARENTS)],
             advised,
@@ -281,5 +278,6 @@ class ShapeSearch:
             self._worth,
             self._until,
             self._candidate,
+            self._launches,
             self._pool is not None,
         )
