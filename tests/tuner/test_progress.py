@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from normtune.kernels.call import ImplementationLaunch
 from normtune.kernels.config import COPY
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
@@ -14,7 +15,8 @@ from normtune.kernels.target import TARGETS
 from normtune.tuner.compiling.ahead import Ahead
 from normtune.tuner.device.open import Outcome, Phases
 from normtune.tuner.plan.estimate import Estimate
-from normtune.tuner.plan.plan import Plan, fitting, plan, problems
+from normtune.tuner.plan.plan import Plan, Task, fitting, plan, problems
+from normtune.tuner.plan.pool import Candidate
 from normtune.tuner.sweep import progress
 from normtune.tuner.sweep.report import end_lines, fruitless_line, plain_sweep, plan_lines
 from normtune.tuner.sweep.summary import Best, Summary, best_of
@@ -40,7 +42,12 @@ def outlook_of(chosen, seconds=40.0, budget=None, known=0):
 
 
 def measured(shown, summary, problem, outcomes, left, seconds=1.0):
-    shown.measured(problem, summary.add(problem, outcomes), summary, left, seconds)
+    """Tell of a problem that was measured; `left` others remain, of one config each."""
+    best = summary.add(problem, outcomes)
+    summary.total = summary.total or 1 + left
+    one = Candidate(FAST, ImplementationLaunch(""))
+    summary.expect([Task(problem._replace(rows=10_000 + other), (one,)) for other in range(left)])
+    shown.measured(problem, best, summary, left, seconds)
 
 
 @pytest.fixture
@@ -145,9 +152,30 @@ def test_a_log_gets_a_line_for_each_tenth(capsys):
         measured(shown, summary, problem, {FAST: ok(2000), COPY: ok(1500)}, left=39 - number)
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == [f"{10 * tenth}" for tenth in range(1, 11)]
-    assert "4 of 40 problems" in lines[0] and "about 1.0 s left" in lines[0]
+    assert "4 of 40 problems begun" in lines[0] and "about 1.0 s left" in lines[0]
     assert lines[0].endswith("rms_norm_forward bfloat16 4 x 64: row warps=1 in 2.0 us, 75 % of the copy's speed")
     assert "left" not in lines[-1]
+
+
+def test_a_search_that_finds_more_to_do_does_not_go_back_and_what_is_expected_counts():
+    summary = Summary(total=2)
+    one, other = Candidate(FAST, ImplementationLaunch("")), Candidate(SLOW, ImplementationLaunch(""))
+    shares = []
+    for problem, left, coming in [
+        (SMALL, [Task(LARGE, (one, other))], [Task(SMALL, (one,))]),  # a neighbour's best config
+        (LARGE, [], [Task(SMALL, (one, other))]),
+        (SMALL, [Task(SMALL, (one, other)), Task(LARGE, (one, other))], []),
+        (SMALL, [], []),
+    ]:
+        summary.add(problem, {FAST: ok(20), BROKEN: Outcome("crashed", "gone"), COPY: ok(5)})
+        summary.expect(left, coming)
+        shares.append((summary.share, summary.left, summary.begun))
+    assert shares == [
+        (2 / 5, 1, "1 of 2"),
+        (4 / 6, 0, "2 of 2"),
+        (4 / 6, 2, "2 of 2"),
+        (1.0, 0, "2 of 2"),
+    ]
 
 
 def test_a_log_hears_of_slow_compiles_and_slow_problems(capsys, monkeypatch):

@@ -19,7 +19,7 @@ from normtune.tuner.plan.plan import Task
 from normtune.tuner.plan.pool import Candidate, Pool
 from normtune.tuner.search.adaptive import two_batches
 from normtune.tuner.search.paired import chained
-from normtune.tuner.search.protocol import Known, Race, Search, Strategy
+from normtune.tuner.search.protocol import Known, Race, Strategy, Wrapped
 
 # Number of configs that the search times for each config of the audit.
 FOR_ONE = 19
@@ -29,20 +29,17 @@ _OF_POOL = 2
 CLOSE = 1.03
 
 
-class Audited:
+class Audited(Wrapped):
     """A `protocol.Search`: another one's tasks, and those of the audit.
 
     Args:
         tasks, known: see `protocol.Search`.
-        strategy: creates the search. One with a model has the methods `hear`, for outcomes of the audit, and `missed`,
-            for the gain that it expects of configs that it left out.
+        strategy: creates the search.
         seed: of the draws.
     """
 
     def __init__(self, tasks: Sequence[Task], known: Known, strategy: Strategy, seed: int = 0) -> None:
-        self._search: Search = strategy(tasks, known)
-        self.name = self._search.name
-        self.expected_blocks = self._search.expected_blocks
+        super().__init__(strategy(tasks, known))
         self._tasks = {task.problem: task for task in tasks}
         self._tried = {problem: set(known.get(problem, ())) for problem in self._tasks}
         self._logs: dict[Problem, dict[Config, float]] = {}
@@ -71,24 +68,9 @@ class Audited:
     def coming(self) -> list[Task]:
         """Tasks that `left` does not have yet, for an estimate of time: of the search, and as many as will be drawn."""
         left = self._search.left()
-        coming: Sequence[Task] = getattr(self._search, "coming", tuple)()
+        coming = self._search.coming()
         due = self._due + self._new.total() + sum(len(task.candidates) for task in (*left, *coming))
         return [*coming, *islice(cycle(self._pairs.values()), due // FOR_ONE)]
-
-    @property
-    def longest(self) -> float:
-        """As that of the search."""
-        return float(getattr(self._search, "longest", 1.0))
-
-    @property
-    def unguided(self) -> list[str]:
-        """As that of the search."""
-        return [*getattr(self._search, "unguided", ())]
-
-    def wait(self) -> None:
-        """Wait until the search knows its next tasks."""
-        if wait := getattr(self._search, "wait", None):
-            wait()
 
     def race(self, task: Task) -> Race:
         """As in `adaptive` for the audit; the other search's batches for its tasks."""
@@ -110,8 +92,7 @@ class Audited:
             self._pending = [pending for pending in self._pending if pending is not task]
             if outcomes:
                 self._audited.setdefault(problem, []).extend(new)
-                if hear := getattr(self._search, "hear", None):
-                    hear(task, outcomes)
+                self._search.hear(task, outcomes)
         else:
             self._search.tell(task, outcomes)
             self._new[problem] += len(new) if outcomes else 0
@@ -128,7 +109,7 @@ class Audited:
         each drawn config, and `missed` is the expected gain of configs that were left out, in millionths of a log; None
         before the search `is_over`.
         """
-        gains: dict[str, float] = getattr(self._search, "missed", dict)() if is_over else {}
+        gains = self._search.missed() if is_over else {}
         missed = {name: round(1e6 * gain) for name, gain in gains.items()}
         entries: dict[str, dict[str, Any]] = {}
         for problem, task in self._tasks.items():

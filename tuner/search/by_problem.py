@@ -3,7 +3,7 @@
 In: see `protocol`. A subclass defines the race of a task and may define which configs to measure.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -13,18 +13,16 @@ from normtune.results.records import ROUNDS_PER_BLOCK, Coverage, Outcome
 from normtune.tuner.plan.plan import Task
 from normtune.tuner.plan.pool import Candidate
 from normtune.tuner.plan.task_queue import TaskQueue
-from normtune.tuner.search.protocol import Known, Race
+from normtune.tuner.search.protocol import Known, Race, Search
 
 
-class ByProblem(ABC):
+class ByProblem(Search):
     """A `protocol.Search`.
 
     Attributes:
         least_blocks: a config timed in this many blocks is not measured again.
     """
 
-    name: str
-    expected_blocks: float
     least_blocks: int
 
     def __init__(self, tasks: Sequence[Task], known: Known) -> None:

@@ -20,7 +20,7 @@ from normtune.kernels.target import Target
 from normtune.results.records import Outcome
 from normtune.tuner.plan.plan import Task, candidates
 from normtune.tuner.plan.resume import Stored
-from normtune.tuner.search.protocol import Batch, Known, Race, Search, Strategy
+from normtune.tuner.search.protocol import Batch, Known, Race, Strategy, Wrapped
 from normtune.tuner.timing.protocol import ALL_BLOCKS
 
 PROBLEMS = 24
@@ -99,7 +99,7 @@ class ControlSample:
         return Task(problem, tuple(kept))
 
 
-class WithControl:
+class WithControl(Wrapped):
     """A `protocol.Search`: the tasks of a control sample, then another search's.
 
     Args:
@@ -114,9 +114,7 @@ class WithControl:
         self._sample = sample
         self._left = [task for task in tasks if task in control]
         self._control = frozenset(self._left)
-        self._search: Search = strategy([task for task in tasks if task not in control], known)
-        self.name = self._search.name
-        self.expected_blocks = self._search.expected_blocks
+        super().__init__(strategy([task for task in tasks if task not in control], known))
 
     def left(self) -> Sequence[Task]:
         """The tasks of both that are not done."""

@@ -4,7 +4,7 @@ In: the tasks of a plan (problems with their legal configs), the store's coverag
 to measure, and for each of them batches of blocks of rounds. A search knows neither device nor store. Its caller
 (`sweep`, `recheck`) compiles ahead, gates, keeps the budget, survives configs that crash and stores the outcomes.
 
-To write one, put a class with the methods of `Search` into a file of this folder and one line into `registry`. The
+To write one, put a subclass of `Search` into a file of this folder and one line into `registry`. The
 caller then makes these calls:
 
 1. `Search(tasks, known)`, once per sweep. `known` holds the measurements with the present kernels, failures included. A
@@ -32,17 +32,16 @@ The candidates of a large space are a `plan.pool.Pool`, which gives a config its
 that leaves configs out takes some of them by `task.drawn`, and others by `Pool.of` and `draw`. Tasks that it yields
 hold candidates, never a pool.
 
-A search may also have, for `resumed` and for the estimate of time: `wait()`, after which `ask` yields all its tasks, if
-it chooses in a thread; `coming()`, tasks that are expected but not in `left`; `longest`, how many times as long as
-`left` says it may take; and, for the user, `unguided`, the operators and dtypes in which it knew nothing of configs
-that it had not timed. After the same tasks and outcomes, told in the same order, it must ask for the same again.
+After the same tasks and outcomes, told in the same order, a search must ask for the same again. What only some searches
+have to say has a default in `Search`.
 
 A search that visits each problem once is best a subclass of `by_problem.ByProblem`, as `exhaustive`. A sampler per
 problem yields tasks of a few configs; while those of one problem are compiled, those of others are measured.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
@@ -72,38 +71,107 @@ Race: TypeAlias = Generator[Batch, Mapping[Config, Samples], None]
 Known: TypeAlias = "Mapping[Problem, Mapping[Config, Coverage]]"
 
 
-class Search(Protocol):
-    """The interface of a search; see the module.
+class Search(ABC):
+    """The base class of searches; see the module.
+
+    Args:
+        tasks, known: of the plan, and stored measurements.
 
     Attributes:
         name: in the registry, and in the protocol of the stored run.
         expected_blocks: mean number of blocks per candidate of `left`, for estimates of time.
+        longest: how many times as long as `left` says it may take.
+        leaves_out: whether it leaves configs out; it then takes `advice` and `seed`, and is audited.
+        has_model: whether it expects gains of configs, and takes `until`.
+        makes_studies: whether it keeps studies of Optuna.
     """
 
     name: str
     expected_blocks: float
+    longest: float = 1.0
+    leaves_out = has_model = makes_studies = False
 
+    @abstractmethod
     def __init__(self, tasks: Sequence[Task], known: Known) -> None: ...
 
+    @abstractmethod
     def left(self) -> Sequence[Task]:
         """The problems that are not done, each with its still possible configs, in about the order of `ask`."""
-        ...
 
+    @abstractmethod
     def ask(self, seconds: float) -> Iterator[Task]:
         """The tasks worth measuring now, the best first; pure.
 
         Args:
             seconds: rest of the budget; infinite without one.
         """
-        ...
 
+    @abstractmethod
     def race(self, task: Task) -> Race:
         """The batches of a task, whose measurement begins now."""
-        ...
 
+    @abstractmethod
     def tell(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
         """Receive the outcomes of a task, the copy included; empty if it could not be measured."""
-        ...
+
+    def coming(self) -> Sequence[Task]:
+        """Tasks that are expected but not in `left`, for estimates of time."""
+        return ()
+
+    def wait(self) -> None:
+        """Wait until `ask` yields all of its tasks, if the search chooses in threads."""
+        return None
+
+    @property
+    def unguided(self) -> list[str]:
+        """Operators and dtypes in which it knew nothing of configs that it had not timed."""
+        return []
+
+    def hear(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
+        """Receive the outcomes of a task of the audit, which it did not ask for."""
+        return None
+
+    def missed(self) -> dict[str, float]:
+        """Expected gain of the configs that were not tried, mean log ratio over problems, by operator and dtype."""
+        return {}
+
+    def report(self, is_over: bool = True) -> dict[str, Any]:
+        """Entries of the run's protocol."""
+        return {}
+
+
+class Wrapped(Search):
+    """A search that passes on what another one says; its subclass has tasks of its own, too.
+
+    Args:
+        search: the other one.
+    """
+
+    def __init__(self, search: Search) -> None:
+        self._search = search
+        self.name, self.expected_blocks = search.name, search.expected_blocks
+
+    @property
+    def longest(self) -> float:  # type: ignore[override]
+        """As that of the other search."""
+        return self._search.longest
+
+    @property
+    def unguided(self) -> list[str]:
+        """As that of the other search."""
+        return self._search.unguided
+
+    def coming(self) -> Sequence[Task]:
+        """Those of the other search."""
+        return self._search.coming()
+
+    def wait(self) -> None:
+        """Wait for the other search."""
+        self._search.wait()
+
+    def report(self, is_over: bool = True) -> dict[str, Any]:
+        """The entries of the other search."""
+        return self._search.report(is_over)
 
 
 # Creates a search: its class, or a `partial` of it with options.

@@ -18,7 +18,7 @@ from normtune.kernels.tablefile.tree import Tree, told
 from normtune.results.records import Outcome
 from normtune.tuner.plan.plan import Task
 from normtune.tuner.search.disputes import LEAST_DRAWN, Disputes, MedianTimes
-from normtune.tuner.search.protocol import Known, Race
+from normtune.tuner.search.protocol import Known, Race, Search
 
 # Number of uncertain thresholds that are printed for each function.
 _SHOWN = 2
@@ -50,7 +50,7 @@ class Refinement(NamedTuple):
         return {key: Disputes(self.trees[key], self.shapes[key], shapes) for key, shapes in measured.items() if shapes}
 
 
-class Refine:
+class Refine(Search):
     """A `protocol.Search`.
 
     Args:

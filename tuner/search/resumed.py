@@ -37,12 +37,10 @@ def resumed(
 
 def _tell_again(search: Search, log: Sequence[Measurement]) -> bool:
     """Tell a search the outcomes of its tasks; whether it asked for all of them."""
-    wait = getattr(search, "wait", None)
     done = 0
     while done < len(log):
         search.left()
-        if wait:
-            wait()
+        search.wait()
         found = ((task, _outcomes(task, log, done)) for task in [*search.ask(math.inf)])
         task, outcomes = next(((task, outcomes) for task, outcomes in found if outcomes), (None, {}))
         if task is None:

@@ -17,7 +17,7 @@ from normtune.tuner.sweep.sweep import Outlook
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-# A log gets a line for each tenth of the problems, and after this many seconds without a line.
+# A log gets a line for each tenth of the configs, and after this many seconds without a line.
 _SILENCE_SECONDS = 30.0
 # Least and greatest width of the bar, columns.
 _LEAST_BAR, _MOST_BAR = 8, 40
@@ -83,17 +83,16 @@ class Lines(Silent):
                 self._broken = True
 
     def measured(self, problem: Problem, best: Best | None, summary: Summary, left: int, seconds: float) -> None:
-        """Print a line at each tenth of the problems, or after a time without lines."""
+        """Print a line at each tenth of the configs, or after a time without lines."""
         self._waiting = False
-        done = summary.done
-        tenths, now = 10 * done // (done + left), time.monotonic()
+        tenths, now = int(10 * summary.share), time.monotonic()
         if tenths == self._tenths and now - self._last < _SILENCE_SECONDS:
             return
         self._tenths, self._last = tenths, now
         rate = summary.timings / max(1e-3, now - self._begun)
         end = f"{about(seconds)} left; " if left else ""
         self.say(
-            f"{100 * done // (done + left):3} %  {done} of {done + left} problems, {rate:.0f} timings/s, "
+            f"{int(100 * summary.share):3} %  {summary.begun} problems begun, {rate:.0f} timings/s, "
             f"{end}{best_text(problem, best)}"
         )
 
@@ -108,7 +107,7 @@ class Screen(Silent):
         self._title = title
         self._compiled = (0, 0)
         self._begun = time.monotonic()
-        self._done = self._left = self._timings = 0
+        self._told, self._timings, self._share = "", 0, 0.0
         self._seconds = 0.0
         self._best = ""
         self._live = Live(console=console, get_renderable=self._drawn, refresh_per_second=8, transient=True)
@@ -127,7 +126,7 @@ class Screen(Silent):
         """Print the plan and start the display."""
         super().planned(outlook)
         self._begun = time.monotonic()
-        self._left, self._seconds = len(outlook.tasks), outlook.estimate.seconds
+        self._told, self._seconds = f"0 of {len(outlook.tasks)}", outlook.estimate.seconds
         self._live.start()
         self._shown = True
 
@@ -137,7 +136,7 @@ class Screen(Silent):
 
     def measured(self, problem: Problem, best: Best | None, summary: Summary, left: int, seconds: float) -> None:
         """Note the counts for the next redraw."""
-        self._done, self._left, self._timings = summary.done, left, summary.timings
+        self._told, self._share, self._timings = summary.begun, summary.share, summary.timings
         self._seconds = seconds
         self._best = best_text(problem, best)
 
@@ -147,16 +146,15 @@ class Screen(Silent):
         from rich.table import Table
         from rich.text import Text
 
-        total = self._done + self._left
         rate = self._timings / max(1e-3, time.monotonic() - self._begun)
-        status = f"{self._done} of {total}, {rate:.0f} timings/s, {about(self._seconds)} left"
+        status = f"{self._told}, {rate:.0f} timings/s, {about(self._seconds)} left"
         title = Text(self._title, style="bold")
         title.truncate(max(8, self._console.width - len(status) - _LEAST_BAR - 2), overflow="ellipsis")
         bars = Table.grid(padding=(0, 1))
         bars.add_column(no_wrap=True)
         bars.add_column(width=min(_MOST_BAR, max(_LEAST_BAR, self._console.width - len(status) - len(title) - 2)))
         bars.add_column(no_wrap=True)
-        bars.add_row(title, ProgressBar(max(1, total), self._done), Text(status))
+        bars.add_row(title, ProgressBar(1.0, self._share), Text(status))
         compiled, binaries = self._compiled
         if compiled < binaries:
             bars.add_row(Text("compiling"), ProgressBar(binaries, compiled), Text(f"{compiled} of {binaries} binaries"))

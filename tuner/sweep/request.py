@@ -67,7 +67,7 @@ class Request(SweepOptions):
             object.__setattr__(self, name, as_names(name, getattr(self, name)))
         split(self.device)
         check_search(self.chosen.strategy)  # before its import, which takes half a second
-        if self.studies is not None and not getattr(search(self.chosen.strategy), "makes_studies", False):
+        if self.studies is not None and not search(self.chosen.strategy).makes_studies:
             raise UsageError(f"--studies is given, but strategy {self.chosen.strategy} makes none: leave it out")
         self._check_seed()
         self._check_most()
@@ -111,7 +111,7 @@ class Request(SweepOptions):
     def _check_seed(self) -> None:
         if self.seed is None:
             return
-        if not getattr(search(self.chosen.strategy), "leaves_out", False):
+        if not search(self.chosen.strategy).leaves_out:
             raise UsageError(f"--seed is given, but strategy {self.chosen.strategy} is not random: leave it out")
         if type(self.seed) is not int or not 0 <= self.seed <= MOST_SEED:
             raise UsageError(f"--seed is {self.seed!r}: expected an integer from 0 to {MOST_SEED}")
@@ -131,9 +131,7 @@ class Request(SweepOptions):
         ):
             raise UsageError(f"--until is {until!r} percent: expected a loss over 0 and at most {MOST_UNTIL} percent")
         if self.refine is None:
-            if until is not None and not (
-                self.leaves_out and getattr(search(self.chosen.strategy), "has_model", False)
-            ):
+            if until is not None and not (self.leaves_out and search(self.chosen.strategy).has_model):
                 raise UsageError(
                     f"--until is given, but strategy {self.chosen.strategy} predicts no losses: leave it out, or give "
                     "--refine or --strategy plane"
@@ -173,7 +171,7 @@ class Request(SweepOptions):
     def leaves_out(self) -> bool:
         """Whether the search leaves out configs of the plan."""
         chosen = search(self.chosen.strategy)
-        return not self.stale and self.refine is None and getattr(chosen, "leaves_out", False)
+        return not self.stale and self.refine is None and chosen.leaves_out
 
     def always(self, problems: Sequence[Problem], device: Device, target: Target) -> Always:
         """The configs that are timed at each problem, whatever the space and the search."""

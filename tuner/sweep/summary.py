@@ -5,7 +5,7 @@ In: outcomes, problem by problem. Out: `Summary`, also as JSON values. `report` 
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, NamedTuple
@@ -14,6 +14,7 @@ from normtune.kernels.config import COPY, Config
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
 from normtune.tuner.device.open import Outcome, Phases
+from normtune.tuner.plan.plan import Task
 
 # From this size on the speed of memory limits a problem, not the time of a launch.
 LARGE_BYTES = 16_000_000
@@ -49,9 +50,12 @@ class Summary:
         timed: those of them with a timed config.
         known: number of problems that were complete before.
         known_failed: number of those of them without a timed config.
-        left: number of problems that are not complete.
+        total: number of problems that were not complete when it began.
+        left: number of those that are not.
+        share: of all configs that will probably be tried those that were; it never becomes less.
         left_seconds: expected time of these.
         configs: number of (problem, config) pairs timed in this sweep.
+        tried: the same with those that failed.
         timings: number of samples of this sweep, including those of the copy.
         skipped: number of problems that could not be measured, by reason.
         statuses: number of measurements of this sweep, by status.
@@ -67,9 +71,12 @@ class Summary:
     timed: set[Problem] = field(default_factory=set)
     known: int = 0
     known_failed: int = 0
+    total: int = 0
     left: int = 0
+    share: float = 0.0
     left_seconds: float = 0.0
     configs: int = 0
+    tried: int = 0
     timings: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
     statuses: Counter[str] = field(default_factory=Counter)
@@ -98,12 +105,24 @@ class Summary:
 
     @property
     def done(self) -> int:
-        """Number of problems measured or skipped."""
+        """Number of problems measured, if only in part, or skipped."""
         return len(self.measured) + sum(self.skipped.values())
+
+    @property
+    def begun(self) -> str:
+        """That number, of all, as text."""
+        return f"{self.done} of {max(self.done, self.total)}"
+
+    def expect(self, left: Sequence[Task], coming: Sequence[Task] = ()) -> None:
+        """Note the tasks that a search still has: those of problems that are not done, and those that it expects."""
+        self.left = len({task.problem for task in left})
+        rest = sum(len(task.candidates) for task in (*left, *coming))
+        self.share = max(self.share, self.tried / (self.tried + rest) if rest else 1.0)
 
     def add(self, problem: Problem, outcomes: Mapping[Config, Outcome]) -> Best | None:
         """Count the outcomes of a task of a problem; returns its best config."""
         for config, outcome in outcomes.items():
+            self.tried += config != COPY
             self.statuses[outcome.status] += 1
             self.timings += len(outcome.nanoseconds)
             if outcome.status != "ok":

@@ -124,10 +124,10 @@ def sweep(
     planned = clock()
     summary.starting_seconds = planned - begun
     schedule = _Schedule(bench, search, pace, outlook, begun, clock, progress, is_ordered=key is not None)
-    summary.left, summary.left_seconds = len(tasks), outlook.estimate.seconds
-    report, coming = getattr(search, "report", None), getattr(search, "coming", None)
+    summary.total = summary.left = len(tasks)
+    summary.left_seconds = outlook.estimate.seconds
     request = {} if key is None else {REQUEST: key}
-    writer = RunWriter(store, new_run(bench, search.name, request | (report(is_over=False) if report else {})))
+    writer = RunWriter(store, new_run(bench, search.name, request | search.report(is_over=False)))
     unreported: list[tuple[Problem, Best | None]] = []
 
     def save() -> None:
@@ -155,15 +155,15 @@ def sweep(
                 best = summary.add(task.problem, outcomes)
                 schedule.measured(task, clock() - start)
                 search.tell(task, outcomes)
-            tasks = tuple(search.left())
-            summary.left = len({task.problem for task in tasks})
-            summary.left_seconds = schedule.left_seconds([*tasks, *(coming() if coming else ())])
+            left, coming = search.left(), search.coming()
+            summary.expect(left, coming)
+            summary.left_seconds = schedule.left_seconds([*left, *coming])
             unreported.append((task.problem, best))
         save()
     finally:
-        summary.phases, summary.unguided = bench.phases(), [*getattr(search, "unguided", ())]
+        summary.phases, summary.unguided = bench.phases(), search.unguided
         is_done = key is not None and not summary.left and not summary.skipped
-        entries = request | ({"finished": key} if is_done else {}) | (report() if report else {})
+        entries = request | ({"finished": key} if is_done else {}) | search.report()
         writer.end(_protocol(search.name, summary.phases, machine, schedule.estimated) | entries | bench.close())
         summary.seconds = clock() - planned
     return summary
@@ -197,7 +197,7 @@ def _search(
 
 
 def _outlook(plan: Plan, search: Search, tasks: tuple[Task, ...], pace: Pace, budget_seconds: float | None) -> Outlook:
-    binaries, longest = len(Plan(tasks, {}).jobs()), getattr(search, "longest", 1.0)
+    binaries, longest = len(Plan(tasks, {}).jobs()), search.longest
     return Outlook(plan, tasks, len(plan.tasks) - len(tasks), binaries, pace.estimate(tasks), budget_seconds, longest)
 
 

@@ -2,12 +2,12 @@
 
 from normtune.kernels.config import COPY
 from normtune.tuner.plan.plan import Task
-from normtune.tuner.search.protocol import Batch
+from normtune.tuner.search.protocol import Batch, Search
 
 CONFIGS = 3
 
 
-class Pairs:
+class Pairs(Search):
     """Where the best is farthest from the copy comes first; done with a problem after three configs."""
 
     name = "pairs"

@@ -1,7 +1,6 @@
 """The Gaussian process of `plane`: its fit, and its draws against the formulas of an exact one."""
 
 import math
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -10,11 +9,13 @@ from scipy.optimize import approx_fprime
 from normtune.tuner.search.plane import surrogate
 from normtune.tuner.search.plane.kernel import JITTER, LEVEL, Kernel
 from normtune.tuner.search.plane.surrogate import SLOW, Axes, Points, Surrogate, bent, near
+from normtune.tuner.search.plane.threads import Threads
 
 SIDE = np.linspace(0, 1, 6)
 GRID = np.stack(np.meshgrid(range(6), range(6), range(3), indexing="ij"), axis=-1).reshape(-1, 3)
 # One size with two values, two numbers of programs, and three knobs. Each config of the grid is there twice.
 DISTANCES = [np.array([[0.0, 0.5], [0.5, 0.0]])] * 2 + [abs(SIDE[:, None] - SIDE)] * 2 + [1 - np.eye(3)]
+THREADS = Threads()
 AXES = Axes(DISTANCES, np.array([[0], [1]]), np.tile(GRID, (2, 1)))
 
 
@@ -29,8 +30,7 @@ def points(shapes, numbers):
 
 def expected(process, shape, numbers):
     """The posterior of configs at a shape, from all that the process has learned."""
-    with ThreadPoolExecutor(1) as threads:
-        return process.learned(threads).posterior(grids(shape, numbers), numbers, shape)
+    return process.learned(THREADS).posterior(grids(shape, numbers), numbers, shape)
 
 
 def truth(shape, numbers):

@@ -9,7 +9,7 @@ from collections import deque
 
 import numpy as np
 
-from normtune.tuner.search.plane.kernel import Array
+from normtune.tuner.search.plane.moves import Array
 
 # Ways to choose a config, with the gain, a log ratio, that is expected of each until this many were tried.
 WAYS = {"model": 0.02, "neighbour": 0.0007, "child": 0.0007, "stranger": 0.0007}

@@ -28,7 +28,7 @@ from normtune.tuner.search.adaptive import FIRST_BLOCKS
 from normtune.tuner.search.plane.group import Group
 from normtune.tuner.search.plane.shape import ShapeSearch
 from normtune.tuner.search.plane.threads import Threads
-from normtune.tuner.search.protocol import Batch, Known, Race
+from normtune.tuner.search.protocol import Batch, Known, Race, Search
 from normtune.tuner.search.rounds import close_to_best
 from normtune.tuner.timing.protocol import ALL_BLOCKS
 
@@ -44,7 +44,7 @@ WORTH = 0.0003
 SURPRISE = 0.02
 
 
-class Plane:
+class Plane(Search):
     """A `protocol.Search`.
 
     Args:
@@ -114,7 +114,7 @@ class Plane:
         return [task for problem in done if (task := tasks[problem]) is not None]
 
     @property
-    def longest(self) -> float:
+    def longest(self) -> float:  # type: ignore[override]
         """How many times as many configs as `left` has may be timed, where a gain ends the problems and not a bound."""
         shapes = [*self._open, *self._waiting]
         expected = sum(len(shape.expected.candidates) for shape in shapes)

@@ -11,7 +11,7 @@ once: a factor of the kernel for each two shapes, for each two grids, and for ea
 """
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ from scipy.linalg import block_diag
 from normtune.tuner.search.plane.cholesky import Cholesky
 from normtune.tuner.search.plane.kernel import JITTER, LEVEL, Kernel, at_values
 from normtune.tuner.search.plane.moves import Array, Codes
+from normtune.tuner.search.plane.threads import Threads
 
 # Most times that a prediction uses, and that the parameters are fitted to.
 MOST_POINTS, MOST_FITTED = 400, 320
@@ -204,10 +205,10 @@ class Surrogate:
         points = Points(*map(np.concatenate, zip(self.times.points, new, strict=True)))
         self.times = Times(points, np.concatenate([self.times.logs, logs]))
 
-    def learned(self, threads: Executor) -> Learned:
+    def learned(self, threads: Threads) -> Learned:
         """What it has learned until now; where the times have grown by `AGAIN` the parameters are fitted, in a thread.
 
-        The threads must begin their tasks in order: a fit waits for the one before.
+        A fit waits for the one before, which was given to the threads before.
         """
         if len(self) >= AGAIN * self._fitted:
             self._fitted = len(self)

@@ -37,7 +37,7 @@ from normtune.tuner.plan.pool import Pool
 from normtune.tuner.plan.task_queue import TaskQueue
 from normtune.tuner.search.paired import chained
 from normtune.tuner.search.plane.group import distance
-from normtune.tuner.search.protocol import Known, Race
+from normtune.tuner.search.protocol import Known, Race, Search
 from normtune.tuner.search.race import LOOKS, race
 from normtune.tuner.search.sampling.knob_space import DrawnKnobs, KnobSpace
 
@@ -57,7 +57,7 @@ SHARE = 0.1
 LEAST = 24
 
 
-class TPE:
+class TPE(Search):
     """A `protocol.Search`; a subclass may take another sampler of Optuna.
 
     Args:
