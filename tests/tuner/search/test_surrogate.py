@@ -79,7 +79,8 @@ class _Result:
 def test_the_posterior_is_that_of_an_exact_process():
     process = learned(30)
     covariance, known, targets = process._covariance.result(), process.times.points, process.times.targets(True)
-    p, tables = covariance.parameters, process._kernel.tables(covariance.parameters)
+    p, kernel = covariance.parameters, process._kernel
+    tables = [kernel.table(p)[part, part] for part in kernel.parts]
     numbers = np.array([number for number in range(len(GRID)) if number not in known.configs][:20])
     elsewhere = sorted(times(process, 1) - times(process, 0))[:5]
     asked = points(np.zeros(len(numbers) + 5, np.int64), np.concatenate([numbers, np.array(elsewhere, np.int64)]))

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import block_diag, cholesky, solve_triangular
+from scipy.linalg import cholesky, solve_triangular
 from scipy.optimize import minimize
 
 from normtune.tuner.search.plane.moves import Array, Codes
@@ -48,26 +48,29 @@ class Kernel:
         distances: of each axis, those of its values, (values, values).
 
     Attributes:
+        parts: places of the values of each axis among those of all.
         prior: logs of the parameters without times.
     """
 
     def __init__(self, distances: Sequence[Array]) -> None:
         self._distances = distances
         ends = np.cumsum([len(one) for one in distances])
-        self._parts = [slice(end - len(one), end) for one, end in zip(distances, ends, strict=True)]
+        self.parts = [slice(end - len(one), end) for one, end in zip(distances, ends, strict=True)]
         axes = np.ones(len(distances))
         self.prior, self._spread = (
             np.concatenate([_WEIGHT[which] * axes, _LENGTH[which] * axes, [one[which] for one in _DEVIATIONS]])
             for which in (0, 1)
         )
 
-    def tables(self, parameters: Parameters) -> list[Array]:
-        """Logs of the factors of each axis, (values, values)."""
-        tables = []
-        for distance, weight, length in zip(self._distances, parameters.weights, parameters.lengths, strict=True):
+    def table(self, parameters: Parameters) -> Array:
+        """Logs of the factors, (values of all axes, values of all axes)."""
+        table = np.zeros((self.parts[-1].stop, self.parts[-1].stop))
+        for part, distance, weight, length in zip(
+            self.parts, self._distances, parameters.weights, parameters.lengths, strict=True
+        ):
             scaled = math.sqrt(3) * distance / length
-            tables.append(np.log1p(weight * (1 + scaled) * np.exp(-scaled)) - math.log1p(weight))
-        return tables
+            table[part, part] = np.log1p(weight * (1 + scaled) * np.exp(-scaled)) - math.log1p(weight)
+        return table
 
     def read(self, logs: Array) -> Parameters:
         """The parameters of a vector of their logs."""
@@ -77,13 +80,13 @@ class Kernel:
 
     def fitted(self, codes: Codes, configs: Codes, shapes: Codes, logs: Array, start: Array) -> Array:
         """The logs of the parameters of greatest posterior density."""
-        points = at_values([np.eye(len(one)) for one in self._distances], codes)
+        points = at_values([*map(len, self._distances)], codes)
         same_shape = LEVEL**2 * (shapes[:, None] == shapes)
         same_config = (configs[:, None] == configs).astype(np.float64)
 
         def objective(values: Array) -> tuple[float, Array]:
             p = self.read(values)
-            smooth = p.process**2 * np.exp(points @ block_diag(*self.tables(p)) @ points.T)
+            smooth = p.process**2 * np.exp(points @ self.table(p) @ points.T)
             covariance = smooth + p.config**2 * same_config + same_shape
             covariance[np.diag_indices_from(covariance)] += p.error**2 + JITTER
             factor = cholesky(covariance, lower=True, check_finite=False)
@@ -96,7 +99,7 @@ class Kernel:
             by_table = points.T @ (slope * smooth) @ points
             gradient = np.empty_like(values)
             count = len(self._distances)
-            for axis, (part, distance) in enumerate(zip(self._parts, self._distances, strict=True)):
+            for axis, (part, distance) in enumerate(zip(self.parts, self._distances, strict=True)):
                 weight, length = p.weights[axis], p.lengths[axis]
                 scaled = math.sqrt(3) * distance / length
                 matern = (1 + scaled) * np.exp(-scaled)
@@ -113,6 +116,9 @@ class Kernel:
         return np.asarray(result.x)
 
 
-def at_values(tables: Sequence[Array], codes: Codes) -> Array:
-    """Rows of the tables of all axes at the values of points, (points, values of all axes)."""
-    return np.concatenate([table[own] for table, own in zip(tables, codes.T, strict=True)], axis=1)
+def at_values(widths: Sequence[int], codes: Codes) -> Array:
+    """1 for each value of a point, (points, values of all axes): `widths` are their numbers of values."""
+    starts = np.cumsum([0, *widths])
+    result = np.zeros((len(codes), starts[-1]))
+    result[np.arange(len(codes))[:, None], codes + starts[:-1]] = 1.0
+    return result

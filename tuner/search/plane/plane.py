@@ -9,8 +9,8 @@ configs are timed in one block of rounds only. The choice depends on the seed an
 only, so that an interrupted search goes on as without a stop (`resumed`); it uses measurements of other searches, too.
 
 Binaries are compiled only for chosen configs. Problems come in the order of `task_queue`, several at a time: some are
-timed while others are compiled, and while a thread chooses configs for the next. Its choice uses the measurements at
-the time when the problem was opened, so that the choice does not depend on how long it takes.
+timed while others are compiled, and while threads choose configs for the next. A choice uses the measurements at the
+time when the problem was opened, so that it does not depend on how long any takes.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -84,7 +84,7 @@ class Plane(Search):
         for task in order:
             members.setdefault(task.problem.key, []).append(task)
         more = {key: {c for one in own for c in wanted.get(one.problem, ())} for key, own in members.items()}
-        threads = Threads()
+        self._threads = threads = Threads()
         groups = {key: Group(own, threads, more[key]) for key, own in members.items()}
         self._groups: dict[Key, list[ShapeSearch]] = {key: [] for key in members}
         self._shapes: dict[Problem, ShapeSearch] = {}
@@ -153,6 +153,7 @@ class Plane(Search):
     @property
     def unguided(self) -> list[str]:
         """Operators and dtypes whose knobs do not tell which configs are fast."""
+        self._threads.in_order(int).result()  # the last task is learned
         return [str(key) for key, shapes in self._groups.items() if shapes[0].group.earned.knobs_say_nothing]
 
     def _settle(self) -> None:

@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.random import Generator
-from scipy.linalg import block_diag
 
 from normtune.tuner.search.plane.cholesky import Cholesky
 from normtune.tuner.search.plane.kernel import JITTER, LEVEL, Kernel, at_values
@@ -103,17 +102,17 @@ class Covariance:
 
     def __init__(self, kernel: Kernel, axes: Axes, logs: Array, level: float) -> None:
         self.logs, self.parameters = logs, kernel.read(logs)
-        tables, sizes = kernel.tables(self.parameters), axes.sizes.shape[1]
-        pairs = (table[np.ix_(own, own)] for table, own in zip(tables, axes.sizes.T, strict=False))
-        self.likeness: Array = sum(pairs, np.zeros((len(axes.sizes), len(axes.sizes))))
-        self._shapes, self._grids = np.exp(self.likeness), np.exp(tables[sizes])
-        self._table, self._knobs, self._level = block_diag(*tables[sizes + 1 :]), axes.knobs, level
-        self._values = [np.eye(len(table)) for table in tables[sizes + 1 :]]
+        table, grids = kernel.table(self.parameters), kernel.parts[axes.sizes.shape[1]]
+        of_sizes = at_values([*map(len, axes.distances[: axes.sizes.shape[1]])], axes.sizes)
+        self.likeness: Array = of_sizes @ table[: grids.start, : grids.start] @ of_sizes.T
+        self._shapes, self._grids = np.exp(self.likeness), np.exp(table[grids, grids])
+        self._table, self._knobs, self._level = table[grids.stop :, grids.stop :], axes.knobs, level
+        self._widths = [*map(len, axes.distances[axes.sizes.shape[1] + 1 :])]
 
     def spread(self, points: Points) -> Spread:
         """The points, prepared for covariances."""
         configs, place = np.unique(points.configs, return_inverse=True)
-        return Spread(points, place, at_values(self._values, self._knobs[configs]))
+        return Spread(points, place, at_values(self._widths, self._knobs[configs]))
 
     def __call__(self, left: Spread, right: Spread) -> Array:
         """That of each two points without their errors, (left, right)."""
