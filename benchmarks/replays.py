@@ -101,7 +101,7 @@ class Replay:
     def examine(self, tasks: Iterable[Task]) -> None:
         """Do nothing: nothing is launched."""
 
-    def measure(self, task: Task, race: Race, meanwhile: Callable[[], None] | None = None) -> Mapping[Config, Outcome]:
+    def measure(self, task: Task, race: Race) -> Mapping[Config, Outcome]:
         self._done += 1
         configs = [candidate.config for candidate in task.candidates]
         self._engine.begin(task.problem, task.candidates)

@@ -140,7 +140,8 @@ def nvml_facts() -> Facts:
     Returns:
         `missing` (pynvml cannot be imported), `error` (NVML does not start), or `driver`, `cuda` (newest version that
         the driver supports, as 13000) and `gpus`, each with `name`, `uuid`, `free_bytes`, `total_bytes`, `clock_mhz`,
-        `most_mhz`, `mig` and `processes`, a list of process ids. None for a value that NVML does not give.
+        `most_mhz`, `power_watts` (the limit), `mig` and `processes`, a list of process ids. None for a value that NVML
+        does not give.
     """
     try:
         import pynvml
@@ -168,6 +169,7 @@ def _nvml_gpu(nvml: Any, handle: Any) -> Facts:
         "total_bytes": getattr(memory, "total", None),
         "clock_mhz": _maybe(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
         "most_mhz": _maybe(lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM)),
+        "power_watts": _maybe(lambda: round(nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000)),
         "mig": _maybe(lambda: bool(nvml.nvmlDeviceGetMigMode(handle)[0])),
         "processes": _maybe(lambda: [process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)]),
     }

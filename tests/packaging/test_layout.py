@@ -175,8 +175,9 @@ ROOMS = {
     ),
     "tuner/sweep": Room(
         "tuner/sweep/",
-        "light kernels/tablefile results results/exchange results/database results/source heuristics/report "
-        "tuner/machine tuner/plan tuner/search tuner/compiling tuner/staleness/code tuner/staleness tuner/device",
+        "light kernels/tablefile kernels/calling results results/exchange results/database results/source "
+        "heuristics/report tuner/machine tuner/plan tuner/search tuner/compiling tuner/staleness/code tuner/staleness "
+        "tuner/device",
         "numpy rich typer",
     ),
     "tuner/doctor": Room(

@@ -1,15 +1,18 @@
 """A bench of made-up times, what it is asked to measure, and who hears what a sweep says."""
 
 import time
+from collections import Counter
 
 from normtune.kernels.config import COPY
 from normtune.kernels.target import TARGETS
-from normtune.results.records import Device
+from normtune.results.records import ROUNDS_PER_BLOCK, Device
 from normtune.tuner.device.open import Outcome, Phases, Speed
 from normtune.tuner.plan.grids import shapes
 from normtune.tuner.plan.plan import plan, problems
 from normtune.tuner.search.rounds import timed
 from normtune.tuner.sweep.progress import Silent
+from normtune.tuner.sweep.sweep import Work
+from normtune.tuner.sweep.sweep import sweep as sweep_all
 
 TARGET = TARGETS["sm_90"]
 DEVICE = Device("Made Up", "sm_90", 132, 60 << 20, 1 << 37, "GPU-0", "1.0")
@@ -18,6 +21,12 @@ DEVICE = Device("Made Up", "sm_90", 132, 60 << 20, 1 << 37, "GPU-0", "1.0")
 def small_plan():
     """Eight problems of the default space."""
     return plan(problems([], ["bfloat16"], shapes("default", [1, 64], [64, 128])), "default", TARGET)
+
+
+def sweep(bench, store, plan, strategy, budget_seconds=None, *, stored=None, key=None, **more):
+    """The summary of a sweep of one device."""
+    (summary,) = sweep_all([Work([bench], plan, strategy, stored, key)], store, budget_seconds, **more)
+    return summary
 
 
 class Heard(Silent):
@@ -33,12 +42,13 @@ class Heard(Silent):
 class MadeUp:
     """A bench whose times follow from the config: more warps, slower."""
 
-    target, device, software, regime, free_bytes = TARGET, DEVICE, {"triton": "0.0"}, "cold", None
+    name, target, device, software, regime, free_bytes = "cuda:0", TARGET, DEVICE, {"triton": "0.0"}, "cold", None
 
     def __init__(self, broken=(), delay=0.0):
         self.broken = dict(broken)
         self.delay = delay
         self.measured = []
+        self.rounds = Counter()
 
     def speed(self):
         return Speed(0.0, 1e-6, 1)
@@ -53,21 +63,24 @@ class MadeUp:
     def examine(self, tasks):
         pass
 
-    def measure(self, task, race, meanwhile):
+    def measure(self, task, race):
         time.sleep(self.delay)
-        if meanwhile:
-            meanwhile()
         self.measured.append(task)
         outcomes = {c.config: self.broken[c.config] for c in task.candidates if c.config in self.broken}
         session = type("Session", (), {"block": staticmethod(self.block)})()
         configs = [c.config for c in task.candidates if c.config not in outcomes]
-        for config, found in timed(session, configs, race).items():
+        samples = timed(session, configs, race, self.rounds[task.problem] // ROUNDS_PER_BLOCK)
+        self.rounds[task.problem] = max((1 + found.rounds[-1] for found in samples.values()), default=0)
+        for config, found in samples.items():
             outcomes[config] = Outcome("ok", "", found.rounds, found.nanoseconds)
         return outcomes
 
     @staticmethod
     def block(configs):
         return {config: [500 if config == COPY else 1000 * config.num_warps] * 2 for config in configs}
+
+    def stop(self):
+        pass
 
     def phases(self):
         return Phases(0.0, 0.0, 1.0, {"regime": self.regime})

@@ -5,6 +5,7 @@ copy, one config that failed and one that is not recorded.
 """
 
 import random
+import time
 
 import numpy as np
 
@@ -20,6 +21,9 @@ from normtune.tuner.plan.plan import Plan, Task, candidates
 
 TARGET = TARGETS["sm_90"]
 FAST, SLOW, BROKEN, ABSENT = (RMSNormConfig("row", 1, warps) for warps in (1, 2, 4, 8))
+# Of an engine that takes real time.
+BLOCK_SECONDS = 0.02
+
 CONFIGS = [FAST, SLOW, BROKEN, ABSENT, *(RMSNormConfig("block_row", 2, warps) for warps in (2, 4, 8))]
 PROBLEMS = [
     operator("rms_norm_forward").problem(rows, hidden, dtype)
@@ -67,3 +71,16 @@ class CompiledEngine(ReplayEngine):
 def compiled_engine():
     """It, of the recording."""
     return CompiledEngine("made-up", evidence=evidence())
+
+
+class SlowEngine(ReplayEngine):
+    """A replay whose blocks take real time, as on a GPU."""
+
+    def block(self, configs):
+        time.sleep(BLOCK_SECONDS)
+        return super().block(configs)
+
+
+def slow_engine():
+    """It, of the recording."""
+    return SlowEngine("made-up", evidence=evidence())

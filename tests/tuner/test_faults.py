@@ -87,7 +87,9 @@ def test_what_a_sweep_says_at_its_end_is_true(path, fault, seed):
     out, errors = sweep.communicate(timeout=PATIENCE)
     assert "Traceback" not in errors, errors
     if fault in ("journal", "worker"):
-        assert sweep.returncode == 0 and "complete: " in out and not errors, errors
+        assert sweep.returncode == 0 and "complete: " in out, errors
+        # Shown if imports are slow.
+        assert not errors.removeprefix("normtune: planning, a few seconds ...\n"), errors
         assert held(path) == CELLS[0]
     elif fault in ("killed", "interrupted", "terminated"):
         assert sweep.returncode in (130, 143, -9)

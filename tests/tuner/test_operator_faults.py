@@ -11,11 +11,11 @@ from normtune.kernels.spec_faults import OperatorError
 from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store
 from normtune.tests.commands import one_line
+from normtune.tests.tuner.benches import sweep
 from normtune.tuner.device.bench import WorkerBench
 from normtune.tuner.plan.plan import plan
 from normtune.tuner.search.adaptive import Adaptive
 from normtune.tuner.sweep.report import end_lines
-from normtune.tuner.sweep.sweep import sweep
 
 SOFTMAX = (Path(__file__).parents[2] / "examples" / "softmax.py").read_text()
 

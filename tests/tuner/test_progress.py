@@ -47,7 +47,8 @@ def measured(shown, summary, problem, outcomes, left, seconds=1.0):
     summary.total = summary.total or 1 + left
     one = Candidate(FAST, ImplementationLaunch(""))
     summary.expect([Task(problem._replace(rows=10_000 + other), (one,)) for other in range(left)])
-    shown.measured(problem, best, summary, left, seconds)
+    summary.left_seconds = seconds
+    shown.measured("cuda:0", problem, best, [summary])
 
 
 @pytest.fixture
@@ -169,12 +170,12 @@ def test_a_search_that_finds_more_to_do_does_not_go_back_and_what_is_expected_co
     ]:
         summary.add(problem, {FAST: ok(20), BROKEN: Outcome("crashed", "gone"), COPY: ok(5)})
         summary.expect(left, coming)
-        shares.append((summary.share, summary.left, summary.begun))
+        shares.append((summary.share, summary.left, summary.done))
     assert shares == [
-        (2 / 5, 1, "1 of 2"),
-        (4 / 6, 0, "2 of 2"),
-        (4 / 6, 2, "2 of 2"),
-        (1.0, 0, "2 of 2"),
+        (2 / 5, 1, 1),
+        (4 / 6, 0, 2),
+        (4 / 6, 2, 2),
+        (1.0, 0, 2),
     ]
 
 

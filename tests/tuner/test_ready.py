@@ -12,7 +12,7 @@ from normtune.results.database.store import Store
 from normtune.tests.commands import printed_by
 from normtune.tests.tuner.benches import Heard
 from normtune.tuner.staleness.stored import OTHER_CODE
-from normtune.tuner.sweep import api
+from normtune.tuner.sweep import api, devices
 from normtune.tuner.sweep.request import Request, Wanted
 
 SMALL = {"device": "replay:nvidia-h200", "rows": [1, 512], "hidden": [256, 4096]}
@@ -34,7 +34,7 @@ def swept(**options):
 
 @pytest.mark.slow
 def test_a_sweep_with_nothing_to_do_opens_no_device(store, monkeypatch):
-    monkeypatch.setattr(api, "begin_device", None)
+    monkeypatch.setattr(devices, "begin_device", None)
     done, lines = swept(store=store, budget_seconds=60)
     assert (done.summary.known, done.summary.problems, done.outlook) == (8, 0, None)
     assert lines == [
@@ -50,9 +50,9 @@ def test_a_sweep_with_nothing_to_do_opens_no_device(store, monkeypatch):
 @pytest.mark.slow
 def test_a_device_is_opened_for_what_is_left_and_the_store_is_read_once(store, monkeypatch):
     read, opened = [], []
-    coverage, begin_device = Store.coverage, api.begin_device
+    coverage, begin_device = Store.coverage, devices.begin_device
     monkeypatch.setattr(Store, "coverage", lambda *given: read.append(1) or coverage(*given))
-    monkeypatch.setattr(api, "begin_device", lambda *given: opened.append(1) or begin_device(*given))
+    monkeypatch.setattr(devices, "begin_device", lambda *given: opened.append(1) or begin_device(*given))
     done, lines = swept(store=store, rows=[1, 8, 512])
     assert (done.summary.known, done.summary.problems, done.summary.left) == (8, 4, 0)
     assert (read, opened) == ([1], [1])

@@ -8,9 +8,9 @@ import pytest
 from normtune.kernels.config import COPY
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.results.database.store import Store
+from normtune.tests.tuner.benches import sweep
 from normtune.tests.tuner.made_up_recording import BROKEN, CONFIGS, recorded_plan
 from normtune.tuner.search.registry import search
-from normtune.tuner.sweep.sweep import sweep
 
 ROWS = (
     "SELECT dtype, rows, hidden, config.config, status, reason, rounds, samples FROM measurement "

@@ -12,15 +12,16 @@ from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import operator
 from normtune.results.database.store import Store
 from normtune.tests.commands import PATIENCE, wait_until
-from normtune.tests.tuner.benches import DEVICE, TARGET, MadeUp
+from normtune.tests.tuner.benches import DEVICE, TARGET, MadeUp, sweep
 from normtune.tuner.device.open import Outcome, Phases, SkippedError, Speed
 from normtune.tuner.plan.estimate import Pace
 from normtune.tuner.plan.plan import plan, problems
 from normtune.tuner.plan.resume import stale_plan
 from normtune.tuner.search.adaptive import Adaptive
 from normtune.tuner.search.exhaustive import Exhaustive
+from normtune.tuner.sweep.outlook import look_ahead
 from normtune.tuner.sweep.report import end_lines, fruitless_line
-from normtune.tuner.sweep.sweep import _Schedule, look_ahead, sweep
+from normtune.tuner.sweep.schedule import Schedule
 
 
 @pytest.fixture
@@ -114,10 +115,10 @@ class Clocked(MadeUp):
         self.compiling -= seconds
         return False
 
-    def measure(self, task, race, meanwhile):
+    def measure(self, task, race):
         pace = Pace(self.speed(), TARGET, Adaptive.expected_blocks)
         self.now += self.factor * pace.measuring(task, 0)
-        return super().measure(task, race, meanwhile)
+        return super().measure(task, race)
 
     def close(self):
         self.closed += 1
@@ -150,7 +151,7 @@ def test_what_is_left_follows_what_the_other_problems_took_in_all(small_plan):
     bench, tasks = Clocked(1.0, block_seconds=0.02), small_plan.tasks
     outlook = look_ahead(bench, None, small_plan, Exhaustive)
     pace = Pace(bench.speed(), bench.target, Exhaustive.expected_blocks, 0.0, 1.0, "cold")
-    going = _Schedule(bench, Exhaustive(tasks, {}), pace, outlook, 0.0, bench.clock, None)
+    going = Schedule(bench, Exhaustive(tasks, {}), pace, outlook.tasks, clock=bench.clock)
     left = tasks[4:]
     before = going.left_seconds(left)
     for task in tasks[:4]:
@@ -170,7 +171,7 @@ def test_what_is_left_of_a_compute_bound_operator_follows_its_own_times():
     bench = Clocked(1.0, block_seconds=0.2)
     pace = Pace(bench.speed(), bench.target, Exhaustive.expected_blocks, 0.0, 1.0, "cold")
     outlook = look_ahead(bench, None, chosen, Exhaustive)
-    going = _Schedule(bench, Exhaustive(chosen.tasks, {}), pace, outlook, 0.0, bench.clock, None)
+    going = Schedule(bench, Exhaustive(chosen.tasks, {}), pace, outlook.tasks, clock=bench.clock)
     took = {task: pace.measuring(task, 0) * (40 if "forward" in task.problem.operator else 1) for task in chosen.tasks}
     plain, bound = (
         [task for task in chosen.tasks if name in task.problem.operator] for name in ("backward", "forward")
@@ -265,11 +266,11 @@ def test_a_problem_that_cannot_be_measured_now_is_told_and_tried_by_the_next_swe
     class Crowded(MadeUp):
         tried = 0
 
-        def measure(self, task, race, meanwhile):
+        def measure(self, task, race):
             if task.problem.rows == 64:
                 self.tried += 1
                 raise SkippedError("out of memory")
-            return super().measure(task, race, meanwhile)
+            return super().measure(task, race)
 
     bench = Crowded()
     summary = sweep(bench, store, small_plan, Adaptive)
@@ -282,7 +283,7 @@ def test_a_problem_that_cannot_be_measured_now_is_told_and_tried_by_the_next_swe
 
 def test_a_sweep_that_skips_everything_ends_and_stores_nothing(store, small_plan):
     class Full(MadeUp):
-        def measure(self, task, race, meanwhile):
+        def measure(self, task, race):
             raise SkippedError("out of memory")
 
     summary = sweep(Full(), store, small_plan, Adaptive)
@@ -303,15 +304,16 @@ class Watching:
     def compiling(self, done, total):
         pass
 
-    def measured(self, problem, best, summary, left, seconds):
+    def measured(self, device, problem, best, summaries):
+        (summary,) = summaries
         stored = {problem for problem, _ in self.store.coverage(DEVICE)}
-        self.held.append((problem in stored, summary.done, summary.done + left))
+        self.held.append((problem in stored, summary.done, summary.done + summary.left))
 
 
 def test_progress_counts_a_problem_once_it_is_stored(store, small_plan):
     class Crowded(MadeUp):
-        def measure(self, task, race, meanwhile):
-            outcomes = super().measure(task, race, meanwhile)
+        def measure(self, task, race):
+            outcomes = super().measure(task, race)
             if len(self.measured) in (1, 4):
                 raise SkippedError("out of memory")
             return outcomes
@@ -342,9 +344,9 @@ def test_problems_without_a_time_are_counted_apart(store, small_plan):
     broken = {c.config: Outcome("crashed", "gone") for c in first.candidates}
 
     class Choosy(MadeUp):
-        def measure(self, task, race, meanwhile):
+        def measure(self, task, race):
             self.broken = broken if task.problem == first.problem else {}
-            return super().measure(task, race, meanwhile)
+            return super().measure(task, race)
 
     summary = sweep(Choosy(), store, small_plan, Adaptive)
     assert (summary.problems, summary.failed, summary.done, summary.is_fruitless) == (7, 1, 8, False)
@@ -404,7 +406,7 @@ def test_a_killed_sweep_keeps_whole_problems_and_resumes(tmp_path, small_plan, e
         "from normtune.results.database.store import Store\n"
         "from normtune.tests.tuner.benches import MadeUp, small_plan\n"
         "from normtune.tuner.search.adaptive import Adaptive\n"
-        "from normtune.tuner.sweep.sweep import sweep\n"
+        "from normtune.tests.tuner.benches import sweep\n"
         f"with Store.open('sqlite:///{tmp_path}/store.db') as opened:\n"
         "    print('ready', flush=True)\n"
         "    sweep(MadeUp(delay=1.0), opened, small_plan(), Adaptive)\n"

@@ -82,7 +82,7 @@ def test_bad_budgets(text):
 )
 def test_what_is_typed_is_what_python_gives(words, options, monkeypatch):
     asked = []
-    monkeypatch.setattr(api, "run", lambda request, *_: asked.append(request) or api.Sweep(None, None, Summary()))
+    monkeypatch.setattr(api, "run", lambda request, *_: asked.append(request) or api.Sweep(None, Summary()))
     assert main("sweep", *words.split()).exit_code == 0
     api.sweep(**options)
     typed, given = asked

@@ -9,14 +9,13 @@ from normtune.kernels.config import COPY
 from normtune.results.database.store import Store
 from normtune.results.exchange.recording import load_recording, write_recording
 from normtune.tests.commands import main
-from normtune.tests.tuner.benches import DEVICE, TARGET, MadeUp
+from normtune.tests.tuner.benches import DEVICE, TARGET, MadeUp, sweep
 from normtune.tuner.device import replay
-from normtune.tuner.device.open import open_device_to_plan
 from normtune.tuner.plan.estimate import H200, Pace, corrected
 from normtune.tuner.plan.resume import stale_plan
 from normtune.tuner.search.adaptive import Adaptive
+from normtune.tuner.sweep.outlook import look_ahead
 from normtune.tuner.sweep.report import device_line, end_lines
-from normtune.tuner.sweep.sweep import look_ahead, sweep
 
 REPLAY = ("--device", "replay:nvidia-h200", "--rows", "1,512", "--hidden", "256")
 
@@ -69,8 +68,8 @@ def test_what_is_stale_is_stale_in_its_regime(store, small_plan, monkeypatch):
 
 def test_a_run_that_never_ends_has_its_regime_from_its_beginning(store, small_plan):
     class Killed(InRegime):
-        def measure(self, task, race, meanwhile):
-            outcomes = super().measure(task, race, meanwhile)
+        def measure(self, task, race):
+            outcomes = super().measure(task, race)
             if len(self.measured) == 2:
                 raise KeyboardInterrupt
             return outcomes
@@ -109,11 +108,6 @@ def test_the_end_names_the_command_that_fits_the_regime(store, small_plan):
     again = end_lines(sweep(InRegime("warm"), store, small_plan, Adaptive), None)
     assert again == ["nothing to do: all 8 problems are measured; `normtune fit --regime warm` makes their table"]
     assert "`normtune fit` fits" in end_lines(sweep(InRegime("cold"), store, small_plan, Adaptive), None)[-1]
-
-
-@pytest.mark.slow
-def test_the_plan_without_a_gpu_is_of_the_regime():
-    assert open_device_to_plan("replay:nvidia-h200").regime == "cold"
 
 
 @pytest.mark.slow

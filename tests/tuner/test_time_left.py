@@ -11,8 +11,9 @@ from normtune.tuner.plan.estimate import Estimate
 from normtune.tuner.plan.plan import Plan
 from normtune.tuner.search.audit import Audited
 from normtune.tuner.search.plane.plane import Plane
+from normtune.tuner.sweep.outlook import Outlook
 from normtune.tuner.sweep.report import expected_line
-from normtune.tuner.sweep.sweep import Outlook, _Schedule
+from normtune.tuner.sweep.schedule import Schedule
 
 # Of the times expected on an H200 (mean over the default grid): seconds of a task, and of each of its configs.
 TASK, CONFIG = 0.12, 0.045
@@ -36,7 +37,7 @@ def told(spaces, **options):
         left = tuple(search.left())
         seconds = sum(pace.measuring(task, 0) for task in left)
         expected.extend([seconds, seconds * search.longest])
-        going = _Schedule(None, search, pace, Outlook(Plan(left, {}), left, 0, 0, None, None), 0.0, None, None)
+        going = Schedule(None, search, pace, left)
         tell = search.tell
 
         def hear(task, outcomes):

@@ -100,12 +100,13 @@ def recheck(
             left.remove(task)
             start = clock()
             try:
-                outcomes = bench.measure(task, two_batches(task.configs), writer.flush if writer else None)
+                outcomes = bench.measure(task, two_batches(task.configs))
             except SkippedError as error:
                 counts.skipped[str(error)] += 1
                 continue
             if writer:
                 writer.add(measurements(task, outcomes, run.id))
+                writer.flush()
             longest = max(longest if counts.measured else 0.0, clock() - start)
             counts.measured += 1
             counts.timings += sum(len(outcome.nanoseconds) for outcome in outcomes.values())

@@ -15,6 +15,7 @@ from normtune.tuner.search.protocol import Race
 class AbsentBench:
     """The limits of an H200, without the device."""
 
+    name = ""
     target = TARGETS["sm_90"]
     device = Device("no GPU here, planned as for an H200", "sm_90", target.sms, target.l2_bytes, 0, "absent", "none")
 
@@ -43,9 +44,12 @@ class AbsentBench:
     def examine(self, tasks: Iterable[Task]) -> None:
         """Do nothing: nothing is launched."""
 
-    def measure(self, task: Task, race: Race, meanwhile: Callable[[], None] | None = None) -> Mapping[Config, Outcome]:
+    def measure(self, task: Task, race: Race) -> Mapping[Config, Outcome]:
         """Raise NotImplementedError: nothing can be measured."""
         raise NotImplementedError("a GPU that is not here measures nothing")
+
+    def stop(self) -> None:
+        """Do nothing: nothing is measured."""
 
     def phases(self) -> Phases:
         """Zero seconds."""

@@ -14,29 +14,24 @@ from itertools import islice
 from typing import Any
 
 from normtune.errors import NormtuneError
-from normtune.kernels.call import AnyLaunch, ImplementationLaunch
+from normtune.kernels.call import ImplementationLaunch
 from normtune.kernels.config import Config
 from normtune.kernels.key import Key
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.spec_faults import OperatorError
 from normtune.kernels.target import Target
-from normtune.results.records import ROUNDS_PER_BLOCK, Device, Outcome, TimedCode
-from normtune.tuner.compiling.binary_cache import BinaryCache
+from normtune.results.records import ROUNDS_PER_BLOCK, Device, Outcome
+from normtune.tuner.compiling.binaries import Binaries, Compilers
 from normtune.tuner.compiling.compiler import Compiled
-from normtune.tuner.compiling.pool import (
-    BESIDE_A_GPU,
-    COMPILE_SECONDS,
-    CompilePool,
-    default_workers,
-)
-from normtune.tuner.device.engine import Block, Identity, NoMemoryError
-from normtune.tuner.device.open import Phases, SkippedError
+from normtune.tuner.compiling.pool import default_workers
+from normtune.tuner.device.engine import Block, Identity, NoMemoryError, Opener
+from normtune.tuner.device.open import DeviceGoneError, Phases, SkippedError
 from normtune.tuner.device.session import Session
-from normtune.tuner.device.worker import Opener, Worker, WorkerLostError
+from normtune.tuner.device.worker import Worker, WorkerLostError
 from normtune.tuner.plan.binaries import compile_class
 from normtune.tuner.plan.estimate import Speed
-from normtune.tuner.plan.plan import Plan, Task
+from normtune.tuner.plan.plan import Task
 from normtune.tuner.plan.pool import Candidate
 from normtune.tuner.search.protocol import Race
 from normtune.tuner.search.rounds import close_to_best, timed
@@ -61,29 +56,29 @@ class WorkerBench:
 
     Args:
         opener: module, function and arguments that create the engine.
-        cache: binaries that were compiled elsewhere; None for Triton's cache.
+        compilers: shared with the benches of other devices; None for its own.
+        name: of the device, as the user wrote it.
     """
 
-    def __init__(self, opener: Opener, cache: BinaryCache | None = None) -> None:
+    def __init__(self, opener: Opener, compilers: Compilers | None = None, name: str = "") -> None:
+        self.name = name
         self._opener = opener
-        self._cache = cache
-        self._folder = cache.folder if cache else None
+        self._compilers = compilers or Compilers()
+        self._compilers.enter()
         self._lost = 0
         self._restarts = 0
         self._generation = 0
         self._worker: Worker | None = None
         self._protocol: dict[str, object] = {}
-        self._expected = self._undigested = ""
-        self._pool: CompilePool | None = None
-        self._on_progress: Callable[[int], None] | None = None
-        self._meanwhile: Callable[[], None] | None = None
+        self._expected = ""
+        self._is_open = True
+        self._is_stopped = False
         self._failed: dict[object, Outcome] = {}
         self._gated: set[object] = set()
-        self._wanted: set[Task] = set()
         self._blocks: dict[Problem, int] = {}
         self._rounds = self._void_rounds = 0
         self._seconds = {"compile": 0.0, "gate": 0.0, "timing": 0.0}
-        self._starting: Worker | None = Worker(opener, self._folder)
+        self._starting: Worker | None = Worker(opener, self._compilers.folder)
 
     def open(self) -> None:
         """Wait until the engine is open.
@@ -100,12 +95,8 @@ class WorkerBench:
     @cached_property
     def _identity(self) -> Identity:
         identity = self.worker().identity
-        if self._expected != identity.target.name:
-            self._expected = ""
-            if self._pool:
-                self._pool.close()
-                self._pool = None
-                self._wanted.clear()
+        if self._expected not in ("", identity.target.name):
+            self._compilers.drop(self._expected)
         return identity
 
     @property
@@ -148,32 +139,25 @@ class WorkerBench:
             ) from None
         return speed._replace(cores=default_workers())
 
+    @property
+    def _binaries(self) -> Binaries | None:
+        """The binaries for the device; None if it needs none, or the bench is closed."""
+        if not self._is_open:
+            return None
+        opened = self.__dict__.get("_identity")
+        if opened is None and self._expected:
+            return self._compilers.of(self._expected)
+        return self._compilers.of(self.target.name) if self._identity.compiles else None
+
     def prepare(self, tasks: Iterable[Task], on_progress: Callable[[int], None] | None = None) -> None:
         """Start compiling, in the order of the tasks; a failure becomes the outcome of the binary's configs."""
-        if not self._expected and not self._identity.compiles:
-            return
-        if self._pool is None:
-            self._pool = CompilePool(
-                [],
-                self._expected or self.target.name,
-                seconds=COMPILE_SECONDS,
-                on_progress=self._report_progress,
-                nice=BESIDE_A_GPU,
-                folder=self._folder,
-            )
-            self._pool.start()
-        self._on_progress = on_progress or self._on_progress
-        for task in islice(tasks, LOOK_AHEAD):
-            self._request_binaries(task)
-
-    def _report_progress(self, done: int) -> None:
-        if self._on_progress:
-            self._on_progress(done)
+        if binaries := self._binaries:
+            binaries.request([*islice(tasks, LOOK_AHEAD)], on_progress)
 
     def compiled(self, task: Task, seconds: float | None = None) -> bool:
         """Wait for the binaries of a task, at most `seconds`; whether they are compiled."""
         start = time.perf_counter()
-        self._request_binaries(task)
+        self.prepare([task])
         try:
             for candidate in task.candidates:
                 left = None if seconds is None else max(0.0, seconds - (time.perf_counter() - start))
@@ -205,7 +189,7 @@ class WorkerBench:
                 with suppress(WorkerLostError):  # the gate finds the config
                     self.ask("make_calls", problem, candidates, seconds=STEPS_SECONDS)
 
-    def measure(self, task: Task, race: Race, meanwhile: Callable[[], None] | None = None) -> Mapping[Config, Outcome]:
+    def measure(self, task: Task, race: Race) -> Mapping[Config, Outcome]:
         """Gate each binary once, time the candidates that pass, compare their outputs again."""
         self.compiled(task)
         start = time.perf_counter()
@@ -221,7 +205,6 @@ class WorkerBench:
         session.step("warm_up", session.alive())
         timing = time.perf_counter()
         first_block = self._blocks.get(task.problem, 0)
-        self._meanwhile = meanwhile  # runs during the first block, the longest step
         samples = timed(session, session.alive(), race, first_block) if session.alive() else {}
         if samples:
             self._blocks[task.problem] = 1 + max(values.rounds[-1] for values in samples.values()) // ROUNDS_PER_BLOCK
@@ -230,9 +213,11 @@ class WorkerBench:
         outcomes.update(session.failed)
         for config, values_of_config in samples.items():
             outcomes.setdefault(config, Outcome("ok", "", values_of_config.rounds, values_of_config.nanoseconds))
-        for candidate in task.candidates if self._pool else ():
-            outcome = outcomes[candidate.config]
-            outcomes[candidate.config] = outcome._replace(code=self._code(task.problem, candidate.launch))
+        binaries = self._binaries
+        for candidate in task.candidates if binaries else ():
+            if binaries and not isinstance(candidate.launch, ImplementationLaunch):
+                code = binaries.code(task.problem, candidate.launch)
+                outcomes[candidate.config] = outcomes[candidate.config]._replace(code=code)
         self._seconds["gate"] += timing - start + time.perf_counter() - compare
         self._seconds["timing"] += compare - timing
         return outcomes
@@ -245,14 +230,15 @@ class WorkerBench:
             "void_rounds": self._void_rounds,
             "worker_restarts": self._restarts,
         }
-        if self._undigested:
-            protocol["undigested"] = self._undigested
+        if (binaries := self._binaries) and binaries.undigested:
+            protocol["undigested"] = binaries.undigested
         return Phases(**self._seconds, protocol={**protocol, **self._protocol})
 
     def close(self) -> dict[str, object]:
-        """End the worker and the compilers; returns the summary of the clocks."""
-        if self._pool:
-            self._pool.close()
+        """End the worker, and the compilers unless others use them; returns the summary of the clocks."""
+        if self._is_open:
+            self._is_open = False
+            self._compilers.leave()
         if self._starting:
             self._starting.abandon()
             self._starting = None
@@ -261,19 +247,30 @@ class WorkerBench:
             self._worker = None
         return self._protocol
 
+    def stop(self) -> None:
+        """End a measurement that another thread waits for, with an error there; afterwards only `close` may follow."""
+        self._is_stopped = True
+        for worker in (self._worker, self._starting):
+            if worker:
+                worker.kill()
+
     def worker(self) -> Worker:
         """The worker, a new one if the last was lost.
 
         Raises:
-            NormtuneError: no worker can start.
+            NormtuneError: no worker can start, or the bench was stopped.
         """
         while self._worker is None:
-            starting, self._starting = self._starting or Worker(self._opener, self._folder), None
+            if self._is_stopped:
+                raise DeviceGoneError(f"the measurements on {self.name} were stopped")
+            starting = self._starting = self._starting or Worker(self._opener, self._compilers.folder)
             try:
                 starting.open()
                 self._worker = starting
             except WorkerLostError as error:
                 self._count_lost(error, MAX_LOST)
+            finally:
+                self._starting = None
             self._generation += 1
         return self._worker
 
@@ -285,9 +282,8 @@ class WorkerBench:
             NoMemoryError, NormtuneError: as `Worker.call`.
         """
         worker = self.worker()
-        meanwhile, self._meanwhile = self._meanwhile, None
         try:
-            answer = worker.call(step, *arguments, seconds=seconds, meanwhile=meanwhile)
+            answer = worker.call(step, *arguments, seconds=seconds)
         except WorkerLostError as error:
             self._worker = None
             self._restarts += 1
@@ -323,38 +319,23 @@ class WorkerBench:
     def _count_lost(self, error: WorkerLostError, most: int) -> None:
         self._lost += 1
         if self._lost > most:
-            raise NormtuneError(
+            raise DeviceGoneError(
                 f"the process that drives the device was lost {self._lost} times in a row, the last time because of: "
                 f"{error}; everything measured is stored, `normtune doctor` looks for the cause"
             ) from None
 
-    def _request_binaries(self, task: Task) -> None:
-        if self._pool is not None and task not in self._wanted:
-            self._wanted.add(task)
-            self._pool.add(Plan((task,), {}).jobs())
-
     def _compile(self, problem: Problem, candidate: Candidate, seconds: float | None) -> Compiled | bool | None:
         """The compiled binary of a candidate; True if none is needed, None if the wait took over `seconds`."""
-        key = compile_class(problem, candidate.launch)
-        if self._pool is None or key in self._failed or key in self._gated:
+        key, binaries = compile_class(problem, candidate.launch), self._binaries
+        if binaries is None or key in self._failed or key in self._gated:
             return True
-        result = self._pool.result(problem, candidate.launch, seconds)
+        result = binaries.result(problem, candidate.launch, seconds)
         if result is not None and result.status != "ok":
             self._failed[key] = Outcome(result.status, result.reason)
         elif result is not None and result.shared_bytes > self.target.shared_bytes:
             reason = f"{result.shared_bytes} bytes of shared memory exceed {self.target.shared_bytes}"
             self._failed[key] = Outcome("out_of_resources", reason)
-        if result is not None:
-            self._undigested = result.undigested or self._undigested
-        if self._cache and result and result.toolchain:
-            self._cache.note(problem, candidate.launch, result.made, result.toolchain, self.target.name)
         return result
-
-    def _code(self, problem: Problem, launch: AnyLaunch) -> TimedCode | None:
-        assert self._pool is not None
-        if isinstance(launch, ImplementationLaunch):
-            return None
-        return self._pool.code(problem, launch)
 
     def _gate(self, problem: Problem, candidate: Candidate) -> Outcome | None:
         """The failure of a candidate in the gate, if any; outcomes of binaries and launches are kept."""

@@ -5,7 +5,7 @@ answer; `worker` carries them between processes.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
@@ -13,6 +13,9 @@ from normtune.kernels.target import Target
 from normtune.results.records import Device, Outcome
 from normtune.tuner.plan.estimate import Speed
 from normtune.tuner.plan.pool import Candidate
+
+# Module, function and arguments that create an engine, in the process that will drive the device.
+Opener: TypeAlias = tuple[str, str, tuple[Any, ...]]
 
 
 class Identity(NamedTuple):

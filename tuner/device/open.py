@@ -11,13 +11,16 @@ from normtune.kernels.config import Config
 from normtune.kernels.target import Target
 from normtune.results.records import Device, Outcome
 from normtune.results.regimes import COLD
-from normtune.tuner.compiling.binary_cache import BinaryCache
-from normtune.tuner.device.engine import Engine
+from normtune.tuner.compiling.binaries import Compilers
+from normtune.tuner.device.engine import Engine, Opener
 from normtune.tuner.plan.estimate import Speed
 from normtune.tuner.plan.plan import Task
 from normtune.tuner.search.protocol import Race
 
-__all__ = ["Bench", "Outcome", "Phases", "SkippedError", "Speed", "begin_device", "open_device", "open_device_to_plan"]
+# In place of the name of a device: every GPU that CUDA's driver lists.
+ALL = "all"
+
+__all__ = ["Bench", "Outcome", "Phases", "SkippedError", "Speed", "begin_device", "open_device"]
 
 
 class SkippedError(NormtuneError):
@@ -26,6 +29,10 @@ class SkippedError(NormtuneError):
 
 class NoDeviceError(NormtuneError):
     """The GPU does not exist, or cannot be used."""
+
+
+class DeviceGoneError(NormtuneError):
+    """The device cannot measure any more; another one may."""
 
 
 class Phases(NamedTuple):
@@ -42,12 +49,27 @@ class Phases(NamedTuple):
     timing: float
     protocol: dict[str, object]
 
+    def plus(self, other: "Phases") -> "Phases":
+        """The sums of two devices; of texts in the protocol the first one's."""
+        protocol = other.protocol | {
+            name: value + more
+            if isinstance(value, int) and isinstance(more := other.protocol.get(name), int)
+            else value
+            for name, value in self.protocol.items()
+        }
+        return Phases(self.compile + other.compile, self.gate + other.gate, self.timing + other.timing, protocol)
+
 
 class Bench(Protocol):
     """A device that measures configs. It is opened in the background; its methods and attributes wait until it is open.
 
     `expect` and `close` do not wait, nor does `prepare` after `expect`.
     """
+
+    @property
+    def name(self) -> str:
+        """Name of the device, as the user wrote it: `cuda:0`."""
+        ...
 
     @property
     def device(self) -> Device:
@@ -113,21 +135,24 @@ class Bench(Protocol):
         """
         ...
 
-    def measure(self, task: Task, race: Race, meanwhile: Callable[[], None] | None = None) -> Mapping[Config, Outcome]:
+    def measure(self, task: Task, race: Race) -> Mapping[Config, Outcome]:
         """Gate one task and time it in the batches of a race.
 
         Args:
             task: problem and candidates.
             race: chooses the configs of each batch.
-            meanwhile: called at most once, while the device is busy; an exception of it ends the measurement.
 
         Returns:
             Outcomes of the candidates that failed or were timed, and of the copy if anything was timed.
 
         Raises:
             SkippedError: the task cannot be measured now.
-            NormtuneError: nothing can be measured any more.
+            DeviceGoneError: nothing can be measured on this device any more.
         """
+        ...
+
+    def stop(self) -> None:
+        """End a measurement that another thread waits for; afterwards only `close` may follow."""
         ...
 
     def phases(self) -> Phases:
@@ -139,14 +164,14 @@ class Bench(Protocol):
         ...
 
 
-def open_device(name: str | None, regime: str = COLD, cache: BinaryCache | None = None) -> Bench:
+def open_device(name: str | None, regime: str = COLD) -> Bench:
     """Open a device by name, and wait for it. Arguments as in `begin_device`.
 
     Raises:
         UsageError: the name has an unknown form, or the recording does not exist or lacks times of the regime.
         NoDeviceError: the GPU does not exist, or cannot be used.
     """
-    bench = begin_device(name, regime, cache)
+    bench = begin_device(name, regime)
     bench.open()
     return bench
 
@@ -157,19 +182,39 @@ def split(name: str | None) -> tuple[str, str]:
     Raises:
         UsageError: the name has another form.
     """
-    kind, _, rest = (name or "cuda:0").partition(":")
+    kind, _, rest = ("cuda:0" if name is None else name).partition(":")
     if kind != "replay" and (kind != "cuda" or (rest and not rest.isdecimal())):
         raise UsageError(f"unknown device {name!r}: expected cuda:N or replay:NAME, as in cuda:0 or replay:nvidia-h200")
     return kind, rest
 
 
-def begin_device(name: str | None, regime: str = COLD, cache: BinaryCache | None = None) -> Bench:
+def names_of(names: str | None) -> list[str | None]:
+    """The names in a list of devices, `cuda:0,cuda:1`; `all` stands alone, for all GPUs.
+
+    Raises:
+        UsageError: a name has an unknown form or is given twice, or GPUs and recordings are mixed.
+    """
+    if names is None or names == ALL:
+        return [names]
+    listed = [name.strip() for name in names.split(",")]
+    kinds = {split(name)[0] for name in listed}
+    if len(kinds) > 1:
+        raise UsageError(f"devices {names!r}: expected GPUs or recordings, not both")
+    if kinds == {"cuda"} and len({int(split(name)[1] or 0) for name in listed}) < len(listed):
+        raise UsageError(f"devices {names!r}: expected each GPU once")
+    return [*listed]
+
+
+def begin_device(
+    name: str | None, regime: str = COLD, compilers: Compilers | None = None, title: str | None = None
+) -> Bench:
     """Start opening a device in the background.
 
     Args:
         name: `cuda:N` or `replay:RECORDING`; None for cuda:0.
         regime: of the timing, a name of `regimes.REGIMES`.
-        cache: binaries that were compiled elsewhere; None for Triton's cache.
+        compilers: shared with other devices; None for its own.
+        title: in place of the name in messages.
 
     Raises:
         UsageError: the name has an unknown form.
@@ -178,8 +223,10 @@ def begin_device(name: str | None, regime: str = COLD, cache: BinaryCache | None
 
     kind, rest = split(name)
     if kind == "replay":
-        return WorkerBench(("normtune.tuner.device.replay", "ReplayEngine", (rest, regime)), cache)
-    return WorkerBench(("normtune.tuner.device.open", "open_cuda", (int(rest or 0), name, regime)), cache)
+        opener: Opener = "normtune.tuner.device.replay", "ReplayEngine", (rest, regime)
+    else:
+        opener = "normtune.tuner.device.open", "open_cuda", (int(rest or 0), name, regime)
+    return WorkerBench(opener, compilers, title or name or "cuda:0")
 
 
 def open_cuda(index: int, name: str | None, regime: str = COLD) -> Engine:
@@ -208,15 +255,3 @@ def open_cuda(index: int, name: str | None, regime: str = COLD) -> Engine:
     from normtune.tuner.device.cuda import CudaEngine
 
     return CudaEngine(index, regime)
-
-
-def open_device_to_plan(name: str | None, regime: str = COLD) -> Bench:
-    """The same as `open_device`, but without a name and a GPU a bench with the limits of an H200, for a plan."""
-    try:
-        return open_device(name, regime)
-    except NoDeviceError:
-        if name is not None:
-            raise
-    from normtune.tuner.device.absent import AbsentBench
-
-    return AbsentBench(regime)

@@ -1,34 +1,48 @@
-"""The identity of a sweep's device before it is opened: from CUDA's driver, or for a replay from the runs of a store.
+"""The identity of devices before they are opened: from CUDA's driver, or for a replay from the runs of a store.
 
-In: the device's name, the runs of a store. Out: its `Identity`, or None if the device has to be opened first. It needs
-neither torch nor a CUDA context, which take seconds, so that a sweep can plan, or find that nothing is left to measure,
-without them.
+In: the devices' names, the runs of a store. Out: for each its `Identity`, or None if the device has to be opened first.
+It needs neither torch nor a CUDA context, which take seconds, so that a sweep can plan, or find that nothing is left to
+measure, without them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection
+from typing import NamedTuple
 
-from normtune.kernels.calling.probe import ask
+from normtune.kernels.calling.probe import Facts, ask
 from normtune.kernels.target import TARGETS, Target
 from normtune.results.records import Device, Run
 from normtune.tuner.device.engine import Identity
+from normtune.tuner.device.open import ALL, names_of, split
 
 _DRIVER_SECONDS = 10.0
 
 
-def unopened(name: str | None, regime: str, runs: Iterable[Run]) -> Identity | None:
-    """Identity of a device, with the software of its newest run; None if the device has to be opened first.
+class Named(NamedTuple):
+    """Name and identity of a device; the identity is None if it has to be opened first."""
+
+    name: str | None
+    identity: Identity | None
+
+
+def unopened(names: str | None, regime: str, runs: Collection[Run]) -> list[Named]:
+    """Identities of devices, with the software of the newest run of each.
 
     Args:
-        name: of the device, as in `open.open_device`.
+        names: as in `open.names_of`; `all` gives each GPU of the driver, or without one `None`.
         regime: of the timing.
         runs: of the store.
     """
-    kind, _, rest = (name or "cuda:0").partition(":")
+    listed = names_of(names)
+    facts: Facts = {} if split(listed[0] if names != ALL else None)[0] == "replay" else ask("driver", _DRIVER_SECONDS)
+    if names == ALL:
+        listed = [f"cuda:{index}" for index in range(len(facts.get("gpus", [])))] or [None]
+    return [Named(name, _identity(name, regime, runs, facts)) for name in listed]
+
+
+def _identity(name: str | None, regime: str, runs: Collection[Run], facts: Facts) -> Identity | None:
+    kind, rest = split(name)
     if kind == "replay":
         return _replayed(name or "", regime, runs)
-    if kind != "cuda" or (rest and not rest.isdecimal()):
-        return None
-    facts = ask("driver", _DRIVER_SECONDS)
     gpus, index = facts.get("gpus", []), int(rest or 0)
     if index >= len(gpus):
         return None
@@ -41,7 +55,7 @@ def unopened(name: str | None, regime: str, runs: Iterable[Run]) -> Identity | N
     return Identity(device, target, run.software if run else {}, gpu["free_bytes"], True, regime)
 
 
-def _replayed(name: str, regime: str, runs: Iterable[Run]) -> Identity | None:
+def _replayed(name: str, regime: str, runs: Collection[Run]) -> Identity | None:
     run = _newest(name, runs)
     if run is None or run.device.target not in TARGETS:
         return None
@@ -49,5 +63,5 @@ def _replayed(name: str, regime: str, runs: Iterable[Run]) -> Identity | None:
     return Identity(run.device, target, run.software, None, False, regime)
 
 
-def _newest(uuid: str, runs: Iterable[Run]) -> Run | None:
+def _newest(uuid: str, runs: Collection[Run]) -> Run | None:
     return max((run for run in runs if run.device.uuid == uuid), key=lambda run: run.started, default=None)

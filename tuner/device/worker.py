@@ -19,15 +19,13 @@ from typing import Any
 from normtune.errors import NormtuneError
 from normtune.kernels.load_file import load, loaded
 from normtune.tuner.compiling.binary_cache import Folder
-from normtune.tuner.device.engine import DeviceLostError, Engine, Identity, NoMemoryError
+from normtune.tuner.device.engine import DeviceLostError, Engine, Identity, NoMemoryError, Opener
 from normtune.tuner.machine.processes import SPAWN, belong_to_parent, check_guarded, exit_text, start_tracker
 
 # Importing torch from a slow disk and opening the first CUDA context may take this long.
 START_SECONDS = 180.0
 _END_SECONDS = 10.0
 _POLL_SECONDS = 1.0
-
-Opener = tuple[str, str, tuple[Any, ...]]
 
 
 class WorkerLostError(RuntimeError):
@@ -81,21 +79,20 @@ class Worker:
         """End the process without waiting for its answer."""
         self._end(0.0)
 
-    def call(self, step: str, *arguments: Any, seconds: float, meanwhile: Callable[[], None] | None = None) -> Any:
+    def call(self, step: str, *arguments: Any, seconds: float) -> Any:
         """The engine's answer to a step.
 
         Args:
             step: name of a method of `Engine`.
             arguments: of that method.
             seconds: limit of the wait, not counting time in which the machine slept.
-            meanwhile: called while the engine works; if it raises, the process is ended.
 
         Raises:
             WorkerLostError: the process is lost; this worker must not be used again.
             NoMemoryError: the problem does not fit.
             NormtuneError: the step failed for a reason that the user can remove.
         """
-        return self._ask(seconds, step, arguments, meanwhile=meanwhile)
+        return self._ask(seconds, step, arguments)
 
     def close(self) -> dict[str, object]:
         """Let the process end; returns the summary of the clocks."""
@@ -106,18 +103,17 @@ class Worker:
         self._end(_END_SECONDS)
         return summary
 
-    def _ask(self, seconds: float, *message: Any, meanwhile: Callable[[], None] | None = None) -> Any:
+    def kill(self) -> None:
+        """End the process while another thread waits for its answer, which then finds that it is lost."""
+        with suppress(ValueError):  # it has ended already
+            self._process.kill()
+
+    def _ask(self, seconds: float, *message: Any) -> Any:
         """The answer to a message; without a message, the first answer after the start."""
         try:
             if message:
                 with suppress(OSError):  # the process is dead: `_answer` raises an error for that
                     self._connection.send(message)
-            if meanwhile:
-                try:
-                    meanwhile()
-                except BaseException:
-                    self._end(0.0)
-                    raise
             return self._answer(seconds)
         except (WorkerLostError, NoMemoryError, NormtuneError):
             raise

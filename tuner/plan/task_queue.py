@@ -69,9 +69,8 @@ class TaskQueue:
                 yield task
 
     def take(self, task: Task) -> None:
-        """Remove a task, as its measurement begins."""
-        del self._left[task.problem]
-        self._taken += 1
+        """Remove a task, as its measurement begins; again, if the device of the first time was lost."""
+        self._taken += self._left.pop(task.problem, None) is not None
         self._groups[task.problem.key].take(task.problem)
 
     def learn(self, problem: Problem, medians: Medians) -> None:

@@ -129,8 +129,9 @@ class WithControl(Wrapped):
         """All rounds for a task of the sample; the other search's batches for its tasks."""
         if task not in self._control:
             return self._search.race(task)
-        self._left.remove(task)
-        return _all_rounds(task)
+        if task in self._left:  # not if the task begins again, as its device was lost
+            self._left.remove(task)
+        return all_rounds(task)
 
     def tell(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
         """Pass outcomes to the sample or to the other search."""
@@ -138,5 +139,6 @@ class WithControl(Wrapped):
         receiver.tell(task, outcomes)
 
 
-def _all_rounds(task: Task) -> Race:
+def all_rounds(task: Task) -> Race:
+    """All rounds for every config of a task."""
     yield Batch(task.configs, ALL_BLOCKS)

@@ -108,7 +108,7 @@ class Search(ABC):
 
     @abstractmethod
     def race(self, task: Task) -> Race:
-        """The batches of a task, whose measurement begins now."""
+        """The batches of a task, whose measurement begins now; again, if the device of the first time was lost."""
 
     @abstractmethod
     def tell(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:

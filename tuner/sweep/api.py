@@ -7,7 +7,8 @@ reads the options.
 import math
 import os
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,19 +16,22 @@ from typing import Any, NamedTuple
 from normtune.results.database.store import Store
 from normtune.results.database.url import parse, resolve_url, sqlite_path
 from normtune.results.options import keywords_of
-from normtune.results.records import Device
+from normtune.results.records import Device, Run
 from normtune.tuner.compiling.ahead import Ahead, compile_ahead
+from normtune.tuner.compiling.binaries import Compilers
 from normtune.tuner.compiling.binary_cache import BinaryCache, check_out
 from normtune.tuner.compiling.pool import default_workers
+from normtune.tuner.device.absent import AbsentBench
 from normtune.tuner.device.engine import Identity
-from normtune.tuner.device.open import Bench, Phases, begin_device, open_device_to_plan
-from normtune.tuner.device.unopened import unopened
+from normtune.tuner.device.open import Bench, NoDeviceError, Phases
 from normtune.tuner.plan.estimate import PLAN_SECONDS, compile_seconds
 from normtune.tuner.plan.plan import fitting, warm_start
 from normtune.tuner.plan.resume import without_times
 from normtune.tuner.search.control import Control
 from normtune.tuner.search.protocol import Strategy
 from normtune.tuner.staleness.stored import compare
+from normtune.tuner.sweep.devices import Devices, alike, check_limits
+from normtune.tuner.sweep.outlook import Outlook, look_ahead
 from normtune.tuner.sweep.prepare import (
     PreparedSweep,
     going_on,
@@ -50,7 +54,7 @@ from normtune.tuner.sweep.report import (
 )
 from normtune.tuner.sweep.request import Request, Wanted
 from normtune.tuner.sweep.summary import Summary
-from normtune.tuner.sweep.sweep import Outlook, look_ahead
+from normtune.tuner.sweep.sweep import Work
 from normtune.tuner.sweep.sweep import sweep as measure
 
 # Shorter plans are not announced.
@@ -62,21 +66,26 @@ class Sweep(NamedTuple):
 
     Attributes:
         device: the measured device, or the one of the plan.
-        outlook: the plan, with the expected time; None if there was nothing to measure.
         summary: counts and times; empty for a dry run, and if nothing was stale.
         damage: line about damaged stored measurements, which were left out; empty without any.
         is_dry: whether the sweep was only planned.
         compiled: binaries of `compile_only`; None without that option.
         control: time of unchanged code relative to its stored time, for `stale`; None without that option.
+        others: the same of GPUs of other kinds.
     """
 
     device: Device
-    outlook: Outlook | None
     summary: Summary
     damage: str = ""
     is_dry: bool = False
     compiled: Ahead | None = None
     control: Control | None = None
+    others: tuple["Sweep", ...] = ()
+
+    @property
+    def outlook(self) -> Outlook | None:
+        """The plan, with the expected time; None if there was nothing to measure."""
+        return self.summary.outlook
 
     def _repr_html_(self) -> str:
         """What was measured, and a picture of what the time went to where the packages that draw are installed."""
@@ -93,7 +102,8 @@ class Sweep(NamedTuple):
         """The object of `normtune sweep --json`, as JSON values; docs/commands.md describes the keys."""
         measured = None if self.is_dry or self.compiled else self.summary
         plain = plain_sweep(self.device, self.outlook, measured, self.compiled)
-        return plain | ({"control": self.control._asdict()} if self.control else {})
+        plain |= {"control": self.control._asdict()} if self.control else {}
+        return plain | ({"others": [other.to_plain() for other in self.others]} if self.others else {})
 
 
 @keywords_of(Request)
@@ -132,50 +142,57 @@ def run(
         return _compiled(request, wanted, display_of)
     url = resolve_url(None if request.store is None else os.fspath(request.store))
     cache = None if request.cache is None else BinaryCache(Path(request.cache))
-    if request.dry_run:
-        return _planned(request, wanted, url, cache, display_of)
     path = sqlite_path(parse(url))
     with ExitStack() as stack:
-
-        def start_device() -> Bench:
-            """Start opening the device in the background."""
-            bench = begin_device(request.device, request.regime, cache)
-            stack.callback(bench.close)
-            return bench
-
-        opened = stack.enter_context(Store.open(url)) if path is None or path.exists() else None
-        bench = None if opened else start_device()
+        exists = path is None or path.exists()
+        opened = stack.enter_context(Store.open(url, create=not request.dry_run)) if exists else None
         runs = opened.runs() if opened else []
-        identity = unopened(request.device, request.regime, runs)
-        display = _named(identity, display_of) if identity else None
-        if bench is None and identity:
-            key = request.key(request.always(wanted.problems, identity.device, identity.target))
-            if key and not is_finished(key, runs, identity.device, request.regime):
-                bench = start_device()
-        if bench and identity and identity.compiles:
-            bench.expect(identity.target.name)
-            bench.prepare(())
-        work = prepare(request, wanted, opened, identity.device, identity.target) if identity else None
-        if identity and display and work and opened and not work.search.left():
-            return _done(request, work, identity, opened, display, begun)
-        bench = bench or start_device()
-        if work:
+        devices = Devices(request.device, request.regime, runs, Compilers(cache), stack)
+        if request.dry_run:
+            return _planned(request, wanted, opened, devices, cache, display_of)
+        identities = devices.identities
+        display = _named(identities, display_of) if identities else None
+        if not opened or _is_unfinished(request, wanted, identities, runs):
+            devices.start()
+        works = [prepare(request, wanted, opened, one.device, one.target) for one, *_ in alike(identities)]
+        if display and opened and not any(work.search.left() for work in works):
+            return _done(request, works, opened, display, begun)
+        for work, bench in zip(works, devices.start(), strict=False):
             bench.prepare(work.search.ask(math.inf))
-        bench.open()
-        display = display or _named(bench, display_of)
-        bench.prepare(())
+        benches = devices.open()
+        display = display or _named(benches, display_of)
         opened = opened or stack.enter_context(Store.open(url))
-        if work is None or not work.is_of(bench.device, bench.target):
-            lines = work.lines if work else []
-            work = prepare(request, wanted, opened, bench.device, bench.target)
-            work = work._replace(lines=list(dict.fromkeys([*lines, *work.lines])))
-        return _swept(request, work, opened, bench, cache, display, begun)
+        groups = []
+        for group in alike(benches):
+            check_limits(group)
+            group[0].prepare(())
+            groups.append((group, _prepared_for(group[0], works, request, wanted, opened)))
+        return _swept(request, groups, opened, devices.lost, cache, display, begun)
 
 
-def _named(device: Bench | Identity, display_of: Callable[[str], Silent]) -> Silent:
-    """The display of a sweep, with the name of the device, which is shown at once, as opening takes seconds."""
-    display = display_of(device.device.label)
-    display.say(device_line(device))
+def _is_unfinished(request: Request, wanted: Wanted, identities: Sequence[Identity], runs: Sequence[Run]) -> bool:
+    """Whether the runs tell that there is something to measure."""
+    keys = [(one.device, request.key(request.always(wanted.problems, one.device, one.target))) for one in identities]
+    return any(key and not is_finished(key, runs, device, request.regime) for device, key in keys)
+
+
+def _prepared_for(
+    bench: Bench, works: Sequence[PreparedSweep], request: Request, wanted: Wanted, opened: Store
+) -> PreparedSweep:
+    """The work that was prepared for such a device, or one that is prepared now that the device is known."""
+    for work in works:
+        if work.is_of(bench.device, bench.target):
+            return work
+    work = prepare(request, wanted, opened, bench.device, bench.target)
+    before = [line for other in works for line in other.lines]
+    return work._replace(lines=list(dict.fromkeys([*before, *work.lines])))
+
+
+def _named(devices: Sequence[Bench] | Sequence[Identity], display_of: Callable[[str], Silent]) -> Silent:
+    """The display of a sweep, with the names of the devices, which are shown at once, as opening takes seconds."""
+    display = display_of(" and ".join(dict.fromkeys(one.device.label for one in devices)))
+    for line, count in Counter(map(device_line, devices)).items():
+        display.say(f"{count} x {line}" if count > 1 else line)
     return display
 
 
@@ -192,65 +209,60 @@ def _compiled(request: Request, wanted: Wanted, display_of: Callable[[str], Sile
 
         ahead = compile_ahead(plan, limits, out, display.compiling, begin)
     display.say(*ahead_lines(ahead))
-    return Sweep(device, None, Summary(), compiled=ahead)
+    return Sweep(device, Summary(), compiled=ahead)
 
 
-def _done(
-    request: Request,
-    work: PreparedSweep,
-    identity: Identity,
-    opened: Store,
-    display: Silent,
-    begun: float,
-) -> Sweep:
-    """The end of a sweep that has nothing to measure and did not open its device."""
+def _done(request: Request, works: Sequence[PreparedSweep], opened: Store, display: Silent, begun: float) -> Sweep:
+    """The end of a sweep that has nothing to measure and did not open its devices."""
     protocol = {"regime": request.regime, "rounds": 0, "void_rounds": 0, "worker_restarts": 0}
-    failed = without_times(work.stored, [task.problem for task in work.plan.tasks])
-    summary = Summary(known=len(work.plan.tasks), known_failed=failed, phases=Phases(0.0, 0.0, 0.0, protocol))
-    summary.starting_seconds = time.monotonic() - begun
+    done = []
     with display:
-        display.say(*work.lines)
-        if nothing := _nothing(request, work):
-            display.say(*nothing)
-            return Sweep(identity.device, None, Summary())
-        display.say(*end_lines(summary, request.chosen.budget_seconds, display.details))
-    return Sweep(identity.device, None, summary, opened.damage)
+        for work in works:
+            failed = without_times(work.stored, [task.problem for task in work.plan.tasks])
+            summary = Summary(known=len(work.plan.tasks), known_failed=failed, phases=Phases(0.0, 0.0, 0.0, protocol))
+            summary.starting_seconds = time.monotonic() - begun
+            nothing = _nothing(request, work)
+            ending = nothing or end_lines(summary, request.chosen.budget_seconds, display.details)
+            display.say(*work.lines, *ending)
+            done.append(Sweep(work.device, Summary() if nothing else summary, "" if nothing else opened.damage))
+    return done[0]._replace(others=tuple(done[1:]))
 
 
 def _swept(
     request: Request,
-    work: PreparedSweep,
+    groups: Sequence[tuple[Sequence[Bench], PreparedSweep]],
     opened: Store,
-    bench: Bench,
+    lost: dict[str, str],
     cache: BinaryCache | None,
     display: Silent,
     begun: float,
 ) -> Sweep:
     budget = request.chosen.budget_seconds
     with display:
-        display.say(*_unusable(cache, bench), *work.lines)
-        if nothing := _nothing(request, work):
-            display.say(*nothing)
-            return Sweep(bench.device, None, Summary())
-        display.say(*refinement_lines(work.search))
-        chosen = fitting(work.plan, bench.free_bytes)
+        planned = []
+        for benches, work in groups:
+            display.say(*_unusable(cache, benches[0]), *work.lines, *_nothing(request, work))
+            if work.plan.tasks:
+                display.say(*refinement_lines(work.search))
+            chosen = fitting(work.plan, min((b.free_bytes for b in benches if b.free_bytes is not None), default=None))
+            key = work.key if chosen.tasks == work.plan.tasks else None
+            planned.append(Work(benches, chosen, work.strategy_of(chosen), work.stored, key))
         starting = time.monotonic() - begun
         left = None if budget is None else budget - starting
-        strategy = work.strategy_of(chosen)
-        summary = measure(
-            *(bench, opened, chosen, strategy, left, display),
-            retry_failed=request.retry_failed,
-            stored=work.stored,
-            key=work.key if chosen.tasks == work.plan.tasks else None,
-        )
-        summary.starting_seconds += starting
-    control = work.control.result() if work.control else None
-    more = control.line() if control else "", cache.line() if cache else ""
-    pruned = pruned_lines(chosen) if summary.is_fruitless else []
-    display.say(
-        *refinement_lines(work.search), *end_lines(summary, budget, display.details), *pruned, *filter(None, more)
-    )
-    return Sweep(bench.device, display.outlook, summary, opened.damage, control=control)
+        summaries = measure(planned, opened, left, display, retry_failed=request.retry_failed)
+    done = []
+    for (benches, work), swept, summary in zip(groups, planned, summaries, strict=True):
+        control = work.control.result() if work.control else None
+        if swept.plan.tasks:
+            summary.starting_seconds += starting
+            summary.lost |= lost
+            display.say(*([benches[0].device.label] if len(groups) > 1 else []), *refinement_lines(work.search))
+            display.say(*end_lines(summary, budget, display.details))
+            pruned = pruned_lines(swept.plan) if summary.is_fruitless else []
+            display.say(*pruned, *([control.line()] if control else []))
+        done.append(Sweep(benches[0].device, summary, opened.damage, control=control))
+    display.say(*filter(None, [cache.line() if cache else ""]))
+    return done[0]._replace(others=tuple(done[1:]))
 
 
 def _nothing(request: Request, work: PreparedSweep) -> list[str]:
@@ -268,35 +280,42 @@ def _unusable(cache: BinaryCache | None, bench: Bench) -> list[str]:
 
 
 def _planned(
-    request: Request, wanted: Wanted, url: str, cache: BinaryCache | None, display_of: Callable[[str], Silent]
+    request: Request,
+    wanted: Wanted,
+    opened: Store | None,
+    devices: Devices,
+    cache: BinaryCache | None,
+    display_of: Callable[[str], Silent],
 ) -> Sweep:
     effort, regime = request.chosen, request.regime
-    path = sqlite_path(parse(url))
-    bench = open_device_to_plan(request.device, regime)
     try:
-        with ExitStack() as stack:
-            exists = path is None or path.exists()
-            opened = stack.enter_context(Store.open(url, create=False)) if exists else None
-            coverage = opened.coverage(bench.device, regime) if opened else {}
-            kernels = compare(coverage, bench.target)
-            stored = kernels.applied(coverage)
-            more: list[str] = []
-            strategy: Strategy = request.search()
-            if wanted.refined:
-                chosen, strategy = refinement_plan(request, wanted.refined, stored, bench.device, bench.target)
-                more = refinement_lines(strategy(chosen.tasks, {}))
-            else:
-                always = request.always(wanted.problems, bench.device, bench.target)
-                chosen = wanted.plan(effort.space, bench.target, always, request.leaves_out)
-                strategy = request.search(warm_start(chosen, always, bench.target))
-                strategy = going_on(strategy, request.key(always), opened, bench.device, regime)
-            chosen = fitting(chosen, bench.free_bytes)
-            outlook = look_ahead(
-                *(bench, opened, chosen, strategy, effort.budget_seconds, request.retry_failed), stored=stored
-            )
+        benches = devices.open()
+    except NoDeviceError:
+        if request.device is not None:
+            raise
+        benches = [AbsentBench(regime)]
+    display = _named(benches, display_of)
+    done = []
+    for group in alike(benches):
+        bench = group[0]
+        coverage = opened.coverage(bench.device, regime) if opened else {}
+        kernels = compare(coverage, bench.target)
+        stored = kernels.applied(coverage)
+        more: list[str] = []
+        strategy: Strategy = request.search()
+        if wanted.refined:
+            chosen, strategy = refinement_plan(request, wanted.refined, stored, bench.device, bench.target)
+            more = refinement_lines(strategy(chosen.tasks, {}))
+        else:
+            always = request.always(wanted.problems, bench.device, bench.target)
+            chosen = wanted.plan(effort.space, bench.target, always, request.leaves_out)
+            strategy = request.search(warm_start(chosen, always, bench.target))
+            strategy = going_on(strategy, request.key(always), opened, bench.device, regime)
+        chosen = fitting(chosen, bench.free_bytes)
+        options = effort.budget_seconds, request.retry_failed, stored, len(group)
+        outlook = look_ahead(bench, opened, chosen, strategy, *options)
         planned = [*plan_lines(outlook), *pruned_lines(chosen)] if chosen.tasks or not wanted.refined else [SETTLED]
-        lines = *_unusable(cache, bench), *kernels.lines, *more, *planned
-        display_of(bench.device.label).say(device_line(bench), *lines, "a dry run: nothing is measured")
-        return Sweep(bench.device, outlook, Summary(), is_dry=True)
-    finally:
-        bench.close()
+        display.say(*_unusable(cache, bench), *kernels.lines, *more, *planned)
+        done.append(Sweep(bench.device, Summary(outlook=outlook), is_dry=True))
+    display.say("a dry run: nothing is measured")
+    return done[0]._replace(others=tuple(done[1:]))

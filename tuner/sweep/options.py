@@ -41,7 +41,8 @@ class SweepOptions:
     """Options of a sweep, for the command and the Python function."""
 
     device: str | None = option(
-        "GPU to measure, cuda:N, or recording to replay, replay:NAME. Default: cuda:0 if present."
+        "GPU to measure, cuda:N; several, which share the work, cuda:0,cuda:1 or all; or recording to replay, "
+        "replay:NAME. Default: cuda:0 if present."
     )
     _: KW_ONLY
     operators: str | Iterable[str] = option(

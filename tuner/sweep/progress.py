@@ -6,13 +6,14 @@ In: the events of a sweep. `report` has the text of the plan and of the end.
 import os
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from normtune.kernels.problem import Problem
 from normtune.results import terminal
+from normtune.tuner.sweep.outlook import Outlook
 from normtune.tuner.sweep.report import about, best_text, plan_lines
 from normtune.tuner.sweep.summary import Best, Summary
-from normtune.tuner.sweep.sweep import Outlook
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -23,15 +24,36 @@ _SILENCE_SECONDS = 30.0
 _LEAST_BAR, _MOST_BAR = 8, 40
 
 
+class Totals(NamedTuple):
+    """Counts over all devices: problems begun and all, the share of the configs, samples, the expected seconds left."""
+
+    begun: int
+    problems: int
+    share: float
+    timings: int
+    seconds: float
+
+    @classmethod
+    def of(cls, summaries: Sequence[Summary]) -> "Totals":
+        """The totals of the summaries of like devices."""
+        problems = [max(summary.done, summary.total) for summary in summaries]
+        shares = sum(summary.share * count for summary, count in zip(summaries, problems, strict=True))
+        return cls(
+            sum(summary.done for summary in summaries),
+            sum(problems),
+            shares / sum(problems),
+            sum(summary.timings for summary in summaries),
+            max(summary.left_seconds if summary.left else 0.0 for summary in summaries),
+        )
+
+
 class Silent:
     """Shows nothing; a `sweep.Progress` and a context manager.
 
     Attributes:
-        outlook: the plan; None until it is known.
         details: whether the end has the time of each phase.
     """
 
-    outlook: Outlook | None = None
     details: bool = False
 
     def __enter__(self) -> "Silent":
@@ -44,14 +66,13 @@ class Silent:
 
     def planned(self, outlook: Outlook) -> None:
         """Print the plan, once."""
-        self.outlook = outlook
         self.say(*plan_lines(outlook))
 
     def compiling(self, done: int, total: int) -> None:
         """`done` of `total` binaries are compiled; called from another thread."""
 
-    def measured(self, problem: Problem, best: Best | None, summary: Summary, left: int, seconds: float) -> None:
-        """A problem was measured; `left` problems remain, for about `seconds`."""
+    def measured(self, device: str, problem: Problem, best: Best | None, summaries: Sequence[Summary]) -> None:
+        """A problem was measured on a device."""
 
 
 class Lines(Silent):
@@ -62,6 +83,7 @@ class Lines(Silent):
         self._tenths = 0
         self._waiting = True
         self._broken = False
+        self._devices: set[str] = set()
 
     def say(self, *lines: str) -> None:
         """Print lines."""
@@ -82,18 +104,21 @@ class Lines(Silent):
             except OSError:  # stdout is closed: the main thread gets the same error and ends the sweep
                 self._broken = True
 
-    def measured(self, problem: Problem, best: Best | None, summary: Summary, left: int, seconds: float) -> None:
+    def measured(self, device: str, problem: Problem, best: Best | None, summaries: Sequence[Summary]) -> None:
         """Print a line at each tenth of the configs, or after a time without lines."""
         self._waiting = False
-        tenths, now = int(10 * summary.share), time.monotonic()
+        self._devices.add(device)
+        begun, problems, share, timings, seconds = Totals.of(summaries)
+        tenths, now = int(10 * share), time.monotonic()
         if tenths == self._tenths and now - self._last < _SILENCE_SECONDS:
             return
         self._tenths, self._last = tenths, now
-        rate = summary.timings / max(1e-3, now - self._begun)
-        end = f"{about(seconds)} left; " if left else ""
+        rate = timings / max(1e-3, now - self._begun)
+        end = f"{about(seconds)} left; " if seconds else ""
+        where = f"{device}: " if len(self._devices) > 1 else ""
         self.say(
-            f"{int(100 * summary.share):3} %  {summary.begun} problems begun, {rate:.0f} timings/s, "
-            f"{end}{best_text(problem, best)}"
+            f"{int(100 * share):3} %  {begun} of {problems} problems begun, {rate:.0f} timings/s, "
+            f"{end}{where}{best_text(problem, best)}"
         )
 
 
@@ -107,9 +132,9 @@ class Screen(Silent):
         self._title = title
         self._compiled = (0, 0)
         self._begun = time.monotonic()
-        self._told, self._timings, self._share = "", 0, 0.0
-        self._seconds = 0.0
-        self._best = ""
+        self._totals = Totals(0, 0, 0.0, 0, 0.0)
+        # The last best config by device.
+        self._best: dict[str, str] = {}
         self._live = Live(console=console, get_renderable=self._drawn, refresh_per_second=8, transient=True)
         self._shown = False
 
@@ -125,20 +150,21 @@ class Screen(Silent):
     def planned(self, outlook: Outlook) -> None:
         """Print the plan and start the display."""
         super().planned(outlook)
-        self._begun = time.monotonic()
-        self._told, self._seconds = f"0 of {len(outlook.tasks)}", outlook.estimate.seconds
-        self._live.start()
-        self._shown = True
+        seconds = max(self._totals.seconds, outlook.estimate.seconds)
+        self._totals = self._totals._replace(problems=self._totals.problems + len(outlook.tasks), seconds=seconds)
+        if not self._shown:
+            self._begun = time.monotonic()
+            self._live.start()
+            self._shown = True
 
     def compiling(self, done: int, total: int) -> None:
         """Note the counts for the next redraw."""
         self._compiled = done, total
 
-    def measured(self, problem: Problem, best: Best | None, summary: Summary, left: int, seconds: float) -> None:
+    def measured(self, device: str, problem: Problem, best: Best | None, summaries: Sequence[Summary]) -> None:
         """Note the counts for the next redraw."""
-        self._told, self._share, self._timings = summary.begun, summary.share, summary.timings
-        self._seconds = seconds
-        self._best = best_text(problem, best)
+        self._totals = Totals.of(summaries)
+        self._best[device] = best_text(problem, best)
 
     def _drawn(self) -> "RenderableType":
         from rich.console import Group
@@ -146,20 +172,25 @@ class Screen(Silent):
         from rich.table import Table
         from rich.text import Text
 
-        rate = self._timings / max(1e-3, time.monotonic() - self._begun)
-        status = f"{self._told}, {rate:.0f} timings/s, {about(self._seconds)} left"
+        begun, problems, share, timings, seconds = self._totals
+        rate = timings / max(1e-3, time.monotonic() - self._begun)
+        status = f"{begun} of {problems}, {rate:.0f} timings/s, {about(seconds)} left"
         title = Text(self._title, style="bold")
         title.truncate(max(8, self._console.width - len(status) - _LEAST_BAR - 2), overflow="ellipsis")
         bars = Table.grid(padding=(0, 1))
         bars.add_column(no_wrap=True)
         bars.add_column(width=min(_MOST_BAR, max(_LEAST_BAR, self._console.width - len(status) - len(title) - 2)))
         bars.add_column(no_wrap=True)
-        bars.add_row(title, ProgressBar(1.0, self._share), Text(status))
+        bars.add_row(title, ProgressBar(1.0, share), Text(status))
         compiled, binaries = self._compiled
         if compiled < binaries:
             bars.add_row(Text("compiling"), ProgressBar(binaries, compiled), Text(f"{compiled} of {binaries} binaries"))
-        best = Text(self._best or "waiting for the first binaries", style="dim", no_wrap=True, overflow="ellipsis")
-        return Group(bars, best)
+        texts = [f"{device}  {text}" if len(self._best) > 1 else text for device, text in sorted(self._best.items())]
+        lines = (
+            Text(text, style="dim", no_wrap=True, overflow="ellipsis")
+            for text in texts or ["waiting for the first binaries"]
+        )
+        return Group(bars, *lines)
 
 
 def choose_display(title: str, quiet: bool, details: bool = False) -> Silent:

@@ -17,8 +17,8 @@ from normtune.tuner.device.open import Bench
 from normtune.tuner.plan.grids import MAX_ELEMENTS
 from normtune.tuner.plan.plan import QUICK_REASON, Plan, peak_bytes
 from normtune.tuner.plan.pool import Pool
+from normtune.tuner.sweep.outlook import Outlook
 from normtune.tuner.sweep.summary import LARGE_BYTES, Best, Summary
-from normtune.tuner.sweep.sweep import Outlook
 
 _REGIMES = {
     WARM: "; warm: the same buffers again and again",
@@ -178,6 +178,8 @@ def end_lines(summary: Summary, budget_seconds: float | None, details: bool = Fa
                 f"the times have no digest of their code, as this version of Triton gives none "
                 f"({printable(str(reason))}): only changes of sources will show that kernels changed"
             )
+    lines += [summary.spread.line()] if summary.spread else []
+    lines += [f"left out: {name}, {printable(reason)}" for name, reason in summary.lost.items()]
     lines += _copy_lines(summary)
     lines += [
         f"{name}: its knobs do not tell which configs are fast, so that `--strategy exhaustive` finds what this search "

@@ -20,7 +20,7 @@ from normtune.kernels.target import TARGETS, Target, target_for
 from normtune.results.options import as_names
 from normtune.results.records import REPLAY_PREFIX, Device
 from normtune.results.regimes import check_regime
-from normtune.tuner.device.open import split
+from normtune.tuner.device.open import names_of
 from normtune.tuner.plan import grids
 from normtune.tuner.plan.plan import SPACES, Always, Plan, plan, problems
 from normtune.tuner.plan.resume import key_of
@@ -65,7 +65,7 @@ class Request(SweepOptions):
     def __post_init__(self) -> None:
         for name in ("operators", "dtypes"):
             object.__setattr__(self, name, as_names(name, getattr(self, name)))
-        split(self.device)
+        names_of(self.device)
         check_search(self.chosen.strategy)  # before its import, which takes half a second
         if self.studies is not None and not search(self.chosen.strategy).makes_studies:
             raise UsageError(f"--studies is given, but strategy {self.chosen.strategy} makes none: leave it out")

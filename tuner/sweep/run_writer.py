@@ -38,12 +38,11 @@ class RunWriter:
         self.run = run
 
     def add(self, measurements: Sequence[Measurement]) -> None:
-        """Store the measurements of the previous task, and keep these in memory."""
-        self.flush()
+        """Keep the measurements of a task in memory, until `flush`."""
         self._held += measurements
 
     def flush(self) -> None:
-        """Store the measurements of the last task, and before the first ones the run.
+        """Store the measurements that are not stored yet, and before the first ones the run.
 
         Raises:
             NormtuneError: the store failed or is gone; the whole run is in the file that the message names.

@@ -15,6 +15,8 @@ from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
 from normtune.tuner.device.open import Outcome, Phases
 from normtune.tuner.plan.plan import Task
+from normtune.tuner.sweep.outlook import Outlook
+from normtune.tuner.sweep.spread import Spread
 
 # From this size on the speed of memory limits a problem, not the time of a launch.
 LARGE_BYTES = 16_000_000
@@ -46,6 +48,7 @@ class Summary:
     """Counts and times of a sweep.
 
     Attributes:
+        outlook: the plan, with the expected time; None if there was nothing to measure.
         measured: problems that were tried, each with the greatest `Best.of_copy` of its tasks, if any.
         timed: those of them with a timed config.
         known: number of problems that were complete before.
@@ -64,9 +67,12 @@ class Summary:
         seconds: wall time, from the plan to the end.
         starting_seconds: wall time before the plan.
         copies: median times of the copy by problem; not all tasks of a problem time it.
+        spread: how much GPUs of one model differ; None for one GPU.
+        lost: why devices were left out, by their names.
         unguided: operators and dtypes whose knobs did not tell the search which configs are fast.
     """
 
+    outlook: Outlook | None = None
     measured: dict[Problem, float | None] = field(default_factory=dict)
     timed: set[Problem] = field(default_factory=set)
     known: int = 0
@@ -85,6 +91,8 @@ class Summary:
     seconds: float = 0.0
     starting_seconds: float = 0.0
     copies: dict[Problem, float] = field(default_factory=dict)
+    spread: Spread | None = None
+    lost: dict[str, str] = field(default_factory=dict)
     unguided: list[str] = field(default_factory=list)
 
     @property
@@ -107,11 +115,6 @@ class Summary:
     def done(self) -> int:
         """Number of problems measured, if only in part, or skipped."""
         return len(self.measured) + sum(self.skipped.values())
-
-    @property
-    def begun(self) -> str:
-        """That number, of all, as text."""
-        return f"{self.done} of {max(self.done, self.total)}"
 
     def expect(self, left: Sequence[Task], coming: Sequence[Task] = ()) -> None:
         """Note the tasks that a search still has: those of problems that are not done, and those that it expects."""
@@ -165,6 +168,8 @@ class Summary:
             "problems_known": self.known,
             "problems_left": self.left,
             "problems_skipped": dict(self.skipped),
+            "spread": self.spread._asdict() if self.spread else None,
+            "devices_lost": self.lost,
             "unguided": self.unguided,
             "left_seconds": round(self.left_seconds, 1),
             "configs_timed": self.configs,

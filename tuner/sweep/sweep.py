@@ -1,63 +1,37 @@
 """The loop of a sweep: measures the tasks that the store lacks, and stores each while the next one is measured.
 
-In: a bench, a store, a plan and a search, which chooses tasks and rounds. Out: measurements in the store, and a
-`Summary`. A kill loses at most the current task and the previous one; the same call continues.
+In: devices, a store, and for like devices a plan and a search, which chooses tasks and rounds. Out: measurements in the
+store, and a `Summary`. A kill loses at most the tasks in progress and those just done; the same call continues.
+
+A problem stays on the device that began it, because only times of one round are compared. The main thread alone asks
+the search and writes the store; a thread for each device waits for its answers.
 """
 
 import math
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import takewhile
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import ExitStack
+from functools import partial
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from normtune.kernels.problem import Problem
 from normtune.results.database.store import Store
 from normtune.results.records import REQUEST
-from normtune.tuner.device.open import Bench, Phases, SkippedError
-from normtune.tuner.plan.estimate import Estimate, Pace, corrected, new_binaries, python_seconds
+from normtune.tuner.device.open import Bench, DeviceGoneError, Phases, SkippedError
 from normtune.tuner.plan.plan import Plan, Task
-from normtune.tuner.plan.pool import Candidate
-from normtune.tuner.plan.resume import Stored, known, without_times
-from normtune.tuner.search.protocol import Search, Strategy
+from normtune.tuner.plan.resume import Stored, without_times
+from normtune.tuner.search.control import all_rounds
+from normtune.tuner.search.protocol import Strategy
+from normtune.tuner.sweep.lane import Lane
+from normtune.tuner.sweep.outlook import Outlook, outlook_of, pace_of, search_of
 from normtune.tuner.sweep.run_writer import RunWriter, measurements, new_run
+from normtune.tuner.sweep.schedule import Schedule
+from normtune.tuner.sweep.spread import SharedSample
 from normtune.tuner.sweep.summary import Best, Summary
 
-# Part of the budget that is kept for closing the device and the store.
-_MARGIN_SECONDS = 1.0
-# A task may begin if this many times its expected duration is left of the budget.
-_CAUTION = 1.2
-# Most tasks that a task with compiled binaries may overtake.
-_OVERTAKEN = 16
-# Weight of the estimate before the first measurement, as if this many of its seconds had been confirmed.
-_TRUST_SECONDS = 0.5
-
-
-class Outlook(NamedTuple):
-    """The work ahead of a sweep.
-
-    Attributes:
-        plan: the wanted problems and configs.
-        tasks: the tasks of the search, in about the order of measuring.
-        known: number of problems that are complete in the store.
-        binaries: number of binaries to compile.
-        estimate: expected duration of all tasks.
-        budget_seconds: rest of the budget; None for no limit.
-        longest: how many times as long gate and timing may take, where the search cannot say how long it will be.
-    """
-
-    plan: Plan
-    tasks: tuple[Task, ...]
-    known: int
-    binaries: int
-    estimate: Estimate
-    budget_seconds: float | None
-    longest: float = 1.0
-
-    @property
-    def cells(self) -> int:
-        """Number of (problem, config) pairs to be timed."""
-        return Plan(self.tasks, {}).cells()
+# Seconds after which a device without a task asks again while others are busy: a binary or a choice may be ready.
+_STARVED_SECONDS = 0.005
 
 
 class Progress(Protocol):
@@ -71,255 +45,247 @@ class Progress(Protocol):
         """`done` of `total` binaries are compiled; called from another thread."""
         ...
 
-    def measured(self, problem: Problem, best: Best | None, summary: Summary, left: int, seconds: float) -> None:
-        """A problem was stored or skipped; `left` problems remain, for about `seconds`."""
+    def measured(self, device: str, problem: Problem, best: Best | None, summaries: Sequence[Summary]) -> None:
+        """A problem was stored or skipped on a device; the summaries are those of all works."""
         ...
 
 
+# A device's name, a problem that it measured, and its best config.
+Report: TypeAlias = tuple[str, Problem, Best | None]
+
+
+class Work(NamedTuple):
+    """Like devices and what they measure together.
+
+    Attributes:
+        benches: the devices, of one kind.
+        plan: the wanted problems and configs.
+        strategy: creates the search.
+        stored: coverage of the store; None to load it.
+        key: of the request, stored with the runs; tasks then begin in the order of the search, none before an earlier
+            one that the budget has no time for, so that a budget does not change what is measured in the end.
+    """
+
+    benches: Sequence[Bench]
+    plan: Plan
+    strategy: Strategy
+    stored: Stored | None = None
+    key: str | None = None
+
+
 def sweep(
-    bench: Bench,
+    works: Sequence[Work],
     store: Store,
-    plan: Plan,
-    strategy: Strategy,
     budget_seconds: float | None = None,
     progress: Progress | None = None,
     clock: Callable[[], float] = time.monotonic,
     retry_failed: bool = False,
-    stored: Stored | None = None,
-    key: str | None = None,
-) -> Summary:
-    """Measure the part of the plan that the store lacks; closes the bench at the end.
+) -> list[Summary]:
+    """Measure the part of each plan that the store lacks; closes the benches at the end.
 
     Args:
-        bench: the device.
+        works: devices and their plans.
         store: for the measurements, one transaction per task.
-        plan: the wanted problems and configs.
-        strategy: creates the search.
         budget_seconds: tasks that would probably end later do not begin; None for no limit.
         progress: receives the events.
         clock: returns seconds, for the budget.
         retry_failed: whether to repeat configs that are stored as crashed or timed out.
-        stored: coverage of the store; None to load it.
-        key: of the request, stored with the run; tasks then begin in the order of the search, none before an earlier
-            one that the budget has no time for, so that a budget does not change what is measured in the end.
+
+    Returns:
+        Summaries of the works.
 
     Raises:
-        NormtuneError: the device or the store failed. All measurements are in the store, or in the file that the
-            message names.
+        NormtuneError: all devices of a work or the store failed. All measurements are in the store, or in the file that
+            the message names.
     """
-    begun = clock()
-    stored = store.coverage(bench.device, bench.regime) if stored is None else stored
-    search = _search(bench, store, plan, strategy, retry_failed, stored)
-    tasks = tuple(search.left())
-    before = {task.problem for task in plan.tasks} - {task.problem for task in tasks}
-    summary = Summary(known=len(plan.tasks) - len(tasks), known_failed=without_times(stored, before))
-    if not tasks:
-        summary.phases = bench.phases()
-        bench.close()
-        return summary
-    pace, machine = _pace(bench, store, search)
-    outlook = _outlook(plan, search, tasks, pace, budget_seconds)
-    if progress:
-        progress.planned(outlook)
-    planned = clock()
-    summary.starting_seconds = planned - begun
-    schedule = _Schedule(bench, search, pace, outlook, begun, clock, progress, is_ordered=key is not None)
-    summary.total = summary.left = len(tasks)
-    summary.left_seconds = outlook.estimate.seconds
-    request = {} if key is None else {REQUEST: key}
-    writer = RunWriter(store, new_run(bench, search.name, request | search.report(is_over=False)))
-    unreported: list[tuple[Problem, Best | None]] = []
-
-    def save() -> None:
-        """Store the previous task, then report it."""
-        writer.flush()
-        while unreported:
-            problem, best = unreported.pop()
-            if progress:
-                progress.measured(problem, best, summary, summary.left, summary.left_seconds)
-
+    groups = [_Group(work, store, budget_seconds, progress, clock, retry_failed) for work in works]
     try:
-        bench.examine(tasks)
-        while task := schedule.next():
-            best = None
-            start = clock()
-            try:
-                outcomes = bench.measure(task, search.race(task), save)
-            except SkippedError as error:
-                save()
-                summary.skipped[str(error)] += 1
-                search.tell(task, {})
-            else:
-                save()
-                writer.add(measurements(task, outcomes, writer.run.id))
-                best = summary.add(task.problem, outcomes)
-                schedule.measured(task, clock() - start)
-                search.tell(task, outcomes)
-            left, coming = search.left(), search.coming()
-            summary.expect(left, coming)
-            summary.left_seconds = schedule.left_seconds([*left, *coming])
-            unreported.append((task.problem, best))
-        save()
+        for group in groups:
+            group.begin()
+        while True:
+            for group in groups:
+                for lane in group.idle:
+                    group.start(lane, waits=not _busy(groups))
+            reports = [report for group in groups for report in group.save()]
+            if progress:
+                for report in reports:
+                    progress.measured(*report, [group.summary for group in groups])
+            if not (busy := _busy(groups)):
+                break
+            is_starved = any(group.idle for group in groups)
+            wait(busy, _STARVED_SECONDS if is_starved else None, FIRST_COMPLETED)
+            for group in groups:
+                group.collect()
     finally:
-        summary.phases, summary.unguided = bench.phases(), search.unguided
-        is_done = key is not None and not summary.left and not summary.skipped
-        entries = request | ({"finished": key} if is_done else {}) | search.report()
-        writer.end(_protocol(search.name, summary.phases, machine, schedule.estimated) | entries | bench.close())
-        summary.seconds = clock() - planned
-    return summary
+        with ExitStack() as stack:
+            for group in groups:
+                stack.callback(group.close)
+    return [group.summary for group in groups]
 
 
-def look_ahead(
-    bench: Bench,
-    store: Store | None,
-    plan: Plan,
-    strategy: Strategy,
-    budget_seconds: float | None = None,
-    retry_failed: bool = False,
-    stored: Stored | None = None,
-) -> Outlook:
-    """The outlook of a sweep; it measures only the speed of the machine. Arguments as in `sweep`."""
-    search = _search(bench, store, plan, strategy, retry_failed, stored)
-    return _outlook(plan, search, tuple(search.left()), _pace(bench, store, search)[0], budget_seconds)
-
-
-def _search(
-    bench: Bench,
-    store: Store | None,
-    plan: Plan,
-    strategy: Strategy,
-    retry_failed: bool,
-    stored: Stored | None = None,
-) -> Search:
-    if stored is None:
-        stored = store.coverage(bench.device, bench.regime) if store else {}
-    return strategy(plan.tasks, known(stored, {task.problem.operator for task in plan.tasks}, retry_failed))
-
-
-def _outlook(plan: Plan, search: Search, tasks: tuple[Task, ...], pace: Pace, budget_seconds: float | None) -> Outlook:
-    binaries, longest = len(Plan(tasks, {}).jobs()), search.longest
-    return Outlook(plan, tasks, len(plan.tasks) - len(tasks), binaries, pace.estimate(tasks), budget_seconds, longest)
-
-
-def _pace(bench: Bench, store: Store | None, search: Search) -> tuple[Pace, dict[str, Any]]:
-    """Speed of this machine, and the same as entries of a run's protocol."""
-    speed, python = bench.speed(), python_seconds()
-    correction = corrected(store.runs(), bench.device, bench.regime) if store else 1.0
-    recorded = {"speed": speed._asdict() | {"python_seconds": round(python, 5)}, "correction": round(correction, 3)}
-    return Pace(speed, bench.target, search.expected_blocks, python, correction, bench.regime), recorded
-
-
-class _Schedule:
-    """Chooses the next task of a search, and estimates the time left."""
+class _Group:
+    """Like devices that share a search: each takes the next task that is free, of a problem that no other began."""
 
     def __init__(
         self,
-        bench: Bench,
-        search: Search,
-        pace: Pace,
-        outlook: Outlook,
-        begun: float,
-        clock: Callable[[], float],
+        work: Work,
+        store: Store,
+        budget_seconds: float | None,
         progress: Progress | None,
-        is_ordered: bool = False,
+        clock: Callable[[], float],
+        retry_failed: bool,
     ) -> None:
-        self._is_ordered = is_ordered
-        self._bench = bench
-        self._search = search
-        self._pace = pace
-        self._clock = clock
-        self._compiling = (lambda done: progress.compiling(done, outlook.binaries)) if progress else None
-        self._end = math.inf if outlook.budget_seconds is None else begun + outlook.budget_seconds - _MARGIN_SECONDS
-        self._seen: set[object] = set()
-        self._expected: dict[Task, float] = {}
-        # Expected seconds of a config of each problem; the configs that were measured, and theirs by operator.
-        self._each: dict[Problem, float] = {}
-        self._met: defaultdict[Problem, set[Candidate]] = defaultdict(set)
-        self._done: defaultdict[str, float] = defaultdict(float)
-        for task in outlook.tasks:
-            self._each_of(task)
-        self._turn = {task.problem: turn for turn, task in enumerate(outlook.tasks)}
-        # Seconds by operator: the estimate of one may be far off, as it assumes kernels that are memory bound.
-        self._measured: defaultdict[str, float] = defaultdict(float)
-        self._estimated: defaultdict[str, float] = defaultdict(float)
+        start = clock()
+        first = work.benches[0]
+        stored = store.coverage(first.device, first.regime) if work.stored is None else work.stored
+        self._work, self._clock = work, clock
+        self._search = search = search_of(first, store, work.plan, work.strategy, retry_failed, stored)
+        tasks = tuple(search.left())
+        before = {task.problem for task in work.plan.tasks} - {task.problem for task in tasks}
+        self.summary = Summary(known=len(work.plan.tasks) - len(tasks), known_failed=without_times(stored, before))
+        self.lanes: list[Lane] = []
+        self._lost: list[Lane] = []
+        self._owners: dict[Problem, Lane] = {}
+        self._again: list[Task] = []
+        self._told: list[tuple[Lane, Problem, Best | None]] = []
+        self._sample = SharedSample()
+        self._shared: dict[Lane, list[Task]] | None = None
+        self._tasks = tasks
+        if not tasks:
+            self.summary.phases = first.phases()
+            for bench in work.benches:
+                bench.close()
+            return
+        pace, self._machine = pace_of(first, store, search)
+        outlook = outlook_of(work.plan, search, tasks, pace, budget_seconds, len(work.benches))
+        if progress:
+            progress.planned(outlook)
+        self.summary.outlook = outlook
+        self._planned = clock()
+        self.summary.starting_seconds = self._planned - start
+        self.summary.total = self.summary.left = len(tasks)
+        self.summary.left_seconds = outlook.estimate.seconds
+        compiling = partial(progress.compiling, total=outlook.binaries) if progress else None
+        end = math.inf if budget_seconds is None else start + budget_seconds
+        self._schedule = Schedule(first, search, pace, tasks, end, clock, compiling, is_ordered=work.key is not None)
+        self._request = {} if work.key is None else {REQUEST: work.key}
+        entries = self._request | search.report(is_over=False)
+        self.lanes = [Lane(b, RunWriter(store, new_run(b, search.name, entries)), clock) for b in work.benches]
+
+    def begin(self) -> None:
+        """Check the functions of the operators, on one device."""
+        if self.lanes:
+            self.lanes[0].bench.examine(self._tasks)
 
     @property
-    def estimated(self) -> float:
-        """Estimated seconds of the tasks that were measured."""
-        return sum(self._estimated.values())
+    def idle(self) -> list[Lane]:
+        """The devices without a task."""
+        return [lane for lane in self.lanes if lane.task is None]
 
-    def next(self) -> Task | None:
-        """The next task, with compiled binaries and enough time left; None at the end."""
-        now = self._clock()
-        if now >= self._end:
-            return None
-        self._bench.prepare(self._choices(now), self._compiling)
-        waiting: list[Task] = []
-        for task in self._choices(now):
-            if self._bench.compiled(task, 0.0):
-                return task
-            waiting.append(task)
-            if len(waiting) == _OVERTAKEN:
-                break
-        if not waiting:
-            return None
-        first = min(waiting, key=lambda task: self._turn.get(task.problem, math.inf))
-        slack = self._slack(first, now)
-        return first if self._bench.compiled(first, None if math.isinf(slack) else slack) else None
+    def start(self, lane: Lane, waits: bool) -> None:
+        """Give an idle device a task, if there is one; `waits` as in `Schedule.next`."""
+        busy = [other.task.problem for other in self.lanes if other.task]
 
-    def measured(self, task: Task, seconds: float) -> None:
-        """Record the duration of a task."""
-        met = self._met[task.problem]
-        before = len(met)
-        met.update(task.candidates)
-        self._done[task.problem.operator] += (len(met) - before) * self._each_of(task)
-        self._estimated[task.problem.operator] += self._expected_seconds(task)
-        self._measured[task.problem.operator] += seconds
+        def may_begin(task: Task) -> bool:
+            return self._owners.get(task.problem, lane) is lane and task.problem not in busy
 
-    def left_seconds(self, left: Iterable[Task]) -> float:
-        """Expected time of the tasks left, scaled by what those that were measured took.
+        task = next(filter(may_begin, self._again), None)
+        if task:
+            self._again.remove(task)
+        else:
+            task = self._schedule.next(may_begin, waits)
+        if task:
+            self._owners[task.problem] = lane
+            lane.begin(task, self._search.race(task))
+        elif shared := self._shared_task(lane, is_over=not busy):
+            lane.begin(shared, all_rounds(shared))
 
-        A problem's configs may be measured in several tasks and again in others: the time that a config took with all
-        of these is that of those left, too. A task of few configs takes at least its own time.
-        """
-        seconds = 0.0
-        for task in filter(lambda task: task.candidates, left):
-            name, own = task.problem.operator, self._pace.measuring(task, 0)
-            shared = len(task.candidates) * self._each_of(task)
-            seconds += max(own * self._scale(name, self._estimated), shared * self._scale(name, self._done))
-        return seconds
+    def collect(self) -> None:
+        """Take the outcomes of all tasks that are done."""
+        for lane in [lane for lane in self.lanes if lane.future and lane.future.done()]:
+            task = lane.task
+            assert task is not None
+            try:
+                outcomes, seconds = lane.outcomes()
+            except DeviceGoneError as error:
+                self._leave_out(lane, task, error)
+            except SkippedError as error:
+                if self._shared is None:
+                    self.summary.skipped[str(error)] += 1
+                    self._search.tell(task, {})
+                    self._told.append((lane, task.problem, None))
+            else:
+                lane.writer.add(measurements(task, outcomes, lane.writer.run.id))
+                if self._shared is not None:
+                    self._sample.tell(lane.bench.name, task, outcomes)
+                    continue
+                self._sample.hear(task, outcomes)
+                lane.estimated += self._schedule.measured(task, seconds)
+                self._search.tell(task, outcomes)
+                self._told.append((lane, task.problem, self.summary.add(task.problem, outcomes)))
 
-    def _choices(self, now: float) -> Iterator[Task]:
-        """The tasks of the search that may begin."""
-        chosen = takewhile if self._is_ordered else filter
-        return chosen(lambda task: self._slack(task, now) >= 0, self._search.ask(self._end - now))
+    def save(self) -> list[Report]:
+        """Store the tasks that were collected; by now their devices have the next ones."""
+        for lane in dict.fromkeys([*(lane for lane, *_ in self._told), *self.lanes]):
+            lane.writer.flush()
+        if self._told:
+            self._count_left()
+        told, self._told = self._told, []
+        return [(lane.bench.name, problem, best) for lane, problem, best in told]
 
-    def _scale(self, operator: str, done: Mapping[str, float]) -> float:
-        """Measured over expected time of an operator; `done` has the expected seconds of measured tasks.
+    def close(self) -> None:
+        """Complete the runs and close the devices."""
+        if not self.lanes:
+            return
+        search, summary = self._search, self.summary
+        key = self._work.key
+        summary.spread = self._sample.spread()
+        summary.unguided = search.unguided
+        is_done = key is not None and not summary.left and not summary.skipped
+        entries = self._request | ({"finished": key} if is_done else {}) | search.report()
+        with ExitStack() as stack:
+            for lane in [*self.lanes, *self._lost]:
+                stack.callback(self._end, lane, entries)
+        summary.seconds = self._clock() - self._planned
 
-        Before its first measurement it is the ratio of the other operators, and 1 for the first operator.
-        """
-        own, others = done.get(operator, 0.0), sum(done.values())
-        measured = self._measured[operator]
-        rest = sum(self._measured.values()) - measured
-        before = (rest + _TRUST_SECONDS) / (others - own + _TRUST_SECONDS)
-        return (measured + _TRUST_SECONDS * before) / (own + _TRUST_SECONDS)
+    def _end(self, lane: Lane, entries: dict[str, Any]) -> None:
+        phases = lane.bench.phases()
+        clocks = lane.close()
+        self.summary.phases = phases if self.summary.phases is None else self.summary.phases.plus(phases)
+        protocol = _protocol(self._search.name, phases, self._machine, lane.estimated)
+        lane.writer.end(protocol | entries | clocks)
 
-    def _slack(self, task: Task, now: float) -> float:
-        """Longest wait before a task that still lets it end in time, seconds; negative if it must not begin."""
-        scale = self._scale(task.problem.operator, self._estimated)
-        return self._end - now - _CAUTION * scale * self._expected_seconds(task)
+    def _leave_out(self, lane: Lane, task: Task, error: DeviceGoneError) -> None:
+        """Go on without a device, whose problems others take over; raises the error if there are none."""
+        if len(self.lanes) == 1:
+            raise error
+        self.lanes.remove(lane)
+        self._lost.append(lane)
+        self._again += [task] if self._shared is None else []
+        self._owners = {problem: owner for problem, owner in self._owners.items() if owner is not lane}
+        self.summary.lost[lane.bench.name] = str(error)
 
-    def _each_of(self, task: Task) -> float:
-        """Expected seconds of a config of a task's problem, as of its first task."""
-        if task.problem not in self._each:
-            self._each[task.problem] = self._pace.measuring(task, 0) / max(1, len(task.candidates))
-        return self._each[task.problem]
+    def _shared_task(self, lane: Lane, is_over: bool) -> Task | None:
+        """The next task that every device measures, once the search is over."""
+        if self._shared is None:
+            if not is_over or len(self.lanes) == 1 or self._again or self._search.left():
+                return None
+            tasks = self._sample.tasks()
+            self._shared = {each: [*tasks] if self._schedule.has_time(tasks) else [] for each in self.lanes}
+        tasks = self._shared[lane]
+        return tasks.pop(0) if tasks else None
 
-    def _expected_seconds(self, task: Task) -> float:
-        if task not in self._expected:
-            self._expected[task] = self._pace.measuring(task, new_binaries(task, self._seen))
-        return self._expected[task]
+    def _count_left(self) -> None:
+        left, coming = [*self._search.left(), *self._again], self._search.coming()
+        problems = {task.problem for task in left}
+        busy = [lane.task for lane in self.lanes if lane.task] if self._shared is None else []
+        left += [task for task in busy if task.problem not in problems]
+        self.summary.expect(left, coming)
+        self.summary.left_seconds = self._schedule.left_seconds([*left, *coming]) / len(self.lanes)
+
+
+def _busy(groups: Sequence[_Group]) -> list[Future[Any]]:
+    return [lane.future for group in groups for lane in group.lanes if lane.future]
 
 
 def _protocol(strategy: str, phases: Phases, machine: Mapping[str, Any], estimated: float) -> dict[str, Any]:

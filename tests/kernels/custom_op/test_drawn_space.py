@@ -18,13 +18,13 @@ from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store
 from normtune.results.records import Outcome
 from normtune.tests.commands import main, one_line
-from normtune.tests.tuner.benches import MadeUp
+from normtune.tests.tuner.benches import MadeUp, sweep
 from normtune.tuner.inspection.inspect import inspect_operator
 from normtune.tuner.plan.plan import plan, problems
 from normtune.tuner.search.registry import search
 from normtune.tuner.search.rounds import timed
+from normtune.tuner.sweep.outlook import look_ahead
 from normtune.tuner.sweep.report import pruned_lines
-from normtune.tuner.sweep.sweep import look_ahead, sweep
 
 ROOT = Path(__file__).parents[3]
 H200 = TARGETS["sm_90"]
@@ -52,9 +52,7 @@ def drawn(tmp_path, operators_forgotten):
 class Softmax(MadeUp):
     """Fastest with four warps and four rows; the library is slow. A problem may return, in later rounds."""
 
-    def measure(self, task, race, meanwhile):
-        if meanwhile:
-            meanwhile()
+    def measure(self, task, race):
         first = 100 * sum(one.problem == task.problem for one in self.measured)
         self.measured.append(task)
         samples = timed(self, task.configs, race, first)

@@ -13,6 +13,7 @@ from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.rms_norm.long_rows import MAX_TILED_HIDDEN
 from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store
+from normtune.tests.tuner.benches import sweep
 from normtune.tuner.compiling import ahead, binary_list
 from normtune.tuner.compiling.binary_cache import FOLDER, BinaryCache, Folder, check_out, name_of
 from normtune.tuner.compiling.binary_list import Toolchain, add
@@ -22,7 +23,6 @@ from normtune.tuner.plan.binaries import jobs_of
 from normtune.tuner.plan.plan import Plan, Task, candidates
 from normtune.tuner.search.adaptive import Adaptive
 from normtune.tuner.sweep import api
-from normtune.tuner.sweep.sweep import sweep
 from normtune.tuner.timing.trial import gate_launch
 
 TARGET = TARGETS["sm_90"]

@@ -7,7 +7,7 @@ import pytest
 from normtune.kernels.operator import operator
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
-from normtune.tuner.device import bench as module
+from normtune.tuner.compiling import binaries as module
 from normtune.tuner.device.bench import WorkerBench
 from normtune.tuner.plan.plan import Task, candidates
 

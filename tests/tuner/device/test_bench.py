@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from normtune.tests.commands import wait_until
 from normtune.tuner.device import bench as bench_module
 from normtune.tuner.device import worker as worker_module
 from normtune.tuner.device.bench import WorkerBench
-from normtune.tuner.device.open import SkippedError
+from normtune.tuner.device.open import DeviceGoneError, SkippedError
 from normtune.tuner.plan.plan import Task, candidates
 from normtune.tuner.search.adaptive import Adaptive
 from normtune.tuner.search.exhaustive import Exhaustive
@@ -282,20 +283,14 @@ def test_a_killed_sweep_leaves_no_worker(opened, tmp_path):
 
 
 @pytest.mark.slow
-def test_other_work_is_done_once_while_the_device_is_busy(opened):
-    bench, done = opened(), []
-    assert set(statuses(bench.measure(TASK, adaptive(), lambda: done.append("stored"))).values()) == {"ok"}
-    assert done == ["stored"]
-    assert set(statuses(bench.measure(TASK, adaptive())).values()) == {"ok"} and done == ["stored"]
-
-
-@pytest.mark.slow
-def test_an_error_of_other_work_ends_the_measurement_and_the_worker(opened):
-    def fail():
-        raise NormtuneError("the store is gone")
-
-    bench = opened()
+def test_a_measurement_that_another_thread_waits_for_is_stopped(opened):
+    bench = opened(("block", 4, "hang"))
     process = bench.worker()._process
-    with pytest.raises(NormtuneError, match=r"^the store is gone$"):
-        bench.measure(TASK, adaptive(), fail)
+    with ThreadPoolExecutor(1) as thread:
+        measured = thread.submit(bench.measure, TASK, adaptive())
+        wait_until(measured.running)
+        bench.stop()
+        with pytest.raises(DeviceGoneError, match="were stopped"):
+            measured.result()
     assert not process.is_alive()
+    assert bench.close() == {}

@@ -2,11 +2,16 @@
 
 import pytest
 
+from normtune.errors import UsageError
 from normtune.results.records import Device, Run
 from normtune.tuner.device import unopened as module
-from normtune.tuner.device.unopened import unopened
 
 H200 = Device("NVIDIA H200", "sm_90", 132, 50 << 20, 140 << 30, "aaaa-1", "580.1")
+
+
+def unopened(name, regime, runs):
+    (found,) = module.unopened(name, regime, runs)
+    return found.identity
 
 
 def run(device, started, **software):
@@ -50,11 +55,37 @@ def test_a_gpu_is_known_by_its_driver_and_its_software_by_its_newest_run(monkeyp
     assert unopened("cuda:2", "cold", runs) is None
 
 
+def test_several_gpus_and_all_of_them_are_known_with_one_question(monkeypatch):
+    asked = []
+    monkeypatch.setattr(module, "ask", lambda subject, seconds: asked.append(subject) or FACTS)
+    for names, first in (("all", "cuda:0"), ("cuda:0,cuda:1", "cuda:0"), ("cuda, cuda:1", "cuda")):
+        found = module.unopened(names, "cold", [])
+        assert [one.identity.device.uuid for one in found] == ["aaaa-1", "bbbb-2"]
+        assert [one.name for one in found] == [first, "cuda:1"]
+    assert asked == ["driver"] * 3
+    monkeypatch.setattr(module, "ask", lambda subject, seconds: {"missing": "no answer"})
+    assert module.unopened("all", "cold", []) == [(None, None)]
+
+
+@pytest.mark.parametrize(
+    ("names", "reason"),
+    [
+        ("tpu", "unknown device 'tpu': expected cuda:N or replay:NAME"),
+        ("cuda:0,", "unknown device ''"),
+        ("cuda:0,all", "unknown device 'all'"),
+        ("cuda:0,cuda:00", "expected each GPU once"),
+        ("cuda,cuda:0", "expected each GPU once"),
+        ("cuda:0,replay:nvidia-h200", "expected GPUs or recordings, not both"),
+    ],
+)
+def test_a_list_of_devices_is_checked(names, reason):
+    with pytest.raises(UsageError, match=reason):
+        module.names_of(names)
+
+
 def test_a_replay_is_known_by_its_runs_and_no_driver_is_asked(monkeypatch):
     monkeypatch.setattr(module, "ask", None)
     replay = H200._replace(uuid="replay:nvidia-h200")
-    assert unopened("cuda:x", "cold", [run(H200, "2026")]) is None
-    assert unopened("tpu", "cold", [run(H200, "2026")]) is None
     assert unopened("replay:other", "cold", [run(replay, "2026")]) is None
     known = unopened("replay:nvidia-h200", "cold", [run(replay, "2026")])
     assert (known.device, known.target.sms, known.compiles) == (replay, 132, False)

@@ -4,15 +4,16 @@ import pytest
 
 from normtune.results.database.store import Store
 from normtune.results.records import TimedCode, launch_digest
+from normtune.tests.tuner.benches import sweep
 from normtune.tests.tuner.made_up_recording import recorded_plan
 from normtune.tests.tuner.search import pairs
+from normtune.tuner.compiling import binaries
 from normtune.tuner.compiling.compiler import Compiled
 from normtune.tuner.device import bench as bench_module
 from normtune.tuner.device.bench import WorkerBench
 from normtune.tuner.plan.binaries import compile_class
 from normtune.tuner.plan.plan import Plan
 from normtune.tuner.search.exhaustive import Exhaustive
-from normtune.tuner.sweep.sweep import sweep
 
 
 class Pool:
@@ -54,37 +55,41 @@ class Told:
         assert total == self.binaries
         self.counts.append((self.measured_problems, done))
 
-    def measured(self, problem, best, summary, left, seconds):
-        self.measured_problems = summary.problems
+    def measured(self, device, problem, best, summaries):
+        self.measured_problems = sum(summary.problems for summary in summaries)
 
 
 @pytest.fixture
 def swept(monkeypatch, tmp_path):
     """Sweeps all problems; the bench and what was heard of the compilers."""
-    monkeypatch.setattr(bench_module, "CompilePool", Pool)
+    pools = []
+    monkeypatch.setattr(
+        binaries, "CompilePool", lambda *given, **options: pools.append(Pool(*given, **options)) or pools[0]
+    )
     monkeypatch.setattr(bench_module, "LOOK_AHEAD", 4)
 
     def run(search):
         bench, told = WorkerBench(("normtune.tests.tuner.made_up_recording", "compiled_engine", ())), Told()
         with Store.open(f"sqlite:///{tmp_path}/store.db") as store:
             sweep(bench, store, recorded_plan(), search, progress=told)
-        return bench, told
+        (pool,) = pools
+        return pool, told
 
     return run
 
 
 @pytest.mark.slow
 def test_the_next_tasks_are_compiled_and_in_the_end_all(swept):
-    bench, told = swept(Exhaustive)
+    pool, told = swept(Exhaustive)
     order = Exhaustive(recorded_plan().tasks, {}).left()
     # The first problem is stored, and told of, once the second one is begun: the next four are in the queue then.
     ahead = Plan(tuple(order[:5]), {}).jobs()
-    assert bench._pool.classes[: len(ahead)] == [compile_class(job.problem, job.launch) for job in ahead]
+    assert pool.classes[: len(ahead)] == [compile_class(job.problem, job.launch) for job in ahead]
     assert max(done for measured, done in told.counts if not measured) == len(ahead) < told.binaries
-    assert told.counts[-1][1] == len(bench._pool.classes) == told.binaries
+    assert told.counts[-1][1] == len(pool.classes) == told.binaries
 
 
 @pytest.mark.slow
 def test_what_is_never_asked_for_is_never_compiled(swept):
-    bench, told = swept(pairs.Pairs)
-    assert 0 < len(bench._pool.classes) < told.binaries
+    pool, told = swept(pairs.Pairs)
+    assert 0 < len(pool.classes) < told.binaries

@@ -8,10 +8,10 @@ import pytest
 from normtune.kernels.config import COPY
 from normtune.results.database.store import Store
 from normtune.tests.commands import succeed
+from normtune.tests.tuner.benches import sweep
 from normtune.tests.tuner.made_up_recording import ABSENT, BROKEN, recorded_plan
 from normtune.tests.tuner.search import pairs, random_configs
 from normtune.tuner.search.registry import SEARCHES, search
-from normtune.tuner.sweep.sweep import sweep
 
 
 def test_searches_know_their_names():

@@ -19,7 +19,7 @@ from normtune.results.exchange.parquet_csv import write_parquet
 from normtune.results.records import Coverage, TimedCode
 from normtune.tests.heuristics.made_up import as_command
 from normtune.tests.results.stores import alter
-from normtune.tests.tuner.benches import DEVICE
+from normtune.tests.tuner.benches import DEVICE, sweep
 from normtune.tuner.checking.offline import check
 from normtune.tuner.device.bench import WorkerBench
 from normtune.tuner.plan.plan import Plan, Task, candidates
@@ -28,7 +28,7 @@ from normtune.tuner.search.adaptive import Adaptive
 from normtune.tuner.staleness import recorded, stored
 from normtune.tuner.staleness.recorded import cell_of, difference, pairs_of, record
 from normtune.tuner.staleness.stored import OTHER_CODE, Comparison, compare, compare_instructions
-from normtune.tuner.sweep.sweep import look_ahead, sweep
+from normtune.tuner.sweep.outlook import look_ahead
 
 TARGET = TARGETS["sm_90"]
 KERNELS = inspect.getsource(forward)  # what `toy` begins with

@@ -8,10 +8,10 @@ from normtune.kernels.config import COPY
 from normtune.kernels.operator import operator
 from normtune.results.database.store import Store
 from normtune.results.regimes import REGIMES
+from normtune.tests.tuner.benches import sweep
 from normtune.tuner.device.open import open_device
 from normtune.tuner.plan.plan import candidates, plan, problems
 from normtune.tuner.search.adaptive import Adaptive
-from normtune.tuner.sweep.sweep import sweep
 from normtune.tuner.timing.timing import CudaSession
 
 pytestmark = pytest.mark.gpu

@@ -16,11 +16,11 @@ from normtune.kernels.problem import Problem
 from normtune.results.database.store import Store
 from normtune.results.records import Coverage
 from normtune.tests.commands import main, one_line
+from normtune.tests.tuner.benches import sweep
 from normtune.tests.tuner.made_up_recording import recorded_plan
 from normtune.tuner.plan.plan import Task
 from normtune.tuner.plan.pool import Candidate
 from normtune.tuner.search.sampling.sampled import FINALISTS, PROPOSALS, TPE
-from normtune.tuner.sweep.sweep import sweep
 
 
 class Tile(Config):

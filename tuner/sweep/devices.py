@@ -1,0 +1,123 @@
+"""The devices of a sweep: opened in the background, and in groups of like ones, each of which shares a search.
+
+In: the names of the devices, the runs of a store. Out: their identities, from the driver as long as they are not open;
+benches.
+"""
+
+from collections.abc import Collection, Sequence
+from contextlib import ExitStack
+from typing import NamedTuple, TypeVar
+
+from normtune.errors import NormtuneError
+from normtune.kernels.calling.probe import ask
+from normtune.results.records import REPLAY_PREFIX, Run
+from normtune.tuner.compiling.binaries import Compilers
+from normtune.tuner.device.engine import Identity
+from normtune.tuner.device.open import Bench, begin_device
+from normtune.tuner.device.unopened import Named, unopened
+
+_NVML_SECONDS = 10.0
+
+Known = TypeVar("Known", Bench, Identity)
+
+
+class Limits(NamedTuple):
+    """What may differ between GPUs of one name: memory, and the limits of power and clock that the driver tells."""
+
+    memory_bytes: int
+    power_watts: int | None
+    most_mhz: int | None
+
+    def __str__(self) -> str:
+        parts = [f"{self.memory_bytes / 2**30:.0f} GiB"]
+        parts += [f"{self.power_watts} W"] if self.power_watts else []
+        return ", ".join([*parts, f"{self.most_mhz} MHz"] if self.most_mhz else parts)
+
+
+class Devices:
+    """The devices of a sweep.
+
+    Args:
+        names: as in `open.names_of`.
+        regime: of the timing.
+        runs: of the store.
+        compilers: shared by the devices.
+        closing: closes the benches.
+
+    Attributes:
+        lost: why devices could not be opened, by name.
+    """
+
+    def __init__(
+        self, names: str | None, regime: str, runs: Collection[Run], compilers: Compilers, closing: ExitStack
+    ) -> None:
+        self.lost: dict[str, str] = {}
+        self._named: list[Named] = unopened(names, regime, runs)
+        self._regime = regime
+        self._compilers = compilers
+        self._closing = closing
+        self._benches: list[Bench] = []
+
+    @property
+    def identities(self) -> list[Identity]:
+        """Identities of all devices; none if one has to be opened first."""
+        found = [identity for _, identity in self._named if identity]
+        return found if len(found) == len(self._named) else []
+
+    def start(self) -> list[Bench]:
+        """Start opening the devices, once; the compilers of those that are known start, too."""
+        if not self._benches:
+            for index, (name, identity) in enumerate(self._named):
+                count = [other for other, _ in self._named[:index]].count(name)
+                title = f"{name}#{count + 1}" if count else None  # of a recording
+                bench = begin_device(name, self._regime, self._compilers, title)
+                self._closing.callback(bench.close)
+                self._benches.append(bench)
+                if identity and identity.compiles:
+                    bench.expect(identity.target.name)
+                    bench.prepare(())
+        return self._benches
+
+    def open(self) -> list[Bench]:
+        """Wait until the devices are open.
+
+        Raises:
+            NormtuneError: none can be opened.
+        """
+        opened = []
+        for bench in self.start():
+            try:
+                bench.open()
+            except NormtuneError as error:
+                if len(self._benches) == 1:
+                    raise
+                self.lost[bench.name] = str(error)
+                bench.close()
+            else:
+                opened.append(bench)
+        if not opened:
+            raise NormtuneError("; ".join(self.lost.values()))
+        return opened
+
+
+def alike(devices: Sequence[Known]) -> list[list[Known]]:
+    """Groups of devices of one kind, in the order of the first of each."""
+    kinds = dict.fromkeys(known.device.kind for known in devices)
+    return [[known for known in devices if known.device.kind == kind] for kind in kinds]
+
+
+def check_limits(group: Sequence[Bench]) -> None:
+    """Raise NormtuneError if devices of one kind, whose measurements the store keeps as one, have unlike limits."""
+    if len(group) == 1 or group[0].device.uuid.startswith(REPLAY_PREFIX):
+        return
+    gpus = {gpu["uuid"].removeprefix("GPU-"): gpu for gpu in ask("nvml", _NVML_SECONDS).get("gpus", [])}
+    found: dict[Limits, Bench] = {}
+    for bench in group:
+        gpu = gpus.get(bench.device.uuid.removeprefix("GPU-"), {})
+        found[Limits(bench.device.memory_bytes, gpu.get("power_watts"), gpu.get("most_mhz"))] = bench
+    if len(found) > 1:
+        limits = "; ".join(f"{bench.name} {limits}" for limits, bench in found.items())
+        raise NormtuneError(
+            f"GPUs of the name {group[0].device.label!r} differ ({limits}), and a store keeps the times of one name as "
+            "those of one kind of GPU: sweep them apart, each --device into a --store of its own"
+        )

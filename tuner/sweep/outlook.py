@@ -1,0 +1,98 @@
+"""The work ahead of a sweep: the search over what the store lacks, and how long it will take.
+
+In: a device, a store, a plan and a strategy. Out: the search, an `Outlook`.
+"""
+
+from typing import Any, NamedTuple
+
+from normtune.results.database.store import Store
+from normtune.tuner.device.open import Bench
+from normtune.tuner.plan.estimate import Estimate, Pace, corrected, python_seconds
+from normtune.tuner.plan.plan import Plan, Task
+from normtune.tuner.plan.resume import Stored, known
+from normtune.tuner.search.protocol import Search, Strategy
+
+
+class Outlook(NamedTuple):
+    """The work ahead of a sweep.
+
+    Attributes:
+        plan: the wanted problems and configs.
+        tasks: the tasks of the search, in about the order of measuring.
+        known: number of problems that are complete in the store.
+        binaries: number of binaries to compile.
+        estimate: expected duration of all tasks.
+        budget_seconds: rest of the budget; None for no limit.
+        longest: how many times as long gate and timing may take, where the search cannot say how long it will be.
+    """
+
+    plan: Plan
+    tasks: tuple[Task, ...]
+    known: int
+    binaries: int
+    estimate: Estimate
+    budget_seconds: float | None
+    longest: float = 1.0
+
+    @property
+    def cells(self) -> int:
+        """Number of (problem, config) pairs to be timed."""
+        return Plan(self.tasks, {}).cells()
+
+
+def look_ahead(
+    bench: Bench,
+    store: Store | None,
+    plan: Plan,
+    strategy: Strategy,
+    budget_seconds: float | None = None,
+    retry_failed: bool = False,
+    stored: Stored | None = None,
+    devices: int = 1,
+) -> Outlook:
+    """The outlook of a sweep; it measures only the speed of the machine.
+
+    Args:
+        bench: the device.
+        store: with what was measured; None if there is none.
+        plan: the wanted problems and configs.
+        strategy: creates the search.
+        budget_seconds: limit of the time; None without one.
+        retry_failed: whether to repeat configs that are stored as crashed or timed out.
+        stored: coverage of the store; None to load it.
+        devices: number of like devices that share the work.
+    """
+    search = search_of(bench, store, plan, strategy, retry_failed, stored)
+    return outlook_of(plan, search, tuple(search.left()), pace_of(bench, store, search)[0], budget_seconds, devices)
+
+
+def search_of(
+    bench: Bench,
+    store: Store | None,
+    plan: Plan,
+    strategy: Strategy,
+    retry_failed: bool,
+    stored: Stored | None = None,
+) -> Search:
+    """The search over what the store lacks; arguments as in `look_ahead`."""
+    if stored is None:
+        stored = store.coverage(bench.device, bench.regime) if store else {}
+    return strategy(plan.tasks, known(stored, {task.problem.operator for task in plan.tasks}, retry_failed))
+
+
+def outlook_of(
+    plan: Plan, search: Search, tasks: tuple[Task, ...], pace: Pace, budget_seconds: float | None, devices: int = 1
+) -> Outlook:
+    """The outlook of a search; `tasks` are those left, to be shared by so many devices."""
+    binaries, longest = len(Plan(tasks, {}).jobs()), search.longest
+    whole = pace.estimate(tasks)
+    estimate = whole._replace(gate=whole.gate / devices, timing=whole.timing / devices)
+    return Outlook(plan, tasks, len(plan.tasks) - len(tasks), binaries, estimate, budget_seconds, longest)
+
+
+def pace_of(bench: Bench, store: Store | None, search: Search) -> tuple[Pace, dict[str, Any]]:
+    """Speed of this machine, and the same as entries of a run's protocol."""
+    speed, python = bench.speed(), python_seconds()
+    correction = corrected(store.runs(), bench.device, bench.regime) if store else 1.0
+    recorded = {"speed": speed._asdict() | {"python_seconds": round(python, 5)}, "correction": round(correction, 3)}
+    return Pace(speed, bench.target, search.expected_blocks, python, correction, bench.regime), recorded
