@@ -43,10 +43,12 @@ def read(url: str) -> dict:
     from normtune.results.database.store import Store
 
     with Store.open(url, create=False) as store:
-        (run,) = store.runs()
+        runs = store.runs()
         frame = store.load().frame
+    run = runs[0]
     return {
         "device": run.device.name,
+        "devices": len(runs),
         "software": run.software,
         "problems": len(frame[["operator", "variant", "dtype", "rows", "hidden"]].drop_duplicates()),
         "measurements": len(frame),
