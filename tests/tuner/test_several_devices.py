@@ -11,9 +11,11 @@ from normtune.results.records import Outcome
 from normtune.tests.commands import succeed
 from normtune.tests.tuner.benches import DEVICE, MadeUp, sweep
 from normtune.tests.tuner.made_up_recording import recorded_plan
+from normtune.tuner.compiling.binaries import Compilers
 from normtune.tuner.device.bench import WorkerBench
 from normtune.tuner.device.open import DeviceGoneError, SkippedError
 from normtune.tuner.search.adaptive import Adaptive
+from normtune.tuner.search.control import all_rounds
 from normtune.tuner.search.exhaustive import Exhaustive
 from normtune.tuner.search.plane.plane import Plane
 from normtune.tuner.sweep import devices
@@ -210,3 +212,21 @@ def test_devices_in_processes_are_busy_at_the_same_time(store):
     (summary,) = sweep_all([Work(benches, whole._replace(tasks=whole.tasks[:12]), Adaptive)], store)
     assert (summary.problems, summary.left, summary.spread.problems) == (12, 0, 8)
     assert summary.spread.loss == summary.spread.ratios["made-up:1"] - 1 == 0
+
+
+@pytest.mark.long
+def test_a_binary_passes_the_gate_once_for_like_devices():
+    gates = []
+
+    class Counting(WorkerBench):
+        def ask_twice(self, step, *arguments, seconds=None):
+            if step == "gate":
+                gates.append(arguments[1].launch)
+            return super().ask_twice(step, *arguments, seconds=seconds)
+
+    compilers, (task, *_) = Compilers(), recorded_plan().tasks
+    benches = [Counting(("normtune.tests.tuner.made_up_recording", "engine", ()), compilers) for _ in range(2)]
+    outcomes = [bench.measure(task, all_rounds(task)) for bench in benches]
+    assert outcomes[0].keys() == outcomes[1].keys() and len(gates) == len(task.candidates) > 2
+    for bench in benches:
+        bench.close()

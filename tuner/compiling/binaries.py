@@ -8,7 +8,7 @@ from threading import Lock
 
 from normtune.kernels.call import AnyLaunch
 from normtune.kernels.problem import Problem
-from normtune.results.records import TimedCode
+from normtune.results.records import Outcome, TimedCode
 from normtune.tuner.compiling.binary_cache import BinaryCache
 from normtune.tuner.compiling.compiler import Compiled
 from normtune.tuner.compiling.pool import BESIDE_A_GPU, COMPILE_SECONDS, CompilePool
@@ -75,7 +75,9 @@ class Binaries:
 
 
 class Compilers:
-    """The binaries of each target, for the benches of one sweep; the last bench that leaves closes them.
+    """The binaries of each target, and what the gate said of them, for the benches of one sweep.
+
+    The last bench that leaves closes the compilers.
 
     Args:
         cache: as in `Binaries`.
@@ -85,7 +87,12 @@ class Compilers:
         self.folder = cache.folder if cache else None
         self._cache = cache
         self._of: dict[str, Binaries] = {}
+        self._gated: dict[object, dict[object, Outcome | None]] = {}
         self._users = 0
+
+    def gated(self, kind: object) -> dict[object, Outcome | None]:
+        """Failures in the gate on devices of a kind; None for a binary that passed."""
+        return self._gated.setdefault(kind, {})
 
     def enter(self) -> None:
         """Count a bench that will use them."""

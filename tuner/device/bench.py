@@ -73,8 +73,6 @@ class WorkerBench:
         self._expected = ""
         self._is_open = True
         self._is_stopped = False
-        self._failed: dict[object, Outcome] = {}
-        self._gated: set[object] = set()
         self._blocks: dict[Problem, int] = {}
         self._rounds = self._void_rounds = 0
         self._seconds = {"compile": 0.0, "gate": 0.0, "timing": 0.0}
@@ -138,6 +136,11 @@ class WorkerBench:
                 "the cause, such as other processes that hold its memory"
             ) from None
         return speed._replace(cores=default_workers())
+
+    @property
+    def _gated(self) -> dict[object, Outcome | None]:
+        """Failures in the gate by binary and launch; None for a binary that passed on this or a like device."""
+        return self._compilers.gated(self.device.kind)
 
     @property
     def _binaries(self) -> Binaries | None:
@@ -327,24 +330,24 @@ class WorkerBench:
     def _compile(self, problem: Problem, candidate: Candidate, seconds: float | None) -> Compiled | bool | None:
         """The compiled binary of a candidate; True if none is needed, None if the wait took over `seconds`."""
         key, binaries = compile_class(problem, candidate.launch), self._binaries
-        if binaries is None or key in self._failed or key in self._gated:
+        if binaries is None or key in self._gated:
             return True
         result = binaries.result(problem, candidate.launch, seconds)
         if result is not None and result.status != "ok":
-            self._failed[key] = Outcome(result.status, result.reason)
+            self._gated[key] = Outcome(result.status, result.reason)
         elif result is not None and result.shared_bytes > self.target.shared_bytes:
             reason = f"{result.shared_bytes} bytes of shared memory exceed {self.target.shared_bytes}"
-            self._failed[key] = Outcome("out_of_resources", reason)
+            self._gated[key] = Outcome("out_of_resources", reason)
         return result
 
     def _gate(self, problem: Problem, candidate: Candidate) -> Outcome | None:
         """The failure of a candidate in the gate, if any; outcomes of binaries and launches are kept."""
-        key = compile_class(problem, candidate.launch)
-        if key in self._failed or key in self._gated:
-            return self._failed.get(key)
+        key, gated = compile_class(problem, candidate.launch), self._gated
+        if key in gated:
+            return gated[key]
         # A failure is only of this config and this launch: another grid or other integers may work.
         keys = (key, candidate.config), (key, *gate_launch(operator(problem.operator), problem, candidate, self.target))
-        if earlier := self._failed.get(keys[0]) or self._failed.get(keys[1]):
+        if earlier := gated.get(keys[0]) or gated.get(keys[1]):
             return earlier
         try:
             failure = self.ask_twice("gate", problem, candidate)
@@ -352,8 +355,5 @@ class WorkerBench:
             failure = Outcome(error.status, f"in the gate: {error}")
         except NoMemoryError as error:
             raise SkippedError(str(error)) from None
-        if failure:
-            self._failed.update(dict.fromkeys(keys, failure))
-        else:
-            self._gated.add(key)
+        gated.update(dict.fromkeys(keys, failure) if failure else {key: None})
         return failure
