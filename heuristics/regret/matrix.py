@@ -165,11 +165,13 @@ class _Measured(NamedTuple):
     Attributes:
         levels: of the configs that did not fail.
         failed: configs without a time whose newest attempt failed, and configs whose newest result was wrong.
+        uncompiled: those of them that the compiler refused.
         unused: see `TimingMatrix.unused`.
     """
 
     levels: dict[Config, Level]
     failed: set[Config]
+    uncompiled: set[Config]
     unused: tuple[int, int]
 
 
@@ -177,9 +179,11 @@ def timing_matrix(evidence: "Evidence", spec: OperatorSpec, key: Key, target: Ta
     """The timing matrix of one key; None if no config has a time.
 
     Configs with equal launches for a problem on the device's `target` count as one: an unmeasured config takes the time
-    of a measured one. `evidence` is of one device and one version of the kernels.
+    of a measured one. One whose binary the compiler refused at another shape counts as failed. `evidence` is of one
+    device and one version of the kernels.
     """
     by_shape = _measured(evidence, spec, key)
+    uncompiled = _uncompiled(by_shape, spec, key, target)
     is_paired = not evidence.unpaired_rows().loc[evidence.part(key).index].any()
     with_levels = {shape: measured for shape, measured in sorted(by_shape.items()) if measured.levels}
     configs = tuple(sorted({config for measured in with_levels.values() for config in measured.levels}))
@@ -190,7 +194,7 @@ def timing_matrix(evidence: "Evidence", spec: OperatorSpec, key: Key, target: Ta
     illegal: dict[int, Shape] = {}
     luck: list[int] = []
     for shape, measured in with_levels.items():
-        by_column, others = _with_aliases(measured, configs, spec, key, shape, target, illegal)
+        by_column, others = _with_aliases(measured, configs, spec, key, shape, target, illegal, uncompiled)
         if not by_column:
             continue
         columns = list(by_column)
@@ -280,7 +284,7 @@ def _of_shape(
         if status == "ok":
             by_config, times = runs[number], LogSamples(own_rounds, own_logs)
             by_config[config] = _joined(by_config[config], times) if config in by_config else times
-    failed: set[Config] = set()
+    failed, uncompiled = set[Config](), set[Config]()
     if any(status != "ok" for status in statuses):
         timed = {config for by_config in runs.values() for config in by_config}
         decided = {config for config, status in zip(configs, statuses, strict=True) if status in DECISIVE}
@@ -293,16 +297,35 @@ def _of_shape(
             for config, number, status in zip(configs, numbers, statuses, strict=True)
             if status != "ok" and number == newest[config] and (status == WRONG or config not in timed)
         }
+        refused = {config for config, status in zip(configs, statuses, strict=True) if status == "compile_error"}
+        uncompiled = refused & failed
     filled = [samples for samples in runs.values() if samples]
     known = levels(filled)
     counts = unused(filled, known), sum(config != COPY for samples in filled for config in samples)
-    return _Measured({config: level for config, level in known.items() if config not in failed}, failed, counts)
+    return _Measured(
+        {config: level for config, level in known.items() if config not in failed}, failed, uncompiled, counts
+    )
 
 
 def _joined(left: LogSamples, right: LogSamples) -> LogSamples:
     rounds = np.concatenate([left.rounds, right.rounds])
     ascending = np.argsort(rounds, kind="stable")
     return LogSamples(rounds[ascending], np.concatenate([left.logs, right.logs])[ascending])
+
+
+def _uncompiled(by_shape: dict[Shape, _Measured], spec: OperatorSpec, key: Key, target: Target) -> set[AnyLaunch]:
+    """The binaries that the compiler refused at a shape, unless one that was timed at any shape is the same."""
+
+    def binaries(attribute: str) -> set[AnyLaunch]:
+        return {
+            launch.binary
+            for shape, measured in by_shape.items()
+            for config in getattr(measured, attribute)
+            if config != COPY and (launch := spec.launch_of(config, Problem.at(key, shape), target))
+        }
+
+    refused = binaries("uncompiled")
+    return refused - binaries("levels") if refused else refused
 
 
 def _with_aliases(
@@ -313,11 +336,12 @@ def _with_aliases(
     shape: Shape,
     target: Target,
     illegal: dict[int, Shape],
+    uncompiled: set[AnyLaunch],
 ) -> tuple[dict[int, Level], list[int]]:
     """Levels of the configs measured directly or through an equal launch, and the indices of the other legal configs.
 
-    Both are by the config's index, ascending. `illegal` is a cache that is extended here: by the config's index the
-    smallest shape at which it is known to be illegal.
+    Both are by the config's index, ascending; neither has a binary of `uncompiled` without a time. `illegal` is a cache
+    that is extended here: by the config's index the smallest shape at which it is known to be illegal.
     """
     direct = {index: measured.levels[config] for index, config in enumerate(configs) if config in measured.levels}
     problem, launches = Problem.at(key, shape), dict[int, AnyLaunch]()
@@ -337,7 +361,7 @@ def _with_aliases(
     result, others = {}, []
     for index, launch in launches.items():
         resolved = direct.get(index) or levels_of.get(launch)
-        if resolved is None and launch not in failed_launches:
+        if resolved is None and launch not in failed_launches and launch.binary not in uncompiled:
             others.append(index)
         elif resolved is not None and configs[index] not in measured.failed:
             result[index] = resolved

@@ -88,6 +88,24 @@ def test_what_was_not_timed_counts_as_the_slowest_that_was_and_by_5_percent_at_l
     assert found.of_configs([alias]).of_problems([near]).assumed.loss(0, alias) == found.assumed.loss(near, alias)
 
 
+def test_a_binary_that_the_compiler_refused_answers_no_other_shape_either(spec: OperatorSpec, run: Run) -> None:
+    def at(rows: int, measured: Measurement) -> Measurement:
+        return measured._replace(problem=measured.problem._replace(rows=rows))
+
+    cells = [cell(FAST, 1000, 1000), cell(SLOW, 0, 0, status="compile_error"), cell(SLOW, 1100, 1100, 128)]
+    cells += [at(16, cell(FAST, 1000, 1000)), at(16, cell(FAST, 1000, 1000, 256))]
+    found = matrix_of(cells, run, spec)
+    slow = found.configs.index(SLOW)
+    untimed = {shape for shape, is_untimed in zip(found.problems, found.untimed[:, slow], strict=True) if is_untimed}
+    assert untimed == {(16, 256)}  # another width, hence another binary; at (16, 64) it is that of (8, 64)
+    assert found.assumed.loss(found.problems.index((16, 64)), SLOW) is None
+    # A crash says nothing of other shapes, and a time of the same binary shows that it can be compiled.
+    crashed = matrix_of([cells[0], cell(SLOW, 0, 0, status="crashed"), *cells[2:]], run, spec)
+    assert crashed.untimed[crashed.problems.index((16, 64)), slow]
+    timed = matrix_of([*cells, at(32, cell(SLOW, 1000, 1000))], run, spec)
+    assert timed.untimed[timed.problems.index((16, 64)), slow]
+
+
 def test_what_is_illegal_by_now_has_no_time(spec: OperatorSpec, run: Run) -> None:
     cells = [cell(FAST, 1000, 1000), cell(SLOW, 1000, 1000)]
     stricter = replace(spec, resolve=_no_eight_warps(spec))
