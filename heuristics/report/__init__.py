@@ -1,1 +1,1 @@
-"""A page and pictures of what was measured and what a table chooses."""
+"""The report of measurements and of a table's configs: an HTML page, pictures, and output in notebooks."""

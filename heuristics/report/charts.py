@@ -1,8 +1,8 @@
-"""Charts of a page and of pictures: Vega-Lite specifications, made by Altair, of frames that have a name.
+"""Charts of the page and of pictures, as Vega-Lite specifications made by Altair.
 
-In: what a chart shows, and the plane of its sizes. Out: a specification as JSON values. The frames are given beside it,
-by `theme.with_data`, or by the page, which shares one among its charts. Figures that follow from others are computed
-in the chart.
+In: the plane of sizes. Out: a specification as JSON values, without data: it names its data frames. `theme.with_data`
+adds them for a picture; on the page several charts share a frame. Derived columns, such as the speed-up, are computed
+by expressions in the specification.
 """
 
 import math
@@ -20,7 +20,7 @@ from normtune.heuristics.report.theme import Spec
 from normtune.heuristics.showing.config_map import NEAR
 
 SHAPES, REGIONS, GAPS, GROUPS, KEY, FASTEST, RUNS = "shapes", "regions", "gaps", "groups", "key", "fastest", "runs"
-# Configs within 1 % change places from sweep to sweep, so a smaller loss has no dot.
+# A smaller loss than 1 % has no dot: the order of configs so close changes from sweep to sweep.
 _LEAST_LOSS = round(math.expm1(NEAR / MILLION), 4)
 _MISSING = "#9aa1ab"
 _WAYS = ("slower", "even", "faster")
@@ -28,20 +28,20 @@ _TICK = (
     "datum.value >= 1048576 ? datum.value / 1048576 + 'M' : datum.value >= 1024 && datum.value % 128 == 0 ? "
     "datum.value / 1024 + 'k' : '' + datum.value"
 )
-# Whether a region has room for its name, and if not, for its letter: expressions of Vega.
+# Vega expressions: whether a region has room for the name of its config, and if not, whether it has for its letter.
 ROOM = f"datum.chars * {CHARACTER} + 6 < datum.wide * {{width}} && datum.lines * {LINE} + 6 < datum.high * {{height}}"
 LETTERED = f"!({ROOM}) && 13 < datum.wide * {{width}} && {LINE} < datum.high * {{height}}"
 HEIGHT = 400
 
 
 def config_map(plane: SizePlane, groups: pd.DataFrame) -> Spec:
-    """The config of each region and its thresholds; dots where another is faster, as large as the loss.
+    """The regions of a tree in the colours of their configs; a dot at a shape where another config is faster.
 
-    `groups` as of `FunctionData.groups`.
+    The area of a dot grows with the loss. `groups` is from `FunctionData.groups`.
     """
     x, y = _axes(plane)
     regions, shapes = alt.Chart(alt.NamedData(REGIONS)), alt.Chart(alt.NamedData(SHAPES))
-    # A text begins at its first line, so it is moved up by half of the others.
+    # Vega places a text by its first line, so it is moved up by half the height of the other lines.
     top = f"datum.cy * pow(datum.ratio, -(datum.lines - 1) * {LINE / 2} / height)"
     centre = regions.transform_calculate(top=top).encode(x=x("cx"), text="text:N")
     room, lettered = (text.format(width="width", height="height") for text in (ROOM, LETTERED))
@@ -81,12 +81,14 @@ def config_map(plane: SizePlane, groups: pd.DataFrame) -> Spec:
         *_texts(names, lineBreak="\n", lineHeight=LINE),
         *_texts(letters, fontWeight="bold"),
         *_keys(groups),
-        shapes.transform_calculate(**_DERIVED).mark_circle(size=140, opacity=0.001).encode(**at, tooltip=_told(plane)),
+        shapes.transform_calculate(**_DERIVED)
+        .mark_circle(size=140, opacity=0.001)
+        .encode(**at, tooltip=_tooltips(plane)),
     )
 
 
 def _texts(chart: alt.Chart, **options: Any) -> tuple[alt.Chart, alt.Chart]:
-    """Texts on regions, with a seam in the colour of the region, which keeps them apart from dots and the veil."""
+    """Texts on regions, outlined in the colour of the region so that they are legible on dots and gaps."""
     common: dict[str, Any] = {"fontSize": 11, "baseline": "middle", **options}
     return (
         chart.mark_text(strokeWidth=3, strokeJoin="round", **common).encode(
@@ -97,7 +99,7 @@ def _texts(chart: alt.Chart, **options: Any) -> tuple[alt.Chart, alt.Chart]:
 
 
 def _keys(groups: pd.DataFrame) -> list[alt.Chart]:
-    """A legend of the groups of configs, and under a picture the names of the configs with letters."""
+    """The legend of the groups of configs, and below a picture a list of the letters with their configs."""
     key = alt.Chart(alt.NamedData(KEY))
     legend = alt.Legend(
         title=None,
@@ -124,7 +126,7 @@ def _keys(groups: pd.DataFrame) -> list[alt.Chart]:
 
 
 def faster(plane: SizePlane) -> Spec:
-    """How much faster the first side is than a rival."""
+    """Speed-up of the report's table over a rival: another table, or a rule."""
     colour = alt.Color(
         "faster:Q",
         scale=alt.Scale(
@@ -136,7 +138,7 @@ def faster(plane: SizePlane) -> Spec:
 
 
 def of_copy(plane: SizePlane) -> Spec:
-    """The time over that of a copy of as many bytes."""
+    """Time divided by the time of a copy of as many bytes."""
     scale = alt.Scale(type="log", domain=[1, 4], scheme="viridis", reverse=True, clamp=True)
     return _tiles(
         plane,
@@ -146,7 +148,7 @@ def of_copy(plane: SizePlane) -> Spec:
 
 
 def loss(plane: SizePlane) -> Spec:
-    """How much slower than the fastest config of each shape."""
+    """Loss of the table against the fastest config of each shape."""
     scale = alt.Scale(type="sqrt", domain=[0, 0.2], scheme="magma", reverse=alt.ExprRef("!dark"), clamp=True)
     return _tiles(
         plane,
@@ -164,7 +166,7 @@ def ties(plane: SizePlane) -> Spec:
 
 
 def measured(plane: SizePlane) -> Spec:
-    """The share of the legal configs that have a time."""
+    """Share of the legal configs that were measured at each shape."""
     scale = alt.Scale(domain=[0, 1], scheme="viridis")
     return _tiles(
         plane,
@@ -191,7 +193,7 @@ MEASURES: Mapping[str, tuple[str, Callable[[SizePlane], Spec]]] = {
 
 
 def samples() -> Spec:
-    """The samples of the fastest configs of a shape, their medians and intervals."""
+    """Samples, medians and confidence intervals of the fastest configs of a shape."""
     data = alt.Chart(alt.NamedData(FASTEST))
     y = alt.Y(
         "config:N",
@@ -222,14 +224,14 @@ def samples() -> Spec:
         data.mark_point(filled=True, size=90, color=SHADES[0], stroke=_ink(), strokeWidth=1, opacity=1).encode(
             x=alt.X("us:Q", **time), y=y, tooltip=tooltip
         ),
-        # The names are above their times, as beside them they would take most of a narrow page.
+        # The names are above the times: beside them they would take most of the width of a narrow page.
         data.mark_text(align="left", dy=-15, fontSize=11, color=_ink()).encode(x=alt.value(4), y=y, text="config:N"),
         height={"step": 42},
     )
 
 
 def seconds() -> Spec:
-    """What the runs of a sweep did with their time."""
+    """Seconds of each run of a sweep by phase."""
     chart = (
         alt.Chart(alt.NamedData(RUNS))
         .mark_bar()
@@ -254,7 +256,7 @@ def seconds() -> Spec:
 
 
 def _tiles(plane: SizePlane, value: str, colour: alt.Color, slower: str = "") -> Spec:
-    """Shapes as tiles, under the thresholds of the first side; what is not known is grey and crossed."""
+    """Shapes as coloured tiles, below the thresholds of the table; those without a value are grey and crossed."""
     x, y = _axes(plane)
     regions, shapes = (
         alt.Chart(alt.NamedData(REGIONS)),
@@ -284,7 +286,7 @@ def _tiles(plane: SizePlane, value: str, colour: alt.Color, slower: str = "") ->
         regions.transform_filter("datum.border")
         .mark_rect(fill=None, strokeWidth=0.7, stroke=_ink(), strokeOpacity=0.55)
         .encode(**edges),
-        shapes.mark_rect(opacity=0.001).encode(**edges, tooltip=_told(plane)),
+        shapes.mark_rect(opacity=0.001).encode(**edges, tooltip=_tooltips(plane)),
     ]
     return _spec(*layers) | {"description": f"{field} over {' and '.join(plane.axes[:2])}"}
 
@@ -298,7 +300,7 @@ _DERIVED = {
 }
 
 
-def _told(plane: SizePlane) -> list[alt.Tooltip]:
+def _tooltips(plane: SizePlane) -> list[alt.Tooltip]:
     third = [alt.Tooltip("z:Q", title=plane.axes[2], format="d")] if len(plane.axes) > 2 else []
     return [
         alt.Tooltip("x:Q", title=plane.axes[0], format="d"),
@@ -334,13 +336,13 @@ def _gradient(title: str, form: str, values: list[float]) -> alt.Legend:
 
 
 def _legend_of(text: str, symbol: str) -> alt.Shape:
-    """The shape of all marks of a layer, with an entry in the legend."""
+    """The symbol of all marks of a layer, with an entry in the legend."""
     legend = alt.Legend(title=None, orient="top", symbolFillColor=_MISSING, symbolStrokeColor=_MISSING)
     return alt.Shape("of:N", scale=alt.Scale(domain=[text], range=[symbol]), legend=legend)
 
 
 def _gaps(edges: Mapping[str, Any]) -> alt.Chart:
-    """A veil over combinations of sizes that were not measured."""
+    """A translucent cover over combinations of sizes that were not measured."""
     text = "shapes not measured"
     legend = alt.Legend(title=None, orient="top", symbolType="square", symbolStrokeColor=_MISSING, symbolStrokeWidth=1)
     fill = alt.Fill("of:N", scale=alt.Scale(domain=[text], range=[alt.ExprRef("paper")]), legend=legend)

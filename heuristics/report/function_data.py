@@ -1,6 +1,6 @@
-"""The data of one operator and dtype for charts: tidy frames, computed once for pages and pictures.
+"""The data behind the charts of one operator and dtype, as data frames for the page and for pictures.
 
-In: a timing matrix, the measurements behind it, and sides: tables and rules. Out: `FunctionData`.
+In: a timing matrix, its measurements, and tables and rules to compare ("sides"). Out: `FunctionData`.
 """
 
 import string
@@ -30,23 +30,24 @@ from normtune.results.statistics import MISSES_ONE_IN, summary
 if TYPE_CHECKING:
     from normtune.results.evidence import Evidence
 
-# The fastest configs of a shape whose samples are shown.
+# Number of the fastest configs of a shape whose samples are shown.
 FASTEST = 5
-# Of the seconds of a run.
+# Phases of a run, in which its seconds are counted.
 PHASES = ("compile", "gate", "timing")
-# A rule is shown if it has a time at so many of a function's shapes.
+# A rule is shown if its config has a time at this share of a function's shapes.
 _LEAST_SHARE = 0.1
 _LETTERS = string.ascii_uppercase + string.ascii_lowercase
 
 
 class SideData(NamedTuple):
-    """What a table or a rule answers.
+    """The configs of a table or rule at each shape.
 
     Attributes:
-        name: of it.
-        config: int64 (shapes,), numbers of configs, -1 without an answer.
-        loss: float64 (shapes,), as a fraction of the best time, nan without a time.
-        regions: of its tree, as `SizePlane.labelled`, configs as numbers; None for a rule that is no tree.
+        name: name of the table or rule.
+        config: int64 (shapes,), indices into `FunctionData.configs`; -1 where the table or rule has no config.
+        loss: float64 (shapes,), as a fraction of the best time; nan where the config has no time.
+        regions: the regions of its tree as `SizePlane.labelled` gives them, configs as indices; None for a rule that is
+            not a tree.
     """
 
     name: str
@@ -56,7 +57,7 @@ class SideData(NamedTuple):
 
 
 class ListedConfig(NamedTuple):
-    """A config: its name, and where a side has a region of it, its letter and colours (see `Colour`)."""
+    """A config: its name and, if a tree has a region with it, its letter and colours (see `Colour`)."""
 
     name: str
     letter: str = ""
@@ -71,16 +72,16 @@ class FunctionData:
 
     Attributes:
         title: operator, modes and dtype.
-        verdict: lines of a label and a text; the first says how many regions there are.
-        plane: of its sizes.
-        shapes: a row for each measured shape: x, y, z, x0, x1, y0, y1 as of `SizePlane.tiles`, best (number of the
-            fastest config), best_us and copy_us (microseconds, nan without a time), ties (number of configs that a test
-            does not tell from the fastest, nan without paired times), timed and legal (numbers of configs).
-        sides: what tables and rules answer, the subject of the page first.
-        gaps: as of `SizePlane.gaps`.
-        fastest: the fastest configs of each shape: shape (its number), config, us, low and high (median and its
-            interval, microseconds), samples (microseconds).
-        configs: all that is named by number.
+        verdict: (label, text) pairs; the first says how many regions there are.
+        plane: the plane of the measured sizes.
+        shapes: a row for each measured shape. x, y, z, x0, x1, y0, y1: from `SizePlane.tiles`; best: index of the
+            fastest config; best_us, copy_us: microseconds, nan without a time; ties: number of configs whose difference
+            from the fastest is not significant, nan without paired times; timed, legal: numbers of configs.
+        sides: the tables and rules, the table of the report first.
+        gaps: from `SizePlane.gaps`.
+        fastest: the fastest configs of each shape. shape, config: their indices; us, low, high: median and its
+            confidence interval, microseconds; samples: microseconds.
+        configs: the configs that the other attributes refer to by index.
     """
 
     title: str
@@ -93,7 +94,7 @@ class FunctionData:
     configs: tuple[ListedConfig, ...]
 
     def rows(self, side: int = 0, rival: int | None = None) -> pd.DataFrame:
-        """The shapes with what a side answers, and a rival: columns of charts."""
+        """The shapes with the configs of a side and of a rival, as the charts read them."""
         own, names = self.sides[side], [config.name for config in self.configs]
         frame = self.shapes.assign(i=range(len(self.shapes)), config=_named(names, own.config), loss=own.loss)
         frame = frame.assign(
@@ -117,7 +118,7 @@ class FunctionData:
         return regions.assign(**{name: [getattr(part, name) for part in parts] for name in ListedConfig._fields})
 
     def groups(self, side: int = 0) -> pd.DataFrame:
-        """Columns group and colour: of each group of configs in regions of a side the colour in its middle."""
+        """Columns group and colour: the groups of configs in the regions of a side, each with its median colour."""
         regions = self.regions(side)
         if regions.empty:
             return pd.DataFrame(columns=["group", "colour"])
@@ -130,18 +131,18 @@ class FunctionData:
 
     @property
     def rivals(self) -> list[int]:
-        """The sides that the first is compared with, by number."""
+        """Indices of the sides that the first one is compared with."""
         return list(range(1, len(self.sides)))
 
 
 class DeviceReport(NamedTuple):
-    """What a report has of one device.
+    """The part of a report about one device.
 
     Attributes:
-        label: the device, and the extent of its measurements.
-        functions: the data of each operator and dtype, as frames.
-        runs: what runs did with their time: columns run, phase, order, seconds, about.
-        notes: on what was left out, and why.
+        label: name of the device, with the number and dates of its measurements.
+        functions: the data of each operator and dtype.
+        runs: seconds of each run by phase: columns run, phase, order, seconds, about.
+        notes: omitted measurements and functions, with the reason.
     """
 
     label: str
@@ -163,16 +164,16 @@ def function_data(
     rules: Sequence[Side],
     verdict: Sequence[tuple[str, str]],
 ) -> FunctionData:
-    """The data of one matrix, made from `evidence`.
+    """The data of one operator and dtype.
 
     Args:
-        spec: of its operator.
-        matrix: the times.
+        spec: the operator.
+        matrix: its timing matrix.
         evidence: the measurements of one device, with the present kernels.
         target: the device.
-        sides: tables and rules, the subject first.
-        rules: shown behind them, those with most times first, if they have times at a tenth of the shapes and answer in
-            another way.
+        sides: tables and rules that are shown in any case, the table of the report first.
+        rules: rules that are shown after them, those with most times first. Left out are those with times at less than
+            a tenth of the shapes, and those that choose the same configs as another side.
         verdict: as in `FunctionData`.
     """
     plane, times = SizePlane.of(matrix.axes, matrix.problems), best_times(evidence, matrix)
@@ -189,7 +190,7 @@ def function_data(
         known = (~np.isnan(of_side[1])).mean() >= _LEAST_SHARE
         if number < len(sides) or (known and not any(_same(of_side, other) for other in answered)):
             answered.append(SideData(side.name, *of_side, regions))
-    # What is known at the most shapes is what is shown first.
+    # The rule with times at the most shapes comes first, as the page shows the first one unless asked.
     answered[len(sides) :] = sorted(answered[len(sides) :], key=lambda side: int(np.isnan(side.loss).sum()))
     return FunctionData(
         title=str(matrix.key),
@@ -235,12 +236,12 @@ def _shapes(matrix: TimingMatrix, plane: SizePlane, times: BestTimes) -> pd.Data
 
 
 def _ties(matrix: TimingMatrix, index: int, column: int) -> float:
-    """The number of configs with times of their own that are not slower than the fastest beyond their noise."""
+    """Number of separately timed configs whose difference from the fastest is not significant."""
     if matrix.rounds is None:
         return np.nan
     against = paired(matrix.rounds, index, column)
     alike = matrix.usable[index] & (against.p > 1 / MISSES_ONE_IN)
-    # An alias has the times of another.
+    # Configs with the same launch share their times, and count once.
     return float(len({matrix.rounds.logs[index, other].tobytes() for other in np.flatnonzero(alike)} | {b""}) - 1)
 
 
@@ -259,7 +260,7 @@ def _fastest(matrix: TimingMatrix, times: BestTimes) -> pd.DataFrame:
 
 
 def _listed(numbers: Mapping[Config, int], sides: Sequence[SideData]) -> tuple[ListedConfig, ...]:
-    """Letters go to the configs of the first side before those of others, the largest areas first."""
+    """The configs with their letters, given out by side and then by area, the largest first."""
     shown: dict[int, None] = {}
     for regions in (side.regions for side in sides if side.regions is not None and len(side.regions)):
         area = (regions["wide"] * regions["high"]).groupby(regions["config"]).sum()

@@ -1,4 +1,4 @@
-"""Charts as pictures, without a browser, and the extra that this and the page need.
+"""Renders charts to pictures without a browser, and checks that the extra `report` is installed.
 
 In: a specification with its data. Out: PNG, SVG or PDF.
 """
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from normtune.heuristics.report.theme import Spec
 
 INSTALL = "pip install 'normtune[report]'"
-# Pixels of a PNG for each of a page.
+# Pixels of a PNG for each pixel of a specification.
 _SCALE = 2
 
 
@@ -44,10 +44,10 @@ def _missing() -> str:
 
 @cache
 def library() -> str:
-    """The scripts by which a page draws: Vega, Vega-Lite and vega-embed, for an element `script`."""
+    """The JavaScript of Vega, Vega-Lite and vega-embed, escaped for an element `script`."""
     import vl_convert
 
-    bundle = vl_convert.javascript_bundle()  # type: ignore[call-arg]  # its stub wants a snippet, it does not
+    bundle = vl_convert.javascript_bundle()  # type: ignore[call-arg]  # its stub requires an argument that is optional
     return bundle.replace("</script", "<\\/script")
 
 
@@ -74,11 +74,11 @@ FORMATS: Mapping[str, Callable[[Any], bytes]] = {".png": _png, ".svg": svg, ".pd
 
 
 def check_format(path: Path) -> None:
-    """Raise `UsageError` if a file's name does not end with that of a format."""
+    """Raise `UsageError` if a file's name has the suffix of no format."""
     if path.suffix.lower() not in FORMATS:
         raise UsageError(f"the picture is {str(path)!r}: expected a file that ends with {', '.join(FORMATS)}")
 
 
 def picture(spec: "Spec", path: Path) -> bytes:
-    """The picture in the format that a file's name ends with."""
+    """The picture in the format of the file's suffix."""
     return FORMATS[path.suffix.lower()](spec)

@@ -1,4 +1,4 @@
-"""What results show of themselves in a notebook: their verdict, and pictures of charts where the extra is installed.
+"""HTML representations of results in a notebook: lines of text and, if the extra is installed, pictures of charts.
 
 In: lines, and data of charts. Out: HTML without scripts. Texts are escaped.
 """
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def plain(lines: Iterable[str]) -> str:
-    """Lines alone, and how to get pictures."""
+    """The lines, and how to install the extra that draws pictures."""
     return f"<pre>{_text(lines)}</pre><p>For pictures: <code>{html.escape(images.INSTALL)}</code></p>"
 
 
 def shown(lines: Iterable[str], devices: Iterable["DeviceReport"]) -> str:
-    """Lines, and the map of each function, of which the first is unfolded."""
+    """The lines, and the map of each function; all but the first are folded."""
     from normtune.heuristics.report.pictures import of_function
 
     functions = [function for part in devices for function in part.functions]
@@ -31,7 +31,7 @@ def shown(lines: Iterable[str], devices: Iterable["DeviceReport"]) -> str:
 
 
 def of_differences(lines: Iterable[str], differences: Sequence[Difference]) -> str:
-    """Lines, and the speed-up of each comparison, of which the first is unfolded."""
+    """The lines, and the speed-up of each comparison; all but the first are folded."""
     if not images.is_installed():
         return plain(lines)
     from normtune.heuristics.report.pictures import of_difference
@@ -41,12 +41,12 @@ def of_differences(lines: Iterable[str], differences: Sequence[Difference]) -> s
 
 
 def of_seconds(lines: Iterable[str], seconds: Mapping[str, float]) -> str:
-    """Lines, and what a run did with its time."""
+    """The lines, and the seconds of a run by phase."""
     if not images.is_installed():
         return plain(lines)
     from normtune.heuristics.report.pictures import of_phases
 
-    return f"<pre>{_text(lines)}</pre>{_image(of_phases(seconds), 'seconds by what they were for')}"
+    return f"<pre>{_text(lines)}</pre>{_image(of_phases(seconds), 'seconds by phase')}"
 
 
 def _text(lines: Iterable[str]) -> str:

@@ -1,7 +1,7 @@
-"""Columns of numbers as short texts, which a page unpacks: a recording has tens of thousands of numbers.
+"""Compresses columns of numbers to short texts for the page, which has tens of thousands of numbers.
 
-A number is a whole multiple of the column's unit, counted from its least, and written in as many digits to the base of
-an alphabet as its column needs; 0 stands for a missing one. page.js has the inverse.
+A number is rounded to a multiple of the column's unit. Its distance from the column's minimum plus one, in units, is
+written with a fixed number of digits, whose base is the size of `ALPHABET`; 0 is a missing number. page.js unpacks it.
 """
 
 from collections.abc import Sequence
@@ -11,18 +11,18 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-# Printable ASCII that neither JSON nor HTML writes in another way.
+# Printable ASCII that needs no escape in JSON or HTML.
 ALPHABET = "".join(character for character in map(chr, range(33, 127)) if character not in "\"\\<>&'`")
 _BASE = len(ALPHABET)
-# Levels of a deviation to either side.
+# Levels of a deviation on either side of 0.
 HALF = (_BASE - 2) // 2
-# Up to here levels of a deviation are even, beyond they widen in proportion to it.
+# Up to this deviation the levels are evenly spaced; beyond, their distance grows in proportion to the deviation.
 FINE = 2e-3
 _DIGITS = np.array(list(ALPHABET))
 
 
 def packed(values: "Sequence[Any] | NDArray[Any] | pd.Series[Any]", unit: float = 1.0) -> dict[str, Any]:
-    """A column: digits (of a number), least, unit and text; nan is a missing number."""
+    """A packed column: digits of a number, least (the minimum in units), unit and text; nan is a missing number."""
     numbers = np.asarray(values, np.float64)
     whole = np.rint(numbers / unit)
     known = np.isfinite(whole)
@@ -36,6 +36,6 @@ def packed(values: "Sequence[Any] | NDArray[Any] | pd.Series[Any]", unit: float 
 
 
 def deviations(values: NDArray[np.float64], most: float) -> str:
-    """Numbers of at most `most`, either way, in one character each: finest around 0; nan is the last character."""
+    """Numbers from -`most` to `most` in one character each, most precise around 0; nan is the last character."""
     codes = np.rint(np.arcsinh(values / FINE) / np.arcsinh(most / FINE) * HALF) + HALF
     return "".join(_DIGITS[np.where(np.isnan(codes), _BASE - 1, codes).astype(np.int64)].ravel().tolist())

@@ -1,7 +1,7 @@
-"""The page: one HTML file with its data, charts and scripts, which needs no network.
+"""The page of a report: one HTML file with its data, charts and scripts, which needs no network.
 
-In: the data of functions, and texts. Out: HTML. page.html is its frame, page.css its looks; page.js draws a chart when
-it is shown. Texts of others are escaped here, and set as text there.
+In: the parts of a report. Out: HTML, from the template page.html with page.css and page.js, which draws a chart when it
+becomes visible. Texts from tables and measurements are escaped here; page.js inserts them as text, never as HTML.
 """
 
 import html
@@ -26,7 +26,7 @@ _SAMPLE_BUDGET, _MOST_SAMPLES = 280_000, 32
 
 
 def page(title: str, parts: Sequence[DeviceReport]) -> str:
-    """The page of some devices with one function at least."""
+    """The page of these devices, which have at least one function."""
     functions = [function for part in parts for function in part.functions]
     rows = sum(len(function.fastest) for function in functions)
     samples = max(2, min(_MOST_SAMPLES, _SAMPLE_BUDGET // max(rows, 1)))
@@ -66,7 +66,7 @@ def page(title: str, parts: Sequence[DeviceReport]) -> str:
 
 
 def _in_script(data: Any) -> str:
-    """JSON in which no text can end the script, or begin a comment in it."""
+    """JSON for an element `script`: no text in it can end the element or begin an HTML comment."""
     return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
@@ -89,7 +89,7 @@ def _verdict(part: DeviceReport, first: int) -> str:
 
 
 def _grouped(functions: Sequence[FunctionData]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Choices of functions, (name, text), by the operator before the last word of their titles."""
+    """The functions as choices (index, dtype), grouped by operator; a title is an operator and a dtype."""
     groups: dict[str, list[tuple[str, str]]] = {}
     for number, function in enumerate(functions):
         operator, _, dtype = function.title.rpartition(" ")
@@ -98,7 +98,7 @@ def _grouped(functions: Sequence[FunctionData]) -> list[tuple[str, list[tuple[st
 
 
 def _choices(name: str, groups: Sequence[tuple[str, Sequence[tuple[str, str]]]], chosen: int) -> str:
-    """Radio buttons, which the arrow keys go through, in groups with a title."""
+    """Radio buttons in groups with a title; one name, so that the arrow keys move through all groups."""
     parts, number = [], 0
     for title, entries in groups:
         buttons = []
@@ -132,7 +132,7 @@ def _share(function: FunctionData) -> str:
 
 
 def _plain(function: FunctionData, samples: int, names: Sequence[str]) -> dict[str, Any]:
-    """A function as the page has it; `names` are of all configs."""
+    """The data of a function as JSON values; `names` are the names of all configs of the page."""
     plane, shapes, numbers = function.plane, function.shapes, {name: number for number, name in enumerate(names)}
     places = [
         pd.Index(sizes).get_indexer(pd.Index(shapes[axis])) for axis, sizes in zip("xyz", plane.sizes, strict=False)
@@ -174,7 +174,7 @@ def _plain_side(function: FunctionData, number: int) -> Mapping[str, Any]:
 
 
 def _records(frame: pd.DataFrame) -> dict[str, list[Any]]:
-    """A frame by columns, with four significant digits behind what sizes need."""
+    """The columns of a frame, fractions rounded to four decimal places."""
     return {str(name): [_rounded(value) for value in frame[name].tolist()] for name in frame}
 
 
@@ -183,7 +183,7 @@ def _rounded(value: Any) -> Any:
 
 
 def _plain_fastest(function: FunctionData, most: int) -> dict[str, Any]:
-    """The fastest configs of the shapes: medians over the best, intervals and samples over the median."""
+    """The fastest configs of each shape: medians relative to the best time, intervals and samples to the median."""
     frame = function.fastest
     us, shape = frame["us"].to_numpy(), frame["shape"].to_numpy()
     kept = [_spread(samples, most) for samples in frame["samples"]]
@@ -203,5 +203,5 @@ def _plain_fastest(function: FunctionData, most: int) -> dict[str, Any]:
 
 
 def _spread(samples: Any, most: int) -> Any:
-    """At most so many of the samples, evenly over their order in time."""
+    """At most `most` of the samples, evenly spaced in the order of their measurement."""
     return samples if len(samples) <= most else samples[np.linspace(0, len(samples) - 1, most).round().astype(int)]

@@ -1,8 +1,8 @@
-"""Colours of configs on a map: like configs have like colours, and in grey they are told apart by lightness.
+"""Colours of configs on a map: similar configs have similar colours, and all differ in lightness, so also in grey.
 
-The first knob whose values differ, one of names before one of numbers, gives the hue; the configs, in the order of that
-knob and then of the others, become lighter step by step. Hues follow each other warm and cold, so that neighbours in
-lightness differ in colour blindness, too. Colours are of OKLCH (Ottosson 2020).
+The value of one knob gives the hue: the first knob whose values differ, text knobs before numeric ones. Sorted by that
+knob and then by the others, the configs become lighter step by step. Warm and cold hues alternate, so that neighbours
+in lightness are distinct for the colour-blind too. The colour space is OKLCH (Ottosson 2020).
 """
 
 import math
@@ -14,13 +14,13 @@ import numpy as np
 from normtune.kernels.config import Config
 
 OTHER = "#b9bec6"
-# From light to dark, of numbers that have an order (matplotlib's viridis).
+# A sequential scale from light to dark (matplotlib's viridis).
 SHADES = ("#addc30", "#3bbb75", "#2c728e", "#472d7b")
 # Degrees.
 _HUES = (262, 45, 190, 85, 235, 335, 125)
 _LIGHTNESS = 0.42, 0.92
 _CHROMA = 0.11
-# Steps of lightness between groups.
+# Additional steps of lightness between groups.
 _BETWEEN = 2
 # From OKLab to the cube roots of cone responses, and from these to linear sRGB.
 _ROOTS = np.array(
@@ -36,7 +36,7 @@ _LINEAR = np.array(
 
 
 class Colour(NamedTuple):
-    """A colour, the ink on it, and the group of configs that it belongs to: the value of a knob."""
+    """A colour of a config, the colour of text on it, and the config's group: its value of the knob for the hue."""
 
     colour: str = OTHER
     ink: str = "#000000"
@@ -51,13 +51,13 @@ def luminance(colour: str) -> float:
 
 
 def ink_on(colour: str) -> str:
-    """Black or white, whichever has the more contrast with a colour (WCAG 2.2)."""
+    """Black or white, whichever has more contrast with a colour (WCAG 2.2)."""
     light = luminance(colour)
     return "#000000" if (light + 0.05) / 0.05 >= 1.05 / (light + 0.05) else "#ffffff"
 
 
 def colours(configs: Sequence[Config]) -> Mapping[Config, Colour]:
-    """A colour for each of some configs."""
+    """The colour of each config."""
     groups: dict[str, list[Config]] = {}
     knob = _first_knob(configs)
     for config in sorted(configs, key=lambda config: _order(config, knob)):
@@ -75,7 +75,7 @@ def colours(configs: Sequence[Config]) -> Mapping[Config, Colour]:
 
 
 def _first_knob(configs: Sequence[Config]) -> str:
-    """The first knob of names, else of numbers, with several values; empty without one."""
+    """The first knob with several values, text knobs before numeric ones; empty without one."""
     knobs = {knob.name: knob.kind for config in configs for knob in config.knobs}
     differing = [name for name in knobs if len({config._asdict().get(name) for config in configs}) > 1]
     return next(iter(sorted(differing, key=lambda name: knobs[name] is not str)), "")
@@ -97,7 +97,7 @@ def _order(config: Config, knob: str) -> tuple[bool, tuple[tuple[bool, int, str]
 
 
 def _srgb(lightness: float, hue: float) -> str:
-    """The colour of a lightness and a hue, with as much chroma as sRGB has there."""
+    """The colour of a lightness and a hue, with the most chroma up to `_CHROMA` that sRGB can show."""
     chroma = _CHROMA
     while True:
         a, b = chroma * math.cos(math.radians(hue)), chroma * math.sin(math.radians(hue))

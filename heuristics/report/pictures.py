@@ -1,4 +1,4 @@
-"""One chart of a function, or of a comparison, as a specification with its data, which `images` draws."""
+"""Pictures of a function, of a comparison and of a run: specifications with their data, which `images` renders."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,13 +16,13 @@ from normtune.heuristics.report.theme import Spec
 from normtune.heuristics.showing.config_map import short_name
 
 _WIDTH = 760
-# Pixels of a character of the key, in the font of pictures.
+# Average width of a character in the list of letters, pixels.
 _NARROW = 5.6
 KINDS = ("map", *charts.MEASURES)
 
 
 def of_function(function: FunctionData, what: str, against: str | None, at: int | None, device: str) -> Spec:
-    """A chart of a function in light colours; arguments as of `Report.plot`.
+    """A chart of a function in light colours; arguments as in `Report.plot`.
 
     Raises:
         UsageError: a value is unknown.
@@ -53,7 +53,7 @@ def of_function(function: FunctionData, what: str, against: str | None, at: int 
     frames = {"shapes": _at(function.rows(0, rival), at, "z"), "regions": regions, "gaps": _at(function.gaps, at, "z")}
     if what == "map":
         groups = function.groups()
-        told = ["What is launched", subject]
+        subtitle = ["What is launched", subject]
         spec, frames = charts.config_map(plane, groups), frames | {"groups": groups, "key": _key(regions)}
     else:
         name, make = charts.MEASURES[what]
@@ -61,12 +61,12 @@ def of_function(function: FunctionData, what: str, against: str | None, at: int 
             "faster": [f"{subject} against {function.sides[rival].name}"] if rival is not None else [],
             "fastest": [],
         }
-        told, spec = [name, *others.get(what, [subject])], make(plane)
-    return _drawn(spec, [title, ": ".join(told)], **frames)
+        subtitle, spec = [name, *others.get(what, [subject])], make(plane)
+    return _drawn(spec, [title, ": ".join(subtitle)], **frames)
 
 
 def _key(regions: pd.DataFrame) -> pd.DataFrame:
-    """The configs of regions without room for a name, in columns under the axis."""
+    """The configs of regions that have a letter in place of a name, placed in columns below the axis."""
     if regions.empty:
         return regions
     lettered = charts.LETTERED.format(width=_WIDTH, height=charts.HEIGHT)
@@ -82,14 +82,14 @@ def _key(regions: pd.DataFrame) -> pd.DataFrame:
 
 
 def _at(frame: pd.DataFrame, size: int | None, least: str, most: str = "") -> pd.DataFrame:
-    """The rows that hold at a third size."""
+    """The rows of a frame that are valid at a third size."""
     if size is None or frame.empty:
         return frame
     return frame[(frame[least] <= size) & (size <= frame[most or least])]
 
 
 def _drawn(spec: Spec, title: list[str], **frames: pd.DataFrame) -> Spec:
-    # Nothing can be pointed at, so what answers the pointer would only be large.
+    # A picture has no tooltips, and their layers would make an SVG large.
     spec = (
         spec | {"layer": [layer for layer in spec["layer"] if "tooltip" not in layer["encoding"]]}
         if "layer" in spec
@@ -101,7 +101,7 @@ def _drawn(spec: Spec, title: list[str], **frames: pd.DataFrame) -> Spec:
 
 
 def of_difference(difference: Difference) -> Spec:
-    """How much faster the first of two sides is than the second."""
+    """Speed-up of the first side of a comparison over the second."""
     matrix, (first, second) = difference.matrix, difference.choices
     plane = SizePlane.of(matrix.axes, matrix.problems)
     third = plane.sizes[2][len(plane.sizes[2]) // 2] if len(plane.axes) > 2 else None
@@ -121,14 +121,16 @@ def of_difference(difference: Difference) -> Spec:
         rival_config=names[1],
         rival_loss=losses[1],
     )
-    told = f"{difference.names[0]} against {difference.names[1]}"
+    subtitle = f"{difference.names[0]} against {difference.names[1]}"
     frames = {"shapes": _at(shapes, third, "z"), "gaps": _at(plane.gaps(matrix.problems), third, "z")}
     at = "" if third is None else f", {plane.axes[2]} {third}"
-    return _drawn(charts.faster(plane), [f"{matrix.key}{at}", f"Speed-up: {told}"], **frames, regions=pd.DataFrame())
+    return _drawn(
+        charts.faster(plane), [f"{matrix.key}{at}", f"Speed-up: {subtitle}"], **frames, regions=pd.DataFrame()
+    )
 
 
 def of_phases(seconds: Mapping[str, float]) -> Spec:
-    """What one run did with its time."""
+    """Seconds of one run by phase."""
     rows = [("", phase, order, spent, "") for order, (phase, spent) in enumerate(seconds.items())]
     runs = pd.DataFrame(rows, columns=["run", "phase", "order", "seconds", "about"])
     return _drawn(charts.seconds(), ["What the sweep did with its time"], runs=runs)

@@ -1,7 +1,7 @@
-"""The plane of two sizes that a map shows: its edges, the tiles of measured shapes, and the regions of a tree.
+"""The plane of two sizes on a map: its extent, the tiles of measured shapes, and the regions of a tree.
 
-In: shapes and trees. Out: data frames of rectangles in sizes, which a chart draws on logarithmic axes. Of three sizes
-the third is folded: rectangles say for which of its sizes they hold.
+In: shapes and trees. Out: data frames of rectangles in units of the sizes, which charts draw on logarithmic axes. If
+shapes have a third size, columns of a rectangle say at which of its values it is drawn.
 """
 
 import math
@@ -19,13 +19,15 @@ from normtune.kernels.derived_size import is_derived
 from normtune.kernels.problem import Shape
 from normtune.kernels.tablefile.tree import Split, Tree, choose, nodes, regions
 
-# Least share of the combinations of sizes that must be measured for tiles to fill the plane.
+# Least share of the combinations of sizes that must be measured for tiles to touch, as in a grid.
 _FILLED = 0.6
-# Width of the tiles of scattered shapes, as a share of the plane's: this over the root of their number, and at most.
+# Width of the tiles of scattered shapes as a share of the plane: `_TILE` over the square root of their number, at most
+# `_MOST_TILE`.
 _TILE, _MOST_TILE = 0.66, 0.05
-# Cells of a plane with a threshold on a derived size, which is no line along an axis: across and down.
+# Columns and rows of the cells into which a plane is divided if a tree has thresholds on a derived size, whose borders
+# are not parallel to an axis.
 _CELLS = 128, 96
-# Pixels: of the plane for which names are broken into lines, and of a character and a line of them.
+# Pixels: width and height of the plane for which names are broken into lines; width of a character, height of a line.
 _PIXELS = 640, 400
 CHARACTER, LINE = 6.8, 13
 _Ends = tuple[float, float, float, float]
@@ -36,7 +38,7 @@ class SizePlane(NamedTuple):
     """The measured sizes of two or three axes.
 
     Attributes:
-        axes: their names; the first is drawn across, the second down, the third folded.
+        axes: their names; the first is horizontal, the second vertical, the third chosen by the reader.
         sizes: the measured sizes of each, ascending.
     """
 
@@ -45,11 +47,11 @@ class SizePlane(NamedTuple):
 
     @classmethod
     def of(cls, axes: Sequence[str], shapes: Sequence[Shape]) -> "SizePlane":
-        """The plane of some shapes, at least one."""
+        """The plane of these shapes, at least one."""
         return cls(tuple(axes), tuple(tuple(sorted({*sizes})) for sizes in zip(*shapes, strict=True)))
 
     def edges(self, axis: int) -> list[float]:
-        """The borders of the tiles along an axis, one more than it has sizes; the first and the last end the plane."""
+        """The borders of the tiles along an axis, one more than it has sizes; the outer two are those of the plane."""
         sizes = self.sizes[axis]
         inner = [math.sqrt(low * high) for low, high in pairwise(sizes)]
         before, after = (inner[0], inner[-1]) if inner else (sizes[0] * math.sqrt(2), sizes[0] / math.sqrt(2))
@@ -60,27 +62,27 @@ class SizePlane(NamedTuple):
         ]
 
     def domain(self, axis: int) -> tuple[float, float]:
-        """The least and the most that is drawn of an axis."""
+        """The range of an axis that is drawn."""
         edges = self.edges(axis)
         return round(edges[0], 3), round(edges[-1], 3)
 
     def ticks(self, axis: int) -> list[int]:
-        """The powers of two to write at an axis, at most nine."""
+        """The powers of two that label an axis, at most nine."""
         least, most = self.domain(axis)
         powers = [2**power for power in range(31) if least <= 2**power <= most]
         return powers[:: 1 + (len(powers) - 1) // 9] or list(self.sizes[axis][:1])
 
     def is_filled_by(self, shapes: int) -> bool:
-        """Whether so many shapes are a grid, whose tiles touch; else they are scattered."""
+        """Whether this number of shapes fills the grid of the sizes, so that tiles touch; else they are scattered."""
         return shapes >= _FILLED * math.prod(map(len, self.sizes))
 
     def around(self, axis: int, shapes: int) -> float:
-        """The factor from one of so many scattered shapes to the edge of its tile."""
+        """The ratio of the edge of a scattered shape's tile to its size, for this number of shapes."""
         least, most = self.domain(axis)
         return (most / least) ** (min(_MOST_TILE, _TILE / math.sqrt(shapes)) / 2)
 
     def tiles(self, shapes: Sequence[Shape]) -> pd.DataFrame:
-        """Columns x, y, z (sizes; z is 0 without a third) and x0, x1, y0, y1, a tile around each shape."""
+        """Columns x, y, z (the sizes of each shape; z is 0 without a third) and x0, x1, y0, y1 (its tile)."""
         filled = self.is_filled_by(len(shapes))
         columns: dict[str, list[float]] = {"z": [shape[2] if len(shape) > 2 else 0 for shape in shapes]}
         for axis, name in enumerate("xy"):
@@ -96,7 +98,7 @@ class SizePlane(NamedTuple):
         return pd.DataFrame(columns)
 
     def gaps(self, shapes: Sequence[Shape]) -> pd.DataFrame:
-        """Columns x0, x1, y0, y1 and z: combinations of sizes that were not measured, where most were."""
+        """Columns x0, x1, y0, y1 and z: the combinations of sizes missing from a grid; none for scattered shapes."""
         edges, rows, known = (self.edges(0), self.edges(1)), [], {*shapes}
         for z in self.sizes[2] if len(self.axes) > 2 else (0,):
             for column, x in enumerate(self.sizes[0]) if self.is_filled_by(len(shapes)) else ():
@@ -114,9 +116,8 @@ class SizePlane(NamedTuple):
         """The regions of a tree on the plane.
 
         Returns:
-            Columns config (`Config`), x0, x1, y0, y1, the edges within the plane, and z0 and z1, the least and the most
-            third size for which they hold. Where the tree has a threshold on a derived size, regions are stacks of thin
-            rectangles.
+            Columns config (`Config`), x0, x1, y0, y1 (the edges within the plane), z0 and z1 (the range of the third
+            size). If the tree has a threshold on a derived size, a region is a stack of thin rectangles.
         """
         if any(isinstance(node, Split) and is_derived(node.axis) for node in nodes(tree)):
             return self._cells(tree)
@@ -147,7 +148,7 @@ class SizePlane(NamedTuple):
             for row, y in enumerate(sizes[1]):
                 shapes = [(x, y, z)[: len(self.axes)] for x in sizes[0]]
                 runs = _runs([choose(tree, shape, self.axes) for shape in shapes], across)
-                if runs == last:  # the strip above goes on
+                if runs == last:  # equal to the strip above, which is extended
                     rows[-len(runs) :] = [(*old[:4], down[row + 1], z, z) for old in rows[-len(runs) :]]
                 else:
                     rows += [(*run, down[row], down[row + 1], z, z) for run in runs]
@@ -155,11 +156,12 @@ class SizePlane(NamedTuple):
         return pd.DataFrame(rows, columns=_COLUMNS)
 
     def labelled(self, regions: pd.DataFrame, gaps: pd.DataFrame) -> pd.DataFrame:
-        """The regions with columns label (their config's name in lines), chars (of its longest line) and lines.
+        """The regions with columns for their labels.
 
-        Also cx and cy, the middle of the room for the name, which is free of gaps where it can be; wide and high, that
-        room as shares of the plane; border, whether a region's edges are thresholds; and ratio, of the ends of the
-        plane from top to bottom. Of regions in thin rectangles one rectangle has the name of each config.
+        label: the config's name, broken into lines; chars: the length of the longest line; lines: their number; cx, cy:
+        the centre of the label's room, a rectangle in the region without gaps where possible; wide, high: that room
+        as shares of the plane; border: whether the region's edges are thresholds; ratio: the largest over the least
+        vertical size of the plane. In a stack of thin rectangles only one of each config has a label.
         """
         border = not _is_stacked(regions)
         rooms = [_room(region, gaps) for region in regions.itertuples()] if border else _rooms(regions)
@@ -187,7 +189,7 @@ class SizePlane(NamedTuple):
 
 
 def _room(region: Any, gaps: pd.DataFrame) -> _Ends:
-    """The ends x0, x1, y0 and y1 of a part of a region without gaps; of the whole region where gaps fill it."""
+    """x0, x1, y0 and y1 of the largest part of a region beside its gaps; of the whole region if gaps fill it."""
     x0, x1, y0, y1 = whole = (region.x0, region.x1, region.y0, region.y1)
     gaps = gaps[(region.z0 <= gaps["z"]) & (gaps["z"] <= region.z1)]
     gaps = gaps[(gaps["x0"] < x1) & (x0 < gaps["x1"]) & (gaps["y0"] < y1) & (y0 < gaps["y1"])]
@@ -199,7 +201,7 @@ def _room(region: Any, gaps: pd.DataFrame) -> _Ends:
 
 
 def _area(ends: _Ends) -> float:
-    """The area of a rectangle on logarithmic axes; 0 if it is none."""
+    """The area of a rectangle on logarithmic axes; 0 if it is empty."""
     x0, x1, y0, y1 = ends
     return math.log(x1 / x0) * math.log(y1 / y0) if x0 < x1 and y0 < y1 else 0.0
 
@@ -210,7 +212,10 @@ def _is_stacked(regions: pd.DataFrame) -> bool:
 
 
 def _rooms(regions: pd.DataFrame) -> list[_Ends]:
-    """The largest rectangle within the stack of each config and third size, at one of its rectangles; else no room."""
+    """The rooms for labels in stacks of thin rectangles, one for each rectangle.
+
+    The first rectangle of a config and third size has the largest rectangle within their stack, the others none.
+    """
     rooms = {row: (x0, x0, y0, y0) for row, x0, y0 in zip(regions.index, regions["x0"], regions["y0"], strict=True)}
     for _, own in regions.groupby([regions["config"].map(str), regions["z0"]]):
         strips = sorted(zip(own["y0"], own["y1"], own["x0"], own["x1"], strict=True))
@@ -226,7 +231,7 @@ def _rooms(regions: pd.DataFrame) -> list[_Ends]:
 
 
 def _runs(configs: Sequence[Config], ends: Sequence[float]) -> list[tuple[Config, float, float]]:
-    """Neighbouring cells of one config as one, with its ends."""
+    """Runs of adjacent cells with the same config, with their ends."""
     found: list[tuple[Config, float, float]] = []
     for config, low, high in zip(configs, ends, ends[1:], strict=False):
         found[-1:] = (
@@ -236,7 +241,7 @@ def _runs(configs: Sequence[Config], ends: Sequence[float]) -> list[tuple[Config
 
 
 def _lines(name: str, width: int) -> list[str]:
-    """A name in as few lines as a width takes; longer ones where a word is longer."""
+    """A name broken into lines of at most `width` characters; a longer word has its own line."""
     lines: list[str] = []
     for word in name.split(" "):
         if lines and len(lines[-1]) + 1 + len(word) <= width:

@@ -1,4 +1,4 @@
-"""Looks of charts, light and dark, and what makes a specification whole: its theme and its data."""
+"""The light and the dark theme of charts; adds a theme and data to a specification."""
 
 import json
 from typing import Any, NamedTuple
@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 Spec = dict[str, Any]
-# Of the same widths wherever a picture is drawn and shown.
+# Fonts with equal character widths, so that texts fit on any system.
 _FONT = "Arial, Liberation Sans, Helvetica, sans-serif"
 
 
 class Theme(NamedTuple):
-    """Colours of a light or a dark chart: text and lines, axes, ground, and slower, as fast and faster."""
+    """Colours of a theme: text and lines, axes, background, and the scale of speed-ups from slower to faster."""
 
     ink: str
     faint: str
@@ -26,7 +26,7 @@ DARK = Theme("#e8eaed", "#7d858f", "#14171b", "#f0a35e", "#33373d", "#73b8ff")
 
 
 def styled(spec: Spec, theme: Theme, background: str | None = None) -> Spec:
-    """A specification in the colours of a theme."""
+    """The specification with the colours and fonts of a theme."""
     text = {
         "labelColor": theme.ink,
         "titleColor": theme.ink,
@@ -50,5 +50,5 @@ def styled(spec: Spec, theme: Theme, background: str | None = None) -> Spec:
 
 
 def with_data(spec: Spec, **frames: pd.DataFrame) -> Spec:
-    """A specification with its frames, by their names."""
+    """The specification with its data frames, by name."""
     return spec | {"datasets": {name: json.loads(frame.to_json(orient="records")) for name, frame in frames.items()}}

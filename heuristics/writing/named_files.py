@@ -1,7 +1,7 @@
-"""Files that a table's header names.
+"""Opens the files that the header of a table refers to.
 
-In: the options in a header, and the table's file. Out: paths, or an error of one line. A table may come from anybody:
-only files in its folder and the repository around it are opened, and the content of an unusable file is never shown.
+In: the options in a header, and the table's file. Out: paths and measurements, or an error of one line. Tables are
+untrusted input: only files in the table's folder or its repository are opened, and no message quotes their content.
 """
 
 import os
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 
 def inside(option: str, name: str, table: Path) -> Path:
-    """The file that an option of a header names, links followed.
+    """The path of the file that an option of a header names, with symbolic links resolved.
 
     Args:
-        option: its name for the message, such as `--weights`.
-        name: its value.
+        option: the option's name for the message, such as `--weights`.
+        name: the option's value.
         table: the file with the header.
 
     Raises:
-        NormtuneError: the file is outside of the table's folder and the repository around it.
+        NormtuneError: the file is neither in the table's folder nor in the repository around it.
     """
     try:
         folder = Path(os.path.realpath(table.parent))
@@ -51,10 +51,10 @@ def inside(option: str, name: str, table: Path) -> Path:
 
 
 def measurements(command: Command, table: Path) -> "Evidence":
-    """The measurements of another program in the file of a header's command.
+    """The measurements in the file of another program that a header's command names.
 
     Raises:
-        NormtuneError: the file must not be opened, or does not hold the header's measurements.
+        NormtuneError: the file is outside of the repository, missing, or not such a file.
     """
     from normtune.results.exchange.foreign_file import read_foreign
 
@@ -69,10 +69,10 @@ def measurements(command: Command, table: Path) -> "Evidence":
 
 
 def weights(options: FitOptions, table: Path) -> str:
-    """The weights of a header's options, for a fit.
+    """The value of `--weights` in a header: the name of a weighting, or the path of a file of weights.
 
     Raises:
-        NormtuneError: their file must not be opened, or is not a file of weights.
+        NormtuneError: the file is outside of the repository, unreadable, or not a file of weights.
     """
     if options.weights in NAMED:
         return options.weights
@@ -90,19 +90,19 @@ def weights(options: FitOptions, table: Path) -> str:
 
 
 def same_bits_as(options: FitOptions, table: Path) -> str | None:
-    """The table of the option `--same-bits-as` in a header; None without one.
+    """The path of the table of `--same-bits-as` in a header; None without that option.
 
     Raises:
-        NormtuneError: the table must not be opened.
+        NormtuneError: the table is outside of the repository.
     """
     return options.same_bits_as and str(inside("--same-bits-as", options.same_bits_as, table))
 
 
 def baseline(options: FitOptions, table: Path) -> Incumbents | None:
-    """The baseline in a header's options; None without one.
+    """The baseline of `--baseline` in a header; None without that option.
 
     Raises:
-        NormtuneError: its file must not be opened, or is not a table.
+        NormtuneError: its file is outside of the repository, or is not a table.
     """
     if options.baseline is None:
         return None
@@ -112,10 +112,10 @@ def baseline(options: FitOptions, table: Path) -> Incumbents | None:
 
 
 def measured(header: Header, path: Path) -> "tuple[str, Evidence] | None":
-    """Name and evidence of the data behind a table; None if its header names a store.
+    """The measurements that a table was fitted to, with their name; None if its header names a store.
 
     Raises:
-        NormtuneError: the recording or file that the header names is missing or damaged, or has other measurements.
+        NormtuneError: the recording or file is missing or damaged, or has other measurements.
     """
     from normtune.results.exchange.parquet_csv import read_parquet
     from normtune.results.exchange.recording import ALL, load_recording, load_recordings
@@ -133,7 +133,7 @@ def measured(header: Header, path: Path) -> "tuple[str, Evidence] | None":
     named = command.evidence or (command.store if is_parquet(command.store) else "")
     if not named:
         return None
-    # If the option names a folder, the file in it has the table's name, as `fit` writes it.
+    # In a folder, `fit` gives the file of measurements the table's name.
     file = os.path.normpath(f"{named}{path.stem}.parquet" if named.endswith("/") else named)
     parquet = inside("--evidence" if command.evidence else "--store", file, path)
     if not os.path.lexists(parquet):
@@ -148,7 +148,7 @@ def measured(header: Header, path: Path) -> "tuple[str, Evidence] | None":
 
 
 def _fitted(evidence: "Evidence", header: Header, name: str) -> "Evidence":
-    """The fitted measurements of a file, which may have more."""
+    """The measurements of a file that the table was fitted to; the file may have others besides."""
     from normtune.heuristics.fitting.pipeline import used
     from normtune.results.regimes import in_regime
 
