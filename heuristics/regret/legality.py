@@ -53,7 +53,7 @@ def _exists(spec: OperatorSpec, target: Target, key: Key) -> bool:
 
 
 class Kept(Protocol):
-    """The bits of rows that a new table must keep; implemented by `solver.kept_bits`. Axes are those of `Bins`."""
+    """The bits of rows that a new table must keep; implemented by `fitting.same_bits`. Axes are those of `Bins`."""
 
     @property
     def configs(self) -> tuple[Config, ...]:

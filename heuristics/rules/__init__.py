@@ -7,13 +7,10 @@ from normtune.heuristics.rules import (
     aiter,
     atom,
     liger,
-    liger_1188,
-    liger_1238,
     quack,
     sglang,
     te_cuda,
     te_rocm,
-    te_rocm_autotune,
     tilegym,
     triton_autotune,
     vllm,
@@ -21,11 +18,8 @@ from normtune.heuristics.rules import (
 )
 from normtune.heuristics.rules.rule import Autotuned, Rule
 
+_MODULES = (te_rocm, te_cuda, aiter, tilegym, atom, vllm, vllm_gated, sglang, quack)
 RULES: dict[str, Rule] = {
-    module.RULE.name: module.RULE
-    for module in (
-        *(liger, liger_1238, liger_1188),
-        *(te_rocm, te_cuda, aiter, tilegym, atom, vllm, vllm_gated, sglang, quack),
-    )
+    rule.name: rule for rule in (liger.RULE, liger.RULE_1238, liger.RULE_1188, *(module.RULE for module in _MODULES))
 }
-AUTOTUNED: dict[str, Autotuned] = {rule.RULE.name: rule.RULE for rule in (triton_autotune, te_rocm_autotune)}
+AUTOTUNED: dict[str, Autotuned] = {rule.name: rule for rule in (triton_autotune.RULE, te_rocm.AUTOTUNED)}

@@ -1,20 +1,28 @@
-"""The launch rule that Liger-Kernel ships for RMSNorm, on normtune's kernels.
+"""The launch rule that Liger-Kernel ships for RMSNorm, and two proposals to change it, on normtune's kernels.
 
 In: operator, rows, hidden. Out: the config equivalent to Liger's launch. Source: Liger-Kernel 0.8.5, `ops/rms_norm.py`
 (`_rms_norm_forward_kernel`, `_block_rms_norm_forward_kernel` and their backwards) and `ops/utils.py`
-(`calculate_settings`). The rule depends on neither dtype nor GPU nor pass.
+(`calculate_settings`). The rule depends on neither dtype nor GPU nor pass. Nothing is omitted.
+
+Proposal #1238: blocks of rows from 4096 rows and for up to 512 columns, numbers from one GPU, an RTX 5060 Ti. Withdrawn
+proposal #1188: fewer warps for short rows in the forward.
 """
 
 from normtune.heuristics.rules.rule import BACKWARD, FORWARD, Rule
 from normtune.kernels.config import Config
+from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm.config import LIGER_MAX_HIDDEN, liger_launches
 from normtune.kernels.tablefile.tree import Leaf, Split, Tree
+from normtune.kernels.target import Target
 
 NAME = "liger"
 TITLE = "Liger-Kernel 0.8.5"
 
-_BLOCK_HIDDEN = 256
-_BLOCK_ROWS = 4096 * 8
+# The most padded columns of a row, and the fewest rows, for several rows per program.
+_SHIPPED = 256, 4096 * 8
+_PROPOSED = 512, 4096
+# Of #1188.
+_SHORT_HIDDEN, _SHORT_WARPS = 256, 2
 
 launches = liger_launches
 
@@ -27,7 +35,7 @@ def choose(operator: str, rows: int, hidden: int) -> Config | None:
         rows: number of rows.
         hidden: length of a row.
     """
-    return switched(operator, rows, hidden, _BLOCK_HIDDEN, _BLOCK_ROWS)
+    return switched(operator, rows, hidden, *_SHIPPED)
 
 
 def switched(operator: str, rows: int, hidden: int, block_hidden: int, block_rows: int) -> Config | None:
@@ -66,10 +74,26 @@ def tree(operator: str, block_hidden: int, block_rows: int) -> Tree | None:
     )
 
 
+def _fewer_warps(problem: Problem, target: Target) -> Config | None:
+    """The config of #1188; None beyond 65536 columns."""
+    shipped = choose(problem.operator, problem.rows, problem.hidden)
+    if shipped and problem.operator == FORWARD and shipped.schedule == "row" and problem.hidden <= _SHORT_HIDDEN:
+        return shipped._replace(num_warps=_SHORT_WARPS)
+    return shipped
+
+
 RULE = Rule(
     name=NAME,
     title=TITLE,
     source="Liger-Kernel 0.8.5, ops/rms_norm.py and ops/utils.py",
     choose=lambda problem, _: choose(problem.operator, problem.rows, problem.hidden),
-    tree=lambda operator: tree(operator, _BLOCK_HIDDEN, _BLOCK_ROWS),
+    tree=lambda operator: tree(operator, *_SHIPPED),
 )
+RULE_1238 = Rule(
+    name="liger_1238",
+    title="Liger-Kernel with proposal #1238",
+    source="Liger-Kernel #1238",
+    choose=lambda problem, _: switched(problem.operator, problem.rows, problem.hidden, *_PROPOSED),
+    tree=lambda operator: tree(operator, *_PROPOSED),
+)
+RULE_1188 = Rule("liger_1188", "Liger-Kernel with withdrawn proposal #1188", "Liger-Kernel #1188", _fewer_warps)

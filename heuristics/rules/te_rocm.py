@@ -1,15 +1,15 @@
-"""The launch rule of the Triton RMSNorm in Transformer Engine (ROCm), after #593 and #615.
+"""The launch rule of the Triton RMSNorm in Transformer Engine (ROCm), after #593 and #615, and its autotuning.
 
-In: a problem and the target's number of multiprocessors. Out: a config.
+In: a problem and the target's number of multiprocessors. Out: a config; with autotuning the list of configs that
+`triton.autotune` times there, again for each number of rows.
 
-Differences: the number of warps is 8, that of the backward without autotuning (the autotuner picks among 1, 4, 8 and 16
-by timing, again for each number of rows). Rows packed into a program run one after the other there and as one tile
-here. Long rows have no pipeline of their columns here and, in the forward, no fixed grid; their backward leaves partial
-sums of the programs of the grid here, not of all rows. FP8 outputs, the margin of multiprocessors and cache hints are
-not mapped. There is no answer if a chunk or a row exceeds what 8 warps hold here.
+Differences: the number of warps without autotuning is 8, that of the backward. Rows packed into a program run one after
+the other there and as one tile here. Long rows have no pipeline of their columns here and, in the forward, no fixed
+grid; their backward leaves partial sums of the programs of the grid here, not of all rows. FP8 outputs, the margin of
+multiprocessors and cache hints are not mapped. There is no answer if a chunk or a row exceeds what 8 warps hold here.
 """
 
-from normtune.heuristics.rules.rule import BACKWARD, FORWARD, Rule
+from normtune.heuristics.rules.rule import BACKWARD, FORWARD, Autotuned, Rule
 from normtune.kernels.config import Config
 from normtune.kernels.problem import ITEMSIZE, Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
@@ -26,6 +26,9 @@ _FORWARD_LADDER = ((128, 16), (256, 4), (512, 2))
 _BACKWARD_LADDER = ((128, 4), (512, 2))
 _PROGRAMS_PER_SM_KEPT = 8
 _PACKED_PROGRAMS_PER_SM = 16
+# With autotuning, whose pruning assumes 64 threads a warp.
+_AUTOTUNED_WARPS = (1, 4, 8, 16)
+_WARP_THREADS = 64
 # Elements that 8 warps hold here.
 _MOST_CHUNK = 16384
 _MOST_ROW = 32768
@@ -67,9 +70,15 @@ def rows_per_program(rows: int, hidden: int, sms: int, ladder: tuple[tuple[int, 
     return 2 if hidden <= 512 and rows % 2 == 0 else 1
 
 
-RULE = Rule(
-    "te_rocm",
-    "Transformer Engine (ROCm), Triton, without autotuning",
-    "Transformer Engine (ROCm) #593 and #615",
-    choose,
-)
+def autotuned(problem: Problem, target: Target) -> tuple[Config, ...]:
+    """The configs of the rule with each number of warps that the pruning leaves; empty if the rule has no config."""
+    launch = choose(problem, target)
+    if launch is None:
+        return ()
+    kept = [count for count in _AUTOTUNED_WARPS if problem.hidden / 16 <= _WARP_THREADS * count <= problem.hidden * 2]
+    return tuple(launch._replace(num_warps=count) for count in kept or _AUTOTUNED_WARPS)
+
+
+_TITLE, _SOURCE = "Transformer Engine (ROCm), Triton", "Transformer Engine (ROCm) #593 and #615"
+RULE = Rule("te_rocm", f"{_TITLE}, without autotuning", _SOURCE, choose)
+AUTOTUNED = Autotuned("te_rocm.autotune", f"{_TITLE}, autotuned", _SOURCE, autotuned)
