@@ -62,6 +62,17 @@ def _place(item: pytest.Item) -> str:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def compilers_have_time() -> Iterator[None]:
+    """Gives compilers longer than `COMPILE_SECONDS`, which a binary of 6 seconds exceeds on a busy machine."""
+    from normtune.tests.commands import PATIENCE
+    from normtune.tuner.compiling import pool
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pool, "COMPILE_SECONDS", PATIENCE)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def language_replaced_once_a_launch() -> Iterator[None]:
     """Replaces the functions of `triton.language` when a kernel is launched, not again in each function that it calls.
 

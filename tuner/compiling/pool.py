@@ -47,7 +47,7 @@ class CompilePool:
         target: `sm_90`, `gfx942`, ...
         workers: number of processes; by default one per core, but not more than the jobs, if any.
         keep_assembly: whether to fill `Compiled.binaries` (PTX or AMD assembly, much text) and `Compiled.resources`.
-        seconds: limit of a compile.
+        seconds: limit of a compile; by default `COMPILE_SECONDS`.
         on_progress: called from another thread, after each job, with the number of finished jobs.
         nice: added to the niceness of the processes, as by `os.nice`.
         only_codes: whether to compute only the digests of code, without compiling.
@@ -60,13 +60,13 @@ class CompilePool:
         target: str,
         workers: int | None = None,
         keep_assembly: bool = False,
-        seconds: float = COMPILE_SECONDS,
+        seconds: float | None = None,
         on_progress: Callable[[int], None] | None = None,
         nice: int = 0,
         only_codes: bool = False,
         folder: Folder | None = None,
     ) -> None:
-        self._seconds = seconds
+        self._seconds = COMPILE_SECONDS if seconds is None else seconds
         self._futures: dict[tuple[Key, AnyLaunch], Future[Compiled]] = {}
         self._jobs: dict[Future[Compiled], Job] = {}
         # The job that digests the code of each launch: the job of its binary, or a later one.
