@@ -98,7 +98,16 @@ def _triton_3_7(
     return lambda stream, pointers: launch(x, y, z, stream, *fixed, (*pick(pointers), *rest))
 
 
-_WAYS = {"3.6": _triton_3_6, "3.7": _triton_3_7}
+def _triton_3_8(
+    compiled: Any, launcher: Any, grid: tuple[int, int, int], pick: Pick, rest: tuple[Any, ...]
+) -> StreamLaunch:
+    """Triton 3.8: as 3.7, except for kernels with its sanitizer, which take another argument."""
+    if launcher.gsan_enabled:
+        raise ValueError("a kernel with the sanitizer is launched publicly")
+    return _triton_3_7(compiled, launcher, grid, pick, rest)
+
+
+_WAYS = {"3.6": _triton_3_6, "3.7": _triton_3_7, "3.8": _triton_3_8}
 
 
 def _way() -> Way | None:

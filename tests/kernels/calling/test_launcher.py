@@ -19,7 +19,8 @@ from normtune.kernels.call import KernelCall
 from normtune.kernels.calling import dispatch, launcher, triton_inside
 
 
-def test_the_fast_way_asks_the_driver_as_tritons_own_launcher_does():
+def test_the_fast_way_asks_the_driver_as_tritons_own_launcher_does(monkeypatch):
+    monkeypatch.setattr(drivers, "_active", Driver())
     way = triton_inside._WAYS[".".join(triton.__version__.split(".")[:2])]
     asked = []
     own = object.__new__(CudaLauncher)
@@ -27,7 +28,7 @@ def test_the_fast_way_asks_the_driver_as_tritons_own_launcher_does():
         **{"launch": lambda *arguments: asked.append(arguments), "num_ctas": 1},
         **{"global_scratch_size": 0, "global_scratch_align": 1, "profile_scratch_size": 0, "profile_scratch_align": 1},
         **{"launch_cooperative_grid": "cooperative", "launch_pdl": "pdl"},
-        **{"arg_annotations": "annotations", "kernel_signature": b"signature"},
+        **{"arg_annotations": "annotations", "kernel_signature": b"signature", "gsan_enabled": False},
     )
     compiled = SimpleNamespace(function="function", packed_metadata=("warps", "ctas", "shared"), run=own)
     own(5, 2, 1, "stream", compiled.function, compiled.packed_metadata, None, None, None, 16, 32, 1e-6, 128)
@@ -75,6 +76,7 @@ class Launcher:
 
     global_scratch_size = profile_scratch_size = 0
     launch_cooperative_grid, launch_pdl, arg_annotations, kernel_signature = False, False, (), b""
+    gsan_enabled = False  # of Triton 3.8
 
     def __init__(self, driver, source, metadata):
         self.driver = driver
