@@ -38,7 +38,11 @@ _PARTIAL_FINISHES = ("reduce", "dependent")
 # Elements of a chunk per thread in a cluster: the fewest empty ones, then the wider chunk. Two or three blocks of 8192
 # columns were as fast as twice as many of 4096, 224 and 229 us at 4096 x 32768 in bfloat16.
 _CHUNK_ELEMENTS_PER_THREAD = (8, 16)
-# Of longer parts Triton 3.6 cannot compile as many chunks of the narrow kind as 512 threads need, five in a loop.
+# Most narrow chunks in a loop over rows: with five, Triton 3.6 does not compile ("Maximum number of steps exceeded" in
+# `TritonGPUPlanCTAPass`).
+_MOST_LOOPED_NARROW_CHUNKS = 4
+# Longest part in narrow chunks without a loop. It is that of a loop of 512 threads, so that few rows are summed in the
+# same order as many.
 _MOST_NARROW_COLUMNS = 16384
 # Parts of a row, by schedule.
 SPLITS = {"split": 1, "split_2": 2}
@@ -100,10 +104,9 @@ def resolve_backward(
         held_bytes = 2 * ITEMSIZE[problem.dtype] + 4
         launch = split(config, problem, target, alignment, held_bytes, SPLITS[config.schedule])
     elif blocks in _ELEVENTHS:
-        launch = _cluster(config, problem, target, alignment, blocks)
+        launch = _cluster(config, problem, target, alignment, blocks, looped=True)
         clusters = max(1, config.programs_per_sm) * (target.sms * _ELEVENTHS[blocks] // (11 * blocks))
         launch = launch._replace(
-            looped=True,
             grid=min(problem.rows, max(1, clusters)),
             num_stages=min(config.num_stages, 2) if target.has_row_fetch else 1,
         )
@@ -156,16 +159,19 @@ def _columns(config: Config, problem: Problem, target: Target, alignment: int | 
     )
 
 
-def cluster_chunk(hidden: int, blocks: int, threads: int) -> int:
+def cluster_chunk(hidden: int, blocks: int, threads: int, looped: bool = False) -> int:
     """Columns of a chunk of the part of a row that a block of a cluster has, in so many threads."""
     part = -(-hidden // blocks)
     narrow, wide = (each * threads for each in _CHUNK_ELEMENTS_PER_THREAD)
-    sizes = [wide] if part > _MOST_NARROW_COLUMNS else [narrow, wide]
+    most = min(_MOST_NARROW_COLUMNS, _MOST_LOOPED_NARROW_CHUNKS * narrow) if looped else _MOST_NARROW_COLUMNS
+    sizes = [wide] if part > most else [narrow, wide]
     block_col = min(sizes, key=lambda size: (-(-part // size) * size, -size))
     return max(threads, min(block_col, next_power_of_2(part)))
 
 
-def _cluster(config: Config, problem: Problem, target: Target, alignment: int | None, blocks: int) -> Launch:
+def _cluster(
+    config: Config, problem: Problem, target: Target, alignment: int | None, blocks: int, looped: bool = False
+) -> Launch:
     """A row over the blocks of a cluster, each of which holds a part of its columns."""
     if not target.has_clusters:
         raise IllegalConfigError(f"{target.name} has no clusters of programs")
@@ -173,10 +179,10 @@ def _cluster(config: Config, problem: Problem, target: Target, alignment: int | 
     part = -(-problem.hidden // blocks)
     if next_power_of_2(part) > MAX_BACKWARD_ELEMENTS_PER_THREAD * threads:
         raise IllegalConfigError(f"{part} columns of {threads} threads exceed {MAX_BACKWARD_ELEMENTS_PER_THREAD} each")
-    block_col = cluster_chunk(problem.hidden, blocks, threads)
+    block_col = cluster_chunk(problem.hidden, blocks, threads, looped)
     chunks = -(-part // block_col)
     return Launch(
-        looped=False,
+        looped=looped,
         grid=problem.rows,
         block_row=1,
         block_col=block_col,
