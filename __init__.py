@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from normtune.kernels.tablefile.locate import load_table
     from normtune.kernels.transpose_fp8.function import transpose_fp8
     from normtune.kernels.warmup import warmup
-    from normtune.results.api import export_data, export_recording, import_data, list_data
+    from normtune.results.api import export_data, export_recording, list_data, merge_data
     from normtune.results.database.store import Store
     from normtune.tuner.checking.api import check, check_on_device
     from normtune.tuner.doctor.checks import doctor
@@ -65,11 +65,11 @@ _HOMES = {
     "fit_any_gpu": "heuristics.api.any_gpu",
     "from_autotuned": "kernels.custom_op.autotuned",
     "fused_add_rms_norm": "kernels.fused_add_rms_norm.function",
-    "import_data": "results.api",
     "inspect_operator": "tuner.inspection.inspect",
     "kernel_operator": "kernels.custom_op.decorator",
     "list_data": "results.api",
     "load_table": "kernels.tablefile.locate",
+    "merge_data": "results.api",
     "qk_norm": "kernels.qk_norm.function",
     "register": "kernels.operator",
     "rms_norm": "kernels.rms_norm.function",
@@ -114,11 +114,11 @@ __all__ = [
     "fit_any_gpu",
     "from_autotuned",
     "fused_add_rms_norm",
-    "import_data",
     "inspect_operator",
     "kernel_operator",
     "list_data",
     "load_table",
+    "merge_data",
     "qk_norm",
     "register",
     "report",

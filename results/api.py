@@ -13,20 +13,14 @@ import pandas as pd
 
 from normtune.errors import UsageError
 from normtune.kernels.arguments import checked
-from normtune.kernels.key import Key
 from normtune.results.database.store import Store, resolve_url
 from normtune.results.elsewhere import Columns, Elsewhere
-from normtune.results.evidence import Evidence
 from normtune.results.exchange import transfer
-from normtune.results.exchange.transfer import Exported, Imported
+from normtune.results.exchange.transfer import Exported, Merged
 from normtune.results.options import as_names
+from normtune.results.overview import COLUMNS, overview
 from normtune.results.regimes import COLD
-from normtune.results.source import Keys, Measured, taken
-
-_OVERVIEW = (
-    *("device", "sms", "operator", "dtype", "regime", "unpaired"),
-    *("problems", "measurements", "runs", "statuses"),
-)
+from normtune.results.source import Keys, Measured, counted, taken
 
 
 @checked
@@ -46,29 +40,7 @@ def list_data(data: Measured = None, *, recording: str | None = None) -> pd.Data
         UsageError: data and a recording are both given, or one of them is invalid.
         NormtuneError: the store cannot be read.
     """
-    return overview(taken(data, recording, None))
-
-
-def overview(evidence: Evidence) -> pd.DataFrame:
-    """The frame of `list_data`."""
-    runs = {run.id: run for run in evidence.runs}
-    devices = {run.id: f"{run.device.label}, {run.device.sms} SMs" for run in evidence.runs}
-    frame = evidence.frame.assign(
-        device=evidence.frame["run"].map(devices),
-        regime=evidence.frame["run"].map({run.id: run.regime for run in evidence.runs}),
-        unpaired=evidence.unpaired_rows(),
-    )
-    rows = []
-    for (*names, unpaired), part in frame.groupby(["device", "operator", "variant", "dtype", "regime", "unpaired"]):
-        _, operator, variant, dtype, regime = map(str, names)
-        device = runs[part["run"].iloc[0]].device
-        counts = part["status"].value_counts()
-        statuses = {str(status): int(counts[status]) for status in sorted(counts.index, key=lambda s: (s != "ok", s))}
-        problems = len(part[["rows", "hidden"]].drop_duplicates())
-        numbers = problems, len(part), part["run"].nunique()
-        key = Key.of(operator, variant, dtype)
-        rows.append((device.label, device.sms, key.text, dtype, regime, bool(unpaired), *numbers, statuses))
-    return pd.DataFrame(rows, columns=list(_OVERVIEW))
+    return pd.DataFrame(overview(counted(data, recording)), columns=list(COLUMNS))
 
 
 @checked
@@ -130,8 +102,8 @@ def export_recording(
 
 
 @checked
-def import_data(
-    files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+def merge_data(
+    sources: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     store: Store | str | os.PathLike[str] | None = None,
     *,
     name: str | None = None,
@@ -139,12 +111,14 @@ def import_data(
     sms: int | None = None,
     columns: Columns | None = None,
     operators: str | Iterable[str] = (),
-) -> tuple[Imported, ...]:
-    """Add the measurements of files to a store, as `normtune data import` does; stored ones are not changed.
+) -> tuple[Merged, ...]:
+    """Add the measurements of files and stores to a store, as `normtune data merge` does.
+
+    The order of sources makes no difference, nor does merging one again.
 
     Args:
-        files: a path or several, of Parquet files that normtune exported or of CSV and Parquet files of another
-            program; all files are read and checked before the store is opened.
+        sources: one or several: Parquet files that normtune exported, CSV and Parquet files of another program, and
+            stores, by their files or URLs; all are opened and files checked before the store is.
         store: open, or by its file or URL, created if it is missing; None for NORMTUNE_STORE, else `normtune.db` in the
             current folder.
         name: the driver's name of the GPU of another program's files.
@@ -154,28 +128,27 @@ def import_data(
         operators: only these; one is that of all rows of a file without such a column.
 
     Raises:
-        UsageError: no file is named, a file does not exist, the URL is not that of a store, or another program's file
+        UsageError: there are no sources, one does not exist, the URL is not that of a store, or another program's file
             lacks a column, has an invalid value or no fact of its GPU.
-        NormtuneError: a file cannot be read or contradicts the store; nothing of it is stored.
+        NormtuneError: a source cannot be read or contradicts the store; nothing of it is stored.
     """
     elsewhere = Elsewhere(name=name, target=target, sms=sms, columns=columns)
-    paths = [files] if isinstance(files, str | os.PathLike) else files
-    return tuple(imported(paths, store, elsewhere, as_names("operators", operators)))
+    paths = [sources] if isinstance(sources, str | os.PathLike) else sources
+    return tuple(merged(paths, store, elsewhere, as_names("operators", operators)))
 
 
-def imported(
-    files: Iterable[str | os.PathLike[str]],
+def merged(
+    sources: Iterable[str | os.PathLike[str]],
     store: Store | str | os.PathLike[str] | None,
     elsewhere: Elsewhere,
     operators: Sequence[str],
-) -> Iterator[Imported]:
-    """Import files one after the other, as `import_data`."""
+) -> Iterator[Merged]:
+    """Merge sources one after the other, as `merge_data`."""
     if not isinstance(store, Store | str | os.PathLike | None):
         raise UsageError(f"store is {store!r:.80}: expected a store, its file or URL")
     url = "" if isinstance(store, Store) else resolve_url(None if store is None else os.fspath(store))
-    paths = list(files) if isinstance(files, Iterable) else [files]
+    paths = list(sources) if isinstance(sources, Iterable) else [sources]
     if wrong := [path for path in paths if not isinstance(path, str | os.PathLike)]:
-        raise UsageError(f"files has {wrong[0]!r}: expected paths of files")
-    parts = transfer.read_files(paths, elsewhere, operators)
-    with nullcontext(store) if isinstance(store, Store) else Store.open(url) as opened:
-        yield from transfer.merged(parts, opened.merge)
+        raise UsageError(f"sources has {wrong[0]!r}: expected files and stores")
+    into = nullcontext(store) if isinstance(store, Store) else None
+    return transfer.merged(paths, lambda: into or Store.open(url), elsewhere, operators)

@@ -5,11 +5,13 @@ does not need.
 """
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from normtune.kernels.config import Config
 from normtune.results.records import Measurement
 
 TEXTS = ("operator", "variant", "dtype", "config", "run", "fingerprint", "status", "reason")
@@ -22,15 +24,22 @@ _Integer = TypeVar("_Integer", np.int32, np.int64)
 
 def columns_of(measurements: Iterable[Measurement]) -> dict[str, list[Any]]:
     """Convert measurements to the columns of `Evidence.frame`; reasons become one line."""
-    columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
-    for item in measurements:
-        problem = item.problem
-        values = (problem.operator, problem.variant, problem.dtype, problem.rows, problem.hidden)
-        texts = (item.config.to_json(), item.run, item.fingerprint, item.status, _one_line(item.reason))
-        arrays = (np.asarray(item.rounds, dtype=np.int32), np.asarray(item.samples, dtype=np.int32))
-        for name, value in zip(COLUMNS, (*values, *texts, *arrays, item.code), strict=True):
-            columns[name].append(value)
-    return columns
+    rows = [
+        (
+            *(item.problem.operator, item.problem.variant, item.problem.dtype, item.problem.rows, item.problem.hidden),
+            *(_config_text(type(item.config), item.config), item.run, item.fingerprint, item.status),
+            *(_one_line(item.reason), np.asarray(item.rounds, np.int32), np.asarray(item.samples, np.int32), item.code),
+        )
+        for item in measurements
+    ]
+    parts = map(list, zip(*rows, strict=True)) if rows else ([] for _ in COLUMNS)
+    return dict(zip(COLUMNS, parts, strict=True))
+
+
+@lru_cache(maxsize=1 << 16)
+def _config_text(kind: type[Config], config: Config) -> str:
+    """Its JSON. Configs of two classes may be equal."""
+    return config.to_json()
 
 
 def flatten(arrays: Sequence[NDArray[np.int32]]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
@@ -52,4 +61,4 @@ def first_rounds(rounds: Sequence[NDArray[np.int32]]) -> list[int]:
 
 def _one_line(text: str) -> str:
     """The text without line breaks and without characters that a database cannot hold."""
-    return " ".join(text.replace("\0", " ").encode("utf-8", "replace").decode().split())
+    return text and " ".join(text.replace("\0", " ").encode("utf-8", "replace").decode().split())

@@ -1,13 +1,14 @@
-"""`normtune data`, which lists, exports, imports and sets aside measurements; and commands with options of a dataclass.
+"""`normtune data`, which lists, exports, merges and sets aside measurements; and commands with options of a dataclass.
 
 In: options. Out: a table on the terminal, files, or more measurements in a store. `api` and `exchange` do the work;
 they are imported when a command runs.
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, fields
 from functools import wraps
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,12 +22,11 @@ from normtune.results.source import NOTHING, STORE_HELP, Keys
 from normtune.results.terminal import say
 
 if TYPE_CHECKING:
-    import pandas as pd
     from rich.table import Table
 
     from normtune.results.evidence import Evidence
 
-app = typer.Typer(help="List, export, import and set aside measurements.", no_args_is_help=True)
+app = typer.Typer(help="List, export, merge and set aside measurements.", no_args_is_help=True)
 
 # The value of `--regime` that stands for all regimes.
 _ALL = "all"
@@ -92,9 +92,10 @@ def list_(
     store: ReadOption = None,
 ) -> None:
     """Print what a store holds, by device, operator and dtype."""
-    from normtune.results.api import overview
     from normtune.results.database.store import Store, resolve_url
-    from normtune.results.source import measured, warn_of_runs
+    from normtune.results.overview import overview
+    from normtune.results.runs import MEASURER
+    from normtune.results.source import counted, on_stderr, warn_of_runs
     from normtune.results.terminal import console, printable, say_json
 
     if runs:
@@ -103,19 +104,20 @@ def list_(
             for run in opened.runs(dropped=True):
                 aside = f", set aside on {run.protocol['dropped']}" if run.is_dropped else ""
                 strategy = UNPAIRED if run.is_unpaired else run.protocol.get("strategy", "unknown strategy")
-                say(f"{run.id}  {run.started}  {run.device.label}, {run.regime}, {strategy}{aside}")
+                who = f", by {run.protocol[MEASURER]}" if MEASURER in run.protocol else ""
+                say(f"{run.id}  {run.started}  {run.device.label}, {run.regime}, {strategy}{who}{aside}")
         return
-    counts = overview(measured(store, regime=None))
+    counts = overview(counted(store, warn=on_stderr))
     if as_json:
         say_json({"measurements": counts})
         return
-    if counts.empty:
+    if not counts:
         say(NOTHING)
         return
     screen = console()
-    for (device, sms), part in counts.groupby(["device", "sms"], sort=False):
+    for (device, sms), part in groupby(counts, lambda row: (row["device"], row["sms"])):
         screen.print(printable(f"{device}, {sms} SMs"), style="bold", soft_wrap=True)
-        screen.print(_table(part))
+        screen.print(_table(list(part)))
 
 
 @app.command("export", epilog="Example: normtune data export --out h200.parquet")
@@ -156,33 +158,38 @@ def export(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _ImportOptions(Elsewhere):
-    """What is read of a file, and what it does not say."""
+class _MergeOptions(Elsewhere):
+    """What is read of a source, and what it does not say."""
 
     operators: tuple[str, ...] = option(
         "Only this operator; or that of a FILE without such a column. Repeatable.", default=(), name="operator"
     )
 
 
-@app.command("import", epilog="Example: normtune data import h200.parquet")
-@with_options(_ImportOptions, before="store")
-def import_(
-    files: Annotated[
-        list[Path],
+@app.command("merge", epilog="Example: normtune data merge h200.parquet bench.db --store all.db")
+@with_options(_MergeOptions, before="store")
+def merge(
+    sources: Annotated[
+        list[str],
         typer.Argument(
-            help="Parquet files that `normtune data export` wrote; or CSV or Parquet files of another program, as "
-            "`normtune fit` reads them, with --name and --target.",
+            help="Parquet files that `normtune data export` wrote; stores, by their SQLite files or URLs; CSV or "
+            "Parquet files of another program, as `normtune fit` reads them, with --name and --target.",
         ),
     ],
     store: StoreOption = None,
     **chosen: Any,
 ) -> None:
-    """Add the measurements of files to a store. Measurements that the store has are not changed."""
-    from normtune.results.api import imported
+    """Add the measurements of files and other stores to a store.
 
-    options = _ImportOptions(**chosen)
-    for path, measurements, added in imported(files, store, Elsewhere.said_by(options), options.operators):
-        say(f"{path}: {measurements} measurements, {added} new")
+    The order of sources makes no difference, nor does merging one again. A run that one store sets aside is set aside.
+    """
+    from normtune.results.api import merged
+    from normtune.results.source import warn_of_damage
+
+    options = _MergeOptions(**chosen)
+    for name, measurements, added, damage in merged(sources, store, Elsewhere.said_by(options), options.operators):
+        say(f"{name}: {measurements} measurements, {added} new")
+        warn_of_damage(damage)
 
 
 @app.command("drop", epilog="Example: normtune data drop 4f2a")
@@ -203,18 +210,17 @@ def drop(
         say(f"run {changed.id} of {changed.started} is set aside; `normtune data drop --undo {changed.id}` undoes this")
 
 
-def _table(counts: "pd.DataFrame") -> "Table":
+def _table(rows: Sequence[Mapping[str, Any]]) -> "Table":
     """The counts of one device; regime and statuses only where they are not all the same."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     from normtune.results.terminal import printable
 
-    counts = counts.assign(times=counts["unpaired"].map({True: UNPAIRED, False: ""}))
-    names = ["operator", "dtype", *(["regime"] if {*counts["regime"]} != {COLD} else [])]
-    names += ["times"] if counts["unpaired"].any() else []
+    names = ["operator", "dtype", *(["regime"] if {row["regime"] for row in rows} != {COLD} else [])]
+    names += ["times"] if any(row["unpaired"] for row in rows) else []
     numbers = ["problems", "measurements", "runs"]
-    failed = any({*statuses} != {"ok"} for statuses in counts["statuses"])
+    failed = any({*row["statuses"]} != {"ok"} for row in rows)
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for name in names:
         table.add_column(name, overflow="fold")
@@ -222,7 +228,8 @@ def _table(counts: "pd.DataFrame") -> "Table":
         table.add_column(name, justify="right", no_wrap=True)
     if failed:
         table.add_column("of these", overflow="fold")
-    for row in counts.to_dict("records"):
-        cells = [printable(str(row[name])) for name in (*names, *numbers)]
+    for row in rows:
+        told = {**row, "times": UNPAIRED if row["unpaired"] else ""}
+        cells = [printable(str(told[name])) for name in (*names, *numbers)]
         table.add_row(*cells, *([", ".join(f"{n} {status}" for status, n in row["statuses"].items())] * failed))
     return table

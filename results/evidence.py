@@ -21,7 +21,7 @@ from normtune.kernels.key import Key, family_of
 from normtune.kernels.operator import read_config
 from normtune.kernels.problem import AXES, Problem, Shape, axes_at, function_key
 from normtune.results.columns import COLUMNS, TEXTS, columns_of, first_rounds, flatten
-from normtune.results.records import SEARCHED, UNPAIRED, Device, Measurement, Run, TimedCode
+from normtune.results.records import SEARCHED, UNPAIRED, Counted, Device, Measurement, Run, TimedCode
 from normtune.results.regimes import COLD
 from normtune.results.validate import check_columns
 
@@ -123,6 +123,20 @@ class Evidence:
         """Measurements of devices of this kind."""
         runs = [run.id for run in self.runs if run.device.kind == device.kind]
         return self._where(self.frame["run"].isin(runs))
+
+    def labelled(self, label: str) -> "Evidence":
+        """Measurements of devices of this label."""
+        return self._where(self.frame["run"].isin([run.id for run in self.runs if run.device.label == label]))
+
+    def counts(self) -> list[Counted]:
+        """Number of measurements by run, problem and status."""
+        runs = {run.id: run for run in self.runs}
+        names = ["run", "status", "operator", "rows", "hidden", "dtype", "variant"]
+        counts = self.frame.groupby(names, as_index=False).size()
+        return [
+            Counted(runs[run], Problem.of(*problem), status, count)
+            for run, status, *problem, count in zip(*(counts[name].tolist() for name in (*names, "size")), strict=True)
+        ]
 
     def codes(self) -> dict[tuple[Problem, Config], tuple[str, TimedCode]]:
         """Version of Triton and launched code of each config in its newest run, if it is known."""

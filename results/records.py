@@ -183,6 +183,20 @@ class Measurement(NamedTuple):
     code: TimedCode | None = None
 
 
+class Counted(NamedTuple):
+    """Number of measurements of one status, of one problem in one run.
+
+    Attributes:
+        run, problem, status: of the measurements.
+        measurements: their number.
+    """
+
+    run: Run
+    problem: Problem
+    status: str
+    measurements: int
+
+
 class Coverage(NamedTuple):
     """State of one config on one problem, over all runs on devices of one kind.
 

@@ -5,7 +5,7 @@ different regimes are never compared. Also the measurements of one regime, of op
 name the option.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from normtune.errors import UsageError
@@ -44,10 +44,15 @@ def in_regime(evidence: "Evidence", regime: str, source: str) -> "Evidence":
         UsageError: there are only measurements of other regimes.
     """
     selected = evidence.regime(regime)
-    if selected.frame.empty and not evidence.frame.empty:
-        others = ", ".join(evidence.regimes())
-        raise UsageError(f"{source} has no times of regime {regime}, but of {others}: name one of these with --regime")
+    if selected.frame.empty:
+        check_others(evidence.regimes(), regime, source)
     return selected
+
+
+def check_others(regimes: Iterable[str], regime: str, source: str) -> None:
+    """Raise `UsageError` if the source has no measurements of a regime, but of these."""
+    if others := ", ".join(sorted({*regimes})):
+        raise UsageError(f"{source} has no times of regime {regime}, but of {others}: name one of these with --regime")
 
 
 def narrowed(evidence: "Evidence", operators: Sequence[str], dtypes: Sequence[str]) -> "Evidence":

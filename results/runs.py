@@ -1,14 +1,25 @@
 """Runs as JSON values for stores and files, and checks of runs that are read from them."""
 
 import hashlib
+import json
+import platform
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
+from uuid import getnode
 
 from normtune.results.records import REPLAY_PREFIX, Device, Run
 
-# Prefix of the uuid of a device outside of its store.
+# Entries of a protocol that only the store itself writes: the day on which the run was set aside, how often it was set
+# aside or taken back, and, beside the key of a finished request, the sum of these numbers over all runs at that time.
+# A request is finished only as long as this sum is the same, because it may have relied on what was set aside since.
+DROPPED, DROPS, FINISHED, FINISHED_AT = OF_STORE = ("dropped", "drops", "finished", "finished_at")
+# Entry of a protocol: a hash of the GPU and host that measured, equal for all their runs; outside of its store it is
+# salted as the uuid is.
+MEASURER = "measurer"
+# Prefix of the uuid of a device, and of a measurer, outside of its store.
 _HASHED = "hash:"
 # Dates that sort as texts in the order of time; hours may be missing.
 _STARTED = re.compile(
@@ -72,16 +83,36 @@ def ahead(runs: Iterable[Run]) -> list[Run]:
 
 
 def anonymous(run: Run) -> Run:
-    """The run without the identifier of its GPU, which files and tables must not reveal.
+    """The run without the identifiers of its GPU and host, which files and tables must not reveal.
 
-    It is replaced by a hash that is salted with the run's random id, so that two files do not show that the same GPU
-    measured both. A replay keeps its name, and of an unpaired run no identifier is known.
+    They are replaced by hashes that are salted with the run's random id, so that two files do not show that the same
+    GPU measured both. A replay keeps its name, and of an unpaired run no identifier is known.
     """
-    uuid = run.device.uuid
-    if run.is_unpaired or uuid.startswith((REPLAY_PREFIX, _HASHED)):
+    if run.is_unpaired or run.device.uuid.startswith(REPLAY_PREFIX):
         return run
-    digest = hashlib.blake2b(f"{run.id} {uuid}".encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
-    return run._replace(device=run.device._replace(uuid=_HASHED + digest))
+    protocol = run.protocol
+    if MEASURER in protocol:
+        protocol = protocol | {MEASURER: _salted(run, str(protocol[MEASURER]))}
+    return run._replace(device=run.device._replace(uuid=_salted(run, run.device.uuid)), protocol=protocol)
+
+
+def _salted(run: Run, text: str) -> str:
+    if text.startswith(_HASHED):
+        return text
+    return _HASHED + hashlib.blake2b(f"{run.id} {text}".encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
+
+
+def measurer(device: Device) -> str:
+    """Who measures: a hash of a GPU of this host and of the host, which names neither. A replay has none."""
+    if device.uuid.startswith(REPLAY_PREFIX):
+        return ""
+    try:
+        machine = Path("/etc/machine-id").read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        machine = f"{getnode():x}"
+    # Containers of one image share the machine's id, and not the host's name. Nobody guesses the uuid.
+    told = f"{device.uuid} {platform.node()} {machine}"
+    return hashlib.blake2b(told.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
 
 
 def check_same(stored: Run, other: Run) -> None:
@@ -93,6 +124,44 @@ def check_same(stored: Run, other: Run) -> None:
                 f"run {stored.id} is stored with another {name}: {getattr(stored, name)!r}, not "
                 f"{getattr(other, name)!r}"
             )
+
+
+def drops(protocol: Mapping[str, Any]) -> int:
+    """How often a run was set aside or taken back; older stores say only whether it is set aside."""
+    count = protocol.get(DROPS)
+    return count if isinstance(count, int) else int(DROPPED in protocol)
+
+
+def joined_protocol(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """The protocol of a run of which two stores have these: any order of any number of stores gives the same.
+
+    A sweep begins with a part of the protocol that it ends with, so the larger one is taken. Whether the run is set
+    aside is as where that was changed more often. Of two marks as finished, the later one is kept.
+    """
+    both = (one, other)
+    told = without_store(max(both, key=_told))
+    aside = max(both, key=lambda part: (drops(part), part.get(DROPPED, "")))
+    mark = max(both, key=lambda part: (part.get(FINISHED_AT, -1), part.get(FINISHED, "")))
+    entries = {name: aside[name] for name in (DROPPED, DROPS) if name in aside}
+    entries |= {name: mark[name] for name in (FINISHED, FINISHED_AT) if name in mark}
+    # That of the store in which it was measured, if it is one of these.
+    measurers = sorted((str(part[MEASURER]) for part in both if MEASURER in part), key=_is_hashed)
+    return told | entries | ({MEASURER: measurers[0]} if measurers else {})
+
+
+def _is_hashed(text: str) -> tuple[bool, str]:
+    return text.startswith(_HASHED), text
+
+
+def without_store(protocol: Mapping[str, Any]) -> dict[str, Any]:
+    """A protocol without the entries that only the store itself writes."""
+    return {name: value for name, value in protocol.items() if name not in OF_STORE}
+
+
+def _told(protocol: Mapping[str, Any]) -> tuple[int, str]:
+    """Order of what sweeps wrote."""
+    written = {name: value for name, value in without_store(protocol).items() if name != MEASURER}
+    return len(written), json.dumps(written, sort_keys=True)
 
 
 def plain(value: Any) -> Any:

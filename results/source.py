@@ -6,24 +6,30 @@ Out: `Evidence`, or an error that names the option.
 
 import os
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 from normtune.errors import UsageError
 from normtune.results.options import as_names, option
-from normtune.results.regimes import COLD, REGIMES, check_regime, in_regime, narrowed
+from normtune.results.regimes import COLD, REGIMES, check_others, check_regime, in_regime, narrowed
 from normtune.results.terminal import say
 
 if TYPE_CHECKING:
     from normtune.results.database.store import Store
     from normtune.results.evidence import Evidence
+    from normtune.results.records import Counted, Run
 
 STORE_HELP = (
     "Store: an SQLite file or a URL; or a Parquet file that `data export` or `fit --evidence` wrote. Default: "
     "NORMTUNE_STORE, else ./normtune.db."
 )
+DEVICE_HELP = "Only measurements of this GPU, by its name; of a store, no others are read."
+DEVICE_DOC = "Only measurements of this GPU, by its name, `NVIDIA H200`; of a store, no others are read. Default: all."
+# Number of GPUs that a message names.
+_NAMED = 5
 NOTHING = "there are no measurements yet: run `normtune sweep`"
 # The measurements as an argument of a Python function: evidence, or a store, open or by its file or URL; None for the
 # default store.
@@ -79,6 +85,7 @@ class Selection(Keys):
         doc="Name of a recording that ships with normtune, in place of data.",
     )
     regime: str = option("Only times measured cold, warm or eager.", default=COLD)
+    device: str | None = option(DEVICE_HELP, "NAME", doc=DEVICE_DOC)
 
     @property
     def source(self) -> str:
@@ -87,45 +94,96 @@ class Selection(Keys):
 
     def load(self, data: Measured, warn: "Warn | None" = None, every_regime: bool = False) -> "Evidence":
         """The selected measurements, as in `taken`; with `every_regime`, those of all regimes."""
-        return self.of(taken(data, self.recording, None if every_regime else self.regime, warn))
+        regime = None if every_regime else self.regime
+        return self.of(taken(data, self.recording, regime, warn, self.device))
 
 
 def _as_warning(text: str) -> None:
     warnings.warn(text, stacklevel=2)
 
 
-def taken(data: Measured, recording: str | None, regime: str | None, warn: "Warn | None" = None) -> "Evidence":
-    """The measurements of one regime.
+def taken(
+    data: Measured,
+    recording: str | None,
+    regime: str | None,
+    warn: "Warn | None" = None,
+    device: str | None = None,
+) -> "Evidence":
+    """The measurements of one regime; of a store, nothing else is read.
 
     Args:
         data: as in `Measured`; a text may also name a Parquet file of measurements.
         recording: name of a recording, instead of data.
         regime: a name of `REGIMES`; None for all.
         warn: takes a line about measurements that are left out; None for a `warnings.warn`.
+        device: only measurements of this GPU, by its label; None for all.
 
     Raises:
         UsageError: data and a recording are both given, an argument is invalid, the store does not exist, or there are
             only measurements of other regimes.
         NormtuneError: the store cannot be read.
     """
-    if data is not None and recording is not None:
-        both = "--store and --recording" if isinstance(data, str | os.PathLike) else "data and a recording"
-        raise UsageError(f"{both} are both given: measurements come from one of them")
     if regime is not None:
         check_regime(regime)
-    evidence, source = _read(data, recording, warn or _as_warning)
+    warn = warn or _as_warning
+    with _opened(data, recording) as store:
+        if store is not None:
+            return _loaded(store, regime, device, warn)
+    evidence, source = _read(data, recording, warn)
+    if device is not None:
+        evidence = on_device(evidence, device)
     return evidence if regime is None else in_regime(evidence, regime, source)
 
 
 def measured(
-    store: str | None, recording: str | None = None, regime: str | None = COLD, warn: Warn = on_stderr
+    store: str | None,
+    recording: str | None = None,
+    regime: str | None = COLD,
+    warn: Warn = on_stderr,
+    device: str | None = None,
 ) -> "Evidence":
     """As `taken`, for the values of a command's options."""
-    return taken(store, recording, regime, warn)
+    return taken(store, recording, regime, warn, device)
+
+
+def on_device(evidence: "Evidence", label: str) -> "Evidence":
+    """The measurements of the GPU with this label.
+
+    Raises:
+        UsageError: there are none, but of others.
+    """
+    _check_device(label, (run.device.label for run in evidence.runs))
+    return evidence.labelled(label)
+
+
+def _check_device(label: str, labels: Iterable[str]) -> None:
+    known = sorted({*labels})
+    if known and label not in known:
+        more = f" and {len(known) - _NAMED} more" if len(known) > _NAMED else ""
+        raise UsageError(f"--device is {label[:80]!r}: measured are {', '.join(known[:_NAMED])}{more}")
+
+
+@contextmanager
+def _opened(data: Measured, recording: str | None) -> "Iterator[Store | None]":
+    """The store that has the measurements; None if they are elsewhere."""
+    text = os.fspath(data) if isinstance(data, str | os.PathLike) else None
+    if data is not None and recording is not None:
+        both = "--store and --recording" if text is not None else "data and a recording"
+        raise UsageError(f"{both} are both given: measurements come from one of them")
+    if recording is not None or is_parquet(text):
+        yield None
+        return
+    from normtune.results.database.store import Store, resolve_url
+
+    if data is None or text is not None:
+        with Store.open(resolve_url(text), create=False) as store:
+            yield store
+    else:
+        yield data if isinstance(data, Store) else None
 
 
 def _read(data: Measured, recording: str | None, warn: Warn) -> "tuple[Evidence, str]":
-    """The measurements of all regimes, and their source for messages."""
+    """The measurements of all regimes that are in no store, and their source for messages."""
     if recording is not None:
         from normtune.results.exchange.recording import load_recording
 
@@ -134,13 +192,6 @@ def _read(data: Measured, recording: str | None, warn: Warn) -> "tuple[Evidence,
         from normtune.results.exchange.parquet_csv import read_parquet
 
         return _of_known_regimes(read_parquet(Path(file)), warn), file
-    from normtune.results.database.store import Store, resolve_url
-
-    if isinstance(data, Store):
-        return _loaded(data, warn), "the store"
-    if data is None or isinstance(data, str | os.PathLike):
-        with Store.open(resolve_url(None if data is None else os.fspath(data)), create=False) as opened:
-            return _loaded(opened, warn), "the store"
     from normtune.results.evidence import Evidence
 
     if not isinstance(data, Evidence):
@@ -155,10 +206,34 @@ def is_parquet(store: str | None) -> bool:
     return store is not None and store.endswith(".parquet") and "://" not in store
 
 
-def _loaded(store: "Store", warn: Warn) -> "Evidence":
-    evidence = _of_known_regimes(store.load(regime=None), warn)
+def counted(data: Measured, recording: str | None = None, warn: "Warn | None" = None) -> "list[Counted]":
+    """The numbers of measurements in known regimes, those of damaged ones included. Arguments and errors as `taken`."""
+    with _opened(data, recording) as store:
+        if store is None:
+            return _read(data, recording, warn or _as_warning)[0].counts()
+        return _counted(store, warn or _as_warning)
+
+
+def _counted(store: "Store", warn: Warn) -> "list[Counted]":
+    counts = store.counts()
+    _warn_of_regimes({one.run.id: one.run for one in counts}.values(), warn)
+    warn_of_runs(store, warn)
+    return [one for one in counts if one.run.regime in REGIMES]
+
+
+def _loaded(store: "Store", regime: str | None, device: str | None, warn: Warn) -> "Evidence":
+    runs = store.runs()
+    if device is not None:
+        _check_device(device, (run.device.label for run in runs))
+    _warn_of_regimes(runs, warn)
+    evidence = store.load(devices=None if device is None else [device], regime=regime)
     warn_of_damage(store.damage, warn)
     warn_of_runs(store, warn)
+    if regime is None:
+        return evidence.in_regimes(REGIMES)
+    if evidence.frame.empty:
+        mine = (one.run for one in store.counts() if device in (None, one.run.device.label))
+        check_others((run.regime for run in mine if run.regime in REGIMES), regime, "the store")
     return evidence
 
 
@@ -176,12 +251,15 @@ def warn_of_runs(store: "Store", warn: Warn = on_stderr) -> None:
 
 def _of_known_regimes(evidence: "Evidence", warn: Warn) -> "Evidence":
     """The measurements of known regimes; unknown ones are reported."""
-    unknown = [name for name in evidence.regimes() if name not in REGIMES]
-    if not unknown:
-        return evidence
-    runs = sum(run.regime in unknown for run in evidence.runs)
-    warn(
-        f"left out {runs} run{'s' * (runs > 1)} of the store, with times of regime "
-        f"{', '.join(repr(name[:40]) for name in unknown[:3])}; known are {', '.join(REGIMES)}"
-    )
+    _warn_of_regimes(evidence.runs, warn)
     return evidence.in_regimes(REGIMES)
+
+
+def _warn_of_regimes(runs: "Iterable[Run]", warn: Warn) -> None:
+    unknown = [run.regime for run in runs if run.regime not in REGIMES]
+    if unknown:
+        names = ", ".join(repr(name[:40]) for name in sorted({*unknown})[:3])
+        warn(
+            f"left out {len(unknown)} run{'s' * (len(unknown) > 1)} of the store, with times of regime {names}; known "
+            f"are {', '.join(REGIMES)}"
+        )

@@ -4,6 +4,7 @@ In: the columns of measurements, and runs. Out: nothing, or a ValueError that na
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -59,15 +60,20 @@ def check_columns(columns: Mapping[str, Sequence[Any]]) -> None:
     for status in sorted(set(columns["status"]) - set(STATUSES)):
         raise ValueError(f"status is {status!r}, expected one of {', '.join(STATUSES)}")
     for operator, text in sorted(set(zip(columns["operator"], columns["config"], strict=True))):
-        config = read_config(operator, text)
-        if config.to_json() != text:
-            raise ValueError(f"config is not canonical: {text!r}")
-        check_values(config)
+        _check_config(operator, text)
     for code in filter(None, set(columns["code"])):
         if not code.launch or any(len(digest) > _MOST_DIGEST for digest in code):
             sizes = ", ".join(str(len(digest)) for digest in code)
             raise ValueError(f"digests of code have {sizes} bytes, expected 1 to {_MOST_DIGEST} of the launch")
     _check_samples(columns)
+
+
+@lru_cache(maxsize=1 << 16)
+def _check_config(operator: str, text: str) -> None:
+    config = read_config(operator, text)
+    if config.to_json() != text:
+        raise ValueError(f"config is not canonical: {text!r}")
+    check_values(config)
 
 
 def _check_samples(columns: Mapping[str, Sequence[Any]]) -> None:

@@ -41,7 +41,7 @@ from normtune.results.exchange.foreign_file import read_foreign
 from normtune.results.options import keywords_of, option
 from normtune.results.records import Device
 from normtune.results.regimes import in_regime
-from normtune.results.source import Measured, taken
+from normtune.results.source import Measured, on_device, taken
 
 _FIGURES = (
     *("operator", "dtype", "leaves", "configs", "problems"),
@@ -227,7 +227,10 @@ def fit(request: FitRequest) -> Table:
     elif elsewhere.facts() or request.l2_bytes is not None:
         raise UsageError("a store or evidence has its own GPU: leave name, target, sms, columns and l2_bytes out")
     else:
-        evidence, source = taken(data, recording, options.regime), source_of(data, recording)
+        evidence = taken(data, recording, options.regime, device=options.device)
+        source = source_of(data, recording)
+    if options.device is not None:
+        evidence = on_device(evidence, options.device)
     incumbents = None if options.baseline is None else baselines.baseline(options.baseline, Path())
     if request.replaces is not None:
         incumbents = baselines.of_file(request.replaces, replaced=True)

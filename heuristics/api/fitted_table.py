@@ -85,7 +85,7 @@ class FittedTable(ABC):
         Args:
             path: of the table; a file that normtune wrote there before is replaced.
             evidence: path of a `.parquet` file for the measurements, from which `normtune check` fits the table again
-                to compare, and which `normtune data import` adds to a store.
+                to compare, and which `normtune data merge` adds to a store.
             force: whether to replace files that normtune did not write, or that were edited.
 
         Raises:

@@ -143,7 +143,7 @@ def fit(
         from normtune.heuristics.commands.fit_any_gpu import fit_all_devices
 
         if source.file:
-            raise UsageError("FILE and --all-devices are both given: `normtune data import` puts files into a store")
+            raise UsageError("FILE and --all-devices are both given: `normtune data merge` puts files into a store")
         for option, is_set in (("--install", install), ("--stability", stability)):
             if is_set:
                 raise UsageError(f"{option} and --all-devices are both given: {option} is for the table of one GPU")
@@ -224,14 +224,16 @@ def _source(file: str | None, store: str | None, recording: str | None, elsewher
 
 
 def _measured(source: "Source", options: FitOptions) -> "Evidence":
-    from normtune.results.source import measured
+    from normtune.results.source import measured, on_device
 
     if source.file is None:
-        return measured(source.store, source.recording, options.regime)
+        return measured(source.store, source.recording, options.regime, device=options.device)
     from normtune.results.exchange.foreign_file import read_foreign
     from normtune.results.regimes import in_regime
 
     evidence = read_foreign(Path(source.file), source.elsewhere, options.operators)
+    if options.device is not None:
+        evidence = on_device(evidence, options.device)
     return in_regime(evidence, options.regime, source.file)
 
 

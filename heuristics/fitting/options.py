@@ -17,6 +17,7 @@ from normtune.kernels.arguments import check
 from normtune.kernels.tablefile.header import log_ppm_of
 from normtune.results.options import as_names, documented, flag_of, option, option_of, parse_percent
 from normtune.results.regimes import COLD, check_regime
+from normtune.results.source import DEVICE_DOC, DEVICE_HELP
 
 OBJECTIVES = ("mean", "worst")
 TIE_PERCENT = 0.1
@@ -76,6 +77,7 @@ class FitKeywords:
         doc="Also fit functions that give a row the same bits in every batch.",
     )
     regime: str = option("Fit times measured cold, warm or eager.", default=COLD, before="stability")
+    device: str | None = option(DEVICE_HELP, "NAME", before="stability", doc=DEVICE_DOC)
 
 
 @documented

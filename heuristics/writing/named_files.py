@@ -152,8 +152,10 @@ def _fitted(evidence: "Evidence", header: Header, name: str) -> "Evidence":
     from normtune.heuristics.fitting.pipeline import used
     from normtune.results.regimes import in_regime
 
+    options = command_of(header).fit_options()
     of_regime = in_regime(evidence, header.data.regime or COLD, name)
-    return _same(used(of_regime, command_of(header).fit_options().operators), header, name)
+    of_device = of_regime if options.device is None else of_regime.labelled(options.device)
+    return _same(used(of_device, options.operators), header, name)
 
 
 def _same(evidence: "Evidence", header: Header, name: str) -> "Evidence":

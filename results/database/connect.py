@@ -18,6 +18,7 @@ from sqlalchemy.engine import URL
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.results.database import schema
+from normtune.results.database.older import convert
 from normtune.results.database.url import display_name, parse, sqlite_path
 
 # Longest wait for another process that writes, such as the import of a large file.
@@ -79,6 +80,16 @@ def translated(url: URL) -> Iterator[None]:
         raise NormtuneError(_explain(display_name(url), str(error))) from None
     except UnicodeDecodeError as error:
         raise NormtuneError(damaged(display_name(url), str(error))) from None
+
+
+@contextmanager
+def readable(url: URL) -> Iterator[None]:
+    """Turn what content of others causes into a `NormtuneError`: a flipped bit may make a text a number."""
+    try:
+        yield
+    except (ValueError, LookupError, TypeError, RecursionError, OverflowError) as error:
+        reason = str(error)[:200] if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        raise NormtuneError(damaged(display_name(url), reason)) from None
 
 
 def damaged(name: str, reason: str) -> str:
@@ -200,9 +211,8 @@ def _prepare(engine: sa.Engine, name: str, create: bool) -> None:
             schema.metadata.create_all(connection)
             connection.execute(schema.schema.insert().values(version=schema.SCHEMA_VERSION))
         elif (version := stored_version(connection)) < schema.SCHEMA_VERSION:
-            for name in [name for name, since in schema.ADDED.items() if version < since]:
-                column = sa.schema.CreateColumn(schema.measurement.c[name]).compile(dialect=connection.dialect)
-                connection.exec_driver_sql(f"ALTER TABLE {schema.measurement.name} ADD COLUMN {column}")
+            with readable(engine.url):
+                convert(connection, version)
             connection.execute(schema.schema.update().values(version=schema.SCHEMA_VERSION))
         if engine.dialect.name == "postgresql":
             _try_to_write(connection)
@@ -215,7 +225,7 @@ def _check_triggers(engine: sa.Engine, name: str) -> None:
     if trigger is not None:
         raise NormtuneError(
             f"the store {name} has a trigger, {str(trigger)[:40]!r}, which normtune never creates: use `normtune data "
-            "export` and `normtune data import` to move the measurements to another store"
+            "export` and `normtune data merge` to move the measurements to another store"
         )
 
 
@@ -239,15 +249,16 @@ def _try_to_write(connection: sa.Connection) -> None:
         name = f"an attempt to write {uuid4().hex}"
         run = {"run": name, "started": "", "device": "{}", "software": "{}", "protocol": "{}"}
         problem = {"operator": name, "variant": "", "dtype": "", "rows": 1, "hidden": 1}
-        measurement: dict[str, Any] = {"key": name.encode(), "fingerprint": "", "status": "", "reason": ""}
-        for table, values in ((schema.run, run), (schema.problem, problem), (schema.config, {"config": name})):
+        measurement: dict[str, Any] = {"first_round": -1, "revision": 0, "status": "", "reason": ""}
+        texts: list[Any] = [(table, {table.name: name}) for table in (schema.config, schema.fingerprint)]
+        for table, values in ((schema.run, run), (schema.problem, problem), *texts):
             measurement[f"{table.name}_id"] = connection.execute(
                 table.insert().values(values).returning(table.c.id)
             ).scalar_one()
         connection.execute(schema.measurement.insert().values(**measurement, samples=b"", rounds=b""))
         connection.execute(schema.run.update().where(schema.run.c.run == name).values(protocol="{}"))
-        is_attempt = schema.measurement.c.key == name.encode()
-        connection.execute(schema.measurement.update().where(is_attempt).values(fingerprint=""))
+        is_attempt = schema.measurement.c.run_id == measurement["run_id"]
+        connection.execute(schema.measurement.update().where(is_attempt).values(revision=1))
         attempt.rollback()
 
 
@@ -267,7 +278,8 @@ def _is_store(connection: sa.Connection, name: str) -> bool:
             raise NormtuneError(
                 f"the store {name} has schema {version}, this normtune knows {schema.SCHEMA_VERSION}: update normtune"
             )
-        missing = sorted(set(schema.metadata.tables) - tables)
+        newer = {schema.fingerprint.name} if version < schema.SCHEMA_VERSION else set()
+        missing = sorted(set(schema.metadata.tables) - tables - newer)
         if version < 1 or missing:
             raise NormtuneError(f"the store {name} is damaged (schema {version}, tables missing: {missing})")
         return True

@@ -6,8 +6,8 @@ order (`history`), and the number of damaged ones, which are left out. `store` c
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
@@ -15,7 +15,9 @@ from normtune.kernels.config import Config
 from normtune.kernels.operator import read_config
 from normtune.kernels.problem import Problem
 from normtune.results.database import schema, sql_rows
-from normtune.results.records import DECISIVE, REQUEST, Coverage, History, Measurement, Run, TimedCode
+from normtune.results.database.older import OlderRows
+from normtune.results.database.rows import Row, Rows, arrays_of, columns_of
+from normtune.results.records import DECISIVE, REQUEST, Coverage, History, Measurement, Run
 from normtune.results.runs import anonymous
 
 if TYPE_CHECKING:
@@ -23,30 +25,6 @@ if TYPE_CHECKING:
 
 # Number of problems with damaged measurements that a message names.
 _NAMED = 3
-
-
-class _Row(NamedTuple):
-    """A stored measurement: run and problem by number, the config as text; `number` is its own, in the order stored."""
-
-    run: int
-    problem: int
-    config: str
-    fingerprint: str
-    status: str
-    reason: str
-    median: int | None
-    low: int | None
-    high: int | None
-    rounds: bytes
-    samples: bytes
-    launch: bytes | None
-    code: bytes | None
-    machine_code: bytes | None
-    number: int
-
-    @property
-    def timed_code(self) -> TimedCode | None:
-        return TimedCode(self.launch, self.code or b"", self.machine_code or b"") if self.launch else None
 
 
 class Snapshot:
@@ -59,35 +37,18 @@ class Snapshot:
 
     Attributes:
         damaged: number of damaged measurements, by the text of their problem.
+        newest: the greatest number of a measurement, by the fields of its problem.
     """
 
     def __init__(self, connection: sa.Connection, version: int, runs: Mapping[int, Run]) -> None:
         self._runs = runs
-        self._problems = sql_rows.stored_numbers(connection, schema.problem, sql_rows.PROBLEM_FIELDS)
-        configs = sql_rows.stored_numbers(connection, schema.config, ("config",))
-        self._texts = {number: sql_rows.problem_text(values) for number, values in self._problems.items()}
+        reader = rows_of(connection, version)
+        self._problems = reader.problems
         self.damaged: Counter[str] = Counter()
-        table = schema.measurement
-        rows = connection.execute(
-            sa.select(
-                *(table.c.run_id, table.c.problem_id, table.c.config_id, table.c.fingerprint, table.c.status),
-                *(table.c.reason, table.c.median, table.c.low, table.c.high, table.c.rounds, table.c.samples),
-                *(table.c[name] if version >= since else sa.null() for name, since in reversed(schema.ADDED.items())),
-                table.c.id,
-            )
-            .join(schema.run, schema.run.c.id == table.c.run_id)
-            .where(table.c.run_id.in_(list(runs)))
-            .order_by(schema.run.c.started, table.c.id)
-        )
-        self._rows: list[_Row] = []
-        for run, problem, config, *values, machine, code, launch, checksum, number in rows:
-            # Without a checksum, a wrong reference is an error here, and `validate` checks the values.
-            text = configs[config][0] if checksum is None else configs.get(config, ("",))[0]
-            row = _Row(run, problem, text, *[*values, launch, code, machine, number])
-            if checksum is None or self._is_whole(row, checksum):
-                self._rows.append(row)
-            else:
-                self.damaged[self._texts.get(problem, "an unknown problem")] += 1
+        self._rows = list(reader.undamaged(runs, self.damaged))
+        self.newest = {
+            self._problems[number]: last for number, last in reader.newest.items() if number in self._problems
+        }
 
     def history(self, request: str, operators: Collection[str]) -> History:
         """The newest measurements of these operators, as long as they are of a request, and the state before these."""
@@ -100,7 +61,7 @@ class Snapshot:
         for row in rows[first:]:
             problem = Problem.of(*self._problems[row.problem])
             config = read_config(problem.operator, row.config)
-            rounds, samples = sql_rows.arrays_of([row.rounds, row.samples])
+            rounds, samples = arrays_of([row.rounds, row.samples])
             values = row.fingerprint, row.status, row.reason, rounds, samples, row.timed_code
             log.append(Measurement(problem, config, self._runs[row.run].id, *values))
         return History(self.coverage(rows[first].number) if log else {}, log)
@@ -110,10 +71,10 @@ class Snapshot:
 
         The newest measurement is that of the run that started last; within a run and second, the one stored last.
         """
-        best: dict[tuple[int, str, str], _Row] = {}
+        best: dict[tuple[int, str, str], Row] = {}
         samples: Counter[tuple[int, str, str]] = Counter()
         medians: dict[tuple[int, str, str], int] = {}
-        newest: dict[tuple[int, str], _Row] = {}
+        newest: dict[tuple[int, str], Row] = {}
         for row in self._rows:
             if row.number >= before:
                 continue
@@ -148,33 +109,17 @@ class Snapshot:
         """
         from normtune.results.evidence import Evidence  # loads pandas, which a sweep does not need
 
-        columns_of_rows = _transposed(self._rows, len(_Row._fields))
-        run, problem, config, fingerprint, status, reason, _, _, _, rounds, samples, *_ = columns_of_rows
-        shapes = _transposed([self._problems[number] for number in problem], len(sql_rows.PROBLEM_FIELDS))
-        columns: dict[str, Sequence[Any]] = {
-            **dict(zip(sql_rows.PROBLEM_FIELDS, shapes, strict=True)),
-            "config": config,
-            "run": [self._runs[number].id for number in run],
-            "fingerprint": fingerprint,
-            "status": status,
-            "reason": reason,
-            "rounds": sql_rows.arrays_of(rounds),
-            "samples": sql_rows.arrays_of(samples),
-            "code": [row.timed_code for row in self._rows],
-        }
+        columns = columns_of(self._rows, self._problems, self._runs)
         return Evidence.from_columns(columns, map(anonymous, self._runs.values()))
 
     def count(self) -> int:
         """Number of undamaged measurements."""
         return len(self._rows)
 
-    def _is_whole(self, row: _Row, checksum: int) -> bool:
-        try:
-            values = row[2:9]
-            content = (self._runs[row.run].id, self._texts[row.problem], values, row.rounds, row.samples)
-            return sql_rows.checksum(*content) == checksum
-        except (LookupError, TypeError, UnicodeError):
-            return False
+
+def rows_of(connection: sa.Connection, version: int) -> Rows:
+    """The reader of a store's measurements."""
+    return Rows(connection) if version >= schema.SCHEMA_VERSION else OlderRows(connection, version)
 
 
 def damage_line(name: str, damaged: Mapping[str, int]) -> str:
@@ -184,11 +129,6 @@ def damage_line(name: str, damaged: Mapping[str, int]) -> str:
     more = f" and of {len(problems) - _NAMED} more problems" if len(problems) > _NAMED else ""
     count = sum(damaged.values())
     return f"the store {name} has {count} damaged measurement{'s' * (count != 1)}, left out here: {named}{more}"
-
-
-def _transposed(rows: Sequence[Sequence[Any]], width: int) -> list[tuple[Any, ...]]:
-    """Columns of rows; without rows, `width` empty columns."""
-    return list(zip(*rows, strict=True)) if rows else [()] * width
 
 
 def wanted_runs(

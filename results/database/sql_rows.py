@@ -1,80 +1,64 @@
-"""Writes measurements and runs as rows of the tables, and reads runs; `store` has the transactions."""
+"""Writes runs and measurements as rows of the tables, and reads runs; `store` has the transactions."""
 
-import hashlib
 import json
-import zlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import sqlalchemy as sa
-from numpy.typing import NDArray
-from sqlalchemy.dialects import postgresql, sqlite
 
-from normtune.results.columns import first_rounds, split
 from normtune.results.database import schema
-from normtune.results.records import Run, TimedCode
-from normtune.results.runs import check_same, from_plain, plain, to_plain
-from normtune.results.statistics import summary
+from normtune.results.database.rows import PROBLEM_FIELDS, Known, Numbers, Row, Rows, columns_of, values_of
+from normtune.results.records import Run
+from normtune.results.runs import (
+    DROPPED,
+    DROPS,
+    FINISHED,
+    FINISHED_AT,
+    MEASURER,
+    check_same,
+    drops,
+    from_plain,
+    joined_protocol,
+    plain,
+    to_plain,
+    without_store,
+)
 
-# Those of `Problem.columns`.
-PROBLEM_FIELDS = ("operator", "rows", "hidden", "dtype", "variant")
-
-Numbers = dict[tuple[Any, ...], int]
 # Values of a statement: SQLite takes at most 32,766 parameters, and a problem has five.
 _AT_ONCE = 1000
 # (Old, new) fingerprint by the fields of a problem and the JSON of a config.
 Fingerprints = Mapping[tuple[tuple[Any, ...], str], tuple[str, str]]
 
 
-def content_key(run: str, problem: tuple[Any, ...], config: str, first_round: int) -> bytes:
-    """16 bytes that identify a measurement in every store; `first_round` is -1 for a failure."""
-    text = json.dumps([run, *problem, config, first_round], separators=(",", ":"))
-    return hashlib.blake2b(text.encode(), digest_size=16).digest()
-
-
-def checksum(run: str, problem: str, values: Sequence[Any], rounds: bytes, samples: bytes) -> int:
-    """CRC-32 of a measurement with its run and problem.
-
-    Args:
-        run: id of the run.
-        problem: from `problem_text`.
-        values: config, fingerprint, status, reason, median, low and high.
-        rounds: as stored.
-        samples: as stored.
-
-    Raises:
-        TypeError: damage changed the type of a value.
-    """
-    text = "\0".join((run, problem, *map(str, values)))
-    return zlib.crc32(samples, zlib.crc32(rounds, zlib.crc32(text.encode("utf-8", "surrogateescape"))))
-
-
-def problem_text(values: Sequence[Any]) -> str:
-    """The fields of a problem as one text."""
-    return " ".join(map(str, values))
-
-
-def add_runs(connection: sa.Connection, runs: Sequence[Run]) -> None:
-    """Insert the runs that are not stored yet.
+def add_runs(connection: sa.Connection, runs: Sequence[Run], joins: bool = False) -> None:
+    """Insert the runs that are not stored yet; with `joins`, join the protocols of those that are.
 
     Raises:
         ValueError: a run of that id is stored with another device, software or start.
     """
+    stored = {run.id: run for _, run in stored_runs(connection)}
+    total = sum(drops(run.protocol) for run in stored.values())
     values = []
     for run in runs:
-        texts = {
-            name: _json(value) for name, value in to_plain(run).items() if name in ("device", "software", "protocol")
-        }
-        values.append({"run": run.id, "started": run.started, **texts})
-    insert_new(connection, schema.run, values)
-    stored = {run.id: run for _, run in stored_runs(connection)}
-    for run in runs:
+        if run.id not in stored:
+            fields = to_plain(run._replace(protocol=_marked(run.protocol, total)))
+            texts = {name: _json(fields[name]) for name in ("device", "software", "protocol")}
+            values.append({"run": run.id, "started": run.started, **texts})
+            continue
         check_same(stored[run.id], run)
+        joined = joined_protocol(stored[run.id].protocol, run.protocol)
+        if joins and joined != stored[run.id].protocol:
+            write_protocol(connection, run._replace(protocol=joined))
+    insert_new(connection, schema.run, values)
+
+
+def _marked(protocol: Mapping[str, Any], total: int) -> dict[str, Any]:
+    """A protocol whose mark as finished, if there is one, says how often runs were set aside or taken back before."""
+    return {FINISHED_AT: total, **protocol} if FINISHED in protocol else dict(protocol)
 
 
 def set_protocol(connection: sa.Connection, run: Run) -> None:
-    """Replace the protocol of a run, except for its entry `dropped`.
+    """Replace the protocol of a run, except for who measured and whether it is set aside.
 
     Raises:
         ValueError: the run is not stored.
@@ -82,25 +66,19 @@ def set_protocol(connection: sa.Connection, run: Run) -> None:
     stored = {other.id: other for _, other in stored_runs(connection)}
     if run.id not in stored:
         raise ValueError(f"run {run.id!r} is not known: begin_run comes first")
-    dropped = {name: value for name, value in stored[run.id].protocol.items() if name == "dropped"}
-    _write_protocol(connection, run._replace(protocol=run.protocol | dropped))
+    kept = {name: value for name, value in stored[run.id].protocol.items() if name in (DROPPED, DROPS, MEASURER)}
+    total = sum(drops(other.protocol) for other in stored.values())
+    write_protocol(connection, run._replace(protocol=_marked(run.protocol | kept, total)))
 
 
-def set_dropped(connection: sa.Connection, dropped: Run, day: str | None) -> None:
-    """Set a run aside on a day, or take it back with None.
-
-    Every run loses its mark as `finished`, because it may have relied on this run's measurements.
-    """
-    for _, run in stored_runs(connection):
-        protocol = {name: value for name, value in run.protocol.items() if name != "finished"}
-        if run.id == dropped.id:
-            protocol.pop("dropped", None)
-            protocol |= {"dropped": day} if day else {}
-        if protocol != run.protocol:
-            _write_protocol(connection, run._replace(protocol=protocol))
+def set_dropped(connection: sa.Connection, run: Run, day: str | None) -> None:
+    """Set a run aside on a day, or take it back with None."""
+    aside = {DROPS: drops(run.protocol) + 1} | ({DROPPED: day} if day else {})
+    write_protocol(connection, run._replace(protocol=without_store(run.protocol) | aside))
 
 
-def _write_protocol(connection: sa.Connection, run: Run) -> None:
+def write_protocol(connection: sa.Connection, run: Run) -> None:
+    """Replace the whole protocol of a stored run."""
     text = _json(plain(run.protocol))
     connection.execute(sa.update(schema.run).where(schema.run.c.run == run.id).values(protocol=text))
 
@@ -119,30 +97,48 @@ def stored_runs(connection: sa.Connection) -> list[tuple[int, Run]]:
         device, software, protocol = (json.loads(text) for text in texts)
         value = {"id": run, "started": started, "device": device, "software": software, "protocol": protocol}
         runs.append((number, from_plain(value)))
-    return sorted(runs, key=lambda pair: (pair[1].started, pair[1].id))
+    total = sum(drops(run.protocol) for _, run in runs)
+    return sorted(
+        ((number, _current(run, total)) for number, run in runs), key=lambda pair: (pair[1].started, pair[1].id)
+    )
 
 
-def run_numbers(connection: sa.Connection, runs: Collection[str]) -> dict[str, int]:
-    """Numbers of those of these runs that are stored, by id."""
-    table = schema.run
-    statement = sa.select(table.c.run, table.c.id).where(table.c.run.in_(runs))
-    return {run: number for run, number in connection.execute(statement)}
+def _current(run: Run, total: int) -> Run:
+    """A run, without its mark as finished if a run was set aside or taken back since."""
+    if FINISHED not in run.protocol:
+        return run
+    marked = _marked(run.protocol, total)
+    gone = () if marked[FINISHED_AT] == total else (FINISHED, FINISHED_AT)
+    return run._replace(protocol={name: value for name, value in marked.items() if name not in gone})
 
 
-def stored_numbers(connection: sa.Connection, table: sa.Table, fields: Sequence[str]) -> dict[int, tuple[Any, ...]]:
-    """Values of these fields, by the number of their row."""
-    statement = sa.select(table.c.id, *(table.c[name] for name in fields))
-    return {number: tuple(values) for number, *values in connection.execute(statement)}
-
-
-def numbers_of(
-    connection: sa.Connection, table: sa.Table, fields: Sequence[str], wanted: set[tuple[Any, ...]], known: Numbers
-) -> Numbers:
-    """The numbers of the rows with these values in the table `problem` or `config`; missing rows are inserted.
+def numbered(connection: sa.Connection, columns: Mapping[str, Sequence[Any]], known: Known) -> Known:
+    """The numbers of all that columns of measurements refer to; missing rows are inserted, except runs.
 
     `known` has the numbers from earlier calls, to which the result adds; no statement is sent if they suffice.
+
+    Raises:
+        ValueError: a run is not stored.
     """
-    missing = sorted(wanted - known.keys())
+    runs, wanted = known.runs, {(run,) for run in columns["run"]}
+    if not wanted <= known.runs.keys():
+        runs = {(run.id,): number for number, run in stored_runs(connection)}
+        for (unknown,) in sorted(wanted - runs.keys()):
+            raise ValueError(f"run {unknown!r} is not known: begin_run comes first")
+    shapes = set(zip(*(columns[name] for name in PROBLEM_FIELDS), strict=True))
+    parts: list[tuple[sa.Table, tuple[str, ...], set[tuple[Any, ...]], Numbers]] = [
+        (schema.problem, PROBLEM_FIELDS, shapes, known.problems)
+    ]
+    for table, before in ((schema.config, known.configs), (schema.fingerprint, known.fingerprints)):
+        parts.append((table, (table.name,), {(text,) for text in columns[table.name]}, before))
+    return Known(runs, *(_numbers_of(connection, *part) for part in parts))
+
+
+def _numbers_of(
+    connection: sa.Connection, table: sa.Table, fields: Sequence[str], wanted: set[tuple[Any, ...]], known: Numbers
+) -> Numbers:
+    """The numbers of the rows of a table with these values; missing rows are inserted."""
+    missing = sorted(values for values in wanted if values not in known)
     if not missing:
         return known
     insert_new(connection, table, [dict(zip(fields, values, strict=True)) for values in missing])
@@ -155,106 +151,53 @@ def numbers_of(
     return numbers
 
 
-def add_measurements(
-    connection: sa.Connection,
-    columns: Mapping[str, Sequence[Any]],
-    runs: Mapping[str, int],
-    problems: Numbers,
-    configs: Numbers,
-) -> None:
-    """Insert the measurements whose content key is not stored yet.
-
-    `columns` are those of `Evidence.frame`. The numbers of runs, problems and configs are by id, by fields, and by
-    (JSON,).
-    """
-    values = []
-    shapes = zip(*(columns[name] for name in PROBLEM_FIELDS), strict=True)
-    names = ("config", "run", "fingerprint", "status", "reason", "rounds", "samples", "code")
-    parts = (columns[name] for name in names)
-    firsts = first_rounds(columns["rounds"])
-    for problem, config, run, fingerprint, status, reason, rounds, samples, code, first in zip(
-        shapes, *parts, firsts, strict=True
-    ):
-        median, low, high = summary(samples) if len(samples) else (None, None, None)
-        blobs = {"samples": samples.astype("<i4").tobytes(), "rounds": rounds.astype("<i4").tobytes()}
-        texts = (config, fingerprint, status, reason, median, low, high)
-        values.append(
-            {
-                "key": content_key(run, problem, config, first),
-                "run_id": runs[run],
-                "problem_id": problems[problem],
-                "config_id": configs[(config,)],
-                "fingerprint": fingerprint,
-                "status": status,
-                "reason": reason,
-                "median": median,
-                "low": low,
-                "high": high,
-                **blobs,
-                "checksum": checksum(run, problem_text(problem), texts, **blobs),
-                **_code_columns(code),
-            }
-        )
-    insert_new(connection, schema.measurement, values)
-
-
 def set_fingerprints(connection: sa.Connection, runs: Mapping[int, Run], fingerprints: Fingerprints) -> None:
     """Replace the fingerprints of measurements in these runs, which are by number.
 
     `fingerprints` has (old, new) for each problem and config; measurements with another old one are not changed.
     """
-    table = schema.measurement
-    problems = stored_numbers(connection, schema.problem, PROBLEM_FIELDS)
-    configs = stored_numbers(connection, schema.config, ("config",))
-    values = ("status", "reason", "median", "low", "high", "rounds", "samples", "checksum")
-    chosen = sa.select(table.c.id, table.c.run_id, table.c.problem_id, table.c.config_id, table.c.fingerprint)
-    changes = []
-    for row in connection.execute(chosen.add_columns(*(table.c[name] for name in values))):
-        problem, config = problems.get(row.problem_id, ()), configs.get(row.config_id, ("",))[0]
-        old, new = fingerprints.get((problem, config), ("", ""))
-        if row.fingerprint != old or row.run_id not in runs:
-            continue
-        names = runs[row.run_id].id, problem_text(problem)
-        texts = row.status, row.reason, row.median, row.low, row.high
-        # The checksum of a damaged measurement must stay wrong.
-        if row.checksum in (None, checksum(*names, (config, row.fingerprint, *texts), row.rounds, row.samples)):
-            new_sum = checksum(*names, (config, new, *texts), row.rounds, row.samples)
-            changes.append({"row": row.id, "fingerprint": new, "checksum": None if row.checksum is None else new_sum})
-    if changes:
-        change = sa.update(table).where(table.c.id == sa.bindparam("row"))
-        connection.execute(
-            change.values(fingerprint=sa.bindparam("fingerprint"), checksum=sa.bindparam("checksum")), changes
-        )
+    reader = Rows(connection)
+    changed = []
+    for row in reader.of(runs):
+        old, new = fingerprints.get((reader.problems.get(row.problem, ()), row.config), ("", ""))
+        if row.fingerprint == old and row.is_whole is not False:  # the checksum of a damaged one must stay wrong
+            changed.append(row._replace(fingerprint=new, revision=row.revision + 1))
+    replace_rows(connection, changed, reader.problems, runs)
 
 
-def _code_columns(code: TimedCode | None) -> dict[str, bytes | None]:
-    launch, digest, machine = code or (None, None, None)
-    return {"launch": launch or None, "code": digest or None, "machine_code": machine or None}
-
-
-def count_measurements(connection: sa.Connection) -> int:
-    """Number of measurements. PostgreSQL takes 0.4 s to count 300,000: call it once per file."""
-    return connection.execute(sa.select(sa.func.count()).select_from(schema.measurement)).scalar_one()
-
-
-def arrays_of(blobs: Sequence[bytes]) -> list[NDArray[np.int32]]:
-    """The int32 arrays of blobs, as read-only views of one buffer.
-
-    Raises:
-        ValueError: a blob is not a whole number of int32.
-    """
-    lengths = np.fromiter((len(blob) for blob in blobs), np.int64, len(blobs))
-    if (lengths % 4).any():
-        raise ValueError("samples are cut off")
-    flat = np.frombuffer(b"".join(blobs), "<i4").astype(np.int32, copy=False)
-    return split(lengths // 4, flat)
+def replace_rows(
+    connection: sa.Connection, changed: Sequence[Row], problems: Mapping[int, tuple[Any, ...]], runs: Mapping[int, Run]
+) -> None:
+    """Replace measurements by rows with the same numbers."""
+    if not changed:
+        return
+    columns = columns_of(changed, problems, runs)
+    values = values_of(columns, numbered(connection, columns, Known()))
+    rows = [
+        # What was never compared with a checksum is not vouched for now.
+        {f"new_{name}": value for name, value in (new | ({"checksum": None} if row.is_whole is None else {})).items()}
+        | {"row": row.number}
+        for row, new in zip(changed, values, strict=True)
+    ]
+    names = [name.removeprefix("new_") for name in rows[0] if name != "row"]
+    change = sa.update(schema.measurement).where(schema.measurement.c.id == sa.bindparam("row"))
+    connection.execute(change.values({name: sa.bindparam(f"new_{name}") for name in names}), rows)
 
 
 def insert_new(connection: sa.Connection, table: sa.Table, values: Sequence[Mapping[str, Any]]) -> None:
-    """Insert rows, except those whose unique column is stored already."""
-    if values:
-        insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
-        connection.execute(insert(table).on_conflict_do_nothing(), [dict(row) for row in values])
+    """Insert rows of plain values, except those whose unique columns are stored already."""
+    if not values:
+        return
+    # Straight to the driver: preparing the values of each row takes SQLAlchemy as long as all else.
+    rows = list(zip(*(row.values() for row in values), strict=True))
+    if connection.dialect.name == "postgresql":
+        # One statement with a list for each column, not one for each row.
+        lists = ", ".join(f"%b::{table.c[name].type.compile(connection.dialect)}[]" for name in values[0])
+        source, given = f"SELECT * FROM unnest({lists})", [tuple(map(list, rows))]
+    else:
+        source, given = f"VALUES ({', '.join('?' * len(rows))})", [tuple(row.values()) for row in values]
+    names = ", ".join(values[0])
+    connection.exec_driver_sql(f"INSERT INTO {table.name} ({names}) {source} ON CONFLICT DO NOTHING", given)
 
 
 def _json(value: Any) -> str:

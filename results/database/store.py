@@ -8,49 +8,36 @@ key is stored is ignored. A killed process loses at most the current transaction
 
 import os
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from normtune.errors import NormtuneError, UsageError
+from normtune.errors import UsageError
 from normtune.kernels.arguments import checked
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
 from normtune.results.columns import COLUMNS, columns_of
-from normtune.results.database import schema, sql_rows
-from normtune.results.database.connect import WRITE, FileIdentity, connect, damaged, stored_version, translated
+from normtune.results.database import merging, schema, sql_rows
+from normtune.results.database.claims import Claims, Seen
+from normtune.results.database.connect import WRITE, FileIdentity, connect, readable, stored_version, translated
+from normtune.results.database.counting import Tally, by_kernels, by_status
 from normtune.results.database.reading import Snapshot, damage_line, wanted_runs
+from normtune.results.database.rows import Known, values_of
 from normtune.results.database.url import DEFAULT_STORE, display_name, resolve_url, sqlite_path
-from normtune.results.records import Coverage, Device, History, Measurement, Run
+from normtune.results.records import Counted, Coverage, Device, History, Measurement, Run
 from normtune.results.regimes import COLD
-from normtune.results.runs import ahead
+from normtune.results.runs import ahead, without_store
 from normtune.results.validate import check_columns
 
 if TYPE_CHECKING:
     from normtune.results.evidence import Evidence
 
 __all__ = ["DEFAULT_STORE", "Coverage", "Store", "Tally", "resolve_url"]
-
-
-class Tally(NamedTuple):
-    """Number of measurements of one operator with one version of its kernels on devices of one kind.
-
-    Attributes:
-        device: one device of the kind.
-        operator: without its variant.
-        fingerprint: of the kernels.
-        measurements: their number.
-    """
-
-    device: Device
-    operator: str
-    fingerprint: str
-    measurements: int
 
 
 class Store:
@@ -66,8 +53,8 @@ class Store:
         self._file = FileIdentity(sqlite_path(engine.url))
         self.damaged: Mapping[str, int] = {}
         # Numbers of committed rows.
-        self._problems: sql_rows.Numbers = {}
-        self._configs: sql_rows.Numbers = {}
+        self._known = Known()
+        self._seen = Seen()
 
     @classmethod
     @checked
@@ -159,6 +146,21 @@ class Store:
             sql_rows.set_dropped(connection, match, None if undo else datetime.now(UTC).strftime("%Y-%m-%d"))
             return next(stored for _, stored in sql_rows.stored_runs(connection) if stored.id == match.id)
 
+    def claims(self, device: Device, regime: str, request: str | None, problems: Iterable[Problem]) -> Claims:
+        """The claims of a sweep, which asks them before it begins a problem; to be asked for after `coverage`.
+
+        Args:
+            device: of the sweep; devices of its kind share their measurements.
+            regime: of the sweep.
+            request: key of the request; None where the unmeasured rest follows from the store.
+            problems: of the request.
+
+        Raises:
+            NormtuneError: another sweep of the request writes to this SQLite store, or the database failed.
+        """
+        path = sqlite_path(self._engine.url)
+        return Claims(self._engine, path, self._reading, device, regime, request, problems, self._seen)
+
     def add(self, measurements: Sequence[Measurement]) -> None:
         """Store measurements, all or none; those whose content key is stored are ignored.
 
@@ -169,8 +171,8 @@ class Store:
         columns = columns_of(measurements)
         check_columns(columns)
         with self._writing() as connection:
-            numbers = self._insert(connection, columns)
-        self._problems, self._configs = numbers
+            known = self._insert(connection, columns)
+        self._known = known
 
     def set_fingerprints(self, device: Device, fingerprints: Mapping[tuple[Problem, Config], tuple[str, str]]) -> None:
         """Change the fingerprints of measurements on devices of this kind, all or none.
@@ -187,8 +189,15 @@ class Store:
             texts = {(problem.columns, config.to_json()): new for (problem, config), new in fingerprints.items()}
             sql_rows.set_fingerprints(connection, runs, texts)
 
-    def merge(self, evidence: "Evidence") -> int:
-        """Store the runs and measurements that are not stored yet, all or none.
+    def merge(self, data: "Evidence | Store") -> int:
+        """Store the runs and measurements that are not stored yet, all or none, as `normtune data merge` does.
+
+        The result does not depend on the order of merges, nor on how often one is repeated: of a measurement that was
+        changed in one of two stores the changed one is kept, and a whole one in place of a damaged one.
+
+        Args:
+            data: measurements, which say nothing about which runs are set aside; or another store, whose runs set aside
+                are so here, too, unless they were taken back here.
 
         Returns:
             Number of new measurements.
@@ -196,25 +205,34 @@ class Store:
         Raises:
             ValueError: a run of that id is stored with another device, software or start, or a run started after
                 tomorrow.
-            NormtuneError: the database failed; nothing of this call is stored.
+            NormtuneError: a database failed; nothing of this call is stored.
         """
-        for run in ahead(evidence.runs):
-            raise ValueError(
-                f"run {run.id} started {run.started[:40]}, after tomorrow by this machine's clock, and would be the "
-                "newest until then"
-            )
-        # Only the owner of this store decides which runs are set aside.
-        runs = [
-            run._replace(protocol={name: value for name, value in run.protocol.items() if name != "dropped"})
-            for run in evidence.runs
-        ]
-        with self._writing() as connection:
-            sql_rows.add_runs(connection, runs)
-            before = sql_rows.count_measurements(connection)
-            numbers = self._insert(connection, {name: evidence.frame[name].tolist() for name in COLUMNS})
-            added = sql_rows.count_measurements(connection) - before
-        self._problems, self._configs = numbers
-        return added
+        return self.joined(data)[1]
+
+    def joined(self, data: "Evidence | Store") -> tuple[int, int]:
+        """As `merge`; the number of measurements in the data, and that of the new ones among them."""
+        with ExitStack() as stack:
+            if isinstance(data, Store):
+                stack.enter_context(translated(data._engine.url))
+                source = stack.enter_context(data._engine.connect())
+                damaged = data.damaged = Counter()
+                parts = merging.parts_of(source, stored_version(source), damaged)
+            else:
+                # Only the owner of a store decides which runs are set aside, and what is complete in it.
+                runs = [run._replace(protocol=without_store(run.protocol)) for run in data.runs]
+                parts = iter([merging.Part(runs, {name: data.frame[name].tolist() for name in COLUMNS})])
+            count, added, known = 0, 0, self._known
+            with self._writing() as connection:
+                for part in parts:
+                    for run in ahead(part.runs):
+                        raise ValueError(
+                            f"run {run.id} started {run.started[:40]}, after tomorrow by this machine's clock, and "
+                            "would be the newest until then"
+                        )
+                    new, known = merging.merge(connection, part, known)
+                    count, added = count + len(part.columns["run"]), added + new
+            self._known = known
+        return count, added
 
     def export(self, path: str | os.PathLike[str], *, regime: str | None = COLD) -> "Evidence":
         """Write the measurements to a file, as `normtune data export` does.
@@ -233,20 +251,6 @@ class Store:
         from normtune.results.exchange.transfer import export_file
 
         return export_file(lambda: self.load(regime=None), Path(path), regime).evidence
-
-    def import_parquet(self, path: str | os.PathLike[str]) -> int:
-        """Add the measurements of a Parquet file, as `normtune data import` does; stored ones are not changed.
-
-        Returns:
-            Number of new measurements.
-
-        Raises:
-            NormtuneError: the file cannot be read or contradicts the store; nothing of it is stored.
-        """
-        from normtune.results.exchange.transfer import merged, read_files
-
-        (result,) = merged(read_files([path]), self.merge)
-        return result.added
 
     def runs(self, *, dropped: bool = False) -> list[Run]:
         """All runs, by start and id, including those without measurements; with `dropped`, also those set aside."""
@@ -283,21 +287,30 @@ class Store:
         Raises:
             NormtuneError: the database failed.
         """
-        table = schema.measurement
-        grouped = (table.c.run_id, schema.problem.c.operator, table.c.fingerprint)
         with self._reading() as connection:
             runs = dict(sql_rows.stored_runs(connection))
-            rows = connection.execute(
-                sa.select(*grouped, sa.func.count())
-                .join(schema.problem, schema.problem.c.id == table.c.problem_id)
-                .group_by(*grouped)
-            ).all()
             devices = {run.device.kind: run.device for run in runs.values()}
             counts: Counter[tuple[Device, str, str]] = Counter()
-            for run, operator, fingerprint, count in rows:
+            for run, operator, fingerprint, count in by_kernels(connection, stored_version(connection)):
                 if not runs[run].is_dropped:
                     counts[devices[runs[run].device.kind], operator, fingerprint] += count
             return [Tally(*key, counts[key]) for key in sorted(counts)]
+
+    def counts(self) -> list[Counted]:
+        """Number of measurements by run, problem and status, except those of runs set aside, damaged ones included.
+
+        Reads no sample: 10 million measurements take a second.
+
+        Raises:
+            NormtuneError: the database failed.
+        """
+        with self._reading() as connection:
+            runs = wanted_runs(connection)
+            return [
+                Counted(runs[run], problem, status, count)
+                for run, problem, status, count in by_status(connection)
+                if run in runs
+            ]
 
     def coverage(self, device: Device, regime: str = COLD) -> dict[tuple[Problem, Config], Coverage]:
         """State of each config on each problem on devices of this kind, in one regime, failures and the copy included.
@@ -307,7 +320,10 @@ class Store:
         those of runs set aside are left out.
         """
         with self._reading() as connection:
-            return self._measured(connection, device, regime).coverage()
+            last = connection.execute(sa.select(sa.func.max(schema.measurement.c.id))).scalar() or 0
+            snapshot = self._measured(connection, device, regime)
+            self._seen = Seen(last, snapshot.newest)
+            return snapshot.coverage()
 
     def history(self, device: Device, regime: str, request: str, operators: Collection[str]) -> History:
         """What a request that was interrupted measured, and what `coverage` was before; empty if it was not the last.
@@ -347,30 +363,18 @@ class Store:
         self.damaged = snapshot.damaged
         return snapshot
 
-    def _insert(
-        self, connection: sa.Connection, columns: Mapping[str, Sequence[Any]]
-    ) -> tuple[sql_rows.Numbers, sql_rows.Numbers]:
-        """Insert measurements; returns the numbers of problems and configs, to be kept after the commit."""
-        run_numbers = sql_rows.run_numbers(connection, set(columns["run"]))
-        for unknown in sorted(set(columns["run"]) - set(run_numbers)):
-            raise ValueError(f"run {unknown!r} is not known: begin_run comes first")
-        shapes = set(zip(*(columns[name] for name in sql_rows.PROBLEM_FIELDS), strict=True))
-        texts = {(text,) for text in columns["config"]}
-        problems = sql_rows.numbers_of(connection, schema.problem, sql_rows.PROBLEM_FIELDS, shapes, self._problems)
-        configs = sql_rows.numbers_of(connection, schema.config, ("config",), texts, self._configs)
-        sql_rows.add_measurements(connection, columns, run_numbers, problems, configs)
-        return problems, configs
+    def _insert(self, connection: sa.Connection, columns: Mapping[str, Sequence[Any]]) -> Known:
+        """Insert measurements; returns the numbers of what they refer to, to be kept after the commit."""
+        known = sql_rows.numbered(connection, columns, self._known)
+        sql_rows.insert_new(connection, schema.measurement, [*values_of(columns, known)])
+        return known
 
     @contextmanager
     def _reading(self) -> Iterator[sa.Connection]:
         """A connection in one snapshot; NormtuneError if the database fails or has content of others."""
-        with translated(self._engine.url), self._engine.connect() as connection:
-            try:
-                yield connection
-            # A flipped bit may turn a text into a number, or a reference into a wrong one.
-            except (ValueError, LookupError, TypeError, RecursionError, OverflowError) as error:
-                reason = str(error)[:200] if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
-                raise NormtuneError(damaged(display_name(self._engine.url), reason)) from None
+        url = self._engine.url
+        with translated(url), self._engine.connect() as connection, readable(url):
+            yield connection
 
     @contextmanager
     def _writing(self) -> Iterator[sa.Connection]:

@@ -72,7 +72,7 @@ COMMANDS = dict(commands())
 
 def test_all_commands_are_known_here() -> None:
     names = {"sweep", "fit", "check", "show", "diff", "report", "plot", "lookup", "inspect", "doctor"}
-    names |= {f"data {name}" for name in ("list", "drop", "export", "import")}
+    names |= {f"data {name}" for name in ("list", "drop", "export", "merge")}
     assert set(COMMANDS) == {f"normtune {name}" for name in names}
 
 

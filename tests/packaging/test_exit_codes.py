@@ -25,7 +25,7 @@ READERS = {
 WRITERS = {
     "sweep": ("sweep", *REPLAY, "--rows", "1", "--hidden", "64"),
     "check": ("check", TABLE, *REPLAY, "--budget", "1s"),
-    "data import": ("data", "import", "good.parquet"),
+    "data merge": ("data", "merge", "good.parquet"),
 }
 # What is wrong with a store, and the exit codes of commands that read and that write it.
 STORES = {
@@ -71,8 +71,8 @@ CALLS = [
     (2, "diff missing.py liger --store good.db"),
     (2, "lookup missing.py rms_norm_forward bfloat16 rows=1 hidden=64"),
     (2, "lookup {table} nothing bfloat16 rows=1 hidden=64"),
-    (2, "data import missing.parquet --store new.db"),
-    (1, "data import text.parquet --store new.db"),
+    (2, "data merge missing.parquet --store new.db"),
+    (1, "data merge text.parquet --store new.db"),
     (2, "data export --store good.db --out out.txt"),
     (2, "data list --load missing.py"),
     (2, "fit --no-such-option"),

@@ -102,6 +102,6 @@ def test_a_damaged_archive_and_a_missing_file_are_refused_in_a_line(tmp_path):
 
 
 def test_import_says_why_a_store_takes_no_t4_file_and_makes_none(tmp_path):
-    done = main("data", "import", A100, "--store", tmp_path / "s.db")
+    done = main("data", "merge", A100, "--store", tmp_path / "s.db")
     assert done.exit_code == 2 and "not taken in rounds" in done.output and done.output.count("\n") == 1
     assert not list(tmp_path.iterdir())

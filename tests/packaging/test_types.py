@@ -15,13 +15,13 @@ from typing import Any, assert_type
 
 import normtune
 from normtune import AnyGpuTable, FitOptions, NormtuneError, Store, Table
-from normtune import export_data, export_recording, import_data, list_data
+from normtune import export_data, export_recording, merge_data, list_data
 from normtune import fit, fit_any_gpu, load_table, register, show, show_flips, show_map, sweep, uninstall
 from normtune.heuristics.api.maps import FlipMaps, Maps
 from normtune.heuristics.writing.installing import Installed, Removed
 from normtune.heuristics.api.stability import TableStability
 from normtune.tuner.checking.offline import CheckedTable
-from normtune.results.exchange.transfer import Exported, Imported
+from normtune.results.exchange.transfer import Exported, Merged
 from normtune.tuner.sweep.api import Sweep
 
 def checked(frame: pd.DataFrame, store: Store) -> None:
@@ -42,8 +42,8 @@ def checked(frame: pd.DataFrame, store: Store) -> None:
     assert_type(list_data(store), pd.DataFrame)
     assert_type(export_data("all.csv", store, regime=None), Exported)
     assert_type(export_recording("nvidia-x", "folder", store), Exported)
-    assert_type(import_data(["one.parquet", "two.parquet"], store), tuple[Imported, ...])
-    assert_type(import_data("one.parquet")[0].added, int)
+    assert_type(merge_data(["one.parquet", "two.parquet"], store), tuple[Merged, ...])
+    assert_type(merge_data("one.parquet")[0].added, int)
     export_data(store)  # type: ignore[arg-type]
     assert_type(show_map(store, table="table.py"), Maps)
     assert_type(show_map(store).frame(), pd.DataFrame)

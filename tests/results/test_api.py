@@ -72,12 +72,12 @@ def test_a_recording_is_that_of_the_command(store: Path) -> None:
 def test_an_import_adds_what_is_new(store: Path) -> None:
     normtune.export_data("a.parquet", store)
     normtune.export_data("b.parquet", store, regime=None)
-    found = normtune.import_data(["a.parquet", Path("b.parquet")], "copy.db")
-    assert [tuple(one) for one in found] == [(Path("a.parquet"), 7, 7), (Path("b.parquet"), 8, 1)]
+    found = normtune.merge_data(["a.parquet", Path("b.parquet")], "copy.db")
+    assert [tuple(one) for one in found] == [("a.parquet", 7, 7, ""), ("b.parquet", 8, 1, "")]
     with Store.open("copy.db") as opened:
-        assert [one.added for one in normtune.import_data("b.parquet", opened)] == [0]
-        assert opened.import_parquet("b.parquet") == 0
-    assert normtune.import_data("b.parquet")[0].added == 8
+        assert [one.added for one in normtune.merge_data("b.parquet", opened)] == [0]
+        assert [one.added for one in normtune.merge_data(["a.parquet", "b.parquet"], opened)] == [0, 0]
+    assert normtune.merge_data("b.parquet")[0].added == 8
     assert Path("default.db").is_file()
 
 
@@ -96,10 +96,10 @@ def test_an_import_adds_what_is_new(store: Path) -> None:
         (lambda store: normtune.export_recording("A B", ".", store), "the recording's name is 'A B'"),
         (lambda store: normtune.export_recording("gpu", "none", store), "the folder none does not exist"),
         (lambda store: normtune.export_recording("gpu", ".", store), "the store has 2"),
-        (lambda store: normtune.import_data([]), "no files are given"),
-        (lambda store: normtune.import_data(7), "files is 7: expected a path or a sequence"),
-        (lambda store: normtune.import_data("missing.parquet"), "missing.parquet does not exist"),
-        (lambda store: normtune.import_data("mine.csv", "mysql://h/db"), "'mysql': expected sqlite"),
+        (lambda store: normtune.merge_data([]), "no sources are given"),
+        (lambda store: normtune.merge_data(7), "sources is 7: expected a path or a sequence"),
+        (lambda store: normtune.merge_data("missing.parquet"), "missing.parquet does not exist"),
+        (lambda store: normtune.merge_data("mine.csv", "mysql://h/db"), "'mysql': expected sqlite"),
         (lambda store: normtune.list_data(store, recording="nvidia-h200"), "both given"),
     ],
 )
@@ -114,6 +114,6 @@ def test_one_bad_file_keeps_the_store_from_being_made(store: Path) -> None:
     normtune.export_data("a.parquet", store)
     Path("b.parquet").write_bytes(b"PAR1")
     with pytest.raises(NormtuneError, match=r"b\.parquet is no Parquet file"):
-        normtune.import_data(["a.parquet", "b.parquet"])
+        normtune.merge_data(["a.parquet", "b.parquet"])
     assert not Path("default.db").exists()
     assert len(read_parquet(Path("a.parquet")).frame) == 7

@@ -58,7 +58,7 @@ def test_export_and_import_carry_everything_once(store, varied, tmp_path):
     found = call("export", "--out", tmp_path / "a.parquet", "--store", store)
     assert f"7 measurements of 3 runs, {varied.digest()}" in found.output
     for told in ("7 measurements, 7 new", "7 measurements, 0 new"):
-        assert told in call("import", tmp_path / "a.parquet", "--store", tmp_path / "b.db").output
+        assert told in call("merge", tmp_path / "a.parquet", "--store", tmp_path / "b.db").output
     assert loaded(f"sqlite:///{tmp_path / 'b.db'}").digest() == varied.digest()
 
 
@@ -75,7 +75,7 @@ def test_export_takes_one_regime_and_tells_of_the_others(store, varied, make, ma
     assert [run.regime for run in read_parquet(out).runs] == ["warm"]
     assert "left out" not in call("export", "--out", out, "--store", store, "--regime", "all").output
     assert read_parquet(out).digest() == both.digest()
-    call("import", out, "--store", tmp_path / "b.db")
+    call("merge", out, "--store", tmp_path / "b.db")
     assert loaded(f"sqlite:///{tmp_path / 'b.db'}", regime=None).digest() == both.digest()
     refused("the store has no times of regime eager, but of cold, warm", "export", "--out", out, "--store", store,
             "--regime", "eager")  # fmt: skip
@@ -155,13 +155,13 @@ def test_an_import_with_one_bad_file_changes_nothing(store, varied, make, make_r
     good, bad = tmp_path / "good.parquet", tmp_path / "bad.parquet"
     write_parquet(varied.select(["rms_norm_backward"]), good)
     bad.write_bytes(good.read_bytes()[:-20])
-    refused("bad.parquet is no Parquet file or a damaged one", "import", good, bad, "--store", tmp_path / "new.db")
+    refused("bad.parquet is no Parquet file or a damaged one", "merge", good, bad, "--store", tmp_path / "new.db")
     assert not (tmp_path / "new.db").exists()
-    refused("none.parquet does not exist", "import", tmp_path / "none.parquet", "--store", store, kind=UsageError)
+    refused("none.parquet does not exist", "merge", tmp_path / "none.parquet", "--store", store, kind=UsageError)
 
     other = [run._replace(software={"torch": "9"}) for run in varied.runs]
     write_parquet(type(varied)(varied.frame, tuple(other)), bad)
-    refused("cannot import", "import", bad, "--store", store)
+    refused("cannot merge", "merge", bad, "--store", store)
     assert loaded(store).digest() == varied.digest()
 
 

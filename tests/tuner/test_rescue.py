@@ -50,7 +50,7 @@ def truncated(path):
 def rescued(error):
     """The file that a message names."""
     text = str(error)
-    assert "\n" not in text and "normtune data import" in text, text
+    assert "\n" not in text and "normtune data merge" in text, text
     return Path(text.partition(" are in ")[2].partition(": `")[0])
 
 
@@ -81,7 +81,7 @@ def test_a_store_that_goes_away_is_told_and_nothing_is_lost(tmp_path, wide_plan,
         sum(len(task.candidates) + 1 for task in bench.measured[:count]) for count in (after - 1, after, after + 1)
     ]
     assert expected in begun and expected > 0
-    told = succeed("data", "import", file, "--store", tmp_path / "new.db")
+    told = succeed("data", "merge", file, "--store", tmp_path / "new.db")
     assert f"{expected} measurements, {expected} new" in told
 
 

@@ -2,7 +2,7 @@
 
 In: a store, a run and its measurements: `add` keeps those of a task, `flush` stores them while the next task is
 measured. Out: rows in the store, verified at the end; or, if the store fails or disappears, a Parquet file beside it
-for `normtune data import`, and an error that names the file.
+for `normtune data merge`, and an error that names the file.
 """
 
 import platform
@@ -22,6 +22,7 @@ from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import operator
 from normtune.results.database.store import Store
 from normtune.results.records import Measurement, Run
+from normtune.results.runs import MEASURER, measurer
 from normtune.tuner.device.open import Bench, Outcome
 from normtune.tuner.machine.interrupts import shielded
 from normtune.tuner.plan.plan import Task
@@ -91,7 +92,7 @@ class RunWriter:
             path = folder / f"normtune-rescue-{self.run.id[:12]}.parquet"
             with suppress(NormtuneError, OSError):
                 write_parquet(evidence, path)
-                return NormtuneError(f"{error}; {count} are in {path}: `normtune data import {path}` stores them")
+                return NormtuneError(f"{error}; {count} are in {path}: `normtune data merge {path}` stores them")
         return NormtuneError(f"{error}; {count} could not be written to any folder and are lost")
 
     def _folders(self) -> list[Path]:
@@ -106,13 +107,14 @@ class RunWriter:
 
 def new_run(bench: Bench, strategy: str, protocol: Mapping[str, Any] | None = None) -> Run:
     """A run that begins now; its protocol, with further entries, is completed at the end."""
+    who = {MEASURER: name} if (name := measurer(bench.device)) else {}
     return Run(
         id=uuid.uuid4().hex,
         device=bench.device,
         software={"python": platform.python_version(), **bench.software},
         started=datetime.now(UTC).isoformat(timespec="seconds"),
         # A killed sweep leaves only these entries.
-        protocol={"strategy": strategy, "regime": bench.regime, **(protocol or {})},
+        protocol={"strategy": strategy, "regime": bench.regime, **who, **(protocol or {})},
     )
 
 

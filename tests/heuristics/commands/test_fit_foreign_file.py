@@ -111,7 +111,7 @@ def test_the_table_names_the_command_that_writes_it_again_and_passes_check(folde
 def test_a_store_gives_the_same_table_as_the_file_with_its_mark_everywhere() -> None:
     times(samples=3).to_csv("times.csv", index=False)
     succeed("fit", "times.csv", *FLAGS, *COLUMNS, "--out", "file.py")
-    succeed("data", "import", "times.csv", *FLAGS, *COLUMNS, "--store", "a.db")
+    succeed("data", "merge", "times.csv", *FLAGS, *COLUMNS, "--store", "a.db")
     succeed("fit", "--store", "a.db", "--out", "store.py", "--evidence", "evidence.parquet")
     succeed("data", "export", "--store", "a.db", "--out", "export.parquet")
     succeed("fit", "export.parquet", "--out", "export.py")
@@ -135,7 +135,7 @@ def test_a_store_gives_the_same_table_as_the_file_with_its_mark_everywhere() -> 
 
 def test_a_difference_between_tables_has_no_interval() -> None:
     times(samples=8).to_csv("times.csv", index=False)
-    succeed("data", "import", "times.csv", *FLAGS, *COLUMNS, "--store", "a.db")
+    succeed("data", "merge", "times.csv", *FLAGS, *COLUMNS, "--store", "a.db")
     succeed("fit", "--store", "a.db", "--out", "good.py")
     succeed("fit", "--store", "a.db", "--leaves", "1", "--out", "one.py")
     (device,) = normtune.diff("good.py", "one.py", "a.db").devices
@@ -181,7 +181,7 @@ def test_python_reads_files_and_frames_alike() -> None:
     assert of_file.text() == of_path.text()
     assert of_file.fit.digest == of_frame.fit.digest
     assert [one.tree for one in of_file.functions] == [one.tree for one in of_frame.functions]
-    (found,) = normtune.import_data("times.csv", "a.db", **GPU, columns=_COLUMNS, operators="mine")
+    (found,) = normtune.merge_data("times.csv", "a.db", **GPU, columns=_COLUMNS, operators="mine")
     assert (found.measurements, found.added) == (120, 120)
     assert normtune.list_data("a.db")["unpaired"].tolist() == [True]
     assert normtune.fit("a.db", leaves=4).fit.digest == of_file.fit.digest
@@ -190,7 +190,7 @@ def test_python_reads_files_and_frames_alike() -> None:
     with one_line(UsageError, "columns has rows=Q, but times.csv has no column 'Q'"):
         normtune.fit("times.csv", **GPU, columns={"rows": "Q"})
     with one_line(UsageError, "sms is 0: expected a positive integer"):
-        normtune.import_data("times.csv", "a.db", **{**GPU, "sms": 0})
+        normtune.merge_data("times.csv", "a.db", **{**GPU, "sms": 0})
 
 
 def test_a_registered_operator_knows_what_is_legal(spec) -> None:
@@ -236,7 +236,7 @@ def test_two_operators_with_knobs_of_their_own_share_a_table() -> None:
         ),
         (
             ("times.csv", *FLAGS, *COLUMNS, "--all-devices"),
-            "FILE and --all-devices are both given: `normtune data import`",
+            "FILE and --all-devices are both given: `normtune data merge`",
         ),
         (("times.csv", *FLAGS, *COLUMNS, "--store", "a.db"), "FILE is given with --store or --recording"),
         (("times.csv", *FLAGS, *COLUMNS, "--regime", "warm"), "times.csv has no times of regime warm, but of cold"),
@@ -261,7 +261,7 @@ def test_a_wrong_call_is_told_in_one_line_with_code_2(arguments: tuple[str, ...]
 
 def test_an_operator_that_normtune_measured_still_needs_its_declaration() -> None:
     times().to_csv("times.csv", index=False)
-    succeed("data", "import", "times.csv", *FLAGS, *COLUMNS, "--store", "a.db")
+    succeed("data", "merge", "times.csv", *FLAGS, *COLUMNS, "--store", "a.db")
     with one_line(UsageError, "unknown operator 'mine': expected one of .*; --load loads a file of others"):
         fit_evidence(as_measured(loaded("a.db")))
 

@@ -62,7 +62,7 @@ def test_a_store_of_a_newer_schema(stored, create):
     alter(stored, "UPDATE normtune_schema SET version = 99")
     alter(stored, "PRAGMA journal_mode = DELETE")
     before = stored.read_bytes()
-    refused(f"sqlite:///{stored}", "schema 99, this normtune knows 3: update normtune", create)
+    refused(f"sqlite:///{stored}", "schema 99, this normtune knows 4: update normtune", create)
     assert stored.read_bytes() == before
 
 

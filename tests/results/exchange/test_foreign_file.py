@@ -147,12 +147,12 @@ def test_the_same_file_has_the_same_runs_and_another_one_others() -> None:
 
 def test_the_mark_survives_stores_and_exports_and_is_part_of_the_digest() -> None:
     written("operator,dtype,rows,hidden,B,microseconds\nmine,float16,8,64,1,5\nmine,float16,8,64,2,6\n")
-    assert succeed("data", "import", "times.csv", *FLAGS, "--store", "a.db") == "times.csv: 2 measurements, 2 new\n"
-    assert succeed("data", "import", "times.csv", *FLAGS, "--store", "a.db") == "times.csv: 2 measurements, 0 new\n"
+    assert succeed("data", "merge", "times.csv", *FLAGS, "--store", "a.db") == "times.csv: 2 measurements, 2 new\n"
+    assert succeed("data", "merge", "times.csv", *FLAGS, "--store", "a.db") == "times.csv: 2 measurements, 0 new\n"
     assert "unpaired, not gated" in succeed("data", "list", "--store", "a.db")
     assert "cold, unpaired, not gated" in succeed("data", "list", "--runs", "--store", "a.db")
     succeed("data", "export", "--store", "a.db", "--out", "b.parquet")
-    succeed("data", "import", "b.parquet", "--store", "c.db")
+    succeed("data", "merge", "b.parquet", "--store", "c.db")
     for evidence in (loaded("a.db"), read_parquet(Path("b.parquet")), loaded("c.db")):
         assert evidence.unpaired() == ("mine",)
         assert evidence.digest() == loaded("a.db").digest()
@@ -293,7 +293,7 @@ def test_the_import_of_another_file_ends_in_one_line_and_code_2(arguments: tuple
     Path("folder.csv").mkdir()
     written("PAR1 but not really PAR1", "odd.parquet")
     write_parquet(read(HEAD + GOOD), Path("own.parquet"))
-    result = main("data", "import", *arguments, "--store", "a.db")
+    result = main("data", "merge", *arguments, "--store", "a.db")
     assert result.exit_code == 2
     assert told in result.stderr and result.stderr.count("\n") == 1
     assert not Path("a.db").exists()
@@ -310,7 +310,7 @@ def test_a_large_file_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_parquet_file_of_another_program_is_not_taken_for_an_export() -> None:
     pd.DataFrame({"a": [1]}).to_parquet("theirs.parquet")
-    told = refused("data", "import", "theirs.parquet", "--store", "a.db", kind=NormtuneError)
+    told = refused("data", "merge", "theirs.parquet", "--store", "a.db", kind=NormtuneError)
     assert "is a Parquet file that normtune did not write" in told and "--name, --target and --columns read" in told
 
 

@@ -1,11 +1,13 @@
 """Runs of unknown origin: files, DataFrames and stores with unknown regimes and devices."""
 
 import re
+from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from normtune.errors import NormtuneError, UsageError
+from normtune.results.api import merge_data
 from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
 from normtune.results.exchange import parquet_csv
@@ -34,7 +36,7 @@ def test_a_file_with_an_odd_regime_is_not_imported(odd, tmp_path):
     with one_line(NormtuneError, WHY):
         read_parquet(tmp_path / "odd.parquet")
     url = f"sqlite:///{tmp_path / 'store.db'}"
-    refused("data", "import", tmp_path / "odd.parquet", "--store", url, kind=NormtuneError)
+    refused("data", "merge", tmp_path / "odd.parquet", "--store", url, kind=NormtuneError)
     with Store.open(url) as opened:
         assert opened.runs() == []
 
@@ -57,9 +59,9 @@ def test_a_run_of_the_future_is_not_imported(make, make_run, tmp_path):
     with Store.open(url) as opened:
         opened.merge(Evidence.from_measurements([make(run=good)], [good]))
         with pytest.raises(
-            NormtuneError, match=r"cannot import .*future\.parquet: run 0+2 started 9999-.*, after tomorrow"
+            NormtuneError, match=r"cannot merge .*future\.parquet: run 0+2 started 9999-.*, after tomorrow"
         ):
-            opened.import_parquet(path)
+            merge_data(path, opened)
         assert opened.runs() == [good]
 
 
@@ -118,10 +120,10 @@ def test_no_file_names_a_gpu(make, make_run, tmp_path, monkeypatch):
         assert len(set(hashes)) == 2 and all(re.fullmatch("hash:[0-9a-f]{32}", one) for one in hashes)
         assert read_parquet(tmp_path / "data.parquet").digest() == exported.digest() == opened.load().digest()
         # What left a store comes back to it, and the store still knows its GPU.
-        assert opened.import_parquet("data.parquet") == 0
+        assert opened.merge(read_parquet(Path("data.parquet"))) == 0
         assert {run.device.uuid for run in opened.runs()} == {uuid}
     with Store.open("copy.db") as copy:
-        assert copy.import_parquet("data.parquet") == 2
+        assert copy.merge(read_parquet(Path("data.parquet"))) == 2
         assert copy.load().digest() == exported.digest()
 
 

@@ -15,7 +15,7 @@ from normtune.kernels.target import TARGETS
 from normtune.kernels.tiles import launch
 from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
-from normtune.results.exchange.parquet_csv import write_parquet
+from normtune.results.exchange.parquet_csv import read_parquet, write_parquet
 from normtune.results.records import Coverage, TimedCode
 from normtune.tests.heuristics.made_up import as_command
 from normtune.tests.results.stores import alter
@@ -140,7 +140,7 @@ def test_the_code_of_imported_measurements_is_known(toy, measured, tmp_path):
     file = tmp_path / "export.parquet"
     measured.export(file)
     with Store.open(f"sqlite:///{tmp_path}/other.db") as other:
-        assert other.import_parquet(file) == len(measured.load().frame)
+        assert other.merge(read_parquet(file)) == len(measured.load().frame)
         toy.kernels("moved", KERNELS)
         assert len(renew(other).same) == 6
         assert missing(whole(), other.coverage(DEVICE)) == []

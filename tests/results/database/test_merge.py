@@ -1,0 +1,195 @@
+"""Merging stores and files: the same content in any order, however often."""
+
+import itertools
+import shutil
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from normtune.errors import NormtuneError
+from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.results.api import merge_data
+from normtune.results.database import merging
+from normtune.results.database.connect import stored_version
+from normtune.results.database.store import Store
+from normtune.results.evidence import Evidence
+from normtune.results.exchange.parquet_csv import write_parquet
+from normtune.results.records import TimedCode
+from normtune.results.runs import MEASURER, anonymous
+from normtune.tests.commands import one_line, succeed
+from normtune.tests.results.conftest import build_measurement, build_run
+from normtune.tests.results.stores import alter, merge
+
+RUNS = [
+    build_run(1, protocol={"regime": "cold"}),
+    build_run(2, "2026-11-21T11:00:00+00:00", protocol={"regime": "warm"}),
+    build_run(3, name="NVIDIA B200", sms=148, protocol={"regime": "cold"}),
+]
+PLACES = [
+    {"run": run, "config": RMSNormConfig("row", 1, warps), "first": first}
+    for run, warps, first in itertools.product(RUNS, (1, 2), (0, 4))
+]
+CODE = TimedCode(b"launch", b"code", b"machine")
+# What one store may have of a measurement: its samples, whether its code is known, how often its fingerprint was
+# replaced and by what, and whether it is damaged.
+KEPT = st.tuples(
+    st.sampled_from([(100, 110), (100, 111), ()]),
+    st.booleans(),
+    st.lists(st.sampled_from("xyz"), max_size=2),
+    st.booleans(),
+)
+STORE = st.fixed_dictionaries(
+    {
+        "kept": st.dictionaries(st.integers(0, len(PLACES) - 1), KEPT, max_size=6),
+        "protocols": st.lists(
+            st.sampled_from([{}, {"rounds": 1}, {"rounds": 2}, {"finished": "key"}]), min_size=3, max_size=3
+        ),
+        "aside": st.lists(st.integers(0, 2), max_size=3),
+        "finishes_last": st.booleans(),
+    }
+)
+
+
+def built(path: Path, given) -> Path:
+    """A store with such a history."""
+    with Store.open(path) as store:
+        for run, more in zip(RUNS, given["protocols"], strict=True):
+            store.begin_run(run)
+            if not given["finishes_last"]:
+                store.update_run(run._replace(protocol=run.protocol | more))
+        damaged = []
+        for number, (place, (times, is_coded, prints, is_damaged)) in enumerate(sorted(given["kept"].items()), 1):
+            item = build_measurement(times, **PLACES[place])
+            store.add([item._replace(code=CODE if is_coded else None)])
+            for old, new in itertools.pairwise([item.fingerprint, *(f"sha256:{name}" for name in prints)]):
+                store.set_fingerprints(PLACES[place]["run"].device, {(item.problem, item.config): (old, new)})
+            damaged += [number] * is_damaged
+        for run in given["aside"]:
+            aside = next(one for one in store.runs(dropped=True) if one.id == RUNS[run].id)
+            store.drop(aside.id, undo=aside.is_dropped)
+        for run, more in zip(RUNS, given["protocols"], strict=True):
+            if given["finishes_last"]:
+                store.update_run(run._replace(protocol=run.protocol | more))
+    for number in damaged:
+        alter(path, f"UPDATE measurement SET checksum = checksum + 1 WHERE id = {number}")
+    return path
+
+
+def content(path: Path):
+    """All that a store says, except for the order in which it was stored and what is damaged."""
+    with Store.open(path, create=False) as store, store._reading() as connection:
+        rows = set()
+        for part in merging.parts_of(connection, stored_version(connection), Counter()):
+            for values in zip(*(part.columns[name] for name in sorted(part.columns)), strict=True):
+                rows.add(tuple(tuple(one.tolist()) if isinstance(one, np.ndarray) else one for one in values))
+        return [anonymous(run) for run in store.runs(dropped=True)], rows
+
+
+def joined(path: Path, *sources: Path) -> Path:
+    merge_data(sources, path)
+    return path
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(STORE, min_size=3, max_size=3))
+def test_merging_is_commutative_associative_and_idempotent(stores):
+    with tempfile.TemporaryDirectory() as folder:
+        of = Path(folder)
+        a, b, c = (built(of / f"{name}.db", given) for name, given in zip("abc", stores, strict=True))
+        expected = content(joined(of / "abc.db", a, b, c))
+        assert content(joined(of / "cab.db", c, a, b, a)) == expected
+        bc = joined(of / "bc.db", b, c)
+        assert content(joined(of / "a_bc.db", a, bc)) == expected
+        # Into the stores themselves, which know their GPUs.
+        for name, order in (("a", (b, c)), ("c", (a, b))):
+            shutil.copy(of / f"{name}.db", of / f"into_{name}.db")
+            assert content(joined(of / f"into_{name}.db", *order)) == expected
+        again = content(joined(of / "abc.db", b, of / "abc.db", bc))
+        assert again == expected
+        alone = content(a)
+        assert content(joined(of / "a2.db", a)) == alone and content(joined(a, of / "a2.db", a)) == alone
+
+
+def test_what_a_store_knows_travels(url, tmp_path, make, make_run):
+    runs = [make_run(number) for number in (1, 2)]
+    with Store.open(tmp_path / "a.db") as source:
+        for run in runs:
+            source.begin_run(run)
+            source.add([make((100, 110), run=run), make((7,), 4, run=run)])
+        first = make(run=runs[0])
+        source.set_fingerprints(runs[0].device, {(first.problem, first.config): ("sha256:aa", "sha256:new")})
+        source.drop(runs[1].id)
+        with Store.open(url) as store:
+            assert store.merge(source) == 4 and store.merge(source) == 0
+            assert [run.is_dropped for run in store.runs(dropped=True)] == [False, True]
+            assert store.load().digest() == source.load().digest()
+            assert set(store.load().frame["fingerprint"]) == {"sha256:new"}
+            # A store that was behind does not undo what was done since.
+            store.drop(runs[1].id, undo=True)
+            assert store.merge(source) == 0 and len(store.load().frame) == 4
+            source.drop(runs[1].id, undo=True)
+            source.drop(runs[1].id)
+            assert store.merge(source) == 0 and len(store.load().frame) == 2
+
+
+def test_a_whole_measurement_takes_the_place_of_a_damaged_one(tmp_path, varied):
+    for name in ("a", "b"):
+        merge(tmp_path / f"{name}.db", varied)
+    alter(tmp_path / "a.db", "UPDATE measurement SET samples = x'01000000' WHERE id = 1")
+    alter(tmp_path / "b.db", "UPDATE measurement SET median = 1 WHERE id = 2")
+    whole = len(varied.frame)
+    told = succeed("data", "merge", tmp_path / "b.db", "--store", tmp_path / "a.db")
+    assert told.startswith(f"{tmp_path / 'b.db'}: {whole - 1} measurements, 0 new\n")
+    assert "b.db has 1 damaged measurement, left out here: rms_norm_backward" in told
+    with Store.open(tmp_path / "a.db", create=False) as store:
+        assert store.load().digest() == varied.digest() and not store.damage
+
+
+def test_files_and_stores_are_merged_by_one_command(tmp_path, varied, make, make_run, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    merge("a.db", varied)
+    other = make_run(9, protocol={"regime": "warm"})
+    write_parquet(Evidence.from_measurements([make((5, 6), run=other)], [other]), Path("b.parquet"))
+    lines = ["a.db: 7 measurements, 7 new", "b.parquet: 1 measurements, 1 new", "a.db: 7 measurements, 0 new"]
+    assert succeed("data", "merge", "a.db", "b.parquet", "a.db", "--store", "c.db").splitlines() == lines
+    assert [(one.measurements, one.added) for one in merge_data("c.db", "d.db", operators="rms_norm_backward")] == [
+        (2, 2)
+    ]
+    with one_line(NormtuneError, "there is no store missing.db"):
+        merge_data(["a.db", "missing.db"], "e.db")
+    assert not Path("e.db").exists()
+
+
+def test_a_store_that_contradicts_is_refused_whole(tmp_path, make, make_run):
+    for name, driver in (("a", "1"), ("b", "2")):
+        run, good = make_run(1, driver=driver), make_run(2)
+        merge(tmp_path / f"{name}.db", Evidence.from_measurements([make(run=run), make(run=good)], [run, good]))
+    alter(tmp_path / "a.db", "DELETE FROM measurement")
+    with one_line(NormtuneError, "cannot merge .*: run 0+1 is stored with another device"):
+        merge_data(tmp_path / "b.db", tmp_path / "a.db")
+    with Store.open(tmp_path / "a.db") as store:
+        assert store.load().frame.empty
+
+
+def test_who_measured_is_told_apart_in_the_store_and_not_outside(tmp_path, make, make_run):
+    runs = [
+        make_run(number, protocol={"regime": "cold", MEASURER: who}) for number, who in ((1, "a"), (2, "a"), (3, "b"))
+    ]
+    raw = [run._replace(protocol={"regime": "cold", MEASURER: who}) for run, who in zip(runs, "aab", strict=True)]
+    with Store.open(tmp_path / "a.db") as store:
+        for run in raw:
+            store.begin_run(run)
+            store.add([make(run=run)])
+            store.update_run(run._replace(protocol={"regime": "cold", "rounds": 1}))  # as a sweep at its end
+        assert [run.protocol[MEASURER] for run in store.runs()] == ["a", "a", "b"]
+        left = [run.protocol[MEASURER] for run in store.load().runs]
+        assert len({*left}) == 3 and all(one.startswith("hash:") for one in left)
+        with Store.open(tmp_path / "b.db") as other:
+            other.merge(store)
+            assert [run.protocol[MEASURER] for run in other.runs()] == left
+            store.merge(other)
+        assert [run.protocol[MEASURER] for run in store.runs()] == ["a", "a", "b"]
