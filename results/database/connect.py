@@ -23,6 +23,8 @@ from normtune.results.database.url import display_name, parse, sqlite_path
 
 # Longest wait for another process that writes, such as the import of a large file.
 BUSY_SECONDS = 30.0
+# Advisory lock of those who create or convert the tables of a PostgreSQL store; any number that is nobody else's.
+_PREPARING = 0x6E6F726D74756E65
 # Option of a transaction that will write. SQLite then takes its lock at the beginning, where it waits for it; a
 # transaction that writes after reading would fail at once.
 WRITE = {"normtune_write": True}
@@ -206,6 +208,9 @@ def _prepare(engine: sa.Engine, name: str, create: bool) -> None:
             driver: Any = connection.connection.driver_connection
             driver.execute("PRAGMA journal_mode = WAL")
     with engine.connect().execution_options(**WRITE) as connection, connection.begin():
+        if engine.dialect.name == "postgresql":
+            # One after another, or two that create or convert the tables at once would fail.
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_PREPARING)))
         # Takes the lock even if the tables exist, so that a store that cannot be written fails before any work.
         if not _is_store(connection, name):
             schema.metadata.create_all(connection)

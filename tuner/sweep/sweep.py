@@ -98,8 +98,10 @@ def sweep(
         NormtuneError: all devices of a work or the store failed. All measurements are in the store, or in the file that
             the message names.
     """
-    groups = [_Group(work, store, budget_seconds, progress, clock, retry_failed) for work in works]
+    groups: list[_Group] = []
     try:
+        for work in works:
+            groups.append(_Group(work, store, budget_seconds, progress, clock, retry_failed))
         for group in groups:
             group.begin()
         while True:
@@ -170,6 +172,7 @@ class _Group:
         self._schedule = Schedule(first, search, pace, tasks, end, clock, compiling, is_ordered=work.key is not None)
         self._request = {} if work.key is None else {REQUEST: work.key}
         entries = self._request | search.report(is_over=False)
+        self._claims = store.claims(first.device, first.regime, work.key, (task.problem for task in work.plan.tasks))
         self.lanes = [Lane(b, RunWriter(store, new_run(b, search.name, entries)), clock) for b in work.benches]
 
     def begin(self) -> None:
@@ -189,15 +192,15 @@ class _Group:
         def may_begin(task: Task) -> bool:
             return self._owners.get(task.problem, lane) is lane and task.problem not in busy
 
-        task = next(filter(may_begin, self._again), None)
-        if task:
-            self._again.remove(task)
-        else:
-            task = self._schedule.next(may_begin, waits)
-        if task:
-            self._owners[task.problem] = lane
-            lane.begin(task, self._search.race(task))
-        elif shared := self._shared_task(lane, is_over=not busy):
+        while task := next(filter(may_begin, self._again), None) or self._schedule.next(may_begin, waits):
+            if task in self._again:
+                self._again.remove(task)
+            race = self._search.race(task)  # takes the task, whoever measures it
+            if self._claims.claim(task.problem):
+                self._owners[task.problem] = lane
+                return lane.begin(task, race)
+            self._skip(lane, task, "another sweep of the same request has them")
+        if shared := self._shared_task(lane, is_over=not busy):
             lane.begin(shared, all_rounds(shared))
 
     def collect(self) -> None:
@@ -211,9 +214,7 @@ class _Group:
                 self._leave_out(lane, task, error)
             except SkippedError as error:
                 if self._shared is None:
-                    self.summary.skipped[str(error)] += 1
-                    self._search.tell(task, {})
-                    self._told.append((lane, task.problem, None))
+                    self._skip(lane, task, str(error))
             else:
                 lane.writer.add(measurements(task, outcomes, lane.writer.run.id))
                 if self._shared is not None:
@@ -223,6 +224,11 @@ class _Group:
                 lane.estimated += self._schedule.measured(task, seconds)
                 self._search.tell(task, outcomes)
                 self._told.append((lane, task.problem, self.summary.add(task.problem, outcomes)))
+
+    def _skip(self, lane: Lane, task: Task, reason: str) -> None:
+        self.summary.skipped[reason] += 1
+        self._search.tell(task, {})
+        self._told.append((lane, task.problem, None))
 
     def save(self) -> list[Report]:
         """Store the tasks that were collected; by now their devices have the next ones."""
@@ -243,7 +249,7 @@ class _Group:
         summary.unguided = search.unguided
         is_done = key is not None and not summary.left and not summary.skipped
         entries = self._request | ({"finished": key} if is_done else {}) | search.report()
-        with ExitStack() as stack:
+        with self._claims, ExitStack() as stack:  # kept until all is stored
             for lane in [*self.lanes, *self._lost]:
                 stack.callback(self._end, lane, entries)
         summary.seconds = self._clock() - self._planned
