@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, fields
 from functools import wraps
 from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,6 +31,8 @@ app = typer.Typer(help="List, export, merge and set aside measurements.", no_arg
 
 # The value of `--regime` that stands for all regimes.
 _ALL = "all"
+# Most devices that are listed with a line for each operator and dtype.
+_MOST_DEVICES = 20
 
 StoreOption = Annotated[
     str | None,
@@ -88,10 +91,11 @@ def list_(
     runs: Annotated[
         bool, typer.Option("--runs", help="List the runs with their ids instead, including those set aside.")
     ] = False,
+    device: Annotated[str | None, typer.Option(metavar="NAME", help="Only this GPU, by its name.")] = None,
     as_json: JsonOption = False,
     store: ReadOption = None,
 ) -> None:
-    """Print what a store holds, by device, operator and dtype."""
+    """Print what a store holds, by device, operator and dtype; of over 20 devices, a line each."""
     from normtune.results.database.store import Store, resolve_url
     from normtune.results.overview import overview
     from normtune.results.runs import MEASURER
@@ -107,7 +111,7 @@ def list_(
                 who = f", by {run.protocol[MEASURER]}" if MEASURER in run.protocol else ""
                 say(f"{run.id}  {run.started}  {run.device.label}, {run.regime}, {strategy}{who}{aside}")
         return
-    counts = overview(counted(store, warn=on_stderr))
+    counts = overview(counted(store, warn=on_stderr, device=device))
     if as_json:
         say_json({"measurements": counts})
         return
@@ -115,9 +119,16 @@ def list_(
         say(NOTHING)
         return
     screen = console()
-    for (device, sms), part in groupby(counts, lambda row: (row["device"], row["sms"])):
-        screen.print(printable(f"{device}, {sms} SMs"), style="bold", soft_wrap=True)
-        screen.print(_table(list(part)))
+    kinds = {f"{label}, {sms} SMs": [*part] for (label, sms), part in groupby(counts, itemgetter("device", "sms"))}
+    if len(kinds) > _MOST_DEVICES:
+        for kind, rows in kinds.items():
+            functions = len({(row["operator"], row["dtype"]) for row in rows})
+            say(f"{kind}: {sum(row['measurements'] for row in rows)} measurements of {functions} operators and dtypes")
+        say("One of them in full: --device NAME")
+        return
+    for kind, rows in kinds.items():
+        screen.print(printable(kind), style="bold", soft_wrap=True)
+        screen.print(_table(rows))
 
 
 @app.command("export", epilog="Example: normtune data export --out h200.parquet")

@@ -3,10 +3,11 @@
 In: counts by run, problem and status. Out: a dictionary for each row of the list. Needs no pandas.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+from normtune.kernels.problem import Problem
 from normtune.results.records import Counted
 
 COLUMNS = (
@@ -17,17 +18,19 @@ COLUMNS = (
 
 def overview(counts: Iterable[Counted]) -> list[dict[str, Any]]:
     """The rows of the list, by `COLUMNS`: see `api.list_data`."""
-    parts: defaultdict[tuple[Any, ...], list[Counted]] = defaultdict(list)
-    for one in counts:
-        run, key = one.run, one.problem.key
-        parts[run.device.label, run.device.sms, key, run.regime, run.is_unpaired].append(one)
+    kinds: dict[str, tuple[Any, ...]] = {}
+    parts: dict[tuple[Any, ...], tuple[set[Problem], set[str], Counter[str]]] = {}
+    for run, problem, status, measurements in counts:
+        if run.id not in kinds:
+            kinds[run.id] = (*run.device.kind, run.regime, run.is_unpaired)
+        problems, runs, statuses = parts.setdefault((*kinds[run.id], problem.key), (set(), set(), Counter()))
+        problems.add(problem)
+        runs.add(run.id)
+        statuses[status] += measurements
     rows = []
-    for (label, sms, key, regime, unpaired), part in parts.items():
-        statuses: Counter[str] = Counter()
-        for one in part:
-            statuses[one.status] += one.measurements
+    for (label, sms, regime, unpaired, key), (problems, runs, statuses) in parts.items():
         ordered = {status: statuses[status] for status in sorted(statuses, key=lambda status: (status != "ok", status))}
-        numbers = len({one.problem for one in part}), statuses.total(), len({one.run.id for one in part})
+        numbers = len(problems), statuses.total(), len(runs)
         values = label, sms, key.text, key.dtype, regime, unpaired, *numbers, ordered
         rows.append(dict(zip(COLUMNS, values, strict=True)))
     return sorted(rows, key=lambda row: [row[name] for name in COLUMNS[:6]])

@@ -206,19 +206,25 @@ def is_parquet(store: str | None) -> bool:
     return store is not None and store.endswith(".parquet") and "://" not in store
 
 
-def counted(data: Measured, recording: str | None = None, warn: "Warn | None" = None) -> "list[Counted]":
+def counted(
+    data: Measured, recording: str | None = None, warn: "Warn | None" = None, device: str | None = None
+) -> "list[Counted]":
     """The numbers of measurements in known regimes, those of damaged ones included. Arguments and errors as `taken`."""
+    warn = warn or _as_warning
     with _opened(data, recording) as store:
         if store is None:
-            return _read(data, recording, warn or _as_warning)[0].counts()
-        return _counted(store, warn or _as_warning)
-
-
-def _counted(store: "Store", warn: Warn) -> "list[Counted]":
-    counts = store.counts()
-    _warn_of_regimes({one.run.id: one.run for one in counts}.values(), warn)
-    warn_of_runs(store, warn)
-    return [one for one in counts if one.run.regime in REGIMES]
+            counts = _read(data, recording, warn)[0].counts()
+        else:
+            counts = store.counts()
+            warn_of_runs(store, warn)
+    runs = {one.run.id: one.run for one in counts}
+    if device is not None:
+        _check_device(device, (run.device.label for run in runs.values()))
+        runs = {name: run for name, run in runs.items() if run.device.label == device}
+    if store is not None:
+        _warn_of_regimes(runs.values(), warn)
+    known = {name for name, run in runs.items() if run.regime in REGIMES}
+    return [one for one in counts if one.run.id in known]
 
 
 def _loaded(store: "Store", regime: str | None, device: str | None, warn: Warn) -> "Evidence":

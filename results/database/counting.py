@@ -44,14 +44,11 @@ def by_status(connection: sa.Connection) -> Iterator[tuple[int, Problem, str, in
     place = table.c.run_id, table.c.problem_id
     failed: Counter[tuple[int, int]] = Counter()
     # In two statements, each answered by an index; with the status in one, every measurement would be read.
-    for run, problem, status, count in connection.execute(
-        sa.select(*place, table.c.status, sa.func.count())
-        .where(table.c.status != "ok")
-        .group_by(*place, table.c.status)
-    ):
+    failures = sa.select(*place, table.c.status, sa.func.count()).where(table.c.status != "ok")
+    for run, problem, status, count in connection.execute(failures.group_by(*place, table.c.status)).all():
         failed[run, problem] += count
         yield run, problems[problem], status, count
-    for run, problem, count in connection.execute(sa.select(*place, sa.func.count()).group_by(*place)):
+    for run, problem, count in connection.execute(sa.select(*place, sa.func.count()).group_by(*place)).all():
         if count > failed[run, problem]:
             yield run, problems[problem], "ok", count - failed[run, problem]
 
