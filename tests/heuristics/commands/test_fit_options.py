@@ -29,7 +29,7 @@ def test_every_field_is_an_option_where_it_is_declared() -> None:
     assert names == [
         *("out", "leaves", "objective", "max_slowdown", "max_configs", "weights", "tie", "baseline"),
         "same_bits_as",
-        *("batch_invariant", "all_devices", "regime", "stability", "operator", "force"),
+        *("batch_invariant", "all_devices", "regime", "device", "stability", "operator", "force"),
     ]
     assert len(names) == len(dataclasses.fields(FitOptions)) + 4
 

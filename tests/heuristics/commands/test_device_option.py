@@ -1,0 +1,91 @@
+"""`--device`: one GPU's measurements of a store of several, read from the database alone."""
+
+import json
+
+import pytest
+import sqlalchemy as sa
+
+from normtune import fit, list_data, show
+from normtune.errors import UsageError
+from normtune.heuristics.writing.named_files import measured
+from normtune.kernels.tablefile.locate import load_table
+from normtune.results.database.store import Store
+from normtune.results.evidence import Evidence
+from normtune.results.exchange.recording import load_recording
+from normtune.tests.commands import refused, succeed
+from normtune.tests.results.conftest import build_measurement, build_run
+from normtune.tests.results.stores import merge
+
+OTHER = "NVIDIA H100"
+FEW = ("--leaves", "2")
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    every = load_recording("nvidia-h200").select(["rms_norm_forward"], ["float32"])
+    return Evidence.from_measurements([one for one in every.measurements() if one.problem.hidden <= 128], every.runs)
+
+
+@pytest.fixture
+def both(recorded, tmp_path, monkeypatch):
+    """A store with the H200 of a recording and another GPU with the same times."""
+    monkeypatch.chdir(tmp_path)
+    runs = [run._replace(id=f"{run.id}b", device=run.device._replace(name=OTHER, sms=114)) for run in recorded.runs]
+    items = [one._replace(run=f"{one.run}b") for one in recorded.measurements()]
+    merge("both.db", recorded, Evidence.from_measurements(items, runs))
+    return "both.db"
+
+
+def test_fit_of_one_of_two_gpus_is_that_of_it_alone(recorded, both):
+    merge("alone.db", recorded)
+    with pytest.raises(UsageError, match="114"):
+        fit(both)
+    label = recorded.devices()[0].label
+    succeed("fit", "--store", both, *FEW, "--device", label, "--out", "one.py", "--evidence", "one.parquet")
+    succeed("fit", "--store", "alone.db", *FEW, "--out", "alone.py", "--evidence", "alone.parquet")
+    one, alone = (load_table(f"{name}.py") for name in ("one", "alone"))
+    assert one.trees == alone.trees and one.header.data == alone.header.data
+    assert f"--device '{label}'" in one.header.regenerate
+    assert succeed("check", "one.py")
+    # The header's command filters again where it names a file with more.
+    with Store.open(both) as store:
+        store.export("both.parquet")
+    succeed("fit", "--store", "both.parquet", *FEW, "--device", label, "--out", "file.py")
+    table = load_table("file.py")
+    assert measured(table.header, table.source)[1].digest() == recorded.digest()
+
+
+def test_nothing_of_other_gpus_is_read(both, recorded):
+    read = []
+    with Store.open(both, create=False) as store:
+        sa.event.listen(store._engine, "after_cursor_execute", lambda *event: read.append((event[2], event[3])))
+        table = fit(store, device=OTHER, leaves=1)
+        assert len(table.evidence.frame) == len(recorded.frame)
+        others = {run.id for run in store.runs() if run.device.label != OTHER}
+        with store._engine.connect() as connection:
+            numbers = set(
+                connection.execute(
+                    sa.text("SELECT id FROM run WHERE run IN :ids").bindparams(
+                        sa.bindparam("ids", sorted(others), expanding=True)
+                    )
+                ).scalars()
+            )
+    samples = [parameters for statement, parameters in read if "measurement.samples" in statement]
+    assert samples and not any(numbers & {*parameters} for parameters in samples)
+
+
+def test_lists_of_one_gpu_and_errors(both):
+    rows = json.loads(succeed("data", "list", "--store", both, "--device", OTHER, "--json"))["measurements"]
+    assert {row["device"] for row in rows} == {OTHER} and len(list_data(both)) == 2 * len(rows)
+    assert set(show(both, device=OTHER)["device"]) == {OTHER}
+    for command in (["fit"], ["data", "list"], ["show"]):
+        told = refused(*command, "--store", both, "--device", "H300", kind=UsageError)
+        assert "--device is 'H300': measured are NVIDIA H100, NVIDIA H200" in told
+
+
+def test_a_list_of_many_gpus_has_a_line_for_each(tmp_path):
+    runs = [build_run(number, name=f"GPU {number:02d}") for number in range(25)]
+    merge(tmp_path / "many.db", Evidence.from_measurements([build_measurement(run=run) for run in runs], runs))
+    lines = succeed("data", "list", "--store", tmp_path / "many.db").splitlines()
+    assert len(lines) == 26 and lines[3] == "GPU 03, 132 SMs: 1 measurements of 1 operators and dtypes"
+    assert "rms_norm_forward" in succeed("data", "list", "--store", tmp_path / "many.db", "--device", "GPU 03")
