@@ -150,7 +150,7 @@ def _register(command: Callable[..., None], doing: str, example: str) -> None:
             command(**arguments)
 
 
-_register(sweep, "planning, a few seconds", "sweep --effort quick --device replay:nvidia-h200")
+_register(sweep, "planning, a few seconds", "sweep --device replay:nvidia-h200")
 _register(fit, "reading the measurements", "fit --out heuristics.py --evidence h200.parquet")
 _register(check, "reading the table", "check heuristics.py")
 _register(show, "reading the measurements", "show --recording nvidia-h200 --operator rms_norm_forward")

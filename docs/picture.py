@@ -1,4 +1,4 @@
-"""Draw the picture of README.md: the terminal output of a quick sweep and a fit.
+"""Draw the picture of README.md: the terminal output of a short sweep and a fit.
 
     python docs/picture.py [--device cuda:0]
 
@@ -26,9 +26,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda:0")
     options = parser.parse_args()
-    sweep = ["sweep", "--effort", "quick"]
-    if options.device != "cuda:0":
-        sweep += ["--device", options.device]
+    is_gpu = options.device == "cuda:0"
+    sweep = ["sweep", *(("--effort", "portfolio") if is_gpu else ("--device", options.device))]
     with tempfile.TemporaryDirectory() as folder:
         shown = [(command, on_screen(command, folder)) for command in (sweep, ["fit"])]
     draw(shown)

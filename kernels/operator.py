@@ -48,9 +48,8 @@ class OperatorSpec:
             `cdiv(m, 64) * n`; empty for none.
         buffers: tensors of a problem, in the order of the launch.
         scalars: the other arguments of kernels and reference, by name, with the values of gate and timing.
-        space: (space name, problem, target) to candidate configs, before legality. `default` and `full` exist, and so
-            does `quick`, of which a plan takes an even spread of 12 where there are more: an operator without a quick
-            space of its own answers as for `default`. In place of a list a `kernels.config_space.Drawn`.
+        space: (space name, problem, target) to candidate configs, before legality. They are `default` and
+            `full`. In place of a list a `kernels.config_space.Drawn`.
         resolve: (config, problem, target, alignment or None for contiguous tensors) to a launch; pure. Raises
             `IllegalConfigError`. Legality never returns when rows or hidden grow, so a config that is legal at the
             largest shape of a region is legal all over it.

@@ -1,7 +1,8 @@
 """The fit of one table for any GPU to measurements of several GPUs: functions of relative sizes.
 
-`function` fits each function and scores it on each GPU, also when it is fitted without that GPU. A dtype or variant
-shares the function of another within the same bound as in `fitting.sharing`.
+`function` fits each function and scores it on each GPU, also when it is fitted without that GPU. A function that loses
+more there than the operator's default config is left out: calls then take the default. A dtype or variant shares the
+function of another within the same bound as in `fitting.sharing`.
 """
 
 from collections.abc import Sequence
@@ -9,7 +10,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.heuristics.any_gpu.function import FittedOnEach, KeyData, chosen, figures_on, lost_on, most_leaves
+from normtune.heuristics.any_gpu.function import (
+    FittedOnEach,
+    KeyData,
+    chosen,
+    figures_on,
+    gain_over_default,
+    lost_on,
+    most_leaves,
+)
 from normtune.heuristics.any_gpu.joint import Joint, Part
 from normtune.heuristics.any_gpu.legality import EveryGpu, targets_of
 from normtune.heuristics.any_gpu.result import AnyGpuFit, AnyGpuFunction, AnyGpuShared
@@ -18,6 +27,7 @@ from normtune.heuristics.fitting.pipeline import check_operators, donors_first, 
 from normtune.heuristics.fitting.result import FromData
 from normtune.heuristics.fitting.sharing import SHARING_COST, donors
 from normtune.heuristics.regret.build import older
+from normtune.heuristics.regret.fixed_log import percent
 from normtune.heuristics.regret.matrix import timing_matrix
 from normtune.heuristics.regret.specs import undeclared_note
 from normtune.heuristics.regret.weights import Weighting
@@ -141,6 +151,11 @@ def _part(kinds: Sequence[KeyData], notes: list[str], targets: Sequence[Target],
             choice = chosen(kind, EveryGpu(kind.spec, targets, dtypes, kind.variants), leaves)
         except NormtuneError as error:
             notes.append(f"left out {kind.key}: {error}")
+            continue
+        if (gain := gain_over_default(kind, choice)) < 0:
+            notes.append(
+                f"left out {kind.key}: on GPUs left out of the fit it is {percent(-gain)} slower than the default config"
+            )
             continue
         choices.append(choice)
         count = len(list(configs_of(choice.tree)))

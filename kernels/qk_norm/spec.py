@@ -45,7 +45,6 @@ MAX_HIDDEN = 16384
 HEAD_SIZES = (64, 80, 96, 112, 128, 160, 192, 256)
 # Values of block_row, num_warps, num_stages and programs_per_sm, least and most elements per thread.
 _SPACES = {
-    "quick": ((1, 4, 16), (1, 4), (2,), (8,), (2, 32)),
     "default": ((1, 2, 4, 8, 16, 32), (1, 2, 4, 8), (1, 3), (4, 16), (2, 32)),
     "full": (
         *((1, 2, 4, 8, 16, 32, 64), (1, 2, 4, 8, 16, 32), (1, 2, 3, 4), (1, 2, 4, 8, 16, 32)),

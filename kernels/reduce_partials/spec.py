@@ -27,7 +27,6 @@ class ReduceConfig(Config):
 
 # Rows and columns of a tile, warps, least and most elements per thread.
 _SPACES = {
-    "quick": ((16, 64, 256), (16, 64), (4, 8), (4, 32)),
     "default": ((8, 16, 32, 64, 128, 256), (8, 16, 32, 64, 128), (2, 4, 8), (4, 32)),
     "full": (
         *((1, 2, 4, 8, 16, 32, 64, 128, 256, 512), (4, 8, 16, 32, 64, 128, 256, 512), (1, 2, 4, 8, 16)),

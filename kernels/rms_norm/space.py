@@ -1,4 +1,4 @@
-"""The spaces of RMSNorm's configs, and of those of its relatives: quick, default and full.
+"""The spaces of RMSNorm's configs, and of those of its relatives: default and full.
 
 In: the name of a space, a problem, a target. Out: configs, before legality.
 """
@@ -24,7 +24,6 @@ from normtune.kernels.rms_norm.long_rows import (
     MAX_TILED_HIDDEN,
     MOST_ELEMENTS_PER_THREAD,
 )
-from normtune.kernels.rms_norm.quick import MOST_CLUSTER_ROWS, quick_backward, quick_forward
 from normtune.kernels.target import Target
 from normtune.kernels.tiles.launch import LEAST_PART_COLUMNS, MAX_HELD_BYTES, next_power_of_2
 
@@ -38,6 +37,9 @@ _FULL_PARTS = (1, 2, 4)
 _CLUSTER_SLICES = (32, 64, 128, 256, 512, 1024)
 # With fewer rows a fixed grid of clusters has one each, and reads its partial sums for nothing.
 _LEAST_LOOPED_CLUSTERS = 128
+# Beside programs of columns a row is spread over a cluster up to so many rows: with 512 and more that takes 1.1 to 1.3
+# times as long as in chunks.
+_MOST_CLUSTER_ROWS = 448
 # With more rows no config with the finish `columns` won on the recorded H200.
 _MOST_COLUMNS_ROWS = 2048
 
@@ -90,7 +92,7 @@ def _in_parts(split: list[Config], problem: Problem, target: Target, programs: I
 
 
 def forward_space(name: str, problem: Problem, target: Target) -> list[Config]:
-    """The space `quick`, `default` or `full` of a forward, sorted."""
+    """The space `default` or `full` of a forward, sorted."""
     if problem.hidden > MAX_TILED_HIDDEN:
         return _long_row_space(target, (0,), "none")
     hidden, warp_size = problem.hidden, target.warp_size
@@ -99,9 +101,7 @@ def forward_space(name: str, problem: Problem, target: Target) -> list[Config]:
         RMSNormConfig("split", 1, warps, block_col=chunk) for warps, chunk in product(_FULL_WARPS, _FULL_CHUNKS)
     ]
     split = [config for config in split if hidden > config.block_col >= 4 * warp_size * config.num_warps]
-    if name == "quick":
-        chosen = quick_forward(problem, target)
-    elif name == "full":
+    if name == "full":
         chosen = [config for config in (*flat, *looped) if 1 <= _elements(config, hidden, warp_size) <= 128]
         chosen += split + parts(problem, target, _FULL_WARPS, _FULL_PARTS, (4, 128))
         chosen += _in_parts(split, problem, target, _FULL_PARTS)
@@ -156,16 +156,14 @@ def _is_default_split(config: Config, hidden: int) -> bool:
 
 
 def backward_space(name: str, problem: Problem, target: Target) -> list[Config]:
-    """The space `quick`, `default` or `full` of a backward, sorted."""
+    """The space `default` or `full` of a backward, sorted."""
     hidden, warp_size = problem.hidden, target.warp_size
     # On a GPU with dependent launches they take up to 8 % less time than plain ones, and never much more.
     finish = "dependent" if target.has_dependent_launch else "reduce"
     if hidden > MAX_TILED_HIDDEN:
         return _long_row_space(target, (1, 2, 4), "reduce")
     chosen: list[Config]
-    if name == "quick":
-        chosen = quick_backward(problem, target, finish)
-    elif name == "full":
+    if name == "full":
         finishes = ("reduce", "dependent") if target.has_dependent_launch else ("reduce",)
         chosen = [config for config in _looped(finishes) if 1 <= _elements(config, hidden, warp_size) <= 64]
         chosen += _columns(problem, target, _FULL_ROWS, _FULL_WARPS, _FULL_STAGES)
@@ -249,7 +247,7 @@ def _default_clusters(problem: Problem, target: Target) -> list[Config]:
     """With the weight gradient for few rows; wider blocks where there are no programs of columns beside them."""
     if Dweight.of(problem) is Dweight.NONE:
         return _clusters(problem, target, (4, 8), (32,), (8, 32))
-    if problem.rows > MOST_CLUSTER_ROWS:
+    if problem.rows > _MOST_CLUSTER_ROWS:
         return []
     return [one for one in _clusters(problem, target, (4,), (32, 64), (8, 32)) if one.schedule != "cluster_2"]
 
@@ -268,7 +266,7 @@ def _halves(problem: Problem, target: Target, finish: str) -> list[Config]:
     chosen: list[Config] = []
     if Dweight.of(problem) is Dweight.NONE:
         chosen.append(RMSNormConfig("cluster_2", 1, warps, 1, 0, "columns", _CLUSTER_SLICES[0]))
-    elif rows <= MOST_CLUSTER_ROWS:
+    elif rows <= _MOST_CLUSTER_ROWS:
         elements = SLICE_ELEMENTS_PER_THREAD * warps * target.warp_size
         columns = max(_CLUSTER_SLICES[0], min(_CLUSTER_SLICES[-1], elements // next_power_of_2(rows)))
         slices = {columns, max(_CLUSTER_SLICES[0], columns // 2)}

@@ -117,7 +117,6 @@ class _KnobValues(NamedTuple):
 
 # Decoding runs tens of rows of 64 to 256 elements, prefilling a million: from a warp per row to blocks of 64 rows.
 _FORWARD = {
-    "quick": _KnobValues((1, 4, 16, 32), (1, 4, 8), (3,), (8,), (2048, 4096), 4, 32),
     "default": _KnobValues((1, 2, 4, 8, 16, 32, 64), (1, 2, 4, 8, 16), (3,), (4, 16), (1024, 2048, 4096, 8192), 4, 32),
     "full": _KnobValues(
         *((1, 2, 4, 8, 16, 32, 64, 128), (1, 2, 4, 8, 16, 32), (1, 2, 3, 4), (1, 2, 4, 8, 16)),
@@ -126,9 +125,6 @@ _FORWARD = {
     ),
 }
 _BACKWARD = {
-    "quick": _KnobValues(
-        *((1, 4, 16), (1, 4, 8), (2,), (1, 4), (2048, 4096), 4, 16, _MOST_SUMMED, _MOST_TILE, _HELD_BACKWARD)
-    ),
     "default": _KnobValues(
         *((1, 2, 4, 8, 16, 32), (1, 2, 4, 8, 16), (1, 3), (1, 2, 4), (1024, 2048, 4096, 8192)),
         *(4, 32, _MOST_SUMMED, _MOST_TILE, _HELD_BACKWARD),

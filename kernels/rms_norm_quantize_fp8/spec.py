@@ -34,7 +34,6 @@ MAX_HIDDEN = 65536
 # Values of block_row, num_warps, num_stages and programs_per_sm, least and most elements per thread; then (columns,
 # warps) of chunks.
 _SPACES = {
-    "quick": ((1, 4), (1, 4, 8), (3,), (4,), (8, 32), ((2048, 8), (4096, 16))),
     "default": (
         *((1, 2, 4, 8, 16), (1, 2, 4, 8, 16, 32), (1, 4), (2, 8), (4, 64)),
         ((1024, 4), (2048, 8), (4096, 16), (4096, 32), (8192, 32)),
@@ -47,7 +46,6 @@ _SPACES = {
 # Of tiles written in both layouts: values of block_row, block_col, num_warps and num_stages, least and most elements
 # per thread.
 _TILES = {
-    "quick": ((32, 64), (64, 128), (4, 8), (2,), (16, 32)),
     "default": ((32, 64, 128), (32, 64, 128, 256), (4, 8, 16), (1, 3), (8, 64)),
     "full": ((32, 64, 128), (32, 64, 128, 256, 512, 1024), (1, 2, 4, 8, 16, 32), (1, 2, 3, 4), (4, 64)),
 }

@@ -18,7 +18,6 @@ MAX_HIDDEN = 1 << 20
 DTYPE = "float8_e5m2"
 # Values of block_row, block_col and num_warps, least and most bytes a thread.
 _SPACES = {
-    "quick": ((64, 128), (64, 128), (4,), 16, 128),
     "default": ((32, 64, 128), (32, 64, 128, 256), (2, 4, 8), 8, 128),
     "full": ((32, 64, 128, 256), (32, 64, 128, 256, 512), (1, 2, 4, 8, 16), 4, 256),
 }

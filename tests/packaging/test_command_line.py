@@ -83,7 +83,7 @@ def test_what_the_system_has_no_more_of_is_one_line(
 def test_a_sweep_with_too_few_files_is_one_line(tmp_path: Path, files: int) -> None:
     limit = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({files}, {files}))"
     code = f"{limit}; from normtune import cli; cli.main()"
-    command = ["sweep", "--effort", "quick", "--device", "replay:nvidia-h200", "--quiet"]
+    command = ["sweep", "--effort", "portfolio", "--device", "replay:nvidia-h200", "--quiet"]
     done = python("-P", "-c", code, *command, cwd=tmp_path)
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()

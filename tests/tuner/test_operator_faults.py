@@ -63,7 +63,7 @@ def swept(monkeypatch, tmp_path, operators_forgotten):
             problems = [
                 operator.operator(name).problem(64, 256, "bfloat16") for name in ("rms_norm_forward", "softmax")
             ]
-            chosen = plan(problems, "quick", TARGETS["sm_90"])
+            chosen = plan(problems, "portfolio", TARGETS["sm_90"])
             chosen = chosen._replace(
                 tasks=tuple(
                     task._replace(candidates=(*task.candidates[:2], task.candidates[-1])) for task in chosen.tasks

@@ -125,7 +125,7 @@ def test_a_spent_budget_says_what_the_rest_takes(summary):
 
 def test_the_plan_says_what_it_leaves_out_and_how_long_it_takes():
     wanted = problems(["rms_norm_forward"], ["bfloat16"], [(1, 64), (4096, 1024), (65536, 4096)])
-    chosen = fitting(plan(wanted, "quick", TARGET)._replace(reduced=7), 4 << 30)
+    chosen = fitting(plan(wanted, "portfolio", TARGET)._replace(reduced=7), 4 << 30)
     count, left_out, expected = plan_lines(outlook_of(chosen, known=5))
     assert count.startswith(f"2 problems, {chosen.cells()} configs to time (")
     assert count.endswith("; 5 more problems are stored already")
@@ -213,7 +213,7 @@ def test_the_screen_names_the_gpu_and_fits_its_width(columns):
     console = Console(file=io.StringIO(), force_terminal=True, width=columns, height=20)
     summary = Summary()
     with progress.Screen(console, "NVIDIA GeForce RTX 5060 Ti Laptop GPU") as shown:
-        shown.planned(outlook_of(plan(problems([], ["bfloat16"], [(1, 64)]), "quick", TARGET)))
+        shown.planned(outlook_of(plan(problems([], ["bfloat16"], [(1, 64)]), "portfolio", TARGET)))
         shown.compiling(30, 200)
         measured(shown, summary, SMALL, {FAST: ok(2000), COPY: ok(1500)}, left=375, seconds=100.0)
     plain = Console(file=io.StringIO(), width=columns)
@@ -264,7 +264,7 @@ def test_json_holds_what_the_lines_tell(summary):
     from normtune.tuner.device.absent import AbsentBench
 
     told = plain_sweep(
-        AbsentBench().device, outlook_of(plan(problems([], ["bfloat16"], [(1, 64)]), "quick", TARGET)), summary
+        AbsentBench().device, outlook_of(plan(problems([], ["bfloat16"], [(1, 64)]), "portfolio", TARGET)), summary
     )
     assert told["plan"]["problems"] == 2 and told["plan"]["expected_seconds"] == 40.0
     assert told["sweep"]["failures"] == [{"status": "wrong_result", "reason": "y is off", "configs": 2}]

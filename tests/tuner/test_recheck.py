@@ -72,7 +72,7 @@ class Answers:
 
 @pytest.fixture
 def tasks():
-    return plan(problems(["rms_norm_forward"], ["bfloat16"], SHAPES), "quick", TARGETS["sm_90"]).tasks
+    return plan(problems(["rms_norm_forward"], ["bfloat16"], SHAPES), "portfolio", TARGETS["sm_90"]).tasks
 
 
 def test_tasks_are_measured_in_order_and_what_came_of_them_is_heard(tasks):

@@ -49,7 +49,7 @@ def problems(options):
         ((*REFINE, "--grid", "quick"), "--grid and --refine are both given"),
         ((*REFINE, "--strategy", "race"), "--strategy and --refine are both given"),
         ((*REFINE, "--stale"), "--stale and --refine are both given"),
-        ((*REFINE, "--effort", "quick"), "--effort and --refine are both given"),
+        ((*REFINE, "--effort", "portfolio"), "--effort and --refine are both given"),
         ((*REFINE, "--until", "0%"), "--until is 0.0 percent: expected a loss over 0 and at most 10.0 percent"),
         ((*REFINE, "--until", "11"), "--until is 11.0 percent"),
         ((*REFINE, "--until", "little"), "--until is 'little': expected percent, as 0.2%"),

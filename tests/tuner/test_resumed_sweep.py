@@ -52,7 +52,7 @@ def test_a_sweep_that_is_stopped_stores_in_the_end_what_one_without_a_stop_store
     """After a sweep of some configs: interrupted twice, once in its first task, then ended by its budget."""
     whole, parts = tmp_path / "whole.db", tmp_path / "parts.db"
     for path in (whole, parts):
-        sweep(path, "--space", "quick", strategy="adaptive")
+        sweep(path, "--space", "portfolio", strategy="adaptive")
     before = len(rows(whole))
     assert "complete: " in sweep(whole)
     assert len(rows(whole)) > 2 * before > 0
@@ -74,7 +74,7 @@ def test_another_request_between_and_another_seed_begin_with_all_that_is_stored(
     path = tmp_path / "store.db"
     interrupted(path, 4, seed=1)
     first = {row[:4] for row in rows(path)}
-    sweep(path, "--space", "quick", strategy="adaptive")
+    sweep(path, "--space", "portfolio", strategy="adaptive")
     second = {row[:4] for row in rows(path)}
     assert first < second
     assert "complete: " in sweep(path, "--seed", "1")

@@ -47,14 +47,14 @@ def test_bad_budgets(text):
         ("", {}),
         (
             "--device cuda:1 --operator qk_norm --operator reduce_partials --dtype float16 --dtype float32 "
-            "--effort quick --grid probe --rows 1,64 --hidden 768 --space full --strategy plane "
+            "--effort portfolio --grid probe --rows 1,64 --hidden 768 --space full --strategy plane "
             "--seed 3 --baseline nvidia-h200 --regime warm --budget 8m --retry-failed --cache binaries --dry-run "
             "--store a.db",
             {
                 "device": "cuda:1",
                 "operators": ("qk_norm", "reduce_partials"),
                 "dtypes": ("float16", "float32"),
-                "effort": "quick",
+                "effort": "portfolio",
                 "grid": "probe",
                 "rows": [1, 64],
                 "hidden": [768],
@@ -129,7 +129,10 @@ def test_a_device_that_is_not_there_gets_one_line_and_its_exit_code(arguments, c
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--effort", "quick", "--seed", "3"), "--seed is given, but strategy adaptive is not random: leave it out"),
+        (
+            ("--effort", "portfolio", "--seed", "3"),
+            "--seed is given, but strategy adaptive is not random: leave it out",
+        ),
         (("--strategy", "race", "--most", "9"), "--most is given, but strategy race times every config: leave it out"),
         (("--strategy", "plane", "--most", "0"), "--most is 0: expected a positive number of configs"),
         (("--strategy", "plane", "--seed", "-1"), "--seed is -1: expected an integer from 0 to"),
@@ -147,7 +150,7 @@ def test_a_device_that_is_not_there_gets_one_line_and_its_exit_code(arguments, c
         (("--space", "tiny", "--dry-run"), "unknown space 'tiny'"),
         (("--strategy", "lucky"), "unknown strategy 'lucky': expected one of adaptive, exhaustive"),
         (("--budget", "soon"), "--budget is 'soon'"),
-        (("--effort", "none"), "unknown effort 'none': expected one of default, quick"),
+        (("--effort", "none"), "unknown effort 'none': expected one of default, portfolio"),
         (("--device", "replay:nvidia-h200", "--space", "tiny"), "unknown space 'tiny'"),
         (
             ("--shapes", "none.csv"),
@@ -176,14 +179,14 @@ def test_dry_run_says_what_would_be_done():
 
 def test_what_is_given_wins_over_what_effort_implies():
     assert Request().chosen == Effort("default", "full", "plane", None)
-    assert Request(effort="quick").chosen == Effort("quick", "quick", "adaptive", 60.0)
+    assert Request(effort="portfolio").chosen == Effort("default", "portfolio", "adaptive", 60.0)
     for strategy, space in (("plane", "full"), ("race", "default"), ("tpe", "default")):
         assert Request(strategy=strategy).chosen == Effort("default", space, strategy, None)
-    assert Request(effort="quick", strategy="plane").chosen == Effort("quick", "quick", "plane", 60.0)
+    assert Request(effort="portfolio", strategy="plane").chosen == Effort("default", "portfolio", "plane", 60.0)
     assert Request(space="default").chosen == Effort("default", "default", "plane", None)
     for of_given in ({"device": "replay:nvidia-h200"}, {"stale": True}, {"refine": "nvidia_h200"}):
         assert Request(**of_given).chosen == Effort("default", "default", "adaptive", None)
-    given = Request(effort="quick", grid="probe", space="full", strategy="exhaustive", budget_seconds=120.0)
+    given = Request(effort="portfolio", grid="probe", space="full", strategy="exhaustive", budget_seconds=120.0)
     assert given.chosen == Effort("probe", "full", "exhaustive", 120.0)
 
 
@@ -286,7 +289,7 @@ def test_a_grid_has_the_hidden_sizes_that_an_operator_takes(monkeypatch):
 @pytest.mark.slow
 def test_a_sweep_of_what_was_not_recorded_fails_every_time_and_is_counted(tmp_path):
     asked = ("sweep", "--device", "replay:nvidia-h200", "--operator", "rms_norm_forward", "--hidden", "77")
-    asked = (*asked, "--rows", "3,5", "--effort", "quick", "--store", str(tmp_path / "store.db"))
+    asked = (*asked, "--rows", "3,5", "--effort", "portfolio", "--store", str(tmp_path / "store.db"))
     for options, known in ((("--json",), 0), ((), 2), (("--json",), 2)):
         done = main(*asked, *options)
         assert done.exit_code == 1 and "complete" not in done.output

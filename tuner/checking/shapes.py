@@ -24,6 +24,7 @@ from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import AXES, Problem, Shape
 from normtune.kernels.tablefile.tree import Tree, choose, leaf_of
 from normtune.kernels.target import Target
+from normtune.tuner.plan.portfolio import portfolio
 
 # Most rivals of the table's config from each source, which makes races of 7 to 10 configs. At 200 shapes of the
 # recorded H200 a race shows 0.42 to 0.87 % of the 0.44 to 1.10 % that the shipped plain functions lose to the best of
@@ -103,7 +104,7 @@ def sample(tree: Tree, shapes: Sequence[Shape], count: int, seed: int | str, axe
 def rivals(
     tree: Tree, spec: OperatorSpec, problem: Problem, target: Target, others: Iterable[Tree] = ()
 ) -> list[Config]:
-    """The configs that race against the table's: of leaves nearby, of other functions, and of the quick space.
+    """The configs that race against the table's: of leaves nearby, of other functions, and of the portfolio.
 
     Args:
         tree: the function to check.
@@ -116,10 +117,10 @@ def rivals(
     around = dict.fromkeys(choose(tree, near, axes) for near in _around(shape, spec.whole.largest[: len(axes)]))
     beside = dict.fromkeys(choose(other, shape, axes) for other in others)
     own = choose(tree, shape, axes)
+    strong = [*portfolio(spec, problem, target), *spread(spec.configs("default", problem, target), STRONG)]
     result: list[Config] = []
-    for configs, most in ((around, NEIGHBOURS), (beside, BESIDE), (spec.configs("quick", problem, target), STRONG)):
-        new = [config for config in configs if config != own and config not in result]
-        result += spread(new, most) if configs is not around else new[:most]
+    for configs, most in ((around, NEIGHBOURS), (beside, BESIDE), (dict.fromkeys(strong), STRONG)):
+        result += [config for config in configs if config != own and config not in result][:most]
     return result
 
 

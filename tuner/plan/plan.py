@@ -19,16 +19,16 @@ from normtune.kernels.problem import AXES, Problem, Shape
 from normtune.kernels.target import Target
 from normtune.tuner.plan.binaries import Job, jobs_of
 from normtune.tuner.plan.pool import DRAWN, Candidate, Pool
+from normtune.tuner.plan.portfolio import CONFIGS, portfolio
 from normtune.tuner.timing.protocol import timed_launches
 
-SPACES = ("default", "full", "quick")
-# Most configs per problem in the space `quick`.
-QUICK_CONFIGS = 12
+PORTFOLIO = "portfolio"
+SPACES = ("default", "full", PORTFOLIO)
 # With more configs a problem, and more pairs of both in a plan, a config gets its launch only when a search that leaves
 # configs out asks for it: a launch takes up to 0.5 ms and 5 KB.
 LARGE, MOST_PAIRS = 2048, 100_000
-# Reason for the configs that the space `quick` leaves out, a key of `Plan.pruned`.
-QUICK_REASON = "only in the default space"
+# Reason for the configs that the portfolio leaves out, a key of `Plan.pruned`.
+LEFT_OUT = "only in the default space"
 # Usable share of the free memory: other processes may take some during the sweep.
 _SHARE_OF_FREE = 0.95
 # Memory of the float64 reference (inputs, results, tolerances, intermediates), bytes per element of the largest tensor:
@@ -164,22 +164,25 @@ def plan(
     shared: dict[str, Space] = {}
     for problem in wanted:
         pool, more = _pool(space, problem, target, shared), (always or {}).get(problem, ())
-        if (is_sampled or space == "quick") and _is_large(pool, len(wanted)):
+        spec = operator(problem.operator)
+        near = portfolio(spec, problem, target) if space == PORTFOLIO else []
+        rest = CONFIGS - len(near)
+        if (is_sampled or space == PORTFOLIO) and _is_large(pool, len(wanted)):
             pools.append(pool)
-            pool.admit(more)
-            tasks.append(Task(problem, tuple(pool.drawn((), 0, QUICK_CONFIGS)) if space == "quick" else pool))
+            pool.admit([*near, *more])
+            tasks.append(Task(problem, tuple(pool.drawn((), 0, rest)) if space == PORTFOLIO else pool))
             continue
         kept, reasons = [*pool], pool.pruned
-        if space == "quick":
-            kept = spread(kept, QUICK_CONFIGS)
         pruned.update(reasons)
-        added, _ = candidates(operator(problem.operator), more, problem, target)
-        launches = {candidate.launch for candidate in kept}
+        added, _ = candidates(spec, [*near, *more], problem, target)
+        launches = {candidate.launch for candidate in (added if space == PORTFOLIO else kept)}
+        if space == PORTFOLIO:
+            others = [candidate for candidate in kept if candidate.launch not in launches]
+            kept = spread(others, rest) if rest > 1 else []
+            pruned[LEFT_OUT] += len(others) - len(kept)
+            launches.clear()
         kept = sorted([*kept, *(candidate for candidate in added if candidate.launch not in launches)])
         tasks.append(Task(problem, tuple(kept)))
-        if space == "quick" and not _is_large(default := _pool("default", problem, target, shared), len(wanted)):
-            launches |= {candidate.launch for candidate in added}
-            pruned[QUICK_REASON] += sum(candidate.launch not in launches for candidate in default)
     return Plan(tuple(tasks), dict(+pruned), pools=tuple(pools))
 
 
@@ -192,6 +195,7 @@ def some_candidates(space: str, problem: Problem, target: Target) -> tuple[list[
 def _pool(space: str, problem: Problem, target: Target, shared: dict[str, Space]) -> Pool:
     """The candidates of a space; problems with the same configs share them through `shared`."""
     spec = operator(problem.operator)
+    space = "default" if space == PORTFOLIO else space  # of which a portfolio takes what its tables leave room for
     configs, name = space_of(spec.space_at(space, problem, target)), f"{space} {spec.name}"
     before = shared.get(name)
     shared[name] = configs if before is None or before != configs else before

@@ -166,7 +166,7 @@ class Pool(Sequence[Candidate]):
             why = "draws its configs" if isinstance(self.space, Drawn) else f"has {len(self.space)} configs"
             raise UsageError(
                 f"operator {self._spec.name!r} {why}, not all of which can be timed: expected a strategy that leaves "
-                "configs out, such as plane, or the space quick"
+                "configs out, such as plane, or the space portfolio"
             )
         return _distinct(map(self.of, sorted({*self._made, *self._others, *self.space})))
 

@@ -55,7 +55,8 @@ class SweepOptions:
         "bfloat16, float16 or float32. Default: bfloat16. Repeatable.", default=("bfloat16",), name="dtype"
     )
     effort: str = option(
-        "default, or quick: a third of the shapes, at most 12 configs each, stops after 60 s.", default="default"
+        "default, or portfolio: 16 configs at each shape, those of the tables of other GPUs, stops after 60 s.",
+        default="default",
     )
     grid: str | None = option(
         "Shapes: default; quick, a third of these; recording, for a shipped table; probe, corners, edges and middle. "
@@ -74,14 +75,15 @@ class SweepOptions:
         doc="Tuples of the operator's axes, (rows, hidden), or a CSV file with these columns, instead of a grid.",
     )
     space: str | None = option(
-        "Configs: full, all; default, those that were the best at some shape on an H200; quick, at most 12, with "
-        "Liger-Kernel's. Default: full with plane, quick with --effort quick, else default."
+        "Configs: full, all; default, those that were the best at some shape on an H200; "
+        "portfolio, 16 that tables of measured GPUs choose for shapes nearby. Default: full with plane, portfolio with "
+        "--effort portfolio, else default."
     )
     strategy: str | None = option(
         "plane: only configs that are likely to be the best, predicted from times at all shapes; adaptive: 6 rounds "
         "for all configs, 16 for those within 10 % of the best; exhaustive: 16 for all; race: 6 to 64, until the best "
         "is known to 0.5 %; tpe: some configs, proposed by Optuna for each shape separately. Default: plane, but "
-        "adaptive for a replay and with --effort quick, --stale, --refine, --compile-only and --cache."
+        "adaptive for a replay and with --effort portfolio, --stale, --refine, --compile-only and --cache."
     )
     studies: str | os.PathLike[str] | None = option(
         "Keep the studies of tpe in this SQLite file of Optuna.", "FILE", read=Path

@@ -15,7 +15,7 @@ from normtune.tuner.compiling.ahead import Ahead
 from normtune.tuner.device.engine import Identity
 from normtune.tuner.device.open import Bench
 from normtune.tuner.plan.grids import MAX_ELEMENTS
-from normtune.tuner.plan.plan import QUICK_REASON, Plan, peak_bytes
+from normtune.tuner.plan.plan import LEFT_OUT, Plan, peak_bytes
 from normtune.tuner.plan.pool import Pool
 from normtune.tuner.sweep.outlook import Outlook
 from normtune.tuner.sweep.summary import LARGE_BYTES, Best, Summary
@@ -59,7 +59,7 @@ def plan_lines(outlook: Outlook) -> list[str]:
         f"{outlook.binaries} binaries{stored}"
     ]
     left_out = []
-    configs = plan.pruned.get(QUICK_REASON, 0)
+    configs = plan.pruned.get(LEFT_OUT, 0)
     if plan.reduced or configs:
         reduced = f"{plan.reduced} problems and " if plan.reduced else ""
         left_out.append(f"{reduced}{'other' if plan.pools else configs} configs that only --effort default has")

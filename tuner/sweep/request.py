@@ -22,7 +22,7 @@ from normtune.results.records import REPLAY_PREFIX, Device
 from normtune.results.regimes import check_regime
 from normtune.tuner.device.open import names_of
 from normtune.tuner.plan import grids
-from normtune.tuner.plan.plan import SPACES, Always, Plan, plan, problems
+from normtune.tuner.plan.plan import PORTFOLIO, SPACES, Always, Plan, plan, problems
 from normtune.tuner.plan.resume import key_of
 from normtune.tuner.search.protocol import Search, Strategy
 from normtune.tuner.search.registry import check_search, search
@@ -50,7 +50,7 @@ class Effort(NamedTuple):
 
 EFFORTS = {
     "default": Effort("default", "full", "plane", None),
-    "quick": Effort("quick", "quick", "adaptive", 60.0),
+    "portfolio": Effort("default", PORTFOLIO, "adaptive", 60.0),
 }
 
 
@@ -103,7 +103,7 @@ class Request(SweepOptions):
         strategy = self.strategy or (FIXED_STRATEGY if is_fixed else implied.strategy)
         return Effort(
             self.grid or implied.grid,
-            self.space or (implied.space if strategy == implied.strategy or implied.space == "quick" else "default"),
+            self.space or (implied.space if strategy == implied.strategy or implied.space == PORTFOLIO else "default"),
             strategy,
             implied.budget_seconds if budget is None else budget,
         )

@@ -158,6 +158,26 @@ def test_two_devices_are_each_left_out(evidence: Evidence, measure, penalty, run
     assert fit.digest == both.digest()
 
 
+def test_a_function_that_loses_more_than_the_default_config_on_other_gpus_is_left_out(measure, run) -> None:
+    """Each GPU has a config of its own that is best, and is slow on the other; the default is between both."""
+    other = run._replace(id="run2", device=run.device._replace(name="Other GPU", uuid="GPU-2"))
+    shapes = [(rows, hidden) for rows in (1, 64, 4096, 65536) for hidden in (64, 512)]
+    here, there = RMSNormConfig("block_row", 4, 16), RMSNormConfig("block_row", 16, 16)
+    configs = (here, there, RMSNormConfig("row", 1, 16))
+
+    def both(slow: float) -> Evidence:
+        costs = {"run1": {here: 0.0, there: slow}, "run2": {there: 0.0, here: slow}}
+        parts = [
+            measure(lambda config, _, run=name: costs[run].get(config, 0.1), shapes, run=name, configs=configs)
+            for name in costs
+        ]
+        return Evidence.from_measurements([*parts[0], *parts[1]], [run, other])
+
+    assert not [note for note in fit_all(both(0.05)).notes if "default config" in note]
+    with pytest.raises(NormtuneError, match=r"on GPUs left out of the fit it is .* % slower than the default config"):
+        fit_all(both(0.3))
+
+
 def test_what_is_for_one_gpu_is_refused(evidence: Evidence) -> None:
     with pytest.raises(UsageError, match=r"--max-slowdown 1\.1 is for the table of one GPU"):
         fit_all(evidence, FitOptions(max_slowdown=1.1))

@@ -115,7 +115,7 @@ def quick() -> Evidence:
     run = Run("r", Device("GPU", "sm_90", 132, 1, 1, "GPU-1", "1"), {}, "2026-01-01T00:00:00", {})
     rounds = np.arange(4, dtype=np.int32)
     cells = []
-    for task in plan(problems(["rms_norm_forward"], ["bfloat16"], TRIED), "quick", target).tasks:
+    for task in plan(problems(["rms_norm_forward"], ["bfloat16"], TRIED), "portfolio", target).tasks:
         rule = liger.choose("rms_norm_forward", task.problem.rows, task.problem.hidden)
         assert rule is not None
         launch = operator("rms_norm_forward").resolve(rule, task.problem, target, None)

@@ -30,7 +30,7 @@ def test_sweeps_take_it_by_name_alone_and_at_any_named_integers():
     other = operator_name(16, 2, 20, 64)
     wanted = problems(["qk_norm", other, f"{NAME}:gptj"], ["bfloat16"], [(64, 128)])
     assert [problem.key.text for problem in wanted] == [NAME, other, f"{NAME}:gptj"]
-    assert len(plan(wanted, "quick", H200).tasks) == 3
+    assert len(plan(wanted, "portfolio", H200).tasks) == 3
 
 
 def test_bytes_are_those_of_a_perfect_kernel():
@@ -61,7 +61,7 @@ def test_spaces_grow_and_their_configs_are_stored_and_named():
     for hidden in (64, 96, 128, 256, 1000):
         problem = SPEC.problem(4096, hidden, "bfloat16")
         counts = []
-        for space in ("quick", "default", "full"):
+        for space in ("default", "full"):
             kept, _ = candidates(SPEC, SPEC.space(space, problem, H200), problem, H200)
             counts.append(len(kept))
         assert 0 < counts[0] <= counts[1] <= counts[2]
@@ -91,7 +91,7 @@ def test_every_shape_has_a_legal_default(sizes, hidden, rows, target, dtype, kin
         assert launch.workspace in (0, 2 * launch.grid * hidden)
     else:
         assert launch.grid * launch.block_row >= rows * heads_of(problem).written
-    assert all(config in spec.space(space, problem, target) for space in ("quick", "default", "full"))
+    assert all(config in spec.space(space, problem, target) for space in ("default", "full"))
 
 
 @pytest.mark.slow

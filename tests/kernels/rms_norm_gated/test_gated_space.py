@@ -20,12 +20,11 @@ def elements_of_a_row(launch, target):
     return launch.chunks * launch.block_col // (launch.num_warps * target.warp_size)
 
 
-@pytest.mark.parametrize("name", ["quick", "default"])
 @pytest.mark.parametrize("hidden", [2560, 4096, 5120, 8192, 16384, 32768, 65536])
-def test_a_thread_holds_at_most_64_elements_of_a_row_in_chunks_and_a_program_a_tile_of_8192(name, hidden):
+def test_a_thread_holds_at_most_64_elements_of_a_row_in_chunks_and_a_program_a_tile_of_8192(hidden):
     for target in TARGETS.values():
         problem = BACKWARD.problem(4096, hidden, "bfloat16")
-        kept, _ = candidates(BACKWARD, BACKWARD.space(name, problem, target), problem, target)
+        kept, _ = candidates(BACKWARD, BACKWARD.space("default", problem, target), problem, target)
         split = [launch for config, launch in kept if config.schedule == "split"]
         assert split
         assert all(launch.block_row * launch.block_col <= 8192 for _, launch in kept if launch not in split)
@@ -77,7 +76,7 @@ def is_held(config):
     ],
 )
 def test_rows_that_leave_a_tile_part_empty_are_held_in_chunks_too(hidden, chunk):
-    for name, most in (("quick", 12), ("default", 30), ("full", 60)):
+    for name, most in (("default", 30), ("full", 60)):
         held = held_of(name, hidden)
         assert {launch.block_col for launch in held.values()} == ({chunk} if chunk else set()) and len(held) <= most
         for launch in held.values():

@@ -63,7 +63,7 @@ def test_the_default_space_compiles(target, variant):
 def test_all_variants_compile(scaling):
     words = [word for word in operator(operator_name(scaling)).variants[1:] if word not in ("fnuz", "e5m2")]
     pairs = [
-        next(iter(jobs("sm_90", variant, "quick", (scaling,), (dtype,), (1000,))))
+        next(iter(jobs("sm_90", variant, "default", (scaling,), (dtype,), (1000,))))
         for dtype, variant in zip(3 * ("bfloat16", "float16", "float32"), (*words, "+".join(words)), strict=False)
     ]
     compiled(pairs, "sm_90")
@@ -105,4 +105,4 @@ def test_default_configs_are_legal_and_in_each_space(scaling, hidden):
             problem = spec.problem(1 << 30, hidden, dtype)
             config = spec.default_config(problem, target)
             assert spec.is_legal(config, problem, target)
-            assert all(config in spec.space(space, problem, target) for space in ("quick", "default", "full"))
+            assert all(config in spec.space(space, problem, target) for space in ("default", "full"))

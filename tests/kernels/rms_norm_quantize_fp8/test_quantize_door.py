@@ -33,7 +33,7 @@ def test_commands_take_them_by_name_alone():
     assert not set(NAMES) & {problem.operator for problem in problems([], ["float32"], [(8, 64)])}
     wanted = problems([f"{NAMES[0]}:no_amax", *NAMES], ["bfloat16"], [(64, 256)])
     assert [problem.key.text for problem in wanted] == [f"{NAMES[0]}:no_amax", *NAMES]
-    assert len(plan(wanted, "quick", TARGET).tasks) == 5
+    assert len(plan(wanted, "portfolio", TARGET).tasks) == 5
     with pytest.raises(UsageError, match="unknown operator 'rms_norm_quantize_fp8'"):
         operator("rms_norm_quantize_fp8")
 
@@ -84,7 +84,7 @@ def test_spaces_grow_and_their_configs_are_stored_and_named(scaling):
     for hidden in (64, 1000, 4096, 16384, 65536):
         problem = spec.problem(4096, hidden, "bfloat16")
         sizes = []
-        for space in ("quick", "default", "full"):
+        for space in ("default", "full"):
             kept, _ = candidates(spec, spec.space(space, problem, TARGET), problem, TARGET)
             sizes.append(len(kept))
             assert space in SPACES and kept

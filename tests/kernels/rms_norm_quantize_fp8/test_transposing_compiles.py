@@ -59,7 +59,7 @@ def test_no_two_uses_share_a_conversion(variant):
 def test_variants_compile():
     off = "rounded_norm+rounded_product+with_y+with_residual"
     for variant in (off, f"{off}+rounded_sum"):
-        chosen = [pair for pair in pairs(NAME, "sm_90", 1024, 1000, variant, "quick") if pair[1].transpose is None]
+        chosen = [pair for pair in pairs(NAME, "sm_90", 1024, 1000, variant, "default") if pair[1].transpose is None]
         compiled_within("sm_90", chosen[:2])
 
 

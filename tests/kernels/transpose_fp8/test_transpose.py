@@ -68,7 +68,7 @@ def test_what_cannot_run_is_refused_with_a_reason(config, reason):
 def test_spaces_are_legal_at_the_largest_problem(target):
     largest = SPEC.problem(MAX_ROWS, SPEC.max_hidden, "bfloat16")
     sizes = []
-    for space in ("quick", "default", "full"):
+    for space in ("default", "full"):
         configs = SPEC.space(space, largest, target)
         kept, _ = candidates(SPEC, configs, largest, target)
         assert SPEC.default_config(largest, target) in configs and kept

@@ -140,7 +140,7 @@ from normtune.kernels.target import TARGETS
 from normtune.tuner.compiling import compiler
 from normtune.tuner.plan.plan import plan, problems
 compiler.activate("sm_90", 0, tempfile.mkdtemp())
-for job in plan(problems([], ["bfloat16"], [(64, 256)]), "quick", TARGETS["sm_90"]).jobs()[::8]:
+for job in plan(problems([], ["bfloat16"], [(64, 256)]), "portfolio", TARGETS["sm_90"]).jobs()[::8]:
     print(compiler.compile_job(job, False).status, "torch" in sys.modules)
 import torch
 print(torch.zeros(1).item())

@@ -87,13 +87,13 @@ def test_few_and_slow_cores_make_one_wait_for_the_compiler():
 
 
 @pytest.mark.long
-def test_exhaustive_takes_longer_and_the_quick_space_shorter():
-    tasks, quick = tasks_of(), tasks_of(space="quick")
+def test_exhaustive_takes_longer_and_the_portfolio_shorter():
+    tasks, few = tasks_of(), tasks_of(space="portfolio")
     adaptive, exhaustive = (Pace(H200, TARGET, name) for name in (Adaptive.expected_blocks, Exhaustive.expected_blocks))
     long, usual, short = (
-        pace.estimate(wanted) for pace, wanted in [(exhaustive, tasks), (adaptive, tasks), (adaptive, quick)]
+        pace.estimate(wanted) for pace, wanted in [(exhaustive, tasks), (adaptive, tasks), (adaptive, few)]
     )
-    assert long.seconds > usual.seconds > usual.start + 2 * (short.seconds - short.start)
+    assert long.seconds > usual.seconds > usual.start + 1.2 * (short.seconds - short.start)
 
 
 def test_a_replay_compiles_nothing_and_moves_nothing():

@@ -17,8 +17,9 @@ from normtune.kernels.problem import Problem
 from normtune.kernels.target import TARGETS
 from normtune.results.records import SEARCHED, Coverage, Outcome
 from normtune.tuner.plan import plan as module
-from normtune.tuner.plan.plan import QUICK_CONFIGS, plan, warm_start
+from normtune.tuner.plan.plan import plan, warm_start
 from normtune.tuner.plan.pool import DRAWN, Pool
+from normtune.tuner.plan.portfolio import CONFIGS
 from normtune.tuner.search.audit import Audited
 from normtune.tuner.search.registry import search
 from normtune.tuner.search.rounds import timed
@@ -241,12 +242,12 @@ def test_the_lines_of_a_plan_say_that_most_configs_were_not_asked(large):
     assert any("illegal: a tile of elements" in line and f"of these {asked}" in line for line in others)
 
 
-def test_the_quick_space_of_a_large_one_is_drawn(large):
+def test_the_portfolio_of_a_large_space_without_tables_is_drawn(large):
     spec, asked = large
     for is_sampled in (False, True):
-        chosen = plan(problems(spec), "quick", H200, is_sampled=is_sampled)
-        assert all(len(task.candidates) == QUICK_CONFIGS for task in chosen.tasks) and len(chosen.pools) == 100
-    assert asked["launch"] < 2 * 100 * 8 * QUICK_CONFIGS
+        chosen = plan(problems(spec), "portfolio", H200, is_sampled=is_sampled)
+        assert all(len(task.candidates) == CONFIGS for task in chosen.tasks) and len(chosen.pools) == 100
+    assert asked["launch"] < 2 * 100 * 8 * CONFIGS
 
 
 def test_a_search_of_a_large_space_goes_on_with_what_was_measured(large):

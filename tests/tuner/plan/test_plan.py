@@ -1,17 +1,14 @@
 """Plans: legal, without repetition, with the number of omissions by reason."""
 
-from itertools import pairwise
-
 import pytest
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.heuristics.rules import liger
-from normtune.kernels.operator import operator, operators
+from normtune.kernels.operator import operator
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.tuner.plan.binaries import compile_class
 from normtune.tuner.plan.grids import shapes
-from normtune.tuner.plan.plan import QUICK_CONFIGS, candidates, fitting, peak_bytes, plan, problems
+from normtune.tuner.plan.plan import candidates, fitting, peak_bytes, plan, problems
 
 TARGET = TARGETS["sm_90"]
 
@@ -83,62 +80,13 @@ def test_unknown_names_are_usage_errors(keys, dtype, message):
 
 
 def test_unknown_space():
-    with pytest.raises(UsageError, match="unknown space 'tiny': expected one of default, full, quick"):
+    with pytest.raises(UsageError, match="unknown space 'tiny': expected one of default, full, portfolio"):
         plan([], "tiny", TARGET)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "target",
-    [
-        pytest.param(target, id=name, marks=() if name in ("sm_90", "gfx942") else pytest.mark.slow)
-        for name, target in TARGETS.items()
-    ],
-)
-def test_the_quick_space_has_a_legal_config_everywhere_and_few(target):
-    for spec in (spec for name, spec in operators().items() if "fp8" not in name):  # which needs sm_89
-        keys = [f"{spec.name}:{variant}" if variant else spec.name for variant in spec.variants]
-        hidden = sorted({min(2**power + odd, spec.max_hidden) for power in range(17) for odd in (0, 1)})
-        sizes = [(rows, size) for rows in (64, 4096) for size in hidden]
-        for task in plan(problems(keys, spec.dtypes, sizes), "quick", target).tasks:
-            assert 1 <= len(task.candidates) <= QUICK_CONFIGS, task.problem
-
-
-def test_what_liger_chooses_is_tried_by_the_quick_space_wherever_it_is_legal():
-    for task in plan(problems([], ["bfloat16"], shapes("quick")), "quick", TARGET).tasks:
-        problem = task.problem
-        rule = liger.choose(problem.operator, problem.rows, problem.hidden)
-        launch = operator(problem.operator).resolve(rule, problem, TARGET, None)
-        assert launch in {candidate.launch for candidate in task.candidates}
-
-
-def test_the_quick_plan_counts_the_configs_of_the_default_space_that_it_leaves_out():
-    wanted = problems([], ["bfloat16"], shapes("quick"))
-    quick, default = plan(wanted, "quick", TARGET), plan(wanted, "default", TARGET)
-    missed = 0
-    for few, many in zip(quick.tasks, default.tasks, strict=True):
-        missed += len({c.launch for c in many.candidates} - {c.launch for c in few.candidates})
-        # A recording of the default space answers for all of the quick one.
-        assert {c.launch for c in few.candidates} <= {c.launch for c in many.candidates}
-    assert quick.pruned["only in the default space"] == missed
-    assert quick.cells() < 0.4 * default.cells()
-
-
-def test_an_operator_without_a_quick_space_is_tried_evenly(monkeypatch):
-    spec = operator("rms_norm_forward")
-    whole = spec.space
-    monkeypatch.setitem(spec.__dict__, "space", lambda name, *rest: whole("default", *rest))
-    wanted = [spec.problem(4096, 4096, "bfloat16")]
-    (quick,), (default,) = (plan(wanted, space, TARGET).tasks for space in ("quick", "default"))
-    places = [default.candidates.index(candidate) for candidate in quick.candidates]
-    assert len(places) == QUICK_CONFIGS and places[0] == 0 and places[-1] == len(default.candidates) - 1
-    steps = {after - before for before, after in pairwise(places)}
-    assert max(steps) - min(steps) <= 1
 
 
 @pytest.mark.long
 def test_what_does_not_fit_into_the_free_memory_is_left_out_and_kept_track_of():
-    whole = plan(problems([], ["bfloat16"], shapes("default")), "quick", TARGET)
+    whole = plan(problems([], ["bfloat16"], shapes("default")), "portfolio", TARGET)
     assert fitting(whole, None) is whole
     few = fitting(whole, 5 << 30)
     assert len(few.tasks) + len(few.oversized) == len(whole.tasks) and few.oversized
@@ -154,7 +102,7 @@ def test_memory_is_foretold_of_the_largest_tensor():
 
 
 def test_a_device_without_room_for_anything_is_an_error_that_says_how_much_it_takes():
-    whole = plan(problems([], ["bfloat16"], [(1, 64), (65536, 4096)]), "quick", TARGET)
+    whole = plan(problems([], ["bfloat16"], [(1, 64), (65536, 4096)]), "portfolio", TARGET)
     with pytest.raises(
         NormtuneError, match=r"0\.5 GiB of device memory are free, the smallest problem takes 1\.\d GiB"
     ):

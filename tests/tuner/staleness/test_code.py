@@ -175,7 +175,7 @@ for change in ({"options": {"nonsense": 3}}, {"args": ()}):
                 for call in made(*arguments, **scalars)]
     spec.kernels().calls = calls
     try:
-        job = plan([spec.problem(64, 256, "bfloat16")], "quick", TARGETS["sm_90"]).jobs()[0]
+        job = plan([spec.problem(64, 256, "bfloat16")], "portfolio", TARGETS["sm_90"]).jobs()[0]
         print(compiler.compile_job(job, False))
     except RuntimeError as error:
         print(type(error).__name__, error)

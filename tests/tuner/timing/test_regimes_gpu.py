@@ -66,7 +66,7 @@ def test_a_long_eager_launch_takes_as_long_as_in_a_graph(engine):
 def test_a_sweep_in_each_regime_times_all_that_it_wants(tmp_path, regime):
     bench = open_device("cuda:0", regime)
     try:
-        wanted = plan(problems(KEYS, ["bfloat16"], [(64, 1024), (4096, 1024)]), "quick", bench.target)
+        wanted = plan(problems(KEYS, ["bfloat16"], [(64, 1024), (4096, 1024)]), "portfolio", bench.target)
         with Store.open(f"sqlite:///{tmp_path}/store.db") as store:
             summary = sweep(bench, store, wanted, Adaptive)
             assert (summary.problems, summary.left, dict(summary.skipped)) == (8, 0, {})

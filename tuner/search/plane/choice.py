@@ -28,7 +28,7 @@ from normtune.tuner.search.plane.surrogate import Learned
 BINARY = 2.0
 # Measured configs of a problem before the search ends there.
 LEAST = 6
-# With fewer distinct configs tried, or a lesser share of all, no problem ends: a quick sweep of 12 configs at each
+# With fewer distinct configs tried, or a lesser share of all, no problem ends: a sweep of 16 configs at each
 # shape says little of the others.
 NARROW, NARROW_SHARE = 96, 0.25
 DRAWS = 96

@@ -1,0 +1,86 @@
+"""The portfolio of a problem: the configs that tables of measured GPUs choose for shapes like it.
+
+In: a problem, the limits of its device, and the tables that ship. Out: at most `CONFIGS` configs. A fit has found
+configs that are best together over all that was measured on a GPU; the regions for which its table chooses them are
+compared with the problem by their distance in octaves, with rows per multiprocessor, as in the table for any GPU.
+"""
+
+from collections.abc import Iterable
+from functools import cache
+from math import log2
+from typing import NamedTuple
+
+from normtune.kernels.box import Box
+from normtune.kernels.config import Config
+from normtune.kernels.derived_size import located
+from normtune.kernels.key import Key
+from normtune.kernels.operator import OperatorSpec
+from normtune.kernels.problem import Problem
+from normtune.kernels.tablefile import locate
+from normtune.kernels.tablefile.relative_tree import boxes_on
+from normtune.kernels.tablefile.tree import regions
+from normtune.kernels.target import Target
+
+# Most configs of a problem. On an H100, from the table of an H200, 4 lose 1.8 % where 16 lose 1.7 %; a GPU that is less
+# like the measured ones needs the others.
+CONFIGS = 16
+
+
+class Region(NamedTuple):
+    """A leaf of a table's function.
+
+    Attributes:
+        config: its answer.
+        box: the shapes for which it answers.
+        sms: multiprocessors of the table's GPU.
+    """
+
+    config: Config
+    box: Box
+    sms: int
+
+    def octaves(self, problem: Problem, target: Target) -> float:
+        """Sum over the sizes of how far a problem lies outside of the box, in octaves."""
+        distance = 0.0
+        shape = located(problem.function_shape, self.box.axes)
+        for size, (axis, least, most) in zip(shape, self.box, strict=True):
+            scaled = size * self.sms / target.sms if axis == "rows" else size
+            distance += log2(max(least / scaled, scaled / most, 1.0))
+        return distance
+
+
+def portfolio(spec: OperatorSpec, problem: Problem, target: Target) -> list[Config]:
+    """The configs of the regions nearest to a problem that are legal there, the nearest first; empty without tables."""
+    return nearest(_regions(problem.key, spec.whole, target), spec, problem, target)
+
+
+def nearest(regions: Iterable[Region], spec: OperatorSpec, problem: Problem, target: Target) -> list[Config]:
+    """The same, of these regions."""
+    found = dict[Config, None]()
+    for region in sorted(regions, key=lambda region: region.octaves(problem, target)):
+        if len(found) == CONFIGS:
+            break
+        # Read in the operator's class: the table may be of another version, with other knobs.
+        config = spec.read_config(region.config.to_json())
+        if config not in found and spec.knows(config) and spec.is_legal(config, problem, target):
+            found[config] = None
+    return [*found]
+
+
+@cache
+def _regions(key: Key, whole: Box, target: Target) -> list[Region]:
+    """The regions of all shipped tables that have a function of a key."""
+    found = []
+    for table in _tables():
+        tree = next((table.trees[name] for name in table.names(key) if name in table.trees), None)
+        if tree is not None and table.header.is_for_any_gpu:
+            parts = boxes_on(tree, target.sms, target.l2_bytes, whole)
+            found += [Region(config, Box(box[: len(whole)]), target.sms) for config, box in parts]
+        elif tree is not None:
+            found += [Region(config, box, table.header.sms) for config, box in regions(tree, whole)]
+    return found
+
+
+@cache
+def _tables() -> list[locate.LoadedTable]:
+    return [locate.load(path) for path in locate.by_name().values()]
