@@ -134,7 +134,7 @@ def on_gpus() -> list[dict[str, Any]]:
     evidence = {H200: load_recording("nvidia-h200").select([], [DTYPE]), H100: read_parquet(FULL_SPACE)}
     lines = []
     for name in (FORWARD, BACKWARD):
-        spec, key = operator(name), Key.of(name, "", DTYPE)
+        key = Key.of(name, "", DTYPE)
         parts = {gpu: part_of(data, name) for gpu, data in evidence.items()}
         shipped = locate.load(locate.SHIPPED / "nvidia_h200.py").trees[key]
         of_h200 = _regions(shipped, name)
@@ -202,8 +202,8 @@ def markdown(document: dict[str, Any]) -> str:
     """The tables."""
     columns = ("default config", "table for any GPU", "portfolio")
     lines = [
-        "`python benchmarks/portfolio.py FOLDER`: percent lost on a GPU that is left out, mean and worst over the shapes",
-        "at which the configs of both tables have times; the simulated ones stand for no GPU.",
+        "`python benchmarks/portfolio.py FOLDER`: percent lost on a GPU that is left out, mean and worst over the",
+        "shapes at which the configs of both tables have times; the simulated ones stand for no GPU.",
         "",
         f"| GPU | operator | {' | '.join(columns)} | configs timed | shapes |",
         "| --- | --- | ---: | ---: | ---: | ---: | ---: |",

@@ -109,13 +109,13 @@ def gain_over_default(kind: KeyData, choice: FittedOnEach) -> int:
     gains = []
     for part, tree in zip(kind.parts, choice.without, strict=False):
         target, matrix = part
-        pairs = []
+        saved: list[int | None] = []
         for index, shape in enumerate(matrix.problems):
             default = kind.spec.default_config(Problem.at(kind.key, shape), target)
             config = default if tree is None else choose_on(tree, shape, target.sms, target.l2_bytes)
-            pairs.append((matrix.loss(index, default), matrix.loss(index, config)))
-        gain = matrix.mean([before - after if None not in (before, after) else None for before, after in pairs])
-        gains.append(gain or 0)
+            before, after = matrix.loss(index, default), matrix.loss(index, config)
+            saved.append(None if before is None or after is None else before - after)
+        gains.append(matrix.mean(saved) or 0)
     return sum(gains) // len(gains) if gains else 0
 
 

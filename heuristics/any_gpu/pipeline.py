@@ -154,7 +154,8 @@ def _part(kinds: Sequence[KeyData], notes: list[str], targets: Sequence[Target],
             continue
         if (gain := gain_over_default(kind, choice)) < 0:
             notes.append(
-                f"left out {kind.key}: on GPUs left out of the fit it is {percent(-gain)} slower than the default config"
+                f"left out {kind.key}: on GPUs left out of the fit it is {percent(-gain)} slower than the default "
+                "config"
             )
             continue
         choices.append(choice)
