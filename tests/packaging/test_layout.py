@@ -25,7 +25,7 @@ class Room(NamedTuple):
 # What describes operators to planning and fit, which run where there is no GPU and no torch.
 LIGHT = (
     r"kernels/((__init__|alignment|arguments|box|call|config|config_space|derived_size|fingerprint|key|load_file|mode|operator|problem|random_trial|spec_faults"
-    r"|target|undeclared|(?!tablefile)\w+/(__init__|config|launch|long_rows|modes|quick|reuse|scales|trial))\.py)"
+    r"|target|undeclared|(?!tablefile)\w+/(__init__|config|launch|long_rows|modes|reuse|scales|trial))\.py)"
 )
 SPECS = r"kernels/\w+/(spec|space)\.py"
 # From the lowest to the highest: arrows point down, so each row names rows above it only.
@@ -140,7 +140,7 @@ ROOMS = {
     "heuristics": Room(r"heuristics/__init__\.py"),
     "tuner/machine": Room("tuner/machine/", "kernels/calling"),
     "tuner/timing": Room("tuner/timing/", "light kernels/calling results", "pynvml torch triton"),
-    "tuner/plan": Room("tuner/plan/", "light results results/exchange tuner/timing", "numpy"),
+    "tuner/plan": Room("tuner/plan/", "light kernels/tablefile results results/exchange tuner/timing", "numpy"),
     "tuner/search": Room(
         r"tuner/search/\w+\.py",
         "light kernels/tablefile results tuner/timing tuner/plan",

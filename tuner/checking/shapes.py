@@ -106,6 +106,8 @@ def rivals(
 ) -> list[Config]:
     """The configs that race against the table's: of leaves nearby, of other functions, and of the portfolio.
 
+    Where no table that ships has the operator, configs of the default space stand for the portfolio.
+
     Args:
         tree: the function to check.
         spec: of its operator.
@@ -117,10 +119,11 @@ def rivals(
     around = dict.fromkeys(choose(tree, near, axes) for near in _around(shape, spec.whole.largest[: len(axes)]))
     beside = dict.fromkeys(choose(other, shape, axes) for other in others)
     own = choose(tree, shape, axes)
-    strong = [*portfolio(spec, problem, target), *spread(spec.configs("default", problem, target), STRONG)]
+    strong = portfolio(spec, problem, target) or spec.configs("default", problem, target)
     result: list[Config] = []
-    for configs, most in ((around, NEIGHBOURS), (beside, BESIDE), (dict.fromkeys(strong), STRONG)):
-        result += [config for config in configs if config != own and config not in result][:most]
+    for configs, most in ((around, NEIGHBOURS), (beside, BESIDE), (strong, STRONG)):
+        new = [config for config in configs if config != own and config not in result]
+        result += spread(new, most) if configs is not around else new[:most]
     return result
 
 
