@@ -64,7 +64,7 @@ def test_spaces_grow_and_their_configs_are_stored_and_named():
         for space in ("default", "full"):
             kept, _ = candidates(SPEC, SPEC.space(space, problem, H200), problem, H200)
             counts.append(len(kept))
-        assert 0 < counts[0] <= counts[1] <= counts[2]
+        assert 0 < counts[0] <= counts[1]
         configs = SPEC.space("default", problem, H200)
         assert SPEC.default_config(problem, H200) in configs
         assert len({config.constant_name() for config in configs}) == len(configs)
