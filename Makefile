@@ -93,6 +93,7 @@ bench-strategies:
 	$(BIN)/python benchmarks/landscapes.py
 	$(BIN)/python benchmarks/plane.py
 	$(BIN)/python benchmarks/table_after.py
+	$(BIN)/python benchmarks/portfolio.py $(HUB)
 	$(BIN)/python benchmarks/large_spaces.py
 
 clean:
