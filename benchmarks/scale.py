@@ -140,14 +140,14 @@ def fill(store: Store, cases: Cases, number: int, draw: np.random.Generator) -> 
         for problem, configs, times in cases.tasks[part::RUNS_PER_DEVICE]:
             samples = np.rint(times[:, None] * draw.lognormal(0, 0.02, (len(configs), SAMPLES))).astype(np.int32)
             failed = draw.integers(FAILED_ONE_IN, size=len(configs)) == 0
-            items = [
-                Measurement(
-                    *(problem, config, run.id, prints[problem.operator]),
-                    *(("timeout", "took over 10 s", nothing, nothing) if is_failed else ("ok", "", rounds, taken)),
-                    code_of(problem, config),
-                )
-                for config, taken, is_failed in zip(configs, samples, failed.tolist(), strict=True)
-            ]
+            items = []
+            for config, taken, is_failed in zip(configs, samples, failed.tolist(), strict=True):
+                which = problem, config, run.id, prints[problem.operator]
+                code = code_of(problem, config)
+                if is_failed:
+                    items.append(Measurement(*which, "timeout", "took over 10 s", nothing, nothing, code))
+                else:
+                    items.append(Measurement(*which, "ok", "", rounds, taken, code))
             spent += took(store.add, items)
             count += len(items)
         spent += took(store.update_run, run._replace(protocol=run.protocol | PROTOCOL))

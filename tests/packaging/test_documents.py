@@ -36,6 +36,7 @@ DOCUMENTS = (
     "docs/performance.md",
     "docs/python.md",
     "docs/results.md",
+    "docs/scale.md",
     "docs/tables.md",
 )
 FOLDERS = "benchmarks|docs|examples|heuristics|kernels|results|tests|tuner"
