@@ -197,7 +197,7 @@ def _block(
             graphs[side] = Captured(timer, lambda call: outputs.append(call["call"]()), made, 1)  # type: ignore[operator]
         except Exception as error:
             raise SideFailedError(side, error) from error
-    return timer.rounds_of(graphs, ROUNDS)
+    return timer.rounds.of(graphs, ROUNDS, repeatable=False)
 
 
 def _launched(call: Callable[[], Any], stream: Any) -> dict[str, Callable[[], Any]]:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from normtune.benchmarks.lib.disturbances import Disturbed
 from normtune.kernels.config import COPY, Config
 from normtune.kernels.problem import Problem
 from normtune.results.records import ROUNDS_PER_BLOCK, Coverage, Outcome
@@ -76,7 +77,12 @@ class _OutOfTimeError(Exception):
 
 
 def simulate(
-    strategy: Strategy, spaces: Sequence[Space], seed: int, seconds: float, in_order: bool = False
+    strategy: Strategy,
+    spaces: Sequence[Space],
+    seed: int,
+    seconds: float,
+    in_order: bool = False,
+    device: Disturbed | None = None,
 ) -> Simulated:
     """Run a search until it ends or the time is used up.
 
@@ -88,6 +94,7 @@ def simulate(
         in_order: whether the first round of a task is the first that was recorded, and so on; rounds are drawn at
             random otherwise, the same ones for all configs, as a sweep that interleaves them meets the device in any
             state.
+        device: that others disturb; None for one that is as it was when it was recorded.
     """
     by_problem = {space.task.problem: space for space in spaces}
     clock = _Clock(seconds)
@@ -119,7 +126,8 @@ def simulate(
         while (task := next(iter(search.ask(seconds - clock.now)), None)) is not None:
             problem, space = task.problem, by_problem[task.problem]
             clock.begin(space, task)
-            session = _Session(space, clock, zlib.crc32(f"{problem} {rounds.get(problem, 0)}".encode(), seed), in_order)
+            drawn = zlib.crc32(f"{problem} {rounds.get(problem, 0)}".encode(), seed)
+            session = _Session(space, clock, drawn, in_order, device)
             alive = [config for config in task.configs if config in space.blocks]
             race = _watched(search.race(task), problem, hold)
             samples = timed(session, alive, race, rounds.get(problem, 0)) if alive else {}
@@ -174,7 +182,8 @@ class _Clock:
 class _Session:
     """One task under replay: a `rounds.Session`."""
 
-    def __init__(self, space: Space, clock: _Clock, seed: int, in_order: bool) -> None:
+    def __init__(self, space: Space, clock: _Clock, seed: int, in_order: bool, device: Disturbed | None = None) -> None:
+        self._device = device
         self._space = space
         self._clock = clock
         self._random = random.Random(seed)
@@ -191,6 +200,10 @@ class _Session:
         times = {
             config: space.blocks[config].reshape(-1)[rounds].tolist() for config in configs if config in space.blocks
         }
+        if self._device:
+            times, seconds = self._device.block(times, space.launches, space.fixed)
+            self._clock.spend(seconds)
+            return times
         taken = sum(map(sum, times.values())) * 1e-9 * space.launches
         self._clock.spend(taken + space.fixed * ROUNDS_PER_BLOCK * len(times))
         return times

@@ -45,9 +45,9 @@ class Removed(NamedTuple):
 
 def gpus_here() -> list[Gpu]:
     """The GPUs that torch can use on this machine; empty if torch fails."""
-    from normtune.kernels.calling.probe import ask
+    from normtune.kernels.calling.probe import ask, torch_facts
 
-    return [Gpu(gpu["name"], gpu["target"], gpu["sms"]) for gpu in ask("torch").get("gpus", [])]
+    return [Gpu(gpu["name"], gpu["target"], gpu["sms"]) for gpu in ask(torch_facts).get("gpus", [])]
 
 
 def displaced(device: Device) -> str:

@@ -1,9 +1,10 @@
 """The limits of a GPU of this machine, from torch.
 
-In: CUDA's number of the GPU. Out: its `Target`, read once. Other modules of `kernels/` query no device.
+In: torch's number of the GPU. Out: its `Target`, read once; its hardware id. Other modules of `kernels/` query none.
 """
 
 from functools import cache
+from typing import Any
 
 import torch
 
@@ -25,3 +26,10 @@ def describe(index: int) -> Target:
         max_threads=1024,
         l2_bytes=properties.L2_cache_size,
     )
+
+
+def hardware_id(properties: Any) -> str:
+    """The id by which the library of its vendor finds a GPU: NVIDIA's its uuid, AMD's its PCI address."""
+    if torch.version.hip is None:
+        return str(properties.uuid).removeprefix("GPU-")
+    return f"{properties.pci_domain_id:04x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0"

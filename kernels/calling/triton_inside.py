@@ -243,7 +243,8 @@ def _named(target: str) -> Any:
 
     if target.startswith("sm_"):
         return GPUTarget("cuda", int(target.removeprefix("sm_")), 32)
-    return GPUTarget("hip", target, 64)
+    # CDNA and GCN have wavefronts of 64 threads; Triton compiles for RDNA with 32.
+    return GPUTarget("hip", target, 64 if target.startswith("gfx9") else 32)
 
 
 class _Driver:

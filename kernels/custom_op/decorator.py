@@ -16,7 +16,7 @@ from normtune.errors import UsageError
 from normtune.kernels.call import ForeignKernel, KernelCall, run
 from normtune.kernels.config import Config, Implementation
 from normtune.kernels.custom_op.declaration import Declaration, Declared
-from normtune.kernels.custom_op.rules import Default, Legal, Rule, check_legal, named
+from normtune.kernels.custom_op.rules import Default, Legal, Rule, beyond, check_legal, named
 from normtune.kernels.custom_op.sources import sources_of
 from normtune.kernels.custom_op.spaces import DeclaredSpace, Space
 from normtune.kernels.fake_tensor import FakeTensor
@@ -319,7 +319,7 @@ class _Resolver:
             IllegalConfigError: `legal` or the function refuses the config, or the problem is impossible.
             OperatorError: the function raises another error, or contradicts its declaration.
         """
-        if reason := self._unfit(problem):
+        if reason := self._unfit(problem) or beyond(config, target):
             raise IllegalConfigError(reason)
         if not self._legal(config, problem, target):
             raise IllegalConfigError("`legal` of the operator refuses it")

@@ -65,6 +65,14 @@ class Default:
         return found
 
 
+def beyond(config: Config, target: Target) -> str:
+    """Why no kernel can run with a config on a target; empty if some can."""
+    threads = target.warp_size * int(getattr(config, "num_warps", 1))
+    if threads > target.max_threads:
+        return f"{threads} threads exceed {target.max_threads}"
+    return "" if getattr(config, "num_ctas", 1) <= 1 or target.has_clusters else f"{target.name} has no clusters"
+
+
 def check_legal(legal: Legal, spec: OperatorSpec, configs: Sequence[Config]) -> None:
     """Refuse a rule by which an illegal config becomes legal as a size grows.
 

@@ -240,7 +240,7 @@ class Graph:
 def timer(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A timer on the CPU; a round of a graph takes as many nanoseconds as it has launches."""
 
-    def rounds_of(graphs: dict, count: int) -> dict[str, list[int]]:
+    def rounds_of(graphs: dict, count: int, repeatable: bool) -> dict[str, list[int]]:
         return {label: [len(graph.slices)] * count for label, graph in graphs.items()}
 
     for name in ("synchronize", "empty_cache"):
@@ -249,7 +249,7 @@ def timer(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     monkeypatch.setattr("normtune.tuner.timing.timing.Captured", Graph)
     monkeypatch.setattr("normtune.tuner.timing.memory.copy", lambda source, target: target.copy_(source))
     arena = Arena(torch.device("cpu"), 0)
-    return SimpleNamespace(arena=arena, stream=None, graphs=[], rounds_of=rounds_of)
+    return SimpleNamespace(arena=arena, stream=None, graphs=[], rounds=SimpleNamespace(of=rounds_of))
 
 
 @pytest.mark.parametrize("name", ["forward", "backward"])

@@ -16,6 +16,7 @@ from normtune.results.records import ROUNDS_PER_BLOCK, Outcome
 from normtune.tests.tuner.benches import DEVICE
 from normtune.tuner.device.engine import Block, DeviceLostError, Identity, NoMemoryError
 from normtune.tuner.plan.estimate import Speed
+from normtune.tuner.timing.rounds import RoundCounts
 
 
 def hang():
@@ -109,7 +110,7 @@ class HostileEngine:
     def block(self, configs):
         self.act("block", configs)
         times = {config: [500 if config == COPY else 1000 * warps(config)] * ROUNDS_PER_BLOCK for config in configs}
-        return Block(times, ROUNDS_PER_BLOCK + 1, 1)
+        return Block(times, RoundCounts(ROUNDS_PER_BLOCK + 1, 1))
 
     def compare(self, configs, often):
         self.act("compare", configs)

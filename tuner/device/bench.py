@@ -35,6 +35,8 @@ from normtune.tuner.plan.plan import Task
 from normtune.tuner.plan.pool import Candidate
 from normtune.tuner.search.protocol import Race
 from normtune.tuner.search.rounds import close_to_best, timed
+from normtune.tuner.timing.disturbance import WARNINGS, of_rounds
+from normtune.tuner.timing.rounds import RoundCounts
 from normtune.tuner.timing.trial import gate_launch
 
 # The outputs of configs within 3 % of the best are compared in many calls: any of them may enter a table.
@@ -74,7 +76,7 @@ class WorkerBench:
         self._is_open = True
         self._is_stopped = False
         self._blocks: dict[Problem, int] = {}
-        self._rounds = self._void_rounds = 0
+        self._counts = RoundCounts()
         self._seconds = {"compile": 0.0, "gate": 0.0, "timing": 0.0}
         self._starting: Worker | None = Worker(opener, self._compilers.folder)
 
@@ -227,19 +229,22 @@ class WorkerBench:
 
     def phases(self) -> Phases:
         """Seconds spent waiting for the compiler, in the gate and in timing; rounds, void rounds and lost workers."""
-        protocol = {
+        protocol: dict[str, Any] = {
             "regime": self._identity.regime,
-            "rounds": self._rounds,
-            "void_rounds": self._void_rounds,
+            "rounds": self._counts.taken,
+            "void_rounds": self._counts.void,
             "worker_restarts": self._restarts,
         }
-        if (binaries := self._binaries) and binaries.undigested:
-            protocol["undigested"] = binaries.undigested
-        return Phases(**self._seconds, protocol={**protocol, **self._protocol})
+        protocol |= self._protocol
+        if warnings := {**protocol.get(WARNINGS, {}), **of_rounds(self._counts)}:
+            protocol[WARNINGS] = warnings
+        return Phases(**self._seconds, protocol=protocol)
 
     def close(self) -> dict[str, object]:
-        """End the worker, and the compilers unless others use them; returns the summary of the clocks."""
+        """End the worker, and the compilers unless others use them; returns what was seen beside the timing."""
         if self._is_open:
+            if "_identity" in self.__dict__ and (binaries := self._binaries) and binaries.undigested:
+                self._protocol["undigested"] = binaries.undigested
             self._is_open = False
             self._compilers.leave()
         if self._starting:
@@ -311,8 +316,7 @@ class WorkerBench:
 
     def count(self, block: Block) -> None:
         """Add the rounds of a block to those of the run."""
-        self._rounds += block.rounds
-        self._void_rounds += block.void_rounds
+        self._counts = self._counts.plus(block.rounds)
 
     @property
     def generation(self) -> int:

@@ -1,4 +1,4 @@
-"""A CUDA GPU as an `engine.Engine`, in the only process of a sweep that has a CUDA context.
+"""A GPU of torch, CUDA's or ROCm's, as an `engine.Engine`, in the only process of a sweep that has a context on it.
 
 `timing` measures times, `gate` compares outputs. Errors that leave the context unusable are distinguished from failures
 of one config.
@@ -11,22 +11,27 @@ from contextlib import contextmanager
 import torch
 import triton
 
-from normtune.kernels.calling.device import describe
+from normtune.kernels.calling.device import describe, hardware_id
 from normtune.kernels.config import Config
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
 from normtune.results.records import Device, Outcome
 from normtune.results.regimes import COLD
 from normtune.tuner.device.engine import Block, DeviceLostError, Identity, NoMemoryError
+from normtune.tuner.machine.nvidia import unknown_driver
+from normtune.tuner.machine.vendor import open_library
 from normtune.tuner.plan.estimate import Speed
 from normtune.tuner.plan.pool import Candidate
-from normtune.tuner.timing.clocks import ClockWatch
 from normtune.tuner.timing.gate import LaunchFailedError, gate, make_calls, one_line, prove
 from normtune.tuner.timing.timing import CudaSession, Timer
+from normtune.tuner.timing.watch import Watch
+
+# Of MI300X and MI355X (AMD CDNA 3 and 4 white papers): in front of the memory and behind the L2 that torch names.
+_INFINITY_CACHE_BYTES = 256 << 20
 
 
 class CudaEngine:
-    """One CUDA GPU; an `engine.Engine`.
+    """One GPU; an `engine.Engine`.
 
     Args:
         index: CUDA's number of the GPU.
@@ -38,27 +43,29 @@ class CudaEngine:
         self._torch_device = torch.device("cuda", index)
         torch.cuda.set_device(self._torch_device)
         properties = torch.cuda.get_device_properties(index)
+        is_hip, hardware = torch.version.hip is not None, hardware_id(properties)
         self.target = describe(index)
+        driver, self._cache_bytes = _driver_and_cache(hardware, is_hip)
         self.device = Device(
             name=properties.name,
             target=self.target.name,
             sms=self.target.sms,
             l2_bytes=self.target.l2_bytes,
             memory_bytes=properties.total_memory,
-            uuid=str(properties.uuid),
-            driver=_driver_version(),
+            uuid=str(getattr(properties, "uuid", hardware)),
+            driver=driver,
         )
         self.software = {
             "triton": triton.__version__,
             "torch": torch.__version__,
-            "cuda": str(torch.version.cuda),
+            "rocm" if is_hip else "cuda": str(torch.version.hip or torch.version.cuda),
             "python": platform.python_version(),
         }
         self._timer: Timer | None = None
         self._speed: Speed | None = None
         self._session: CudaSession[Config] | None = None
-        self._clocks = ClockWatch(self.device.uuid)
-        self._clocks.start()
+        self._watch = Watch(hardware, is_hip)
+        self._watch.start()
 
     def identify(self) -> Identity:
         """The GPU, with its free memory."""
@@ -107,11 +114,9 @@ class CudaEngine:
 
     def block(self, configs: Sequence[Config]) -> Block:
         """Time a block of rounds."""
-        timer = self.ready()
-        before = timer.rounds, timer.void_rounds
         with self._translated():
             times = self.session().block(configs)
-        return Block(times, timer.rounds - before[0], timer.void_rounds - before[1])
+        return Block(times, self.ready().rounds.counts)
 
     def compare(self, configs: Sequence[Config], often: Sequence[Config]) -> Mapping[Config, Outcome]:
         """Compare outputs at the problem's own size."""
@@ -121,17 +126,18 @@ class CudaEngine:
 
     @property
     def sm_clock_mhz(self) -> int | None:
-        """The last sample of the SM clock; None without NVML."""
-        return self._clocks.latest
+        """The last sample of the SM clock; None if no library tells it."""
+        return self._watch.latest
 
     def close(self) -> dict[str, object]:
-        """Stop watching the clocks, and return their summary."""
-        return self._clocks.stop()
+        """Stop watching the GPU, and return what was seen."""
+        return self._watch.stop()
 
     def ready(self) -> Timer:
         """The timer, with warm clocks."""
         if self._timer is None:
-            self._timer = Timer(self._torch_device, self.target.sms, self.device.l2_bytes)
+            cache_bytes = max(self._cache_bytes, self.device.l2_bytes)
+            self._timer = Timer(self._torch_device, self.target.sms, cache_bytes, self._watch)
             self._timer.warm_clocks()
         return self._timer
 
@@ -172,12 +178,12 @@ class CudaEngine:
         torch.cuda.empty_cache()
 
 
-def _driver_version() -> str:
+def _driver_and_cache(hardware: str, is_hip: bool) -> tuple[str, int]:
+    """Version of the driver, and size of the cache in front of the memory, bytes; 0 if it is the L2."""
+    usual = _INFINITY_CACHE_BYTES if is_hip else 0
     try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        return str(pynvml.nvmlSystemGetDriverVersion())
+        library = open_library(is_hip)
+        return library.driver, library.cache_bytes(library.gpu(hardware)) or usual
     # The version is only information.
     except Exception as error:
-        return f"unknown ({type(error).__name__})"
+        return unknown_driver(error), usual

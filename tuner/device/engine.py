@@ -13,6 +13,7 @@ from normtune.kernels.target import Target
 from normtune.results.records import Device, Outcome
 from normtune.tuner.plan.estimate import Speed
 from normtune.tuner.plan.pool import Candidate
+from normtune.tuner.timing.rounds import RoundCounts
 
 # Module, function and arguments that create an engine, in the process that will drive the device.
 Opener: TypeAlias = tuple[str, str, tuple[Any, ...]]
@@ -38,11 +39,10 @@ class Identity(NamedTuple):
 
 
 class Block(NamedTuple):
-    """One block of rounds: nanoseconds by config, number of all rounds, and number of void ones among them."""
+    """One block of rounds: nanoseconds by config, and how many rounds were taken for it."""
 
     times: dict[Config, list[int]]
-    rounds: int
-    void_rounds: int
+    rounds: RoundCounts
 
 
 class DeviceLostError(RuntimeError):
@@ -101,5 +101,5 @@ class Engine(Protocol):
         ...
 
     def close(self) -> dict[str, object]:
-        """Release resources, and return a summary of the clocks for the run's protocol."""
+        """Release resources, and return what was seen of the device beside the timing, for the run's protocol."""
         ...

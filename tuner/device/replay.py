@@ -23,6 +23,7 @@ from normtune.results.regimes import COLD, in_regime
 from normtune.tuner.device.engine import Block, Identity
 from normtune.tuner.plan.estimate import Speed
 from normtune.tuner.plan.pool import Candidate
+from normtune.tuner.timing.rounds import RoundCounts
 
 # Recorded blocks of one config: block number to its samples, ns.
 RoundsByBlock = dict[int, list[int]]
@@ -109,14 +110,14 @@ class ReplayEngine:
         """One recorded block, drawn at random; the nearest one for a config without it."""
         numbers = sorted({number for blocks in self._blocks.values() for number in blocks})
         if not numbers:
-            return Block({}, 0, 0)
+            return Block({}, RoundCounts())
         number = self._random.choice(numbers)
         times = {}
         for config in configs:
             if config in self._blocks:
                 blocks = self._blocks[config]
                 times[config] = blocks.get(number) or blocks[min(blocks, key=lambda other: abs(other - number))]
-        return Block(times, ROUNDS_PER_BLOCK, 0)
+        return Block(times, RoundCounts(ROUNDS_PER_BLOCK))
 
     def compare(self, configs: Sequence[Config], often: Sequence[Config]) -> Mapping[Config, Outcome]:
         """No failures: `warm_up` returns the recorded ones."""

@@ -2,7 +2,7 @@
 
 In: the devices' names, the runs of a store. Out: for each its `Identity`, or None if the device has to be opened first.
 It needs neither torch nor a CUDA context, which take seconds, so that a sweep can plan, or find that nothing is left to
-measure, without them.
+measure, without them. A GPU of AMD has to be opened.
 """
 
 from collections.abc import Collection
@@ -13,6 +13,7 @@ from normtune.kernels.target import TARGETS, Target
 from normtune.results.records import Device, Run
 from normtune.tuner.device.engine import Identity
 from normtune.tuner.device.open import ALL, names_of, split
+from normtune.tuner.machine.nvidia import driver_facts
 
 _DRIVER_SECONDS = 10.0
 
@@ -33,7 +34,7 @@ def unopened(names: str | None, regime: str, runs: Collection[Run]) -> list[Name
         runs: of the store.
     """
     listed = names_of(names)
-    facts: Facts = {} if split(listed[0] if names != ALL else None)[0] == "replay" else ask("driver", _DRIVER_SECONDS)
+    facts: Facts = {} if split(listed[0] if names != ALL else None)[0] == "replay" else ask(driver_facts, _DRIVER_SECONDS)
     if names == ALL:
         listed = [f"cuda:{index}" for index in range(len(facts.get("gpus", [])))] or [None]
     return [Named(name, _identity(name, regime, runs, facts)) for name in listed]

@@ -16,13 +16,16 @@ from typing import NamedTuple
 
 import normtune
 from normtune.kernels.arguments import checked
-from normtune.kernels.calling.probe import Facts, ask
+from normtune.kernels.calling.probe import Facts, ask, package_facts, torch_facts, triton_facts
 from normtune.results.paths import unwritable
 from normtune.tuner.machine.no_gpu import without_gpu, without_torch, without_triton
+from normtune.tuner.machine.vendor import smi_facts
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
 # The most memory that driver and display hold on an unused GPU.
 _HELD_BYTES = 2 << 30
+# What a reader misses in the line of a GPU if its vendor's library does not tell it.
+_TOLD = ("clock_mhz", "free_bytes", "processes")
 _REPLAY = "without a GPU, `normtune sweep --device replay:nvidia-h200` runs the whole tool on the recorded H200"
 
 
@@ -46,20 +49,21 @@ class Machine(NamedTuple):
     """Facts for the checks.
 
     Attributes:
-        packages, torch, triton, nvml: facts of `probe`.
+        packages, torch, triton: facts of `probe`.
+        smi: facts of `vendor`.
         store: value of `--store`.
     """
 
     packages: Facts
     torch: Facts
     triton: Facts
-    nvml: Facts
+    smi: Facts
     store: str | None
 
     @property
     def has_gpu(self) -> bool:
         """Whether torch or the driver sees a GPU."""
-        return bool(self.torch.get("gpus") or self.nvml.get("gpus"))
+        return bool(self.torch.get("gpus") or self.smi.get("gpus"))
 
 
 @checked
@@ -72,13 +76,13 @@ def doctor(store: str | os.PathLike[str] | None = None) -> list[Finding]:
     machine = Machine({}, {}, {}, {}, None if store is None else os.fspath(store))
     # In parallel: each child process needs seconds to load a library.
     with ThreadPoolExecutor() as threads:
-        packages, triton = (threads.submit(ask, subject) for subject in ("packages", "triton"))
-        # NVML before torch: otherwise torch's CUDA context would be among the processes on the GPU.
-        drivers = threads.submit(lambda: (ask("nvml"), ask("torch")))
+        packages, triton = (threads.submit(ask, facts_of) for facts_of in (package_facts, triton_facts))
+        # The driver before torch: otherwise torch's CUDA context would be among the processes on the GPU.
+        drivers = threads.submit(lambda: (ask(smi_facts), ask(torch_facts)))
         machine = machine._replace(packages=packages.result())
         stored = _of_store(machine)
-        nvml, torch = drivers.result()
-    return examined(machine._replace(torch=torch, triton=triton.result(), nvml=nvml), stored)
+        smi, torch = drivers.result()
+    return examined(machine._replace(torch=torch, triton=triton.result(), smi=smi), stored)
 
 
 def examined(machine: Machine, stored: Sequence[Finding] | None = None) -> list[Finding]:
@@ -168,52 +172,56 @@ def _compiler(machine: Machine) -> Iterable[Finding]:
 
 
 def _gpus(machine: Machine) -> Iterable[Finding]:
-    nvml = machine.nvml
+    smi = machine.smi
+    library = smi.get("library", "the driver's library")
     usable = machine.torch.get("gpus", [])
-    by_uuid = {gpu["uuid"]: gpu for gpu in nvml.get("gpus", [])}
+    by_id = {gpu["id"]: gpu for gpu in smi.get("gpus", [])}
     for index, gpu in enumerate(usable):
-        facts = by_uuid.pop(f"GPU-{gpu['uuid'].removeprefix('GPU-')}", {})
-        size = f"{gpu['target']}, {gpu['sms']} SMs"
-        yield Finding(OK, "gpu", f"cuda:{index} is {gpu['name']}, {size}{_by_driver(facts, nvml)}")
-        yield from _disturbed(f"cuda:{index}", facts)
-    for facts in by_uuid.values():
+        facts = by_id.pop(gpu["id"], {})
+        size = f"{gpu['target']}, {gpu['sms']} {'SMs' if gpu['target'].startswith('sm_') else 'CUs'}"
+        yield Finding(OK, "gpu", f"cuda:{index} is {gpu['name']}, {size}{_by_driver(facts, smi)}")
+        yield from _disturbed(f"cuda:{index}", facts, library)
+    for facts in by_id.values():
         state = "is not visible to torch" if usable else "is there"
-        yield Finding(OK, "gpu", f"{facts['name']} {state}{_by_driver(facts, nvml)}")
-        if facts["mig"]:  # torch sees its slices, under other names
+        yield Finding(OK, "gpu", f"{facts['name']} {state}{_by_driver(facts, smi)}")
+        if facts["is_divided"]:  # torch sees its slices, under other names
             yield _divided(facts["name"])
     if not usable and "missing" not in machine.torch:
         reason = without_gpu(machine.torch)
         # A user with a GPU wants to measure it; without a GPU everything else still works.
-        level = PROBLEM if by_uuid or "too old" in reason else WARNING
+        level = PROBLEM if by_id or "too old" in reason else WARNING
         yield Finding(level, "gpu", f"torch sees none: {reason}", _REPLAY)
-    if "missing" in nvml:
-        state = f"NVML is missing ({nvml['missing']}), so void rounds cannot be explained"
-        yield Finding(WARNING, "gpu", state, "`pip install nvidia-ml-py`")
-    elif "error" in nvml:
-        state = f"the driver does not answer NVML ({nvml['error']})"
-        advice = "`nvidia-smi` shows whether it works; after an update of the driver, restart" if usable else ""
+    if "missing" in smi:
+        state = f"{library} is missing ({smi['missing']}), so sweeps do not notice low clocks and other processes"
+        yield Finding(WARNING, "gpu", state, f"`pip install {smi.get('package', 'nvidia-ml-py')}`")
+    elif "error" in smi:
+        state = f"the driver does not answer {library} ({smi['error']})"
+        tool = "amd-smi" if library == "amdsmi" else "nvidia-smi"
+        advice = f"`{tool}` shows whether it works; after an update of the driver, restart" if usable else ""
         yield Finding(WARNING if usable else OK, "gpu", state, advice)
 
 
-def _by_driver(facts: Facts, nvml: Facts) -> str:
-    """State of a GPU by NVML, as the end of a sentence."""
+def _by_driver(facts: Facts, smi: Facts) -> str:
+    """State of a GPU by its vendor's library, as the end of a sentence."""
     if not facts:
         return ""
     parts = []
-    if facts["total_bytes"] is not None:
+    if facts["total_bytes"] is not None and facts["free_bytes"] is not None:
         parts.append(f"{facts['free_bytes'] / 2**30:.1f} of {facts['total_bytes'] / 2**30:.1f} GiB free")
     if facts["clock_mhz"] is not None:
         parts.append(f"SM clock {facts['clock_mhz']} of {facts['most_mhz'] or '?'} MHz")
-    cuda = f" (CUDA {nvml['cuda'] // 1000}.{nvml['cuda'] % 1000 // 10})" if nvml["cuda"] else ""
-    mig = {True: "MIG on", False: "MIG off", None: "without MIG"}[facts["mig"]]
-    return ", " + ", ".join([*parts, f"driver {nvml['driver']}{cuda}", mig, facts["uuid"]])
+    cuda = f" (CUDA {smi['cuda'] // 1000}.{smi['cuda'] % 1000 // 10})" if smi["cuda"] else ""
+    divided = {True: "divided", False: "undivided", None: ""}[facts["is_divided"]]
+    unknown = ", ".join(name for name in _TOLD if facts.get(name) is None)
+    parts += [f"driver {smi['driver']}{cuda}", divided, facts["uuid"], f"not told: {unknown}" if unknown else ""]
+    return ", " + ", ".join(filter(None, parts))
 
 
-def _disturbed(name: str, facts: Facts) -> Iterable[Finding]:
+def _disturbed(name: str, facts: Facts, library: str) -> Iterable[Finding]:
     """Findings about conditions that distort the times of a GPU."""
     if not facts:
         return
-    if facts["mig"]:
+    if facts["is_divided"]:
         yield _divided(name)
     held = (facts["total_bytes"] or 0) - (facts["free_bytes"] or 0)
     processes = facts["processes"] or []
@@ -223,13 +231,13 @@ def _disturbed(name: str, facts: Facts) -> Iterable[Finding]:
         advice = "end them or wait: they distort all times"
         yield Finding(WARNING, "gpu", f"{name} has {count} on it (pid {pids})", advice)
     elif held > _HELD_BYTES:
-        state = f"{held / 2**30:.1f} GiB of {name} are held by processes that NVML does not show here"
+        state = f"{held / 2**30:.1f} GiB of {name} are held by processes that {library} does not show here"
         yield Finding(WARNING, "gpu", state, "look for them outside of this container: they may distort all times")
 
 
 def _divided(name: str) -> Finding:
     advice = "a table is for one size of slice; measure on the slice that will run the kernels"
-    return Finding(WARNING, "gpu", f"{name} is divided by MIG", advice)
+    return Finding(WARNING, "gpu", f"{name} is divided (MIG, or compute partitions)", advice)
 
 
 def _cache(machine: Machine) -> Iterable[Finding]:

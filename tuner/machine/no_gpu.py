@@ -10,12 +10,17 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from normtune.kernels.calling.probe import Facts, torch_facts, triton_facts
+from normtune.tuner.machine import vendor
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-# One of them is there wherever an NVIDIA driver or, in WSL, that of Windows is.
-_DRIVER_FILES = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/dev/dxg")
+# ROCm obeys these, too.
+_VISIBLE_TO_ROCM = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", VISIBLE)
 _NO_DRIVER = "no NVIDIA driver is found: install it, or give the container the GPU (`docker run --gpus all`)"
-_TORCH_BUILD = "install a build of torch with CUDA, as pytorch.org/get-started shows"
+_NO_AMD_DRIVER = (
+    f"{vendor.AMD_FILE} of AMD's driver is not there: install the driver, or give the container the GPU (`docker run "
+    f"--device {vendor.AMD_FILE} --device /dev/dri`)"
+)
+_TORCH_BUILD = "install a build of torch with CUDA or ROCm, as pytorch.org/get-started shows"
 
 
 def why_no_gpu() -> str:
@@ -37,11 +42,13 @@ def at_a_glance() -> str:
         return ""
     if torch.endswith("+cpu"):
         return _without_cuda(torch)
-    return "" if "+rocm" in torch or any(Path(file).exists() for file in _DRIVER_FILES) else _NO_DRIVER
+    files = (vendor.AMD_FILE,) if "+rocm" in torch else (*vendor.NVIDIA_FILES, vendor.AMD_FILE)
+    found = any(Path(file).exists() for file in files)
+    return "" if found else _NO_AMD_DRIVER if "+rocm" in torch else _NO_DRIVER
 
 
 def _without_cuda(torch: str) -> str:
-    return f"torch {torch} is built without CUDA: {_TORCH_BUILD}"
+    return f"torch {torch} is built without CUDA and ROCm: {_TORCH_BUILD}"
 
 
 def without_torch(facts: Facts) -> str:
@@ -71,12 +78,12 @@ def without_gpu(facts: Facts, environment: Mapping[str, str] = os.environ) -> st
         environment: variables of the process.
     """
     torch, error = facts["version"], facts["error"]
-    if facts["hip"]:
-        return f"torch {torch} is built for ROCm, which sweep cannot measure: {_TORCH_BUILD}"
-    if not facts["cuda"]:
-        return _without_cuda(torch)
     if facts["gpus"]:
         return ""
+    if facts["hip"]:
+        return _without_amd(error, environment)
+    if not facts["cuda"]:
+        return _without_cuda(torch)
     if "too old" in error:
         return _old_driver(torch, facts["cuda"], error)
     visible = environment.get(VISIBLE)
@@ -87,6 +94,20 @@ def without_gpu(facts: Facts, environment: Mapping[str, str] = os.environ) -> st
     if not error or "No CUDA GPUs" in error:
         return "the NVIDIA driver lists no GPU: `nvidia-smi -L` should; give the container or machine one"
     return f"CUDA does not start ({error}): `nvidia-smi` shows whether the driver works; a restart often helps"
+
+
+def _without_amd(error: str, environment: Mapping[str, str]) -> str:
+    for name in _VISIBLE_TO_ROCM:
+        if name in environment:
+            return (
+                f"no GPU is visible ({name}={environment[name]!r}): unset it, or name a GPU that `amd-smi list` lists"
+            )
+    if not Path(vendor.AMD_FILE).exists():
+        return _NO_AMD_DRIVER
+    return (
+        f"ROCm finds no GPU ({error or 'it lists none'}): `rocminfo` should list it; a user needs the groups `render` "
+        "and `video`"
+    )
 
 
 def _old_driver(torch: str, cuda: str, error: str) -> str:

@@ -15,8 +15,9 @@ from normtune.tuner.compiling.binaries import Compilers
 from normtune.tuner.device.engine import Identity
 from normtune.tuner.device.open import Bench, begin_device
 from normtune.tuner.device.unopened import Named, unopened
+from normtune.tuner.machine.vendor import smi_facts
 
-_NVML_SECONDS = 10.0
+_SMI_SECONDS = 10.0
 
 Known = TypeVar("Known", Bench, Identity)
 
@@ -25,12 +26,12 @@ class Limits(NamedTuple):
     """What may differ between GPUs of one name: memory, and the limits of power and clock that the driver tells."""
 
     memory_bytes: int
-    power_watts: int | None
+    power_watts: float | None
     most_mhz: int | None
 
     def __str__(self) -> str:
         parts = [f"{self.memory_bytes / 2**30:.0f} GiB"]
-        parts += [f"{self.power_watts} W"] if self.power_watts else []
+        parts += [f"{self.power_watts:g} W"] if self.power_watts else []
         return ", ".join([*parts, f"{self.most_mhz} MHz"] if self.most_mhz else parts)
 
 
@@ -110,7 +111,7 @@ def check_limits(group: Sequence[Bench]) -> None:
     """Raise NormtuneError if devices of one kind, whose measurements the store keeps as one, have unlike limits."""
     if len(group) == 1 or group[0].device.uuid.startswith(REPLAY_PREFIX):
         return
-    gpus = {gpu["uuid"].removeprefix("GPU-"): gpu for gpu in ask("nvml", _NVML_SECONDS).get("gpus", [])}
+    gpus = {gpu["uuid"].removeprefix("GPU-"): gpu for gpu in ask(smi_facts, _SMI_SECONDS).get("gpus", [])}
     found: dict[Limits, Bench] = {}
     for bench in group:
         gpu = gpus.get(bench.device.uuid.removeprefix("GPU-"), {})

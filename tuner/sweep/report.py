@@ -19,6 +19,7 @@ from normtune.tuner.plan.plan import LEFT_OUT, Plan, peak_bytes
 from normtune.tuner.plan.pool import Pool
 from normtune.tuner.sweep.outlook import Outlook
 from normtune.tuner.sweep.summary import LARGE_BYTES, Best, Summary
+from normtune.tuner.timing.disturbance import warned
 
 _REGIMES = {
     WARM: "; warm: the same buffers again and again",
@@ -173,6 +174,7 @@ def end_lines(summary: Summary, budget_seconds: float | None, details: bool = Fa
             )
         if lost:
             lines.append(f"{_counted(lost, 'time')} the process that uses the GPU was lost and started again")
+        lines += [f"warning: {printable(one.line())}" for one in warned(protocol)]
         if reason := protocol.get("undigested"):
             lines.append(
                 f"the times have no digest of their code, as this version of Triton gives none "

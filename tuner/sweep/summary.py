@@ -17,6 +17,7 @@ from normtune.tuner.device.open import Outcome, Phases
 from normtune.tuner.plan.plan import Task
 from normtune.tuner.sweep.outlook import Outlook
 from normtune.tuner.sweep.spread import Spread
+from normtune.tuner.timing.disturbance import warned
 
 # From this size on the speed of memory limits a problem, not the time of a launch.
 LARGE_BYTES = 16_000_000
@@ -180,6 +181,10 @@ class Summary:
             ],
             "seconds": {name: round(value, 3) for name, value in seconds.items()},
             "protocol": dict(phases.protocol) if phases else {},
+            "warnings": [
+                {"name": one.disturbance.key, "found": one.found, "advice": one.disturbance.advice}
+                for one in warned(phases.protocol if phases else {})
+            ],
             "of_copy": {key: self._plain_near(key) for key in self.operators()},
         }
 

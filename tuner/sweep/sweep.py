@@ -255,11 +255,11 @@ class _Group:
         summary.seconds = self._clock() - self._planned
 
     def _end(self, lane: Lane, entries: dict[str, Any]) -> None:
+        closing = lane.close()  # before `phases`, which has what was seen of the device until then
         phases = lane.bench.phases()
-        clocks = lane.close()
         self.summary.phases = phases if self.summary.phases is None else self.summary.phases.plus(phases)
         protocol = _protocol(self._search.name, phases, self._machine, lane.estimated)
-        lane.writer.end(protocol | entries | clocks)
+        lane.writer.end(closing | protocol | entries)
 
     def _leave_out(self, lane: Lane, task: Task, error: DeviceGoneError) -> None:
         """Go on without a device, whose problems others take over; raises the error if there are none."""

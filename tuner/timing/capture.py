@@ -22,13 +22,14 @@ def _pool_owner(device: torch.device) -> torch.cuda.CUDAGraph:
     return graph
 
 
-def capture(stream: torch.cuda.Stream, work: Callable[[], None]) -> torch.cuda.CUDAGraph:
-    """Graph of the launches that `work` enqueues; `work` runs once, with `stream` as the current stream."""
+def capture(stream: torch.cuda.Stream, *steps: Callable[[], object]) -> torch.cuda.CUDAGraph:
+    """Graph of the launches that `steps` enqueue; each runs once, in order, with `stream` as the current stream."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.stream(stream):
         graph.capture_begin(pool=_pool_owner(stream.device).pool(), capture_error_mode="thread_local")
         try:
-            work()
+            for step in steps:
+                step()
         finally:
             graph.capture_end()
     return graph

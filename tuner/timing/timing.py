@@ -6,21 +6,19 @@ In: the configs of one problem. Out: nanoseconds, one number per config and roun
   and leaves the cache as in a stream of such launches. Timed launches on disjoint slices follow, between two event
   nodes; the time is their mean. The protocol is the same at every size, so that times of neighbouring sizes can be
   compared. The two events cost 2 us together; fewer launches are timed only where this is below 0.5 %.
-* One round replays every config once, in shuffled order, and ends with the sentinel, a copy of fixed size. A sentinel
-  more than 2 % off its running median voids the round, which is repeated.
+* One round replays every config once, in shuffled order. Module `rounds` voids disturbed ones, which are repeated.
 * All rounds of a block use the same offsets and graphs; the next block has new ones.
 
 `warm` evicts nothing: all launches of a graph use one slice, after `WARM_LEAD_IN` untimed ones, so that the L2 holds as
 much as it can. `eager` uses no graph: Python makes the launches, on cold slices (module `eager`).
 """
 
-import random
 import time
 from collections import deque
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from functools import partial
 from statistics import median
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -39,11 +37,8 @@ from normtune.tuner.timing.capture import capture
 from normtune.tuner.timing.eager import EagerCall, Streamed
 from normtune.tuner.timing.gate import LaunchFailedError, failure, launch
 from normtune.tuner.timing.protocol import SENTINEL_BYTES, SENTINEL_COPIES, SLOW_SECONDS, timed_launches
+from normtune.tuner.timing.rounds import Rounds, RoundWatch, Timed
 
-SENTINEL_TOLERANCE = 0.02
-SENTINEL_WINDOW = 64
-# Most void rounds of a block that are repeated; further ones count as valid.
-MAX_VOID_ROUNDS = 6
 # Untimed launches of the regime `warm`: the first fills the cache, the second runs with a full one.
 WARM_LEAD_IN = 2
 WARM_UP_SECONDS = 0.5
@@ -51,20 +46,8 @@ WARM_UP_SECONDS = 0.5
 Label = TypeVar("Label", bound=Hashable)
 
 
-class Timed(Protocol):
-    """A batch of launches that a round replays."""
-
-    def replay(self) -> None:
-        """Enqueue the batch on the current stream."""
-        ...
-
-    def nanoseconds(self) -> int:
-        """Mean time of the timed launches in the last replay, which must be complete."""
-        ...
-
-
 class Captured:
-    """One graph: cache evicted, lead-in launches, then timed launches between two event nodes.
+    """One graph: cache evicted, lead-in launches, then timed launches between two event nodes; two graphs with ROCm.
 
     Args:
         timer: of the device.
@@ -85,11 +68,13 @@ class Captured:
         evicted: bool = True,
         restore: EagerCall | None = None,
     ) -> None:
-        self._begin, self._end = (torch.cuda.Event(enable_timing=True, external=True) for _ in range(2))
+        is_node = torch.version.hip is None  # torch for ROCm refuses events in graphs
+        options = {"external": True} if is_node else {}
+        self._begin, self._end = (torch.cuda.Event(enable_timing=True, **options) for _ in range(2))
         self._launches = len(slices) - lead_in
         self._slices = slices  # keeps their memory as long as the graph may be replayed
 
-        def work() -> None:
+        def untimed() -> None:
             if restore:
                 for tensors in slices:
                     restore(tensors)
@@ -97,16 +82,22 @@ class Captured:
                 timer.evict()
             for tensors in slices[:lead_in]:
                 launch(tensors)
-            self._begin.record()
+
+        def timed() -> None:
             for tensors in slices[lead_in:]:
                 launch(tensors)
-            self._end.record()
 
-        self._graph = capture(timer.stream, work)
+        self._steps: list[Callable[[], object]]
+        if is_node:
+            self._steps = [capture(timer.stream, untimed, self._begin.record, timed, self._end.record).replay]
+        else:
+            before, graph = capture(timer.stream, untimed), capture(timer.stream, timed)
+            self._steps = [before.replay, self._begin.record, graph.replay, self._end.record]
 
     def replay(self) -> None:
-        """Enqueue the graph on the current stream."""
-        self._graph.replay()
+        """Enqueue the launches on the current stream."""
+        for step in self._steps:
+            step()
 
     def nanoseconds(self) -> int:
         """Mean time of the timed launches in the last replay, which must be complete."""
@@ -114,31 +105,36 @@ class Captured:
 
 
 class Timer:
-    """State shared by all problems on a device: stream, arena, evicting read, sentinel, void rounds."""
+    """State shared by all problems on a device: stream, arena, evicting read, sentinel, rounds.
 
-    def __init__(self, device: torch.device, sms: int, l2_bytes: int, seed: int = 0) -> None:
+    Args:
+        device: the GPU.
+        sms: its number of multiprocessors.
+        cache_bytes: size of the cache in front of its memory.
+        watch: of the GPU.
+        seed: of everything drawn.
+    """
+
+    def __init__(self, device: torch.device, sms: int, cache_bytes: int, watch: RoundWatch, seed: int = 0) -> None:
         self.device = device
         self.stream = torch.cuda.Stream(device)
         self.arena = Arena(device, seed)
-        self.random = random.Random(seed)
-        self.rounds = 0
-        self.void_rounds = 0
-        words = -(-2 * l2_bytes // (4 * memory.READ_WORDS)) * memory.READ_WORDS
+        words = -(-2 * cache_bytes // (4 * memory.READ_WORDS)) * memory.READ_WORDS
         self._evicting = torch.zeros(words, dtype=torch.int32, device=device)
         self._sink = torch.zeros(1, dtype=torch.int32, device=device)
         read = memory.read_call(self._evicting, self._sink, 4 * sms)
         self._read = BoundLaunch([read], [self._evicting, self._sink], 0, device.index)
         self._workspace = torch.empty(0, dtype=torch.float32, device=device)
-        self._sentinels: deque[int] = deque(maxlen=SENTINEL_WINDOW)
         pair = torch.zeros(2, SENTINEL_BYTES // 4, dtype=torch.float32, device=device)
         self.evict()
         memory.copy(pair[0], pair[1])  # compiles, which is not possible during a capture
         torch.cuda.synchronize(device)
         copies = [{"source": pair[0], "target": pair[1]}] * (1 + SENTINEL_COPIES)
         self._sentinel = Captured(self, _copy, copies, lead_in=1)
+        self.rounds = Rounds(self._sentinel, partial(torch.cuda.synchronize, device), watch, seed)
 
     def evict(self) -> None:
-        """Read twice the L2 on the current stream."""
+        """Read twice the size of the cache on the current stream."""
         self._read(self._evicting, self._sink)
 
     def workspace(self, elements: int) -> Tensor:
@@ -171,34 +167,6 @@ class Timer:
                 torch.cuda.synchronize(self.device)
             seconds.append(time.perf_counter() - start)
         return bytes_per_second, median(seconds)
-
-    def rounds_of(self, graphs: Mapping[Label, Timed], count: int) -> dict[Label, list[int]]:
-        """`count` valid rounds of all graphs: nanoseconds by label."""
-        times: dict[Label, list[int]] = {label: [] for label in graphs}
-        order = list(graphs)
-        void_left = MAX_VOID_ROUNDS
-        done = 0
-        while done < count:
-            self.random.shuffle(order)
-            for label in order:
-                graphs[label].replay()
-            self._sentinel.replay()
-            torch.cuda.synchronize(self.device)
-            self.rounds += 1
-            if self._is_void() and void_left:
-                void_left -= 1
-                self.void_rounds += 1
-                continue
-            for label in order:
-                times[label].append(graphs[label].nanoseconds())
-            done += 1
-        return times
-
-    def _is_void(self) -> bool:
-        sentinel = self._sentinel.nanoseconds()
-        usual = median(self._sentinels) if self._sentinels else sentinel
-        self._sentinels.append(sentinel)
-        return abs(sentinel - usual) > SENTINEL_TOLERANCE * usual
 
 
 def _copy(tensors: Mapping[str, Tensor]) -> None:
@@ -279,7 +247,7 @@ class CudaSession(Generic[Label]):
         drawn = self._draw(1 if self._regime == WARM else 1 + timed_launches(self._footprint))
         copies = self._timer.arena.slices(self._copy_buffers, len(drawn))
         timed = {label: self._timed(label, copies if label == COPY else drawn) for label in labels}
-        return self._timer.rounds_of(timed, ROUNDS_PER_BLOCK)
+        return self._timer.rounds.of(timed, ROUNDS_PER_BLOCK, repeatable=self._regime != EAGER)
 
     def _timed(self, label: Label, slices: Sequence[Mapping[str, Tensor]]) -> Timed:
         launch_once = self.launcher(label, keeps=True)

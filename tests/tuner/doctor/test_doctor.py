@@ -9,11 +9,12 @@ import sysconfig
 import threading
 import tomllib
 from collections import namedtuple
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from normtune.kernels.calling.probe import PACKAGES
+from normtune.kernels.calling.probe import PACKAGES, torch_facts
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
@@ -28,13 +29,14 @@ from normtune.tuner.doctor.command import lines
 
 ROOT = Path(__file__).parents[3]
 UUID = "5f3a2b10-0000-0000-0000-000000000001"
-TORCH_GPU = {"name": "NVIDIA H200", "target": "sm_90", "sms": 132, "uuid": UUID}
-NVML_GPU = {
-    **{"name": "NVIDIA H200", "uuid": f"GPU-{UUID}", "free_bytes": 139 << 30, "total_bytes": 140 << 30},
-    **{"clock_mhz": 345, "most_mhz": 1980, "mig": False, "processes": []},
+TORCH_GPU = {"name": "NVIDIA H200", "target": "sm_90", "sms": 132, "id": UUID}
+SMI_GPU = {
+    **{"name": "NVIDIA H200", "uuid": f"GPU-{UUID}", "id": UUID, "free_bytes": 139 << 30, "total_bytes": 140 << 30},
+    **{"clock_mhz": 345, "most_mhz": 1980, "is_divided": False, "processes": []},
 }
 TORCH = {"version": "2.11.0+cu130", "cuda": "13.0", "hip": None, "error": "", "gpus": [TORCH_GPU]}
-NVML = {"driver": "580.82.07", "cuda": 13000, "gpus": [NVML_GPU]}
+LIBRARY = {"library": "NVML", "package": "nvidia-ml-py"}
+SMI = LIBRARY | {"driver": "580.82.07", "cuda": 13000, "gpus": [SMI_GPU]}
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +53,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def machine(place: Path) -> Machine:
     """One H200, with everything installed."""
     packages = {name: {"version": "1.0"} for name in PACKAGES}
-    return Machine(packages, TORCH, {"version": "3.6.0", "cache": str(place / "cache")}, NVML, None)
+    return Machine(packages, TORCH, {"version": "3.6.0", "cache": str(place / "cache")}, SMI, None)
 
 
 @pytest.fixture
@@ -76,7 +78,7 @@ def test_a_whole_machine_is_told_without_advice(machine: Machine, tools: None) -
     for part in (
         *("2.11.0+cu130, built for CUDA 13.0", "triton    3.6.0", "compiler  /usr/bin/gcc", "numpy 1.0"),
         "cuda:0 is NVIDIA H200, sm_90, 132 SMs, 139.0 of 140.0 GiB free, SM clock 345 of 1980 MHz, "
-        f"driver 580.82.07 (CUDA 13.0), MIG off, GPU-{UUID}",
+        f"driver 580.82.07 (CUDA 13.0), undivided, GPU-{UUID}",
         *("normtune.db does not exist yet: `normtune sweep` creates it", "cuda:0 uses the table of NVIDIA H200"),
     ):
         assert part in told
@@ -85,20 +87,23 @@ def test_a_whole_machine_is_told_without_advice(machine: Machine, tools: None) -
 
 
 @pytest.mark.slow
-def test_libraries_and_the_store_are_loaded_beside_each_other_and_torch_after_nvml(
+def test_libraries_and_the_store_are_loaded_beside_each_other_and_torch_after_the_driver(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    facts = {"packages": machine.packages, "triton": machine.triton, "nvml": NVML, "torch": TORCH}
+    facts = {
+        **{"package_facts": machine.packages, "triton_facts": machine.triton},
+        **{"smi_facts": SMI, "torch_facts": TORCH},
+    }
     together, read, answered = threading.Barrier(3, timeout=PATIENCE), threading.Event(), list[str]()
     examine_store = checks._of_store
 
-    def ask(subject: str) -> dict[str, object]:
-        if subject == "torch":
+    def ask(facts_of: Callable[[], object]) -> dict[str, object]:
+        if facts_of is torch_facts:
             assert read.wait(PATIENCE)
         else:
             together.wait()
-        answered.append(subject)
-        return facts[subject]
+        answered.append(facts_of.__name__)
+        return facts[facts_of.__name__]
 
     def of_store(machine: Machine) -> list[Finding]:
         read.set()
@@ -109,33 +114,50 @@ def test_libraries_and_the_store_are_loaded_beside_each_other_and_torch_after_nv
     found = checks.doctor()
     monkeypatch.setattr(checks, "_of_store", examine_store)
     assert found == examined(machine)
-    assert sorted(answered) == sorted(facts) and answered.index("nvml") < answered.index("torch")
+    assert sorted(answered) == sorted(facts) and answered.index("smi_facts") < answered.index("torch_facts")
 
 
 @pytest.mark.parametrize(
     ("change", "level", "says"),
     [
-        ({"mig": True}, WARNING, "cuda:0 is divided by MIG"),
+        ({"is_divided": True}, WARNING, "cuda:0 is divided (MIG, or compute partitions)"),
         ({"processes": [11, 12]}, WARNING, "cuda:0 has 2 other processes on it (pid 11, 12)"),
         ({"free_bytes": 100 << 30}, WARNING, "40.0 GiB of cuda:0 are held by processes that NVML does not show"),
-        ({"processes": None, "mig": None, "clock_mhz": None}, OK, "free, driver 580.82.07 (CUDA 13.0), without MIG"),
+        ({"processes": None, "is_divided": None, "clock_mhz": None}, OK, "free, driver 580.82.07 (CUDA 13.0), GPU-"),
     ],
 )
 def test_what_disturbs_a_gpu_is_a_warning(machine: Machine, change: dict[str, object], level: str, says: str) -> None:
-    findings = about("gpu", machine._replace(nvml=NVML | {"gpus": [NVML_GPU | change]}))
+    findings = about("gpu", machine._replace(smi=SMI | {"gpus": [SMI_GPU | change]}))
     assert findings[-1].level == level
     assert says in findings[-1].found
     assert bool(findings[-1].advice) == (level == WARNING)
 
 
+def test_a_gpu_of_amd_is_found_by_its_address_and_what_is_not_told_is_named(machine: Machine) -> None:
+    address = "0000:63:00.0"
+    torch = TORCH | {"cuda": None, "hip": "6.4"}
+    torch["gpus"] = [{"name": "AMD Instinct MI300X", "target": "gfx942", "sms": 304, "id": address}]
+    gpu = dict.fromkeys(SMI_GPU) | {"name": "AMD Instinct MI300X OAM", "uuid": "abff", "id": address, "processes": [7]}
+    smi = {"library": "amdsmi", "package": "amdsmi", "driver": "6.12.12", "cuda": None, "gpus": [gpu]}
+    found, disturbed = about("gpu", machine._replace(torch=torch, smi=smi))
+    assert found.found == (
+        "cuda:0 is AMD Instinct MI300X, gfx942, 304 CUs, driver 6.12.12, abff, not told: clock_mhz, free_bytes"
+    )
+    assert (disturbed.level, disturbed.found) == (WARNING, "cuda:0 has 1 other process on it (pid 7)")
+    (_, missing) = about(
+        "gpu", machine._replace(torch=torch, smi={"library": "amdsmi", "missing": "x", "package": "amdsmi"})
+    )
+    assert missing.advice == "`pip install amdsmi`"
+
+
 @pytest.mark.long
 def test_a_slice_of_a_gpu_is_a_warning_too(machine: Machine) -> None:
-    slice_of = TORCH_GPU | {"name": "NVIDIA H200 MIG 1g.18gb", "uuid": "MIG-1", "sms": 16}
-    nvml = NVML | {"gpus": [NVML_GPU | {"mig": True}]}
-    seen, whole, warning = about("gpu", machine._replace(torch=TORCH | {"gpus": [slice_of]}, nvml=nvml))
+    slice_of = TORCH_GPU | {"name": "NVIDIA H200 MIG 1g.18gb", "id": "MIG-1", "sms": 16}
+    smi = SMI | {"gpus": [SMI_GPU | {"is_divided": True}]}
+    seen, whole, warning = about("gpu", machine._replace(torch=TORCH | {"gpus": [slice_of]}, smi=smi))
     assert seen.found == "cuda:0 is NVIDIA H200 MIG 1g.18gb, sm_90, 16 SMs"
     assert (whole.level, "is not visible to torch" in whole.found) == (OK, True)
-    assert (warning.level, warning.found) == (WARNING, "NVIDIA H200 is divided by MIG")
+    assert (warning.level, warning.found) == (WARNING, "NVIDIA H200 is divided (MIG, or compute partitions)")
 
 
 def test_a_gpu_that_torch_cannot_use_is_a_problem_and_none_at_all_a_warning(machine: Machine) -> None:
@@ -144,12 +166,12 @@ def test_a_gpu_that_torch_cannot_use_is_a_problem_and_none_at_all_a_warning(mach
     assert (seen.level, seen.found.partition(",")[0]) == (OK, "NVIDIA H200 is there")
     assert (reason.level, "the NVIDIA driver is too old" in reason.found) == (PROBLEM, True)
     none = {"error": "NVMLError_LibraryNotFound: NVML Shared Library Not Found"}
-    (reason, _) = about("gpu", machine._replace(torch=TORCH | {"gpus": [], "cuda": None}, nvml=none))
+    (reason, _) = about("gpu", machine._replace(torch=TORCH | {"gpus": [], "cuda": None}, smi=LIBRARY | none))
     assert reason.level == WARNING
     assert "normtune sweep --device replay:nvidia-h200" in reason.advice
-    (_, silent) = about("gpu", machine._replace(nvml=none))
+    (_, silent) = about("gpu", machine._replace(smi=LIBRARY | none))
     assert (silent.level, "nvidia-smi" in silent.advice) == (WARNING, True)
-    (_, missing) = about("gpu", machine._replace(nvml={"missing": "ModuleNotFoundError: pynvml"}))
+    (_, missing) = about("gpu", machine._replace(smi=LIBRARY | {"missing": "ModuleNotFoundError: pynvml"}))
     assert (missing.level, missing.advice) == (WARNING, "`pip install nvidia-ml-py`")
 
 
@@ -196,7 +218,7 @@ def test_the_compiler_is_the_one_that_triton_takes(
     (finding,) = about("compiler", machine)
     assert (finding.level, bool(finding.advice)) == (level, level != OK)
     assert says in finding.found
-    (without,) = about("compiler", machine._replace(torch=TORCH | {"gpus": []}, nvml={"error": ""}))
+    (without,) = about("compiler", machine._replace(torch=TORCH | {"gpus": []}, smi={"error": ""}))
     assert without.level == (WARNING if level == PROBLEM else OK)
 
 

@@ -7,8 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from normtune.kernels.calling import probe
-from normtune.kernels.calling.probe import ask, driver_facts
+from normtune.kernels.calling.probe import ask
+from normtune.tuner.machine.nvidia import driver_facts
+from normtune.tuner.machine.vendor import smi_facts
 
 UUID = "01020304-0506-0708-090a-0b0c0d0e0f10"
 ATTRIBUTES = {16: 132, 97: 232448, 10: 32, 1: 1024, 38: 60 << 20, 75: 9, 76: 0}
@@ -102,7 +103,7 @@ def test_torch_says_the_same():
 
     from normtune.kernels.calling.device import describe
 
-    gpus = ask("driver")["gpus"]
+    gpus = ask(driver_facts)["gpus"]
     assert len(gpus) == torch.cuda.device_count()
     for index, gpu in enumerate(gpus):
         properties, target = torch.cuda.get_device_properties(index), describe(index)
@@ -110,4 +111,4 @@ def test_torch_says_the_same():
         assert gpu["memory_bytes"] == properties.total_memory
         assert (gpu["target"], *(gpu[name] for name in target._fields[1:])) == tuple(target)
         assert 0 < gpu["free_bytes"] <= gpu["memory_bytes"]
-    assert probe.ask("driver")["driver"] == probe.ask("nvml")["driver"]
+    assert ask(driver_facts)["driver"] == ask(smi_facts)["driver"]

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from normtune.kernels.calling.probe import ask
+from normtune.kernels.calling.probe import ask, torch_facts, triton_facts
 from normtune.tests.commands import python
-from normtune.tuner.machine import no_gpu
+from normtune.tuner.machine import no_gpu, vendor
 from normtune.tuner.machine.no_gpu import without_gpu, without_torch, without_triton
 
 BUILT = {"version": "2.11.0+cu130", "cuda": "13.0", "hip": None, "error": "", "gpus": []}
@@ -26,10 +26,11 @@ class cuda:
 @pytest.mark.parametrize(
     ("torch", "has_driver", "says"),
     [
-        ("2.11.0+cpu", True, "torch 2.11.0+cpu is built without CUDA: install a build of torch with CUDA"),
+        ("2.11.0+cpu", True, "torch 2.11.0+cpu is built without CUDA and ROCm: install a build of torch with CUDA"),
         ("2.11.0", False, "no NVIDIA driver is found: install it"),
         ("2.11.0+cu130", True, ""),
-        ("2.11.0+rocm6.4", False, ""),
+        ("2.11.0+rocm6.4", False, "/dev/none of AMD's driver is not there"),
+        ("2.11.0+rocm6.4", True, ""),
         (None, False, ""),
     ],
 )
@@ -41,7 +42,9 @@ def test_what_is_seen_without_torch(torch, has_driver, says, tmp_path, monkeypat
         return torch
 
     monkeypatch.setattr(no_gpu, "version", version)
-    monkeypatch.setattr(no_gpu, "_DRIVER_FILES", (tmp_path / "none", tmp_path) if has_driver else (tmp_path / "none",))
+    monkeypatch.setattr(vendor, "NVIDIA_FILES", (tmp_path / "none", tmp_path) if has_driver else (tmp_path / "none",))
+    monkeypatch.setattr(vendor, "AMD_FILE", str(tmp_path) if has_driver else "/dev/none")
+    monkeypatch.setattr(no_gpu, "_NO_AMD_DRIVER", "/dev/none of AMD's driver is not there")
     found = no_gpu.at_a_glance()
     assert found.startswith(says) and bool(found) == bool(says)
 
@@ -49,8 +52,15 @@ def test_what_is_seen_without_torch(torch, has_driver, says, tmp_path, monkeypat
 @pytest.mark.parametrize(
     ("facts", "environment", "says"),
     [
-        ({"cuda": None}, {}, ("torch 2.11.0+cu130 is built without CUDA", "install a build of torch with CUDA")),
-        ({"cuda": None, "hip": "6.4"}, {}, ("built for ROCm", "install a build of torch with CUDA")),
+        (
+            {"cuda": None},
+            {},
+            ("torch 2.11.0+cu130 is built without CUDA", "install a build of torch with CUDA or ROCm"),
+        ),
+        ({"cuda": None, "hip": "6.4"}, {}, ("ROCm finds no GPU (it lists none)", "`rocminfo`", "`render`")),
+        ({"cuda": None, "hip": "6.4", "error": "no such device"}, {}, ("ROCm finds no GPU (no such device)",)),
+        ({"cuda": None, "hip": "6.4"}, {"HIP_VISIBLE_DEVICES": "9"}, ("(HIP_VISIBLE_DEVICES='9')", "`amd-smi list`")),
+        ({"cuda": None, "hip": "6.4", "gpus": [{}]}, {}, ()),
         ({"error": OLD}, {}, ("the NVIDIA driver is too old: it supports CUDA 11.4", "built for CUDA 13.0", "update")),
         ({"error": "RuntimeError: driver too old"}, {}, ("supports CUDA of an older version", "update the driver")),
         ({"error": "RuntimeError: No CUDA GPUs are available"}, {}, ("lists no GPU", "`nvidia-smi -L`")),
@@ -65,7 +75,8 @@ def test_what_is_seen_without_torch(torch, has_driver, says, tmp_path, monkeypat
         ({"gpus": [{}]}, {"CUDA_VISIBLE_DEVICES": "0"}, ()),
     ],
 )
-def test_what_torch_says_becomes_a_reason_with_advice(facts, environment, says):
+def test_what_torch_says_becomes_a_reason_with_advice(facts, environment, says, monkeypatch):
+    monkeypatch.setattr(vendor, "AMD_FILE", "/dev/null")
     reason = without_gpu(BUILT | facts, environment)
     assert [part for part in says if part not in reason] == []
     assert bool(reason) == bool(says)
@@ -113,18 +124,18 @@ def root():
 )
 def test_a_library_that_breaks_on_import_is_a_fact(fake, code, says):
     fake("torch", code)
-    assert says in ask("torch")["missing"]
+    assert says in ask(torch_facts)["missing"]
 
 
 @pytest.mark.long
 def test_a_library_that_never_returns_is_a_fact(fake):
     fake("triton", "import time; time.sleep(600)")
-    assert ask("triton", timeout=0.5) == {"missing": "loading it takes over 0.5 s"}
+    assert ask(triton_facts, timeout=0.5) == {"missing": "loading it takes over 0.5 s"}
 
 
 def test_what_a_library_prints_is_no_fact(fake):
     fake("torch", "print('loading'); print('{}')" + FAKE_TORCH.format(error="No CUDA GPUs are available"))
-    assert ask("torch") == BUILT | {"error": "RuntimeError: No CUDA GPUs are available"}
+    assert ask(torch_facts) == BUILT | {"error": "RuntimeError: No CUDA GPUs are available"}
 
 
 @pytest.mark.long

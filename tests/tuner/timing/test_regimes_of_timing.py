@@ -42,7 +42,7 @@ def made(monkeypatch):
         device=torch.device("cpu"),
         arena=Arena(torch.device("cpu"), 0),
         workspace=lambda elements: None,
-        rounds_of=lambda graphs, count: graphs,
+        rounds=SimpleNamespace(of=lambda graphs, count, repeatable: graphs),
     )
 
     def block(regime, slow=()):

@@ -1,0 +1,141 @@
+"""Rounds of launches on one device: disturbed ones are void and taken again.
+
+In: batches of launches that can be replayed, a sentinel, a watch. Out: nanoseconds by label, a number per round. Pure
+logic: nothing here knows a GPU, so that disturbances can be simulated.
+
+A round is void if one of these holds:
+
+* A sentinel, a copy of fixed size before and after each round, is more than 2 % off its running median.
+* The watch saw heat, a hardware slowdown, or a clock below its usual value.
+* One of the fastest configs took over 10 % longer than in another round of the block, which has the same offsets and
+  graphs. On an undisturbed H200 that holds for 4 % of the blocks of RMSNorm's forward and 1 % of its backward.
+
+After `MAX_VOID_ROUNDS` void rounds in a block the least disturbed ones are kept.
+"""
+
+import math
+import random
+from collections import deque
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from statistics import median
+from typing import NamedTuple, Protocol, TypeVar
+
+from normtune.kernels.config import COPY
+
+SENTINEL_TOLERANCE = 0.02
+SENTINEL_WINDOW = 64
+# Most void rounds of a block that are taken again.
+MAX_VOID_ROUNDS = 6
+# How much longer than in another round of its block a config may take, and which configs count: those at most this much
+# slower than the fastest, as the others enter no table.
+AGREEMENT = math.log(1.1)
+_LIKELY = 1.1
+
+Label = TypeVar("Label", bound=Hashable)
+
+
+class RoundCounts(NamedTuple):
+    """Numbers of rounds: all, void ones, those with a slow sentinel or clock, and disturbed ones that were kept."""
+
+    taken: int = 0
+    void: int = 0
+    slowed: int = 0
+    kept: int = 0
+
+    def plus(self, other: "RoundCounts") -> "RoundCounts":
+        """The sums."""
+        return RoundCounts(*(mine + its for mine, its in zip(self, other, strict=True)))
+
+
+class Timed(Protocol):
+    """A batch of launches that a round replays."""
+
+    def replay(self) -> None:
+        """Enqueue the batch on the current stream."""
+        ...
+
+    def nanoseconds(self) -> int:
+        """Mean time of the timed launches in the last replay, which must be complete."""
+        ...
+
+
+class RoundWatch(Protocol):
+    """Sees disturbances of the device beside the timing."""
+
+    def begin_round(self) -> None:
+        """A round begins."""
+        ...
+
+    def end_round(self) -> bool:
+        """The round has ended; whether the device was slowed down meanwhile."""
+        ...
+
+
+class Rounds:
+    """Takes the rounds of all problems on a device.
+
+    Args:
+        sentinel: the copy.
+        wait: waits until the device has done everything.
+        watch: of the device.
+        seed: of the order of the configs in a round.
+
+    Attributes:
+        counts: of the last block.
+    """
+
+    def __init__(self, sentinel: Timed, wait: Callable[[], None], watch: RoundWatch, seed: int = 0) -> None:
+        self._sentinel = sentinel
+        self._wait = wait
+        self._watch = watch
+        self._random = random.Random(seed)
+        self._sentinels: deque[int] = deque(maxlen=SENTINEL_WINDOW)
+        self.counts = RoundCounts()
+
+    def of(self, graphs: Mapping[Label, Timed], count: int, repeatable: bool = True) -> dict[Label, list[int]]:
+        """`count` rounds of all graphs, a block: nanoseconds by label.
+
+        Args:
+            graphs: by label.
+            count: number of rounds.
+            repeatable: whether a graph takes about the same time in each round; launches from Python do not.
+        """
+        order = list(graphs)
+        rounds: list[Mapping[Label, int]] = []
+        calm: list[bool] = []
+        self._sentinel.replay()
+        self._wait()
+        was_calm = self._is_usual()
+        while True:
+            self._random.shuffle(order)
+            self._watch.begin_round()
+            for label in order:
+                graphs[label].replay()
+            self._sentinel.replay()
+            self._wait()
+            is_slow, is_calm = self._watch.end_round(), self._is_usual()
+            rounds.append({label: graphs[label].nanoseconds() for label in order})
+            calm.append(was_calm and is_calm and not is_slow)
+            was_calm = is_calm
+            excess = _excess(rounds) if repeatable else [0.0] * len(rounds)
+            good = [calm[i] and excess[i] <= AGREEMENT for i in range(len(rounds))]
+            if sum(good) >= count or len(rounds) == count + MAX_VOID_ROUNDS:
+                break
+        best = sorted(range(len(rounds)), key=lambda i: (not good[i], not calm[i], excess[i], i))[:count]
+        kept = sum(not good[i] for i in best)
+        self.counts = RoundCounts(len(rounds), len(rounds) - count, len(rounds) - sum(calm), kept)
+        return {label: [rounds[i][label] for i in sorted(best)] for label in graphs}
+
+    def _is_usual(self) -> bool:
+        sentinel = self._sentinel.nanoseconds()
+        usual = median(self._sentinels) if self._sentinels else sentinel
+        self._sentinels.append(sentinel)
+        return abs(sentinel - usual) <= SENTINEL_TOLERANCE * usual
+
+
+def _excess(rounds: Sequence[Mapping[Label, int]]) -> list[float]:
+    """Of each round the largest log ratio of a fast config's time to its least time in any round."""
+    least = {label: max(1, min(times[label] for times in rounds)) for label in rounds[0] if label != COPY}
+    limit = _LIKELY * min(least.values(), default=0)
+    fast = [label for label, time in least.items() if time <= limit]
+    return [max((math.log(max(1, times[label]) / least[label]) for label in fast), default=0.0) for times in rounds]
