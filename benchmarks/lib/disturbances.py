@@ -63,7 +63,8 @@ class Disturbed:
         self._sentinel = _Batch(
             self, lambda: _SENTINEL_SECONDS * math.exp(self._random.gauss(0, _SENTINEL_NOISE)), 1, 0
         )
-        self._rounds = Rounds(self._sentinel, lambda: None, _Unwatched(), seed)
+        clock = (lambda: self._now), self._pass
+        self._rounds = Rounds(self._sentinel, lambda: None, _Unwatched(), seed, *clock)
 
     def block(
         self, times: Mapping[Config, Sequence[int]], launches: float, fixed: float
@@ -101,6 +102,9 @@ class Disturbed:
             factor *= self._draw()
         self._now += seconds * factor
         return factor
+
+    def _pass(self, seconds: float) -> None:
+        self._now += seconds
 
     def _draw(self) -> float:
         return math.exp(self._random.uniform(math.log(self._of.least), math.log(self._of.most)))

@@ -50,13 +50,14 @@ class Phases(NamedTuple):
     protocol: dict[str, object]
 
     def plus(self, other: "Phases") -> "Phases":
-        """The sums of two devices; of texts in the protocol the first one's."""
-        protocol = other.protocol | {
-            name: value + more
-            if isinstance(value, int) and isinstance(more := other.protocol.get(name), int)
-            else value
-            for name, value in self.protocol.items()
-        }
+        """The sums of two devices; of texts in the protocol the first one's, and the warnings of both."""
+        protocol = other.protocol | self.protocol
+        for name, value in self.protocol.items():
+            more = other.protocol.get(name)
+            if isinstance(value, int) and isinstance(more, int):
+                protocol[name] = value + more
+            elif isinstance(value, dict) and isinstance(more, dict):
+                protocol[name] = more | value
         return Phases(self.compile + other.compile, self.gate + other.gate, self.timing + other.timing, protocol)
 
 

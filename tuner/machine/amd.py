@@ -23,7 +23,6 @@ _WHOLE = "SPX"
 class AmdSmi:
     """amdsmi; a `vendor.Library`."""
 
-    name = package = "amdsmi"
     cuda: int | None = None
 
     def __init__(self) -> None:

@@ -30,8 +30,6 @@ _ATTRIBUTES = {
 class Nvml:
     """NVML; a `vendor.Library`."""
 
-    name, package = "NVML", "nvidia-ml-py"
-
     def __init__(self) -> None:
         import pynvml
 

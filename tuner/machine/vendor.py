@@ -56,13 +56,10 @@ class Library(Protocol):
     """A management library, which its constructor opens; `Any` is its own handle of a GPU.
 
     Attributes:
-        name, package: of the library, and of the distribution that has it.
         driver: version of the driver.
         cuda: newest CUDA that the driver supports, as 13000; None with ROCm.
     """
 
-    name: str
-    package: str
     driver: str
     cuda: int | None
 
@@ -120,11 +117,12 @@ def smi_facts() -> Facts:
     """GPUs according to the vendor's library, for `probe.ask`.
 
     Returns:
-        `library`, and `missing` (it cannot be imported), `error` (it does not start), or `driver`, `cuda` and `gpus`,
-        each with `name`, `uuid`, `id`, `clock_mhz` and what a `State` has.
+        `library`, `package` (for pip), and `missing` (it cannot be imported), `error` (it does not start), or `driver`,
+        `cuda` and `gpus`, each with `name`, `uuid`, `id`, `clock_mhz` and what a `State` has.
     """
     is_hip = is_amd_here()
-    facts: Facts = {"library": "amdsmi" if is_hip else "NVML", "package": "amdsmi" if is_hip else "nvidia-ml-py"}
+    library_name, package = ("amdsmi", "/opt/rocm/share/amd_smi") if is_hip else ("NVML", "nvidia-ml-py")
+    facts: Facts = {"library": library_name, "package": package}
     try:
         library = open_library(is_hip)
         gpus = [_gpu_facts(library, gpu) for gpu in library.gpus()]

@@ -143,7 +143,9 @@ class SweepOptions:
     compile_only: bool = option(
         "Compile the binaries of this sweep for --target into --out and stop. Needs no GPU.", default=False
     )
-    target: str | None = option("Architecture for --compile-only: sm_90 for H100 and H200.")
+    target: str | None = option(
+        "Architecture for --compile-only: sm_90 for H100 and H200, gfx942 for MI300X, gfx950 for MI355X."
+    )
     out: str | os.PathLike[str] | None = option("Folder for the binaries of --compile-only.", "DIR", read=Path)
     dry_run: bool = option(
         "Print the plan (problems, configs, binaries, time, and problems left out) and stop.",

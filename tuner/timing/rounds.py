@@ -1,7 +1,7 @@
 """Rounds of launches on one device: disturbed ones are void and taken again.
 
-In: batches of launches that can be replayed, a sentinel, a watch. Out: nanoseconds by label, a number per round. Pure
-logic: nothing here knows a GPU, so that disturbances can be simulated.
+In: batches of launches that can be replayed, a sentinel, a watch. Out: nanoseconds by label, a number per round.
+Nothing here knows a GPU, so that disturbances can be simulated.
 
 A round is void if one of these holds:
 
@@ -10,11 +10,13 @@ A round is void if one of these holds:
 * One of the fastest configs took over 10 % longer than in another round of the block, which has the same offsets and
   graphs. On an undisturbed H200 that holds for 4 % of the blocks of RMSNorm's forward and 1 % of its backward.
 
-After `MAX_VOID_ROUNDS` void rounds in a block the least disturbed ones are kept.
+While the sentinel is unusual, no round begins: it is replayed again after pauses of 2 ms, 4 ms and so on. After
+`MAX_VOID_ROUNDS` void rounds or as many pauses in a block the least disturbed rounds are kept.
 """
 
 import math
 import random
+import time
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from statistics import median
@@ -26,6 +28,7 @@ SENTINEL_TOLERANCE = 0.02
 SENTINEL_WINDOW = 64
 # Most void rounds of a block that are taken again.
 MAX_VOID_ROUNDS = 6
+FIRST_PAUSE_SECONDS = 0.002
 # How much longer than in another round of its block a config may take, and which configs count: those at most this much
 # slower than the fastest, as the others enter no table.
 AGREEMENT = math.log(1.1)
@@ -35,7 +38,7 @@ Label = TypeVar("Label", bound=Hashable)
 
 
 class RoundCounts(NamedTuple):
-    """Numbers of rounds: all, void ones, those with a slow sentinel or clock, and disturbed ones that were kept."""
+    """Numbers of rounds: all, void ones, those with a slow sentinel or clock or put off, and disturbed ones kept."""
 
     taken: int = 0
     void: int = 0
@@ -79,12 +82,23 @@ class Rounds:
         wait: waits until the device has done everything.
         watch: of the device.
         seed: of the order of the configs in a round.
+        clock, sleep: seconds.
 
     Attributes:
         counts: of the last block.
     """
 
-    def __init__(self, sentinel: Timed, wait: Callable[[], None], watch: RoundWatch, seed: int = 0) -> None:
+    def __init__(
+        self,
+        sentinel: Timed,
+        wait: Callable[[], None],
+        watch: RoundWatch,
+        seed: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._clock, self._sleep = clock, sleep
+        self._busy = self._slept = 0.0
         self._sentinel = sentinel
         self._wait = wait
         self._watch = watch
@@ -103,10 +117,12 @@ class Rounds:
         order = list(graphs)
         rounds: list[Mapping[Label, int]] = []
         calm: list[bool] = []
-        self._sentinel.replay()
-        self._wait()
-        was_calm = self._is_usual()
+        begun, pauses = self._clock(), 0
+        was_calm = self._is_quiet()
         while True:
+            while not was_calm and pauses < MAX_VOID_ROUNDS and self._pause(FIRST_PAUSE_SECONDS * 2**pauses):
+                pauses += 1
+                was_calm = self._is_quiet()
             self._random.shuffle(order)
             self._watch.begin_round()
             for label in order:
@@ -122,9 +138,24 @@ class Rounds:
             if sum(good) >= count or len(rounds) == count + MAX_VOID_ROUNDS:
                 break
         best = sorted(range(len(rounds)), key=lambda i: (not good[i], not calm[i], excess[i], i))[:count]
+        self._busy += self._clock() - begun
         kept = sum(not good[i] for i in best)
-        self.counts = RoundCounts(len(rounds), len(rounds) - count, len(rounds) - sum(calm), kept)
+        self.counts = RoundCounts(len(rounds), len(rounds) - count, pauses + len(rounds) - sum(calm), kept)
         return {label: [rounds[i][label] for i in sorted(best)] for label in graphs}
+
+    def _is_quiet(self) -> bool:
+        """Whether the sentinel takes its usual time now."""
+        self._sentinel.replay()
+        self._wait()
+        return self._is_usual()
+
+    def _pause(self, seconds: float) -> bool:
+        """Wait for a disturbance to end, in all at most half of the time; whether that was possible."""
+        if self._slept > self._busy / 2:
+            return False
+        self._slept += seconds
+        self._sleep(seconds)
+        return True
 
     def _is_usual(self) -> bool:
         sentinel = self._sentinel.nanoseconds()

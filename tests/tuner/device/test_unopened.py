@@ -57,12 +57,12 @@ def test_a_gpu_is_known_by_its_driver_and_its_software_by_its_newest_run(monkeyp
 
 def test_several_gpus_and_all_of_them_are_known_with_one_question(monkeypatch):
     asked = []
-    monkeypatch.setattr(module, "ask", lambda subject, seconds: asked.append(subject) or FACTS)
+    monkeypatch.setattr(module, "ask", lambda facts_of, seconds: asked.append(facts_of) or FACTS)
     for names, first in (("all", "cuda:0"), ("cuda:0,cuda:1", "cuda:0"), ("cuda, cuda:1", "cuda")):
         found = module.unopened(names, "cold", [])
         assert [one.identity.device.uuid for one in found] == ["aaaa-1", "bbbb-2"]
         assert [one.name for one in found] == [first, "cuda:1"]
-    assert asked == ["driver"] * 3
+    assert asked == [module.driver_facts] * 3
     monkeypatch.setattr(module, "ask", lambda subject, seconds: {"missing": "no answer"})
     assert module.unopened("all", "cold", []) == [(None, None)]
 
