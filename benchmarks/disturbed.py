@@ -18,7 +18,7 @@ from normtune.benchmarks.lib.disturbances import Disturbances, Disturbed
 from normtune.benchmarks.lib.simulation import Simulated, Space, simulate
 from normtune.benchmarks.places import RESULTS, write
 from normtune.benchmarks.recorded_spaces import recorded, some
-from normtune.benchmarks.table_after import LEAVES, evidence, losses
+from normtune.benchmarks.refine import LEAVES, fitted, loss
 from normtune.tuner.search.registry import search
 from normtune.tuner.timing.disturbance import of_rounds
 
@@ -48,7 +48,7 @@ def measured(name: str, disturbances: Disturbances, voids: bool, spaces: list[Sp
         "rounds": device.counts._asdict(),
         "told": sorted(of_rounds(device.counts)),
         "best_loses_percent": round(held(found, spaces), 3),
-        "loses_percent": losses(evidence(found, math.inf), spaces),
+        "loses_percent": loss(fitted(found), spaces),
     }
 
 

@@ -1,4 +1,4 @@
-"""On a GPU that others disturb a search finds configs as good as undisturbed, because disturbed rounds are taken again."""
+"""On a GPU that others disturb, a search finds configs as good as undisturbed: disturbed rounds are taken again."""
 
 import math
 

@@ -106,6 +106,22 @@ def test_binaries_of_which_none_compiles_are_an_error(binaries, told):
     assert fruitless_line(Summary(), ahead) == told
 
 
+def test_the_end_and_json_tell_what_disturbed_the_gpu_and_what_to_do(summary):
+    found = {
+        "ecc_errors": "1 corrected and 0 uncorrected ECC errors",
+        "other_processes": "2 other processes on the GPU",
+    }
+    summary.phases = summary.phases._replace(protocol={"warnings": found})
+    lines = [line for line in end_lines(summary, None) if line.startswith("warning: ")]
+    assert [line.split(": ")[1] for line in lines] == [found["other_processes"], found["ecc_errors"]]
+    assert all(line.split(": ", 2)[2] for line in lines)
+    told = summary.to_plain()["warnings"]
+    assert [(one["name"], one["found"]) for one in told] == [
+        (name, found[name]) for name in sorted(found, reverse=True)
+    ]
+    assert [f"warning: {one['found']}: {one['advice']}" for one in told] == lines
+
+
 def test_of_many_reasons_the_most_frequent_are_told_and_the_rest_is_counted(summary):
     summary.failures = Counter({("crashed", f"reason {number}\x1b[2J"): 20 - number for number in range(8)})
     lines = [line for line in end_lines(summary, None) if line.startswith("  ")]

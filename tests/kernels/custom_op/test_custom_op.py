@@ -3,6 +3,7 @@
 import dataclasses
 import pickle
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated
 
 import pytest
@@ -18,6 +19,7 @@ from normtune.kernels import load_file, operator
 from normtune.kernels.call import ImplementationLaunch
 from normtune.kernels.config import COPY, Config, Implementation
 from normtune.kernels.custom_op.decorator import kernel_operator
+from normtune.kernels.custom_op.rules import beyond
 from normtune.kernels.key import Key
 from normtune.kernels.operator import IllegalConfigError, OperatorSpec, register
 from normtune.kernels.problem import BUFFER_ITEMSIZE, Problem
@@ -293,6 +295,20 @@ def test_a_function_that_refuses_a_config_makes_it_illegal() -> None:
         with pytest.raises(IllegalConfigError, match=r"^64 is beyond me$"):
             spec.launch(ToyConfig(64, 4), problem, H200)
     assert spec.is_legal(ToyConfig(128, 4), problem, H200)
+
+
+def test_threads_and_clusters_that_a_target_lacks_are_illegal_whatever_the_kernel() -> None:
+    def launching(x, y, config):
+        _two_kernel[(1,)](x, y, 1, 1.0)
+
+    spec = declared_of(launching).spec
+    problem = spec.problem(4, 8, "float16")
+    for target, most in ((H200, 32), (TARGETS["gfx942"], 16), (TARGETS["gfx950"], 16)):
+        assert spec.is_legal(ToyConfig(64, most), problem, target)
+        with pytest.raises(IllegalConfigError, match="2048 threads exceed 1024"):
+            spec.launch(ToyConfig(64, 2 * most), problem, target)
+    clustered = SimpleNamespace(num_warps=4, num_ctas=2)
+    assert [beyond(clustered, TARGETS[name]) for name in ("sm_90", "gfx950")] == ["", "gfx950 has no clusters"]
 
 
 def broken(config, problem, target):

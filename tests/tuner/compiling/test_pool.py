@@ -24,7 +24,7 @@ from normtune.tuner.plan.plan import plan, problems
 
 pytestmark = pytest.mark.long
 
-HIDDEN = {"sm_80": [1024], "sm_90": [768, 8192], "sm_100": [4096], "sm_120": [8192], "gfx942": [4096]}
+HIDDEN = {"sm_80": [1024], "sm_90": [768, 8192], "sm_100": [4096], "sm_120": [8192], "gfx942": [4096], "gfx950": [4096]}
 
 
 def widest(jobs):

@@ -134,3 +134,33 @@ def test_a_launch_that_fails_leaves_the_collector_as_it_was(stream):
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("hip", [None, "6.4"])
+def test_events_are_nodes_of_the_graph_and_with_rocm_between_two_graphs(monkeypatch, stream, hip):
+    """Torch for ROCm refuses events in graphs."""
+    graphs = []
+
+    class Noted:
+        def __init__(self, enable_timing, external=False):
+            assert external is (hip is None)
+
+        def record(self):
+            stream.append("event")
+
+        def elapsed_time(self, end):
+            return 0.012
+
+    def capture(on, *steps):
+        graphs.append(steps)
+        return SimpleNamespace(replay=lambda: [step() for step in steps])
+
+    monkeypatch.setattr(torch.version, "hip", hip)
+    monkeypatch.setattr(torch.cuda, "Event", Noted)
+    monkeypatch.setattr(timing, "capture", capture)
+    timer = SimpleNamespace(stream=None, evict=lambda: stream.append("evict"))
+    batch = timing.Captured(timer, stream.append, ["a", "b", "c", "d"], 1)
+    assert len(graphs) == (1 if hip is None else 2)
+    batch.replay()
+    assert stream == ["evict", "a", "event", "b", "c", "d", "event"]
+    assert batch.nanoseconds() == 4000
