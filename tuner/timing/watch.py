@@ -66,7 +66,9 @@ class Watch:
         clocks = [sample.mhz for sample in samples if sample.mhz]
         is_low = bool(clocks and self._usual) and min(clocks) < _SLOWED * median(self._usual)
         self._usual.extend(clocks)
-        return is_low or any({THERMAL, HARDWARE} & {*(sample.throttled or ())} for sample in samples)
+        # A reason lasts until the next sample; an older clock may be that of an idle GPU.
+        reasons = {word for sample in self._clocks[max(0, self._begun - 1) :] for word in sample.throttled or ()}
+        return is_low or bool({THERMAL, HARDWARE} & reasons)
 
     def stop(self) -> dict[str, Any]:
         """Stop sampling; entries for the run's protocol.
@@ -95,10 +97,10 @@ class Watch:
         if not self._clocks or not self._states:
             return {Disturbance.UNWATCHED: f"nobody watched the GPU ({self._error or 'no sample'})"}
         first, last = self._states[0], self._states[-1]
-        samples = self._in_rounds or self._clocks
+        samples = self._in_rounds
         throttled = [word for sample in samples for word in sample.throttled or ()]
         badly = sorted({THERMAL, HARDWARE} & {*throttled})
-        limited = throttled.count(POWER) / len(samples)
+        limited = throttled.count(POWER) / max(1, len(samples))
         usual = median([sample.mhz for sample in samples if sample.mhz] or [0])
         limits = last.power_watts, last.default_power_watts
         errors = [(first.corrected, last.corrected), (first.uncorrected, last.uncorrected)]

@@ -28,7 +28,9 @@ def watched(before_the_end=lambda: None, name=UUID, is_hip=False):
     watch.start()
     sampled(watch, 3)
     before_the_end()
+    watch.begin_round()
     sampled(watch, 3)
+    watch.end_round()
     return watch.stop()
 
 
@@ -82,6 +84,10 @@ def test_a_round_is_slow_if_the_clock_falls_or_the_gpu_is_hot(nvml):
     is_slow(clocks=[1980], reasons=0x4)  # its first sample may be older than the change
     assert not is_slow()
     assert is_slow(reasons=0x40)
+    watch._stop.set()
+    watch._thread.join()
+    watch.begin_round()
+    assert watch.end_round()  # the reason of the last sample lasts, in a round without one
     watch.stop()
 
 

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -42,6 +43,7 @@ def test_a_neighbour_is_told(hardware):
         if len(library.state(library.gpu(hardware)).processes or ()) < 2:
             pytest.skip("this container hides the processes on the GPU")
         watch.start()
+        time.sleep(0.5)
         found = watch.stop()
     finally:
         child.kill()
