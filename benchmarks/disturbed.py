@@ -1,6 +1,6 @@
 """What disturbances of a GPU cost the table, with disturbed rounds voided and without.
 
-In: 120 problems of the shipped H200 recording, plain operators in bfloat16. Out:
+In: the default grid of the shipped H200 recording, plain operators in bfloat16. Out:
 benchmarks/results/strategies/disturbed.json and .md. No GPU. Each search runs over the recorded times on a simulated
 GPU that others disturb; a table is fitted to what it saw, and scored on the recording. It fails if with void rounds a
 table loses over 0.3 % more than undisturbed.
@@ -17,16 +17,16 @@ import numpy as np
 from normtune.benchmarks.lib.disturbances import Disturbances, Disturbed
 from normtune.benchmarks.lib.simulation import Simulated, Space, simulate
 from normtune.benchmarks.places import RESULTS, write
-from normtune.benchmarks.recorded_spaces import recorded, some
-from normtune.benchmarks.refine import fitted, loss
+from normtune.benchmarks.recorded_spaces import recorded
+from normtune.benchmarks.refine import LEAVES, fitted, loss
+from normtune.tuner.plan.grids import GRIDS
 from normtune.tuner.search.registry import search
 from normtune.tuner.timing.disturbance import of_rounds
 
-SEARCHES = ("plane", "adaptive", "exhaustive")
+SEARCHES = ("adaptive", "exhaustive", "plane")
 # Where the same is also done without voiding any round, for comparison.
 WITHOUT_VOID_ROUNDS = ("spikes, 10 % of batches", "all of them")
 OPERATORS = ("rms_norm_forward", "rms_norm_backward")
-PROBLEMS, LEAVES = 120, 16
 # Most additional loss of the table, percent.
 ALLOWED = 0.3
 CASES = {
@@ -50,8 +50,14 @@ def measured(name: str, disturbances: Disturbances, voids: bool, spaces: list[Sp
         "rounds": device.counts._asdict(),
         "told": sorted(of_rounds(device.counts)),
         "best_loses_percent": round(held(found, spaces), 3),
-        "loses_percent": loss(fitted(found, leaves=LEAVES), spaces),
+        "loses_percent": loss(fitted(found), spaces),
     }
+
+
+def on_the_grid(spaces: list[Space]) -> list[Space]:
+    """The problems of a default sweep."""
+    shapes = set(GRIDS["default"])
+    return [space for space in spaces if space.task.problem.shape in shapes]
 
 
 def held(found: Simulated, spaces: list[Space]) -> float:
@@ -88,7 +94,7 @@ def main() -> None:
     parser.add_argument("--searches", default=",".join(SEARCHES), help="names, with commas")
     asked = parser.parse_args().searches.split(",")
     # Compiled ahead beside the timing, as a sweep does: seconds are those of the device.
-    spaces = [space._replace(overhead=dict.fromkeys(space.overhead, 0.0)) for space in some(recorded(), PROBLEMS)]
+    spaces = [space._replace(overhead=dict.fromkeys(space.overhead, 0.0)) for space in on_the_grid(recorded())]
     tables: list[dict[str, Any]] = []
     for name in asked:
         calm: dict[str, float] = {}
@@ -100,7 +106,7 @@ def main() -> None:
                 tables.append({"disturbances": title, **one})
                 print(tables[-1], flush=True)
     if asked == [*SEARCHES]:
-        document = {"leaves": LEAVES, "problems": PROBLEMS, "allowed_percent": ALLOWED, "tables": tables}
+        document = {"leaves": LEAVES, "problems": len(spaces), "allowed_percent": ALLOWED, "tables": tables}
         write(RESULTS / "strategies" / "disturbed.json", document, markdown(document))
     worst = max(one["more_percent"] for one in tables if one["voids"])
     if worst > ALLOWED:

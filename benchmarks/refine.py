@@ -54,19 +54,19 @@ class Shuffled(Racing):
         return iter(left)
 
 
-def fitted(*parts: Simulated, leaves: int = LEAVES) -> dict[Key, Tree]:
-    """The trees, of so many leaves, of a table that is fitted to all measurements of some simulations."""
+def fitted(*parts: Simulated) -> dict[Key, Tree]:
+    """The trees of a table that is fitted to all measurements of some simulations."""
     found = [evidence(part, float("inf")) for part in parts if part.measured]
     whole = Evidence.from_measurements([one for part in found for one in part.measurements()], found[0].runs)
-    return {key: _tree(whole, key, leaves) for key in whole.measured_keys()}
+    return {key: _tree(whole, key) for key in whole.measured_keys()}
 
 
-def _tree(whole: Evidence, key: Key, leaves: int) -> Tree:
-    """The best tree of so many leaves for a function."""
+def _tree(whole: Evidence, key: Key) -> Tree:
+    """The best tree of `LEAVES` leaves for a function."""
     spec, target = operator(key.operator), TARGETS["sm_90"]
     matrix = timing_matrix(whole, spec, key, target)
     assert matrix
-    tree = solve(matrix, Legality(spec, target, (key.dtype,), all_variants(spec)), leaves).tree(leaves)
+    tree = solve(matrix, Legality(spec, target, (key.dtype,), all_variants(spec)), LEAVES).tree(LEAVES)
     assert tree
     return tree
 

@@ -35,7 +35,7 @@ ROOMS = {
     "specs": Room(SPECS, "light"),
     "kernels": Room(rf"(?!{LIGHT}|kernels/warmup)kernels/\w+\.py", "", "torch triton"),
     "kernels/tiles": Room(rf"(?!{LIGHT})kernels/tiles/", "light", "triton"),
-    "kernels/calling": Room(rf"(?!{LIGHT})kernels/calling/", "light kernels/tablefile", "pynvml torch triton"),
+    "kernels/calling": Room(rf"(?!{LIGHT})kernels/calling/", "light kernels/tablefile", "torch triton"),
     "kernels/rms_norm": Room(
         rf"(?!{LIGHT}|{SPECS})kernels/rms_norm/",
         "light specs kernels kernels/tiles kernels/calling",
@@ -138,8 +138,8 @@ ROOMS = {
         "pandas rich typer",
     ),
     "heuristics": Room(r"heuristics/__init__\.py"),
-    "tuner/machine": Room("tuner/machine/", "kernels/calling"),
-    "tuner/timing": Room("tuner/timing/", "light kernels/calling results", "pynvml torch triton"),
+    "tuner/machine": Room("tuner/machine/", "kernels/calling", "amdsmi pynvml"),
+    "tuner/timing": Room("tuner/timing/", "light kernels/calling results tuner/machine", "torch triton"),
     "tuner/plan": Room("tuner/plan/", "light kernels/tablefile results results/exchange tuner/timing", "numpy"),
     "tuner/search": Room(
         r"tuner/search/\w+\.py",
@@ -171,12 +171,13 @@ ROOMS = {
         "tuner/device/",
         "light kernels/calling results results/exchange tuner/machine tuner/timing tuner/plan tuner/search "
         "tuner/compiling",
-        "pynvml torch triton",
+        "torch triton",
     ),
     "tuner/sweep": Room(
         "tuner/sweep/",
         "light kernels/tablefile kernels/calling results results/exchange results/database results/source "
-        "heuristics/report tuner/machine tuner/plan tuner/search tuner/compiling tuner/staleness/code tuner/staleness "
+        "heuristics/report tuner/machine tuner/timing tuner/plan tuner/search tuner/compiling tuner/staleness/code "
+        "tuner/staleness "
         "tuner/device",
         "numpy rich typer",
     ),

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from normtune.benchmarks import landscapes, racing, strategies, table_after
+from normtune.benchmarks import disturbed, landscapes, racing, strategies, table_after
 from normtune.benchmarks.lib import kernel_tuner
 from normtune.benchmarks.lib.simulation import Moment, Space
 from normtune.benchmarks.recorded_spaces import task_of
@@ -118,7 +118,17 @@ def test_strategies_of_kernel_tuner_are_left_out_where_their_populations_do_not_
     assert "plane" in names and not any("kernel_tuner" in name for name in names)
 
 
-@pytest.mark.parametrize("script", [landscapes, racing, strategies, table_after])
+@pytest.mark.parametrize("script", [disturbed, landscapes, racing, strategies, table_after])
 def test_the_markdown_that_is_kept_is_that_of_the_results(root: Path, script) -> None:
     path = root / RESULTS / f"{script.__name__.rpartition('.')[2]}.json"
     assert path.with_suffix(".md").read_text() == script.markdown(json.loads(path.read_text())) + "\n"
+
+
+def test_no_table_of_a_disturbed_sweep_loses_much_more_than_of_an_undisturbed_one(root: Path) -> None:
+    tables = json.loads((root / RESULTS / "disturbed.json").read_text())["tables"]
+    for name in disturbed.SEARCHES:
+        voided = {one["disturbances"]: one for one in tables if one["voids"] and one["search"] == name}
+        assert set(voided) == set(disturbed.CASES) and voided["undisturbed"]["told"] == []
+        assert max(one["more_percent"] for one in voided.values()) <= disturbed.ALLOWED
+        others = [one for one in tables if not one["voids"] and one["search"] == name]
+        assert all(one["best_loses_percent"] > 3 * voided[one["disturbances"]]["best_loses_percent"] for one in others)

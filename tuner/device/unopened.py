@@ -34,7 +34,9 @@ def unopened(names: str | None, regime: str, runs: Collection[Run]) -> list[Name
         runs: of the store.
     """
     listed = names_of(names)
-    facts: Facts = {} if split(listed[0] if names != ALL else None)[0] == "replay" else ask(driver_facts, _DRIVER_SECONDS)
+    facts: Facts = (
+        {} if split(listed[0] if names != ALL else None)[0] == "replay" else ask(driver_facts, _DRIVER_SECONDS)
+    )
     if names == ALL:
         listed = [f"cuda:{index}" for index in range(len(facts.get("gpus", [])))] or [None]
     return [Named(name, _identity(name, regime, runs, facts)) for name in listed]
