@@ -145,6 +145,7 @@ class Pace:
         cores = max(speed.cores - 1, 0.5)
         self._binary_seconds = BINARY_SECONDS * python / REFERENCE_PYTHON_SECONDS / cores
         self._evict_seconds = 0.0 if regime == WARM else self._moving(2 * target.l2_bytes)
+        self._footprints: dict[Problem, int] = {}
         self._least_seconds = EAGER_SECONDS if regime == EAGER else 0.0
 
     def measuring(self, task: Task, binaries: int) -> float:
@@ -162,7 +163,7 @@ class Pace:
 
     def timing(self, task: Task) -> float:
         """Seconds of all rounds of a task."""
-        footprint = operator(task.problem.operator).bytes_moved(task.problem)
+        footprint = self._footprint(task.problem)
         launches = 1 + timed_launches(footprint)
         on_device = 0.0
         if self._speed.bytes_per_second:
@@ -205,6 +206,12 @@ class Pace:
         per_thread = launch.block_row * columns / (launch.num_warps * self._target.warp_size)
         element_bytes = SPILLED_ELEMENT_BYTES if per_thread >= SPILLED_ELEMENTS else SUMMED_ELEMENT_BYTES
         return TWO_LAUNCHES_SECONDS + self._moving(footprint + element_bytes * elements)
+
+    def _footprint(self, problem: Problem) -> int:
+        """Bytes that a perfect kernel would move."""
+        if problem not in self._footprints:
+            self._footprints[problem] = operator(problem.operator).bytes_moved(problem)
+        return self._footprints[problem]
 
     def _moving(self, count: float) -> float:
         return count / self._speed.bytes_per_second if self._speed.bytes_per_second else 0.0

@@ -64,6 +64,8 @@ class Schedule:
         self._each: dict[Problem, float] = {}
         self._met: defaultdict[Problem, set[Candidate]] = defaultdict(set)
         self._done: defaultdict[str, float] = defaultdict(float)
+        # The last task of a problem that was left, and its seconds: most are left again, many times.
+        self._own: dict[Problem, tuple[Task, float]] = {}
         self._turn: dict[Problem, int] = {}
         for turn, task in enumerate(tasks):
             self._each_of(task)
@@ -115,7 +117,7 @@ class Schedule:
         """
         seconds = 0.0
         for task in filter(lambda task: task.candidates, left):
-            name, own = task.problem.operator, self._pace.measuring(task, 0)
+            name, own = task.problem.operator, self._own_seconds(task)
             shared = len(task.candidates) * self._each_of(task)
             seconds += max(own * self._scale(name, self._estimated), shared * self._scale(name, self._done))
         return seconds
@@ -144,6 +146,13 @@ class Schedule:
         """Longest wait before a task that still lets it end in time, seconds; negative if it must not begin."""
         scale = self._scale(task.problem.operator, self._estimated)
         return self._end - now - _CAUTION * scale * self._expected_seconds(task)
+
+    def _own_seconds(self, task: Task) -> float:
+        """Expected seconds of a task alone."""
+        before = self._own.get(task.problem)
+        if before is None or before[0] != task:
+            before = self._own[task.problem] = task, self._pace.measuring(task, 0)
+        return before[1]
 
     def _each_of(self, task: Task) -> float:
         """Expected seconds of a config of a task's problem, as of its first task."""
