@@ -142,12 +142,9 @@ def fill(store: Store, cases: Cases, number: int, draw: np.random.Generator) -> 
             failed = draw.integers(FAILED_ONE_IN, size=len(configs)) == 0
             items = []
             for config, taken, is_failed in zip(configs, samples, failed.tolist(), strict=True):
-                which = problem, config, run.id, prints[problem.operator]
-                code = code_of(problem, config)
-                if is_failed:
-                    items.append(Measurement(*which, "timeout", "took over 10 s", nothing, nothing, code))
-                else:
-                    items.append(Measurement(*which, "ok", "", rounds, taken, code))
+                outcome = ("timeout", "took over 10 s", nothing, nothing) if is_failed else ("ok", "", rounds, taken)
+                place = problem, config, run.id, prints[problem.operator]
+                items.append(Measurement._make((*place, *outcome, code_of(problem, config))))
             spent += took(store.add, items)
             count += len(items)
         spent += took(store.update_run, run._replace(protocol=run.protocol | PROTOCOL))

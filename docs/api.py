@@ -34,7 +34,7 @@ REACHED = {
     "diff": ("heuristics.api.diff:Diff", "heuristics.api.diff:DeviceDiff"),
     "doctor": ("tuner.doctor.checks:Finding",),
     "export_data": ("results.exchange.transfer:Exported",),
-    "merge_data": ("results.exchange.transfer:Merged",),
+    "merge_data": ("results.merge:Merged",),
     "load_table": ("kernels.tablefile.locate:LoadedTable",),
     "report": ("heuristics.report.function_data:DeviceReport", "heuristics.report.function_data:FunctionData"),
     "show_flips": (

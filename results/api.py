@@ -13,10 +13,12 @@ import pandas as pd
 
 from normtune.errors import UsageError
 from normtune.kernels.arguments import checked
+from normtune.results import merge
 from normtune.results.database.store import Store, resolve_url
 from normtune.results.elsewhere import Columns, Elsewhere
 from normtune.results.exchange import transfer
-from normtune.results.exchange.transfer import Exported, Merged
+from normtune.results.exchange.transfer import Exported
+from normtune.results.merge import Merged
 from normtune.results.options import as_names
 from normtune.results.overview import COLUMNS, overview
 from normtune.results.regimes import COLD
@@ -151,4 +153,4 @@ def merged(
     if wrong := [path for path in paths if not isinstance(path, str | os.PathLike)]:
         raise UsageError(f"sources has {wrong[0]!r}: expected files and stores")
     into = nullcontext(store) if isinstance(store, Store) else None
-    return transfer.merged(paths, lambda: into or Store.open(url), elsewhere, operators)
+    return merge.merged(paths, lambda: into or Store.open(url), elsewhere, operators)

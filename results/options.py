@@ -22,6 +22,9 @@ Result = TypeVar("Result")
 
 # The placeholder of an option whose values are joined by commas, or repeated.
 LIST = "LIST"
+# Texts of an option `--device` of commands that read measurements.
+DEVICE_HELP = "Only measurements of this GPU, by its name; of a store, no others are read."
+DEVICE_DOC = "Only measurements of this GPU, by its name, `NVIDIA H200`; of a store, no others are read. Default: all."
 
 
 class Option(NamedTuple):

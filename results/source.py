@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
 from normtune.errors import UsageError
-from normtune.results.options import as_names, option
+from normtune.results.options import DEVICE_DOC, DEVICE_HELP, as_names, option
 from normtune.results.regimes import COLD, REGIMES, check_others, check_regime, in_regime, narrowed
 from normtune.results.terminal import say
 
@@ -26,8 +26,6 @@ STORE_HELP = (
     "Store: an SQLite file or a URL; or a Parquet file that `data export` or `fit --evidence` wrote. Default: "
     "NORMTUNE_STORE, else ./normtune.db."
 )
-DEVICE_HELP = "Only measurements of this GPU, by its name; of a store, no others are read."
-DEVICE_DOC = "Only measurements of this GPU, by its name, `NVIDIA H200`; of a store, no others are read. Default: all."
 # Number of GPUs that a message names.
 _NAMED = 5
 NOTHING = "there are no measurements yet: run `normtune sweep`"

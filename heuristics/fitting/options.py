@@ -15,9 +15,17 @@ from typing import Any, get_args, get_origin
 from normtune.errors import UsageError
 from normtune.kernels.arguments import check
 from normtune.kernels.tablefile.header import log_ppm_of
-from normtune.results.options import as_names, documented, flag_of, option, option_of, parse_percent
+from normtune.results.options import (
+    DEVICE_DOC,
+    DEVICE_HELP,
+    as_names,
+    documented,
+    flag_of,
+    option,
+    option_of,
+    parse_percent,
+)
 from normtune.results.regimes import COLD, check_regime
-from normtune.results.source import DEVICE_DOC, DEVICE_HELP
 
 OBJECTIVES = ("mean", "worst")
 TIE_PERCENT = 0.1

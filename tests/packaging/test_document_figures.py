@@ -34,6 +34,21 @@ def test_no_prose_repeats_a_figure(root: Path) -> None:
     assert not re.findall(r"\d+[.,]\d+|\d+ %", re.sub("<!-- figures: .*?<!-- end -->", "", section, flags=re.DOTALL))
 
 
+def test_the_page_on_scale_has_the_figures_of_its_benchmark(root: Path) -> None:
+    cells = re.findall(r"^\| .*? \| (.*) \| (.*) \|$", (root / "docs/scale.md").read_text(), re.MULTILINE)[:7]
+    for column, database in enumerate(("sqlite", "postgresql")):
+        found = json.loads((root / f"benchmarks/results/scale/{database}.json").read_text())
+        fits = [found[name] for name in ("fit_of_one", "fit_alone")]
+        assert [row[column] for row in cells] == [
+            str(found["bytes_per_measurement"]),
+            f"{found['bytes'] / found['measurements'] / 100:.2f} GB",
+            f"{found['measurements_a_second']:,}",
+            f"{found['measurements_a_core_second']:,}",
+            f"{found['list']['seconds']}, {found['list']['core_seconds']}",
+            *(f"{fit['core_seconds']}, {fit['peak_mb']}" for fit in fits),
+        ]
+
+
 @pytest.mark.slow
 def test_the_table_over_the_copy_that_is_kept_is_that_of_the_recording(root: Path, capsys, monkeypatch) -> None:
     monkeypatch.setattr("sys.argv", ["against_copy.py"])

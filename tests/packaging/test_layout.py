@@ -74,11 +74,11 @@ ROOMS = {
     ),
     "kernels/warmup": Room(r"kernels/warmup\.py", "light kernels/calling kernels/rms_norm", "torch"),
     "kernels/custom_op": Room(rf"(?!{LIGHT})kernels/custom_op/", "light kernels kernels/calling", "torch"),
-    "results": Room(r"results/(?!source|api|commands)\w+\.py", "light", "numpy pandas rich"),
+    "results": Room(r"results/(?!source|api|commands|merge)\w+\.py", "light", "numpy pandas rich"),
     "results/exchange": Room("results/exchange/", "light results", "numpy pandas pyarrow"),
     "results/database": Room("results/database/", "light results results/exchange", "numpy sqlalchemy"),
     "results/source": Room(
-        r"results/(source|api|commands)\.py",
+        r"results/(source|api|commands|merge)\.py",
         "light kernels/tablefile results results/exchange results/database",
         "pandas rich typer",
     ),

@@ -21,7 +21,8 @@ from normtune.heuristics.api.maps import FlipMaps, Maps
 from normtune.heuristics.writing.installing import Installed, Removed
 from normtune.heuristics.api.stability import TableStability
 from normtune.tuner.checking.offline import CheckedTable
-from normtune.results.exchange.transfer import Exported, Merged
+from normtune.results.exchange.transfer import Exported
+from normtune.results.merge import Merged
 from normtune.tuner.sweep.api import Sweep
 
 def checked(frame: pd.DataFrame, store: Store) -> None:
