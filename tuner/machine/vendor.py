@@ -5,6 +5,7 @@ a value that the library, the driver or the GPU does not have is None. `nvidia` 
 """
 
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -124,12 +125,13 @@ def smi_facts() -> Facts:
     library_name, package = ("amdsmi", "/opt/rocm/share/amd_smi") if is_hip else ("NVML", "nvidia-ml-py")
     facts: Facts = {"library": library_name, "package": package}
     try:
+        import_module("amdsmi" if is_hip else "pynvml")
+    except Exception as error:  # a broken one raises anything
+        return facts | {"missing": message(error)}
+    try:
         library = open_library(is_hip)
         gpus = [_gpu_facts(library, gpu) for gpu in library.gpus()]
         return facts | {"driver": library.driver, "cuda": library.cuda, "gpus": gpus}
-    # amdsmi raises KeyError, and others, where ROCm's library is missing.
-    except ImportError as error:
-        return facts | {"missing": message(error)}
     except Exception as error:
         return facts | {"error": message(error)}
 
