@@ -131,6 +131,7 @@ class Plane(Search):
 
     def wait(self) -> None:
         """Wait until the configs of all open problems are chosen."""
+        self._settle()
         for shape in self._open:
             shape.next()
 
