@@ -173,12 +173,16 @@ ROOMS = {
         "tuner/compiling",
         "torch triton",
     ),
+    "tuner/cluster": Room(
+        "tuner/cluster/",
+        "light results tuner/machine tuner/compiling tuner/device",
+        "pebble ray",
+    ),
     "tuner/sweep": Room(
         "tuner/sweep/",
         "light kernels/tablefile kernels/calling results results/exchange results/database results/source "
         "heuristics/report tuner/machine tuner/timing tuner/plan tuner/search tuner/compiling tuner/staleness/code "
-        "tuner/staleness "
-        "tuner/device",
+        "tuner/staleness tuner/device tuner/cluster",
         "numpy rich typer",
     ),
     "tuner/doctor": Room(

@@ -12,6 +12,7 @@ from normtune.tests.commands import succeed
 from normtune.tests.tuner.benches import DEVICE, MadeUp, sweep
 from normtune.tests.tuner.made_up_recording import recorded_plan
 from normtune.tuner.compiling.binaries import Compilers
+from normtune.tuner.device import limits
 from normtune.tuner.device.bench import WorkerBench
 from normtune.tuner.device.open import DeviceGoneError, SkippedError
 from normtune.tuner.search.adaptive import Adaptive
@@ -184,11 +185,11 @@ def test_gpus_of_one_name_with_other_limits_are_refused(monkeypatch):
     gpus = [
         {"uuid": f"GPU-{index}", "power_watts": watts, "most_mhz": 1980} for index, watts in enumerate((700, 700, 500))
     ]
-    monkeypatch.setattr(devices, "ask", lambda facts_of, seconds: {"gpus": gpus})
+    monkeypatch.setattr(limits, "ask", lambda facts_of, seconds: {"gpus": gpus})
     devices.check_limits([Numbered(0), Numbered(1)])
     with pytest.raises(NormtuneError, match=r"cuda:1 128 GiB, 700 W, 1980 MHz; cuda:2 128 GiB, 500 W, 1980 MHz"):
         devices.check_limits([Numbered(0), Numbered(1), Numbered(2)])
-    monkeypatch.setattr(devices, "ask", lambda facts_of, seconds: {"missing": "no NVML"})
+    monkeypatch.setattr(limits, "ask", lambda facts_of, seconds: {"missing": "no NVML"})
     devices.check_limits([Numbered(0), Numbered(2)])
 
 

@@ -6,12 +6,12 @@ In: tasks in about the order of measuring. Out: for each binary the compiler's r
 from collections.abc import Callable, Sequence
 from threading import Lock
 
-from normtune.kernels.call import AnyLaunch
+from normtune.kernels.call import AnyLaunch, ImplementationLaunch
 from normtune.kernels.problem import Problem
 from normtune.results.records import Outcome, TimedCode
 from normtune.tuner.compiling.binary_cache import BinaryCache
 from normtune.tuner.compiling.compiler import Compiled
-from normtune.tuner.compiling.pool import BESIDE_A_GPU, COMPILE_SECONDS, CompilePool
+from normtune.tuner.compiling.pool import BESIDE_A_GPU, COMPILE_SECONDS, CompilePool, Executor, default_workers
 from normtune.tuner.plan.plan import Plan, Task
 
 
@@ -21,12 +21,13 @@ class Binaries:
     Args:
         target: `sm_90`, `gfx942`, ...
         cache: binaries that were compiled elsewhere; None for Triton's cache.
+        elsewhere: as in `CompilePool`.
 
     Attributes:
         undigested: why code has no digest; empty if it has.
     """
 
-    def __init__(self, target: str, cache: BinaryCache | None = None) -> None:
+    def __init__(self, target: str, cache: BinaryCache | None = None, elsewhere: Executor | None = None) -> None:
         self.undigested = ""
         self._target = target
         self._cache = cache
@@ -40,6 +41,7 @@ class Binaries:
             on_progress=self._report_progress,
             nice=BESIDE_A_GPU,
             folder=cache.folder if cache else None,
+            elsewhere=elsewhere,
         )
         self._pool.start()
 
@@ -61,6 +63,11 @@ class Binaries:
                 self._cache.note(problem, launch, result.made, result.toolchain, self._target)
         return result
 
+    def kernels(self, task: Task) -> set[str]:
+        """Triton's names of the kernels of a task, as far as they are compiled."""
+        launches = [one.launch for one in task.candidates if not isinstance(one.launch, ImplementationLaunch)]
+        return {name for launch in launches for name in self._pool.kernels(task.problem, launch)}
+
     def code(self, problem: Problem, launch: AnyLaunch) -> TimedCode:
         """The code of a launch, as `CompilePool.code`."""
         return self._pool.code(problem, launch)
@@ -81,9 +88,16 @@ class Compilers:
 
     Args:
         cache: as in `Binaries`.
+        elsewhere: where to compile for a target, instead of in processes of this machine.
+
+    Attributes:
+        folder: of the cache, if any.
+        workers: number of compilers at once.
     """
 
-    def __init__(self, cache: BinaryCache | None = None) -> None:
+    def __init__(self, cache: BinaryCache | None = None, elsewhere: Callable[[str], Executor] | None = None) -> None:
+        self.workers = default_workers()
+        self._elsewhere = elsewhere
         self.folder = cache.folder if cache else None
         self._cache = cache
         self._of: dict[str, Binaries] = {}
@@ -113,5 +127,6 @@ class Compilers:
     def of(self, target: str) -> Binaries:
         """The binaries for a target, whose compilers start with the first call."""
         if target not in self._of:
-            self._of[target] = Binaries(target, self._cache)
+            elsewhere = self._elsewhere(target) if self._elsewhere else None
+            self._of[target] = Binaries(target, self._cache, elsewhere)
         return self._of[target]

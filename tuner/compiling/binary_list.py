@@ -103,7 +103,7 @@ def add(path: Path, target: str, toolchain: Toolchain, binaries: Mapping[str, Se
         "format": _FORMAT,
         "toolchain": toolchain._asdict(),
         "binaries": {**listed.binaries, **binaries},
-        "files": {**listed.files, **{kernel: _digests(path / kernel) for kernel in kernels}},
+        "files": {**listed.files, **{kernel: digests(path / kernel) for kernel in kernels}},
     }
     with replaced(path / f"normtune.{target}.json") as temporary:
         temporary.write_text(json.dumps(plain, indent=0, sort_keys=True) + "\n")
@@ -125,10 +125,11 @@ def is_intact(path: Path, kernel: str, files: Mapping[str, str]) -> bool:
     return not folder.is_symlink() and bool(files) and all(_digest(folder / name) == files[name] for name in files)
 
 
-def _digests(folder: Path) -> dict[str, str]:
+def digests(folder: Path) -> dict[str, str]:
+    """SHA-256 of the files of a kernel, by name; those that Triton keeps for its own use are left out."""
     names = sorted(file.name for file in folder.iterdir()) if folder.is_dir() else []
-    digests = {name: _digest(folder / name) for name in names if not name.startswith(_INTERNAL_FILES)}
-    return {name: digest for name, digest in digests.items() if digest}
+    found = {name: _digest(folder / name) for name in names if not name.startswith(_INTERNAL_FILES)}
+    return {name: digest for name, digest in found.items() if digest}
 
 
 def _digest(file: Path) -> str:

@@ -7,7 +7,7 @@ names.
 
 import os
 from collections.abc import Mapping
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 
 from triton.runtime.cache import FileCacheManager
@@ -70,8 +70,13 @@ class FilledCacheManager(LayeredCacheManager):
         return self._listed_group(filename)
 
 
-@cache
 def _listed(folder: Path) -> Mapping[str, Mapping[str, str]]:
+    lists = sorted(folder.glob("normtune.*.json"))  # that of a cluster grows
+    return _read(folder, tuple(file.stat().st_mtime_ns for file in lists))
+
+
+@lru_cache(1)
+def _read(folder: Path, changed: tuple[int, ...]) -> Mapping[str, Mapping[str, str]]:
     try:
         return {kernel: files for listed in lists_of(folder).values() for kernel, files in listed.files.items()}
     except NormtuneError:  # changed since the sweep read it

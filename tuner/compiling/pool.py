@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, as_completed, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
+from typing import Any, Protocol, cast
 
 from pebble import ProcessExpired, ProcessPool
 
@@ -39,6 +40,35 @@ def default_workers() -> int:
     return max(1, len(os.sched_getaffinity(0)))
 
 
+class Executor(Protocol):
+    """Calls functions in processes that are prepared by `compiler.activate`; what is used of Pebble's pool."""
+
+    def schedule(self, function: Callable[..., Any], args: Sequence[Any] = (), timeout: float | None = None) -> Any:
+        """The future of a call. Its errors: TimeoutError, ProcessExpired, and those of the function."""
+        ...
+
+    def stop(self) -> None:
+        """End the processes, without waiting for calls."""
+        ...
+
+    def join(self) -> None:
+        """Wait until the processes have ended."""
+        ...
+
+
+def processes(
+    workers: int, target: str, nice: int, scratch: str, files: Sequence[str], folder: Folder | None
+) -> Executor:
+    """Processes of this machine, which start at once; further arguments as in `compiler.activate`."""
+    start_tracker()
+    # An interrupt between the start of a process and its entry in the pool would leave it behind.
+    with shielded():
+        initial = target, nice, scratch, files, folder
+        pool = ProcessPool(workers, initializer=activate, initargs=initial, context=SPAWN)
+        pool.schedule(int)  # starts the processes
+    return cast(Executor, pool)
+
+
 class CompilePool:
     """Compiles jobs in the background, about in their order.
 
@@ -52,6 +82,7 @@ class CompilePool:
         nice: added to the niceness of the processes, as by `os.nice`.
         only_codes: whether to compute only the digests of code, without compiling.
         folder: of binaries, to read or to fill; None for Triton's own cache.
+        elsewhere: where to compile instead of in processes of this machine.
     """
 
     def __init__(
@@ -65,6 +96,7 @@ class CompilePool:
         nice: int = 0,
         only_codes: bool = False,
         folder: Folder | None = None,
+        elsewhere: Executor | None = None,
     ) -> None:
         self._seconds = COMPILE_SECONDS if seconds is None else seconds
         self._futures: dict[tuple[Key, AnyLaunch], Future[Compiled]] = {}
@@ -73,7 +105,8 @@ class CompilePool:
         self._of_launch: dict[tuple[Problem, AnyLaunch], Future[Compiled]] = {}
         self._done = 0
         self._on_progress = on_progress
-        self._pool: ProcessPool | None = None
+        self._pool: Executor | None = elsewhere
+        self._scratch: Scratch | None = None
         self._workers = min(workers or default_workers(), len(jobs) or default_workers())
         self._initial = target, nice
         self._folder = folder
@@ -142,24 +175,25 @@ class CompilePool:
             return unknown
         return dict(zip(compiled.job.serves, compiled.codes, strict=False)).get((problem, launch), unknown)
 
+    def kernels(self, problem: Problem, launch: AnyLaunch) -> set[str]:
+        """Triton's names of the kernels of a launch, as far as they are compiled."""
+        futures = self._futures[compile_class(problem, launch)], self._of_launch[problem, launch]
+        return {name for each in futures if each.done() and not each.exception() for name in each.result().kernels}
+
     def close(self) -> None:
         """End the processes and remove their temporary files; pending jobs stay uncompiled."""
         if self._pool is not None:
             try:
-                self._pool.stop()  # type: ignore[no-untyped-call]
+                self._pool.stop()
                 self._pool.join()
             finally:
-                self._scratch.remove()
+                if self._scratch:
+                    self._scratch.remove()
 
-    def _started(self) -> ProcessPool:
+    def _started(self) -> Executor:
         if self._pool is None:
-            start_tracker()
             self._scratch = Scratch()
-            initial = (*self._initial, self._scratch.path, loaded(), self._folder)
-            # An interrupt between the start of a process and its entry in the pool would leave it behind.
-            with shielded():
-                self._pool = ProcessPool(self._workers, initializer=activate, initargs=initial, context=SPAWN)
-                self._pool.schedule(int)  # starts the processes
+            self._pool = processes(self._workers, *self._initial, self._scratch.path, loaded(), self._folder)
         return self._pool
 
     def _count(self, _: object) -> None:

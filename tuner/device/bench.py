@@ -23,9 +23,9 @@ from normtune.kernels.spec_faults import OperatorError
 from normtune.kernels.target import Target
 from normtune.results.records import ROUNDS_PER_BLOCK, Device, Outcome
 from normtune.tuner.compiling.binaries import Binaries, Compilers
+from normtune.tuner.compiling.binary_cache import Folder
 from normtune.tuner.compiling.compiler import Compiled
-from normtune.tuner.compiling.pool import default_workers
-from normtune.tuner.device.engine import Block, Identity, NoMemoryError, Opener
+from normtune.tuner.device.engine import Block, Driver, Identity, NoMemoryError, Opener
 from normtune.tuner.device.open import DeviceGoneError, Phases, SkippedError
 from normtune.tuner.device.session import Session
 from normtune.tuner.device.worker import Worker, WorkerLostError
@@ -60,17 +60,25 @@ class WorkerBench:
         opener: module, function and arguments that create the engine.
         compilers: shared with the benches of other devices; None for its own.
         name: of the device, as the user wrote it.
+        start: starts the process that drives it.
     """
 
-    def __init__(self, opener: Opener, compilers: Compilers | None = None, name: str = "") -> None:
+    def __init__(
+        self,
+        opener: Opener,
+        compilers: Compilers | None = None,
+        name: str = "",
+        start: Callable[[Opener, Folder | None], Driver] = Worker,
+    ) -> None:
         self.name = name
+        self._start = start
         self._opener = opener
         self._compilers = compilers or Compilers()
         self._compilers.enter()
         self._lost = 0
         self._restarts = 0
         self._generation = 0
-        self._worker: Worker | None = None
+        self._worker: Driver | None = None
         self._protocol: dict[str, object] = {}
         self._expected = ""
         self._is_open = True
@@ -78,7 +86,7 @@ class WorkerBench:
         self._blocks: dict[Problem, int] = {}
         self._counts = RoundCounts()
         self._seconds = {"compile": 0.0, "gate": 0.0, "timing": 0.0}
-        self._starting: Worker | None = Worker(opener, self._compilers.folder)
+        self._starting: Driver | None = start(opener, self._compilers.folder)
 
     def open(self) -> None:
         """Wait until the engine is open.
@@ -137,7 +145,7 @@ class WorkerBench:
                 f"{self.device.label} cannot be measured, a plain copy failed ({error}): `normtune doctor` looks for "
                 "the cause, such as other processes that hold its memory"
             ) from None
-        return speed._replace(cores=default_workers())
+        return speed._replace(cores=self._compilers.workers)
 
     @property
     def _gated(self) -> dict[object, Outcome | None]:
@@ -198,6 +206,8 @@ class WorkerBench:
         """Gate each binary once, time the candidates that pass, compare their outputs again."""
         self.compiled(task)
         start = time.perf_counter()
+        if binaries := self._binaries:
+            self.worker().supply(binaries.kernels(task))
         outcomes: dict[Config, Outcome] = {}
         passed = []
         for candidate in task.candidates:
@@ -218,7 +228,6 @@ class WorkerBench:
         outcomes.update(session.failed)
         for config, values_of_config in samples.items():
             outcomes.setdefault(config, Outcome("ok", "", values_of_config.rounds, values_of_config.nanoseconds))
-        binaries = self._binaries
         for candidate in task.candidates if binaries else ():
             if binaries and not isinstance(candidate.launch, ImplementationLaunch):
                 code = binaries.code(task.problem, candidate.launch)
@@ -262,7 +271,7 @@ class WorkerBench:
             if worker:
                 worker.kill()
 
-    def worker(self) -> Worker:
+    def worker(self) -> Driver:
         """The worker, a new one if the last was lost.
 
         Raises:
@@ -271,7 +280,7 @@ class WorkerBench:
         while self._worker is None:
             if self._is_stopped:
                 raise DeviceGoneError(f"the measurements on {self.name} were stopped")
-            starting = self._starting = self._starting or Worker(self._opener, self._compilers.folder)
+            starting = self._starting = self._starting or self._start(self._opener, self._compilers.folder)
             try:
                 starting.open()
                 self._worker = starting

@@ -4,7 +4,7 @@ The steps of a problem are gate, begin, warm up, blocks, compare. `bench` choose
 answer; `worker` carries them between processes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from normtune.kernels.config import Config
@@ -102,4 +102,53 @@ class Engine(Protocol):
 
     def close(self) -> dict[str, object]:
         """Release resources, and return what was seen of the device beside the timing, for the run's protocol."""
+        ...
+
+
+class Driver(Protocol):
+    """An engine in a process of its own, here or on another machine; its start does not wait."""
+
+    @property
+    def identity(self) -> Identity:
+        """Identity of the engine, once it is open."""
+        ...
+
+    def open(self) -> None:
+        """Wait until the engine is open.
+
+        Raises:
+            NormtuneError: it cannot be opened.
+            WorkerLostError: the process died or did not answer.
+        """
+        ...
+
+    def supply(self, kernels: Collection[str]) -> None:
+        """Bring the compiled kernels of these names in Triton's cache to where the engine runs."""
+        ...
+
+    def call(self, step: str, *arguments: Any, seconds: float) -> Any:
+        """The engine's answer to a step.
+
+        Args:
+            step: name of a method of `Engine`.
+            arguments: of that method.
+            seconds: limit of the wait, not counting time in which the machine slept.
+
+        Raises:
+            WorkerLostError: the process is lost; this driver must not be used again.
+            NoMemoryError: the problem does not fit.
+            NormtuneError: the step failed for a reason that the user can remove.
+        """
+        ...
+
+    def kill(self) -> None:
+        """End the process while another thread waits for its answer, which then finds that it is lost."""
+        ...
+
+    def abandon(self) -> None:
+        """End the process without waiting for its answer."""
+        ...
+
+    def close(self) -> dict[str, object]:
+        """Let the process end; returns the summary of the clocks."""
         ...

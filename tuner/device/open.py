@@ -207,7 +207,10 @@ def names_of(names: str | None) -> list[str | None]:
 
 
 def begin_device(
-    name: str | None, regime: str = COLD, compilers: Compilers | None = None, title: str | None = None
+    name: str | None,
+    regime: str = COLD,
+    compilers: Compilers | None = None,
+    title: str | None = None,
 ) -> Bench:
     """Start opening a device in the background.
 
@@ -222,12 +225,15 @@ def begin_device(
     """
     from normtune.tuner.device.bench import WorkerBench
 
+    return WorkerBench(opener_of(name, regime), compilers, title or name or "cuda:0")
+
+
+def opener_of(name: str | None, regime: str = COLD) -> Opener:
+    """What opens the engine of a device; arguments and errors as in `begin_device`."""
     kind, rest = split(name)
     if kind == "replay":
-        opener: Opener = "normtune.tuner.device.replay", "ReplayEngine", (rest, regime)
-    else:
-        opener = "normtune.tuner.device.open", "open_cuda", (int(rest or 0), name, regime)
-    return WorkerBench(opener, compilers, title or name or "cuda:0")
+        return "normtune.tuner.device.replay", "ReplayEngine", (rest, regime)
+    return "normtune.tuner.device.open", "open_cuda", (int(rest or 0), name, regime)
 
 
 def open_cuda(index: int, name: str | None, regime: str = COLD) -> Engine:

@@ -10,7 +10,7 @@ import os
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from importlib import import_module
 from multiprocessing.connection import Connection
@@ -43,7 +43,7 @@ class WorkerLostError(RuntimeError):
 
 
 class Worker:
-    """One process with one engine. It starts at once; `open` waits until it is ready.
+    """One process with one engine, an `engine.Driver`. It starts at once; `open` waits until it is ready.
 
     Args:
         opener: module, function and arguments that create the engine in that process.
@@ -67,31 +67,18 @@ class Worker:
         self.identity: Identity
 
     def open(self) -> None:
-        """Wait until the engine is open.
-
-        Raises:
-            NormtuneError: it cannot be opened.
-            WorkerLostError: the process died or did not answer.
-        """
+        """Wait until the engine is open, as `Driver.open`."""
         self.identity = self._ask(START_SECONDS)
 
     def abandon(self) -> None:
         """End the process without waiting for its answer."""
         self._end(0.0)
 
+    def supply(self, kernels: Collection[str]) -> None:
+        """Do nothing: the kernels were compiled on this machine."""
+
     def call(self, step: str, *arguments: Any, seconds: float) -> Any:
-        """The engine's answer to a step.
-
-        Args:
-            step: name of a method of `Engine`.
-            arguments: of that method.
-            seconds: limit of the wait, not counting time in which the machine slept.
-
-        Raises:
-            WorkerLostError: the process is lost; this worker must not be used again.
-            NoMemoryError: the problem does not fit.
-            NormtuneError: the step failed for a reason that the user can remove.
-        """
+        """The engine's answer to a step, as `Driver.call`."""
         return self._ask(seconds, step, arguments)
 
     def close(self) -> dict[str, object]:

@@ -112,12 +112,15 @@ def start_tracker() -> None:
 class Scratch:
     """A folder for the temporary files of processes that may be killed before they remove them.
 
+    Args:
+        parent: the folder that it is made in; None for the system's.
+
     Attributes:
         path: of the folder.
     """
 
-    def __init__(self) -> None:
-        self.path = tempfile.mkdtemp(prefix="normtune-")
+    def __init__(self, parent: str | None = None) -> None:
+        self.path = tempfile.mkdtemp(prefix="normtune-", dir=parent)
 
     def remove(self) -> None:
         """Remove the folder; children of a killed process, such as an assembler, may still write there for a moment."""

@@ -10,8 +10,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from normtune.results.database.store import Store
 from normtune.results.database.url import parse, resolve_url, sqlite_path
@@ -56,6 +57,9 @@ from normtune.tuner.sweep.request import Request, Wanted
 from normtune.tuner.sweep.summary import Summary
 from normtune.tuner.sweep.sweep import Work
 from normtune.tuner.sweep.sweep import sweep as measure
+
+if TYPE_CHECKING:
+    from normtune.tuner.cluster.devices import ClusterDevices
 
 # Shorter plans are not announced.
 _BRIEF = 3.0
@@ -147,7 +151,7 @@ def run(
         exists = path is None or path.exists()
         opened = stack.enter_context(Store.open(url, create=not request.dry_run)) if exists else None
         runs = opened.runs() if opened else []
-        devices = Devices(request.device, request.regime, runs, Compilers(cache), stack)
+        devices = _devices(request, runs, cache, stack)
         if request.dry_run:
             return _planned(request, wanted, opened, devices, cache, display_of)
         identities = devices.identities
@@ -162,12 +166,26 @@ def run(
         benches = devices.open()
         display = display or _named(benches, display_of)
         opened = opened or stack.enter_context(Store.open(url))
-        groups = []
+        prepared = partial(_prepared_for, works=works, request=request, wanted=wanted, opened=opened)
+        groups: list[tuple[Sequence[Bench], PreparedSweep]] = []
         for group in alike(benches):
             check_limits(group)
             group[0].prepare(())
-            groups.append((group, _prepared_for(group[0], works, request, wanted, opened)))
-        return _swept(request, groups, opened, devices.lost, cache, display, begun)
+            groups.append((group, prepared(group[0])))
+        return _swept(request, groups, opened, devices, prepared, cache, display, begun)
+
+
+def _devices(
+    request: Request, runs: Sequence[Run], cache: BinaryCache | None, closing: ExitStack
+) -> "Devices | ClusterDevices":
+    """The devices of this machine, or of a cluster."""
+    if request.ray is None:
+        return Devices(request.device, request.regime, runs, Compilers(cache), closing)
+    from normtune.tuner.cluster.connect import connected
+    from normtune.tuner.cluster.devices import ClusterDevices
+
+    ray = closing.enter_context(connected(request.ray))
+    return ClusterDevices(ray, request.ray, request.device, request.regime, closing)
 
 
 def _is_unfinished(request: Request, wanted: Wanted, identities: Sequence[Identity], runs: Sequence[Run]) -> bool:
@@ -177,7 +195,7 @@ def _is_unfinished(request: Request, wanted: Wanted, identities: Sequence[Identi
 
 
 def _prepared_for(
-    bench: Bench, works: Sequence[PreparedSweep], request: Request, wanted: Wanted, opened: Store
+    bench: Bench, *, works: Sequence[PreparedSweep], request: Request, wanted: Wanted, opened: Store
 ) -> PreparedSweep:
     """The work that was prepared for such a device, or one that is prepared now that the device is known."""
     for work in works:
@@ -230,32 +248,43 @@ def _done(request: Request, works: Sequence[PreparedSweep], opened: Store, displ
 
 def _swept(
     request: Request,
-    groups: Sequence[tuple[Sequence[Bench], PreparedSweep]],
+    groups: list[tuple[Sequence[Bench], PreparedSweep]],
     opened: Store,
-    lost: dict[str, str],
+    devices: "Devices | ClusterDevices",
+    prepared: Callable[[Bench], PreparedSweep],
     cache: BinaryCache | None,
     display: Silent,
     begun: float,
 ) -> Sweep:
     budget = request.chosen.budget_seconds
+    planned: list[Work] = []
+
+    def plan_for(benches: Sequence[Bench], work: PreparedSweep) -> Work:
+        display.say(*_unusable(cache, benches[0]), *work.lines, *_nothing(request, work))
+        if work.plan.tasks:
+            display.say(*refinement_lines(work.search))
+        chosen = fitting(work.plan, min((b.free_bytes for b in benches if b.free_bytes is not None), default=None))
+        key = work.key if chosen.tasks == work.plan.tasks else None
+        planned.append(Work(benches, chosen, work.strategy_of(chosen), work.stored, key))
+        return planned[-1]
+
+    def work_of(bench: Bench) -> Work:
+        display.say(f"joined: {device_line(bench)}")
+        groups.append(([bench], prepared(bench)))
+        return plan_for(*groups[-1])
+
     with display:
-        planned = []
-        for benches, work in groups:
-            display.say(*_unusable(cache, benches[0]), *work.lines, *_nothing(request, work))
-            if work.plan.tasks:
-                display.say(*refinement_lines(work.search))
-            chosen = fitting(work.plan, min((b.free_bytes for b in benches if b.free_bytes is not None), default=None))
-            key = work.key if chosen.tasks == work.plan.tasks else None
-            planned.append(Work(benches, chosen, work.strategy_of(chosen), work.stored, key))
+        works = [plan_for(*group) for group in groups]
         starting = time.monotonic() - begun
         left = None if budget is None else budget - starting
-        summaries = measure(planned, opened, left, display, retry_failed=request.retry_failed)
+        retry = request.retry_failed
+        summaries = measure(works, opened, left, display, retry_failed=retry, joining=devices.joining, work_of=work_of)
     done = []
     for (benches, work), swept, summary in zip(groups, planned, summaries, strict=True):
         control = work.control.result() if work.control else None
         if swept.plan.tasks:
             summary.starting_seconds += starting
-            summary.lost |= lost
+            summary.lost |= devices.lost
             display.say(*([benches[0].device.label] if len(groups) > 1 else []), *refinement_lines(work.search))
             display.say(*end_lines(summary, budget, display.details))
             pruned = pruned_lines(swept.plan) if summary.is_fruitless else []
@@ -283,7 +312,7 @@ def _planned(
     request: Request,
     wanted: Wanted,
     opened: Store | None,
-    devices: Devices,
+    devices: "Devices | ClusterDevices",
     cache: BinaryCache | None,
     display_of: Callable[[str], Silent],
 ) -> Sweep:

@@ -6,33 +6,29 @@ benches.
 
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack
-from typing import NamedTuple, TypeVar
+from typing import Protocol, TypeVar
 
 from normtune.errors import NormtuneError
-from normtune.kernels.calling.probe import ask
 from normtune.results.records import REPLAY_PREFIX, Run
 from normtune.tuner.compiling.binaries import Compilers
 from normtune.tuner.device.engine import Identity
+from normtune.tuner.device.limits import limits_of
 from normtune.tuner.device.open import Bench, begin_device
 from normtune.tuner.device.unopened import Named, unopened
-from normtune.tuner.machine.vendor import smi_facts
-
-_SMI_SECONDS = 10.0
 
 Known = TypeVar("Known", Bench, Identity)
 
 
-class Limits(NamedTuple):
-    """What may differ between GPUs of one name: memory, and the limits of power and clock that the driver tells."""
+class Joining(Protocol):
+    """Devices that join while others measure, as in a cluster."""
 
-    memory_bytes: int
-    power_watts: float | None
-    most_mhz: int | None
+    def joined(self) -> Sequence[Bench]:
+        """Devices that were opened since the last call."""
+        ...
 
-    def __str__(self) -> str:
-        parts = [f"{self.memory_bytes / 2**30:.0f} GiB"]
-        parts += [f"{self.power_watts:g} W"] if self.power_watts else []
-        return ", ".join([*parts, f"{self.most_mhz} MHz"] if self.most_mhz else parts)
+    def want(self, devices: int) -> None:
+        """How many devices there are tasks for; it may ask for so many."""
+        ...
 
 
 class Devices:
@@ -48,6 +44,9 @@ class Devices:
     Attributes:
         lost: why devices could not be opened, by name.
     """
+
+    # All are there from the beginning.
+    joining: Joining | None = None
 
     def __init__(
         self, names: str | None, regime: str, runs: Collection[Run], compilers: Compilers, closing: ExitStack
@@ -111,11 +110,7 @@ def check_limits(group: Sequence[Bench]) -> None:
     """Raise NormtuneError if devices of one kind, whose measurements the store keeps as one, have unlike limits."""
     if len(group) == 1 or group[0].device.uuid.startswith(REPLAY_PREFIX):
         return
-    gpus = {gpu["uuid"].removeprefix("GPU-"): gpu for gpu in ask(smi_facts, _SMI_SECONDS).get("gpus", [])}
-    found: dict[Limits, Bench] = {}
-    for bench in group:
-        gpu = gpus.get(bench.device.uuid.removeprefix("GPU-"), {})
-        found[Limits(bench.device.memory_bytes, gpu.get("power_watts"), gpu.get("most_mhz"))] = bench
+    found = dict(zip(limits_of([bench.device for bench in group]), group, strict=True))
     if len(found) > 1:
         limits = "; ".join(f"{bench.name} {limits}" for limits, bench in found.items())
         raise NormtuneError(

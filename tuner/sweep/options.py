@@ -45,6 +45,11 @@ class SweepOptions:
         "replay:NAME. Default: cuda:0 if present."
     )
     _: KW_ONLY
+    ray: str | None = option(
+        "Measure on the GPUs of a Ray cluster, and compile on its CPUs: auto for the cluster of this node, HOST:PORT, "
+        "or local to start one here. --device is then all, or a replay for each node.",
+        "ADDRESS",
+    )
     operators: str | Iterable[str] = option(
         "Only this operator, or variant (rms_norm_forward:no_rstd). Repeatable.",
         default=(),

@@ -65,7 +65,7 @@ class Request(SweepOptions):
     def __post_init__(self) -> None:
         for name in ("operators", "dtypes"):
             object.__setattr__(self, name, as_names(name, getattr(self, name)))
-        names_of(self.device)
+        self._check_device()
         check_search(self.chosen.strategy)  # before its import, which takes half a second
         if self.studies is not None and not search(self.chosen.strategy).makes_studies:
             raise UsageError(f"--studies is given, but strategy {self.chosen.strategy} makes none: leave it out")
@@ -107,6 +107,20 @@ class Request(SweepOptions):
             strategy,
             implied.budget_seconds if budget is None else budget,
         )
+
+    def _check_device(self) -> None:
+        names_of(self.device)
+        if self.ray is None:
+            return
+        from normtune.tuner.cluster.connect import check_address, check_names
+
+        check_address(self.ray)
+        check_names(self.device)
+        for name in ("compile_only", "cache"):
+            if getattr(self, name):
+                raise UsageError(
+                    f"--{name.replace('_', '-')} and --ray are both given: the nodes compile for themselves"
+                )
 
     def _check_seed(self) -> None:
         if self.seed is None:

@@ -23,6 +23,7 @@ from normtune.tuner.plan.plan import Plan, Task
 from normtune.tuner.plan.resume import Stored, without_times
 from normtune.tuner.search.control import all_rounds
 from normtune.tuner.search.protocol import Strategy
+from normtune.tuner.sweep.devices import Joining
 from normtune.tuner.sweep.lane import Lane
 from normtune.tuner.sweep.outlook import Outlook, outlook_of, pace_of, search_of
 from normtune.tuner.sweep.run_writer import RunWriter, measurements, new_run
@@ -32,6 +33,9 @@ from normtune.tuner.sweep.summary import Best, Summary
 
 # Seconds after which a device without a task asks again while others are busy: a binary or a choice may be ready.
 _STARVED_SECONDS = 0.005
+# Seconds between two looks for devices that join, and how long a search without any device waits for one.
+_JOINING_SECONDS = 0.5
+_REJOIN_SECONDS = 120.0
 
 
 class Progress(Protocol):
@@ -80,6 +84,8 @@ def sweep(
     progress: Progress | None = None,
     clock: Callable[[], float] = time.monotonic,
     retry_failed: bool = False,
+    joining: Joining | None = None,
+    work_of: Callable[[Bench], Work] | None = None,
 ) -> list[Summary]:
     """Measure the part of each plan that the store lacks; closes the benches at the end.
 
@@ -90,21 +96,36 @@ def sweep(
         progress: receives the events.
         clock: returns seconds, for the budget.
         retry_failed: whether to repeat configs that are stored as crashed or timed out.
+        joining: has devices that join later.
+        work_of: what such a device measures if it is unlike all others.
 
     Returns:
-        Summaries of the works.
+        Summaries of the works, and of those of `work_of`.
 
     Raises:
         NormtuneError: all devices of a work or the store failed. All measurements are in the store, or in the file that
             the message names.
     """
     groups: list[_Group] = []
+
+    def add(work: Work) -> None:
+        groups.append(_Group(work, store, budget_seconds, progress, clock, retry_failed, joining is not None))
+        groups[-1].begin()
+
     try:
         for work in works:
-            groups.append(_Group(work, store, budget_seconds, progress, clock, retry_failed))
-        for group in groups:
-            group.begin()
+            add(work)
+        looked = -math.inf
         while True:
+            if joining and time.monotonic() > looked + _JOINING_SECONDS:
+                for bench in joining.joined():
+                    group = next((group for group in groups if group.device.kind == bench.device.kind), None)
+                    if group:
+                        group.join(bench)
+                    elif work_of:
+                        add(work_of(bench))
+                joining.want(sum(group.wanted for group in groups))
+                looked = time.monotonic()
             for group in groups:
                 for lane in group.idle:
                     group.start(lane, waits=not _busy(groups))
@@ -113,9 +134,12 @@ def sweep(
                 for report in reports:
                     progress.measured(*report, [group.summary for group in groups])
             if not (busy := _busy(groups)):
-                break
+                if not any([group.waits_for_devices() for group in groups]):
+                    break
+                time.sleep(_JOINING_SECONDS)
             is_starved = any(group.idle for group in groups)
-            wait(busy, _STARVED_SECONDS if is_starved else None, FIRST_COMPLETED)
+            longest = _STARVED_SECONDS if is_starved else _JOINING_SECONDS if joining else None
+            wait(busy, longest, FIRST_COMPLETED)
             for group in groups:
                 group.collect()
     finally:
@@ -136,9 +160,14 @@ class _Group:
         progress: Progress | None,
         clock: Callable[[], float],
         retry_failed: bool,
+        is_growing: bool = False,
     ) -> None:
         start = clock()
-        first = work.benches[0]
+        benches, first = [*work.benches], work.benches[0]
+        self.device = first.device
+        self._store, self._is_growing = store, is_growing
+        self._gone: DeviceGoneError | None = None
+        self._alone = 0.0
         stored = store.coverage(first.device, first.regime) if work.stored is None else work.stored
         self._work, self._clock = work, clock
         self._search = search = search_of(first, store, work.plan, work.strategy, retry_failed, stored)
@@ -153,12 +182,22 @@ class _Group:
         self._sample = SharedSample()
         self._shared: dict[Lane, list[Task]] | None = None
         self._tasks = tasks
+        self._end_of_budget = math.inf if budget_seconds is None else start + budget_seconds
         if not tasks:
             self.summary.phases = first.phases()
             for bench in work.benches:
                 bench.close()
             return
-        pace, self._machine = pace_of(first, store, search)
+        while True:
+            try:
+                pace, self._machine = pace_of(benches[0], store, search)
+                break
+            except DeviceGoneError as error:
+                if len(benches) == 1:
+                    raise
+                self.summary.lost[benches[0].name] = str(error)
+                benches.pop(0).close()
+        first = benches[0]
         outlook = outlook_of(work.plan, search, tasks, pace, budget_seconds, len(work.benches))
         if progress:
             progress.planned(outlook)
@@ -168,17 +207,45 @@ class _Group:
         self.summary.total = self.summary.left = len(tasks)
         self.summary.left_seconds = outlook.estimate.seconds
         compiling = partial(progress.compiling, total=outlook.binaries) if progress else None
-        end = math.inf if budget_seconds is None else start + budget_seconds
-        self._schedule = Schedule(first, search, pace, tasks, end, clock, compiling, is_ordered=work.key is not None)
+        is_ordered, end = work.key is not None, self._end_of_budget
+        self._schedule = Schedule(first, search, pace, tasks, end, clock, compiling, is_ordered)
         self._request = {} if work.key is None else {REQUEST: work.key}
-        entries = self._request | search.report(is_over=False)
+        self._entries = self._request | search.report(is_over=False)
         self._claims = store.claims(first.device, first.regime, work.key, (task.problem for task in work.plan.tasks))
-        self.lanes = [Lane(b, RunWriter(store, new_run(b, search.name, entries)), clock) for b in work.benches]
+        for bench in benches:
+            self.join(bench)
+
+    def join(self, bench: Bench) -> None:
+        """Take a further device of this kind."""
+        if not self._tasks:
+            bench.close()
+            return
+        self.summary.lost.pop(bench.name, None)
+        run = new_run(bench, self._search.name, self._entries)
+        self.lanes.append(Lane(bench, RunWriter(self._store, run), self._clock))
 
     def begin(self) -> None:
         """Check the functions of the operators, on one device."""
-        if self.lanes:
-            self.lanes[0].bench.examine(self._tasks)
+        while self.lanes:
+            try:
+                return self.lanes[0].bench.examine(self._tasks)
+            except DeviceGoneError as error:
+                self._leave_out(self.lanes[0], None, error)
+
+    @property
+    def wanted(self) -> int:
+        """Number of problems left, as many devices can be busy."""
+        return self.summary.left if self._shared is None else 0
+
+    def waits_for_devices(self) -> bool:
+        """Whether all devices are gone and others may come; raises the error of the last one after a long wait."""
+        if self._gone is None or self.lanes or self._clock() > self._end_of_budget:
+            return False
+        if not self._again and not self._search.left():
+            return False
+        if self._clock() > self._alone + _REJOIN_SECONDS:
+            raise self._gone
+        return True
 
     @property
     def idle(self) -> list[Lane]:
@@ -241,7 +308,7 @@ class _Group:
 
     def close(self) -> None:
         """Complete the runs and close the devices."""
-        if not self.lanes:
+        if not self._tasks:
             return
         search, summary = self._search, self.summary
         key = self._work.key
@@ -261,13 +328,14 @@ class _Group:
         protocol = _protocol(self._search.name, phases, self._machine, lane.estimated)
         lane.writer.end(closing | protocol | entries)
 
-    def _leave_out(self, lane: Lane, task: Task, error: DeviceGoneError) -> None:
-        """Go on without a device, whose problems others take over; raises the error if there are none."""
-        if len(self.lanes) == 1:
+    def _leave_out(self, lane: Lane, task: Task | None, error: DeviceGoneError) -> None:
+        """Go on without a device, whose problems others take over; raises the error if there can be none."""
+        if len(self.lanes) == 1 and not self._is_growing:
             raise error
+        self._gone, self._alone = error, self._clock()
         self.lanes.remove(lane)
         self._lost.append(lane)
-        self._again += [task] if self._shared is None else []
+        self._again += [task] if task and self._shared is None else []
         self._owners = {problem: owner for problem, owner in self._owners.items() if owner is not lane}
         self.summary.lost[lane.bench.name] = str(error)
 
@@ -277,8 +345,9 @@ class _Group:
             if not is_over or len(self.lanes) == 1 or self._again or self._search.left():
                 return None
             tasks = self._sample.tasks()
-            self._shared = {each: [*tasks] if self._schedule.has_time(tasks) else [] for each in self.lanes}
-        tasks = self._shared[lane]
+            has_time = self._schedule.has_time(tasks)
+            self._shared = {each: [*tasks] if has_time else [] for each in self.lanes}
+        tasks = self._shared.get(lane, [])
         return tasks.pop(0) if tasks else None
 
     def _count_left(self) -> None:
@@ -287,7 +356,7 @@ class _Group:
         busy = [lane.task for lane in self.lanes if lane.task] if self._shared is None else []
         left += [task for task in busy if task.problem not in problems]
         self.summary.expect(left, coming)
-        self.summary.left_seconds = self._schedule.left_seconds([*left, *coming]) / len(self.lanes)
+        self.summary.left_seconds = self._schedule.left_seconds([*left, *coming]) / max(1, len(self.lanes))
 
 
 def _busy(groups: Sequence[_Group]) -> list[Future[Any]]:

@@ -1,0 +1,53 @@
+"""A sweep of made-up, slow devices as a program: `python -m ... ADDRESS STORE`; without a cluster for address `none`."""
+
+import sys
+import time
+
+from normtune.tests.tuner.made_up_recording import PROBLEMS, evidence
+from normtune.tuner.cluster import devices
+from normtune.tuner.device import open as opening
+from normtune.tuner.device.replay import ReplayEngine
+from normtune.tuner.machine.interrupts import terminable
+from normtune.tuner.sweep.api import sweep
+from normtune.tuner.sweep.spread import SharedSample
+
+BLOCK_SECONDS = 0.04
+
+
+class SlowEngine(ReplayEngine):
+    """A replay whose blocks take real time."""
+
+    def block(self, configs):
+        time.sleep(BLOCK_SECONDS)
+        return super().block(configs)
+
+
+def slow_engine():
+    """It, of the made-up recording."""
+    return SlowEngine("made-up", evidence=evidence())
+
+
+def main(address, store):
+    module = "normtune.tests.tuner.cluster.cluster_driver"
+    opening.opener_of = devices.opener_of = lambda *_: (module, "slow_engine", ())
+    SharedSample.tasks = lambda self: []  # what every device measures is stored for each of them
+    with terminable():
+        swept = sweep(
+            "replay:made-up",
+            ray=None if address == "none" else address,
+            operators=("rms_norm_forward",),
+            dtypes=("bfloat16", "float32"),
+            rows=sorted({problem.shape[0] for problem in PROBLEMS}),
+            hidden=sorted({problem.shape[1] for problem in PROBLEMS}),
+            space="quick",
+            strategy="exhaustive",
+            store=store,
+        )
+    summary = swept.summary
+    print(
+        summary.problems, summary.known, summary.left, *(f"\nlost {name}: {why}" for name, why in summary.lost.items())
+    )
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,123 @@
+"""Connects this process to a Ray cluster, or starts one on this machine.
+
+In: the text of `--ray`. Out: a connection that prints nothing, leaves signals alone, and ends with the block.
+"""
+
+import logging
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import ModuleType
+
+from normtune.errors import NormtuneError, UsageError
+from normtune.tuner.device.open import ALL, split
+
+# Resource of a node that replays recordings: so many at once.
+REPLAYS = "normtune_replay"
+AUTO, LOCAL = "auto", "local"
+_ADDRESS_SECONDS = 5.0
+_FORM = "expected auto, local, or the HOST:PORT that `ray start --head` prints"
+
+
+def check_address(text: str) -> None:
+    """Raise UsageError if `--ray` has an unknown form."""
+    host, _, port = text.rpartition(":")
+    if text not in (AUTO, LOCAL) and not (host and port.isdecimal() and "/" not in host):
+        raise UsageError(f"--ray is {text!r}: {_FORM}")
+
+
+def check_names(names: str | None) -> None:
+    """Raise UsageError unless the names are those of a kind of device that each node may have."""
+    if names not in (None, ALL) and ("," in str(names) or split(names)[0] != "replay"):
+        raise UsageError(f"--device is {names!r} with --ray: expected all, or one replay:NAME for every node")
+
+
+def imported() -> ModuleType:
+    """The package ray, without its statistics and warnings.
+
+    Raises:
+        NormtuneError: it is not installed.
+    """
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    try:
+        import ray
+    except ImportError as error:
+        raise NormtuneError(f"--ray needs Ray ({error}): pip install 'normtune[ray]'") from None
+    return ray
+
+
+@contextmanager
+def connected(address: str) -> Iterator[ModuleType]:
+    """Ray, connected to a cluster for the block.
+
+    Args:
+        address: as in `check_address`.
+
+    Raises:
+        NormtuneError: Ray is not installed, or there is no cluster that it can join.
+    """
+    from normtune.tuner.compiling.pool import default_workers
+
+    check_address(address)
+    ray = imported()
+    if ray.is_initialized():  # by the caller, who will end it
+        yield ray
+        return
+    _check_reachable(address)
+    # Ray would print the end of its daemons' logs when a node is lost, and end this process at SIGTERM by itself.
+    ray._private.worker.print_to_stdstream = lambda *_, **__: None
+    before = signal.getsignal(signal.SIGTERM)
+    options = {"num_cpus": default_workers(), "resources": {REPLAYS: default_workers()}, "include_dashboard": False}
+    try:
+        ray.init(
+            address=address,
+            log_to_driver=False,
+            logging_level=logging.CRITICAL,
+            configure_logging=True,
+            **(options if address == LOCAL else {}),
+        )
+    except (ConnectionError, RuntimeError, ValueError, OSError, TimeoutError) as error:
+        with suppress(Exception):
+            ray.shutdown()
+        raise NormtuneError(f"--ray {address}: no Ray cluster can be joined ({_one_line(error)}): {_FORM}") from None
+    finally:
+        _restore(before)
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def _restore(handler: object) -> None:
+    with suppress(ValueError, TypeError):  # in another thread than the main one, Ray has changed nothing
+        signal.signal(signal.SIGTERM, handler)  # type: ignore[arg-type]
+
+
+def _check_reachable(address: str) -> None:
+    """Raise NormtuneError if nothing listens there: Ray itself would wait for a minute and end the process."""
+    if address in (AUTO, LOCAL):
+        return
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _ADDRESS_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise NormtuneError(f"--ray {address}: no Ray cluster is there ({error}): {_FORM}") from None
+
+
+def _one_line(error: BaseException) -> str:
+    """The reason of an error of Ray; of unlike versions, both."""
+    lines = [line.strip(" .") for line in str(error).splitlines() if line.strip()]
+    if lines and lines[0].startswith("Version mismatch"):
+        return " ".join(lines)[:300]
+    return lines[0][:200] if lines else type(error).__name__
+
+
+def resources(ray: ModuleType, name: str) -> float:
+    """Number of units of a resource in the cluster, and in nodes that its autoscaler may start."""
+    there = float(ray.cluster_resources().get(name, 0.0))
+    with suppress(Exception):  # a private function, and known only to the newer autoscaler
+        most = ray._private.state.state.get_max_resources_from_cluster_config() or {}
+        return max(there, float(most.get(name, 0.0)))
+    return there

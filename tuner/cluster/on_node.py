@@ -1,0 +1,176 @@
+"""What runs on a node of a cluster. Ray carries this module there by value, so it can tell which normtune is there.
+
+Only the standard library is imported outside of functions: a node may have another normtune, or none.
+"""
+
+import hashlib
+import os
+import platform
+import socket
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+# The parts of the package that plan, compile and measure.
+_PARTS = ("*.py", "kernels/**/*.py", "results/**/*.py", "tuner/**/*.py")
+
+
+def facts() -> dict[str, str]:
+    """Versions of this node that must be those of the sweep: normtune with a digest of its sources, Python, Triton."""
+    python = ".".join(platform.python_version_tuple()[:2])
+    return {"normtune": _normtune(), "Python": python, "triton": _version("triton")}
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "none"
+
+
+def _normtune() -> str:
+    try:
+        package = import_module("normtune")
+    # Whatever is wrong with the package there.
+    except Exception as error:
+        return f"none ({type(error).__name__}: {error})"
+    folder = Path(str(package.__file__)).parent
+    digest = hashlib.sha256()
+    for file in sorted({file for part in _PARTS for file in folder.glob(part)}):
+        digest.update(f"{file.relative_to(folder)}\0".encode() + file.read_bytes() + b"\0")
+    return f"{package.__version__} of sources {digest.hexdigest()[:12]}"
+
+
+class Node:
+    """An actor that holds one device: a `Worker` in a process of its own, which a crash of the GPU ends instead."""
+
+    def __init__(self) -> None:
+        self._worker: Any = None
+        self._folder = ""
+
+    def facts(self) -> dict[str, str]:
+        """As `facts`, with the node's name and id, and the number of the GPU."""
+        import ray
+
+        context = ray.get_runtime_context()
+        gpus = context.get_accelerator_ids().get("GPU") or [""]
+        return {**facts(), "host": socket.gethostname(), "node": context.get_node_id(), "gpu": str(gpus[0])}
+
+    def open(self, opener: Any, files: Any) -> tuple[str, Any]:
+        """Start a worker in place of the last one; returns the identity of its engine.
+
+        Args:
+            opener: as in `Worker`.
+            files: as `node_compiler.Files`.
+        """
+        from normtune.kernels.load_file import load
+        from normtune.tuner.cluster.node_compiler import written
+        from normtune.tuner.compiling.binary_cache import Folder
+        from normtune.tuner.device.worker import Worker
+
+        self.close()
+        if not self._folder:
+            import ray
+
+            # In Ray's own folder for this session, as a killed process removes nothing.
+            session = Path(ray._private.worker.global_worker.node.get_session_dir_path())
+            self._folder = str(session / f"normtune-{os.getpid()}")
+            Path(self._folder).mkdir()
+            for file in written(self._folder, files):
+                load(file)
+            # The worker's process would run Ray's main module again.
+            sys.modules["__main__"].__dict__.pop("__file__", None)
+
+        def begin() -> Any:
+            self._worker = Worker(opener, Folder(self._folder))
+            self._worker.open()
+            return self._worker.identity
+
+        return self._answer(begin)
+
+    def limits(self, device: Any) -> Any:
+        """As `limits.limits_of`, of a GPU of this node."""
+        from normtune.tuner.device.limits import limits_of
+
+        (found,) = limits_of([device])
+        return found
+
+    def call(self, step: str, arguments: Any, seconds: float) -> tuple[str, Any]:
+        """The worker's answer to a step, or what it raised."""
+        return self._answer(lambda: self._worker.call(step, *arguments, seconds=seconds))
+
+    def supply(self, target: str, made: Mapping[str, Any], *archives: Mapping[str, Mapping[str, bytes]]) -> list[str]:
+        """Put kernels where the worker finds them; returns the names of those whose files are not as they were made.
+
+        Args:
+            target: architecture.
+            made: toolchain and digests of the files, by kernel.
+            archives: files by kernel.
+        """
+        from normtune.tuner.compiling.binary_list import add
+
+        refused = []
+        for archive in archives:
+            for kernel in made.keys() & archive.keys():
+                toolchain, digests = made[kernel]
+                files = archive[kernel]
+                if {name: hashlib.sha256(content).hexdigest() for name, content in files.items()} != digests:
+                    refused.append(kernel)
+                    continue
+                folder = Path(self._folder, kernel)
+                folder.mkdir(exist_ok=True)
+                for name, content in files.items():
+                    Path(folder, name).write_bytes(content)
+                add(Path(self._folder), target, toolchain, {kernel: [kernel]})
+        return refused
+
+    def close(self) -> Any:
+        """End the worker; returns the summary of the clocks."""
+        worker, self._worker = self._worker, None
+        return worker.close() if worker else {}
+
+    def clear(self) -> Any:
+        """End the worker and remove its files; returns the summary of the clocks."""
+        import shutil
+
+        summary = self.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+        return summary
+
+    def _answer(self, ask: Any) -> tuple[str, Any]:
+        # As tuples: Ray wraps exceptions of other types, and pickles those with several arguments wrongly.
+        from normtune.errors import NormtuneError
+        from normtune.tuner.device.engine import NoMemoryError
+        from normtune.tuner.device.worker import WorkerLostError
+
+        try:
+            return "done", ask()
+        except WorkerLostError as error:
+            self._worker = None
+            return "lost", (error.status, str(error), error.certain)
+        except NoMemoryError as error:
+            return "memory", str(error)
+        except NormtuneError as error:
+            return "failed", error
+
+
+def compiled(wanted: Mapping[str, str], *job: Any) -> Any:
+    """A task: compile on this node.
+
+    Args:
+        wanted: the `facts` of the sweep.
+        job: arguments of `node_compiler.compiled`.
+
+    Returns:
+        The report and an archive of the files; for a node with other versions its id, and nothing.
+    """
+    import ray
+
+    if facts() != wanted:
+        return ray.get_runtime_context().get_node_id(), {}
+    from normtune.tuner.cluster.node_compiler import compiled as compiled_here
+
+    return compiled_here(*job)
