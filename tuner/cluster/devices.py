@@ -80,9 +80,10 @@ class ClusterDevices:
         self._count = int(resources(ray, self._resource))
         if not self._count:
             wanted = "a GPU" if self._resource == "GPU" else f"the resource {REPLAYS}"
+            nodes = sum(node["Alive"] for node in ray.nodes())
             raise NormtuneError(
-                f"--ray {address}: no node of the cluster has {wanted}, {self._cluster()}: `ray start` takes "
-                f"--num-gpus and --resources, `ray status` lists them"
+                f"--ray {address}: none of the nodes of the cluster ({nodes}) has {wanted}: `ray start` takes --num-gpus "
+                "and --resources, `ray status` lists them"
             )
         ray.cloudpickle.register_pickle_by_value(on_node)
         options: dict[str, Any] = {"num_gpus": 1} if self._resource == "GPU" else {"resources": {REPLAYS: 1}}
@@ -125,7 +126,8 @@ class ClusterDevices:
             first = first if opened or not more else time.monotonic()
             opened += more
             if not opened and (len(self._held) >= self._count or self._unknown > _MOST_UNKNOWN):
-                raise NormtuneError("; ".join(f"{name}: {why}" for name, why in self.lost.items()))
+                names = {why: [name for name, other in self.lost.items() if other == why] for why in self.lost.values()}
+                raise NormtuneError("; ".join(f"{', '.join(found)}: {why}" for why, found in names.items()))
             if not opened and time.monotonic() > begun + _FIRST_SECONDS:
                 raise NormtuneError(
                     f"no GPU of the cluster became free in {_FIRST_SECONDS:g} s: `ray status` says who has them"
@@ -225,7 +227,3 @@ class ClusterDevices:
     def _kill(self, actor: Any) -> None:
         with suppress(Exception):  # it, or Ray, is gone; members are closed with their benches
             self._ray.kill(actor)
-
-    def _cluster(self) -> str:
-        nodes = sum(node["Alive"] for node in self._ray.nodes())
-        return f"which has {nodes} node{'s' if nodes != 1 else ''}"

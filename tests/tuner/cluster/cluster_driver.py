@@ -1,4 +1,4 @@
-"""A sweep of made-up, slow devices as a program: `python -m ... ADDRESS STORE`; without a cluster for address `none`."""
+"""A sweep of made-up, slow devices as a program: arguments ADDRESS STORE; without a cluster for address `none`."""
 
 import sys
 import time
@@ -44,9 +44,9 @@ def main(address, store):
             store=store,
         )
     summary = swept.summary
-    print(
-        summary.problems, summary.known, summary.left, *(f"\nlost {name}: {why}" for name, why in summary.lost.items())
-    )
+    print(summary.problems, summary.known, summary.left)
+    for name, reason in summary.lost.items():
+        print(f"lost {name}: {reason}")
 
 
 if __name__ == "__main__":
