@@ -5,11 +5,14 @@ In: the text of `--ray`. Out: a connection that prints nothing, leaves signals a
 
 import logging
 import os
+import secrets
 import signal
 import socket
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from types import ModuleType
+from typing import Any
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.tuner.device.open import ALL, split
@@ -58,41 +61,50 @@ def connected(address: str) -> Iterator[ModuleType]:
     Raises:
         NormtuneError: Ray is not installed, or there is no cluster that it can join.
     """
-    from normtune.tuner.compiling.pool import default_workers
-
     check_address(address)
-    ray = imported()
-    if ray.is_initialized():  # by the caller, who will end it
+    with ExitStack() as stack:
+        if address == LOCAL and "ray" not in sys.modules:  # which reads them when it is imported
+            stack.enter_context(_own_token())
+        ray = imported()
+        if not ray.is_initialized():  # else by the caller, who will end it
+            _check_reachable(address)
+            stack.callback(ray.shutdown)
+            _init(ray, address)
         yield ray
-        return
-    _check_reachable(address)
+
+
+def _init(ray: ModuleType, address: str) -> None:
     # Ray would print the end of its daemons' logs when a node is lost, and end this process at SIGTERM by itself.
     ray._private.worker.print_to_stdstream = lambda *_, **__: None
     before = signal.getsignal(signal.SIGTERM)
-    options = {"num_cpus": default_workers(), "resources": {REPLAYS: default_workers()}, "include_dashboard": False}
+    options: dict[str, Any] = {}
+    if address == LOCAL:
+        from normtune.tuner.compiling.pool import default_workers
+
+        cores = default_workers()
+        options = {"num_cpus": cores, "resources": {REPLAYS: cores}, "include_dashboard": False}
     try:
-        ray.init(
-            address=address,
-            log_to_driver=False,
-            logging_level=logging.CRITICAL,
-            configure_logging=True,
-            **(options if address == LOCAL else {}),
-        )
+        ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL, **options)
     except (ConnectionError, RuntimeError, ValueError, OSError, TimeoutError) as error:
-        with suppress(Exception):
-            ray.shutdown()
         raise NormtuneError(f"--ray {address}: no Ray cluster can be joined ({_one_line(error)}): {_FORM}") from None
     finally:
-        _restore(before)
+        with suppress(ValueError, TypeError):  # in another thread than the main one, Ray has changed nothing
+            signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _own_token() -> Iterator[None]:
+    """Variables with a token for a cluster of ours: Ray would store one in the user's home, for all later clusters."""
+    variables = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    if any(os.environ.get(name) for name in (*variables, "RAY_AUTH_TOKEN_PATH")):
+        yield
+        return
+    os.environ |= variables
     try:
-        yield ray
+        yield
     finally:
-        ray.shutdown()
-
-
-def _restore(handler: object) -> None:
-    with suppress(ValueError, TypeError):  # in another thread than the main one, Ray has changed nothing
-        signal.signal(signal.SIGTERM, handler)  # type: ignore[arg-type]
+        for name in variables:
+            os.environ.pop(name, None)
 
 
 def _check_reachable(address: str) -> None:

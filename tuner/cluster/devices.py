@@ -82,7 +82,7 @@ class ClusterDevices:
             wanted = "a GPU" if self._resource == "GPU" else f"the resource {REPLAYS}"
             nodes = sum(node["Alive"] for node in ray.nodes())
             raise NormtuneError(
-                f"--ray {address}: none of the nodes of the cluster ({nodes}) has {wanted}: `ray start` takes --num-gpus "
+                f"--ray {address}: none of the {nodes} nodes of the cluster has {wanted}: `ray start` takes --num-gpus "
                 "and --resources, `ray status` lists them"
             )
         ray.cloudpickle.register_pickle_by_value(on_node)

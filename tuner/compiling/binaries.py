@@ -103,6 +103,7 @@ class Compilers:
         self._of: dict[str, Binaries] = {}
         self._gated: dict[object, dict[object, Outcome | None]] = {}
         self._users = 0
+        self._leaving = Lock()
 
     def gated(self, kind: object) -> dict[object, Outcome | None]:
         """Failures in the gate on devices of a kind; None for a binary that passed."""
@@ -114,9 +115,9 @@ class Compilers:
 
     def leave(self) -> None:
         """Count a bench that no longer uses them."""
-        self._users -= 1
-        if not self._users:
-            while self._of:
+        with self._leaving:
+            self._users -= 1
+            while self._of and not self._users:
                 self._of.popitem()[1].close()
 
     def drop(self, target: str) -> None:

@@ -49,9 +49,13 @@ class Lane:
         assert future is not None
         return future.result(), self._clock() - self._begun
 
-    def close(self) -> dict[str, Any]:
-        """End the task in progress without its outcomes, and the device; returns the summary of the clocks."""
+    def leave(self) -> None:
+        """Begin to end the device, and the task in progress without its outcomes."""
         if self.future and not self.future.done():
             self.bench.stop()
+        self._ending = self._thread.submit(self.bench.close)
+
+    def close(self) -> dict[str, Any]:
+        """Wait until the device has ended, after `leave`; returns the summary of the clocks."""
         self._thread.shutdown()
-        return self.bench.close()
+        return self._ending.result()

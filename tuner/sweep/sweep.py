@@ -319,6 +319,7 @@ class _Group:
         with self._claims, ExitStack() as stack:  # kept until all is stored
             for lane in [*self.lanes, *self._lost]:
                 stack.callback(self._end, lane, entries)
+                lane.leave()
         summary.seconds = self._clock() - self._planned
 
     def _end(self, lane: Lane, entries: dict[str, Any]) -> None:

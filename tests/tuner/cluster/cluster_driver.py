@@ -1,4 +1,4 @@
-"""A sweep of made-up, slow devices as a program: arguments ADDRESS STORE; without a cluster for address `none`."""
+"""A sweep of made-up, slow devices as a program: ADDRESS, or `none`, STORE, and the SECONDS of a block."""
 
 import sys
 import time
@@ -11,25 +11,25 @@ from normtune.tuner.machine.interrupts import terminable
 from normtune.tuner.sweep.api import sweep
 from normtune.tuner.sweep.spread import SharedSample
 
-BLOCK_SECONDS = 0.04
-
 
 class SlowEngine(ReplayEngine):
     """A replay whose blocks take real time."""
 
     def block(self, configs):
-        time.sleep(BLOCK_SECONDS)
+        time.sleep(self.seconds)
         return super().block(configs)
 
 
-def slow_engine():
+def slow_engine(seconds):
     """It, of the made-up recording."""
-    return SlowEngine("made-up", evidence=evidence())
+    engine = SlowEngine("made-up", evidence=evidence())
+    engine.seconds = seconds
+    return engine
 
 
-def main(address, store):
-    module = "normtune.tests.tuner.cluster.cluster_driver"
-    opening.opener_of = devices.opener_of = lambda *_: (module, "slow_engine", ())
+def main(address, store, seconds):
+    opener = "normtune.tests.tuner.cluster.cluster_driver", "slow_engine", (float(seconds),)
+    opening.opener_of = devices.opener_of = lambda *_: opener
     SharedSample.tasks = lambda self: []  # what every device measures is stored for each of them
     with terminable():
         swept = sweep(

@@ -92,10 +92,10 @@ def _processes():
             yield int(folder.name), parent, line
 
 
-def begin(address: str, store: Path) -> subprocess.Popen:
-    """Start a sweep in a process of its own."""
+def begin(address: str, store: Path, seconds: float = 0.04) -> subprocess.Popen:
+    """Start a sweep in a process of its own, with blocks of so many seconds."""
     pipe = subprocess.PIPE
-    command = [sys.executable, "-m", DRIVER, address, str(store)]
+    command = [sys.executable, "-m", DRIVER, address, str(store), str(seconds)]
     return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env={**os.environ, "PYTHONSAFEPATH": "1"})
 
 

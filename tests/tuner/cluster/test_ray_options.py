@@ -1,0 +1,49 @@
+"""Options of `--ray`, and what is said where there is no cluster; without Ray."""
+
+import sys
+
+import pytest
+
+from normtune.errors import NormtuneError, UsageError
+from normtune.tests.commands import refused
+from normtune.tuner.cluster.connect import check_address
+from normtune.tuner.sweep.request import Request
+
+
+@pytest.mark.parametrize("address", ["", "cluster", "host:", "ray://host:10001", "host:port", ":6379"])
+def test_an_address_of_another_form_is_refused(address):
+    with pytest.raises(UsageError, match="expected auto, local, or the HOST:PORT that `ray start --head` prints"):
+        Request(ray=address)
+
+
+@pytest.mark.parametrize("address", ["auto", "local", "10.0.0.1:6379", "head.example:6379", "[::1]:6379"])
+def test_an_address_of_a_cluster_is_taken(address):
+    check_address(address)
+    assert Request(ray=address).ray == address
+
+
+@pytest.mark.parametrize("device", ["cuda:0", "cuda:0,cuda:1", "replay:a,replay:b"])
+def test_the_device_is_a_kind_for_every_node(device):
+    with pytest.raises(UsageError, match="expected all, or one replay:NAME for every node"):
+        Request(device, ray="auto")
+
+
+def test_options_of_one_machine_are_refused(tmp_path):
+    with pytest.raises(UsageError, match="--cache and --ray are both given"):
+        Request(ray="auto", cache=tmp_path)
+    with pytest.raises(UsageError, match="--compile-only and --ray are both given"):
+        Request(ray="auto", compile_only=True, target="sm_90", out=tmp_path)
+
+
+def test_without_ray_a_line_says_how_to_install_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    told = refused("sweep", "--ray", "auto", kind=NormtuneError)
+    assert told.startswith("--ray needs Ray ") and told.endswith(": pip install 'normtune[ray]'")
+
+
+@pytest.mark.slow
+def test_a_cluster_that_is_not_there_is_a_line(tmp_path):
+    pytest.importorskip("ray", reason="there is no Ray: pip install 'normtune[ray]'")
+    told = refused("sweep", "--ray", "127.0.0.1:1", "--store", tmp_path / "store.db", kind=NormtuneError)
+    assert "--ray 127.0.0.1:1: no Ray cluster is there" in told
+    assert not (tmp_path / "store.db").exists()
