@@ -48,7 +48,7 @@ tune:
 test test-all: export OMP_NUM_THREADS := 1
 test: QUICK := and not slow
 test-all: RANDOM := --hypothesis-profile random -rs
-test-all: $(VENV)/.exact $(VENV)/.browser
+test-all: $(VENV)/.exact $(VENV)/.browser $(VENV)/.ray
 test test-all: $(VENV)/.ready
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -139,4 +139,10 @@ $(VENV)/.exact: $(VENV)/.ready
 $(VENV)/.browser: $(VENV)/.ready
 	@$(BIN)/python -m pip install -q -c $(VENV)/constraints.txt -e '.[browser]' \
 		|| echo "no Playwright for this Python: the page is not tested in a browser"
+	@touch $@
+
+# A cluster of several nodes of this machine, for the tests of `--ray`.
+$(VENV)/.ray: $(VENV)/.ready
+	@$(BIN)/python -m pip install -q -c $(VENV)/constraints.txt -e '.[ray]' \
+		|| echo "no wheel of Ray for this Python: sweeps on a cluster are not tested"
 	@touch $@

@@ -26,6 +26,7 @@ DOCUMENTS = (
     "README.md",
     "SECURITY.md",
     "docs/api.md",
+    "docs/cluster.md",
     "docs/commands.md",
     "docs/design.md",
     "docs/fitting.md",

@@ -124,12 +124,3 @@ def _one_line(error: BaseException) -> str:
     if lines and lines[0].startswith("Version mismatch"):
         return " ".join(lines)[:300]
     return lines[0][:200] if lines else type(error).__name__
-
-
-def resources(ray: ModuleType, name: str) -> float:
-    """Number of units of a resource in the cluster, and in nodes that its autoscaler may start."""
-    there = float(ray.cluster_resources().get(name, 0.0))
-    with suppress(Exception):  # a private function, and known only to the newer autoscaler
-        most = ray._private.state.state.get_max_resources_from_cluster_config() or {}
-        return max(there, float(most.get(name, 0.0)))
-    return there

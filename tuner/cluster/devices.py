@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from normtune.errors import NormtuneError
 from normtune.tuner.cluster import on_node
 from normtune.tuner.cluster.binaries import Made, TaskPool
-from normtune.tuner.cluster.connect import REPLAYS, check_names, resources
+from normtune.tuner.cluster.connect import REPLAYS, check_names
 from normtune.tuner.cluster.remote import ActorLostError, RemoteWorker
 from normtune.tuner.compiling.binaries import Compilers
 from normtune.tuner.device.bench import WorkerBench
@@ -27,7 +27,7 @@ from normtune.tuner.device.open import ALL, Bench, opener_of
 MOST_LOST = 3
 # Actors that wait for a GPU at a time, while others measure.
 _WAITING = 8
-# Longest wait for the first GPU, which an autoscaler may have to start, and then for others that start meanwhile.
+# Longest wait for the first GPU, which others may use, and then for further ones that start meanwhile.
 _FIRST_SECONDS = 900.0
 _OTHERS_SECONDS = 5.0
 _POLL_SECONDS = 0.05
@@ -77,7 +77,7 @@ class ClusterDevices:
         self._kind = "replay" if names and names != ALL else "cuda"
         self._opener = opener_of("cuda:0" if names == ALL else names, regime)
         self._resource = REPLAYS if self._kind == "replay" else "GPU"
-        self._count = int(resources(ray, self._resource))
+        self._count = int(ray.cluster_resources().get(self._resource, 0))
         if not self._count:
             wanted = "a GPU" if self._resource == "GPU" else f"the resource {REPLAYS}"
             nodes = sum(node["Alive"] for node in ray.nodes())
