@@ -20,6 +20,7 @@ from normtune.tuner.search.control import all_rounds
 from normtune.tuner.search.exhaustive import Exhaustive
 from normtune.tuner.search.plane.plane import Plane
 from normtune.tuner.sweep import devices
+from normtune.tuner.sweep import sweep as sweep_module
 from normtune.tuner.sweep.report import end_lines
 from normtune.tuner.sweep.spread import CONFIGS, SharedSample
 from normtune.tuner.sweep.sweep import Work
@@ -33,10 +34,11 @@ class Numbered(MadeUp):
         super().__init__(delay=delay)
         self.name, self.device = f"cuda:{number}", DEVICE._replace(uuid=f"GPU-{number}")
         self.factor, self.warps, self.tasks = factor, warps, tasks
-        self.closed = 0
+        self.closed, self.is_lost = 0, False
 
     def measure(self, task, race):
         if len(self.measured) >= self.tasks:
+            self.is_lost = True
             raise DeviceGoneError("lost 3 times in a row")
         return super().measure(task, race)
 
@@ -179,6 +181,86 @@ def test_unlike_gpus_have_data_and_searches_of_their_own(store, small_plan):
     }
     for device in (DEVICE, other.device):
         assert {problem for problem, _ in store.coverage(device)} == {task.problem for task in small_plan.tasks}
+
+
+class Arriving:
+    """Devices that join once so many problems were measured by those that are there; it hears how many are wanted."""
+
+    def __init__(self, *arrivals, there=()):
+        self.arrivals, self.there, self.wanted = list(arrivals), there, []
+
+    def joined(self):
+        done = sum(len(bench.measured) for bench in self.there)
+        arrived = [bench for problems, bench in self.arrivals if problems <= done]
+        self.arrivals = [each for each in self.arrivals if each[1] not in arrived]
+        return arrived
+
+    def want(self, devices):
+        self.wanted.append(devices)
+
+
+@pytest.fixture
+def at_once(monkeypatch):
+    """Devices that join are looked for at every turn."""
+    monkeypatch.setattr(sweep_module, "_JOINING_SECONDS", 0.01)
+
+
+def test_a_device_that_joins_takes_problems_that_nobody_began(store, small_plan, at_once):
+    first, second = Numbered(0), Numbered(1)
+    arriving = Arriving((1, second), there=[first])
+    (summary,) = sweep_all([Work([first], small_plan, Exhaustive)], store, joining=arriving)
+    assert (summary.problems, summary.left) == (8, 0)
+    assert first.measured and second.measured and second.closed == 1
+    assert arriving.wanted[0] == 8 and sorted(arriving.wanted, reverse=True) == arriving.wanted
+
+
+def test_a_device_of_another_kind_that_joins_has_a_search_of_its_own(store, small_plan, at_once):
+    first, other = Numbered(0), Numbered(1)
+    other.device = DEVICE._replace(name="Other", uuid="GPU-1")
+    arriving = Arriving((1, other), there=[first])
+    works = []
+
+    def work_of(bench):
+        works.append(Work([bench], small_plan, Exhaustive))
+        return works[-1]
+
+    works_at_start = [Work([first], small_plan, Adaptive)]
+    one, two = sweep_all(works_at_start, store, joining=arriving, work_of=work_of)
+    assert (one.problems, two.problems, len(works)) == (8, 8, 1)
+    assert {problem for problem, _ in store.coverage(other.device)} == {task.problem for task in small_plan.tasks}
+
+
+def test_a_search_without_any_device_goes_on_with_the_next_one(store, small_plan, at_once):
+    lost, back = Numbered(0, tasks=3), Numbered(0)
+
+    class Back(Arriving):
+        def joined(self):
+            return super().joined() if lost.is_lost else []
+
+    arriving = Back((3, back), there=[lost])
+    (summary,) = sweep_all([Work([lost], small_plan, Adaptive)], store, joining=arriving)
+    assert (summary.problems, summary.left, summary.lost) == (8, 0, {})
+    assert [bench.closed for bench in (lost, back)] == [1, 1]
+    assert not {task.problem for task in lost.measured} & {task.problem for task in back.measured[:5]}
+
+
+def test_a_search_whose_devices_do_not_come_back_fails_and_what_was_measured_is_stored(
+    store, small_plan, at_once, monkeypatch
+):
+    monkeypatch.setattr(sweep_module, "_REJOIN_SECONDS", 0.05)
+    lost = Numbered(0, tasks=3)
+    with pytest.raises(DeviceGoneError, match="lost 3 times"):
+        sweep_all([Work([lost], small_plan, Adaptive)], store, joining=Arriving())
+    assert len({problem for problem, _ in store.coverage(DEVICE)}) == 3
+
+
+def test_a_device_that_is_lost_before_the_first_task_is_left_out(store, small_plan):
+    class Gone(Numbered):
+        def speed(self):
+            raise DeviceGoneError("its actor is lost")
+
+    (summary,) = sweep_all([Work([Gone(0), Numbered(1)], small_plan, Adaptive)], store)
+    assert (summary.problems, summary.lost) == (8, {"cuda:0": "its actor is lost"})
 
 
 def test_gpus_of_one_name_with_other_limits_are_refused(monkeypatch):
