@@ -15,6 +15,7 @@ from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store
 from normtune.tests.tuner.benches import sweep
 from normtune.tuner.compiling import ahead, binary_list
+from normtune.tuner.compiling.binaries import Compilers
 from normtune.tuner.compiling.binary_cache import FOLDER, BinaryCache, Folder, check_out, name_of
 from normtune.tuner.compiling.binary_list import Toolchain, add
 from normtune.tuner.compiling.pool import CompilePool
@@ -70,7 +71,9 @@ def files(folder):
 def swept(plan, tmp_path, path):
     """The cache of a sweep, in which compilers are those of a GPU's sweep and only the times are made up."""
     cache = BinaryCache(path)
-    bench = WorkerBench(("normtune.tests.tuner.compiling_engine", "CompilingEngine", ((), str(tmp_path))), cache)
+    bench = WorkerBench(
+        ("normtune.tests.tuner.compiling_engine", "CompilingEngine", ((), str(tmp_path))), Compilers(cache)
+    )
     with Store.open(f"sqlite:///{tmp_path}/store.db") as store:
         assert sweep(bench, store, plan, Adaptive).failures == {}
     return cache
