@@ -9,7 +9,7 @@ OPERATOR = Path(__file__).parent / "hostile_operator"
 # As `python -m normtune`, but patient for seconds only, so that the tests do not wait for a minute.
 IMPATIENT = (
     "import normtune.tuner.device.bench as bench; bench.STEP_SECONDS = bench.STEPS_SECONDS = 6.0; "
-    "bench.COMPILE_SECONDS = 15.0; from normtune.cli import main; main()"
+    "import normtune.tuner.compiling.pool as pool; pool.COMPILE_SECONDS = 15.0; from normtune.cli import main; main()"
 )
 
 

@@ -11,7 +11,7 @@ from normtune.kernels.problem import Problem
 from normtune.results.records import Outcome, TimedCode
 from normtune.tuner.compiling.binary_cache import BinaryCache
 from normtune.tuner.compiling.compiler import Compiled
-from normtune.tuner.compiling.pool import BESIDE_A_GPU, COMPILE_SECONDS, CompilePool, Executor, default_workers
+from normtune.tuner.compiling.pool import BESIDE_A_GPU, CompilePool, Executor, default_workers
 from normtune.tuner.plan.plan import Plan, Task
 
 
@@ -37,7 +37,6 @@ class Binaries:
         self._pool = CompilePool(
             [],
             target,
-            seconds=COMPILE_SECONDS,
             on_progress=self._report_progress,
             nice=BESIDE_A_GPU,
             folder=cache.folder if cache else None,
