@@ -14,6 +14,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+from normtune.kernels.load_file import NUMBER
 from normtune.kernels.operator import OperatorSpec, find
 
 SAME_CODE = Path(__file__).with_name("same_code.json")
@@ -61,7 +62,9 @@ def _of_modules(modules: tuple[str, ...]) -> str:
         module_spec = find_spec(name)
         if module_spec is None or module_spec.origin is None:
             raise FileNotFoundError(f"no source of module {name}")
-        digest.update(f"{name} {source_fingerprint(Path(module_spec.origin).read_text('utf-8'))}\n".encode())
+        # Without the number of a file that was loaded after another one of its name.
+        stem = name.partition(NUMBER)[0]
+        digest.update(f"{stem} {source_fingerprint(Path(module_spec.origin).read_text('utf-8'))}\n".encode())
     return "sha256:" + digest.hexdigest()
 
 

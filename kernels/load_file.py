@@ -15,6 +15,9 @@ from types import ModuleType
 from normtune.errors import NormtuneError, UsageError
 from normtune.kernels.operator import operators
 
+# Between the name of a module and its number; no file's stem has it, as other characters become underscores.
+NUMBER = "-"
+
 _FILES: dict[str, ModuleType] = {}
 
 
@@ -28,8 +31,11 @@ def load(path: str | os.PathLike[str]) -> None:
     if file in _FILES:
         return
     before = set(operators())
-    # Pickled configs refer to this module, which other processes import under the same name.
-    name = f"normtune_operators_{re.sub(r'[^0-9A-Za-z]', '_', Path(file).stem)}"
+    # Pickled configs refer to this module, which other processes import under the same name: they load the same files
+    # in the same order. Of files with one stem the later ones get a number, which their fingerprints leave out.
+    name = stem = f"normtune_operators_{re.sub(r'[^0-9A-Za-z]', '_', Path(file).stem)}"
+    if others := sum(module.__name__.partition(NUMBER)[0] == stem for module in _FILES.values()):
+        name = f"{stem}{NUMBER}{others + 1}"
     module_spec = spec_from_file_location(name, file)
     if module_spec is None or module_spec.loader is None or not Path(file).is_file():
         raise UsageError(f"cannot load operators from {path}: expected an existing Python file")

@@ -180,7 +180,7 @@ ROOMS = {
     ),
     "tuner/sweep": Room(
         "tuner/sweep/",
-        "light kernels/tablefile kernels/calling results results/exchange results/database results/source "
+        "light kernels/tablefile results results/exchange results/database results/source "
         "heuristics/report tuner/machine tuner/timing tuner/plan tuner/search tuner/compiling tuner/staleness/code "
         "tuner/staleness tuner/device tuner/cluster",
         "numpy rich typer",

@@ -15,7 +15,7 @@ from normtune.errors import UsageError
 from normtune.heuristics.fitting.result import FittedFunction
 from normtune.heuristics.regret.matrix import timing_matrix
 from normtune.heuristics.writing.emit import body_text
-from normtune.kernels import load_file, operator
+from normtune.kernels import fingerprint, load_file, operator
 from normtune.kernels.call import ImplementationLaunch
 from normtune.kernels.config import COPY, Config, Implementation
 from normtune.kernels.custom_op.decorator import kernel_operator
@@ -475,6 +475,27 @@ def test_the_tables_of_the_examples_are_those_of_their_sweeps(name) -> None:
     assert (done.exit_code, done.stdout.splitlines()[0]) == (0, f"{table}: OK"), done.output
     assert f"equal, byte for byte, to a fit of {name}_h200.parquet" in done.output
     assert "its kernels are those that were measured" in done.output
+
+
+def test_files_of_one_name_have_the_fingerprints_that_each_has_alone(tmp_path, monkeypatch) -> None:
+    text, files, alone = (EXAMPLES / "softmax.py").read_text(), [], []
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        files.append(tmp_path / name / "softmax.py")
+        files[-1].write_text(text.replace("softmax", f"{name}_softmax").replace(f"torch.{name}_", "torch."))
+    for file, name in zip(files, ("first", "second"), strict=True):
+        with monkeypatch.context() as patch:
+            patch.setattr(load_file, "_FILES", {})
+            patch.setattr(operator, "_OPERATORS", dict(operator._OPERATORS))
+            load_file.load(file)
+            alone.append(fingerprint.fingerprint(operator.operator(f"{name}_softmax")))
+        fingerprint._of_modules.cache_clear()
+    for file in files:
+        load_file.load(file)
+    both = [fingerprint.fingerprint(operator.operator(f"{name}_softmax")) for name in ("first", "second")]
+    assert both == alone and alone[0] != alone[1]
+    configs = [operator.operator(f"{name}_softmax").config for name in ("first", "second")]
+    assert [pickle.loads(pickle.dumps(config)) for config in configs] == configs and configs[0] is not configs[1]
 
 
 def test_what_is_not_loaded_is_told() -> None:
