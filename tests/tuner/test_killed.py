@@ -25,7 +25,10 @@ def start(folder):
 
 def worker_of(sweep):
     """The process of a sweep that drives the device."""
-    children = Path(f"/proc/{sweep.pid}/task/{sweep.pid}/children").read_text().split()
+    # A thread that waits for a worker starts the next one.
+    children = [
+        child for task in Path(f"/proc/{sweep.pid}/task").iterdir() for child in (task / "children").read_text().split()
+    ]
     (worker,) = [child for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
     return int(worker)
 

@@ -3,6 +3,7 @@
 import hashlib
 import sqlite3
 
+import numpy as np
 import pytest
 
 from normtune.kernels.config import COPY
@@ -13,7 +14,7 @@ from normtune.tests.tuner.made_up_recording import BROKEN, CONFIGS, recorded_pla
 from normtune.tuner.search.registry import search
 
 ROWS = (
-    "SELECT dtype, rows, hidden, config.config, status, reason, rounds, samples FROM measurement "
+    "SELECT dtype, rows, hidden, config.config, status, reason, first_round, rounds, samples FROM measurement "
     "JOIN problem ON problem.id = problem_id JOIN config ON config.id = config_id ORDER BY measurement.id"
 )
 
@@ -25,7 +26,10 @@ def digest(path):
     with sqlite3.connect(path) as connection:
         for row in connection.execute(ROWS):
             config = COPY if row[3] == COPY.to_json() else RMSNormConfig.from_json(row[3])
-            found.update(repr((*row[:3], numbers[config], *row[4:])).encode())
+            first, rounds, samples = row[6:]
+            if samples and not rounds:  # consecutive ones are not stored
+                rounds = np.arange(first, first + len(samples) // 4, dtype="<i4").tobytes()
+            found.update(repr((*row[:3], numbers[config], *row[4:6], rounds, samples)).encode())
     return found.hexdigest()[:16]
 
 

@@ -8,10 +8,10 @@ from normtune.kernels.operator import operator
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store
+from normtune.tests.tuner.benches import sweep
 from normtune.tuner.device.bench import WorkerBench
 from normtune.tuner.plan.plan import Plan, Task, candidates
 from normtune.tuner.search.registry import search
-from normtune.tuner.sweep.sweep import sweep
 
 SPEC, TARGET = operator("rms_norm_forward"), TARGETS["gfx942"]._replace(sms=4)
 CONFIGS = [RMSNormConfig("row", 1, 2), RMSNormConfig("row", 1, 4), RMSNormConfig("row", 1, 32)]

@@ -25,19 +25,18 @@ BOTH = (FIRST, SECOND)
 SWEEP = """
 import sys
 from normtune.results.database.store import Store
-from normtune.tests.tuner.benches import TARGET, MadeUp
+from normtune.tests.tuner.benches import TARGET, MadeUp, sweep
 from normtune.tuner.plan.grids import shapes
 from normtune.tuner.plan.plan import plan, problems
 from normtune.tuner.search.adaptive import Adaptive
-from normtune.tuner.sweep.sweep import sweep
 
 class Told(MadeUp):
-    def measure(self, task, race, meanwhile):
+    def measure(self, task, race):
         print(task.problem, flush=True)
-        return super().measure(task, race, meanwhile)
+        return super().measure(task, race)
 
 wanted = problems(["rms_norm_forward"], ["bfloat16"], shapes("default", [1, 8, 64, 512], [64, 128, 256]))
-wanted = plan(wanted, "quick", TARGET)
+wanted = plan(wanted, "default", TARGET)
 with Store.open(sys.argv[1]) as store:
     stored = store.coverage(Told.device)
     print("ready", flush=True)
