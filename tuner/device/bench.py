@@ -147,7 +147,7 @@ class WorkerBench:
             ) from None
         return speed._replace(cores=self._compilers.workers)
 
-    @property
+    @cached_property
     def _gated(self) -> dict[object, Outcome | None]:
         """Failures in the gate by binary and launch; None for a binary that passed on this or a like device."""
         return self._compilers.gated(self.device.kind)
