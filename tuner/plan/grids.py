@@ -16,10 +16,10 @@ _DEFAULT_ROWS = (1, 8, 32, 128, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536
 _DEFAULT_HIDDEN = (64, 128, 256, 512, 768, 1024, 1536, 2048, 3072, 4096, 5120, 7168, 8192, 12288, 16384, 32768)
 # With rows between powers of two (which, on 132 multiprocessors, all fill the last wave nearly) and hidden sizes that
 # no chunk of columns divides: there, tables fitted to powers of two lost most on an H200.
-_RECORDING_ROWS = tuple(sorted({*(2**power for power in range(19)), 192, 320, 576, 768}))
+_RECORDING_ROWS = tuple(sorted({*(2**power for power in range(19)), 192, 320, 576, 768, 1536, 3072}))
 _RECORDING_HIDDEN = tuple(
     sorted(
-        {*_DEFAULT_HIDDEN, 80, 96, 160, 192, 384, 640, 896, 1152, 1792, 2304, 2560, 3584, 5632, 6144, 8704}
+        {*_DEFAULT_HIDDEN, 80, 96, 160, 192, 288, 320, 384, 640, 896, 1152, 1792, 2304, 2560, 3584, 5632, 6144, 8704}
         | {10240, 12800, 14336, 15872, 18432, 20480, 22016, 24576, 25600, 28672, 29568}
     )
 )

@@ -10,7 +10,7 @@ def test_sizes_of_the_grids():
     assert 180 <= len(shapes("default")) <= 200
     assert len(shapes("probe")) == 20
     recording = shapes("recording")
-    assert {rows for rows, _ in recording} == {2**power for power in range(19)} | {192, 320, 576, 768}
+    assert {rows for rows, _ in recording} == {2**power for power in range(19)} | {192, 320, 576, 768, 1536, 3072}
     for hidden in (
         *(64, 80, 96, 160, 384, 640, 896, 1152, 1536, 1792, 2304, 2560, 3584, 5120, 5632, 6144, 7168, 8704, 12288),
         *(12800, 15872, 18432, 20480, 22016, 25600, 28672, 29568, 32768),
