@@ -123,7 +123,9 @@ class _Program:
         self._offset = sum(least.tolist())
         # More than any set costs that covers everything, so coverage decides first.
         self._uncovered = 1 + sum(regret.max(axis=1).tolist())
-        if max(self._uncovered * 4 * (len(cost) + 1) * cost.shape[1], abs(self._offset)) >= 1 << 62:
+        # No set needs more candidates than there are problems.
+        self._most = min(cost.shape)
+        if max(self._uncovered * 4 * (len(cost) + 1) * self._most, abs(self._offset)) >= 1 << 62:
             raise OverflowError(f"costs of {len(cost)} problems are too large to be summed exactly")
         table = np.ascontiguousarray(np.where(open_to, regret, self._uncovered).T)
         self._index = _undominated(table)
@@ -136,7 +138,7 @@ class _Program:
             return None
         self._nodes = max_nodes
         every = tuple(range(self.candidates))
-        size = min(size, self.candidates)
+        size = min(size, self.candidates, self._most)
         cutoff = self._uncovered if budget is None else min(self._uncovered, budget - self._offset + 1)
         greedy = self._greedy(size)
         start = _Node((), every, self._cost[greedy].min(axis=0))

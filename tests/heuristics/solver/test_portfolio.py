@@ -132,3 +132,10 @@ def test_wrong_sizes_and_sums_that_are_not_exact_are_refused() -> None:
         portfolio(np.zeros((1, 1), np.int64), 0)
     with pytest.raises(OverflowError, match="2 problems"):
         portfolio(np.array([[0, 2**60], [2**60, 0]]), 1)
+
+
+def test_costs_of_thousands_of_candidates_are_summed_as_exactly_as_those_of_few():
+    """A search of a large space times thousands of configs, of which a set needs at most one a problem."""
+    cost = np.random.default_rng(3).integers(0, 1 << 44, (8, 3000))
+    least = int(cost.min(axis=1).sum())
+    assert portfolio(cost, 9) == Portfolio(tuple(sorted({*cost.argmin(axis=1).tolist()})), least, least)
