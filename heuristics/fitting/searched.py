@@ -38,7 +38,8 @@ def searched(data: "Evidence", matrix: TimingMatrix, tree: Tree) -> str | None:
     entries = [entry for run in data.runs if (entry := _joined([_entry(run, key) for key in keys]))]
     if not entries:
         return None
-    widest = max(entries, key=lambda entry: entry.pairs)  # the newest run may be of a few shapes only
+    # The newest run may be of a few shapes only; of a search that was continued it knows most.
+    widest = max(reversed(entries), key=lambda entry: entry.pairs)
     part = data.part(matrix.key)
     timed = part.loc[part["config"] != _COPY, ["operator", *AXES, "config"]].drop_duplicates()
     share = round(100 * min(1.0, len(timed) / widest.pairs))

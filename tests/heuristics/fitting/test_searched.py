@@ -87,6 +87,11 @@ def test_two_runs_count_together_and_nothing_audited_is_said(measure, penalty, r
     none = {"pairs": 500, "audited": [], "missed": 0}
     (line,) = fit(told(Evidence.from_measurements(cells, [run, other]), none)).searched
     assert line.endswith("of 500 configs, none audited, expected to have missed 0.00 %")
+    # A sweep that was continued knows at its end what it did not at its stop.
+    for one, missed in zip(runs, (20_000, 3_000_000), strict=True):  # the second began earlier
+        one.protocol[SEARCHED]["toy bfloat16"]["missed"] = missed
+    (line,) = fit(Evidence.from_measurements(cells, runs)).searched
+    assert line.endswith("expected to have missed 2.02 %")
 
 
 @pytest.mark.slow
