@@ -5,10 +5,12 @@ Out: `CASES`. `beside` checks and times them. A side is imported when it is made
 
 import sys
 from collections.abc import Callable, Collection, Mapping
+from contextlib import nullcontext
 from functools import cache
 from importlib.metadata import version
 from typing import Any, NamedTuple
 
+from normtune.benchmarks import sides
 from normtune.benchmarks.sides import EPS, OURS, PEERS, Function, Side, Tensors, compiled, triton_ran
 
 # RMSNorm: decode; normalized queries and keys; hidden sizes that are odd or no power of two; models in training; wide
@@ -187,43 +189,50 @@ def _inductor(plain: Function) -> Callable[[], Side]:
     return make
 
 
+def _side(told: str, function: Function, witness: Any = nullcontext) -> Side:
+    """A side with one function for all shapes."""
+    return Side(told, lambda rows, hidden: function, witness)
+
+
 def _chain() -> Side:
     import torch
 
-    return Side(torch.__version__, lambda rows, hidden: _chained_gate)
+    return _side(torch.__version__, _chained_gate)
+
+
+def _added(given: Tensors) -> tuple[Any, ...]:
+    return given["x"], given["residual"], given["weight"]
 
 
 def _liger() -> Side:
     from liger_kernel.ops.fused_add_rms_norm import LigerFusedAddRMSNormFunction
 
-    def make(rows: int, hidden: int) -> Function:
-        return lambda given: LigerFusedAddRMSNormFunction.apply(
-            given["x"], given["residual"], given["weight"], EPS, 0.0, "gemma", False
-        )
+    norm = LigerFusedAddRMSNormFunction.apply
+    return _side(version("liger-kernel"), lambda given: norm(*_added(given), EPS, 0.0, "gemma", False))
 
-    return Side(version("liger-kernel"), make)
+
+def _liger_cute() -> Side:
+    told, norm = sides.liger_cute("fused_add_rms_norm")
+    return _side(told, lambda given: norm(*_added(given), casting_mode="gemma"), sides.liger_is_strict)
 
 
 def _quack() -> Side:
     from quack import rmsnorm
 
-    def make(rows: int, hidden: int) -> Function:
-        return lambda given: rmsnorm(given["x"], given["weight"], residual=given["residual"], eps=EPS, prenorm=True)
+    def norm(given: Tensors) -> tuple[Any, ...]:
+        return rmsnorm(given["x"], given["weight"], residual=given["residual"], eps=EPS, prenorm=True)
 
-    return Side(version("quack-kernels"), make)
+    return _side(version("quack-kernels"), norm)
 
 
 def _fla() -> Side:
-    from fla.modules.norm.fused_norm_gate import rms_norm_gated
+    from fla.modules.norm.fused_norm_gate import rms_norm_gated as norm
 
-    def make(rows: int, hidden: int) -> Function:
-        return lambda given: (rms_norm_gated(given["x"], given["z"], given["weight"], None, eps=EPS),)
-
-    return Side(version("fla-core"), make)
+    return _side(version("fla-core"), lambda given: (norm(given["x"], given["z"], given["weight"], None, eps=EPS),))
 
 
 def _cases() -> dict[str, Case]:
-    fused = {"inductor": _inductor(_plain_fused_add), "liger": _liger, "quack": _quack}
+    fused = {"inductor": _inductor(_plain_fused_add), "liger": _liger, "liger_cute": _liger_cute, "quack": _quack}
     gated = {"inductor": _inductor(_plain_gated), "chain": _chain, "fla": _fla}
     add = Case(
         "fused_add_rms_norm_forward",
@@ -284,7 +293,7 @@ def installed(case: Case, names: Collection[str] | None = None) -> dict[str, Sid
     """The sides of a case that are installed, normtune first; `names` are the wanted peers, None for all."""
     import normtune
 
-    found = {OURS: Side(normtune.__version__, lambda rows, hidden: ours(case))}
+    found = {OURS: _side(normtune.__version__, ours(case))}
     for name, make in case.sides.items():
         if names is None or name in names:
             try:

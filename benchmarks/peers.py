@@ -4,11 +4,12 @@
                                [--budget SECONDS]
 
 Every installed peer takes part (`sides`); `liger_1238` is Liger with the rule of Liger-Kernel #1238, at shapes where it
-differs from the shipped one; Inductor compiles for seconds at each shape. For each problem all sides are checked
-against float64, then timed in the same shuffled rounds, with a plain copy of as many bytes beside them; all get the
-same number of samples (`beside`). Each problem is written at its end, and the same command resumes with the others. A
-problem is measured again, with all sides, if a side is new or has another version, or if normtune has other kernels or
-another config there. A failed side is not repeated. `benchmarks/peers_report.py` makes the tables.
+differs from the shipped one; `liger_cute` is Liger's CuTe kernel, which nvidia-cutlass-dsl compiles, at rows of whole
+16 bytes; Inductor compiles for seconds at each shape. For each problem all sides are checked against float64, then
+timed in the same shuffled rounds, with a plain copy of as many bytes beside them; all get the same number of samples
+(`beside`). Each problem is written at its end, and the same command resumes with the others. A problem is measured
+again, with all sides, if a side is new or has another version, or if normtune has other kernels or another config
+there. A failed side is not repeated. `benchmarks/peers_report.py` makes the tables.
 """
 
 import argparse

@@ -5,9 +5,13 @@ run. `cases` has the sides of each case; `beside` checks and times them.
 """
 
 import importlib.util
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from importlib.metadata import version
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 OURS = "normtune"
 EPS = 1e-6
@@ -95,8 +99,6 @@ def triton_ran() -> Iterator[None]:
 
 
 def _liger() -> Side:
-    from importlib.metadata import version
-
     from liger_kernel.ops.rms_norm import LigerRMSNormFunction
 
     # In place, as its module does by default: the gradient of x replaces that of y.
@@ -111,8 +113,6 @@ LIGER_1238 = {256: 512, 32768: 4096}
 
 
 def _liger_1238() -> Side:
-    from importlib.metadata import version
-
     # A second copy of its module: the first one keeps the shipped rule.
     module_spec = importlib.util.find_spec("liger_kernel.ops.rms_norm")
     if module_spec is None or module_spec.loader is None:
@@ -153,9 +153,26 @@ def with_constants(function: Any, changes: Mapping[int, int]) -> None:
     function.__code__ = function.__code__.replace(co_consts=changed)
 
 
-def _quack() -> Side:
-    from importlib.metadata import version
+def liger_cute(name: str) -> tuple[str, Callable[..., Any]]:
+    """Version and function of an operator of Liger-Kernel by its CuTe kernels; ImportError without CuTe's compiler."""
+    import cutlass.cute  # noqa: F401 - Liger itself would only say that nothing is registered
+    from liger_kernel import functional
 
+    told = f"{version('liger-kernel')} with nvidia-cutlass-dsl {version('nvidia-cutlass-dsl')}"
+    return told, partial(getattr(functional, name), eps=EPS, impl="nvidia-cutedsl")
+
+
+def liger_is_strict() -> AbstractContextManager[Any]:
+    """In the block Liger-Kernel raises where it would take Triton kernels in place of those asked for."""
+    return patch.dict(os.environ, LIGER_KERNEL_STRICT="1")
+
+
+def _liger_cute() -> Side:
+    told, norm = liger_cute("rms_norm")
+    return _of_norm(told, lambda rows, hidden: norm, liger_is_strict)
+
+
+def _quack() -> Side:
     from quack import rmsnorm
 
     return _of_norm(version("quack-kernels"), lambda rows, hidden: lambda x, weight: rmsnorm(x, weight, eps=EPS))
@@ -166,5 +183,6 @@ PEERS: dict[str, Callable[[], Side]] = {
     "inductor": _inductor,
     "liger": _liger,
     "liger_1238": _liger_1238,
+    "liger_cute": _liger_cute,
     "quack": _quack,
 }

@@ -1,11 +1,14 @@
 """`benchmarks/peers.py` without a GPU: its sides, its checks, repeated measurements, its end."""
 
+import importlib
 import json
+import os
+import sys
 import threading
 import time
 from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
@@ -89,6 +92,44 @@ def test_the_rule_of_a_proposal_takes_the_place_of_the_constants() -> None:
     assert [sides.is_block_row(*shape, 512, 4096) for shape in shapes] == [True, False, False, True]
     with pytest.raises(ValueError, match="blocks has no constant 256"):
         sides.with_constants(blocks, sides.LIGER_1238)
+
+
+@pytest.mark.parametrize("name", ["forward", "backward", "fused_add", "fused_add_backward"])
+def test_liger_cute_counts_only_where_liger_keeps_to_its_cute_kernels(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    backends = pytest.importorskip("liger_kernel.backends")
+    dispatch = importlib.import_module("liger_kernel.backends.dispatch")
+    operator = "fused_add_rms_norm" if name.startswith("fused_add") else "rms_norm"
+
+    def cute(x: torch.Tensor, *rest: object, mode: None) -> object:
+        if x.shape[-1] % 4:
+            dispatch.emit_fallback_warning(operator, "nvidia-cutedsl", "nvidia-triton", "odd")
+        if operator == "rms_norm":
+            return norm({"x": x, "weight": rest[0]})[0]
+        return cases._exact_fused_add({"x": x, "residual": rest[0], "weight": rest[1]})
+
+    impl = backends.OpImpl(operator, "nvidia-cutedsl", forward=cute)
+    monkeypatch.setattr("liger_kernel.backends.registry._REGISTRY", {(operator, impl.impl_name): impl})
+    monkeypatch.setattr("liger_kernel.backends.registry._DISCOVERED", {operator: True})
+    for module in ("cutlass", "cutlass.cute"):
+        monkeypatch.setitem(sys.modules, module, ModuleType(module))
+    monkeypatch.setattr(sides, "version", lambda name: {"liger-kernel": "1", "nvidia-cutlass-dsl": "2"}[name])
+    part = CASES[name].sides["liger_cute"]()
+    assert part.version == "1 with nvidia-cutlass-dsl 2"
+    before = dict(os.environ)
+    beside.check(part.make(40, 200), part, CASES[name], "float32", 40, 200, device="cpu")
+    with pytest.raises(backends.ImplNotAvailableError, match="falling back to 'nvidia-triton'"):
+        beside.check(part.make(40, 201), part, CASES[name], "float32", 40, 201, device="cpu")
+    assert dict(os.environ) == before
+
+
+def test_without_the_compiler_of_cute_its_side_takes_no_part(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "cutlass.cute", None)
+    assert list(cases.installed(CASES["backward"], ["liger_cute"])) == ["normtune"]
+    assert "liger_cute takes no part in rms_norm_backward: import of cutlass.cute halted" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("option", "expected"), [("peer", "torch, inductor"), ("case", "forward, backward")])
