@@ -1,42 +1,40 @@
 """Compilers of a cluster: tasks of Ray on the CPUs of any node, whose binaries stay in Ray's object store.
 
-In: calls of the compiler, as for Pebble's pool. Out: their reports; for each kernel the object with its files, and the
-toolchain and digests of those who made it.
+In: calls of the compiler, as for Pebble's pool. Out: their results, and for each kernel where its files are.
 """
 
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from pathlib import Path
 from threading import Lock
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from pebble import ProcessExpired
 
 from normtune.errors import NormtuneError
-from normtune.kernels.load_file import loaded
 from normtune.tuner.cluster import on_node
+from normtune.tuner.cluster.connect import in_one_line
+from normtune.tuner.cluster.node_compiler import files_of_operators
 from normtune.tuner.compiling.binary_list import Toolchain
 
-# A task on a node with other versions goes to another one, at most so often.
-_NODES = 100
 # Exit code of a process that Ray lost, as if it were killed.
 _KILLED = -9
 
 
-class Made:
-    """The kernels that were compiled anywhere.
+class Made(NamedTuple):
+    """A kernel that was compiled on some node.
 
     Attributes:
-        objects: Ray's object with the files of a kernel.
-        digests: toolchain, and SHA-256 of each file.
+        archive: Ray's object with its files, a `node_compiler.Archive`.
+        toolchain: of that node.
+        files: SHA-256 of each file.
     """
 
-    def __init__(self) -> None:
-        self.objects: dict[str, Any] = {}
-        self.digests: dict[str, tuple[Toolchain, Mapping[str, str]]] = {}
+    archive: Any
+    toolchain: Toolchain
+    files: Mapping[str, str]
 
 
 class TaskPool:
@@ -46,24 +44,30 @@ class TaskPool:
         ray: connected.
         target: architecture.
         wanted: versions that a node must have, as `on_node.facts`.
-        made: notes what is compiled.
+        made: receives what is compiled, by Triton's name of the kernel.
+
+    Raises:
+        NormtuneError: the cluster has no CPUs.
     """
 
-    def __init__(self, ray: ModuleType, target: str, wanted: Mapping[str, str], made: Made) -> None:
-        self._ray, self._target, self._wanted, self._made = ray, target, wanted, made
-        self._files = tuple((path, Path(path).read_bytes()) for path in loaded())
+    def __init__(
+        self, ray: ModuleType, target: str, wanted: Mapping[str, str], made: MutableMapping[str, Made]
+    ) -> None:
+        self._ray, self._made = ray, made
+        self._job = wanted, target, files_of_operators()
         self._task = ray.remote(num_cpus=1, num_returns=2, max_retries=3)(on_node.compiled)
         self._refused: set[str] = set()
         self._running: set[Any] = set()
         self._lock = Lock()
         self._is_stopped = False
+        self._check_cpus()
 
     def schedule(
         self, function: Callable[..., Any], args: Sequence[Any] = (), timeout: float | None = None
     ) -> Future[Any]:
         """The future of a call, as `Executor.schedule`."""
         future: Future[Any] = Future()
-        self._begin(future, pickle.dumps((function, args)), timeout, _NODES)
+        self._begin(future, pickle.dumps((function, args)), timeout)
         return future
 
     def stop(self) -> None:
@@ -78,14 +82,20 @@ class TaskPool:
     def join(self) -> None:
         """Do nothing: Ray ends the processes."""
 
-    def _begin(self, future: Future[Any], call: bytes, seconds: float | None, nodes: int) -> None:
-        others = {"label_selector": {"ray.io/node-id": f"!in({','.join(sorted(self._refused))})"}}
+    def _check_cpus(self) -> None:
+        """Raise NormtuneError if no node can compile: its tasks would wait for ever."""
+        nodes = {node["NodeID"] for node in self._ray.nodes() if node["Alive"] and node["Resources"].get("CPU")}
+        if not nodes - self._refused:
+            reason = "have other versions than the sweep" if nodes else "are none, and kernels have to be compiled"
+            raise NormtuneError(f"the nodes of the cluster with CPUs {reason}")
+
+    def _begin(self, future: Future[Any], call: bytes, seconds: float | None) -> None:
         with self._lock:
             if self._is_stopped:
                 future.cancel()
                 return
-            task = self._task.options(**(others if self._refused else {}))
-            report, archive = task.remote(self._wanted, self._target, self._files, call, seconds)
+            others = {"ray.io/node-id": f"!in({','.join(sorted(self._refused))})"} if self._refused else None
+            report, archive = self._task.options(label_selector=others).remote(*self._job, call, seconds)
             self._running.add(report)
 
         def finish(done: Future[Any]) -> None:
@@ -95,23 +105,21 @@ class TaskPool:
                 found = done.result()
                 if isinstance(found, str):  # the id of a node with other versions
                     self._refused.add(found)
-                    if nodes:
-                        return self._begin(future, call, seconds, nodes - 1)
-                    raise NormtuneError("the nodes of the cluster with CPUs have other versions than the sweep")
-                future.set_result(self._noted(found, archive))
+                    self._check_cpus()
+                    return self._begin(future, call, seconds)
+                outcome, files = found
+                future.set_result(self._noted(outcome, files, archive))
+            except self._ray.exceptions.RayTaskError as error:
+                future.set_exception(error.cause)
             except self._ray.exceptions.RayError as error:
-                told = f"a task of Ray was lost: {error}".splitlines()[0]
+                told = f"a task of Ray was lost: {in_one_line(error)}"
                 future.set_exception(ProcessExpired(told, code=_KILLED))  # type: ignore[no-untyped-call]
             except BaseException as error:
                 future.set_exception(error)
 
         report.future().add_done_callback(finish)
 
-    def _noted(self, report: Any, archive: Any) -> Any:
-        if isinstance(report.outcome, Exception):
-            raise report.outcome
-        outcome = pickle.loads(report.outcome)
-        for kernel, digests in report.digests.items():
-            self._made.objects[kernel] = archive
-            self._made.digests[kernel] = outcome.toolchain, digests
-        return outcome
+    def _noted(self, outcome: bytes, files: Mapping[str, Mapping[str, str]], archive: Any) -> Any:
+        compiled = pickle.loads(outcome)
+        self._made.update({kernel: Made(archive, compiled.toolchain, files[kernel]) for kernel in files})
+        return compiled

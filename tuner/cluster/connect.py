@@ -37,23 +37,9 @@ def check_names(names: str | None) -> None:
         raise UsageError(f"--device is {names!r} with --ray: expected all, or one replay:NAME for every node")
 
 
-def imported() -> ModuleType:
-    """The package ray, without its statistics and warnings.
-
-    Raises:
-        NormtuneError: it is not installed.
-    """
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    try:
-        import ray
-    except ImportError as error:
-        raise NormtuneError(f"--ray needs Ray ({error}): pip install 'normtune[ray]'") from None
-    return ray
-
-
 @contextmanager
 def connected(address: str) -> Iterator[ModuleType]:
-    """Ray, connected to a cluster for the block.
+    """Ray, without its statistics and warnings, connected to a cluster for the block.
 
     Args:
         address: as in `check_address`.
@@ -61,16 +47,32 @@ def connected(address: str) -> Iterator[ModuleType]:
     Raises:
         NormtuneError: Ray is not installed, or there is no cluster that it can join.
     """
-    check_address(address)
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     with ExitStack() as stack:
-        if address == LOCAL and "ray" not in sys.modules:  # which reads them when it is imported
-            stack.enter_context(_own_token())
-        ray = imported()
+        # Ray would store a token for a cluster of ours in the user's home, for all later ones.
+        token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+        is_read = "ray" in sys.modules  # when it is imported
+        if address == LOCAL and not is_read and not any(map(os.environ.get, (*token, "RAY_AUTH_TOKEN_PATH"))):
+            os.environ |= token
+            for name in token:
+                stack.callback(os.environ.pop, name, None)
+        try:
+            import ray
+        except ImportError as error:
+            raise NormtuneError(f"--ray needs Ray ({error}): pip install 'normtune[ray]'") from None
         if not ray.is_initialized():  # else by the caller, who will end it
             _check_reachable(address)
             stack.callback(ray.shutdown)
             _init(ray, address)
         yield ray
+
+
+def in_one_line(error: BaseException) -> str:
+    """The reason of an error of Ray."""
+    lines = [line.strip(" .") for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    if lines[0].startswith("Version mismatch"):  # both versions
+        return " ".join(lines)[:300]
+    return next((line for line in lines if "died because" in line or "is dead because" in line), lines[0])[:200]
 
 
 def _init(ray: ModuleType, address: str) -> None:
@@ -85,26 +87,11 @@ def _init(ray: ModuleType, address: str) -> None:
         options = {"num_cpus": cores, "resources": {REPLAYS: cores}, "include_dashboard": False}
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL, **options)
-    except (ConnectionError, RuntimeError, ValueError, OSError, TimeoutError) as error:
-        raise NormtuneError(f"--ray {address}: no Ray cluster can be joined ({_one_line(error)}): {_FORM}") from None
+    except (OSError, RuntimeError, ValueError) as error:
+        raise NormtuneError(f"--ray {address}: no Ray cluster can be joined ({in_one_line(error)}): {_FORM}") from None
     finally:
         with suppress(ValueError, TypeError):  # in another thread than the main one, Ray has changed nothing
             signal.signal(signal.SIGTERM, before)
-
-
-@contextmanager
-def _own_token() -> Iterator[None]:
-    """Variables with a token for a cluster of ours: Ray would store one in the user's home, for all later clusters."""
-    variables = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-    if any(os.environ.get(name) for name in (*variables, "RAY_AUTH_TOKEN_PATH")):
-        yield
-        return
-    os.environ |= variables
-    try:
-        yield
-    finally:
-        for name in variables:
-            os.environ.pop(name, None)
 
 
 def _check_reachable(address: str) -> None:
@@ -116,11 +103,3 @@ def _check_reachable(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), _ADDRESS_SECONDS).close()
     except (OSError, OverflowError) as error:
         raise NormtuneError(f"--ray {address}: no Ray cluster is there ({error}): {_FORM}") from None
-
-
-def _one_line(error: BaseException) -> str:
-    """The reason of an error of Ray; of unlike versions, both."""
-    lines = [line.strip(" .") for line in str(error).splitlines() if line.strip()]
-    if lines and lines[0].startswith("Version mismatch"):
-        return " ".join(lines)[:300]
-    return lines[0][:200] if lines else type(error).__name__

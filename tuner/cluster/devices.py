@@ -7,16 +7,16 @@ further actor starts there.
 
 import time
 from collections import Counter
-from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from itertools import count
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 from normtune.errors import NormtuneError
 from normtune.tuner.cluster import on_node
 from normtune.tuner.cluster.binaries import Made, TaskPool
-from normtune.tuner.cluster.connect import REPLAYS, check_names
+from normtune.tuner.cluster.connect import REPLAYS, in_one_line
 from normtune.tuner.cluster.remote import ActorLostError, RemoteWorker
 from normtune.tuner.compiling.binaries import Compilers
 from normtune.tuner.device.bench import WorkerBench
@@ -35,28 +35,13 @@ _POLL_SECONDS = 0.05
 _MOST_UNKNOWN = 20
 
 
-class _Place(NamedTuple):
-    """A GPU: the node and the number there."""
-
-    node: str
-    number: str
-
-
-class _Member(NamedTuple):
-    """An actor that said where it is."""
-
-    bench: WorkerBench
-    worker: RemoteWorker
-    place: _Place
-
-
 class ClusterDevices:
     """The devices of a cluster; a `sweep.Joining`.
 
     Args:
         ray: connected.
         address: of the cluster, for messages.
-        names: as in `check_names`.
+        names: as in `connect.check_names`.
         regime: of the timing.
         closing: closes the benches.
 
@@ -68,49 +53,46 @@ class ClusterDevices:
     """
 
     # They have to be opened first.
-    identities: Sequence[Identity] = ()
+    identities: tuple[Identity, ...] = ()
 
     def __init__(self, ray: ModuleType, address: str, names: str | None, regime: str, closing: ExitStack) -> None:
-        check_names(names)
         self.lost: dict[str, str] = {}
         self._ray, self._closing = ray, closing
-        self._kind = "replay" if names and names != ALL else "cuda"
-        self._opener = opener_of("cuda:0" if names == ALL else names, regime)
-        self._resource = REPLAYS if self._kind == "replay" else "GPU"
-        self._count = int(ray.cluster_resources().get(self._resource, 0))
+        self._opener = opener_of(None if names == ALL else names, regime)
+        self._kind, resource, wanted = "cuda", "GPU", "a GPU"
+        options: dict[str, Any] = {"num_gpus": 1}
+        if names and names != ALL:
+            self._kind, resource, wanted = "replay", REPLAYS, f"the resource {REPLAYS}"
+            options = {"resources": {REPLAYS: 1}}
+        there = ray.cluster_resources()
+        self._count = int(there.get(resource, 0))
         if not self._count:
-            wanted = "a GPU" if self._resource == "GPU" else f"the resource {REPLAYS}"
             nodes = sum(node["Alive"] for node in ray.nodes())
             raise NormtuneError(
                 f"--ray {address}: none of the {nodes} nodes of the cluster has {wanted}: `ray start` takes --num-gpus "
                 "and --resources, `ray status` lists them"
             )
         ray.cloudpickle.register_pickle_by_value(on_node)
-        options: dict[str, Any] = {"num_gpus": 1} if self._resource == "GPU" else {"resources": {REPLAYS: 1}}
         self._actor = ray.remote(num_cpus=0, max_restarts=0, **options)(on_node.Node)
         self._facts = on_node.facts()
-        self._made = Made()
+        self._made: dict[str, Made] = {}
         self._compilers = Compilers(elsewhere=lambda target: TaskPool(ray, target, self._facts, self._made))
-        self._compilers.workers = max(1, int(ray.cluster_resources().get("CPU", 1)))
+        self._compilers.workers = max(1, int(there.get("CPU", 1)))
         self._compilers.enter()  # they stay while no device is there
+        # Actors that wait for a GPU, by the answer that says where they are.
         self._waiting: dict[Any, Any] = {}
-        self._opening: dict[Future[None], _Member] = {}
-        self._members: list[_Member] = []
+        self._opening: dict[Future[None], WorkerBench] = {}
+        # Of devices that are opened or open.
+        self._workers: dict[WorkerBench, RemoteWorker] = {}
         self._held: list[Any] = []
-        self._losses: Counter[_Place] = Counter()
+        self._losses: Counter[str] = Counter()
         self._unknown = 0
         self._alike: dict[tuple[str, int], str] = {}
         self._threads = ThreadPoolExecutor(64, "normtune-joining")
         closing.callback(self.close)
 
-    @property
-    def joining(self) -> "ClusterDevices":
-        """Itself: it has devices that join later."""
-        return self
-
     def start(self) -> list[Bench]:
-        """Start actors for all devices that are there; none is known yet."""
-        self.want(self._count)
+        """No device is known before it is open."""
         return []
 
     def open(self) -> list[Bench]:
@@ -137,7 +119,7 @@ class ClusterDevices:
 
     def want(self, devices: int) -> None:
         """Let actors wait for as many devices as are wanted and not there, some at a time; end those that are not."""
-        there = len(self._opening) + sum(not member.worker.is_lost for member in self._members)
+        there = sum(not worker.is_lost for worker in self._workers.values())
         missing = max(0, devices - there)
         limit = max(_WAITING, self._count - there - len(self._held))
         while len(self._waiting) < min(missing, limit) and self._unknown <= _MOST_UNKNOWN:
@@ -148,35 +130,29 @@ class ClusterDevices:
 
     def joined(self) -> list[Bench]:
         """Devices that were opened since the last call."""
-        for member in [member for member in self._members if member.worker.is_lost]:
-            self._members.remove(member)
-            self._losses[member.place] += 1
-        arrived = (
-            self._ray.wait([*self._waiting], num_returns=len(self._waiting), timeout=0)[0] if self._waiting else ()
-        )
-        for answer in arrived:
+        for bench in [bench for bench, worker in self._workers.items() if worker.is_lost]:
+            del self._workers[bench]
+            self._losses[bench.name] += 1
+        waiting = [*self._waiting]
+        for answer in self._ray.wait(waiting, num_returns=len(waiting), timeout=0)[0] if waiting else ():
             self._arrived(answer, self._waiting.pop(answer))
         opened: list[Bench] = []
         for future in [future for future in self._opening if future.done()]:
-            member = self._opening.pop(future)
+            bench = self._opening.pop(future)
             try:
                 future.result()
-                self._check_alike(member)
+                self._check_alike(bench)
+                opened.append(bench)
             except ActorLostError:
-                self._losses[member.place] += 1
+                pass  # counted by the next call
             except NormtuneError as error:
-                self._leave_out(member.bench.name, str(error), member)
-            else:
-                self._members.append(member)
-                opened.append(member.bench)
+                self._leave_out(bench.name, str(error), self._workers.pop(bench).actor)
         return opened
 
     def close(self) -> None:
         """End all actors and compilers."""
-        for actor in [*self._waiting.values(), *self._held]:
+        for actor in [*self._waiting.values(), *self._held, *(worker.actor for worker in self._workers.values())]:
             self._kill(actor)
-        for member in self._opening.values():
-            member.worker.kill()
         self._threads.shutdown()
         self._compilers.leave()
 
@@ -187,33 +163,28 @@ class ClusterDevices:
         except self._ray.exceptions.RayError as error:  # with its node
             self._unknown += 1
             if self._unknown > _MOST_UNKNOWN:
-                self.lost["actors"] = f"{self._unknown} ended before they began, {str(error).splitlines()[0]}"
+                self.lost["actors"] = f"{self._unknown} ended before they began, {in_one_line(error)}"
             return
         host = f"{facts['host']}-{facts['node'][:6]}"
-        place = _Place(facts["node"], facts["gpu"] or self._number(facts["node"]))
-        name = f"{host}/{self._kind}:{place.number}"
+        prefix = f"{host}/{self._kind}:"
+        taken = {bench.name for bench in self._workers}  # replays have no numbers of their own
+        name = prefix + (facts["gpu"] or next(free for free in map(str, count()) if prefix + free not in taken))
         if unlike := [key for key, version in self._facts.items() if facts[key] != version]:
             texts = [f"{key} {facts[key]} where the sweep has {self._facts[key]}" for key in unlike]
             self._leave_out(host, f"it has {', '.join(texts)}: install the same there", actor)
-        elif self._losses[place] >= MOST_LOST:
+        elif self._losses[name] >= MOST_LOST:
             self._leave_out(name, f"its actor was lost {MOST_LOST} times", actor)
         else:
             worker = RemoteWorker(self._ray, actor, name, self._made)
             bench = WorkerBench(self._opener, self._compilers, name, worker.start)
             self._closing.callback(bench.close)
-            self._opening[self._threads.submit(bench.open)] = _Member(bench, worker, place)
+            self._workers[bench] = worker
+            self._opening[self._threads.submit(bench.open)] = bench
 
-    def _number(self, node: str) -> str:
-        """The least number that no replay on a node has."""
-        members = [*self._members, *self._opening.values()]
-        taken = {member.place.number for member in members if member.place.node == node}
-        return next(str(number) for number in range(len(taken) + 1) if str(number) not in taken)
-
-    def _check_alike(self, member: _Member) -> None:
+    def _check_alike(self, bench: WorkerBench) -> None:
         """Raise NormtuneError for a device that differs from the first one of its kind."""
-        bench, limits = member.bench, member.worker.limits
-        parts = [f"torch {bench.software.get('torch', 'none')}", f"driver {bench.device.driver}"]
-        own = ", ".join([*parts, str(limits)] if limits else parts)
+        versions = f"torch {bench.software.get('torch', 'none')}, driver {bench.device.driver}"
+        own = f"{versions}, {self._workers[bench].limits}"
         first = self._alike.setdefault(bench.device.kind, own)
         if own != first:
             raise NormtuneError(
@@ -225,5 +196,5 @@ class ClusterDevices:
         self._held.append(held)
 
     def _kill(self, actor: Any) -> None:
-        with suppress(Exception):  # it, or Ray, is gone; members are closed with their benches
+        with suppress(Exception):  # it, or Ray, is gone
             self._ray.kill(actor)

@@ -4,7 +4,6 @@ Only the standard library is imported outside of functions: a node may have anot
 """
 
 import hashlib
-import os
 import platform
 import socket
 import sys
@@ -49,7 +48,7 @@ class Node:
 
     def __init__(self) -> None:
         self._worker: Any = None
-        self._folder = ""
+        self._scratch: Any = None
 
     def facts(self) -> dict[str, str]:
         """As `facts`, with the node's name and id, and the number of the GPU."""
@@ -59,73 +58,59 @@ class Node:
         gpus = context.get_accelerator_ids().get("GPU") or [""]
         return {**facts(), "host": socket.gethostname(), "node": context.get_node_id(), "gpu": str(gpus[0])}
 
-    def open(self, opener: Any, files: Any) -> tuple[str, Any]:
-        """Start a worker in place of the last one; returns the identity of its engine.
+    def open(self, opener: Any, files: Any) -> Any:
+        """Start a worker in place of the last one; returns the identity of its engine, and as `limits.limits_of`.
 
         Args:
             opener: as in `Worker`.
             files: as `node_compiler.Files`.
         """
         from normtune.kernels.load_file import load
-        from normtune.tuner.cluster.node_compiler import written
+        from normtune.tuner.cluster.node_compiler import unpacked
         from normtune.tuner.compiling.binary_cache import Folder
+        from normtune.tuner.device.limits import limits_of
         from normtune.tuner.device.worker import Worker
 
         self.close()
-        if not self._folder:
-            import ray
-
-            # In Ray's own folder for this session, as a killed process removes nothing.
-            session = Path(ray._private.worker.global_worker.node.get_session_dir_path())
-            self._folder = str(session / f"normtune-{os.getpid()}")
-            Path(self._folder).mkdir()
-            for file in written(self._folder, files):
-                load(file)
+        if not self._scratch:
+            self._scratch, paths = unpacked(files)
+            for path in paths:
+                load(path)
             # The worker's process would run Ray's main module again.
             sys.modules["__main__"].__dict__.pop("__file__", None)
+        self._worker = Worker(opener, Folder(self._scratch.path))
+        self._worker.open()
+        return self._worker.identity, *limits_of([self._worker.identity.device])
 
-        def begin() -> Any:
-            self._worker = Worker(opener, Folder(self._folder))
-            self._worker.open()
-            return self._worker.identity
+    def call(self, step: str, arguments: Any, seconds: float) -> Any:
+        """The worker's answer to a step."""
+        return self._worker.call(step, *arguments, seconds=seconds)
 
-        return self._answer(begin)
-
-    def limits(self, device: Any) -> Any:
-        """As `limits.limits_of`, of a GPU of this node."""
-        from normtune.tuner.device.limits import limits_of
-
-        (found,) = limits_of([device])
-        return found
-
-    def call(self, step: str, arguments: Any, seconds: float) -> tuple[str, Any]:
-        """The worker's answer to a step, or what it raised."""
-        return self._answer(lambda: self._worker.call(step, *arguments, seconds=seconds))
-
-    def supply(self, target: str, made: Mapping[str, Any], *archives: Mapping[str, Mapping[str, bytes]]) -> list[str]:
-        """Put kernels where the worker finds them; returns the names of those whose files are not as they were made.
+    def supply(self, target: str, made: Mapping[str, Any], *archives: Mapping[str, Mapping[str, bytes]]) -> int:
+        """Put kernels where the worker finds them; returns the number of those whose files are not as they were made.
 
         Args:
             target: architecture.
             made: toolchain and digests of the files, by kernel.
             archives: files by kernel.
         """
-        from normtune.tuner.compiling.binary_list import add
+        from normtune.tuner.compiling.binary_list import add, digests
 
-        refused = []
-        for archive in archives:
-            for kernel in made.keys() & archive.keys():
-                toolchain, digests = made[kernel]
-                files = archive[kernel]
-                if {name: hashlib.sha256(content).hexdigest() for name, content in files.items()} != digests:
-                    refused.append(kernel)
-                    continue
-                folder = Path(self._folder, kernel)
-                folder.mkdir(exist_ok=True)
-                for name, content in files.items():
+        intact = []
+        for kernel, (_, files) in made.items():
+            folder = Path(self._scratch.path, kernel)
+            folder.mkdir(exist_ok=True)
+            for archive in archives:
+                for name, content in archive.get(kernel, {}).items():
                     Path(folder, name).write_bytes(content)
-                add(Path(self._folder), target, toolchain, {kernel: [kernel]})
-        return refused
+            if digests(folder) == files:
+                intact.append(kernel)
+        toolchains = [made[kernel][0] for kernel in intact]
+        for index, toolchain in enumerate(toolchains):
+            if toolchain not in toolchains[:index]:  # almost always one: a list is written as a whole
+                alike = {kernel: [kernel] for kernel in intact if made[kernel][0] == toolchain}
+                add(Path(self._scratch.path), target, toolchain, alike)
+        return len(made) - len(intact)
 
     def close(self) -> Any:
         """End the worker; returns the summary of the clocks."""
@@ -134,27 +119,10 @@ class Node:
 
     def clear(self) -> Any:
         """End the worker and remove its files; returns the summary of the clocks."""
-        import shutil
-
         summary = self.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        if self._scratch:
+            self._scratch.remove()
         return summary
-
-    def _answer(self, ask: Any) -> tuple[str, Any]:
-        # As tuples: Ray wraps exceptions of other types, and pickles those with several arguments wrongly.
-        from normtune.errors import NormtuneError
-        from normtune.tuner.device.engine import NoMemoryError
-        from normtune.tuner.device.worker import WorkerLostError
-
-        try:
-            return "done", ask()
-        except WorkerLostError as error:
-            self._worker = None
-            return "lost", (error.status, str(error), error.certain)
-        except NoMemoryError as error:
-            return "memory", str(error)
-        except NormtuneError as error:
-            return "failed", error
 
 
 def compiled(wanted: Mapping[str, str], *job: Any) -> Any:

@@ -1,14 +1,14 @@
 """A worker on a node of a cluster, as the process that drives a device is seen by a bench."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import suppress
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from normtune.kernels.load_file import loaded
-from normtune.results.records import REPLAY_PREFIX
+from normtune.errors import NormtuneError
 from normtune.tuner.cluster.binaries import Made
+from normtune.tuner.cluster.connect import in_one_line
+from normtune.tuner.cluster.node_compiler import files_of_operators
 from normtune.tuner.compiling.binary_cache import Folder
 from normtune.tuner.device.engine import Identity, NoMemoryError, Opener
 from normtune.tuner.device.limits import Limits
@@ -31,47 +31,45 @@ class RemoteWorker:
         ray: connected.
         actor: an `on_node.Node`.
         name: of the device.
-        made: kernels to be brought to the node.
+        made: kernels that can be brought to the node.
 
     Attributes:
-        identity: of the engine, once it is open.
-        limits: of a GPU, once it is open.
+        identity, limits: of the engine and its device, once it is open.
         is_lost: whether the actor or its node is gone.
-        refused: number of kernels that did not arrive as they were made.
     """
 
-    def __init__(self, ray: ModuleType, actor: Any, name: str, made: Made) -> None:
-        self._ray, self._actor, self._name, self._made = ray, actor, name, made
+    def __init__(self, ray: ModuleType, actor: Any, name: str, made: Mapping[str, Made]) -> None:
+        self.actor = actor
+        self._ray, self._name, self._made = ray, name, made
         self._brought: set[str] = set()
+        self._refused = 0
         self._opening: Any = None
         self.identity: Identity
-        self.limits: Limits | None = None
+        self.limits: Limits
         self.is_lost = False
-        self.refused = 0
 
     def start(self, opener: Opener, folder: Folder | None = None) -> "RemoteWorker":
         """Start the worker in place of the last one."""
-        self._opening = self._actor.open.remote(opener, tuple((path, Path(path).read_bytes()) for path in loaded()))
+        self._opening = self.actor.open.remote(opener, files_of_operators())
         return self
 
     def open(self) -> None:
         """Wait until the engine is open, as `Driver.open`."""
-        self.identity = self._answer(self._opening, START_SECONDS)
-        if self.limits is None and not self.identity.device.uuid.startswith(REPLAY_PREFIX):
-            with suppress(self._ray.exceptions.RayError):  # a lost actor fails the next step
-                self.limits = self._ray.get(self._actor.limits.remote(self.identity.device), timeout=_GRACE_SECONDS)
+        self.identity, self.limits = self._answer(self._opening, START_SECONDS)
 
     def supply(self, kernels: Collection[str]) -> None:
         """Bring kernels from Ray's object store to the node; what does not arrive is compiled there."""
-        new = set(kernels) - self._brought
-        made = {kernel: self._made.digests[kernel] for kernel in new if kernel in self._made.digests}
+        made = {
+            kernel: self._made[kernel] for kernel in kernels if kernel in self._made and kernel not in self._brought
+        }
         if not made:
             return
         self._brought |= made.keys()
-        archives = {self._made.objects[kernel] for kernel in made}
-        answer = self._actor.supply.remote(self.identity.target.name, made, *archives)
+        archives = {each.archive for each in made.values()}
+        listed = {kernel: (each.toolchain, each.files) for kernel, each in made.items()}
+        answer = self.actor.supply.remote(self.identity.target.name, listed, *archives)
         with suppress(self._ray.exceptions.RayError):  # a lost actor fails the next step
-            self.refused += len(self._ray.get(answer, timeout=_GRACE_SECONDS))
+            self._refused += self._ray.get(answer, timeout=_GRACE_SECONDS)
 
     def call(self, step: str, *arguments: Any, seconds: float) -> Any:
         """The engine's answer to a step, as `Driver.call`.
@@ -79,12 +77,12 @@ class RemoteWorker:
         Raises:
             ActorLostError: the actor or its node is gone.
         """
-        return self._answer(self._actor.call.remote(step, arguments, seconds), seconds)
+        return self._answer(self.actor.call.remote(step, arguments, seconds), seconds)
 
     def kill(self) -> None:
         """End the actor, as `Driver.kill`."""
         with suppress(Exception):  # it, or Ray, is gone
-            self._ray.kill(self._actor)
+            self._ray.kill(self.actor)
 
     def abandon(self) -> None:
         """End the actor without waiting."""
@@ -94,29 +92,18 @@ class RemoteWorker:
         """End the worker, then the actor; returns the summary of the clocks."""
         summary: dict[str, object] = {}
         with suppress(Exception):
-            summary = self._ray.get(self._actor.clear.remote(), timeout=_END_SECONDS)
+            summary = self._ray.get(self.actor.clear.remote(), timeout=_END_SECONDS)
         self.kill()
-        return summary | ({"binaries_refused": self.refused} if self.refused else {})
+        return summary | ({"binaries_refused": self._refused} if self._refused else {})
 
     def _answer(self, answer: Any, seconds: float) -> Any:
         try:
-            kind, value = self._ray.get(answer, timeout=seconds + _GRACE_SECONDS)
-        except self._ray.exceptions.RayTaskError as error:  # ours, not the node's
+            return self._ray.get(answer, timeout=seconds + _GRACE_SECONDS)
+        except self._ray.exceptions.RayTaskError as error:  # of the step, not of the node
+            if isinstance(error.cause, WorkerLostError | NoMemoryError | NormtuneError):
+                raise error.cause from None
             raise RuntimeError(f"the actor of {self._name} failed:\n{error}") from None
         except self._ray.exceptions.RayError as error:
             self.is_lost = True
-            raise ActorLostError(f"its actor is lost, {_reason(error)}") from None
-        if kind == "lost":
-            raise WorkerLostError(*value)
-        if kind == "memory":
-            raise NoMemoryError(value)
-        if kind == "failed":
-            raise value
-        return value
-
-
-def _reason(error: Exception) -> str:
-    """Why an actor is lost, in one line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = next((line for line in lines if "died because" in line or "is dead because" in line), "")
-    return (told or (lines[0] if lines else type(error).__name__))[:160]
+            self.kill()  # of a node that does not answer: it would keep the GPU
+            raise ActorLostError(f"its actor is lost, {in_one_line(error)}") from None

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from normtune.kernels.calling.probe import ask
-from normtune.results.records import Device
+from normtune.results.records import REPLAY_PREFIX, Device
 from normtune.tuner.machine.vendor import smi_facts
 
 _SMI_SECONDS = 10.0
@@ -24,8 +24,10 @@ class Limits(NamedTuple):
 
 
 def limits_of(devices: Sequence[Device]) -> list[Limits]:
-    """Limits of GPUs of this machine."""
-    gpus = {gpu["uuid"].removeprefix("GPU-"): gpu for gpu in ask(smi_facts, _SMI_SECONDS).get("gpus", [])}
+    """Limits of GPUs of this machine; of replays only the memory."""
+    are_here = not all(device.uuid.startswith(REPLAY_PREFIX) for device in devices)
+    facts = ask(smi_facts, _SMI_SECONDS) if are_here else {}
+    gpus = {gpu["uuid"].removeprefix("GPU-"): gpu for gpu in facts.get("gpus", [])}
     found = [gpus.get(device.uuid.removeprefix("GPU-"), {}) for device in devices]
     return [
         Limits(device.memory_bytes, gpu.get("power_watts"), gpu.get("most_mhz"))

@@ -37,9 +37,12 @@ class WorkerLostError(RuntimeError):
     """
 
     def __init__(self, status: str, reason: str, certain: bool) -> None:
-        super().__init__(reason)
+        super().__init__(status, reason, certain)  # all, so that it can be pickled
         self.status = status
         self.certain = certain
+
+    def __str__(self) -> str:
+        return str(self.args[1])
 
 
 class Worker:

@@ -31,7 +31,7 @@ from normtune.tuner.plan.resume import without_times
 from normtune.tuner.search.control import Control
 from normtune.tuner.search.protocol import Strategy
 from normtune.tuner.staleness.stored import compare
-from normtune.tuner.sweep.devices import Devices, alike, check_limits
+from normtune.tuner.sweep.devices import Devices, Joining, alike, check_limits
 from normtune.tuner.sweep.outlook import Outlook, look_ahead
 from normtune.tuner.sweep.prepare import (
     PreparedSweep,
@@ -278,7 +278,8 @@ def _swept(
         starting = time.monotonic() - begun
         left = None if budget is None else budget - starting
         retry = request.retry_failed
-        summaries = measure(works, opened, left, display, retry_failed=retry, joining=devices.joining, work_of=work_of)
+        joining = devices if isinstance(devices, Joining) else None
+        summaries = measure(works, opened, left, display, retry_failed=retry, joining=joining, work_of=work_of)
     done = []
     for (benches, work), swept, summary in zip(groups, planned, summaries, strict=True):
         control = work.control.result() if work.control else None

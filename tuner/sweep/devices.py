@@ -6,7 +6,7 @@ benches.
 
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 from normtune.errors import NormtuneError
 from normtune.results.records import REPLAY_PREFIX, Run
@@ -19,6 +19,7 @@ from normtune.tuner.device.unopened import Named, unopened
 Known = TypeVar("Known", Bench, Identity)
 
 
+@runtime_checkable
 class Joining(Protocol):
     """Devices that join while others measure, as in a cluster."""
 
@@ -44,9 +45,6 @@ class Devices:
     Attributes:
         lost: why devices could not be opened, by name.
     """
-
-    # All are there from the beginning.
-    joining: Joining | None = None
 
     def __init__(
         self, names: str | None, regime: str, runs: Collection[Run], compilers: Compilers, closing: ExitStack

@@ -39,7 +39,7 @@ def main(address, store, seconds):
             dtypes=("bfloat16", "float32"),
             rows=sorted({problem.shape[0] for problem in PROBLEMS}),
             hidden=sorted({problem.shape[1] for problem in PROBLEMS}),
-            space="quick",
+            space="default",
             strategy="exhaustive",
             store=store,
         )

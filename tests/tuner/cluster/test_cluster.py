@@ -1,6 +1,7 @@
 """Sweeps on a Ray cluster of several nodes on this machine: what joins, is lost, is refused, and is compiled."""
 
 import os
+import signal
 import sys
 import time
 from contextlib import ExitStack
@@ -14,6 +15,8 @@ from normtune.tests.commands import refused, succeed
 from normtune.tests.tuner.cluster.disturbed import begin, content
 from normtune.tests.tuner.made_up_recording import recorded_plan
 from normtune.tuner.cluster import devices as cluster_devices
+from normtune.tuner.cluster import remote
+from normtune.tuner.cluster.binaries import TaskPool
 from normtune.tuner.cluster.connect import connected
 from normtune.tuner.cluster.devices import MOST_LOST, ClusterDevices
 from normtune.tuner.cluster.remote import ActorLostError
@@ -52,7 +55,7 @@ def waited(devices, until, seconds=90.0):
 def test_the_data_are_those_without_a_cluster_in_any_order(machines, tmp_path):
     for address, name in (("none", "alone.db"), (machines.address, "cluster.db")):
         out, err = begin(address, tmp_path / name).communicate()
-        assert out == "30 0 0\n", out + err
+        assert out == "40 0 0\n", out + err
     assert content(tmp_path / "alone.db") == content(tmp_path / "cluster.db")
     with Store.open(f"sqlite:///{tmp_path}/cluster.db") as store:
         assert len(store.runs()) > 1
@@ -74,7 +77,7 @@ def test_a_node_that_joins_takes_part(machines, tmp_path):
     node = machines.add(replays=3)
     try:
         out, err = driver.communicate()
-        assert out == "30 0 0\n", out + err
+        assert out == "40 0 0\n", out + err
     finally:
         machines.remove(node)
     with Store.open(f"sqlite:///{tmp_path}/store.db") as store:
@@ -125,6 +128,36 @@ def test_a_node_with_another_normtune_is_named_and_left_out(machines, opened, tm
         machines.remove(node)
 
 
+def test_where_no_node_has_the_versions_of_the_sweep_nothing_waits_for_a_compiler(opened):
+    devices = opened()
+    pool = TaskPool(devices._ray, "sm_90", {**devices._facts, "triton": "0.1"}, {})
+    call = pool.schedule(compile_job, (recorded_plan().jobs()[0], False), 60.0)
+    with pytest.raises(NormtuneError, match="the nodes of the cluster with CPUs have other versions than the sweep"):
+        call.result(90.0)
+    assert len(pool._refused) == 3
+
+
+def test_an_operator_that_a_node_cannot_load_is_a_line(opened, monkeypatch):
+    monkeypatch.setattr(remote, "files_of_operators", lambda: (("/here/missing.py", b"import not_installed"),))
+    with pytest.raises(NormtuneError, match=r"cannot load .*/missing.py: .*'not_installed'; install it") as error:
+        opened().open()
+    assert "\n" not in str(error.value)
+
+
+def test_a_node_that_does_not_answer_loses_its_actor(machines, opened, monkeypatch):
+    devices = opened()
+    bench, *_ = devices.open()
+    pid = devices._ray.get(devices._workers[bench].actor.__ray_call__.remote(lambda self: os.getpid()))
+    monkeypatch.setattr(remote, "_GRACE_SECONDS", 1.0)
+    os.kill(pid, signal.SIGSTOP)
+    with pytest.raises(ActorLostError):
+        bench.ask("speed", seconds=1.0)
+    end = time.monotonic() + 60.0
+    while pid in machines.processes("ray::Node"):
+        assert time.monotonic() < end, "it still has the GPU"
+        time.sleep(0.2)
+
+
 def test_unlike_devices_of_one_name_are_told_apart(opened, monkeypatch):
     devices = opened()
     first, *_ = devices.open()
@@ -132,20 +165,20 @@ def test_unlike_devices_of_one_name_are_told_apart(opened, monkeypatch):
     with pytest.raises(
         NormtuneError, match=r"it has torch .*, driver .*, others .* have torch 1.0, driver 2: sweep it"
     ):
-        devices._check_alike(devices._members[0])
+        devices._check_alike(first)
 
 
 @pytest.mark.parametrize("is_intact", [True, False])
 def test_binaries_are_compiled_on_any_node_and_refused_if_they_arrive_otherwise(opened, store, is_intact, monkeypatch):
     devices = opened("cluster.arriving_engine", "arriving_engine")
     if not is_intact:
-        noted = cluster_devices.TaskPool._noted
+        noted = TaskPool._noted
 
-        def changed(self, report, archive):
-            wrong = {kernel: dict.fromkeys(files, "0" * 64) for kernel, files in report.digests.items()}
-            return noted(self, report._replace(digests=wrong), archive)
+        def changed(self, outcome, digests, archive):
+            wrong = {kernel: dict.fromkeys(files, "0" * 64) for kernel, files in digests.items()}
+            return noted(self, outcome, wrong, archive)
 
-        monkeypatch.setattr(cluster_devices.TaskPool, "_noted", changed)
+        monkeypatch.setattr(TaskPool, "_noted", changed)
     plan = recorded_plan([RMSNormConfig("row", 1, warps) for warps in (1, 2)])
     (summary,) = sweep([Work(devices.open(), plan._replace(tasks=plan.tasks[:3]), Adaptive)], store, joining=devices)
     assert summary.left == 0 and len(summary.measured) == 3
