@@ -26,6 +26,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     kinds, runs, struck, faulty = options.kinds.split(","), Counter(), Counter(), Counter()
+    if unknown := {*kinds} - {*KINDS}:
+        parser.error(f"unknown kinds {', '.join(sorted(unknown))}: expected some of {', '.join(KINDS)}")
     with tempfile.TemporaryDirectory() as folder:
         whole = Path(folder, "whole.db")
         begin("none", whole).communicate()

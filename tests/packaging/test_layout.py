@@ -175,7 +175,7 @@ ROOMS = {
     ),
     "tuner/cluster": Room(
         "tuner/cluster/",
-        "light results tuner/machine tuner/compiling tuner/device",
+        "light tuner/machine tuner/compiling tuner/device",
         "pebble ray",
     ),
     "tuner/sweep": Room(

@@ -6,16 +6,17 @@ In: the text of `--ray`. Out: a connection that prints nothing, leaves signals a
 import logging
 import os
 import secrets
-import signal
 import socket
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from types import ModuleType
 from typing import Any
 
 from normtune.errors import NormtuneError, UsageError
+from normtune.tuner.compiling.pool import default_workers
 from normtune.tuner.device.open import ALL, split
+from normtune.tuner.machine.interrupts import shielded
 
 # Resource of a node that replays recordings: so many at once.
 REPLAYS = "normtune_replay"
@@ -76,22 +77,18 @@ def in_one_line(error: BaseException) -> str:
 
 
 def _init(ray: ModuleType, address: str) -> None:
-    # Ray would print the end of its daemons' logs when a node is lost, and end this process at SIGTERM by itself.
+    # Ray would print the end of its daemons' logs when a node is lost.
     ray._private.worker.print_to_stdstream = lambda *_, **__: None
-    before = signal.getsignal(signal.SIGTERM)
     options: dict[str, Any] = {}
     if address == LOCAL:
-        from normtune.tuner.compiling.pool import default_workers
-
         cores = default_workers()
         options = {"num_cpus": cores, "resources": {REPLAYS: cores}, "include_dashboard": False}
     try:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL, **options)
+        # Ray would end this process at SIGTERM by itself, and crashes if an interrupt ends its start.
+        with shielded():
+            ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL, **options)
     except (OSError, RuntimeError, ValueError) as error:
         raise NormtuneError(f"--ray {address}: no Ray cluster can be joined ({in_one_line(error)}): {_FORM}") from None
-    finally:
-        with suppress(ValueError, TypeError):  # in another thread than the main one, Ray has changed nothing
-            signal.signal(signal.SIGTERM, before)
 
 
 def _check_reachable(address: str) -> None:
