@@ -36,7 +36,7 @@ _MOST_UNKNOWN = 20
 
 
 class ClusterDevices:
-    """The devices of a cluster; a `sweep.Joining`.
+    """The devices of a cluster, in place of `sweep.devices.Devices`; others join them.
 
     Args:
         ray: connected.

@@ -1,12 +1,14 @@
 """Options of `--ray`, and what is said where there is no cluster; without Ray."""
 
+import signal
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.tests.commands import refused
-from normtune.tuner.cluster.connect import check_address
+from normtune.tuner.cluster.connect import check_address, connected
 from normtune.tuner.sweep.request import Request
 
 
@@ -39,6 +41,21 @@ def test_without_ray_a_line_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     told = refused("sweep", "--ray", "auto", kind=NormtuneError)
     assert told.startswith("--ray needs Ray ") and told.endswith(": pip install 'normtune[ray]'")
+
+
+def test_an_interrupt_while_ray_starts_waits_until_it_has(monkeypatch):
+    told = []
+
+    def init(**_):
+        signal.raise_signal(signal.SIGINT)
+        told.append("started")
+
+    private = SimpleNamespace(worker=SimpleNamespace())
+    ended = {"is_initialized": lambda: False, "shutdown": lambda: told.append("ended")}
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(init=init, _private=private, **ended))
+    with pytest.raises(KeyboardInterrupt), connected("local"):
+        told.append("used")
+    assert told == ["started", "ended"]
 
 
 @pytest.mark.slow
