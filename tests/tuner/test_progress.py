@@ -18,9 +18,9 @@ from normtune.tuner.plan.estimate import Estimate
 from normtune.tuner.plan.plan import Plan, Task, fitting, plan, problems
 from normtune.tuner.plan.pool import Candidate
 from normtune.tuner.sweep import progress
+from normtune.tuner.sweep.outlook import Outlook
 from normtune.tuner.sweep.report import end_lines, fruitless_line, plain_sweep, plan_lines
 from normtune.tuner.sweep.summary import Best, Summary, best_of
-from normtune.tuner.sweep.sweep import Outlook
 
 TARGET = TARGETS["sm_90"]
 FAST, SLOW, BROKEN = (RMSNormConfig("row", 1, warps) for warps in (1, 2, 4))
@@ -277,10 +277,10 @@ def test_what_is_silent_says_nothing(capsys):
 
 
 def test_json_holds_what_the_lines_tell(summary):
-    from normtune.tuner.device.absent import AbsentBench
+    from normtune.tuner.device.absent import absent_gpu
 
     told = plain_sweep(
-        AbsentBench().device, outlook_of(plan(problems([], ["bfloat16"], [(1, 64)]), "portfolio", TARGET)), summary
+        absent_gpu("cold").device, outlook_of(plan(problems([], ["bfloat16"], [(1, 64)]), "portfolio", TARGET)), summary
     )
     assert told["plan"]["problems"] == 2 and told["plan"]["expected_seconds"] == 40.0
     assert told["sweep"]["failures"] == [{"status": "wrong_result", "reason": "y is off", "configs": 2}]

@@ -48,6 +48,12 @@ def test_a_sweep_with_nothing_to_do_opens_no_device(store, monkeypatch):
 
 
 @pytest.mark.slow
+def test_a_dry_run_of_what_is_stale_tells_that_nothing_is(store):
+    *_, told, end = swept(store=store, stale=True, dry_run=True)[1]
+    assert told.startswith("nothing is stale") and end == "a dry run: nothing is measured"
+
+
+@pytest.mark.slow
 def test_a_device_is_opened_for_what_is_left_and_the_store_is_read_once(store, monkeypatch):
     read, opened = [], []
     coverage, begin_device = Store.coverage, devices.begin_device

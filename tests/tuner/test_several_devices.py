@@ -225,8 +225,9 @@ def test_a_device_of_another_kind_that_joins_has_a_search_of_its_own(store, smal
         return works[-1]
 
     works_at_start = [Work([first], small_plan, Adaptive)]
-    one, two = sweep_all(works_at_start, store, joining=arriving, work_of=work_of)
+    one, two = sweep_all(works_at_start, store, 1000.0, joining=arriving, work_of=work_of)
     assert (one.problems, two.problems, len(works)) == (8, 8, 1)
+    assert two.outlook.budget_seconds <= one.outlook.budget_seconds - first.delay  # of the whole sweep
     assert {problem for problem, _ in store.coverage(other.device)} == {task.problem for task in small_plan.tasks}
 
 

@@ -70,6 +70,8 @@ def test_only_what_another_triton_compiles_to_other_instructions_is_measured_aga
         kept.setdefault(problem, []).append((problem, config))
     control = {pair for pairs in kept.values() for pair in pairs[:2]}
 
+    planned = api.sweep(**REPLAY, stale=True, dry_run=True, store=path).outlook
+    assert {(task.problem, one.config) for task in planned.tasks for one in task.candidates} == planted | control
     done, lines, measured = stale(path)
     assert planted and measured == planted | control
     (told,) = [line for line in lines if "compiles" in line]

@@ -61,16 +61,8 @@ class Phases(NamedTuple):
         return Phases(self.compile + other.compile, self.gate + other.gate, self.timing + other.timing, protocol)
 
 
-class Bench(Protocol):
-    """A device that measures configs. It is opened in the background; its methods and attributes wait until it is open.
-
-    `expect` and `close` do not wait, nor does `prepare` after `expect`.
-    """
-
-    @property
-    def name(self) -> str:
-        """Name of the device, as the user wrote it: `cuda:0`."""
-        ...
+class Planned(Protocol):
+    """A device, or what stands in place of it in a plan."""
 
     @property
     def device(self) -> Device:
@@ -83,11 +75,6 @@ class Bench(Protocol):
         ...
 
     @property
-    def software(self) -> dict[str, str]:
-        """Versions of compiler and driver stack."""
-        ...
-
-    @property
     def free_bytes(self) -> int | None:
         """Free device memory at the start; None for no limit."""
         ...
@@ -95,6 +82,27 @@ class Bench(Protocol):
     @property
     def regime(self) -> str:
         """Regime of the timing, a name of `regimes.REGIMES`."""
+        ...
+
+    def speed(self) -> Speed:
+        """Speed of the machine."""
+        ...
+
+
+class Bench(Planned, Protocol):
+    """A device that measures configs. It is opened in the background; its methods and attributes wait until it is open.
+
+    `expect` and `close` do not wait, nor does `prepare` after `expect`.
+    """
+
+    @property
+    def name(self) -> str:
+        """Name of the device, as the user wrote it: `cuda:0`."""
+        ...
+
+    @property
+    def software(self) -> dict[str, str]:
+        """Versions of compiler and driver stack."""
         ...
 
     def open(self) -> None:
@@ -107,10 +115,6 @@ class Bench(Protocol):
 
     def expect(self, target: str) -> None:
         """Announce the target before the device is open, so that binaries can be compiled meanwhile."""
-        ...
-
-    def speed(self) -> Speed:
-        """Speed of the machine."""
         ...
 
     def prepare(self, tasks: Iterable[Task], on_progress: Callable[[int], None] | None = None) -> None:

@@ -10,37 +10,27 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from normtune.results.database.store import Store
 from normtune.results.database.url import parse, resolve_url, sqlite_path
 from normtune.results.options import keywords_of
-from normtune.results.records import Device, Run
+from normtune.results.records import Device
 from normtune.tuner.compiling.ahead import Ahead, compile_ahead
 from normtune.tuner.compiling.binaries import Compilers
 from normtune.tuner.compiling.binary_cache import BinaryCache, check_out
 from normtune.tuner.compiling.pool import default_workers
-from normtune.tuner.device.absent import AbsentBench
+from normtune.tuner.device.absent import absent_gpu
 from normtune.tuner.device.engine import Identity
-from normtune.tuner.device.open import Bench, NoDeviceError, Phases
+from normtune.tuner.device.open import Bench, NoDeviceError, Phases, Planned
 from normtune.tuner.plan.estimate import PLAN_SECONDS, compile_seconds
-from normtune.tuner.plan.plan import fitting, warm_start
+from normtune.tuner.plan.plan import fitting
 from normtune.tuner.plan.resume import without_times
 from normtune.tuner.search.control import Control
-from normtune.tuner.search.protocol import Strategy
-from normtune.tuner.staleness.stored import compare
-from normtune.tuner.sweep.devices import Devices, Joining, alike, check_limits
+from normtune.tuner.sweep.devices import Devices, alike, check_limits
 from normtune.tuner.sweep.outlook import Outlook, look_ahead
-from normtune.tuner.sweep.prepare import (
-    PreparedSweep,
-    going_on,
-    is_finished,
-    prepare,
-    refinement_lines,
-    refinement_plan,
-)
+from normtune.tuner.sweep.prepare import PreparedSweep, is_finished, prepare, refinement_lines
 from normtune.tuner.sweep.progress import Silent
 from normtune.tuner.sweep.report import (
     NOTHING_STALE,
@@ -144,74 +134,9 @@ def run(
         announce(f"planning {len(wanted.problems)} problems, about {seconds_text(seconds)}")
     if request.compile_only:
         return _compiled(request, wanted, display_of)
-    url = resolve_url(None if request.store is None else os.fspath(request.store))
-    cache = None if request.cache is None else BinaryCache(Path(request.cache))
-    path = sqlite_path(parse(url))
     with ExitStack() as stack:
-        exists = path is None or path.exists()
-        opened = stack.enter_context(Store.open(url, create=not request.dry_run)) if exists else None
-        runs = opened.runs() if opened else []
-        devices = _devices(request, runs, cache, stack)
-        if request.dry_run:
-            return _planned(request, wanted, opened, devices, cache, display_of)
-        identities = devices.identities
-        display = _named(identities, display_of) if identities else None
-        if not opened or _is_unfinished(request, wanted, identities, runs):
-            devices.start()
-        works = [prepare(request, wanted, opened, one.device, one.target) for one, *_ in alike(identities)]
-        if display and opened and not any(work.search.left() for work in works):
-            return _done(request, works, opened, display, begun)
-        for work, bench in zip(works, devices.start(), strict=False):
-            bench.prepare(work.search.ask(math.inf))
-        benches = devices.open()
-        display = display or _named(benches, display_of)
-        opened = opened or stack.enter_context(Store.open(url))
-        prepared = partial(_prepared_for, works=works, request=request, wanted=wanted, opened=opened)
-        groups: list[tuple[Sequence[Bench], PreparedSweep]] = []
-        for group in alike(benches):
-            check_limits(group)
-            group[0].prepare(())
-            groups.append((group, prepared(group[0])))
-        return _swept(request, groups, opened, devices, prepared, cache, display, begun)
-
-
-def _devices(
-    request: Request, runs: Sequence[Run], cache: BinaryCache | None, closing: ExitStack
-) -> "Devices | ClusterDevices":
-    """The devices of this machine, or of a cluster."""
-    if request.ray is None:
-        return Devices(request.device, request.regime, runs, Compilers(cache), closing)
-    from normtune.tuner.cluster.connect import connected
-    from normtune.tuner.cluster.devices import ClusterDevices
-
-    ray = closing.enter_context(connected(request.ray))
-    return ClusterDevices(ray, request.ray, request.device, request.regime, closing)
-
-
-def _is_unfinished(request: Request, wanted: Wanted, identities: Sequence[Identity], runs: Sequence[Run]) -> bool:
-    """Whether the runs tell that there is something to measure."""
-    keys = [(one.device, request.key(request.always(wanted.problems, one.device, one.target))) for one in identities]
-    return any(key and not is_finished(key, runs, device, request.regime) for device, key in keys)
-
-
-def _prepared_for(
-    bench: Bench, *, works: Sequence[PreparedSweep], request: Request, wanted: Wanted, opened: Store
-) -> PreparedSweep:
-    """The work that was prepared for such a device, or one that is prepared now that the device is known."""
-    for work in works:
-        if work.is_of(bench.device, bench.target):
-            return work
-    work = prepare(request, wanted, opened, bench.device, bench.target)
-    before = [line for other in works for line in other.lines]
-    return work._replace(lines=list(dict.fromkeys([*before, *work.lines])))
-
-
-def _named(devices: Sequence[Bench] | Sequence[Identity], display_of: Callable[[str], Silent]) -> Silent:
-    """The display of a sweep, with the names of the devices, which are shown at once, as opening takes seconds."""
-    display = display_of(" and ".join(dict.fromkeys(one.device.label for one in devices)))
-    for line, count in Counter(map(device_line, devices)).items():
-        display.say(f"{count} x {line}" if count > 1 else line)
-    return display
+        sweeping = _Sweeping(request, wanted, display_of, begun, stack)
+        return sweeping.planned() if request.dry_run else sweeping.swept()
 
 
 def _compiled(request: Request, wanted: Wanted, display_of: Callable[[str], Silent]) -> Sweep:
@@ -230,122 +155,175 @@ def _compiled(request: Request, wanted: Wanted, display_of: Callable[[str], Sile
     return Sweep(device, Summary(), compiled=ahead)
 
 
-def _done(request: Request, works: Sequence[PreparedSweep], opened: Store, display: Silent, begun: float) -> Sweep:
-    """The end of a sweep that has nothing to measure and did not open its devices."""
-    protocol = {"regime": request.regime, "rounds": 0, "void_rounds": 0, "worker_restarts": 0}
-    done = []
-    with display:
-        for work in works:
-            failed = without_times(work.stored, [task.problem for task in work.plan.tasks])
-            summary = Summary(known=len(work.plan.tasks), known_failed=failed, phases=Phases(0.0, 0.0, 0.0, protocol))
-            summary.starting_seconds = time.monotonic() - begun
-            nothing = _nothing(request, work)
-            ending = nothing or end_lines(summary, request.chosen.budget_seconds, display.details)
-            display.say(*work.lines, *ending)
-            done.append(Sweep(work.device, Summary() if nothing else summary, "" if nothing else opened.damage))
-    return done[0]._replace(others=tuple(done[1:]))
+class _Sweeping:
+    """A sweep with its store, devices and display, and the work of each kind of device."""
+
+    def __init__(
+        self, request: Request, wanted: Wanted, display_of: Callable[[str], Silent], begun: float, closing: ExitStack
+    ) -> None:
+        self._request, self._wanted, self._display_of = request, wanted, display_of
+        self._begun, self._closing = begun, closing
+        self._url = resolve_url(None if request.store is None else os.fspath(request.store))
+        self._cache = None if request.cache is None else BinaryCache(Path(request.cache))
+        path = sqlite_path(parse(self._url))
+        self._store: Store | None = None
+        if path is None or path.exists():
+            self._store = closing.enter_context(Store.open(self._url, create=not request.dry_run))
+        self._runs = self._store.runs() if self._store else []
+        self._devices = self._find_devices()
+        self._display: Silent | None = None
+        self._works: list[PreparedSweep] = []
+
+    def planned(self) -> Sweep:
+        """The plan of a dry run."""
+        request, budget = self._request, self._request.chosen.budget_seconds
+        benches: Sequence[Planned]
+        try:
+            benches = self._devices.open()
+        except NoDeviceError:
+            if request.device is not None:
+                raise
+            benches = [absent_gpu(request.regime)]
+        display, done = self._shown(benches), []
+        for bench, *others in alike(benches):
+            work = self._prepare(bench)
+            chosen = fitting(work.plan, bench.free_bytes)
+            options = budget, request.retry_failed, work.stored, 1 + len(others)
+            outlook = look_ahead(bench, self._store, chosen, work.strategy_of(chosen), *options)
+            plan = self._nothing(work) or [*plan_lines(outlook), *pruned_lines(chosen)]
+            display.say(*self._unusable(bench), *work.lines, *refinement_lines(work.search), *plan)
+            done.append(Sweep(bench.device, Summary(outlook=outlook), is_dry=True))
+        display.say("a dry run: nothing is measured")
+        return _together(done)
+
+    def swept(self) -> Sweep:
+        """Measure what the store lacks, if anything; the devices are opened while that is found out."""
+        identities = self._devices.identities
+        if identities:
+            self._shown(identities)
+        if not self._store or self._is_unfinished():
+            self._devices.start()
+        self._works = [self._prepare(one) for one, *_ in alike(identities)]
+        if self._works and self._store and not any(work.search.left() for work in self._works):
+            return self._done(self._store)
+        for work, bench in zip(self._works, self._devices.start(), strict=False):
+            bench.prepare(work.search.ask(math.inf))
+        benches = self._devices.open()
+        self._shown(benches)
+        self._store = self._store or self._closing.enter_context(Store.open(self._url))
+        groups = alike(benches)
+        for group in groups:
+            check_limits(group)
+            group[0].prepare(())
+        return self._measured([(group, self._prepared(group[0])) for group in groups], self._store)
+
+    def _find_devices(self) -> "Devices | ClusterDevices":
+        """The devices of this machine, or of a cluster."""
+        request, closing = self._request, self._closing
+        if request.ray is None:
+            return Devices(request.device, request.regime, self._runs, Compilers(self._cache), closing)
+        from normtune.tuner.cluster.connect import connected
+        from normtune.tuner.cluster.devices import ClusterDevices
+
+        ray = closing.enter_context(connected(request.ray))
+        return ClusterDevices(ray, request.ray, request.device, request.regime, closing)
+
+    def _shown(self, devices: Sequence[Planned] | Sequence[Identity]) -> Silent:
+        """The display, at first with the names of the devices, which are shown at once, as opening takes seconds."""
+        if self._display is None:
+            self._display = self._display_of(" and ".join(dict.fromkeys(one.device.label for one in devices)))
+            for line, count in Counter(map(device_line, devices)).items():
+                self._display.say(f"{count} x {line}" if count > 1 else line)
+        return self._display
+
+    def _is_unfinished(self) -> bool:
+        """Whether the runs tell that there is something to measure."""
+        request, problems = self._request, self._wanted.problems
+        keys = {
+            one.device: request.key(request.always(problems, one.device, one.target))
+            for one in self._devices.identities
+        }
+        return any(key and not is_finished(key, self._runs, device, request.regime) for device, key in keys.items())
+
+    def _prepare(self, known: Planned | Identity) -> PreparedSweep:
+        return prepare(self._request, self._wanted, self._store, known.device, known.target)
+
+    def _prepared(self, bench: Bench) -> PreparedSweep:
+        """The work that was prepared for such a device, or one that is prepared now that the device is known."""
+        for work in self._works:
+            if work.is_of(bench.device, bench.target):
+                return work
+        work = self._prepare(bench)
+        before = [line for other in self._works for line in other.lines]
+        return work._replace(lines=list(dict.fromkeys([*before, *work.lines])))
+
+    def _done(self, store: Store) -> Sweep:
+        """The end of a sweep that has nothing to measure and did not open its devices."""
+        request, done = self._request, []
+        protocol = {"regime": request.regime, "rounds": 0, "void_rounds": 0, "worker_restarts": 0}
+        with self._shown(()) as display:
+            for work in self._works:
+                failed = without_times(work.stored, [task.problem for task in work.plan.tasks])
+                summary = Summary(known=len(work.plan.tasks), known_failed=failed)
+                summary.phases = Phases(0.0, 0.0, 0.0, protocol)
+                summary.starting_seconds = time.monotonic() - self._begun
+                nothing = self._nothing(work)
+                ending = nothing or end_lines(summary, request.chosen.budget_seconds, display.details)
+                display.say(*work.lines, *refinement_lines(work.search), *ending)
+                done.append(Sweep(work.device, Summary() if nothing else summary, "" if nothing else store.damage))
+        return _together(done)
+
+    def _measured(self, groups: list[tuple[Sequence[Bench], PreparedSweep]], store: Store) -> Sweep:
+        """Measure the works of groups of like devices, and of those that join."""
+        request, devices, display = self._request, self._devices, self._shown(())
+        budget = request.chosen.budget_seconds
+        works: list[Work] = []
+
+        def work_of(benches: Sequence[Bench], prepared: PreparedSweep) -> Work:
+            display.say(*self._unusable(benches[0]), *prepared.lines)
+            display.say(*refinement_lines(prepared.search), *self._nothing(prepared))
+            plan = prepared.plan
+            chosen = fitting(plan, min((b.free_bytes for b in benches if b.free_bytes is not None), default=None))
+            key = prepared.key if chosen.tasks == plan.tasks else None
+            works.append(Work(benches, chosen, prepared.strategy_of(chosen), prepared.stored, key))
+            return works[-1]
+
+        def work_of_joined(bench: Bench) -> Work:
+            display.say(f"joined: {device_line(bench)}")
+            groups.append(([bench], self._prepared(bench)))
+            return work_of(*groups[-1])
+
+        with display:
+            for group in groups:
+                work_of(*group)
+            starting = time.monotonic() - self._begun
+            left = None if budget is None else budget - starting
+            joining = None if isinstance(devices, Devices) else devices
+            summaries = measure([*works], store, left, display, request.retry_failed, joining, work_of_joined)
+        done = []
+        for (benches, prepared), work, summary in zip(groups, works, summaries, strict=True):
+            control = prepared.control.result() if prepared.control else None
+            if work.plan.tasks:
+                summary.starting_seconds += starting
+                summary.lost |= devices.lost
+                display.say(*([benches[0].device.label] if len(groups) > 1 else []))
+                display.say(*refinement_lines(prepared.search), *end_lines(summary, budget, display.details))
+                pruned = pruned_lines(work.plan) if summary.is_fruitless else []
+                display.say(*pruned, *([control.line()] if control else []))
+            done.append(Sweep(benches[0].device, summary, store.damage, control=control))
+        display.say(*filter(None, [self._cache.line() if self._cache else ""]))
+        return _together(done)
+
+    def _nothing(self, work: PreparedSweep) -> list[str]:
+        """A line for a sweep with `--stale` or `--refine` that has nothing to measure; empty for others."""
+        if work.plan.tasks or not (self._request.stale or self._wanted.refined):
+            return []
+        return [SETTLED if self._wanted.refined else NOTHING_STALE]
+
+    def _unusable(self, bench: Planned) -> list[str]:
+        """A line if binaries of `--cache` cannot be used."""
+        return list(filter(None, [self._cache.unusable(bench.target.name) if self._cache else ""]))
 
 
-def _swept(
-    request: Request,
-    groups: list[tuple[Sequence[Bench], PreparedSweep]],
-    opened: Store,
-    devices: "Devices | ClusterDevices",
-    prepared: Callable[[Bench], PreparedSweep],
-    cache: BinaryCache | None,
-    display: Silent,
-    begun: float,
-) -> Sweep:
-    budget = request.chosen.budget_seconds
-    planned: list[Work] = []
-
-    def plan_for(benches: Sequence[Bench], work: PreparedSweep) -> Work:
-        display.say(*_unusable(cache, benches[0]), *work.lines, *_nothing(request, work))
-        if work.plan.tasks:
-            display.say(*refinement_lines(work.search))
-        chosen = fitting(work.plan, min((b.free_bytes for b in benches if b.free_bytes is not None), default=None))
-        key = work.key if chosen.tasks == work.plan.tasks else None
-        planned.append(Work(benches, chosen, work.strategy_of(chosen), work.stored, key))
-        return planned[-1]
-
-    def work_of(bench: Bench) -> Work:
-        display.say(f"joined: {device_line(bench)}")
-        groups.append(([bench], prepared(bench)))
-        return plan_for(*groups[-1])
-
-    with display:
-        works = [plan_for(*group) for group in groups]
-        starting = time.monotonic() - begun
-        left = None if budget is None else budget - starting
-        retry = request.retry_failed
-        joining = devices if isinstance(devices, Joining) else None
-        summaries = measure(works, opened, left, display, retry_failed=retry, joining=joining, work_of=work_of)
-    done = []
-    for (benches, work), swept, summary in zip(groups, planned, summaries, strict=True):
-        control = work.control.result() if work.control else None
-        if swept.plan.tasks:
-            summary.starting_seconds += starting
-            summary.lost |= devices.lost
-            display.say(*([benches[0].device.label] if len(groups) > 1 else []), *refinement_lines(work.search))
-            display.say(*end_lines(summary, budget, display.details))
-            pruned = pruned_lines(swept.plan) if summary.is_fruitless else []
-            display.say(*pruned, *([control.line()] if control else []))
-        done.append(Sweep(benches[0].device, summary, opened.damage, control=control))
-    display.say(*filter(None, [cache.line() if cache else ""]))
-    return done[0]._replace(others=tuple(done[1:]))
-
-
-def _nothing(request: Request, work: PreparedSweep) -> list[str]:
-    """Lines for a sweep with `--stale` or `--refine` that has nothing to measure; empty for others."""
-    if work.plan.tasks:
-        return []
-    if request.refine is not None:
-        return [*refinement_lines(work.search), SETTLED]
-    return [NOTHING_STALE] if request.stale else []
-
-
-def _unusable(cache: BinaryCache | None, bench: Bench) -> list[str]:
-    """A line if binaries of `--cache` cannot be used."""
-    return list(filter(None, [cache.unusable(bench.target.name) if cache else ""]))
-
-
-def _planned(
-    request: Request,
-    wanted: Wanted,
-    opened: Store | None,
-    devices: "Devices | ClusterDevices",
-    cache: BinaryCache | None,
-    display_of: Callable[[str], Silent],
-) -> Sweep:
-    effort, regime = request.chosen, request.regime
-    try:
-        benches = devices.open()
-    except NoDeviceError:
-        if request.device is not None:
-            raise
-        benches = [AbsentBench(regime)]
-    display = _named(benches, display_of)
-    done = []
-    for group in alike(benches):
-        bench = group[0]
-        coverage = opened.coverage(bench.device, regime) if opened else {}
-        kernels = compare(coverage, bench.target)
-        stored = kernels.applied(coverage)
-        more: list[str] = []
-        strategy: Strategy = request.search()
-        if wanted.refined:
-            chosen, strategy = refinement_plan(request, wanted.refined, stored, bench.device, bench.target)
-            more = refinement_lines(strategy(chosen.tasks, {}))
-        else:
-            always = request.always(wanted.problems, bench.device, bench.target)
-            chosen = wanted.plan(effort.space, bench.target, always, request.leaves_out)
-            strategy = request.search(warm_start(chosen, always, bench.target))
-            strategy = going_on(strategy, request.key(always), opened, bench.device, regime)
-        chosen = fitting(chosen, bench.free_bytes)
-        options = effort.budget_seconds, request.retry_failed, stored, len(group)
-        outlook = look_ahead(bench, opened, chosen, strategy, *options)
-        planned = [*plan_lines(outlook), *pruned_lines(chosen)] if chosen.tasks or not wanted.refined else [SETTLED]
-        display.say(*_unusable(cache, bench), *kernels.lines, *more, *planned)
-        done.append(Sweep(bench.device, Summary(outlook=outlook), is_dry=True))
-    display.say("a dry run: nothing is measured")
-    return done[0]._replace(others=tuple(done[1:]))
+def _together(sweeps: Sequence[Sweep]) -> Sweep:
+    return sweeps[0]._replace(others=tuple(sweeps[1:]))

@@ -6,30 +6,17 @@ benches.
 
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import TypeVar
 
 from normtune.errors import NormtuneError
 from normtune.results.records import REPLAY_PREFIX, Run
 from normtune.tuner.compiling.binaries import Compilers
 from normtune.tuner.device.engine import Identity
 from normtune.tuner.device.limits import limits_of
-from normtune.tuner.device.open import Bench, begin_device
+from normtune.tuner.device.open import Bench, Planned, begin_device
 from normtune.tuner.device.unopened import Named, unopened
 
-Known = TypeVar("Known", Bench, Identity)
-
-
-@runtime_checkable
-class Joining(Protocol):
-    """Devices that join while others measure, as in a cluster."""
-
-    def joined(self) -> Sequence[Bench]:
-        """Devices that were opened since the last call."""
-        ...
-
-    def want(self, devices: int) -> None:
-        """How many devices there are tasks for; it may ask for so many."""
-        ...
+Known = TypeVar("Known", Bench, Planned, Identity)
 
 
 class Devices:

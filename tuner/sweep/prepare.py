@@ -61,6 +61,8 @@ class PreparedSweep(NamedTuple):
 def prepare(request: Request, wanted: Wanted, store: Store | None, device: Device, target: Target) -> PreparedSweep:
     """Plan a sweep, after the stored fingerprints were corrected by a comparison of the compiled code.
 
+    A dry run leaves the store as it is.
+
     Args:
         request: the sweep.
         wanted: its problems.
@@ -78,19 +80,20 @@ def prepare(request: Request, wanted: Wanted, store: Store | None, device: Devic
     if store:
         coverage, runs = store.coverage(device, request.regime), store.runs()
         comparison = compare(coverage, target)
-        store.set_fingerprints(device, comparison.fingerprints)
+        if not request.dry_run:
+            store.set_fingerprints(device, comparison.fingerprints)
         stored, lines = comparison.applied(coverage), [*comparison.lines, *filter(None, [store.ahead])]
     always = request.always(wanted.problems, device, target)
     key = request.key(always)
     is_over = is_finished(key, runs, device, request.regime) and not is_other_code(stored, wanted.problems)
-    if store and not store.damage and is_over:
+    if store and not store.damage and is_over and not request.dry_run:
         # An empty plan: the plan of a large space takes seconds, and so does the import of some searches.
         plan = Plan(tuple(Task(problem, ()) for problem in wanted.problems), {})
         return PreparedSweep(device, target, lines, stored, plan, Adaptive, Adaptive((), {}))
     strategy = request.search()
     if request.stale:
         other = compare_instructions(stored, target)
-        if store:
+        if store and not request.dry_run:
             store.set_fingerprints(device, other.fingerprints)
         lines += other.lines
         stored = other.applied(stored)

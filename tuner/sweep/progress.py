@@ -48,7 +48,7 @@ class Totals(NamedTuple):
 
 
 class Silent:
-    """Shows nothing; a `sweep.Progress` and a context manager.
+    """Receives the events of a sweep, and shows nothing; a context manager.
 
     Attributes:
         details: whether the end has the time of each phase.
@@ -65,14 +65,14 @@ class Silent:
         """Print permanent lines."""
 
     def planned(self, outlook: Outlook) -> None:
-        """Print the plan, once."""
+        """The plan of one kind of device is complete; nothing is compiled yet."""
         self.say(*plan_lines(outlook))
 
     def compiling(self, done: int, total: int) -> None:
         """`done` of `total` binaries are compiled; called from another thread."""
 
     def measured(self, device: str, problem: Problem, best: Best | None, summaries: Sequence[Summary]) -> None:
-        """A problem was measured on a device."""
+        """A problem was stored or skipped on a device; the summaries are those of all kinds of devices."""
 
 
 class Lines(Silent):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import ExitStack
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from normtune.kernels.problem import Problem
 from normtune.results.database.store import Store
@@ -23,39 +23,22 @@ from normtune.tuner.plan.plan import Plan, Task
 from normtune.tuner.plan.resume import Stored, without_times
 from normtune.tuner.search.control import all_rounds
 from normtune.tuner.search.protocol import Strategy
-from normtune.tuner.sweep.devices import Joining
 from normtune.tuner.sweep.lane import Lane
-from normtune.tuner.sweep.outlook import Outlook, outlook_of, pace_of, search_of
+from normtune.tuner.sweep.outlook import outlook_of, pace_of, search_of
+from normtune.tuner.sweep.progress import Silent
 from normtune.tuner.sweep.run_writer import RunWriter, measurements, new_run
 from normtune.tuner.sweep.schedule import Schedule
 from normtune.tuner.sweep.spread import SharedSample
 from normtune.tuner.sweep.summary import Best, Summary
+
+if TYPE_CHECKING:
+    from normtune.tuner.cluster.devices import ClusterDevices
 
 # Seconds after which a device without a task asks again while others are busy: a binary or a choice may be ready.
 _STARVED_SECONDS = 0.005
 # Seconds between two looks for devices that join, and how long a search without any device waits for one.
 _JOINING_SECONDS = 0.5
 _REJOIN_SECONDS = 120.0
-
-
-class Progress(Protocol):
-    """Receives the events of a sweep."""
-
-    def planned(self, outlook: Outlook) -> None:
-        """The plan is complete; nothing is compiled yet."""
-        ...
-
-    def compiling(self, done: int, total: int) -> None:
-        """`done` of `total` binaries are compiled; called from another thread."""
-        ...
-
-    def measured(self, device: str, problem: Problem, best: Best | None, summaries: Sequence[Summary]) -> None:
-        """A problem was stored or skipped on a device; the summaries are those of all works."""
-        ...
-
-
-# A device's name, a problem that it measured, and its best config.
-Report: TypeAlias = tuple[str, Problem, Best | None]
 
 
 class Work(NamedTuple):
@@ -81,11 +64,11 @@ def sweep(
     works: Sequence[Work],
     store: Store,
     budget_seconds: float | None = None,
-    progress: Progress | None = None,
-    clock: Callable[[], float] = time.monotonic,
+    progress: Silent | None = None,
     retry_failed: bool = False,
-    joining: Joining | None = None,
+    joining: "ClusterDevices | None" = None,
     work_of: Callable[[Bench], Work] | None = None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> list[Summary]:
     """Measure the part of each plan that the store lacks; closes the benches at the end.
 
@@ -107,9 +90,11 @@ def sweep(
             the message names.
     """
     groups: list[_Group] = []
+    progress = progress or Silent()
+    end = math.inf if budget_seconds is None else clock() + budget_seconds
 
     def add(work: Work) -> None:
-        groups.append(_Group(work, store, budget_seconds, progress, clock, retry_failed, joining is not None))
+        groups.append(_Group(work, store, end, progress, clock, retry_failed, joining is not None))
         groups[-1].begin()
 
     try:
@@ -129,10 +114,8 @@ def sweep(
             for group in groups:
                 for lane in group.idle:
                     group.start(lane, waits=not _busy(groups))
-            reports = [report for group in groups for report in group.save()]
-            if progress:
-                for report in reports:
-                    progress.measured(*report, [group.summary for group in groups])
+            for report in [report for group in groups for report in group.save()]:
+                progress.measured(*report, [group.summary for group in groups])
             if not (busy := _busy(groups)):
                 if not any([group.waits_for_devices() for group in groups]):
                     break
@@ -156,11 +139,11 @@ class _Group:
         self,
         work: Work,
         store: Store,
-        budget_seconds: float | None,
-        progress: Progress | None,
+        end: float,
+        progress: Silent,
         clock: Callable[[], float],
         retry_failed: bool,
-        is_growing: bool = False,
+        is_growing: bool,
     ) -> None:
         start = clock()
         benches, first = [*work.benches], work.benches[0]
@@ -182,7 +165,7 @@ class _Group:
         self._sample = SharedSample()
         self._shared: dict[Lane, list[Task]] | None = None
         self._tasks = tasks
-        self._end_of_budget = math.inf if budget_seconds is None else start + budget_seconds
+        self._limit = end
         if not tasks:
             self.summary.phases = first.phases()
             for bench in work.benches:
@@ -198,17 +181,16 @@ class _Group:
                 self.summary.lost[benches[0].name] = str(error)
                 benches.pop(0).close()
         first = benches[0]
-        outlook = outlook_of(work.plan, search, tasks, pace, budget_seconds, len(work.benches))
-        if progress:
-            progress.planned(outlook)
+        budget = None if math.isinf(end) else end - start
+        outlook = outlook_of(work.plan, search, tasks, pace, budget, len(work.benches))
+        progress.planned(outlook)
         self.summary.outlook = outlook
         self._planned = clock()
         self.summary.starting_seconds = self._planned - start
         self.summary.total = self.summary.left = len(tasks)
         self.summary.left_seconds = outlook.estimate.seconds
-        compiling = partial(progress.compiling, total=outlook.binaries) if progress else None
-        is_ordered, end = work.key is not None, self._end_of_budget
-        self._schedule = Schedule(first, search, pace, tasks, end, clock, compiling, is_ordered)
+        compiling = partial(progress.compiling, total=outlook.binaries)
+        self._schedule = Schedule(first, search, pace, tasks, end, clock, compiling, is_ordered=work.key is not None)
         self._request = {} if work.key is None else {REQUEST: work.key}
         self._entries = self._request | search.report(is_over=False)
         self._claims = store.claims(first.device, first.regime, work.key, (task.problem for task in work.plan.tasks))
@@ -239,7 +221,7 @@ class _Group:
 
     def waits_for_devices(self) -> bool:
         """Whether all devices are gone and others may come; raises the error of the last one after a long wait."""
-        if self._gone is None or self.lanes or self._clock() > self._end_of_budget:
+        if self._gone is None or self.lanes or self._clock() > self._limit:
             return False
         if not self._again and not self._search.left():
             return False
@@ -297,8 +279,12 @@ class _Group:
         self._search.tell(task, {})
         self._told.append((lane, task.problem, None))
 
-    def save(self) -> list[Report]:
-        """Store the tasks that were collected; by now their devices have the next ones."""
+    def save(self) -> list[tuple[str, Problem, Best | None]]:
+        """Store the tasks that were collected; by now their devices have the next ones.
+
+        Returns:
+            For each the device's name, the problem, and its best config.
+        """
         for lane in dict.fromkeys([*(lane for lane, *_ in self._told), *self.lanes]):
             lane.writer.flush()
         if self._told:
