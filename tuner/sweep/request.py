@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from numbers import Real
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -54,6 +55,20 @@ EFFORTS = {
 }
 
 
+# Options that exclude each other, and why.
+_EXCLUSIVE = (
+    ("compile-only cache", "ray", "the nodes compile for themselves"),
+    ("shapes", "grid rows hidden", "the shapes come from one of them"),
+    ("baseline", "stale", "--stale measures only stored configs"),
+    (
+        "grid rows hidden shapes strategy studies stale compile-only",
+        "refine",
+        "--refine chooses the shapes by the table",
+    ),
+    ("device stale cache dry-run", "compile-only", "--compile-only measures nothing"),
+)
+
+
 @dataclass(frozen=True)
 class Request(SweepOptions):
     """The checked options of a sweep.
@@ -65,27 +80,28 @@ class Request(SweepOptions):
     def __post_init__(self) -> None:
         for name in ("operators", "dtypes"):
             object.__setattr__(self, name, as_names(name, getattr(self, name)))
-        self._check_device()
+        names_of(self.device)
+        if self.ray is not None:
+            from normtune.tuner.cluster.connect import check_address, check_names
+
+            check_address(self.ray)
+            check_names(self.device)
         check_search(self.chosen.strategy)  # before its import, which takes half a second
-        if self.studies is not None and not search(self.chosen.strategy).makes_studies:
-            raise UsageError(f"--studies is given, but strategy {self.chosen.strategy} makes none: leave it out")
-        self._check_seed()
-        self._check_most()
+        for firsts, seconds, reason in _EXCLUSIVE:
+            for one, other in product(firsts.split(), seconds.split()):
+                if self._has(one) and self._has(other):
+                    raise UsageError(f"--{one} and --{other} are both given: {reason}")
+        self._check_search()
         if self.chosen.space not in SPACES:
             raise UsageError(f"unknown space {self.chosen.space!r}: expected one of {', '.join(SPACES)}")
         check_regime(self.regime)
         budget = self.budget_seconds
-        if budget is not None and (isinstance(budget, bool) or not isinstance(budget, Real) or not budget > 0):
+        if budget is not None and not (_is_number(budget) and budget > 0):
             raise UsageError(f"budget_seconds is {budget!r}: expected a positive number")
-        if self.shapes is not None:
-            for name in ("grid", "rows", "hidden"):
-                if getattr(self, name) is not None:
-                    raise UsageError(f"--shapes and --{name} are both given: the shapes come from one of them")
         if self.baseline is not None:
             locate.load_table(self.baseline)
-            if self.stale:
-                raise UsageError("--baseline and --stale are both given: --stale measures only stored configs")
-        self._check_refining()
+        if self.refine is not None and self.effort != "default":
+            raise UsageError("--effort and --refine are both given: use --space and --budget with --refine")
         self._check_compiling()
 
     @property
@@ -108,68 +124,44 @@ class Request(SweepOptions):
             implied.budget_seconds if budget is None else budget,
         )
 
-    def _check_device(self) -> None:
-        names_of(self.device)
-        if self.ray is None:
-            return
-        from normtune.tuner.cluster.connect import check_address, check_names
+    def _has(self, option: str) -> bool:
+        value = getattr(self, option.replace("-", "_"))
+        return value is not None and value is not False
 
-        check_address(self.ray)
-        check_names(self.device)
-        for name in ("compile_only", "cache"):
-            if getattr(self, name):
+    def _check_search(self) -> None:
+        """Check the options of a search, which only some searches have."""
+        name, chosen, until = self.chosen.strategy, search(self.chosen.strategy), self.until_percent
+        if self.studies is not None and not chosen.makes_studies:
+            raise UsageError(f"--studies is given, but strategy {name} makes none: leave it out")
+        if self.seed is not None:
+            if not chosen.leaves_out:
+                raise UsageError(f"--seed is given, but strategy {name} is not random: leave it out")
+            if type(self.seed) is not int or not 0 <= self.seed <= MOST_SEED:
+                raise UsageError(f"--seed is {self.seed!r}: expected an integer from 0 to {MOST_SEED}")
+        if self.most is not None:
+            if not self.leaves_out:
+                raise UsageError(f"--most is given, but strategy {name} times every config: leave it out")
+            if type(self.most) is not int or self.most < 1:
+                raise UsageError(f"--most is {self.most!r}: expected a positive number of configs")
+        if until is not None:
+            if not (_is_number(until) and 0 < until <= MOST_UNTIL):
                 raise UsageError(
-                    f"--{name.replace('_', '-')} and --ray are both given: the nodes compile for themselves"
+                    f"--until is {until!r} percent: expected a loss over 0 and at most {MOST_UNTIL} percent"
                 )
-
-    def _check_seed(self) -> None:
-        if self.seed is None:
-            return
-        if not search(self.chosen.strategy).leaves_out:
-            raise UsageError(f"--seed is given, but strategy {self.chosen.strategy} is not random: leave it out")
-        if type(self.seed) is not int or not 0 <= self.seed <= MOST_SEED:
-            raise UsageError(f"--seed is {self.seed!r}: expected an integer from 0 to {MOST_SEED}")
-
-    def _check_most(self) -> None:
-        if self.most is None:
-            return
-        if not self.leaves_out:
-            raise UsageError(f"--most is given, but strategy {self.chosen.strategy} times every config: leave it out")
-        if type(self.most) is not int or self.most < 1:
-            raise UsageError(f"--most is {self.most!r}: expected a positive number of configs")
-
-    def _check_refining(self) -> None:
-        until = self.until_percent
-        if until is not None and (
-            isinstance(until, bool) or not isinstance(until, Real) or not 0 < until <= MOST_UNTIL
-        ):
-            raise UsageError(f"--until is {until!r} percent: expected a loss over 0 and at most {MOST_UNTIL} percent")
-        if self.refine is None:
-            if until is not None and not (self.leaves_out and search(self.chosen.strategy).has_model):
+            if self.refine is None and not (self.leaves_out and chosen.has_model):
                 raise UsageError(
-                    f"--until is given, but strategy {self.chosen.strategy} predicts no losses: leave it out, or give "
-                    "--refine or --strategy plane"
+                    f"--until is given, but strategy {name} predicts no losses: leave it out, or give --refine or "
+                    "--strategy plane"
                 )
-            return
-        for name in ("grid", "rows", "hidden", "shapes", "strategy", "studies", "stale", "compile_only"):
-            if getattr(self, name):
-                option = name.replace("_", "-")
-                raise UsageError(f"--{option} and --refine are both given: --refine chooses the shapes by the table")
-        if self.effort != "default":
-            raise UsageError("--effort and --refine are both given: use --space and --budget with --refine")
 
     def _check_compiling(self) -> None:
         if not self.compile_only:
             for name in ("target", "out"):
-                if getattr(self, name) is not None:
+                if self._has(name):
                     raise UsageError(f"--{name} is given without --compile-only: leave it out")
             return
         if self.target is None or self.out is None:
             raise UsageError("--compile-only needs --target and --out: an architecture such as sm_90, and a folder")
-        for name in ("device", "stale", "cache", "dry_run"):
-            if getattr(self, name):
-                option = name.replace("_", "-")
-                raise UsageError(f"--{option} and --compile-only are both given: --compile-only measures nothing")
         self.limits()
 
     def limits(self) -> Target:
@@ -239,6 +231,10 @@ class Request(SweepOptions):
         given = (mine if asked is None else asked for mine, asked in zip(own, (self.rows, self.hidden), strict=False))
         pairs = grids.shapes(grid, *given)
         return [pair for pair in pairs if self.hidden is not None or pair[1] <= spec.max_hidden]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 class Wanted(NamedTuple):
