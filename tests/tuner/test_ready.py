@@ -29,7 +29,7 @@ def store(tmp_path):
 
 def swept(**options):
     heard = Heard()
-    return api.run(Request(**{**SMALL, **options}), lambda title: heard), heard.lines
+    return api.run(Request(**{**SMALL, **options}), heard), heard.lines
 
 
 @pytest.mark.slow

@@ -44,7 +44,7 @@ def interrupted(path, tasks, **options):
         operators=["rms_norm_forward"], device="replay:nvidia-h200", strategy="plane", store=path, **SIZES, **options
     )
     with pytest.raises(KeyboardInterrupt):
-        run(request, lambda title: Interrupting(tasks))
+        run(request, Interrupting(tasks))
 
 
 @pytest.mark.slow

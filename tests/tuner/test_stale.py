@@ -36,7 +36,7 @@ def stale(path):
     heard = Heard()
     with Store.open(path) as store:
         before = {run.id for run in store.runs()}
-    done = api.run(Request(**REPLAY, stale=True, store=path), lambda title: heard)
+    done = api.run(Request(**REPLAY, stale=True, store=path), heard)
     with Store.open(path) as store:
         (new,) = [run.id for run in store.runs() if run.id not in before] or [""]
         return done, heard.lines, measured_pairs(store, new)

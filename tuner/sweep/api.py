@@ -38,7 +38,7 @@ from normtune.tuner.sweep.report import (
     ahead_lines,
     device_line,
     end_lines,
-    plain_sweep,
+    plain_plan,
     plan_lines,
     pruned_lines,
     seconds_text,
@@ -94,8 +94,12 @@ class Sweep(NamedTuple):
 
     def to_plain(self) -> dict[str, Any]:
         """The object of `normtune sweep --json`, as JSON values; docs/commands.md describes the keys."""
-        measured = None if self.is_dry or self.compiled else self.summary
-        plain = plain_sweep(self.device, self.outlook, measured, self.compiled)
+        plain: dict[str, Any] = {
+            "device": self.device._asdict(),
+            "plan": plain_plan(self.outlook) if self.outlook else None,
+            "sweep": None if self.is_dry or self.compiled else self.summary.to_plain(),
+        }
+        plain |= {"compiled": self.compiled.to_plain()} if self.compiled else {}
         plain |= {"control": self.control._asdict()} if self.control else {}
         return plain | ({"others": [other.to_plain() for other in self.others]} if self.others else {})
 
@@ -111,12 +115,12 @@ def sweep(request: Request) -> Sweep:
         UsageError: a value is unknown or out of range.
         NormtuneError: the GPU does not exist, or the device or the store failed; all measurements so far are stored.
     """
-    return run(request, lambda title: Silent())
+    return run(request, Silent())
 
 
 def run(
     request: Request,
-    display_of: Callable[[str], Silent],
+    display: Silent,
     begun: float | None = None,
     announce: Callable[[str], None] = lambda line: None,
 ) -> Sweep:
@@ -124,7 +128,7 @@ def run(
 
     Args:
         request: the sweep.
-        display_of: creates the display, from the name of the device.
+        display: gets the names of the devices as its title.
         begun: start on the monotonic clock, seconds; None for now.
         announce: called with a line before a plan of more than a few seconds.
     """
@@ -133,17 +137,18 @@ def run(
     if (seconds := PLAN_SECONDS * len(wanted.problems)) > _BRIEF:
         announce(f"planning {len(wanted.problems)} problems, about {seconds_text(seconds)}")
     if request.compile_only:
-        return _compiled(request, wanted, display_of)
+        return _compiled(request, wanted, display)
     with ExitStack() as stack:
-        sweeping = _Sweeping(request, wanted, display_of, begun, stack)
+        sweeping = _Sweeping(request, wanted, display, begun, stack)
         return sweeping.planned() if request.dry_run else sweeping.swept()
 
 
-def _compiled(request: Request, wanted: Wanted, display_of: Callable[[str], Silent]) -> Sweep:
+def _compiled(request: Request, wanted: Wanted, display: Silent) -> Sweep:
     limits, out = request.limits(), Path(str(request.out))
     check_out(out)
     device = Device("no GPU here, compiled for one", limits.name, limits.sms, limits.l2_bytes, 0, "absent", "none")
-    with display_of(limits.name) as display:
+    display.title = limits.name
+    with display:
         plan = wanted.plan(request.chosen.space, limits, request.always(wanted.problems, device, limits))
 
         def begin(binaries: int) -> None:
@@ -158,10 +163,8 @@ def _compiled(request: Request, wanted: Wanted, display_of: Callable[[str], Sile
 class _Sweeping:
     """A sweep with its store, devices and display, and the work of each kind of device."""
 
-    def __init__(
-        self, request: Request, wanted: Wanted, display_of: Callable[[str], Silent], begun: float, closing: ExitStack
-    ) -> None:
-        self._request, self._wanted, self._display_of = request, wanted, display_of
+    def __init__(self, request: Request, wanted: Wanted, display: Silent, begun: float, closing: ExitStack) -> None:
+        self._request, self._wanted, self._display = request, wanted, display
         self._begun, self._closing = begun, closing
         self._url = resolve_url(None if request.store is None else os.fspath(request.store))
         self._cache = None if request.cache is None else BinaryCache(Path(request.cache))
@@ -171,7 +174,6 @@ class _Sweeping:
             self._store = closing.enter_context(Store.open(self._url, create=not request.dry_run))
         self._runs = self._store.runs() if self._store else []
         self._devices = self._find_devices()
-        self._display: Silent | None = None
         self._works: list[PreparedSweep] = []
 
     def planned(self) -> Sweep:
@@ -184,23 +186,23 @@ class _Sweeping:
             if request.device is not None:
                 raise
             benches = [absent_gpu(request.regime)]
-        display, done = self._shown(benches), []
+        self._name(benches)
+        done = []
         for bench, *others in alike(benches):
             work = self._prepare(bench)
             chosen = fitting(work.plan, bench.free_bytes)
             options = budget, request.retry_failed, work.stored, 1 + len(others)
             outlook = look_ahead(bench, self._store, chosen, work.strategy_of(chosen), *options)
             plan = self._nothing(work) or [*plan_lines(outlook), *pruned_lines(chosen)]
-            display.say(*self._unusable(bench), *work.lines, *refinement_lines(work.search), *plan)
+            self._display.say(*self._unusable(bench), *work.lines, *refinement_lines(work.search), *plan)
             done.append(Sweep(bench.device, Summary(outlook=outlook), is_dry=True))
-        display.say("a dry run: nothing is measured")
+        self._display.say("a dry run: nothing is measured")
         return _together(done)
 
     def swept(self) -> Sweep:
         """Measure what the store lacks, if anything; the devices are opened while that is found out."""
         identities = self._devices.identities
-        if identities:
-            self._shown(identities)
+        self._name(identities)
         if not self._store or self._is_unfinished():
             self._devices.start()
         self._works = [self._prepare(one) for one, *_ in alike(identities)]
@@ -209,7 +211,7 @@ class _Sweeping:
         for work, bench in zip(self._works, self._devices.start(), strict=False):
             bench.prepare(work.search.ask(math.inf))
         benches = self._devices.open()
-        self._shown(benches)
+        self._name(benches)
         self._store = self._store or self._closing.enter_context(Store.open(self._url))
         groups = alike(benches)
         for group in groups:
@@ -228,13 +230,12 @@ class _Sweeping:
         ray = closing.enter_context(connected(request.ray))
         return ClusterDevices(ray, request.ray, request.device, request.regime, closing)
 
-    def _shown(self, devices: Sequence[Planned] | Sequence[Identity]) -> Silent:
-        """The display, at first with the names of the devices, which are shown at once, as opening takes seconds."""
-        if self._display is None:
-            self._display = self._display_of(" and ".join(dict.fromkeys(one.device.label for one in devices)))
+    def _name(self, devices: Sequence[Planned] | Sequence[Identity]) -> None:
+        """Show the names of the devices, once and as soon as they are known, as opening takes seconds."""
+        if not self._display.title:
+            self._display.title = " and ".join(dict.fromkeys(one.device.label for one in devices))
             for line, count in Counter(map(device_line, devices)).items():
                 self._display.say(f"{count} x {line}" if count > 1 else line)
-        return self._display
 
     def _is_unfinished(self) -> bool:
         """Whether the runs tell that there is something to measure."""
@@ -261,7 +262,7 @@ class _Sweeping:
         """The end of a sweep that has nothing to measure and did not open its devices."""
         request, done = self._request, []
         protocol = {"regime": request.regime, "rounds": 0, "void_rounds": 0, "worker_restarts": 0}
-        with self._shown(()) as display:
+        with self._display as display:
             for work in self._works:
                 failed = without_times(work.stored, [task.problem for task in work.plan.tasks])
                 summary = Summary(known=len(work.plan.tasks), known_failed=failed)
@@ -275,7 +276,7 @@ class _Sweeping:
 
     def _measured(self, groups: list[tuple[Sequence[Bench], PreparedSweep]], store: Store) -> Sweep:
         """Measure the works of groups of like devices, and of those that join."""
-        request, devices, display = self._request, self._devices, self._shown(())
+        request, devices, display = self._request, self._devices, self._display
         budget = request.chosen.budget_seconds
         works: list[Work] = []
 

@@ -37,7 +37,7 @@ def sweep(
 
     with terminable():
         announce = (lambda line: None) if quiet else on_stderr
-        result = run(request, lambda title: choose_display(title, quiet or as_json, details), begun, announce)
+        result = run(request, choose_display(quiet or as_json, details), begun, announce)
     warn_of_damage(result.damage)
     if as_json and (result.outlook or result.summary.known or result.compiled):
         say(json.dumps(result.to_plain(), indent=1))

@@ -51,10 +51,12 @@ class Silent:
     """Receives the events of a sweep, and shows nothing; a context manager.
 
     Attributes:
+        title: names of the devices, once they are known.
         details: whether the end has the time of each phase.
     """
 
-    details: bool = False
+    title = ""
+    details = False
 
     def __enter__(self) -> "Silent":
         return self
@@ -125,11 +127,10 @@ class Lines(Silent):
 class Screen(Silent):
     """A live display, redrawn in place and removed at the end."""
 
-    def __init__(self, console: "Console", title: str) -> None:
+    def __init__(self, console: "Console") -> None:
         from rich.live import Live
 
         self._console = console
-        self._title = title
         self._compiled = (0, 0)
         self._begun = time.monotonic()
         self._totals = Totals(0, 0, 0.0, 0, 0.0)
@@ -175,7 +176,7 @@ class Screen(Silent):
         begun, problems, share, timings, seconds = self._totals
         rate = timings / max(1e-3, time.monotonic() - self._begun)
         status = f"{begun} of {problems}, {rate:.0f} timings/s, {about(seconds)} left"
-        title = Text(self._title, style="bold")
+        title = Text(self.title, style="bold")
         title.truncate(max(8, self._console.width - len(status) - _LEAST_BAR - 2), overflow="ellipsis")
         bars = Table.grid(padding=(0, 1))
         bars.add_column(no_wrap=True)
@@ -193,21 +194,15 @@ class Screen(Silent):
         return Group(bars, *lines)
 
 
-def choose_display(title: str, quiet: bool, details: bool = False) -> Silent:
+def choose_display(quiet: bool, details: bool = False) -> Silent:
     """The display for this stdout: nothing if `quiet`, live in a terminal that can redraw, else lines.
 
-    `title` is the device's name; `details` as in `Silent`.
+    `details` as in `Silent`.
     """
-    display = _display(title, quiet)
-    display.details = details
-    return display
-
-
-def _display(title: str, quiet: bool) -> Silent:
-    if quiet:
-        return Silent()
-    if sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown"):
+    display = Silent() if quiet else Lines()
+    if not quiet and sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb", "unknown"):
         from rich.console import Console
 
-        return Screen(Console(), title)
-    return Lines()
+        display = Screen(Console())
+    display.details = details
+    return display

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from normtune.results.records import REPLAY_PREFIX, Device
+from normtune.results.records import REPLAY_PREFIX
 from normtune.results.regimes import EAGER, WARM
 from normtune.results.terminal import printable
 from normtune.tuner.compiling.ahead import Ahead
@@ -241,36 +241,21 @@ def _fit(summary: Summary) -> str:
     return f"normtune fit --regime {regime}" if regime in _REGIMES else "normtune fit"
 
 
-def plain_sweep(
-    device: Device, outlook: Outlook | None, summary: Summary | None, compiled: Ahead | None = None
-) -> dict[str, Any]:
-    """A sweep as JSON values; docs/commands.md describes the keys.
-
-    Args:
-        device: of the sweep.
-        outlook: the plan; None if there was nothing to do.
-        summary: of the sweep; None for a dry run.
-        compiled: binaries of `compile_only`; None without that option.
-    """
-    plain: dict[str, Any] = {"device": device._asdict(), "plan": None, "sweep": None}
-    if outlook:
-        plain["plan"] = {
-            "problems": len(outlook.tasks),
-            "problems_known": outlook.known,
-            "configs": outlook.cells,
-            "binaries": outlook.binaries,
-            "problems_of_less_effort": outlook.plan.reduced,
-            "problems_too_large": len(outlook.plan.oversized) + outlook.plan.beyond,
-            "configs_left_out": outlook.plan.pruned,
-            "large_spaces": _plain_large(outlook.plan.pools) if outlook.plan.pools else None,
-            "expected_seconds": round(outlook.estimate.seconds, 1),
-            "expected_parts": {name: round(value, 2) for name, value in outlook.estimate._asdict().items()},
-        }
-    if summary:
-        plain["sweep"] = summary.to_plain()
-    if compiled:
-        plain["compiled"] = compiled.to_plain()
-    return plain
+def plain_plan(outlook: Outlook) -> dict[str, Any]:
+    """A plan as JSON values; docs/commands.md describes the keys."""
+    plan, estimate = outlook.plan, outlook.estimate
+    return {
+        "problems": len(outlook.tasks),
+        "problems_known": outlook.known,
+        "configs": outlook.cells,
+        "binaries": outlook.binaries,
+        "problems_of_less_effort": plan.reduced,
+        "problems_too_large": len(plan.oversized) + plan.beyond,
+        "configs_left_out": plan.pruned,
+        "large_spaces": _plain_large(plan.pools) if plan.pools else None,
+        "expected_seconds": round(estimate.seconds, 1),
+        "expected_parts": {name: round(value, 2) for name, value in estimate._asdict().items()},
+    }
 
 
 def about(seconds: float) -> str:
@@ -293,12 +278,11 @@ def _failure_lines(failures: Counter[tuple[str, str]]) -> list[str]:
 
 
 def _copy_lines(summary: Summary) -> Sequence[str]:
-    texts = []
-    for key in summary.operators():
-        everywhere, large = summary.near(key), summary.near(key, LARGE_BYTES)
-        parts = [f"{100 * large.fraction:.0f} % from {LARGE_BYTES // 1_000_000} MB on"] if large else []
-        parts += [f"{100 * everywhere.fraction:.0f} % over all sizes"] if everywhere else []
-        texts.append(f"{key} {', '.join(parts)}")
+    sizes = {"large": f"% from {LARGE_BYTES // 1_000_000} MB on", "all": "% over all sizes"}
+    texts = [
+        f"{key} {', '.join(f'{100 * means[size]:.0f} {text}' for size, text in sizes.items() if size in means)}"
+        for key, means in summary.of_copy().items()
+    ]
     return [f"best configs, of the speed of a copy of as many bytes: {'; '.join(texts)}"] if texts else []
 
 

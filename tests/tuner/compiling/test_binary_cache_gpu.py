@@ -21,7 +21,7 @@ def test_a_sweep_finds_all_binaries_for_gate_and_timing(tmp_path, monkeypatch):
     ahead = api.sweep(compile_only=True, target=f"sm_{major}{minor}", out=out, **sizes).compiled
     heard = Heard()
     request = Request("cuda:0", cache=out, store=tmp_path / "store.db", **sizes)
-    found = api.run(request, lambda title: heard)
+    found = api.run(request, heard)
     assert found.summary.problems == 8
     binaries = found.outlook.binaries
     assert 0 < binaries <= ahead.binaries
