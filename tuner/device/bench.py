@@ -25,8 +25,16 @@ from normtune.results.records import ROUNDS_PER_BLOCK, Device, Outcome
 from normtune.tuner.compiling.binaries import Binaries, Compilers
 from normtune.tuner.compiling.binary_cache import Folder
 from normtune.tuner.compiling.compiler import Compiled
-from normtune.tuner.device.engine import Block, Driver, Identity, NoMemoryError, Opener
-from normtune.tuner.device.open import DeviceGoneError, Phases, SkippedError
+from normtune.tuner.device.engine import (
+    Block,
+    DeviceGoneError,
+    Driver,
+    Identity,
+    NoMemoryError,
+    Opener,
+    Phases,
+    SkippedError,
+)
 from normtune.tuner.device.session import Session
 from normtune.tuner.device.worker import Worker, WorkerLostError
 from normtune.tuner.plan.binaries import compile_class
@@ -54,13 +62,18 @@ LOOK_AHEAD = 32
 
 
 class WorkerBench:
-    """A device behind a worker, which is started at once; an `open.Bench`.
+    """A device behind a worker, which is started at once; methods and attributes wait until its engine is open.
+
+    `expect` and `close` do not wait, nor does `prepare` after `expect`.
 
     Args:
         opener: module, function and arguments that create the engine.
         compilers: shared with the benches of other devices; None for its own.
         name: of the device, as the user wrote it.
         start: starts the process that drives it.
+
+    Attributes:
+        generation: number of the current worker: a new one has to begin the problem again.
     """
 
     def __init__(
@@ -77,7 +90,7 @@ class WorkerBench:
         self._compilers.enter()
         self._lost = 0
         self._restarts = 0
-        self._generation = 0
+        self.generation = 0
         self._worker: Driver | None = None
         self._protocol: dict[str, object] = {}
         self._expected = ""
@@ -163,7 +176,14 @@ class WorkerBench:
         return self._compilers.of(self.target.name) if self._identity.compiles else None
 
     def prepare(self, tasks: Iterable[Task], on_progress: Callable[[int], None] | None = None) -> None:
-        """Start compiling, in the order of the tasks; a failure becomes the outcome of the binary's configs."""
+        """Start compiling the binaries of the next tasks, in their order, as far ahead as is useful.
+
+        Without tasks only the compilers start, which takes seconds. A failure becomes the outcome of its configs.
+
+        Args:
+            tasks: the next tasks; to be called again as they change.
+            on_progress: called from another thread with the number of compiled binaries.
+        """
         if binaries := self._binaries:
             binaries.request([*islice(tasks, LOOK_AHEAD)], on_progress)
 
@@ -203,7 +223,19 @@ class WorkerBench:
                     self.ask("make_calls", problem, candidates, seconds=STEPS_SECONDS)
 
     def measure(self, task: Task, race: Race) -> Mapping[Config, Outcome]:
-        """Gate each binary once, time the candidates that pass, compare their outputs again."""
+        """Gate each binary once, time the candidates that pass, compare their outputs again.
+
+        Args:
+            task: problem and candidates.
+            race: chooses the configs of each batch.
+
+        Returns:
+            Outcomes of the candidates, and of the copy if anything was timed.
+
+        Raises:
+            SkippedError: the task cannot be measured now.
+            DeviceGoneError: nothing can be measured on this device any more.
+        """
         self.compiled(task)
         start = time.perf_counter()
         if binaries := self._binaries:
@@ -228,7 +260,7 @@ class WorkerBench:
         outcomes.update(session.failed)
         for config, values_of_config in samples.items():
             outcomes.setdefault(config, Outcome("ok", "", values_of_config.rounds, values_of_config.nanoseconds))
-        for candidate in task.candidates if binaries else ():
+        for candidate in task.candidates:
             if binaries and not isinstance(candidate.launch, ImplementationLaunch):
                 code = binaries.code(task.problem, candidate.launch)
                 outcomes[candidate.config] = outcomes[candidate.config]._replace(code=code)
@@ -288,7 +320,7 @@ class WorkerBench:
                 self._count_lost(error, MAX_LOST)
             finally:
                 self._starting = None
-            self._generation += 1
+            self.generation += 1
         return self._worker
 
     def ask(self, step: str, *arguments: Any, seconds: float) -> Any:
@@ -326,11 +358,6 @@ class WorkerBench:
     def count(self, block: Block) -> None:
         """Add the rounds of a block to those of the run."""
         self._counts = self._counts.plus(block.rounds)
-
-    @property
-    def generation(self) -> int:
-        """Number of the current worker: a new one has to begin the problem again."""
-        return self._generation
 
     def _count_lost(self, error: WorkerLostError, most: int) -> None:
         self._lost += 1

@@ -1,4 +1,4 @@
-"""Interface of a device, in the process that drives it: its steps and its errors.
+"""Interfaces of a device, in the process that drives it and of that process: steps, errors, times.
 
 The steps of a problem are gate, begin, warm up, blocks, compare. `bench` chooses them and handles a step without an
 answer; `worker` carries them between processes.
@@ -7,6 +7,7 @@ answer; `worker` carries them between processes.
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
+from normtune.errors import NormtuneError
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target
@@ -51,6 +52,40 @@ class DeviceLostError(RuntimeError):
 
 class NoMemoryError(RuntimeError):
     """The device has too little memory for the problem, with any config."""
+
+
+class SkippedError(NormtuneError):
+    """This problem cannot be measured now, for a reason other than its configs: nothing of it is stored."""
+
+
+class DeviceGoneError(NormtuneError):
+    """The device cannot measure any more; another one may."""
+
+
+class Phases(NamedTuple):
+    """Wall time of each phase, seconds, and the protocol of the timing.
+
+    Attributes:
+        compile: seconds spent waiting for the compiler, which works in parallel with gate and timing.
+        gate, timing: seconds spent in these phases.
+        protocol: regime, rounds, void rounds, lost workers.
+    """
+
+    compile: float
+    gate: float
+    timing: float
+    protocol: dict[str, object]
+
+    def plus(self, other: "Phases") -> "Phases":
+        """The sums of two devices; of texts in the protocol the first one's, and the warnings of both."""
+        protocol = other.protocol | self.protocol
+        for name, value in self.protocol.items():
+            more = other.protocol.get(name)
+            if isinstance(value, int) and isinstance(more, int):
+                protocol[name] = value + more
+            elif isinstance(value, dict) and isinstance(more, dict):
+                protocol[name] = more | value
+        return Phases(self.compile + other.compile, self.gate + other.gate, self.timing + other.timing, protocol)
 
 
 class Engine(Protocol):

@@ -1,172 +1,28 @@
-"""Interface of a device that measures tasks or replays them, and functions that open a device by its name.
+"""Functions that open a device, which measures tasks or replays them, by its name.
 
 In: the name of a device. Out: a `Bench`. Only this module distinguishes GPUs and replays.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple, Protocol
+from typing import TypeAlias
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.kernels.config import Config
-from normtune.kernels.target import Target
-from normtune.results.records import Device, Outcome
+from normtune.results.records import Outcome
 from normtune.results.regimes import COLD
 from normtune.tuner.compiling.binaries import Compilers
-from normtune.tuner.device.engine import Engine, Opener
+from normtune.tuner.device.bench import WorkerBench
+from normtune.tuner.device.engine import DeviceGoneError, Engine, Opener, Phases, SkippedError
 from normtune.tuner.plan.estimate import Speed
-from normtune.tuner.plan.plan import Task
-from normtune.tuner.search.protocol import Race
 
 # In place of the name of a device: every GPU that CUDA's driver lists.
 ALL = "all"
 
-__all__ = ["Bench", "Outcome", "Phases", "SkippedError", "Speed", "begin_device", "open_device"]
+__all__ = ["Bench", "DeviceGoneError", "Outcome", "Phases", "SkippedError", "Speed", "begin_device", "open_device"]
 
-
-class SkippedError(NormtuneError):
-    """This problem cannot be measured now, for a reason other than its configs: nothing of it is stored."""
+Bench: TypeAlias = WorkerBench
 
 
 class NoDeviceError(NormtuneError):
     """The GPU does not exist, or cannot be used."""
-
-
-class DeviceGoneError(NormtuneError):
-    """The device cannot measure any more; another one may."""
-
-
-class Phases(NamedTuple):
-    """Wall time of each phase, seconds, and the protocol of the timing.
-
-    Attributes:
-        compile: seconds spent waiting for the compiler, which works in parallel with gate and timing.
-        gate, timing: seconds spent in these phases.
-        protocol: regime, rounds, void rounds, lost workers.
-    """
-
-    compile: float
-    gate: float
-    timing: float
-    protocol: dict[str, object]
-
-    def plus(self, other: "Phases") -> "Phases":
-        """The sums of two devices; of texts in the protocol the first one's, and the warnings of both."""
-        protocol = other.protocol | self.protocol
-        for name, value in self.protocol.items():
-            more = other.protocol.get(name)
-            if isinstance(value, int) and isinstance(more, int):
-                protocol[name] = value + more
-            elif isinstance(value, dict) and isinstance(more, dict):
-                protocol[name] = more | value
-        return Phases(self.compile + other.compile, self.gate + other.gate, self.timing + other.timing, protocol)
-
-
-class Planned(Protocol):
-    """A device, or what stands in place of it in a plan."""
-
-    @property
-    def device(self) -> Device:
-        """The device."""
-        ...
-
-    @property
-    def target(self) -> Target:
-        """Limits of the device."""
-        ...
-
-    @property
-    def free_bytes(self) -> int | None:
-        """Free device memory at the start; None for no limit."""
-        ...
-
-    @property
-    def regime(self) -> str:
-        """Regime of the timing, a name of `regimes.REGIMES`."""
-        ...
-
-    def speed(self) -> Speed:
-        """Speed of the machine."""
-        ...
-
-
-class Bench(Planned, Protocol):
-    """A device that measures configs. It is opened in the background; its methods and attributes wait until it is open.
-
-    `expect` and `close` do not wait, nor does `prepare` after `expect`.
-    """
-
-    @property
-    def name(self) -> str:
-        """Name of the device, as the user wrote it: `cuda:0`."""
-        ...
-
-    @property
-    def software(self) -> dict[str, str]:
-        """Versions of compiler and driver stack."""
-        ...
-
-    def open(self) -> None:
-        """Wait until the device is open.
-
-        Raises:
-            NormtuneError: it cannot be opened.
-        """
-        ...
-
-    def expect(self, target: str) -> None:
-        """Announce the target before the device is open, so that binaries can be compiled meanwhile."""
-        ...
-
-    def prepare(self, tasks: Iterable[Task], on_progress: Callable[[int], None] | None = None) -> None:
-        """Start compiling the binaries of the next tasks, in their order, as far ahead as is useful.
-
-        Without tasks only the compilers start, which takes seconds.
-
-        Args:
-            tasks: the next tasks; to be called again as they change.
-            on_progress: called from another thread with the number of compiled binaries.
-        """
-        ...
-
-    def compiled(self, task: Task, seconds: float | None = None) -> bool:
-        """Wait for the binaries of a task, at most `seconds`; whether they are compiled."""
-        ...
-
-    def examine(self, tasks: Iterable[Task]) -> None:
-        """Run the functions of each operator at one of its tasks, before anything is measured.
-
-        Raises:
-            OperatorError: a function raises or returns a wrong value.
-        """
-        ...
-
-    def measure(self, task: Task, race: Race) -> Mapping[Config, Outcome]:
-        """Gate one task and time it in the batches of a race.
-
-        Args:
-            task: problem and candidates.
-            race: chooses the configs of each batch.
-
-        Returns:
-            Outcomes of the candidates that failed or were timed, and of the copy if anything was timed.
-
-        Raises:
-            SkippedError: the task cannot be measured now.
-            DeviceGoneError: nothing can be measured on this device any more.
-        """
-        ...
-
-    def stop(self) -> None:
-        """End a measurement that another thread waits for; afterwards only `close` may follow."""
-        ...
-
-    def phases(self) -> Phases:
-        """Time per phase so far."""
-        ...
-
-    def close(self) -> dict[str, object]:
-        """Release resources, and return a summary of the clocks for the run's protocol."""
-        ...
 
 
 def open_device(name: str | None, regime: str = COLD) -> Bench:
@@ -227,8 +83,6 @@ def begin_device(
     Raises:
         UsageError: the name has an unknown form.
     """
-    from normtune.tuner.device.bench import WorkerBench
-
     return WorkerBench(opener_of(name, regime), compilers, title or name or "cuda:0")
 
 

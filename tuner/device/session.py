@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from normtune.kernels.config import COPY, Config
 from normtune.kernels.problem import Problem
 from normtune.results.records import Outcome
-from normtune.tuner.device.engine import Block, NoMemoryError
-from normtune.tuner.device.open import SkippedError
+from normtune.tuner.device.engine import Block, NoMemoryError, SkippedError
 from normtune.tuner.device.worker import WorkerLostError
 from normtune.tuner.plan.pool import Candidate
 

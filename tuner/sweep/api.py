@@ -21,9 +21,9 @@ from normtune.tuner.compiling.ahead import Ahead, compile_ahead
 from normtune.tuner.compiling.binaries import Compilers
 from normtune.tuner.compiling.binary_cache import BinaryCache, check_out
 from normtune.tuner.compiling.pool import default_workers
-from normtune.tuner.device.absent import absent_gpu
+from normtune.tuner.device.absent import AbsentGpu, absent_gpu
 from normtune.tuner.device.engine import Identity
-from normtune.tuner.device.open import Bench, NoDeviceError, Phases, Planned
+from normtune.tuner.device.open import Bench, NoDeviceError, Phases
 from normtune.tuner.plan.estimate import PLAN_SECONDS, compile_seconds
 from normtune.tuner.plan.plan import fitting
 from normtune.tuner.plan.resume import without_times
@@ -179,7 +179,7 @@ class _Sweeping:
     def planned(self) -> Sweep:
         """The plan of a dry run."""
         request, budget = self._request, self._request.chosen.budget_seconds
-        benches: Sequence[Planned]
+        benches: Sequence[Bench | AbsentGpu]
         try:
             benches = self._devices.open()
         except NoDeviceError:
@@ -230,7 +230,7 @@ class _Sweeping:
         ray = closing.enter_context(connected(request.ray))
         return ClusterDevices(ray, request.ray, request.device, request.regime, closing)
 
-    def _name(self, devices: Sequence[Planned] | Sequence[Identity]) -> None:
+    def _name(self, devices: Sequence[Bench | Identity]) -> None:
         """Show the names of the devices, once and as soon as they are known, as opening takes seconds."""
         if not self._display.title:
             self._display.title = " and ".join(dict.fromkeys(one.device.label for one in devices))
@@ -246,7 +246,7 @@ class _Sweeping:
         }
         return any(key and not is_finished(key, self._runs, device, request.regime) for device, key in keys.items())
 
-    def _prepare(self, known: Planned | Identity) -> PreparedSweep:
+    def _prepare(self, known: Bench | Identity) -> PreparedSweep:
         return prepare(self._request, self._wanted, self._store, known.device, known.target)
 
     def _prepared(self, bench: Bench) -> PreparedSweep:
@@ -321,7 +321,7 @@ class _Sweeping:
             return []
         return [SETTLED if self._wanted.refined else NOTHING_STALE]
 
-    def _unusable(self, bench: Planned) -> list[str]:
+    def _unusable(self, bench: Bench | Identity) -> list[str]:
         """A line if binaries of `--cache` cannot be used."""
         return list(filter(None, [self._cache.unusable(bench.target.name) if self._cache else ""]))
 

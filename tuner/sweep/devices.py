@@ -13,10 +13,10 @@ from normtune.results.records import REPLAY_PREFIX, Run
 from normtune.tuner.compiling.binaries import Compilers
 from normtune.tuner.device.engine import Identity
 from normtune.tuner.device.limits import limits_of
-from normtune.tuner.device.open import Bench, Planned, begin_device
+from normtune.tuner.device.open import Bench, begin_device
 from normtune.tuner.device.unopened import Named, unopened
 
-Known = TypeVar("Known", Bench, Planned, Identity)
+Known = TypeVar("Known", bound=Bench | Identity)
 
 
 class Devices:

@@ -6,7 +6,8 @@ In: a device, a store, a plan and a strategy. Out: the search, an `Outlook`.
 from typing import Any, NamedTuple
 
 from normtune.results.database.store import Store
-from normtune.tuner.device.open import Planned
+from normtune.tuner.device.absent import AbsentGpu
+from normtune.tuner.device.open import Bench
 from normtune.tuner.plan.estimate import Estimate, Pace, corrected, python_seconds
 from normtune.tuner.plan.plan import Plan, Task
 from normtune.tuner.plan.resume import Stored, known
@@ -41,7 +42,7 @@ class Outlook(NamedTuple):
 
 
 def look_ahead(
-    bench: Planned,
+    bench: Bench | AbsentGpu,
     store: Store | None,
     plan: Plan,
     strategy: Strategy,
@@ -67,7 +68,7 @@ def look_ahead(
 
 
 def search_of(
-    bench: Planned,
+    bench: Bench | AbsentGpu,
     store: Store | None,
     plan: Plan,
     strategy: Strategy,
@@ -90,7 +91,7 @@ def outlook_of(
     return Outlook(plan, tasks, len(plan.tasks) - len(tasks), binaries, estimate, budget_seconds, longest)
 
 
-def pace_of(bench: Planned, store: Store | None, search: Search) -> tuple[Pace, dict[str, Any]]:
+def pace_of(bench: Bench | AbsentGpu, store: Store | None, search: Search) -> tuple[Pace, dict[str, Any]]:
     """Speed of this machine, and the same as entries of a run's protocol."""
     speed, python = bench.speed(), python_seconds()
     correction = corrected(store.runs(), bench.device, bench.regime) if store else 1.0

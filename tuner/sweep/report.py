@@ -13,7 +13,7 @@ from normtune.results.regimes import EAGER, WARM
 from normtune.results.terminal import printable
 from normtune.tuner.compiling.ahead import Ahead
 from normtune.tuner.device.engine import Identity
-from normtune.tuner.device.open import Planned
+from normtune.tuner.device.open import Bench
 from normtune.tuner.plan.grids import MAX_ELEMENTS
 from normtune.tuner.plan.plan import LEFT_OUT, Plan, peak_bytes
 from normtune.tuner.plan.pool import Pool
@@ -35,7 +35,7 @@ REASONS = 5
 _SURE = 1.25
 
 
-def device_line(bench: Planned | Identity) -> str:
+def device_line(bench: Bench | Identity) -> str:
     """Line with the device, and the cache mode if it is not cold."""
     device = bench.device
     name, regime = printable(device.name), _REGIMES.get(bench.regime, "")
