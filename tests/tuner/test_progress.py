@@ -280,7 +280,7 @@ def test_what_is_silent_says_nothing(capsys):
 
 
 def test_json_holds_what_the_lines_tell(summary):
-    from normtune.tuner.device.absent import absent_gpu
+    from normtune.tuner.device.unopened import absent_gpu
 
     summary.outlook = outlook_of(plan(problems([], ["bfloat16"], [(1, 64)]), "portfolio", TARGET))
     told = Sweep(absent_gpu("cold").device, summary).to_plain()

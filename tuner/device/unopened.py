@@ -1,4 +1,4 @@
-"""The identity of devices before they are opened: from CUDA's driver, or for a replay from the runs of a store.
+"""The identity of devices that are not open: from CUDA's driver, for a replay from a store, of an H200 for no GPU.
 
 In: the devices' names, the runs of a store. Out: for each its `Identity`, or None if the device has to be opened first.
 It needs neither torch nor a CUDA context, which take seconds, so that a sweep can plan, or find that nothing is left to
@@ -14,6 +14,7 @@ from normtune.results.records import Device, Run
 from normtune.tuner.device.engine import Identity
 from normtune.tuner.device.open import ALL, names_of, split
 from normtune.tuner.machine.nvidia import driver_facts
+from normtune.tuner.plan.estimate import H200, Speed
 
 _DRIVER_SECONDS = 10.0
 
@@ -23,6 +24,21 @@ class Named(NamedTuple):
 
     name: str | None
     identity: Identity | None
+
+
+class AbsentGpu(Identity):
+    """In place of a missing GPU, for plans."""
+
+    def speed(self) -> Speed:
+        """Speed measured on an H200."""
+        return H200
+
+
+def absent_gpu(regime: str) -> AbsentGpu:
+    """The limits of an H200, for a regime of the timing."""
+    target = TARGETS["sm_90"]
+    device = Device("no GPU here, planned as for an H200", "sm_90", target.sms, target.l2_bytes, 0, "absent", "none")
+    return AbsentGpu(device, target, {}, None, False, regime)
 
 
 def unopened(names: str | None, regime: str, runs: Collection[Run]) -> list[Named]:

@@ -6,8 +6,8 @@ In: a device, a store, a plan and a strategy. Out: the search, an `Outlook`.
 from typing import Any, NamedTuple
 
 from normtune.results.database.store import Store
-from normtune.tuner.device.absent import AbsentGpu
 from normtune.tuner.device.open import Bench
+from normtune.tuner.device.unopened import AbsentGpu
 from normtune.tuner.plan.estimate import Estimate, Pace, corrected, python_seconds
 from normtune.tuner.plan.plan import Plan, Task
 from normtune.tuner.plan.resume import Stored, known
@@ -63,21 +63,14 @@ def look_ahead(
         stored: coverage of the store; None to load it.
         devices: number of like devices that share the work.
     """
-    search = search_of(bench, store, plan, strategy, retry_failed, stored)
+    if stored is None:
+        stored = store.coverage(bench.device, bench.regime) if store else {}
+    search = search_of(plan, strategy, stored, retry_failed)
     return outlook_of(plan, search, tuple(search.left()), pace_of(bench, store, search)[0], budget_seconds, devices)
 
 
-def search_of(
-    bench: Bench | AbsentGpu,
-    store: Store | None,
-    plan: Plan,
-    strategy: Strategy,
-    retry_failed: bool,
-    stored: Stored | None = None,
-) -> Search:
-    """The search over what the store lacks; arguments as in `look_ahead`."""
-    if stored is None:
-        stored = store.coverage(bench.device, bench.regime) if store else {}
+def search_of(plan: Plan, strategy: Strategy, stored: Stored, retry_failed: bool) -> Search:
+    """The search over what is not stored; arguments as in `look_ahead`."""
     return strategy(plan.tasks, known(stored, {task.problem.operator for task in plan.tasks}, retry_failed))
 
 

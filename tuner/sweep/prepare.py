@@ -8,10 +8,12 @@ from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from normtune.errors import UsageError
+from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target
 from normtune.results.database.store import Store
 from normtune.results.records import REQUEST, Device, Run
-from normtune.tuner.plan.plan import Plan, Task, warm_start
+from normtune.tuner.plan.plan import Plan, Task, plan, warm_start
 from normtune.tuner.plan.resume import Begun, Stored, begun, known, stale_plan
 from normtune.tuner.search.adaptive import Adaptive
 from normtune.tuner.search.control import ControlSample, WithControl
@@ -20,6 +22,7 @@ from normtune.tuner.search.refine import Refine
 from normtune.tuner.search.resumed import resumed
 from normtune.tuner.staleness.code import triton_version
 from normtune.tuner.staleness.stored import Comparison, compare, compare_instructions, is_other_code
+from normtune.tuner.sweep.outlook import search_of
 from normtune.tuner.sweep.refine import RefinedTable
 from normtune.tuner.sweep.request import Request, Wanted
 
@@ -88,8 +91,8 @@ def prepare(request: Request, wanted: Wanted, store: Store | None, device: Devic
     is_over = is_finished(key, runs, device, request.regime) and not is_other_code(stored, wanted.problems)
     if store and not store.damage and is_over and not request.dry_run:
         # An empty plan: the plan of a large space takes seconds, and so does the import of some searches.
-        plan = Plan(tuple(Task(problem, ()) for problem in wanted.problems), {})
-        return PreparedSweep(device, target, lines, stored, plan, Adaptive, Adaptive((), {}))
+        empty = Plan(tuple(Task(problem, ()) for problem in wanted.problems), {})
+        return PreparedSweep(device, target, lines, stored, empty, Adaptive, Adaptive((), {}))
     strategy = request.search()
     if request.stale:
         other = compare_instructions(stored, target)
@@ -97,19 +100,18 @@ def prepare(request: Request, wanted: Wanted, store: Store | None, device: Devic
             store.set_fingerprints(device, other.fingerprints)
         lines += other.lines
         stored = other.applied(stored)
-        plan = stale_plan(stored, target)
-        if plan.tasks or _is_new(runs, device, request.regime, other):
+        chosen = stale_plan(stored, target)
+        if chosen.tasks or _is_new(runs, device, request.regime, other):
             control = ControlSample(stored, target)
-            plan = plan._replace(tasks=(*control.tasks, *plan.tasks))
+            chosen = chosen._replace(tasks=(*control.tasks, *chosen.tasks))
             strategy = partial(WithControl, strategy=strategy, sample=control)
     elif wanted.refined:
-        plan, strategy = refinement_plan(request, wanted.refined, stored, device, target)
+        chosen, strategy = refinement_plan(request, wanted.refined, stored, device, target)
     else:
-        plan = wanted.plan(request.chosen.space, target, always, request.leaves_out)
-        strategy = going_on(request.search(warm_start(plan, always, target)), key, store, device, request.regime)
-    names = {task.problem.operator for task in plan.tasks}
-    search = strategy(plan.tasks, known(stored, names, request.retry_failed))
-    return PreparedSweep(device, target, lines, stored, plan, strategy, search, control, key)
+        chosen = wanted.plan(request.chosen.space, target, always, request.leaves_out)
+        strategy = going_on(request.search(warm_start(chosen, always, target)), key, store, device, request.regime)
+    search = search_of(chosen, strategy, stored, request.retry_failed)
+    return PreparedSweep(device, target, lines, stored, chosen, strategy, search, control, key)
 
 
 def going_on(strategy: Strategy, key: str | None, store: Store | None, device: Device, regime: str) -> Strategy:
@@ -138,16 +140,23 @@ def refinement_plan(
     """
     refinement = table.on(device, request.regime)
     before = known(stored, {key.operator for key in table.trees}, request.retry_failed)
-    always_of = partial(request.always, device=device, target=target)
-    plan = table.plan(refinement, before, request.chosen.space, target, always_of)
-    wanted = tuple(Refine(plan.tasks, before, refinement).left())
+    disputes = refinement.disputes(before)
+    if not disputes:
+        raise UsageError(
+            f"table {table.table} cannot be refined: the store has no measurement of its functions on this device with "
+            "the present kernels; sweep first"
+        )
+    problems = [Problem(key, *dispute.shape) for key, own in disputes.items() for dispute in own.open()]
+    always = request.always(problems, device, target)
+    disputed = plan(problems, request.chosen.space, target, always)._replace(pruned={})
+    wanted = tuple(Refine(disputed.tasks, before, refinement).left())
 
     def strategy(tasks: Sequence[Task], _: Known) -> Refine:
         """The search over all disputed shapes, because measurements may show others to be uncertain."""
         too_large = set(wanted).difference(tasks)
-        return Refine([task for task in plan.tasks if task not in too_large], before, refinement)
+        return Refine([task for task in disputed.tasks if task not in too_large], before, refinement)
 
-    return plan._replace(tasks=wanted), strategy
+    return disputed._replace(tasks=wanted), strategy
 
 
 def is_finished(key: str | None, runs: Iterable[Run], device: Device, regime: str) -> bool:

@@ -5,23 +5,20 @@ Shapes are those of `grids.between` in the measured box of the table; on a repla
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from normtune.errors import UsageError
 from normtune.kernels.box import Box
 from normtune.kernels.key import Key
 from normtune.kernels.operator import operators
-from normtune.kernels.problem import AXES, Problem
+from normtune.kernels.problem import AXES
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.parse import trees
 from normtune.kernels.tablefile.tree import Split, Tree, nodes
-from normtune.kernels.target import Target
 from normtune.results.records import Device
 from normtune.tuner.device.measurable import measurable
 from normtune.tuner.plan import grids
-from normtune.tuner.plan.plan import Always, Plan, plan
-from normtune.tuner.search.protocol import Known
 from normtune.tuner.search.refine import Refinement
 
 
@@ -50,28 +47,6 @@ class RefinedTable(NamedTuple):
             return Refinement(self.trees, self.until, dict.fromkeys(self.trees, everywhere))
         shapes = {key: [shape for shape in sorted(recorded.get(key, ())) if box.holds(shape)] for key in self.trees}
         return Refinement(self.trees, self.until, shapes)
-
-    def plan(
-        self,
-        refinement: Refinement,
-        known: Known,
-        space: str,
-        target: Target,
-        always_of: Callable[[Sequence[Problem]], Always],
-    ) -> Plan:
-        """The plan of all disputed shapes; `always_of` returns the configs that are always timed.
-
-        Raises:
-            UsageError: there are no known measurements of the functions.
-        """
-        disputes = refinement.disputes(known)
-        if not disputes:
-            raise UsageError(
-                f"table {self.table} cannot be refined: the store has no measurement of its functions on this device "
-                "with the present kernels; sweep first"
-            )
-        problems = [Problem(key, *dispute.shape) for key, own in disputes.items() for dispute in own.open()]
-        return plan(problems, space, target, always_of(problems))._replace(pruned={})
 
 
 def refined_table(

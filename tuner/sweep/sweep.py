@@ -153,7 +153,7 @@ class _Group:
         self._alone = 0.0
         stored = store.coverage(first.device, first.regime) if work.stored is None else work.stored
         self._work, self._clock = work, clock
-        self._search = search = search_of(first, store, work.plan, work.strategy, retry_failed, stored)
+        self._search = search = search_of(work.plan, work.strategy, stored, retry_failed)
         tasks = tuple(search.left())
         before = {task.problem for task in work.plan.tasks} - {task.problem for task in tasks}
         self.summary = Summary(known=len(work.plan.tasks) - len(tasks), known_failed=without_times(stored, before))
