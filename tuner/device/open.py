@@ -8,7 +8,6 @@ from typing import TypeAlias
 from normtune.errors import NormtuneError, UsageError
 from normtune.results.records import Outcome
 from normtune.results.regimes import COLD
-from normtune.tuner.compiling.binaries import Compilers
 from normtune.tuner.device.bench import WorkerBench
 from normtune.tuner.device.engine import DeviceGoneError, Engine, Opener, Phases, SkippedError
 from normtune.tuner.plan.estimate import Speed
@@ -16,7 +15,7 @@ from normtune.tuner.plan.estimate import Speed
 # In place of the name of a device: every GPU that CUDA's driver lists.
 ALL = "all"
 
-__all__ = ["Bench", "DeviceGoneError", "Outcome", "Phases", "SkippedError", "Speed", "begin_device", "open_device"]
+__all__ = ["Bench", "DeviceGoneError", "Outcome", "Phases", "SkippedError", "Speed", "open_device"]
 
 Bench: TypeAlias = WorkerBench
 
@@ -26,13 +25,13 @@ class NoDeviceError(NormtuneError):
 
 
 def open_device(name: str | None, regime: str = COLD) -> Bench:
-    """Open a device by name, and wait for it. Arguments as in `begin_device`.
+    """Open a device by name, and wait for it. Arguments as in `opener_of`.
 
     Raises:
         UsageError: the name has an unknown form, or the recording does not exist or lacks times of the regime.
         NoDeviceError: the GPU does not exist, or cannot be used.
     """
-    bench = begin_device(name, regime)
+    bench = WorkerBench(opener_of(name, regime), name=name or "cuda:0")
     bench.open()
     return bench
 
@@ -66,28 +65,16 @@ def names_of(names: str | None) -> list[str | None]:
     return [*listed]
 
 
-def begin_device(
-    name: str | None,
-    regime: str = COLD,
-    compilers: Compilers | None = None,
-    title: str | None = None,
-) -> Bench:
-    """Start opening a device in the background.
+def opener_of(name: str | None, regime: str = COLD) -> Opener:
+    """What opens the engine of a device.
 
     Args:
         name: `cuda:N` or `replay:RECORDING`; None for cuda:0.
         regime: of the timing, a name of `regimes.REGIMES`.
-        compilers: shared with other devices; None for its own.
-        title: in place of the name in messages.
 
     Raises:
         UsageError: the name has an unknown form.
     """
-    return WorkerBench(opener_of(name, regime), compilers, title or name or "cuda:0")
-
-
-def opener_of(name: str | None, regime: str = COLD) -> Opener:
-    """What opens the engine of a device; arguments and errors as in `begin_device`."""
     kind, rest = split(name)
     if kind == "replay":
         return "normtune.tuner.device.replay", "ReplayEngine", (rest, regime)

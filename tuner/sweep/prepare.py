@@ -106,15 +106,15 @@ def prepare(request: Request, wanted: Wanted, store: Store | None, device: Devic
             chosen = chosen._replace(tasks=(*control.tasks, *chosen.tasks))
             strategy = partial(WithControl, strategy=strategy, sample=control)
     elif wanted.refined:
-        chosen, strategy = refinement_plan(request, wanted.refined, stored, device, target)
+        chosen, strategy = _refinement_plan(request, wanted.refined, stored, device, target)
     else:
         chosen = wanted.plan(request.chosen.space, target, always, request.leaves_out)
-        strategy = going_on(request.search(warm_start(chosen, always, target)), key, store, device, request.regime)
+        strategy = _going_on(request.search(warm_start(chosen, always, target)), key, store, device, request.regime)
     search = search_of(chosen, strategy, stored, request.retry_failed)
     return PreparedSweep(device, target, lines, stored, chosen, strategy, search, control, key)
 
 
-def going_on(strategy: Strategy, key: str | None, store: Store | None, device: Device, regime: str) -> Strategy:
+def _going_on(strategy: Strategy, key: str | None, store: Store | None, device: Device, regime: str) -> Strategy:
     """The strategy of a request; one that was interrupted begins where it was left."""
     if key is None or store is None or all(run.protocol.get(REQUEST) != key for run in store.runs()):
         return strategy
@@ -130,7 +130,7 @@ def refinement_lines(search: Search) -> list[str]:
     return search.lines() if isinstance(search, Refine) else []
 
 
-def refinement_plan(
+def _refinement_plan(
     request: Request, table: RefinedTable, stored: Stored, device: Device, target: Target
 ) -> tuple[Plan, Strategy]:
     """The plan of the shapes that have to be measured from the present estimate, and the strategy.

@@ -9,7 +9,7 @@ the search and writes the store; a thread for each device waits for its answers.
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import ExitStack
 from functools import partial
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from normtune.kernels.problem import Problem
 from normtune.results.database.store import Store
 from normtune.results.records import REQUEST
-from normtune.tuner.device.open import Bench, DeviceGoneError, Phases, SkippedError
+from normtune.tuner.device.open import Bench, DeviceGoneError, SkippedError
 from normtune.tuner.plan.plan import Plan, Task
 from normtune.tuner.plan.resume import Stored, without_times
 from normtune.tuner.search.control import all_rounds
@@ -312,7 +312,13 @@ class _Group:
         closing = lane.close()  # before `phases`, which has what was seen of the device until then
         phases = lane.bench.phases()
         self.summary.phases = phases if self.summary.phases is None else self.summary.phases.plus(phases)
-        protocol = _protocol(self._search.name, phases, self._machine, lane.estimated)
+        protocol = {
+            "strategy": self._search.name,
+            **phases.protocol,
+            "seconds": {name: round(getattr(phases, name), 3) for name in ("compile", "gate", "timing")},
+            "estimated_seconds": round(lane.estimated, 3),  # of gate and timing
+            **self._machine,
+        }
         lane.writer.end(closing | protocol | entries)
 
     def _leave_out(self, lane: Lane, task: Task | None, error: DeviceGoneError) -> None:
@@ -348,10 +354,3 @@ class _Group:
 
 def _busy(groups: Sequence[_Group]) -> list[Future[Any]]:
     return [lane.future for group in groups for lane in group.lanes if lane.future]
-
-
-def _protocol(strategy: str, phases: Phases, machine: Mapping[str, Any], estimated: float) -> dict[str, Any]:
-    """Protocol of a run; `estimated_seconds` are those of gate and timing."""
-    seconds = {name: round(getattr(phases, name), 3) for name in ("compile", "gate", "timing")}
-    protocol = {"strategy": strategy, **phases.protocol, "seconds": seconds, "estimated_seconds": round(estimated, 3)}
-    return protocol | dict(machine)
