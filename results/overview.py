@@ -3,7 +3,7 @@
 In: counts by run, problem and status. Out: a dictionary for each row of the list. Needs no pandas.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import Any
 
@@ -19,16 +19,18 @@ COLUMNS = (
 def overview(counts: Iterable[Counted]) -> list[dict[str, Any]]:
     """The rows of the list, by `COLUMNS`: see `api.list_data`."""
     kinds: dict[str, tuple[Any, ...]] = {}
-    parts: dict[tuple[Any, ...], tuple[set[Problem], set[str], Counter[str]]] = {}
+    parts: dict[tuple[Any, ...], tuple[set[Problem], set[str], Counter[str]]] = defaultdict(
+        lambda: (set(), set(), Counter())
+    )
     for run, problem, status, measurements in counts:
         if run.id not in kinds:
             kinds[run.id] = (*run.device.kind, run.regime, run.is_unpaired)
-        problems, runs, statuses = parts.setdefault((*kinds[run.id], problem.key), (set(), set(), Counter()))
+        problems, runs, statuses = parts[kinds[run.id], problem.key]
         problems.add(problem)
         runs.add(run.id)
         statuses[status] += measurements
     rows = []
-    for (label, sms, regime, unpaired, key), (problems, runs, statuses) in parts.items():
+    for ((label, sms, regime, unpaired), key), (problems, runs, statuses) in parts.items():
         ordered = {status: statuses[status] for status in sorted(statuses, key=lambda status: (status != "ok", status))}
         numbers = len(problems), statuses.total(), len(runs)
         values = label, sms, key.text, key.dtype, regime, unpaired, *numbers, ordered

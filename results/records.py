@@ -197,6 +197,22 @@ class Counted(NamedTuple):
     measurements: int
 
 
+class Tally(NamedTuple):
+    """Number of measurements of one operator with one version of its kernels on devices of one kind.
+
+    Attributes:
+        device: one device of the kind.
+        operator: without its variant.
+        fingerprint: of the kernels.
+        measurements: their number.
+    """
+
+    device: Device
+    operator: str
+    fingerprint: str
+    measurements: int
+
+
 class Coverage(NamedTuple):
     """State of one config on one problem, over all runs on devices of one kind.
 

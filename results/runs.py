@@ -132,6 +132,18 @@ def drops(protocol: Mapping[str, Any]) -> int:
     return count if isinstance(count, int) else int(DROPPED in protocol)
 
 
+def marked(protocol: Mapping[str, Any], total: int) -> dict[str, Any]:
+    """A protocol whose mark as finished, if there is one, says how often runs were set aside or taken back before."""
+    return {FINISHED_AT: total, **protocol} if FINISHED in protocol else dict(protocol)
+
+
+def current(run: Run, total: int) -> Run:
+    """A run, without its mark as finished if a run was set aside or taken back since."""
+    protocol = marked(run.protocol, total)
+    gone = (FINISHED, FINISHED_AT) if protocol.get(FINISHED_AT, total) != total else ()
+    return run._replace(protocol={name: value for name, value in protocol.items() if name not in gone})
+
+
 def joined_protocol(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     """The protocol of a run of which two stores have these: any order of any number of stores gives the same.
 

@@ -18,8 +18,9 @@ import sqlalchemy as sa
 
 from normtune.errors import NormtuneError
 from normtune.kernels.problem import Problem
-from normtune.results.database import schema, sql_rows
+from normtune.results.database import schema
 from normtune.results.database.connect import translated
+from normtune.results.database.reading import stored_runs
 from normtune.results.database.rows import PROBLEM_FIELDS
 from normtune.results.records import Device
 
@@ -131,7 +132,7 @@ class Claims:
         )
         with self._reading() as connection:
             numbers = set(connection.execute(newer).scalars())
-            runs = sql_rows.stored_runs(connection) if numbers else []
+            runs = stored_runs(connection) if numbers else []
             return any(
                 run.device.kind == self._device.kind and run.regime == self._regime
                 for number, run in runs

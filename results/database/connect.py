@@ -19,6 +19,7 @@ from sqlalchemy.engine import URL
 from normtune.errors import NormtuneError, UsageError
 from normtune.results.database import schema
 from normtune.results.database.older import convert
+from normtune.results.database.reading import stored_version
 from normtune.results.database.url import display_name, parse, sqlite_path
 
 # Longest wait for another process that writes, such as the import of a large file.
@@ -265,11 +266,6 @@ def _try_to_write(connection: sa.Connection) -> None:
         is_attempt = schema.measurement.c.run_id == measurement["run_id"]
         connection.execute(schema.measurement.update().where(is_attempt).values(revision=1))
         attempt.rollback()
-
-
-def stored_version(connection: sa.Connection) -> int:
-    """Schema version of a store; 0 if it has none."""
-    return connection.execute(sa.select(sa.func.max(schema.schema.c.version))).scalar() or 0
 
 
 def _is_store(connection: sa.Connection, name: str) -> bool:

@@ -1,125 +1,239 @@
-"""Read a store in one snapshot, checked against its checksums.
+"""Read a store: runs, measurements that agree with their checksums, and counts, for which no sample is read.
 
-In: a connection. Out: the state of each config (`coverage`), all measurements (`evidence`), those of a request in their
-order (`history`), and the number of damaged ones, which are left out. `store` connects and writes.
+In: a connection in a transaction. Out: runs, rows, the state of each config (`coverage`), the measurements of a request
+in their order (`history`), counts.
 """
 
+import json
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby, islice, takewhile
+from typing import Any
 
 import sqlalchemy as sa
 
 from normtune.kernels.config import Config
 from normtune.kernels.operator import read_config
 from normtune.kernels.problem import Problem
-from normtune.results.database import schema, sql_rows
-from normtune.results.database.older import OlderRows
-from normtune.results.database.rows import Row, Rows, arrays_of, columns_of
-from normtune.results.records import DECISIVE, REQUEST, Coverage, History, Measurement, Run
-from normtune.results.runs import anonymous
+from normtune.results.database import schema
+from normtune.results.database.rows import (
+    CODE_FIELDS,
+    PROBLEM_FIELDS,
+    Row,
+    checksum,
+    columns_of_rows,
+    first_round,
+    implied,
+    problem_text,
+)
+from normtune.results.records import DECISIVE, REQUEST, Counted, Coverage, History, Measurement, Run, TimedCode
+from normtune.results.runs import current, drops, from_plain
 
-if TYPE_CHECKING:
-    from normtune.results.evidence import Evidence
-
+# What is in a checksum after run, problem and config.
+_TOLD = ("fingerprint_id", "revision", "status", "reason", "median", "first_round")
+_TOLD_BEFORE_4 = ("fingerprint", "status", "reason", "median", "low", "high")
+_AT_ONCE = 20_000
 # Number of problems with damaged measurements that a message names.
 _NAMED = 3
 
 
-class Snapshot:
-    """The undamaged measurements of some runs.
+def stored_version(connection: sa.Connection) -> int:
+    """Schema version of a store; 0 if it has none."""
+    return connection.execute(sa.select(sa.func.max(schema.schema.c.version))).scalar() or 0
+
+
+def measurements_of(connection: sa.Connection) -> Any:
+    """The table of measurements, or what is like it in a store of an older version."""
+    version = stored_version(connection)
+    return schema.measurement if version == schema.SCHEMA_VERSION else schema.measurements_before_4(version)
+
+
+def stored_runs(connection: sa.Connection) -> list[tuple[int, Run]]:
+    """All runs with their numbers, by start and id.
+
+    Raises:
+        ValueError: a row is not a valid run.
+    """
+    columns = schema.run.c
+    texts = columns.device, columns.software, columns.protocol
+    runs = []
+    for number, run, started, *values in connection.execute(
+        sa.select(columns.id, columns.run, columns.started, *texts)
+    ):
+        fields = zip((column.name for column in texts), map(json.loads, values), strict=True)
+        runs.append((number, from_plain({"id": run, "started": started, **dict(fields)})))
+    total = sum(drops(run.protocol) for _, run in runs)
+    return sorted(
+        ((number, current(run, total)) for number, run in runs), key=lambda pair: (pair[1].started, pair[1].id)
+    )
+
+
+def wanted_runs(
+    connection: sa.Connection, kind: object = None, devices: Collection[str] | None = None, regime: str | None = None
+) -> dict[int, Run]:
+    """Runs by number, of these devices and this regime (None for all), except those set aside."""
+    return {
+        number: run
+        for number, run in stored_runs(connection)
+        if not run.is_dropped
+        and kind in (None, run.device.kind)
+        and (devices is None or run.device.label in devices)
+        and regime in (None, run.regime)
+    }
+
+
+class Reader:
+    """Reads the measurements of a store of any version.
 
     Args:
         connection: in a transaction.
-        version: of the schema of the store.
-        runs: the runs to read, by number.
+        table: of the measurements; None for that of the store.
 
     Attributes:
-        damaged: number of damaged measurements, by the text of their problem.
+        damaged: number of damaged measurements that `undamaged` left out, by the text of their problem.
         newest: the greatest number of a measurement, by the fields of its problem.
     """
 
-    def __init__(self, connection: sa.Connection, version: int, runs: Mapping[int, Run]) -> None:
-        self._runs = runs
-        reader = rows_of(connection, version)
-        self._problems = reader.problems
+    def __init__(self, connection: sa.Connection, table: Any = None) -> None:
+        self._connection = connection
+        self._table = measurements_of(connection) if table is None else table
+        self._problems = stored_values(connection, schema.problem, PROBLEM_FIELDS)
+        self._configs = stored_values(connection, schema.config)
+        is_older = self._table is not schema.measurement
+        self._fingerprints = None if is_older else stored_values(connection, schema.fingerprint)
         self.damaged: Counter[str] = Counter()
-        self._rows = list(reader.undamaged(runs, self.damaged))
-        self.newest = {
-            self._problems[number]: last for number, last in reader.newest.items() if number in self._problems
-        }
+        self.newest: dict[tuple[Any, ...], int] = {}
 
-    def history(self, request: str, operators: Collection[str]) -> History:
-        """The newest measurements of these operators, as long as they are of a request, and the state before these."""
-        mine = {number for number, values in self._problems.items() if values[0] in operators}
-        rows = sorted((row for row in self._rows if row.problem in mine), key=lambda row: row.number)
-        first = len(rows)
-        while first and self._runs[rows[first - 1].run].protocol.get(REQUEST) == request:
-            first -= 1
-        log = []
-        for row in rows[first:]:
-            problem = Problem.of(*self._problems[row.problem])
-            config = read_config(problem.operator, row.config)
-            rounds, samples = arrays_of([row.rounds, row.samples])
-            values = row.fingerprint, row.status, row.reason, rounds, samples, row.timed_code
-            log.append(Measurement(problem, config, self._runs[row.run].id, *values))
-        return History(self.coverage(rows[first].number) if log else {}, log)
+    def rows(self, runs: Mapping[int, Run]) -> Iterator[Row]:
+        """All measurements of runs, by start of the run, and in the order in which they were stored."""
+        table = self._table.c
+        told = _TOLD_BEFORE_4 if self._fingerprints is None else _TOLD
+        names = ("run_id", "problem_id", "config_id", *told, "samples", "rounds", "checksum", *CODE_FIELDS, "id")
+        statement = sa.select(*(table[name] for name in names)).order_by(table.id)
+        by_start = sorted(runs, key=lambda number: runs[number].started)
+        for _, group in groupby(by_start, lambda number: runs[number].started):
+            for run, *values in self._connection.execute(statement.where(table.run_id.in_([*group]))):
+                yield self._row(runs[run].id, *values)
 
-    def coverage(self, before: float = math.inf) -> dict[tuple[Problem, Config], Coverage]:
-        """State of each config on each problem, over all runs, or over the measurements with lesser numbers.
+    def undamaged(self, runs: Mapping[int, Run]) -> Iterator[Row]:
+        """The rows of `rows` that are not damaged."""
+        for row in self.rows(runs):
+            self.newest[row.problem] = max(row.number, self.newest.get(row.problem, 0))
+            if row.is_whole is False:
+                self.damaged[problem_text(row.problem)] += 1
+            else:
+                yield row
 
-        The newest measurement is that of the run that started last; within a run and second, the one stored last.
-        """
-        best: dict[tuple[int, str, str], Row] = {}
-        samples: Counter[tuple[int, str, str]] = Counter()
-        medians: dict[tuple[int, str, str], int] = {}
-        newest: dict[tuple[int, str], Row] = {}
-        for row in self._rows:
-            if row.number >= before:
-                continue
-            newest[row.problem, row.config] = row
-            kernels = (row.problem, row.config, row.fingerprint)
-            if row.status in DECISIVE or kernels not in best or best[kernels].status not in DECISIVE:
-                best[kernels] = row
-            samples[kernels] += len(row.samples) // 4
-            if row.median is not None:
-                medians[kernels] = row.median
-        problems = {number: Problem.of(*values) for number, values in self._problems.items()}
-        pairs = {(problems[number].operator, text) for number, text in newest}
-        configs = {pair: read_config(*pair) for pair in pairs}
-        return {
-            (problems[problem], configs[problems[problem].operator, text]): Coverage(
-                row.status,
-                row.fingerprint,
-                samples[problem, text, row.fingerprint],
-                medians.get((problem, text, row.fingerprint)),
-                code := row.timed_code,
-                self._runs[row.run].software.get("triton", "") if code else "",
-            )
-            for (problem, text), last in newest.items()
-            if (row := best[problem, text, last.fingerprint])
-        }
-
-    def evidence(self) -> "Evidence":
-        """All measurements, without the identifiers of GPUs.
-
-        Raises:
-            ValueError: it breaks a rule of `validate`.
-        """
-        from normtune.results.evidence import Evidence  # loads pandas, which a sweep does not need
-
-        columns = columns_of(self._rows, self._problems, self._runs)
-        return Evidence.from_columns(columns, map(anonymous, self._runs.values()))
-
-    def count(self) -> int:
-        """Number of undamaged measurements."""
-        return len(self._rows)
+    def _row(self, run: str, problem_number: int, config_number: int, *values: Any) -> Row:
+        fingerprint, *told, samples, rounds, stored, launch, code, machine, number = values
+        problem, config = self._problems.get(problem_number, ()), self._configs.get(config_number, "")
+        if self._fingerprints is not None:
+            fingerprint = self._fingerprints.get(fingerprint, "")
+        is_whole = None
+        if stored is not None or not (problem and config and fingerprint):
+            try:
+                is_whole = stored == checksum((run, problem_text(problem), config, fingerprint, *told), rounds, samples)
+            except (TypeError, UnicodeError):
+                is_whole = False
+        if self._fingerprints is not None:
+            revision, status, reason, median, first = told
+        else:  # a damaged one has lost its first round: it gets one that no other has
+            revision, (status, reason, median, *_) = 0, told
+            first = -1 - number if is_whole is False else first_round(rounds)
+            rounds = rounds if is_whole is False else implied(first, len(samples) // 4, rounds)
+        content = revision, status, reason, median, samples, rounds, launch, code, machine
+        return Row(run, problem, config, first, fingerprint, *content, number, is_whole)
 
 
-def rows_of(connection: sa.Connection, version: int) -> Rows:
-    """The reader of a store's measurements."""
-    return Rows(connection) if version >= schema.SCHEMA_VERSION else OlderRows(connection, version)
+def batches(rows: Iterator[Row]) -> Iterator[list[Row]]:
+    """The rows, some thousands at once."""
+    return iter(lambda: list(islice(rows, _AT_ONCE)), [])
+
+
+def stored_values(connection: sa.Connection, table: sa.Table, fields: Sequence[str] = ()) -> dict[int, Any]:
+    """The values of a table by the numbers of its rows: tuples of these fields, or the texts of a table of texts."""
+    columns = [table.c[name] for name in fields or (table.name,)]
+    found = connection.execute(sa.select(table.c.id, *columns))
+    return {number: tuple(values) if fields else values[0] for number, *values in found}
+
+
+def coverage(
+    rows: Iterable[Row], runs: Iterable[Run], before: float = math.inf
+) -> dict[tuple[Problem, Config], Coverage]:
+    """State of each config on each problem, of the rows of these runs with lesser numbers, in the order of `Reader`."""
+    newest: dict[tuple[Any, ...], str] = {}
+    # Of the row that decides by problem, config and fingerprint: status, code, run; and samples and median of all.
+    states: dict[tuple[Any, ...], tuple[str, TimedCode | None, str, int, int | None]] = {}
+    for row in rows:
+        if row.number >= before:
+            continue
+        newest[row.problem, row.config] = row.fingerprint
+        kernels = row.problem, row.config, row.fingerprint
+        status, code, run, samples, median = states.get(kernels, ("", None, "", 0, None))
+        if row.status in DECISIVE or status not in DECISIVE:
+            status, code, run = row.status, row.timed_code, row.run
+        median = median if row.median is None else row.median
+        states[kernels] = status, code, run, samples + len(row.samples) // 4, median
+    tritons = {run.id: run.software.get("triton", "") for run in runs}
+    problems = {values: Problem.of(*values) for values, _ in newest}
+    configs = {pair: read_config(*pair) for pair in {(values[0], text) for values, text in newest}}
+    found = {}
+    for (values, text), fingerprint in newest.items():
+        status, code, run, samples, median = states[values, text, fingerprint]
+        state = Coverage(status, fingerprint, samples, median, code, tritons[run] if code else "")
+        found[problems[values], configs[values[0], text]] = state
+    return found
+
+
+def history(rows: Iterable[Row], runs: Iterable[Run], request: str) -> History:
+    """The newest of the rows, as long as they are of a request, and the state before these."""
+    every = list(rows)
+    mine = {run.id for run in runs if run.protocol.get(REQUEST) == request}
+    newest = sorted(every, key=lambda row: -row.number)
+    log = [*takewhile(lambda row: row.run in mine, newest)][::-1]
+    columns = columns_of_rows(log)
+    measurements = []
+    for row, *values in zip(log, *(columns[name] for name in Measurement._fields[2:]), strict=True):
+        problem = Problem.of(*row.problem)
+        measurements.append(Measurement._make((problem, read_config(problem.operator, row.config), *values)))
+    return History(coverage(every, runs, log[0].number) if log else {}, measurements)
+
+
+def counts(connection: sa.Connection, runs: Mapping[int, Run]) -> list[Counted]:
+    """Number of measurements of runs by problem and status; damaged ones included.
+
+    Raises:
+        KeyError: a problem is not stored.
+    """
+    table = schema.measurement
+    stored = stored_values(connection, schema.problem, PROBLEM_FIELDS)
+    problems = {number: Problem.of(*values) for number, values in stored.items()}
+    place = table.c.run_id, table.c.problem_id
+    # In two statements, each answered by an index; with the status in one, every measurement would be read.
+    failures = sa.select(*place, table.c.status, sa.func.count()).where(table.c.status != "ok")
+    every = sa.select(*place, sa.func.count()).group_by(*place)
+    found, failed = [], Counter[tuple[int, int]]()
+    for run, problem, status, count in connection.execute(failures.group_by(*place, table.c.status)):
+        failed[run, problem] += count
+        if run in runs:
+            found.append(Counted(runs[run], problems[problem], status, count))
+    for run, problem, count in connection.execute(every):
+        if run in runs and count > (less := failed[run, problem]):
+            found.append(Counted(runs[run], problems[problem], "ok", count - less))
+    return found
+
+
+def counts_by_kernels(connection: sa.Connection) -> Iterable[Any]:
+    """Number of measurements by number of the run, operator and fingerprint; damaged ones included."""
+    table = measurements_of(connection)
+    joined = table.join(schema.problem, schema.problem.c.id == table.c.problem_id)
+    fingerprint = table.c.get("fingerprint")
+    if fingerprint is None:
+        fingerprint = schema.fingerprint.c.fingerprint
+        joined = joined.join(schema.fingerprint, schema.fingerprint.c.id == table.c.fingerprint_id)
+    columns = table.c.run_id, schema.problem.c.operator, fingerprint
+    return connection.execute(sa.select(*columns, sa.func.count()).select_from(joined).group_by(*columns))
 
 
 def damage_line(name: str, damaged: Mapping[str, int]) -> str:
@@ -129,17 +243,3 @@ def damage_line(name: str, damaged: Mapping[str, int]) -> str:
     more = f" and of {len(problems) - _NAMED} more problems" if len(problems) > _NAMED else ""
     count = sum(damaged.values())
     return f"the store {name} has {count} damaged measurement{'s' * (count != 1)}, left out here: {named}{more}"
-
-
-def wanted_runs(
-    connection: sa.Connection, kind: object = None, devices: Collection[str] | None = None, regime: str | None = None
-) -> dict[int, Run]:
-    """Runs by number, of these devices and this regime (None for all), except those set aside."""
-    return {
-        number: run
-        for number, run in sql_rows.stored_runs(connection)
-        if not run.is_dropped
-        and kind in (None, run.device.kind)
-        and (devices is None or run.device.label in devices)
-        and regime in (None, run.regime)
-    }

@@ -1,29 +1,19 @@
-"""The tables of a store.
+"""The tables of a store, and the measurements of stores of older versions.
 
-Out: the SQLAlchemy tables and the version of the schema. `connect` and `store` open and fill them; `records` defines
-the values; `older` reads and converts the tables of versions before 4.
+Out: the SQLAlchemy tables and the version of the schema. `connect` makes them; `records` defines the values.
 """
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    ForeignKey,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
-    SmallInteger,
-    Table,
-    Text,
-    UniqueConstraint,
-)
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import BigInteger, Column, ForeignKey, Integer, LargeBinary, SmallInteger, Table, Text
 
 # To be raised with every change of a table. Stores of a greater version are refused. Version 4 stores each fingerprint
 # once, rounds only where they have gaps, and identifies a measurement by numbers in place of a hash: 168 bytes for one
 # of 16 samples in SQLite, its indexes included.
 SCHEMA_VERSION = 4
 
-metadata = MetaData()
+metadata = sa.MetaData()
 
 schema = Table("normtune_schema", metadata, Column("version", Integer, primary_key=True, autoincrement=False))
 
@@ -47,21 +37,18 @@ problem = Table(
     Column("dtype", Text, nullable=False),
     Column("rows", BigInteger, nullable=False),
     Column("hidden", BigInteger, nullable=False),
-    UniqueConstraint("operator", "variant", "dtype", "rows", "hidden"),
+    sa.UniqueConstraint("operator", "variant", "dtype", "rows", "hidden"),
 )
 
-config = Table(
-    "config",
-    metadata,
-    Column("id", Integer, primary_key=True),
-    Column("config", Text, nullable=False, unique=True),  # Config.to_json
-)
-
-fingerprint = Table(
-    "fingerprint",
-    metadata,
-    Column("id", Integer, primary_key=True),
-    Column("fingerprint", Text, nullable=False, unique=True),
+# Config.to_json and fingerprints, each once.
+config, fingerprint = (
+    Table(
+        name,
+        metadata,
+        Column("id", Integer, primary_key=True),
+        Column(name, Text, nullable=False, unique=True),
+    )
+    for name in ("config", "fingerprint")
 )
 
 measurement = Table(
@@ -86,13 +73,31 @@ measurement = Table(
     Column("code", LargeBinary),
     Column("machine_code", LargeBinary),
     # Identifies a measurement; also the index by which the measurements of a run are found and counted.
-    UniqueConstraint("run_id", "problem_id", "config_id", "first_round"),
+    sa.UniqueConstraint("run_id", "problem_id", "config_id", "first_round"),
 )
 
-# Failures are few: with this and the numbers of all, those of each status are known without reading a sample.
-Index(
-    "measurement_failed",
-    *(measurement.c.run_id, measurement.c.problem_id, measurement.c.status),
-    sqlite_where=measurement.c.status != "ok",
-    postgresql_where=measurement.c.status != "ok",
+
+@sa.event.listens_for(measurement, "after_create")
+def _index_failures(_: Any, connection: sa.Connection, **__: Any) -> None:
+    # Failures are few: with this and the numbers of all, those of each status are known without reading a sample. As
+    # text, because an `Index` with a condition imports PostgreSQL's dialect, a tenth of the start of a command.
+    connection.exec_driver_sql(
+        "CREATE INDEX measurement_failed ON measurement (run_id, problem_id, status) WHERE status != 'ok'"
+    )
+
+
+# Before version 4 a measurement had its fingerprint and rounds in full, an interval of the median, and a hash of what
+# identifies it; version 1 had no checksum, version 2 no digests of the timed code.
+_ADDED = {"checksum": 2, "launch": 3, "code": 3, "machine_code": 3}
+_BEFORE_4 = (
+    *("id", "run_id", "problem_id", "config_id", "fingerprint", "status", "reason", "median", "low", "high"),
+    *("rounds", "samples", *_ADDED),
 )
+
+
+def measurements_before_4(version: int, name: str = measurement.name) -> Any:
+    """The measurements of an older version, in a table of this name; what it did not have is null."""
+    columns: list[Any] = [
+        sa.column(column) if version >= _ADDED.get(column, 1) else sa.null().label(column) for column in _BEFORE_4
+    ]
+    return sa.select(*columns).select_from(sa.table(name)).subquery()

@@ -9,11 +9,11 @@ key is stored is ignored. A killed process loses at most the current transaction
 import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
@@ -22,16 +22,15 @@ from normtune.kernels.arguments import checked
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
 from normtune.results.columns import COLUMNS, columns_of
-from normtune.results.database import merging, schema, sql_rows
+from normtune.results.database import reading, schema, writing
 from normtune.results.database.claims import Claims, Seen
-from normtune.results.database.connect import WRITE, FileIdentity, connect, readable, stored_version, translated
-from normtune.results.database.counting import Tally, by_kernels, by_status
-from normtune.results.database.reading import Snapshot, damage_line, wanted_runs
-from normtune.results.database.rows import Known, values_of
+from normtune.results.database.connect import WRITE, FileIdentity, connect, readable, translated
+from normtune.results.database.reading import Reader, stored_runs, wanted_runs
+from normtune.results.database.rows import Row, columns_of_rows, rows_of
 from normtune.results.database.url import DEFAULT_STORE, display_name, resolve_url, sqlite_path
-from normtune.results.records import Counted, Coverage, Device, History, Measurement, Run
+from normtune.results.records import Counted, Coverage, Device, History, Measurement, Run, Tally
 from normtune.results.regimes import COLD
-from normtune.results.runs import ahead, without_store
+from normtune.results.runs import DROPPED, DROPS, ahead, anonymous, drops, without_store
 from normtune.results.validate import check_columns
 
 if TYPE_CHECKING:
@@ -52,8 +51,7 @@ class Store:
         self._engine = engine
         self._file = FileIdentity(sqlite_path(engine.url))
         self.damaged: Mapping[str, int] = {}
-        # Numbers of committed rows.
-        self._known = Known()
+        self._numbers = writing.Numbers({}, {}, {}, {})
         self._seen = Seen()
 
     @classmethod
@@ -98,7 +96,7 @@ class Store:
     @property
     def damage(self) -> str:
         """Line about measurements left out as damaged; empty if none were."""
-        return damage_line(self.name, self.damaged) if self.damaged else ""
+        return reading.damage_line(self.name, self.damaged) if self.damaged else ""
 
     def begin_run(self, run: Run) -> None:
         """Store a run, before its measurements; a stored run is not changed.
@@ -108,7 +106,7 @@ class Store:
             NormtuneError: the database failed.
         """
         with self._writing() as connection:
-            sql_rows.add_runs(connection, [run])
+            writing.add_runs(connection, [run])
 
     def update_run(self, run: Run) -> None:
         """Replace the protocol of a stored run.
@@ -118,7 +116,7 @@ class Store:
             NormtuneError: the database failed.
         """
         with self._writing() as connection:
-            sql_rows.set_protocol(connection, run)
+            writing.set_protocol(connection, run)
 
     def drop(self, run: str, *, undo: bool = False) -> Run:
         """Set a run aside, as `normtune data drop` does: its measurements are kept, but not used.
@@ -135,7 +133,7 @@ class Store:
             NormtuneError: the database failed.
         """
         with self._writing() as connection:
-            matches = [stored for _, stored in sql_rows.stored_runs(connection) if run and stored.id.startswith(run)]
+            matches = [stored for _, stored in stored_runs(connection) if run and stored.id.startswith(run)]
             matches = [match for match in matches if match.id == run] or matches
             if len(matches) != 1:
                 count = f"{len(matches)} runs have an id that begins so" if matches else "there is no such run"
@@ -143,8 +141,12 @@ class Store:
             (match,) = matches
             if match.is_dropped != undo:
                 raise UsageError(f"run {match.id} is {'not ' if undo else ''}set aside: there is nothing to do")
-            sql_rows.set_dropped(connection, match, None if undo else datetime.now(UTC).strftime("%Y-%m-%d"))
-            return next(stored for _, stored in sql_rows.stored_runs(connection) if stored.id == match.id)
+            aside = {DROPS: drops(match.protocol) + 1, DROPPED: datetime.now(UTC).strftime("%Y-%m-%d")}
+            if undo:
+                del aside[DROPPED]
+            changed = match._replace(protocol=without_store(match.protocol) | aside)
+            writing.write_protocol(connection, changed)
+            return changed
 
     def claims(self, device: Device, regime: str, request: str | None, problems: Iterable[Problem]) -> Claims:
         """The claims of a sweep, which asks them before it begins a problem; to be asked for after `coverage`.
@@ -171,8 +173,7 @@ class Store:
         columns = columns_of(measurements)
         check_columns(columns)
         with self._writing() as connection:
-            known = self._insert(connection, columns)
-        self._known = known
+            writing.add(connection, rows_of(columns), self._numbers)
 
     def set_fingerprints(self, device: Device, fingerprints: Mapping[tuple[Problem, Config], tuple[str, str]]) -> None:
         """Change the fingerprints of measurements on devices of this kind, all or none.
@@ -187,7 +188,7 @@ class Store:
         with self._writing() as connection:
             runs = wanted_runs(connection, device.kind)
             texts = {(problem.columns, config.to_json()): new for (problem, config), new in fingerprints.items()}
-            sql_rows.set_fingerprints(connection, runs, texts)
+            writing.set_fingerprints(connection, runs, texts, self._numbers)
 
     def merge(self, data: "Evidence | Store") -> int:
         """Store the runs and measurements that are not stored yet, all or none, as `normtune data merge` does.
@@ -211,27 +212,22 @@ class Store:
 
     def joined(self, data: "Evidence | Store") -> tuple[int, int]:
         """As `merge`; the number of measurements in the data, and that of the new ones among them."""
-        with ExitStack() as stack:
-            if isinstance(data, Store):
-                stack.enter_context(translated(data._engine.url))
-                source = stack.enter_context(data._engine.connect())
-                damaged = data.damaged = Counter()
-                parts = merging.parts_of(source, stored_version(source), damaged)
-            else:
-                # Only the owner of a store decides which runs are set aside, and what is complete in it.
-                runs = [run._replace(protocol=without_store(run.protocol)) for run in data.runs]
-                parts = iter([merging.Part(runs, {name: data.frame[name].tolist() for name in COLUMNS})])
-            count, added, known = 0, 0, self._known
-            with self._writing() as connection:
-                for part in parts:
-                    for run in ahead(part.runs):
-                        raise ValueError(
-                            f"run {run.id} started {run.started[:40]}, after tomorrow by this machine's clock, and "
-                            "would be the newest until then"
-                        )
-                    new, known = merging.merge(connection, part, known)
-                    count, added = count + len(part.columns["run"]), added + new
-            self._known = known
+        parts: Iterator[tuple[list[Run], list[Row]]]
+        if isinstance(data, Store):
+            parts = data._parts()
+        else:  # only the owner of a store decides which runs are set aside, and what is complete in it
+            told = [run._replace(protocol=without_store(run.protocol)) for run in data.runs]
+            parts = iter([(told, rows_of({name: data.frame[name].tolist() for name in COLUMNS}))])
+        count = added = 0
+        with self._writing() as connection:
+            for runs, rows in parts:
+                for run in ahead(runs):
+                    raise ValueError(
+                        f"run {run.id} started {run.started[:40]}, after tomorrow by this machine's clock, and would "
+                        "be the newest until then"
+                    )
+                writing.add_runs(connection, runs, joins=True)
+                count, added = count + len(rows), added + writing.merge(connection, rows, self._numbers)
         return count, added
 
     def export(self, path: str | os.PathLike[str], *, regime: str | None = COLD) -> "Evidence":
@@ -255,7 +251,7 @@ class Store:
     def runs(self, *, dropped: bool = False) -> list[Run]:
         """All runs, by start and id, including those without measurements; with `dropped`, also those set aside."""
         with self._reading() as connection:
-            return [run for _, run in sql_rows.stored_runs(connection) if dropped or not run.is_dropped]
+            return [run for _, run in stored_runs(connection) if dropped or not run.is_dropped]
 
     @property
     def ahead(self) -> str:
@@ -278,8 +274,8 @@ class Store:
         self.close()
         self._file.check()
         with self._reading() as connection:
-            runs = {number: stored for number, stored in sql_rows.stored_runs(connection) if stored.id == run}
-            return Snapshot(connection, stored_version(connection), runs).count()
+            runs = {number: stored for number, stored in stored_runs(connection) if stored.id == run}
+            return sum(1 for _ in Reader(connection).undamaged(runs))
 
     def tally(self) -> list[Tally]:
         """Number of measurements by device, operator and fingerprint, except those of runs set aside.
@@ -288,10 +284,10 @@ class Store:
             NormtuneError: the database failed.
         """
         with self._reading() as connection:
-            runs = dict(sql_rows.stored_runs(connection))
+            runs = dict(stored_runs(connection))
             devices = {run.device.kind: run.device for run in runs.values()}
             counts: Counter[tuple[Device, str, str]] = Counter()
-            for run, operator, fingerprint, count in by_kernels(connection, stored_version(connection)):
+            for run, operator, fingerprint, count in reading.counts_by_kernels(connection):
                 if not runs[run].is_dropped:
                     counts[devices[runs[run].device.kind], operator, fingerprint] += count
             return [Tally(*key, counts[key]) for key in sorted(counts)]
@@ -305,12 +301,7 @@ class Store:
             NormtuneError: the database failed.
         """
         with self._reading() as connection:
-            runs = wanted_runs(connection)
-            return [
-                Counted(runs[run], problem, status, count)
-                for run, problem, status, count in by_status(connection)
-                if run in runs
-            ]
+            return reading.counts(connection, wanted_runs(connection))
 
     def coverage(self, device: Device, regime: str = COLD) -> dict[tuple[Problem, Config], Coverage]:
         """State of each config on each problem on devices of this kind, in one regime, failures and the copy included.
@@ -321,9 +312,11 @@ class Store:
         """
         with self._reading() as connection:
             last = connection.execute(sa.select(sa.func.max(schema.measurement.c.id))).scalar() or 0
-            snapshot = self._measured(connection, device, regime)
-            self._seen = Seen(last, snapshot.newest)
-            return snapshot.coverage()
+            runs = self._measured(connection, device, regime)
+            reader = self._reader(connection)
+            states = reading.coverage(reader.undamaged(runs), runs.values())
+            self._seen = Seen(last, reader.newest)
+            return states
 
     def history(self, device: Device, regime: str, request: str, operators: Collection[str]) -> History:
         """What a request that was interrupted measured, and what `coverage` was before; empty if it was not the last.
@@ -335,7 +328,9 @@ class Store:
             operators: names of the operators whose measurements count.
         """
         with self._reading() as connection:
-            return self._measured(connection, device, regime).history(request, operators)
+            runs = self._measured(connection, device, regime)
+            rows = (row for row in self._reader(connection).undamaged(runs) if row.problem[0] in operators)
+            return reading.history(rows, runs.values(), request)
 
     def load(self, *, devices: Collection[str] | None = None, regime: str | None = COLD) -> "Evidence":
         """All measurements except those of runs set aside, 300,000 in a few seconds.
@@ -350,24 +345,32 @@ class Store:
         Raises:
             NormtuneError: the database failed, or its content breaks a rule of `validate`.
         """
+        from normtune.results.evidence import Evidence  # loads pandas, which a sweep does not need
+
         with self._reading() as connection:
-            return self._snapshot(connection, wanted_runs(connection, devices=devices, regime=regime)).evidence()
+            runs = wanted_runs(connection, devices=devices, regime=regime)
+            columns = columns_of_rows([*self._reader(connection).undamaged(runs)])
+            return Evidence.from_columns(columns, map(anonymous, runs.values()))
 
-    def _measured(self, connection: sa.Connection, device: Device, regime: str) -> Snapshot:
-        """The measurements of this program on devices of a kind, in a regime."""
+    def _parts(self) -> Iterator[tuple[list[Run], list[Row]]]:
+        """All that it has, runs set aside included, without the identifiers of GPUs; damaged rows are only counted."""
+        with self._reading() as connection:
+            runs = dict(stored_runs(connection))
+            yield [anonymous(run) for run in runs.values()], []
+            for rows in reading.batches(self._reader(connection).undamaged(runs)):
+                check_columns(columns_of_rows(rows))
+                yield [], rows
+
+    def _measured(self, connection: sa.Connection, device: Device, regime: str) -> dict[int, Run]:
+        """The runs of this program on devices of a kind, in a regime."""
         runs = wanted_runs(connection, device.kind, regime=regime)
-        return self._snapshot(connection, {number: run for number, run in runs.items() if not run.is_unpaired})
+        return {number: run for number, run in runs.items() if not run.is_unpaired}
 
-    def _snapshot(self, connection: sa.Connection, runs: Mapping[int, Run]) -> Snapshot:
-        snapshot = Snapshot(connection, stored_version(connection), runs)
-        self.damaged = snapshot.damaged
-        return snapshot
-
-    def _insert(self, connection: sa.Connection, columns: Mapping[str, Sequence[Any]]) -> Known:
-        """Insert measurements; returns the numbers of what they refer to, to be kept after the commit."""
-        known = sql_rows.numbered(connection, columns, self._known)
-        sql_rows.insert_new(connection, schema.measurement, [*values_of(columns, known)])
-        return known
+    def _reader(self, connection: sa.Connection) -> Reader:
+        """A reader whose damaged rows are those of the store."""
+        reader = Reader(connection)
+        self.damaged = reader.damaged
+        return reader
 
     @contextmanager
     def _reading(self) -> Iterator[sa.Connection]:
@@ -380,10 +383,14 @@ class Store:
     def _writing(self) -> Iterator[sa.Connection]:
         """A transaction, committed at the end or rolled back; NormtuneError if the database or its file is at fault."""
         self._file.check()
-        with (
-            translated(self._engine.url),
-            self._engine.connect().execution_options(**WRITE) as connection,
-            connection.begin(),
-        ):
-            yield connection
+        try:
+            with (
+                translated(self._engine.url),
+                self._engine.connect().execution_options(**WRITE) as connection,
+                connection.begin(),
+            ):
+                yield connection
+        except BaseException:
+            self._numbers = writing.Numbers({}, {}, {}, {})  # rows that were rolled back have none
+            raise
         self._file.check()

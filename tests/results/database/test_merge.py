@@ -3,18 +3,15 @@
 import itertools
 import shutil
 import tempfile
-from collections import Counter
 from pathlib import Path
 
-import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from normtune.errors import NormtuneError
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.results.api import merge_data
-from normtune.results.database import merging
-from normtune.results.database.connect import stored_version
+from normtune.results.database.reading import Reader, stored_runs
 from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.parquet_csv import write_parquet
@@ -83,11 +80,8 @@ def built(path: Path, given) -> Path:
 def content(path: Path):
     """All that a store says, except for the order in which it was stored and what is damaged."""
     with Store.open(path, create=False) as store, store._reading() as connection:
-        rows = set()
-        for part in merging.parts_of(connection, stored_version(connection), Counter()):
-            for values in zip(*(part.columns[name] for name in sorted(part.columns)), strict=True):
-                rows.add(tuple(tuple(one.tolist()) if isinstance(one, np.ndarray) else one for one in values))
-        return [anonymous(run) for run in store.runs(dropped=True)], rows
+        found = Reader(connection).undamaged(dict(stored_runs(connection)))
+        return [anonymous(run) for run in store.runs(dropped=True)], {row._replace(number=0) for row in found}
 
 
 def joined(path: Path, *sources: Path) -> Path:
