@@ -82,14 +82,14 @@ def _read(store: str) -> "Evidence":
     from normtune.heuristics.fitting.pipeline import used
     from normtune.results.exchange.parquet_csv import read_parquet
     from normtune.results.exchange.recording import recordings
-    from normtune.results.source import measured
+    from normtune.results.source import taken
 
     if store in recordings():
-        evidence = measured(None, store)
+        evidence = taken(None, store)
     elif store.endswith(".parquet"):
         evidence = read_parquet(Path(store))
     else:
-        evidence = measured(store)
+        evidence = taken(store)
     return used(evidence)
 
 

@@ -5,20 +5,17 @@ nothing is printed.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterable
 from pathlib import Path
 
 import pandas as pd
 
-from normtune.errors import UsageError
 from normtune.kernels.arguments import checked
-from normtune.results import merge
-from normtune.results.database.store import Store, resolve_url
+from normtune.results.database.store import Store
 from normtune.results.elsewhere import Columns, Elsewhere
 from normtune.results.exchange import transfer
 from normtune.results.exchange.transfer import Exported
-from normtune.results.merge import Merged
+from normtune.results.merge import Merged, merged
 from normtune.results.options import as_names
 from normtune.results.overview import COLUMNS, overview
 from normtune.results.regimes import COLD
@@ -137,20 +134,3 @@ def merge_data(
     elsewhere = Elsewhere(name=name, target=target, sms=sms, columns=columns)
     paths = [sources] if isinstance(sources, str | os.PathLike) else sources
     return tuple(merged(paths, store, elsewhere, as_names("operators", operators)))
-
-
-def merged(
-    sources: Iterable[str | os.PathLike[str]],
-    store: Store | str | os.PathLike[str] | None,
-    elsewhere: Elsewhere,
-    operators: Sequence[str],
-) -> Iterator[Merged]:
-    """Merge sources one after the other, as `merge_data`."""
-    if not isinstance(store, Store | str | os.PathLike | None):
-        raise UsageError(f"store is {store!r:.80}: expected a store, its file or URL")
-    url = "" if isinstance(store, Store) else resolve_url(None if store is None else os.fspath(store))
-    paths = list(sources) if isinstance(sources, Iterable) else [sources]
-    if wrong := [path for path in paths if not isinstance(path, str | os.PathLike)]:
-        raise UsageError(f"sources has {wrong[0]!r}: expected files and stores")
-    into = nullcontext(store) if isinstance(store, Store) else None
-    return merge.merged(paths, lambda: into or Store.open(url), elsewhere, operators)

@@ -149,10 +149,10 @@ def export(
 ) -> None:
     """Write measurements as Parquet (to import or to fit elsewhere), as CSV (a line per sample), or as a recording."""
     from normtune.results.exchange.transfer import export_file, export_recording
-    from normtune.results.source import measured
+    from normtune.results.source import on_stderr, taken
 
     def load() -> "Evidence":
-        return Keys(**chosen).of(measured(store, regime=None))
+        return Keys(**chosen).of(taken(store, None, None, on_stderr))
 
     wanted = None if regime == _ALL else regime
     if recording is None:
@@ -194,7 +194,7 @@ def merge(
 
     The order of sources makes no difference, nor does merging one again. A run that one store sets aside is set aside.
     """
-    from normtune.results.api import merged
+    from normtune.results.merge import merged
     from normtune.results.source import warn_of_damage
 
     options = _MergeOptions(**chosen)

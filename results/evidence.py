@@ -121,12 +121,11 @@ class Evidence:
 
     def of(self, device: Device) -> "Evidence":
         """Measurements of devices of this kind."""
-        runs = [run.id for run in self.runs if run.device.kind == device.kind]
-        return self._where(self.frame["run"].isin(runs))
+        return self._of_runs([run for run in self.runs if run.device.kind == device.kind])
 
     def labelled(self, label: str) -> "Evidence":
         """Measurements of devices of this label."""
-        return self._where(self.frame["run"].isin([run.id for run in self.runs if run.device.label == label]))
+        return self._of_runs([run for run in self.runs if run.device.label == label])
 
     def counts(self) -> list[Counted]:
         """Number of measurements by run, problem and status."""
@@ -146,10 +145,6 @@ class Evidence:
         items.sort(key=lambda item: order[item.run])
         return {(item.problem, item.config): (triton[item.run], item.code) for item in items if item.code}
 
-    def without_codes(self) -> "Evidence":
-        """The same measurements without digests of their code."""
-        return Evidence(self.frame.assign(code=None), self.runs)
-
     def regimes(self) -> list[str]:
         """Regimes of the times, in order."""
         return sorted({run.regime for run in self.runs})
@@ -160,8 +155,7 @@ class Evidence:
 
     def in_regimes(self, names: Collection[str]) -> "Evidence":
         """Measurements of these regimes."""
-        runs = [run.id for run in self.runs if run.regime in names]
-        return self if len(runs) == len(self.runs) else self._where(self.frame["run"].isin(runs))
+        return self._of_runs([run for run in self.runs if run.regime in names])
 
     def fingerprints(self) -> dict[str, str]:
         """Kernel fingerprint of each operator in its newest run; paired runs outrank unpaired ones."""
@@ -270,6 +264,12 @@ class Evidence:
             hashed.update(lengths.astype("<i8").tobytes())
             hashed.update(flat.astype("<i4").tobytes())
         return f"sha256:{hashed.hexdigest()}"
+
+    def _of_runs(self, runs: Sequence[Run]) -> "Evidence":
+        """Measurements of these of its runs."""
+        if len(runs) == len(self.runs):
+            return self
+        return self._where(self.frame["run"].isin([run.id for run in runs]))
 
     def _where(self, kept: "pd.Series[bool]") -> "Evidence":
         if kept.all():

@@ -4,8 +4,8 @@ In: names of sources. Out: `Merged` for each. All are opened, and files read and
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,8 +36,8 @@ class Merged(NamedTuple):
 
 
 def merged(
-    sources: Sequence[str | os.PathLike[str]],
-    open_store: Callable[[], AbstractContextManager[Store]],
+    sources: Iterable[str | os.PathLike[str]],
+    store: Store | str | os.PathLike[str] | None,
     elsewhere: Elsewhere,
     operators: Sequence[str],
 ) -> Iterator[Merged]:
@@ -45,7 +45,7 @@ def merged(
 
     Args:
         sources: files that normtune exported, files of another program's measurements, and stores: files or URLs.
-        open_store: opens the store.
+        store: open, or by its file or URL; None for the default store.
         elsewhere: what a file of another program does not say.
         operators: only these, if there are any; a single one names that of all rows of a file without such a column.
 
@@ -55,14 +55,20 @@ def merged(
         NormtuneError: a source is damaged, or normtune did not write it, or it contradicts the store, in which case
             nothing of it is stored.
     """
-    if not sources:
+    if not isinstance(store, Store | str | os.PathLike | None):
+        raise UsageError(f"store is {store!r:.80}: expected a store, its file or URL")
+    url = "" if isinstance(store, Store) else resolve_url(None if store is None else os.fspath(store))
+    paths = list(sources) if isinstance(sources, Iterable) else [sources]
+    if wrong := [path for path in paths if not isinstance(path, str | os.PathLike)]:
+        raise UsageError(f"sources has {wrong[0]!r}: expected files and stores")
+    if not paths:
         raise UsageError("no sources are given: expected files that `normtune data export` wrote, or stores")
     with ExitStack() as stack:
-        opened = [_opened(os.fspath(source), stack, elsewhere, operators) for source in sources]
-        store = stack.enter_context(open_store())
-        for source, (name, data) in zip(sources, opened, strict=True):
+        opened = [_opened(os.fspath(path), stack, elsewhere, operators) for path in paths]
+        into = store if isinstance(store, Store) else stack.enter_context(Store.open(url))
+        for source, (name, data) in zip(paths, opened, strict=True):
             try:
-                count, added = store.joined(data)
+                count, added = into.joined(data)
             except ValueError as error:
                 raise NormtuneError(f"cannot merge {source}: {error}") from None
             yield Merged(name, count, added, "" if isinstance(data, Evidence) else data.damage)

@@ -37,12 +37,14 @@ def check_regime(name: str) -> None:
         raise UsageError(f"unknown regime {name!r}: expected one of {', '.join(REGIMES)}")
 
 
-def in_regime(evidence: "Evidence", regime: str, source: str) -> "Evidence":
-    """The measurements of one regime; `source` is that of the evidence, for the message.
+def in_regime(evidence: "Evidence", regime: str | None, source: str) -> "Evidence":
+    """The measurements of one regime, None for all; `source` is that of the evidence, for the message.
 
     Raises:
         UsageError: there are only measurements of other regimes.
     """
+    if regime is None:
+        return evidence
     selected = evidence.regime(regime)
     if selected.frame.empty:
         check_others(evidence.regimes(), regime, source)

@@ -157,12 +157,10 @@ def joined_protocol(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[st
     entries = {name: aside[name] for name in (DROPPED, DROPS) if name in aside}
     entries |= {name: mark[name] for name in (FINISHED, FINISHED_AT) if name in mark}
     # That of the store in which it was measured, if it is one of these.
-    measurers = sorted((str(part[MEASURER]) for part in both if MEASURER in part), key=_is_hashed)
-    return told | entries | ({MEASURER: measurers[0]} if measurers else {})
-
-
-def _is_hashed(text: str) -> tuple[bool, str]:
-    return text.startswith(_HASHED), text
+    measurers = [str(part[MEASURER]) for part in both if MEASURER in part]
+    if measurers:
+        entries[MEASURER] = min(measurers, key=lambda text: (text.startswith(_HASHED), text))
+    return told | entries
 
 
 def without_store(protocol: Mapping[str, Any]) -> dict[str, Any]:

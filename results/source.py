@@ -102,8 +102,8 @@ def _as_warning(text: str) -> None:
 
 def taken(
     data: Measured,
-    recording: str | None,
-    regime: str | None,
+    recording: str | None = None,
+    regime: str | None = COLD,
     warn: "Warn | None" = None,
     device: str | None = None,
 ) -> "Evidence":
@@ -130,18 +130,7 @@ def taken(
     evidence, source = _read(data, recording, warn)
     if device is not None:
         evidence = on_device(evidence, device)
-    return evidence if regime is None else in_regime(evidence, regime, source)
-
-
-def measured(
-    store: str | None,
-    recording: str | None = None,
-    regime: str | None = COLD,
-    warn: Warn = on_stderr,
-    device: str | None = None,
-) -> "Evidence":
-    """As `taken`, for the values of a command's options."""
-    return taken(store, recording, regime, warn, device)
+    return in_regime(evidence, regime, source)
 
 
 def on_device(evidence: "Evidence", label: str) -> "Evidence":
@@ -189,7 +178,9 @@ def _read(data: Measured, recording: str | None, warn: Warn) -> "tuple[Evidence,
     if isinstance(data, str | os.PathLike) and is_parquet(file := os.fspath(data)):
         from normtune.results.exchange.parquet_csv import read_parquet
 
-        return _of_known_regimes(read_parquet(Path(file)), warn), file
+        evidence = read_parquet(Path(file))
+        _warn_of_regimes(evidence.runs, warn)
+        return evidence.in_regimes(REGIMES), file
     from normtune.results.evidence import Evidence
 
     if not isinstance(data, Evidence):
@@ -251,12 +242,6 @@ def warn_of_runs(store: "Store", warn: Warn = on_stderr) -> None:
     """Report runs of a store that start in the future."""
     if store.ahead:
         warn(f"warning: {store.ahead}")
-
-
-def _of_known_regimes(evidence: "Evidence", warn: Warn) -> "Evidence":
-    """The measurements of known regimes; unknown ones are reported."""
-    _warn_of_regimes(evidence.runs, warn)
-    return evidence.in_regimes(REGIMES)
 
 
 def _warn_of_regimes(runs: "Iterable[Run]", warn: Warn) -> None:

@@ -224,10 +224,10 @@ def _source(file: str | None, store: str | None, recording: str | None, elsewher
 
 
 def _measured(source: "Source", options: FitOptions) -> "Evidence":
-    from normtune.results.source import measured, on_device
+    from normtune.results.source import on_device, on_stderr, taken
 
     if source.file is None:
-        return measured(source.store, source.recording, options.regime, device=options.device)
+        return taken(source.store, source.recording, options.regime, on_stderr, options.device)
     from normtune.results.exchange.foreign_file import read_foreign
     from normtune.results.regimes import in_regime
 

@@ -28,10 +28,12 @@ def fit_all_devices(
     from normtune.heuristics.any_gpu.emit import report
     from normtune.heuristics.api.any_gpu import everywhere, fitted_everywhere
     from normtune.heuristics.writing import write
-    from normtune.results.source import measured
+    from normtune.results.source import on_stderr, taken
 
     store, recording, regime = source.store, source.recording, options.regime
-    data_of_all = everywhere(recording if store is None else None, regime, lambda: measured(store, recording, regime))
+    data_of_all = everywhere(
+        recording if store is None else None, regime, lambda: taken(store, recording, regime, on_stderr)
+    )
     if evidence and not out:
         raise UsageError("--evidence is given without --out: only a table's file can name it, add --out FILE")
     table = next(iter(write.files(out, [_STEM], ".py")), None)

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
-from uuid import uuid4
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL
@@ -58,8 +57,8 @@ def connect(url: str, create: bool) -> sa.Engine:
         sa.event.listen(engine, "connect", _on_connect_to_server)
     else:
         sa.event.listen(engine, "connect", _on_connect)
-        if parsed.query:
-            sa.event.listen(engine, "connect", _on_connect_to_read)
+        if parsed.query:  # in place of SQLite's mode=ro, which leaves the files of the write-ahead log behind
+            sa.event.listen(engine, "connect", lambda driver, _: driver.execute("PRAGMA query_only = ON"))
         sa.event.listen(engine, "begin", _on_begin)
     try:
         with translated(parsed):
@@ -184,11 +183,6 @@ def _on_connect_to_server(connection: Any, _record: Any) -> None:
     connection.autocommit = False
 
 
-def _on_connect_to_read(connection: Any, _record: Any) -> None:
-    # In place of SQLite's mode=ro, which leaves the files of the write-ahead log behind.
-    connection.execute("PRAGMA query_only = ON")
-
-
 def _on_begin(connection: sa.Connection) -> None:
     writes = connection.get_execution_options().get("normtune_write")
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
@@ -203,7 +197,14 @@ def _prepare(engine: sa.Engine, name: str, create: bool) -> None:
             raise UsageError(f"the store {name} is empty: run `normtune sweep` first")
         return
     if engine.dialect.name == "sqlite":
-        _check_triggers(engine, name)
+        with engine.connect() as connection:
+            triggers = "SELECT name FROM sqlite_master WHERE type = 'trigger' LIMIT 1"
+            trigger = connection.exec_driver_sql(triggers).scalar()
+        if trigger is not None:  # code of others, which may run for ever
+            raise NormtuneError(
+                f"the store {name} has a trigger, {str(trigger)[:40]!r}, which normtune never creates: use `normtune "
+                "data export` and `normtune data merge` to move the measurements to another store"
+            )
         with engine.connect() as connection:
             # Outside of a transaction, and after the checks, because it changes the file.
             driver: Any = connection.connection.driver_connection
@@ -224,17 +225,6 @@ def _prepare(engine: sa.Engine, name: str, create: bool) -> None:
             _try_to_write(connection)
 
 
-def _check_triggers(engine: sa.Engine, name: str) -> None:
-    """Refuse to write to a file with triggers, which are code of others and may run for ever."""
-    with engine.connect() as connection:
-        trigger = connection.exec_driver_sql("SELECT name FROM sqlite_master WHERE type = 'trigger' LIMIT 1").scalar()
-    if trigger is not None:
-        raise NormtuneError(
-            f"the store {name} has a trigger, {str(trigger)[:40]!r}, which normtune never creates: use `normtune data "
-            "export` and `normtune data merge` to move the measurements to another store"
-        )
-
-
 def _check_computed(connection: sa.Connection, name: str) -> None:
     """Refuse a file with virtual tables or generated columns: 64 KB of these may claim gigabytes."""
     virtual = "SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage = 0 LIMIT 1"
@@ -250,22 +240,14 @@ def _check_computed(connection: sa.Connection, name: str) -> None:
 
 
 def _try_to_write(connection: sa.Connection) -> None:
-    """Write as a sweep does and roll back, so that a role without permission fails before anything is measured."""
-    with connection.begin_nested() as attempt:
-        name = f"an attempt to write {uuid4().hex}"
-        run = {"run": name, "started": "", "device": "{}", "software": "{}", "protocol": "{}"}
-        problem = {"operator": name, "variant": "", "dtype": "", "rows": 1, "hidden": 1}
-        measurement: dict[str, Any] = {"first_round": -1, "revision": 0, "status": "", "reason": ""}
-        texts: list[Any] = [(table, {table.name: name}) for table in (schema.config, schema.fingerprint)]
-        for table, values in ((schema.run, run), (schema.problem, problem), *texts):
-            measurement[f"{table.name}_id"] = connection.execute(
-                table.insert().values(values).returning(table.c.id)
-            ).scalar_one()
-        connection.execute(schema.measurement.insert().values(**measurement, samples=b"", rounds=b""))
-        connection.execute(schema.run.update().where(schema.run.c.run == name).values(protocol="{}"))
-        is_attempt = schema.measurement.c.run_id == measurement["run_id"]
-        connection.execute(schema.measurement.update().where(is_attempt).values(revision=1))
-        attempt.rollback()
+    """Write nothing, so that a role without permission fails before anything is measured."""
+    for table in (schema.run, schema.problem, schema.config, schema.fingerprint, schema.measurement):
+        names = [column.name for column in table.c if column is not table.c.id]
+        nothing = sa.select(*table.c[tuple(names)]).where(sa.false())
+        connection.execute(sa.insert(table).from_select(names, nothing))
+        connection.execute(sa.select(sa.func.nextval(sa.func.pg_get_serial_sequence(table.name, "id"))))
+        if table in (schema.run, schema.measurement):
+            connection.execute(sa.update(table).where(sa.false()).values({names[0]: sa.null()}))
 
 
 def _is_store(connection: sa.Connection, name: str) -> bool:
@@ -294,48 +276,35 @@ def _is_store(connection: sa.Connection, name: str) -> bool:
     return False
 
 
-# Length of the header of a SQLite file: bytes 16 and 17 are the size of a page, 28 to 31 the number of pages.
-_HEADER_BYTES = 100
-
-
 class FileIdentity:
-    """The file at the path of an open store; None for a database without a file.
+    """The file of an open store, at an absolute path; None for a database without a file.
 
     SQLite keeps writing to a file that was removed or replaced, and reports success; `check` finds that.
     """
 
     def __init__(self, path: Path | None) -> None:
-        self._path = path.absolute() if path is not None else None
-        if self._path is not None:
-            status = self._path.stat()
-            self._identity, self._size = (status.st_dev, status.st_ino), status.st_size
-
-    @property
-    def folder(self) -> Path | None:
-        """Folder of the file."""
-        return self._path.parent if self._path is not None else None
+        self.path = path and path.absolute()
+        self._status = self.path and self.path.stat()
 
     def check(self) -> None:
         """Raise `NormtuneError` if the file was removed, replaced or truncated."""
-        if self._path is None:
+        if self.path is None or self._status is None:
             return
         try:
-            status = self._path.stat()
-            if (status.st_dev, status.st_ino) != self._identity:
-                raise NormtuneError(f"the store {self._path} was replaced by another file while it was written")
-            if status.st_size < self._size and status.st_size < _header_size(self._path):
-                raise NormtuneError(f"the store {self._path} was truncated while it was written")
+            status = self.path.stat()
+            if not os.path.samestat(status, self._status):
+                raise NormtuneError(f"the store {self.path} was replaced by another file while it was written")
+            if status.st_size < self._status.st_size and status.st_size < _header_size(self.path):
+                raise NormtuneError(f"the store {self.path} was truncated while it was written")
         except OSError as error:
             event = "was removed" if isinstance(error, FileNotFoundError) else f"cannot be reached ({error.strerror})"
-            raise NormtuneError(f"the store {self._path} {event} while it was written") from None
-        self._size = status.st_size
+            raise NormtuneError(f"the store {self.path} {event} while it was written") from None
+        self._status = status
 
 
 def _header_size(path: Path) -> int:
     """Size of a file according to its header, which VACUUM lowers before it truncates the file."""
     with path.open("rb") as file:
-        header = os.read(file.fileno(), _HEADER_BYTES)
-    if len(header) < _HEADER_BYTES:
-        return _HEADER_BYTES
+        header = file.read(100)
     page = int.from_bytes(header[16:18], "big")
-    return int.from_bytes(header[28:32], "big") * (65536 if page == 1 else page)
+    return max(100, int.from_bytes(header[28:32], "big") * (65536 if page == 1 else page))

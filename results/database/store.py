@@ -91,7 +91,7 @@ class Store:
     @property
     def folder(self) -> Path | None:
         """Folder of the file of a SQLite store."""
-        return self._file.folder
+        return self._file.path and self._file.path.parent
 
     @property
     def damage(self) -> str:

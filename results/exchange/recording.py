@@ -75,7 +75,8 @@ def write_recording(evidence: Evidence, name: str, folder: Path) -> list[Path]:
     """
     _check(evidence, name)
     check_folder(folder)
-    current = evidence.current().without_codes()  # a file beside it has their digests
+    current = evidence.current()
+    current = Evidence(current.frame.assign(code=None), current.runs)  # a file beside it has their digests
     operators = current.frame["operator"].unique().tolist()
     for operator in operators:
         if not _OPERATOR.fullmatch(operator):

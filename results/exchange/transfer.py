@@ -41,9 +41,7 @@ def export_file(load: Load, path: Path, regime: str | None) -> Exported:
         NormtuneError: the measurements cannot be loaded, or the file cannot be written.
     """
     write = writer_of(path)
-    _check(regime)
-    check_export(path)
-    result = _of_regime(load(), regime)
+    result = _loaded(load, regime, check_export, path)
     write(result.evidence, path)
     return result._replace(paths=(path,))
 
@@ -55,19 +53,17 @@ def export_recording(load: Load, name: str, folder: Path, regime: str | None) ->
         UsageError: as `write_recording`, or there are no such measurements.
         NormtuneError: the measurements cannot be loaded, or as `write_recording`.
     """
-    _check(regime)
-    check_folder(folder)
-    result = _of_regime(load(), regime)
+    result = _loaded(load, regime, check_folder, folder)
     return result._replace(paths=tuple(write_recording(result.evidence, name, folder)))
 
 
-def _check(regime: str | None) -> None:
+def _loaded(load: Load, regime: str | None, check: Callable[[Path], None], path: Path) -> Exported:
+    """The measurements of one regime, loaded after the checks, and what is left out."""
     if regime is not None:
         check_regime(regime)
-
-
-def _of_regime(whole: Evidence, regime: str | None) -> Exported:
-    evidence = whole if regime is None else in_regime(whole, regime, "the store")
+    check(path)
+    whole = load()
+    evidence = in_regime(whole, regime, "the store")
     if evidence.frame.empty:
         raise UsageError("there are no measurements to export: run `normtune sweep` first")
     others = tuple(name for name in whole.regimes() if name != regime)

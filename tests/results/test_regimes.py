@@ -8,7 +8,7 @@ from normtune.results.evidence import Evidence
 from normtune.results.exchange import recording
 from normtune.results.exchange.recording import load_recording, write_recording
 from normtune.results.regimes import REGIMES, check_regime
-from normtune.results.source import measured, taken
+from normtune.results.source import on_stderr, taken
 
 
 @pytest.fixture
@@ -85,16 +85,16 @@ def test_stores_and_recordings_give_the_cold_times_unless_another_regime_is_name
     assert [(known.samples, known.median_ns) for known in found["cold"]] == [(3, 31)]
     assert [(known.samples, known.median_ns) for known in found["warm"]] == [(1, 12)]
     assert found["eager"] == []
-    assert measured(url).digest() == mixed.regime("cold").digest()
-    assert measured(url, regime="warm").digest() == mixed.regime("warm").digest()
+    assert taken(url).digest() == mixed.regime("cold").digest()
+    assert taken(url, regime="warm").digest() == mixed.regime("warm").digest()
     with pytest.raises(UsageError, match="the store has no times of regime eager, but of cold, warm: name one of"):
-        measured(url, regime="eager")
+        taken(url, regime="eager")
     write_recording(mixed.regime("warm"), "gpu-warm", tmp_path)
     monkeypatch.setattr(recording, "FOLDER", tmp_path)
     assert load_recording("gpu-warm").frame.empty
-    assert measured(None, "gpu-warm", "warm").runs[0].regime == "warm"
+    assert taken(None, "gpu-warm", "warm").runs[0].regime == "warm"
     with pytest.raises(UsageError, match="recording gpu-warm has no times of regime cold, but of warm"):
-        measured(None, "gpu-warm")
+        taken(None, "gpu-warm")
 
 
 def test_a_run_cannot_come_back_in_another_regime(make, make_run, tmp_path):
@@ -111,5 +111,5 @@ def test_what_commands_print_on_stderr_is_a_warning_in_python(tmp_path, make_run
     with pytest.warns(UserWarning, match="after tomorrow"):
         assert taken(tmp_path / "a.db", None, "cold").frame.empty
     assert capfd.readouterr() == ("", "")
-    measured(str(tmp_path / "a.db"))
+    taken(tmp_path / "a.db", warn=on_stderr)
     assert "after tomorrow" in capfd.readouterr().err

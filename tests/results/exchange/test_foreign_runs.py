@@ -14,7 +14,7 @@ from normtune.results.exchange import parquet_csv
 from normtune.results.exchange.dataframe import evidence_of
 from normtune.results.exchange.parquet_csv import read_parquet, write_parquet
 from normtune.results.records import Device
-from normtune.results.source import measured
+from normtune.results.source import on_stderr, taken
 from normtune.results.terminal import console, say
 from normtune.tests.commands import one_line, printed_by, refused, succeed
 from normtune.tests.results.stores import merge
@@ -80,7 +80,7 @@ def test_a_store_with_a_run_of_the_future_says_what_sets_it_aside(make, make_run
         for run in runs:
             opened.begin_run(run)
         opened.add([make(run=runs[0]), make((), run=runs[1], fingerprint="sha256:bb")])
-    assert set(measured(url).current().frame["status"]) == {"timeout"}
+    assert set(taken(url, warn=on_stderr).current().frame["status"]) == {"timeout"}
     (line,) = capsys.readouterr().err.splitlines()
     assert line.endswith(f"`normtune data drop {runs[1].id}` sets it aside")
     done = succeed("data", "drop", runs[1].id, "--store", url)
@@ -88,12 +88,12 @@ def test_a_store_with_a_run_of_the_future_says_what_sets_it_aside(make, make_run
         f"run {runs[1].id} of 9999-01-01T00:00:00+00:00 is set aside; "
         f"`normtune data drop --undo {runs[1].id}` undoes this\n"
     )
-    assert set(measured(url).current().frame["status"]) == {"ok"}
+    assert set(taken(url, warn=on_stderr).current().frame["status"]) == {"ok"}
     assert capsys.readouterr().err == ""
     listed = succeed("data", "list", "--runs", "--store", url).splitlines()
     assert [runs[0].id in listed[0], ", set aside on 20" in listed[0], ", set aside on 20" in listed[1]] == [1, 0, 1]
     assert "is used again" in succeed("data", "drop", "--undo", runs[1].id, "--store", url)
-    assert set(measured(url).current().frame["status"]) == {"timeout"}
+    assert set(taken(url, warn=on_stderr).current().frame["status"]) == {"timeout"}
     refused("data", "drop", "x", "--store", tmp_path / "none.db", kind=NormtuneError)
     assert not (tmp_path / "none.db").exists()
 
@@ -139,7 +139,7 @@ def test_a_file_of_before_keeps_its_digest(make, make_run, tmp_path):
 def test_a_store_that_has_one_leaves_it_out_and_says_so_once(odd, tmp_path, capsys):
     url = f"sqlite:///{tmp_path / 'store.db'}"
     merge(url, odd)
-    found = measured(url, regime=None)
+    found = taken(url, regime=None, warn=on_stderr)
     assert found.regimes() == ["cold"]
     assert found.digest() == odd.regime("cold").digest()
     (line,) = capsys.readouterr().err.splitlines()
