@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from normtune.errors import UsageError
 from normtune.kernels.config import COPY, Config
@@ -93,7 +92,8 @@ def evidence_in(given: Rows, device: Device, columns: Columns, operators: Sequen
             raise UsageError(f"column {column!r} has {values} values: a table is for one, fit them separately")
     for column in NEEDED:
         if frame[column].isna().any():
-            raise UsageError(f"column {column!r} has no value in {rows.row(_first(frame[column].isna()))}")
+            place = int(np.flatnonzero(frame[column].isna())[0])
+            raise UsageError(f"column {column!r} has no value in {rows.row(place)}")
     names, variants = frame["operator"].astype(str).tolist(), _texts(frame, "variant", "")
     dtypes = frame["dtype"].astype(str).map(dtype_of).tolist()
     specs = _specs(rows, names)
@@ -107,21 +107,21 @@ def evidence_in(given: Rows, device: Device, columns: Columns, operators: Sequen
     times = frame[of.time].tolist()
     round_column = "rounds" if of.time == SAMPLES else "round"
     rounds = frame[round_column].tolist() if round_column in frame else None
-    cells: dict[Hashable, tuple[Measurement, list[tuple[int | None, int]]]] = {}
+    # The fields of each measurement, and its samples. A cell of samples is a whole one, a time is one of its samples.
+    cells: dict[Hashable, tuple[tuple[Any, ...], list[tuple[int | None, int]]]] = {}
     for place, (problem, config, run, status, reason, mark) in enumerate(
         zip(problems, configs, runs, statuses, reasons, prints, strict=True)
     ):
-        if status != "ok":
-            cells[place] = Measurement(problem, config, run, mark, status, reason or "unknown", *_none()), []
-            continue
-        # A cell of samples is a whole measurement; a time is one of its samples.
-        key = place if of.time == SAMPLES else (problem, config, run)
-        pairs = cells.setdefault(key, (Measurement(problem, config, run, mark, "ok", "", *_none()), []))[1]
-        pairs += _samples(of.time, times[place], rounds[place] if rounds else None, rows.row(place))
+        is_ok = status == "ok"
+        key = (problem, config, run) if is_ok and of.time != SAMPLES else place
+        fields = problem, config, run, mark, status, "" if is_ok else reason or "unknown"
+        pairs = cells.setdefault(key, (fields, []))[1]
+        if is_ok:
+            pairs += _samples(of.time, times[place], rounds[place] if rounds else None, rows.row(place))
     all_runs = _runs(frame, runs, device)
     try:
         check_runs(all_runs)
-        return _identified([_filled(measurement, pairs) for measurement, pairs in cells.values()], all_runs)
+        return _identified([_measurement(*cell) for cell in cells.values()], all_runs)
     except ValueError as error:
         raise UsageError(f"{rows.source} cannot be fitted: {error}") from None
 
@@ -300,18 +300,14 @@ def _identified(measurements: Sequence[Measurement], runs: Sequence[Run]) -> Evi
     )
 
 
-def _filled(measurement: Measurement, pairs: Sequence[tuple[int | None, int]]) -> Measurement:
+def _measurement(fields: Sequence[Any], pairs: Sequence[tuple[int | None, int]]) -> Measurement:
     if any(number is None for number, _ in pairs):
         # A single time is a median: it counts in both halves of the blocks.
         times = [time for _, time in pairs] * (2 if len(pairs) == 1 else 1)
         pairs = [(ROUNDS_PER_BLOCK * number, time) for number, time in enumerate(times)]
     pairs = sorted((number or 0, time) for number, time in pairs)
     rounds, samples = (np.array([pair[place] for pair in pairs], np.int32) for place in (0, 1))
-    return measurement._replace(rounds=rounds, samples=samples)
-
-
-def _none() -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    return np.empty(0, np.int32), np.empty(0, np.int32)
+    return Measurement(*fields, rounds, samples)
 
 
 def _texts(frame: pd.DataFrame, column: str, default: str) -> list[str]:
@@ -326,10 +322,6 @@ def _whole(value: Any) -> int:
     if isinstance(value, bool | str) or value in (inf, -inf) or int(value) != value:
         raise ValueError(f"{value!r} is no whole number")
     return int(value)
-
-
-def _first(mask: "pd.Series[bool]") -> int:
-    return int(np.flatnonzero(mask.to_numpy())[0])
 
 
 def _shortened(text: str) -> str:

@@ -6,6 +6,7 @@ file and the line. `dataframe` converts the rows.
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -49,17 +50,13 @@ def _csv(path: Path) -> Rows:
         if any(cells[count:]):
             raise UsageError(f"line {number} of {path} has {len(cells)} cells, and the first line {count} names")
     columns = [[cells[index] if index < len(cells) else "" for cells in lines] for index in range(count)]
-    frame = pd.DataFrame(dict(enumerate(map(_values, columns))), dtype=object).set_axis(names, axis=1)
-    return Rows(frame, str(path), numbers)
+    frame = pd.DataFrame({index: [*map(_value, texts)] for index, texts in enumerate(columns)}, dtype=object)
+    return Rows(frame.set_axis(names, axis=1), str(path), numbers)
 
 
-def _values(texts: Sequence[str]) -> list[Any]:
-    """The cells of a column as numbers, where they are, and None where they are empty."""
-    values = {text: _value(text) for text in set(texts)}
-    return [values[text] for text in texts]
-
-
+@lru_cache(1 << 16)
 def _value(text: str) -> Any:
+    """A cell as a number, if it is one, and None if it is empty."""
     if _WHOLE.fullmatch(text):
         return int(text)
     return float(text) if _NUMBER.fullmatch(text) else text or None
