@@ -7,8 +7,8 @@ import pytest
 from scipy.optimize import approx_fprime
 
 from normtune.tuner.search.plane import surrogate
-from normtune.tuner.search.plane.kernel import JITTER, LEVEL, Kernel
-from normtune.tuner.search.plane.surrogate import SLOW, Axes, Points, Surrogate, bent, near
+from normtune.tuner.search.plane.kernel import JITTER, LEVEL, Kernel, Points
+from normtune.tuner.search.plane.surrogate import SLOW, Surrogate, bent, near, solved
 from normtune.tuner.search.plane.threads import Threads
 
 SIDE = np.linspace(0, 1, 6)
@@ -16,7 +16,7 @@ GRID = np.stack(np.meshgrid(range(6), range(6), range(3), indexing="ij"), axis=-
 # One size with two values, two numbers of programs, and three knobs. Each config of the grid is there twice.
 DISTANCES = [np.array([[0.0, 0.5], [0.5, 0.0]])] * 2 + [abs(SIDE[:, None] - SIDE)] * 2 + [1 - np.eye(3)]
 THREADS = Threads()
-AXES = Axes(DISTANCES, np.array([[0], [1]]), np.tile(GRID, (2, 1)))
+KERNEL = Kernel(DISTANCES, np.array([[0], [1]]), np.tile(GRID, (2, 1)))
 
 
 def grids(shape, numbers):
@@ -41,7 +41,7 @@ def truth(shape, numbers):
 
 
 def learned(count, seed=0):
-    process, random = Surrogate(AXES), np.random.default_rng(seed)
+    process, random = Surrogate(KERNEL), np.random.default_rng(seed)
     for shape in (0, 1):
         numbers = random.permutation(len(GRID))[:count]
         for part in np.array_split(numbers, 3):
@@ -52,7 +52,7 @@ def learned(count, seed=0):
 
 def times(process, shape):
     """The configs with a time at a shape."""
-    return set(process.times.points.configs[process.times.points.shapes == shape].tolist())
+    return set(process.points.configs[process.points.shapes == shape].tolist())
 
 
 def test_the_fit_follows_the_gradient_of_the_density(monkeypatch):
@@ -61,11 +61,14 @@ def test_the_fit_follows_the_gradient_of_the_density(monkeypatch):
         "normtune.tuner.search.plane.kernel.minimize",
         lambda objective, start, **_: captured.append(objective) or _Result(start),
     )
-    kernel, random = Kernel(DISTANCES), np.random.default_rng(2)
+    random = np.random.default_rng(2)
     numbers = random.permutation(len(GRID))[:25]
-    kernel.fitted(AXES.codes(points(0 * numbers, numbers)), numbers // 2, numbers % 2, truth(0, numbers), kernel.prior)
+    # Each config is there twice, at two shapes.
+    at = points(numbers % 2, numbers)
+    twice = Points(*(np.concatenate(pair) for pair in zip(at, points(1 - at.shapes, numbers), strict=True)))
+    KERNEL.fitted(twice, np.tile(truth(0, numbers), 2), KERNEL.prior)
     for _ in range(3):
-        at = kernel.prior + random.normal(0, 0.4, len(kernel.prior))
+        at = KERNEL.prior + random.normal(0, 0.4, len(KERNEL.prior))
         value, gradient = captured[0](at)
         assert math.isfinite(value)
         assert np.allclose(gradient, approx_fprime(at, lambda v: captured[0](v)[0], 1e-6), rtol=1e-3, atol=1e-3)
@@ -78,16 +81,16 @@ class _Result:
 
 def test_the_posterior_is_that_of_an_exact_process():
     process = learned(30)
-    covariance, known, targets = process._covariance.result(), process.times.points, process.times.targets(True)
-    p, kernel = covariance.parameters, process._kernel
-    tables = [kernel.table(p)[part, part] for part in kernel.parts]
+    covariance, (known, targets, _) = process._covariance.result(), process.learned(THREADS)
+    p = covariance.parameters
+    tables = [KERNEL.table(p)[part, part] for part in KERNEL.parts]
     numbers = np.array([number for number in range(len(GRID)) if number not in known.configs][:20])
     elsewhere = sorted(times(process, 1) - times(process, 0))[:5]
     asked = points(np.zeros(len(numbers) + 5, np.int64), np.concatenate([numbers, np.array(elsewhere, np.int64)]))
 
     def smooth(left, right):
         """As the formula says, from the codes of all points."""
-        codes = zip(tables, AXES.codes(left).T, AXES.codes(right).T, strict=True)
+        codes = zip(tables, KERNEL.codes(left).T, KERNEL.codes(right).T, strict=True)
         logs = sum(table[own[:, None], other] for table, own, other in codes)
         same = (left.configs[:, None] == right.configs, left.shapes[:, None] == right.shapes)
         return p.process**2 * np.exp(logs) + p.config**2 * same[0] + LEVEL**2 * same[1]
@@ -111,7 +114,7 @@ def test_what_was_not_measured_is_predicted_and_errors_are_as_large_as_said():
     for shape in (0, 1):
         numbers = np.array(sorted(set(range(len(GRID))) - times(process, shape)))
         found = expected(process, shape, numbers)
-        targets = truth(shape, numbers) - process.times.logs[process.times.points.shapes == shape].min()
+        targets = truth(shape, numbers) - process.logs[process.points.shapes == shape].min()
         likenesses.append(np.corrcoef(found.mean, targets)[0, 1])
         errors.append(((found.mean - targets) / found.deviation)[targets < SLOW])
     assert min(likenesses) > 0.8
@@ -133,8 +136,8 @@ def test_from_its_own_and_the_fastest_times_it_predicts_nearly_as_well(monkeypat
     exact = expected(process, 0, numbers)
     monkeypatch.setattr(surrogate, "MOST_POINTS", 90)
     few = expected(process, 0, numbers)
-    targets, shapes = process.times.targets(True), process.times.points.shapes
-    used = near(process.times.points, 0, targets, process._covariance.result())
+    targets, shapes = process.learned(THREADS).targets, process.points.shapes
+    used = near(process.points, 0, targets, process._covariance.result())
     assert len(used) == 90 and (shapes[used] == 0).sum() == 60
     others = targets[shapes == 1]
     assert targets[used[shapes[used] == 1]].max() <= np.sort(others)[29]
@@ -153,3 +156,11 @@ def test_the_same_times_give_the_same_draws(seed):
     numbers = np.arange(20)
     one, other = (expected(learned(20, seed), 0, numbers).draws(numbers, 5, np.random.default_rng(0)) for _ in range(2))
     assert np.array_equal(one, other)
+
+
+@pytest.mark.parametrize("count", [1, 31, 32, 33, 64, 100])
+def test_a_triangular_matrix_is_solved_as_by_numpy(count):
+    random = np.random.default_rng(count)
+    root = random.normal(size=(count, count))
+    lower, right = np.linalg.cholesky(root @ root.T + np.eye(count)), random.normal(size=(count, 5))
+    assert np.allclose(solved(lower, right), np.linalg.solve(lower, right), rtol=1e-7, atol=1e-10)

@@ -231,7 +231,7 @@ def selected(view: View, moment: Moment, prediction: Prediction | None, earned: 
         else:
             way = "model"
         number = int(pool[best])
-        is_new = not (moment.times.times.points.configs == number).any()
+        is_new = not (moment.times.points.configs == number).any()
         expected.append(Expectation(way, float(mean[best]), float(deviation[best]), is_new))
         if column[best] >= 0:
             best_times = np.minimum(best_times, times[:, column[best]])

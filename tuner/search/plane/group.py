@@ -31,9 +31,10 @@ from normtune.tuner.search.plane.choice import (
     selected,
 )
 from normtune.tuner.search.plane.earned import Earned
+from normtune.tuner.search.plane.kernel import Kernel
 from normtune.tuner.search.plane.launches import WAVES, Binaries, Launches
 from normtune.tuner.search.plane.moves import Array, Codes, Configs
-from normtune.tuner.search.plane.surrogate import Axes, Surrogate, bent
+from normtune.tuner.search.plane.surrogate import Surrogate, bent
 from normtune.tuner.search.plane.threads import Threads
 
 # Measured configs of an operator before the surrogate is used.
@@ -75,14 +76,14 @@ class Group:
         values = [[getattr(task.problem, axis) for task in tasks] for axis in ("rows", "hidden")]
         sizes = [np.unique(axis) for axis in values]
         octaves = [*(np.log2(one.astype(np.float64)) for one in sizes), WAVES]
-        axes = Axes(
+        kernel = Kernel(
             [abs(one[:, None] - one) / _OCTAVES for one in octaves] + self.configs.distances,
             np.column_stack([np.searchsorted(one, axis) for one, axis in zip(sizes, values, strict=True)]),
             self.configs.codes,
         )
         self.earned = Earned(len(tasks), LEAST)
         self._threads = threads
-        self._times, self._failures = Surrogate(axes), Surrogate(axes, has_levels=False)
+        self._times, self._failures = Surrogate(kernel), Surrogate(kernel, level=0.0)
         self._timed: set[int] = set()
         self._any_failed = False
         self._needed: set[int] = set()  # binaries of some shape

@@ -1,6 +1,7 @@
 """The covariance of a surrogate over the values of sizes and knobs, and its fit to the times of one operator.
 
-In: distances of the values of each axis; codes, configs, shapes and log times. Out: parameters, covariances.
+In: the axes, points, and their log times. Out: parameters, covariances. A point has a shape, a config and a grid, the
+rank of its number of programs.
 
 The kernel is a product over axes j of (1 + w_j k_j) / (1 + w_j), k_j a Matern 3/2 of the distance of two values: with
 small weights a sum of effects of single axes, with large ones of all their interactions (Durrande et al., ANOVA kernels
@@ -31,6 +32,19 @@ LEVEL = 2.0
 JITTER = 1e-6
 
 
+class Points(NamedTuple):
+    """Numbers of shapes, grids and configs of some points, (points,); those of one shape may have its number once."""
+
+    shapes: Codes
+    grids: Codes
+    configs: Codes
+
+    def of(self, indices: Codes) -> "Points":
+        """Some of the points."""
+        shapes = self.shapes[indices] if len(self.shapes) == len(self.configs) else self.shapes
+        return Points(shapes, self.grids[indices], self.configs[indices])
+
+
 class Parameters(NamedTuple):
     """Weights and length scales of the axes, and standard deviations of log times: see the module."""
 
@@ -42,20 +56,24 @@ class Parameters(NamedTuple):
 
 
 class Kernel:
-    """The kernel over codes.
+    """The kernel over points.
 
     Args:
-        distances: of each axis, those of its values, (values, values).
+        distances: of the values of each axis, (values, values): those of sizes, of grids, and of knobs.
+        sizes: codes of each shape, (shapes, sizes).
+        knobs: codes of each config, (configs, knobs).
 
     Attributes:
+        sizes, knobs: the codes.
+        widths: numbers of values of the axes.
         parts: places of the values of each axis among those of all.
         prior: logs of the parameters without times.
     """
 
-    def __init__(self, distances: Sequence[Array]) -> None:
-        self._distances = distances
-        ends = np.cumsum([len(one) for one in distances])
-        self.parts = [slice(end - len(one), end) for one, end in zip(distances, ends, strict=True)]
+    def __init__(self, distances: Sequence[Array], sizes: Codes, knobs: Codes) -> None:
+        self._distances, self.sizes, self.knobs = distances, sizes, knobs
+        self.widths = [*map(len, distances)]
+        self.parts = [slice(end - width, end) for width, end in zip(self.widths, np.cumsum(self.widths), strict=True)]
         axes = np.ones(len(distances))
         self.prior, self._spread = (
             np.concatenate([_WEIGHT[which] * axes, _LENGTH[which] * axes, [one[which] for one in _DEVIATIONS]])
@@ -78,11 +96,15 @@ class Kernel:
         values = np.exp(logs)
         return Parameters(values[:count], values[count : 2 * count], *map(float, values[2 * count :]))
 
-    def fitted(self, codes: Codes, configs: Codes, shapes: Codes, logs: Array, start: Array) -> Array:
-        """The logs of the parameters of greatest posterior density."""
-        points = at_values([*map(len, self._distances)], codes)
-        same_shape = LEVEL**2 * (shapes[:, None] == shapes)
-        same_config = (configs[:, None] == configs).astype(np.float64)
+    def codes(self, points: Points) -> Codes:
+        """The values of points on all axes, (points, axes)."""
+        return np.column_stack([self.sizes[points.shapes], points.grids, self.knobs[points.configs]])
+
+    def fitted(self, at: Points, logs: Array, start: Array) -> Array:
+        """The logs of the parameters of greatest posterior density, from the log times of points."""
+        points = at_values(self.widths, self.codes(at))
+        same_shape = LEVEL**2 * (at.shapes[:, None] == at.shapes)
+        same_config = (at.configs[:, None] == at.configs).astype(np.float64)
 
         def objective(values: Array) -> tuple[float, Array]:
             p = self.read(values)

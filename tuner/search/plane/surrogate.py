@@ -1,7 +1,6 @@
 """A Gaussian process (`kernel`) that has learned the times of one operator, and predicts those of other configs.
 
-In: log times of configs at shapes. Out: the posterior of the log times of other configs. A point has a shape, a config
-and a grid, the rank of its number of programs.
+In: log times of configs at shapes. Out: the posterior of the log times of other configs.
 
 A prediction at a shape uses the times that say most of it: its own, and those of near shapes, the fast ones first
 (after Gramacy and Apley, Local Gaussian process approximation for large computer experiments, 2015).
@@ -10,15 +9,16 @@ Most of the time of a prediction is taken by matrices of some hundred points, so
 once: a factor of the kernel for each two shapes, for each two grids, and for each two configs.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import NamedTuple
 
 import numpy as np
 from numpy.random import Generator
+from scipy.linalg import solve_triangular
+from scipy.linalg.lapack import dtrtri
 
-from normtune.tuner.search.plane.cholesky import Cholesky
-from normtune.tuner.search.plane.kernel import JITTER, LEVEL, Kernel, at_values
+from normtune.tuner.search.plane.kernel import JITTER, LEVEL, Kernel, Points, at_values
 from normtune.tuner.search.plane.moves import Array, Codes
 from normtune.tuner.search.plane.threads import Threads
 
@@ -31,37 +31,8 @@ AGAIN = 1.6
 SLOW = 0.5
 # How much less a time at another shape says for each log ratio to the best there.
 BY_SLOWNESS = 0.5
-
-
-class Points(NamedTuple):
-    """Numbers of shapes, grids and configs of some points, (points,); those of one shape may have its number once."""
-
-    shapes: Codes
-    grids: Codes
-    configs: Codes
-
-    def of(self, indices: Codes) -> "Points":
-        """Some of the points."""
-        shapes = self.shapes[indices] if len(self.shapes) == len(self.configs) else self.shapes
-        return Points(shapes, self.grids[indices], self.configs[indices])
-
-
-class Axes(NamedTuple):
-    """The axes of points.
-
-    Attributes:
-        distances: of the values of each axis, see `Kernel`: those of sizes, of grids, and of knobs.
-        sizes: codes of each shape, (shapes, sizes).
-        knobs: codes of each config, (configs, knobs).
-    """
-
-    distances: Sequence[Array]
-    sizes: Codes
-    knobs: Codes
-
-    def codes(self, points: Points) -> Codes:
-        """Those of all axes, (points, axes)."""
-        return np.column_stack([self.sizes[points.shapes], points.grids, self.knobs[points.configs]])
+# Rows of a block of `solved`: with half or twice as many it takes longer.
+_ROWS = 32
 
 
 class Posterior(NamedTuple):
@@ -97,17 +68,19 @@ class Covariance:
     Attributes:
         logs: of the parameters.
         parameters: of the fit.
+        level: deviation of a shape's level.
         likeness: logs of the factors of each two shapes, (shapes, shapes).
     """
 
-    def __init__(self, kernel: Kernel, axes: Axes, logs: Array, level: float) -> None:
-        self.logs, self.parameters = logs, kernel.read(logs)
-        table, grids = kernel.table(self.parameters), kernel.parts[axes.sizes.shape[1]]
-        of_sizes = at_values([*map(len, axes.distances[: axes.sizes.shape[1]])], axes.sizes)
+    def __init__(self, kernel: Kernel, logs: Array, level: float) -> None:
+        self.logs, self.parameters, self.level = logs, kernel.read(logs), level
+        axes = kernel.sizes.shape[1]
+        table, grids = kernel.table(self.parameters), kernel.parts[axes]
+        of_sizes = at_values(kernel.widths[:axes], kernel.sizes)
         self.likeness: Array = of_sizes @ table[: grids.start, : grids.start] @ of_sizes.T
         self._shapes, self._grids = np.exp(self.likeness), np.exp(table[grids, grids])
-        self._table, self._knobs, self._level = table[grids.stop :, grids.stop :], axes.knobs, level
-        self._widths = [*map(len, axes.distances[axes.sizes.shape[1] + 1 :])]
+        self._table, self._knobs = table[grids.stop :, grids.stop :], kernel.knobs
+        self._widths = kernel.widths[axes + 1 :]
 
     def spread(self, points: Points) -> Spread:
         """The points, prepared for covariances."""
@@ -122,57 +95,41 @@ class Covariance:
         result *= _pairs(self._grids, grids, others.grids)
         result *= _pairs(self._shapes, shapes, others.shapes)
         result.reshape(-1)[np.flatnonzero(configs[:, None] == others.configs)] += self.parameters.config**2
-        result += self._level**2 * (shapes[:, None] == others.shapes)
+        result += self.level**2 * (shapes[:, None] == others.shapes)
         return result
 
 
-class Times(NamedTuple):
-    """The log times of some points, (points,)."""
-
-    points: Points
-    logs: Array
-
-    def targets(self, has_levels: bool) -> Array:
-        """Relative to the best of their shape, cut off."""
-        if not has_levels:
-            return self.logs
-        least = np.full(1 + self.points.shapes.max(initial=0), np.inf)
-        np.minimum.at(least, self.points.shapes, self.logs)
-        return bent(self.logs - least[self.points.shapes])
-
-
 class Learned(NamedTuple):
-    """The process when it has learned some times.
+    """The process when it has learned the log times of some points.
 
     Attributes:
-        times: all of them.
+        points: all of them.
+        targets: their log times, relative to the best of their shape and cut off where shapes have levels, (points,).
         covariance: that of the fit to them, or to the first of them, when it is done.
-        has_levels: whether shapes have levels.
     """
 
-    times: Times
+    points: Points
+    targets: Array
     covariance: Future[Covariance]
-    has_levels: bool
 
     def posterior(self, grids: Codes, configs: Codes, shape: int) -> Posterior:
         """What is expected of configs without a time at a shape."""
-        covariance, targets = self.covariance.result(), self.times.targets(self.has_levels)
-        some = near(self.times.points, shape, targets, covariance)
-        ours = covariance.spread(self.times.points.of(some))
+        covariance = self.covariance.result()
+        some = near(self.points, shape, self.targets, covariance)
+        ours, targets = covariance.spread(self.points.of(some)), self.targets[some]
         theirs = covariance.spread(Points(np.array([shape]), grids, configs))
-        p, level = covariance.parameters, LEVEL if self.has_levels else 0.0
-        error = p.error**2 + JITTER
+        p, error = covariance.parameters, covariance.parameters.error**2 + JITTER
 
-        factor = Cholesky(_with_errors(covariance(ours, ours), error))
-        half = factor.solve(covariance(ours, theirs))
-        mean = targets[some].mean() if len(some) else 0.0
-        means = factor.solve((targets[some] - mean)[:, None])[:, 0] @ half + mean
-        variance = p.process**2 + level**2 + p.config**2 + error - np.einsum("ij,ij->j", half, half)
+        lower: Array = np.linalg.cholesky(_with_errors(covariance(ours, ours), error))
+        half = solved(lower, covariance(ours, theirs))
+        mean = targets.mean() if len(some) else 0.0
+        means = solve_triangular(lower, targets - mean, lower=True, check_finite=False) @ half + mean
+        variance = p.process**2 + covariance.level**2 + p.config**2 + error - np.einsum("ij,ij->j", half, half)
 
         def draws(indices: Codes, count: int, random: Generator) -> Array:
             part = half.take(indices, 1, mode="clip")
             points = Spread(theirs.points.of(indices), np.arange(len(indices)), theirs.knobs[theirs.place[indices]])
-            root = Cholesky(_with_errors(covariance(points, points) - part.T @ part, error)).lower
+            root = np.linalg.cholesky(_with_errors(covariance(points, points) - part.T @ part, error))
             return np.asarray((means[indices, None] + root @ random.standard_normal((len(indices), count))).T)
 
         return Posterior(means, np.sqrt(np.maximum(variance, JITTER)), draws)
@@ -182,50 +139,63 @@ class Surrogate:
     """The process and the times that it has learned.
 
     Args:
-        axes: of the points.
-        has_levels: whether shapes have levels.
+        kernel: over the points.
+        level: deviation of a shape's level; 0 for values that are compared across shapes.
     """
 
-    def __init__(self, axes: Axes, has_levels: bool = True) -> None:
-        self._kernel, self._axes, self._has_levels = Kernel(axes.distances), axes, has_levels
+    def __init__(self, kernel: Kernel, level: float = LEVEL) -> None:
+        self._kernel, self._level = kernel, level
         nothing = np.zeros(0, np.int64)
-        self.times = Times(Points(nothing, nothing, nothing), np.zeros(0))
+        self.points, self.logs = Points(nothing, nothing, nothing), np.zeros(0)
         self._covariance: Future[Covariance] = Future()
-        self._covariance.set_result(self._of(self._kernel.prior))
+        self._covariance.set_result(Covariance(kernel, kernel.prior, level))
         self._fitted = 0
         self._random = np.random.default_rng(0)
 
     def __len__(self) -> int:
-        return len(self.times.logs)
+        return len(self.logs)
 
     def add(self, shape: int, grids: Codes, configs: Codes, logs: Array) -> None:
         """Learn log times of configs (their numbers) at a shape (its number), which are new."""
         new = Points(np.full(len(configs), shape), grids, configs)
-        points = Points(*map(np.concatenate, zip(self.times.points, new, strict=True)))
-        self.times = Times(points, np.concatenate([self.times.logs, logs]))
+        self.points = Points(*map(np.concatenate, zip(self.points, new, strict=True)))
+        self.logs = np.concatenate([self.logs, logs])
 
     def learned(self, threads: Threads) -> Learned:
         """What it has learned until now; where the times have grown by `AGAIN` the parameters are fitted, in a thread.
 
         A fit waits for the one before, which was given to the threads before.
         """
+        targets = self.logs
+        if self._level:
+            least = np.full(1 + self.points.shapes.max(initial=0), np.inf)
+            np.minimum.at(least, self.points.shapes, self.logs)
+            targets = bent(self.logs - least[self.points.shapes])
         if len(self) >= AGAIN * self._fitted:
             self._fitted = len(self)
-            self._covariance = threads.submit(self._fit, self.times, self._covariance)
-        return Learned(self.times, self._covariance, self._has_levels)
+            self._covariance = threads.submit(self._fit, self.points, targets, self._covariance)
+        return Learned(self.points, targets, self._covariance)
 
-    def _fit(self, times: Times, before: Future[Covariance]) -> Covariance:
+    def _fit(self, points: Points, targets: Array, before: Future[Covariance]) -> Covariance:
         """Fit the parameters to half of the fastest times and some others, from those before."""
-        start, targets = before.result().logs, times.targets(self._has_levels)
-        order = np.argsort(targets, kind="stable")
-        half = MOST_FITTED // 2
-        rest = self._random.permutation(order[half:])[:half]
-        some = np.sort(np.concatenate([order[:half], rest]))
-        points, logs = times.points.of(some), targets[some] - targets[some].mean()
-        return self._of(self._kernel.fitted(self._axes.codes(points), points.configs, points.shapes, logs, start))
+        order, half = np.argsort(targets, kind="stable"), MOST_FITTED // 2
+        some = np.sort(np.concatenate([order[:half], self._random.permutation(order[half:])[:half]]))
+        logs = targets[some] - targets[some].mean()
+        return Covariance(self._kernel, self._kernel.fitted(points.of(some), logs, before.result().logs), self._level)
 
-    def _of(self, logs: Array) -> Covariance:
-        return Covariance(self._kernel, self._axes, logs, LEVEL if self._has_levels else 0.0)
+
+def solved(lower: Array, right: Array) -> Array:
+    """The solution x of lower x = right, (n, columns), for a lower triangular matrix.
+
+    In blocks of rows: nearly all of the work is products of matrices, during which numpy lets other threads run; scipy
+    keeps them waiting, and takes half as long again for 400 rows.
+    """
+    result = np.empty_like(right)
+    for start in range(0, len(lower), _ROWS):
+        rows, before = slice(start, start + _ROWS), slice(start)
+        inverse = dtrtri(lower[rows, rows], lower=1)[0]
+        np.matmul(inverse, right[rows] - lower[rows, before] @ result[before], out=result[rows])
+    return result
 
 
 def bent(logs: Array) -> Array:
