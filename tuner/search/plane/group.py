@@ -7,8 +7,9 @@ Its methods are called by one thread, in whose order all is learned and chosen; 
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import Future
+from itertools import count
 from random import Random
 
 import numpy as np
@@ -32,7 +33,7 @@ from normtune.tuner.search.plane.choice import (
 )
 from normtune.tuner.search.plane.earned import Earned
 from normtune.tuner.search.plane.kernel import Kernel
-from normtune.tuner.search.plane.launches import WAVES, Binaries, Launches
+from normtune.tuner.search.plane.launches import WAVES, Launches
 from normtune.tuner.search.plane.moves import Array, Codes, Configs
 from normtune.tuner.search.plane.surrogate import Surrogate, bent
 from normtune.tuner.search.plane.threads import Threads
@@ -58,7 +59,7 @@ class Group:
 
     Attributes:
         configs: the configs of all problems.
-        binaries: numbers of their binaries.
+        binary_number: of a binary of theirs, the same for the same binary; may be called by several threads.
         earned: what the search has gained.
     """
 
@@ -72,7 +73,10 @@ class Group:
             if own is not before and own != before:
                 distinct.update(own if len(own) <= MOST_CONFIGS else _drawn(own))
             before = own
-        self.configs, self.binaries = Configs(distinct), Binaries()
+        self.configs = Configs(distinct)
+        binaries: dict[Hashable, int] = {}
+        following = count()
+        self.binary_number: Callable[[Hashable], int] = lambda one: binaries.setdefault(one, next(following))
         values = [[getattr(task.problem, axis) for task in tasks] for axis in ("rows", "hidden")]
         sizes = [np.unique(axis) for axis in values]
         octaves = [*(np.log2(one.astype(np.float64)) for one in sizes), WAVES]

@@ -5,8 +5,7 @@ In: candidates. Out: the rank of the number of programs, and a number that stand
 
 import math
 from collections.abc import Callable, Hashable
-from functools import lru_cache
-from itertools import count
+from functools import cache
 from typing import TypeAlias
 
 import numpy as np
@@ -23,46 +22,26 @@ WAVES: Array = 0.25 * np.arange(49.0)
 CandidateOf: TypeAlias = Callable[[int], Candidate | None]
 
 
-class Binaries:
-    """Numbers of the binaries of an operator."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[Hashable, int] = {}
-        self._next = count()
-
-    def number(self, binary: Hashable) -> int:
-        """The same for the same binary; may be called by several threads."""
-        return self._numbers.setdefault(binary, next(self._next))
-
-
 class Launches:
     """Of the candidates of a problem.
 
     Args:
         candidate: of the number of a config.
-        binaries: of the operator.
+        binary_number: of a binary of the operator; may be called by several threads.
     """
 
-    def __init__(self, candidate: CandidateOf, binaries: Binaries) -> None:
-        self._candidate, self._number = candidate, binaries.number
-        self._grids: dict[int, int] = {}
-        self._binaries: dict[int, int] = {}
+    def __init__(self, candidate: CandidateOf, binary_number: Callable[[Hashable], int]) -> None:
+        self._candidate = candidate
+        self._grid = cache(lambda number: _rank(self._launch(number).grid))
+        self._binary = cache(lambda number: binary_number(self._launch(number).binary))
 
     def grids(self, numbers: Codes) -> Codes:
         """Ranks in `WAVES` of the number of programs of candidates, (configs,)."""
-        known, asked = self._grids, numbers.tolist()
-        for number in asked:
-            if number not in known:
-                known[number] = _rank(self._launch(number).grid)
-        return np.array([known[number] for number in asked], np.int64)
+        return np.array([*map(self._grid, numbers.tolist())], np.int64)
 
     def binaries(self, numbers: Codes) -> list[int]:
         """Numbers of the binaries of candidates."""
-        known, asked = self._binaries, numbers.tolist()
-        for number in asked:
-            if number not in known:
-                known[number] = self._number(self._launch(number).binary)
-        return [known[number] for number in asked]
+        return [*map(self._binary, numbers.tolist())]
 
     def _launch(self, number: int) -> AnyLaunch:
         candidate = self._candidate(number)
@@ -70,6 +49,6 @@ class Launches:
         return candidate.launch
 
 
-@lru_cache(maxsize=100_000)
+@cache
 def _rank(programs: int) -> int:
     return min(round(math.log2(1 + programs / _AT_ONCE) / WAVES[1]), len(WAVES) - 1)

@@ -40,14 +40,8 @@ class Configs:
         self.codes = np.array(columns, np.int64).reshape(len(columns), len(self.all)).T.copy()
         self._columns = self.codes.T.astype(np.int32, order="C")
         self._near: dict[tuple[int, int], Codes] = {}
-        # The number of each config by its codes as digits.
-        sizes = [len(one) for one in self.distances]
-        self._digits = np.array([int(np.prod(sizes[place + 1 :], dtype=object)) for place in range(len(sizes))], object)
-        if not len(sizes) or int(np.prod(sizes, dtype=object)) < 1 << 62:
-            self._digits = self._digits.astype(np.int64)
-        keys = self._keys(self.codes)
-        self._order = np.argsort(keys, kind="stable")
-        self._sorted = keys[self._order]
+        # Of equal codes, which configs of different classes may have, the first.
+        self._number_at = {row.tobytes(): number for number, row in reversed([*enumerate(self.codes)])}
 
     def near(self, number: int, least: int) -> Codes:
         """The configs that differ from one in one knob; if these are fewer than `least`, some that differ in two."""
@@ -68,12 +62,8 @@ class Configs:
         strange = random.random(count) < 0.5
         others = random.integers(len(self.all), size=int(strange.sum()))
         child[rows[strange], knobs[strange]] = self.codes[others, knobs[strange]]
-        keys = self._keys(child)
-        places = np.minimum(np.searchsorted(self._sorted, keys), len(self._sorted) - 1)
-        return np.unique(self._order[places[self._sorted[places] == keys]])
-
-    def _keys(self, codes: Codes) -> Codes:
-        return (codes * self._digits).sum(axis=1)
+        found = map(self._number_at.get, map(bytes, child))
+        return np.unique(np.array([number for number in found if number is not None], np.int64))
 
 
 def _distances(values: Sequence[int | str | None]) -> Array:

@@ -84,7 +84,7 @@ class ShapeSearch:
         usual = LEAST + math.isqrt(task.size)
         self._usual = usual if most is None else min(most, LONG * usual)  # a bound is likely to be reached
         self._pool = task.candidates if isinstance(task.candidates, Pool) else None
-        self._launches = Launches(self._candidate, group.binaries)
+        self._launches = Launches(self._candidate, group.binary_number)
         self._free = np.full(len(group.configs.all), self._pool is not None)
         self._closed = np.zeros(len(self._free), np.bool_)
         self._listed: dict[int, Candidate] = {}

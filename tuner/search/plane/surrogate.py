@@ -120,7 +120,7 @@ class Learned(NamedTuple):
         theirs = covariance.spread(Points(np.array([shape]), grids, configs))
         p, error = covariance.parameters, covariance.parameters.error**2 + JITTER
 
-        lower: Array = np.linalg.cholesky(_with_errors(covariance(ours, ours), error))
+        lower = np.asarray(np.linalg.cholesky(_with_errors(covariance(ours, ours), error)), np.float64)
         half = solved(lower, covariance(ours, theirs))
         mean = targets.mean() if len(some) else 0.0
         means = solve_triangular(lower, targets - mean, lower=True, check_finite=False) @ half + mean

@@ -8,13 +8,12 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from threading import Lock
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 from threadpoolctl import ThreadpoolController
 
 MOST = 4
 
-_Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
 
@@ -25,22 +24,18 @@ class Threads:
         self._several = ThreadPoolExecutor(min(MOST, os.cpu_count() or 1))
         self._one = ThreadPoolExecutor(1)
 
-    def submit(
-        self, call: Callable[_Arguments, _Result], *args: _Arguments.args, **kwargs: _Arguments.kwargs
-    ) -> Future[_Result]:
+    def submit(self, call: Callable[..., _Result], *arguments: Any) -> Future[_Result]:
         """Call a function beside others. It may wait for one that was given before."""
 
         def alone() -> _Result:
             with _BLAS:
-                return call(*args, **kwargs)
+                return call(*arguments)
 
         return self._several.submit(alone)
 
-    def in_order(
-        self, call: Callable[_Arguments, _Result], *args: _Arguments.args, **kwargs: _Arguments.kwargs
-    ) -> Future[_Result]:
+    def in_order(self, call: Callable[..., _Result], *arguments: Any) -> Future[_Result]:
         """Call a function when those that were given to this method before have returned."""
-        return self._one.submit(call, *args, **kwargs)
+        return self._one.submit(call, *arguments)
 
 
 class _OneThreadOfBlas:
