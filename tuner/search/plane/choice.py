@@ -28,6 +28,8 @@ from normtune.tuner.search.plane.surrogate import Learned
 BINARY = 2.0
 # Measured configs of a problem before the search ends there.
 LEAST = 6
+# Log ratio by which a timing has to lower the best time of its problem to be worth it: about the noise of a median.
+WORTH = 0.0003
 # With fewer distinct configs tried, or a lesser share of all, no problem ends: a sweep of 16 configs at each
 # shape says little of the others.
 NARROW, NARROW_SHARE = 96, 0.25
@@ -56,8 +58,7 @@ class View(NamedTuple):
         advised: numbers of configs to be measured first.
         tried: number of measured configs.
         room: most configs to choose.
-        worth: least gain of a config, a log ratio.
-        until: expected gain of all others at which a problem is done, a log ratio.
+        until: expected gain of all others at which a problem is done, a log ratio; None where no config is `WORTH` it.
         candidate: of the number of a config; None if it is illegal.
         launches: of the candidates.
         is_lazy: whether launches are made when they are asked for.
@@ -72,8 +73,7 @@ class View(NamedTuple):
     advised: Sequence[int]
     tried: int
     room: int
-    worth: float
-    until: float
+    until: float | None
     candidate: CandidateOf
     launches: Launches
     is_lazy: bool = False
@@ -91,19 +91,18 @@ class Moment(NamedTuple):
         configs: of the operator.
         times: the surrogate of log times.
         failures: that of failures, 1 for each; None if no config failed.
-        distinct, measured: numbers of configs that have a time at any shape, and of measurements.
+        measured: number of measurements.
     """
 
     configs: Configs
     times: Learned
     failures: Learned | None
-    distinct: int
     measured: int
 
     @property
     def is_narrow(self) -> bool:
         """Whether too few configs were tried for any problem to end."""
-        return self.distinct < min(NARROW, NARROW_SHARE * len(self.configs.all))
+        return len(np.unique(self.times.points.configs)) < min(NARROW, NARROW_SHARE * len(self.configs.all))
 
     def chances(self, place: int, grids: Codes, numbers: Codes) -> Array:
         """Probabilities that configs fail, (configs,)."""
@@ -198,8 +197,8 @@ def selected(view: View, moment: Moment, prediction: Prediction | None, earned: 
     if prediction is None:
         return Proposal([], 0.0)
     random, pool, kinds, mean, deviation, chances, drawn, times, of_drawn = prediction
-    missed, may_end = prediction.missed, not moment.is_narrow and not view.advised
-    if missed < view.until and view.tried >= LEAST and may_end:
+    missed, is_narrow = prediction.missed, moment.is_narrow
+    if missed < (view.until or 0.0) and view.tried >= LEAST and not (is_narrow or view.advised):
         return Proposal([], missed)
     best_times = np.full(DRAWS, 0.0 if view.own else NEVER)
     slow = 1e-6 * np.minimum(times, _SLOW).mean(axis=0)  # between configs that gain in no draw
@@ -221,9 +220,9 @@ def selected(view: View, moment: Moment, prediction: Prediction | None, earned: 
         if turn < len(view.advised):
             best = int(np.searchsorted(pool, view.advised[turn]))
         elif (
-            not moment.is_narrow
+            not (is_narrow or view.until is not None)
             and view.tried + turn >= LEAST
-            and earned.likely(gain[most], moment.measured) < view.worth
+            and earned.likely(gain[most], moment.measured) < WORTH
         ):
             break
         elif len(kind):

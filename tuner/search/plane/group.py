@@ -88,8 +88,6 @@ class Group:
         self.earned = Earned(len(tasks), LEAST)
         self._threads = threads
         self._times, self._failures = Surrogate(kernel), Surrogate(kernel, level=0.0)
-        self._timed: set[int] = set()
-        self._any_failed = False
         self._needed: set[int] = set()  # binaries of some shape
         self._best = np.full(len(tasks), np.inf)
         self._levels = np.zeros((len(tasks), 2))
@@ -102,8 +100,6 @@ class Group:
         grids, fine = launches.grids(numbers), np.isfinite(logs)
         self._times.add(place, grids[fine], numbers[fine], logs[fine])
         self._failures.add(place, grids, numbers, np.where(fine, 0.0, 1.0))
-        self._timed.update(numbers[fine].tolist())
-        self._any_failed = self._any_failed or not fine.all()
         return self._threads.in_order(self._judge, place, numbers, logs, launches)
 
     def begin(self, view: View) -> Future[Proposal]:
@@ -124,9 +120,8 @@ class Group:
 
     def _moment(self) -> Moment:
         """What is known now; a surrogate is fitted again only if it is asked for."""
-        failures = self._failures.learned(self._threads) if self._any_failed else None
-        times = self._times.learned(self._threads)
-        return Moment(self.configs, times, failures, len(self._timed), len(self._failures))
+        failures = self._failures.learned(self._threads) if self._failures.logs.any() else None
+        return Moment(self.configs, self._times.learned(self._threads), failures, len(self._failures))
 
     def _choose(self, view: View, moment: Moment, prediction: Future[Prediction | None]) -> Proposal:
         """The choice, after all that was learned and chosen before."""

@@ -37,8 +37,6 @@ OPEN = 16
 # A config is timed in one block if it takes more than this many times as long as the best, and in full if it takes less
 # than the other many times.
 FAR, CLOSE = 1.4, 1.03
-# Log ratio by which a timing has to lower the best time of its problem to be worth it: about the noise of a median.
-WORTH = 0.0003
 # Weight of the prior of `missed`: with this log ratio gained by audited configs where the model expected no gain, the
 # estimate doubles.
 SURPRISE = 0.02
@@ -88,10 +86,9 @@ class Plane(Search):
         groups = {key: Group(own, threads, more[key]) for key, own in members.items()}
         self._groups: dict[Key, list[ShapeSearch]] = {key: [] for key in members}
         self._shapes: dict[Problem, ShapeSearch] = {}
-        worth = WORTH if until is None else 0.0
         for task in order:
             key, problem = task.problem.key, task.problem
-            options = seed, wanted.get(problem, ()), most, worth, until or 0.0
+            options = seed, wanted.get(problem, ()), most, until
             self._shapes[problem] = ShapeSearch(task, known.get(problem, {}), groups[key], self._groups[key], *options)
         self._neighbour_tasks: dict[Problem, Task | None] = {}
         self._waiting = [*self._shapes.values()]

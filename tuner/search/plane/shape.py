@@ -51,13 +51,13 @@ class ShapeSearch:
         seed: of the choices.
         advised: the first configs to measure.
         most: most configs to measure.
-        worth: least gain of a config that is worth timing, a log ratio.
-        until: expected gain of the others at which it is done, a log ratio.
+        until: see `choice.View`.
 
     Attributes:
         task: the problem with all its candidates.
         logs: log times of measured configs, comparable through the best config of each task.
         best: the best measured config; None if there is none.
+        tried: number of measured configs.
         is_found: whether no other config is expected to be better than the best measured one.
     """
 
@@ -70,8 +70,7 @@ class ShapeSearch:
         seed: int,
         advised: Sequence[Config] = (),
         most: int | None = None,
-        worth: float = 0.0,
-        until: float = 0.0,
+        until: float | None = None,
     ) -> None:
         self.task = task
         self.group = group
@@ -80,7 +79,7 @@ class ShapeSearch:
         self._number = group.configs.number
         self._advised = [self._number[config] for config in advised]
         self._most = task.size if most is None else most
-        self._worth, self._until = worth, until
+        self._until = until
         usual = LEAST + math.isqrt(task.size)
         self._usual = usual if most is None else min(most, LONG * usual)  # a bound is likely to be reached
         self._pool = task.candidates if isinstance(task.candidates, Pool) else None
@@ -99,11 +98,10 @@ class ShapeSearch:
         self._seed = zlib.crc32(str(task.problem).encode()), seed
         self.logs: dict[Config, float] = {}
         self.best: Config | None = None
-        self._failed: set[Config] = set()
+        self.tried = 0
         self.is_found = False
         usable = {config: one for config, one in known.items() if self.is_free(config)}
         self.logs |= {c: math.log(one.median_ns) for c, one in usable.items() if one.median_ns is not None}
-        self._failed |= usable.keys() - self.logs.keys()
         if usable:
             group.learn(*self._news(sorted(usable)))
 
@@ -111,20 +109,18 @@ class ShapeSearch:
         """What a group learns of configs that were measured, which are no longer free."""
         self.best = min(self.logs, key=lambda config: (self.logs[config], config), default=None)
         self.__dict__.pop("expected", None)
-        numbers = np.array([self._number[config] for config in new], np.int64)
+        numbers = self._numbers(new)
         self._free[numbers] = False
+        self.tried += len(new)
         return self._place, numbers, np.array([self.logs.get(c, math.inf) for c in new]), self._launches
 
-    @property
-    def tried(self) -> int:
-        """Number of measured configs."""
-        return len(self.logs) + len(self._failed)
+    def _numbers(self, configs: Sequence[Config]) -> Codes:
+        return np.array([self._number[config] for config in configs], np.int64)
 
     def compare(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
         """Note the expected and the real gain of audited configs over the best; to be called before `learn`."""
         new = [config for config in task.configs if self.is_free(config)]
-        numbers = np.array([self._number[config] for config in new], np.int64)
-        expected = self.group.gains(self._place, numbers, self._launches, [*self._seed, self.tried])
+        expected = self.group.gains(self._place, self._numbers(new), self._launches, [*self._seed, self.tried])
         times = self._logs_of(outcomes)
         self._audited.append((expected, sum(max(0.0, self._least - times.get(config, math.inf)) for config in new)))
 
@@ -144,12 +140,6 @@ class ShapeSearch:
         """The least log time; 0 without one."""
         return 0.0 if self.best is None else self.logs[self.best]
 
-    def _take(self, choice: Proposal) -> list[Config]:
-        """Note a choice and return its configs; without any the problem is done."""
-        self.is_found = not choice.numbers
-        self._expected = choice.missed, self._least
-        return [self.group.configs.all[number] for number in choice.numbers]
-
     def ties(self) -> list[Config]:
         """Measured configs that are about as fast as the best."""
         return [config for config, log in self.logs.items() if log <= self._least + TIE]
@@ -166,17 +156,16 @@ class ShapeSearch:
         count = max(2, min(max(LEAST, self._usual - self.tried, self.tried // 3), self._most - self.tried))
         if self._pool is not None:
             return Task(self.task.problem, tuple(self._pool.draw(count, Random(0))))
-        some = spread(np.flatnonzero(self._free).tolist(), count)
-        return self._task_of(some)
+        return self._task_of(spread(np.flatnonzero(self._free).tolist(), count))
 
     @property
     def longest(self) -> int:
         """Most configs that it is likely to be measured with still, at least those of `expected`."""
         return max(len(self.expected.candidates), min(LONG * self._usual, self._most) - self.tried)
 
-    def task_of(self, configs: Sequence[Config]) -> Task:
+    def _beside_best(self, numbers: Sequence[int]) -> Task:
         """A task of these configs and the best measured one, to compare with."""
-        return self._task_of(sorted(self._number[config] for config in {*configs, self.best} if config is not None))
+        return self._task_of(sorted({*numbers, *self._fastest(1)}))
 
     def _task_of(self, numbers: Sequence[int]) -> Task:
         found = (self._candidate(number) for number in numbers)
@@ -188,11 +177,11 @@ class ShapeSearch:
             return None
         near = [(other, self._candidate(self._number[other.best])) for other in self.neighbours() if other.best]
         lacking = dict.fromkeys(
-            candidate.config
+            self._number[candidate.config]
             for other, candidate in near
             if candidate and self.is_free(candidate.config) and not any(tie in self.logs for tie in other.ties())
         )
-        return self.task_of([*lacking][: self._most - self.tried]) if lacking else None
+        return self._beside_best([*lacking][: self._most - self.tried]) if lacking else None
 
     def look(self) -> None:
         """Begin to choose the next task, in threads, from the present measurements."""
@@ -211,9 +200,9 @@ class ShapeSearch:
         if self._choice is not None:
             if self._learning is not None:
                 self._learning.result()  # raises what it raised
-            chosen = self._take(self._choice.result())
-            self._choice = None
-            self._pending = self.task_of(chosen) if chosen else None
+            choice, self._choice = self._choice.result(), None
+            self.is_found, self._expected = not choice.numbers, (choice.missed, self._least)
+            self._pending = self._beside_best(choice.numbers) if choice.numbers else None
         return self._pending
 
     def learn(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
@@ -221,11 +210,10 @@ class ShapeSearch:
         self._pending = None
         if not outcomes:
             self.is_found = True
-            self._free[[self._number[config] for config in task.configs]] = False
+            self._free[self._numbers(task.configs)] = False
             return
         new = [config for config in task.configs if self.is_free(config)]
         self.logs |= self._logs_of(outcomes)
-        self._failed |= {config for config in task.configs if config not in self.logs}
         self._learning = self.group.learn(*self._news(new))
 
     def _logs_of(self, outcomes: Mapping[Config, Outcome]) -> dict[Config, float]:
@@ -275,7 +263,6 @@ class ShapeSearch:
             advised,
             self.tried,
             max(room, len(advised)),
-            self._worth,
             self._until,
             self._candidate,
             self._launches,
