@@ -16,8 +16,7 @@ from normtune.tuner.device import limits
 from normtune.tuner.device.bench import WorkerBench
 from normtune.tuner.device.open import DeviceGoneError, SkippedError
 from normtune.tuner.search.adaptive import Adaptive
-from normtune.tuner.search.control import all_rounds
-from normtune.tuner.search.exhaustive import Exhaustive
+from normtune.tuner.search.exhaustive import Exhaustive, all_rounds
 from normtune.tuner.search.plane.plane import Plane
 from normtune.tuner.sweep import devices
 from normtune.tuner.sweep import sweep as sweep_module

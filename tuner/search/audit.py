@@ -8,7 +8,7 @@ protocol of the run, and a fit says how many were faster than the configs of its
 import math
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import cycle, islice
 from typing import Any
 
@@ -51,19 +51,9 @@ class Audited(Wrapped):
         self._new: Counter[Problem] = Counter()
         self._done: set[Problem] = set()
         self._due = 0
-        self._pending: list[Task] = []
         # Two configs of each measured problem, as many as a task of the audit has.
         self._pairs: dict[Problem, Task] = {}
         self._audited: dict[Problem, list[Config]] = {}
-
-    def left(self) -> Sequence[Task]:
-        """The tasks of both that are not done."""
-        return [*self._pending, *self._search.left()]
-
-    def ask(self, seconds: float) -> Iterator[Task]:
-        """The audit first, because a budget may end before the other tasks."""
-        yield from list(self._pending)
-        yield from self._search.ask(seconds)
 
     def coming(self) -> list[Task]:
         """Tasks that `left` does not have yet, for an estimate of time: of the search, and as many as will be drawn."""
@@ -72,35 +62,33 @@ class Audited(Wrapped):
         due = self._due + self._new.total() + sum(len(task.candidates) for task in (*left, *coming))
         return [*coming, *islice(cycle(self._pairs.values()), due // FOR_ONE)]
 
-    def race(self, task: Task) -> Race:
-        """As in `adaptive` for the audit; the other search's batches for its tasks."""
-        if self._is_pending(task):
-            return two_batches(task.configs, CLOSE, with_copy=False)
-        return self._search.race(task)
+    def own_race(self, task: Task) -> Race:
+        """As in `adaptive`."""
+        return two_batches(task.configs, CLOSE, with_copy=False)
+
+    def own_tell(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
+        """Pass the outcomes of a task of the audit to the search, which did not ask for it."""
+        if outcomes:
+            self._audited.setdefault(task.problem, []).extend(self._untried(task))
+            self._search.hear(task, outcomes)
 
     def tell(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
         """Pass outcomes to the search, and draw the next configs of the audit."""
-        problem = task.problem
-        new = [config for config in task.configs if config not in self._tried[problem]]
-        is_audit = self._is_pending(task)
+        problem, was_left = task.problem, len(self._own)
+        super().tell(task, outcomes)
+        if len(self._own) == was_left:
+            self._new[problem] += len(self._untried(task)) if outcomes else 0
         self._pairs[problem] = Task(problem, task.candidates[:2])
         self._tried[problem].update(task.configs)
         self._logs[problem] |= chained(
             self._logs[problem], {config: outcome for config, outcome in outcomes.items() if config != COPY}
         )
-        if is_audit:
-            self._pending = [pending for pending in self._pending if pending is not task]
-            if outcomes:
-                self._audited.setdefault(problem, []).extend(new)
-                self._search.hear(task, outcomes)
-        else:
-            self._search.tell(task, outcomes)
-            self._new[problem] += len(new) if outcomes else 0
-            # The search may have timed the drawn configs itself.
-            self._pending = [
-                pending for pending in self._pending if not self._tried[pending.problem].issuperset(pending.configs)
-            ]
+        # The search may have timed the drawn configs itself.
+        self._own = [one for one in self._own if not self._tried[one.problem].issuperset(one.configs)]
         self._draw()
+
+    def _untried(self, task: Task) -> list[Config]:
+        return [config for config in task.configs if config not in self._tried[task.problem]]
 
     def report(self, is_over: bool = True) -> dict[str, Any]:
         """The audit as entries of a run's protocol, by operator, variant and dtype.
@@ -120,9 +108,6 @@ class Audited(Wrapped):
             entry["audited"] += [[*problem.shape, config.to_json()] for config in drawn]
         return {SEARCHED: entries}
 
-    def _is_pending(self, task: Task) -> bool:
-        return any(task is pending for pending in self._pending)
-
     def _drawable(self, task: Task) -> Sequence[Candidate]:
         """The candidates of a task; of a large space some of them."""
         pool = task.candidates
@@ -138,7 +123,7 @@ class Audited(Wrapped):
             self._done.add(problem)
         if self._due < FOR_ONE:
             return
-        drawn = {(task.problem, config) for task in self._pending for config in task.configs}
+        drawn = {(task.problem, config) for task in self._own for config in task.configs}
         free = [
             (problem, candidate.config)
             for problem, task in self._tasks.items()
@@ -150,6 +135,6 @@ class Audited(Wrapped):
             self._due -= FOR_ONE
             times = self._logs[problem]
             best = min(times, key=lambda other: (times[other], other))
-            self._pending.append(Task(problem, tuple(self._tasks[problem].among((config, best)))))
+            self._own.append(Task(problem, tuple(self._tasks[problem].among((config, best)))))
         if free:
             self._done.clear()

@@ -7,8 +7,8 @@ are times of different runs compared.
 
 import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,8 +20,8 @@ from normtune.kernels.target import Target
 from normtune.results.records import Outcome
 from normtune.tuner.plan.plan import Task, candidates
 from normtune.tuner.plan.resume import Stored
-from normtune.tuner.search.protocol import Batch, Known, Race, Strategy, Wrapped
-from normtune.tuner.timing.protocol import ALL_BLOCKS
+from normtune.tuner.search.exhaustive import all_rounds
+from normtune.tuner.search.protocol import Known, Race, Strategy, Wrapped
 
 PROBLEMS = 24
 # Configs of each problem. A second one distinguishes a change of one config from one of the machine.
@@ -111,34 +111,14 @@ class WithControl(Wrapped):
 
     def __init__(self, tasks: Sequence[Task], known: Known, strategy: Strategy, sample: ControlSample) -> None:
         control = set(sample.tasks)
+        others = strategy([task for task in tasks if task not in control], known)
+        super().__init__(others, [task for task in tasks if task in control])
         self._sample = sample
-        self._left = [task for task in tasks if task in control]
-        self._control = frozenset(self._left)
-        super().__init__(strategy([task for task in tasks if task not in control], known))
 
-    def left(self) -> Sequence[Task]:
-        """The tasks of both that are not done."""
-        return [*self._left, *self._search.left()]
-
-    def ask(self, seconds: float) -> Iterator[Task]:
-        """The control sample first, because a budget may end before the other tasks."""
-        yield from list(self._left)
-        yield from self._search.ask(seconds)
-
-    def race(self, task: Task) -> Race:
-        """All rounds for a task of the sample; the other search's batches for its tasks."""
-        if task not in self._control:
-            return self._search.race(task)
-        if task in self._left:  # not if the task begins again, as its device was lost
-            self._left.remove(task)
+    def own_race(self, task: Task) -> Race:
+        """All rounds for a task of the sample."""
         return all_rounds(task)
 
-    def tell(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
-        """Pass outcomes to the sample or to the other search."""
-        receiver: Any = self._sample if task in self._control else self._search
-        receiver.tell(task, outcomes)
-
-
-def all_rounds(task: Task) -> Race:
-    """All rounds for every config of a task."""
-    yield Batch(task.configs, ALL_BLOCKS)
+    def own_tell(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
+        """Pass outcomes to the sample."""
+        self._sample.tell(task, outcomes)

@@ -14,5 +14,10 @@ class Exhaustive(ByProblem):
     least_blocks = ALL_BLOCKS
 
     def batches(self, task: Task) -> Race:
-        """All rounds for all configs."""
-        yield Batch(task.configs, ALL_BLOCKS)
+        """See `all_rounds`."""
+        return all_rounds(task)
+
+
+def all_rounds(task: Task) -> Race:
+    """All rounds for every config of a task."""
+    yield Batch(task.configs, ALL_BLOCKS)

@@ -141,15 +141,43 @@ class Search(ABC):
 
 
 class Wrapped(Search):
-    """A search that passes on what another one says; its subclass has tasks of its own, too.
+    """A search with tasks of its own beside those of another one, which come first: a budget may end before the others.
 
     Args:
         search: the other one.
+        own: tasks.
     """
 
-    def __init__(self, search: Search) -> None:
-        self._search = search
+    def __init__(self, search: Search, own: Sequence[Task] = ()) -> None:
+        self._search, self._own = search, list(own)
         self.name, self.expected_blocks = search.name, search.expected_blocks
+
+    @abstractmethod
+    def own_race(self, task: Task) -> Race:
+        """The batches of a task of its own."""
+
+    @abstractmethod
+    def own_tell(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
+        """Receive the outcomes of a task of its own, which is no longer left."""
+
+    def left(self) -> Sequence[Task]:
+        """The tasks of both that are not done."""
+        return [*self._own, *self._search.left()]
+
+    def ask(self, seconds: float) -> Iterator[Task]:
+        """Its own tasks, then those of the other search."""
+        yield from list(self._own)
+        yield from self._search.ask(seconds)
+
+    def race(self, task: Task) -> Race:
+        """The batches of its own tasks, or the other search's."""
+        return self.own_race(task) if any(task is one for one in self._own) else self._search.race(task)
+
+    def tell(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
+        """Pass outcomes to the search that asked for them."""
+        others = [one for one in self._own if one is not task]
+        is_own, self._own = len(others) < len(self._own), others
+        (self.own_tell if is_own else self._search.tell)(task, outcomes)
 
     @property
     def longest(self) -> float:  # type: ignore[override]

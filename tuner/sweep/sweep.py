@@ -21,7 +21,7 @@ from normtune.results.records import REQUEST
 from normtune.tuner.device.open import Bench, DeviceGoneError, SkippedError
 from normtune.tuner.plan.plan import Plan, Task
 from normtune.tuner.plan.resume import Stored, without_times
-from normtune.tuner.search.control import all_rounds
+from normtune.tuner.search.exhaustive import all_rounds
 from normtune.tuner.search.protocol import Strategy
 from normtune.tuner.sweep.lane import Lane
 from normtune.tuner.sweep.outlook import outlook_of, pace_of, search_of
