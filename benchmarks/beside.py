@@ -179,8 +179,8 @@ def _block(
 
     from normtune.kernels.problem import Buffer
     from normtune.tuner.timing import memory
+    from normtune.tuner.timing.batch import Captured
     from normtune.tuner.timing.protocol import timed_launches
-    from normtune.tuner.timing.timing import Captured
 
     words = (-(-footprint // 8),)
     copied = (Buffer("source", words, "float32", "input"), Buffer("target", words, "float32", "output"))

@@ -287,7 +287,7 @@ def timer(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     for name in ("synchronize", "empty_cache"):
         monkeypatch.setattr(torch.cuda, name, lambda: None)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
-    monkeypatch.setattr("normtune.tuner.timing.timing.Captured", Graph)
+    monkeypatch.setattr("normtune.tuner.timing.batch.Captured", Graph)
     monkeypatch.setattr("normtune.tuner.timing.memory.copy", lambda source, target: target.copy_(source))
     arena = Arena(torch.device("cpu"), 0)
     return SimpleNamespace(arena=arena, stream=None, graphs=[], rounds=SimpleNamespace(of=rounds_of))

@@ -73,7 +73,7 @@ def open_rocm():
     from normtune.tests.tuner.made_up_smi import AmdSmi
     from normtune.tuner.device import cuda
     from normtune.tuner.machine import no_gpu
-    from normtune.tuner.timing import gate, rounds, timing
+    from normtune.tuner.timing import batch, gate, rounds, timing
 
     sys.modules["amdsmi"] = smi = AmdSmi()
     smi.amdsmi_get_gpu_cache_info = lambda gpu: {  # a cache that an interpreter reads in no time
@@ -89,7 +89,7 @@ def open_rocm():
     for name, function in faked.items():
         setattr(torch.cuda, name, function)
     cuda.torch = _Torch()
-    timing.capture = gate.capture = Graph
+    batch.capture = gate.capture = Graph
     timing.SENTINEL_BYTES, timing.WARM_UP_SECONDS, gate.CALLS = 1 << 14, 0.0, 2
     rounds.MAX_VOID_ROUNDS = 0  # an interpreter's times never agree
     no_gpu.at_a_glance = str  # this machine's torch is another one

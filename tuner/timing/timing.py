@@ -10,12 +10,12 @@ In: the configs of one problem. Out: nanoseconds, one number per config and roun
 * All rounds of a block use the same offsets and graphs; the next block has new ones.
 
 `warm` evicts nothing: all launches of a graph use one slice, after `WARM_LEAD_IN` untimed ones, so that the L2 holds as
-much as it can. `eager` uses no graph: Python makes the launches, on cold slices (module `eager`).
+much as it can. `eager` uses no graph: Python makes the launches, on cold slices (module `batch`).
 """
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from functools import partial
 from statistics import median
 from typing import Any, Generic, TypeVar
@@ -33,8 +33,7 @@ from normtune.results.records import ROUNDS_PER_BLOCK
 from normtune.results.regimes import COLD, EAGER, WARM
 from normtune.tuner.timing import gate, memory
 from normtune.tuner.timing.arena import Arena
-from normtune.tuner.timing.capture import capture
-from normtune.tuner.timing.eager import EagerCall, Streamed
+from normtune.tuner.timing.batch import Captured, EagerCall, Streamed
 from normtune.tuner.timing.gate import LaunchFailedError, failure, launch
 from normtune.tuner.timing.protocol import SENTINEL_BYTES, SENTINEL_COPIES, SLOW_SECONDS, timed_launches
 from normtune.tuner.timing.rounds import Rounds, RoundWatch, Timed
@@ -44,64 +43,6 @@ WARM_LEAD_IN = 2
 WARM_UP_SECONDS = 0.5
 
 Label = TypeVar("Label", bound=Hashable)
-
-
-class Captured:
-    """One graph: cache evicted, lead-in launches, then timed launches between two event nodes; two graphs with ROCm.
-
-    Args:
-        timer: of the device.
-        launch: makes one launch on the current stream.
-        slices: sets of tensors for the launches, in order; disjoint for cold launches.
-        lead_in: number of untimed launches at the beginning.
-        evicted: whether the cache is evicted before the launches.
-        restore: resets tensors that a launch reads and writes; called for each slice before the eviction.
-    """
-
-    def __init__(
-        self,
-        timer: "Timer",
-        launch: EagerCall,
-        slices: Sequence[Mapping[str, Tensor]],
-        lead_in: int,
-        *,
-        evicted: bool = True,
-        restore: EagerCall | None = None,
-    ) -> None:
-        is_node = torch.version.hip is None  # torch for ROCm refuses events in graphs
-        options = {"external": True} if is_node else {}
-        self._begin, self._end = (torch.cuda.Event(enable_timing=True, **options) for _ in range(2))
-        self._launches = len(slices) - lead_in
-        self._slices = slices  # keeps their memory as long as the graph may be replayed
-
-        def untimed() -> None:
-            if restore:
-                for tensors in slices:
-                    restore(tensors)
-            if evicted:
-                timer.evict()
-            for tensors in slices[:lead_in]:
-                launch(tensors)
-
-        def timed() -> None:
-            for tensors in slices[lead_in:]:
-                launch(tensors)
-
-        self._steps: list[Callable[[], object]]
-        if is_node:
-            self._steps = [capture(timer.stream, untimed, self._begin.record, timed, self._end.record).replay]
-        else:
-            before, graph = capture(timer.stream, untimed), capture(timer.stream, timed)
-            self._steps = [before.replay, self._begin.record, graph.replay, self._end.record]
-
-    def replay(self) -> None:
-        """Enqueue the launches on the current stream."""
-        for step in self._steps:
-            step()
-
-    def nanoseconds(self) -> int:
-        """Mean time of the timed launches in the last replay, which must be complete."""
-        return round(1e6 * self._begin.elapsed_time(self._end) / self._launches)
 
 
 class Timer:
@@ -259,9 +200,8 @@ class CudaSession(Generic[Label]):
         lead_in = 1
         if label in self._slow:
             slices, lead_in = slices[:1], 0
-        if self._regime == EAGER:
-            return Streamed(self._timer, launch_once, slices, lead_in, restore)
-        return Captured(self._timer, launch_once, slices, lead_in, restore=restore)
+        batch = Streamed if self._regime == EAGER else Captured
+        return batch(self._timer, launch_once, slices, lead_in, restore=restore)
 
     def compare(self, labels: Sequence[Label], often: Collection[Label]) -> dict[Label, LaunchFailedError]:
         """Compare the outputs of each config with the reference, on data like that of the timing.

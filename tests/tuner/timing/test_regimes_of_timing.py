@@ -11,7 +11,8 @@ from normtune.kernels.operator import operator
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.tuner.plan.plan import candidates
-from normtune.tuner.timing import eager, timing
+from normtune.tuner.timing import batch as batches
+from normtune.tuner.timing import timing
 from normtune.tuner.timing.arena import Arena
 from normtune.tuner.timing.protocol import timed_launches
 
@@ -110,7 +111,7 @@ def stream(monkeypatch):
 
 def test_an_eager_batch_begins_on_a_drained_stream_and_its_lead_in_is_not_timed(stream):
     timer = SimpleNamespace(device=None, evict=lambda: stream.append("evict"))
-    batch = eager.Streamed(timer, lambda tensors: stream.append((tensors, gc.isenabled())), ["a", "b", "c", "d"], 1)
+    batch = batches.Streamed(timer, lambda tensors: stream.append((tensors, gc.isenabled())), ["a", "b", "c", "d"], 1)
     stream.clear()
     batch.replay()
     launches = [(name, False) for name in "abcd"]
@@ -123,7 +124,7 @@ def test_a_launch_that_fails_leaves_the_collector_as_it_was(stream):
     def fail(tensors):
         raise ValueError("no")
 
-    batch = eager.Streamed(SimpleNamespace(device=None, evict=lambda: None), fail, ["a", "b"], 1)
+    batch = batches.Streamed(SimpleNamespace(device=None, evict=lambda: None), fail, ["a", "b"], 1)
     with pytest.raises(ValueError, match="no"):
         batch.replay()
     assert gc.isenabled()
@@ -157,9 +158,9 @@ def test_events_are_nodes_of_the_graph_and_with_rocm_between_two_graphs(monkeypa
 
     monkeypatch.setattr(torch.version, "hip", hip)
     monkeypatch.setattr(torch.cuda, "Event", Noted)
-    monkeypatch.setattr(timing, "capture", capture)
+    monkeypatch.setattr(batches, "capture", capture)
     timer = SimpleNamespace(stream=None, evict=lambda: stream.append("evict"))
-    batch = timing.Captured(timer, stream.append, ["a", "b", "c", "d"], 1)
+    batch = batches.Captured(timer, stream.append, ["a", "b", "c", "d"], 1)
     assert len(graphs) == (1 if hip is None else 2)
     batch.replay()
     assert stream == ["evict", "a", "event", "b", "c", "d", "event"]
