@@ -3,40 +3,19 @@
 In: the samples of a small race on each checked shape, and the loss that the table promises. Out: `ShapeLoss` for one
 shape, `Judgement` for a function, and the verdict on the table. `shapes` chooses shapes and rivals.
 
-One shape. The table's config is paired with the best rival inside rounds. The best is chosen on one half of the blocks
-and compared on the other, and vice versa, to avoid selection bias. Each block gives one log-ratio. Their median is the
-loss, with an interval between their order statistics (`results.statistics.summary`: an error of at most 5 % from 6
-blocks on; with fewer the least and the greatest).
+docs/measuring.md ("Is a table stale?") has the method, and docs/results.md counts of verdicts, by which the constants
+below were tested. The tests, in the order of a check:
 
-The mean loss of a function. The sample has a fixed size and is stratified by leaves (`shapes`). So the mean weights
-each leaf by its share of the plane, and its variance is the variance inside of leaves, with Student's t at the degrees
-of freedom of Welch and Satterthwaite. The limit is twice the header's promise and at least 3 %. STALE: the lower bound
-of the mean exceeds the limit. OK: the upper bound is below nine tenths of the limit, because a race of some ten configs
-shows about that part of the loss to the best of all, and each leaf with at least 1 % of the plane was visited. A
-cross-validated promise is of shapes off the grid, as in a check; 0.6 % is added to a promise on the grid. The verdict
-is only given at the end, because the mean of few shapes is uncertain.
-
-Single slow shapes. The limit of a shape is the header's worst, at least 15 % and at least eight times the promise, plus
-15 %. A function is stale at once if the intervals of two shapes of one config exceed it. If the only shape of a leaf
-exceeds it, another shape of the leaf is measured, which is left out of the mean, as a shape next to a threshold may
-lose as much in a fresh table. A function is also stale if one of its configs fails, or loses more than that worst on
-average over three shapes or more (t-test, Bonferroni over configs).
-
-Functions of few shapes, for example of a user with few models: the promise exceeds 5 %, or there are fewer than 1000
-measurements, so the promise is uncertain. A function that promises a loss of over 5 % is never OK, because twice that
-would hide the gain of a new sweep. The worst of few shapes does not bound others, so single shapes do not make these
-functions stale; with few measurements the limit of the mean for STALE is at least 15 %. By the usual limits 8 of 353
-fresh functions of 3 to 30 shapes were STALE, because 7 of them really lost over twice their promise.
-
-Error rates. STALE has a rate of 1 % over the functions of the table and the two tests of a mean, so at most one in 100
-tables that keep their promise is wrongly STALE; OK has a rate of 5 % per function. The mean of few and large losses is
-not normal, so the rates were counted on the recorded H200, by 44 races a function: with tables of one half of the
-shapes checked on the other, with the shipped table on two other sweeps, and with tables of few shapes checked between
-them. Of 540 fresh checks none was STALE and 2 AMBIGUOUS. Of 705 with a planted fault, by which a function lost over
-twice its promise and over 3 % or had an illegal config, 1 was OK and 250 AMBIGUOUS. Of 358 fresh tables of few shapes
-none was STALE, of 439 with a fault 1 OK and 197 AMBIGUOUS (`benchmarks/staleness.py --first-seed 5000`, with seeds that
-chose no constant; the counts are in `benchmarks/results/nvidia_h200/staleness_replay.json`). A function that is neither
-OK nor STALE is AMBIGUOUS.
+* One shape: the best rival is chosen on one half of the blocks and compared on the other, and vice versa, to avoid
+  selection bias. The loss is the median of the log-ratios of the blocks (`results.statistics.summary`: an error of at
+  most 5 % from 6 blocks on; with fewer the interval is the least and the greatest).
+* The mean of a function: stratified by leaves, with Student's t at the degrees of freedom of Welch and Satterthwaite.
+  0.6 % is added to a promise on the grid, as a check is off it; OK needs nine tenths of the limit, because a race of
+  some ten configs shows about that part of the loss to the best of all.
+* STALE has an error rate of 1 % over the functions of the table and the two tests of a mean, OK one of 5 % per
+  function. The mean of few and large losses is not normal: the rates were counted. The verdict is given at the end.
+* The worst of few shapes does not bound others, so single shapes do not make functions of few shapes stale. By the
+  usual limits 8 of 353 fresh functions of 3 to 30 shapes were STALE, because 7 really lost over twice their promise.
 """
 
 import math

@@ -19,7 +19,7 @@ from normtune.tuner.plan.plan import Task
 from normtune.tuner.plan.pool import Candidate, Pool
 from normtune.tuner.search.adaptive import two_batches
 from normtune.tuner.search.paired import chained
-from normtune.tuner.search.protocol import Known, Race, Strategy, Wrapped
+from normtune.tuner.search.protocol import Known, Race, Strategy, Wrapped, medians_of
 
 # Number of configs that the search times for each config of the audit.
 FOR_ONE = 19
@@ -44,9 +44,9 @@ class Audited(Wrapped):
         self._tried = {problem: set(known.get(problem, ())) for problem in self._tasks}
         self._logs: dict[Problem, dict[Config, float]] = {}
         for task in tasks:
-            states = known.get(task.problem, {})
-            timed = ((one.config, states[one.config].median_ns) for one in task.among(states) if one.config in states)
-            self._logs[task.problem] = {config: math.log(median) for config, median in timed if median}
+            medians = medians_of(known.get(task.problem, {}))
+            timed = [one.config for one in task.among(medians) if one.config in medians]
+            self._logs[task.problem] = {config: math.log(medians[config]) for config in timed}
         self._random = random.Random(seed)
         self._new: Counter[Problem] = Counter()
         self._done: set[Problem] = set()

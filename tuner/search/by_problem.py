@@ -13,7 +13,7 @@ from normtune.results.records import ROUNDS_PER_BLOCK, Coverage, Outcome
 from normtune.tuner.plan.plan import Task
 from normtune.tuner.plan.pool import Candidate
 from normtune.tuner.plan.task_queue import TaskQueue
-from normtune.tuner.search.protocol import Known, Race, Search
+from normtune.tuner.search.protocol import Known, Race, Search, medians_of
 
 
 class ByProblem(Search):
@@ -26,13 +26,8 @@ class ByProblem(Search):
     least_blocks: int
 
     def __init__(self, tasks: Sequence[Task], known: Known) -> None:
-        medians = {
-            problem: {
-                config: coverage.median_ns for config, coverage in configs.items() if coverage.median_ns is not None
-            }
-            for problem, configs in known.items()
-        }
         lacking = (self._lacking(task, known.get(task.problem, {})) for task in tasks)
+        medians = {problem: medians_of(configs) for problem, configs in known.items()}
         self._queue = TaskQueue([task for task in lacking if task], medians)
 
     @abstractmethod
@@ -65,14 +60,10 @@ class ByProblem(Search):
 
     def _lacking(self, task: Task, known: Mapping[Config, Coverage]) -> Task | None:
         """The wanted configs of a task, with the best measured config as an anchor; None if there are none."""
-        wanted = self.wanted(task, known)
+        wanted, medians = self.wanted(task, known), medians_of(known)
         if not wanted:
             return None
         done = set(task.candidates).difference(wanted)
-        timed = [
-            (known[candidate.config].median_ns, candidate)
-            for candidate in done
-            if candidate.config in known and known[candidate.config].median_ns is not None
-        ]
+        timed = [(medians[candidate.config], candidate) for candidate in done if candidate.config in medians]
         anchors = [min(timed)[1]] if timed else []
         return Task(task.problem, tuple(sorted([*wanted, *anchors])))

@@ -71,6 +71,11 @@ Race: TypeAlias = Generator[Batch, Mapping[Config, Samples], None]
 Known: TypeAlias = "Mapping[Problem, Mapping[Config, Coverage]]"
 
 
+def medians_of(known: "Mapping[Config, Coverage]") -> dict[Config, int]:
+    """Median times, ns, of the stored configs of a problem that have one."""
+    return {config: state.median_ns for config, state in known.items() if state.median_ns is not None}
+
+
 class Search(ABC):
     """The base class of searches; see the module.
 

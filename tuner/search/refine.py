@@ -18,7 +18,7 @@ from normtune.kernels.tablefile.tree import Tree, told
 from normtune.results.records import Outcome
 from normtune.tuner.plan.plan import Task
 from normtune.tuner.search.disputes import LEAST_DRAWN, Disputes, MedianTimes
-from normtune.tuner.search.protocol import Known, Race, Search
+from normtune.tuner.search.protocol import Known, Race, Search, medians_of
 
 # Number of uncertain thresholds that are printed for each function.
 _SHOWN = 2
@@ -44,8 +44,7 @@ class Refinement(NamedTuple):
         """The disputes of each function that has measurements."""
         measured: dict[Key, dict[Shape, MedianTimes]] = {key: {} for key in self.trees}
         for problem, configs in known.items():
-            medians = {config: state.median_ns for config, state in configs.items() if state.median_ns is not None}
-            if problem.key in measured and medians:
+            if problem.key in measured and (medians := medians_of(configs)):
                 measured[problem.key][problem.shape] = medians
         return {key: Disputes(self.trees[key], self.shapes[key], shapes) for key, shapes in measured.items() if shapes}
 

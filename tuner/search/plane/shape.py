@@ -25,6 +25,7 @@ from normtune.tuner.search.plane.choice import LEAST, Proposal, View
 from normtune.tuner.search.plane.group import Group, distance
 from normtune.tuner.search.plane.launches import Launches
 from normtune.tuner.search.plane.moves import Array, Codes
+from normtune.tuner.search.protocol import medians_of
 
 # Places of a task: one for so many measured configs of the problem, or for two shapes of the operator, which are timed
 # while the binaries of others are compiled; their least and greatest number.
@@ -101,7 +102,7 @@ class ShapeSearch:
         self.tried = 0
         self.is_found = False
         usable = {config: one for config, one in known.items() if self.is_free(config)}
-        self.logs |= {c: math.log(one.median_ns) for c, one in usable.items() if one.median_ns is not None}
+        self.logs |= {config: math.log(median) for config, median in medians_of(usable).items()}
         if usable:
             group.learn(*self._news(sorted(usable)))
 

@@ -1,7 +1,6 @@
 """The configs of a problem as points, to find the nearest free config to a proposal of Optuna.
 
-In: configs, and a study of Optuna. Out: trials of the study and their configs: of a list of configs with distributions
-of their knobs, of a space that draws them as it asks for them.
+In: configs, and a study of Optuna. Out: trials of the study and their configs.
 """
 
 import warnings
@@ -12,7 +11,6 @@ from typing import Any
 
 import numpy as np
 from optuna import Study, Trial
-from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
 from optuna.trial import TrialState
 
 from normtune.kernels.config import Config, Implementation
@@ -61,25 +59,39 @@ class KnobSpace:
 
     def ask(self, study: Study) -> tuple[Trial, Config | None]:
         """A new trial with the config that it proposes, legal or not; None if there is no such config."""
-        trial = study.ask(self._distributions())
-        values = {knob: v if isinstance(v, str) else self._choices[knob][v] for knob, v in trial.params.items()}
-        return trial, self._first._replace(**values)
+        trial = study.ask()
+        return trial, self._of_trial(trial)
 
     def trial_of(self, study: Study, config: Config) -> Trial | None:
         """A new trial of this config; None if no trial can propose it."""
+        parameters = self._parameters(config)
+        if parameters is None:
+            return None
+        study.enqueue_trial(parameters)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of values that the space does not draw
+            trial, proposed = self.ask(study)
+        if proposed == config:
+            return trial
+        study.tell(trial, state=TrialState.FAIL)
+        return None
+
+    def _of_trial(self, trial: Trial) -> Config | None:
+        """Of integers a trial suggests the rank of the value, texts are categories."""
+        values: dict[str, Any] = {
+            knob: trial.suggest_categorical(knob, values)
+            if isinstance(values[0], str)
+            else values[trial.suggest_int(knob, 0, len(values) - 1)]
+            for knob, values in self._choices.items()
+        }
+        return self._first._replace(**values)
+
+    def _parameters(self, config: Config) -> dict[str, Any] | None:
+        """Parameters of a trial that proposes a config."""
         values = {knob: getattr(config, knob, None) for knob in self._choices}
         if isinstance(config, Implementation) or any(v not in self._choices[knob] for knob, v in values.items()):
             return None
-        ranks = {knob: v if isinstance(v, str) else self._choices[knob].index(v) for knob, v in values.items()}
-        study.enqueue_trial(ranks)
-        return study.ask(self._distributions())
-
-    def _distributions(self) -> dict[str, BaseDistribution]:
-        """Distributions of the knobs: for integers the rank of the value, for texts a category."""
-        return {
-            knob: CategoricalDistribution(values) if isinstance(values[0], str) else IntDistribution(0, len(values) - 1)
-            for knob, values in self._choices.items()
-        }
+        return {knob: v if isinstance(v, str) else self._choices[knob].index(v) for knob, v in values.items()}
 
     def nearest(self, proposed: Config, random: Random) -> Config:
         """The free config that is nearest to a proposed one; of several, a random one."""
@@ -107,18 +119,8 @@ class DrawnKnobs(KnobSpace):
         super().__init__(configs)
         self._space, self._params = space, params
 
-    def ask(self, study: Study) -> tuple[Trial, Config | None]:
-        """A new trial with the config that the space draws from it; None if it draws none."""
-        trial = study.ask()
-        return trial, self._space.of_trial(trial)
+    def _of_trial(self, trial: Trial) -> Config | None:
+        return self._space.of_trial(trial)
 
-    def trial_of(self, study: Study, config: Config) -> Trial | None:
-        """A new trial of this config; None if the space draws another one from its parameters."""
-        study.enqueue_trial(dict(self._params.get(config, config._asdict())))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of values that the space does not draw
-            trial, drawn = self.ask(study)
-        if drawn == config:
-            return trial
-        study.tell(trial, state=TrialState.FAIL)
-        return None
+    def _parameters(self, config: Config) -> dict[str, Any]:
+        return dict(self._params.get(config, config._asdict()))
