@@ -10,6 +10,7 @@ is best at its measured neighbours, relative to the best config of the shape.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,8 +52,8 @@ class TaskQueue:
         for problem, medians in (known or {}).items():
             seeds.setdefault(problem.key, {})[problem.shape] = medians
         self._groups = {name: _Group(members, seeds.get(name, {})) for name, members in groups.items()}
-        turns = _turns([group.tasks for group in self._groups.values()])
-        self._left = {task.problem: task for turn in turns for task in turn}
+        turns = zip_longest(*(group.tasks for group in self._groups.values()))
+        self._left = {task.problem: task for turn in turns for task in turn if task is not None}
         self._taken = 0
 
     def left(self) -> list[Task]:
@@ -71,11 +72,11 @@ class TaskQueue:
     def take(self, task: Task) -> None:
         """Remove a task, as its measurement begins; again, if the device of the first time was lost."""
         self._taken += self._left.pop(task.problem, None) is not None
-        self._groups[task.problem.key].take(task.problem)
+        self._groups[task.problem.key].take(task.problem.shape)
 
     def learn(self, problem: Problem, medians: Medians) -> None:
         """Add the median times (ns) of a measured problem."""
-        self._groups[problem.key].learn(problem, medians)
+        self._groups[problem.key].learn(problem.shape, medians)
 
     def _contested(self) -> Task | None:
         """The task of most worth; None if the next one is for coverage, or nothing was measured."""
@@ -89,24 +90,23 @@ class _Group:
     """Shapes of one key, in the order of coverage."""
 
     def __init__(self, tasks: Sequence[Task], known: Mapping[Shape, Medians]) -> None:
-        by_shape = {task.problem.shape: task for task in tasks}
+        self._task_of = by_shape = {task.problem.shape: task for task in tasks}
         known = {shape: medians for shape, medians in known.items() if any(c != COPY for c in medians)}
         shapes = sorted({*by_shape, *known})
         order = covering(shapes, [shape for shape in shapes if shape in known and shape not in by_shape])
-        shapes = [shapes[index] for index in order]
+        self._shapes = shapes = [shapes[index] for index in order]
         self.tasks = [by_shape[shape] for shape in shapes if shape in by_shape]
-        self._task_of = [by_shape.get(shape) for shape in shapes]
         self._index = {shape: index for index, shape in enumerate(shapes)}
         self._points = _points(shapes)
         self._cover = min(len(shapes), max(_COVERAGE_LEAST, math.ceil(_COVERAGE_SHARE * len(shapes))))
-        self._waiting = np.array([task is not None for task in self._task_of])
+        self._waiting = np.array([shape in by_shape for shape in shapes])
         self._measured = np.zeros(len(shapes), np.bool_)
         self._losses: list[dict[Config, float]] = [{} for _ in shapes]
         self._neighbour_losses = np.zeros(len(shapes))
         self._near = np.full((len(shapes), _NEIGHBOURS), -1)
         self._distance = np.full((len(shapes), _NEIGHBOURS), np.inf)
         for shape, medians in known.items():
-            self._learn(self._index[shape], medians)
+            self.learn(shape, medians)
 
     def uncovered(self) -> bool:
         """Whether too few shapes were begun to choose by worth."""
@@ -122,20 +122,16 @@ class _Group:
         around = (weights * self._neighbour_losses[near]).sum(axis=1) / weights.sum(axis=1)
         worth = (around + _LEAST_LOSS) * distance[:, 0] ** 2
         most = int(np.argmax(worth))
-        task = self._task_of[int(indices[most])]
-        return None if task is None else (float(worth[most]), task)
+        return float(worth[most]), self._task_of[self._shapes[indices[most]]]
 
-    def take(self, problem: Problem) -> None:
-        self._waiting[self._index[problem.shape]] = False
+    def take(self, shape: Shape) -> None:
+        self._waiting[self._index[shape]] = False
 
-    def learn(self, problem: Problem, medians: Medians) -> None:
-        self._learn(self._index[problem.shape], medians)
-
-    def _learn(self, index: int, medians: Medians) -> None:
+    def learn(self, shape: Shape, medians: Medians) -> None:
         logs = {config: math.log(time) for config, time in medians.items() if config != COPY}
         if not logs:
             return
-        least = min(logs.values())
+        index, least = self._index[shape], min(logs.values())
         self._losses[index] = {config: min(log - least, _MOST_LOSS) for config, log in logs.items()}
         changed = [index]
         if not self._measured[index]:
@@ -192,14 +188,5 @@ def covering(shapes: Sequence[Shape], start: Sequence[Shape] = ()) -> list[int]:
 
 def _points(shapes: Sequence[Shape]) -> NDArray[np.float64]:
     """Shapes as points of the unit square, by the ranks of their sizes, (shapes, 2)."""
-    axes = []
-    for values in zip(*shapes, strict=True):
-        ranks = {value: rank for rank, value in enumerate(sorted(set(values)))}
-        axes.append([ranks[value] / max(1, len(ranks) - 1) for value in values])
-    return np.array(axes, np.float64).T.reshape(len(shapes), 2)
-
-
-def _turns(rows: Sequence[Sequence[Task]]) -> Iterator[list[Task]]:
-    """The first of each list, the second of each, and so on."""
-    for number in range(max(map(len, rows), default=0)):
-        yield [row[number] for row in rows if number < len(row)]
+    ranked = [np.unique(sizes, return_inverse=True) for sizes in np.array(shapes, np.int64).reshape(-1, 2).T]
+    return np.column_stack([ranks / max(1, len(values) - 1) for values, ranks in ranked])
