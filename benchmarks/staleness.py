@@ -281,14 +281,8 @@ def prepared(case: Case, kind: str, seed: int, places: Sequence[int], bench: Ben
         plants[place] = KINDS[kind](one, shapes, case.table, random.Random(f"{seed} {kind}"))
         functions[place] = one._replace(tree=plants[place].tree)
     checked = {id(functions[place]) for place in places}
-    asked = PlantedCourse(
-        functions,
-        case.table.box,
-        bench.target,
-        seed,
-        MAX_ELEMENTS,
-        lambda one: case.shapes(one) if id(one) in checked else (),
-    )
+    shapes_of = [case.shapes(one) if id(one) in checked else () for one in functions]
+    asked = PlantedCourse(functions, case.table.box, bench.target, seed, shapes_of)
     asked.plants = plants
     return asked
 

@@ -6,7 +6,7 @@ the shapes that `recheck` measures. Nothing is printed.
 
 import os
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from normtune.kernels.arguments import checked
 from normtune.kernels.config import Config
 from normtune.kernels.fingerprint import changed
 from normtune.kernels.operator import operator
-from normtune.kernels.problem import Problem, Shape
+from normtune.kernels.problem import Problem
 from normtune.results.database.store import Store
 from normtune.results.records import Device
 from normtune.tuner.checking import offline, recheck, subject
@@ -27,7 +27,6 @@ from normtune.tuner.checking.subject import Checked
 from normtune.tuner.checking.verdict import UNMEASURED, Judgement, of_table
 from normtune.tuner.device.measurable import measurable
 from normtune.tuner.device.open import Bench, Outcome, open_device
-from normtune.tuner.plan.grids import MAX_ELEMENTS
 from normtune.tuner.plan.plan import Task, candidates
 
 BUDGET_SECONDS = 60.0
@@ -112,8 +111,9 @@ def check_on_device(
         if changed(tested.header.kernels):  # in their sources
             stale, notes = offline.stale_kernels(Path(table))
             tested = tested._replace(changed=tuple(stale), notes=(*tested.notes, *notes))
-        known = recorded(bench.device, tested.regime)
-        session = CheckSession(tested.functions, tested.box, bench.target, seed, MAX_ELEMENTS, known)
+        known = measurable(bench.device, tested.regime)
+        shapes = [None if known is None else known.get(one.key.usual, ()) for one in tested.functions]
+        session = CheckSession(tested.functions, tested.box, bench.target, seed, shapes)
         begin(bench.device)
         with nullcontext(store) if store is None or isinstance(store, Store) else Store.open(store) as opened:
             done = measure(session, bench, budget_seconds - (time.monotonic() - begun), opened)
@@ -128,20 +128,12 @@ def check_on_device(
         device=bench.device,
         verdict=of_table(judged)[0],
         functions=judged,
-        notes=tuple(note_lines(tested, bench.device, done.skipped, done.oversized, done.unfinished, without_shapes)),
+        notes=tuple(note_lines(tested, bench.device, done, without_shapes)),
         kernels_changed=bool(tested.changed),
         shapes=done.measured,
         timings=done.timings,
         seconds=time.monotonic() - begun,
     )
-
-
-def recorded(device: Device, regime: str) -> Callable[[Checked], Collection[Shape] | None]:
-    """A function that returns the measurable shapes of a table's function: on a replay the recorded ones, else None."""
-    shapes = measurable(device, regime)
-    if shapes is None:
-        return lambda function: None
-    return lambda function: shapes.get(function.key.usual, ())
 
 
 def measure(session: CheckSession, bench: Bench, seconds: float | None, store: Store | None = None) -> recheck.Recheck:

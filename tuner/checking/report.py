@@ -2,7 +2,7 @@
 
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from normtune.heuristics.regret.fixed_log import fraction, percent
 from normtune.kernels.problem import AXES
 from normtune.kernels.target import plain_name
 from normtune.results.records import Device
+from normtune.tuner.checking.recheck import Recheck
 from normtune.tuner.checking.subject import Checked, Promise, TableUnderTest
 from normtune.tuner.checking.verdict import (
     AMBIGUOUS,
@@ -89,22 +90,13 @@ def counts_line(judged: Sequence[tuple[Checked, Judgement]]) -> str:
     return f"{counts[OK]} of {len(judged)} functions OK{''.join(others)}"
 
 
-def note_lines(
-    table: TableUnderTest,
-    device: Device,
-    skipped: Mapping[str, int],
-    oversized: int,
-    unfinished: int,
-    without_shapes: int,
-) -> Iterator[str]:
+def note_lines(table: TableUnderTest, device: Device, done: Recheck, without_shapes: int) -> Iterator[str]:
     """Notes for the user beside the verdict.
 
     Args:
         table: the checked table.
         device: of the measurements.
-        skipped: number of shapes that could not be measured, by reason.
-        oversized: number of shapes too large for the device's free memory.
-        unfinished: number of shapes left at the end of the budget.
+        done: the measurements.
         without_shapes: number of functions without a shape in the recording that is replayed.
     """
     header = table.header
@@ -119,11 +111,11 @@ def note_lines(
     if without_shapes:
         functions = f"{without_shapes} of {len(table.functions)} functions"
         yield f"{functions} could not be measured: {device.label} has times of none of their shapes"
-    if unfinished:
-        yield f"the budget ended with {unfinished} shapes left: --budget gives more time"
-    if oversized:
-        yield f"{oversized} shapes were left out: they exceed the free memory of the device"
-    for reason, count in sorted(skipped.items()):
+    if done.unfinished:
+        yield f"the budget ended with {done.unfinished} shapes left: --budget gives more time"
+    if done.oversized:
+        yield f"{done.oversized} shapes were left out: they exceed the free memory of the device"
+    for reason, count in sorted(done.skipped.items()):
         yield f"{count} shapes could not be measured: {reason}"
 
 

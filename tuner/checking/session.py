@@ -4,7 +4,7 @@ In: the functions of a table, the target and the measurable shapes; then the res
 `Judgement` of each function. `shapes` chooses shapes, `recheck` measures, `verdict` judges.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain, zip_longest
 from typing import NamedTuple
 
@@ -19,9 +19,10 @@ from normtune.kernels.problem import Problem, Shape, axes_of
 from normtune.kernels.tablefile.tree import choose
 from normtune.kernels.target import Target
 from normtune.results.records import Outcome
-from normtune.tuner.checking.shapes import Sample, population, rivals, sample
+from normtune.tuner.checking.shapes import population, rivals, sample
 from normtune.tuner.checking.subject import Checked
 from normtune.tuner.checking.verdict import Judgement, ShapeLoss, alarming, doubtful, finding, judge
+from normtune.tuner.plan.grids import MAX_ELEMENTS
 
 # Shapes per function, without second looks; more if more leaves matter. Five functions take 60 s on a GPU with 0.25 s
 # per race.
@@ -58,8 +59,7 @@ class CheckSession:
         box: the measured sizes of the table.
         target: limits of the device.
         seed: of the draw of shapes.
-        most_elements: rows x hidden of the largest shape.
-        known: returns the measurable shapes of a function; None for all.
+        known: the measurable shapes of each function; None for all of at most `MAX_ELEMENTS`.
 
     Attributes:
         functions: the functions.
@@ -73,15 +73,22 @@ class CheckSession:
         box: Box,
         target: Target,
         seed: int,
-        most_elements: int,
-        known: Callable[[Checked], Collection[Shape] | None],
+        known: Sequence[Collection[Shape] | None],
     ) -> None:
         self.functions = tuple(functions)
         self._findings: list[list[ShapeLoss]] = [[] for _ in functions]
         self._alarmed: set[int] = set()
         self._doubtful: list[set[int]] = [set() for _ in functions]
-        self._samples = [self._sample(function, box, seed, most_elements, known(function)) for function in functions]
-        order = sorted(range(len(functions)), key=lambda index: _worth(functions[index]))
+        self._samples = [
+            sample(
+                *(function.tree, population(box, seed, MAX_ELEMENTS, shapes), MOST_SHAPES, f"{seed} {function.key}"),
+                axes_of(function.key.family),
+            )
+            for function, shapes in zip(functions, known, strict=True)
+        ]
+        # Plain ones first, then variants, then batch-invariant ones.
+        keys = [function.key for function in functions]
+        order = sorted(range(len(keys)), key=lambda index: (keys[index].is_batch_invariant, bool(keys[index].modes)))
         plain = [index for index in order if functions[index].is_plain]
         groups = [plain, *([index] for index in order if index not in plain)]
         self.probes = tuple(chain.from_iterable(self._of_group(group, target) for group in groups))
@@ -119,13 +126,6 @@ class CheckSession:
             for function, drawn, findings in zip(self.functions, self._samples, self._findings, strict=True)
         ]
 
-    def _sample(
-        self, function: Checked, box: Box, seed: int, most_elements: int, known: Collection[Shape] | None
-    ) -> Sample:
-        shapes = population(box, seed, most_elements, known)
-        axes = axes_of(function.key.family)
-        return sample(function.tree, shapes, MOST_SHAPES, f"{seed} {function.key}", axes)
-
     def _of_group(self, group: Sequence[int], target: Target) -> Iterator[ProbeRequest]:
         """The probes of some functions in turn, and then their second looks."""
         for is_second_look in (False, True):
@@ -145,14 +145,8 @@ class CheckSession:
         for shape, leaf in drawn.reserve if is_second_look else drawn.probes:
             problem = Problem.at(function.key.usual, shape)
             config = choose(function.tree, shape, axes_of(function.key.family))
-            probe = ProbeRequest(
-                index,
-                problem,
-                config,
-                tuple(rivals(function.tree, spec, problem, target, others)),
-                leaf,
-                is_second_look,
-            )
+            against = tuple(rivals(function.tree, spec, problem, target, others))
+            probe = ProbeRequest(index, problem, config, against, leaf, is_second_look)
             try:
                 spec.launch(config, problem, target)
             except IllegalConfigError as error:
@@ -179,8 +173,3 @@ def _is_race(config: Config, outcomes: Mapping[Config, Outcome]) -> bool:
     """Whether a config was compared with a rival, or has no rivals; a replay may lack the times of all rivals."""
     rivals = [outcome.status for other, outcome in outcomes.items() if other not in (config, COPY)]
     return not rivals or any(status != _UNKNOWN for status in rivals)
-
-
-def _worth(function: Checked) -> tuple[bool, bool]:
-    """Sort key of functions: plain ones first, then variants, then batch-invariant ones."""
-    return function.key.is_batch_invariant, bool(function.key.modes)
