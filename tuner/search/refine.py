@@ -88,7 +88,7 @@ class Refine(Search):
         from normtune.tuner.search.race import race  # loads scipy, which a sweep with nothing to measure does not need
 
         self._left = None
-        del self._tasks[task.problem]
+        self._tasks.pop(task.problem, None)  # it is no longer there if the device of its first race was lost
         self._of(task).take(task.problem.shape)
         return race(task.configs)
 

@@ -11,7 +11,7 @@ from normtune.kernels.key import Key
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile.tree import Leaf, Split
-from normtune.results.records import Coverage
+from normtune.results.records import Coverage, Outcome
 from normtune.tuner.plan.grids import between
 from normtune.tuner.plan.plan import Task
 from normtune.tuner.plan.pool import Candidate
@@ -89,6 +89,18 @@ def test_it_ends_when_the_stated_loss_is_reached_and_not_before():
     # A third of them are drawn at random, and with fewer than ten of those nothing is promised.
     assert counts == sorted(counts, reverse=True) and counts[0] > counts[2] >= 24
     assert refined(0.1, seconds=0.0)[1]._disputes[KIND].expected is None
+
+
+def test_a_race_whose_device_was_lost_begins_again():
+    search = Refine([space(shape).task for shape in POOL], known(GRID), Refinement({KIND: FITTED}, 0.0, {KIND: POOL}))
+    task = next(search.ask(math.inf))
+    for _ in range(2):
+        assert next(search.race(task)).configs == task.configs
+        assert task.problem not in {other.problem for other in search.left()}
+    outcomes = {config: Outcome("ok", "", [0, 1], [100, 100]) for config in task.configs}
+    search.tell(task, outcomes)
+    near = {other for shape in POOL for other in search._disputes[KIND].neighbours(shape)}
+    assert task.problem.shape in near  # it was learned
 
 
 def test_what_is_expected_at_other_shapes_is_what_is_lost_there():
