@@ -129,17 +129,11 @@ class TPE(Search):
 
     def _winners(self, space: "_Space") -> list[Config]:
         """The advised configs, then the best ones of the nearest measured shapes, the nearest first."""
-        if not space.neighbours:
-            centre = space.task.problem
-            others = (
-                problem
-                for problem in self._spaces
-                if problem._replace(rows=centre.rows, hidden=centre.hidden) == centre and problem != centre
-            )
-            space.neighbours = sorted(others, key=lambda problem: (distance(centre, problem), problem))
-        bests = (self._spaces[problem].best for problem in space.neighbours)
+        centre = space.task.problem
+        others = [problem for problem in self._spaces if problem.key == centre.key and problem != centre]
+        bests = (self._spaces[p].best for p in sorted(others, key=lambda other: (distance(centre, other), other)))
         near = islice((best for best in bests if best is not None), _NEIGHBOURS)
-        return list(dict.fromkeys([*self._advice.get(space.task.problem, ()), *near]))
+        return list(dict.fromkeys([*self._advice.get(centre, ()), *near]))
 
 
 class _Space:
@@ -150,7 +144,6 @@ class _Space:
     Attributes:
         study: None until the first task of the problem.
         is_final: whether only the race of the best is left.
-        neighbours: problems that differ in shape only, the nearest first.
         best: the best measured config.
     """
 
@@ -167,8 +160,6 @@ class _Space:
         self.seed = seed
         self.study: optuna.Study | None = None
         self.is_final = False
-        self.neighbours: list[Problem] = []
-        self.best: Config | None = None
         self._pool = pool
         self._random = Random(seed)
         self._candidates = {candidate.config: candidate for candidate in task.candidates}
