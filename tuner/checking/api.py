@@ -137,13 +137,7 @@ def check_on_device(
 
 
 def measure(session: CheckSession, bench: Bench, seconds: float | None, store: Store | None = None) -> recheck.Recheck:
-    """Measure a session's probes until no more are needed or time is up; closes the device at the end.
-
-    Args:
-        session: of a table's check.
-        bench: the device.
-        seconds: limit; None for no limit.
-        store: for the measurements; None to keep none.
+    """Measure a session's probes until none is needed or the seconds, if any, are over; closes the device at the end.
 
     Raises:
         NormtuneError: the device fails.

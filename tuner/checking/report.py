@@ -91,14 +91,7 @@ def counts_line(judged: Sequence[tuple[Checked, Judgement]]) -> str:
 
 
 def note_lines(table: TableUnderTest, device: Device, done: Recheck, without_shapes: int) -> Iterator[str]:
-    """Notes for the user beside the verdict.
-
-    Args:
-        table: the checked table.
-        device: of the measurements.
-        done: the measurements.
-        without_shapes: number of functions without a shape in the recording that is replayed.
-    """
+    """Notes beside the verdict; a replayed recording has no shape of `without_shapes` functions."""
     header = table.header
     if not header.is_for_any_gpu and (header.gpu, header.sms) != (plain_name(device.name), device.sms):
         yield (

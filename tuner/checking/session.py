@@ -99,13 +99,7 @@ class CheckSession:
         return function not in self._alarmed and (not probe.is_second_look or probe.leaf in self._doubtful[function])
 
     def learn(self, probe: ProbeRequest, config: Config, outcomes: Mapping[Config, Outcome]) -> None:
-        """Add the result of a race.
-
-        Args:
-            probe: the race.
-            config: the timed config with the launch of the table's config.
-            outcomes: of all configs of the race, possibly with the copy.
-        """
+        """Add the outcomes of a race, in which `config` has the launch of the table's config."""
         outcome = outcomes[config]
         if outcome.status not in ("ok", _UNKNOWN):
             self._fail(probe, f"{outcome.status}: {outcome.reason}")

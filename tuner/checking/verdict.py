@@ -177,13 +177,7 @@ def doubtful(findings: Sequence[ShapeLoss], promise: Promise) -> set[int]:
 
 
 def finding(shape: Shape, samples: Mapping[Config, LogSamples], config: Config) -> ShapeLoss | None:
-    """Result of one race for a config; None if it, or all others of the race, have too few samples.
-
-    Args:
-        shape: of the problem.
-        samples: of each config of the race.
-        config: config of the table.
-    """
+    """Result of one race for a config; None if it, or all others of the race, have too few samples."""
     timed = levels([dict(samples)])
     by_config = {other: level for other, level in timed.items() if len({*block_of(level.labels).tolist()}) > 1}
     if config not in by_config:

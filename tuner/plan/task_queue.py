@@ -37,12 +37,7 @@ _NEAR_ON_AXIS = 3e-3
 
 
 class TaskQueue:
-    """The remaining tasks, by worth.
-
-    Args:
-        tasks: to be measured, each problem once.
-        known: median times (ns) of problems measured before.
-    """
+    """The remaining tasks, by worth; `known` are median times (ns) of problems measured before."""
 
     def __init__(self, tasks: Sequence[Task], known: Mapping[Problem, Medians] | None = None) -> None:
         groups: dict[Key, list[Task]] = {}

@@ -30,13 +30,7 @@ CLOSE = 1.03
 
 
 class Audited(Wrapped):
-    """A `protocol.Search`: another one's tasks, and those of the audit.
-
-    Args:
-        tasks, known: see `protocol.Search`.
-        strategy: creates the search.
-        seed: of the draws.
-    """
+    """A `protocol.Search`: another one's tasks, and those of the audit."""
 
     def __init__(self, tasks: Sequence[Task], known: Known, strategy: Strategy, seed: int = 0) -> None:
         super().__init__(strategy(tasks, known))

@@ -47,10 +47,6 @@ class Control(NamedTuple):
 class ControlSample:
     """Problems whose code did not change, with their stored and their present times.
 
-    Args:
-        stored: all stored measurements, stale ones included.
-        target: of the device.
-
     Attributes:
         tasks: at most `PROBLEMS` problems, drawn with a fixed seed, with their best configs.
     """
@@ -100,14 +96,7 @@ class ControlSample:
 
 
 class WithControl(Wrapped):
-    """A `protocol.Search`: the tasks of a control sample, then another search's.
-
-    Args:
-        tasks: of both.
-        known: stored measurements, for the other search.
-        strategy: makes the other search.
-        sample: the control sample.
-    """
+    """A `protocol.Search`: the tasks of a control sample, then another search's."""
 
     def __init__(self, tasks: Sequence[Task], known: Known, strategy: Strategy, sample: ControlSample) -> None:
         control = set(sample.tasks)

@@ -94,11 +94,8 @@ def log_ratio(samples: Samples, anchor: Samples) -> float:
 def chained(known: Mapping[Config, float], outcomes: Mapping[Config, Outcome]) -> dict[Config, float]:
     """Log times of the configs of a task, comparable with those of earlier tasks of its problem.
 
-    The best earlier config of the task keeps its time, and the others get theirs from their ratios to it.
-
-    Args:
-        known: log times, from earlier tasks.
-        outcomes: of the task, without the copy; those without times are left out.
+    The best earlier config of the task keeps its time, which is `known`, and the others get theirs from their ratios to
+    it. The outcomes are without the copy.
     """
     samples = {c: Samples(list(o.rounds), list(o.nanoseconds)) for c, o in outcomes.items() if len(o.nanoseconds)}
     if not samples:

@@ -105,11 +105,7 @@ class Search(ABC):
 
     @abstractmethod
     def ask(self, seconds: float) -> Iterator[Task]:
-        """The tasks worth measuring now, the best first; pure.
-
-        Args:
-            seconds: rest of the budget; infinite without one.
-        """
+        """The tasks worth measuring now, the best first, with so many seconds left, infinite without a budget; pure."""
 
     @abstractmethod
     def race(self, task: Task) -> Race:
@@ -146,12 +142,7 @@ class Search(ABC):
 
 
 class Wrapped(Search):
-    """A search with tasks of its own beside those of another one, which come first: a budget may end before the others.
-
-    Args:
-        search: the other one.
-        own: tasks.
-    """
+    """A search with tasks of its own before those of another one, because a budget may end before these."""
 
     def __init__(self, search: Search, own: Sequence[Task] = ()) -> None:
         self._search, self._own = search, list(own)

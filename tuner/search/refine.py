@@ -50,13 +50,7 @@ class Refinement(NamedTuple):
 
 
 class Refine(Search):
-    """A `protocol.Search`.
-
-    Args:
-        tasks: of shapes that may be disputed.
-        known: stored measurements, including those that the table was fitted to.
-        refinement: the table's trees, and when to stop.
-    """
+    """A `protocol.Search`; the known measurements include those that the table was fitted to."""
 
     name = "refine"
     expected_blocks = 6.0  # as `race`

@@ -19,14 +19,7 @@ from normtune.tuner.search.protocol import Known, Search, Strategy
 def resumed(
     tasks: Sequence[Task], known: Known, strategy: Strategy, read_begun: Callable[[Collection[str]], Begun]
 ) -> Search:
-    """The search of a request that goes on.
-
-    Args:
-        tasks: of the plan.
-        known: all stored measurements.
-        strategy: creates the search.
-        read_begun: what was known when the request began, and its measurements, of these operators.
-    """
+    """The search of a request that goes on as it began, which `read_begun` reads, or else with all that is `known`."""
     before, log = read_begun({task.problem.operator for task in tasks})
     if log:
         search = strategy(tasks, before)

@@ -107,15 +107,7 @@ def gate(
     device: torch.device,
     wide: bool = False,
 ) -> None:
-    """Check the binary of a candidate.
-
-    Args:
-        spec: the operator.
-        problem: the candidate's.
-        candidate: config and launch.
-        target: limits of the GPU.
-        device: the GPU.
-        wide: whether the operator's `wide_buffers` are float32, which gives another binary.
+    """Check the binary of a candidate; with `wide`, that in which the operator's `wide_buffers` are float32.
 
     Raises:
         LaunchFailedError: the launch fails.

@@ -107,13 +107,7 @@ class Rounds:
         self.counts = RoundCounts()
 
     def of(self, graphs: Mapping[Label, Timed], count: int, repeatable: bool = True) -> dict[Label, list[int]]:
-        """`count` rounds of all graphs, a block: nanoseconds by label.
-
-        Args:
-            graphs: by label.
-            count: number of rounds.
-            repeatable: whether a graph takes about the same time in each round; launches from Python do not.
-        """
+        """`count` rounds of all graphs, a block: nanoseconds by label. Launches from Python are not `repeatable`."""
         order = list(graphs)
         rounds: list[Mapping[Label, int]] = []
         calm: list[bool] = []

@@ -235,9 +235,7 @@ class CudaSession(Generic[Label]):
     def launcher(self, label: Label, keeps: bool = False) -> EagerCall:
         """A function that launches on a set of tensors, on the current stream.
 
-        Args:
-            label: of the launch.
-            keeps: whether tensors that an implementation returns are kept; else they are copied into those passed.
+        It `keeps` the tensors that an implementation returns, or else copies them into those passed.
         """
         if not self._is_foreign(label) and (prepared := self._prepared_launch(label)) is not None:
             return partial(self._launch_prepared, prepared)

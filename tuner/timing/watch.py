@@ -26,12 +26,7 @@ _OFTEN = 0.05
 
 
 class Watch:
-    """Samples clocks and temperature at 20 Hz, and the state each second, from `start` to `stop`, in a thread.
-
-    Args:
-        hardware_id: of the GPU.
-        is_hip: whether torch is built for ROCm.
-    """
+    """Samples clocks and temperature at 20 Hz, and the state each second, from `start` to `stop`, in a thread."""
 
     def __init__(self, hardware_id: str, is_hip: bool = False) -> None:
         self._id = hardware_id

@@ -28,12 +28,7 @@ NOTHING, FEW_NEW = 0.1, 40
 
 
 class Earned:
-    """Sums over what was measured.
-
-    Args:
-        shapes: number of shapes of the operator.
-        first: number of configs that are measured at each before it may end.
-    """
+    """Sums over what was measured at so many shapes, the `first` configs at each before it may end."""
 
     def __init__(self, shapes: int, first: int) -> None:
         self._credit = {way: np.array([TRUST * gain, TRUST]) for way, gain in WAYS.items()}

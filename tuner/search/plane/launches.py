@@ -23,12 +23,7 @@ CandidateOf: TypeAlias = Callable[[int], Candidate | None]
 
 
 class Launches:
-    """Of the candidates of a problem.
-
-    Args:
-        candidate: of the number of a config.
-        binary_number: of a binary of the operator; may be called by several threads.
-    """
+    """Of the candidates of a problem; `binary_number` may be called by several threads."""
 
     def __init__(self, candidate: CandidateOf, binary_number: Callable[[Hashable], int]) -> None:
         self._candidate = candidate
