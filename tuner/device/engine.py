@@ -89,15 +89,16 @@ class Phases(NamedTuple):
 
 
 class Engine(Protocol):
-    """One device in the process that drives it. Every step may raise `DeviceLostError` or `NoMemoryError`."""
+    """One device in the process that drives it. Every step may raise `DeviceLostError` or `NoMemoryError`.
+
+    Steps that launch something have defaults for engines that do not.
+    """
 
     def identify(self) -> Identity:
         """Identity of the engine."""
-        ...
 
     def speed(self) -> Speed:
         """Speed of the machine; called once the engine is open, so that the result is ready when it is needed."""
-        ...
 
     def prove(self, problem: Problem, candidate: Candidate) -> None:
         """Compute the inputs and the reference of a candidate's gate, to find faults of the operator.
@@ -105,7 +106,7 @@ class Engine(Protocol):
         Raises:
             OperatorError: a function of the operator raises or returns a wrong value.
         """
-        ...
+        return None
 
     def make_calls(self, problem: Problem, candidates: Sequence[Candidate]) -> None:
         """Build the kernel calls of candidates without launching them, to find faults of the operator.
@@ -113,31 +114,28 @@ class Engine(Protocol):
         Raises:
             OperatorError: the calls cannot be built.
         """
-        ...
+        return None
 
     def gate(self, problem: Problem, candidate: Candidate) -> Outcome | None:
         """Check the binary of a candidate; returns its failure, or None."""
-        ...
+        return None
 
     def begin(self, problem: Problem, candidates: Sequence[Candidate]) -> None:
         """Begin a problem: later steps concern these candidates."""
-        ...
 
     def warm_up(self, configs: Sequence[Config]) -> Mapping[Config, Outcome]:
         """Launch each config at the problem's own size; returns the failures."""
-        ...
 
     def block(self, configs: Sequence[Config]) -> Block:
         """Time `ROUNDS_PER_BLOCK` rounds of these configs, which may include `COPY`, at new offsets."""
-        ...
 
     def compare(self, configs: Sequence[Config], often: Sequence[Config]) -> Mapping[Config, Outcome]:
         """Compare outputs at the problem's own size with the reference, of `often` in many calls; returns failures."""
-        ...
+        return {}
 
     def close(self) -> dict[str, object]:
         """Release resources, and return what was seen of the device beside the timing, for the run's protocol."""
-        ...
+        return {}
 
 
 class Driver(Protocol):
@@ -146,7 +144,6 @@ class Driver(Protocol):
     @property
     def identity(self) -> Identity:
         """Identity of the engine, once it is open."""
-        ...
 
     def open(self) -> None:
         """Wait until the engine is open.
@@ -155,11 +152,9 @@ class Driver(Protocol):
             NormtuneError: it cannot be opened.
             WorkerLostError: the process died or did not answer.
         """
-        ...
 
     def supply(self, kernels: Collection[str]) -> None:
         """Bring the compiled kernels of these names in Triton's cache to where the engine runs."""
-        ...
 
     def call(self, step: str, *arguments: Any, seconds: float) -> Any:
         """The engine's answer to a step.
@@ -174,16 +169,12 @@ class Driver(Protocol):
             NoMemoryError: the problem does not fit.
             NormtuneError: the step failed for a reason that the user can remove.
         """
-        ...
 
     def kill(self) -> None:
         """End the process while another thread waits for its answer, which then finds that it is lost."""
-        ...
 
     def abandon(self) -> None:
         """End the process without waiting for its answer."""
-        ...
 
     def close(self) -> dict[str, object]:
         """Let the process end; returns the summary of the clocks."""
-        ...

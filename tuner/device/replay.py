@@ -20,7 +20,7 @@ from normtune.results.evidence import Evidence
 from normtune.results.exchange.recording import load_recording, recordings
 from normtune.results.records import REPLAY_PREFIX, ROUNDS_PER_BLOCK, Outcome, launch_digest
 from normtune.results.regimes import COLD, in_regime
-from normtune.tuner.device.engine import Block, Identity
+from normtune.tuner.device.engine import Block, Engine, Identity
 from normtune.tuner.plan.estimate import Speed
 from normtune.tuner.plan.pool import Candidate
 from normtune.tuner.timing.rounds import RoundCounts
@@ -33,8 +33,8 @@ RoundsByBlock = dict[int, list[int]]
 _BLOCK_SECONDS = 1e-5
 
 
-class ReplayEngine:
-    """A recording; an `engine.Engine`. Its device is the recorded one with another uuid.
+class ReplayEngine(Engine):
+    """A recording; `warm_up` has all of its failures. Its device is the recorded one with another uuid.
 
     Args:
         name: of the recording.
@@ -78,16 +78,6 @@ class ReplayEngine:
         """Speed of a replay: no bytes are moved."""
         return Speed(0.0, _BLOCK_SECONDS, 1)
 
-    def prove(self, problem: Problem, candidate: Candidate) -> None:
-        """Do nothing: nothing is launched."""
-
-    def make_calls(self, problem: Problem, candidates: Sequence[Candidate]) -> None:
-        """Do nothing: nothing is launched."""
-
-    def gate(self, problem: Problem, candidate: Candidate) -> Outcome | None:
-        """No failure: `warm_up` returns the recorded ones."""
-        return None
-
     def begin(self, problem: Problem, candidates: Sequence[Candidate]) -> None:
         """Find the recorded cells of these launches."""
         task = b"".join([str(problem).encode(), *sorted(launch_digest(candidate.launch) for candidate in candidates)])
@@ -118,14 +108,6 @@ class ReplayEngine:
                 blocks = self._blocks[config]
                 times[config] = blocks.get(number) or blocks[min(blocks, key=lambda other: abs(other - number))]
         return Block(times, RoundCounts(ROUNDS_PER_BLOCK))
-
-    def compare(self, configs: Sequence[Config], often: Sequence[Config]) -> Mapping[Config, Outcome]:
-        """No failures: `warm_up` returns the recorded ones."""
-        return {}
-
-    def close(self) -> dict[str, object]:
-        """Do nothing; no clocks to summarize."""
-        return {}
 
     def _recorded(self, problem: Problem) -> dict[Config, Outcome | RoundsByBlock]:
         result: dict[Config, Outcome | RoundsByBlock] = {}

@@ -66,31 +66,24 @@ class Library(Protocol):
 
     def gpus(self) -> Sequence[Any]:
         """All GPUs, those hidden from torch included."""
-        ...
 
     def gpu(self, hardware_id: str) -> Any:
         """The GPU of a hardware id."""
-        ...
 
     def names(self, gpu: Any) -> tuple[str, str, str]:
         """Name, uuid and hardware id of a GPU."""
-        ...
 
     def clocks(self, gpu: Any) -> Clocks:
         """A quick reading."""
-        ...
 
     def state(self, gpu: Any) -> State:
         """A full reading."""
-        ...
 
     def faults(self, gpu: Any) -> list[int] | None:
         """Codes of the faults since the last call (NVIDIA's XID); the first call begins to listen."""
-        ...
 
     def cache_bytes(self, gpu: Any) -> int | None:
         """Size of the cache in front of its memory, if that is another one than torch's L2."""
-        ...
 
 
 def open_library(is_hip: bool) -> Library:
