@@ -63,7 +63,7 @@ class _Remembering(ReplayEngine):
 
 
 class Replay:
-    """Evidence as a bench, without a process of its own; an `open.Bench`.
+    """Evidence as a bench, without a process of its own; what a check asks of a `WorkerBench`.
 
     Args:
         name: of the evidence.

@@ -278,11 +278,12 @@ def _failure_lines(failures: Counter[tuple[str, str]]) -> list[str]:
 
 
 def _copy_lines(summary: Summary) -> Sequence[str]:
-    sizes = {"large": f"% from {LARGE_BYTES // 1_000_000} MB on", "all": "% over all sizes"}
-    texts = [
-        f"{key} {', '.join(f'{100 * means[size]:.0f} {text}' for size, text in sizes.items() if size in means)}"
-        for key, means in summary.of_copy().items()
-    ]
+    texts = []
+    for key in summary.operators():
+        everywhere, large = summary.near(key), summary.near(key, LARGE_BYTES)
+        parts = [f"{100 * large.fraction:.0f} % from {LARGE_BYTES // 1_000_000} MB on"] if large else []
+        parts += [f"{100 * everywhere.fraction:.0f} % over all sizes"] if everywhere else []
+        texts.append(f"{key} {', '.join(parts)}")
     return [f"best configs, of the speed of a copy of as many bytes: {'; '.join(texts)}"] if texts else []
 
 

@@ -3,10 +3,11 @@
 In: outcomes, problem by problem. Out: `Summary`, also as JSON values. `report` has the text.
 """
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import geometric_mean, median
+from statistics import median
 from typing import Any, NamedTuple
 
 from normtune.kernels.config import COPY, Config
@@ -36,6 +37,13 @@ class Best(NamedTuple):
     of_copy: float | None
 
 
+class Near(NamedTuple):
+    """Geometric mean of `Best.of_copy` over problems, and their number."""
+
+    fraction: float
+    problems: int
+
+
 @dataclass
 class Summary:
     """Counts and times of a sweep.
@@ -54,6 +62,7 @@ class Summary:
         tried: the same with those that failed.
         timings: number of samples of this sweep, including those of the copy.
         skipped: number of problems that could not be measured, by reason.
+        statuses: number of measurements of this sweep, by status.
         failures: number of failed configs, by status and reason.
         phases: seconds in compile, gate and timing, and the run's protocol.
         seconds: wall time, from the plan to the end.
@@ -77,6 +86,7 @@ class Summary:
     tried: int = 0
     timings: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
+    statuses: Counter[str] = field(default_factory=Counter)
     failures: Counter[tuple[str, str]] = field(default_factory=Counter)
     phases: Phases | None = None
     seconds: float = 0.0
@@ -117,6 +127,7 @@ class Summary:
         """Count the outcomes of a task of a problem; returns its best config."""
         for config, outcome in outcomes.items():
             self.tried += config != COPY
+            self.statuses[outcome.status] += 1
             self.timings += len(outcome.nanoseconds)
             if outcome.status != "ok":
                 self.failures[outcome.status, outcome.reason] += 1
@@ -131,18 +142,20 @@ class Summary:
         self.measured[problem] = max((value for value in fractions if value is not None), default=None)
         return best
 
-    def of_copy(self) -> dict[str, dict[str, float]]:
-        """Speed of the best configs relative to a copy by operator key: geometric means of `all` and `large` problems.
+    def operators(self) -> list[str]:
+        """Operator keys with a problem that was compared with a copy."""
+        return sorted({problem.key.text for problem, fraction in self.measured.items() if fraction is not None})
 
-        A problem is large from `LARGE_BYTES` on; keys and sizes without any such problem are left out.
-        """
-        found: dict[str, dict[str, list[float]]] = {}
-        for problem, fraction in self.measured.items():
-            if fraction is not None:
-                is_large = operator(problem.operator).bytes_moved(problem) >= LARGE_BYTES
-                for size in ("all", "large")[: 1 + is_large]:
-                    found.setdefault(problem.key.text, {}).setdefault(size, []).append(fraction)
-        return {key: {size: geometric_mean(found[key][size]) for size in found[key]} for key in sorted(found)}
+    def near(self, name: str, least_bytes: int = 0) -> Near | None:
+        """Speed of the best configs relative to a copy, over problems of at least `least_bytes`; None without any."""
+        logs = [
+            math.log(fraction)
+            for problem, fraction in self.measured.items()
+            if problem.key.text == name
+            and fraction is not None
+            and operator(problem.operator).bytes_moved(problem) >= least_bytes
+        ]
+        return Near(math.exp(sum(logs) / len(logs)), len(logs)) if logs else None
 
     def to_plain(self) -> dict[str, Any]:
         """The summary as JSON values. The keys are an interface; docs/commands.md describes them."""
@@ -172,11 +185,12 @@ class Summary:
                 {"name": one.disturbance.key, "found": one.found, "advice": one.disturbance.advice}
                 for one in warned(phases.protocol if phases else {})
             ],
-            "of_copy": {
-                key: {size: round(fraction, 4) for size, fraction in means.items()}
-                for key, means in self.of_copy().items()
-            },
+            "of_copy": {key: self._plain_near(key) for key in self.operators()},
         }
+
+    def _plain_near(self, key: str) -> dict[str, float]:
+        by_size = {"all": self.near(key), "large": self.near(key, LARGE_BYTES)}
+        return {name: round(near.fraction, 4) for name, near in by_size.items() if near}
 
 
 def best_of(outcomes: Mapping[Config, Outcome], copy: float | None) -> Best | None:
