@@ -283,8 +283,8 @@ class FileIdentity:
     """
 
     def __init__(self, path: Path | None) -> None:
-        self.path = path and path.absolute()
-        self._status = self.path and self.path.stat()
+        self.path = path.absolute() if path else None
+        self._status = self.path.stat() if self.path else None
 
     def check(self) -> None:
         """Raise `NormtuneError` if the file was removed, replaced or truncated."""

@@ -306,8 +306,8 @@ def _measurement(fields: Sequence[Any], pairs: Sequence[tuple[int | None, int]])
         times = [time for _, time in pairs] * (2 if len(pairs) == 1 else 1)
         pairs = [(ROUNDS_PER_BLOCK * number, time) for number, time in enumerate(times)]
     pairs = sorted((number or 0, time) for number, time in pairs)
-    rounds, samples = (np.array([pair[place] for pair in pairs], np.int32) for place in (0, 1))
-    return Measurement(*fields, rounds, samples)
+    arrays = (np.array([pair[place] for pair in pairs], np.int32) for place in (0, 1))
+    return Measurement._make((*fields, *arrays, None))
 
 
 def _texts(frame: pd.DataFrame, column: str, default: str) -> list[str]:
