@@ -50,6 +50,11 @@ def same_code() -> dict[str, list[str]]:
     return equal
 
 
+def alike(measured: str) -> frozenset[str]:
+    """The fingerprints of sources that are known to compile to the same code as these, which are among them."""
+    return frozenset({measured}).union(*(of for now, then in same_code().items() if measured in (of := {now, *then})))
+
+
 def source_fingerprint(source: str) -> str:
     """The fingerprint of one module's text."""
     return hashlib.sha256(_canonical(ast.parse(source)).encode()).hexdigest()

@@ -17,6 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from normtune.kernels.config import COPY, Config
+from normtune.kernels.fingerprint import alike
 from normtune.kernels.key import Key, family_of
 from normtune.kernels.operator import read_config
 from normtune.kernels.problem import AXES, Problem, Shape, axes_at, function_key
@@ -167,9 +168,14 @@ class Evidence:
         return {operator: newest[operator][1] for operator in sorted(newest)}
 
     def current(self) -> "Evidence":
-        """Measurements with each operator's newest kernels; the unpaired ones of an operator without paired ones."""
+        """Measurements with each operator's newest kernels, or others known to compile to the same code.
+
+        Unpaired ones of an operator are left out if it has paired ones.
+        """
         operators, unpaired = self.frame["operator"], self.unpaired_rows()
-        kept = self.frame["fingerprint"] == operators.map(self.fingerprints())
+        first = {one: min(alike(one)) for one in self.frame["fingerprint"].unique()}
+        newest = {operator: first[one] for operator, one in self.fingerprints().items()}
+        kept = self.frame["fingerprint"].map(first) == operators.map(newest)
         if unpaired.any():
             kept &= ~unpaired | ~operators.isin(operators[~unpaired].unique())
         return self._where(kept)
