@@ -8,7 +8,7 @@ from scipy.optimize import approx_fprime
 
 from normtune.tuner.search.plane import surrogate
 from normtune.tuner.search.plane.kernel import JITTER, LEVEL, Kernel, Points
-from normtune.tuner.search.plane.surrogate import SLOW, Surrogate, bent, near, solved
+from normtune.tuner.search.plane.surrogate import SLOW, Surrogate, bent, near
 from normtune.tuner.search.plane.threads import Threads
 
 SIDE = np.linspace(0, 1, 6)
@@ -156,11 +156,3 @@ def test_the_same_times_give_the_same_draws(seed):
     numbers = np.arange(20)
     one, other = (expected(learned(20, seed), 0, numbers).draws(numbers, 5, np.random.default_rng(0)) for _ in range(2))
     assert np.array_equal(one, other)
-
-
-@pytest.mark.parametrize("count", [1, 31, 32, 33, 64, 100])
-def test_a_triangular_matrix_is_solved_as_by_numpy(count):
-    random = np.random.default_rng(count)
-    root = random.normal(size=(count, count))
-    lower, right = np.linalg.cholesky(root @ root.T + np.eye(count)), random.normal(size=(count, 5))
-    assert np.allclose(solved(lower, right), np.linalg.solve(lower, right), rtol=1e-7, atol=1e-10)

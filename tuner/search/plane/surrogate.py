@@ -15,9 +15,8 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.random import Generator
-from scipy.linalg import solve_triangular
-from scipy.linalg.lapack import dtrtri
 
+from normtune.tuner.search.plane.cholesky import Cholesky
 from normtune.tuner.search.plane.kernel import JITTER, LEVEL, Kernel, Points, at_values
 from normtune.tuner.search.plane.moves import Array, Codes
 from normtune.tuner.search.plane.threads import Threads
@@ -31,8 +30,6 @@ AGAIN = 1.6
 SLOW = 0.5
 # How much less a time at another shape says for each log ratio to the best there.
 BY_SLOWNESS = 0.5
-# Rows of a block of `solved`: with half or twice as many it takes longer.
-_ROWS = 32
 
 
 class Posterior(NamedTuple):
@@ -120,16 +117,16 @@ class Learned(NamedTuple):
         theirs = covariance.spread(Points(np.array([shape]), grids, configs))
         p, error = covariance.parameters, covariance.parameters.error**2 + JITTER
 
-        lower = np.asarray(np.linalg.cholesky(_with_errors(covariance(ours, ours), error)), np.float64)
-        half = solved(lower, covariance(ours, theirs))
+        factor = Cholesky(_with_errors(covariance(ours, ours), error))
+        half = factor.solve(covariance(ours, theirs))
         mean = targets.mean() if len(some) else 0.0
-        means = solve_triangular(lower, targets - mean, lower=True, check_finite=False) @ half + mean
+        means = factor.solve((targets - mean)[:, None])[:, 0] @ half + mean
         variance = p.process**2 + covariance.level**2 + p.config**2 + error - np.einsum("ij,ij->j", half, half)
 
         def draws(indices: Codes, count: int, random: Generator) -> Array:
             part = half.take(indices, 1, mode="clip")
             points = Spread(theirs.points.of(indices), np.arange(len(indices)), theirs.knobs[theirs.place[indices]])
-            root = np.linalg.cholesky(_with_errors(covariance(points, points) - part.T @ part, error))
+            root = Cholesky(_with_errors(covariance(points, points) - part.T @ part, error)).lower
             return np.asarray((means[indices, None] + root @ random.standard_normal((len(indices), count))).T)
 
         return Posterior(means, np.sqrt(np.maximum(variance, JITTER)), draws)
@@ -182,20 +179,6 @@ class Surrogate:
         some = np.sort(np.concatenate([order[:half], self._random.permutation(order[half:])[:half]]))
         logs = targets[some] - targets[some].mean()
         return Covariance(self._kernel, self._kernel.fitted(points.of(some), logs, before.result().logs), self._level)
-
-
-def solved(lower: Array, right: Array) -> Array:
-    """The solution x of lower x = right, (n, columns), for a lower triangular matrix.
-
-    In blocks of rows: nearly all of the work is products of matrices, during which numpy lets other threads run; scipy
-    keeps them waiting, and takes half as long again for 400 rows.
-    """
-    result = np.empty_like(right)
-    for start in range(0, len(lower), _ROWS):
-        rows, before = slice(start, start + _ROWS), slice(start)
-        inverse = dtrtri(lower[rows, rows], lower=1)[0]
-        np.matmul(inverse, right[rows] - lower[rows, before] @ result[before], out=result[rows])
-    return result
 
 
 def bent(logs: Array) -> Array:
