@@ -171,8 +171,9 @@ def test_the_keys_of_a_sweep_as_json_are_documented(root: Path, tmp_path: Path, 
     done = run("-m", "normtune", *words, cwd=tmp_path, PYTHONPATH=str(tmp_path), PYTHONSAFEPATH="1")
     told = json.loads(done.stdout)
     keys = {*told, *told["plan"], *told["sweep"], *told["sweep"]["of_copy"]["rms_norm_forward"]}
-    # Of a large space, or where something was compiled or is disputed.
+    # Of a large space, or where something was compiled or is disputed; of several GPUs, and of disturbed ones.
     keys |= {"configs_asked", "compiled", *Ahead._fields, "control", *Control._fields}
+    keys |= {"ratios", "loss", "others", "name", "found", "advice"}
     assert set(re.findall(r"`([a-z_]+)`", section)) == keys
 
 
