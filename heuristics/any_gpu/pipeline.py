@@ -123,6 +123,9 @@ def _kinds(
                 parts.append(Part(target, weighting.weighted(spec, matrix)))
                 labels.append(device.label)
         if parts:
+            # Only of configs that all GPUs have timed is it known what they lose on a GPU that is left out.
+            common = set.intersection(*(set(matrix.configs) for _, matrix in parts))
+            parts = [Part(target, matrix.of_configs(common)) for target, matrix in parts] if common else parts
             kinds.append(KeyData(spec, key, tuple(parts), tuple(labels)))
         else:
             notes.append(f"left out {key}: a function needs comparable times of two problems on one device")

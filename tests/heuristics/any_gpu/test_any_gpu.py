@@ -178,6 +178,17 @@ def test_a_function_that_loses_more_than_the_default_config_on_other_gpus_is_lef
         fit_all(both(0.3))
 
 
+def test_a_config_that_one_gpu_alone_has_timed_is_not_chosen(measure, run) -> None:
+    """What it loses on a GPU that is left out is unknown, however fast it is on its own."""
+    other = run._replace(id="run2", device=run.device._replace(name="Other GPU", uuid="GPU-2"))
+    shapes = [(rows, hidden) for rows in (1, 64, 4096, 65536) for hidden in (64, 512)]
+    fast, common = RMSNormConfig("block_row", 4, 16), RMSNormConfig("row", 1, 16)
+    here = measure(lambda config, _: 0.0 if config == fast else 0.3, shapes, run="run1", configs=(fast, common))
+    there = measure(lambda *_: 0.0, shapes, run="run2", configs=(common,))
+    (function,) = fit_all(Evidence.from_measurements([*here, *there], [run, other])).functions
+    assert function.tree == Leaf(common)
+
+
 def test_what_is_for_one_gpu_is_refused(evidence: Evidence) -> None:
     with pytest.raises(UsageError, match=r"--max-slowdown 1\.1 is for the table of one GPU"):
         fit_all(evidence, FitOptions(max_slowdown=1.1))
