@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from normtune.benchmarks import against_copy
 from normtune.docs import blocks
 
-RECORDING = "nvidia-h200"
+RECORDING, H100 = "nvidia-h200", "nvidia-h100-80gb-hbm3"
 HELD_OUT = blocks.ROOT / "tests" / "heuristics" / "fitting" / "nvidia_h200_held_out.parquet"
 OPERATORS = ("rms_norm_forward", "rms_norm_backward")
 _RESAMPLED = 4_000
@@ -162,12 +162,24 @@ def relatives() -> list[str]:
         "",
         "| operator | shapes | leaves | mean | worst | cross-validated | default config | over the copy |",
         "|---|---:|---:|---:|---:|---:|---:|---:|",
-        *(line for name in recordings() if name != RECORDING for line in _of_recording(name)),
+        *(line for name in recordings() if name.startswith(f"{RECORDING}-") for line in _of_recording(name)),
         "",
     ]
 
 
-def _of_recording(name: str) -> Iterator[str]:
+def h100() -> list[str]:
+    """The plain functions of the H100's table on its recording."""
+    return [
+        "",
+        "| operator, dtype | shapes | leaves | mean | worst | cross-validated | default config | over the copy |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
+        *_of_recording(H100, dtypes=True),
+        "",
+    ]
+
+
+def _of_recording(name: str, dtypes: bool = False) -> Iterator[str]:
+    """A line for each plain key of a recording, possibly with its dtype."""
     from normtune.heuristics.fitting import figures
     from normtune.heuristics.regret.matrix import timing_matrix
     from normtune.heuristics.writing.entries import entries
@@ -182,10 +194,10 @@ def _of_recording(name: str) -> Iterator[str]:
     target = target_for(device.target, device.sms)
     trees = parse.trees(locate.read(source))
     validated = {one.key: one.figures.cross_validated for one in entries(locate.header_of(source))}
-    for key in evidence.measured_keys():
+    for key in (one for one in evidence.measured_keys() if not one.modes):
         spec, tree = operator(key.operator), trees[key]
         matrix = timing_matrix(evidence, spec, key, target)
-        assert matrix is not None and not key.modes
+        assert matrix is not None
 
         def default(_: str, rows: int, hidden: int, spec: Any = spec, dtype: str = key.dtype) -> Any:
             return spec.default_config(spec.problem(rows, hidden, dtype), target)
@@ -193,10 +205,10 @@ def _of_recording(name: str) -> Iterator[str]:
         own, untuned = figures.of_tree(matrix, tree), figures.of_rule(matrix, default)
         over = [log(ours / copy) for ours, copy in _beside_the_copy(evidence.select([key.text]), tree)]
         cells = [
-            *(key.family, str(own.problems), str(leaves(tree))),
+            *(f"{key.family} {key.dtype}" if dtypes else key.family, str(own.problems), str(leaves(tree))),
             *(f"{percent(own.plain, 1)} %", f"{percent(own.worst, 1)} %"),
             *(
-                f"{percent(validated[key], 2)} %" if validated[key] is not None else "",
+                f"{percent(validated[key], 2)} %" if validated.get(key) is not None else "",
                 f"{percent(untuned.plain, 1)} %" if untuned else "",
             ),
             f"{exp(fmean(over)):.2f}, {exp(max(over)):.2f} at most ({len(over)} shapes)" if over else "",

@@ -2,18 +2,19 @@
 # Regenerate: normtune fit --recording all --operator rms_norm_forward --operator rms_norm_backward --operator fused_add_rms_norm_forward --operator fused_add_rms_norm_backward --operator rms_norm_gated_forward --operator rms_norm_gated_backward --all-devices --out any_gpu.py
 # From:     the folder of this file, where that command is to be run
 # Device:   any GPU
+# Fitted:   NVIDIA H100 80GB HBM3, sm_90, 132 SMs, 50 MB of L2 cache
 # Fitted:   NVIDIA H200, sm_90, 132 SMs, 60 MB of L2 cache
 # Software: triton 3.6.0, torch 2.11.0+cu130
-# Data:     sha256:2b88ea7037b8d703eec9157604f7eccda1972fa36d561596e6131a2dacc9870e
-#           (172035 measurements, 2026-11-24)
+# Data:     sha256:5a8f42acfae4a2a0894a6402262aee1c3d83b84ef96002997bae8df02d383865
+#           (289311 measurements, 2026-11-26)
 # Kernels:  fused_add_rms_norm_backward
 #           sha256:e1f2e09d476718440e37e4b7f1df778d8706b4cda6cbbbbe8b446193ceb2b2ed
 # Kernels:  fused_add_rms_norm_forward
 #           sha256:0ddc3ed436ad116cca7a1c021ef5b6e73fb4026d7a1d83d0276376ad16a583ce
 # Kernels:  rms_norm_backward
-#           sha256:6b3ed0ebf7cc1d9ac29bc7e87b1259e84c9d50d0750fdda7488b2c1faa55b7fe
+#           sha256:c8883ef2301c3797a9652f2bf3f03feae0051d0742813fbd265dc8c0141c9d74
 # Kernels:  rms_norm_forward
-#           sha256:5bac9a9fd977b1c59f3625b39f39cb41ec08f98ecdc207e9240b7bd2a57a00f1
+#           sha256:de2640a9aab2de31d8cdc8665f2b42744d703ded6c7d12db4b981f99218bb606
 # Kernels:  rms_norm_gated_backward
 #           sha256:ff1b9817b87b928d31c509fe1484b7177a30cd73932fb03f7c5b4068afbd6329
 # Kernels:  rms_norm_gated_forward
@@ -23,46 +24,58 @@
 #           worst 146.2 % (left out unknown)
 # Regret:   fused_add_rms_norm_forward bfloat16: 11 leaves, NVIDIA H200 mean 0.20 %
 #           worst 4.8 % (left out unknown)
-# Regret:   rms_norm_backward bfloat16: 18 leaves, NVIDIA H200 mean 6.29 % worst 155.2 %
-#           (left out unknown)
-# Regret:   rms_norm_backward float16: as rms_norm_backward bfloat16, sharing costs 0.11
-#           %, NVIDIA H200 mean 6.35 % worst 171.6 % (left out unknown)
-# Regret:   rms_norm_backward float32: 19 leaves, NVIDIA H200 mean 8.14 % worst 244.5 %
-#           (left out unknown)
-# Regret:   rms_norm_backward:no_dweight bfloat16: 9 leaves, NVIDIA H200 mean 0.98 %
-#           worst 62.1 % (left out unknown)
+# Regret:   rms_norm_backward bfloat16: 18 leaves, NVIDIA H100 80GB HBM3 mean 8.71 %
+#           worst 209.3 % (left out 8.99 %), NVIDIA H200 mean 6.38 % worst 155.2 % (left
+#           out 6.91 %)
+# Regret:   rms_norm_backward float16: as rms_norm_backward bfloat16, sharing costs 0.27
+#           %, NVIDIA H100 80GB HBM3 mean 8.22 % worst 341.6 % (left out 5.44 %), NVIDIA
+#           H200 mean 6.44 % worst 171.6 % (left out 6.87 %)
+# Regret:   rms_norm_backward float32: 12 leaves, NVIDIA H100 80GB HBM3 mean 6.76 %
+#           worst 205.1 % (left out 8.06 %), NVIDIA H200 mean 9.93 % worst 390.8 % (left
+#           out 10.37 %)
+# Regret:   rms_norm_backward:no_dweight bfloat16: 7 leaves, NVIDIA H100 80GB HBM3 mean
+#           1.68 % worst 59.1 % (left out 2.11 %), NVIDIA H200 mean 1.85 % worst 62.1 %
+#           (left out 1.85 %)
 # Regret:   rms_norm_backward:no_dweight float16: as rms_norm_backward:no_dweight
-#           bfloat16, sharing costs 0.15 %, NVIDIA H200 mean 1.37 % worst 54.3 % (left
-#           out unknown)
-# Regret:   rms_norm_backward:no_dweight float32: 11 leaves, NVIDIA H200 mean 1.96 %
-#           worst 112.5 % (left out unknown)
-# Regret:   rms_norm_forward bfloat16: 12 leaves, NVIDIA H200 mean 0.55 % worst 23.0 %
-#           (left out unknown)
-# Regret:   rms_norm_forward float16: 10 leaves, NVIDIA H200 mean 0.55 % worst 13.5 %
-#           (left out unknown)
+#           bfloat16, sharing costs 0.80 %, NVIDIA H100 80GB HBM3 mean 2.74 % worst
+#           127.9 % (left out 3.21 %), NVIDIA H200 mean 2.27 % worst 54.3 % (left out
+#           2.27 %)
+# Regret:   rms_norm_backward:no_dweight float32: 11 leaves, NVIDIA H100 80GB HBM3 mean
+#           3.55 % worst 102.8 % (left out 3.77 %), NVIDIA H200 mean 2.10 % worst 112.5
+#           % (left out 4.58 %)
+# Regret:   rms_norm_forward bfloat16: 10 leaves, NVIDIA H100 80GB HBM3 mean 0.53 %
+#           worst 11.7 % (left out 0.54 %), NVIDIA H200 mean 0.73 % worst 12.6 % (left
+#           out 1.15 %)
+# Regret:   rms_norm_forward float32: as rms_norm_forward bfloat16, sharing costs 0.99
+#           %, NVIDIA H100 80GB HBM3 mean 1.20 % worst 17.9 % (left out 1.28 %), NVIDIA
+#           H200 mean 1.79 % worst 20.0 % (left out 1.78 %)
+# Regret:   rms_norm_forward float16: 6 leaves, NVIDIA H100 80GB HBM3 mean 0.53 % worst
+#           6.8 % (left out 1.96 %), NVIDIA H200 mean 2.55 % worst 35.3 % (left out 2.56
+#           %)
 # Regret:   rms_norm_forward:no_rstd float16: as rms_norm_forward float16, sharing costs
-#           0.26 %, NVIDIA H200 mean 0.82 % worst 20.0 % (left out unknown)
-# Regret:   rms_norm_forward float32: 10 leaves, NVIDIA H200 mean 0.44 % worst 25.0 %
-#           (left out unknown)
-# Regret:   rms_norm_forward:no_rstd bfloat16: 12 leaves, NVIDIA H200 mean 0.47 % worst
-#           15.2 % (left out unknown)
-# Regret:   rms_norm_forward:no_rstd float32: 9 leaves, NVIDIA H200 mean 0.24 % worst
-#           20.1 % (left out unknown)
+#           0.75 %, NVIDIA H100 80GB HBM3 mean 1.57 % worst 10.2 % (left out 2.43 %),
+#           NVIDIA H200 mean 2.85 % worst 42.0 % (left out 2.86 %)
+# Regret:   rms_norm_forward:no_rstd bfloat16: 8 leaves, NVIDIA H100 80GB HBM3 mean 0.50
+#           % worst 6.1 % (left out 1.71 %), NVIDIA H200 mean 1.48 % worst 15.7 % (left
+#           out 2.59 %)
+# Regret:   rms_norm_forward:no_rstd float32: 7 leaves, NVIDIA H100 80GB HBM3 mean 0.29
+#           % worst 9.4 % (left out 0.66 %), NVIDIA H200 mean 0.52 % worst 20.1 % (left
+#           out 0.89 %)
 # Regret:   rms_norm_gated_forward bfloat16: 19 leaves, NVIDIA H200 mean 1.24 % worst
 #           29.1 % (left out unknown)
 # Format:   4
 # Facts:    {"device": null, "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"},
 #           "data": {"digest":
-#           "sha256:2b88ea7037b8d703eec9157604f7eccda1972fa36d561596e6131a2dacc9870e",
-#           "measurements": 172035, "date": "2026-11-24"}, "kernels":
+#           "sha256:5a8f42acfae4a2a0894a6402262aee1c3d83b84ef96002997bae8df02d383865",
+#           "measurements": 289311, "date": "2026-11-26"}, "kernels":
 #           {"fused_add_rms_norm_backward":
 #           "sha256:e1f2e09d476718440e37e4b7f1df778d8706b4cda6cbbbbe8b446193ceb2b2ed",
 #           "fused_add_rms_norm_forward":
 #           "sha256:0ddc3ed436ad116cca7a1c021ef5b6e73fb4026d7a1d83d0276376ad16a583ce",
 #           "rms_norm_backward":
-#           "sha256:6b3ed0ebf7cc1d9ac29bc7e87b1259e84c9d50d0750fdda7488b2c1faa55b7fe",
+#           "sha256:c8883ef2301c3797a9652f2bf3f03feae0051d0742813fbd265dc8c0141c9d74",
 #           "rms_norm_forward":
-#           "sha256:5bac9a9fd977b1c59f3625b39f39cb41ec08f98ecdc207e9240b7bd2a57a00f1",
+#           "sha256:de2640a9aab2de31d8cdc8665f2b42744d703ded6c7d12db4b981f99218bb606",
 #           "rms_norm_gated_backward":
 #           "sha256:ff1b9817b87b928d31c509fe1484b7177a30cd73932fb03f7c5b4068afbd6329",
 #           "rms_norm_gated_forward":
@@ -78,42 +91,69 @@
 #           "dtype": "bfloat16", "leaves": 11, "figures": [{"device": "NVIDIA H200",
 #           "lost": {"mean": 2034, "worst": 46412}, "left_out": null}]}, {"key":
 #           "rms_norm_backward", "dtype": "bfloat16", "leaves": 18, "figures":
-#           [{"device": "NVIDIA H200", "lost": {"mean": 60981, "worst": 936958},
-#           "left_out": null}]}, {"key": "rms_norm_backward", "dtype": "float16",
-#           "leaves": 0, "figures": [{"device": "NVIDIA H200", "lost": {"mean": 61548,
-#           "worst": 999284}, "left_out": null}], "donor": ["rms_norm_backward",
-#           "bfloat16"], "cost": 1052}, {"key": "rms_norm_backward", "dtype": "float32",
-#           "leaves": 19, "figures": [{"device": "NVIDIA H200", "lost": {"mean": 78282,
-#           "worst": 1236871}, "left_out": null}]}, {"key":
-#           "rms_norm_backward:no_dweight", "dtype": "bfloat16", "leaves": 9, "figures":
-#           [{"device": "NVIDIA H200", "lost": {"mean": 9714, "worst": 482987},
-#           "left_out": null}]}, {"key": "rms_norm_backward:no_dweight", "dtype":
-#           "float16", "leaves": 0, "figures": [{"device": "NVIDIA H200", "lost":
-#           {"mean": 13621, "worst": 433628}, "left_out": null}], "donor":
-#           ["rms_norm_backward:no_dweight", "bfloat16"], "cost": 1507}, {"key":
-#           "rms_norm_backward:no_dweight", "dtype": "float32", "leaves": 11, "figures":
-#           [{"device": "NVIDIA H200", "lost": {"mean": 19438, "worst": 753757},
-#           "left_out": null}]}, {"key": "rms_norm_forward", "dtype": "bfloat16",
-#           "leaves": 12, "figures": [{"device": "NVIDIA H200", "lost": {"mean": 5480,
-#           "worst": 206797}, "left_out": null}]}, {"key": "rms_norm_forward", "dtype":
-#           "float16", "leaves": 10, "figures": [{"device": "NVIDIA H200", "lost":
-#           {"mean": 5441, "worst": 126464}, "left_out": null}]}, {"key":
+#           [{"device": "NVIDIA H100 80GB HBM3", "lost": {"mean": 83507, "worst":
+#           1129168}, "left_out": {"mean": 86067, "worst": 1129168}}, {"device": "NVIDIA
+#           H200", "lost": {"mean": 61880, "worst": 936958}, "left_out": {"mean": 66791,
+#           "worst": 936958}}]}, {"key": "rms_norm_backward", "dtype": "float16",
+#           "leaves": 0, "figures": [{"device": "NVIDIA H100 80GB HBM3", "lost":
+#           {"mean": 79040, "worst": 1485199}, "left_out": {"mean": 52951, "worst":
+#           541950}}, {"device": "NVIDIA H200", "lost": {"mean": 62413, "worst":
+#           999284}, "left_out": {"mean": 66439, "worst": 999284}}], "donor":
+#           ["rms_norm_backward", "bfloat16"], "cost": 2706}, {"key":
+#           "rms_norm_backward", "dtype": "float32", "leaves": 12, "figures":
+#           [{"device": "NVIDIA H100 80GB HBM3", "lost": {"mean": 65368, "worst":
+#           1115522}, "left_out": {"mean": 77513, "worst": 1115522}}, {"device": "NVIDIA
+#           H200", "lost": {"mean": 94673, "worst": 1590874}, "left_out": {"mean":
+#           98665, "worst": 1590874}}]}, {"key": "rms_norm_backward:no_dweight",
+#           "dtype": "bfloat16", "leaves": 7, "figures": [{"device": "NVIDIA H100 80GB
+#           HBM3", "lost": {"mean": 16673, "worst": 464103}, "left_out": {"mean": 20899,
+#           "worst": 503325}}, {"device": "NVIDIA H200", "lost": {"mean": 18286,
+#           "worst": 482987}, "left_out": {"mean": 18286, "worst": 482987}}]}, {"key":
+#           "rms_norm_backward:no_dweight", "dtype": "float16", "leaves": 0, "figures":
+#           [{"device": "NVIDIA H100 80GB HBM3", "lost": {"mean": 27000, "worst":
+#           823946}, "left_out": {"mean": 31603, "worst": 823946}}, {"device": "NVIDIA
+#           H200", "lost": {"mean": 22483, "worst": 433628}, "left_out": {"mean": 22483,
+#           "worst": 433628}}], "donor": ["rms_norm_backward:no_dweight", "bfloat16"],
+#           "cost": 7962}, {"key": "rms_norm_backward:no_dweight", "dtype": "float32",
+#           "leaves": 11, "figures": [{"device": "NVIDIA H100 80GB HBM3", "lost":
+#           {"mean": 34888, "worst": 707235}, "left_out": {"mean": 37041, "worst":
+#           707235}}, {"device": "NVIDIA H200", "lost": {"mean": 20779, "worst":
+#           753757}, "left_out": {"mean": 44800, "worst": 753757}}]}, {"key":
+#           "rms_norm_forward", "dtype": "bfloat16", "leaves": 10, "figures":
+#           [{"device": "NVIDIA H100 80GB HBM3", "lost": {"mean": 5314, "worst":
+#           110876}, "left_out": {"mean": 5430, "worst": 110876}}, {"device": "NVIDIA
+#           H200", "lost": {"mean": 7230, "worst": 118522}, "left_out": {"mean": 11422,
+#           "worst": 235866}}]}, {"key": "rms_norm_forward", "dtype": "float32",
+#           "leaves": 0, "figures": [{"device": "NVIDIA H100 80GB HBM3", "lost":
+#           {"mean": 11957, "worst": 164987}, "left_out": {"mean": 12758, "worst":
+#           164987}}, {"device": "NVIDIA H200", "lost": {"mean": 17765, "worst":
+#           181974}, "left_out": {"mean": 17630, "worst": 191546}}], "donor":
+#           ["rms_norm_forward", "bfloat16"], "cost": 9861}, {"key": "rms_norm_forward",
+#           "dtype": "float16", "leaves": 6, "figures": [{"device": "NVIDIA H100 80GB
+#           HBM3", "lost": {"mean": 5324, "worst": 65994}, "left_out": {"mean": 19378,
+#           "worst": 484046}}, {"device": "NVIDIA H200", "lost": {"mean": 25183,
+#           "worst": 302267}, "left_out": {"mean": 25285, "worst": 302267}}]}, {"key":
 #           "rms_norm_forward:no_rstd", "dtype": "float16", "leaves": 0, "figures":
-#           [{"device": "NVIDIA H200", "lost": {"mean": 8144, "worst": 182214},
-#           "left_out": null}], "donor": ["rms_norm_forward", "float16"], "cost": 2602},
-#           {"key": "rms_norm_forward", "dtype": "float32", "leaves": 10, "figures":
-#           [{"device": "NVIDIA H200", "lost": {"mean": 4433, "worst": 223115},
-#           "left_out": null}]}, {"key": "rms_norm_forward:no_rstd", "dtype":
-#           "bfloat16", "leaves": 12, "figures": [{"device": "NVIDIA H200", "lost":
-#           {"mean": 4712, "worst": 141860}, "left_out": null}]}, {"key":
-#           "rms_norm_forward:no_rstd", "dtype": "float32", "leaves": 9, "figures":
-#           [{"device": "NVIDIA H200", "lost": {"mean": 2356, "worst": 183403},
-#           "left_out": null}]}, {"key": "rms_norm_gated_forward", "dtype": "bfloat16",
-#           "leaves": 19, "figures": [{"device": "NVIDIA H200", "lost": {"mean": 12373,
-#           "worst": 255556}, "left_out": null}]}], "body":
-#           "sha256:b07ff61774506a6e014afc8bf56f76cdbf49783d10b1533cd1c67c079e609d33",
-#           "fitted": [{"label": "NVIDIA H200", "target": "sm_90", "sms": 132,
-#           "l2_bytes": 62914560}]}
+#           [{"device": "NVIDIA H100 80GB HBM3", "lost": {"mean": 15591, "worst":
+#           96696}, "left_out": {"mean": 24045, "worst": 213525}}, {"device": "NVIDIA
+#           H200", "lost": {"mean": 28060, "worst": 350737}, "left_out": {"mean": 28235,
+#           "worst": 350737}}], "donor": ["rms_norm_forward", "float16"], "cost": 7448},
+#           {"key": "rms_norm_forward:no_rstd", "dtype": "bfloat16", "leaves": 8,
+#           "figures": [{"device": "NVIDIA H100 80GB HBM3", "lost": {"mean": 4955,
+#           "worst": 59626}, "left_out": {"mean": 16937, "worst": 140284}}, {"device":
+#           "NVIDIA H200", "lost": {"mean": 14643, "worst": 145448}, "left_out":
+#           {"mean": 25578, "worst": 499111}}]}, {"key": "rms_norm_forward:no_rstd",
+#           "dtype": "float32", "leaves": 7, "figures": [{"device": "NVIDIA H100 80GB
+#           HBM3", "lost": {"mean": 2939, "worst": 89913}, "left_out": {"mean": 6544,
+#           "worst": 124237}}, {"device": "NVIDIA H200", "lost": {"mean": 5142, "worst":
+#           183403}, "left_out": {"mean": 8823, "worst": 225376}}]}, {"key":
+#           "rms_norm_gated_forward", "dtype": "bfloat16", "leaves": 19, "figures":
+#           [{"device": "NVIDIA H200", "lost": {"mean": 12373, "worst": 255556},
+#           "left_out": null}]}], "body":
+#           "sha256:3ea0e8c1579901b3061338c9ebc1692a1c175f9353176eb67f11874832661a03",
+#           "fitted": [{"label": "NVIDIA H100 80GB HBM3", "target": "sm_90", "sms": 132,
+#           "l2_bytes": 52428800}, {"label": "NVIDIA H200", "target": "sm_90", "sms":
+#           132, "l2_bytes": 62914560}]}
 
 """Launch configs by operator, dtype, shape and GPU; `lookup` finds one."""
 
@@ -176,20 +216,6 @@ BLOCK_ROW_2_WARPS_4_STAGES_3_COLUMNS_16 = Config(
     block_row=2,
     num_warps=4,
     num_stages=3,
-    finish="columns",
-    block_col=16,
-)
-BLOCK_ROW_2_WARPS_8_COLUMNS_16 = Config(
-    schedule="block_row",
-    block_row=2,
-    num_warps=8,
-    finish="columns",
-    block_col=16,
-)
-BLOCK_ROW_2_WARPS_16_COLUMNS_16 = Config(
-    schedule="block_row",
-    block_row=2,
-    num_warps=16,
     finish="columns",
     block_col=16,
 )
@@ -267,7 +293,6 @@ BLOCK_ROW_16_WARPS_16_COLUMNS_16 = Config(
     finish="columns",
     block_col=16,
 )
-BLOCK_ROW_16_WARPS_16 = Config(schedule="block_row", block_row=16, num_warps=16)
 BLOCK_ROW_32_WARPS_8_COLUMNS_16 = Config(
     schedule="block_row",
     block_row=32,
@@ -283,6 +308,7 @@ BLOCK_ROW_32_WARPS_16_COLUMNS_16 = Config(
     finish="columns",
     block_col=16,
 )
+BLOCK_ROW_32_WARPS_16 = Config(schedule="block_row", block_row=32, num_warps=16)
 BLOCK_ROW_64_WARPS_8_CHUNKS_16 = Config(
     schedule="block_row",
     block_row=64,
@@ -292,7 +318,6 @@ BLOCK_ROW_64_WARPS_8_CHUNKS_16 = Config(
 PARTS_WARPS_1_PER_SM_1 = Config(schedule="parts", num_warps=1, programs_per_sm=1)
 PARTS_WARPS_2_PER_SM_1 = Config(schedule="parts", num_warps=2, programs_per_sm=1)
 PARTS_WARPS_4_PER_SM_1 = Config(schedule="parts", num_warps=4, programs_per_sm=1)
-PARTS_WARPS_4_PER_SM_2 = Config(schedule="parts", num_warps=4, programs_per_sm=2)
 PARTS_WARPS_8_PER_SM_1 = Config(schedule="parts", num_warps=8, programs_per_sm=1)
 PARTS_WARPS_8_PER_SM_2 = Config(schedule="parts", num_warps=8, programs_per_sm=2)
 PARTS_WARPS_16_PER_SM_1 = Config(schedule="parts", num_warps=16, programs_per_sm=1)
@@ -303,12 +328,6 @@ PARTS_WARPS_16_PER_SM_1_CHUNKS_4096 = Config(
     block_col=4096,
 )
 PARTS_WARPS_32_PER_SM_1 = Config(schedule="parts", num_warps=32, programs_per_sm=1)
-PARTS_WARPS_32_PER_SM_1_CHUNKS_4096 = Config(
-    schedule="parts",
-    num_warps=32,
-    programs_per_sm=1,
-    block_col=4096,
-)
 PARTS_WARPS_32_PER_SM_1_CHUNKS_8192 = Config(
     schedule="parts",
     num_warps=32,
@@ -370,18 +389,18 @@ PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT = Config(
     programs_per_sm=4,
     finish="dependent",
 )
-PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT = Config(
+PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT = Config(
     schedule="persistent",
     block_row=4,
-    num_warps=4,
+    num_warps=2,
     num_stages=3,
-    programs_per_sm=2,
+    programs_per_sm=4,
     finish="dependent",
 )
-PERSISTENT_ROWS_4_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT = Config(
+PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT = Config(
     schedule="persistent",
     block_row=4,
-    num_warps=4,
+    num_warps=2,
     num_stages=4,
     programs_per_sm=2,
     finish="dependent",
@@ -401,13 +420,6 @@ PERSISTENT_ROWS_16_WARPS_4_PER_SM_1_REDUCE = Config(
     programs_per_sm=1,
     finish="reduce",
 )
-PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT = Config(
-    schedule="persistent",
-    block_row=16,
-    num_warps=4,
-    programs_per_sm=2,
-    finish="dependent",
-)
 PERSISTENT_ROWS_16_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT = Config(
     schedule="persistent",
     block_row=16,
@@ -424,6 +436,13 @@ PERSISTENT_ROWS_16_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT = Config(
     programs_per_sm=2,
     finish="dependent",
 )
+PERSISTENT_ROWS_32_WARPS_4_PER_SM_2_DEPENDENT = Config(
+    schedule="persistent",
+    block_row=32,
+    num_warps=4,
+    programs_per_sm=2,
+    finish="dependent",
+)
 PERSISTENT_ROWS_32_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT = Config(
     schedule="persistent",
     block_row=32,
@@ -434,7 +453,6 @@ PERSISTENT_ROWS_32_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT = Config(
 )
 ROW_WARPS_1 = Config(schedule="row", num_warps=1)
 ROW_WARPS_1_CHUNKS_16 = Config(schedule="row", num_warps=1, block_col=16)
-ROW_WARPS_2 = Config(schedule="row", num_warps=2)
 ROW_WARPS_4_COLUMNS_16 = Config(
     schedule="row",
     num_warps=4,
@@ -470,30 +488,21 @@ ROW_WARPS_8_COLUMNS_64 = Config(
 )
 ROW_WARPS_8 = Config(schedule="row", num_warps=8)
 ROW_WARPS_8_CHUNKS_16 = Config(schedule="row", num_warps=8, block_col=16)
+ROW_WARPS_16_COLUMNS_16 = Config(
+    schedule="row",
+    num_warps=16,
+    finish="columns",
+    block_col=16,
+)
 SPLIT_1024_WARPS_4 = Config(schedule="split", num_warps=4, block_col=1024)
 SPLIT_2048_WARPS_8 = Config(schedule="split", num_warps=8, block_col=2048)
 SPLIT_4096_WARPS_16 = Config(schedule="split", num_warps=16, block_col=4096)
-SPLIT_2048_WARPS_16_PER_SM_1_DEPENDENT = Config(
-    schedule="split",
-    num_warps=16,
-    programs_per_sm=1,
-    finish="dependent",
-    block_col=2048,
-)
 SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT = Config(
     schedule="split",
     num_warps=16,
     programs_per_sm=1,
     finish="dependent",
     block_col=4096,
-)
-SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT = Config(
-    schedule="split",
-    num_warps=16,
-    num_stages=2,
-    programs_per_sm=1,
-    finish="dependent",
-    block_col=2048,
 )
 SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT = Config(
     schedule="split",
@@ -503,6 +512,7 @@ SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT = Config(
     finish="dependent",
     block_col=4096,
 )
+SPLIT_4096_WARPS_32 = Config(schedule="split", num_warps=32, block_col=4096)
 SPLIT_8192_WARPS_32 = Config(schedule="split", num_warps=32, block_col=8192)
 SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT = Config(
     schedule="split",
@@ -614,32 +624,32 @@ def rms_norm_backward_bfloat16(
     sms: int,
     l2_bytes: int,
 ) -> Config:
-    if hidden <= 4096:
+    if hidden <= 512:
         if rows >= 10 * sms:
             if hidden <= 256:
                 return PERSISTENT_ROWS_16_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
-            if hidden <= 768:
-                return PERSISTENT_ROWS_4_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
-            if hidden <= 1536:
-                return PERSISTENT_WARPS_2_STAGES_4_PER_SM_4_DEPENDENT
-            return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
+            return PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
         if hidden <= 128:
             if 100 * rows >= sms:
                 if 3 * rows >= 2 * sms:
                     return BLOCK_ROW_32_WARPS_8_COLUMNS_16
                 return BLOCK_ROW_16_WARPS_4_COLUMNS_32
             return PERSISTENT_WARPS_1_STAGES_2_PER_SM_1_DEPENDENT
-        if hidden <= 512:
-            if 3 * rows >= 2 * sms:
-                return BLOCK_ROW_8_WARPS_8_COLUMNS_16
-            return BLOCK_ROW_4_WARPS_4_COLUMNS_32
+        if 3 * rows >= sms:
+            return BLOCK_ROW_8_WARPS_8_COLUMNS_16
+        return BLOCK_ROW_4_WARPS_4_COLUMNS_32
+    if hidden <= 4096:
         if rows >= 3 * sms:
+            if rows >= 20 * sms:
+                if hidden <= 1280:
+                    return PERSISTENT_WARPS_2_STAGES_4_PER_SM_4_DEPENDENT
+                return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
             return ROW_WARPS_4_STAGES_3_COLUMNS_16
         return ROW_WARPS_4_COLUMNS_16
     if hidden <= 16384:
         if 3 * rows >= 5 * sms:
             if hidden <= 8192:
-                if rows >= 10 * sms:
+                if rows >= 20 * sms:
                     return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
                 return ROW_WARPS_8_COLUMNS_32
             return SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
@@ -657,42 +667,28 @@ def rms_norm_backward_float32(
     sms: int,
     l2_bytes: int,
 ) -> Config:
+    if hidden <= 128:
+        if rows >= 7 * sms:
+            return PERSISTENT_ROWS_32_WARPS_4_PER_SM_2_DEPENDENT
+        return BLOCK_ROW_16_WARPS_4_COLUMNS_16
+    if hidden <= 512:
+        if rows >= 7 * sms:
+            return PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT
+        return BLOCK_ROW_4_WARPS_4_COLUMNS_16
     if hidden <= 4096:
         if rows >= 10 * sms:
-            if hidden <= 256:
-                if rows >= 192 * sms:
-                    return PERSISTENT_ROWS_16_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
-                return PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT
-            if hidden <= 768:
-                return PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
             return PERSISTENT_ROWS_4_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
-        if hidden <= 128:
-            if 4 * rows >= 5 * sms:
-                return BLOCK_ROW_32_WARPS_8_COLUMNS_16
-            if hidden <= 64:
-                return BLOCK_ROW_16_WARPS_4_COLUMNS_16
-            return BLOCK_ROW_8_WARPS_4_COLUMNS_16
-        if hidden <= 512:
-            if 4 * rows >= 5 * sms:
-                return BLOCK_ROW_8_WARPS_8_COLUMNS_16
-            return BLOCK_ROW_4_WARPS_4_COLUMNS_16
         return ROW_WARPS_4_COLUMNS_16
     if hidden <= 8192:
-        if rows >= 10 * sms:
+        if rows >= 20 * sms:
             return PERSISTENT_WARPS_16_PER_SM_1_REDUCE
         return ROW_WARPS_8_COLUMNS_64
-    if hidden <= 28672:
+    if hidden <= 16384:
         if 3 * rows >= 5 * sms:
             if hidden <= 12288:
-                return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
-            if hidden <= 16383:
-                return SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT
-            return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
-        if hidden <= 16384:
-            return ROW_WARPS_8_COLUMNS_64
-        return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
-    if hidden <= 32767:
-        return SPLIT_2048_WARPS_16_PER_SM_1_DEPENDENT
+                return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
+            return SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT
+        return ROW_WARPS_8_COLUMNS_64
     return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
 
 
@@ -708,16 +704,12 @@ def rms_norm_backward_no_dweight_bfloat16(
         return BLOCK_ROW_16_WARPS_8_COLUMNS_16
     if hidden <= 256:
         return BLOCK_ROW_16_WARPS_16_COLUMNS_16
-    if hidden <= 512:
+    if hidden <= 1024:
         return BLOCK_ROW_2_WARPS_4_COLUMNS_16
-    if hidden <= 1536:
-        return ROW_WARPS_4_COLUMNS_16
-    if hidden <= 8192:
+    if hidden <= 8191:
         return ROW_WARPS_8_COLUMNS_16
-    if hidden <= 24575:
-        return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
     if hidden <= 32768:
-        return BLOCK_ROW_2_WARPS_16_COLUMNS_16
+        return ROW_WARPS_16_COLUMNS_16
     return SPLIT_8192_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
 
 
@@ -736,17 +728,17 @@ def rms_norm_backward_no_dweight_float32(
     if hidden <= 512:
         return BLOCK_ROW_4_WARPS_8_COLUMNS_16
     if hidden <= 8192:
-        if rows >= 4 * sms:
+        if 4 * rows >= 5 * sms:
             return ROW_WARPS_4_COLUMNS_16
         if hidden <= 1024:
             return PERSISTENT_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
-        if 4 * rows >= 5 * sms:
-            return ROW_WARPS_8_COLUMNS_16
-        return PERSISTENT_WARPS_8_PER_SM_1_REDUCE
-    if hidden <= 12288:
+        if hidden <= 4096:
+            return PERSISTENT_WARPS_8_PER_SM_1_REDUCE
+        return PERSISTENT_WARPS_16_PER_SM_1_REDUCE
+    if hidden <= 12287:
         return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
     if hidden <= 16384:
-        return BLOCK_ROW_2_WARPS_8_COLUMNS_16
+        return ROW_WARPS_16_COLUMNS_16
     return SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT
 
 
@@ -756,15 +748,13 @@ def rms_norm_forward_bfloat16(
     sms: int,
     l2_bytes: int,
 ) -> Config:
-    if hidden <= 128:
+    if hidden <= 1280:
         if rows >= 20 * sms:
-            return BLOCK_ROW_32_WARPS_8
-        return BLOCK_ROW_2_WARPS_1
-    if hidden <= 1536:
-        if rows >= 20 * sms:
+            if hidden <= 128:
+                return BLOCK_ROW_32_WARPS_8
             return BLOCK_ROW_8_WARPS_4
         if hidden <= 256:
-            return ROW_WARPS_1
+            return BLOCK_ROW_2_WARPS_1
         return ROW_WARPS_4
     if hidden <= 8191:
         if rows >= 4 * sms:
@@ -772,57 +762,25 @@ def rms_norm_forward_bfloat16(
                 return PARTS_WARPS_4_PER_SM_1
             return SPLIT_2048_WARPS_8
         return PARTS_WARPS_8_PER_SM_1
-    if hidden <= 16384:
-        if 4 * rows >= 9 * sms:
-            return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
-        return PARTS_WARPS_16_PER_SM_1
     if 4 * rows >= 5 * sms:
+        if hidden <= 12288:
+            return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
         return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
-    return PARTS_WARPS_32_PER_SM_1
+    return PARTS_WARPS_16_PER_SM_1
 
 
 def rms_norm_forward_float16(rows: int, hidden: int, sms: int, l2_bytes: int) -> Config:
     if hidden <= 256:
-        if rows >= 20 * sms:
+        if rows >= 10 * sms:
             return BLOCK_ROW_16_WARPS_4
         return BLOCK_ROW_2_WARPS_1
-    if hidden <= 8191:
-        if rows >= 4 * sms:
-            if hidden <= 1024:
-                return BLOCK_ROW_2_WARPS_2
-            if hidden <= 4095:
-                return PARTS_WARPS_4_PER_SM_1
-            return SPLIT_2048_WARPS_8
-        if hidden <= 1280:
-            return ROW_WARPS_4
-        return PARTS_WARPS_8_PER_SM_1
-    if 4 * rows >= 5 * sms:
-        if hidden <= 12288:
-            return SPLIT_4096_WARPS_16
-        return SPLIT_8192_WARPS_32
-    return PARTS_WARPS_16_PER_SM_1
-
-
-def rms_norm_forward_float32(rows: int, hidden: int, sms: int, l2_bytes: int) -> Config:
-    if hidden <= 512:
-        if rows >= 10 * sms:
-            return BLOCK_ROW_8_WARPS_4
-        if hidden <= 64:
-            return BLOCK_ROW_2_WARPS_1
-        return ROW_WARPS_1
     if hidden <= 1024:
-        return ROW_WARPS_2
-    if hidden <= 4096:
-        return PARTS_WARPS_8_PER_SM_2
+        if rows >= 5 * sms:
+            return BLOCK_ROW_2_WARPS_2
+        return ROW_WARPS_4
     if hidden <= 8192:
-        if 4 * rows >= 9 * sms:
-            return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
-        return PARTS_WARPS_16_PER_SM_1
-    if 4 * rows >= 5 * sms:
-        if hidden <= 20480:
-            return PARTS_WARPS_32_PER_SM_1_CHUNKS_4096
-        return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
-    return PARTS_WARPS_32_PER_SM_1
+        return PARTS_WARPS_8_PER_SM_1
+    return PARTS_WARPS_16_PER_SM_1
 
 
 def rms_norm_forward_no_rstd_bfloat16(
@@ -831,23 +789,15 @@ def rms_norm_forward_no_rstd_bfloat16(
     sms: int,
     l2_bytes: int,
 ) -> Config:
-    if hidden <= 256:
-        if rows >= 128 * sms:
-            return BLOCK_ROW_16_WARPS_4
-        if hidden <= 64:
-            return BLOCK_ROW_16_WARPS_8
-        if 4 * rows >= 5 * sms:
-            return BLOCK_ROW_16_WARPS_16
-        return BLOCK_ROW_2_WARPS_1
+    if hidden <= 64:
+        return BLOCK_ROW_16_WARPS_4
     if hidden <= 1024:
         if rows >= 10 * sms:
+            if hidden <= 256:
+                return BLOCK_ROW_32_WARPS_16
             return BLOCK_ROW_2_WARPS_2
-        return ROW_WARPS_4
-    if hidden <= 4095:
-        return PARTS_WARPS_4_PER_SM_2
+        return ROW_WARPS_1
     if hidden <= 8191:
-        if rows >= 4 * sms:
-            return SPLIT_2048_WARPS_8
         return PARTS_WARPS_8_PER_SM_1
     if 4 * rows >= 5 * sms:
         if hidden <= 16384:
@@ -870,14 +820,10 @@ def rms_norm_forward_no_rstd_float32(
         return ROW_WARPS_1
     if hidden <= 1024:
         return ROW_WARPS_4
-    if hidden <= 4096:
+    if hidden <= 6144:
         return PARTS_WARPS_8_PER_SM_2
-    if hidden <= 8192:
-        if rows >= 2 * sms:
-            return SPLIT_4096_WARPS_16
-        return PARTS_WARPS_16_PER_SM_1
     if 4 * rows >= 5 * sms:
-        return SPLIT_8192_WARPS_32
+        return SPLIT_4096_WARPS_32
     return PARTS_WARPS_32_PER_SM_1
 
 
@@ -940,8 +886,8 @@ TABLES: dict[tuple[str, str], Callable[[int, int, int, int], Config]] = {
     ("rms_norm_backward:no_dweight", "float16"): rms_norm_backward_no_dweight_bfloat16,
     ("rms_norm_backward:no_dweight", "float32"): rms_norm_backward_no_dweight_float32,
     ("rms_norm_forward", "bfloat16"): rms_norm_forward_bfloat16,
+    ("rms_norm_forward", "float32"): rms_norm_forward_bfloat16,
     ("rms_norm_forward", "float16"): rms_norm_forward_float16,
-    ("rms_norm_forward", "float32"): rms_norm_forward_float32,
     ("rms_norm_forward:no_rstd", "bfloat16"): rms_norm_forward_no_rstd_bfloat16,
     ("rms_norm_forward:no_rstd", "float32"): rms_norm_forward_no_rstd_float32,
     ("rms_norm_gated_forward", "bfloat16"): rms_norm_gated_forward_bfloat16,
