@@ -30,7 +30,10 @@ def main() -> None:
         parser.error(f"unknown kinds {', '.join(sorted(unknown))}: expected some of {', '.join(KINDS)}")
     with tempfile.TemporaryDirectory() as folder:
         whole = Path(folder, "whole.db")
-        begin("none", whole).communicate()
+        undisturbed = begin("none", whole)
+        _, errors = undisturbed.communicate()
+        if undisturbed.returncode:
+            raise SystemExit(errors)
         machines = Machines()
         try:
             seconds = calm(machines, Path(folder))

@@ -4,10 +4,10 @@ import sys
 import time
 
 from normtune.tests.tuner.made_up_recording import PROBLEMS, evidence
-from normtune.tuner.cluster import devices
-from normtune.tuner.device import open as opening
+from normtune.tuner.cluster import devices as devices_of_cluster
 from normtune.tuner.device.replay import ReplayEngine
 from normtune.tuner.machine.interrupts import terminable
+from normtune.tuner.sweep import devices as devices_of_host
 from normtune.tuner.sweep.api import sweep
 from normtune.tuner.sweep.spread import SharedSample
 
@@ -29,7 +29,7 @@ def slow_engine(seconds):
 
 def main(address, store, seconds):
     opener = "normtune.tests.tuner.cluster.cluster_driver", "slow_engine", (float(seconds),)
-    opening.opener_of = devices.opener_of = lambda *_: opener
+    devices_of_host.opener_of = devices_of_cluster.opener_of = lambda *_: opener
     SharedSample.tasks = lambda self: []  # what every device measures is stored for each of them
     with terminable():
         swept = sweep(
