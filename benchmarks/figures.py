@@ -248,6 +248,7 @@ BLOCKS: Blocks = {
     "host": host,
     "losses": table_figures.losses,
     "relatives": table_figures.relatives,
+    "h100": table_figures.h100,
     "batch_invariant": table_figures.batch_invariant,
     "staleness": staleness,
     "two_sweeps": two_sweeps,

@@ -203,7 +203,7 @@ def _of_recording(name: str, dtypes: bool = False) -> Iterator[str]:
             return spec.default_config(spec.problem(rows, hidden, dtype), target)
 
         own, untuned = figures.of_tree(matrix, tree), figures.of_rule(matrix, default)
-        over = [log(ours / copy) for ours, copy in _beside_the_copy(evidence.select([key.text]), tree)]
+        over = [log(ours / copy) for ours, copy in _beside_the_copy(evidence.select([key.text], [key.dtype]), tree)]
         cells = [
             *(f"{key.family} {key.dtype}" if dtypes else key.family, str(own.problems), str(leaves(tree))),
             *(f"{percent(own.plain, 1)} %", f"{percent(own.worst, 1)} %"),
