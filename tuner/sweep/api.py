@@ -29,6 +29,7 @@ from normtune.tuner.plan.plan import fitting
 from normtune.tuner.plan.resume import without_times
 from normtune.tuner.search.control import Control
 from normtune.tuner.sweep.devices import Devices, alike, check_limits
+from normtune.tuner.sweep.incumbents import always_on_any
 from normtune.tuner.sweep.outlook import Outlook, look_ahead
 from normtune.tuner.sweep.prepare import PreparedSweep, is_finished, prepare, refinement_lines
 from normtune.tuner.sweep.progress import Silent
@@ -149,7 +150,8 @@ def _compiled(request: Request, wanted: Wanted, display: Silent) -> Sweep:
     device = Device("no GPU here, compiled for one", limits.name, limits.sms, limits.l2_bytes, 0, "absent", "none")
     display.title = limits.name
     with display:
-        plan = wanted.plan(request.chosen.space, limits, request.always(wanted.problems, device, limits))
+        advice = always_on_any(wanted.problems, device, limits, request.baseline)
+        plan = wanted.plan(request.chosen.space, limits, advice)
 
         def begin(binaries: int) -> None:
             seconds = seconds_text(compile_seconds(binaries, default_workers()))

@@ -5,7 +5,7 @@ are those that calls use: NORMTUNE_TABLE, the installed table, a shipped one, or
 """
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import cache, partial
 
 from normtune.errors import NormtuneError
@@ -50,6 +50,17 @@ def always(
             configs.append(spec.default_config(problem, target))
         configs_of[problem] = [*filter(spec.knows, dict.fromkeys(configs))]
     return configs_of
+
+
+def always_on_any(
+    problems: Collection[Problem], device: Device, target: Target, baseline: str | os.PathLike[str] | None = None
+) -> Always:
+    """As `always`, for whatever GPU of the architecture the sweep will run on: with the configs of all their tables."""
+    names = {
+        header.device.label for header in locate.shipped().values() if header.device and header.target == target.name
+    }
+    found = [always(problems, device._replace(name=name), target, baseline) for name in sorted({device.name, *names})]
+    return {problem: [*dict.fromkeys(config for one in found for config in one[problem])] for problem in problems}
 
 
 def _in_use(device: Device, key: Key) -> _Answer | None:
