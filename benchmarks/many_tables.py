@@ -12,7 +12,6 @@ counted once. All tables must be there, and the worst of them must lose less tha
 import argparse
 import cProfile
 import json
-import multiprocessing
 import os
 import pstats
 import threading
@@ -49,14 +48,14 @@ def main() -> None:
     samples = sum(map(len, evidence.frame["samples"]))
     print(f"{len(evidence.frame)} measurements, {samples} samples, made in {made:.1f} s")
 
-    from normtune.heuristics.fitting import parallel, pipeline
+    from normtune.heuristics.fitting import pipeline
     from normtune.heuristics.fitting.options import FitOptions
 
     profile = cProfile.Profile()
     start, busy = time.perf_counter(), _busy()
     with _Memory() as memory:
         if options.profile:
-            parallel._MANY = len(evidence.frame) + 1  # in this process, where the profiler sees it
+            os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # in this process, where the profiler sees it
             profile.enable()
         fitted = pipeline.fit(evidence, FitOptions(leaves=options.leaves))
         profile.disable()
@@ -125,6 +124,15 @@ def _spread(plain: "pd.DataFrame") -> list[int]:
     return [place for places in kept for place in places]
 
 
+def _with_children(process: int) -> list[int]:
+    """A process, its children, and theirs."""
+    try:
+        children = Path(f"/proc/{process}/task/{process}/children").read_text().split()
+    except OSError:  # it has just ended
+        children = []
+    return [process, *(descendant for child in children for descendant in _with_children(int(child)))]
+
+
 def _busy() -> float:
     """Seconds of core time of this process and its finished children."""
     times = os.times()
@@ -151,7 +159,7 @@ class _Memory:
 
     def _now(self) -> float:
         total = 0
-        for process in (os.getpid(), *(child.pid for child in multiprocessing.active_children())):
+        for process in _with_children(os.getpid()):
             try:
                 lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
             except OSError:

@@ -33,8 +33,9 @@ from normtune.kernels.problem import Problem
 from normtune.kernels.tablefile import locate
 from normtune.kernels.target import TARGETS, Target
 from normtune.results.atomic import replaced
+from normtune.results.parallel.processes import cores
 from normtune.tuner.compiling.compiler import Compiled
-from normtune.tuner.compiling.pool import CompilePool, default_workers
+from normtune.tuner.compiling.pool import CompilePool
 from normtune.tuner.plan.binaries import jobs_of
 from normtune.tuner.plan.plan import candidates
 from normtune.tuner.plan.pool import Candidate
@@ -194,7 +195,7 @@ def main() -> None:
     parser.add_argument("--targets", default=",".join(TARGETS), help="names of targets")
     parser.add_argument("--operators", default=",".join(operators()), help="names of operators")
     parser.add_argument("--most", type=int, default=MOST, help="configs a shape, at least 2")
-    parser.add_argument("--workers", type=int, default=default_workers(), help="processes that compile")
+    parser.add_argument("--workers", type=int, default=cores(), help="processes that compile")
     parser.add_argument("--again", action="store_true", help="compile anew what the file has")
     parser.add_argument("--summary", action="store_true", help="write the summary and compile nothing")
     options = parser.parse_args()

@@ -109,7 +109,7 @@ def fit_batch_invariant(
         return [solved(allowed, count, held_out).tree(count)]
 
     cost = cost_of(matrix, filled, tree, usual)
-    return Invariant(tree, filled, strips, cost, lambda: validated(filled, without, ("hidden",), FEW_FOLDS))
+    return Invariant(tree, filled, strips, cost, lambda: validated(filled, without, ("hidden",), count, FEW_FOLDS))
 
 
 def _capped(filled: TimingMatrix, axis: Axis, classes: NDArray[np.int64]) -> TimingMatrix:

@@ -13,7 +13,6 @@ from normtune.heuristics.fitting.case import FitArguments, TableEntry
 from normtune.heuristics.fitting.forward_backward import OneFunction, sides_of, together
 from normtune.heuristics.fitting.in_use import Compared, InUse
 from normtune.heuristics.fitting.options import FitOptions
-from normtune.heuristics.fitting.parallel import in_order, processes_for
 from normtune.heuristics.fitting.result import Fit, FittedFunction, FromData, Shared
 from normtune.heuristics.fitting.same_bits import same_bits
 from normtune.heuristics.fitting.searched import searched
@@ -29,6 +28,7 @@ from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Shape
 from normtune.kernels.tablefile.tree import Tree
 from normtune.kernels.target import Target, target_for
+from normtune.results.parallel.maps import in_order
 from normtune.results.records import Device
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 Part = TypeVar("Part")
 
+# Seconds for the matrix of a measurement, the least part of a fit.
+_SECONDS = 1e-4
 # No function is fitted if more than this share of the measurements is unused.
 MOST_UNUSED = 0.5
 
@@ -98,17 +100,14 @@ def fit(
 def of_operators(
     data: "Evidence", options: FitOptions, part: Callable[[OperatorSpec, Weighting], Part]
 ) -> tuple[list[Part], Weighting]:
-    """The results of `part` for the operators, ordered by name, and the weights with their matched lines.
-
-    Large data are fitted in separate processes.
-    """
+    """The results of `part` for the operators, ordered by name, and the weights with their matched lines."""
     weighting = Weighting(options.weights)
 
     def weighted_part(name: str) -> tuple[Part, Weighting]:
         return part(spec_of(data, name), weighting), weighting
 
     names = sorted({key.operator for key in data.function_keys()})
-    pairs = list(in_order(weighted_part, names, processes_for(len(data.frame))))
+    pairs = list(in_order(weighted_part, names, _SECONDS * len(data.frame)))
     for _, of_process in pairs:
         weighting.join(of_process)
     return [result for result, _ in pairs], weighting

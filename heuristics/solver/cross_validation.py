@@ -17,9 +17,8 @@ not their times. Choosing an unmeasured config costs `UNMEASURED` per problem, s
 legal; it is then scored as the slowest config measured there.
 """
 
-import os
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from itertools import chain, islice
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -28,8 +27,9 @@ from numpy.typing import NDArray
 
 from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix
-from normtune.heuristics.solver.bins import few_configs, solve
+from normtune.heuristics.solver.bins import bins, few_configs, solve
 from normtune.kernels.tablefile.tree import Tree, choose
+from normtune.results.parallel.maps import in_order
 
 # The most leaves in the first attempt, and in the second.
 MAX_LEAVES = 24, 40
@@ -38,8 +38,12 @@ FOLDS = 12
 # The same if the number of leaves is given, so that folds only estimate the regret.
 FEW_FOLDS = 6
 EXCESS = 3000  # log_ppm: 0.3 %
-# numpy releases the GIL while a fold is solved; each takes 90 MB on the recording grid.
-_THREADS = min(4, os.cpu_count() or 1)
+# Seconds for a fold, for each problem, config and leaf; it takes 90 MB on the recording grid.
+_SECONDS = 2e-7
+
+
+# Weight of a group, and the regret of each tree, as in `Folds`.
+_Lost = tuple[int, tuple[int | None, ...]]
 
 
 class Folds(NamedTuple):
@@ -130,6 +134,7 @@ def cross_validated(
     matrix: TimingMatrix, legality: Legality, max_leaves: int, max_configs: int | None = None, most: int = FOLDS
 ) -> Validated:
     """Regret of trees of up to `max_leaves` leaves and `max_configs` configs on held-out groups, in `most` folds."""
+    bins(matrix, legality)  # caches what is legal, before each fold has a process
 
     def fitted_trees(held_out: NDArray[np.bool_]) -> list[Tree | None]:
         fitted = matrix
@@ -141,13 +146,14 @@ def cross_validated(
         optima = solve(fitted, legality, max_leaves, held_out)
         return [optima.tree(count) for count in range(1, max_leaves + 1)]
 
-    return validated(matrix, fitted_trees, matrix.axes, most)
+    return validated(matrix, fitted_trees, matrix.axes, max_leaves, most)
 
 
 def validated(
     matrix: TimingMatrix,
     trees: Callable[[NDArray[np.bool_]], Sequence[Tree | None]],
     axes: Sequence[str],
+    leaves: int,
     most: int = FOLDS,
 ) -> Validated:
     """Regret of trees on groups that were left out of their fit.
@@ -156,10 +162,27 @@ def validated(
         matrix: for scoring.
         trees: from the held-out problems, bool (problems,), to the tree of each number of leaves, None without one.
         axes: names of the axes along which sizes are left out.
+        leaves: the most leaves of a tree.
         most: the most folds of an axis.
     """
-    pairs = [folds for axis in axes if (folds := _folds(matrix, trees, axis, most))]
-    return Validated(tuple(folds[0] for folds in pairs), tuple(folds[1] for folds in pairs))
+    weights = matrix.weight, np.ones_like(matrix.weight)
+
+    def lost(fold: Sequence[NDArray[np.bool_]]) -> list[list[_Lost]]:
+        of_fold = trees(np.logical_or.reduce(fold))
+        return [[_lost(matrix, weight, group, of_fold) for weight in weights] for group in fold]
+
+    folds = [_folds(matrix, axis, most) for axis in axes]
+    of_axes = [of_axis for of_axis in folds if len(of_axis) > 1]
+    every = [[group for _, group in fold] for of_axis in of_axes for fold in of_axis]
+    results = in_order(lost, every, _SECONDS * matrix.regret.size * leaves * len(every))
+    pairs = []
+    for of_axis in of_axes:
+        sizes = [size for fold in of_axis for size, _ in fold]
+        groups = sorted(zip(sizes, chain.from_iterable(islice(results, len(of_axis))), strict=True), key=itemgetter(0))
+        pairs.append(
+            [Folds(*zip(*of_weight, strict=True)) for of_weight in zip(*(of for _, of in groups), strict=True)]
+        )
+    return Validated(tuple(weighted for weighted, _ in pairs), tuple(plain for _, plain in pairs))
 
 
 def left_out(sizes: Iterable[int], most: int = FOLDS) -> list[list[tuple[int, ...]]]:
@@ -190,41 +213,23 @@ def _worst(figures: Sequence[int | None]) -> int | None:
     return max(known) if known and len(known) == len(figures) else None
 
 
-def _folds(
-    matrix: TimingMatrix, trees: Callable[[NDArray[np.bool_]], Sequence[Tree | None]], axis: str, most: int
-) -> tuple[Folds, Folds] | None:
-    """The folds along one axis, with weights and without; None if the axis has one size."""
+def _folds(matrix: TimingMatrix, axis: str, most: int) -> list[list[tuple[tuple[int, ...], NDArray[np.bool_]]]]:
+    """The folds along one axis: sizes and problems, bool (problems,), of each group that is left out."""
     sizes = np.array(matrix.problems)[:, matrix.axes.index(axis)]
-    folds = [{group: np.isin(sizes, group) for group in fold} for fold in left_out(sizes.tolist(), most)]
-    if len(folds) < 2:
-        return None
-    with ThreadPoolExecutor(_THREADS) as pool:
-        of_folds = pool.map(lambda fold: trees(np.logical_or.reduce(list(fold.values()))), folds)
-        fitted = list(zip(folds, of_folds, strict=True))
-    groups = sorted(
-        ((group, problems, fold_trees) for fold, fold_trees in fitted for group, problems in fold.items()),
-        key=itemgetter(0),
-    )
-    return tuple(  # type: ignore[return-value]
-        Folds(
-            tuple(int(weight[problems].sum()) for _, problems, _ in groups),
-            tuple(_lost(matrix, weight, problems, fold_trees) for _, problems, fold_trees in groups),
-        )
-        for weight in (matrix.weight, np.ones_like(matrix.weight))
-    )
+    return [[(group, np.isin(sizes, group)) for group in fold] for fold in left_out(sizes.tolist(), most)]
 
 
 def _lost(
     matrix: TimingMatrix, weight: NDArray[np.int64], problems: NDArray[np.bool_], trees: Sequence[Tree | None]
-) -> tuple[int | None, ...]:
-    """Weighted regret of each tree on the problems of a group; None if there is no such tree."""
+) -> _Lost:
+    """The weight of a group's problems, and the weighted regret of each tree on them; None if there is no such tree."""
     indices = [int(index) for index in np.flatnonzero(problems)]
     scores = {
         tree: sum(_scored(matrix, index, tree) * int(weight[index]) for index in indices)
         for tree in {*trees}
         if tree is not None
     }
-    return tuple(None if tree is None else scores[tree] for tree in trees)
+    return int(weight[problems].sum()), tuple(None if tree is None else scores[tree] for tree in trees)
 
 
 def _scored(matrix: TimingMatrix, index: int, tree: Tree) -> int:

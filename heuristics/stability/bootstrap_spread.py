@@ -15,7 +15,6 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from normtune.heuristics.fitting.parallel import MOST_PROCESSES, in_order
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver.bins import losses
 from normtune.heuristics.stability.bootstrap import Blocks
@@ -24,6 +23,8 @@ from normtune.heuristics.stability.tied_thresholds import TreeCut, splits, tied_
 from normtune.kernels.box import Box
 from normtune.kernels.key import Key
 from normtune.kernels.tablefile.tree import Split, Tree, choose, leaves
+from normtune.results.parallel.maps import in_order
+from normtune.results.parallel.processes import cores
 
 # The number of tables that two cores solve in two minutes, at 2.1 ns a step: at most 100 and at least 20.
 TABLES, LEAST_TABLES = 100, 20
@@ -99,10 +100,10 @@ def stability(
     first = [_drawn(function, 0) for function in functions]
     each = time.perf_counter() - start
     if told:
-        told(each * (tables - 1) / MOST_PROCESSES)
+        told(each * (tables - 1) / cores())
     # Consecutive items go to different processes, so each gets the same number of fits of a function.
     items = [(index, number) for index in range(len(functions)) for number in range(1, tables)]
-    trees = in_order(lambda item: _drawn(functions[item[0]], item[1]), items)
+    trees = in_order(lambda item: _drawn(functions[item[0]], item[1]), items, each * (tables - 1))
     return [
         _judged(function, [tree, *(next(trees) for _ in range(1, tables))])
         for function, tree in zip(functions, first, strict=True)

@@ -75,6 +75,7 @@ ROOMS = {
     "kernels/warmup": Room(r"kernels/warmup\.py", "light kernels/calling kernels/rms_norm", "torch"),
     "kernels/custom_op": Room(rf"(?!{LIGHT})kernels/custom_op/", "light kernels kernels/calling", "torch"),
     "results": Room(r"results/(?!source|api|commands|merge)\w+\.py", "light", "numpy pandas rich"),
+    "results/parallel": Room("results/parallel/", "light results", "ray"),
     "results/exchange": Room("results/exchange/", "light results", "numpy pandas pyarrow"),
     "results/database": Room("results/database/", "light results results/exchange", "numpy sqlalchemy"),
     "results/source": Room(
@@ -85,15 +86,17 @@ ROOMS = {
     "heuristics/tables": Room("heuristics/tables/"),
     "heuristics/rules": Room("heuristics/rules/", "light kernels/tablefile"),
     "heuristics/regret": Room("heuristics/regret/", "light kernels/tablefile results results/exchange", "numpy scipy"),
-    "heuristics/solver": Room("heuristics/solver/", "light kernels/tablefile heuristics/regret", "numpy"),
+    "heuristics/solver": Room(
+        "heuristics/solver/", "light kernels/tablefile results/parallel heuristics/regret", "numpy"
+    ),
     "heuristics/fitting": Room(
         "heuristics/fitting/",
-        "light kernels/tablefile results heuristics/rules heuristics/regret heuristics/solver",
+        "light kernels/tablefile results results/parallel heuristics/rules heuristics/regret heuristics/solver",
         "numpy",
     ),
     "heuristics/stability": Room(
         "heuristics/stability/",
-        "light kernels/tablefile results heuristics/regret heuristics/solver heuristics/fitting",
+        "light kernels/tablefile results results/parallel heuristics/regret heuristics/solver heuristics/fitting",
         "numpy",
     ),
     "heuristics/showing": Room(
@@ -132,7 +135,8 @@ ROOMS = {
     ),
     "heuristics/commands": Room(
         "heuristics/commands/",
-        "light kernels/tablefile results results/exchange results/source heuristics/regret heuristics/fitting "
+        "light kernels/tablefile results results/parallel results/exchange results/source heuristics/regret "
+        "heuristics/fitting "
         "heuristics/writing heuristics/report heuristics/any_gpu heuristics/stability heuristics/showing "
         "heuristics/comparing heuristics/api",
         "pandas rich typer",
@@ -159,7 +163,8 @@ ROOMS = {
     "tuner/staleness/code": Room(r"tuner/staleness/(__init__|code)\.py", "light kernels/calling", "triton"),
     "tuner/compiling": Room(
         "tuner/compiling/",
-        "light kernels kernels/calling kernels/tablefile results tuner/machine tuner/timing tuner/plan "
+        "light kernels kernels/calling kernels/tablefile results results/parallel tuner/machine tuner/timing "
+        "tuner/plan "
         "tuner/staleness/code",
         "pebble triton",
     ),
@@ -169,18 +174,19 @@ ROOMS = {
     ),
     "tuner/device": Room(
         "tuner/device/",
-        "light kernels/calling results results/exchange tuner/machine tuner/timing tuner/plan tuner/search "
+        "light kernels/calling results results/parallel results/exchange tuner/machine tuner/timing "
+        "tuner/plan tuner/search "
         "tuner/compiling",
         "torch triton",
     ),
     "tuner/cluster": Room(
         "tuner/cluster/",
-        "light tuner/machine tuner/compiling tuner/device",
+        "light results results/parallel tuner/machine tuner/compiling tuner/device",
         "pebble ray",
     ),
     "tuner/sweep": Room(
         "tuner/sweep/",
-        "light kernels/tablefile results results/exchange results/database results/source "
+        "light kernels/tablefile results results/parallel results/exchange results/database results/source "
         "heuristics/report tuner/machine tuner/timing tuner/plan tuner/search tuner/compiling tuner/staleness/code "
         "tuner/staleness tuner/device tuner/cluster",
         "numpy rich typer",
@@ -197,7 +203,7 @@ ROOMS = {
     ),
     "tuner/checking": Room(
         "tuner/checking/",
-        "light kernels/tablefile results results/exchange results/database results/source "
+        "light kernels/tablefile results results/parallel results/exchange results/database results/source "
         "heuristics/regret heuristics/solver heuristics/fitting heuristics/writing heuristics/any_gpu tuner/machine "
         "tuner/plan tuner/search tuner/staleness tuner/device tuner/sweep",
         "numpy scipy typer",
@@ -364,7 +370,12 @@ def test_what_is_printed_goes_through_one_place(modules: dict[str, ast.Module], 
 @pytest.mark.slow
 def test_processes_are_started_in_few_places(modules: dict[str, ast.Module]) -> None:
     """A Python that is started in another way would run modules of the current folder."""
-    known = {"heuristics/fitting/parallel.py", "tuner/compiling/resources.py", "tuner/device/worker.py"}
+    known = {
+        "results/parallel/maps.py",
+        "results/parallel/processes.py",
+        "tuner/compiling/resources.py",
+        "tuner/device/worker.py",
+    }
     known |= {"kernels/calling/probe.py", "tuner/machine/processes.py", "tuner/inspection/inspect.py"}
     starting = re.compile(r"(multiprocessing|subprocess|concurrent\.futures\.ProcessPoolExecutor)\b")
     assert {path for path, tree in modules.items() if any(map(starting.match, imports(tree)))} == known

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.tuner.compiling.pool import default_workers
+from normtune.results.parallel.processes import cores
 from normtune.tuner.device.open import ALL, split
 from normtune.tuner.machine.interrupts import shielded
 
@@ -81,8 +81,7 @@ def _init(ray: ModuleType, address: str) -> None:
     ray._private.worker.print_to_stdstream = lambda *_, **__: None
     options: dict[str, Any] = {}
     if address == LOCAL:
-        cores = default_workers()
-        options = {"num_cpus": cores, "resources": {REPLAYS: cores}, "include_dashboard": False}
+        options = {"num_cpus": cores(), "resources": {REPLAYS: cores()}, "include_dashboard": False}
     try:
         # Ray would end this process at SIGTERM by itself, and crashes if an interrupt ends its start.
         with shielded():

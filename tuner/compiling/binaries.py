@@ -8,10 +8,11 @@ from threading import Lock
 
 from normtune.kernels.call import AnyLaunch, ImplementationLaunch
 from normtune.kernels.problem import Problem
+from normtune.results.parallel.processes import cores
 from normtune.results.records import Outcome, TimedCode
 from normtune.tuner.compiling.binary_cache import BinaryCache
 from normtune.tuner.compiling.compiler import Compiled
-from normtune.tuner.compiling.pool import BESIDE_A_GPU, CompilePool, Executor, default_workers
+from normtune.tuner.compiling.pool import BESIDE_A_GPU, CompilePool, Executor
 from normtune.tuner.plan.plan import Plan, Task
 
 
@@ -95,7 +96,7 @@ class Compilers:
     """
 
     def __init__(self, cache: BinaryCache | None = None, elsewhere: Callable[[str], Executor] | None = None) -> None:
-        self.workers = default_workers()
+        self.workers = cores()
         self._elsewhere = elsewhere
         self.folder = cache.folder if cache else None
         self._cache = cache

@@ -19,11 +19,12 @@ from normtune.kernels.load_file import load
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.spec_faults import OperatorError
+from normtune.results.parallel.processes import belong_to_parent
 from normtune.results.records import TimedCode, launch_digest
 from normtune.tuner.compiling.binary_cache import Folder, python_version
 from normtune.tuner.compiling.binary_list import Toolchain
 from normtune.tuner.compiling.resources import Resources, resources_of
-from normtune.tuner.machine.processes import belong_to_parent, use_scratch
+from normtune.tuner.machine.processes import use_scratch
 from normtune.tuner.plan.binaries import Job
 from normtune.tuner.staleness.code import Frontend, MisfitError, digest_of_launch, machine_code
 

@@ -6,7 +6,6 @@ arguments finds them. The processes import triton but never torch, and open no C
 dies is repeated once; then its binary counts as failed.
 """
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, as_completed, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -20,6 +19,7 @@ from normtune.kernels.call import AnyLaunch
 from normtune.kernels.key import Key
 from normtune.kernels.load_file import loaded
 from normtune.kernels.problem import Problem
+from normtune.results.parallel.processes import cores
 from normtune.results.records import TimedCode, launch_digest
 from normtune.tuner.compiling.binary_cache import Folder
 from normtune.tuner.compiling.compiler import Compiled, activate, compile_job
@@ -33,11 +33,6 @@ COMPILE_SECONDS = 60.0
 TRIES = 2
 # `nice` of compilers beside a process that drives a GPU, which has priority.
 BESIDE_A_GPU = 10
-
-
-def default_workers() -> int:
-    """Number of processes of a pool: one per core that this process may use."""
-    return max(1, len(os.sched_getaffinity(0)))
 
 
 class Executor(Protocol):
@@ -107,7 +102,7 @@ class CompilePool:
         self._on_progress = on_progress
         self._pool: Executor | None = elsewhere
         self._scratch: Scratch | None = None
-        self._workers = min(workers or default_workers(), len(jobs) or default_workers())
+        self._workers = min(workers or cores(), len(jobs) or cores())
         self._initial = target, nice
         self._folder = folder
         self._keep_assembly = keep_assembly

@@ -18,9 +18,10 @@ from typing import Any
 
 from normtune.errors import NormtuneError
 from normtune.kernels.load_file import load, loaded
+from normtune.results.parallel.processes import belong_to_parent
 from normtune.tuner.compiling.binary_cache import Folder
 from normtune.tuner.device.engine import DeviceLostError, Engine, Identity, NoMemoryError, Opener
-from normtune.tuner.machine.processes import SPAWN, belong_to_parent, check_guarded, exit_text, start_tracker
+from normtune.tuner.machine.processes import SPAWN, check_guarded, exit_text, start_tracker
 
 # Importing torch from a slow disk and opening the first CUDA context may take this long.
 START_SECONDS = 180.0

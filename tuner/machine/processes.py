@@ -4,7 +4,6 @@ Out: the multiprocessing context of compilers and worker, the function that each
 temporary files.
 """
 
-import ctypes
 import multiprocessing
 import os
 import shutil
@@ -23,7 +22,6 @@ from normtune.errors import NormtuneError
 # Spawned processes start Python with `-c`, which would import modules from the current folder first.
 SAFE_PATH = {"PYTHONSAFEPATH": "1"}
 
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _QUIET = "ignore:resource_tracker"
 _REMOVE_SECONDS = 2.0
 # Exit code of a process whose script starts processes while it is imported.
@@ -65,16 +63,6 @@ class _Context(SpawnContext):
 
 # Spawned: a forked child of a process with a CUDA context or threads may hang.
 SPAWN = _Context()
-
-
-def belong_to_parent() -> None:
-    """Leave interrupts to the parent, and end when it ends, even if it is killed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if parent is not None and os.getppid() != parent.pid:  # it died before the call of prctl
-        os._exit(1)
 
 
 def check_guarded(code: int | None) -> None:

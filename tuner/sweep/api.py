@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from normtune.results.database.store import Store
 from normtune.results.database.url import parse, resolve_url, sqlite_path
 from normtune.results.options import keywords_of
+from normtune.results.parallel.processes import cores
 from normtune.results.records import Device
 from normtune.tuner.compiling.ahead import Ahead, compile_ahead
 from normtune.tuner.compiling.binaries import Compilers
 from normtune.tuner.compiling.binary_cache import BinaryCache, check_out
-from normtune.tuner.compiling.pool import default_workers
 from normtune.tuner.device.engine import Identity
 from normtune.tuner.device.open import Bench, NoDeviceError, Phases
 from normtune.tuner.device.unopened import AbsentGpu, absent_gpu
@@ -154,7 +154,7 @@ def _compiled(request: Request, wanted: Wanted, display: Silent) -> Sweep:
         plan = wanted.plan(request.chosen.space, limits, advice)
 
         def begin(binaries: int) -> None:
-            seconds = seconds_text(compile_seconds(binaries, default_workers()))
+            seconds = seconds_text(compile_seconds(binaries, cores()))
             display.say(f"compiling {binaries} binaries for {limits.name}, about {seconds}")
 
         ahead = compile_ahead(plan, limits, out, display.compiling, begin)

@@ -3,12 +3,14 @@ from dataclasses import replace
 
 import pytest
 
-from normtune.heuristics.fitting import parallel, pipeline
+from normtune.heuristics.fitting import pipeline
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
+from normtune.heuristics.solver import cross_validation
 from normtune.heuristics.writing.emit import module_text
 from normtune.kernels import operator as door
 from normtune.results.evidence import Evidence
+from normtune.results.parallel import maps
 from normtune.tests.heuristics.made_up import as_command
 from normtune.tests.kernels.problems import changed
 
@@ -32,17 +34,20 @@ def three(spec, measure, penalty, run, monkeypatch) -> Evidence:
 
 
 @pytest.mark.slow
-def test_operators_in_processes_of_their_own_give_the_same_table(three: Evidence, tmp_path, monkeypatch) -> None:
+@pytest.mark.parametrize("leaves", [6, None])
+def test_any_number_of_processes_gives_the_same_table(leaves, three: Evidence, tmp_path, monkeypatch) -> None:
     path = tmp_path / "mix.csv"
     path.write_text("rows,hidden,weight,operator\n64,64,1,toy\n64,256,3,toy_three\n1,2,1,\n")
-    options = FitOptions(leaves=6, weights=str(path))
+    options = FitOptions(leaves=leaves, weights=str(path))
+    monkeypatch.setattr(maps, "LEAST_SECONDS", 0)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
     here = fit(three, options)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
-    monkeypatch.setattr(parallel, "_MANY", 1)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {*range(5)})
     parent, seen = os.getpid(), []
     monkeypatch.setattr(pipeline, "_matrices", _told(pipeline._matrices, seen, parent))
+    monkeypatch.setattr(cross_validation, "_lost", _told(cross_validation._lost, seen, parent))
     there = fit(three, options)
-    assert seen == [], "operators were fitted in this process"
+    assert seen == [], "operators or folds were fitted in this process"
     assert there == here
     assert module_text(there, as_command("normtune fit")) == module_text(here, as_command("normtune fit"))
     assert {one.key.operator for one in there.functions} == {"toy", "toy_two", "toy_three"}

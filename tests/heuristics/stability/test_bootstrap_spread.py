@@ -113,7 +113,7 @@ def test_it_says_the_same_each_time_in_one_process_and_in_two(measured, monkeypa
     first = stability(made, 30)
     assert 0 < first[0].plain.mean < 1
     assert stability(made, 30) == first
-    monkeypatch.setattr(module, "in_order", lambda function, items: map(function, items))
+    monkeypatch.setattr(module, "in_order", lambda function, items, seconds: map(function, items))
     assert stability(made, 30) == first
 
 

@@ -1,0 +1,1 @@
+"""Work on all cores of this machine."""
