@@ -42,6 +42,7 @@ def test_one_shape_has_a_page(here: Path) -> None:
     assert [side["name"] for side in page.data["functions"][0]["sides"]] == ["theirs.py"]
 
 
+@pytest.mark.slow
 def test_900_scattered_shapes_have_a_page(here: Path) -> None:
     draw = np.random.default_rng(0)
     shapes = {(int(2**x), int(2**y)) for x, y in zip(draw.uniform(0, 16, 930), draw.uniform(6, 14, 930), strict=True)}
