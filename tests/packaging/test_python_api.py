@@ -126,7 +126,7 @@ def test_findings_of_this_machine_are_values(capfd) -> None:
         (lambda: normtune.sweep(REPLAY, shapes=[(1, 64)], rows=[1]), "shapes and rows are both given"),
         (lambda: normtune.sweep(REPLAY, effort="none"), "unknown effort 'none'"),
         (lambda: normtune.sweep(REPLAY, strategy="lucky"), "unknown strategy 'lucky'"),
-        (lambda: normtune.fit(7), "the measurements are a int|name is None"),
+        (lambda: normtune.fit(7), "the measurements are a int|name is missing"),
         (lambda: normtune.fit(**RECORDING, leaves=0), "leaves is 0: expected 1 to 128"),
         (lambda: normtune.fit(**RECORDING, name="GPU"), "leave name, target, sms, columns and l2_bytes out"),
         (lambda: normtune.fit(recording="nothing"), "unknown recording 'nothing'"),
