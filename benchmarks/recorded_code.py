@@ -17,7 +17,7 @@ import sys
 import time
 from collections import Counter
 
-from normtune.kernels.fingerprint import SAME_CODE, fingerprint, same_code
+from normtune.kernels.fingerprint import SAME_CODE, alike, fingerprint, same_code
 from normtune.kernels.operator import operators
 from normtune.results.exchange.recording import load_recording, recordings
 from normtune.tuner.staleness.recorded import cell_of, difference, pairs_of, path_of, read, record, write
@@ -31,8 +31,7 @@ def main(names: list[str], same: bool) -> None:
         for name in names or recordings():
             pairs, changed = compare(name)
             for now, then in pairs:
-                alike = [{earlier, *others} for earlier, others in same_code().items() if then in (earlier, *others)]
-                equal[now] |= {then}.union(*alike) - {now}
+                equal[now] |= alike(then) - {now}
             changes += changed
         kept = {now: sorted(earlier) for now, earlier in sorted(equal.items()) if earlier}
         SAME_CODE.write_text(json.dumps(kept, indent=2) + "\n")
