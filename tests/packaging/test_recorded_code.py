@@ -19,7 +19,8 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
     def write(pairs: dict[str, list[tuple[str, str]]], before: dict[str, list[str]], names: list[str]) -> object:
         monkeypatch.setattr(recorded_code, "SAME_CODE", file)
-        monkeypatch.setattr(recorded_code, "same_code", lambda: before)
+        for module in ("benchmarks.recorded_code", "kernels.fingerprint"):
+            monkeypatch.setattr(f"normtune.{module}.same_code", lambda: before)
         monkeypatch.setattr(recorded_code, "recordings", lambda: list(pairs))
         monkeypatch.setattr(recorded_code, "compare", lambda name: (pairs[name], changed.get(name, [])))
         recorded_code.main(names, True)
