@@ -39,6 +39,10 @@ StoreOption = Annotated[
     typer.Option(metavar="URL", help="Store: an SQLite file or a URL. Default: NORMTUNE_STORE, else ./normtune.db."),
 ]
 ReadOption = Annotated[str | None, typer.Option("--store", metavar="URL", help=STORE_HELP)]
+RayOption = Annotated[
+    str | None,
+    typer.Option("--ray", metavar="ADDRESS", help="Fit on the CPUs of a Ray cluster: auto, HOST:PORT or local."),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
 

@@ -14,7 +14,7 @@ import typer
 
 from normtune.errors import UsageError
 from normtune.heuristics.fitting.options import FitOptions
-from normtune.results.commands import JsonOption, ReadOption, with_options
+from normtune.results.commands import JsonOption, RayOption, ReadOption, with_options
 from normtune.results.elsewhere import Elsewhere
 from normtune.results.source import is_parquet
 from normtune.results.terminal import say, say_json
@@ -45,6 +45,7 @@ class _Options(FitOptions, Elsewhere):
 
 @with_options(_Options, before="all_devices")
 def fit(
+    context: typer.Context,
     file: Annotated[
         str | None,
         typer.Argument(
@@ -97,6 +98,7 @@ def fit(
         ),
     ] = False,
     details: Annotated[bool, typer.Option("--details", help="Also print all figures of each function.")] = False,
+    ray: RayOption = None,
     as_json: JsonOption = False,
     force: Annotated[
         bool,
@@ -119,7 +121,9 @@ def fit(
     from normtune.heuristics.writing import installing, regenerate, report, write
     from normtune.heuristics.writing.formats import MODULE, check_format
     from normtune.kernels.target import plain_name
+    from normtune.results.parallel.cluster_maps import on_cluster
 
+    cluster = on_cluster(ray)
     chosen_options = _Options(**chosen)
     options, source = FitOptions.of(chosen_options), _source(file, store, recording, Elsewhere.said_by(chosen_options))
     baseline, regime = options.baseline, options.regime
@@ -147,6 +151,7 @@ def fit(
         for option, is_set in (("--install", install), ("--stability", stability)):
             if is_set:
                 raise UsageError(f"{option} and --all-devices are both given: {option} is for the table of one GPU")
+        context.with_resource(cluster)
         fit_all_devices(source, options, out, evidence, force, as_json)
         return
     if baseline is not None:
@@ -159,6 +164,7 @@ def fit(
     for part in parts:
         if seconds := duration(part.evidence, options, {}):
             say(f"normtune: fitting {len(part.evidence.frame)} measurements, about {seconds} s", error=True)
+    context.with_resource(cluster)
     tables = [api.fitted(part.evidence, options, old, source) for part, old in zip(parts, in_place, strict=True)]
     # All files are written before the first line, because a reader of the lines may stop.
     written: list[list[str]] = []

@@ -1,4 +1,4 @@
-"""Map over items in forked processes, on all cores that this process may use.
+"""Map over items in forked processes, on all cores that this process may use; or by another map, as on a cluster.
 
 Data that the function refers to, such as the measurements of a whole fleet, are neither copied nor sent; only results
 are sent back. Maps may be nested (operators, their folds): each takes the cores that are free when it begins. The
@@ -11,11 +11,11 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Semaphore
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from normtune.results.parallel.processes import belong_to_parent, cores
 
@@ -24,8 +24,21 @@ Result = TypeVar("Result")
 
 # Processes are not worth their start for less.
 LEAST_SECONDS = 0.2
+# Maps of functions over items that take about some seconds, in order.
+Map: TypeAlias = Callable[[Callable[[Any], Any], Sequence[Any], float], Iterator[Any]]
 # Counts the free cores; None in a process that is in no map.
 _FREE: ContextVar[Semaphore | None] = ContextVar("free", default=None)
+_MAP: ContextVar[Map | None] = ContextVar("map", default=None)
+
+
+@contextmanager
+def mapped_by(other: Map) -> Iterator[None]:
+    """Let `in_order` use another map in this block, instead of processes of this machine."""
+    token = _MAP.set(other)
+    try:
+        yield
+    finally:
+        _MAP.reset(token)
 
 
 def in_order(function: Callable[[Item], Result], items: Sequence[Item], seconds: float) -> Iterator[Result]:
@@ -39,12 +52,12 @@ def in_order(function: Callable[[Item], Result], items: Sequence[Item], seconds:
     Raises:
         Exception: the function's exception for the first item that failed.
     """
-    if seconds < LEAST_SECONDS or len(items) < 2 or cores() < 2:
+    if seconds < LEAST_SECONDS or len(items) < 2:
         return map(function, items)
-    return _in_processes(function, items)
+    return (_MAP.get() or _in_processes)(function, items, seconds)
 
 
-def _in_processes(function: Callable[[Any], Any], items: Sequence[Any]) -> Iterator[Any]:
+def _in_processes(function: Callable[[Any], Any], items: Sequence[Any], _: float) -> Iterator[Any]:
     context, free, count = multiprocessing.get_context("fork"), _FREE.get(), 1
     is_nested = free is not None
     free = free or context.Semaphore(cores() - 1)

@@ -75,7 +75,7 @@ ROOMS = {
     "kernels/warmup": Room(r"kernels/warmup\.py", "light kernels/calling kernels/rms_norm", "torch"),
     "kernels/custom_op": Room(rf"(?!{LIGHT})kernels/custom_op/", "light kernels kernels/calling", "torch"),
     "results": Room(r"results/(?!source|api|commands|merge)\w+\.py", "light", "numpy pandas rich"),
-    "results/parallel": Room("results/parallel/"),
+    "results/parallel": Room("results/parallel/", "light", "ray"),
     "results/exchange": Room("results/exchange/", "light results", "numpy pandas pyarrow"),
     "results/database": Room("results/database/", "light results results/exchange", "numpy sqlalchemy"),
     "results/source": Room(
@@ -135,7 +135,7 @@ ROOMS = {
     ),
     "heuristics/commands": Room(
         "heuristics/commands/",
-        "light kernels/tablefile results results/exchange results/source heuristics/regret heuristics/fitting "
+        "light kernels/tablefile results results/parallel results/exchange results/source heuristics/regret heuristics/fitting "
         "heuristics/writing heuristics/report heuristics/any_gpu heuristics/stability heuristics/showing "
         "heuristics/comparing heuristics/api",
         "pandas rich typer",
@@ -180,13 +180,13 @@ ROOMS = {
     ),
     "tuner/cluster": Room(
         "tuner/cluster/",
-        "light results/parallel tuner/machine tuner/compiling tuner/device",
+        "light results/parallel tuner/compiling tuner/device",
         "pebble ray",
     ),
     "tuner/sweep": Room(
         "tuner/sweep/",
         "light kernels/tablefile results results/parallel results/exchange results/database results/source "
-        "heuristics/report tuner/machine tuner/timing tuner/plan tuner/search tuner/compiling tuner/staleness/code "
+        "heuristics/report tuner/timing tuner/plan tuner/search tuner/compiling tuner/staleness/code "
         "tuner/staleness tuner/device tuner/cluster",
         "numpy rich typer",
     ),
@@ -202,8 +202,8 @@ ROOMS = {
     ),
     "tuner/checking": Room(
         "tuner/checking/",
-        "light kernels/tablefile results results/exchange results/database results/source "
-        "heuristics/regret heuristics/solver heuristics/fitting heuristics/writing heuristics/any_gpu tuner/machine "
+        "light kernels/tablefile results results/parallel results/exchange results/database results/source "
+        "heuristics/regret heuristics/solver heuristics/fitting heuristics/writing heuristics/any_gpu "
         "tuner/plan tuner/search tuner/staleness tuner/device tuner/sweep",
         "numpy scipy typer",
     ),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from normtune.errors import NormtuneError, Terminated, UsageError
-from normtune.results.commands import JsonOption
+from normtune.results.commands import JsonOption, RayOption
 from normtune.results.source import on_stderr
 from normtune.results.terminal import say, say_json
 from normtune.tuner.checking.formats import FAILED, FORMATS, GITHUB, JSON, JUNIT, TEXT, UNUSABLE, TableResult, junit
@@ -24,6 +24,7 @@ _BUDGET = "60s"
 
 
 def check(
+    context: typer.Context,
     tables: Annotated[
         list[Path], typer.Argument(help="Files of tables, or shipped tables (nvidia-h200).", show_default=False)
     ],
@@ -62,6 +63,7 @@ def check(
             help="text; github: also annotations for GitHub Actions; junit: JUnit XML; json.",
         ),
     ] = TEXT,
+    ray: RayOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check that tables match their data and kernels, or still fit a GPU.
@@ -70,6 +72,8 @@ def check(
     measured, plain functions first, variants in the remaining time; the exit code is 1 if any function is STALE, else 0
     if all plain functions are OK, else 3.
     """
+    from normtune.results.parallel.cluster_maps import on_cluster
+
     if format_ not in FORMATS:
         raise UsageError(f"--format is {format_!r}: expected one of {', '.join(FORMATS)}")
     if as_json and format_ not in (TEXT, JSON):
@@ -80,9 +84,11 @@ def check(
         for name, value in given.items():
             if value is not None:
                 raise UsageError(f"{name} is given without --device: only a check on a device measures")
+        context.with_resource(on_cluster(ray))
         results = _against_data(tables, strict, quick)
-    elif quick:
-        raise UsageError("--quick and --device are both given: a check on a device never fits, leave --quick out")
+    elif quick or ray:
+        option = "--quick" if quick else "--ray"
+        raise UsageError(f"{option} and --device are both given: a check on a device never fits, leave {option} out")
     else:
         begin = on_stderr if form in (JUNIT, JSON) else say
         results = _against_device(tables, strict, device, budget or _BUDGET, seed or 0, store, details, begin)
@@ -162,8 +168,8 @@ def _against_device(
     split(device)  # before slower imports
     from normtune.kernels.tablefile.locate import quoted
     from normtune.results.database.store import Store, resolve_url
+    from normtune.results.parallel.interrupts import terminable
     from normtune.tuner.checking import api
-    from normtune.tuner.machine.interrupts import terminable
 
     url = resolve_url(store) if store is not None else None
     with terminable(), Store.open(url) if url else nullcontext() as opened:

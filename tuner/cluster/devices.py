@@ -13,15 +13,16 @@ from itertools import count
 from types import ModuleType
 from typing import Any
 
-from normtune.errors import NormtuneError
+from normtune.errors import NormtuneError, UsageError
+from normtune.results.parallel import on_node as parallel_on_node
+from normtune.results.parallel.connect import REPLAYS, in_one_line
 from normtune.tuner.cluster import on_node
-from normtune.tuner.cluster.binaries import Made, TaskPool
-from normtune.tuner.cluster.connect import REPLAYS, in_one_line
+from normtune.tuner.cluster.binaries import CompilerTasks, Made
 from normtune.tuner.cluster.remote import ActorLostError, RemoteWorker
 from normtune.tuner.compiling.binaries import Compilers
 from normtune.tuner.device.bench import WorkerBench
 from normtune.tuner.device.engine import Identity
-from normtune.tuner.device.open import ALL, Bench, opener_of
+from normtune.tuner.device.open import ALL, Bench, opener_of, split
 
 # An actor on a GPU that is lost so often is not started there again.
 MOST_LOST = 3
@@ -35,13 +36,19 @@ _POLL_SECONDS = 0.05
 _MOST_UNKNOWN = 20
 
 
+def check_names(names: str | None) -> None:
+    """Raise UsageError unless the names are those of a kind of device that each node may have."""
+    if names not in (None, ALL) and ("," in str(names) or split(names)[0] != "replay"):
+        raise UsageError(f"--device is {names!r} with --ray: expected all, or one replay:NAME for every node")
+
+
 class ClusterDevices:
     """The devices of a cluster, in place of `sweep.devices.Devices`; others join them.
 
     Args:
         ray: connected.
         address: of the cluster, for messages.
-        names: as in `connect.check_names`.
+        names: as in `check_names`.
         regime: of the timing.
         closing: closes the benches.
 
@@ -72,11 +79,12 @@ class ClusterDevices:
                 f"--ray {address}: none of the {nodes} nodes of the cluster has {wanted}: `ray start` takes --num-gpus "
                 "and --resources, `ray status` lists them"
             )
-        ray.cloudpickle.register_pickle_by_value(on_node)
+        for module in (parallel_on_node, on_node):
+            ray.cloudpickle.register_pickle_by_value(module)
         self._actor = ray.remote(num_cpus=0, max_restarts=0, **options)(on_node.Node)
-        self._facts = on_node.facts()
+        self._facts = parallel_on_node.facts()
         self._made: dict[str, Made] = {}
-        self._compilers = Compilers(elsewhere=lambda target: TaskPool(ray, target, self._facts, self._made))
+        self._compilers = Compilers(elsewhere=lambda target: CompilerTasks(ray, target, self._facts, self._made))
         self._compilers.workers = max(1, int(there.get("CPU", 1)))
         self._compilers.enter()  # they stay while no device is there
         # Actors that wait for a GPU, by the answer that says where they are.

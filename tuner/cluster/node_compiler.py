@@ -12,36 +12,15 @@ from functools import cache
 from pathlib import Path
 from typing import TypeAlias
 
-from normtune.kernels.load_file import loaded
+from normtune.results.parallel.operator_files import Files, unpacked
 from normtune.tuner.compiling.binary_cache import FOLDER, Folder
 from normtune.tuner.compiling.binary_list import digests
 from normtune.tuner.compiling.pool import BESIDE_A_GPU, Executor, processes
-from normtune.tuner.machine.processes import Scratch
 
-# Python files that register operators: path and content.
-Files: TypeAlias = tuple[tuple[str, bytes], ...]
 # The pickled result of a call, and the SHA-256 of the files of each kernel.
 Report: TypeAlias = tuple[bytes, Mapping[str, Mapping[str, str]]]
 # Contents of the files of each kernel.
 Archive: TypeAlias = Mapping[str, Mapping[str, bytes]]
-
-
-def files_of_operators() -> Files:
-    """The files that the sweep loaded, in order."""
-    return tuple((path, Path(path).read_bytes()) for path in loaded())
-
-
-def unpacked(files: Files) -> tuple[Scratch, list[str]]:
-    """A new folder on this node with Python files, each in a folder of its own, and their paths."""
-    import ray
-
-    # In Ray's own folder for this session, as a killed process removes nothing.
-    scratch = Scratch(ray._private.worker.global_worker.node.get_session_dir_path())
-    paths = [Path(scratch.path, f"operators-{index}", Path(name).name) for index, (name, _) in enumerate(files)]
-    for path, (_, content) in zip(paths, files, strict=True):
-        path.parent.mkdir()
-        path.write_bytes(content)
-    return scratch, [*map(str, paths)]
 
 
 @cache

@@ -1,46 +1,12 @@
-"""What runs on a node of a cluster. Ray carries this module there by value, so it can tell which normtune is there.
+"""The actor that holds a device on a node of a cluster. Ray carries this module there by value."""
 
-Only the standard library is imported outside of functions: a node may have another normtune, or none.
-"""
-
-import hashlib
-import platform
 import socket
 import sys
 from collections.abc import Mapping
-from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-# The parts of the package that plan, compile and measure.
-_PARTS = ("*.py", "kernels/**/*.py", "results/**/*.py", "tuner/**/*.py")
-
-
-def facts() -> dict[str, str]:
-    """Versions of this node that must be those of the sweep: normtune with a digest of its sources, Python, Triton."""
-    python = ".".join(platform.python_version_tuple()[:2])
-    return {"normtune": _normtune(), "Python": python, "triton": _version("triton")}
-
-
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return "none"
-
-
-def _normtune() -> str:
-    try:
-        package = import_module("normtune")
-    # Whatever is wrong with the package there.
-    except Exception as error:
-        return f"none ({type(error).__name__}: {error})"
-    folder = Path(str(package.__file__)).parent
-    digest = hashlib.sha256()
-    for file in sorted({file for part in _PARTS for file in folder.glob(part)}):
-        digest.update(f"{file.relative_to(folder)}\0".encode() + file.read_bytes() + b"\0")
-    return f"{package.__version__} of sources {digest.hexdigest()[:12]}"
+from normtune.results.parallel.on_node import facts
 
 
 class Node:
@@ -63,10 +29,10 @@ class Node:
 
         Args:
             opener: as in `Worker`.
-            files: as `node_compiler.Files`.
+            files: as `operator_files.Files`.
         """
         from normtune.kernels.load_file import load
-        from normtune.tuner.cluster.node_compiler import unpacked
+        from normtune.results.parallel.operator_files import unpacked
         from normtune.tuner.compiling.binary_cache import Folder
         from normtune.tuner.device.limits import limits_of
         from normtune.tuner.device.worker import Worker
@@ -123,22 +89,3 @@ class Node:
         if self._scratch:
             self._scratch.remove()
         return summary
-
-
-def compiled(wanted: Mapping[str, str], *job: Any) -> Any:
-    """A task: compile on this node.
-
-    Args:
-        wanted: the `facts` of the sweep.
-        job: arguments of `node_compiler.compiled`.
-
-    Returns:
-        The report and an archive of the files; for a node with other versions its id, and nothing.
-    """
-    import ray
-
-    if facts() != wanted:
-        return ray.get_runtime_context().get_node_id(), {}
-    from normtune.tuner.cluster.node_compiler import compiled as compiled_here
-
-    return compiled_here(*job)

@@ -6,9 +6,9 @@ from types import ModuleType
 from typing import Any
 
 from normtune.errors import NormtuneError
+from normtune.results.parallel.connect import in_one_line
+from normtune.results.parallel.operator_files import files_of_operators
 from normtune.tuner.cluster.binaries import Made
-from normtune.tuner.cluster.connect import in_one_line
-from normtune.tuner.cluster.node_compiler import files_of_operators
 from normtune.tuner.compiling.binary_cache import Folder
 from normtune.tuner.device.engine import Identity, NoMemoryError, Opener
 from normtune.tuner.device.limits import Limits

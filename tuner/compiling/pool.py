@@ -19,12 +19,12 @@ from normtune.kernels.call import AnyLaunch
 from normtune.kernels.key import Key
 from normtune.kernels.load_file import loaded
 from normtune.kernels.problem import Problem
-from normtune.results.parallel.processes import cores
+from normtune.results.parallel.interrupts import shielded
+from normtune.results.parallel.processes import Scratch, cores
 from normtune.results.records import TimedCode, launch_digest
 from normtune.tuner.compiling.binary_cache import Folder
 from normtune.tuner.compiling.compiler import Compiled, activate, compile_job
-from normtune.tuner.machine.interrupts import shielded
-from normtune.tuner.machine.processes import SPAWN, Scratch, check_guarded, exit_text, start_tracker
+from normtune.tuner.machine.processes import SPAWN, check_guarded, exit_text, start_tracker
 from normtune.tuner.plan.binaries import Job, compile_class, jobs_of
 
 # No binary of the full space took more than 6 s on a core of the H200's host.

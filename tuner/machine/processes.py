@@ -1,17 +1,14 @@
-"""Child processes that start safely, end with their parent, and leave no files behind.
+"""Child processes that start safely and leave no files behind.
 
-Out: the multiprocessing context of compilers and worker, the function that each calls first, and a folder for their
-temporary files.
+Out: the multiprocessing context of compilers and worker, and the functions that each calls first.
 """
 
 import multiprocessing
 import os
-import shutil
 import signal
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
@@ -23,7 +20,6 @@ from normtune.errors import NormtuneError
 SAFE_PATH = {"PYTHONSAFEPATH": "1"}
 
 _QUIET = "ignore:resource_tracker"
-_REMOVE_SECONDS = 2.0
 # Exit code of a process whose script starts processes while it is imported.
 _UNGUARDED = 79
 # Guards the environment variables of this process, which its threads share.
@@ -95,26 +91,6 @@ def start_tracker() -> None:
     filters = ",".join(filter(None, (os.environ.get("PYTHONWARNINGS"), _QUIET)))
     with _environment(PYTHONWARNINGS=filters, **SAFE_PATH):
         resource_tracker.ensure_running()
-
-
-class Scratch:
-    """A folder for the temporary files of processes that may be killed before they remove them.
-
-    Args:
-        parent: the folder that it is made in; None for the system's.
-
-    Attributes:
-        path: of the folder.
-    """
-
-    def __init__(self, parent: str | None = None) -> None:
-        self.path = tempfile.mkdtemp(prefix="normtune-", dir=parent)
-
-    def remove(self) -> None:
-        """Remove the folder; children of a killed process, such as an assembler, may still write there for a moment."""
-        deadline = time.monotonic() + _REMOVE_SECONDS
-        while os.path.exists(self.path) and time.monotonic() < deadline:
-            shutil.rmtree(self.path, ignore_errors=True)
 
 
 def use_scratch(path: str) -> None:

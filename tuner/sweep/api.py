@@ -226,7 +226,7 @@ class _Sweeping:
         request, closing = self._request, self._closing
         if request.ray is None:
             return Devices(request.device, request.regime, self._runs, Compilers(self._cache), closing)
-        from normtune.tuner.cluster.connect import connected
+        from normtune.results.parallel.connect import connected
         from normtune.tuner.cluster.devices import ClusterDevices
 
         ray = closing.enter_context(connected(request.ray))

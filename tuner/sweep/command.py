@@ -8,9 +8,9 @@ import typer
 
 from normtune.errors import NormtuneError
 from normtune.results.commands import StoreOption, with_options
+from normtune.results.parallel.interrupts import terminable
 from normtune.results.source import on_stderr, warn_of_damage
 from normtune.results.terminal import say
-from normtune.tuner.machine.interrupts import terminable
 from normtune.tuner.sweep.options import SweepOptions
 
 

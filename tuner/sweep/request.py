@@ -82,7 +82,8 @@ class Request(SweepOptions):
             object.__setattr__(self, name, as_names(name, getattr(self, name)))
         names_of(self.device)
         if self.ray is not None:
-            from normtune.tuner.cluster.connect import check_address, check_names
+            from normtune.results.parallel.connect import check_address
+            from normtune.tuner.cluster.devices import check_names
 
             check_address(self.ray)
             check_names(self.device)

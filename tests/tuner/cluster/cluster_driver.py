@@ -3,10 +3,10 @@
 import sys
 import time
 
+from normtune.results.parallel.interrupts import terminable
 from normtune.tests.tuner.made_up_recording import PROBLEMS, evidence
 from normtune.tuner.cluster import devices as devices_of_cluster
 from normtune.tuner.device.replay import ReplayEngine
-from normtune.tuner.machine.interrupts import terminable
 from normtune.tuner.sweep import devices as devices_of_host
 from normtune.tuner.sweep.api import sweep
 from normtune.tuner.sweep.spread import SharedSample

@@ -11,13 +11,13 @@ import pytest
 from normtune.errors import NormtuneError
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.results.database.store import Store
+from normtune.results.parallel.connect import connected
 from normtune.tests.commands import refused, succeed
 from normtune.tests.tuner.cluster.disturbed import begin, content
 from normtune.tests.tuner.made_up_recording import recorded_plan
 from normtune.tuner.cluster import devices as cluster_devices
 from normtune.tuner.cluster import remote
-from normtune.tuner.cluster.binaries import TaskPool
-from normtune.tuner.cluster.connect import connected
+from normtune.tuner.cluster.binaries import CompilerTasks
 from normtune.tuner.cluster.devices import MOST_LOST, ClusterDevices
 from normtune.tuner.cluster.remote import ActorLostError
 from normtune.tuner.compiling.compiler import compile_job
@@ -130,9 +130,9 @@ def test_a_node_with_another_normtune_is_named_and_left_out(machines, opened, tm
 
 def test_where_no_node_has_the_versions_of_the_sweep_nothing_waits_for_a_compiler(opened):
     devices = opened()
-    pool = TaskPool(devices._ray, "sm_90", {**devices._facts, "triton": "0.1"}, {})
+    pool = CompilerTasks(devices._ray, "sm_90", {**devices._facts, "triton": "0.1"}, {})
     call = pool.schedule(compile_job, (recorded_plan().jobs()[0], False), 60.0)
-    with pytest.raises(NormtuneError, match="the nodes of the cluster with CPUs have other versions than the sweep"):
+    with pytest.raises(NormtuneError, match="the nodes of the cluster with CPUs have other versions than this command"):
         call.result(90.0)
     assert len(pool._refused) == 3
 
@@ -172,13 +172,14 @@ def test_unlike_devices_of_one_name_are_told_apart(opened, monkeypatch):
 def test_binaries_are_compiled_on_any_node_and_refused_if_they_arrive_otherwise(opened, store, is_intact, monkeypatch):
     devices = opened("cluster.arriving_engine", "arriving_engine")
     if not is_intact:
-        noted = TaskPool._noted
+        noted = CompilerTasks._noted
 
-        def changed(self, outcome, digests, archive):
+        def changed(self, report, archive):
+            outcome, digests = report
             wrong = {kernel: dict.fromkeys(files, "0" * 64) for kernel, files in digests.items()}
-            return noted(self, outcome, wrong, archive)
+            return noted(self, (outcome, wrong), archive)
 
-        monkeypatch.setattr(TaskPool, "_noted", changed)
+        monkeypatch.setattr(CompilerTasks, "_noted", changed)
     plan = recorded_plan([RMSNormConfig("row", 1, warps) for warps in (1, 2)])
     (summary,) = sweep([Work(devices.open(), plan._replace(tasks=plan.tasks[:3]), Adaptive)], store, joining=devices)
     assert summary.left == 0 and len(summary.measured) == 3

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from normtune.errors import NormtuneError, UsageError
+from normtune.results.parallel.connect import check_address, connected
 from normtune.tests.commands import refused
-from normtune.tuner.cluster.connect import check_address, connected
 from normtune.tuner.sweep.request import Request
 
 

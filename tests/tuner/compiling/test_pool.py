@@ -247,7 +247,7 @@ INTERRUPTED = """
 from normtune.errors import Terminated
 from normtune.kernels.target import TARGETS
 from normtune.tuner.compiling.pool import compile_all
-from normtune.tuner.machine.interrupts import terminable
+from normtune.results.parallel.interrupts import terminable
 from normtune.tuner.plan.plan import plan, problems
 if __name__ == "__main__":
     jobs = plan(problems([], ["bfloat16"], [(4096, 1024)]), "full", TARGETS["sm_80"]).jobs()

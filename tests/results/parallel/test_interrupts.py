@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from normtune.errors import Terminated
-from normtune.tuner.machine.interrupts import shielded, terminable
+from normtune.results.parallel.interrupts import shielded, terminable
 
 BOTH = pytest.mark.parametrize(("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)])
 

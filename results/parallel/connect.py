@@ -14,9 +14,8 @@ from types import ModuleType
 from typing import Any
 
 from normtune.errors import NormtuneError, UsageError
+from normtune.results.parallel.interrupts import shielded
 from normtune.results.parallel.processes import cores
-from normtune.tuner.device.open import ALL, split
-from normtune.tuner.machine.interrupts import shielded
 
 # Resource of a node that replays recordings: so many at once.
 REPLAYS = "normtune_replay"
@@ -30,12 +29,6 @@ def check_address(text: str) -> None:
     host, _, port = text.rpartition(":")
     if text not in (AUTO, LOCAL) and not (host and port.isdecimal() and "/" not in host):
         raise UsageError(f"--ray is {text!r}: {_FORM}")
-
-
-def check_names(names: str | None) -> None:
-    """Raise UsageError unless the names are those of a kind of device that each node may have."""
-    if names not in (None, ALL) and ("," in str(names) or split(names)[0] != "replay"):
-        raise UsageError(f"--device is {names!r} with --ray: expected all, or one replay:NAME for every node")
 
 
 @contextmanager
