@@ -67,8 +67,8 @@ def committed(spec: OperatorSpec, target: Target, lines: list[Line]) -> Iterator
 
 
 @pytest.mark.slow
-def test_no_config_that_the_table_of_the_h200_answers_spills(lines: list[Line]) -> None:
-    """At the sizes of the file in bfloat16; other configs of the space do, and none of them won there."""
+def test_configs_that_the_tables_of_a_target_answer_spill_two_registers_at_most(lines: list[Line]) -> None:
+    """At the sizes of the file in bfloat16; others spill more, and none of them won. One won on the H100 alone."""
     target = TARGETS["sm_90"]
     spilled = set()
     for name in ("rms_norm_forward", "rms_norm_backward"):
@@ -76,7 +76,7 @@ def test_no_config_that_the_table_of_the_h200_answers_spills(lines: list[Line]) 
         answers = {(problem, one.launch) for problem, one in of_tables(spec, target)}
         found = [of_job for job, _, of_job in committed(spec, target, lines) if answers.intersection(job.serves)]
         assert sum(map(bool, found)) > 10  # a kernel that several binaries share has the lines of the first
-        assert not [line for of_binary in found for line in of_binary if line.spilled_bytes]
+        assert max(line.spilled_bytes for of_binary in found for line in of_binary) <= 8
         spilled |= {line.operator for line in lines if line.group == (target.name, name) and line.spilled_bytes}
     assert spilled == {"rms_norm_backward"}
 
