@@ -135,9 +135,9 @@ ROOMS = {
     ),
     "heuristics/commands": Room(
         "heuristics/commands/",
-        "light kernels/tablefile results results/parallel results/exchange results/source heuristics/regret heuristics/fitting "
-        "heuristics/writing heuristics/report heuristics/any_gpu heuristics/stability heuristics/showing "
-        "heuristics/comparing heuristics/api",
+        "light kernels/tablefile results results/parallel results/exchange results/source heuristics/regret "
+        "heuristics/fitting heuristics/writing heuristics/report heuristics/any_gpu heuristics/stability "
+        "heuristics/showing heuristics/comparing heuristics/api",
         "pandas rich typer",
     ),
     "heuristics": Room(r"heuristics/__init__\.py"),
