@@ -5,7 +5,7 @@ benchmarks/results/strategies/disturbed.json and .md. No GPU. Each search runs o
 GPU that others disturb; a table is fitted to what it saw, and scored on the recording. It fails if with void rounds a
 table loses over 0.3 % more than undisturbed.
 
-    python benchmarks/disturbed.py [--searches NAME,...]
+    python benchmarks/disturbed.py [--searches NAME,...] [--seed N]
 """
 
 import argparse
@@ -39,10 +39,10 @@ CASES = {
 }
 
 
-def measured(name: str, disturbances: Disturbances, voids: bool, spaces: list[Space]) -> dict[str, Any]:
+def measured(name: str, disturbances: Disturbances, voids: bool, spaces: list[Space], seed: int) -> dict[str, Any]:
     """The loss of the table after a search on a disturbed GPU, percent, and the rounds that were taken."""
-    device = Disturbed(disturbances, voids=voids)
-    found = simulate(search(name), spaces, 0, math.inf, device=device)
+    device = Disturbed(disturbances, seed, voids)
+    found = simulate(search(name), spaces, seed, math.inf, device=device)
     return {
         "search": name,
         "voids": voids,
@@ -92,7 +92,9 @@ def markdown(document: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--searches", default=",".join(SEARCHES), help="names, with commas")
-    asked = parser.parse_args().searches.split(",")
+    parser.add_argument("--seed", type=int, default=0, help="of search and disturbances; others than 0 are not written")
+    options = parser.parse_args()
+    asked = options.searches.split(",")
     # Compiled ahead beside the timing, as a sweep does: seconds are those of the device.
     spaces = [space._replace(overhead=dict.fromkeys(space.overhead, 0.0)) for space in on_the_grid(recorded())]
     tables: list[dict[str, Any]] = []
@@ -100,12 +102,12 @@ def main() -> None:
         calm: dict[str, float] = {}
         for title, disturbances in CASES.items():
             for voids in (True, False) if title in WITHOUT_VOID_ROUNDS else (True,):
-                one = measured(name, disturbances, voids, spaces)
+                one = measured(name, disturbances, voids, spaces, options.seed)
                 calm = calm or one["loses_percent"]
                 one["more_percent"] = round(max(one["loses_percent"][key] - calm[key] for key in OPERATORS), 3)
                 tables.append({"disturbances": title, **one})
                 print(tables[-1], flush=True)
-    if asked == [*SEARCHES]:
+    if asked == [*SEARCHES] and not options.seed:
         document = {"leaves": LEAVES, "problems": len(spaces), "allowed_percent": ALLOWED, "tables": tables}
         write(RESULTS / "strategies" / "disturbed.json", document, markdown(document))
     worst = max(one["more_percent"] for one in tables if one["voids"])

@@ -1,1 +1,1 @@
-"""Work on all cores of this machine."""
+"""Work on all cores of this machine, or on those of a Ray cluster."""
