@@ -52,7 +52,7 @@ test-all: $(VENV)/.exact $(VENV)/.browser $(VENV)/.ray
 test test-all: $(VENV)/.ready
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	printf '%s\n' $(TABLES) | xargs -P $(JOBS) -n 1 $(BIN)/normtune check
+	$(BIN)/normtune check $(TABLES)
 	$(BIN)/normtune check $(if $(QUICK),--quick) $(LONG_FITS)
 	TRITON_INTERPRET=1 $(BIN)/pytest -q -n $(JOBS) $(RANDOM) -m "interpreter $(QUICK)" $$(grep -rl --include='*.py' mark.interpreter tests)
 	$(BIN)/pytest -q -n $(JOBS) --dist worksteal $(RANDOM) -m "not gpu and not interpreter $(QUICK)"

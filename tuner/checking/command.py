@@ -1,6 +1,8 @@
 """`normtune check`: prints the verdicts of `api`, imported when the command runs, and sets the exit code."""
 
 import os
+from functools import partial
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -73,6 +75,7 @@ def check(
     if all plain functions are OK, else 3.
     """
     from normtune.results.parallel.cluster_maps import on_cluster
+    from normtune.results.parallel.maps import in_order
 
     if format_ not in FORMATS:
         raise UsageError(f"--format is {format_!r}: expected one of {', '.join(FORMATS)}")
@@ -85,7 +88,9 @@ def check(
             if value is not None:
                 raise UsageError(f"{name} is given without --device: only a check on a device measures")
         context.with_resource(on_cluster(ray))
-        results = _against_data(tables, strict, quick)
+        # Nodes of a cluster lack the files of the tables: only what their fits map over goes there.
+        each = map if ray or quick else partial(in_order, seconds=inf)
+        results = each(_against_data(strict, quick), tables)
     elif quick or ray:
         option = "--quick" if quick else "--ray"
         raise UsageError(f"{option} and --device are both given: a check on a device never fits, leave {option} out")
@@ -130,23 +135,25 @@ def _unusable(path: Path, error: NormtuneError) -> TableResult:
     return TableResult(str(path), UNUSABLE, False, str(error), facts={"error": str(error)}, error=error)
 
 
-def _against_data(tables: list[Path], strict: bool, quick: bool) -> "Iterator[TableResult]":
+def _against_data(strict: bool, quick: bool) -> "Callable[[Path], TableResult]":
     from normtune.tuner.checking import api
 
-    for path in map(_file_of, tables):
+    def checked(table: Path) -> TableResult:
+        path = _file_of(table)
         try:
             report = api.check(path, quick=quick, begin=on_stderr)
         except NormtuneError as error:  # the other tables are still checked
-            yield _unusable(path, error)
-            continue
+            return _unusable(path, error)
         bad = bool(report.failures) or (strict and bool(report.stale))
         verdict = FAILED if bad else "STALE" if report.stale else "OK"
-        yield TableResult(
+        return TableResult(
             *(str(path), verdict, bad, f"{path}: {verdict}"),
             reasons=(report.failures, report.stale),
             notes=(report.notes,),
             facts={name: list(lines) for name, lines in report._asdict().items()},
         )
+
+    return checked
 
 
 def _against_device(

@@ -1,3 +1,5 @@
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -10,8 +12,10 @@ from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.tablefile.header import Gpu
 from normtune.results.evidence import Evidence
+from normtune.tests.commands import main
 from normtune.tests.heuristics.made_up import SHAPES, as_command, rehashed
-from normtune.tuner.checking.offline import check
+from normtune.tuner.checking import api
+from normtune.tuner.checking.offline import CheckedTable, check
 
 COMMAND = "normtune fit --recording test-gpu --out table.py"
 
@@ -156,3 +160,21 @@ def test_an_operator_that_is_not_registered_is_noted(
 def test_a_missing_file_is_a_wrong_call(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"none\.py cannot be read"):
         check(tmp_path / "none.py")
+
+
+def test_tables_are_checked_side_by_side_and_told_in_their_order(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def checked(path: Path, **_: object) -> CheckedTable:
+        if path.name == "b.py":
+            raise UsageError("b.py is no table")
+        time.sleep(0.3 * (path.name == "a.py"))
+        return CheckedTable((), (), (f"in {os.getpid()}",))
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(api, "check", checked)
+    done = main("check", *(tmp_path / f"{name}.py" for name in "abc"))
+    first, here, last, there = done.stdout.splitlines()
+    assert (first, last) == (f"{tmp_path}/a.py: OK", f"{tmp_path}/c.py: OK")
+    assert os.getpid() not in {int(line.split()[-1]) for line in (here, there)}
+    assert (done.exit_code, done.stderr) == (2, "normtune: error: b.py is no table\n")
