@@ -226,6 +226,8 @@ class OperatorSpec:
             return ImplementationLaunch(config.implementation)
         try:
             launch = self.resolve(config, problem, target, alignment)
+        except IllegalConfigError:
+            raise
         except ZeroDivisionError:
             raise IllegalConfigError(f"{config} has a 0 by which its launch divides") from None
         except Exception as error:

@@ -98,10 +98,11 @@ class Pool(Sequence[Candidate]):
         except IllegalConfigError as error:
             self.pruned[_kind(str(error))] += 1
             return None
-        if launch in self._of_launch:
+        new = Candidate(config, launch)
+        candidate = self._made[config] = self._of_launch.setdefault(launch, new)
+        if candidate is not new:
             self.pruned["same launch as another config"] += 1
-        self._made[config] = self._of_launch.setdefault(launch, Candidate(config, launch))
-        return self._made[config]
+        return candidate
 
     def among(self, configs: Iterable[Config]) -> list[Candidate]:
         """The candidates of these configs, in order, each once."""
