@@ -57,7 +57,7 @@ def standing(samples: Mapping[Config, Samples], configs: Sequence[Config], alpha
         alpha: probability of a wrong conclusion, for `slower` and for `settled` each.
     """
     timed = [config for config in configs if config in samples]
-    logs = common_blocks([samples[config] for config in timed])
+    logs = _common([_by_block(samples[config]) for config in timed])
     count = logs.shape[1]
     if count < 2:
         return None
@@ -73,22 +73,13 @@ def standing(samples: Mapping[Config, Samples], configs: Sequence[Config], alpha
     return Standing(timed[leader], frozenset(timed[others[index]] for index in slower), settled)
 
 
-def common_blocks(samples: Sequence[Samples]) -> NDArray[np.float64]:
+def _common(by_block: Sequence[Mapping[int, float]]) -> NDArray[np.float64]:
     """Mean log times, (configs, blocks), of the blocks after the burn-in that all configs have."""
-    by_block = [_by_block(values) for values in samples]
     if not by_block:
         return np.empty((0, 0))
     first = min(min(blocks) for blocks in by_block)
     common = sorted(set.intersection(*(set(blocks) for blocks in by_block)))
     return np.array([[blocks[number] for number in common if number >= first + BURN_IN] for blocks in by_block])
-
-
-def log_ratio(samples: Samples, anchor: Samples) -> float:
-    """Mean log ratio of the times to those of an anchor, over the blocks after the burn-in that both have."""
-    logs = common_blocks([samples, anchor])
-    if not logs.size:  # fewer blocks than the burn-in
-        return float(np.log(samples.nanoseconds).mean() - np.log(anchor.nanoseconds).mean())
-    return float((logs[0] - logs[1]).mean())
 
 
 def chained(known: Mapping[Config, float], outcomes: Mapping[Config, Outcome]) -> dict[Config, float]:
@@ -97,12 +88,21 @@ def chained(known: Mapping[Config, float], outcomes: Mapping[Config, Outcome]) -
     The best earlier config of the task keeps its time, which is `known`, and the others get theirs from their ratios to
     it. The outcomes are without the copy.
     """
-    samples = {c: Samples(list(o.rounds), list(o.nanoseconds)) for c, o in outcomes.items() if len(o.nanoseconds)}
+    samples = {c: Samples([*o.rounds], [*o.nanoseconds]) for c, o in outcomes.items() if len(o.nanoseconds)}
     if not samples:
         return {}
     anchor = min(samples, key=lambda config: (known.get(config, math.inf), config))
     base = known.get(anchor, float(np.mean(np.log(samples[anchor].nanoseconds))))
-    return {config: base + log_ratio(values, samples[anchor]) for config, values in samples.items()}
+    of_anchor = _by_block(samples[anchor])
+
+    def log_ratio(values: Samples) -> float:
+        """That of the times to those of the anchor, over the blocks after the burn-in that both have."""
+        logs = _common([_by_block(values), of_anchor])
+        if not logs.size:  # fewer blocks than the burn-in
+            return float(np.log(values.nanoseconds).mean() - np.log(samples[anchor].nanoseconds).mean())
+        return float((logs[0] - logs[1]).mean())
+
+    return {config: base + log_ratio(values) for config, values in samples.items()}
 
 
 def holm(probabilities: NDArray[np.float64], alpha: float) -> list[int]:

@@ -33,15 +33,23 @@ def _tell_again(search: Search, log: Sequence[Measurement]) -> bool:
     done = 0
     while done < len(log):
         search.left()
-        search.wait()
-        found = ((task, _outcomes(task, log, done)) for task in [*search.ask(math.inf)])
-        task, outcomes = next(((task, outcomes) for task, outcomes in found if outcomes), (None, {}))
-        if task is None:
+        found = _asked(search, log, done)
+        if found is None:  # a thread may still choose it
+            search.wait()
+            found = _asked(search, log, done)
+        if found is None:
             return False
+        task, outcomes = found
         search.race(task).close()
         search.tell(task, outcomes)
         done += len(outcomes)
     return True
+
+
+def _asked(search: Search, log: Sequence[Measurement], start: int) -> tuple[Task, Mapping[Config, Outcome]] | None:
+    """The task that a search asks for now whose outcomes are the next ones, with them; None without it."""
+    tasks = [task for task in search.ask(math.inf) if task.problem == log[start].problem]
+    return next(((task, outcomes) for task in tasks if (outcomes := _outcomes(task, log, start))), None)
 
 
 def _outcomes(task: Task, log: Sequence[Measurement], start: int) -> Mapping[Config, Outcome]:

@@ -131,6 +131,17 @@ def test_a_config_that_is_fast_at_one_shape_is_expected_to_be_fast_at_another():
     assert np.corrcoef(with_effect - without, own[known])[0, 1] > 0.7
 
 
+def test_of_times_that_say_equally_much_the_first_are_used(monkeypatch):
+    process = learned(60)
+    covariance = process._covariance.result()
+    targets = np.random.default_rng(2).integers(0, 3, len(process)).astype(float)  # many are equal
+    said = covariance.likeness[:, 1][process.points.shapes] - surrogate.BY_SLOWNESS * targets
+    order = np.argsort(np.where(process.points.shapes == 1, 0.0, -said), kind="stable")
+    for most in (1, 50, 63, 90, len(process) - 1):
+        monkeypatch.setattr(surrogate, "MOST_POINTS", most)
+        assert near(process.points, 1, targets, covariance).tolist() == sorted(order[:most].tolist())
+
+
 def test_from_its_own_and_the_fastest_times_it_predicts_nearly_as_well(monkeypatch):
     process, numbers = learned(60), np.arange(len(GRID))
     exact = expected(process, 0, numbers)

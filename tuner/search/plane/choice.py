@@ -102,7 +102,8 @@ class Moment(NamedTuple):
     @property
     def is_narrow(self) -> bool:
         """Whether too few configs were tried for any problem to end."""
-        return len(np.unique(self.times.points.configs)) < min(NARROW, NARROW_SHARE * len(self.configs.all))
+        tried = np.count_nonzero(np.bincount(self.times.points.configs))
+        return bool(tried < min(NARROW, NARROW_SHARE * len(self.configs.all)))
 
     def chances(self, place: int, grids: Codes, numbers: Codes) -> Array:
         """Probabilities that configs fail, (configs,)."""

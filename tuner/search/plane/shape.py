@@ -157,7 +157,9 @@ class ShapeSearch:
         count = max(2, min(max(LEAST, self._usual - self.tried, self.tried // 3), self._most - self.tried))
         if self._pool is not None:
             return Task(self.task.problem, tuple(self._pool.draw(count, Random(0))))
-        return self._task_of(spread(np.flatnonzero(self._free).tolist(), count))
+        # numpy would let another thread run, and wait for it.
+        free = [number for number, is_free in enumerate(self._free.tolist()) if is_free]
+        return self._task_of(spread(free, count))
 
     @property
     def longest(self) -> int:

@@ -144,6 +144,7 @@ class Surrogate:
         self._kernel, self._level = kernel, level
         nothing = np.zeros(0, np.int64)
         self.points, self.logs = Points(nothing, nothing, nothing), np.zeros(0)
+        self._least = np.full(len(kernel.sizes), np.inf)  # of each shape
         self._covariance: Future[Covariance] = Future()
         self._covariance.set_result(Covariance(kernel, kernel.prior, level))
         self._fitted = 0
@@ -157,6 +158,7 @@ class Surrogate:
         new = Points(np.full(len(configs), shape), grids, configs)
         self.points = Points(*map(np.concatenate, zip(self.points, new, strict=True)))
         self.logs = np.concatenate([self.logs, logs])
+        self._least[shape] = logs.min(initial=self._least[shape])
 
     def learned(self, threads: Threads) -> Learned:
         """What it has learned until now; where the times have grown by `AGAIN` the parameters are fitted, in a thread.
@@ -165,9 +167,7 @@ class Surrogate:
         """
         targets = self.logs
         if self._level:
-            least = np.full(1 + self.points.shapes.max(initial=0), np.inf)
-            np.minimum.at(least, self.points.shapes, self.logs)
-            targets = bent(self.logs - least[self.points.shapes])
+            targets = bent(self.logs - self._least[self.points.shapes])
         if len(self) >= AGAIN * self._fitted:
             self._fitted = len(self)
             self._covariance = threads.submit(self._fit, self.points, targets, self._covariance)
@@ -191,7 +191,10 @@ def near(points: Points, shape: int, targets: Array, covariance: Covariance) -> 
     if len(targets) <= MOST_POINTS:
         return np.arange(len(targets))
     said = covariance.likeness[:, shape][points.shapes] - BY_SLOWNESS * targets
-    return np.sort(np.argsort(np.where(points.shapes == shape, 0.0, -said), kind="stable")[:MOST_POINTS])
+    unsaid = np.where(points.shapes == shape, 0.0, -said)
+    most = np.partition(unsaid, MOST_POINTS - 1)[MOST_POINTS - 1]
+    sure = np.flatnonzero(unsaid < most)
+    return np.sort(np.concatenate([sure, np.flatnonzero(unsaid == most)[: MOST_POINTS - len(sure)]]))
 
 
 def _pairs(table: Array, rows: Codes, columns: Codes) -> Array:
