@@ -5,6 +5,7 @@ import sqlite3
 import pytest
 
 from normtune.tests.commands import succeed
+from normtune.tuner.sweep import prepare
 from normtune.tuner.sweep.api import run
 from normtune.tuner.sweep.progress import Silent
 from normtune.tuner.sweep.request import Request
@@ -45,6 +46,20 @@ def interrupted(path, tasks, **options):
     )
     with pytest.raises(KeyboardInterrupt):
         run(request, Interrupting(tasks))
+
+
+@pytest.mark.slow
+def test_a_search_that_goes_on_after_many_measurements_says_so_before(tmp_path, monkeypatch):
+    path = tmp_path / "parts.db"
+    interrupted(path, 9)
+    monkeypatch.setattr(prepare, "BRIEF", 0.0)
+    told = []
+    request = Request(
+        operators=["rms_norm_forward"], device="replay:nvidia-h200", strategy="plane", store=path, dry_run=True, **SIZES
+    )
+    run(request, Silent(), announce=told.append)
+    (line,) = [line for line in told if "goes on" in line]
+    assert line.startswith(f"the search goes on after its {len(rows(path))} stored measurements, which takes about ")
 
 
 @pytest.mark.slow

@@ -31,7 +31,7 @@ from normtune.tuner.search.control import Control
 from normtune.tuner.sweep.devices import Devices, alike, check_limits
 from normtune.tuner.sweep.incumbents import always_on_any
 from normtune.tuner.sweep.outlook import Outlook, look_ahead
-from normtune.tuner.sweep.prepare import PreparedSweep, is_finished, prepare, refinement_lines
+from normtune.tuner.sweep.prepare import BRIEF, PreparedSweep, is_finished, prepare, refinement_lines
 from normtune.tuner.sweep.progress import Silent
 from normtune.tuner.sweep.report import (
     NOTHING_STALE,
@@ -51,9 +51,6 @@ from normtune.tuner.sweep.sweep import sweep as measure
 
 if TYPE_CHECKING:
     from normtune.tuner.cluster.devices import ClusterDevices
-
-# Shorter plans are not announced.
-_BRIEF = 3.0
 
 
 class Sweep(NamedTuple):
@@ -131,16 +128,16 @@ def run(
         request: the sweep.
         display: gets the names of the devices as its title.
         begun: start on the monotonic clock, seconds; None for now.
-        announce: called with a line before a plan of more than a few seconds.
+        announce: called with a line before what takes more than two seconds.
     """
     begun = time.monotonic() if begun is None else begun
     wanted = request.wanted()
-    if (seconds := PLAN_SECONDS * len(wanted.problems)) > _BRIEF:
+    if (seconds := PLAN_SECONDS[request.chosen.space] * len(wanted.problems)) > BRIEF:
         announce(f"planning {len(wanted.problems)} problems, about {seconds_text(seconds)}")
     if request.compile_only:
         return _compiled(request, wanted, display)
     with ExitStack() as stack:
-        sweeping = _Sweeping(request, wanted, display, begun, stack)
+        sweeping = _Sweeping(request, wanted, display, begun, announce, stack)
         return sweeping.planned() if request.dry_run else sweeping.swept()
 
 
@@ -165,9 +162,17 @@ def _compiled(request: Request, wanted: Wanted, display: Silent) -> Sweep:
 class _Sweeping:
     """A sweep with its store, devices and display, and the work of each kind of device."""
 
-    def __init__(self, request: Request, wanted: Wanted, display: Silent, begun: float, closing: ExitStack) -> None:
+    def __init__(
+        self,
+        request: Request,
+        wanted: Wanted,
+        display: Silent,
+        begun: float,
+        announce: Callable[[str], None],
+        closing: ExitStack,
+    ) -> None:
         self._request, self._wanted, self._display = request, wanted, display
-        self._begun, self._closing = begun, closing
+        self._begun, self._announce, self._closing = begun, announce, closing
         self._url = resolve_url(None if request.store is None else os.fspath(request.store))
         self._cache = None if request.cache is None else BinaryCache(Path(request.cache))
         path = sqlite_path(parse(self._url))
@@ -242,6 +247,8 @@ class _Sweeping:
     def _is_unfinished(self) -> bool:
         """Whether the runs tell that there is something to measure."""
         request, problems = self._request, self._wanted.problems
+        if not request.leaves_out:  # has no key
+            return False
         keys = {
             one.device: request.key(request.always(problems, one.device, one.target))
             for one in self._devices.identities
@@ -249,7 +256,7 @@ class _Sweeping:
         return any(key and not is_finished(key, self._runs, device, request.regime) for device, key in keys.items())
 
     def _prepare(self, known: Bench | Identity) -> PreparedSweep:
-        return prepare(self._request, self._wanted, self._store, known.device, known.target)
+        return prepare(self._request, self._wanted, self._store, known.device, known.target, self._announce)
 
     def _prepared(self, bench: Bench) -> PreparedSweep:
         """The work that was prepared for such a device, or one that is prepared now that the device is known."""

@@ -4,7 +4,9 @@ In: a request, a store and the identity of a device, which need not be open. Out
 measurements with the fingerprints of their compiled code, and the search over the unmeasured rest.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+import gc
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
@@ -13,6 +15,7 @@ from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target
 from normtune.results.database.store import Store
 from normtune.results.records import REQUEST, Device, Run
+from normtune.tuner.plan.estimate import RESUME_SECONDS
 from normtune.tuner.plan.plan import Plan, Task, plan, warm_start
 from normtune.tuner.plan.resume import Begun, Stored, begun, known, stale_plan
 from normtune.tuner.search.adaptive import Adaptive
@@ -24,7 +27,11 @@ from normtune.tuner.staleness.code import triton_version
 from normtune.tuner.staleness.stored import Comparison, compare, compare_instructions, is_other_code
 from normtune.tuner.sweep.outlook import search_of
 from normtune.tuner.sweep.refine import RefinedTable
+from normtune.tuner.sweep.report import seconds_text
 from normtune.tuner.sweep.request import Request, Wanted
+
+# Seconds of what is not announced.
+BRIEF = 2.0
 
 
 class PreparedSweep(NamedTuple):
@@ -61,7 +68,27 @@ class PreparedSweep(NamedTuple):
         return (lambda tasks, known: self.search) if plan.tasks == self.plan.tasks else self.strategy
 
 
-def prepare(request: Request, wanted: Wanted, store: Store | None, device: Device, target: Target) -> PreparedSweep:
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without garbage collections, which look at each of a plan's millions of objects again and again."""
+    is_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if is_enabled:
+            gc.enable()
+
+
+@_uncollected()
+def prepare(
+    request: Request,
+    wanted: Wanted,
+    store: Store | None,
+    device: Device,
+    target: Target,
+    announce: Callable[[str], None] = lambda line: None,
+) -> PreparedSweep:
     """Plan a sweep, after the stored fingerprints were corrected by a comparison of the compiled code.
 
     A dry run leaves the store as it is.
@@ -72,6 +99,7 @@ def prepare(request: Request, wanted: Wanted, store: Store | None, device: Devic
         store: of the measurements; None if it does not exist yet.
         device: of the sweep.
         target: limits of the device.
+        announce: called with a line before a search goes on that takes more than two seconds to find out where.
 
     Raises:
         NormtuneError: the store failed, or no compiler can start to compare code.
@@ -109,18 +137,30 @@ def prepare(request: Request, wanted: Wanted, store: Store | None, device: Devic
         chosen, strategy = _refinement_plan(request, wanted.refined, stored, device, target)
     else:
         chosen = wanted.plan(request.chosen.space, target, always, request.leaves_out)
-        strategy = _going_on(request.search(warm_start(chosen, always, target)), key, store, device, request.regime)
+        begin = request.search(warm_start(chosen, always, target))
+        strategy = _going_on(begin, key, store, device, request.regime, announce)
     search = search_of(chosen, strategy, stored, request.retry_failed)
     return PreparedSweep(device, target, lines, stored, chosen, strategy, search, control, key)
 
 
-def _going_on(strategy: Strategy, key: str | None, store: Store | None, device: Device, regime: str) -> Strategy:
+def _going_on(
+    strategy: Strategy,
+    key: str | None,
+    store: Store | None,
+    device: Device,
+    regime: str,
+    announce: Callable[[str], None],
+) -> Strategy:
     """The strategy of a request; one that was interrupted begins where it was left."""
     if key is None or store is None or all(run.protocol.get(REQUEST) != key for run in store.runs()):
         return strategy
 
     def read_begun(names: Collection[str]) -> Begun:
-        return begun(store.history(device, regime, key, names), names)
+        found = begun(store.history(device, regime, key, names), names)
+        if (seconds := RESUME_SECONDS * len(found.log)) > BRIEF:
+            told = f"the search goes on after its {len(found.log)} stored measurements"
+            announce(f"{told}, which takes about {seconds_text(seconds)}")
+        return found
 
     return partial(resumed, strategy=strategy, read_begun=read_begun)
 
