@@ -31,7 +31,7 @@ def test_without_a_place_nothing_is_written_and_three_ways_are_named(store: str,
 def test_a_long_fit_says_first_how_long_it_takes(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ("fit", "--store", store, "--leaves", "3")
     assert invoke(*arguments).stderr == ""
-    monkeypatch.setattr(duration, "_SECONDS", 1.0)
+    monkeypatch.setattr(duration, "_LAUNCH", 1.0)
     assert re.fullmatch(r"normtune: fitting 300 measurements, about \d+ s\n", invoke(*arguments).stderr)
 
 

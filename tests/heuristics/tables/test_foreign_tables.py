@@ -270,7 +270,7 @@ def test_a_long_fit_is_announced_and_a_quick_check_fits_nothing(table: Path, mon
     said: list[str] = []
     assert check(table, announce=said.append).failures == ()
     assert said == []
-    monkeypatch.setattr(duration, "_SECONDS", 1.0)
+    monkeypatch.setattr(duration, "_LAUNCH", 1.0)
     done = invoke("check", table)
     (line,) = done.stderr.splitlines()
     assert re.fullmatch(
