@@ -132,15 +132,21 @@ def _own(entry: TableEntry) -> Iterator[str]:
         yield f"{_shapes(figures.untimed)} not timed, counted as the slowest there"
     if figures.slower:
         yield f"{_shapes(figures.slower[0])} up to {percent(figures.slower[1], 1)} slower than what was in use"
-    if figures.uncompared:
-        yield f"{_shapes(figures.uncompared)} not compared with what was in use"
+    yield from _uncompared(figures)
     if entry.beside:
         yield from _beside(entry.beside, entry.key.usual.text)
 
 
-def _shared(entry: TableEntry) -> list[str]:
-    cost = f"sharing costs {percent(entry.cost)} on {entry.figures.loss.problems} problems"
-    return [f"as {entry.donor}", *_lost(entry.figures), cost]
+def _uncompared(figures: Figures) -> Iterator[str]:
+    if figures.uncompared:
+        yield f"{_shapes(figures.uncompared)} not compared with what was in use"
+
+
+def _shared(entry: TableEntry) -> Iterator[str]:
+    yield f"as {entry.donor}"
+    yield from _lost(entry.figures)
+    yield f"sharing costs {percent(entry.cost)} on {entry.figures.loss.problems} problems"
+    yield from _uncompared(entry.figures)
 
 
 def _anywhere(entry: AnyGpuEntry) -> Iterator[str]:

@@ -134,10 +134,15 @@ def figures(fit: Fit) -> Iterable[str]:
                 "or rule in use, as one of both configs was not timed there"
             )
     for function in fit.functions:
-        takers = [f"{share.key} {percent(share.cost)}" for share in fit.shared if share.donor == function.key]
+        takers = [share for share in fit.shared if share.donor == function.key]
         if takers:
             yield f"{function.key} is shared, which costs"
-            yield from (f"  {line}" for line in takers)
+        for share in takers:
+            count = share.figures.uncompared
+            others = (
+                f", at {count} shape{'s' * (count != 1)} not compared with the table or rule in use" if count else ""
+            )
+            yield f"  {share.key} {percent(share.cost)}{others}"
 
 
 def _beyond(fit: Fit) -> Iterable[str]:

@@ -270,6 +270,61 @@ def test_a_dtype_shares_no_function_that_is_slower_than_its_own_in_use(measure, 
     assert choose(other.tree, (64, 256)) == RMSNormConfig("row", 1, 8)
 
 
+def test_a_dtype_shares_a_function_whose_config_was_not_timed_at_some_shapes(measure, run, spec) -> None:
+    """A search left the best config out at three shapes of float16, at which the baseline was timed."""
+
+    def law(config: Config, problem: Problem) -> float:
+        return 0.0 if config == SLOW else 0.05 if config == FOUR.config else 0.5
+
+    left_out = SHAPES[3:30:10]
+    cells = [one for dtype in ("bfloat16", "float16") for one in measure(law, SHAPES, dtype=dtype)]
+    timed = [
+        cell
+        for cell in cells
+        if (cell.problem.dtype, cell.config) != ("float16", SLOW) or cell.problem.shape not in left_out
+    ]
+    evidence = Evidence.from_measurements(timed, [run])
+    beside = Incumbents({Key.parse("toy", dtype): FOUR for dtype in ("bfloat16", "float16")})
+    command = as_command("normtune fit --leaves 2 --baseline x.py")
+    whole = fit(evidence, FitOptions(leaves=2), incumbents=beside)
+    assert [(one.key.dtype, one.tree) for one in whole.functions] == [("bfloat16", Leaf(SLOW))]
+    (share,) = whole.shared
+    assert (share.figures.uncompared, share.figures.slower, share.figures.loss.problems) == (3, None, len(SHAPES) - 3)
+    assert any("float16" in line and ", at 3 shapes not compared with the table" in line for line in figures(whole))
+    text = module_text(whole, command)
+    assert "3 shapes not compared with what was in use" in " ".join(text.replace("\n#", " ").split())
+    known = decisions(parse(text, "x")[0])
+    assert module_text(fit(evidence, FitOptions(leaves=2), incumbents=beside, known=known), command) == text
+
+
+def test_a_function_in_place_of_a_refused_one_has_enough_leaves_and_both_losses_are_told(measure, run, spec) -> None:
+    """float16 has 14 shapes, for which 3 leaves are too few; what it would share is slower than the baseline at one."""
+
+    def law(config: Config, problem: Problem) -> float:
+        few = problem.rows < 64
+        ideal = (2 if few else 1) if problem.hidden <= 128 else (8 if few else 4) if problem.hidden <= 512 else 16
+        if problem.dtype == "float16" and problem.hidden == 256 and not few and config.num_warps in (4, 8):
+            return 0.03 if config.num_warps == 4 else 0.0
+        return 0.1 * abs(math.log2(config.num_warps / ideal)) + 0.5 * (config.schedule != "row")
+
+    shapes = [shape for shape in SHAPES if shape[0] in (1, 4096)]
+    cells = [*measure(law, SHAPES), *measure(law, shapes, dtype="float16")]
+    evidence = Evidence.from_measurements(cells, [run])
+    options = FitOptions(leaves=8)
+    (shared,) = fit(evidence, options).shared
+    beside = Incumbents({Key.parse("toy", "float16"): Leaf(RMSNormConfig("row", 1, 8))})
+    whole = fit(evidence, options, incumbents=beside)
+    own = next(one for one in whole.functions if one.key.dtype == "float16")
+    assert 3 < own.figures.leaves <= 8 and own.figures.slower is None
+    assert own.figures.loss.mean <= shared.figures.loss.mean < 5000
+    (note,) = whole.notes
+    losses = (percent(figure.loss.mean) for figure in (shared.figures, own.figures))
+    assert note == (
+        "toy float16 could share the function of toy bfloat16, which loses {}, but is up to 3.0 % slower than the "
+        "baseline at 1 shape; its own function loses {}; --baseline none shares".format(*losses)
+    )
+
+
 def test_a_table_s_configs_are_of_its_operator_where_another_one_has_the_same_knobs(monkeypatch) -> None:
     """Their class names the knobs in the new table."""
     of_both = next(knobs for knobs, of in config_module._DECLARED.items() if of in (ReduceConfig, TransposeConfig))
