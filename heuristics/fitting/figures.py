@@ -23,8 +23,8 @@ class Cost(NamedTuple):
     Attributes:
         mean: weighted mean over the problems; as a slowdown it is the geometric mean.
         worst: largest cost on one problem.
-        problems: number of problems compared.
-        bounded: number of problems with a bound in place of the config's time.
+        problems: number of problems on which both have a time.
+        bounded: number of other problems, which were fitted by a bound in place of the config's time.
     """
 
     mean: int

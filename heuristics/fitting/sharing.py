@@ -65,12 +65,12 @@ def offer(case: Case, donor: FittedFunction) -> Offer:
     best, optimum = optima.tree(count), least_measured(matrix, optima, count)
     if best is None or optimum is None or 2 * loss.problems < len(matrix.problems):
         return Offer(None, count)
-    compared = {"slower": guard.slower(donor.tree), "uncompared": guard.uncompared(donor.tree)} if guard else {}
-    if known:
-        compared = {"uncompared": known.figures.uncompared}
-    scored = figures_of(matrix, donor.tree, optimum, in_bins.joins(matrix.problems))._replace(**compared)
+    slower = guard.slower(donor.tree) if guard else None
+    uncompared = guard.uncompared(donor.tree) if guard else known.figures.uncompared if known else 0
+    scored = figures_of(matrix, donor.tree, optimum, in_bins.joins(matrix.problems))
+    scored = scored._replace(slower=slower, uncompared=uncompared)
     shared = Shared(matrix.key, donor.key, extra(matrix, donor.tree, best), scored)
-    if not scored.slower:
+    if not slower:
         return Offer(shared, count)
     if shared.cost > SHARING_COST:
         return Offer(None, count)

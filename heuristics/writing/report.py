@@ -72,6 +72,8 @@ def _costs(key: Key, fit: Fit, beside: Cost | None) -> Iterable[tuple[str, str]]
     """What it costs that a function is batch-invariant, or shared, as `verdict_rows`, without labels."""
     if beside:
         yield "", f"batch-invariant, on average {percent(beside.mean, 1)} slower, {percent(beside.worst, 1)} at worst"
+        if beside.bounded:
+            yield "", f"  {_untimed(beside)}"
     shares = [f"{_of(share.key, key)} ({percent(max(share.cost, 0), 1)})" for share in fit.shared if share.donor == key]
     if shares:
         yield "", "shared, at a cost, with"
@@ -159,8 +161,12 @@ def _batch_invariant(fit: Fit) -> Iterable[str]:
     if pairs:
         yield "batch-invariant (one order of a row's sum for all rows); cost on average and at worst:"
     for function, cost in pairs:
-        bounds = f", at most: {cost.bounded} of {cost.problems} shapes are bounds" if cost.bounded else ""
-        yield f"  {percent(cost.mean):>8} {percent(cost.worst, 1):>8} {function.key}{bounds}"
+        untimed = f", {_untimed(cost)}" if cost.bounded else ""
+        yield f"  {percent(cost.mean):>8} {percent(cost.worst, 1):>8} {function.key}{untimed}"
+
+
+def _untimed(cost: Cost) -> str:
+    return f"at {cost.problems} shapes; not timed at {cost.bounded} more"
 
 
 def gain(fit: Fit) -> Iterable[str]:

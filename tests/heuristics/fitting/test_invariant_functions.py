@@ -13,6 +13,7 @@ from normtune.heuristics.writing import report
 from normtune.heuristics.writing.emit import module_text
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.key import Key
+from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.header import parse
 from normtune.kernels.tablefile.parse import trees
@@ -27,6 +28,7 @@ pytestmark = pytest.mark.long
 COMMAND = "normtune fit --recording test-gpu --batch-invariant --out table.py"
 OPTIONS = FitOptions(batch_invariant=True)
 FITTED: list[Fit] = []
+ROW, BLOCKS = RMSNormConfig("row", 1, 16), RMSNormConfig("block_row", 16, 4)
 
 
 @pytest.fixture
@@ -156,3 +158,33 @@ def test_costs_are_printed(recorded, fitted):
     assert "batch-invariant (one order of a row's sum for all rows); cost on average and at worst:" in printed
     assert "% toy:batch_invariant bfloat16\n" in printed and first.key.text == "toy:batch_invariant"
     assert "batch-invariant" not in "\n".join(report.figures(fit(recorded)))
+
+
+@pytest.mark.parametrize("searched", [("bfloat16", "float16"), ("float16",)])
+def test_what_is_lost_is_told_over_the_shapes_that_were_timed(measure, run, spec, searched):
+    """A search left blocks of rows out at few rows; a bound by their time with 64 rows would be too long."""
+    few = [shape for shape in SHAPES if shape[0] < 64]
+    count = len(SHAPES) - len(few)
+
+    def law(config, problem):
+        best = BLOCKS if problem.rows >= 64 else ROW
+        return {best: 0.0, BLOCKS: 0.02}.get(config, 5.0) + problem.rows / 500
+
+    cells = [
+        cell
+        for dtype in ("bfloat16", "float16")
+        for cell in measure(law, SHAPES, dtype=dtype, configs=(ROW, BLOCKS))
+        if not (dtype in searched and cell.config == BLOCKS and cell.problem.shape in few)
+    ]
+    whole = fit(Evidence.from_measurements(cells, [run]), FitOptions(batch_invariant=True, leaves=4))
+    (share,) = (one for one in whole.shared if one.key.is_batch_invariant)
+    assert share.figures.loss.problems == count
+    assert share.figures.loss.worst < 10_000 and share.cost < 10_000
+    (own,) = (one for one in whole.functions if one.key.is_batch_invariant)
+    is_partial = "bfloat16" in searched
+    assert own.beside.problems + own.beside.bounded == len(SHAPES) and (own.beside.bounded > 0) == is_partial
+    assert own.beside.worst < (10_000 if is_partial else 30_000)
+    text = " ".join(module_text(whole, as_command(COMMAND)).replace("\n#", " ").split())
+    assert (f"beside toy on the {count} shapes with times of both, {len(few)} more not timed" in text) == is_partial
+    for lines in (report.figures(whole), report.verdict(whole)):
+        assert any(f"at {count} shapes; not timed at {len(few)} more" in line for line in lines) == is_partial
