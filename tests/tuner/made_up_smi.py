@@ -27,7 +27,7 @@ class Nvml:
         pass
 
     def nvmlSystemGetDriverVersion(self):
-        return b"590.1"
+        return "590.1"
 
     def nvmlSystemGetCudaDriverVersion(self):
         return 13000

@@ -6,7 +6,7 @@ In: a PCI address. Out: readings. Nobody has run it on a GPU of AMD yet: it is t
 from collections.abc import Sequence
 from typing import Any
 
-from normtune.tuner.machine.vendor import POWER, THERMAL, Clocks, State, maybe
+from normtune.tuner.machine.vendor import POWER, THERMAL, Clocks, Library, State, maybe
 
 # Keys of `amdsmi_get_violation_status`; each is True, False or, where the GPU does not say, "N/A".
 _VIOLATIONS = {
@@ -20,10 +20,8 @@ _VIOLATIONS = {
 _WHOLE = "SPX"
 
 
-class AmdSmi:
+class AmdSmi(Library):
     """amdsmi; a `vendor.Library`."""
-
-    cuda: int | None = None
 
     def __init__(self) -> None:
         import amdsmi
@@ -78,10 +76,6 @@ class AmdSmi:
             _number(errors.get("correctable_count")),
             _number(errors.get("uncorrectable_count")),
         )
-
-    def faults(self, gpu: Any) -> list[int] | None:
-        """None: amdsmi reports a reset only to those who may read the driver's events."""
-        return None
 
     def cache_bytes(self, gpu: Any) -> int | None:
         """The last-level cache, such as the Infinity Cache, all its instances together."""

@@ -5,16 +5,15 @@ In: facts of `probe`. Out: a reason in one line. The caller decides whether it i
 
 import os
 import re
-from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from normtune.kernels.calling.probe import Facts, torch_facts, triton_facts
 from normtune.tuner.machine import vendor
 
-VISIBLE = "CUDA_VISIBLE_DEVICES"
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
 # ROCm obeys these, too.
-_VISIBLE_TO_ROCM = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", VISIBLE)
+_VISIBLE_TO_ROCM = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", _VISIBLE)
 _NO_DRIVER = "no NVIDIA driver is found: install it, or give the container the GPU (`docker run --gpus all`)"
 _NO_AMD_DRIVER = (
     f"{vendor.AMD_FILE} of AMD's driver is not there: install the driver, or give the container the GPU (`docker run "
@@ -70,25 +69,20 @@ def _unusable(name: str, facts: Facts, install: str) -> str:
     return f"{name} is broken ({missing}): install it again, `pip install --force-reinstall {name}`"
 
 
-def without_gpu(facts: Facts, environment: Mapping[str, str] = os.environ) -> str:
-    """Reason why an importable torch sees no GPU; empty if it sees one.
-
-    Args:
-        facts: of `probe.torch_facts`, without `missing`.
-        environment: variables of the process.
-    """
+def without_gpu(facts: Facts) -> str:
+    """Reason why an importable torch sees no GPU, from its facts without `missing`; empty if it sees one."""
     torch, error = facts["version"], facts["error"]
     if facts["gpus"]:
         return ""
     if facts["hip"]:
-        return _without_amd(error, environment)
+        return _without_amd(error)
     if not facts["cuda"]:
         return _without_cuda(torch)
     if "too old" in error:
         return _old_driver(torch, facts["cuda"], error)
-    visible = environment.get(VISIBLE)
+    visible = os.environ.get(_VISIBLE)
     if visible is not None and (not error or "No CUDA GPUs" in error):
-        return f"no GPU is visible ({VISIBLE}={visible!r}): unset it, or name a GPU that `nvidia-smi -L` lists"
+        return f"no GPU is visible ({_VISIBLE}={visible!r}): unset it, or name a GPU that `nvidia-smi -L` lists"
     if "no NVIDIA driver" in error:
         return _NO_DRIVER
     if not error or "No CUDA GPUs" in error:
@@ -96,12 +90,10 @@ def without_gpu(facts: Facts, environment: Mapping[str, str] = os.environ) -> st
     return f"CUDA does not start ({error}): `nvidia-smi` shows whether the driver works; a restart often helps"
 
 
-def _without_amd(error: str, environment: Mapping[str, str]) -> str:
+def _without_amd(error: str) -> str:
     for name in _VISIBLE_TO_ROCM:
-        if name in environment:
-            return (
-                f"no GPU is visible ({name}={environment[name]!r}): unset it, or name a GPU that `amd-smi list` lists"
-            )
+        if (visible := os.environ.get(name)) is not None:
+            return f"no GPU is visible ({name}={visible!r}): unset it, or name a GPU that `amd-smi list` lists"
     if not Path(vendor.AMD_FILE).exists():
         return _NO_AMD_DRIVER
     return (

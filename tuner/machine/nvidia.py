@@ -10,24 +10,17 @@ from functools import partial
 from typing import Any
 
 from normtune.kernels.calling.probe import Facts, message
-from normtune.tuner.machine.vendor import HARDWARE, POWER, THERMAL, Clocks, State, maybe, text
+from normtune.tuner.machine.vendor import HARDWARE, POWER, THERMAL, Clocks, Library, State, maybe
 
 # nvmlClocksEventReason* of nvml.h; a GPU that is idle, or has fixed or synchronized clocks, is not slowed down.
 _REASONS = {0x4: POWER, 0x8: HARDWARE, 0x20: THERMAL, 0x40: THERMAL, 0x80: HARDWARE}
 
 # CUdevice_attribute of cuda.h.
-_ATTRIBUTES = {
-    "sms": 16,
-    "shared_bytes": 97,
-    "warp_size": 10,
-    "max_threads": 1,
-    "l2_bytes": 38,
-    "major": 75,
-    "minor": 76,
-}
+_ATTRIBUTES = {"sms": 16, "shared_bytes": 97, "warp_size": 10, "max_threads": 1, "l2_bytes": 38}
+_ATTRIBUTES |= {"major": 75, "minor": 76}
 
 
-class Nvml:
+class Nvml(Library):
     """NVML; a `vendor.Library`."""
 
     def __init__(self) -> None:
@@ -35,7 +28,7 @@ class Nvml:
 
         pynvml.nvmlInit()
         self._nvml: Any = pynvml
-        self.driver = text(pynvml.nvmlSystemGetDriverVersion())
+        self.driver = str(pynvml.nvmlSystemGetDriverVersion())
         self.cuda = maybe(lambda: int(pynvml.nvmlSystemGetCudaDriverVersion()))
         self._events: Any = None
 
@@ -49,8 +42,8 @@ class Nvml:
 
     def names(self, gpu: Any) -> tuple[str, str, str]:
         """Name, uuid and hardware id."""
-        number = text(self._nvml.nvmlDeviceGetUUID(gpu))
-        return text(self._nvml.nvmlDeviceGetName(gpu)), number, number.removeprefix("GPU-")
+        number = str(self._nvml.nvmlDeviceGetUUID(gpu))
+        return str(self._nvml.nvmlDeviceGetName(gpu)), number, number.removeprefix("GPU-")
 
     def clocks(self, gpu: Any) -> Clocks:
         """A quick reading."""
@@ -91,10 +84,6 @@ class Nvml:
                 found.append(int(nvml.nvmlEventSetWait_v2(self._events, 0).eventData))
             except nvml.NVMLError_Timeout:
                 return found
-
-    def cache_bytes(self, gpu: Any) -> int | None:
-        """None: it is the L2 that torch names."""
-        return None
 
     def _ecc(self, gpu: Any, kind: int) -> int:
         return int(self._nvml.nvmlDeviceGetTotalEccErrors(gpu, kind, self._nvml.NVML_AGGREGATE_ECC))

@@ -62,7 +62,7 @@ class Library(Protocol):
     """
 
     driver: str
-    cuda: int | None
+    cuda: int | None = None
 
     def gpus(self) -> Sequence[Any]:
         """All GPUs, those hidden from torch included."""
@@ -80,10 +80,12 @@ class Library(Protocol):
         """A full reading."""
 
     def faults(self, gpu: Any) -> list[int] | None:
-        """Codes of the faults since the last call (NVIDIA's XID); the first call begins to listen."""
+        """Codes of the faults since the last call (NVIDIA's XID), to which the first call begins to listen."""
+        return None  # amdsmi reports a reset only to those who may read the driver's events
 
     def cache_bytes(self, gpu: Any) -> int | None:
         """Size of the cache in front of its memory, if that is another one than torch's L2."""
+        return None
 
 
 def open_library(is_hip: bool) -> Library:
@@ -141,8 +143,3 @@ def maybe(function: Callable[[], Value]) -> Value | None:
         return function()
     except Exception:
         return None
-
-
-def text(value: Any) -> str:
-    """A name, which some versions of a library return as bytes."""
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

@@ -59,7 +59,7 @@ def nvml(monkeypatch):
     free = {f"GPU-{UUID}": SimpleNamespace(free=7)}
     functions = {
         "nvmlInit": lambda: None,
-        "nvmlSystemGetDriverVersion": lambda: b"590.1",
+        "nvmlSystemGetDriverVersion": lambda: "590.1",
         "nvmlDeviceGetHandleByUUID": lambda name: name,
         "nvmlDeviceGetMemoryInfo": free.__getitem__,
     }

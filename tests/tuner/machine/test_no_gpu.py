@@ -77,7 +77,11 @@ def test_what_is_seen_without_torch(torch, has_driver, says, tmp_path, monkeypat
 )
 def test_what_torch_says_becomes_a_reason_with_advice(facts, environment, says, monkeypatch):
     monkeypatch.setattr(vendor, "AMD_FILE", "/dev/null")
-    reason = without_gpu(BUILT | facts, environment)
+    for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    reason = without_gpu(BUILT | facts)
     assert [part for part in says if part not in reason] == []
     assert bool(reason) == bool(says)
     assert "\n" not in reason
