@@ -17,7 +17,7 @@ from pathlib import Path
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
 from normtune.results.database.store import Store
-from normtune.tuner.device.bench import WorkerBench
+from normtune.tuner.device.bench import Bench
 from normtune.tuner.device.engine import Block
 from normtune.tuner.device.replay import ReplayEngine
 from normtune.tuner.plan.estimate import H200
@@ -52,7 +52,7 @@ class Ending(Silent):
 
 def seconds(count: int, strategy: str, recording: str) -> float:
     """Seconds from the first to the last task."""
-    benches = [WorkerBench((__name__, "engine", (recording,)), name=f"{recording}#{n}") for n in range(count)]
+    benches = [Bench((__name__, "engine", (recording,)), name=f"{recording}#{n}") for n in range(count)]
     for bench in benches:
         bench.open()
     whole = plan(problems([], ["bfloat16"], shapes("quick")), "default", benches[0].target)

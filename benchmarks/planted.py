@@ -14,11 +14,10 @@ from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem, Shape
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.tree import Leaf, Split, Tree, choose, leaf_of
-from normtune.results.records import ROUNDS_PER_BLOCK
+from normtune.results.records import ROUNDS_PER_BLOCK, Outcome
 from normtune.tuner.checking import subject
 from normtune.tuner.checking.session import CheckSession, ProbeRequest
 from normtune.tuner.checking.subject import Checked, TableUnderTest
-from normtune.tuner.device.open import Outcome
 from normtune.tuner.search.adaptive import CLOSE, FIRST_BLOCKS
 
 _SIZES = [1 << power for power in range(6, 17)]

@@ -24,11 +24,13 @@ from normtune.kernels.operator import IllegalConfigError, operator
 from normtune.kernels.problem import Problem, Shape
 from normtune.kernels.tablefile.tree import choose
 from normtune.results.evidence import Evidence
+from normtune.results.records import Outcome
 from normtune.tests.heuristics.made_up import as_command
 from normtune.tuner.checking import subject
 from normtune.tuner.checking.subject import Checked, TableUnderTest
-from normtune.tuner.device.open import Outcome, Phases, Speed
+from normtune.tuner.device.engine import Phases
 from normtune.tuner.device.replay import ReplayEngine, RoundsByBlock
+from normtune.tuner.plan.estimate import Speed
 from normtune.tuner.plan.plan import Task
 from normtune.tuner.search.protocol import Race
 from normtune.tuner.search.rounds import timed
@@ -63,7 +65,7 @@ class _Remembering(ReplayEngine):
 
 
 class Replay:
-    """Evidence as a bench, without a process of its own; what a check asks of a `WorkerBench`.
+    """Evidence as a bench, without a process of its own; what a check asks of a `Bench`.
 
     Args:
         name: of the evidence.

@@ -55,7 +55,8 @@ from normtune.tuner.checking.api import measure
 from normtune.tuner.checking.shapes import population
 from normtune.tuner.checking.subject import Checked, TableUnderTest
 from normtune.tuner.checking.verdict import AMBIGUOUS, OK, OK_ERROR, STALE, STALE_ERROR, UNMEASURED, of_table
-from normtune.tuner.device.open import Bench, open_device
+from normtune.tuner.device.bench import Bench
+from normtune.tuner.device.open import open_device
 from normtune.tuner.machine.processes import SPAWN
 from normtune.tuner.plan.grids import MAX_ELEMENTS
 

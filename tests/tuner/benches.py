@@ -5,8 +5,9 @@ from collections import Counter
 
 from normtune.kernels.config import COPY
 from normtune.kernels.target import TARGETS
-from normtune.results.records import ROUNDS_PER_BLOCK, Device
-from normtune.tuner.device.open import Outcome, Phases, Speed
+from normtune.results.records import ROUNDS_PER_BLOCK, Device, Outcome
+from normtune.tuner.device.engine import Phases
+from normtune.tuner.plan.estimate import Speed
 from normtune.tuner.plan.grids import shapes
 from normtune.tuner.plan.plan import plan, problems
 from normtune.tuner.search.rounds import timed

@@ -12,7 +12,7 @@ from normtune.kernels.rms_norm import forward as forward_kernels
 from normtune.kernels.rms_norm.spec import rms_norm_forward as forward
 from normtune.results.database.store import Store
 from normtune.tests.tuner import benches
-from normtune.tuner.device.bench import WorkerBench
+from normtune.tuner.device.bench import Bench
 
 SPEC = """
 from dataclasses import replace
@@ -53,7 +53,7 @@ def toy(tmp_path, monkeypatch, operators_forgotten):
 @pytest.fixture
 def opened():
     """Opens the device that replays `made_up_recording`."""
-    return lambda: WorkerBench(("normtune.tests.tuner.made_up_recording", "engine", ()))
+    return lambda: Bench(("normtune.tests.tuner.made_up_recording", "engine", ()))
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store
 from normtune.tests.commands import one_line
 from normtune.tests.tuner.benches import sweep
-from normtune.tuner.device.bench import WorkerBench
+from normtune.tuner.device.bench import Bench
 from normtune.tuner.plan.plan import plan
 from normtune.tuner.search.adaptive import Adaptive
 from normtune.tuner.sweep.report import end_lines
@@ -69,7 +69,7 @@ def swept(monkeypatch, tmp_path, operators_forgotten):
                     task._replace(candidates=(*task.candidates[:2], task.candidates[-1])) for task in chosen.tasks
                 )
             )
-            bench = WorkerBench(("proving_engine", "Engine", ((), str(tmp_path))))
+            bench = Bench(("proving_engine", "Engine", ((), str(tmp_path))))
             return sweep(bench, store, chosen, Adaptive)
 
         yield run, store

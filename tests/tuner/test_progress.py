@@ -12,8 +12,9 @@ from normtune.kernels.config import COPY
 from normtune.kernels.problem import Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
+from normtune.results.records import Outcome
 from normtune.tuner.compiling.ahead import Ahead
-from normtune.tuner.device.open import Outcome, Phases
+from normtune.tuner.device.engine import Phases
 from normtune.tuner.plan.estimate import Estimate
 from normtune.tuner.plan.plan import Plan, Task, fitting, plan, problems
 from normtune.tuner.plan.pool import Candidate

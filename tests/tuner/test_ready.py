@@ -34,7 +34,7 @@ def swept(**options):
 
 @pytest.mark.slow
 def test_a_sweep_with_nothing_to_do_opens_no_device(store, monkeypatch):
-    monkeypatch.setattr(devices, "WorkerBench", None)
+    monkeypatch.setattr(devices, "Bench", None)
     done, lines = swept(store=store, budget_seconds=60)
     assert (done.summary.known, done.summary.problems, done.outlook) == (8, 0, None)
     assert lines == [
@@ -56,9 +56,9 @@ def test_a_dry_run_of_what_is_stale_tells_that_nothing_is(store):
 @pytest.mark.slow
 def test_a_device_is_opened_for_what_is_left_and_the_store_is_read_once(store, monkeypatch):
     read, opened = [], []
-    coverage, bench = Store.coverage, devices.WorkerBench
+    coverage, bench = Store.coverage, devices.Bench
     monkeypatch.setattr(Store, "coverage", lambda *given: read.append(1) or coverage(*given))
-    monkeypatch.setattr(devices, "WorkerBench", lambda *given: opened.append(1) or bench(*given))
+    monkeypatch.setattr(devices, "Bench", lambda *given: opened.append(1) or bench(*given))
     done, lines = swept(store=store, rows=[1, 8, 512])
     assert (done.summary.known, done.summary.problems, done.summary.left) == (8, 4, 0)
     assert (read, opened) == ([1], [1])

@@ -8,7 +8,7 @@ from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store
 from normtune.tests.tuner.benches import DEVICE, MadeUp
 from normtune.tuner.checking.recheck import recheck
-from normtune.tuner.device.open import SkippedError
+from normtune.tuner.device.engine import SkippedError
 from normtune.tuner.plan.plan import plan, problems
 
 SHAPES = [(rows, hidden) for hidden in (64, 4096) for rows in (1, 64, 4096)]

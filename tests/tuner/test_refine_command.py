@@ -9,7 +9,7 @@ from normtune.kernels.key import Key
 from normtune.kernels.tablefile.locate import SHIPPED
 from normtune.results.database.store import Store
 from normtune.tests.commands import main
-from normtune.tuner.device.measurable import measurable
+from normtune.tuner.device.open import measurable
 from normtune.tuner.sweep import api
 from normtune.tuner.sweep.options import parse_percent
 from normtune.tuner.sweep.refine import refined_table

@@ -9,7 +9,7 @@ from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store
 from normtune.tests.tuner.benches import sweep
-from normtune.tuner.device.bench import WorkerBench
+from normtune.tuner.device.bench import Bench
 from normtune.tuner.plan.plan import Plan, Task, candidates
 from normtune.tuner.search.registry import search
 
@@ -23,7 +23,7 @@ def test_a_sweep_and_its_table(tmp_path):
     kept = {problem: candidates(SPEC, CONFIGS, problem, TARGET)[0] for problem in map(task_of, (2, 5))}
     plan = Plan(tuple(Task(problem, tuple(them)) for problem, them in kept.items()), {})
     assert {candidate.config for task in plan.tasks for candidate in task.candidates} == set(CONFIGS[:2])
-    bench = WorkerBench(("normtune.tests.tuner.rocm_engine", "open_rocm", ()))
+    bench = Bench(("normtune.tests.tuner.rocm_engine", "open_rocm", ()))
     with Store.open(f"sqlite:///{tmp_path / 'rocm.db'}") as store:
         bench.open()
         summary = sweep(bench, store, plan, search("adaptive"))

@@ -13,8 +13,8 @@ from normtune.tests.tuner.benches import DEVICE, MadeUp, sweep
 from normtune.tests.tuner.made_up_recording import recorded_plan
 from normtune.tuner.compiling.binaries import Compilers
 from normtune.tuner.device import limits
-from normtune.tuner.device.bench import WorkerBench
-from normtune.tuner.device.open import DeviceGoneError, SkippedError
+from normtune.tuner.device.bench import Bench
+from normtune.tuner.device.engine import DeviceGoneError, SkippedError
 from normtune.tuner.search.adaptive import Adaptive
 from normtune.tuner.search.exhaustive import Exhaustive, all_rounds
 from normtune.tuner.search.plane.plane import Plane
@@ -289,7 +289,7 @@ def test_two_recordings_are_replayed_at_once(tmp_path):
 def test_devices_in_processes_are_busy_at_the_same_time(store):
     opener = "normtune.tests.tuner.made_up_recording", "slow_engine", ()
     whole = recorded_plan()
-    benches = [WorkerBench(opener, name=f"made-up:{number}") for number in range(2)]
+    benches = [Bench(opener, name=f"made-up:{number}") for number in range(2)]
     for bench in benches:
         bench.open()
     (summary,) = sweep_all([Work(benches, whole._replace(tasks=whole.tasks[:12]), Adaptive)], store)
@@ -301,7 +301,7 @@ def test_devices_in_processes_are_busy_at_the_same_time(store):
 def test_a_binary_passes_the_gate_once_for_like_devices():
     gates = []
 
-    class Counting(WorkerBench):
+    class Counting(Bench):
         def ask_twice(self, step, *arguments, seconds=None):
             if step == "gate":
                 gates.append(arguments[1].launch)

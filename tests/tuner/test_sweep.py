@@ -11,10 +11,11 @@ from normtune.kernels.config import COPY
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import operator
 from normtune.results.database.store import Store
+from normtune.results.records import Outcome
 from normtune.tests.commands import PATIENCE, wait_until
 from normtune.tests.tuner.benches import DEVICE, TARGET, MadeUp, sweep
-from normtune.tuner.device.open import Outcome, Phases, SkippedError, Speed
-from normtune.tuner.plan.estimate import Pace
+from normtune.tuner.device.engine import Phases, SkippedError
+from normtune.tuner.plan.estimate import Pace, Speed
 from normtune.tuner.plan.plan import plan, problems
 from normtune.tuner.plan.resume import stale_plan
 from normtune.tuner.search.adaptive import Adaptive

@@ -18,15 +18,15 @@ from normtune.kernels.fingerprint import changed
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
 from normtune.results.database.store import Store
-from normtune.results.records import Device
+from normtune.results.records import Device, Outcome
 from normtune.tuner.checking import offline, recheck, subject
 from normtune.tuner.checking.offline import CheckedTable
 from normtune.tuner.checking.report import note_lines
 from normtune.tuner.checking.session import CheckSession, ProbeRequest
 from normtune.tuner.checking.subject import Checked
 from normtune.tuner.checking.verdict import UNMEASURED, Judgement, of_table
-from normtune.tuner.device.measurable import measurable
-from normtune.tuner.device.open import Bench, Outcome, open_device
+from normtune.tuner.device.bench import Bench
+from normtune.tuner.device.open import measurable, open_device
 from normtune.tuner.plan.plan import Task, candidates
 
 BUDGET_SECONDS = 60.0

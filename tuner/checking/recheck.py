@@ -13,7 +13,9 @@ from typing import Protocol
 
 from normtune.kernels.config import Config
 from normtune.results.database.store import Store
-from normtune.tuner.device.open import Bench, Outcome, SkippedError
+from normtune.results.records import Outcome
+from normtune.tuner.device.bench import Bench
+from normtune.tuner.device.engine import SkippedError
 from normtune.tuner.plan.plan import Plan, Task, fitting
 from normtune.tuner.search.adaptive import Adaptive, two_batches
 from normtune.tuner.sweep.run_writer import RunWriter, measurements, new_run

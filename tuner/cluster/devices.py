@@ -20,9 +20,9 @@ from normtune.tuner.cluster import on_node
 from normtune.tuner.cluster.binaries import CompilerTasks, Made
 from normtune.tuner.cluster.remote import ActorLostError, RemoteWorker
 from normtune.tuner.compiling.binaries import Compilers
-from normtune.tuner.device.bench import WorkerBench
+from normtune.tuner.device.bench import Bench
 from normtune.tuner.device.engine import Identity
-from normtune.tuner.device.open import ALL, Bench, opener_of, split
+from normtune.tuner.device.open import ALL, opener_of, split
 
 # An actor on a GPU that is lost so often is not started there again.
 MOST_LOST = 3
@@ -89,9 +89,9 @@ class ClusterDevices:
         self._compilers.enter()  # they stay while no device is there
         # Actors that wait for a GPU, by the answer that says where they are.
         self._waiting: dict[Any, Any] = {}
-        self._opening: dict[Future[None], WorkerBench] = {}
+        self._opening: dict[Future[None], Bench] = {}
         # Of devices that are opened or open.
-        self._workers: dict[WorkerBench, RemoteWorker] = {}
+        self._workers: dict[Bench, RemoteWorker] = {}
         self._held: list[Any] = []
         self._losses: Counter[str] = Counter()
         self._unknown = 0
@@ -184,12 +184,12 @@ class ClusterDevices:
             self._leave_out(name, f"its actor was lost {MOST_LOST} times", actor)
         else:
             worker = RemoteWorker(self._ray, actor, name, self._made)
-            bench = WorkerBench(self._opener, self._compilers, name, worker.start)
+            bench = Bench(self._opener, self._compilers, name, worker.start)
             self._closing.callback(bench.close)
             self._workers[bench] = worker
             self._opening[self._threads.submit(bench.open)] = bench
 
-    def _check_alike(self, bench: WorkerBench) -> None:
+    def _check_alike(self, bench: Bench) -> None:
         """Raise NormtuneError for a device that differs from the first one of its kind."""
         versions = f"torch {bench.software.get('torch', 'none')}, driver {bench.device.driver}"
         own = f"{versions}, {self._workers[bench].limits}"

@@ -10,9 +10,8 @@ from normtune.results.parallel.connect import in_one_line
 from normtune.results.parallel.operator_files import files_of_operators
 from normtune.tuner.cluster.binaries import Made
 from normtune.tuner.compiling.binary_cache import Folder
-from normtune.tuner.device.engine import Identity, NoMemoryError, Opener
+from normtune.tuner.device.engine import DeviceGoneError, Identity, NoMemoryError, Opener
 from normtune.tuner.device.limits import Limits
-from normtune.tuner.device.open import DeviceGoneError
 from normtune.tuner.device.worker import START_SECONDS, WorkerLostError
 
 # A node that does not answer so long after the limit of a step is lost, whatever Ray knows.

@@ -61,7 +61,7 @@ MAX_LOST_BY_CONFIGS = 20
 LOOK_AHEAD = 32
 
 
-class WorkerBench:
+class Bench:
     """A device behind a worker, which is started at once; methods and attributes wait until its engine is open.
 
     `expect` and `close` do not wait, nor does `prepare` after `expect`.

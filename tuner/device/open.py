@@ -1,23 +1,21 @@
 """Functions that open a device, which measures tasks or replays them, by its name.
 
-In: the name of a device. Out: a `Bench`. Only this module distinguishes GPUs and replays.
+In: the name of a device. Out: a `Bench`, and the shapes that it can measure.
 """
 
-from typing import TypeAlias
+from collections import defaultdict
+from collections.abc import Collection, Mapping
 
 from normtune.errors import NormtuneError, UsageError
-from normtune.results.records import Outcome
+from normtune.kernels.key import Key
+from normtune.kernels.problem import AXES, Shape
+from normtune.results.records import REPLAY_PREFIX, Device
 from normtune.results.regimes import COLD
-from normtune.tuner.device.bench import WorkerBench
-from normtune.tuner.device.engine import DeviceGoneError, Engine, Opener, Phases, SkippedError
-from normtune.tuner.plan.estimate import Speed
+from normtune.tuner.device.bench import Bench
+from normtune.tuner.device.engine import Engine, Opener
 
 # In place of the name of a device: every GPU that CUDA's driver lists.
 ALL = "all"
-
-__all__ = ["Bench", "DeviceGoneError", "Outcome", "Phases", "SkippedError", "Speed", "open_device"]
-
-Bench: TypeAlias = WorkerBench
 
 
 class NoDeviceError(NormtuneError):
@@ -31,7 +29,7 @@ def open_device(name: str | None, regime: str = COLD) -> Bench:
         UsageError: the name has an unknown form, or the recording does not exist or lacks times of the regime.
         NoDeviceError: the GPU does not exist, or cannot be used.
     """
-    bench = WorkerBench(opener_of(name, regime), name=name or "cuda:0")
+    bench = Bench(opener_of(name, regime), name=name or "cuda:0")
     bench.open()
     return bench
 
@@ -107,3 +105,18 @@ def open_cuda(index: int, name: str | None, regime: str = COLD) -> Engine:
     from normtune.tuner.device.cuda import CudaEngine
 
     return CudaEngine(index, regime)
+
+
+def measurable(device: Device, regime: str) -> Mapping[Key, Collection[Shape]] | None:
+    """The shapes that a device can measure, by key: a replay only those that were recorded; None for a GPU, any."""
+    if not device.uuid.startswith(REPLAY_PREFIX):
+        return None
+    # Here, because it loads pandas, which a sweep with nothing to measure does not need.
+    from normtune.results.exchange.recording import load_recording
+
+    frame = load_recording(device.uuid.removeprefix(REPLAY_PREFIX), regime).frame
+    columns = ["operator", "variant", "dtype", *AXES]
+    shapes: dict[Key, set[Shape]] = defaultdict(set)
+    for name, variant, dtype, first, second in frame[columns].drop_duplicates().itertuples(index=False):
+        shapes[Key.of(name, variant, dtype)].add((int(first), int(second)))
+    return shapes

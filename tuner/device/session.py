@@ -15,7 +15,7 @@ from normtune.tuner.device.worker import WorkerLostError
 from normtune.tuner.plan.pool import Candidate
 
 if TYPE_CHECKING:
-    from normtune.tuner.device.bench import WorkerBench
+    from normtune.tuner.device.bench import Bench
 
 
 class Session:
@@ -25,7 +25,7 @@ class Session:
         failed: outcomes of the configs that failed so far.
     """
 
-    def __init__(self, bench: "WorkerBench", problem: Problem, candidates: Sequence[Candidate]) -> None:
+    def __init__(self, bench: "Bench", problem: Problem, candidates: Sequence[Candidate]) -> None:
         self._bench = bench
         self._problem = problem
         self._candidates = candidates

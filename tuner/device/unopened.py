@@ -50,9 +50,8 @@ def unopened(names: str | None, regime: str, runs: Collection[Run]) -> list[Name
         runs: of the store.
     """
     listed = names_of(names)
-    facts: Facts = (
-        {} if split(listed[0] if names != ALL else None)[0] == "replay" else ask(driver_facts, _DRIVER_SECONDS)
-    )
+    are_replays = names != ALL and split(listed[0])[0] == "replay"
+    facts = {} if are_replays else ask(driver_facts, _DRIVER_SECONDS)
     if names == ALL:
         listed = [f"cuda:{index}" for index in range(len(facts.get("gpus", [])))] or [None]
     return [Named(name, _identity(name, regime, runs, facts)) for name in listed]
@@ -61,25 +60,18 @@ def unopened(names: str | None, regime: str, runs: Collection[Run]) -> list[Name
 def _identity(name: str | None, regime: str, runs: Collection[Run], facts: Facts) -> Identity | None:
     kind, rest = split(name)
     if kind == "replay":
-        return _replayed(name or "", regime, runs)
+        run = _newest(name or "", runs)
+        if run is None or run.device.target not in TARGETS:
+            return None
+        return Identity(run.device, run.device.as_target(), run.software, None, False, regime)
     gpus, index = facts.get("gpus", []), int(rest or 0)
     if index >= len(gpus):
         return None
     gpu = gpus[index]
     target = Target(gpu["target"], *(gpu[name] for name in Target._fields[1:]))
-    device = Device(
-        *(gpu["name"], target.name, target.sms, target.l2_bytes, gpu["memory_bytes"], gpu["uuid"], facts["driver"])
-    )
-    run = _newest(device.uuid, runs)
-    return Identity(device, target, run.software if run else {}, gpu["free_bytes"], True, regime)
-
-
-def _replayed(name: str, regime: str, runs: Collection[Run]) -> Identity | None:
-    run = _newest(name, runs)
-    if run is None or run.device.target not in TARGETS:
-        return None
-    target = run.device.as_target()
-    return Identity(run.device, target, run.software, None, False, regime)
+    named = gpu["name"], target.name, target.sms, target.l2_bytes, gpu["memory_bytes"], gpu["uuid"], facts["driver"]
+    run = _newest(gpu["uuid"], runs)
+    return Identity(Device(*named), target, run.software if run else {}, gpu["free_bytes"], True, regime)
 
 
 def _newest(uuid: str, runs: Collection[Run]) -> Run | None:

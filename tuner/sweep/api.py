@@ -21,8 +21,9 @@ from normtune.results.records import Device
 from normtune.tuner.compiling.ahead import Ahead, compile_ahead
 from normtune.tuner.compiling.binaries import Compilers
 from normtune.tuner.compiling.binary_cache import BinaryCache, check_out
-from normtune.tuner.device.engine import Identity
-from normtune.tuner.device.open import Bench, NoDeviceError, Phases
+from normtune.tuner.device.bench import Bench
+from normtune.tuner.device.engine import Identity, Phases
+from normtune.tuner.device.open import NoDeviceError
 from normtune.tuner.device.unopened import AbsentGpu, absent_gpu
 from normtune.tuner.plan.estimate import PLAN_SECONDS, compile_seconds
 from normtune.tuner.plan.plan import fitting

@@ -11,10 +11,10 @@ from typing import TypeVar
 from normtune.errors import NormtuneError
 from normtune.results.records import REPLAY_PREFIX, Run
 from normtune.tuner.compiling.binaries import Compilers
-from normtune.tuner.device.bench import WorkerBench
+from normtune.tuner.device.bench import Bench
 from normtune.tuner.device.engine import Identity
 from normtune.tuner.device.limits import limits_of
-from normtune.tuner.device.open import Bench, opener_of
+from normtune.tuner.device.open import opener_of
 from normtune.tuner.device.unopened import Named, unopened
 
 Known = TypeVar("Known", bound=Bench | Identity)
@@ -56,7 +56,7 @@ class Devices:
             for index, (name, identity) in enumerate(self._named):
                 count = [other for other, _ in self._named[:index]].count(name)
                 title = f"{name}#{count + 1}" if count else name or "cuda:0"  # a recording may be there often
-                bench = WorkerBench(opener_of(name, self._regime), self._compilers, title)
+                bench = Bench(opener_of(name, self._regime), self._compilers, title)
                 self._closing.callback(bench.close)
                 self._benches.append(bench)
                 if identity and identity.compiles:

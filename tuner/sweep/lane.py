@@ -8,7 +8,7 @@ from typing import Any
 
 from normtune.kernels.config import Config
 from normtune.results.records import Outcome
-from normtune.tuner.device.open import Bench
+from normtune.tuner.device.bench import Bench
 from normtune.tuner.plan.plan import Task
 from normtune.tuner.search.protocol import Race
 from normtune.tuner.sweep.run_writer import RunWriter

@@ -6,7 +6,7 @@ In: a device, a store, a plan and a strategy. Out: the search, an `Outlook`.
 from typing import Any, NamedTuple
 
 from normtune.results.database.store import Store
-from normtune.tuner.device.open import Bench
+from normtune.tuner.device.bench import Bench
 from normtune.tuner.device.unopened import AbsentGpu
 from normtune.tuner.plan.estimate import Estimate, Pace, corrected, python_seconds
 from normtune.tuner.plan.plan import Plan, Task

@@ -17,7 +17,7 @@ from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.parse import trees
 from normtune.kernels.tablefile.tree import Split, Tree, nodes
 from normtune.results.records import Device
-from normtune.tuner.device.measurable import measurable
+from normtune.tuner.device.open import measurable
 from normtune.tuner.plan import grids
 from normtune.tuner.search.refine import Refinement
 

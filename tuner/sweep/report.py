@@ -12,8 +12,8 @@ from normtune.results.records import REPLAY_PREFIX
 from normtune.results.regimes import EAGER, WARM
 from normtune.results.terminal import printable
 from normtune.tuner.compiling.ahead import Ahead
+from normtune.tuner.device.bench import Bench
 from normtune.tuner.device.engine import Identity
-from normtune.tuner.device.open import Bench
 from normtune.tuner.plan.grids import MAX_ELEMENTS
 from normtune.tuner.plan.plan import LEFT_OUT, Plan, peak_bytes
 from normtune.tuner.plan.pool import Pool

@@ -22,9 +22,9 @@ from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import operator
 from normtune.results.database.store import Store
 from normtune.results.parallel.interrupts import shielded
-from normtune.results.records import Measurement, Run
+from normtune.results.records import Measurement, Outcome, Run
 from normtune.results.runs import MEASURER, measurer
-from normtune.tuner.device.open import Bench, Outcome
+from normtune.tuner.device.bench import Bench
 from normtune.tuner.plan.plan import Task
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import takewhile
 
 from normtune.kernels.problem import Problem
-from normtune.tuner.device.open import Bench
+from normtune.tuner.device.bench import Bench
 from normtune.tuner.plan.estimate import Pace, new_binaries
 from normtune.tuner.plan.plan import Task
 from normtune.tuner.plan.pool import Candidate

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 from normtune.kernels.config import COPY, Config
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
-from normtune.tuner.device.open import Outcome, Phases
+from normtune.results.records import Outcome
+from normtune.tuner.device.engine import Phases
 from normtune.tuner.plan.plan import Task
 from normtune.tuner.sweep.outlook import Outlook
 from normtune.tuner.sweep.spread import Spread

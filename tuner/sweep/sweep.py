@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from normtune.kernels.problem import Problem
 from normtune.results.database.store import Store
 from normtune.results.records import REQUEST
-from normtune.tuner.device.open import Bench, DeviceGoneError, SkippedError
+from normtune.tuner.device.bench import Bench
+from normtune.tuner.device.engine import DeviceGoneError, SkippedError
 from normtune.tuner.plan.plan import Plan, Task
 from normtune.tuner.plan.resume import Stored, without_times
 from normtune.tuner.search.exhaustive import all_rounds

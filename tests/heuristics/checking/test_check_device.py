@@ -23,6 +23,7 @@ from normtune.kernels.tablefile.tree import choose, configs_of
 from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store
 from normtune.results.exchange.recording import load_recording
+from normtune.results.records import Outcome
 from normtune.tests.commands import main
 from normtune.tests.heuristics.made_up import rehashed
 from normtune.tuner.checking import api as check_api
@@ -30,7 +31,6 @@ from normtune.tuner.checking import subject
 from normtune.tuner.checking.recheck import Recheck
 from normtune.tuner.checking.session import CheckSession, ProbeRequest
 from normtune.tuner.checking.verdict import AMBIGUOUS, OK, promises_too_much
-from normtune.tuner.device.open import Outcome
 
 H200 = locate.SHIPPED / "nvidia_h200.py"
 REPLAY = "replay:nvidia-h200"

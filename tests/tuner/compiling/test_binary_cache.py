@@ -19,7 +19,7 @@ from normtune.tuner.compiling.binaries import Compilers
 from normtune.tuner.compiling.binary_cache import FOLDER, BinaryCache, Folder, check_out, name_of
 from normtune.tuner.compiling.binary_list import Toolchain, add
 from normtune.tuner.compiling.pool import CompilePool
-from normtune.tuner.device.bench import WorkerBench
+from normtune.tuner.device.bench import Bench
 from normtune.tuner.plan.binaries import jobs_of
 from normtune.tuner.plan.plan import Plan, Task, candidates
 from normtune.tuner.search.adaptive import Adaptive
@@ -71,9 +71,7 @@ def files(folder):
 def swept(plan, tmp_path, path):
     """The cache of a sweep, in which compilers are those of a GPU's sweep and only the times are made up."""
     cache = BinaryCache(path)
-    bench = WorkerBench(
-        ("normtune.tests.tuner.compiling_engine", "CompilingEngine", ((), str(tmp_path))), Compilers(cache)
-    )
+    bench = Bench(("normtune.tests.tuner.compiling_engine", "CompilingEngine", ((), str(tmp_path))), Compilers(cache))
     with Store.open(f"sqlite:///{tmp_path}/store.db") as store:
         assert sweep(bench, store, plan, Adaptive).failures == {}
     return cache

@@ -8,7 +8,7 @@ from normtune.kernels.operator import operator
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.tuner.compiling import binaries as module
-from normtune.tuner.device.bench import WorkerBench
+from normtune.tuner.device.bench import Bench
 from normtune.tuner.plan.plan import Task, candidates
 
 pytestmark = pytest.mark.long
@@ -46,7 +46,7 @@ def begun(monkeypatch, tmp_path):
     benches = []
 
     def make(expected):
-        benches.append(WorkerBench(("normtune.tests.tuner.compiling_engine", "CompilingEngine", ((), str(tmp_path)))))
+        benches.append(Bench(("normtune.tests.tuner.compiling_engine", "CompilingEngine", ((), str(tmp_path)))))
         benches[-1].expect(expected)
         return benches[-1]
 

@@ -19,8 +19,8 @@ from normtune.kernels.target import TARGETS
 from normtune.tests.commands import wait_until
 from normtune.tuner.device import bench as bench_module
 from normtune.tuner.device import worker as worker_module
-from normtune.tuner.device.bench import WorkerBench
-from normtune.tuner.device.open import DeviceGoneError, SkippedError
+from normtune.tuner.device.bench import Bench
+from normtune.tuner.device.engine import DeviceGoneError, SkippedError
 from normtune.tuner.plan.plan import Task, candidates
 from normtune.tuner.search.adaptive import Adaptive
 from normtune.tuner.search.exhaustive import Exhaustive
@@ -46,9 +46,7 @@ def opened(monkeypatch, tmp_path):
     benches = []
 
     def make(*faults, once=False):
-        benches.append(
-            WorkerBench(("normtune.tests.tuner.hostile_engine", "HostileEngine", (faults, str(tmp_path), once)))
-        )
+        benches.append(Bench(("normtune.tests.tuner.hostile_engine", "HostileEngine", (faults, str(tmp_path), once))))
         wait_until((tmp_path / "processes").exists)
         benches[-1].open()
         return benches[-1]
@@ -131,7 +129,7 @@ def test_a_launch_that_fails_the_gate_convicts_no_other_launch_of_its_binary(ope
     (tmp_path / "choosy.py").write_text(CHOOSY.format(grid=first.grid))
     monkeypatch.syspath_prepend(str(tmp_path))
     opened()
-    bench = WorkerBench(("choosy", "ChoosyEngine", ((), str(tmp_path))))
+    bench = Bench(("choosy", "ChoosyEngine", ((), str(tmp_path))))
     try:
         outcomes = bench.measure(task, adaptive(task))
     finally:
@@ -255,7 +253,7 @@ def test_the_last_words_of_a_worker_are_its_reason(opened, tmp_path):
     try:
         opened()
         with pytest.raises(NormtuneError, match=r"\(exit code 1: CUDA assertion failed at line 3\)"):
-            WorkerBench(("talkative", "engine", ())).open()
+            Bench(("talkative", "engine", ())).open()
     finally:
         sys.path.remove(str(tmp_path))
 
@@ -265,9 +263,9 @@ def test_a_killed_sweep_leaves_no_worker(opened, tmp_path):
     script = tmp_path / "parent.py"
     script.write_text(
         "import sys, time\n"
-        "from normtune.tuner.device.bench import WorkerBench\n"
+        "from normtune.tuner.device.bench import Bench\n"
         "if __name__ == '__main__':\n"
-        f"    bench = WorkerBench(('normtune.tests.tuner.hostile_engine', 'HostileEngine', ((), {str(tmp_path)!r})))\n"
+        f"    bench = Bench(('normtune.tests.tuner.hostile_engine', 'HostileEngine', ((), {str(tmp_path)!r})))\n"
         "    bench.open()\n"
         "    print('ready', flush=True)\n"
         "    time.sleep(3600)\n"

@@ -10,7 +10,7 @@ from normtune.tests.tuner.search import pairs
 from normtune.tuner.compiling import binaries
 from normtune.tuner.compiling.compiler import Compiled
 from normtune.tuner.device import bench as bench_module
-from normtune.tuner.device.bench import WorkerBench
+from normtune.tuner.device.bench import Bench
 from normtune.tuner.plan.binaries import compile_class
 from normtune.tuner.plan.plan import Plan
 from normtune.tuner.search.exhaustive import Exhaustive
@@ -72,7 +72,7 @@ def swept(monkeypatch, tmp_path):
     monkeypatch.setattr(bench_module, "LOOK_AHEAD", 4)
 
     def run(search):
-        bench, told = WorkerBench(("normtune.tests.tuner.made_up_recording", "compiled_engine", ())), Told()
+        bench, told = Bench(("normtune.tests.tuner.made_up_recording", "compiled_engine", ())), Told()
         with Store.open(f"sqlite:///{tmp_path}/store.db") as store:
             sweep(bench, store, recorded_plan(), search, progress=told)
         (pool,) = pools

@@ -21,7 +21,7 @@ from normtune.tests.heuristics.made_up import as_command
 from normtune.tests.results.stores import alter
 from normtune.tests.tuner.benches import DEVICE, sweep
 from normtune.tuner.checking.offline import check
-from normtune.tuner.device.bench import WorkerBench
+from normtune.tuner.device.bench import Bench
 from normtune.tuner.plan.plan import Plan, Task, candidates
 from normtune.tuner.plan.resume import known, stale_plan
 from normtune.tuner.search.adaptive import Adaptive
@@ -56,7 +56,7 @@ def bench(tmp_path):
     opened = []
 
     def make():
-        opened.append(WorkerBench(("normtune.tests.tuner.compiling_engine", "CompilingEngine", ((), str(tmp_path)))))
+        opened.append(Bench(("normtune.tests.tuner.compiling_engine", "CompilingEngine", ((), str(tmp_path)))))
         return opened[-1]
 
     yield make
