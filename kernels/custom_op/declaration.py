@@ -7,6 +7,7 @@ for each fault.
 import ast
 import inspect
 import math
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -17,17 +18,7 @@ from normtune.kernels.config import Config
 from normtune.kernels.custom_op.sources import names_decorated_kernels
 from normtune.kernels.custom_op.spaces import DeclaredSpace
 from normtune.kernels.key import with_sizes
-from normtune.kernels.problem import (
-    BUFFER_ITEMSIZE,
-    IN_OUT,
-    INPUT,
-    INTEGERS,
-    OUTPUT,
-    ROLES,
-    WEIGHT,
-    Buffer,
-    Problem,
-)
+from normtune.kernels.problem import BUFFER_ITEMSIZE, IN_OUT, INPUT, INTEGERS, OUTPUT, ROLES, WEIGHT, Buffer, Problem
 from normtune.kernels.spec_faults import of_axes
 from normtune.kernels.target import Target
 
@@ -80,7 +71,12 @@ def tensor_of(text: str, axes: tuple[str, ...], sizes: tuple[str, ...]) -> Tenso
     return TensorText(role, extents, dtype)
 
 
-_ARITHMETIC = (ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Name, ast.Load, ast.Constant)
+# Of an extent, on fractions.
+_OPERATIONS: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
+    **{ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv},
+    ast.FloorDiv: lambda left, right: Fraction(left // right),
+}
+_ARITHMETIC = (*_OPERATIONS, ast.BinOp, ast.Name, ast.Load, ast.Constant)
 
 
 @lru_cache(256)
@@ -107,17 +103,7 @@ def _value(node: ast.expr, sizes: Mapping[str, int]) -> Fraction:
     if isinstance(node, ast.Name):
         return Fraction(sizes[node.id])
     assert isinstance(node, ast.BinOp)
-    left, right = _value(node.left, sizes), _value(node.right, sizes)
-    match node.op:
-        case ast.Add():
-            return left + right
-        case ast.Sub():
-            return left - right
-        case ast.Mult():
-            return left * right
-        case ast.FloorDiv():
-            return Fraction(left // right)
-    return left / right
+    return _OPERATIONS[type(node.op)](_value(node.left, sizes), _value(node.right, sizes))
 
 
 def _extent(extent: str, problem: Problem) -> Fraction:

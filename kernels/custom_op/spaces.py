@@ -89,9 +89,11 @@ class DeclaredSpace:
                 yield "space is a function that does not take (trial, problem): expected one that does"
             return
         if not isinstance(given, Mapping):
-            if wrong := [one for one in given if type(one) is not self.config]:
+            if not isinstance(given, Sequence):
+                yield f"space is a {type(given).__name__}: expected a list of configs, or values by knob"
+            elif wrong := [one for one in given if type(one) is not self.config]:
                 yield f"space has {wrong[0]!r}: expected configs of {self.config.__name__}"
-            if not given:
+            elif not given:
                 yield "space is empty: expected a config or more"
             return
         if set(given) != {knob.name for knob in knobs}:
@@ -99,8 +101,11 @@ class DeclaredSpace:
             yield f"space has {', '.join(given) or 'nothing'}: expected the knobs {names}"
         for knob in knobs:
             values = given.get(knob.name)
-            if values is not None and (not values or any(type(value) is not knob.kind for value in values)):
-                yield f"space of {knob.name} is {values!r}: expected values of type {knob.kind.__name__}"
+            if values is None:
+                continue
+            is_list = isinstance(values, Sequence) and not isinstance(values, str)  # a text would be its letters
+            if not is_list or not values or any(type(value) is not knob.kind for value in values):
+                yield f"space of {knob.name} is {values!r}: expected a list of values of type {knob.kind.__name__}"
 
     def _of_each_value(self) -> Iterator[Config]:
         """Configs in which each value of each knob occurs."""

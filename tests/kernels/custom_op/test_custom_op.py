@@ -174,6 +174,7 @@ def test_the_examples_compile_without_a_gpu(examples) -> None:
 GIVES = "expected inputs=, which gives its values"
 DIVIDES = f"'hidden/0' is neither a shape (of rows, hidden) nor a dtype ({', '.join(BUFFER_ITEMSIZE)})"
 UNITS = "expected units in the last place, a positive number"
+_ITERATOR = iter([4])
 OF_TOY = "expected configs of ToyConfig"
 BY_NAME = "expected the tensors that are read, and the scalars"
 
@@ -186,8 +187,8 @@ BY_NAME = "expected the tensors that are read, and the scalars"
         (
             {"space": {"block": (64, "x"), "num_warps": ()}},
             [
-                "space of block is (64, 'x'): expected values of type int",
-                "space of num_warps is (): expected values of type int",
+                "space of block is (64, 'x'): expected a list of values of type int",
+                "space of num_warps is (): expected a list of values of type int",
             ],
         ),
         (
@@ -218,6 +219,18 @@ BY_NAME = "expected the tensors that are read, and the scalars"
             ["space: num_warps of a config is 3, expected a power of 2"],
         ),
         ({"space": []}, ["space is empty: expected a config or more"]),
+        ({"space": {ToyConfig(64, 1)}}, ["space is a set: expected a list of configs, or values by knob"]),
+        (
+            {"space": iter([ToyConfig(64, 1)])},
+            ["space is a list_iterator: expected a list of configs, or values by knob"],
+        ),
+        (
+            {"space": {"block": {64}, "num_warps": _ITERATOR}},
+            [
+                "space of block is {64}: expected a list of values of type int",
+                f"space of num_warps is {_ITERATOR!r}: expected a list of values of type int",
+            ],
+        ),
         (
             {"reference": lambda x, eps: x},
             ["the reference has a parameter 'eps': no input and no scalar of that name is declared"],
@@ -571,3 +584,15 @@ def test_an_operator_names_up_to_three_sizes() -> None:
 def test_faults_of_sizes_are_told(changes, told) -> None:
     with pytest.raises(UsageError, match=told):
         of_three_sizes(**changes)
+
+
+class _ModeConfig(Config):
+    """A config with a text."""
+
+    mode: str
+    num_warps: int
+
+
+def test_a_text_is_not_the_list_of_its_letters() -> None:
+    with pytest.raises(UsageError, match="space of mode is 'fast': expected a list of values of type str"):
+        declared(config=_ModeConfig, space={"mode": "fast", "num_warps": (4,)})
