@@ -166,12 +166,8 @@ class Header(NamedTuple):
         written = re.sub(" (?= )", r"\\u0020", json.dumps(facts))
         entries = [*self.lines, ("Format", str(FORMAT)), ("Facts", written)]
         # The command stays in one line, to be copied.
-        return "\n".join(
-            [
-                FIRST_LINE,
-                *(f"# {name}: {text}" if name == "Regenerate" else _wrapped(name, text) for name, text in entries),
-            ]
-        )
+        texts = (f"# {name}: {text}" if name == "Regenerate" else _wrapped(name, text) for name, text in entries)
+        return "\n".join([FIRST_LINE, *texts])
 
 
 def _wrapped(name: str, value: str) -> str:
@@ -242,7 +238,12 @@ def parse(text: str, source: str) -> tuple[Header, str]:
     if not _FORMAT.fullmatch(form) or int(form) > FORMAT:
         raise UsageError(f"{source} has table format {form[:20]}: this normtune reads up to {FORMAT}; upgrade it")
     try:
-        header = _read(entries) if int(form) >= _WITH_FACTS else _read_before(entries)
+        if int(form) < _WITH_FACTS:
+            from normtune.kernels.tablefile import format_3
+
+            header = checked(format_3.header(entries))
+        else:
+            header = _read(entries)
     except KeyError as error:
         raise UsageError(f"the header of {source} has no line {error}: restore the file or fit it again") from None
     except (ValueError, RecursionError) as error:
@@ -265,12 +266,6 @@ def _read(entries: list[tuple[str, str]]) -> Header:
 
 def _refused(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no number of JSON")
-
-
-def _read_before(entries: list[tuple[str, str]]) -> Header:
-    from normtune.kernels.tablefile import format_3
-
-    return checked(format_3.header(entries))
 
 
 def checked(header: Header) -> Header:

@@ -79,24 +79,8 @@ _MOST_NUMBER = 1 << 62
 # The most thresholds of a function: more than twice the most of a fit. Each costs a level of recursion.
 _MOST_CUTS = 300
 # Names with a fixed meaning in the code.
-_NAMES = {
-    "Callable",
-    "NamedTuple",
-    "TABLES",
-    "lookup",
-    *AXES,
-    "sms",
-    "l2_bytes",
-    "int",
-    "str",
-    "dict",
-    "tuple",
-    "ValueError",
-    "KeyError",
-    "Fraction",
-    "_sizes",
-    "_nearest",
-}
+_NAMES = {*AXES, "sms", "l2_bytes", "TABLES", "lookup", "_sizes", "_nearest", "Callable", "NamedTuple", "Fraction"}
+_NAMES |= {"int", "str", "dict", "tuple", "ValueError", "KeyError"}
 
 
 class _Frame(NamedTuple):

@@ -43,12 +43,9 @@ def statements(code: str) -> list[str]:
     try:
         module = parsed(code)
         for node in ast.walk(module):
-            if (
-                isinstance(node, ast.Expr)
-                and isinstance(node.value, ast.Constant)
-                and isinstance(node.value.value, str)
-            ):
-                node.value.value = " ".join(node.value.value.split())
+            match node:
+                case ast.Expr(value=ast.Constant(value=str(text)) as words):
+                    words.value = " ".join(text.split())
         return ast.unparse(module).splitlines()
     except UNREADABLE:
         return code.splitlines()
