@@ -72,7 +72,6 @@ class CompilePool:
         target: `sm_90`, `gfx942`, ...
         workers: number of processes; by default one per core, but not more than the jobs, if any.
         keep_assembly: whether to fill `Compiled.binaries` (PTX or AMD assembly, much text) and `Compiled.resources`.
-        seconds: limit of a compile; by default `COMPILE_SECONDS`.
         on_progress: called from another thread, after each job, with the number of finished jobs.
         nice: added to the niceness of the processes, as by `os.nice`.
         only_codes: whether to compute only the digests of code, without compiling.
@@ -86,14 +85,12 @@ class CompilePool:
         target: str,
         workers: int | None = None,
         keep_assembly: bool = False,
-        seconds: float | None = None,
         on_progress: Callable[[int], None] | None = None,
         nice: int = 0,
         only_codes: bool = False,
         folder: Folder | None = None,
         elsewhere: Executor | None = None,
     ) -> None:
-        self._seconds = COMPILE_SECONDS if seconds is None else seconds
         self._futures: dict[tuple[Key, AnyLaunch], Future[Compiled]] = {}
         self._jobs: dict[Future[Compiled], Job] = {}
         # The job that digests the code of each launch: the job of its binary, or a later one.
@@ -215,7 +212,7 @@ class CompilePool:
                 future.set_exception(error)
 
         attempt = self._started().schedule(
-            compile_job, args=(job, self._keep_assembly, only_codes), timeout=self._seconds
+            compile_job, args=(job, self._keep_assembly, only_codes), timeout=COMPILE_SECONDS
         )
         attempt.add_done_callback(finish)
 
@@ -231,7 +228,7 @@ class CompilePool:
                 "`normtune doctor` looks for other causes"
             ) from None
         except (TimeoutError, CancelledError) as error:
-            outcome = "was stopped" if isinstance(error, CancelledError) else f"took over {self._seconds:g} s"
+            outcome = "was stopped" if isinstance(error, CancelledError) else f"took over {COMPILE_SECONDS:g} s"
             return Compiled(self._jobs[future], "timeout", f"compiling {outcome}")
 
 

@@ -12,7 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from normtune.errors import NormtuneError, UsageError
@@ -76,14 +76,7 @@ class Inspection:
 
     def to_plain(self) -> dict[str, Any]:
         """The attributes as JSON values."""
-        return {
-            "operator": self.operator,
-            "target": self.target,
-            "seen": [{"title": title, "text": text} for title, text in self.seen],
-            "faults": self.faults,
-            "warnings": self.warnings,
-            "exit_code": self.exit_code,
-        }
+        return asdict(self) | {"seen": [{"title": title, "text": text} for title, text in self.seen]}
 
 
 def inspect_operator(file: str | os.PathLike[str], *, operator: str = "", target: str = "sm_90") -> list[Inspection]:
@@ -276,6 +269,8 @@ def _gate(looks: Sequence[_Look], target: Target) -> None:
             look.found.warnings.append(f"results in {dtype} are not checked: Triton's interpreter truncates them")
         else:
             cases += [(look.found, problem, config) for problem, kept in look.tried for config in _gated(kept)]
+    if not cases:
+        return
     plain = [(problem.columns, config.to_json()) for _, problem, config in cases]
     try:
         done = subprocess.run(

@@ -196,13 +196,11 @@ class Pace:
     def launch_seconds(self, problem: Problem, footprint: int, launch: AnyLaunch) -> float:
         """Seconds of one launch; a perfect kernel would move `footprint` bytes."""
         elements = math.prod(problem.shape)
-        if not isinstance(launch, Launch):
+        if not isinstance(launch, Launch) or not (launch.slice_row or launch.workspace):
             return LAUNCH_SECONDS + self._moving(footprint + ELEMENT_BYTES * elements)
         if launch.slice_row:
             walk = -(-problem.rows // launch.slice_row) * SLICE_SECONDS
             return LAUNCH_SECONDS + walk + self._moving(footprint + COLUMNS_ELEMENT_BYTES * elements)
-        if not launch.workspace:
-            return LAUNCH_SECONDS + self._moving(footprint + ELEMENT_BYTES * elements)
         columns = launch.block_col * max(1, launch.chunks)
         per_thread = launch.block_row * columns / (launch.num_warps * self._target.warp_size)
         element_bytes = SPILLED_ELEMENT_BYTES if per_thread >= SPILLED_ELEMENTS else SUMMED_ELEMENT_BYTES
@@ -246,14 +244,9 @@ def corrected(runs: Sequence[Run], device: Device, regime: str = COLD) -> float:
     """
     for run in reversed(runs):
         estimated, seconds = run.protocol.get("estimated_seconds"), run.protocol.get("seconds")
-        if (
-            run.device != device
-            or run.regime != regime
-            or not isinstance(estimated, float)
-            or not isinstance(seconds, dict)
-        ):
+        if run.device != device or run.regime != regime or not isinstance(seconds, dict):
             continue
-        if estimated >= _SHORTEST_RUN_SECONDS:
+        if isinstance(estimated, float) and estimated >= _SHORTEST_RUN_SECONDS:
             measured = seconds.get("gate", 0.0) + seconds.get("timing", 0.0)
             least, most = _CORRECTION_BOUNDS
             return float(min(max(measured / estimated * run.protocol.get("correction", 1.0), least), most))

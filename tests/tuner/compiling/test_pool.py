@@ -170,14 +170,15 @@ from pathlib import Path
 sys.path[:0] = [{tests!r}, {operator!r}, {folder!r}]
 import hostile_spec, hostile_sweep
 from normtune.kernels.target import TARGETS
-from normtune.tuner.compiling.pool import CompilePool
+from normtune.tuner.compiling import pool as module
 from normtune.tuner.plan.plan import plan, problems
 if __name__ == "__main__":
     hostile_sweep.distribution(Path({folder!r}))
     jobs = plan(problems(["hostile"], ["float32"], [(64, 256)]), "default", TARGETS["sm_90"]).jobs()
     faults = ("hang_in_compiler", "kill_compiler", "none")
     jobs = [job for job in jobs if hostile_spec.FAULTS[job.launch.num_stages - 1] in faults]
-    pool = CompilePool(jobs, "sm_90", workers=2, seconds=15.0)
+    module.COMPILE_SECONDS = 15.0
+    pool = module.CompilePool(jobs, "sm_90", workers=2)
     for compiled in pool:
         print(hostile_spec.FAULTS[compiled.job.launch.num_stages - 1], compiled.status, compiled.reason, sep="|")
     pool.close()
@@ -235,7 +236,8 @@ def test_a_compiler_that_fails_once_is_tried_again_and_the_second_time_convicts(
         for problem in shapes
     )
     counts = []
-    pool = CompilePool(jobs, "sm_90", 2, seconds=5.0, on_progress=counts.append)
+    monkeypatch.setattr(module, "COMPILE_SECONDS", 5.0)
+    pool = CompilePool(jobs, "sm_90", 2, on_progress=counts.append)
     found = [compiled.status for compiled in pool]
     pool.close()
     assert found == ["ok" if faults == 1 else status] * 3
