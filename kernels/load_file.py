@@ -51,8 +51,8 @@ def load(path: str | os.PathLike[str]) -> None:
                 module_spec.loader.exec_module(module)
         if set(operators()) == before:
             raise UsageError("it registers no operator: normtune.register or @normtune.kernel_operator does")
-    # Whatever the file raises.
-    except Exception as error:
+    # Whatever the file raises; a script may end with `sys.exit()`, which would end the command without a word.
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         message = str(error) if isinstance(error, NormtuneError) else f"{type(error).__name__}: {error}"
         if isinstance(error, ModuleNotFoundError):

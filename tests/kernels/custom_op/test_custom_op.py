@@ -463,7 +463,11 @@ def test_configs_of_all_classes_are_values() -> None:
 
 
 def test_a_file_that_registers_nothing_or_fails_is_told_and_forgotten(tmp_path) -> None:
-    for text, told in (("", "it registers no operator"), ("1 / 0", "ZeroDivisionError: division by zero")):
+    for text, told in (
+        ("", "it registers no operator"),
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("import sys; sys.exit(3)", "SystemExit: 3"),
+    ):
         (tmp_path / "mine.py").write_text(text)
         with pytest.raises(UsageError, match=rf"cannot load operators from .*mine.py: {told}"):
             load_file.load(tmp_path / "mine.py")
