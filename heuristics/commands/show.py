@@ -210,7 +210,6 @@ def _listed(frame: "pd.DataFrame") -> "RichTable":
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    from normtune.heuristics.showing.listing import config_of_row
     from normtune.kernels.key import Key
     from normtune.results.terminal import printable
 
@@ -231,10 +230,9 @@ def _listed(frame: "pd.DataFrame") -> "RichTable":
     if failed:
         table.add_column("status: reason")
     for key, row in zip(keys, frame.to_dict("records"), strict=True):
-        config = config_of_row(row)
         numbers = ((row["median_us"], 2), (row["best_ratio"], 3), (row["copy_ratio"], 2), (row["gbps"], 1))
         cells = [] if is_uniform else [key.text, key.dtype]
-        cells += [*(str(row[axis]) for axis in AXES), str(config)]
+        cells += [*(str(row[axis]) for axis in AXES), str(row["config"])]
         cells += ["-" if number != number else f"{number:.{digits}f}" for number, digits in numbers]
         if failed:
             cells.append("" if row["status"] == "ok" else f"{row['status']}: {row['reason']}")

@@ -1,8 +1,6 @@
 """Listing of measurements: one row each, with the config in columns and the time relative to other times."""
 
-import json
 import math
-from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -11,7 +9,7 @@ from normtune.errors import UsageError
 from normtune.heuristics.regret.fixed_log import MILLION
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.kernels.config import COPY, Config
-from normtune.kernels.operator import find, read_config
+from normtune.kernels.operator import find
 from normtune.kernels.problem import Problem
 from normtune.results.statistics import summary
 
@@ -27,21 +25,15 @@ def columns(evidence: "Evidence") -> tuple[str, ...]:
     return (*_FIRST, *evidence.knobs(), *_LAST)
 
 
-def config_of_row(row: Mapping[Hashable, Any]) -> Config:
-    """The config of a row of a listing."""
-    knobs = [name for name in row if name not in (*_FIRST, *_LAST) and row[name] != ""]
-    return read_config(row["operator"], json.dumps({str(name): row[name] for name in sorted(map(str, knobs))}))
-
-
 def listing(evidence: "Evidence", matrices: list[TimingMatrix]) -> pd.DataFrame:
     """The measurements of one device and one version of the kernels, with derived figures.
 
     Returns:
-        `columns`, in the order of the evidence; knobs that an operator lacks are empty. median_us: of all samples,
-        microseconds. best_ratio: time over the time of the problem's best config, over all runs, from the timing
-        matrix; a near tie may be slightly under 1. copy_ratio: median over the median of a copy of as many bytes in the
-        same run. gbps: bytes that a perfect kernel moves over the median, 1e9 bytes a second. nan for a failure, and
-        without such a copy, matrix or operator.
+        `columns` and config, in the order of the evidence; knobs that an operator lacks are empty. median_us: of all
+        samples, microseconds. best_ratio: time over the time of the problem's best config, over all runs, from the
+        timing matrix; a near tie may be slightly under 1. copy_ratio: median over the median of a copy of as many bytes
+        in the same run. gbps: bytes that a perfect kernel moves over the median, 1e9 bytes a second. nan for a failure,
+        and without such a copy, matrix or operator.
     """
     measurements = evidence.measurements()
     devices = {run.id: run.device.label for run in evidence.runs}
@@ -64,9 +56,10 @@ def listing(evidence: "Evidence", matrices: list[TimingMatrix]) -> pd.DataFrame:
                 *(values.get(name, "") for name in knobs),
                 *(item.status, item.reason, median / 1000, math.exp(loss / MILLION)),
                 *(median / copies.get((item.run, problem), math.nan), moved[problem] / median, devices[item.run]),
+                item.config,
             )
         )
-    return pd.DataFrame(rows, columns=[*_FIRST, *knobs, *_LAST])
+    return pd.DataFrame(rows, columns=[*columns(evidence), "config"])
 
 
 def ordered(frame: pd.DataFrame, sort: str | None) -> pd.DataFrame:
@@ -74,7 +67,12 @@ def ordered(frame: pd.DataFrame, sort: str | None) -> pd.DataFrame:
     if sort is None:
         return frame.sort_values(["operator", "variant", "dtype", "hidden", "rows", "median_us"], kind="stable")
     name = sort.removeprefix("-")
-    return frame.sort_values(name, ascending=name == sort, kind="stable")
+    return frame.sort_values(name, ascending=name == sort, kind="stable", key=_comparable)
+
+
+def _comparable(column: "pd.Series[Any]") -> "pd.Series[Any]":
+    """A column to sort by: operators may have numbers, words and nothing for one knob."""
+    return column.map(lambda value: (isinstance(value, str), value)) if column.dtype == object else column
 
 
 def check_order(sort: str | None, evidence: "Evidence") -> None:

@@ -3,6 +3,7 @@
 import math
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from normtune.errors import NormtuneError
@@ -216,7 +217,7 @@ def test_the_ratios_of_the_listing_are_what_they_say(measure, penalty, run, spec
     matrix = timing_matrix(evidence, spec, spec.key("bfloat16"), TARGETS["sm_90"])
     assert matrix is not None
     frame = listing.listing(evidence, [matrix])
-    assert list(frame.columns) == list(listing.columns(evidence))
+    assert list(frame.columns) == [*listing.columns(evidence), "config"]
     assert len(frame) == len(measurements) + len(copies) + 1
     (row,) = frame[
         (frame["rows"] == 4096) & (frame["hidden"] == 128) & (frame["schedule"] == "row") & (frame["num_warps"] == 4)
@@ -231,3 +232,9 @@ def test_the_ratios_of_the_listing_are_what_they_say(measure, penalty, run, spec
     assert math.isnan(copy["best_ratio"])
     (row,) = frame[frame["status"] == "timeout"].to_dict("records")
     assert [math.isnan(row[name]) for name in ("median_us", "best_ratio", "copy_ratio", "gbps")] == [True] * 4
+
+
+def test_a_knob_that_only_some_operators_have_is_an_order() -> None:
+    frame = pd.DataFrame({"knob": ["", 16, "none", 2, ""]})
+    assert listing.ordered(frame, "knob")["knob"].tolist() == [2, 16, "", "", "none"]
+    assert listing.ordered(frame, "-knob")["knob"].tolist() == ["none", "", "", 16, 2]
