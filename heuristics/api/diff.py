@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pandas as pd
 
@@ -24,6 +24,7 @@ from normtune.heuristics.regret.fixed_log import fraction
 from normtune.heuristics.regret.specs import spec_of
 from normtune.heuristics.regret.weights import Weighting
 from normtune.heuristics.report import images
+from normtune.heuristics.report.notebook import shown
 from normtune.kernels.key import Key
 from normtune.kernels.tablefile.locate import slug
 from normtune.results.atomic import replaced
@@ -31,6 +32,9 @@ from normtune.results.options import keywords_of
 from normtune.results.records import Device
 from normtune.results.source import Warn
 from normtune.results.terminal import printable
+
+if TYPE_CHECKING:
+    from normtune.heuristics.report.theme import Spec
 
 
 class DeviceDiff(NamedTuple):
@@ -89,18 +93,25 @@ class Diff(NamedTuple):
         if len(self.devices) > 1:
             raise UsageError("pictures are of one device: name a store or a recording of one")
         drawn = {}
-        for compared in (one for part in self.devices for one in part.differences if one.timed):
+        for compared in self._timed():
             key = compared.matrix.key
             path = drawn[key] = folder / f"{slug(str(key))}.png"
             with replaced(path) as file:
-                file.write_bytes(images.picture(of_difference(compared), path))
+                file.write_bytes(images.picture(of_difference(compared), path.suffix))
         return drawn
 
     def _repr_html_(self) -> str:
         """The verdict, and pictures where the packages that draw are installed."""
-        from normtune.heuristics.report.notebook import of_differences
 
-        return of_differences(self.verdict(), [one for part in self.devices for one in part.differences])
+        def drawn() -> "Iterator[tuple[str, Spec]]":
+            from normtune.heuristics.report.pictures import of_difference
+
+            yield from ((str(one.matrix.key), of_difference(one)) for one in self._timed())
+
+        return shown(self.verdict(), drawn)
+
+    def _timed(self) -> Iterator[Difference]:
+        return (one for part in self.devices for one in part.differences if one.timed)
 
     def verdict(self) -> Iterator[str]:
         """The lines of `normtune diff`: how much faster the first is, and where."""

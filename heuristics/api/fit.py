@@ -22,7 +22,7 @@ from normtune.heuristics.fitting.pipeline import fit as fit_evidence
 from normtune.heuristics.fitting.pipeline import used
 from normtune.heuristics.fitting.result import Fit, FittedFunction, Shared
 from normtune.heuristics.regret.fixed_log import fraction
-from normtune.heuristics.report import images
+from normtune.heuristics.report.notebook import shown
 from normtune.heuristics.writing import emit, formats, installing
 from normtune.heuristics.writing.installing import Installed
 from normtune.heuristics.writing.pull_request import FittedData
@@ -166,14 +166,9 @@ class Table(FittedTable):
 
     def _repr_html_(self) -> str:
         """The verdict, and maps where the packages that draw are installed."""
-        from normtune.heuristics.report.notebook import plain, shown
-
-        lines = verdict(self.fit)
-        if not images.is_installed():
-            return plain(lines)
         from normtune.heuristics.api.report import of_fit
 
-        return shown(lines, of_fit(self.fit, self.evidence).devices)
+        return shown(verdict(self.fit), lambda: of_fit(self.fit, self.evidence).maps())
 
     def _module(self, command: Command) -> str:
         return emit.module_text(self.fit, command)

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -30,6 +31,7 @@ from normtune.heuristics.regret.matrix import TimingMatrix, timing_matrix
 from normtune.heuristics.regret.specs import spec_of
 from normtune.heuristics.report import images
 from normtune.heuristics.report.function_data import PHASES, DeviceReport, function_data
+from normtune.heuristics.report.notebook import shown
 from normtune.heuristics.rules import RULES
 from normtune.heuristics.writing import named_files
 from normtune.heuristics.writing.entries import decisions
@@ -51,6 +53,9 @@ from normtune.results.options import as_names, keywords_of, option
 from normtune.results.records import UNKNOWN_START, Device, Run
 from normtune.results.regimes import in_regime
 from normtune.results.source import NOTHING, Measured, Selection, Warn, data_option
+
+if TYPE_CHECKING:
+    from normtune.heuristics.report.theme import Spec
 
 Announce = Callable[[str], None]
 # Seconds of a run that can be true: a month.
@@ -120,13 +125,18 @@ class Report:
         ((part, function),) = functions
         spec = of_function(function, what, against, at, part.label.partition(",")[0])
         with replaced(Path(path)) as file:
-            file.write_bytes(images.picture(spec, Path(path)))
+            file.write_bytes(images.picture(spec, Path(path).suffix))
 
     def _repr_html_(self) -> str:
         """The verdict, and the maps as pictures."""
-        from normtune.heuristics.report.notebook import shown
+        return shown(self._lines(), self.maps)
 
-        return shown(self._lines(), self.devices)
+    def maps(self) -> "Iterator[tuple[str, Spec]]":
+        """The map of each function with its title."""
+        from normtune.heuristics.report.pictures import of_function
+
+        for function in (function for part in self.devices for function in part.functions):
+            yield function.title, of_function(function, "map", None, None, "")
 
     def _lines(self) -> Iterator[str]:
         for part in self.devices:

@@ -7,6 +7,7 @@ by expressions in the specification.
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import altair as alt
@@ -23,7 +24,8 @@ SHAPES, REGIONS, GAPS, GROUPS, KEY, FASTEST, RUNS = "shapes", "regions", "gaps",
 # A smaller loss than 1 % has no dot: the order of configs so close changes from sweep to sweep.
 _LEAST_LOSS = round(math.expm1(NEAR / MILLION), 4)
 _MISSING = "#9aa1ab"
-_WAYS = ("slower", "even", "faster")
+# Colours of the theme.
+_INK, _PAPER, _EVEN = map(alt.ExprRef, ("ink", "paper", "even"))
 _TICK = (
     "datum.value >= 1048576 ? datum.value / 1048576 + 'M' : datum.value >= 1024 && datum.value % 128 == 0 ? "
     "datum.value / 1024 + 'k' : '' + datum.value"
@@ -39,7 +41,7 @@ def config_map(plane: SizePlane, groups: pd.DataFrame) -> Spec:
 
     The area of a dot grows with the loss. `groups` is from `FunctionData.groups`.
     """
-    x, y = _axes(plane)
+    x, y, at, edges = _axes(plane)
     regions, shapes = alt.Chart(alt.NamedData(REGIONS)), alt.Chart(alt.NamedData(SHAPES))
     # Vega places a text by its first line, so it is moved up by half the height of the other lines.
     top = f"datum.cy * pow(datum.ratio, -(datum.lines - 1) * {LINE / 2} / height)"
@@ -47,18 +49,16 @@ def config_map(plane: SizePlane, groups: pd.DataFrame) -> Spec:
     room, lettered = (text.format(width="width", height="height") for text in (ROOM, LETTERED))
     names = centre.transform_filter(room).transform_calculate(text="datum.label").encode(y=y("top"))
     letters = centre.transform_filter(lettered).transform_calculate(text="datum.letter").encode(y=y("cy"))
-    edges = {"x": x("x0"), "x2": "x1", "y": y("y0"), "y2": "y1"}
     unknown, losing = "!isValid(datum.loss)", f"datum.differs && datum.loss > {_LEAST_LOSS}"
-    at = {"x": x("x"), "y": y("y")}
     return _spec(
         regions.mark_rect().encode(
             **edges, fill=alt.Fill("colour:N", scale=None), stroke=alt.Stroke("colour:N", scale=None)
         ),
-        regions.transform_filter("datum.border").mark_rect(fill=None, strokeWidth=1, stroke=_ink()).encode(**edges),
+        regions.transform_filter("datum.border").mark_rect(fill=None, strokeWidth=1, stroke=_INK).encode(**edges),
         _gaps(edges),
         shapes.mark_square(size=4, opacity=0.35, color="#000").encode(**at),
         shapes.transform_filter(losing)
-        .mark_circle(opacity=1, stroke=_ink(), strokeWidth=1.2)
+        .mark_circle(opacity=1, stroke=_INK, strokeWidth=1.2)
         .encode(
             **at,
             fill=alt.Fill("best_colour:N", scale=None),
@@ -75,7 +75,7 @@ def config_map(plane: SizePlane, groups: pd.DataFrame) -> Spec:
             ),
         ),
         shapes.transform_filter(unknown)
-        .mark_point(angle=45, filled=True, size=60, color=_MISSING, stroke=_ink(), strokeWidth=0.5)
+        .mark_point(angle=45, filled=True, size=60, color=_MISSING, stroke=_INK, strokeWidth=0.5)
         .encode(**at, shape=_legend_of("config not measured there", "cross"))
         .transform_calculate(of="'config not measured there'"),
         *_texts(names, lineBreak="\n", lineHeight=LINE),
@@ -121,75 +121,8 @@ def _keys(groups: pd.DataFrame) -> list[alt.Chart]:
         key.mark_text(fontSize=11, fontWeight="bold").encode(
             **at, text="letter:N", color=alt.Color("ink:N", scale=None)
         ),
-        key.mark_text(fontSize=11, align="left", dx=13, color=_ink()).encode(**at, text="name:N"),
+        key.mark_text(fontSize=11, align="left", dx=13, color=_INK).encode(**at, text="name:N"),
     ]
-
-
-def faster(plane: SizePlane) -> Spec:
-    """Speed-up of the report's table over a rival: another table, or a rule."""
-    colour = alt.Color(
-        "faster:Q",
-        scale=alt.Scale(
-            type="log", domain=[0.5, 1, 2], range=list(map(alt.ExprRef, _WAYS)), interpolate="rgb", clamp=True
-        ),
-        legend=_gradient("times as fast", "~r", [0.5, 0.7, 0.9, 1, 1.1, 1.4, 2]),
-    )
-    return _tiles(plane, "faster", colour, slower="datum.faster < 0.99")
-
-
-def of_copy(plane: SizePlane) -> Spec:
-    """Time divided by the time of a copy of as many bytes."""
-    scale = alt.Scale(type="log", domain=[1, 4], scheme="viridis", reverse=True, clamp=True)
-    return _tiles(
-        plane,
-        "of_copy",
-        alt.Color("of_copy:Q", scale=scale, legend=_gradient("time over a copy's", ".1f", [1, 1.5, 2, 3, 4])),
-    )
-
-
-def loss(plane: SizePlane) -> Spec:
-    """Loss of the table against the fastest config of each shape."""
-    scale = alt.Scale(type="sqrt", domain=[0, 0.2], scheme="magma", reverse=alt.ExprRef("!dark"), clamp=True)
-    return _tiles(
-        plane,
-        "loss",
-        alt.Color("loss:Q", scale=scale, legend=_gradient("slower than the fastest", "%", [0, 0.01, 0.05, 0.1, 0.2])),
-    )
-
-
-def ties(plane: SizePlane) -> Spec:
-    """How many configs are as fast as the fastest, as far as a test can tell."""
-    colours: list[Any] = [alt.ExprRef("even"), *SHADES]
-    scale = alt.Scale(domain=["1", "2", "3, 4", "5 to 8", "more"], range=colours)
-    legend = alt.Legend(title="configs that may be the fastest", orient="top", symbolType="square")
-    return _tiles(plane, "ties", alt.Color("alike:N", scale=scale, legend=legend))
-
-
-def measured(plane: SizePlane) -> Spec:
-    """Share of the legal configs that were measured at each shape."""
-    scale = alt.Scale(domain=[0, 1], scheme="viridis")
-    return _tiles(
-        plane,
-        "share",
-        alt.Color(
-            "share:Q", scale=scale, legend=_gradient("of the legal configs measured", "%", [0, 0.25, 0.5, 0.75, 1])
-        ),
-    )
-
-
-def fastest_config(plane: SizePlane) -> Spec:
-    """The fastest config of each shape, in its colour on the map."""
-    return _tiles(plane, "best_us", alt.Color("best_colour:N", scale=None))
-
-
-MEASURES: Mapping[str, tuple[str, Callable[[SizePlane], Spec]]] = {
-    "faster": ("Speed-up", faster),
-    "copy": ("Time over a copy", of_copy),
-    "loss": ("Loss", loss),
-    "fastest": ("Fastest config", fastest_config),
-    "ties": ("Uncertainty", ties),
-    "measured": ("Measured", measured),
-}
 
 
 def samples() -> Spec:
@@ -216,16 +149,16 @@ def samples() -> Spec:
     ]
     return _spec(
         data.transform_flatten(["samples"])
-        .mark_tick(opacity=0.45, thickness=1.5, size=14, color=_ink())
+        .mark_tick(opacity=0.45, thickness=1.5, size=14, color=_INK)
         .encode(x=alt.X("samples:Q", **time), y=y),
         data.mark_rule(strokeWidth=5, color=SHADES[2]).encode(
             x=alt.X("low:Q", **time), x2="high", y=y, tooltip=tooltip
         ),
-        data.mark_point(filled=True, size=90, color=SHADES[0], stroke=_ink(), strokeWidth=1, opacity=1).encode(
+        data.mark_point(filled=True, size=90, color=SHADES[0], stroke=_INK, strokeWidth=1, opacity=1).encode(
             x=alt.X("us:Q", **time), y=y, tooltip=tooltip
         ),
         # The names are above the times: beside them they would take most of the width of a narrow page.
-        data.mark_text(align="left", dy=-15, fontSize=11, color=_ink()).encode(x=alt.value(4), y=y, text="config:N"),
+        data.mark_text(align="left", dy=-15, fontSize=11, color=_INK).encode(x=alt.value(4), y=y, text="config:N"),
         height={"step": 42},
     )
 
@@ -255,15 +188,11 @@ def seconds() -> Spec:
     return _spec(chart, height={"step": 18})
 
 
-def _tiles(plane: SizePlane, value: str, colour: alt.Color, slower: str = "") -> Spec:
+def _tiles(plane: SizePlane, value: str, colour: alt.Color) -> Spec:
     """Shapes as coloured tiles, below the thresholds of the table; those without a value are grey and crossed."""
-    x, y = _axes(plane)
-    regions, shapes = (
-        alt.Chart(alt.NamedData(REGIONS)),
-        alt.Chart(alt.NamedData(SHAPES)).transform_calculate(**_DERIVED),
-    )
-    edges = {"x": x("x0"), "x2": "x1", "y": y("y0"), "y2": "y1"}
-    at = {"x": x("x"), "y": y("y")}
+    _, _, at, edges = _axes(plane)
+    regions = alt.Chart(alt.NamedData(REGIONS))
+    shapes = alt.Chart(alt.NamedData(SHAPES)).transform_calculate(**_DERIVED)
     field, known = f"datum.{value}", f"isValid(datum.{value}) && isFinite(datum.{value})"
     layers = [
         shapes.transform_filter(known).mark_rect(stroke=None, clip=True).encode(**edges, color=colour),
@@ -274,17 +203,17 @@ def _tiles(plane: SizePlane, value: str, colour: alt.Color, slower: str = "") ->
         .transform_calculate(of="'not known'"),
         *(
             [
-                shapes.transform_filter(f"{known} && {slower}")
-                .mark_point(filled=True, size=22, color=_ink(), stroke=alt.ExprRef("paper"), strokeWidth=0.4)
+                shapes.transform_filter(f"{known} && datum.faster < 0.99")
+                .mark_point(filled=True, size=22, color=_INK, stroke=_PAPER, strokeWidth=0.4)
                 .encode(**at, shape=_legend_of("slower", "triangle-down"))
                 .transform_calculate(of="'slower'")
             ]
-            if slower
+            if value == "faster"
             else []
         ),
         _gaps(edges),
         regions.transform_filter("datum.border")
-        .mark_rect(fill=None, strokeWidth=0.7, stroke=_ink(), strokeOpacity=0.55)
+        .mark_rect(fill=None, strokeWidth=0.7, stroke=_INK, strokeOpacity=0.55)
         .encode(**edges),
         shapes.mark_rect(opacity=0.001).encode(**edges, tooltip=_tooltips(plane)),
     ]
@@ -301,11 +230,8 @@ _DERIVED = {
 
 
 def _tooltips(plane: SizePlane) -> list[alt.Tooltip]:
-    third = [alt.Tooltip("z:Q", title=plane.axes[2], format="d")] if len(plane.axes) > 2 else []
     return [
-        alt.Tooltip("x:Q", title=plane.axes[0], format="d"),
-        alt.Tooltip("y:Q", title=plane.axes[1], format="d"),
-        *third,
+        *(alt.Tooltip(f"{of}:Q", title=axis, format="d") for of, axis in zip("xyz", plane.axes, strict=False)),
         alt.Tooltip("config:N", title="config"),
         alt.Tooltip("us:Q", title="us", format=".2f"),
         alt.Tooltip("loss:Q", title="slower by", format=".1%"),
@@ -319,7 +245,11 @@ def _tooltips(plane: SizePlane) -> list[alt.Tooltip]:
     ]
 
 
-def _axes(plane: SizePlane) -> tuple[Callable[[str], alt.X], Callable[[str], alt.Y]]:
+def _axes(
+    plane: SizePlane,
+) -> tuple[Callable[[str], alt.X], Callable[[str], alt.Y], dict[str, Any], dict[str, Any]]:
+    """A column as a position along each axis; the encodings of a shape's point and of a tile."""
+
     def options(axis: int) -> dict[str, Any]:
         ends = plane.domain(axis)
         return {
@@ -328,11 +258,13 @@ def _axes(plane: SizePlane) -> tuple[Callable[[str], alt.X], Callable[[str], alt
             "axis": alt.Axis(values=plane.ticks(axis), labelExpr=_TICK, grid=False),
         }
 
-    return lambda name: alt.X(f"{name}:Q", **options(0)), lambda name: alt.Y(f"{name}:Q", **options(1))
+    def x(name: str) -> alt.X:
+        return alt.X(f"{name}:Q", **options(0))
 
+    def y(name: str) -> alt.Y:
+        return alt.Y(f"{name}:Q", **options(1))
 
-def _gradient(title: str, form: str, values: list[float]) -> alt.Legend:
-    return alt.Legend(title=title, orient="top", format=form, values=values, gradientLength=220, gradientThickness=10)
+    return x, y, {"x": x("x"), "y": y("y")}, {"x": x("x0"), "x2": "x1", "y": y("y0"), "y2": "y1"}
 
 
 def _legend_of(text: str, symbol: str) -> alt.Shape:
@@ -345,17 +277,13 @@ def _gaps(edges: Mapping[str, Any]) -> alt.Chart:
     """A translucent cover over combinations of sizes that were not measured."""
     text = "shapes not measured"
     legend = alt.Legend(title=None, orient="top", symbolType="square", symbolStrokeColor=_MISSING, symbolStrokeWidth=1)
-    fill = alt.Fill("of:N", scale=alt.Scale(domain=[text], range=[alt.ExprRef("paper")]), legend=legend)
+    fill = alt.Fill("of:N", scale=alt.Scale(domain=[text], range=[_PAPER]), legend=legend)
     return (
         alt.Chart(alt.NamedData(GAPS))
         .transform_calculate(of=f"'{text}'")
         .mark_rect(opacity=0.6)
         .encode(**edges, fill=fill)
     )
-
-
-def _ink() -> alt.ExprRef:
-    return alt.ExprRef("ink")
 
 
 def _spec(*layers: alt.Chart, height: Any = HEIGHT) -> Spec:
@@ -366,3 +294,42 @@ def _spec(*layers: alt.Chart, height: Any = HEIGHT) -> Spec:
     )
     spec: Spec = chart.properties(width="container", height=height).to_dict()
     return spec
+
+
+def _graded(value: str, title: str, form: str, values: list[float], **scale: Any) -> Callable[[SizePlane], Spec]:
+    """Tiles coloured by a value on a continuous scale."""
+    legend = alt.Legend(title=title, orient="top", format=form, values=values, gradientLength=220, gradientThickness=10)
+    return partial(_tiles, value=value, colour=alt.Color(f"{value}:Q", scale=alt.Scale(**scale), legend=legend))
+
+
+_FASTER = _graded(
+    *("faster", "times as fast", "~r", [0.5, 0.7, 0.9, 1, 1.1, 1.4, 2]),
+    **{"type": "log", "domain": [0.5, 1, 2], "interpolate": "rgb", "clamp": True},
+    range=[alt.ExprRef("slower"), _EVEN, alt.ExprRef("faster")],
+)
+_OF_COPY = _graded(
+    *("of_copy", "time over a copy's", ".1f", [1, 1.5, 2, 3, 4]),
+    **{"type": "log", "domain": [1, 4], "scheme": "viridis", "reverse": True, "clamp": True},
+)
+_LOSS = _graded(
+    *("loss", "slower than the fastest", "%", [0, 0.01, 0.05, 0.1, 0.2]),
+    **{"type": "sqrt", "domain": [0, 0.2], "scheme": "magma", "reverse": alt.ExprRef("!dark"), "clamp": True},
+)
+_SHARE = _graded(
+    *("share", "of the legal configs measured", "%", [0, 0.25, 0.5, 0.75, 1]), domain=[0, 1], scheme="viridis"
+)
+# Configs that are as fast as the fastest, as far as a test can tell.
+_TIES = alt.Color(
+    "alike:N",
+    scale=alt.Scale(domain=["1", "2", "3, 4", "5 to 8", "more"], range=[_EVEN, *SHADES]),
+    legend=alt.Legend(title="configs that may be the fastest", orient="top", symbolType="square"),
+)
+# A title and a chart each. The speed-up is over a rival: another table, or a rule.
+MEASURES: Mapping[str, tuple[str, Callable[[SizePlane], Spec]]] = {
+    "faster": ("Speed-up", _FASTER),
+    "copy": ("Time over a copy", _OF_COPY),
+    "loss": ("Loss", _LOSS),
+    "fastest": ("Fastest config", partial(_tiles, value="best_us", colour=alt.Color("best_colour:N", scale=None))),
+    "ties": ("Uncertainty", partial(_tiles, value="ties", colour=_TIES)),
+    "measured": ("Measured", _SHARE),
+}

@@ -3,11 +3,10 @@
 In: a specification with its data. Out: PNG, SVG or PDF.
 """
 
-from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from normtune.errors import NormtuneError, UsageError
 
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
     from normtune.heuristics.report.theme import Spec
 
 INSTALL = "pip install 'normtune[report]'"
+_FORMATS = (".png", ".svg", ".pdf")
 # Pixels of a PNG for each pixel of a specification.
 _SCALE = 2
 
@@ -51,34 +51,18 @@ def library() -> str:
     return bundle.replace("</script", "<\\/script")
 
 
-def svg(spec: "Spec") -> bytes:
-    """The picture as SVG."""
-    import vl_convert
-
-    return vl_convert.vegalite_to_svg(spec, allowed_base_urls=[]).encode()
-
-
-def _png(spec: "Spec") -> bytes:
-    import vl_convert
-
-    return vl_convert.vegalite_to_png(spec, scale=_SCALE, allowed_base_urls=[])
-
-
-def _pdf(spec: "Spec") -> bytes:
-    import vl_convert
-
-    return vl_convert.vegalite_to_pdf(spec, allowed_base_urls=[])
-
-
-FORMATS: Mapping[str, Callable[[Any], bytes]] = {".png": _png, ".svg": svg, ".pdf": _pdf}
-
-
 def check_format(path: Path) -> None:
     """Raise `UsageError` if a file's name has the suffix of no format."""
-    if path.suffix.lower() not in FORMATS:
-        raise UsageError(f"the picture is {str(path)!r}: expected a file that ends with {', '.join(FORMATS)}")
+    if path.suffix.lower() not in _FORMATS:
+        raise UsageError(f"the picture is {str(path)!r}: expected a file that ends with {', '.join(_FORMATS)}")
 
 
-def picture(spec: "Spec", path: Path) -> bytes:
-    """The picture in the format of the file's suffix."""
-    return FORMATS[path.suffix.lower()](spec)
+def picture(spec: "Spec", suffix: str) -> bytes:
+    """The picture in the format of a file with this suffix."""
+    import vl_convert
+
+    if suffix.lower() == ".png":
+        return vl_convert.vegalite_to_png(spec, scale=_SCALE, allowed_base_urls=[])
+    if suffix.lower() == ".pdf":
+        return vl_convert.vegalite_to_pdf(spec, allowed_base_urls=[])
+    return vl_convert.vegalite_to_svg(spec, allowed_base_urls=[]).encode()

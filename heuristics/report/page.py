@@ -7,6 +7,7 @@ becomes visible. Texts from tables and measurements are escaped here; page.js in
 import html
 import json
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -52,7 +53,7 @@ def page(title: str, parts: Sequence[DeviceReport]) -> str:
     return Template((here / "page.html").read_text()).substitute(
         title=html.escape(title),
         style=(here / "page.css").read_text(),
-        verdict="".join(_verdict(part, first) for part, first in zip(parts, _firsts(parts), strict=True)),
+        verdict="".join(map(_verdict, parts, accumulate((len(part.functions) for part in parts), initial=0))),
         functions=_choices("function", _grouped(functions), 0),
         measures=_choices("measure", [("", [(name, text) for name, (text, _) in charts.MEASURES.items()])], 0),
         time="".join(_time(number, part) for number, part in enumerate(parts)),
@@ -68,10 +69,6 @@ def page(title: str, parts: Sequence[DeviceReport]) -> str:
 def _in_script(data: Any) -> str:
     """JSON for an element `script`: no text in it can end the element or begin an HTML comment."""
     return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-
-
-def _firsts(parts: Sequence[DeviceReport]) -> list[int]:
-    return [sum(len(before.functions) for before in parts[:number]) for number in range(len(parts))]
 
 
 def _verdict(part: DeviceReport, first: int) -> str:
@@ -154,7 +151,7 @@ def _plain(function: FunctionData, samples: int, names: Sequence[str]) -> dict[s
         "ties": packed(shapes["ties"]),
         "timed": packed(shapes["timed"]),
         "legal": packed(shapes["legal"]),
-        "gaps": _records(function.gaps),
+        "gaps": function.gaps.round(4).to_dict("list"),
         "sides": [_plain_side(function, number) for number in range(len(function.sides))],
         "fastest": _plain_fastest(function, samples),
     }
@@ -163,23 +160,13 @@ def _plain(function: FunctionData, samples: int, names: Sequence[str]) -> dict[s
 def _plain_side(function: FunctionData, number: int) -> Mapping[str, Any]:
     side = function.sides[number]
     config = np.where(side.config < 0, np.nan, side.config)
-    regions = None if side.regions is None else _records(side.regions)
     return {
         "name": side.name,
         "config": packed(config),
         "loss": packed(np.log1p(side.loss), 2e-4),
-        "regions": regions,
+        "regions": None if side.regions is None else side.regions.round(4).to_dict("list"),
         "groups": function.groups(number).to_dict("records"),
     }
-
-
-def _records(frame: pd.DataFrame) -> dict[str, list[Any]]:
-    """The columns of a frame, fractions rounded to four decimal places."""
-    return {str(name): [_rounded(value) for value in frame[name].tolist()] for name in frame}
-
-
-def _rounded(value: Any) -> Any:
-    return round(value, 4) if isinstance(value, float) else value
 
 
 def _plain_fastest(function: FunctionData, most: int) -> dict[str, Any]:

@@ -29,7 +29,7 @@ def of_function(function: FunctionData, what: str, against: str | None, at: int 
     """
     if what not in KINDS:
         raise UsageError(f"the chart is {what!r}: expected one of {', '.join(KINDS)}")
-    rivals = {function.sides[number].name: number for number in function.rivals}
+    rivals = {side.name: number for number, side in enumerate(function.sides) if number}
     if against is not None and against not in rivals:
         against = Path(against).name
     if against is not None and against not in rivals:
@@ -50,7 +50,7 @@ def of_function(function: FunctionData, what: str, against: str | None, at: int 
     elif at is not None:
         raise UsageError(f"--at is {at}, but {function.title} has no third size: leave it out")
     subject, regions = function.sides[0].name, _at(function.regions(), at, "z0", "z1")
-    frames = {"shapes": _at(function.rows(0, rival), at, "z"), "regions": regions, "gaps": _at(function.gaps, at, "z")}
+    frames = {"shapes": _at(function.rows(rival), at, "z"), "regions": regions, "gaps": _at(function.gaps, at, "z")}
     if what == "map":
         groups = function.groups()
         subtitle = ["What is launched", subject]
@@ -90,11 +90,8 @@ def _at(frame: pd.DataFrame, size: int | None, least: str, most: str = "") -> pd
 
 def _drawn(spec: Spec, title: list[str], **frames: pd.DataFrame) -> Spec:
     # A picture has no tooltips, and their layers would make an SVG large.
-    spec = (
-        spec | {"layer": [layer for layer in spec["layer"] if "tooltip" not in layer["encoding"]]}
-        if "layer" in spec
-        else spec
-    )
+    if "layer" in spec:
+        spec |= {"layer": [layer for layer in spec["layer"] if "tooltip" not in layer["encoding"]]}
     styled = theme.styled(spec, theme.LIGHT, "white") | {"width": _WIDTH, "padding": 12}
     styled["config"] |= {"aria": False}
     return theme.with_data(styled | {"title": {"text": title[0], "subtitle": title[1:]}}, **frames)
@@ -124,9 +121,8 @@ def of_difference(difference: Difference) -> Spec:
     subtitle = f"{difference.names[0]} against {difference.names[1]}"
     frames = {"shapes": _at(shapes, third, "z"), "gaps": _at(plane.gaps(matrix.problems), third, "z")}
     at = "" if third is None else f", {plane.axes[2]} {third}"
-    return _drawn(
-        charts.faster(plane), [f"{matrix.key}{at}", f"Speed-up: {subtitle}"], **frames, regions=pd.DataFrame()
-    )
+    name, faster = charts.MEASURES["faster"]
+    return _drawn(faster(plane), [f"{matrix.key}{at}", f"{name}: {subtitle}"], **frames, regions=pd.DataFrame())
 
 
 def of_phases(seconds: Mapping[str, float]) -> Spec:

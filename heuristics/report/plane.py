@@ -6,7 +6,9 @@ shapes have a third size, columns of a rectangle say at which of its values it i
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import itemgetter
+from textwrap import wrap
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,6 +34,8 @@ _PIXELS = 640, 400
 CHARACTER, LINE = 6.8, 13
 _Ends = tuple[float, float, float, float]
 _COLUMNS = ["config", "x0", "x1", "y0", "y1", "z0", "z1"]
+# A name is broken between words only: a word longer than a line has its own.
+_WORDS: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
 
 
 class SizePlane(NamedTuple):
@@ -99,17 +103,16 @@ class SizePlane(NamedTuple):
 
     def gaps(self, shapes: Sequence[Shape]) -> pd.DataFrame:
         """Columns x0, x1, y0, y1 and z: the combinations of sizes missing from a grid; none for scattered shapes."""
-        edges, rows, known = (self.edges(0), self.edges(1)), [], {*shapes}
+        across, down, rows, known = [*pairwise(self.edges(0))], [*pairwise(self.edges(1))], [], {*shapes}
         for z in self.sizes[2] if len(self.axes) > 2 else (0,):
-            for column, x in enumerate(self.sizes[0]) if self.is_filled_by(len(shapes)) else ():
-                start = None
-                for row, y in enumerate((*self.sizes[1], None)):
-                    is_gap = y is not None and (x, y, z)[: len(self.axes)] not in known
-                    if is_gap and start is None:
-                        start = row
-                    elif not is_gap and start is not None:
-                        rows.append((edges[0][column], edges[0][column + 1], edges[1][start], edges[1][row], z))
-                        start = None
+            for x, ends in zip(self.sizes[0], across, strict=True) if self.is_filled_by(len(shapes)) else ():
+                column = [
+                    ((x, y, z)[: len(self.axes)] in known, tile) for y, tile in zip(self.sizes[1], down, strict=True)
+                ]
+                for is_known, tiles in groupby(column, itemgetter(0)):
+                    gap = [tile for _, tile in tiles]
+                    if not is_known:
+                        rows.append((*ends, gap[0][0], gap[-1][1], z))
         return pd.DataFrame(rows, columns=["x0", "x1", "y0", "y1", "z"])
 
     def regions(self, tree: Tree, whole: Box) -> pd.DataFrame:
@@ -132,12 +135,10 @@ class SizePlane(NamedTuple):
                 max(y.least - 0.5, top),
                 min(y.most + 0.5, bottom),
             )
-            if ends[0] < ends[1] and ends[2] < ends[3] and (len(self.axes) < 3 or self._has(z)):
+            is_drawn = len(self.axes) < 3 or any(z[0] <= size <= z[1] for size in self.sizes[2])
+            if ends[0] < ends[1] and ends[2] < ends[3] and is_drawn:
                 rows.append((config, *ends, *z))
         return pd.DataFrame(rows, columns=_COLUMNS)
-
-    def _has(self, z: tuple[int, int]) -> bool:
-        return any(z[0] <= size <= z[1] for size in self.sizes[2])
 
     def _cells(self, tree: Tree) -> pd.DataFrame:
         across, down = ([*map(float, np.geomspace(*self.domain(axis), _CELLS[axis] + 1))] for axis in (0, 1))
@@ -172,7 +173,7 @@ class SizePlane(NamedTuple):
             shares.append(np.log(ends[f"{name}1"] / ends[f"{name}0"]) / math.log(most / least))
         wide, high = shares
         labels = [
-            _lines(short_name(config), int((share * _PIXELS[0] - 6) / CHARACTER))
+            wrap(short_name(config), max(1, int((share * _PIXELS[0] - 6) / CHARACTER)), **_WORDS)
             for config, share in zip(regions["config"], wide, strict=True)
         ]
         return regions.assign(
@@ -232,20 +233,8 @@ def _rooms(regions: pd.DataFrame) -> list[_Ends]:
 
 def _runs(configs: Sequence[Config], ends: Sequence[float]) -> list[tuple[Config, float, float]]:
     """Runs of adjacent cells with the same config, with their ends."""
-    found: list[tuple[Config, float, float]] = []
-    for config, low, high in zip(configs, ends, ends[1:], strict=False):
-        found[-1:] = (
-            [(config, found[-1][1], high)] if found and found[-1][0] == config else [*found[-1:], (config, low, high)]
-        )
+    found = []
+    for config, cells in groupby(zip(configs, pairwise(ends), strict=True), itemgetter(0)):
+        tiles = [tile for _, tile in cells]
+        found.append((config, tiles[0][0], tiles[-1][1]))
     return found
-
-
-def _lines(name: str, width: int) -> list[str]:
-    """A name broken into lines of at most `width` characters; a longer word has its own line."""
-    lines: list[str] = []
-    for word in name.split(" "):
-        if lines and len(lines[-1]) + 1 + len(word) <= width:
-            lines[-1] += f" {word}"
-        else:
-            lines.append(word)
-    return lines

@@ -82,14 +82,20 @@ class Sweep(NamedTuple):
 
     def _repr_html_(self) -> str:
         """What was measured, and a picture of what the time went to where the packages that draw are installed."""
-        from normtune.heuristics.report.notebook import of_seconds, plain
+        from normtune.heuristics.report.notebook import shown
 
         lines = [self.device.label, *(plan_lines(self.outlook) if self.outlook else ())]
         phases = self.summary.phases
         if self.is_dry or self.compiled or phases is None:
-            return plain(lines)
+            return shown(lines, lambda: ())
         spent = {"compile": phases.compile, "gate": phases.gate, "timing": phases.timing}
-        return of_seconds([*lines, *end_lines(self.summary, None)], spent)
+
+        def drawn() -> list[tuple[str, dict[str, Any]]]:
+            from normtune.heuristics.report.pictures import of_phases
+
+            return [("seconds by phase", of_phases(spent))]
+
+        return shown([*lines, *end_lines(self.summary, None)], drawn)
 
     def to_plain(self) -> dict[str, Any]:
         """The object of `normtune sweep --json`, as JSON values; docs/commands.md describes the keys."""
