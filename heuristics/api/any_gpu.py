@@ -6,7 +6,7 @@ fit.
 
 import math
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass
 
 import pandas as pd
@@ -28,7 +28,7 @@ from normtune.results.exchange.recording import ALL, load_recordings
 from normtune.results.options import keywords_of, option, option_of
 from normtune.results.records import Device
 from normtune.results.regimes import check_regime
-from normtune.results.source import Measured, taken
+from normtune.results.source import Measured, Warn, taken
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,21 +118,14 @@ def fit_any_gpu(request: AnyGpuRequest) -> AnyGpuTable:
         NormtuneError: there is nothing to fit, no table of so few leaves, or the store cannot be read.
     """
     data, recording, options = request.data, request.recording, FitOptions.of(request)
-    evidence = everywhere(
-        None if data is not None else recording, options.regime, lambda: taken(data, recording, options.regime)
-    )
+    evidence = everywhere(data, recording, options.regime)
     return fitted_everywhere(evidence, options, source_of(data, recording))
 
 
-def everywhere(recording: str | None, regime: str, load: Callable[[], Evidence]) -> Evidence:
-    """The measurements of all shipped recordings if the recording is `all`, else those of `load`.
-
-    Raises:
-        UsageError: the regime is unknown.
-        NormtuneError: a recording is damaged.
-    """
-    if recording != ALL:
-        return load()
+def everywhere(data: Measured, recording: str | None, regime: str, warn: Warn | None = None) -> Evidence:
+    """The measurements of all shipped recordings if the recording is `all`, else as `taken`, whose errors it raises."""
+    if data is not None or recording != ALL:
+        return taken(data, recording, regime, warn)
     check_regime(regime)
     return load_recordings(regime)
 

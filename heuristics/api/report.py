@@ -306,11 +306,8 @@ def _by_function(current: Evidence, matrices: Sequence[TimingMatrix], device: De
     for matrix in matrices:
         key = function_key(matrix.key)
         if key not in found:
-            whole = matrix
-            if key != matrix.key:
-                spec = spec_of(current, matrix.key.operator)
-                whole = timing_matrix(current, spec, key, target_for(device.target, device.sms)) or matrix
-            found[key] = whole
+            spec, target = spec_of(current, matrix.key.operator), target_for(device.target, device.sms)
+            found[key] = matrix if key == matrix.key else timing_matrix(current, spec, key, target) or matrix
     return found
 
 

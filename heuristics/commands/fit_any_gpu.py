@@ -28,18 +28,15 @@ def fit_all_devices(
     from normtune.heuristics.any_gpu.emit import report
     from normtune.heuristics.api.any_gpu import everywhere, fitted_everywhere
     from normtune.heuristics.writing import write
-    from normtune.results.source import on_stderr, taken
+    from normtune.results.source import on_stderr
 
-    store, recording, regime = source.store, source.recording, options.regime
-    data_of_all = everywhere(
-        recording if store is None else None, regime, lambda: taken(store, recording, regime, on_stderr)
-    )
+    measured = everywhere(source.store, source.recording, options.regime, on_stderr)
     if evidence and not out:
         raise UsageError("--evidence is given without --out: only a table's file can name it, add --out FILE")
     table = next(iter(write.files(out, [_STEM], ".py")), None)
     data = next(iter(write.files(evidence, [_STEM], ".parquet")), None)
     write.check_files(table, data, force)
-    fitted = fitted_everywhere(data_of_all, options, source)
+    fitted = fitted_everywhere(measured, options, source)
     paths = fitted.write(table, data) if table else []
     if as_json:
         devices = [device._asdict() for device in fitted.devices]

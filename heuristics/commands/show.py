@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
     from normtune.heuristics.api.maps import ConfigMap, Maps
-    from normtune.heuristics.regret.matrix import TimingMatrix
     from normtune.results.evidence import Evidence
     from normtune.results.records import Device
 
@@ -109,7 +108,7 @@ def _show_maps(maps: "Maps", regime: str) -> None:
 
 def _show_lists(evidence: "Evidence", regime: str, sort: str | None, limit: int) -> None:
     from normtune.heuristics.regret.build import matrices_of, outdated
-    from normtune.heuristics.showing.listing import check_order
+    from normtune.heuristics.showing.listing import check_order, listing, ordered
     from normtune.results.terminal import console
 
     check_order(sort, evidence)
@@ -121,10 +120,11 @@ def _show_lists(evidence: "Evidence", regime: str, sort: str | None, limit: int)
         part = evidence.of(device)
         current = part.current()
         matrices, notes = matrices_of(current, device)
-        lists = _list(current, matrices, sort, limit)
+        frame = ordered(listing(current, matrices), sort)
+        more = f", {len(frame) - limit} more are left out: --limit {len(frame)} lists all" * (len(frame) > limit)
         _print_head(screen, number, device, len(current.frame), regime, (*outdated(part, current), *notes))
-        for line in lists:
-            screen.print(line, soft_wrap=isinstance(line, str))
+        screen.print(_listed(frame.head(limit)))
+        screen.print(f"{len(frame)} measurements{more}", soft_wrap=True)
 
 
 def _print_head(
@@ -195,14 +195,6 @@ def _print_map(screen: "Console", config_map: "ConfigMap", table: Path | None) -
             screen.print(
                 f"  {percent(lost, 1):>7} at {shape[0]} rows of {shape[1]}: {letter}, best is {best}", soft_wrap=True
             )
-
-
-def _list(current: "Evidence", matrices: "list[TimingMatrix]", sort: str | None, limit: int) -> "list[RichTable | str]":
-    from normtune.heuristics.showing.listing import listing, ordered
-
-    frame = ordered(listing(current, matrices), sort)
-    more = f"{len(frame) - limit} more are left out: --limit {len(frame)} lists all" if len(frame) > limit else ""
-    return [_listed(frame.head(limit)), f"{len(frame)} measurements" + (f", {more}" if more else "")]
 
 
 def _listed(frame: "pd.DataFrame") -> "RichTable":

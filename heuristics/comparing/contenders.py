@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from normtune.errors import UsageError
 from normtune.heuristics.rules import AUTOTUNED, RULES
+from normtune.heuristics.rules.rule import Autotuned
 from normtune.kernels.config import Config
 from normtune.kernels.key import Key
 from normtune.kernels.problem import Problem
@@ -31,18 +32,6 @@ class Side(NamedTuple):
     tree: Callable[[Key, Target], Tree | None] = lambda key, target: None
 
 
-class Tuned(NamedTuple):
-    """An autotuner: it picks the config of least median time in its list at each shape.
-
-    Attributes:
-        name: for messages.
-        configs: the list for a problem and a target; empty without an answer.
-    """
-
-    name: str
-    configs: Callable[[Problem, Target], tuple[Config, ...]]
-
-
 def side(text: str) -> Side:
     """The rule, else the file of a table, else the shipped table with this name.
 
@@ -64,13 +53,13 @@ def side(text: str) -> Side:
     return _table(path, quoted(text))
 
 
-def contender(text: str) -> Side | Tuned:
+def contender(text: str) -> Side | Autotuned:
     """The autotuner with this name, else `side`.
 
     Raises:
         UsageError: neither exists, or the file is not a table.
     """
-    return Tuned(text, AUTOTUNED[text].configs) if text in AUTOTUNED else side(text)
+    return AUTOTUNED[text] if text in AUTOTUNED else side(text)
 
 
 def _table(path: str | Path, name: str) -> Side:

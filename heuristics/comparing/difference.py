@@ -14,10 +14,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from normtune.heuristics.comparing.contenders import Side, Tuned
+from normtune.heuristics.comparing.contenders import Side
 from normtune.heuristics.comparing.gains import Gain, Pair, gain
 from normtune.heuristics.fitting.figures import Loss, summarise
 from normtune.heuristics.regret.matrix import MISSING, TimingMatrix
+from normtune.heuristics.rules.rule import Autotuned
 from normtune.kernels.box import Box
 from normtune.kernels.call import AnyLaunch
 from normtune.kernels.config import Config
@@ -160,19 +161,15 @@ class Difference:
     @cached_property
     def changes(self) -> tuple[Change, ...]:
         """Rectangles with different choices, by their total gain, the largest first; rectangles without times last."""
-        result = []
+        result, timed = [], {*self.timed}
         for differing in self.boxes:
             inside = [index for index, shape in enumerate(self.matrix.problems) if differing.box.holds(shape)]
             indices = [index for index in inside if self.matrix.problems[index] not in self.same]
             if inside and not indices:
                 continue
-            gained = self._gain([index for index in indices if index in self._timed])
+            gained = self._gain([index for index in indices if index in timed])
             result.append(Change(differing, tuple(self.matrix.problems[index] for index in indices), gained))
         return tuple(sorted(result, key=_rank))
-
-    @cached_property
-    def _timed(self) -> frozenset[int]:
-        return frozenset(self.timed)
 
     def within(self, bounded: int | None) -> list[int]:
         """The problems at which both have a time, all or those of one part."""
@@ -197,8 +194,8 @@ def difference(
     spec: OperatorSpec,
     matrix: TimingMatrix,
     target: Target,
-    first: Side | Tuned,
-    second: Side | Tuned,
+    first: Side | Autotuned,
+    second: Side | Autotuned,
     best: NDArray[np.int64],
 ) -> Difference:
     """Compare two sides on the problems of an operator's matrix with the weights of its problems.
@@ -239,7 +236,7 @@ class Answers:
         self._columns = {config: column for column, config in enumerate(matrix.configs)}
         self._launches: dict[int, dict[AnyLaunch, int]] = {}
 
-    def choice(self, index: int, problem: Problem, side: Side | Tuned) -> SideAnswer:
+    def choice(self, index: int, problem: Problem, side: Side | Autotuned) -> SideAnswer:
         """Answer of a side for a problem and its index in the matrix."""
         if isinstance(side, Side):
             return self._choice(index, problem, side.choose(problem, self._target))

@@ -5,20 +5,19 @@ A is the first side.
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from math import prod
 from pathlib import Path
 from urllib.parse import quote
 
 from normtune.heuristics.comparing.difference import Change, Difference, SideAnswer, part_name, parts_of
 from normtune.heuristics.comparing.gains import CONFIDENCE, ConfidenceInterval, Gain
 from normtune.heuristics.regret.fixed_log import percent, ratio_in_words
-from normtune.heuristics.showing.config_map import NEAR, plane_lines, short_name
+from normtune.heuristics.showing.config_map import NEAR, NONE, has_gaps, plane_lines, short_name
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Shape
 
 WORST = 5
 CHANGES = 12
-SAME, EVEN, FIRST, SECOND, UNTIMED, SILENT, UNMEASURED = "=", "~", "A", "B", "?", "-", "."
+SAME, EVEN, FIRST, SECOND, UNTIMED, SILENT = "=", "~", "A", "B", "?", "-"
 GAINS = (
     "Gains are of A instead of B, below 0 where A is slower; "
     f"intervals are of {100 * CONFIDENCE:.0f} %, of times paired within rounds."
@@ -183,8 +182,7 @@ def _changes(comparison: Difference, markdown: bool) -> Iterator[str]:
         return
     totals = {change: abs(change.gain.log.mean * change.gain.weight) for change in scored if change.gain}
     heavy = sorted(scored, key=lambda change: -totals[change])[:CHANGES]
-    yield "Regions with different configs, the largest total gain first:"
-    yield from ("",) if markdown else ()
+    yield from ["Regions with different configs, the largest total gain first:", *[""] * markdown]
     rows = [
         (
             *(
@@ -202,8 +200,7 @@ def _changes(comparison: Difference, markdown: bool) -> Iterator[str]:
     rest, silent = len(scored) - len(heavy), len(comparison.changes) - len(scored)
     others = [f"{rest} more of less weight"] * bool(rest) + [f"{silent} without times of both"] * bool(silent)
     if others:
-        yield from ("",) if markdown else ()
-        yield f"and {' and '.join(others)}"
+        yield from [*[""] * markdown, f"and {' and '.join(others)}"]
 
 
 def _range(least: int, most: int, end: int) -> str:
@@ -232,16 +229,11 @@ def _map(comparison: Difference, columns: int, markdown: bool) -> Iterator[str]:
     if len(set(marks.values())) == 1:
         yield f"Everywhere: {dict(_meanings(comparison))[next(iter(marks.values()))]}."
         return
-    yield from ("```",) if markdown else ()
-    for line in plane_lines(
-        marks, columns, lambda shape: (f" {marks.get(shape, UNMEASURED)}", ""), comparison.matrix.axes
-    ):
+    yield from ["```"] * markdown
+    for line in plane_lines(marks, columns, lambda shape: (f" {marks[shape]}", ""), comparison.matrix.axes):
         yield line.plain
-    yield from ("```",) if markdown else ()
-    yield ""
-    has = set(marks.values())
-    if len(marks) < prod(len({*sizes}) for sizes in zip(*marks, strict=True)):
-        has.add(UNMEASURED)
+    yield from [*["```"] * markdown, ""]
+    has = {*marks.values(), *[NONE] * has_gaps(marks)}
     for sign, meaning in _meanings(comparison):
         if sign in has:
             yield f"- `{sign}` {meaning}" if markdown else f" {sign} {meaning}"
@@ -255,7 +247,7 @@ def _meanings(comparison: Difference) -> tuple[tuple[str, str], ...]:
         (SECOND, f"{comparison.names[1]} is faster"),
         (UNTIMED, "the config of one was not measured"),
         (SILENT, "one has no answer"),
-        (UNMEASURED, "no config was measured"),
+        (NONE, "no config was measured"),
     )
 
 
@@ -263,8 +255,7 @@ def _worst(comparison: Difference, which: int, markdown: bool) -> Iterator[str]:
     worst = comparison.worst(which, WORST)
     if not worst:
         return
-    yield f"Where {comparison.names[which]} loses most:"
-    yield from ("",) if markdown else ()
+    yield from [f"Where {comparison.names[which]} loses most:", *[""] * markdown]
     rows = [(*map(str, shape), *_cells(pair[which]), *_cells(pair[1 - which])) for shape, pair in worst]
     yield from _table(
         (*comparison.matrix.axes, "loses", "config", f"{(SECOND, FIRST)[which]} loses", "config"), rows, markdown

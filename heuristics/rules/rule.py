@@ -1,4 +1,4 @@
-"""The launch rule, or the list of an autotuner, of another library. Each library's kernel has a file with its rules."""
+"""The launch rule, or the list of an autotuner, of another library; libraries without a backward share a file."""
 
 from collections.abc import Callable
 from typing import NamedTuple

@@ -10,6 +10,7 @@ import string
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -142,6 +143,11 @@ def map_lines(content: BestMap, columns: int, axes: Sequence[str] = AXES) -> "li
     return plane_lines({*content.shown, *content.untimed}, columns, lambda shape: _cell(content, letters, shape), axes)
 
 
+def has_gaps(shapes: Collection[Shape]) -> bool:
+    """Whether a combination of the sizes of shapes is not among them."""
+    return len({*shapes}) < prod(len({*sizes}) for sizes in zip(*shapes, strict=True))
+
+
 def plane_lines(
     shapes: Collection[Shape], columns: int, cell: Callable[[Shape], tuple[str, str]], axes: Sequence[str] = AXES
 ) -> "list[Text]":
@@ -150,12 +156,12 @@ def plane_lines(
     Args:
         shapes: (rows, hidden), whose sizes label the edges.
         columns: width, at least 20.
-        cell: a shape's two characters and their style; also called for pairs of labels that are not among the shapes.
+        cell: a shape's two characters and their style; combinations of sizes that are not among the shapes have `NONE`.
         axes: the names of rows and hidden.
     """
     from rich.text import Text
 
-    hidden_sizes = sorted({hidden for _, hidden in shapes})
+    known, hidden_sizes = {*shapes}, sorted({hidden for _, hidden in shapes})
     across, down, *_ = axes
     edge = max(len(down), *(len(size_label(hidden)) for hidden in hidden_sizes))
     lines: list[Text] = []
@@ -169,7 +175,7 @@ def plane_lines(
         for hidden in hidden_sizes:
             line = Text(f"{size_label(hidden):>{edge}}", style="bold")
             for rows, width in zip(band, widths, strict=True):
-                mark, style = cell((rows, hidden))
+                mark, style = cell((rows, hidden)) if (rows, hidden) in known else (f" {NONE}", "not bold dim")
                 line.append(f"{'':{width - 2}}").append(mark, style=style)
             lines.append(line)
     return lines
@@ -179,10 +185,7 @@ def _cell(content: BestMap, letters: dict[Config, str], shape: Shape) -> tuple[s
     """Two characters, a mark and a letter, and their style."""
     if shape in content.untimed:
         return f" {UNTIMED}", "not bold dim"
-    config = content.shown.get(shape)
-    if config is None:
-        return f" {NONE}", "not bold dim"
-    letter = letters[config]
+    letter = letters[content.shown[shape]]
     loss = content.losses.get(shape, 0)
     if loss is None:
         return f"{UNKNOWN}{letter}", "not bold"
@@ -238,22 +241,12 @@ def legend_lines(content: BestMap) -> "list[Text]":
     if others:
         shown, best = sum(count for _, count in others), sum(content.wins[config] for config, _ in others)
         lines.append(Text(f" {OTHER} {shown:>6} {best:>5}  {len(others)} other configs"))
-    marks = set(_marks(content))
-    for mark, meaning in (
-        (UNTIMED, "measured, but no config has times"),
-        (NONE, "not measured"),
-        (LOSES, f"the table loses over {percent(LOSING, 0)}"),
-        (UNKNOWN, "the table's config was not measured there"),
+    for mark, meaning, is_shown in (
+        (UNTIMED, "measured, but no config has times", content.untimed),
+        (NONE, "not measured", has_gaps({*content.shown, *content.untimed})),
+        (LOSES, f"the table loses over {percent(LOSING, 0)}", content.worst(1)),
+        (UNKNOWN, "the table's config was not measured there", None in content.losses.values()),
     ):
-        if mark in marks:
+        if is_shown:
             lines.append(Text(f" {mark} {meaning}"))
     return lines
-
-
-def _marks(content: BestMap) -> list[str]:
-    shapes = {*content.shown, *content.untimed}
-    every = len({rows for rows, _ in shapes}) * len({hidden for _, hidden in shapes})
-    marks = [UNTIMED] * bool(content.untimed) + [NONE] * (len(shapes) < every)
-    return marks + [
-        UNKNOWN if loss is None else LOSES for loss in content.losses.values() if loss is None or loss > LOSING
-    ]

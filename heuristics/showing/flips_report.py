@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from normtune.heuristics.regret.fixed_log import percent
-from normtune.heuristics.showing.config_map import plane_lines
+from normtune.heuristics.showing.config_map import NONE, has_gaps, plane_lines
 from normtune.heuristics.showing.flips import LEVEL, Direction
 from normtune.kernels.problem import Shape
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 WORST = 5
-BOTH, NEITHER, UNKNOWN, UNMEASURED = "B", "=", "?", "."
+BOTH, NEITHER, UNKNOWN = "B", "=", "?"
 
 
 def flip_lines(name: str, directions: Sequence[Direction], columns: int) -> "list[Text | str]":
@@ -25,7 +25,7 @@ def flip_lines(name: str, directions: Sequence[Direction], columns: int) -> "lis
     losing = {direction.one: {flip.shape for flip in direction.flips.losing} for direction in directions}
     unknown = set.intersection(*(set(direction.flips.unknown) for direction in directions))
     if any(losing.values()):
-        lines += plane_lines(shapes, columns, lambda shape: _cell(shape, shapes, losing, unknown))
+        lines += plane_lines(shapes, columns, lambda shape: _cell(shape, losing, unknown))
         lines += _legend(first, second, shapes, losing, unknown)
     for direction in directions:
         for flip in direction.flips.losing[:WORST]:
@@ -67,11 +67,9 @@ def _letters(first: str, second: str) -> tuple[str, str]:
     return first[0].upper(), second[0].upper()
 
 
-def _cell(shape: Shape, shapes: set[Shape], losing: Mapping[str, set[Shape]], unknown: set[Shape]) -> tuple[str, str]:
+def _cell(shape: Shape, losing: Mapping[str, set[Shape]], unknown: set[Shape]) -> tuple[str, str]:
     """Two characters and their style."""
     first, second = losing
-    if shape not in shapes:
-        return f" {UNMEASURED}", "not bold dim"
     lost = shape in losing[first], shape in losing[second]
     if not any(lost):
         return (f" {UNKNOWN}", "not bold") if shape in unknown else (f" {NEITHER}", "not bold dim")
@@ -82,7 +80,6 @@ def _legend(
     first: str, second: str, shapes: set[Shape], losing: Mapping[str, set[Shape]], unknown: set[Shape]
 ) -> list[str]:
     letters = _letters(first, second)
-    every = len({rows for rows, _ in shapes}) * len({hidden for _, hidden in shapes})
     both = losing[first] & losing[second]
     marks = (
         (letters[0], f"the best config {first} loses over 1 % {second}", losing[first] - both),
@@ -90,6 +87,6 @@ def _legend(
         (BOTH, "both", both),
         (NEITHER, "neither", shapes - losing[first] - losing[second] - unknown),
         (UNKNOWN, "not known", unknown - losing[first] - losing[second]),
-        (UNMEASURED, "not measured in both", every > len(shapes)),
+        (NONE, "not measured in both", has_gaps(shapes)),
     )
     return [f" {mark} {meaning}" for mark, meaning, shown in marks if shown]

@@ -94,14 +94,10 @@ class Blocks:
 
 def _medians(logs: NDArray[np.int32]) -> NDArray[np.int64]:
     """Int64 (N,): median, as in `effects.median`, of the known values in each row; `_NONE` without any."""
-    if not logs.shape[1]:
-        return np.full(len(logs), _NONE)
-    ordered = np.sort(logs, axis=1).astype(np.int64)  # missing values come first
-    known = (logs != MISSING).sum(axis=1)
-    first, rows = logs.shape[1] - known, np.arange(len(logs))
-    low = ordered[rows, np.minimum(first + np.maximum(known - 1, 0) // 2, logs.shape[1] - 1)]
-    high = ordered[rows, np.minimum(first + known // 2, logs.shape[1] - 1)]
-    return np.where(known > 0, (low + high) // 2, _NONE)
+    result, is_timed = np.full(len(logs), _NONE), (logs != MISSING).any(axis=1)
+    timed = logs[is_timed]
+    result[is_timed] = np.floor(np.nanmedian(np.where(timed == MISSING, np.nan, timed), axis=1)).astype(np.int64)
+    return result
 
 
 def _regret(even: NDArray[np.int64], odd: NDArray[np.int64], usable: NDArray[np.bool_]) -> NDArray[np.int64]:

@@ -142,9 +142,8 @@ def measured(header: Header, path: Path) -> "tuple[str, Evidence] | None":
             "another --evidence"
         )
     evidence = read_parquet(parquet)
-    if command.evidence:
-        return locate.quoted(file), _same(evidence, header, locate.quoted(file))
-    return locate.quoted(file), _fitted(evidence, header, locate.quoted(file))
+    checked = _same if command.evidence else _fitted
+    return locate.quoted(file), checked(evidence, header, locate.quoted(file))
 
 
 def _fitted(evidence: "Evidence", header: Header, name: str) -> "Evidence":

@@ -58,21 +58,14 @@ class Command(NamedTuple):
 
     def line(self) -> str:
         """The command for a shell, in printable ASCII; its options need not be valid."""
-        # A name that begins with a dash would be an option.
-        words = [
-            "normtune",
-            "fit",
-            *([f"./{self.file}" if self.file.startswith("-") else self.file] if self.file else []),
-        ]
+        words = ["normtune", "fit"]
+        if self.file:  # a name that begins with a dash would be an option
+            words.append(f"./{self.file}" if self.file.startswith("-") else self.file)
         for flag, values in (("--load", self.load), ("--recording", [self.recording]), ("--store", [self.store])):
             words += [word for value in values if value for word in (flag, value)]
-        words += [
-            *words_of_elsewhere(self.elsewhere),
-            *words_of(self.options),
-            *(["--all-devices"] if self.all_devices else []),
-        ]
-        words += [*(["--install"] if self.install else []), *(["--out", self.out] if self.out else [])]
-        words += ["--evidence", self.evidence] if self.evidence else []
+        words += [*words_of_elsewhere(self.elsewhere), *words_of(self.options)]
+        words += [*["--all-devices"] * self.all_devices, *["--install"] * self.install]
+        words += [*(["--out", self.out] if self.out else []), *(["--evidence", self.evidence] if self.evidence else [])]
         return " ".join(word if word == _STORE_VARIABLE else quoted(word) for word in words)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from normtune.heuristics.comparing.contenders import Side, Tuned, side
+from normtune.heuristics.comparing.contenders import Side, side
 from normtune.heuristics.comparing.difference import Difference, Differing, SideAnswer, difference, parts_of
 from normtune.heuristics.comparing.gains import ConfidenceInterval
 from normtune.heuristics.comparing.report import difference_lines, mark, summary_lines
@@ -17,6 +17,7 @@ from normtune.heuristics.fitting.figures import Loss
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.regret.matrix import Rounds, TimingMatrix
+from normtune.heuristics.rules.rule import Autotuned
 from normtune.heuristics.writing.emit import module_text
 from normtune.kernels.box import EVERYWHERE, Box
 from normtune.kernels.key import Key
@@ -46,7 +47,7 @@ def matrix() -> TimingMatrix:
     return TimingMatrix(Key.of("rms_norm_forward", "", "bfloat16"), problems, (ROW, BLOCK, WIDE), regret, usable)
 
 
-def compared(matrix: TimingMatrix, first: str | Side | Tuned, second: str | Side | Tuned) -> Difference:
+def compared(matrix: TimingMatrix, first: str | Side | Autotuned, second: str | Side | Autotuned) -> Difference:
     sides = [side(one) if isinstance(one, str) else one for one in (first, second)]
     return difference(operator(matrix.key.operator), matrix, H200, *sides, BEST[: len(matrix.problems)])
 
@@ -177,7 +178,7 @@ def test_an_autotuner_picks_the_least_median_of_what_was_timed() -> None:
         *(np.array([[7, 0, 30]]), np.array([[True] * 3]), Rounds(np.arange(6, dtype=np.int32)[None], logs)),
     )
     unknown, illegal = RMSNormConfig("row", 1, 32), RMSNormConfig("split", 1, 4)
-    tuned = Tuned("t", lambda problem, target: (illegal, unknown, WIDE, BLOCK, ROW))
+    tuned = Autotuned("t", "", "", lambda problem, target: (illegal, unknown, WIDE, BLOCK, ROW))
     found = compared(matrix, tuned, "liger")
     assert found.choices[0] == (SideAnswer(ROW, 7, 0, (3, 4)),)
     assert found.tuned(0) == (1, 0, 1) and found.tuned(1) is None
@@ -186,12 +187,16 @@ def test_an_autotuner_picks_the_least_median_of_what_was_timed() -> None:
     twice = note.replace("0 of 1 ", "0 of 2 ")
     assert list(summary_lines([found, found], False))[-2:] == ["", twice]
     assert list(summary_lines([found], True))[-1] == f"- {note}"
-    assert compared(matrix, Tuned("t", lambda problem, target: (WIDE, BLOCK)), "liger").tuned(0) == (1, 1, 1)
+    assert compared(matrix, Autotuned("t", "", "", lambda problem, target: (WIDE, BLOCK)), "liger").tuned(0) == (
+        1,
+        1,
+        1,
+    )
     for configs, expected in (
         ((unknown,), SideAnswer(unknown, None, None, (0, 1))),
         ((illegal,), SideAnswer(None, None)),
     ):
-        assert compared(matrix, Tuned("t", lambda *_, c=configs: c), "liger").choices[0] == (expected,)
+        assert compared(matrix, Autotuned("t", "", "", lambda *_, c=configs: c), "liger").choices[0] == (expected,)
 
 
 def test_it_reads_as_text_and_as_markdown(matrix: TimingMatrix) -> None:
