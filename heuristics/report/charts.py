@@ -304,16 +304,27 @@ def _graded(value: str, title: str, form: str, values: list[float], **scale: Any
 
 _FASTER = _graded(
     *("faster", "times as fast", "~r", [0.5, 0.7, 0.9, 1, 1.1, 1.4, 2]),
-    **{"type": "log", "domain": [0.5, 1, 2], "interpolate": "rgb", "clamp": True},
+    type="log",
+    domain=[0.5, 1, 2],
+    interpolate="rgb",
+    clamp=True,
     range=[alt.ExprRef("slower"), _EVEN, alt.ExprRef("faster")],
 )
 _OF_COPY = _graded(
     *("of_copy", "time over a copy's", ".1f", [1, 1.5, 2, 3, 4]),
-    **{"type": "log", "domain": [1, 4], "scheme": "viridis", "reverse": True, "clamp": True},
+    type="log",
+    domain=[1, 4],
+    scheme="viridis",
+    reverse=True,
+    clamp=True,
 )
 _LOSS = _graded(
     *("loss", "slower than the fastest", "%", [0, 0.01, 0.05, 0.1, 0.2]),
-    **{"type": "sqrt", "domain": [0, 0.2], "scheme": "magma", "reverse": alt.ExprRef("!dark"), "clamp": True},
+    type="sqrt",
+    domain=[0, 0.2],
+    scheme="magma",
+    reverse=alt.ExprRef("!dark"),
+    clamp=True,
 )
 _SHARE = _graded(
     *("share", "of the legal configs measured", "%", [0, 0.25, 0.5, 0.75, 1]), domain=[0, 1], scheme="viridis"

@@ -93,9 +93,9 @@ class FunctionData:
     fastest: pd.DataFrame
     configs: tuple[ListedConfig, ...]
 
-    def rows(self, rival: int | None = None) -> pd.DataFrame:
-        """The shapes with the configs of the first side and of a rival, as the charts read them."""
-        own, names = self.sides[0], [config.name for config in self.configs]
+    def rows(self, side: int = 0, rival: int | None = None) -> pd.DataFrame:
+        """The shapes with the configs of a side and of a rival, as the charts read them."""
+        own, names = self.sides[side], [config.name for config in self.configs]
         frame = self.shapes.assign(i=range(len(self.shapes)), config=_named(names, own.config), loss=own.loss)
         frame = frame.assign(
             best=[names[number] for number in self.shapes["best"]],
@@ -128,6 +128,11 @@ class FunctionData:
         return (
             own.groupby("group", sort=False)["colour"].agg(lambda shades: shades.iloc[len(shades) // 2]).reset_index()
         )
+
+    @property
+    def rivals(self) -> list[int]:
+        """Indices of the sides that the first one is compared with."""
+        return list(range(1, len(self.sides)))
 
 
 class DeviceReport(NamedTuple):

@@ -95,7 +95,7 @@ def test_what_is_not_known_is_not_a_number(made: Report) -> None:
     (function,) = made.devices[0].functions
     side = function.sides[0]
     left_out = replace(function, sides=(side._replace(loss=side.loss * float("nan")), *function.sides[1:]))
-    rows = left_out.rows(1)
+    rows = left_out.rows(rival=1)
     assert rows["loss"].isna().all() and rows["rival_loss"].notna().all()
     picture = theme.with_data(charts.MEASURES["faster"][1](function.plane), shapes=rows)["datasets"]["shapes"]
     assert all(row["loss"] is None for row in picture)
