@@ -50,7 +50,11 @@ def of_function(function: FunctionData, what: str, against: str | None, at: int 
     elif at is not None:
         raise UsageError(f"--at is {at}, but {function.title} has no third size: leave it out")
     subject, regions = function.sides[0].name, _at(function.regions(), at, "z0", "z1")
-    frames = {"shapes": _at(function.rows(rival=rival), at, "z"), "regions": regions, "gaps": _at(function.gaps, at, "z")}
+    frames = {
+        "shapes": _at(function.rows(rival=rival), at, "z"),
+        "regions": regions,
+        "gaps": _at(function.gaps, at, "z"),
+    }
     if what == "map":
         groups = function.groups()
         subtitle = ["What is launched", subject]

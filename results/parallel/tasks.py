@@ -13,6 +13,7 @@ from normtune.results.parallel import on_node
 from normtune.results.parallel.connect import in_one_line
 
 _POLL_SECONDS = 0.01
+_RECHECK_SECONDS = 10.0
 
 
 class TaskPool:
@@ -62,15 +63,16 @@ class TaskPool:
         """The result of a call, to wait for in a task: Ray gives its CPU to others meanwhile.
 
         Raises:
+            NormtuneError: no node is left that can take it.
             Exception: the error of the call.
         """
         while not future.done():
             with self._lock:
                 running = [*self._running]
-            if running:
-                self._ray.wait(running)
-            else:  # it is being noted
+            if not running:  # it is being noted
                 time.sleep(_POLL_SECONDS)
+            elif not self._ray.wait(running, timeout=_RECHECK_SECONDS)[0]:
+                self._check_cpus()  # the last node that may take it may be gone
         return future.result()
 
     def stop(self) -> None:
