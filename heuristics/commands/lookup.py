@@ -34,6 +34,7 @@ def lookup(
     as_json: JsonOption = False,
 ) -> None:
     """Print a table's config for one shape. Needs no GPU and no store."""
+    from normtune.kernels.operator import find
     from normtune.kernels.tablefile.locate import load_table
 
     given = _given(sizes)
@@ -50,6 +51,11 @@ def lookup(
     if answer is None:
         functions = ", ".join(map(str, loaded.tables))
         raise UsageError(f"{table} has no function for {key}: expected one of {functions}")
+    if spec := find(key.operator):
+        try:
+            spec.problem_at(tuple(shape), dtype, key.usual.variant)
+        except ValueError as error:
+            raise UsageError(str(error)) from None
     config = answer(*shape)
     if as_json:
         used = next(name for name in loaded.names(key) if name in loaded.tables)

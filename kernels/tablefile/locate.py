@@ -286,8 +286,13 @@ def load_table(table: str | os.PathLike[str]) -> LoadedTable:
         UsageError: neither exists, or the file cannot be read, has no header of a table, or code of another form.
     """
     named = by_name()
-    if os.fspath(table) in named and not os.path.lexists(table):
-        return load(named[os.fspath(table)])
+    if not os.path.lexists(table):
+        if os.fspath(table) in named:
+            return load(named[os.fspath(table)])
+        raise UsageError(
+            f"{quoted(table)} is no file or shipped table: expected a table that `normtune fit --out` wrote, or one of "
+            f"{', '.join(named)}"
+        )
     return load(table)
 
 

@@ -60,8 +60,15 @@ def test_named_integers_choose_the_nearest_functions() -> None:
             "softmax bfloat16 rows=1 hidden=64",
             "nvidia-h200 has no function for softmax bfloat16: expected one of ",
         ),
+        ("rms_norm_forward:foo bfloat16 rows=1 hidden=64", "unknown variant 'foo': rms_norm_forward has "),
+        ("rms_norm_forward bfloat16 rows=1 hidden=9999999999", "hidden is 9999999999: rms_norm_forward takes 1 to "),
         ("rms_norm_forward int8 rows=1 hidden=64", "nvidia-h200 has no function for rms_norm_forward int8"),
     ],
 )
 def test_what_is_missing_or_unknown_is_named(words: str, says: str) -> None:
     assert says in refused("lookup", "nvidia-h200", *words.split())
+
+
+def test_a_table_that_is_not_there_is_named_with_those_that_are() -> None:
+    told = refused("lookup", "liger", "rms_norm_forward", "bfloat16", "rows=1", "hidden=64")
+    assert told.startswith("liger is no file or shipped table: expected ") and "nvidia-h200, " in told
