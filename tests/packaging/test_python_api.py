@@ -139,7 +139,7 @@ def test_findings_of_this_machine_are_values(capfd) -> None:
         (lambda: normtune.check("missing.py"), "missing.py cannot be read"),
         (lambda: normtune.check_on_device(TABLE, REPLAY, seed=-1), "seed is -1"),
         (lambda: normtune.check_on_device(TABLE, REPLAY, budget_seconds=0), "budget_seconds is 0"),
-        (lambda: normtune.load_table("nobody"), "nobody cannot be read"),
+        (lambda: normtune.load_table("nobody"), "nobody is no file or shipped table"),
         (lambda: normtune.Store.open("mysql://h/db"), "'mysql': expected sqlite"),
     ],
 )

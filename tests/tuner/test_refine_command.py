@@ -41,7 +41,7 @@ def problems(options):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--refine", "nowhere.py"), "table nowhere.py cannot be read: No such file or directory"),
+        (("--refine", "nowhere.py"), "nowhere.py is no file or shipped table"),
         (("--refine", "any-gpu"), "table any-gpu is for any GPU: expected a table of one GPU"),
         ((*REFINE, "--operator", "no_such"), "has no function of 'no_such': expected one of "),
         ((*REFINE, "--rows", "1,2"), "--rows and --refine are both given"),

@@ -136,7 +136,7 @@ def test_a_device_that_is_not_there_gets_one_line_and_its_exit_code(arguments, c
         (("--strategy", "race", "--most", "9"), "--most is given, but strategy race times every config: leave it out"),
         (("--strategy", "plane", "--most", "0"), "--most is 0: expected a positive number of configs"),
         (("--strategy", "plane", "--seed", "-1"), "--seed is -1: expected an integer from 0 to"),
-        (("--baseline", "vllm"), "table vllm cannot be read: No such file or directory; check the path"),
+        (("--baseline", "vllm"), "vllm is no file or shipped table: expected a table"),
         (("--baseline", "nvidia-h200", "--stale"), "--baseline and --stale are both given"),
         (("--device", "cuda:x"), "unknown device 'cuda:x'"),
         (("--device", "replay:nothing"), "unknown recording 'nothing'"),

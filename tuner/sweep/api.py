@@ -135,7 +135,7 @@ def run(
         request: the sweep.
         display: gets the names of the devices as its title.
         begun: start on the monotonic clock, seconds; None for now.
-        announce: called with a line before what takes more than two seconds.
+        announce: called with a line before what takes more than five seconds.
     """
     begun = time.monotonic() if begun is None else begun
     wanted = request.wanted()

@@ -30,8 +30,8 @@ from normtune.tuner.sweep.refine import RefinedTable
 from normtune.tuner.sweep.report import seconds_text
 from normtune.tuner.sweep.request import Request, Wanted
 
-# Seconds of what is not announced.
-BRIEF = 2.0
+# Seconds of what is not announced: a sweep says before that it plans for a few seconds.
+BRIEF = 5.0
 
 
 class PreparedSweep(NamedTuple):
@@ -99,7 +99,7 @@ def prepare(
         store: of the measurements; None if it does not exist yet.
         device: of the sweep.
         target: limits of the device.
-        announce: called with a line before a search goes on that takes more than two seconds to find out where.
+        announce: called with a line before a search goes on that takes more than five seconds to find out where.
 
     Raises:
         NormtuneError: the store failed, or no compiler can start to compare code.

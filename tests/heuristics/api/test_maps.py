@@ -93,7 +93,7 @@ def test_flips_are_those_that_the_command_maps(both: str) -> None:
     ("call", "says"),
     [
         (lambda store: normtune.show_map(store, regime="hot"), "unknown regime 'hot'"),
-        (lambda store: normtune.show_map(store, table="missing.py"), "missing.py cannot be read"),
+        (lambda store: normtune.show_map(store, table="missing.py"), "missing.py is no file or shipped table"),
         (lambda store: normtune.show_map(store, operators="nothing"), "operators is 'nothing'"),
         (lambda store: normtune.show_map(7), "the measurements are a int"),
         (lambda store: normtune.show_flips(store, other="cold"), "name two regimes"),
