@@ -9,6 +9,7 @@ import pytest
 from normtune.errors import NormtuneError, UsageError
 from normtune.results.parallel.maps import in_order
 from normtune.results.parallel.processes import cores
+from normtune.tests.commands import wait_until
 
 LONG = 1.0
 
@@ -37,12 +38,17 @@ def test_one_item_brief_ones_and_one_core_stay_in_this_process(monkeypatch) -> N
 @pytest.mark.parametrize("count", [2, 3, 4])
 def test_nested_maps_never_take_more_cores_than_there_are(count: int, monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {*range(count)})
+    working_now, full = tmp_path / "working", tmp_path / "full"
+    working_now.mkdir()
 
     def working(item: int) -> int:
-        (tmp_path / f"{os.getpid()}").touch()
-        time.sleep(0.05)
-        many = len([*tmp_path.iterdir()])
-        (tmp_path / f"{os.getpid()}").unlink()
+        here = working_now / f"{os.getpid()}"
+        here.touch()
+        wait_until(lambda: full.exists() or len([*working_now.iterdir()]) >= count)
+        full.touch()
+        many = len([*working_now.iterdir()])
+        time.sleep(0.02)
+        here.unlink()
         return many
 
     found = in_order(lambda item: [item, *in_order(working, range(6), LONG)], range(2), LONG)
@@ -56,7 +62,7 @@ def test_a_nested_map_takes_the_core_of_a_process_that_has_ended(brief: int) -> 
     def nested(item: int) -> set[int]:
         if item == brief:
             return set()
-        time.sleep(0.5)
+        time.sleep(1.0)
         return {*in_order(lambda _: os.getpid(), range(4), LONG)}
 
     found = [*in_order(nested, range(2), LONG)]
@@ -67,7 +73,7 @@ def test_a_killed_process_gives_its_core_back() -> None:
     def nested(item: int) -> set[int]:
         if item == 1:
             return set()
-        time.sleep(0.2)
+        time.sleep(1.0)
         here = os.getpid()
 
         def killed(inner: int) -> int:
