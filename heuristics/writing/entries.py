@@ -129,9 +129,9 @@ def _own(entry: TableEntry) -> Iterator[str]:
     if figures.unmeasured:
         yield f"{counted_leaves(figures.unmeasured)} of the default config, where none that was measured is legal"
     if figures.untimed:
-        yield f"{_shapes(figures.untimed)} not timed, counted as the slowest there"
+        yield f"{counted_shapes(figures.untimed)} not timed, counted as the slowest there"
     if figures.slower:
-        yield f"{_shapes(figures.slower[0])} up to {percent(figures.slower[1], 1)} slower than what was in use"
+        yield f"{counted_shapes(figures.slower[0])} up to {percent(figures.slower[1], 1)} slower than what was in use"
     yield from _uncompared(figures)
     if entry.beside:
         yield from _beside(entry.beside, entry.key.usual.text)
@@ -139,7 +139,7 @@ def _own(entry: TableEntry) -> Iterator[str]:
 
 def _uncompared(figures: Figures) -> Iterator[str]:
     if figures.uncompared:
-        yield f"{_shapes(figures.uncompared)} not compared with what was in use"
+        yield f"{counted_shapes(figures.uncompared)} not compared with what was in use"
 
 
 def _shared(entry: TableEntry) -> Iterator[str]:
@@ -175,13 +175,14 @@ def certificate(figures: Figures) -> str:
 
 def _beside(cost: Cost, usual: str) -> Iterable[str]:
     """Cost of a batch-invariant function: `costs 1.68 % (worst 13.7 %) beside rms_norm_forward`."""
-    timed = f" on the {_shapes(cost.problems)} with times of both" if cost.bounded else ""
+    timed = f" on the {counted_shapes(cost.problems)} with times of both" if cost.bounded else ""
     yield f"costs {percent(cost.mean)} (worst {percent(cost.worst, 1)}) beside {usual}{timed}"
     if cost.bounded:
         yield f"{cost.bounded} more not timed"
 
 
-def _shapes(count: int) -> str:
+def counted_shapes(count: int) -> str:
+    """A number of shapes, in words: `1 shape`."""
     return f"{count} shape{'s' * (count != 1)}"
 
 

@@ -14,6 +14,7 @@ from normtune.heuristics.fitting.result import Fit
 from normtune.heuristics.regret.fixed_log import MILLION, percent, percent_up, ratio_in_words
 from normtune.heuristics.rules import liger
 from normtune.heuristics.solver.grid import MAX_BINS
+from normtune.heuristics.writing.entries import counted_shapes
 from normtune.kernels.key import Key
 from normtune.kernels.target import plain_name
 from normtune.results.records import REPLAY_PREFIX
@@ -65,7 +66,7 @@ def verdict_rows(numbers: Figures, compared: Compared) -> Iterable[tuple[str, st
         yield "today", f"{ratio_in_words(compared.faster)} {compared.name}"
     if numbers.slower:
         count, most = numbers.slower
-        yield " ", f"{count} shape{'s' * (count != 1)} up to {percent(most, 1)} slower than it"
+        yield " ", f"{counted_shapes(count)} up to {percent(most, 1)} slower than it"
 
 
 def _costs(key: Key, fit: Fit, beside: Cost | None) -> Iterable[tuple[str, str]]:
@@ -127,7 +128,7 @@ def figures(fit: Fit) -> Iterable[str]:
         if numbers.slower:
             count, most = numbers.slower
             yield (
-                f"{name}: {count} shape{'s' * (count != 1)} up to {percent(most, 1)} slower than the table or rule in "
+                f"{name}: {counted_shapes(count)} up to {percent(most, 1)} slower than the table or rule in "
                 f"use; {numbers.advice or 'no larger bound that was tried'} avoids it, --baseline none ignores it"
             )
         if numbers.uncompared:
@@ -141,9 +142,7 @@ def figures(fit: Fit) -> Iterable[str]:
             yield f"{function.key} is shared, which costs"
         for share in takers:
             count = share.figures.uncompared
-            others = (
-                f", at {count} shape{'s' * (count != 1)} not compared with the table or rule in use" if count else ""
-            )
+            others = f", at {counted_shapes(count)} not compared with the table or rule in use" if count else ""
             yield f"  {share.key} {percent(share.cost)}{others}"
 
 

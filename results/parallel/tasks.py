@@ -48,15 +48,10 @@ class TaskPool:
         self._is_stopped = False
         self._check_cpus()
 
-    def begin(self, *arguments: Any, noted: Callable[[Any, Any], Any] = lambda result, kept: result) -> Future[Any]:
-        """The future of a call.
-
-        Args:
-            arguments: the last ones of the call.
-            noted: of the first result and Ray's object of the second, the result of the future.
-        """
+    def begin(self, *arguments: Any) -> Future[Any]:
+        """The future of a call with these as its last arguments."""
         future: Future[Any] = Future()
-        self._begin(future, arguments, noted)
+        self._begin(future, arguments)
         return future
 
     def result(self, future: Future[Any]) -> Any:
@@ -91,7 +86,11 @@ class TaskPool:
             reason = "have other versions than this command" if nodes else "are none, and it needs some"
             raise NormtuneError(f"the nodes of the cluster with CPUs {reason}")
 
-    def _begin(self, future: Future[Any], arguments: tuple[Any, ...], noted: Callable[[Any, Any], Any]) -> None:
+    def _noted(self, result: Any, kept: Any) -> Any:
+        """The result of a future, of a call's first result and Ray's object of the second."""
+        return result
+
+    def _begin(self, future: Future[Any], arguments: tuple[Any, ...]) -> None:
         with self._lock:
             if self._is_stopped:
                 future.cancel()
@@ -108,8 +107,8 @@ class TaskPool:
                 if isinstance(found, str):  # the id of a node with other versions
                     self._refused.add(found)
                     self._check_cpus()
-                    return self._begin(future, arguments, noted)
-                future.set_result(noted(found, kept))
+                    return self._begin(future, arguments)
+                future.set_result(self._noted(found, kept))
             except self._ray.exceptions.RayTaskError as error:
                 future.set_exception(error.cause)
             except self._ray.exceptions.RayError as error:

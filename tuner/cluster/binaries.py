@@ -59,13 +59,13 @@ class CompilerTasks(TaskPool):
         self, function: Callable[..., Any], args: Sequence[Any] = (), timeout: float | None = None
     ) -> Future[Any]:
         """The future of a call, as `Executor.schedule`."""
-        return self.begin(pickle.dumps((function, args)), timeout, noted=self._noted)
+        return self.begin(pickle.dumps((function, args)), timeout)
 
     def join(self) -> None:
         """Do nothing: Ray ends the processes."""
 
-    def _noted(self, report: Report, archive: Any) -> Any:
-        outcome, files = report
-        result = pickle.loads(outcome)
-        self._made.update({kernel: Made(archive, result.toolchain, files[kernel]) for kernel in files})
-        return result
+    def _noted(self, result: Report, kept: Any) -> Any:
+        pickled, files = result
+        outcome = pickle.loads(pickled)
+        self._made.update({kernel: Made(kept, outcome.toolchain, files[kernel]) for kernel in files})
+        return outcome
