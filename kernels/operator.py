@@ -359,8 +359,8 @@ def find(name: str) -> OperatorSpec | None:
 
 def members(name: str) -> list[str]:
     """The operators of a name: all of a family with named integers, or the one of that name."""
-    is_family = name in _FAMILIES
-    return [known for known in operators() if known == name or (is_family and family_of(known) == name)] or [name]
+    specs = operators()  # which also makes the families known
+    return [known for known in specs if known == name or (name in _FAMILIES and family_of(known) == name)] or [name]
 
 
 def operators() -> dict[str, OperatorSpec]:

@@ -324,6 +324,11 @@ def test_the_order_of_operators_does_not_depend_on_what_was_imported_first():
     assert len(set(told)) == 1 and told[0].startswith("rms_norm_forward rms_norm_backward ")
 
 
+def test_the_members_of_a_family_are_known_before_anything_else_is_asked():
+    code = "from normtune.kernels.operator import members; print(*members('qk_norm_backward'))"
+    assert printed_by(code).split() == [name for name in operators() if name.startswith("qk_norm_backward.")]
+
+
 def test_a_buffer_is_made_of_its_axes():
     problem = Problem.of("norm.group=4", 3, 5, "float16")
     assert problem.buffer("x", "rows,group", INPUT) == Buffer("x", (3, 4), "float16", INPUT, "rows,group")
