@@ -3,13 +3,13 @@
 # From:     the folder of this file, where that command is to be run
 # Device:   NVIDIA H200, sm_90, 132 SMs
 # Software: triton 3.6.0, torch 2.11.0+cu130
-# Data:     sha256:7512181e1f7604cf0c480b76e60e372b404f566e2ce39e528840b0a2566733f3
-#           (3748 measurements, 2026-11-23)
+# Data:     sha256:cc59057a7711be8f0dec3499dec38e6aa96eebd8643d4f35d5d84b5f18dc9960
+#           (4948 measurements, 2026-11-27)
 # Kernels:  qk_norm.heads_q=32.heads_k=8.heads=48.rotary_dim=128
 #           sha256:823da41f8018245b207f51fd7876dbcd88251ba7a0ede20d7d7cf6d9635e225b
 # Kernels:  qk_norm_backward.heads_q=32.heads_k=8.heads=48.rotary_dim=128
-#           sha256:5f6c2bae5e234dfaec1145777d9699699b4e7f1173537ba59799625104d481fd
-# Measured: rows 1 to 65536, hidden 64 to 256
+#           sha256:17e1a9cc6c51d9f461df1e859d4e35fe18f2424db5aa1d34243ad852dad2487f
+# Measured: rows 1 to 262144, hidden 64 to 256
 # Regret:   qk_norm.heads_q=32.heads_k=8.heads=48.rotary_dim=128 bfloat16: 24 leaves (of
 #           40), 15 configs, mean -0.07 %, plain mean -0.05 %, worst 2.0 %, means low by
 #           at most 0.20 %, within 0.02 % of the best 24-leaf tree on this grid,
@@ -23,20 +23,21 @@
 #           that was measured is legal, costs 2.26 % (worst 24.5 %) beside
 #           qk_norm.heads_q=32.heads_k=8.heads=48.rotary_dim=128 on the 93 shapes with
 #           times of both, 35 more not timed
-# Regret:   qk_norm_backward.heads_q=32.heads_k=8.heads=48.rotary_dim=128 bfloat16: 21
-#           leaves (of 29, 1 kept), 14 configs, mean 0.06 %, plain mean 0.07 %, worst
-#           3.7 %, means low by at most 0.01 %, within 0.02 % of the best 21-leaf tree
-#           on this grid, cross-validated 3.19 %, plain cross-validated 3.08 %,
-#           extrapolated 9.02 %, 1 leaf of the default config, where none that was
-#           measured is legal
+# Regret:   qk_norm_backward.heads_q=32.heads_k=8.heads=48.rotary_dim=128 bfloat16: 19
+#           leaves (of 35), 17 configs, mean 0.04 %, plain mean 0.08 %, worst 3.1 %,
+#           means low by at most 0.06 %, the best 19-leaf tree on this grid,
+#           cross-validated 2.00 %, plain cross-validated 1.74 %, extrapolated 12.39 %,
+#           1 shape not compared with what was in use
 # Regret:   qk_norm_backward.heads_q=32.heads_k=8.heads=48.rotary_dim=128:batch_invariant
-#           bfloat16: 8 leaves, 7 configs, mean 4.83 %, plain mean 4.74 %, worst 30.8 %,
-#           means low by at most 0.01 %, within 0.04 % of the best 8-leaf tree of
+#           bfloat16: 26 leaves, 19 configs, mean 7.72 %, plain mean 7.04 %, worst 47.9
+#           %, means low by at most 0.06 %, within 0.05 % of the best 26-leaf tree of
 #           hidden, then rows, with one order of a row's sum a hidden size on this grid,
-#           cross-validated 43.12 %, plain cross-validated 42.38 %, 1 leaf of the
-#           default config, where none that was measured is legal, costs 4.73 % (worst
-#           30.8 %) beside qk_norm_backward.heads_q=32.heads_k=8.heads=48.rotary_dim=128
-#           on the 87 shapes with times of both, 41 more not timed
+#           cross-validated 43.06 %, plain cross-validated 46.35 %, costs 7.68 % (worst
+#           47.9 %) beside qk_norm_backward.heads_q=32.heads_k=8.heads=48.rotary_dim=128
+#           on the 77 shapes with times of both, 20 more not timed
+# Searched: qk_norm_backward.heads_q=32.heads_k=8.heads=48.rotary_dim=128 bfloat16:
+#           plane, 5 % of 51584 configs, of 119 audited, 0 were faster than the choice,
+#           expected to have missed 153.68 %
 # Shared:   qk_norm.heads_q=32.heads_k=8.heads=48.rotary_dim=128 float16: uses bfloat16,
 #           as it has no data of its own
 # Shared:   qk_norm.heads_q=32.heads_k=8.heads=48.rotary_dim=128 float32: uses bfloat16,
@@ -58,13 +59,13 @@
 # Format:   4
 # Facts:    {"device": {"label": "NVIDIA H200", "target": "sm_90", "sms": 132},
 #           "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"}, "data": {"digest":
-#           "sha256:7512181e1f7604cf0c480b76e60e372b404f566e2ce39e528840b0a2566733f3",
-#           "measurements": 3748, "date": "2026-11-23"}, "kernels":
+#           "sha256:cc59057a7711be8f0dec3499dec38e6aa96eebd8643d4f35d5d84b5f18dc9960",
+#           "measurements": 4948, "date": "2026-11-27"}, "kernels":
 #           {"qk_norm.heads_q=32.heads_k=8.heads=48.rotary_dim=128":
 #           "sha256:823da41f8018245b207f51fd7876dbcd88251ba7a0ede20d7d7cf6d9635e225b",
 #           "qk_norm_backward.heads_q=32.heads_k=8.heads=48.rotary_dim=128":
-#           "sha256:5f6c2bae5e234dfaec1145777d9699699b4e7f1173537ba59799625104d481fd"},
-#           "measured": {"rows": [1, 65536], "hidden": [64, 256]}, "command":
+#           "sha256:17e1a9cc6c51d9f461df1e859d4e35fe18f2424db5aa1d34243ad852dad2487f"},
+#           "measured": {"rows": [1, 262144], "hidden": [64, 256]}, "command":
 #           {"recording": "nvidia-h200-qk-norm", "options": {"leaves": 40,
 #           "batch_invariant": true}, "out": "nvidia_h200_qk_norm.py"}, "functions":
 #           [{"key": "qk_norm.heads_q=32.heads_k=8.heads=48.rotary_dim=128", "dtype":
@@ -80,18 +81,18 @@
 #           "plain_validated": 145174, "unmeasured": 1}, "beside": {"mean": 22300,
 #           "worst": 218980, "problems": 93, "bounded": 35}}, {"key":
 #           "qk_norm_backward.heads_q=32.heads_k=8.heads=48.rotary_dim=128", "dtype":
-#           "bfloat16", "figures": {"leaves": 21, "asked": 29, "configs": 14, "loss":
-#           {"mean": 576, "plain": 694, "ninetieth": 0, "worst": 36118, "problems": 128,
-#           "luck": 95}, "gap": 107, "kept": 1, "cross_validated": 31369,
-#           "plain_validated": 30304, "extrapolated": 86384, "unmeasured": 1}}, {"key":
+#           "bfloat16", "figures": {"leaves": 19, "asked": 35, "configs": 17, "loss":
+#           {"mean": 396, "plain": 807, "ninetieth": 4738, "worst": 30399, "problems":
+#           97, "luck": 589}, "gap": 0, "cross_validated": 19817, "plain_validated":
+#           17281, "extrapolated": 116828, "uncompared": 1}}, {"key":
 #           "qk_norm_backward.heads_q=32.heads_k=8.heads=48.rotary_dim=128:batch_invariant",
-#           "dtype": "bfloat16", "figures": {"leaves": 8, "asked": 8, "configs": 7,
-#           "loss": {"mean": 47215, "plain": 46300, "ninetieth": 132144, "worst":
-#           268439, "problems": 87, "luck": 30}, "gap": 308, "limits": " of hidden, then
-#           rows, with one order of a row's sum a hidden size", "cross_validated":
-#           358495, "plain_validated": 353359, "unmeasured": 1}, "beside": {"mean":
-#           46187, "worst": 268439, "problems": 87, "bounded": 41}}], "body":
-#           "sha256:d0255da2134507289b21b524ba395c9c1669cf7748088e91603c328439f4512a",
+#           "dtype": "bfloat16", "figures": {"leaves": 26, "asked": 26, "configs": 19,
+#           "loss": {"mean": 74395, "plain": 68054, "ninetieth": 157694, "worst":
+#           391672, "problems": 77, "luck": 534}, "gap": 435, "limits": " of hidden,
+#           then rows, with one order of a row's sum a hidden size", "cross_validated":
+#           358091, "plain_validated": 380827}, "beside": {"mean": 74000, "worst":
+#           391672, "problems": 77, "bounded": 20}}], "body":
+#           "sha256:86c9590d4a71a7aa6b6229471eb3b05302d6e1c314e981bdf18f877784d7c69a",
 #           "without_data": [["qk_norm.heads_q=32.heads_k=8.heads=48.rotary_dim=128",
 #           "float16", "bfloat16"],
 #           ["qk_norm.heads_q=32.heads_k=8.heads=48.rotary_dim=128", "float32",
@@ -107,7 +108,10 @@
 #           ["qk_norm_backward.heads_q=32.heads_k=8.heads=48.rotary_dim=128:batch_invariant",
 #           "float16", "bfloat16"],
 #           ["qk_norm_backward.heads_q=32.heads_k=8.heads=48.rotary_dim=128:batch_invariant",
-#           "float32", "bfloat16"]], "replaced": true}
+#           "float32", "bfloat16"]], "searched":
+#           ["qk_norm_backward.heads_q=32.heads_k=8.heads=48.rotary_dim=128 bfloat16:
+#           plane, 5 % of 51584 configs, of 119 audited, 0 were faster than the choice,
+#           expected to have missed 153.68 %"], "replaced": true}
 
 """Launch configs by operator, dtype, rows and hidden; `lookup` finds one."""
 
@@ -134,34 +138,32 @@ class Config(NamedTuple):
 
 
 WARPS_1_PROGRAMS_PER_SM_4 = Config(num_warps=1, programs_per_sm=4)
+WARPS_2_PROGRAMS_PER_SM_1 = Config(num_warps=2, programs_per_sm=1)
 WARPS_32 = Config(num_warps=32)
-WARPS_32_PROGRAMS_PER_SM_4 = Config(num_warps=32, programs_per_sm=4)
 BLOCK_ROW_2_WARPS_1_PROGRAMS_PER_SM_4 = Config(
     block_row=2,
     num_warps=1,
     programs_per_sm=4,
 )
-BLOCK_ROW_2_WARPS_1_PROGRAMS_PER_SM_16 = Config(
-    block_row=2,
-    num_warps=1,
-    programs_per_sm=16,
-)
-BLOCK_ROW_2_WARPS_1_STAGES_3_PROGRAMS_PER_SM_4 = Config(
-    block_row=2,
-    num_warps=1,
-    num_stages=3,
-    programs_per_sm=4,
-)
-BLOCK_ROW_2_WARPS_1_STAGES_3_PROGRAMS_PER_SM_16 = Config(
-    block_row=2,
-    num_warps=1,
-    num_stages=3,
-    programs_per_sm=16,
-)
 BLOCK_ROW_4_WARPS_1_PROGRAMS_PER_SM_4 = Config(
     block_row=4,
     num_warps=1,
     programs_per_sm=4,
+)
+BLOCK_ROW_4_WARPS_1_PROGRAMS_PER_SM_8 = Config(
+    block_row=4,
+    num_warps=1,
+    programs_per_sm=8,
+)
+BLOCK_ROW_4_WARPS_1_PROGRAMS_PER_SM_16 = Config(
+    block_row=4,
+    num_warps=1,
+    programs_per_sm=16,
+)
+BLOCK_ROW_4_WARPS_1_PROGRAMS_PER_SM_32 = Config(
+    block_row=4,
+    num_warps=1,
+    programs_per_sm=32,
 )
 BLOCK_ROW_4_WARPS_1_STAGES_3_PROGRAMS_PER_SM_4 = Config(
     block_row=4,
@@ -169,30 +171,87 @@ BLOCK_ROW_4_WARPS_1_STAGES_3_PROGRAMS_PER_SM_4 = Config(
     num_stages=3,
     programs_per_sm=4,
 )
-BLOCK_ROW_4_WARPS_2_STAGES_3_PROGRAMS_PER_SM_4 = Config(
+BLOCK_ROW_4_WARPS_1_STAGES_3_PROGRAMS_PER_SM_8 = Config(
+    block_row=4,
+    num_warps=1,
+    num_stages=3,
+    programs_per_sm=8,
+)
+BLOCK_ROW_4_WARPS_1_STAGES_3_PROGRAMS_PER_SM_16 = Config(
+    block_row=4,
+    num_warps=1,
+    num_stages=3,
+    programs_per_sm=16,
+)
+BLOCK_ROW_4_WARPS_2_PROGRAMS_PER_SM_4 = Config(
     block_row=4,
     num_warps=2,
-    num_stages=3,
     programs_per_sm=4,
+)
+BLOCK_ROW_4_WARPS_2_PROGRAMS_PER_SM_8 = Config(
+    block_row=4,
+    num_warps=2,
+    programs_per_sm=8,
+)
+BLOCK_ROW_4_WARPS_2_PROGRAMS_PER_SM_32 = Config(
+    block_row=4,
+    num_warps=2,
+    programs_per_sm=32,
 )
 BLOCK_ROW_4_WARPS_4 = Config(block_row=4, num_warps=4)
-BLOCK_ROW_8_WARPS_1 = Config(block_row=8, num_warps=1)
-BLOCK_ROW_8_WARPS_4 = Config(block_row=8, num_warps=4)
-BLOCK_ROW_8_WARPS_4_PROGRAMS_PER_SM_4 = Config(
-    block_row=8,
+BLOCK_ROW_4_WARPS_4_PROGRAMS_PER_SM_1 = Config(
+    block_row=4,
     num_warps=4,
+    programs_per_sm=1,
+)
+BLOCK_ROW_8_WARPS_1 = Config(block_row=8, num_warps=1)
+BLOCK_ROW_8_WARPS_2_PROGRAMS_PER_SM_2 = Config(
+    block_row=8,
+    num_warps=2,
+    programs_per_sm=2,
+)
+BLOCK_ROW_8_WARPS_2_PROGRAMS_PER_SM_4 = Config(
+    block_row=8,
+    num_warps=2,
     programs_per_sm=4,
 )
+BLOCK_ROW_8_WARPS_2_PROGRAMS_PER_SM_8 = Config(
+    block_row=8,
+    num_warps=2,
+    programs_per_sm=8,
+)
+BLOCK_ROW_8_WARPS_2_PROGRAMS_PER_SM_16 = Config(
+    block_row=8,
+    num_warps=2,
+    programs_per_sm=16,
+)
+BLOCK_ROW_8_WARPS_4 = Config(block_row=8, num_warps=4)
+BLOCK_ROW_8_WARPS_4_STAGES_4_PROGRAMS_PER_SM_8 = Config(
+    block_row=8,
+    num_warps=4,
+    num_stages=4,
+    programs_per_sm=8,
+)
 BLOCK_ROW_8_WARPS_8 = Config(block_row=8, num_warps=8)
-BLOCK_ROW_16_WARPS_1_PROGRAMS_PER_SM_16 = Config(
-    block_row=16,
-    num_warps=1,
+BLOCK_ROW_8_WARPS_32_PROGRAMS_PER_SM_16 = Config(
+    block_row=8,
+    num_warps=32,
     programs_per_sm=16,
 )
 BLOCK_ROW_16_WARPS_2_PROGRAMS_PER_SM_4 = Config(
     block_row=16,
     num_warps=2,
     programs_per_sm=4,
+)
+BLOCK_ROW_16_WARPS_2_PROGRAMS_PER_SM_8 = Config(
+    block_row=16,
+    num_warps=2,
+    programs_per_sm=8,
+)
+BLOCK_ROW_16_WARPS_2_PROGRAMS_PER_SM_32 = Config(
+    block_row=16,
+    num_warps=2,
+    programs_per_sm=32,
 )
 BLOCK_ROW_16_WARPS_4 = Config(block_row=16, num_warps=4)
 BLOCK_ROW_16_WARPS_4_PROGRAMS_PER_SM_4 = Config(
@@ -205,16 +264,17 @@ BLOCK_ROW_16_WARPS_4_PROGRAMS_PER_SM_16 = Config(
     num_warps=4,
     programs_per_sm=16,
 )
+BLOCK_ROW_16_WARPS_4_STAGES_3_PROGRAMS_PER_SM_2 = Config(
+    block_row=16,
+    num_warps=4,
+    num_stages=3,
+    programs_per_sm=2,
+)
 BLOCK_ROW_16_WARPS_8 = Config(block_row=16, num_warps=8)
 BLOCK_ROW_16_WARPS_8_PROGRAMS_PER_SM_16 = Config(
     block_row=16,
     num_warps=8,
     programs_per_sm=16,
-)
-BLOCK_ROW_32_WARPS_2_PROGRAMS_PER_SM_4 = Config(
-    block_row=32,
-    num_warps=2,
-    programs_per_sm=4,
 )
 BLOCK_ROW_32_WARPS_4 = Config(block_row=32, num_warps=4)
 BLOCK_ROW_32_WARPS_4_PROGRAMS_PER_SM_4 = Config(
@@ -228,6 +288,11 @@ BLOCK_ROW_32_WARPS_4_PROGRAMS_PER_SM_16 = Config(
     programs_per_sm=16,
 )
 BLOCK_ROW_32_WARPS_8 = Config(block_row=32, num_warps=8)
+BLOCK_ROW_32_WARPS_8_PROGRAMS_PER_SM_2 = Config(
+    block_row=32,
+    num_warps=8,
+    programs_per_sm=2,
+)
 BLOCK_ROW_32_WARPS_8_PROGRAMS_PER_SM_4 = Config(
     block_row=32,
     num_warps=8,
@@ -237,6 +302,26 @@ BLOCK_ROW_32_WARPS_8_PROGRAMS_PER_SM_16 = Config(
     block_row=32,
     num_warps=8,
     programs_per_sm=16,
+)
+BLOCK_ROW_64_WARPS_4_PROGRAMS_PER_SM_4 = Config(
+    block_row=64,
+    num_warps=4,
+    programs_per_sm=4,
+)
+BLOCK_ROW_64_WARPS_8_PROGRAMS_PER_SM_2 = Config(
+    block_row=64,
+    num_warps=8,
+    programs_per_sm=2,
+)
+BLOCK_ROW_64_WARPS_16_PROGRAMS_PER_SM_1 = Config(
+    block_row=64,
+    num_warps=16,
+    programs_per_sm=1,
+)
+BLOCK_ROW_64_WARPS_32_PROGRAMS_PER_SM_1 = Config(
+    block_row=64,
+    num_warps=32,
+    programs_per_sm=1,
 )
 
 
@@ -316,47 +401,43 @@ def qk_norm_backward_heads_q_32_heads_k_8_heads_48_rotary_dim_128_bfloat16(
     rows: int,
     hidden: int,
 ) -> Config:
-    if hidden <= 256:
-        if rows >= 34:
-            if hidden <= 255:
-                if rows >= 100:
-                    if hidden <= 128:
-                        if rows >= 1536:
-                            if hidden <= 64:
-                                return BLOCK_ROW_32_WARPS_4_PROGRAMS_PER_SM_4
-                            return BLOCK_ROW_16_WARPS_4_PROGRAMS_PER_SM_4
-                        return BLOCK_ROW_32_WARPS_2_PROGRAMS_PER_SM_4
-                    if rows >= 192:
-                        if hidden <= 180:
-                            if rows >= 18432:
-                                return BLOCK_ROW_16_WARPS_4_PROGRAMS_PER_SM_16
-                            return BLOCK_ROW_8_WARPS_4_PROGRAMS_PER_SM_4
-                        if rows >= 896:
-                            return BLOCK_ROW_2_WARPS_1_STAGES_3_PROGRAMS_PER_SM_16
-                        return BLOCK_ROW_4_WARPS_2_STAGES_3_PROGRAMS_PER_SM_4
-                    return BLOCK_ROW_4_WARPS_1_STAGES_3_PROGRAMS_PER_SM_4
-                return BLOCK_ROW_16_WARPS_1_PROGRAMS_PER_SM_16
-            if rows >= 170:
-                return BLOCK_ROW_4_WARPS_2_STAGES_3_PROGRAMS_PER_SM_4
-            return BLOCK_ROW_2_WARPS_1_STAGES_3_PROGRAMS_PER_SM_4
-        if hidden <= 180:
-            if rows >= 20:
-                return BLOCK_ROW_4_WARPS_1_PROGRAMS_PER_SM_4
+    if hidden <= 128:
+        if rows >= 4:
             if hidden <= 64:
-                return BLOCK_ROW_2_WARPS_1_PROGRAMS_PER_SM_16
-            if hidden <= 128:
-                if rows >= 5:
-                    return BLOCK_ROW_4_WARPS_1_PROGRAMS_PER_SM_4
-                return WARPS_1_PROGRAMS_PER_SM_4
-            return BLOCK_ROW_2_WARPS_1_PROGRAMS_PER_SM_16
-        if rows >= 2:
-            if hidden <= 255:
-                if rows >= 25:
-                    return BLOCK_ROW_4_WARPS_1_PROGRAMS_PER_SM_4
-                return BLOCK_ROW_2_WARPS_1_PROGRAMS_PER_SM_16
-            return BLOCK_ROW_2_WARPS_1_PROGRAMS_PER_SM_16
+                if rows >= 10:
+                    if rows >= 192:
+                        if rows >= 640:
+                            if rows >= 66560:
+                                return BLOCK_ROW_32_WARPS_4_PROGRAMS_PER_SM_4
+                            return BLOCK_ROW_64_WARPS_8_PROGRAMS_PER_SM_2
+                        return BLOCK_ROW_64_WARPS_4_PROGRAMS_PER_SM_4
+                    return BLOCK_ROW_16_WARPS_2_PROGRAMS_PER_SM_4
+                return BLOCK_ROW_4_WARPS_4_PROGRAMS_PER_SM_1
+            if rows >= 64:
+                if rows >= 1152:
+                    if rows >= 4096:
+                        if rows >= 4352:
+                            return BLOCK_ROW_16_WARPS_4_PROGRAMS_PER_SM_4
+                        return BLOCK_ROW_32_WARPS_8_PROGRAMS_PER_SM_2
+                    return BLOCK_ROW_8_WARPS_2_PROGRAMS_PER_SM_8
+                return BLOCK_ROW_16_WARPS_2_PROGRAMS_PER_SM_4
+            return BLOCK_ROW_4_WARPS_1_PROGRAMS_PER_SM_4
         return WARPS_1_PROGRAMS_PER_SM_4
-    return WARPS_32_PROGRAMS_PER_SM_4
+    if hidden <= 256:
+        if rows >= 4:
+            if rows >= 140:
+                if rows >= 896:
+                    if rows >= 3072:
+                        if hidden <= 255:
+                            return BLOCK_ROW_64_WARPS_16_PROGRAMS_PER_SM_1
+                        if rows >= 16384:
+                            return BLOCK_ROW_8_WARPS_4_STAGES_4_PROGRAMS_PER_SM_8
+                        return BLOCK_ROW_16_WARPS_4_STAGES_3_PROGRAMS_PER_SM_2
+                    return BLOCK_ROW_4_WARPS_1_STAGES_3_PROGRAMS_PER_SM_8
+                return BLOCK_ROW_4_WARPS_1_PROGRAMS_PER_SM_8
+            return BLOCK_ROW_4_WARPS_1_PROGRAMS_PER_SM_4
+        return WARPS_2_PROGRAMS_PER_SM_1
+    return BLOCK_ROW_8_WARPS_32_PROGRAMS_PER_SM_16
 
 
 def qk_norm_backward_heads_q_32_heads_k_8_heads_48_rotary_dim_128_batch_invariant_bfloat16(
@@ -365,19 +446,55 @@ def qk_norm_backward_heads_q_32_heads_k_8_heads_48_rotary_dim_128_batch_invarian
 ) -> Config:
     if hidden <= 128:
         if hidden <= 100:
-            if hidden <= 64:
-                return BLOCK_ROW_32_WARPS_2_PROGRAMS_PER_SM_4
+            if hidden <= 90:
+                if hidden <= 64:
+                    if rows >= 11264:
+                        if rows >= 46080:
+                            return BLOCK_ROW_16_WARPS_2_PROGRAMS_PER_SM_32
+                        return BLOCK_ROW_16_WARPS_2_PROGRAMS_PER_SM_8
+                    if rows >= 6144:
+                        return BLOCK_ROW_16_WARPS_2_PROGRAMS_PER_SM_32
+                    if rows >= 1536:
+                        return BLOCK_ROW_16_WARPS_2_PROGRAMS_PER_SM_8
+                    return BLOCK_ROW_16_WARPS_2_PROGRAMS_PER_SM_4
+                if rows >= 1536:
+                    if rows >= 23552:
+                        return BLOCK_ROW_4_WARPS_1_PROGRAMS_PER_SM_32
+                    return BLOCK_ROW_4_WARPS_1_PROGRAMS_PER_SM_16
+                if rows >= 256:
+                    return BLOCK_ROW_4_WARPS_1_PROGRAMS_PER_SM_8
+                return BLOCK_ROW_4_WARPS_1_PROGRAMS_PER_SM_4
             return BLOCK_ROW_16_WARPS_4_PROGRAMS_PER_SM_4
         if hidden <= 127:
-            return BLOCK_ROW_16_WARPS_2_PROGRAMS_PER_SM_4
-        return BLOCK_ROW_16_WARPS_4_PROGRAMS_PER_SM_4
-    if hidden <= 256:
+            if rows >= 6144:
+                return BLOCK_ROW_8_WARPS_2_PROGRAMS_PER_SM_16
+            if rows >= 256:
+                return BLOCK_ROW_8_WARPS_2_PROGRAMS_PER_SM_8
+            return BLOCK_ROW_8_WARPS_2_PROGRAMS_PER_SM_2
+        if rows >= 23552:
+            return BLOCK_ROW_8_WARPS_2_PROGRAMS_PER_SM_16
+        if rows >= 768:
+            return BLOCK_ROW_8_WARPS_2_PROGRAMS_PER_SM_8
+        return BLOCK_ROW_8_WARPS_2_PROGRAMS_PER_SM_4
+    if hidden <= 255:
         if hidden <= 180:
-            return BLOCK_ROW_8_WARPS_4_PROGRAMS_PER_SM_4
-        if rows >= 192:
-            return BLOCK_ROW_2_WARPS_1_STAGES_3_PROGRAMS_PER_SM_16
-        return BLOCK_ROW_2_WARPS_1_STAGES_3_PROGRAMS_PER_SM_4
-    return WARPS_32_PROGRAMS_PER_SM_4
+            if rows >= 23552:
+                return BLOCK_ROW_8_WARPS_2_PROGRAMS_PER_SM_16
+            if rows >= 256:
+                return BLOCK_ROW_8_WARPS_2_PROGRAMS_PER_SM_4
+            return BLOCK_ROW_8_WARPS_2_PROGRAMS_PER_SM_2
+        if rows >= 11264:
+            return BLOCK_ROW_4_WARPS_1_STAGES_3_PROGRAMS_PER_SM_16
+        if rows >= 256:
+            return BLOCK_ROW_4_WARPS_1_STAGES_3_PROGRAMS_PER_SM_8
+        return BLOCK_ROW_4_WARPS_1_STAGES_3_PROGRAMS_PER_SM_4
+    if hidden <= 256:
+        if rows >= 11264:
+            return BLOCK_ROW_4_WARPS_2_PROGRAMS_PER_SM_32
+        if rows >= 256:
+            return BLOCK_ROW_4_WARPS_2_PROGRAMS_PER_SM_8
+        return BLOCK_ROW_4_WARPS_2_PROGRAMS_PER_SM_4
+    return BLOCK_ROW_64_WARPS_32_PROGRAMS_PER_SM_1
 
 
 TABLES: dict[tuple[str, str], Callable[[int, int], Config]] = {

@@ -5,9 +5,10 @@ With dn the gradient dy rotated back, xhat = x * rstd, g = dn * (weight + offset
     dweight = sum over the heads of a kind, of all tokens, of dn * xhat
 Gradients are those of the function without roundings. Value heads keep dy.
 
-In: a launch and tensors. Out: the kernel calls. A fixed grid strides over blocks of heads. A program keeps its part of
-both weight gradients in registers and writes it once, in float32, to its row of a workspace, which a second kernel sums
-in a fixed order, so that the bits are always the same. rstd is computed again, since a program holds whole heads.
+In: a launch and tensors. Out: the kernel calls. A fixed grid strides over blocks of heads of one kind: first of all
+query heads, then of the key heads, then of the value heads. So a program reads a weight once, keeps its part of one
+weight gradient in registers, and writes it, in float32, to its rows of a workspace, which a second kernel sums in a
+fixed order: the bits are always the same. rstd is computed again, since a program holds whole heads.
 
 Traffic of a perfect kernel: read the heads of dout and qkv, write those of dqkv; two weights and their gradients and,
 for each token, a position and a row of both tables.
@@ -35,9 +36,48 @@ _RUNTIME = [
 
 
 @triton.jit
-def _back(b_dy, b_xhat, b_rstd, b_mean, b_weight):
-    """The gradient of x, given that of the norm."""
-    return b_rstd * (b_dy * b_weight - b_xhat * b_mean)
+def _load_head(
+    p_row,
+    m_row,
+    o_col,
+    n_col,
+    ROWS: tl.constexpr,
+    ROTARY: tl.constexpr,
+    BLOCK: tl.constexpr,
+    RESTS: tl.constexpr,
+    IS_NEOX: tl.constexpr,
+):
+    """(ROWS, BLOCK) tiles of heads, all of one layout: of the pairs, if there are any, then of the other elements."""
+    t_head = ()
+    if ROTARY > 0:
+        b_first, b_second = load_pairs(p_row, m_row, ROWS, ROTARY, BLOCK, IS_NEOX)
+        t_head = (b_first, b_second)
+    for i_rest in tl.static_range(RESTS):
+        o_rest = ROTARY + i_rest * BLOCK + o_col
+        t_head = t_head + (tl.load(p_row + o_rest, mask=m_row & (o_rest < n_col), other=0.0),)  # noqa: RUF005
+    return t_head
+
+
+@triton.jit
+def _store_head(
+    p_row,
+    m_row,
+    o_col,
+    n_col,
+    t_head,
+    ROWS: tl.constexpr,
+    ROTARY: tl.constexpr,
+    BLOCK: tl.constexpr,
+    RESTS: tl.constexpr,
+    IS_NEOX: tl.constexpr,
+):
+    """Store tiles in the order of `_load_head`."""
+    PAIRS: tl.constexpr = 2 if ROTARY > 0 else 0
+    if ROTARY > 0:
+        store_pairs(p_row, m_row, t_head[0], t_head[1], ROWS, ROTARY, BLOCK, IS_NEOX)
+    for i_rest in tl.static_range(RESTS):
+        o_rest = ROTARY + i_rest * BLOCK + o_col
+        tl.store(p_row + o_rest, t_head[PAIRS + i_rest], mask=m_row & (o_rest < n_col))
 
 
 @triton.jit(do_not_specialize=_RUNTIME)
@@ -65,10 +105,9 @@ def _qk_norm_backward_kernel(
     offset,
     BLOCK_ROW: tl.constexpr,
     ROTARY: tl.constexpr,
-    BLOCK_PAIR: tl.constexpr,
-    BLOCK_REST: tl.constexpr,
+    BLOCK: tl.constexpr,
+    RESTS: tl.constexpr,
     ALIGNMENT: tl.constexpr,
-    HAS_REST_MASK: tl.constexpr,
     HAS_POSITIONS: tl.constexpr,
     HAS_DWEIGHT: tl.constexpr,
     IS_NEOX: tl.constexpr,
@@ -76,98 +115,84 @@ def _qk_norm_backward_kernel(
     NUM_STAGES: tl.constexpr,
 ):
     DTYPE: tl.constexpr = dx_ptr.dtype.element_ty
-    # The sums over a tile's heads follow the loop: inside, they would cross warps once per tile.
-    if ROTARY > 0:
-        b_dq1 = tl.zeros([BLOCK_ROW, BLOCK_PAIR], dtype=tl.float32)
-        b_dq2 = tl.zeros([BLOCK_ROW, BLOCK_PAIR], dtype=tl.float32)
-        b_dk1 = tl.zeros([BLOCK_ROW, BLOCK_PAIR], dtype=tl.float32)
-        b_dk2 = tl.zeros([BLOCK_ROW, BLOCK_PAIR], dtype=tl.float32)
-    if BLOCK_REST > 0:
-        b_dq = tl.zeros([BLOCK_ROW, BLOCK_REST], dtype=tl.float32)
-        b_dk = tl.zeros([BLOCK_ROW, BLOCK_REST], dtype=tl.float32)
-        o_rest = tl.arange(0, BLOCK_REST)[None, :]
-        m_rest = tl.full([1, BLOCK_REST], True, tl.int1)
-        if HAS_REST_MASK:
-            m_rest = o_rest < extent(hidden, ALIGNMENT) - ROTARY
-    blocks = tl.cdiv(tokens.to(tl.int64) * heads, BLOCK_ROW)
-    for i_block in tl.range(tl.program_id(0).to(tl.int64), blocks, tl.num_programs(0), num_stages=NUM_STAGES):
-        o_token, o_head, m_row = head_block(i_block, tokens, heads, BLOCK_ROW)
-        p_dout = dout_ptr + head_offsets(o_token, o_head, dout_stride, hidden, ALIGNMENT)
-        p_x = x_ptr + head_offsets(o_token, o_head, x_stride, hidden, ALIGNMENT)
-        p_dx = dx_ptr + head_offsets(o_token, o_head, dx_stride, hidden, ALIGNMENT)
-        m_q = m_row & (o_head < heads_q)
-        m_k = m_row & (o_head >= heads_q) & (o_head < heads_qk)
-        b_is_other = o_head >= heads_qk
-        p_q = weight_q_ptr + tl.zeros([BLOCK_ROW, 1], dtype=tl.int32)
-        p_k = weight_k_ptr + tl.zeros([BLOCK_ROW, 1], dtype=tl.int32)
-        b_square = tl.zeros([BLOCK_ROW], dtype=tl.float32)
-        b_sum = tl.zeros([BLOCK_ROW], dtype=tl.float32)
-        if ROTARY > 0:
-            b_x1, b_x2 = load_pairs(p_x, m_row, BLOCK_ROW, ROTARY, BLOCK_PAIR, IS_NEOX)
-            b_g1, b_g2 = load_pairs(p_dout, m_row, BLOCK_ROW, ROTARY, BLOCK_PAIR, IS_NEOX)
-            b_q1, b_q2 = load_pairs(p_q, m_q, BLOCK_ROW, ROTARY, BLOCK_PAIR, IS_NEOX)
-            b_k1, b_k2 = load_pairs(p_k, m_k, BLOCK_ROW, ROTARY, BLOCK_PAIR, IS_NEOX)
-            b_w1 = head_weight(m_q, b_q1, b_k1, offset)
-            b_w2 = head_weight(m_q, b_q2, b_k2, offset)
-            o_position = o_token
-            if HAS_POSITIONS:
-                o_position = tl.load(positions_ptr + o_token, mask=m_row, other=0).to(tl.int64)
-            p_cos = cos_ptr + o_position * extent(cos_stride, ALIGNMENT)
-            p_sin = sin_ptr + o_position * extent(sin_stride, ALIGNMENT)
-            b_cos1, b_cos2 = load_table(p_cos, m_row, BLOCK_ROW, ROTARY, BLOCK_PAIR, IS_NEOX, IS_WHOLE)
-            b_sin1, b_sin2 = load_table(p_sin, m_row, BLOCK_ROW, ROTARY, BLOCK_PAIR, IS_NEOX, IS_WHOLE)
-            b_dn1 = b_g1.to(tl.float32) * b_cos1 + b_g2.to(tl.float32) * b_sin2
-            b_dn2 = b_g2.to(tl.float32) * b_cos2 - b_g1.to(tl.float32) * b_sin1
-            b_wide1 = b_x1.to(tl.float32)
-            b_wide2 = b_x2.to(tl.float32)
-            b_square += tl.sum(b_wide1 * b_wide1 + b_wide2 * b_wide2, axis=1)
-        if BLOCK_REST > 0:
-            b_wide = tl.load(p_x + ROTARY + o_rest, mask=m_row & m_rest, other=0.0).to(tl.float32)
-            b_g = tl.load(p_dout + ROTARY + o_rest, mask=m_row & m_rest, other=0.0)
-            b_q = tl.load(p_q + ROTARY + o_rest, mask=m_q & m_rest, other=0.0)
-            b_k = tl.load(p_k + ROTARY + o_rest, mask=m_k & m_rest, other=0.0)
-            b_w = head_weight(m_q, b_q, b_k, offset)
-            b_dn = b_g.to(tl.float32)
-            b_square += tl.sum(b_wide * b_wide, axis=1)
-        b_rstd = tl.rsqrt(b_square / hidden + eps)[:, None]
-        if ROTARY > 0:
-            b_xhat1 = b_wide1 * b_rstd
-            b_xhat2 = b_wide2 * b_rstd
-            b_sum += tl.sum(b_dn1 * b_w1 * b_xhat1 + b_dn2 * b_w2 * b_xhat2, axis=1)
-        if BLOCK_REST > 0:
-            b_xhat = b_wide * b_rstd
-            b_sum += tl.sum(b_dn * b_w * b_xhat, axis=1)
-        b_mean = (b_sum / hidden)[:, None]
-        if ROTARY > 0:
-            b_dx1 = tl.where(b_is_other, b_g1, _back(b_dn1, b_xhat1, b_rstd, b_mean, b_w1).to(DTYPE))
-            b_dx2 = tl.where(b_is_other, b_g2, _back(b_dn2, b_xhat2, b_rstd, b_mean, b_w2).to(DTYPE))
-            store_pairs(p_dx, m_row, b_dx1, b_dx2, BLOCK_ROW, ROTARY, BLOCK_PAIR, IS_NEOX)
+    # A head's tiles: both elements of its pairs, then the others.
+    PAIRS: tl.constexpr = 2 if ROTARY > 0 else 0
+    n_col = extent(hidden, ALIGNMENT)
+    o_col = tl.arange(0, BLOCK)[None, :]
+    m_one = tl.full([1, 1], True, tl.int1)
+    p_q = weight_q_ptr + tl.zeros([1, 1], dtype=tl.int32)
+    p_k = weight_k_ptr + tl.zeros([1, 1], dtype=tl.int32)
+    # The blocks of all kinds of heads are numbered on, so that the programs of the fixed grid end together.
+    i_program = tl.program_id(0).to(tl.int64)
+    for i_kind in tl.range(0, 2):
+        is_query = i_kind == 0
+        i_first = tl.where(is_query, 0, heads_q)
+        n_head = tl.where(is_query, heads_q, heads_qk - heads_q)
+        blocks = tl.cdiv(tokens.to(tl.int64) * n_head, BLOCK_ROW)
+        t_q = _load_head(p_q, m_one, o_col, n_col, 1, ROTARY, BLOCK, RESTS, IS_NEOX)
+        t_k = _load_head(p_k, m_one, o_col, n_col, 1, ROTARY, BLOCK, RESTS, IS_NEOX)
+        t_weight = ()  # Triton adds tuples, but does not unpack them
+        # The sums over a tile's heads follow the loop: inside, they would cross warps once per tile.
+        t_dweight = ()
+        for i_tile in tl.static_range(PAIRS + RESTS):
+            t_weight = t_weight + (head_weight(is_query, t_q[i_tile], t_k[i_tile], offset),)  # noqa: RUF005
+            t_dweight = t_dweight + (tl.zeros([BLOCK_ROW, BLOCK], dtype=tl.float32),)  # noqa: RUF005
+        for i_block in tl.range(i_program, blocks, tl.num_programs(0), num_stages=NUM_STAGES):
+            o_token, o_head, m_row = head_block(i_block, tokens, n_head, BLOCK_ROW)
+            o_head += i_first
+            p_dout = dout_ptr + head_offsets(o_token, o_head, dout_stride, hidden, ALIGNMENT)
+            p_x = x_ptr + head_offsets(o_token, o_head, x_stride, hidden, ALIGNMENT)
+            p_dx = dx_ptr + head_offsets(o_token, o_head, dx_stride, hidden, ALIGNMENT)
+            t_x = _load_head(p_x, m_row, o_col, n_col, BLOCK_ROW, ROTARY, BLOCK, RESTS, IS_NEOX)
+            t_dy = _load_head(p_dout, m_row, o_col, n_col, BLOCK_ROW, ROTARY, BLOCK, RESTS, IS_NEOX)
+            t_dn = ()
+            if ROTARY > 0:
+                o_position = o_token
+                if HAS_POSITIONS:
+                    o_position = tl.load(positions_ptr + o_token, mask=m_row, other=0).to(tl.int64)
+                p_cos = cos_ptr + o_position * extent(cos_stride, ALIGNMENT)
+                p_sin = sin_ptr + o_position * extent(sin_stride, ALIGNMENT)
+                b_cos1, b_cos2 = load_table(p_cos, m_row, BLOCK_ROW, ROTARY, BLOCK, IS_NEOX, IS_WHOLE)
+                b_sin1, b_sin2 = load_table(p_sin, m_row, BLOCK_ROW, ROTARY, BLOCK, IS_NEOX, IS_WHOLE)
+                b_dy1 = t_dy[0].to(tl.float32)
+                b_dy2 = t_dy[1].to(tl.float32)
+                t_dn = (b_dy1 * b_cos1 + b_dy2 * b_sin2, b_dy2 * b_cos2 - b_dy1 * b_sin1)
+            for i_tile in tl.static_range(PAIRS, PAIRS + RESTS):
+                t_dn = t_dn + (t_dy[i_tile].to(tl.float32),)  # noqa: RUF005
+            b_squares = tl.zeros([BLOCK_ROW, BLOCK], dtype=tl.float32)
+            b_terms = tl.zeros([BLOCK_ROW, BLOCK], dtype=tl.float32)
+            for i_tile in tl.static_range(PAIRS + RESTS):
+                b_x = t_x[i_tile].to(tl.float32)
+                b_squares += b_x * b_x
+                b_terms += t_dn[i_tile] * t_weight[i_tile] * b_x
+            b_rstd = tl.rsqrt(tl.sum(b_squares, axis=1) / hidden + eps)
+            b_mean = (tl.sum(b_terms, axis=1) * b_rstd / hidden)[:, None]
+            b_rstd = b_rstd[:, None]
+            t_dx = ()
+            t_sums = ()
+            for i_tile in tl.static_range(PAIRS + RESTS):
+                b_xhat = t_x[i_tile].to(tl.float32) * b_rstd
+                b_dx = b_rstd * (t_dn[i_tile] * t_weight[i_tile] - b_xhat * b_mean)
+                t_dx = t_dx + (b_dx.to(DTYPE),)  # noqa: RUF005
+                t_sums = t_sums + (t_dweight[i_tile] + t_dn[i_tile] * b_xhat,)  # noqa: RUF005
+            _store_head(p_dx, m_row, o_col, n_col, t_dx, BLOCK_ROW, ROTARY, BLOCK, RESTS, IS_NEOX)
             if HAS_DWEIGHT:
-                b_dq1 += tl.where(m_q, b_dn1 * b_xhat1, 0.0)
-                b_dq2 += tl.where(m_q, b_dn2 * b_xhat2, 0.0)
-                b_dk1 += tl.where(m_k, b_dn1 * b_xhat1, 0.0)
-                b_dk2 += tl.where(m_k, b_dn2 * b_xhat2, 0.0)
-        if BLOCK_REST > 0:
-            b_dx = tl.where(b_is_other, b_g, _back(b_dn, b_xhat, b_rstd, b_mean, b_w).to(DTYPE))
-            tl.store(p_dx + ROTARY + o_rest, b_dx, mask=m_row & m_rest)
-            if HAS_DWEIGHT:
-                b_dq += tl.where(m_q, b_dn * b_xhat, 0.0)
-                b_dk += tl.where(m_k, b_dn * b_xhat, 0.0)
-    if HAS_DWEIGHT:
-        n_col = extent(hidden, ALIGNMENT)
-        p_dq = partial_ptr + 2 * tl.program_id(0).to(tl.int64) * n_col + tl.zeros([1, 1], dtype=tl.int32)
-        p_dk = p_dq + n_col
-        m_all = tl.full([1, 1], True, tl.int1)
-        if ROTARY > 0:
-            b_sum1 = tl.sum(b_dq1, axis=0)[None, :]
-            b_sum2 = tl.sum(b_dq2, axis=0)[None, :]
-            store_pairs(p_dq, m_all, b_sum1, b_sum2, 1, ROTARY, BLOCK_PAIR, IS_NEOX)
-            b_sum1 = tl.sum(b_dk1, axis=0)[None, :]
-            b_sum2 = tl.sum(b_dk2, axis=0)[None, :]
-            store_pairs(p_dk, m_all, b_sum1, b_sum2, 1, ROTARY, BLOCK_PAIR, IS_NEOX)
-        if BLOCK_REST > 0:
-            tl.store(p_dq + ROTARY + o_rest, tl.sum(b_dq, axis=0)[None, :], mask=m_rest)
-            tl.store(p_dk + ROTARY + o_rest, tl.sum(b_dk, axis=0)[None, :], mask=m_rest)
+                t_dweight = t_sums
+        i_program += tl.cdiv(blocks - i_program, tl.num_programs(0)) * tl.num_programs(0) - blocks
+        if HAS_DWEIGHT:
+            t_sums = ()
+            for i_tile in tl.static_range(PAIRS + RESTS):
+                t_sums = t_sums + (tl.sum(t_dweight[i_tile], axis=0)[None, :],)  # noqa: RUF005
+            p_sum = partial_ptr + (2 * tl.program_id(0) + i_kind).to(tl.int64) * n_col + tl.zeros([1, 1], tl.int32)
+            _store_head(p_sum, m_one, o_col, n_col, t_sums, 1, ROTARY, BLOCK, RESTS, IS_NEOX)
+    n_head = heads - heads_qk  # value heads, whose gradient is dy
+    blocks = tl.cdiv(tokens.to(tl.int64) * n_head, BLOCK_ROW)
+    for i_block in tl.range(i_program, blocks, tl.num_programs(0), num_stages=NUM_STAGES):
+        o_token, o_head, m_row = head_block(i_block, tokens, n_head, BLOCK_ROW)
+        p_dout = dout_ptr + head_offsets(o_token, heads_qk + o_head, dout_stride, hidden, ALIGNMENT)
+        p_dx = dx_ptr + head_offsets(o_token, heads_qk + o_head, dx_stride, hidden, ALIGNMENT)
+        t_dy = _load_head(p_dout, m_row, o_col, n_col, BLOCK_ROW, ROTARY, BLOCK, RESTS, IS_NEOX)
+        _store_head(p_dx, m_row, o_col, n_col, t_dy, BLOCK_ROW, ROTARY, BLOCK, RESTS, IS_NEOX)
 
 
 def calls(
@@ -202,10 +227,9 @@ def calls(
     options = {
         "BLOCK_ROW": launch.block_row,
         "ROTARY": launch.rotary,
-        "BLOCK_PAIR": launch.block_pair,
-        "BLOCK_REST": launch.block_rest,
+        "BLOCK": launch.block_pair or launch.block_rest,
+        "RESTS": launch.rests,
         "ALIGNMENT": launch.alignment,
-        "HAS_REST_MASK": launch.has_rest_mask,
         "HAS_POSITIONS": Positions.of(problem) is Positions.GIVEN,
         "HAS_DWEIGHT": has_dweight,
         "IS_NEOX": Rotary.of(problem) is Rotary.NEOX,

@@ -4,6 +4,7 @@ In: config, problem, target. Out: `HeadsLaunch`, or `IllegalConfigError` with th
 triton. Part of the kernel's fingerprint: a change here can change the time of a config.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from normtune.kernels.alignment import alignment_of
@@ -19,6 +20,8 @@ from normtune.kernels.tiles.launch import MAX_WORKSPACE_BYTES, RESERVED_SHARED_B
 MAX_ELEMENTS_PER_THREAD = 64
 # The backward also holds the gradients of the tile and of both weights.
 MAX_BACKWARD_ELEMENTS_PER_THREAD = 32
+# Most tiles of the elements that are not rotated.
+_MOST_RESTS = 8
 # Trial shapes of the gate: more passes of a fixed grid than a pipeline has stages, a grid of few programs, a cut tile.
 _PASSES, _PROGRAMS = 6, 5
 
@@ -33,6 +36,7 @@ class HeadsLaunch(NamedTuple):
         rotary: elements of a head that are rotated.
         block_pair: pairs of rotated elements in a tile, 0 for none.
         block_rest: the other elements of a head in a tile, 0 for none.
+        rests: tiles of the other elements.
         num_warps, num_stages: as the compiler takes them.
         alignment: largest power of two up to 16 that divides hidden and every row stride, elements.
         has_rest_mask: whether `block_rest` exceeds the other elements.
@@ -50,6 +54,7 @@ class HeadsLaunch(NamedTuple):
     alignment: int
     has_rest_mask: bool
     workspace: int = 0
+    rests: int = 0
 
     @property
     def binary(self) -> "HeadsLaunch":
@@ -62,12 +67,26 @@ class HeadsLaunch(NamedTuple):
         return self._replace(grid=0, workspace=0)
 
 
+def _tiles(rotary: int, rest: int) -> tuple[int, int, int]:
+    """Pairs in a tile, other elements in a tile, and tiles of these: one."""
+    return next_power_of_2(rotary // 2) if rotary else 0, next_power_of_2(rest) if rest else 0, min(rest, 1)
+
+
+def _even_tiles(rotary: int, rest: int) -> tuple[int, int, int]:
+    """The same, but all tiles are equally wide, so that threads hold the same heads of each."""
+    if not rotary or not rest:
+        return _tiles(rotary, rest)
+    block = max(next_power_of_2(rotary // 2), next_power_of_2(-(-rest // _MOST_RESTS)))
+    return block, block, -(-rest // block)
+
+
 def resolve(
     config: Config,
     problem: Problem,
     target: Target,
     alignment: int | None = None,
     max_elements: int = MAX_ELEMENTS_PER_THREAD,
+    tiles: Callable[[int, int], tuple[int, int, int]] = _tiles,
 ) -> HeadsLaunch:
     """The launch of `qk_norm`: rows are tokens, hidden is the length of a head. Errors as in `tiles.launch.tile`.
 
@@ -75,10 +94,11 @@ def resolve(
     """
     heads, threads = heads_of(problem), threads_of(config, target)
     rest = problem.hidden - heads.rotary
+    block_pair, block_rest, rests = tiles(heads.rotary, rest)
     # Columns of all tiles of a head. One more of an odd head counts for nothing, or an even one would have fewer.
     width = next_power_of_2(problem.hidden)
     if heads.rotary and rest > 1:
-        width = next_power_of_2(heads.rotary) + next_power_of_2(rest)
+        width = 2 * block_pair + rests * block_rest
     looped = config.programs_per_sm > 0
     num_stages = config.num_stages if looped else 1
     # A pipeline buffers all that the loop reads. Weights and tables may be float32.
@@ -96,18 +116,18 @@ def resolve(
             f"{buffered} bytes of pipeline buffers exceed {target.shared_bytes - RESERVED_SHARED_BYTES}"
         )
     blocks = -(-problem.rows * heads.written // block_row)
-    block_rest = next_power_of_2(rest) if rest else 0
     return HeadsLaunch(
         looped=looped,
         grid=min(blocks, config.programs_per_sm * target.sms) if looped else blocks,
         block_row=block_row,
         rotary=heads.rotary,
-        block_pair=next_power_of_2(heads.rotary // 2) if heads.rotary else 0,
+        block_pair=block_pair,
         block_rest=block_rest,
         num_warps=config.num_warps,
         num_stages=num_stages,
         alignment=alignment_of(problem.hidden) if alignment is None else alignment,
-        has_rest_mask=block_rest != rest,
+        has_rest_mask=rests * block_rest != rest,
+        rests=rests,
     )
 
 
@@ -118,7 +138,7 @@ def resolve_backward(config: Config, problem: Problem, target: Target, alignment
     """
     if config.programs_per_sm < 1:
         raise IllegalConfigError("a backward without a fixed grid")
-    launch = resolve(config, problem, target, alignment, MAX_BACKWARD_ELEMENTS_PER_THREAD)
+    launch = resolve(config, problem, target, alignment, MAX_BACKWARD_ELEMENTS_PER_THREAD, _even_tiles)
     if Dweight.of(problem) is Dweight.NONE:
         return launch
     grid = min(launch.grid, MAX_WORKSPACE_BYTES // (8 * problem.hidden))
