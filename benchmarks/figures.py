@@ -58,11 +58,10 @@ def headline() -> list[str]:
             f"{_range(one.recorded.mean for one in backward)} backward on average, against the best config of each "
             "shape (below 0: about 0). On the same kernels Liger-Kernel's launch rule takes "
             f"{_times(forward)} and {_times(backward)} times as long. At "
-            f"{forward[0].held_out.problems} shapes that took no part in the fit the table loses "
-            f"{_range(one.held_out.mean for one in forward)} and {_range(one.held_out.mean for one in backward)}. "
-            f"They have {backward[0].sizes} hidden sizes only: with others, the backward in {backward[0].dtype} might "
-            f"lose {_range(backward[0].interval)} in place of {percent(backward[0].held_out.mean, 2)} % (95 %, a "
-            "bootstrap over sizes)."
+            f"{forward[0].held_out.problems} and {backward[0].held_out.problems} shapes of other hidden sizes it loses "
+            f"{percent(forward[0].held_out.mean, 2)} and {percent(backward[0].held_out.mean, 2)} % in "
+            f"{forward[0].dtype}, and of still others maybe {_range(forward[0].interval)} and "
+            f"{_range(backward[0].interval)} (95 %, a bootstrap over sizes)."
         ),
         *_item(
             f"**Cost.** A default sweep takes {sweep['wall_s']:.0f} s on the GPU. A fit of the whole recording takes "

@@ -17,7 +17,7 @@ from normtune.benchmarks import against_copy
 from normtune.docs import blocks
 
 RECORDING, H100 = "nvidia-h200", "nvidia-h100-80gb-hbm3"
-HELD_OUT = blocks.ROOT / "tests" / "heuristics" / "fitting" / "nvidia_h200_held_out.parquet"
+HELD_OUT = blocks.ROOT / "benchmarks" / "results" / "nvidia_h200" / "unseen.parquet"
 OPERATORS = ("rms_norm_forward", "rms_norm_backward")
 _RESAMPLED = 4_000
 # From so many bytes on memory determines the time.

@@ -5,8 +5,8 @@
 # Fitted:   NVIDIA H100 80GB HBM3, sm_90, 132 SMs, 50 MB of L2 cache
 # Fitted:   NVIDIA H200, sm_90, 132 SMs, 60 MB of L2 cache
 # Software: triton 3.6.0, torch 2.11.0+cu130
-# Data:     sha256:5a8f42acfae4a2a0894a6402262aee1c3d83b84ef96002997bae8df02d383865
-#           (289311 measurements, 2026-11-26)
+# Data:     sha256:3e7fa300681622457f2d4f78dd2af39d0621bbe3ea22631e4c1f3fb54d83eef7
+#           (298105 measurements, 2026-11-27)
 # Kernels:  fused_add_rms_norm_backward
 #           sha256:e1f2e09d476718440e37e4b7f1df778d8706b4cda6cbbbbe8b446193ceb2b2ed
 # Kernels:  fused_add_rms_norm_forward
@@ -24,12 +24,12 @@
 #           worst 146.2 % (left out unknown)
 # Regret:   fused_add_rms_norm_forward bfloat16: 11 leaves, NVIDIA H200 mean 0.20 %
 #           worst 4.8 % (left out unknown)
-# Regret:   rms_norm_backward bfloat16: 18 leaves, NVIDIA H100 80GB HBM3 mean 8.71 %
-#           worst 209.3 % (left out 8.99 %), NVIDIA H200 mean 6.38 % worst 155.2 % (left
-#           out 6.91 %)
-# Regret:   rms_norm_backward float16: as rms_norm_backward bfloat16, sharing costs 0.27
-#           %, NVIDIA H100 80GB HBM3 mean 8.22 % worst 341.6 % (left out 5.44 %), NVIDIA
-#           H200 mean 6.44 % worst 171.6 % (left out 6.87 %)
+# Regret:   rms_norm_backward bfloat16: 22 leaves, NVIDIA H100 80GB HBM3 mean 7.15 %
+#           worst 209.3 % (left out 7.24 %), NVIDIA H200 mean 6.75 % worst 214.3 % (left
+#           out 9.42 %)
+# Regret:   rms_norm_backward float16: 10 leaves, NVIDIA H100 80GB HBM3 mean 6.88 %
+#           worst 82.8 % (left out 7.67 %), NVIDIA H200 mean 8.98 % worst 167.6 % (left
+#           out 15.43 %)
 # Regret:   rms_norm_backward float32: 12 leaves, NVIDIA H100 80GB HBM3 mean 6.76 %
 #           worst 205.1 % (left out 8.06 %), NVIDIA H200 mean 9.93 % worst 390.8 % (left
 #           out 10.37 %)
@@ -43,18 +43,18 @@
 # Regret:   rms_norm_backward:no_dweight float32: 11 leaves, NVIDIA H100 80GB HBM3 mean
 #           3.55 % worst 102.8 % (left out 3.77 %), NVIDIA H200 mean 2.10 % worst 112.5
 #           % (left out 4.58 %)
-# Regret:   rms_norm_forward bfloat16: 10 leaves, NVIDIA H100 80GB HBM3 mean 0.53 %
-#           worst 11.7 % (left out 0.54 %), NVIDIA H200 mean 0.73 % worst 12.6 % (left
-#           out 1.15 %)
-# Regret:   rms_norm_forward float32: as rms_norm_forward bfloat16, sharing costs 0.99
-#           %, NVIDIA H100 80GB HBM3 mean 1.20 % worst 17.9 % (left out 1.28 %), NVIDIA
-#           H200 mean 1.79 % worst 20.0 % (left out 1.78 %)
+# Regret:   rms_norm_forward bfloat16: 10 leaves, NVIDIA H100 80GB HBM3 mean 0.50 %
+#           worst 23.5 % (left out 0.51 %), NVIDIA H200 mean 0.78 % worst 27.2 % (left
+#           out 1.14 %)
 # Regret:   rms_norm_forward float16: 6 leaves, NVIDIA H100 80GB HBM3 mean 0.53 % worst
 #           6.8 % (left out 1.96 %), NVIDIA H200 mean 2.55 % worst 35.3 % (left out 2.56
 #           %)
 # Regret:   rms_norm_forward:no_rstd float16: as rms_norm_forward float16, sharing costs
 #           0.75 %, NVIDIA H100 80GB HBM3 mean 1.57 % worst 10.2 % (left out 2.43 %),
 #           NVIDIA H200 mean 2.85 % worst 42.0 % (left out 2.86 %)
+# Regret:   rms_norm_forward float32: 9 leaves, NVIDIA H100 80GB HBM3 mean 0.70 % worst
+#           17.7 % (left out 0.76 %), NVIDIA H200 mean 0.57 % worst 23.7 % (left out
+#           1.63 %)
 # Regret:   rms_norm_forward:no_rstd bfloat16: 8 leaves, NVIDIA H100 80GB HBM3 mean 0.50
 #           % worst 6.1 % (left out 1.71 %), NVIDIA H200 mean 1.48 % worst 15.7 % (left
 #           out 2.59 %)
@@ -66,8 +66,8 @@
 # Format:   4
 # Facts:    {"device": null, "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"},
 #           "data": {"digest":
-#           "sha256:5a8f42acfae4a2a0894a6402262aee1c3d83b84ef96002997bae8df02d383865",
-#           "measurements": 289311, "date": "2026-11-26"}, "kernels":
+#           "sha256:3e7fa300681622457f2d4f78dd2af39d0621bbe3ea22631e4c1f3fb54d83eef7",
+#           "measurements": 298105, "date": "2026-11-27"}, "kernels":
 #           {"fused_add_rms_norm_backward":
 #           "sha256:e1f2e09d476718440e37e4b7f1df778d8706b4cda6cbbbbe8b446193ceb2b2ed",
 #           "fused_add_rms_norm_forward":
@@ -90,16 +90,15 @@
 #           "worst": 900905}, "left_out": null}]}, {"key": "fused_add_rms_norm_forward",
 #           "dtype": "bfloat16", "leaves": 11, "figures": [{"device": "NVIDIA H200",
 #           "lost": {"mean": 2034, "worst": 46412}, "left_out": null}]}, {"key":
-#           "rms_norm_backward", "dtype": "bfloat16", "leaves": 18, "figures":
-#           [{"device": "NVIDIA H100 80GB HBM3", "lost": {"mean": 83507, "worst":
-#           1129168}, "left_out": {"mean": 86067, "worst": 1129168}}, {"device": "NVIDIA
-#           H200", "lost": {"mean": 61880, "worst": 936958}, "left_out": {"mean": 66791,
-#           "worst": 936958}}]}, {"key": "rms_norm_backward", "dtype": "float16",
-#           "leaves": 0, "figures": [{"device": "NVIDIA H100 80GB HBM3", "lost":
-#           {"mean": 79040, "worst": 1485199}, "left_out": {"mean": 52951, "worst":
-#           541950}}, {"device": "NVIDIA H200", "lost": {"mean": 62413, "worst":
-#           999284}, "left_out": {"mean": 66439, "worst": 999284}}], "donor":
-#           ["rms_norm_backward", "bfloat16"], "cost": 2706}, {"key":
+#           "rms_norm_backward", "dtype": "bfloat16", "leaves": 22, "figures":
+#           [{"device": "NVIDIA H100 80GB HBM3", "lost": {"mean": 69057, "worst":
+#           1129168}, "left_out": {"mean": 69923, "worst": 1129168}}, {"device": "NVIDIA
+#           H200", "lost": {"mean": 65311, "worst": 1145209}, "left_out": {"mean":
+#           90010, "worst": 1145209}}]}, {"key": "rms_norm_backward", "dtype":
+#           "float16", "leaves": 10, "figures": [{"device": "NVIDIA H100 80GB HBM3",
+#           "lost": {"mean": 66558, "worst": 603390}, "left_out": {"mean": 73917,
+#           "worst": 819035}}, {"device": "NVIDIA H200", "lost": {"mean": 86029,
+#           "worst": 984160}, "left_out": {"mean": 143463, "worst": 2916313}}]}, {"key":
 #           "rms_norm_backward", "dtype": "float32", "leaves": 12, "figures":
 #           [{"device": "NVIDIA H100 80GB HBM3", "lost": {"mean": 65368, "worst":
 #           1115522}, "left_out": {"mean": 77513, "worst": 1115522}}, {"device": "NVIDIA
@@ -120,37 +119,36 @@
 #           707235}}, {"device": "NVIDIA H200", "lost": {"mean": 20779, "worst":
 #           753757}, "left_out": {"mean": 44800, "worst": 753757}}]}, {"key":
 #           "rms_norm_forward", "dtype": "bfloat16", "leaves": 10, "figures":
-#           [{"device": "NVIDIA H100 80GB HBM3", "lost": {"mean": 5314, "worst":
-#           110876}, "left_out": {"mean": 5430, "worst": 110876}}, {"device": "NVIDIA
-#           H200", "lost": {"mean": 7230, "worst": 118522}, "left_out": {"mean": 11422,
-#           "worst": 235866}}]}, {"key": "rms_norm_forward", "dtype": "float32",
-#           "leaves": 0, "figures": [{"device": "NVIDIA H100 80GB HBM3", "lost":
-#           {"mean": 11957, "worst": 164987}, "left_out": {"mean": 12758, "worst":
-#           164987}}, {"device": "NVIDIA H200", "lost": {"mean": 17765, "worst":
-#           181974}, "left_out": {"mean": 17630, "worst": 191546}}], "donor":
-#           ["rms_norm_forward", "bfloat16"], "cost": 9861}, {"key": "rms_norm_forward",
-#           "dtype": "float16", "leaves": 6, "figures": [{"device": "NVIDIA H100 80GB
-#           HBM3", "lost": {"mean": 5324, "worst": 65994}, "left_out": {"mean": 19378,
-#           "worst": 484046}}, {"device": "NVIDIA H200", "lost": {"mean": 25183,
-#           "worst": 302267}, "left_out": {"mean": 25285, "worst": 302267}}]}, {"key":
+#           [{"device": "NVIDIA H100 80GB HBM3", "lost": {"mean": 4961, "worst":
+#           210707}, "left_out": {"mean": 5051, "worst": 210707}}, {"device": "NVIDIA
+#           H200", "lost": {"mean": 7756, "worst": 240807}, "left_out": {"mean": 11311,
+#           "worst": 235866}}]}, {"key": "rms_norm_forward", "dtype": "float16",
+#           "leaves": 6, "figures": [{"device": "NVIDIA H100 80GB HBM3", "lost":
+#           {"mean": 5324, "worst": 65994}, "left_out": {"mean": 19378, "worst":
+#           484046}}, {"device": "NVIDIA H200", "lost": {"mean": 25183, "worst":
+#           302267}, "left_out": {"mean": 25285, "worst": 302267}}]}, {"key":
 #           "rms_norm_forward:no_rstd", "dtype": "float16", "leaves": 0, "figures":
 #           [{"device": "NVIDIA H100 80GB HBM3", "lost": {"mean": 15591, "worst":
 #           96696}, "left_out": {"mean": 24045, "worst": 213525}}, {"device": "NVIDIA
 #           H200", "lost": {"mean": 28060, "worst": 350737}, "left_out": {"mean": 28235,
 #           "worst": 350737}}], "donor": ["rms_norm_forward", "float16"], "cost": 7448},
-#           {"key": "rms_norm_forward:no_rstd", "dtype": "bfloat16", "leaves": 8,
-#           "figures": [{"device": "NVIDIA H100 80GB HBM3", "lost": {"mean": 4955,
-#           "worst": 59626}, "left_out": {"mean": 16937, "worst": 140284}}, {"device":
-#           "NVIDIA H200", "lost": {"mean": 14643, "worst": 145448}, "left_out":
-#           {"mean": 25578, "worst": 499111}}]}, {"key": "rms_norm_forward:no_rstd",
-#           "dtype": "float32", "leaves": 7, "figures": [{"device": "NVIDIA H100 80GB
-#           HBM3", "lost": {"mean": 2939, "worst": 89913}, "left_out": {"mean": 6544,
-#           "worst": 124237}}, {"device": "NVIDIA H200", "lost": {"mean": 5142, "worst":
-#           183403}, "left_out": {"mean": 8823, "worst": 225376}}]}, {"key":
-#           "rms_norm_gated_forward", "dtype": "bfloat16", "leaves": 19, "figures":
-#           [{"device": "NVIDIA H200", "lost": {"mean": 12373, "worst": 255556},
-#           "left_out": null}]}], "body":
-#           "sha256:3ea0e8c1579901b3061338c9ebc1692a1c175f9353176eb67f11874832661a03",
+#           {"key": "rms_norm_forward", "dtype": "float32", "leaves": 9, "figures":
+#           [{"device": "NVIDIA H100 80GB HBM3", "lost": {"mean": 7018, "worst":
+#           162743}, "left_out": {"mean": 7542, "worst": 176588}}, {"device": "NVIDIA
+#           H200", "lost": {"mean": 5639, "worst": 212756}, "left_out": {"mean": 16186,
+#           "worst": 209066}}]}, {"key": "rms_norm_forward:no_rstd", "dtype":
+#           "bfloat16", "leaves": 8, "figures": [{"device": "NVIDIA H100 80GB HBM3",
+#           "lost": {"mean": 4955, "worst": 59626}, "left_out": {"mean": 16937, "worst":
+#           140284}}, {"device": "NVIDIA H200", "lost": {"mean": 14643, "worst":
+#           145448}, "left_out": {"mean": 25578, "worst": 499111}}]}, {"key":
+#           "rms_norm_forward:no_rstd", "dtype": "float32", "leaves": 7, "figures":
+#           [{"device": "NVIDIA H100 80GB HBM3", "lost": {"mean": 2939, "worst": 89913},
+#           "left_out": {"mean": 6544, "worst": 124237}}, {"device": "NVIDIA H200",
+#           "lost": {"mean": 5142, "worst": 183403}, "left_out": {"mean": 8823, "worst":
+#           225376}}]}, {"key": "rms_norm_gated_forward", "dtype": "bfloat16", "leaves":
+#           19, "figures": [{"device": "NVIDIA H200", "lost": {"mean": 12373, "worst":
+#           255556}, "left_out": null}]}], "body":
+#           "sha256:2b1e91a7a06787d953a8d353501c4cedc538409385dc51576e146bf7c722d0aa",
 #           "fitted": [{"label": "NVIDIA H100 80GB HBM3", "target": "sm_90", "sms": 132,
 #           "l2_bytes": 52428800}, {"label": "NVIDIA H200", "target": "sm_90", "sms":
 #           132, "l2_bytes": 62914560}]}
@@ -190,6 +188,20 @@ class Config(NamedTuple):
     block_col: int = 0
 
 
+BLOCK_ROW_2_WARPS_1_COLUMNS_32 = Config(
+    schedule="block_row",
+    block_row=2,
+    num_warps=1,
+    finish="columns",
+    block_col=32,
+)
+BLOCK_ROW_2_WARPS_1_COLUMNS_64 = Config(
+    schedule="block_row",
+    block_row=2,
+    num_warps=1,
+    finish="columns",
+    block_col=64,
+)
 BLOCK_ROW_2_WARPS_1 = Config(schedule="block_row", block_row=2, num_warps=1)
 BLOCK_ROW_2_WARPS_1_CHUNKS_16 = Config(
     schedule="block_row",
@@ -219,6 +231,13 @@ BLOCK_ROW_2_WARPS_4_STAGES_3_COLUMNS_16 = Config(
     finish="columns",
     block_col=16,
 )
+BLOCK_ROW_4_WARPS_1_COLUMNS_64 = Config(
+    schedule="block_row",
+    block_row=4,
+    num_warps=1,
+    finish="columns",
+    block_col=64,
+)
 BLOCK_ROW_4_WARPS_1 = Config(schedule="block_row", block_row=4, num_warps=1)
 BLOCK_ROW_4_WARPS_4_COLUMNS_16 = Config(
     schedule="block_row",
@@ -226,13 +245,6 @@ BLOCK_ROW_4_WARPS_4_COLUMNS_16 = Config(
     num_warps=4,
     finish="columns",
     block_col=16,
-)
-BLOCK_ROW_4_WARPS_4_COLUMNS_32 = Config(
-    schedule="block_row",
-    block_row=4,
-    num_warps=4,
-    finish="columns",
-    block_col=32,
 )
 BLOCK_ROW_4_WARPS_8_COLUMNS_16 = Config(
     schedule="block_row",
@@ -269,13 +281,6 @@ BLOCK_ROW_16_WARPS_4_COLUMNS_16 = Config(
     num_warps=4,
     finish="columns",
     block_col=16,
-)
-BLOCK_ROW_16_WARPS_4_COLUMNS_32 = Config(
-    schedule="block_row",
-    block_row=16,
-    num_warps=4,
-    finish="columns",
-    block_col=32,
 )
 BLOCK_ROW_16_WARPS_4 = Config(schedule="block_row", block_row=16, num_warps=4)
 BLOCK_ROW_16_WARPS_8_COLUMNS_16 = Config(
@@ -328,6 +333,12 @@ PARTS_WARPS_16_PER_SM_1_CHUNKS_4096 = Config(
     block_col=4096,
 )
 PARTS_WARPS_32_PER_SM_1 = Config(schedule="parts", num_warps=32, programs_per_sm=1)
+PARTS_WARPS_32_PER_SM_1_CHUNKS_4096 = Config(
+    schedule="parts",
+    num_warps=32,
+    programs_per_sm=1,
+    block_col=4096,
+)
 PARTS_WARPS_32_PER_SM_1_CHUNKS_8192 = Config(
     schedule="parts",
     num_warps=32,
@@ -389,18 +400,26 @@ PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT = Config(
     programs_per_sm=4,
     finish="dependent",
 )
-PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT = Config(
-    schedule="persistent",
-    block_row=4,
-    num_warps=2,
-    num_stages=3,
-    programs_per_sm=4,
-    finish="dependent",
-)
 PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT = Config(
     schedule="persistent",
     block_row=4,
     num_warps=2,
+    num_stages=4,
+    programs_per_sm=2,
+    finish="dependent",
+)
+PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_4_DEPENDENT = Config(
+    schedule="persistent",
+    block_row=4,
+    num_warps=2,
+    num_stages=4,
+    programs_per_sm=4,
+    finish="dependent",
+)
+PERSISTENT_ROWS_4_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT = Config(
+    schedule="persistent",
+    block_row=4,
+    num_warps=4,
     num_stages=4,
     programs_per_sm=2,
     finish="dependent",
@@ -451,8 +470,35 @@ PERSISTENT_ROWS_32_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT = Config(
     programs_per_sm=2,
     finish="dependent",
 )
+PERSISTENT_ROWS_32_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT = Config(
+    schedule="persistent",
+    block_row=32,
+    num_warps=4,
+    num_stages=4,
+    programs_per_sm=2,
+    finish="dependent",
+)
+ROW_WARPS_1_COLUMNS_32 = Config(
+    schedule="row",
+    num_warps=1,
+    finish="columns",
+    block_col=32,
+)
+ROW_WARPS_1_COLUMNS_64 = Config(
+    schedule="row",
+    num_warps=1,
+    finish="columns",
+    block_col=64,
+)
 ROW_WARPS_1 = Config(schedule="row", num_warps=1)
 ROW_WARPS_1_CHUNKS_16 = Config(schedule="row", num_warps=1, block_col=16)
+ROW_WARPS_1_STAGES_4_COLUMNS_64 = Config(
+    schedule="row",
+    num_warps=1,
+    num_stages=4,
+    finish="columns",
+    block_col=64,
+)
 ROW_WARPS_4_COLUMNS_16 = Config(
     schedule="row",
     num_warps=4,
@@ -625,19 +671,27 @@ def rms_norm_backward_bfloat16(
     l2_bytes: int,
 ) -> Config:
     if hidden <= 512:
-        if rows >= 10 * sms:
-            if hidden <= 256:
-                return PERSISTENT_ROWS_16_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
-            return PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
-        if hidden <= 128:
-            if 100 * rows >= sms:
-                if 3 * rows >= 2 * sms:
-                    return BLOCK_ROW_32_WARPS_8_COLUMNS_16
-                return BLOCK_ROW_16_WARPS_4_COLUMNS_32
-            return PERSISTENT_WARPS_1_STAGES_2_PER_SM_1_DEPENDENT
-        if 3 * rows >= sms:
-            return BLOCK_ROW_8_WARPS_8_COLUMNS_16
-        return BLOCK_ROW_4_WARPS_4_COLUMNS_32
+        if 10 * rows >= sms:
+            if hidden <= 128:
+                if rows >= 10 * sms:
+                    return PERSISTENT_ROWS_32_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
+                return BLOCK_ROW_32_WARPS_8_COLUMNS_16
+            if 4 * rows >= 5 * sms:
+                if rows >= 13 * sms:
+                    return PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_4_DEPENDENT
+                return BLOCK_ROW_8_WARPS_8_COLUMNS_16
+            return BLOCK_ROW_4_WARPS_4_COLUMNS_16
+        if hidden <= 64:
+            return BLOCK_ROW_4_WARPS_1_COLUMNS_64
+        if hidden <= 255:
+            if 50 * rows >= sms:
+                return BLOCK_ROW_2_WARPS_1_COLUMNS_32
+            return BLOCK_ROW_2_WARPS_1_COLUMNS_64
+        if hidden <= 300:
+            return ROW_WARPS_1_COLUMNS_64
+        if 50 * rows >= sms:
+            return ROW_WARPS_1_STAGES_4_COLUMNS_64
+        return ROW_WARPS_1_COLUMNS_32
     if hidden <= 4096:
         if rows >= 3 * sms:
             if rows >= 20 * sms:
@@ -659,6 +713,33 @@ def rms_norm_backward_bfloat16(
     if hidden <= 28672:
         return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
     return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
+
+
+def rms_norm_backward_float16(
+    rows: int,
+    hidden: int,
+    sms: int,
+    l2_bytes: int,
+) -> Config:
+    if hidden <= 4096:
+        if rows >= 10 * sms:
+            if hidden <= 256:
+                return PERSISTENT_ROWS_16_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
+            if hidden <= 1024:
+                return PERSISTENT_ROWS_4_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
+            return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
+        if hidden <= 128:
+            if 100 * rows >= sms:
+                return BLOCK_ROW_32_WARPS_8_COLUMNS_16
+            return PERSISTENT_WARPS_1_STAGES_2_PER_SM_1_DEPENDENT
+        if hidden <= 512:
+            return BLOCK_ROW_4_WARPS_4_COLUMNS_16
+        return ROW_WARPS_4_COLUMNS_16
+    if hidden <= 8192:
+        if rows >= 10 * sms:
+            return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
+        return ROW_WARPS_8_COLUMNS_64
+    return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
 
 
 def rms_norm_backward_float32(
@@ -748,13 +829,13 @@ def rms_norm_forward_bfloat16(
     sms: int,
     l2_bytes: int,
 ) -> Config:
-    if hidden <= 1280:
+    if hidden <= 256:
         if rows >= 20 * sms:
-            if hidden <= 128:
-                return BLOCK_ROW_32_WARPS_8
-            return BLOCK_ROW_8_WARPS_4
-        if hidden <= 256:
-            return BLOCK_ROW_2_WARPS_1
+            return BLOCK_ROW_32_WARPS_8
+        return BLOCK_ROW_2_WARPS_1
+    if hidden <= 1024:
+        if rows >= 7 * sms:
+            return BLOCK_ROW_2_WARPS_2
         return ROW_WARPS_4
     if hidden <= 8191:
         if rows >= 4 * sms:
@@ -781,6 +862,26 @@ def rms_norm_forward_float16(rows: int, hidden: int, sms: int, l2_bytes: int) ->
     if hidden <= 8192:
         return PARTS_WARPS_8_PER_SM_1
     return PARTS_WARPS_16_PER_SM_1
+
+
+def rms_norm_forward_float32(rows: int, hidden: int, sms: int, l2_bytes: int) -> Config:
+    if hidden <= 512:
+        if rows >= 20 * sms:
+            return BLOCK_ROW_8_WARPS_4
+        if hidden <= 64:
+            return BLOCK_ROW_2_WARPS_1
+        return ROW_WARPS_1
+    if hidden <= 1280:
+        return ROW_WARPS_4
+    if hidden <= 4096:
+        return PARTS_WARPS_8_PER_SM_2
+    if hidden <= 8192:
+        if 4 * rows >= 9 * sms:
+            return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
+        return PARTS_WARPS_16_PER_SM_1
+    if 4 * rows >= 5 * sms:
+        return PARTS_WARPS_32_PER_SM_1_CHUNKS_4096
+    return PARTS_WARPS_32_PER_SM_1
 
 
 def rms_norm_forward_no_rstd_bfloat16(
@@ -880,14 +981,14 @@ TABLES: dict[tuple[str, str], Callable[[int, int, int, int], Config]] = {
     ("fused_add_rms_norm_forward", "float16"): fused_add_rms_norm_forward_bfloat16,
     ("fused_add_rms_norm_forward", "float32"): fused_add_rms_norm_forward_bfloat16,
     ("rms_norm_backward", "bfloat16"): rms_norm_backward_bfloat16,
-    ("rms_norm_backward", "float16"): rms_norm_backward_bfloat16,
+    ("rms_norm_backward", "float16"): rms_norm_backward_float16,
     ("rms_norm_backward", "float32"): rms_norm_backward_float32,
     ("rms_norm_backward:no_dweight", "bfloat16"): rms_norm_backward_no_dweight_bfloat16,
     ("rms_norm_backward:no_dweight", "float16"): rms_norm_backward_no_dweight_bfloat16,
     ("rms_norm_backward:no_dweight", "float32"): rms_norm_backward_no_dweight_float32,
     ("rms_norm_forward", "bfloat16"): rms_norm_forward_bfloat16,
-    ("rms_norm_forward", "float32"): rms_norm_forward_bfloat16,
     ("rms_norm_forward", "float16"): rms_norm_forward_float16,
+    ("rms_norm_forward", "float32"): rms_norm_forward_float32,
     ("rms_norm_forward:no_rstd", "bfloat16"): rms_norm_forward_no_rstd_bfloat16,
     ("rms_norm_forward:no_rstd", "float32"): rms_norm_forward_no_rstd_float32,
     ("rms_norm_gated_forward", "bfloat16"): rms_norm_gated_forward_bfloat16,
