@@ -18,6 +18,8 @@ from normtune.kernels.rounding import FLOAT32_EPSILON, Expected, unit_in_last_pl
 
 # A tolerance below the distance of any two numbers.
 _NOTHING = 1e-300
+# As in `tuner.plan.plan.peak_bytes`.
+REFERENCE_BYTES = 120
 
 
 def inputs(problem: Problem, generator: torch.Generator, device: torch.device, hostile: bool) -> dict[str, Tensor]:

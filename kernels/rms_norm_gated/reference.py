@@ -21,6 +21,8 @@ _ROUNDINGS = 8 * FLOAT32_EPSILON
 _UNDERFLOW = 2.0**-119
 # Keeps a tolerance of zero from dividing zero.
 _LEAST = 2.0**-160
+# As in `tuner.plan.plan.peak_bytes`.
+REFERENCE_BYTES = 300
 
 
 def inputs(problem: Problem, generator: torch.Generator, device: torch.device, hostile: bool) -> dict[str, Tensor]:
