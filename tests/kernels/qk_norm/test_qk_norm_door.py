@@ -124,6 +124,21 @@ def test_tiles_hold_a_head_and_no_more_than_a_thread_may(data, sizes, hidden, va
     assert 1 <= launch.block_row <= config.block_row and launch.workspace == 0
 
 
+@given(data=st.data(), sizes=sizes, hidden=st.integers(1, 2000), variant=st.sampled_from(BACKWARD_VARIANTS))
+def test_tiles_of_the_backward_are_equally_wide_and_hold_a_head(data, sizes, hidden, variant):
+    spec = operator(operator_name(*sizes, BACKWARD))
+    problem = spec.problem(77, hidden, "bfloat16", variant)
+    launch = spec.launch_of(data.draw(st.sampled_from(spec.space("full", problem, H200))), problem, H200)
+    if launch is None:
+        return
+    rest = hidden - launch.rotary
+    assert launch.rotary <= 2 * launch.block_pair and 0 <= launch.rests <= 8
+    assert (launch.rests - 1) * launch.block_rest < max(1, rest) <= max(1, launch.rests * launch.block_rest)
+    assert not (launch.rotary and rest) or launch.block_pair == launch.block_rest
+    # Neither half of the pairs' tiles is needless, nor would half as many elements in the others' have been enough.
+    assert launch.rotary > launch.block_pair or rest > 4 * launch.block_rest or not launch.rotary
+
+
 def test_illegal_configs_say_why():
     problem = SPEC.problem(8, 8192, "bfloat16", "no_rotary")
     with pytest.raises(IllegalConfigError, match="256 elements a thread exceed 64"):
