@@ -94,7 +94,7 @@ def test_few_measurements_of_each_function_make_its_claim_a_guess(count: int, is
 def test_plain_functions_are_neither_of_variants_nor_batch_invariant() -> None:
     plain = [one for one in subject.read(H200).functions if one.is_plain]
     assert {one.key.text for one in plain} == {"rms_norm_forward", "rms_norm_backward"}
-    assert len(plain) == 5
+    assert len(plain) == 4  # float16 shares those of bfloat16
 
 
 def edited(tmp_path: Path, change: Callable[[Header], Header], code: tuple[str, str] = ("", "")) -> Path:
