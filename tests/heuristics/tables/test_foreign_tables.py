@@ -240,7 +240,7 @@ def test_a_name_with_a_nul_is_outside(table: Path) -> None:
         ("--leaves 1" + "0" * 5000, "expected an integer"),
         ("--tie nan", "tie is nan"),
         ("--operator other", "no measurements of operator 'other'"),
-        ("--faster", "the option 'faster', which is none of"),
+        ("--faster", "the option 'faster': expected one of leaves"),
         ("--regime odd", "unknown regime 'odd'"),
     ],
 )

@@ -140,6 +140,6 @@ def test_a_shipped_recording_is_of_one_device_and_one_kernel_with_whole_blocks_o
         .groupby([frame[column] for column in ("operator", "variant", "dtype", "rows", "hidden", "config")])
         .max()
     )
-    # Of the exhaustive one every cell has two blocks; other sweeps dropped what was clearly slower sooner.
-    least = {"nvidia-h200": 14, "nvidia-h100-80gb-hbm3": 2}.get(name, 6)
+    # Searches dropped what was clearly slower after a block, other sweeps later.
+    least = 2 if name in ("nvidia-h100-80gb-hbm3", "nvidia-h200-qk-norm") else 6
     assert rounds.min() >= least, "a void round may be missing, a block may not"

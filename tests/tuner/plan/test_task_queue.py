@@ -158,7 +158,7 @@ def loss_of_table(evidence, matrices, measured, leaves):
     [
         (0.2, 12, 3),
         pytest.param(0.2, None, 6, marks=pytest.mark.slow),
-        pytest.param(0.5, None, 6, marks=pytest.mark.slow),
+        pytest.param(0.35, None, 6, marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.slow
