@@ -33,7 +33,6 @@ class Losses(NamedTuple):
         function: its number of leaves, or the function that it shares.
         recorded: its loss on the recording; None if not measured.
         held_out: its loss at the held-out shapes; None if not measured.
-        sizes: hidden sizes of these shapes.
         interval: 95 % interval of that mean if other hidden sizes had been held out, millionths; None likewise.
         gap: to the best tree with the same number of leaves, from the header; empty if it shares another function.
         liger: mean loss of Liger-Kernel's rule on the recording, millionths.
@@ -46,7 +45,6 @@ class Losses(NamedTuple):
     function: str
     recorded: Any
     held_out: Any
-    sizes: int
     interval: tuple[int, int] | None
     gap: str
     liger: int | None
@@ -117,7 +115,6 @@ def function_losses() -> list[Losses]:
                     f"{donor.dtype}'s, which costs {percent(entry.cost, 2)}" if donor else f"{leaves(tree)} leaves",
                     figures.of_tree(recorded, tree) if recorded else None,
                     figures.of_tree(held_out, tree) if held_out else None,
-                    len({hidden for _, hidden in held_out.problems}) if held_out else 0,
                     _interval(held_out, tree) if held_out else None,
                     fixed_log.percent_up(gap).removesuffix(" %") if gap > 0 else "",
                     rule.mean if rule else None,

@@ -21,7 +21,7 @@ _ROUNDINGS = 8 * FLOAT32_EPSILON
 _UNDERFLOW = 2.0**-119
 # Keeps a tolerance of zero from dividing zero.
 _LEAST = 2.0**-160
-# As in `tuner.plan.plan.peak_bytes`.
+# Most memory of `reference`, bytes per element of the largest tensor, of which sweeps leave out what does not fit.
 REFERENCE_BYTES = 300
 
 

@@ -23,6 +23,7 @@ from normtune.kernels.key import Key
 from normtune.kernels.operator import IllegalConfigError, OperatorSpec, operator
 from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.tablefile import locate
+from normtune.kernels.tablefile.header import Header
 from normtune.kernels.tablefile.parse import trees
 from normtune.kernels.tablefile.tree import Leaf, Split, Tree, choose, regions
 from normtune.kernels.target import TARGETS, Target, target_for
@@ -190,10 +191,16 @@ def functions() -> Iterator[tuple[str, Key]]:
                 yield path.stem, key
 
 
+@cache
+def shipped(table: str, key: Key) -> tuple[Header, Tree]:
+    """The header of a shipped table, and the tree of one of its functions."""
+    path = locate.SHIPPED / f"{table}.py"
+    return locate.load(path).header, trees(locate.read(path))[key]
+
+
 def launches_of(table: str, key: Key, sizes: range | tuple[int, ...]):
     """(rows, hidden, class) at each row count at which something begins or ends, for all of these hidden sizes."""
-    path = locate.SHIPPED / f"{table}.py"
-    header, tree = locate.load(path).header, trees(locate.read(path))[key]
+    header, tree = shipped(table, key)
     spec, target = operator(key.operator), target_for(header.target, header.sms)
     ends = {(box[0].least, box[0].most) for _, box in regions(tree, spec.whole)}
     for hidden in sizes:
@@ -211,9 +218,8 @@ RECORDED = tuple(sorted({hidden for _, hidden in GRIDS["recording"]}))
 @pytest.mark.parametrize(("table", "key"), list(functions()), ids=str)
 def test_at_measured_hidden_sizes_each_launch_is_of_a_class_that_a_sweep_gates(table: str, key: Key) -> None:
     """At every number of rows; beyond the grid too, where the config is of the default space."""
-    header = locate.load(locate.SHIPPED / f"{table}.py").header
-    target, grid = target_for(header.target, header.sms), sorted(shapes("recording"))
-    spec, tree = operator(key.operator), trees(locate.read(locate.SHIPPED / f"{table}.py"))[key]
+    header, tree = shipped(table, key)
+    spec, target, grid = operator(key.operator), target_for(header.target, header.sms), sorted(shapes("recording"))
 
     @cache
     def answered(rows: int, hidden: int) -> object:
@@ -262,8 +268,7 @@ def tried_here(table: str, key: Key, places: Iterable[tuple[int, int]]):
     from normtune.kernels.calling.device import describe
     from normtune.tuner.plan.pool import Candidate
 
-    path = locate.SHIPPED / f"{table}.py"
-    header, tree = locate.load(path).header, trees(locate.read(path))[key]
+    header, tree = shipped(table, key)
     target = describe(0)
     if target.name != header.target:
         pytest.skip(f"the table is for {header.target}")
@@ -284,7 +289,7 @@ def test_what_no_sweep_gates_passes_the_gate(table: str, key: Key) -> None:
 
     from normtune.tuner.timing.gate import gate
 
-    header = locate.load(locate.SHIPPED / f"{table}.py").header
+    header, _ = shipped(table, key)
     known = gated(header.target, header.sms, "recording")
     open_classes = {
         found: (rows, hidden) for rows, hidden, found in launches_of(table, key, UNMEASURED) if found not in known

@@ -95,8 +95,9 @@ def _cells(header: Header, text: str, evidence: Evidence) -> set[Cell]:
 
 def _by_code(cells: Collection[Cell], changes: Collection[CodeChange]) -> tuple[list[str], list[str]]:
     stale, notes = [], []
-    suspects = {name for change in changes for name in change.suspects}
-    for name in sorted(suspects & {cell.key.operator for cell in cells}):  # a recording may have more operators
+    of_table = {cell.key.operator for cell in cells}  # a recording may have more
+    suspects = sorted({name for change in changes for name in change.suspects if name in of_table})
+    for name in suspects:
         configs = {cell.config for cell in cells if cell.key.operator == name}
         others = sorted({cell.config for change in changes for cell in change.changed if cell.key.operator == name})
         if not others:

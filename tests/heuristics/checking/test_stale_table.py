@@ -54,6 +54,14 @@ def test_equal_code_is_said_and_nothing_is_stale(table: Path, compare_by) -> Non
     ) in report.notes
 
 
+def test_kernels_of_which_a_table_has_no_config_are_not_named(table: Path, compare_by) -> None:
+    compare_by(lambda *_: CodeChange(("other",)))
+    report = check(table)
+    assert (report.failures, report.stale) == ((), ())
+    assert "its kernels are those that were measured" in report.notes
+    assert not any("other" in note for note in report.notes)
+
+
 def test_the_configs_whose_code_changed_are_named(table: Path, compare_by) -> None:
     changed = []
 
