@@ -64,8 +64,9 @@ def headline() -> list[str]:
             f"{_range(backward[0].interval)} (95 %, a bootstrap over sizes)."
         ),
         *_item(
-            f"**Cost.** A default sweep takes {sweep['wall_s']:.0f} s on the GPU. A fit of the whole recording takes "
-            f"{fit['cases'][0]['seconds']:.0f} s on {fit['cores']} CPU cores, {fit['cases'][1]['seconds']:.0f} s with "
+            f"**Cost.** A default sweep takes {sweep['wall_s']:.0f} s on the GPU. A fit of {fit['measurements']} "
+            f"measurements takes {fit['cases'][0]['seconds']:.0f} s on {fit['cores']} CPU cores, "
+            f"{fit['cases'][1]['seconds']:.0f} s with "
             f"cross-validation. A lookup takes {fmean(function['mean_ns'] for function in lookup['functions']):.0f} ns."
         ),
         "",
@@ -197,7 +198,6 @@ def unmeasured_gpu() -> list[str]:
 
 def tool() -> list[str]:
     sweep, fit, many, lookup = (_json(name) for name in ("sweep", "fit", "many_tables", "lookup"))
-    header, _ = table_figures.shipped()
     cases = ", ".join(f"{case['seconds']:.1f} s ({case['case'].strip('-')})" for case in fit["cases"])
     peak = max(case["peak_mb"] for case in fit["cases"])
     means = [function["mean_ns"] for function in lookup["functions"]]
@@ -206,7 +206,7 @@ def tool() -> list[str]:
         _sweep_row("the same within a budget", _json("sweep_60_seconds")),
         _sweep_row("the same of the default space by `adaptive`", _json("sweep_adaptive")),
         (
-            f"fit of {header.data.measurements} measurements",
+            f"fit of {fit['measurements']} measurements",
             "fit.py",
             f"{fit['cores']} cores",
             f"{cases}, {peak} MB",

@@ -15,6 +15,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from normtune.kernels.tablefile.locate import header_of
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -33,11 +35,13 @@ def main() -> None:
             runs = [_timed([*data, *more], out) for out in outs]
             if outs[0].read_bytes() != outs[1].read_bytes():
                 raise SystemExit(f"{title}: two fits of the same data differ")
+            measurements = header_of(outs[0]).data.measurements
         seconds, peak = min(run[0] for run in runs), max(run[1] for run in runs)
         print(f"{title:24} {seconds:7.2f} {peak:9.0f}")
         cases.append({"case": title, "seconds": round(seconds, 2), "peak_mb": round(peak)})
     if options.json:
-        document = {"data": data[1], "cores": len(os.sched_getaffinity(0)), "cases": cases}
+        cores = len(os.sched_getaffinity(0))
+        document = {"data": data[1], "measurements": measurements, "cores": cores, "cases": cases}
         options.json.write_text(json.dumps(document, indent=1) + "\n")
 
 

@@ -54,8 +54,8 @@ def losses(data: Evidence, key: Key, shared: list[list[str]]) -> list[float]:
     matrix, legality = Weighting(DECADES).weighted(spec, timed), Legality(spec, target, (key.dtype,), (key.variant,))
     filled = bounded(matrix, best_times(data, matrix), legality)
     in_bins = bins(filled, legality)
-    classes, axis = RowClasses(legality).of(in_bins)[: len(filled.configs)], in_bins.axes[1]
-    orders = {hidden: classes[:, axis.bin(hidden)] for _, hidden in matrix.problems}
+    classes, axis = RowClasses(legality).of(in_bins, {shape[1] for shape in matrix.problems}), in_bins.axes[1]
+    orders = {hidden: classes[: len(filled.configs), axis.bin(hidden)] for _, hidden in matrix.problems}
     schedules = np.array([config.schedule for config in filled.configs])
     one = [
         {size: np.where(np.isin(schedules, names) & (of >= 0), classes.max() + 1, of) for size, of in orders.items()}

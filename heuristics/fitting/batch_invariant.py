@@ -86,13 +86,14 @@ def fit_batch_invariant(
         None if at some hidden size no class of configs is legal and has a time or bound at every number of rows.
     """
     filled, classes = bounded(matrix, times, legality), RowClasses(legality)
+    measured = {shape[1] for shape in matrix.problems}
 
     def solved(allowed: TimingMatrix, most: int, held_out: NDArray[np.bool_] | None = None) -> Strips:
         in_bins = bins(allowed, legality, held_out)
-        return Strips(in_bins, classes.of(in_bins), most)
+        return Strips(in_bins, classes.of(in_bins, measured), most)
 
     in_bins = bins(filled, legality)
-    capped = _capped(filled, in_bins.axes[1], classes.of(in_bins))
+    capped = _capped(filled, in_bins.axes[1], classes.of(in_bins, measured))
     for allowed in (capped, filled):  # with few leaves no tree may be within the cap
         strips = solved(allowed, most or MOST_LEAVES)
         best = strips.least(strips.most)

@@ -1,15 +1,18 @@
 """Classes of configs that sum a row in the same order, for each bin of hidden sizes, the axis along which a row lies.
 
-Two configs of one class give a row the same bits, at every hidden size of the bin and every number of rows. The
-operator's launches have the order (`Launch.row_sum`).
+Two configs of one class give a row the same bits, at every number of rows, and at every hidden size of the bin that
+was measured or whose rows begin at multiples of 16 bytes. At the others few models have a norm, nothing is known about
+times, and launches differ more, by the alignment: there the dispatch gives all rows the config of the most rows if the
+orders differ. Where classes are compared with those of another table, all sizes count (`alike`). The operator's
+launches have the order (`Launch.row_sum`).
 
-Only some hidden sizes are tested. Between two powers of two, two multiples of the shortest chunk, and two sizes at
+Only some of these sizes are tested. Between two powers of two, two multiples of the shortest chunk, and two sizes at
 which the chunk of held rows changes (`held_chunk` of the gated norm), the order depends only on the alignment of
 hidden: one size of each alignment is enough. Blocks and chunks only grow with hidden, so a config with the same order
 at two sizes of one alignment has this order between them: bisection finds the sizes where the order changes.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from functools import cache, partial
 from itertools import pairwise
 
@@ -38,16 +41,18 @@ class RowClasses:
     def __init__(self, legality: Legality) -> None:
         self._legality = legality
         # The order of a launch's sum depends on the dtype only by its size.
-        self._served = {(ITEMSIZE[key.dtype], key.modes): key for key in legality.served}.values()
+        self._served_by_size = {(ITEMSIZE[key.dtype], key.modes): key for key in legality.served}
         self._numbers: dict[Hashable, int] = {}
         self._known: dict[tuple[Config, int, int], int | None] = {}
-        self._orders: dict[tuple[Config, int, int], Hashable] = {}
+        self._orders: dict[tuple[Config, tuple[tuple[int, ...], ...]], Hashable] = {}
+        # Elements of 16 bytes, in the shortest dtype.
+        self._aligned = max(16 // itemsize for itemsize, _ in self._served_by_size)
 
-    def of(self, in_bins: Bins) -> NDArray[np.int64]:
+    def of(self, in_bins: Bins, measured: Collection[int]) -> NDArray[np.int64]:
         """Int64 (C, H): the class of each config in each bin of hidden; -1 without a class.
 
-        A config has no class if it has no time or is illegal at all rows, or if the order of its sum depends on the
-        number of rows or is unknown.
+        `measured`: the hidden sizes with times. A config has no class if it has no time or is illegal at all rows, or
+        if the order of its sum depends on the number of rows or is unknown.
         """
         place = [axis.name for axis in in_bins.axes].index(HIDDEN)
         others = tuple(axis + 1 for axis in range(len(in_bins.axes)) if axis != place)
@@ -55,19 +60,20 @@ class RowClasses:
         classes = np.full(answers.shape, -1, np.int64)
         for column, ends in enumerate(_ends(in_bins.axes[place].tops)):
             numbers: dict[Hashable, int] = {}
+            tested = self._compared(*ends, measured)
             for index in np.flatnonzero(answers[:, column]).tolist():
-                order = self._order(in_bins.configs[index], *ends)
+                order = self._order(in_bins.configs[index], tested)
                 if order is not None:
                     classes[index, column] = numbers.setdefault(order, len(numbers))
         return classes
 
     def mixed(self, tree: Tree) -> Iterator[Interval]:
-        """Each interval of hidden sizes in which a tree's configs have several classes."""
+        """Each interval of hidden sizes in which a tree's configs have several classes, if none of it was measured."""
         cuts = {node.threshold for node, _ in walk(tree, EVERYWHERE) if isinstance(node, Split) and node.axis == HIDDEN}
         for ends in _ends(sorted({*cuts, self._legality.spec.max_hidden})):
-            stretch = Interval(HIDDEN, *ends)
+            stretch, tested = Interval(HIDDEN, *ends), self._compared(*ends, ())
             configs = {config for config, _ in regions(tree, EVERYWHERE.with_interval(stretch))}
-            orders = {self._order(config, *ends) for config in configs}
+            orders = {self._order(config, tested) for config in configs}
             if len(configs) > 1 and (len(orders) > 1 or None in orders):
                 yield stretch
 
@@ -75,22 +81,31 @@ class RowClasses:
         """Whether two configs are equal, or sum rows of these hidden sizes in the same order."""
         if config == other:
             return True
-        order = self._order(config, sizes.least, sizes.most)
-        return order is not None and order == self._order(other, sizes.least, sizes.most)
+        tested = representatives(sizes.least, sizes.most)
+        order = self._order(config, tested)
+        return order is not None and order == self._order(other, tested)
 
-    def _order(self, config: Config, least: int, most: int) -> Hashable:
-        """The order in which a config sums rows of `least` to `most` elements; None without a fixed order."""
-        key = config, least, most
+    def _compared(self, least: int, most: int, measured: Collection[int]) -> tuple[tuple[int, ...], ...]:
+        """The sizes of a bin at which orders are compared, as `representatives`."""
+        of_all = representatives(least, most)
+        aligned = [of_one for of_one in of_all if alignment_of(of_one[0]) >= self._aligned]
+        others = [(size,) for size in sorted(measured) if least <= size <= most]
+        return (*aligned, *others) or of_all
+
+    def _order(self, config: Config, tested: tuple[tuple[int, ...], ...]) -> Hashable:
+        """The order in which a config sums rows of these sizes; None without a fixed order."""
+        key = config, tested
         if key not in self._orders:
             self._orders[key] = self._tested_order(*key)
         return self._orders[key]
 
-    def _tested_order(self, config: Config, least: int, most: int) -> Hashable:
+    def _tested_order(self, config: Config, tested: tuple[tuple[int, ...], ...]) -> Hashable:
+        most = max(size for of_one in tested for size in of_one)
         of_rows = _bisected(partial(self._number, config, most), _ROWS)
         if of_rows[0] is None or {*of_rows} - {of_rows[0], None}:
             return None
         number = partial(self._number, config, rows=1)
-        of_sizes = tuple(order for aligned in sizes(least, most) for order in _bisected(number, aligned))
+        of_sizes = tuple(order for of_one in tested for order in _bisected(number, of_one))
         return None if None in of_sizes else of_sizes
 
     def _number(self, config: Config, hidden: int, rows: int) -> int | None:
@@ -98,7 +113,7 @@ class RowClasses:
         key = config, hidden, rows
         if key not in self._known:
             spec, target = self._legality.spec, self._legality.target
-            problems = (Problem(key, rows, hidden) for key in self._served)
+            problems = (Problem(key, rows, hidden) for key in self._served_by_size.values())
             sums = tuple(getattr(spec.launch_of(config, problem, target), "row_sum", None) for problem in problems)
             self._known[key] = None if None in sums else self._numbers.setdefault(sums, len(self._numbers))
         return self._known[key]
@@ -116,13 +131,14 @@ def _bisected(function: Callable[[int], Hashable], sizes: Sequence[int]) -> list
 
 
 @cache
-def sizes(least: int, most: int) -> list[list[int]]:
-    """The hidden sizes from `least` to `most` that are tested, ascending, a list for each alignment."""
+def representatives(least: int, most: int) -> tuple[tuple[int, ...], ...]:
+    """Of the hidden sizes from `least` to `most` those that stand for all, ascending, by alignment."""
     inner = {end for bit in range(most.bit_length() + 1) for end in _held_ends(1 << bit)}
     inner |= {*range(_CHUNK, min(most, _LONGEST), _CHUNK)}
     ends = [least - 1, *sorted(end for end in inner if least <= end < most), most]
     tested = {size for below, end in pairwise(ends) for size in _of_each_alignment(end) if size > below}
-    return [sorted(size for size in tested if alignment_of(size) == alignment) for alignment in _ALIGNMENTS]
+    by_alignment = (sorted(size for size in tested if alignment_of(size) == each) for each in _ALIGNMENTS)
+    return tuple(tuple(of_one) for of_one in by_alignment if of_one)
 
 
 def _held_ends(octave: int) -> Iterator[int]:

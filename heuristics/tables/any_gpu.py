@@ -5,14 +5,14 @@
 # Fitted:   NVIDIA H100 80GB HBM3, sm_90, 132 SMs, 50 MB of L2 cache
 # Fitted:   NVIDIA H200, sm_90, 132 SMs, 60 MB of L2 cache
 # Software: triton 3.6.0, torch 2.11.0+cu130
-# Data:     sha256:3e7fa300681622457f2d4f78dd2af39d0621bbe3ea22631e4c1f3fb54d83eef7
-#           (298105 measurements, 2026-11-27)
+# Data:     sha256:e04bbbef86361b0b4ec643debb033da8b7ba261fd6bd174b3adaa5636520ba65
+#           (323159 measurements, 2026-11-27)
 # Kernels:  fused_add_rms_norm_backward
-#           sha256:e1f2e09d476718440e37e4b7f1df778d8706b4cda6cbbbbe8b446193ceb2b2ed
+#           sha256:9d6ff5e1d331199a8a551e22fc3b084ba979c32537eed4152571e74397fe3855
 # Kernels:  fused_add_rms_norm_forward
 #           sha256:0ddc3ed436ad116cca7a1c021ef5b6e73fb4026d7a1d83d0276376ad16a583ce
 # Kernels:  rms_norm_backward
-#           sha256:c8883ef2301c3797a9652f2bf3f03feae0051d0742813fbd265dc8c0141c9d74
+#           sha256:9d6ff5e1d331199a8a551e22fc3b084ba979c32537eed4152571e74397fe3855
 # Kernels:  rms_norm_forward
 #           sha256:de2640a9aab2de31d8cdc8665f2b42744d703ded6c7d12db4b981f99218bb606
 # Kernels:  rms_norm_gated_backward
@@ -24,25 +24,25 @@
 #           worst 146.2 % (left out unknown)
 # Regret:   fused_add_rms_norm_forward bfloat16: 11 leaves, NVIDIA H200 mean 0.20 %
 #           worst 4.8 % (left out unknown)
-# Regret:   rms_norm_backward bfloat16: 22 leaves, NVIDIA H100 80GB HBM3 mean 7.15 %
-#           worst 209.3 % (left out 7.24 %), NVIDIA H200 mean 6.75 % worst 214.3 % (left
-#           out 9.42 %)
-# Regret:   rms_norm_backward float16: 10 leaves, NVIDIA H100 80GB HBM3 mean 6.88 %
-#           worst 82.8 % (left out 7.67 %), NVIDIA H200 mean 8.98 % worst 167.6 % (left
-#           out 15.43 %)
-# Regret:   rms_norm_backward float32: 12 leaves, NVIDIA H100 80GB HBM3 mean 6.76 %
-#           worst 205.1 % (left out 8.06 %), NVIDIA H200 mean 9.93 % worst 390.8 % (left
-#           out 10.37 %)
+# Regret:   rms_norm_backward bfloat16: 21 leaves, NVIDIA H100 80GB HBM3 mean 7.24 %
+#           worst 209.3 % (left out 8.17 %), NVIDIA H200 mean 7.05 % worst 201.5 % (left
+#           out 7.68 %)
+# Regret:   rms_norm_backward float16: 10 leaves, NVIDIA H100 80GB HBM3 mean 7.01 %
+#           worst 97.1 % (left out 7.80 %), NVIDIA H200 mean 9.49 % worst 211.4 % (left
+#           out 16.56 %)
+# Regret:   rms_norm_backward float32: 12 leaves, NVIDIA H100 80GB HBM3 mean 6.75 %
+#           worst 205.1 % (left out 8.06 %), NVIDIA H200 mean 9.96 % worst 390.8 % (left
+#           out 10.40 %)
 # Regret:   rms_norm_backward:no_dweight bfloat16: 7 leaves, NVIDIA H100 80GB HBM3 mean
-#           1.68 % worst 59.1 % (left out 2.11 %), NVIDIA H200 mean 1.85 % worst 62.1 %
-#           (left out 1.85 %)
+#           1.67 % worst 59.1 % (left out 2.10 %), NVIDIA H200 mean 1.86 % worst 62.1 %
+#           (left out 1.86 %)
 # Regret:   rms_norm_backward:no_dweight float16: as rms_norm_backward:no_dweight
 #           bfloat16, sharing costs 0.80 %, NVIDIA H100 80GB HBM3 mean 2.74 % worst
-#           127.9 % (left out 3.21 %), NVIDIA H200 mean 2.27 % worst 54.3 % (left out
-#           2.27 %)
+#           127.9 % (left out 3.21 %), NVIDIA H200 mean 2.28 % worst 54.3 % (left out
+#           2.28 %)
 # Regret:   rms_norm_backward:no_dweight float32: 11 leaves, NVIDIA H100 80GB HBM3 mean
-#           3.55 % worst 102.8 % (left out 3.77 %), NVIDIA H200 mean 2.10 % worst 112.5
-#           % (left out 4.58 %)
+#           3.62 % worst 102.8 % (left out 3.84 %), NVIDIA H200 mean 2.49 % worst 112.5
+#           % (left out 4.96 %)
 # Regret:   rms_norm_forward bfloat16: 10 leaves, NVIDIA H100 80GB HBM3 mean 0.50 %
 #           worst 23.5 % (left out 0.51 %), NVIDIA H200 mean 0.78 % worst 27.2 % (left
 #           out 1.14 %)
@@ -66,14 +66,14 @@
 # Format:   4
 # Facts:    {"device": null, "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"},
 #           "data": {"digest":
-#           "sha256:3e7fa300681622457f2d4f78dd2af39d0621bbe3ea22631e4c1f3fb54d83eef7",
-#           "measurements": 298105, "date": "2026-11-27"}, "kernels":
+#           "sha256:e04bbbef86361b0b4ec643debb033da8b7ba261fd6bd174b3adaa5636520ba65",
+#           "measurements": 323159, "date": "2026-11-27"}, "kernels":
 #           {"fused_add_rms_norm_backward":
-#           "sha256:e1f2e09d476718440e37e4b7f1df778d8706b4cda6cbbbbe8b446193ceb2b2ed",
+#           "sha256:9d6ff5e1d331199a8a551e22fc3b084ba979c32537eed4152571e74397fe3855",
 #           "fused_add_rms_norm_forward":
 #           "sha256:0ddc3ed436ad116cca7a1c021ef5b6e73fb4026d7a1d83d0276376ad16a583ce",
 #           "rms_norm_backward":
-#           "sha256:c8883ef2301c3797a9652f2bf3f03feae0051d0742813fbd265dc8c0141c9d74",
+#           "sha256:9d6ff5e1d331199a8a551e22fc3b084ba979c32537eed4152571e74397fe3855",
 #           "rms_norm_forward":
 #           "sha256:de2640a9aab2de31d8cdc8665f2b42744d703ded6c7d12db4b981f99218bb606",
 #           "rms_norm_gated_backward":
@@ -90,34 +90,34 @@
 #           "worst": 900905}, "left_out": null}]}, {"key": "fused_add_rms_norm_forward",
 #           "dtype": "bfloat16", "leaves": 11, "figures": [{"device": "NVIDIA H200",
 #           "lost": {"mean": 2034, "worst": 46412}, "left_out": null}]}, {"key":
-#           "rms_norm_backward", "dtype": "bfloat16", "leaves": 22, "figures":
-#           [{"device": "NVIDIA H100 80GB HBM3", "lost": {"mean": 69057, "worst":
-#           1129168}, "left_out": {"mean": 69923, "worst": 1129168}}, {"device": "NVIDIA
-#           H200", "lost": {"mean": 65311, "worst": 1145209}, "left_out": {"mean":
-#           90010, "worst": 1145209}}]}, {"key": "rms_norm_backward", "dtype":
+#           "rms_norm_backward", "dtype": "bfloat16", "leaves": 21, "figures":
+#           [{"device": "NVIDIA H100 80GB HBM3", "lost": {"mean": 69936, "worst":
+#           1129168}, "left_out": {"mean": 78544, "worst": 1129168}}, {"device": "NVIDIA
+#           H200", "lost": {"mean": 68161, "worst": 1103532}, "left_out": {"mean":
+#           73965, "worst": 1103532}}]}, {"key": "rms_norm_backward", "dtype":
 #           "float16", "leaves": 10, "figures": [{"device": "NVIDIA H100 80GB HBM3",
-#           "lost": {"mean": 66558, "worst": 603390}, "left_out": {"mean": 73917,
-#           "worst": 819035}}, {"device": "NVIDIA H200", "lost": {"mean": 86029,
-#           "worst": 984160}, "left_out": {"mean": 143463, "worst": 2916313}}]}, {"key":
-#           "rms_norm_backward", "dtype": "float32", "leaves": 12, "figures":
-#           [{"device": "NVIDIA H100 80GB HBM3", "lost": {"mean": 65368, "worst":
-#           1115522}, "left_out": {"mean": 77513, "worst": 1115522}}, {"device": "NVIDIA
-#           H200", "lost": {"mean": 94673, "worst": 1590874}, "left_out": {"mean":
-#           98665, "worst": 1590874}}]}, {"key": "rms_norm_backward:no_dweight",
+#           "lost": {"mean": 67708, "worst": 678635}, "left_out": {"mean": 75067,
+#           "worst": 819035}}, {"device": "NVIDIA H200", "lost": {"mean": 90637,
+#           "worst": 1135915}, "left_out": {"mean": 153268, "worst": 2916313}}]},
+#           {"key": "rms_norm_backward", "dtype": "float32", "leaves": 12, "figures":
+#           [{"device": "NVIDIA H100 80GB HBM3", "lost": {"mean": 65347, "worst":
+#           1115522}, "left_out": {"mean": 77489, "worst": 1115522}}, {"device": "NVIDIA
+#           H200", "lost": {"mean": 94982, "worst": 1590874}, "left_out": {"mean":
+#           98980, "worst": 1590874}}]}, {"key": "rms_norm_backward:no_dweight",
 #           "dtype": "bfloat16", "leaves": 7, "figures": [{"device": "NVIDIA H100 80GB
-#           HBM3", "lost": {"mean": 16673, "worst": 464103}, "left_out": {"mean": 20899,
-#           "worst": 503325}}, {"device": "NVIDIA H200", "lost": {"mean": 18286,
-#           "worst": 482987}, "left_out": {"mean": 18286, "worst": 482987}}]}, {"key":
+#           HBM3", "lost": {"mean": 16599, "worst": 464103}, "left_out": {"mean": 20825,
+#           "worst": 503325}}, {"device": "NVIDIA H200", "lost": {"mean": 18412,
+#           "worst": 482987}, "left_out": {"mean": 18412, "worst": 482987}}]}, {"key":
 #           "rms_norm_backward:no_dweight", "dtype": "float16", "leaves": 0, "figures":
 #           [{"device": "NVIDIA H100 80GB HBM3", "lost": {"mean": 27000, "worst":
-#           823946}, "left_out": {"mean": 31603, "worst": 823946}}, {"device": "NVIDIA
-#           H200", "lost": {"mean": 22483, "worst": 433628}, "left_out": {"mean": 22483,
+#           823946}, "left_out": {"mean": 31629, "worst": 823946}}, {"device": "NVIDIA
+#           H200", "lost": {"mean": 22530, "worst": 433628}, "left_out": {"mean": 22530,
 #           "worst": 433628}}], "donor": ["rms_norm_backward:no_dweight", "bfloat16"],
-#           "cost": 7962}, {"key": "rms_norm_backward:no_dweight", "dtype": "float32",
+#           "cost": 7981}, {"key": "rms_norm_backward:no_dweight", "dtype": "float32",
 #           "leaves": 11, "figures": [{"device": "NVIDIA H100 80GB HBM3", "lost":
-#           {"mean": 34888, "worst": 707235}, "left_out": {"mean": 37041, "worst":
-#           707235}}, {"device": "NVIDIA H200", "lost": {"mean": 20779, "worst":
-#           753757}, "left_out": {"mean": 44800, "worst": 753757}}]}, {"key":
+#           {"mean": 35574, "worst": 707235}, "left_out": {"mean": 37696, "worst":
+#           707235}}, {"device": "NVIDIA H200", "lost": {"mean": 24594, "worst":
+#           753757}, "left_out": {"mean": 48366, "worst": 753757}}]}, {"key":
 #           "rms_norm_forward", "dtype": "bfloat16", "leaves": 10, "figures":
 #           [{"device": "NVIDIA H100 80GB HBM3", "lost": {"mean": 4961, "worst":
 #           210707}, "left_out": {"mean": 5051, "worst": 210707}}, {"device": "NVIDIA
@@ -148,7 +148,7 @@
 #           225376}}]}, {"key": "rms_norm_gated_forward", "dtype": "bfloat16", "leaves":
 #           19, "figures": [{"device": "NVIDIA H200", "lost": {"mean": 12373, "worst":
 #           255556}, "left_out": null}]}], "body":
-#           "sha256:2b1e91a7a06787d953a8d353501c4cedc538409385dc51576e146bf7c722d0aa",
+#           "sha256:456b67cc7987743737fabe5fa7cb34eb93a7151edcbf74db9060b6c54417faa3",
 #           "fitted": [{"label": "NVIDIA H100 80GB HBM3", "target": "sm_90", "sms": 132,
 #           "l2_bytes": 52428800}, {"label": "NVIDIA H200", "target": "sm_90", "sms":
 #           132, "l2_bytes": 62914560}]}
@@ -165,7 +165,8 @@ class Config(NamedTuple):
     Attributes:
         schedule: row, block_row (block_row rows a program), parts (several programs a
             row, each writes a part), persistent (a fixed grid strides over the rows),
-            split, or cluster_2 to cluster_8 (a row over so many blocks of a cluster).
+            split, split_8 (eight parts; with finish columns a row over a cluster), or
+            cluster_2 to cluster_8 (a row over so many blocks of a cluster).
         block_row: rows a program holds at once.
         num_warps: warps a program.
         num_stages: depth of the software pipeline of the row loop; in split, 2 fetches
@@ -174,9 +175,9 @@ class Config(NamedTuple):
             multiprocessor; 0 where the grid follows the rows.
         finish: how sums over rows end, none, reduce, dependent (reduce, brought early)
             or columns (own programs).
-        block_col: columns a chunk in split, split_2 and in parts that sum as split
-            does; columns a program with finish columns, else the least columns of held
-            chunks.
+        block_col: columns a chunk in split and in parts that sum as split does, of
+            eight chunks in split_8; columns a program with finish columns, else the
+            least columns of held chunks.
     """
 
     schedule: str
@@ -231,12 +232,12 @@ BLOCK_ROW_2_WARPS_4_STAGES_3_COLUMNS_16 = Config(
     finish="columns",
     block_col=16,
 )
-BLOCK_ROW_4_WARPS_1_COLUMNS_64 = Config(
+BLOCK_ROW_4_WARPS_1_COLUMNS_32 = Config(
     schedule="block_row",
     block_row=4,
     num_warps=1,
     finish="columns",
-    block_col=64,
+    block_col=32,
 )
 BLOCK_ROW_4_WARPS_1 = Config(schedule="block_row", block_row=4, num_warps=1)
 BLOCK_ROW_4_WARPS_4_COLUMNS_16 = Config(
@@ -478,12 +479,6 @@ PERSISTENT_ROWS_32_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT = Config(
     programs_per_sm=2,
     finish="dependent",
 )
-ROW_WARPS_1_COLUMNS_32 = Config(
-    schedule="row",
-    num_warps=1,
-    finish="columns",
-    block_col=32,
-)
 ROW_WARPS_1_COLUMNS_64 = Config(
     schedule="row",
     num_warps=1,
@@ -670,28 +665,26 @@ def rms_norm_backward_bfloat16(
     sms: int,
     l2_bytes: int,
 ) -> Config:
+    if hidden <= 128:
+        if 6 * rows >= sms:
+            if rows >= 10 * sms:
+                return PERSISTENT_ROWS_32_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
+            return BLOCK_ROW_32_WARPS_8_COLUMNS_16
+        if hidden <= 64:
+            return BLOCK_ROW_4_WARPS_1_COLUMNS_32
+        if 20 * rows >= sms:
+            return BLOCK_ROW_2_WARPS_1_COLUMNS_32
+        return BLOCK_ROW_2_WARPS_1_COLUMNS_64
     if hidden <= 512:
-        if 10 * rows >= sms:
-            if hidden <= 128:
-                if rows >= 10 * sms:
-                    return PERSISTENT_ROWS_32_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
-                return BLOCK_ROW_32_WARPS_8_COLUMNS_16
+        if 20 * rows >= sms:
             if 4 * rows >= 5 * sms:
                 if rows >= 13 * sms:
                     return PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_4_DEPENDENT
                 return BLOCK_ROW_8_WARPS_8_COLUMNS_16
             return BLOCK_ROW_4_WARPS_4_COLUMNS_16
-        if hidden <= 64:
-            return BLOCK_ROW_4_WARPS_1_COLUMNS_64
-        if hidden <= 255:
-            if 50 * rows >= sms:
-                return BLOCK_ROW_2_WARPS_1_COLUMNS_32
-            return BLOCK_ROW_2_WARPS_1_COLUMNS_64
-        if hidden <= 300:
+        if hidden <= 511:
             return ROW_WARPS_1_COLUMNS_64
-        if 50 * rows >= sms:
-            return ROW_WARPS_1_STAGES_4_COLUMNS_64
-        return ROW_WARPS_1_COLUMNS_32
+        return ROW_WARPS_1_STAGES_4_COLUMNS_64
     if hidden <= 4096:
         if rows >= 3 * sms:
             if rows >= 20 * sms:

@@ -3,67 +3,67 @@
 # From:     the folder of this file, where that command is to be run
 # Device:   NVIDIA H100 80GB HBM3, sm_90, 132 SMs
 # Software: triton 3.6.0, torch 2.11.0+cu130
-# Data:     sha256:b33c7e96d2781e9e89766207022437414c5312dfdfd5750c6f88cdb80e334cc2
-#           (117276 measurements, 2026-11-26)
+# Data:     sha256:25d13207ce39e72cc29b9641ba0bdc2c058a435a1c51f25eaf83342162ace57b
+#           (116904 measurements, 2026-11-27)
 # Kernels:  rms_norm_backward
-#           sha256:c8883ef2301c3797a9652f2bf3f03feae0051d0742813fbd265dc8c0141c9d74
+#           sha256:9d6ff5e1d331199a8a551e22fc3b084ba979c32537eed4152571e74397fe3855
 # Kernels:  rms_norm_forward
 #           sha256:de2640a9aab2de31d8cdc8665f2b42744d703ded6c7d12db4b981f99218bb606
 # Measured: rows 1 to 262144, hidden 64 to 32768
-# Regret:   rms_norm_backward bfloat16: 61 leaves (of 64), 52 configs, mean 0.59 %,
-#           plain mean 1.13 %, worst 25.9 %, means low by at most 0.34 %, within 0.01 %
-#           of the best 61-leaf tree on this grid, cross-validated 2.42 %, plain
-#           cross-validated 2.62 %, extrapolated 33.69 %
-# Regret:   rms_norm_backward float16: as rms_norm_backward bfloat16, mean 0.82 %, plain
-#           mean 1.12 %, worst 7.7 %, means low by at most 0.23 %, sharing costs -8.82 %
-#           on 53 problems
+# Regret:   rms_norm_backward bfloat16: 61 leaves (of 64), 53 configs, mean 0.59 %,
+#           plain mean 1.14 %, worst 25.9 %, means low by at most 0.34 %, within 0.01 %
+#           of the best 61-leaf tree on this grid, cross-validated 2.45 %, plain
+#           cross-validated 2.58 %, extrapolated 33.73 %
+# Regret:   rms_norm_backward float16: as rms_norm_backward bfloat16, mean 0.83 %, plain
+#           mean 1.14 %, worst 7.7 %, means low by at most 0.21 %, sharing costs -9.56 %
+#           on 55 problems
 # Regret:   rms_norm_backward float32: 18 leaves, 17 configs, mean 1.62 %, plain mean
-#           1.82 %, worst 12.9 %, means low by at most 0.18 %, within 0.02 % of the best
-#           18-leaf tree on this grid, cross-validated 4.86 %, plain cross-validated
-#           4.59 %, extrapolated 18.81 %
-# Regret:   rms_norm_backward:no_dweight bfloat16: 6 leaves, 6 configs, mean 1.14 %,
+#           1.81 %, worst 12.9 %, means low by at most 0.18 %, within 0.02 % of the best
+#           18-leaf tree on this grid, cross-validated 5.55 %, plain cross-validated
+#           5.39 %, extrapolated 18.77 %
+# Regret:   rms_norm_backward:no_dweight bfloat16: 6 leaves, 6 configs, mean 1.13 %,
 #           plain mean 2.01 %, worst 20.8 %, means low by at most 0.27 %, within 0.01 %
-#           of the best 6-leaf tree on this grid, cross-validated 2.43 %, plain
+#           of the best 6-leaf tree on this grid, cross-validated 2.42 %, plain
 #           cross-validated 2.55 %, extrapolated 29.74 %
-# Regret:   rms_norm_backward:no_dweight float16: 6 leaves, 6 configs, mean 0.64 %,
+# Regret:   rms_norm_backward:no_dweight float16: 6 leaves, 6 configs, mean 0.63 %,
 #           plain mean 1.19 %, worst 15.8 %, means low by at most 0.31 %, the best
-#           6-leaf tree on this grid, cross-validated 1.25 %, plain cross-validated 1.49
-#           %, extrapolated 14.26 %
-# Regret:   rms_norm_backward:no_dweight float32: 6 leaves, 6 configs, mean 1.47 %,
-#           plain mean 1.51 %, worst 11.1 %, means low by at most 0.22 %, the best
-#           6-leaf tree on this grid, cross-validated 1.77 %, plain cross-validated 1.75
-#           %, extrapolated 20.68 %
-# Regret:   rms_norm_backward:batch_invariant bfloat16: 59 leaves, 51 configs, mean 6.20
-#           %, plain mean 8.68 %, worst 113.7 %, means low by at most 0.34 %, the best
-#           59-leaf tree of hidden, then rows, with one order of a row's sum a hidden
-#           size on this grid, cross-validated 6.25 %, plain cross-validated 7.73 %,
-#           costs 5.58 % (worst 113.7 %) beside rms_norm_backward on the 989 shapes with
-#           times of both, 14 more not timed
+#           6-leaf tree on this grid, cross-validated 1.25 %, plain cross-validated 1.48
+#           %, extrapolated 14.25 %
+# Regret:   rms_norm_backward:no_dweight float32: 6 leaves, 6 configs, mean 1.53 %,
+#           plain mean 1.57 %, worst 11.1 %, means low by at most 0.22 %, the best
+#           6-leaf tree on this grid, cross-validated 1.84 %, plain cross-validated 1.89
+#           %, extrapolated 9.19 %
+# Regret:   rms_norm_backward:batch_invariant bfloat16: 58 leaves, 49 configs, mean 3.34
+#           %, plain mean 5.17 %, worst 120.3 %, means low by at most 0.34 %, the best
+#           58-leaf tree of hidden, then rows, with one order of a row's sum a hidden
+#           size on this grid, cross-validated 3.80 %, plain cross-validated 4.38 %,
+#           costs 2.72 % (worst 120.3 %) beside rms_norm_backward on the 980 shapes with
+#           times of both, 23 more not timed
 # Regret:   rms_norm_backward:batch_invariant float16: as
-#           rms_norm_backward:batch_invariant bfloat16, mean 5.15 %, plain mean 5.46 %,
-#           worst 79.6 %, means low by at most 0.25 %, sharing costs 2.42 % on 54
+#           rms_norm_backward:batch_invariant bfloat16, mean 2.95 %, plain mean 3.73 %,
+#           worst 93.6 %, means low by at most 0.18 %, sharing costs 1.27 % on 52
 #           problems
-# Regret:   rms_norm_backward:batch_invariant float32: 44 leaves, 40 configs, mean 2.64
-#           %, plain mean 2.39 %, worst 46.5 %, means low by at most 0.18 %, within 0.01
-#           % of the best 44-leaf tree of hidden, then rows, with one order of a row's
-#           sum a hidden size on this grid, cross-validated 3.65 %, plain
-#           cross-validated 3.43 %, costs 1.00 % (worst 46.5 %) beside rms_norm_backward
+# Regret:   rms_norm_backward:batch_invariant float32: 47 leaves, 43 configs, mean 2.05
+#           %, plain mean 2.40 %, worst 26.4 %, means low by at most 0.18 %, within 0.01
+#           % of the best 47-leaf tree of hidden, then rows, with one order of a row's
+#           sum a hidden size on this grid, cross-validated 3.29 %, plain
+#           cross-validated 3.11 %, costs 0.42 % (worst 26.4 %) beside rms_norm_backward
 # Regret:   rms_norm_backward:no_dweight+batch_invariant bfloat16: 10 leaves, 10
-#           configs, mean 0.42 %, plain mean 0.70 %, worst 12.4 %, means low by at most
+#           configs, mean 0.41 %, plain mean 0.70 %, worst 12.4 %, means low by at most
 #           0.27 %, the best 10-leaf tree of hidden, then rows, with one order of a
-#           row's sum a hidden size on this grid, cross-validated 1.70 %, plain
+#           row's sum a hidden size on this grid, cross-validated 1.69 %, plain
 #           cross-validated 1.84 %, costs -0.71 % (worst 12.4 %) beside
 #           rms_norm_backward:no_dweight
 # Regret:   rms_norm_backward:no_dweight+batch_invariant float16: 9 leaves, 9 configs,
-#           mean 0.27 %, plain mean 0.61 %, worst 15.6 %, means low by at most 0.31 %,
+#           mean 0.26 %, plain mean 0.63 %, worst 16.5 %, means low by at most 0.31 %,
 #           the best 9-leaf tree of hidden, then rows, with one order of a row's sum a
-#           hidden size on this grid, cross-validated 1.80 %, plain cross-validated 1.89
-#           %, costs -0.37 % (worst 5.4 %) beside rms_norm_backward:no_dweight
-# Regret:   rms_norm_backward:no_dweight+batch_invariant float32: 12 leaves, 10 configs,
-#           mean 0.81 %, plain mean 0.90 %, worst 8.9 %, means low by at most 0.22 %,
-#           the best 12-leaf tree of hidden, then rows, with one order of a row's sum a
-#           hidden size on this grid, cross-validated 4.55 %, plain cross-validated 3.71
-#           %, costs -0.65 % (worst 7.1 %) beside rms_norm_backward:no_dweight
+#           hidden size on this grid, cross-validated 1.79 %, plain cross-validated 1.88
+#           %, costs -0.37 % (worst 5.6 %) beside rms_norm_backward:no_dweight
+# Regret:   rms_norm_backward:no_dweight+batch_invariant float32: 13 leaves, 11 configs,
+#           mean 0.67 %, plain mean 0.79 %, worst 8.8 %, means low by at most 0.22 %,
+#           the best 13-leaf tree of hidden, then rows, with one order of a row's sum a
+#           hidden size on this grid, cross-validated 4.65 %, plain cross-validated 3.80
+#           %, costs -0.85 % (worst 2.5 %) beside rms_norm_backward:no_dweight
 # Regret:   rms_norm_forward bfloat16: 51 leaves (of 64), 30 configs, mean -0.13 %,
 #           plain mean 0.08 %, worst 7.9 %, means low by at most 0.40 %, within 0.01 %
 #           of the best 51-leaf tree on this grid, cross-validated 0.85 %, plain
@@ -84,32 +84,32 @@
 # Regret:   rms_norm_forward:no_rstd float32: as rms_norm_forward float32, mean 0.08 %,
 #           plain mean 0.75 %, worst 6.0 %, means low by at most 0.93 %, sharing costs
 #           0.12 % on 58 problems
-# Regret:   rms_norm_forward:batch_invariant bfloat16: 37 leaves, 22 configs, mean 0.77
-#           %, plain mean 1.36 %, worst 38.4 %, means low by at most 0.40 %, the best
-#           37-leaf tree of hidden, then rows, with one order of a row's sum a hidden
-#           size on this grid, cross-validated 1.14 %, plain cross-validated 1.48 %,
-#           costs 0.90 % (worst 36.3 %) beside rms_norm_forward on the 1002 shapes with
+# Regret:   rms_norm_forward:batch_invariant bfloat16: 34 leaves, 22 configs, mean 0.67
+#           %, plain mean 1.28 %, worst 19.0 %, means low by at most 0.40 %, the best
+#           34-leaf tree of hidden, then rows, with one order of a row's sum a hidden
+#           size on this grid, cross-validated 1.15 %, plain cross-validated 1.47 %,
+#           costs 0.80 % (worst 19.0 %) beside rms_norm_forward on the 1002 shapes with
 #           times of both, 1 more not timed
 # Regret:   rms_norm_forward:batch_invariant float16: as
-#           rms_norm_forward:batch_invariant bfloat16, mean 0.32 %, plain mean 0.83 %,
-#           worst 5.1 %, means low by at most 0.50 %, sharing costs 0.40 % on 53
+#           rms_norm_forward:batch_invariant bfloat16, mean 0.47 %, plain mean 0.98 %,
+#           worst 8.3 %, means low by at most 0.50 %, sharing costs 0.55 % on 53
 #           problems
 # Regret:   rms_norm_forward:no_rstd+batch_invariant bfloat16: as
-#           rms_norm_forward:batch_invariant bfloat16, mean 1.18 %, plain mean 1.81 %,
-#           worst 30.3 %, means low by at most 0.55 %, sharing costs 1.22 % on 58
+#           rms_norm_forward:batch_invariant bfloat16, mean 1.09 %, plain mean 1.85 %,
+#           worst 30.3 %, means low by at most 0.54 %, sharing costs 1.19 % on 59
 #           problems
 # Regret:   rms_norm_forward:no_rstd+batch_invariant float16: as
-#           rms_norm_forward:batch_invariant bfloat16, mean 1.04 %, plain mean 1.84 %,
-#           worst 29.1 %, means low by at most 0.45 %, sharing costs 0.94 % on 58
+#           rms_norm_forward:batch_invariant bfloat16, mean 1.49 %, plain mean 1.89 %,
+#           worst 29.1 %, means low by at most 0.47 %, sharing costs 1.44 % on 59
 #           problems
-# Regret:   rms_norm_forward:batch_invariant float32: 31 leaves, 21 configs, mean 0.26
-#           %, plain mean 0.60 %, worst 7.9 %, means low by at most 0.45 %, the best
-#           31-leaf tree of hidden, then rows, with one order of a row's sum a hidden
-#           size on this grid, cross-validated 1.44 %, plain cross-validated 1.76 %,
-#           costs 0.20 % (worst 7.9 %) beside rms_norm_forward
+# Regret:   rms_norm_forward:batch_invariant float32: 33 leaves, 23 configs, mean 0.20
+#           %, plain mean 0.55 %, worst 7.9 %, means low by at most 0.45 %, the best
+#           33-leaf tree of hidden, then rows, with one order of a row's sum a hidden
+#           size on this grid, cross-validated 1.49 %, plain cross-validated 1.80 %,
+#           costs 0.15 % (worst 7.9 %) beside rms_norm_forward
 # Regret:   rms_norm_forward:no_rstd+batch_invariant float32: as
-#           rms_norm_forward:batch_invariant float32, mean 0.33 %, plain mean 1.02 %,
-#           worst 10.0 %, means low by at most 0.93 %, sharing costs 0.63 % on 58
+#           rms_norm_forward:batch_invariant float32, mean 0.15 %, plain mean 0.87 %,
+#           worst 10.0 %, means low by at most 0.93 %, sharing costs 0.52 % on 58
 #           problems
 # Searched: rms_norm_backward bfloat16: plane, 8 % of 596862 configs, none audited,
 #           expected to have missed 19.35 %
@@ -121,9 +121,9 @@
 # Searched: rms_norm_backward:no_dweight bfloat16: plane, 11 % of 20039 configs, of 64
 #           audited, 6 were faster than the choice, by at most 12.8 %, expected to have
 #           missed 0.85 %
-# Searched: rms_norm_backward:no_dweight float16: plane, 10 % of 20039 configs, of 62
+# Searched: rms_norm_backward:no_dweight float16: plane, 11 % of 20039 configs, of 62
 #           audited, 0 were faster than the choice, expected to have missed 1.05 %
-# Searched: rms_norm_backward:no_dweight float32: plane, 11 % of 18989 configs, of 57
+# Searched: rms_norm_backward:no_dweight float32: plane, 12 % of 18989 configs, of 57
 #           audited, 0 were faster than the choice, expected to have missed 1.01 %
 # Searched: rms_norm_forward bfloat16: plane, 10 % of 238692 configs, of 573 audited, 4
 #           were faster than the choice, by at most 1.5 %, expected to have missed 0.43
@@ -143,110 +143,110 @@
 # Facts:    {"device": {"label": "NVIDIA H100 80GB HBM3", "target": "sm_90", "sms":
 #           132}, "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"}, "data":
 #           {"digest":
-#           "sha256:b33c7e96d2781e9e89766207022437414c5312dfdfd5750c6f88cdb80e334cc2",
-#           "measurements": 117276, "date": "2026-11-26"}, "kernels":
+#           "sha256:25d13207ce39e72cc29b9641ba0bdc2c058a435a1c51f25eaf83342162ace57b",
+#           "measurements": 116904, "date": "2026-11-27"}, "kernels":
 #           {"rms_norm_backward":
-#           "sha256:c8883ef2301c3797a9652f2bf3f03feae0051d0742813fbd265dc8c0141c9d74",
+#           "sha256:9d6ff5e1d331199a8a551e22fc3b084ba979c32537eed4152571e74397fe3855",
 #           "rms_norm_forward":
 #           "sha256:de2640a9aab2de31d8cdc8665f2b42744d703ded6c7d12db4b981f99218bb606"},
 #           "measured": {"rows": [1, 262144], "hidden": [64, 32768]}, "command":
 #           {"recording": "nvidia-h100-80gb-hbm3", "options": {"leaves": 64,
 #           "tie_percent": 0.05, "baseline": "none", "batch_invariant": true}, "out":
 #           "nvidia_h100_80gb_hbm3.py"}, "functions": [{"key": "rms_norm_backward",
-#           "dtype": "bfloat16", "figures": {"leaves": 61, "asked": 64, "configs": 52,
-#           "loss": {"mean": 5855, "plain": 11228, "ninetieth": 39838, "worst": 230457,
-#           "problems": 1003, "luck": 3361}, "gap": 84, "cross_validated": 23884,
-#           "plain_validated": 25836, "extrapolated": 290368, "rule": {"mean": 677959,
-#           "plain": 821960, "ninetieth": 1788828, "worst": 2489127, "problems": 1003,
-#           "luck": 3361}, "gain": {"total": 813164674, "most": 2458619, "problems":
-#           1003, "thresholds": 150798375}}}, {"key": "rms_norm_backward", "dtype":
-#           "float16", "figures": {"leaves": 61, "asked": 61, "configs": 52, "loss":
-#           {"mean": 8120, "plain": 11148, "ninetieth": 41754, "worst": 74218,
-#           "problems": 53, "luck": 2219}, "gap": 0, "unmeasured": 2, "rule": {"mean":
-#           428789, "plain": 676486, "ninetieth": 1499799, "worst": 2539449, "problems":
-#           49, "luck": 2286}, "gain": {"total": 30078715, "most": 2465231, "problems":
-#           46, "thresholds": 9377728}}, "donor": ["rms_norm_backward", "bfloat16"],
-#           "cost": -92372}, {"key": "rms_norm_backward", "dtype": "float32", "figures":
-#           {"leaves": 18, "asked": 18, "configs": 17, "loss": {"mean": 16062, "plain":
-#           17995, "ninetieth": 52996, "worst": 121540, "problems": 188, "luck": 1794},
-#           "gap": 134, "cross_validated": 47497, "plain_validated": 44910,
-#           "extrapolated": 172315, "rule": {"mean": 460347, "plain": 514493,
-#           "ninetieth": 1112991, "worst": 2297386, "problems": 188, "luck": 1794},
-#           "gain": {"total": 93341706, "most": 2255059, "problems": 188, "thresholds":
-#           34675401}}}, {"key": "rms_norm_backward:no_dweight", "dtype": "bfloat16",
-#           "figures": {"leaves": 6, "asked": 6, "configs": 6, "loss": {"mean": 11306,
-#           "plain": 19894, "ninetieth": 103659, "worst": 188650, "problems": 62,
-#           "luck": 2650}, "gap": 40, "cross_validated": 23990, "plain_validated":
-#           25143, "extrapolated": 260377, "rule": {"mean": 352358, "plain": 542814,
-#           "ninetieth": 1289884, "worst": 2917752, "problems": 52, "luck": 2614},
-#           "gain": {"total": 27124862, "most": 2924903, "problems": 52, "thresholds":
-#           12654390}}}, {"key": "rms_norm_backward:no_dweight", "dtype": "float16",
-#           "figures": {"leaves": 6, "asked": 6, "configs": 6, "loss": {"mean": 6356,
-#           "plain": 11855, "ninetieth": 43798, "worst": 147054, "problems": 62, "luck":
-#           3080}, "gap": 0, "cross_validated": 12435, "plain_validated": 14759,
-#           "extrapolated": 133318, "rule": {"mean": 349085, "plain": 536810,
-#           "ninetieth": 1287636, "worst": 2935386, "problems": 51, "luck": 3175},
-#           "gain": {"total": 26701477, "most": 2935386, "problems": 51, "thresholds":
-#           12981161}}}, {"key": "rms_norm_backward:no_dweight", "dtype": "float32",
-#           "figures": {"leaves": 6, "asked": 6, "configs": 6, "loss": {"mean": 14553,
-#           "plain": 14943, "ninetieth": 53624, "worst": 105194, "problems": 62, "luck":
-#           2176}, "gap": 0, "cross_validated": 17582, "plain_validated": 17303,
-#           "extrapolated": 187943, "rule": {"mean": 287418, "plain": 370614,
-#           "ninetieth": 899745, "worst": 2505152, "problems": 50, "luck": 2444},
-#           "gain": {"total": 17726059, "most": 2505561, "problems": 50, "thresholds":
-#           9132047}}}, {"key": "rms_norm_backward:batch_invariant", "dtype":
-#           "bfloat16", "figures": {"leaves": 59, "asked": 59, "configs": 51, "loss":
-#           {"mean": 60161, "plain": 83219, "ninetieth": 277699, "worst": 759170,
-#           "problems": 989, "luck": 3370}, "gap": 0, "limits": " of hidden, then rows,
-#           with one order of a row's sum a hidden size", "cross_validated": 60671,
-#           "plain_validated": 74469, "rule": {"mean": 677959, "plain": 821960,
-#           "ninetieth": 1788828, "worst": 2489127, "problems": 1003, "luck": 3361},
-#           "gain": {"total": 740420085, "most": 2436830, "problems": 1003,
-#           "thresholds": 150798375}}, "beside": {"mean": 54266, "worst": 759170,
-#           "problems": 989, "bounded": 14}}, {"key":
+#           "dtype": "bfloat16", "figures": {"leaves": 61, "asked": 64, "configs": 53,
+#           "loss": {"mean": 5886, "plain": 11307, "ninetieth": 39838, "worst": 230457,
+#           "problems": 1003, "luck": 3349}, "gap": 78, "cross_validated": 24194,
+#           "plain_validated": 25488, "extrapolated": 290628, "rule": {"mean": 678095,
+#           "plain": 822172, "ninetieth": 1790771, "worst": 2489127, "problems": 1003,
+#           "luck": 3349}, "gain": {"total": 813297754, "most": 2458619, "problems":
+#           1003, "thresholds": 150800107}}}, {"key": "rms_norm_backward", "dtype":
+#           "float16", "figures": {"leaves": 61, "asked": 61, "configs": 53, "loss":
+#           {"mean": 8268, "plain": 11338, "ninetieth": 44343, "worst": 74218,
+#           "problems": 55, "luck": 2050}, "gap": 0, "unmeasured": 2, "rule": {"mean":
+#           438393, "plain": 677360, "ninetieth": 1478327, "worst": 2539449, "problems":
+#           52, "luck": 2091}, "gain": {"total": 33569499, "most": 2465231, "problems":
+#           50, "thresholds": 9824367}}, "donor": ["rms_norm_backward", "bfloat16"],
+#           "cost": -100443}, {"key": "rms_norm_backward", "dtype": "float32",
+#           "figures": {"leaves": 18, "asked": 18, "configs": 17, "loss": {"mean":
+#           16024, "plain": 17974, "ninetieth": 52996, "worst": 121540, "problems": 188,
+#           "luck": 1729}, "gap": 134, "cross_validated": 54028, "plain_validated":
+#           52534, "extrapolated": 171987, "rule": {"mean": 460256, "plain": 514401,
+#           "ninetieth": 1112991, "worst": 2297386, "problems": 188, "luck": 1729},
+#           "gain": {"total": 93328259, "most": 2255059, "problems": 188, "thresholds":
+#           34676718}}}, {"key": "rms_norm_backward:no_dweight", "dtype": "bfloat16",
+#           "figures": {"leaves": 6, "asked": 6, "configs": 6, "loss": {"mean": 11232,
+#           "plain": 19912, "ninetieth": 103659, "worst": 188650, "problems": 62,
+#           "luck": 2650}, "gap": 40, "cross_validated": 23888, "plain_validated":
+#           25169, "extrapolated": 260377, "rule": {"mean": 367709, "plain": 564431,
+#           "ninetieth": 1404131, "worst": 2917752, "problems": 55, "luck": 2548},
+#           "gain": {"total": 29861153, "most": 2924903, "problems": 55, "thresholds":
+#           15198565}}}, {"key": "rms_norm_backward:no_dweight", "dtype": "float16",
+#           "figures": {"leaves": 6, "asked": 6, "configs": 6, "loss": {"mean": 6321,
+#           "plain": 11796, "ninetieth": 43798, "worst": 147054, "problems": 62, "luck":
+#           3095}, "gap": 0, "cross_validated": 12418, "plain_validated": 14740,
+#           "extrapolated": 133226, "rule": {"mean": 363267, "plain": 552451,
+#           "ninetieth": 1400032, "worst": 2935386, "problems": 55, "luck": 3074},
+#           "gain": {"total": 29661470, "most": 2935386, "problems": 55, "thresholds":
+#           15504274}}}, {"key": "rms_norm_backward:no_dweight", "dtype": "float32",
+#           "figures": {"leaves": 6, "asked": 6, "configs": 6, "loss": {"mean": 15204,
+#           "plain": 15608, "ninetieth": 57135, "worst": 105194, "problems": 62, "luck":
+#           2179}, "gap": 0, "cross_validated": 18253, "plain_validated": 18754,
+#           "extrapolated": 87927, "rule": {"mean": 290657, "plain": 372492,
+#           "ninetieth": 1057404, "worst": 2505152, "problems": 55, "luck": 2327},
+#           "gain": {"total": 19563019, "most": 2505561, "problems": 55, "thresholds":
+#           10973574}}}, {"key": "rms_norm_backward:batch_invariant", "dtype":
+#           "bfloat16", "figures": {"leaves": 58, "asked": 58, "configs": 49, "loss":
+#           {"mean": 32870, "plain": 50394, "ninetieth": 140926, "worst": 789679,
+#           "problems": 980, "luck": 3358}, "gap": 0, "limits": " of hidden, then rows,
+#           with one order of a row's sum a hidden size", "cross_validated": 37284,
+#           "plain_validated": 42853, "rule": {"mean": 678095, "plain": 822172,
+#           "ninetieth": 1790771, "worst": 2489127, "problems": 1003, "luck": 3349},
+#           "gain": {"total": 773863705, "most": 2436830, "problems": 1003,
+#           "thresholds": 150800107}}, "beside": {"mean": 26874, "worst": 789679,
+#           "problems": 980, "bounded": 23}}, {"key":
 #           "rms_norm_backward:batch_invariant", "dtype": "float16", "figures":
-#           {"leaves": 59, "asked": 59, "configs": 51, "loss": {"mean": 50223, "plain":
-#           53137, "ninetieth": 96532, "worst": 585646, "problems": 54, "luck": 2468},
-#           "gap": 72830, "unmeasured": 6, "rule": {"mean": 766943, "plain": 1155723,
-#           "ninetieth": 2421501, "worst": 6314943, "problems": 61, "luck": 2029},
-#           "gain": {"total": 56446168, "most": 6314943, "problems": 57, "thresholds":
-#           15234654}}, "donor": ["rms_norm_backward:batch_invariant", "bfloat16"],
-#           "cost": 23945}, {"key": "rms_norm_backward:batch_invariant", "dtype":
-#           "float32", "figures": {"leaves": 44, "asked": 44, "configs": 40, "loss":
-#           {"mean": 26040, "plain": 23571, "ninetieth": 54860, "worst": 382132,
-#           "problems": 188, "luck": 1794}, "gap": 65, "limits": " of hidden, then rows,
-#           with one order of a row's sum a hidden size", "cross_validated": 35812,
-#           "plain_validated": 33691, "rule": {"mean": 460347, "plain": 514493,
-#           "ninetieth": 1112991, "worst": 2297386, "problems": 188, "luck": 1794},
-#           "gain": {"total": 92293387, "most": 2255059, "problems": 188, "thresholds":
-#           34675401}}, "beside": {"mean": 9977, "worst": 382132, "problems": 188,
+#           {"leaves": 58, "asked": 58, "configs": 49, "loss": {"mean": 29050, "plain":
+#           36666, "ninetieth": 73857, "worst": 660743, "problems": 52, "luck": 1779},
+#           "gap": 133450, "unmeasured": 3, "rule": {"mean": 631182, "plain": 954595,
+#           "ninetieth": 2148283, "worst": 4173466, "problems": 61, "luck": 1922},
+#           "gain": {"total": 43421361, "most": 3915025, "problems": 58, "thresholds":
+#           15432849}}, "donor": ["rms_norm_backward:batch_invariant", "bfloat16"],
+#           "cost": 12616}, {"key": "rms_norm_backward:batch_invariant", "dtype":
+#           "float32", "figures": {"leaves": 47, "asked": 47, "configs": 43, "loss":
+#           {"mean": 20258, "plain": 23732, "ninetieth": 63382, "worst": 234645,
+#           "problems": 188, "luck": 1729}, "gap": 67, "limits": " of hidden, then rows,
+#           with one order of a row's sum a hidden size", "cross_validated": 32377,
+#           "plain_validated": 30655, "rule": {"mean": 460256, "plain": 514401,
+#           "ninetieth": 1112991, "worst": 2297386, "problems": 188, "luck": 1729},
+#           "gain": {"total": 92245889, "most": 2187149, "problems": 188, "thresholds":
+#           34676718}}, "beside": {"mean": 4233, "worst": 234645, "problems": 188,
 #           "bounded": 0}}, {"key": "rms_norm_backward:no_dweight+batch_invariant",
 #           "dtype": "bfloat16", "figures": {"leaves": 10, "asked": 10, "configs": 10,
-#           "loss": {"mean": 4149, "plain": 6971, "ninetieth": 23871, "worst": 116475,
+#           "loss": {"mean": 4073, "plain": 6986, "ninetieth": 23871, "worst": 116475,
 #           "problems": 62, "luck": 2650}, "gap": 0, "limits": " of hidden, then rows,
-#           with one order of a row's sum a hidden size", "cross_validated": 16838,
-#           "plain_validated": 18256, "rule": {"mean": 555870, "plain": 832227,
-#           "ninetieth": 2203230, "worst": 4354005, "problems": 61, "luck": 2671},
-#           "gain": {"total": 50334798, "most": 4352358, "problems": 61, "thresholds":
-#           19217943}}, "beside": {"mean": -7158, "worst": 116475, "problems": 62,
+#           with one order of a row's sum a hidden size", "cross_validated": 16735,
+#           "plain_validated": 18280, "rule": {"mean": 513023, "plain": 760438,
+#           "ninetieth": 2199123, "worst": 3694899, "problems": 62, "luck": 2650},
+#           "gain": {"total": 46714047, "most": 3699105, "problems": 62, "thresholds":
+#           20216685}}, "beside": {"mean": -7159, "worst": 116475, "problems": 62,
 #           "bounded": 0}}, {"key": "rms_norm_backward:no_dweight+batch_invariant",
 #           "dtype": "float16", "figures": {"leaves": 9, "asked": 9, "configs": 9,
-#           "loss": {"mean": 2688, "plain": 6121, "ninetieth": 13310, "worst": 144882,
-#           "problems": 62, "luck": 3080}, "gap": 0, "limits": " of hidden, then rows,
-#           with one order of a row's sum a hidden size", "cross_validated": 17864,
-#           "plain_validated": 18677, "rule": {"mean": 567428, "plain": 854277,
-#           "ninetieth": 2226010, "worst": 4354052, "problems": 61, "luck": 3099},
-#           "gain": {"total": 51731391, "most": 4350088, "problems": 61, "thresholds":
-#           19580971}}, "beside": {"mean": -3669, "worst": 52509, "problems": 62,
+#           "loss": {"mean": 2593, "plain": 6234, "ninetieth": 9650, "worst": 152993,
+#           "problems": 62, "luck": 3095}, "gap": 0, "limits": " of hidden, then rows,
+#           with one order of a row's sum a hidden size", "cross_validated": 17775,
+#           "plain_validated": 18627, "rule": {"mean": 509237, "plain": 750485,
+#           "ninetieth": 2205781, "worst": 3703925, "problems": 62, "luck": 3095},
+#           "gain": {"total": 46143572, "most": 3700104, "problems": 62, "thresholds":
+#           20559066}}, "beside": {"mean": -3728, "worst": 54504, "problems": 62,
 #           "bounded": 0}}, {"key": "rms_norm_backward:no_dweight+batch_invariant",
-#           "dtype": "float32", "figures": {"leaves": 12, "asked": 12, "configs": 10,
-#           "loss": {"mean": 8082, "plain": 8948, "ninetieth": 26821, "worst": 85460,
-#           "problems": 62, "luck": 2176}, "gap": 0, "limits": " of hidden, then rows,
-#           with one order of a row's sum a hidden size", "cross_validated": 44493,
-#           "plain_validated": 36394, "rule": {"mean": 597280, "plain": 795098,
-#           "ninetieth": 2437390, "worst": 4529213, "problems": 61, "luck": 2191},
-#           "gain": {"total": 47947144, "most": 4525013, "problems": 61, "thresholds":
-#           15856299}}, "beside": {"mean": -6471, "worst": 68904, "problems": 62,
+#           "dtype": "float32", "figures": {"leaves": 13, "asked": 13, "configs": 11,
+#           "loss": {"mean": 6707, "plain": 7918, "ninetieth": 23106, "worst": 84224,
+#           "problems": 62, "luck": 2179}, "gap": 0, "limits": " of hidden, then rows,
+#           with one order of a row's sum a hidden size", "cross_validated": 45422,
+#           "plain_validated": 37278, "rule": {"mean": 510508, "plain": 645639,
+#           "ninetieth": 2023033, "worst": 4529213, "problems": 62, "luck": 2179},
+#           "gain": {"total": 39538749, "most": 4525013, "problems": 62, "thresholds":
+#           16585358}}, "beside": {"mean": -8497, "worst": 24437, "problems": 62,
 #           "bounded": 0}}, {"key": "rms_norm_forward", "dtype": "bfloat16", "figures":
 #           {"leaves": 51, "asked": 64, "configs": 30, "loss": {"mean": -1258, "plain":
 #           841, "ninetieth": 10957, "worst": 76226, "problems": 1003, "luck": 3925},
@@ -289,53 +289,52 @@
 #           {"total": 3758092, "most": 912668, "problems": 54, "thresholds": 1605991}},
 #           "donor": ["rms_norm_forward", "float32"], "cost": 1159}, {"key":
 #           "rms_norm_forward:batch_invariant", "dtype": "bfloat16", "figures":
-#           {"leaves": 37, "asked": 37, "configs": 22, "loss": {"mean": 7673, "plain":
-#           13533, "ninetieth": 48717, "worst": 324805, "problems": 1002, "luck": 3927},
+#           {"leaves": 34, "asked": 34, "configs": 22, "loss": {"mean": 6677, "plain":
+#           12735, "ninetieth": 47510, "worst": 173918, "problems": 1002, "luck": 3927},
 #           "gap": 0, "limits": " of hidden, then rows, with one order of a row's sum a
-#           hidden size", "cross_validated": 11347, "plain_validated": 14727, "rule":
+#           hidden size", "cross_validated": 11391, "plain_validated": 14628, "rule":
 #           {"mean": 66915, "plain": 91179, "ninetieth": 242304, "worst": 2040425,
-#           "problems": 1003, "luck": 3925}, "gain": {"total": 77751894, "most":
-#           2041617, "problems": 1003, "thresholds": 31319203}}, "beside": {"mean":
-#           8931, "worst": 309370, "problems": 1002, "bounded": 1}}, {"key":
+#           "problems": 1003, "luck": 3925}, "gain": {"total": 78551823, "most":
+#           2011683, "problems": 1003, "thresholds": 31319203}}, "beside": {"mean":
+#           7935, "worst": 173918, "problems": 1002, "bounded": 1}}, {"key":
 #           "rms_norm_forward:batch_invariant", "dtype": "float16", "figures":
-#           {"leaves": 37, "asked": 37, "configs": 22, "loss": {"mean": 3149, "plain":
-#           8282, "ninetieth": 31271, "worst": 49666, "problems": 53, "luck": 4934},
-#           "gap": 179781, "unmeasured": 1, "rule": {"mean": 256955, "plain": 332794,
-#           "ninetieth": 1905171, "worst": 2711002, "problems": 61, "luck": 4814},
-#           "gain": {"total": 5309169, "most": 2036479, "problems": 59, "thresholds":
-#           13051086}}, "donor": ["rms_norm_forward:batch_invariant", "bfloat16"],
-#           "cost": 3979}, {"key": "rms_norm_forward:no_rstd+batch_invariant", "dtype":
-#           "bfloat16", "figures": {"leaves": 37, "asked": 37, "configs": 22, "loss":
-#           {"mean": 11723, "plain": 17978, "ninetieth": 37841, "worst": 264500,
-#           "problems": 58, "luck": 5396}, "gap": 11123, "unmeasured": 1, "rule":
-#           {"mean": 125039, "plain": 154163, "ninetieth": 313250, "worst": 1911207,
-#           "problems": 61, "luck": 5221}, "gain": {"total": 7169081, "most": 1908961,
-#           "problems": 58, "thresholds": 2873658}}, "donor":
-#           ["rms_norm_forward:batch_invariant", "bfloat16"], "cost": 12149}, {"key":
+#           {"leaves": 34, "asked": 34, "configs": 22, "loss": {"mean": 4683, "plain":
+#           9776, "ninetieth": 31631, "worst": 79411, "problems": 53, "luck": 4934},
+#           "gap": 181510, "rule": {"mean": 256955, "plain": 332794, "ninetieth":
+#           1905171, "worst": 2711002, "problems": 61, "luck": 4814}, "gain": {"total":
+#           5229972, "most": 2005847, "problems": 59, "thresholds": 13051086}}, "donor":
+#           ["rms_norm_forward:batch_invariant", "bfloat16"], "cost": 5481}, {"key":
+#           "rms_norm_forward:no_rstd+batch_invariant", "dtype": "bfloat16", "figures":
+#           {"leaves": 34, "asked": 34, "configs": 22, "loss": {"mean": 10865, "plain":
+#           18303, "ninetieth": 41508, "worst": 264500, "problems": 59, "luck": 5323},
+#           "gap": 10987, "rule": {"mean": 125039, "plain": 154163, "ninetieth": 313250,
+#           "worst": 1911207, "problems": 61, "luck": 5221}, "gain": {"total": 8226014,
+#           "most": 1908961, "problems": 59, "thresholds": 3575386}}, "donor":
+#           ["rms_norm_forward:batch_invariant", "bfloat16"], "cost": 11864}, {"key":
 #           "rms_norm_forward:no_rstd+batch_invariant", "dtype": "float16", "figures":
-#           {"leaves": 37, "asked": 37, "configs": 22, "loss": {"mean": 10306, "plain":
-#           18199, "ninetieth": 42730, "worst": 255517, "problems": 58, "luck": 4435},
-#           "gap": 43529, "rule": {"mean": 134811, "plain": 176199, "ninetieth": 299468,
-#           "worst": 1950058, "problems": 61, "luck": 4572}, "gain": {"total": 5687924,
-#           "most": 1924148, "problems": 59, "thresholds": 6434384}}, "donor":
-#           ["rms_norm_forward:batch_invariant", "bfloat16"], "cost": 9401}, {"key":
+#           {"leaves": 34, "asked": 34, "configs": 22, "loss": {"mean": 14744, "plain":
+#           18679, "ninetieth": 48355, "worst": 255517, "problems": 59, "luck": 4650},
+#           "gap": 47662, "rule": {"mean": 134811, "plain": 176199, "ninetieth": 299468,
+#           "worst": 1950058, "problems": 61, "luck": 4572}, "gain": {"total": 5702524,
+#           "most": 1924148, "problems": 60, "thresholds": 6434384}}, "donor":
+#           ["rms_norm_forward:batch_invariant", "bfloat16"], "cost": 14274}, {"key":
 #           "rms_norm_forward:batch_invariant", "dtype": "float32", "figures":
-#           {"leaves": 31, "asked": 31, "configs": 21, "loss": {"mean": 2563, "plain":
-#           5965, "ninetieth": 19067, "worst": 75806, "problems": 188, "luck": 4412},
+#           {"leaves": 33, "asked": 33, "configs": 23, "loss": {"mean": 1984, "plain":
+#           5463, "ninetieth": 19067, "worst": 75806, "problems": 188, "luck": 4412},
 #           "gap": 0, "limits": " of hidden, then rows, with one order of a row's sum a
-#           hidden size", "cross_validated": 14337, "plain_validated": 17403, "rule":
+#           hidden size", "cross_validated": 14818, "plain_validated": 17834, "rule":
 #           {"mean": 79851, "plain": 83602, "ninetieth": 176512, "worst": 1660343,
-#           "problems": 188, "luck": 4412}, "gain": {"total": 14595734, "most": 1636412,
-#           "problems": 188, "thresholds": 7806053}}, "beside": {"mean": 2046, "worst":
+#           "problems": 188, "luck": 4412}, "gain": {"total": 14690065, "most": 1636412,
+#           "problems": 188, "thresholds": 7806053}}, "beside": {"mean": 1467, "worst":
 #           75806, "problems": 188, "bounded": 0}}, {"key":
 #           "rms_norm_forward:no_rstd+batch_invariant", "dtype": "float32", "figures":
-#           {"leaves": 31, "asked": 31, "configs": 21, "loss": {"mean": 3271, "plain":
-#           10108, "ninetieth": 28040, "worst": 95715, "problems": 58, "luck": 9251},
-#           "gap": 18016, "rule": {"mean": 97152, "plain": 152326, "ninetieth": 261235,
-#           "worst": 2358192, "problems": 62, "luck": 9066}, "gain": {"total": 8204278,
+#           {"leaves": 33, "asked": 33, "configs": 23, "loss": {"mean": 1486, "plain":
+#           8659, "ninetieth": 24725, "worst": 95715, "problems": 58, "luck": 9251},
+#           "gap": 16880, "rule": {"mean": 97152, "plain": 152326, "ninetieth": 261235,
+#           "worst": 2358192, "problems": 62, "luck": 9066}, "gain": {"total": 8288351,
 #           "most": 2341299, "problems": 59, "thresholds": 2046359}}, "donor":
-#           ["rms_norm_forward:batch_invariant", "float32"], "cost": 6314}], "body":
-#           "sha256:e2604263aececd5b86da3d83ebd13c140d9f6ebaf3e4be24697eb70a1b0388d5",
+#           ["rms_norm_forward:batch_invariant", "float32"], "cost": 5170}], "body":
+#           "sha256:9c56f13729ed8ac2a43cf8db511d5d893072a69f4baeddbd01b500ae429617b3",
 #           "searched": ["rms_norm_backward bfloat16: plane, 8 % of 596862 configs, none
 #           audited, expected to have missed 19.35 %", "rms_norm_backward float16:
 #           plane, 6 % of 42729 configs, of 8 audited, 0 were faster than the choice,
@@ -344,9 +343,9 @@
 #           5.7 %, expected to have missed 0.91 %", "rms_norm_backward:no_dweight
 #           bfloat16: plane, 11 % of 20039 configs, of 64 audited, 6 were faster than
 #           the choice, by at most 12.8 %, expected to have missed 0.85 %",
-#           "rms_norm_backward:no_dweight float16: plane, 10 % of 20039 configs, of 62
+#           "rms_norm_backward:no_dweight float16: plane, 11 % of 20039 configs, of 62
 #           audited, 0 were faster than the choice, expected to have missed 1.05 %",
-#           "rms_norm_backward:no_dweight float32: plane, 11 % of 18989 configs, of 57
+#           "rms_norm_backward:no_dweight float32: plane, 12 % of 18989 configs, of 57
 #           audited, 0 were faster than the choice, expected to have missed 1.01 %",
 #           "rms_norm_forward bfloat16: plane, 10 % of 238692 configs, of 573 audited, 4
 #           were faster than the choice, by at most 1.5 %, expected to have missed 0.43
@@ -374,7 +373,8 @@ class Config(NamedTuple):
     Attributes:
         schedule: row, block_row (block_row rows a program), parts (several programs a
             row, each writes a part), persistent (a fixed grid strides over the rows),
-            split, or cluster_2 to cluster_8 (a row over so many blocks of a cluster).
+            split, split_8 (eight parts; with finish columns a row over a cluster), or
+            cluster_2 to cluster_8 (a row over so many blocks of a cluster).
         block_row: rows a program holds at once.
         num_warps: warps a program.
         num_stages: depth of the software pipeline of the row loop; in split, 2 fetches
@@ -383,9 +383,9 @@ class Config(NamedTuple):
             multiprocessor; 0 where the grid follows the rows.
         finish: how sums over rows end, none, reduce, dependent (reduce, brought early)
             or columns (own programs).
-        block_col: columns a chunk in split, split_2 and in parts that sum as split
-            does; columns a program with finish columns, else the least columns of held
-            chunks.
+        block_col: columns a chunk in split and in parts that sum as split does, of
+            eight chunks in split_8; columns a program with finish columns, else the
+            least columns of held chunks.
     """
 
     schedule: str
@@ -419,6 +419,20 @@ BLOCK_ROW_2_WARPS_1_COLUMNS_64 = Config(
     block_col=64,
 )
 BLOCK_ROW_2_WARPS_1 = Config(schedule="block_row", block_row=2, num_warps=1)
+BLOCK_ROW_2_WARPS_2_COLUMNS_16 = Config(
+    schedule="block_row",
+    block_row=2,
+    num_warps=2,
+    finish="columns",
+    block_col=16,
+)
+BLOCK_ROW_2_WARPS_2_COLUMNS_64 = Config(
+    schedule="block_row",
+    block_row=2,
+    num_warps=2,
+    finish="columns",
+    block_col=64,
+)
 BLOCK_ROW_2_WARPS_2 = Config(schedule="block_row", block_row=2, num_warps=2)
 BLOCK_ROW_2_WARPS_4_COLUMNS_16 = Config(
     schedule="block_row",
@@ -435,14 +449,6 @@ BLOCK_ROW_2_WARPS_4_COLUMNS_32 = Config(
     block_col=32,
 )
 BLOCK_ROW_2_WARPS_4 = Config(schedule="block_row", block_row=2, num_warps=4)
-BLOCK_ROW_2_WARPS_4_STAGES_4_COLUMNS_16 = Config(
-    schedule="block_row",
-    block_row=2,
-    num_warps=4,
-    num_stages=4,
-    finish="columns",
-    block_col=16,
-)
 BLOCK_ROW_2_WARPS_8_COLUMNS_16 = Config(
     schedule="block_row",
     block_row=2,
@@ -466,6 +472,13 @@ BLOCK_ROW_4_WARPS_1_COLUMNS_16 = Config(
     finish="columns",
     block_col=16,
 )
+BLOCK_ROW_4_WARPS_1_COLUMNS_32 = Config(
+    schedule="block_row",
+    block_row=4,
+    num_warps=1,
+    finish="columns",
+    block_col=32,
+)
 BLOCK_ROW_4_WARPS_1_COLUMNS_64 = Config(
     schedule="block_row",
     block_row=4,
@@ -474,26 +487,10 @@ BLOCK_ROW_4_WARPS_1_COLUMNS_64 = Config(
     block_col=64,
 )
 BLOCK_ROW_4_WARPS_1 = Config(schedule="block_row", block_row=4, num_warps=1)
-BLOCK_ROW_4_WARPS_1_STAGES_4_COLUMNS_16 = Config(
-    schedule="block_row",
-    block_row=4,
-    num_warps=1,
-    num_stages=4,
-    finish="columns",
-    block_col=16,
-)
 BLOCK_ROW_4_WARPS_4_COLUMNS_16 = Config(
     schedule="block_row",
     block_row=4,
     num_warps=4,
-    finish="columns",
-    block_col=16,
-)
-BLOCK_ROW_4_WARPS_4_STAGES_3_COLUMNS_16 = Config(
-    schedule="block_row",
-    block_row=4,
-    num_warps=4,
-    num_stages=3,
     finish="columns",
     block_col=16,
 )
@@ -520,13 +517,6 @@ BLOCK_ROW_8_WARPS_1_COLUMNS_16 = Config(
     block_col=16,
 )
 BLOCK_ROW_8_WARPS_1 = Config(schedule="block_row", block_row=8, num_warps=1)
-BLOCK_ROW_8_WARPS_2_COLUMNS_32 = Config(
-    schedule="block_row",
-    block_row=8,
-    num_warps=2,
-    finish="columns",
-    block_col=32,
-)
 BLOCK_ROW_8_WARPS_4_COLUMNS_16 = Config(
     schedule="block_row",
     block_row=8,
@@ -552,33 +542,13 @@ BLOCK_ROW_8_WARPS_8_COLUMNS_16 = Config(
 )
 BLOCK_ROW_8_WARPS_8 = Config(schedule="block_row", block_row=8, num_warps=8)
 BLOCK_ROW_8_WARPS_16 = Config(schedule="block_row", block_row=8, num_warps=16)
-BLOCK_ROW_16_WARPS_2_COLUMNS_32 = Config(
-    schedule="block_row",
-    block_row=16,
-    num_warps=2,
-    finish="columns",
-    block_col=32,
-)
-BLOCK_ROW_16_WARPS_2_COLUMNS_64 = Config(
-    schedule="block_row",
-    block_row=16,
-    num_warps=2,
-    finish="columns",
-    block_col=64,
-)
+BLOCK_ROW_8_WARPS_32 = Config(schedule="block_row", block_row=8, num_warps=32)
 BLOCK_ROW_16_WARPS_4_COLUMNS_16 = Config(
     schedule="block_row",
     block_row=16,
     num_warps=4,
     finish="columns",
     block_col=16,
-)
-BLOCK_ROW_16_WARPS_4_COLUMNS_32 = Config(
-    schedule="block_row",
-    block_row=16,
-    num_warps=4,
-    finish="columns",
-    block_col=32,
 )
 BLOCK_ROW_16_WARPS_4 = Config(schedule="block_row", block_row=16, num_warps=4)
 BLOCK_ROW_16_WARPS_4_STAGES_4_COLUMNS_16 = Config(
@@ -605,13 +575,6 @@ BLOCK_ROW_16_WARPS_16_COLUMNS_16 = Config(
     block_col=16,
 )
 BLOCK_ROW_16_WARPS_16 = Config(schedule="block_row", block_row=16, num_warps=16)
-BLOCK_ROW_32_WARPS_4_COLUMNS_16 = Config(
-    schedule="block_row",
-    block_row=32,
-    num_warps=4,
-    finish="columns",
-    block_col=16,
-)
 BLOCK_ROW_32_WARPS_8_COLUMNS_16 = Config(
     schedule="block_row",
     block_row=32,
@@ -621,13 +584,6 @@ BLOCK_ROW_32_WARPS_8_COLUMNS_16 = Config(
 )
 BLOCK_ROW_32_WARPS_8 = Config(schedule="block_row", block_row=32, num_warps=8)
 BLOCK_ROW_32_WARPS_16 = Config(schedule="block_row", block_row=32, num_warps=16)
-BLOCK_ROW_64_WARPS_8_COLUMNS_16 = Config(
-    schedule="block_row",
-    block_row=64,
-    num_warps=8,
-    finish="columns",
-    block_col=16,
-)
 BLOCK_ROW_64_WARPS_16_COLUMNS_16 = Config(
     schedule="block_row",
     block_row=64,
@@ -653,24 +609,11 @@ CLUSTER_2_WARPS_8_COLUMNS_64 = Config(
     finish="columns",
     block_col=64,
 )
-CLUSTER_2_WARPS_8_COLUMNS_256 = Config(
-    schedule="cluster_2",
-    num_warps=8,
-    finish="columns",
-    block_col=256,
-)
 CLUSTER_2_WARPS_8_COLUMNS_1024 = Config(
     schedule="cluster_2",
     num_warps=8,
     finish="columns",
     block_col=1024,
-)
-CLUSTER_2_WARPS_8_STAGES_2_PER_SM_1_DEPENDENT = Config(
-    schedule="cluster_2",
-    num_warps=8,
-    num_stages=2,
-    programs_per_sm=1,
-    finish="dependent",
 )
 CLUSTER_2_WARPS_8_STAGES_2_PER_SM_1_REDUCE = Config(
     schedule="cluster_2",
@@ -685,23 +628,11 @@ CLUSTER_2_WARPS_16_COLUMNS_128 = Config(
     finish="columns",
     block_col=128,
 )
-CLUSTER_2_WARPS_16_COLUMNS_256 = Config(
-    schedule="cluster_2",
-    num_warps=16,
-    finish="columns",
-    block_col=256,
-)
 CLUSTER_2_WARPS_16_COLUMNS_512 = Config(
     schedule="cluster_2",
     num_warps=16,
     finish="columns",
     block_col=512,
-)
-CLUSTER_2_WARPS_16_COLUMNS_1024 = Config(
-    schedule="cluster_2",
-    num_warps=16,
-    finish="columns",
-    block_col=1024,
 )
 CLUSTER_2_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT = Config(
     schedule="cluster_2",
@@ -771,12 +702,6 @@ CLUSTER_8_WARPS_8_COLUMNS_1024 = Config(
     finish="columns",
     block_col=1024,
 )
-CLUSTER_8_WARPS_16_COLUMNS_32 = Config(
-    schedule="cluster_8",
-    num_warps=16,
-    finish="columns",
-    block_col=32,
-)
 PARTS_WARPS_1_PER_SM_1 = Config(schedule="parts", num_warps=1, programs_per_sm=1)
 PARTS_WARPS_1_PER_SM_4 = Config(schedule="parts", num_warps=1, programs_per_sm=4)
 PARTS_WARPS_2_PER_SM_1 = Config(schedule="parts", num_warps=2, programs_per_sm=1)
@@ -797,6 +722,7 @@ PARTS_WARPS_16_PER_SM_1_CHUNKS_4096 = Config(
     programs_per_sm=1,
     block_col=4096,
 )
+PARTS_WARPS_16_PER_SM_2 = Config(schedule="parts", num_warps=16, programs_per_sm=2)
 PARTS_WARPS_16_PER_SM_2_CHUNKS_2048 = Config(
     schedule="parts",
     num_warps=16,
@@ -829,18 +755,18 @@ PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT = Config(
     programs_per_sm=2,
     finish="dependent",
 )
+PERSISTENT_WARPS_4_STAGES_3_PER_SM_4_DEPENDENT = Config(
+    schedule="persistent",
+    num_warps=4,
+    num_stages=3,
+    programs_per_sm=4,
+    finish="dependent",
+)
 PERSISTENT_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT = Config(
     schedule="persistent",
     num_warps=4,
     num_stages=4,
     programs_per_sm=1,
-    finish="dependent",
-)
-PERSISTENT_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT = Config(
-    schedule="persistent",
-    num_warps=4,
-    num_stages=4,
-    programs_per_sm=2,
     finish="dependent",
 )
 PERSISTENT_WARPS_4_STAGES_4_PER_SM_2 = Config(
@@ -854,6 +780,12 @@ PERSISTENT_WARPS_4_STAGES_4_PER_SM_16 = Config(
     num_warps=4,
     num_stages=4,
     programs_per_sm=16,
+)
+PERSISTENT_WARPS_8_PER_SM_1_DEPENDENT = Config(
+    schedule="persistent",
+    num_warps=8,
+    programs_per_sm=1,
+    finish="dependent",
 )
 PERSISTENT_WARPS_8_PER_SM_1_REDUCE = Config(
     schedule="persistent",
@@ -899,11 +831,11 @@ PERSISTENT_WARPS_8_STAGES_4_PER_SM_8 = Config(
     num_stages=4,
     programs_per_sm=8,
 )
-PERSISTENT_WARPS_16_PER_SM_1_DEPENDENT = Config(
+PERSISTENT_WARPS_16_PER_SM_1_REDUCE = Config(
     schedule="persistent",
     num_warps=16,
     programs_per_sm=1,
-    finish="dependent",
+    finish="reduce",
 )
 PERSISTENT_WARPS_16_STAGES_4_PER_SM_1 = Config(
     schedule="persistent",
@@ -969,29 +901,6 @@ PERSISTENT_ROWS_2_WARPS_8_STAGES_4_PER_SM_1 = Config(
     num_stages=4,
     programs_per_sm=1,
 )
-PERSISTENT_ROWS_4_WARPS_1_STAGES_3_PER_SM_16 = Config(
-    schedule="persistent",
-    block_row=4,
-    num_warps=1,
-    num_stages=3,
-    programs_per_sm=16,
-)
-PERSISTENT_ROWS_4_WARPS_1_STAGES_4_PER_SM_4_DEPENDENT = Config(
-    schedule="persistent",
-    block_row=4,
-    num_warps=1,
-    num_stages=4,
-    programs_per_sm=4,
-    finish="dependent",
-)
-PERSISTENT_ROWS_4_WARPS_1_STAGES_4_PER_SM_8_DEPENDENT = Config(
-    schedule="persistent",
-    block_row=4,
-    num_warps=1,
-    num_stages=4,
-    programs_per_sm=8,
-    finish="dependent",
-)
 PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT = Config(
     schedule="persistent",
     block_row=4,
@@ -1048,6 +957,14 @@ PERSISTENT_ROWS_4_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT = Config(
     programs_per_sm=1,
     finish="dependent",
 )
+PERSISTENT_ROWS_4_WARPS_8_STAGES_3_PER_SM_2_DEPENDENT = Config(
+    schedule="persistent",
+    block_row=4,
+    num_warps=8,
+    num_stages=3,
+    programs_per_sm=2,
+    finish="dependent",
+)
 PERSISTENT_ROWS_4_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT = Config(
     schedule="persistent",
     block_row=4,
@@ -1055,14 +972,6 @@ PERSISTENT_ROWS_4_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT = Config(
     num_stages=4,
     programs_per_sm=1,
     finish="dependent",
-)
-PERSISTENT_ROWS_8_WARPS_1_STAGES_2_PER_SM_4_REDUCE = Config(
-    schedule="persistent",
-    block_row=8,
-    num_warps=1,
-    num_stages=2,
-    programs_per_sm=4,
-    finish="reduce",
 )
 PERSISTENT_ROWS_16_WARPS_4_PER_SM_1_DEPENDENT = Config(
     schedule="persistent",
@@ -1102,12 +1011,12 @@ PERSISTENT_ROWS_16_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT = Config(
     programs_per_sm=2,
     finish="dependent",
 )
-PERSISTENT_ROWS_32_WARPS_4_PER_SM_1_DEPENDENT = Config(
+PERSISTENT_ROWS_16_WARPS_8_PER_SM_16_REDUCE = Config(
     schedule="persistent",
-    block_row=32,
-    num_warps=4,
-    programs_per_sm=1,
-    finish="dependent",
+    block_row=16,
+    num_warps=8,
+    programs_per_sm=16,
+    finish="reduce",
 )
 PERSISTENT_ROWS_32_WARPS_4_PER_SM_2_DEPENDENT = Config(
     schedule="persistent",
@@ -1124,10 +1033,17 @@ PERSISTENT_ROWS_32_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT = Config(
     programs_per_sm=2,
     finish="dependent",
 )
-PERSISTENT_ROWS_32_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT = Config(
+PERSISTENT_ROWS_32_WARPS_8_PER_SM_2_DEPENDENT = Config(
     schedule="persistent",
     block_row=32,
-    num_warps=4,
+    num_warps=8,
+    programs_per_sm=2,
+    finish="dependent",
+)
+PERSISTENT_ROWS_32_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT = Config(
+    schedule="persistent",
+    block_row=32,
+    num_warps=8,
     num_stages=4,
     programs_per_sm=1,
     finish="dependent",
@@ -1184,6 +1100,12 @@ ROW_WARPS_2_COLUMNS_16 = Config(
     num_warps=2,
     finish="columns",
     block_col=16,
+)
+ROW_WARPS_2_COLUMNS_32 = Config(
+    schedule="row",
+    num_warps=2,
+    finish="columns",
+    block_col=32,
 )
 ROW_WARPS_4_COLUMNS_16 = Config(
     schedule="row",
@@ -1250,6 +1172,7 @@ ROW_WARPS_16_COLUMNS_16 = Config(
     finish="columns",
     block_col=16,
 )
+ROW_WARPS_16 = Config(schedule="row", num_warps=16)
 SPLIT_1024_WARPS_4 = Config(schedule="split", num_warps=4, block_col=1024)
 SPLIT_2048_WARPS_8 = Config(schedule="split", num_warps=8, block_col=2048)
 SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT = Config(
@@ -1259,21 +1182,6 @@ SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT = Config(
     finish="dependent",
     block_col=4096,
 )
-SPLIT_4096_WARPS_16_PER_SM_2_DEPENDENT = Config(
-    schedule="split",
-    num_warps=16,
-    programs_per_sm=2,
-    finish="dependent",
-    block_col=4096,
-)
-SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT = Config(
-    schedule="split",
-    num_warps=16,
-    num_stages=2,
-    programs_per_sm=1,
-    finish="dependent",
-    block_col=2048,
-)
 SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT = Config(
     schedule="split",
     num_warps=16,
@@ -1282,27 +1190,12 @@ SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT = Config(
     finish="dependent",
     block_col=4096,
 )
-SPLIT_8192_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT = Config(
-    schedule="split",
-    num_warps=16,
-    num_stages=2,
-    programs_per_sm=1,
-    finish="dependent",
-    block_col=8192,
-)
 SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_REDUCE = Config(
     schedule="split",
     num_warps=16,
     num_stages=2,
     programs_per_sm=1,
     finish="reduce",
-    block_col=4096,
-)
-SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT = Config(
-    schedule="split",
-    num_warps=32,
-    programs_per_sm=1,
-    finish="dependent",
     block_col=4096,
 )
 SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT = Config(
@@ -1320,12 +1213,65 @@ SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT = Config(
     finish="dependent",
     block_col=4096,
 )
-SPLIT_2_2048_WARPS_8_PER_SM_1_DEPENDENT = Config(
-    schedule="split_2",
-    num_warps=8,
+SPLIT_8_WARPS_2_COLUMNS_32 = Config(
+    schedule="split_8",
+    num_warps=2,
+    finish="columns",
+    block_col=32,
+)
+SPLIT_8_WARPS_2_COLUMNS_64 = Config(
+    schedule="split_8",
+    num_warps=2,
+    finish="columns",
+    block_col=64,
+)
+SPLIT_8_WARPS_4_COLUMNS_32 = Config(
+    schedule="split_8",
+    num_warps=4,
+    finish="columns",
+    block_col=32,
+)
+SPLIT_8_WARPS_4_COLUMNS_64 = Config(
+    schedule="split_8",
+    num_warps=4,
+    finish="columns",
+    block_col=64,
+)
+SPLIT_8_4096_WARPS_16_PER_SM_1_DEPENDENT = Config(
+    schedule="split_8",
+    num_warps=16,
     programs_per_sm=1,
     finish="dependent",
-    block_col=2048,
+    block_col=4096,
+)
+SPLIT_8_8192_WARPS_16_PER_SM_1_DEPENDENT = Config(
+    schedule="split_8",
+    num_warps=16,
+    programs_per_sm=1,
+    finish="dependent",
+    block_col=8192,
+)
+SPLIT_8_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT = Config(
+    schedule="split_8",
+    num_warps=16,
+    num_stages=2,
+    programs_per_sm=1,
+    finish="dependent",
+    block_col=4096,
+)
+SPLIT_8_4096_WARPS_32_PER_SM_1_DEPENDENT = Config(
+    schedule="split_8",
+    num_warps=32,
+    programs_per_sm=1,
+    finish="dependent",
+    block_col=4096,
+)
+SPLIT_8_8192_WARPS_32_PER_SM_1_DEPENDENT = Config(
+    schedule="split_8",
+    num_warps=32,
+    programs_per_sm=1,
+    finish="dependent",
+    block_col=8192,
 )
 
 
@@ -1444,12 +1390,12 @@ def rms_norm_backward_bfloat16(rows: int, hidden: int) -> Config:
                 return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
             return CLUSTER_8_WARPS_4_COLUMNS_32
         if rows >= 70:
-            if rows >= 210:
+            if rows >= 220:
                 return CLUSTER_2_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-            return CLUSTER_8_WARPS_4_COLUMNS_32
+            return SPLIT_8_WARPS_4_COLUMNS_32
         if hidden <= 32768:
             return CLUSTER_8_WARPS_2_COLUMNS_64
-        return CLUSTER_8_WARPS_4_COLUMNS_32
+        return SPLIT_8_WARPS_4_COLUMNS_32
     return CLUSTER_8_WARPS_4_COLUMNS_1024
 
 
@@ -1534,125 +1480,123 @@ def rms_norm_backward_no_dweight_float32(rows: int, hidden: int) -> Config:
 
 
 def rms_norm_backward_batch_invariant_bfloat16(rows: int, hidden: int) -> Config:
-    if hidden <= 768:
-        if hidden <= 128:
-            if hidden <= 90:
+    if hidden <= 3072:
+        if hidden <= 512:
+            if hidden <= 128:
                 if hidden <= 64:
-                    if rows >= 160:
+                    if rows >= 50:
                         if rows >= 896:
                             return (
                                 PERSISTENT_ROWS_16_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
                             )
                         return BLOCK_ROW_16_WARPS_4_STAGES_4_COLUMNS_16
-                    if rows >= 6:
-                        return BLOCK_ROW_16_WARPS_4_COLUMNS_16
-                    return BLOCK_ROW_8_WARPS_2_COLUMNS_32
-                if rows >= 540:
-                    if rows >= 46080:
-                        return PERSISTENT_ROWS_4_WARPS_1_STAGES_4_PER_SM_8_DEPENDENT
-                    return PERSISTENT_ROWS_4_WARPS_1_STAGES_4_PER_SM_4_DEPENDENT
-                if rows >= 100:
-                    return BLOCK_ROW_4_WARPS_1_STAGES_4_COLUMNS_16
-                if rows >= 6:
-                    return BLOCK_ROW_4_WARPS_1_COLUMNS_16
-                return BLOCK_ROW_2_WARPS_1_COLUMNS_64
-            if hidden <= 127:
-                if rows >= 1280:
-                    return PERSISTENT_ROWS_16_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
-                if rows >= 100:
-                    return BLOCK_ROW_32_WARPS_8_COLUMNS_16
-                return BLOCK_ROW_16_WARPS_4_COLUMNS_32
-            if rows >= 50:
-                if rows >= 1280:
-                    return PERSISTENT_ROWS_32_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT
-                return BLOCK_ROW_32_WARPS_8_COLUMNS_16
-            if rows >= 10:
-                return BLOCK_ROW_2_WARPS_1_COLUMNS_16
-            return BLOCK_ROW_2_WARPS_1_COLUMNS_64
-        if hidden <= 256:
-            if hidden <= 255:
-                if rows >= 1280:
-                    if rows >= 6144:
-                        return PERSISTENT_ROWS_16_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
-                    return PERSISTENT_ROWS_16_WARPS_4_PER_SM_1_DEPENDENT
+                    if rows >= 10:
+                        return BLOCK_ROW_4_WARPS_1_COLUMNS_16
+                    return BLOCK_ROW_4_WARPS_1_COLUMNS_64
                 if rows >= 160:
-                    return BLOCK_ROW_8_WARPS_4_STAGES_4_COLUMNS_16
-                return BLOCK_ROW_4_WARPS_4_COLUMNS_16
-            if rows >= 1280:
-                if rows >= 6144:
-                    return PERSISTENT_ROWS_16_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT
-                return PERSISTENT_ROWS_8_WARPS_1_STAGES_2_PER_SM_4_REDUCE
-            if rows >= 100:
-                return BLOCK_ROW_8_WARPS_4_STAGES_4_COLUMNS_16
-            if rows >= 10:
-                return ROW_WARPS_1_STAGES_4_COLUMNS_16
-            return ROW_WARPS_1_COLUMNS_64
-        if hidden <= 512:
+                    if rows >= 11264:
+                        return PERSISTENT_ROWS_32_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT
+                    if rows >= 1280:
+                        return PERSISTENT_ROWS_32_WARPS_4_PER_SM_2_DEPENDENT
+                    return BLOCK_ROW_32_WARPS_8_COLUMNS_16
+                if rows >= 20:
+                    if rows >= 50:
+                        return BLOCK_ROW_8_WARPS_4_COLUMNS_16
+                    return BLOCK_ROW_2_WARPS_1_COLUMNS_16
+                if rows >= 6:
+                    return BLOCK_ROW_2_WARPS_1_COLUMNS_32
+                return BLOCK_ROW_2_WARPS_1_COLUMNS_64
+            if hidden <= 256:
+                if rows >= 896:
+                    if rows >= 23552:
+                        return PERSISTENT_ROWS_16_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
+                    if rows >= 1792:
+                        return PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT
+                    return BLOCK_ROW_16_WARPS_16_COLUMNS_16
+                if rows >= 50:
+                    if rows >= 160:
+                        return BLOCK_ROW_8_WARPS_4_STAGES_4_COLUMNS_16
+                    return BLOCK_ROW_4_WARPS_4_COLUMNS_16
+                if rows >= 10:
+                    return ROW_WARPS_1_COLUMNS_16
+                return ROW_WARPS_1_COLUMNS_64
             if rows >= 896:
-                if rows >= 1792:
-                    return PERSISTENT_ROWS_4_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
-                return BLOCK_ROW_4_WARPS_4_STAGES_3_COLUMNS_16
-            if rows >= 160:
-                return BLOCK_ROW_4_WARPS_4_STAGES_4_COLUMNS_16
-            if rows >= 20:
-                return BLOCK_ROW_2_WARPS_4_COLUMNS_16
-            return BLOCK_ROW_2_WARPS_4_COLUMNS_32
-        if rows >= 2560:
-            return PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
-        if rows >= 160:
-            return ROW_WARPS_4_STAGES_3_COLUMNS_16
-        return ROW_WARPS_4_COLUMNS_16
-    if hidden <= 8192:
-        if hidden <= 2048:
-            if hidden <= 1280:
                 if rows >= 2560:
-                    return PERSISTENT_ROWS_2_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
-                if rows >= 384:
-                    return ROW_WARPS_4_STAGES_4_COLUMNS_16
-                return ROW_WARPS_4_COLUMNS_16
+                    return PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
+                return BLOCK_ROW_16_WARPS_16_COLUMNS_16
+            if rows >= 100:
+                return BLOCK_ROW_4_WARPS_4_STAGES_4_COLUMNS_16
+            if rows >= 6:
+                return ROW_WARPS_2_COLUMNS_16
+            return ROW_WARPS_2_COLUMNS_32
+        if hidden <= 1280:
+            if hidden <= 1024:
+                if rows >= 896:
+                    if rows >= 2560:
+                        return PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
+                    return BLOCK_ROW_2_WARPS_8_STAGES_3_COLUMNS_16
+                if rows >= 160:
+                    return BLOCK_ROW_4_WARPS_8_COLUMNS_16
+                if rows >= 50:
+                    return ROW_WARPS_4_COLUMNS_16
+                return BLOCK_ROW_2_WARPS_4_COLUMNS_32
+            if rows >= 2560:
+                return PERSISTENT_WARPS_4_STAGES_3_PER_SM_4_DEPENDENT
+            if rows >= 160:
+                return ROW_WARPS_4_STAGES_4_COLUMNS_16
+            return ROW_WARPS_4_COLUMNS_16
+        if hidden <= 2048:
             if rows >= 23552:
                 return PERSISTENT_ROWS_2_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT
             if rows >= 1280:
                 return PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
             return ROW_WARPS_4_COLUMNS_16
-        if hidden <= 4096:
-            if rows >= 640:
-                if rows >= 2560:
-                    return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
-                return ROW_WARPS_4_STAGES_3_COLUMNS_16
-            if rows >= 160:
-                return ROW_WARPS_4_COLUMNS_16
-            if rows >= 50:
-                return ROW_WARPS_4_COLUMNS_32
-            return ROW_WARPS_4_COLUMNS_64
-        if rows >= 2560:
-            return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
-        if rows >= 220:
-            return ROW_WARPS_8_COLUMNS_32
-        return ROW_WARPS_8_COLUMNS_64
+        if rows >= 384:
+            if rows >= 2560:
+                return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
+            return ROW_WARPS_4_STAGES_3_COLUMNS_16
+        if rows >= 50:
+            return ROW_WARPS_4_COLUMNS_16
+        return ROW_WARPS_4_COLUMNS_64
     if hidden <= 16384:
-        if hidden <= 12287:
-            return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-        if rows >= 6144:
-            return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
-        return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
-    if hidden <= 20480:
+        if hidden <= 8192:
+            if hidden <= 4096:
+                if rows >= 1280:
+                    return PERSISTENT_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT
+                if rows >= 100:
+                    return ROW_WARPS_4_COLUMNS_16
+                return ROW_WARPS_4_COLUMNS_64
+            if rows >= 2560:
+                return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
+            if rows >= 220:
+                return ROW_WARPS_8_COLUMNS_32
+            return ROW_WARPS_8_COLUMNS_64
+        if hidden <= 12288:
+            if rows >= 220:
+                return SPLIT_8_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+            if rows >= 100:
+                return SPLIT_8_WARPS_2_COLUMNS_32
+            return SPLIT_8_WARPS_2_COLUMNS_64
+        if rows >= 384:
+            return SPLIT_8_4096_WARPS_16_PER_SM_1_DEPENDENT
         if rows >= 100:
+            return SPLIT_8_WARPS_2_COLUMNS_32
+        return SPLIT_8_WARPS_2_COLUMNS_64
+    if hidden <= 24576:
+        if hidden <= 24575:
             if rows >= 384:
-                return SPLIT_2_2048_WARPS_8_PER_SM_1_DEPENDENT
-            return CLUSTER_2_WARPS_8_COLUMNS_32
-        if rows >= 20:
-            return CLUSTER_2_WARPS_8_COLUMNS_64
-        if rows >= 6:
-            return CLUSTER_2_WARPS_8_COLUMNS_256
-        return CLUSTER_2_WARPS_8_COLUMNS_1024
+                return SPLIT_8_8192_WARPS_32_PER_SM_1_DEPENDENT
+            if rows >= 100:
+                return SPLIT_8_WARPS_4_COLUMNS_32
+            return SPLIT_8_WARPS_4_COLUMNS_64
+        if rows >= 300:
+            return SPLIT_8_8192_WARPS_16_PER_SM_1_DEPENDENT
+        return SPLIT_8_WARPS_4_COLUMNS_32
+    if rows >= 100:
+        return CLUSTER_2_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
     if rows >= 20:
-        if rows >= 100:
-            return CLUSTER_2_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
         return CLUSTER_2_WARPS_16_COLUMNS_128
-    if rows >= 3:
-        return CLUSTER_2_WARPS_16_COLUMNS_512
-    return CLUSTER_2_WARPS_16_COLUMNS_1024
+    return CLUSTER_2_WARPS_16_COLUMNS_512
 
 
 def rms_norm_backward_batch_invariant_float32(rows: int, hidden: int) -> Config:
@@ -1660,39 +1604,53 @@ def rms_norm_backward_batch_invariant_float32(rows: int, hidden: int) -> Config:
         if hidden <= 256:
             if hidden <= 128:
                 if hidden <= 64:
-                    if rows >= 256:
-                        if rows >= 6144:
-                            return PERSISTENT_ROWS_64_WARPS_8_PER_SM_1_DEPENDENT
-                        if rows >= 768:
-                            return PERSISTENT_ROWS_32_WARPS_4_PER_SM_1_DEPENDENT
-                        return BLOCK_ROW_64_WARPS_8_COLUMNS_16
+                    if rows >= 768:
+                        if rows >= 11264:
+                            return (
+                                PERSISTENT_ROWS_32_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT
+                            )
+                        if rows >= 3072:
+                            return PERSISTENT_ROWS_32_WARPS_8_PER_SM_2_DEPENDENT
+                        return PERSISTENT_ROWS_16_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT
+                    if rows >= 64:
+                        if rows >= 256:
+                            return BLOCK_ROW_32_WARPS_8_COLUMNS_16
+                        return BLOCK_ROW_16_WARPS_4_COLUMNS_16
                     if rows >= 16:
-                        return BLOCK_ROW_32_WARPS_4_COLUMNS_16
-                    if rows >= 2:
-                        return BLOCK_ROW_16_WARPS_2_COLUMNS_64
-                    return BLOCK_ROW_16_WARPS_2_COLUMNS_32
-                if rows >= 768:
+                        return BLOCK_ROW_4_WARPS_1_COLUMNS_16
+                    return BLOCK_ROW_4_WARPS_1_COLUMNS_32
+                if rows >= 256:
                     if rows >= 3072:
                         return PERSISTENT_ROWS_32_WARPS_4_PER_SM_2_DEPENDENT
-                    return PERSISTENT_ROWS_16_WARPS_4_PER_SM_1_DEPENDENT
-                if rows >= 256:
+                    if rows >= 768:
+                        return PERSISTENT_ROWS_16_WARPS_4_PER_SM_1_DEPENDENT
                     return BLOCK_ROW_16_WARPS_8_COLUMNS_16
-                return BLOCK_ROW_8_WARPS_4_COLUMNS_16
-            if rows >= 1536:
-                return PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT
+                if rows >= 64:
+                    return BLOCK_ROW_8_WARPS_4_COLUMNS_16
+                if rows >= 16:
+                    return BLOCK_ROW_2_WARPS_1_COLUMNS_16
+                return BLOCK_ROW_2_WARPS_1_COLUMNS_64
             if rows >= 256:
+                if rows >= 131072:
+                    return PERSISTENT_ROWS_4_WARPS_8_STAGES_3_PER_SM_2_DEPENDENT
+                if rows >= 1536:
+                    return PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT
                 return BLOCK_ROW_8_WARPS_4_STAGES_4_COLUMNS_16
-            return BLOCK_ROW_4_WARPS_4_COLUMNS_16
+            if rows >= 64:
+                return BLOCK_ROW_4_WARPS_4_COLUMNS_16
+            if rows >= 2:
+                return BLOCK_ROW_2_WARPS_2_COLUMNS_16
+            return BLOCK_ROW_2_WARPS_2_COLUMNS_64
         if hidden <= 1024:
             if hidden <= 512:
+                if rows >= 11264:
+                    if rows >= 131072:
+                        return PERSISTENT_ROWS_16_WARPS_8_PER_SM_16_REDUCE
+                    return PERSISTENT_ROWS_4_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT
                 if rows >= 1536:
-                    if rows >= 11264:
-                        return PERSISTENT_ROWS_4_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT
                     return PERSISTENT_ROWS_4_WARPS_4_STAGES_4_PER_SM_2_REDUCE
-                if rows >= 768:
-                    return BLOCK_ROW_2_WARPS_4_STAGES_4_COLUMNS_16
                 if rows >= 256:
-                    return BLOCK_ROW_4_WARPS_4_STAGES_4_COLUMNS_16
+                    return BLOCK_ROW_8_WARPS_8_COLUMNS_16
                 return BLOCK_ROW_2_WARPS_4_COLUMNS_16
             if rows >= 3072:
                 if rows >= 6144:
@@ -1709,11 +1667,9 @@ def rms_norm_backward_batch_invariant_float32(rows: int, hidden: int) -> Config:
     if hidden <= 14336:
         if hidden <= 8192:
             if hidden <= 4096:
-                if rows >= 1536:
-                    if rows >= 23552:
-                        return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
-                    return PERSISTENT_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT
                 if rows >= 256:
+                    if rows >= 1536:
+                        return PERSISTENT_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT
                     return ROW_WARPS_4_COLUMNS_16
                 if rows >= 64:
                     return ROW_WARPS_4_COLUMNS_32
@@ -1721,22 +1677,18 @@ def rms_norm_backward_batch_invariant_float32(rows: int, hidden: int) -> Config:
             if rows >= 3072:
                 return PERSISTENT_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT
             return ROW_WARPS_8_COLUMNS_64
-        if rows >= 256:
-            if rows >= 11264:
-                return CLUSTER_2_WARPS_8_STAGES_2_PER_SM_1_DEPENDENT
-            return CLUSTER_2_WARPS_8_STAGES_2_PER_SM_1_REDUCE
         if rows >= 64:
+            if rows >= 256:
+                return CLUSTER_2_WARPS_8_STAGES_2_PER_SM_1_REDUCE
             return CLUSTER_2_WARPS_8_COLUMNS_32
         if rows >= 16:
             return CLUSTER_2_WARPS_8_COLUMNS_64
         return CLUSTER_2_WARPS_8_COLUMNS_1024
     if hidden <= 32768:
         if hidden <= 16384:
-            if rows >= 64:
-                return CLUSTER_2_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-            if rows >= 16:
-                return CLUSTER_2_WARPS_16_COLUMNS_256
-            return CLUSTER_2_WARPS_16_COLUMNS_512
+            if rows >= 256:
+                return SPLIT_8_4096_WARPS_32_PER_SM_1_DEPENDENT
+            return SPLIT_8_WARPS_4_COLUMNS_32
         if rows >= 64:
             return CLUSTER_4_WARPS_8_STAGES_2_PER_SM_1_DEPENDENT
         if rows >= 16:
@@ -1784,12 +1736,12 @@ def rms_norm_backward_no_dweight_batch_invariant_float16(
         if hidden <= 512:
             return ROW_WARPS_1_COLUMNS_16
         return ROW_WARPS_4_COLUMNS_16
-    if hidden <= 14336:
-        if hidden <= 8192:
-            return ROW_WARPS_16_COLUMNS_16
-        return SPLIT_4096_WARPS_16_PER_SM_2_DEPENDENT
+    if hidden <= 8192:
+        if hidden <= 4096:
+            return ROW_WARPS_8_COLUMNS_16
+        return ROW_WARPS_16_COLUMNS_16
     if hidden <= 16384:
-        return SPLIT_8192_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+        return SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
     return CLUSTER_8_WARPS_4_COLUMNS_32
 
 
@@ -1800,26 +1752,28 @@ def rms_norm_backward_no_dweight_batch_invariant_float32(
     if hidden <= 2047:
         if hidden <= 128:
             if hidden <= 64:
-                return BLOCK_ROW_32_WARPS_8_COLUMNS_16
+                if rows >= 3072:
+                    return BLOCK_ROW_64_WARPS_16_COLUMNS_16
+                return BLOCK_ROW_4_WARPS_1_COLUMNS_16
             return BLOCK_ROW_2_WARPS_1_COLUMNS_16
         if hidden <= 512:
             return ROW_WARPS_1_COLUMNS_16
         if rows >= 256:
             return BLOCK_ROW_2_WARPS_8_COLUMNS_16
         if rows >= 16:
-            return PERSISTENT_WARPS_8_PER_SM_1_REDUCE
+            return PERSISTENT_WARPS_8_PER_SM_1_DEPENDENT
         return BLOCK_ROW_2_WARPS_8_COLUMNS_16
-    if hidden <= 14336:
-        if hidden <= 6144:
+    if hidden <= 8192:
+        if hidden <= 4096:
             if rows >= 256:
                 return ROW_WARPS_8_COLUMNS_16
             return PERSISTENT_WARPS_8_PER_SM_1_REDUCE
-        if rows >= 16:
+        if rows >= 64:
             return ROW_WARPS_16_COLUMNS_16
-        return PERSISTENT_WARPS_16_PER_SM_1_DEPENDENT
-    if hidden <= 16384:
-        return CLUSTER_8_WARPS_8_COLUMNS_32
-    return CLUSTER_8_WARPS_16_COLUMNS_32
+        return PERSISTENT_WARPS_16_PER_SM_1_REDUCE
+    if hidden <= 14336:
+        return BLOCK_ROW_2_WARPS_8_COLUMNS_16
+    return CLUSTER_8_WARPS_8_COLUMNS_32
 
 
 def rms_norm_forward_bfloat16(rows: int, hidden: int) -> Config:
@@ -1961,78 +1915,72 @@ def rms_norm_forward_float32(rows: int, hidden: int) -> Config:
 
 
 def rms_norm_forward_batch_invariant_bfloat16(rows: int, hidden: int) -> Config:
-    if hidden <= 1024:
-        if hidden <= 256:
-            if hidden <= 180:
-                if hidden <= 128:
-                    if hidden <= 64:
-                        return BLOCK_ROW_32_WARPS_8
-                    if rows >= 6144:
-                        return BLOCK_ROW_8_WARPS_1
-                    if rows >= 896:
-                        return BLOCK_ROW_4_WARPS_1
+    if hidden <= 2047:
+        if hidden <= 511:
+            if hidden <= 128:
+                if hidden <= 64:
+                    if rows >= 640:
+                        return BLOCK_ROW_16_WARPS_8
                     return BLOCK_ROW_2_WARPS_1
-                if rows >= 93184:
-                    if rows >= 185344:
-                        return BLOCK_ROW_2_WARPS_1
+                if rows >= 23552:
                     return BLOCK_ROW_8_WARPS_1
-                if rows >= 896:
-                    return BLOCK_ROW_4_WARPS_1
+                if rows >= 1792:
+                    return BLOCK_ROW_16_WARPS_8
+                return BLOCK_ROW_2_WARPS_1
+            if hidden <= 256:
+                if rows >= 6144:
+                    return BLOCK_ROW_32_WARPS_16
+                if rows >= 640:
+                    return BLOCK_ROW_16_WARPS_16
                 return PARTS_WARPS_1_PER_SM_1
-            if hidden <= 255:
-                if rows >= 3584:
-                    if rows >= 185344:
-                        return PERSISTENT_ROWS_4_WARPS_1_STAGES_3_PER_SM_16
-                    return BLOCK_ROW_4_WARPS_1
-                if rows >= 384:
-                    return BLOCK_ROW_2_WARPS_1
-                return PARTS_WARPS_1_PER_SM_1
-            if rows >= 1280:
-                return BLOCK_ROW_16_WARPS_16
-            return PARTS_WARPS_1_PER_SM_1
-        if hidden <= 512:
-            if hidden <= 511:
-                if rows >= 384:
-                    return BLOCK_ROW_2_WARPS_2
-                return PARTS_WARPS_2_PER_SM_1
-            return PARTS_WARPS_1_PER_SM_1
+            if rows >= 384:
+                return BLOCK_ROW_2_WARPS_2
+            return PARTS_WARPS_2_PER_SM_1
         if hidden <= 1023:
+            if hidden <= 512:
+                return PARTS_WARPS_1_PER_SM_1
             if rows >= 3584:
                 return BLOCK_ROW_8_WARPS_4
             if rows >= 2560:
                 return BLOCK_ROW_2_WARPS_4
             return ROW_WARPS_4
-        if rows >= 11264:
-            return BLOCK_ROW_2_WARPS_8
+        if hidden <= 1024:
+            if rows >= 11264:
+                return BLOCK_ROW_2_WARPS_8
+            return PARTS_WARPS_4_PER_SM_1
+        if rows >= 1792:
+            if rows >= 2560:
+                return BLOCK_ROW_16_WARPS_4
+            return BLOCK_ROW_2_WARPS_4
+        if rows >= 20:
+            return ROW_WARPS_4
         return PARTS_WARPS_4_PER_SM_1
-    if hidden <= 12287:
-        if hidden <= 2048:
-            if hidden <= 2047:
-                if rows >= 6144:
-                    return BLOCK_ROW_16_WARPS_4
-                return PARTS_WARPS_4_PER_SM_1
-            return PARTS_WARPS_8_PER_SM_1
+    if hidden <= 13312:
         if hidden <= 4096:
+            if hidden <= 2048:
+                return PARTS_WARPS_8_PER_SM_1
             if rows >= 896:
                 return BLOCK_ROW_2_WARPS_8
             return PARTS_WARPS_8_PER_SM_1
-        if rows >= 640:
-            if rows >= 1792:
-                return PARTS_WARPS_8_PER_SM_1
-            return PERSISTENT_WARPS_8_STAGES_4_PER_SM_2
-        if rows >= 50:
-            return ROW_WARPS_8
-        return PARTS_WARPS_8_PER_SM_1
-    if hidden <= 16384:
-        if hidden <= 13312:
-            return PARTS_WARPS_32_PER_SM_1
-        if rows >= 896:
-            return PARTS_WARPS_16_PER_SM_1
-        if rows >= 384:
-            return PERSISTENT_WARPS_16_STAGES_4_PER_SM_1
-        return PARTS_WARPS_16_PER_SM_1
+        if hidden <= 12287:
+            if rows >= 640:
+                if rows >= 1792:
+                    return PARTS_WARPS_8_PER_SM_1
+                return PERSISTENT_WARPS_8_STAGES_4_PER_SM_2
+            if rows >= 50:
+                return ROW_WARPS_8
+            return PARTS_WARPS_8_PER_SM_1
+        return PARTS_WARPS_32_PER_SM_1
     if hidden <= 24575:
+        if hidden <= 16384:
+            if rows >= 896:
+                return PARTS_WARPS_16_PER_SM_1
+            if rows >= 384:
+                return PERSISTENT_WARPS_16_STAGES_4_PER_SM_1
+            return PARTS_WARPS_16_PER_SM_1
         return PARTS_WARPS_32_PER_SM_1_CHUNKS_4096
+    if rows >= 50:
+        return ROW_WARPS_16
     return PARTS_WARPS_16_PER_SM_1
 
 
@@ -2041,13 +1989,13 @@ def rms_norm_forward_batch_invariant_float32(rows: int, hidden: int) -> Config:
         if hidden <= 256:
             if hidden <= 128:
                 if hidden <= 64:
-                    if rows >= 16:
+                    if rows >= 3072:
                         return BLOCK_ROW_16_WARPS_8
-                    if rows >= 2:
-                        return BLOCK_ROW_32_WARPS_16
-                    return BLOCK_ROW_16_WARPS_8
-                if rows >= 11264:
+                    return BLOCK_ROW_2_WARPS_1
+                if rows >= 23552:
                     return BLOCK_ROW_8_WARPS_1
+                if rows >= 6144:
+                    return BLOCK_ROW_32_WARPS_8
                 return BLOCK_ROW_2_WARPS_1
             if rows >= 11264:
                 return BLOCK_ROW_4_WARPS_1
@@ -2062,6 +2010,8 @@ def rms_norm_forward_batch_invariant_float32(rows: int, hidden: int) -> Config:
                     return BLOCK_ROW_8_WARPS_1
                 return PARTS_WARPS_1_PER_SM_1
             if rows >= 3072:
+                if rows >= 46080:
+                    return BLOCK_ROW_8_WARPS_32
                 return BLOCK_ROW_8_WARPS_8
             if rows >= 1536:
                 return BLOCK_ROW_2_WARPS_8
@@ -2086,10 +2036,12 @@ def rms_norm_forward_batch_invariant_float32(rows: int, hidden: int) -> Config:
             if rows >= 768:
                 return PERSISTENT_WARPS_8_STAGES_4_PER_SM_4
             return PARTS_WARPS_8_PER_SM_1
-        if rows >= 1536:
-            return PARTS_WARPS_16_PER_SM_1
         if rows >= 256:
+            if rows >= 1536:
+                return PARTS_WARPS_16_PER_SM_1
             return PERSISTENT_WARPS_16_STAGES_4_PER_SM_2
+        if rows >= 64:
+            return PARTS_WARPS_16_PER_SM_2
         return PARTS_WARPS_16_PER_SM_1
     if hidden <= 16384:
         if rows >= 1536:

@@ -3,31 +3,31 @@
 # From:     the folder of this file, where that command is to be run
 # Device:   NVIDIA H200, sm_90, 132 SMs
 # Software: triton 3.6.0, torch 2.11.0+cu130
-# Data:     sha256:f0cd407ecb42508729992e238cbe7dff512b2f0a7ca05e951e344c9913bfb6aa
-#           (5960 measurements, 2026-11-23)
+# Data:     sha256:308d061134ae6624f03ba7363ab6e9c97ef5133f2ed67b3deb3a70c5fd2a638a
+#           (5990 measurements, 2026-11-27)
 # Kernels:  fused_add_rms_norm_backward
-#           sha256:e1f2e09d476718440e37e4b7f1df778d8706b4cda6cbbbbe8b446193ceb2b2ed
+#           sha256:9d6ff5e1d331199a8a551e22fc3b084ba979c32537eed4152571e74397fe3855
 # Kernels:  fused_add_rms_norm_forward
 #           sha256:0ddc3ed436ad116cca7a1c021ef5b6e73fb4026d7a1d83d0276376ad16a583ce
 # Measured: rows 1 to 262144, hidden 64 to 16384
 # Regret:   fused_add_rms_norm_backward bfloat16: 35 leaves (of 40, 2 kept), 30 configs,
 #           mean 0.05 %, plain mean 0.16 %, worst 4.3 %, means low by at most 0.19 %,
 #           within 0.03 % of the best 35-leaf tree on this grid, cross-validated 2.14 %,
-#           plain cross-validated 2.79 %, extrapolated 19.38 %
-# Regret:   fused_add_rms_norm_backward:batch_invariant bfloat16: 31 leaves, 28 configs,
-#           mean 2.22 %, plain mean 2.25 %, worst 86.6 %, means low by at most 0.19 %,
-#           the best 31-leaf tree of hidden, then rows, with one order of a row's sum a
-#           hidden size on this grid, cross-validated 2.46 %, plain cross-validated 2.42
-#           %, costs 2.17 % (worst 86.6 %) beside fused_add_rms_norm_backward
+#           plain cross-validated 2.79 %, extrapolated 19.39 %
+# Regret:   fused_add_rms_norm_backward:batch_invariant bfloat16: 32 leaves, 28 configs,
+#           mean 2.18 %, plain mean 2.16 %, worst 86.6 %, means low by at most 0.19 %,
+#           the best 32-leaf tree of hidden, then rows, with one order of a row's sum a
+#           hidden size on this grid, cross-validated 1.96 %, plain cross-validated 1.75
+#           %, costs 2.13 % (worst 86.6 %) beside fused_add_rms_norm_backward
 # Regret:   fused_add_rms_norm_forward bfloat16: 26 leaves (of 40), 17 configs, mean
 #           -0.26 %, plain mean -0.10 %, worst 3.0 %, means low by at most 0.42 %, the
 #           best 26-leaf tree on this grid, cross-validated 1.14 %, plain
 #           cross-validated 1.34 %, extrapolated 9.58 %
-# Regret:   fused_add_rms_norm_forward:batch_invariant bfloat16: 18 leaves, 12 configs,
-#           mean 0.55 %, plain mean 0.76 %, worst 10.2 %, means low by at most 0.42 %,
-#           within 0.01 % of the best 18-leaf tree of hidden, then rows, with one order
+# Regret:   fused_add_rms_norm_forward:batch_invariant bfloat16: 17 leaves, 12 configs,
+#           mean 0.40 %, plain mean 0.66 %, worst 11.0 %, means low by at most 0.42 %,
+#           within 0.02 % of the best 17-leaf tree of hidden, then rows, with one order
 #           of a row's sum a hidden size on this grid, cross-validated 1.28 %, plain
-#           cross-validated 1.18 %, costs 0.81 % (worst 10.2 %) beside
+#           cross-validated 1.18 %, costs 0.66 % (worst 11.0 %) beside
 #           fused_add_rms_norm_forward
 # Shared:   fused_add_rms_norm_backward float16: uses bfloat16, as it has no data of its
 #           own
@@ -50,10 +50,10 @@
 # Format:   4
 # Facts:    {"device": {"label": "NVIDIA H200", "target": "sm_90", "sms": 132},
 #           "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"}, "data": {"digest":
-#           "sha256:f0cd407ecb42508729992e238cbe7dff512b2f0a7ca05e951e344c9913bfb6aa",
-#           "measurements": 5960, "date": "2026-11-23"}, "kernels":
+#           "sha256:308d061134ae6624f03ba7363ab6e9c97ef5133f2ed67b3deb3a70c5fd2a638a",
+#           "measurements": 5990, "date": "2026-11-27"}, "kernels":
 #           {"fused_add_rms_norm_backward":
-#           "sha256:e1f2e09d476718440e37e4b7f1df778d8706b4cda6cbbbbe8b446193ceb2b2ed",
+#           "sha256:9d6ff5e1d331199a8a551e22fc3b084ba979c32537eed4152571e74397fe3855",
 #           "fused_add_rms_norm_forward":
 #           "sha256:0ddc3ed436ad116cca7a1c021ef5b6e73fb4026d7a1d83d0276376ad16a583ce"},
 #           "measured": {"rows": [1, 262144], "hidden": [64, 16384]}, "command":
@@ -63,26 +63,26 @@
 #           "figures": {"leaves": 35, "asked": 40, "configs": 30, "loss": {"mean": 493,
 #           "plain": 1573, "ninetieth": 10849, "worst": 42529, "problems": 150, "luck":
 #           1808}, "gap": 258, "kept": 2, "cross_validated": 21127, "plain_validated":
-#           27554, "extrapolated": 177183}}, {"key":
+#           27554, "extrapolated": 177206}}, {"key":
 #           "fused_add_rms_norm_backward:batch_invariant", "dtype": "bfloat16",
-#           "figures": {"leaves": 31, "asked": 31, "configs": 28, "loss": {"mean":
-#           21943, "plain": 22264, "ninetieth": 35311, "worst": 623764, "problems": 150,
+#           "figures": {"leaves": 32, "asked": 32, "configs": 28, "loss": {"mean":
+#           21540, "plain": 21413, "ninetieth": 32340, "worst": 623764, "problems": 150,
 #           "luck": 1808}, "gap": 0, "limits": " of hidden, then rows, with one order of
-#           a row's sum a hidden size", "cross_validated": 24327, "plain_validated":
-#           23918}, "beside": {"mean": 21449, "worst": 623764, "problems": 150,
+#           a row's sum a hidden size", "cross_validated": 19437, "plain_validated":
+#           17307}, "beside": {"mean": 21046, "worst": 623764, "problems": 150,
 #           "bounded": 0}}, {"key": "fused_add_rms_norm_forward", "dtype": "bfloat16",
 #           "figures": {"leaves": 26, "asked": 40, "configs": 17, "loss": {"mean":
 #           -2588, "plain": -958, "ninetieth": 4700, "worst": 29919, "problems": 137,
 #           "luck": 4164}, "gap": 0, "cross_validated": 11318, "plain_validated": 13349,
 #           "extrapolated": 91509}}, {"key":
 #           "fused_add_rms_norm_forward:batch_invariant", "dtype": "bfloat16",
-#           "figures": {"leaves": 18, "asked": 18, "configs": 12, "loss": {"mean": 5436,
-#           "plain": 7619, "ninetieth": 24855, "worst": 97057, "problems": 137, "luck":
-#           4164}, "gap": 63, "limits": " of hidden, then rows, with one order of a
+#           "figures": {"leaves": 17, "asked": 17, "configs": 12, "loss": {"mean": 4028,
+#           "plain": 6576, "ninetieth": 22722, "worst": 104180, "problems": 137, "luck":
+#           4164}, "gap": 110, "limits": " of hidden, then rows, with one order of a
 #           row's sum a hidden size", "cross_validated": 12733, "plain_validated":
-#           11704}, "beside": {"mean": 8024, "worst": 97057, "problems": 137, "bounded":
-#           0}}], "body":
-#           "sha256:95efca6b6c204e71f09ae728b5d2941d4ee6514777ce921fa4dbfddf7df531f8",
+#           11704}, "beside": {"mean": 6616, "worst": 104180, "problems": 137,
+#           "bounded": 0}}], "body":
+#           "sha256:9408b4878ea874acba16b87b3c134bdbfefa176ef0c95f0e5e2b34134d649a58",
 #           "without_data": [["fused_add_rms_norm_backward", "float16", "bfloat16"],
 #           ["fused_add_rms_norm_backward", "float32", "bfloat16"],
 #           ["fused_add_rms_norm_backward:batch_invariant", "float16", "bfloat16"],
@@ -105,7 +105,8 @@ class Config(NamedTuple):
     Attributes:
         schedule: row, block_row (block_row rows a program), parts (several programs a
             row, each writes a part), persistent (a fixed grid strides over the rows),
-            split, or cluster_2 to cluster_8 (a row over so many blocks of a cluster).
+            split, split_8 (eight parts; with finish columns a row over a cluster), or
+            cluster_2 to cluster_8 (a row over so many blocks of a cluster).
         block_row: rows a program holds at once.
         num_warps: warps a program.
         num_stages: depth of the software pipeline of the row loop; in split, 2 fetches
@@ -114,9 +115,9 @@ class Config(NamedTuple):
             multiprocessor; 0 where the grid follows the rows.
         finish: how sums over rows end, none, reduce, dependent (reduce, brought early)
             or columns (own programs).
-        block_col: columns a chunk in split, split_2 and in parts that sum as split
-            does; columns a program with finish columns, else the least columns of held
-            chunks.
+        block_col: columns a chunk in split and in parts that sum as split does, of
+            eight chunks in split_8; columns a program with finish columns, else the
+            least columns of held chunks.
     """
 
     schedule: str
@@ -137,7 +138,6 @@ BLOCK_ROW_2_WARPS_4_COLUMNS_32 = Config(
     finish="columns",
     block_col=32,
 )
-BLOCK_ROW_2_WARPS_4 = Config(schedule="block_row", block_row=2, num_warps=4)
 BLOCK_ROW_2_WARPS_4_STAGES_3_COLUMNS_16 = Config(
     schedule="block_row",
     block_row=2,
@@ -175,14 +175,6 @@ BLOCK_ROW_4_WARPS_4_COLUMNS_32 = Config(
     num_warps=4,
     finish="columns",
     block_col=32,
-)
-BLOCK_ROW_4_WARPS_4_STAGES_3_COLUMNS_16 = Config(
-    schedule="block_row",
-    block_row=4,
-    num_warps=4,
-    num_stages=3,
-    finish="columns",
-    block_col=16,
 )
 BLOCK_ROW_8_WARPS_4_COLUMNS_16 = Config(
     schedule="block_row",
@@ -536,27 +528,29 @@ def fused_add_rms_norm_backward_batch_invariant_bfloat16(
                     if rows >= 128:
                         return BLOCK_ROW_32_WARPS_8_COLUMNS_16
                     return BLOCK_ROW_16_WARPS_4_COLUMNS_16
-                if rows >= 260:
+                if rows >= 2048:
                     if rows >= 8192:
                         return PERSISTENT_ROWS_32_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT
-                    if rows >= 2048:
-                        return PERSISTENT_ROWS_32_WARPS_4_PER_SM_1_DEPENDENT
+                    return PERSISTENT_ROWS_32_WARPS_4_PER_SM_1_DEPENDENT
+                if rows >= 260:
                     return BLOCK_ROW_64_WARPS_16_COLUMNS_16
-                if rows >= 128:
+                if rows >= 32:
                     return BLOCK_ROW_16_WARPS_8_COLUMNS_16
-                if rows >= 2:
-                    return BLOCK_ROW_8_WARPS_4_COLUMNS_16
                 return BLOCK_ROW_8_WARPS_4_COLUMNS_32
-            if rows >= 128:
+            if rows >= 260:
                 if rows >= 2048:
                     return PERSISTENT_ROWS_16_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT
-                return BLOCK_ROW_4_WARPS_4_STAGES_3_COLUMNS_16
+                return BLOCK_ROW_16_WARPS_16_COLUMNS_16
+            if rows >= 128:
+                return BLOCK_ROW_8_WARPS_8_COLUMNS_16
             if rows >= 32:
                 return BLOCK_ROW_4_WARPS_4_COLUMNS_16
             return BLOCK_ROW_4_WARPS_4_COLUMNS_32
         if hidden <= 512:
-            if rows >= 2048:
-                return PERSISTENT_ROWS_4_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
+            if rows >= 512:
+                if rows >= 2048:
+                    return PERSISTENT_ROWS_4_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
+                return BLOCK_ROW_16_WARPS_16_COLUMNS_16
             if rows >= 32:
                 return BLOCK_ROW_2_WARPS_4_STAGES_3_COLUMNS_16
             return BLOCK_ROW_2_WARPS_4_COLUMNS_32
@@ -644,26 +638,22 @@ def fused_add_rms_norm_forward_batch_invariant_bfloat16(
     rows: int,
     hidden: int,
 ) -> Config:
-    if hidden <= 2047:
+    if hidden <= 2048:
         if hidden <= 256:
             if hidden <= 128:
-                if hidden <= 64:
+                if rows >= 32768:
                     return BLOCK_ROW_8_WARPS_4
-                return BLOCK_ROW_8_WARPS_8
+                if rows >= 128:
+                    return BLOCK_ROW_16_WARPS_8
+                return BLOCK_ROW_2_WARPS_1
             if rows >= 2048:
                 return BLOCK_ROW_2_WARPS_1
             return ROW_WARPS_1
-        if hidden <= 512:
+        if hidden <= 2047:
             return ROW_WARPS_4
-        if rows >= 8192:
-            return BLOCK_ROW_2_WARPS_4
-        if rows >= 2048:
-            return BLOCK_ROW_8_WARPS_4
-        return ROW_WARPS_4
+        return PARTS_WARPS_8_PER_SM_2
     if hidden <= 8191:
         if hidden <= 4096:
-            if hidden <= 2048:
-                return PARTS_WARPS_8_PER_SM_2
             if rows >= 512:
                 if rows >= 8192:
                     return PARTS_WARPS_8_PER_SM_2
@@ -674,10 +664,12 @@ def fused_add_rms_norm_forward_batch_invariant_bfloat16(
         if rows >= 8:
             return ROW_WARPS_8
         return PARTS_WARPS_8_PER_SM_2
-    if hidden <= 16384:
+    if hidden <= 8192:
         if rows >= 32:
             return ROW_WARPS_16
         return PARTS_WARPS_16_PER_SM_1
+    if rows >= 32:
+        return ROW_WARPS_32
     return PARTS_WARPS_32_PER_SM_1
 
 

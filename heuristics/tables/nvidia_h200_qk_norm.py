@@ -26,8 +26,7 @@
 # Regret:   qk_norm_backward.heads_q=32.heads_k=8.heads=48.rotary_dim=128 bfloat16: 19
 #           leaves (of 35), 17 configs, mean 0.04 %, plain mean 0.08 %, worst 3.1 %,
 #           means low by at most 0.06 %, the best 19-leaf tree on this grid,
-#           cross-validated 2.00 %, plain cross-validated 1.74 %, extrapolated 12.39 %,
-#           1 shape not compared with what was in use
+#           cross-validated 2.00 %, plain cross-validated 1.74 %, extrapolated 12.39 %
 # Regret:   qk_norm_backward.heads_q=32.heads_k=8.heads=48.rotary_dim=128:batch_invariant
 #           bfloat16: 26 leaves, 19 configs, mean 7.72 %, plain mean 7.04 %, worst 47.9
 #           %, means low by at most 0.06 %, within 0.05 % of the best 26-leaf tree of
@@ -84,7 +83,7 @@
 #           "bfloat16", "figures": {"leaves": 19, "asked": 35, "configs": 17, "loss":
 #           {"mean": 396, "plain": 807, "ninetieth": 4738, "worst": 30399, "problems":
 #           97, "luck": 589}, "gap": 0, "cross_validated": 19817, "plain_validated":
-#           17281, "extrapolated": 116828, "uncompared": 1}}, {"key":
+#           17281, "extrapolated": 116828}}, {"key":
 #           "qk_norm_backward.heads_q=32.heads_k=8.heads=48.rotary_dim=128:batch_invariant",
 #           "dtype": "bfloat16", "figures": {"leaves": 26, "asked": 26, "configs": 19,
 #           "loss": {"mean": 74395, "plain": 68054, "ninetieth": 157694, "worst":

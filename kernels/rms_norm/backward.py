@@ -55,8 +55,9 @@ Arguments = namedtuple(
     "dy_ptr x_ptr weight_ptr rstd_ptr dx_ptr dweight_ptr ds_ptr rows hidden x_stride dy_stride dx_stride ds_stride "
     "offset",
 )
-# Compile-time choices: the weight gradient, a dependent reduction after it, what is rounded, a row kept in registers.
-Modes = namedtuple("Modes", "has_dweight has_dependent rounds_product is_held")
+# Compile-time choices: the weight gradient, a dependent reduction after it, what is rounded, a row kept in registers,
+# the order in which the parts of a row are added.
+Modes = namedtuple("Modes", "has_dweight has_dependent rounds_product is_held adds_in_halves")
 
 
 @triton.jit(do_not_specialize=["rows", "hidden", "x_stride", "dy_stride", "dx_stride", "ds_stride"])
@@ -98,7 +99,7 @@ def _rms_norm_backward_kernel(
             *(ALIGNMENT, HAS_COLUMN_MASK, MODES, NUM_STAGES),
         )
     elif CHUNKS > 0:
-        rows_in_chunks(args, PARTS, CHUNKS, BLOCK_COL, ALIGNMENT, HAS_COLUMN_MASK, MODES, NUM_STAGES)
+        rows_in_chunks(args, PARTS, BLOCK_ROW, CHUNKS, BLOCK_COL, ALIGNMENT, HAS_COLUMN_MASK, MODES, NUM_STAGES)
     elif not IS_LOOPED:
         rows_beside_columns(
             *(args, BLOCK_ROW, BLOCK_COL, SLICE_ROW, SLICE_COL),
@@ -162,7 +163,7 @@ def calls(
     )
     is_split = launch.chunks > 0 and not launch.clustered
     options = {
-        "BLOCK_ROW": 0 if launch.chunks else launch.block_row,
+        "BLOCK_ROW": launch.block_row if not launch.chunks or (is_split and launch.parts > 1) else 0,
         "PARTS": launch.parts if launch.chunks else 0,
         "CHUNKS": launch.chunks,
         "BLOCK_COL": launch.block_col,
@@ -177,6 +178,7 @@ def calls(
             has_dependent=launch.finish == "dependent",
             rounds_product=Product.of(problem) is Product.ROUNDED,
             is_held=is_split and launch.held,
+            adds_in_halves=launch.clustered and launch.in_halves,
         ),
         "NUM_STAGES": launch.num_stages,
         "num_warps": launch.num_warps,

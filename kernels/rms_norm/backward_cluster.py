@@ -14,12 +14,19 @@ from triton.language.extra.cuda import gdc_launch_dependents
 from normtune.kernels.tiles.tile import extent, fetch_row, load_weight, product, weight_part
 
 
-def _exchange(blocks: int) -> str:
+def _exchange(blocks: int, in_halves: bool = False) -> str:
     """Each block writes $1 into its place in the memory of every block; $0 is the sum over the places, in order.
 
-    There are two sets of places, and $2 names the one: a block that is a row ahead writes into the other set.
+    There are two sets of places, and $2 names the one: a block that is a row ahead writes into the other set. With
+    `in_halves` each half of the places is added to the other, as `backward_split` adds the parts of a row.
     """
     adds = "".join(f"ld.volatile.shared.f32 w, [a+{4 * i}]; add.f32 v, v, w; " for i in range(1, blocks))
+    if in_halves:
+        adds = f".reg .f32 v<{blocks}>; "
+        adds += "".join(f"ld.volatile.shared.f32 v{i}, [a+{4 * i}]; " for i in range(blocks))
+        halves = [blocks >> bit for bit in range(1, blocks.bit_length())]
+        adds += "".join(f"add.f32 v{i}, v{i}, v{i + half}; " for half in halves for i in range(half))
+        adds += "mov.f32 v, v0;"
     return f"""{{
         .shared .align 8 .b32 places[{2 * blocks}];
         .reg .u32 t, r, a, m;
@@ -43,6 +50,7 @@ def _exchange(blocks: int) -> str:
 
 
 _EXCHANGE_2, _EXCHANGE_4, _EXCHANGE_8 = (tl.constexpr(_exchange(blocks)) for blocks in (2, 4, 8))
+_EXCHANGE_EIGHTHS = tl.constexpr(_exchange(8, in_halves=True))
 
 
 @triton.jit
@@ -60,9 +68,10 @@ def _wait():
 
 
 @triton.jit
-def _cluster_sum(b_part, parity, BLOCKS: tl.constexpr):
+def _cluster_sum(b_part, parity, BLOCKS: tl.constexpr, IN_HALVES: tl.constexpr):
     """(BLOCKS,) sums over the blocks of a cluster, the same bits in each; `parity` alternates from call to call."""
-    EXCHANGE: tl.constexpr = _EXCHANGE_2 if BLOCKS == 2 else (_EXCHANGE_4 if BLOCKS == 4 else _EXCHANGE_8)
+    EIGHT: tl.constexpr = _EXCHANGE_EIGHTHS if IN_HALVES else _EXCHANGE_8
+    EXCHANGE: tl.constexpr = _EXCHANGE_2 if BLOCKS == 2 else (_EXCHANGE_4 if BLOCKS == 4 else EIGHT)
     b_parity = tl.full([BLOCKS], 0, tl.int32) + parity
     return tl.inline_asm_elementwise(EXCHANGE, "=f,f,r", [b_part, b_parity], dtype=tl.float32, is_pure=False, pack=1)
 
@@ -74,10 +83,10 @@ def _rank():
 
 
 @triton.jit
-def _chunk(o_part, first, n_col, BLOCKS: tl.constexpr, BLOCK_COL: tl.constexpr, HAS_COLUMN_MASK: tl.constexpr):
-    """(BLOCKS, BLOCK_COL) columns of a chunk that begins `first` columns into each part, and their mask."""
+def part_columns(o_part, first, n_col, PARTS: tl.constexpr, BLOCK_COL: tl.constexpr, HAS_COLUMN_MASK: tl.constexpr):
+    """(PARTS, BLOCK_COL) columns of a chunk that begins `first` columns into each part, and their mask."""
     o_col = o_part + first
-    mask = tl.full([BLOCKS, BLOCK_COL], True, tl.int1)
+    mask = tl.full([PARTS, BLOCK_COL], True, tl.int1)
     if HAS_COLUMN_MASK:
         mask = o_col < n_col
     return o_col, mask
@@ -158,7 +167,7 @@ def _take_rows(
         t_x = ()
         t_dy = ()
         for i_chunk in tl.static_range(CHUNKS):
-            o_col, mask = _chunk(o_part, i_chunk * BLOCK_COL, n_col, BLOCKS, BLOCK_COL, HAS_COLUMN_MASK)
+            o_col, mask = part_columns(o_part, i_chunk * BLOCK_COL, n_col, BLOCKS, BLOCK_COL, HAS_COLUMN_MASK)
             b_weight = load_weight(args.weight_ptr, o_col, mask, args.offset)
             b_x = tl.load(p_x + o_col, mask=mask, other=0.0)
             b_dy = tl.load(p_dy + o_col, mask=mask, other=0.0)
@@ -168,11 +177,11 @@ def _take_rows(
         b_part = tl.sum(b_sum, axis=1)
         if o_row == i_first:
             _wait()
-        b_mean = _cluster_sum(b_part, parity, BLOCKS)[:, None] * (1.0 / args.hidden)
+        b_mean = _cluster_sum(b_part, parity, BLOCKS, MODES.adds_in_halves)[:, None] * (1.0 / args.hidden)
         parity = 1 - parity
         t_next = ()
         for i_chunk in tl.static_range(CHUNKS):
-            o_col, mask = _chunk(o_part, i_chunk * BLOCK_COL, n_col, BLOCKS, BLOCK_COL, HAS_COLUMN_MASK)
+            o_col, mask = part_columns(o_part, i_chunk * BLOCK_COL, n_col, BLOCKS, BLOCK_COL, HAS_COLUMN_MASK)
             b_weight = load_weight(args.weight_ptr, o_col, mask, args.offset)
             b_xhat = t_x[i_chunk].to(tl.float32) * b_rstd
             b_dy = t_dy[i_chunk].to(tl.float32)
@@ -189,7 +198,7 @@ def _take_rows(
     if HAS_SUMS:
         p_out = args.dweight_ptr + tl.program_id(0).to(tl.int64) * n_col
         for i_chunk in tl.static_range(CHUNKS):
-            o_col, mask = _chunk(o_part, i_chunk * BLOCK_COL, n_col, BLOCKS, BLOCK_COL, HAS_COLUMN_MASK)
+            o_col, mask = part_columns(o_part, i_chunk * BLOCK_COL, n_col, BLOCKS, BLOCK_COL, HAS_COLUMN_MASK)
             tl.store(p_out + o_col, t_dweight[i_chunk].to(args.dweight_ptr.dtype.element_ty), mask=mask)
 
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from normtune.kernels.config import Config, identifier
 
-SCHEDULES = ("row", "block_row", "parts", "persistent", "split", "split_2", "cluster_2", "cluster_4", "cluster_8")
+SCHEDULES = ("row", "block_row", "parts", "persistent", "split", "split_8", "cluster_2", "cluster_4", "cluster_8")
 FINISHES = ("none", "reduce", "dependent", "columns")
 LIGER_MAX_HIDDEN = 65536
 
@@ -15,7 +15,8 @@ class RMSNormConfig(Config):
     schedule: Annotated[
         str,
         "row, block_row (block_row rows a program), parts (several programs a row, each writes a part), persistent (a "
-        "fixed grid strides over the rows), split, or cluster_2 to cluster_8 (a row over so many blocks of a cluster).",
+        "fixed grid strides over the rows), split, split_8 (eight parts; with finish columns a row over a cluster), or "
+        "cluster_2 to cluster_8 (a row over so many blocks of a cluster).",
     ]
     block_row: Annotated[int, "rows a program holds at once."] = 1
     num_warps: Annotated[int, "warps a program."] = 4
@@ -31,8 +32,8 @@ class RMSNormConfig(Config):
     ] = "none"
     block_col: Annotated[
         int,
-        "columns a chunk in split, split_2 and in parts that sum as split does; columns a program with finish columns, "
-        "else the least columns of held chunks.",
+        "columns a chunk in split and in parts that sum as split does, of eight chunks in split_8; columns a program "
+        "with finish columns, else the least columns of held chunks.",
     ] = 0
 
     def constant_name(self) -> str:
@@ -41,7 +42,7 @@ class RMSNormConfig(Config):
         The columns of a chunk or slice follow the word that they belong to: `SPLIT_4096_WARPS_16`,
         `ROW_WARPS_4_COLUMNS_32`, `ROW_WARPS_4_CHUNKS_16`.
         """
-        of_chunks = self.schedule in ("split", "split_2")
+        of_chunks = self.schedule in ("split", "split_8") and self.finish != "columns"
         parts = [identifier(self.schedule)]
         if of_chunks and self.block_col:
             parts.append(str(self.block_col))

@@ -41,11 +41,10 @@ _CHUNK_ELEMENTS_PER_THREAD = (8, 16)
 # Most narrow chunks in a loop over rows: with five, Triton 3.6 does not compile ("Maximum number of steps exceeded" in
 # `TritonGPUPlanCTAPass`).
 _MOST_LOOPED_NARROW_CHUNKS = 4
-# Longest part in narrow chunks without a loop. It is that of a loop of 512 threads, so that few rows are summed in the
-# same order as many.
+# Longest part in narrow chunks without a loop.
 _MOST_NARROW_COLUMNS = 16384
-# Parts of a row, by schedule.
-SPLITS = {"split": 1, "split_2": 2}
+# Parts of a row, by schedule. With the finish `columns`, `split_8` has a cluster for each row.
+SPLITS = {"split": 1, "split_8": 8}
 # Part of the multiprocessors that a fixed grid of clusters takes: a cluster lies within a group of them, whose numbers
 # differ. On an H200 30 clusters of four blocks run at once, not 33: 303 us against 346 at 4096 x 32768 in bfloat16.
 _ELEVENTHS = {2: 11, 4: 10}
@@ -95,7 +94,7 @@ def resolve_backward(
     if problem.hidden > MAX_TILED_HIDDEN:
         resolve_backward(config, problem._replace(hidden=MAX_TILED_HIDDEN), target, read=read)
         return long_row_backward(config, problem, target, alignment, wants_dweight)
-    blocks = CLUSTERS.get(config.schedule, 0)
+    blocks = _blocks(config)
     if config.schedule in ("row", "block_row") and config.finish != "columns":
         raise IllegalConfigError(f"finish {config.finish!r} needs a grid of fixed size")
     if config.schedule in ("row", "block_row") or (blocks and config.finish == "columns"):
@@ -104,7 +103,7 @@ def resolve_backward(
         held_bytes = 2 * ITEMSIZE[problem.dtype] + 4
         launch = split(config, problem, target, alignment, held_bytes, SPLITS[config.schedule])
     elif blocks in _ELEVENTHS:
-        launch = _cluster(config, problem, target, alignment, blocks, looped=True)
+        launch = _cluster(config, problem, target, alignment, looped=True)
         clusters = max(1, config.programs_per_sm) * (target.sms * _ELEVENTHS[blocks] // (11 * blocks))
         launch = launch._replace(
             grid=min(problem.rows, max(1, clusters)),
@@ -125,15 +124,22 @@ def resolve_backward(
     return launch._replace(grid=grid, workspace=grid * problem.hidden, finish=finish)
 
 
+def _blocks(config: Config) -> int:
+    """Blocks of a cluster that have a row; 0 without clusters."""
+    if config.schedule == "split_8":
+        return SPLITS["split_8"] if config.finish == "columns" else 0
+    return CLUSTERS.get(config.schedule, 0)
+
+
 def _unknown_schedule(config: Config, problem: Problem) -> IllegalConfigError:
     return IllegalConfigError(f"schedule {config.schedule!r} does not exist for {problem.operator}")
 
 
 def _columns(config: Config, problem: Problem, target: Target, alignment: int | None, wants_dweight: bool) -> Launch:
     """A program a block of rows, or a cluster a row; for the weight gradient, programs of `block_col` columns each."""
-    blocks = CLUSTERS.get(config.schedule, 0)
+    blocks = _blocks(config)
     if blocks:
-        rows = _cluster(config, problem, target, alignment, blocks)
+        rows = _cluster(config, problem, target, alignment)
     else:
         rows = tile(config, problem, target, alignment, MAX_BACKWARD_ELEMENTS_PER_THREAD, streamed_tiles=0)
     if not wants_dweight:
@@ -159,27 +165,29 @@ def _columns(config: Config, problem: Problem, target: Target, alignment: int | 
     )
 
 
-def cluster_chunk(hidden: int, blocks: int, threads: int, looped: bool = False) -> int:
+def _cluster_chunk(config: Config, problem: Problem, threads: int, looped: bool) -> int:
     """Columns of a chunk of the part of a row that a block of a cluster has, in so many threads."""
-    part = -(-hidden // blocks)
-    narrow, wide = (each * threads for each in _CHUNK_ELEMENTS_PER_THREAD)
-    most = min(_MOST_NARROW_COLUMNS, _MOST_LOOPED_NARROW_CHUNKS * narrow) if looped else _MOST_NARROW_COLUMNS
-    sizes = [wide] if part > most else [narrow, wide]
+    part = -(-problem.hidden // _blocks(config))
+    if config.schedule in SPLITS:  # one access a thread, so that one program has its chunks of all parts in registers
+        sizes = [16 // ITEMSIZE[problem.dtype] * threads]
+    else:
+        narrow, wide = (each * threads for each in _CHUNK_ELEMENTS_PER_THREAD)
+        most = min(_MOST_NARROW_COLUMNS, _MOST_LOOPED_NARROW_CHUNKS * narrow) if looped else _MOST_NARROW_COLUMNS
+        sizes = [wide] if part > most else [narrow, wide]
     block_col = min(sizes, key=lambda size: (-(-part // size) * size, -size))
     return max(threads, min(block_col, next_power_of_2(part)))
 
 
-def _cluster(
-    config: Config, problem: Problem, target: Target, alignment: int | None, blocks: int, looped: bool = False
-) -> Launch:
+def _cluster(config: Config, problem: Problem, target: Target, alignment: int | None, looped: bool = False) -> Launch:
     """A row over the blocks of a cluster, each of which holds a part of its columns."""
+    blocks = _blocks(config)
     if not target.has_clusters:
         raise IllegalConfigError(f"{target.name} has no clusters of programs")
     threads = threads_of(config, target)
     part = -(-problem.hidden // blocks)
     if next_power_of_2(part) > MAX_BACKWARD_ELEMENTS_PER_THREAD * threads:
         raise IllegalConfigError(f"{part} columns of {threads} threads exceed {MAX_BACKWARD_ELEMENTS_PER_THREAD} each")
-    block_col = cluster_chunk(problem.hidden, blocks, threads, looped)
+    block_col = _cluster_chunk(config, problem, threads, looped)
     chunks = -(-part // block_col)
     return Launch(
         looped=looped,
@@ -194,5 +202,6 @@ def _cluster(
         chunks=chunks,
         parts=blocks,
         clustered=True,
+        in_halves=config.schedule in SPLITS,
         row_layout=row_layout(1, block_col, config, problem, target, 16),
     )

@@ -15,9 +15,7 @@ from normtune.kernels.rms_norm.launch import (
     CLUSTERS,
     MAX_BACKWARD_ELEMENTS_PER_THREAD,
     MAX_FORWARD_ELEMENTS_PER_THREAD,
-    SLICE_ELEMENTS_PER_THREAD,
     SPLITS,
-    cluster_chunk,
 )
 from normtune.kernels.rms_norm.long_rows import (
     LEAST_ELEMENTS_PER_THREAD,
@@ -25,7 +23,7 @@ from normtune.kernels.rms_norm.long_rows import (
     MOST_ELEMENTS_PER_THREAD,
 )
 from normtune.kernels.target import Target
-from normtune.kernels.tiles.launch import LEAST_PART_COLUMNS, MAX_HELD_BYTES, next_power_of_2
+from normtune.kernels.tiles.launch import LEAST_PART_COLUMNS, next_power_of_2
 
 _FULL_ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
 _FULL_WARPS = (1, 2, 4, 8, 16, 32)
@@ -167,7 +165,7 @@ def backward_space(name: str, problem: Problem, target: Target) -> list[Config]:
         finishes = ("reduce", "dependent") if target.has_dependent_launch else ("reduce",)
         chosen = [config for config in _looped(finishes) if 1 <= _elements(config, hidden, warp_size) <= 64]
         chosen += _columns(problem, target, _FULL_ROWS, _FULL_WARPS, _FULL_STAGES)
-        chosen += _clusters(problem, target, _FULL_WARPS, _CLUSTER_SLICES, (2, 64))
+        chosen += _clusters(problem, target, (*CLUSTERS, "split_8"), _FULL_WARPS, _CLUSTER_SLICES, (2, 64))
         chosen += [
             RMSNormConfig(schedule, 1, warps, stages, programs, finish, chunk)
             for schedule, warps, stages, programs, finish, chunk in product(
@@ -199,7 +197,7 @@ def backward_space(name: str, problem: Problem, target: Target) -> list[Config]:
                 if 4 <= chunk // (warp_size * warps) <= 16
             ]
             if target.has_clusters:
-                chosen += _halves(problem, target, finish)
+                chosen += _many_long_rows(problem, target, finish)
     return sorted({*chosen, *liger_launches("rms_norm_backward", hidden)})
 
 
@@ -230,13 +228,19 @@ def _columns(
 
 
 def _clusters(
-    problem: Problem, target: Target, warps: Iterable[int], slices: Iterable[int], elements: tuple[int, int]
+    problem: Problem,
+    target: Target,
+    schedules: Iterable[str],
+    warps: Iterable[int],
+    slices: Iterable[int],
+    elements: tuple[int, int],
 ) -> list[Config]:
     """The configs of clusters, with bounds on the elements of a row that a thread holds."""
     if not target.has_clusters or (problem.rows > _MOST_COLUMNS_ROWS and Dweight.of(problem) is Dweight.COMPUTED):
         return []
     configs: list[Config] = []
-    for (schedule, blocks), num_warps, slice_col in product(CLUSTERS.items(), warps, slices):
+    for schedule, num_warps, slice_col in product(schedules, warps, slices):
+        blocks = CLUSTERS.get(schedule) or SPLITS[schedule]
         held = next_power_of_2(problem.hidden) / (blocks * target.warp_size * num_warps)
         if elements[0] <= held <= elements[1]:
             configs.append(RMSNormConfig(schedule, 1, num_warps, 1, 0, "columns", slice_col))
@@ -245,40 +249,36 @@ def _clusters(
 
 def _default_clusters(problem: Problem, target: Target) -> list[Config]:
     """With the weight gradient for few rows; wider blocks where there are no programs of columns beside them."""
-    if Dweight.of(problem) is Dweight.NONE:
-        return _clusters(problem, target, (4, 8), (32,), (8, 32))
-    if problem.rows > _MOST_CLUSTER_ROWS:
+    has_dweight = Dweight.of(problem) is Dweight.COMPUTED
+    if has_dweight and problem.rows > _MOST_CLUSTER_ROWS:
         return []
-    return [one for one in _clusters(problem, target, (4,), (32, 64), (8, 32)) if one.schedule != "cluster_2"]
+    warps, slices = ((4,), (32, 64)) if has_dweight else ((4, 8), (32,))
+    chosen = _clusters(problem, target, (*CLUSTERS,), warps, slices, (8, 32))
+    if has_dweight:
+        chosen = [config for config in chosen if config.schedule != "cluster_2"]
+    if problem.hidden > 8192:
+        chosen += _clusters(problem, target, ("split_8",), (_part_warps(problem),), slices, (8, 64))
+    return chosen
 
 
-def _halves(problem: Problem, target: Target, finish: str) -> list[Config]:
-    """Rows of more than 8192 summed in halves, in the same order with few rows as with many, and clusters for many."""
-    hidden, rows, itemsize = problem.hidden, problem.rows, ITEMSIZE[problem.dtype]
-    chunk = {warps: cluster_chunk(hidden, 2, warps * target.warp_size) for warps in (16, 8)}
+def _part_warps(problem: Problem) -> int:
+    """Warps of an eighth of a row in `split_8`: 1.3 to 1.5 times the best with 4 at many rows of 8704, 1.1 with 2."""
+    return 2 if problem.hidden * ITEMSIZE[problem.dtype] <= 32768 else 4
+
+
+def _many_long_rows(problem: Problem, target: Target, finish: str) -> list[Config]:
+    """Many rows of more than 8192: in the order of clusters of few, and over a fixed grid of clusters."""
+    if problem.rows < _LEAST_LOOPED_CLUSTERS:
+        return []
+    part_warps, itemsize = _part_warps(problem), ITEMSIZE[problem.dtype]
+    chunk = SPLITS["split_8"] * 16 // itemsize * part_warps * target.warp_size
+    launches = ((16, 1), (16, 2)) if part_warps == 2 else ((16, 1), (16, 2), (32, 1))
+    chosen: list[Config] = [RMSNormConfig("split_8", 1, warps, stages, 1, finish, chunk) for warps, stages in launches]
     # Where one multiprocessor holds a row, it needs no cluster: 103 us against 147 at 4096 x 16384 in bfloat16.
-    held = [
-        warps
-        for warps, columns in chunk.items()
-        if -(-hidden // (2 * columns)) * 2 * columns * (2 * itemsize + 4) <= MAX_HELD_BYTES
-    ]
-    warps = held[0] if held else 16
-    chosen: list[Config] = []
-    if Dweight.of(problem) is Dweight.NONE:
-        chosen.append(RMSNormConfig("cluster_2", 1, warps, 1, 0, "columns", _CLUSTER_SLICES[0]))
-    elif rows <= _MOST_CLUSTER_ROWS:
-        elements = SLICE_ELEMENTS_PER_THREAD * warps * target.warp_size
-        columns = max(_CLUSTER_SLICES[0], min(_CLUSTER_SLICES[-1], elements // next_power_of_2(rows)))
-        slices = {columns, max(_CLUSTER_SLICES[0], columns // 2)}
-        chosen += [RMSNormConfig("cluster_2", 1, warps, 1, 0, "columns", each) for each in slices]
-    if rows < _LEAST_LOOPED_CLUSTERS:
-        return chosen
-    if not held or hidden > 14336:  # 14 % at 1024 x 32768 in bfloat16, 13 % at 320 x 16384 in float32
+    if problem.hidden >= 14336:  # 14 % at 1024 x 32768 in bfloat16, 13 % at 320 x 16384 in float32
         chosen.append(RMSNormConfig("cluster_2", 1, 16, 2, 1, finish))
-    if hidden * itemsize > 98304:  # 8 % at 4096 x 32768 in float32
+    if problem.hidden * itemsize > 98304:  # 8 % at 4096 x 32768 in float32
         chosen.append(RMSNormConfig("cluster_4", 1, 16, 2, 1, finish))
-    if held:
-        chosen += [RMSNormConfig("split_2", 1, warps, stages, 1, finish, chunk[warps]) for stages in (1, 2)]
     return chosen
 
 

@@ -18,6 +18,8 @@ MAX_WORKSPACE_BYTES = 64 << 20
 # Most elements per thread of a row in chunks, and of one chunk: with more, too many registers spill.
 MAX_SPLIT_ELEMENTS_PER_THREAD = 128
 MAX_CHUNK_ELEMENTS_PER_THREAD = 64
+# Elements per thread of a tile with chunks of several parts of a row: with 16, up to 64 bytes spill.
+_PART_ELEMENTS_PER_THREAD = 8
 # Most chunks of a row: kernels unroll the loop over them.
 MAX_CHUNKS = 16
 # Largest row, with its sums, that stays in registers (256 KB) between its two uses: in the backward at hidden 16384 in
@@ -38,7 +40,7 @@ class Launch(NamedTuple):
         looped: whether a fixed grid loops over the rows; else each block of rows has its own program.
         grid: programs of the main kernel (clusters, if `clustered`); if several programs share a row, the number for
             one part or chunk.
-        block_row, block_col: rows and columns of the tile that a program holds.
+        block_row, block_col: rows and columns of the tile that a program holds; of a row in parts, parts and columns.
         num_warps, num_stages: as the compiler takes them.
         alignment: largest power of two up to 16 that divides hidden and every row stride, elements.
         column_mask: whether `block_col` exceeds hidden.
@@ -51,6 +53,7 @@ class Launch(NamedTuple):
         row_layout: from `row_layout`; None if the compiler's layout of a row is not known.
         parts: number of equal parts of a row, whose sums are added in order.
         clustered: whether each row has a cluster of programs, one for each part.
+        in_halves: whether the sums of the parts are added in halves, else in order.
     """
 
     looped: bool
@@ -70,6 +73,7 @@ class Launch(NamedTuple):
     row_layout: tuple[int, int, int] | None = None
     parts: int = 1
     clustered: bool = False
+    in_halves: bool = False
 
     @property
     def binary(self) -> "Launch":
@@ -238,33 +242,36 @@ def split(
     """The launch of a fixed grid over rows in chunks of columns; two stages prefetch the next row into the L2.
 
     Args:
-        config: `block_col` is the number of columns of a chunk.
+        config: `block_col` is the number of columns of a chunk, or of the chunks of all parts.
         problem: rows, hidden and dtype.
         target: limits of the GPU.
         alignment: as in `tile`.
         held_bytes: bytes per column that stay in registers between their two uses, if the whole row fits; 0 for none.
-        parts: equal parts of a row, each in chunks.
+        parts: equal parts of a row, a power of two; a tile has a chunk of as many of them as
+            `_PART_ELEMENTS_PER_THREAD` allows.
 
     Raises:
         IllegalConfigError: as `tile`.
     """
     threads = threads_of(config, target)
-    if config.block_col < 1:
-        raise IllegalConfigError("split without block_col")
+    if config.block_col < parts:
+        raise IllegalConfigError(f"{config.schedule} with block_col {config.block_col}")
     part = -(-problem.hidden // parts)
-    block_col = min(config.block_col, next_power_of_2(part))
+    block_col = min(config.block_col // parts, next_power_of_2(part))
     chunks = -(-part // block_col)
-    if parts * chunks > MAX_CHUNKS:
-        raise IllegalConfigError(f"{parts * chunks} chunks exceed {MAX_CHUNKS}")
-    if block_col > MAX_CHUNK_ELEMENTS_PER_THREAD * threads:
-        raise IllegalConfigError(f"{block_col // threads} elements a thread exceed {MAX_CHUNK_ELEMENTS_PER_THREAD}")
+    if chunks > MAX_CHUNKS:
+        raise IllegalConfigError(f"{chunks} chunks exceed {MAX_CHUNKS}")
+    block_row = min(parts, max(1, _PART_ELEMENTS_PER_THREAD * threads // block_col))
+    elements = block_row * block_col // threads
+    if elements > MAX_CHUNK_ELEMENTS_PER_THREAD:
+        raise IllegalConfigError(f"{elements} elements a thread exceed {MAX_CHUNK_ELEMENTS_PER_THREAD}")
     row = parts * chunks * block_col
     if row > MAX_SPLIT_ELEMENTS_PER_THREAD * threads:
         raise IllegalConfigError(f"{row // threads} elements a thread exceed {MAX_SPLIT_ELEMENTS_PER_THREAD}")
     return Launch(
         looped=True,
         grid=min(problem.rows, max(1, config.programs_per_sm) * target.sms),
-        block_row=1,
+        block_row=block_row,
         block_col=block_col,
         num_warps=config.num_warps,
         num_stages=min(config.num_stages, 2) if target.has_row_fetch else 1,
@@ -273,6 +280,7 @@ def split(
         workspace=0,
         chunks=chunks,
         held=0 < row * held_bytes <= MAX_HELD_BYTES,
-        row_layout=row_layout(1, block_col, config, problem, target, 16),
+        row_layout=row_layout(block_row, block_col, config, problem, target, 16),
         parts=parts,
+        in_halves=parts > 1,
     )

@@ -100,7 +100,7 @@ def test_launch_covers_the_problem_within_limits(data, spec, target, dtype, hidd
         and launch.block_col & (launch.block_col - 1) == 0
     )
     assert launch.column_mask == (covered > hidden)
-    assert 1 <= launch.block_row <= max(1, config.block_row)
+    assert 1 <= launch.block_row <= max(1, config.block_row, launch.parts)
     assert threads <= target.max_threads
     assert 4 * launch.workspace <= 64 << 20
     slices = -(-hidden // (blocks * launch.slice_col)) if launch.slice_row else 0
@@ -281,7 +281,7 @@ def test_rows_stay_in_registers_where_they_fit():
         (RMSNormConfig("row", 1, 4), 8, "finish 'none' needs a grid of fixed size"),
         (RMSNormConfig("row", 1, 4, 1, 0, "columns", 32), 5000, "5000 rows exceed 4096"),
         (RMSNormConfig("row", 1, 4, 1, 0, "columns"), 8, "without block_col"),
-        (RMSNormConfig("split", 1, 4, 1, 1, "reduce"), 8, "split without block_col"),
+        (RMSNormConfig("split", 1, 4, 1, 1, "reduce"), 8, "split with block_col 0"),
         (RMSNormConfig("split", 1, 8, 1, 1, "columns", 1024), 8, "cannot end partial sums"),
         (RMSNormConfig("split", 1, 32, 1, 1, "reduce", 128), 8, "chunks exceed 16"),
         (RMSNormConfig("split", 1, 1, 1, 1, "reduce", 4096), 8, "128 elements a thread exceed 64"),

@@ -1,5 +1,6 @@
 """Classes of configs that sum a row in the same order: over all sizes of a bin, dtypes, variants and rows."""
 
+from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.solver.bins import Bins
 from normtune.heuristics.solver.grid import Axis
-from normtune.heuristics.solver.row_classes import RowClasses, sizes
+from normtune.heuristics.solver.row_classes import RowClasses, representatives
 from normtune.kernels.alignment import alignment_of
 from normtune.kernels.operator import IllegalConfigError, operator
 from normtune.kernels.problem import MAX_ROWS
@@ -25,21 +26,24 @@ GATED = operator("rms_norm_gated_forward"), operator("rms_norm_gated_backward")
 ROW, BLOCK, WIDE = (RMSNormConfig("row", 1, 4), RMSNormConfig("block_row", 2, 8), RMSNormConfig("row", 1, 8))
 
 
-def classes_of(configs, spec=FORWARD, dtypes=("bfloat16",), hidden=(512, 1024), variants=("",)):
+def classes_of(configs, spec=FORWARD, dtypes=("bfloat16",), hidden=(512, 1024), variants=("",), measured=()):
     """Of each config its class in the bin above each size, up to the next."""
     axis, shape = Axis("hidden", hidden, False), (len(configs), 1, len(hidden))
     none = np.zeros(shape, bool)
     in_bins = Bins((Axis("rows", (MAX_ROWS,), False), axis), configs, np.zeros(shape, np.int64), none, ~none)
-    return RowClasses(Legality(spec, H200, dtypes, variants)).of(in_bins)[:, 1:].T.tolist()
+    return RowClasses(Legality(spec, H200, dtypes, variants)).of(in_bins, measured)[:, 1:].T.tolist()
 
 
-def test_configs_of_a_class_are_so_at_every_size_of_a_bin():
+def test_configs_of_a_class_are_so_at_measured_sizes_and_at_aligned_ones():
     # At 1024 both hold a row in 4 warps with 8 elements a thread; at an odd size the second spreads it over 8.
     for dtype in ("bfloat16", "float32"):
         launches = [FORWARD.resolve(one, FORWARD.problem(64, 1024, dtype), H200, None) for one in (ROW, BLOCK)]
         assert (launches[0].row_sum == launches[1].row_sum) == (dtype == "bfloat16")
     assert classes_of((ROW, BLOCK), hidden=(1023, 1024)) == [[0, 0]]
-    assert classes_of((ROW, BLOCK), hidden=(1022, 1024)) == [[0, 1]]
+    assert classes_of((ROW, BLOCK), hidden=(1022, 1024)) == [[0, 0]]
+    assert classes_of((ROW, BLOCK), hidden=(1022, 1024), measured=(1003, 1024)) == [[0, 0]]
+    assert classes_of((ROW, BLOCK), hidden=(1022, 1024), measured=(1023,)) == [[0, 1]]
+    assert classes_of((ROW, BLOCK), hidden=(1022, 1023)) == [[0, 1]]  # where no size is aligned, all count
     assert classes_of((ROW, BLOCK), hidden=(1023, 1024), dtypes=("bfloat16", "float32")) == [[0, 1]]
 
 
@@ -56,19 +60,18 @@ def test_no_size_of_a_bin_tells_apart_what_its_representatives_do_not(seed):
     draw = np.random.default_rng(seed)
     least = int(draw.integers(1, (20_000, 600)[seed % 2]))
     most = least + int(draw.integers(0, (9_000, 300)[seed % 2]))
-    asked = [size for alike in sizes(least, most) for size in alike]
+    asked = [size for alike in representatives(least, most) for size in alike]
     assert {alignment_of(size) for size in asked} == {alignment_of(size) for size in range(least, most + 1)}
     for spec in (FORWARD, BACKWARD, *GATED, *OTHERS):
         problem = spec.problem(64, most, "bfloat16")
         configs = tuple(one for one in spec.space("default", problem, H200) if spec.is_legal(one, problem, H200))
-        classes = classes_of(configs, spec, hidden=(least - 1, most))[0]
-        groups = {
-            number: [one for one, own in zip(configs, classes, strict=True) if own == number] for number in classes
-        }
-        for size in [*draw.integers(least, most + 1, 40).tolist(), *asked[::7]]:
-            for number in groups.keys() - {-1}:
+        drawn = [*draw.integers(least, most + 1, 40).tolist(), *asked[::7]]
+        for measured, compared in (((), [size for size in drawn if size % 8 == 0]), (asked, drawn)):
+            classes = classes_of(configs, spec, hidden=(least - 1, most), measured=measured)[0]
+            for size, number in product(compared, {*classes} - {-1}):
                 problem = spec.problem(1, size, "bfloat16")
-                assert len({spec.resolve(one, problem, H200, None).row_sum for one in groups[number]}) == 1, size
+                alike = [one for one, own in zip(configs, classes, strict=True) if own == number]
+                assert len({spec.resolve(one, problem, H200, None).row_sum for one in alike}) == 1, size
 
 
 def test_what_depends_on_rows_or_is_unknown_has_no_class(monkeypatch, spec):

@@ -1,11 +1,10 @@
-"""Rows in halves on a GPU: by clusters of few and of many rows, and by one program."""
+"""Rows in eight parts on a GPU, by clusters of few rows and by one program of many; fixed grids of clusters."""
 
 import pytest
 import torch
 
 from normtune.kernels.operator import operator
 from normtune.kernels.rms_norm.config import RMSNormConfig
-from normtune.kernels.rms_norm.launch import cluster_chunk
 from normtune.tests.kernels.launching import outputs_of
 from normtune.tuner.timing.gate import compare
 
@@ -13,40 +12,47 @@ pytestmark = pytest.mark.gpu
 
 DEVICE = torch.device("cuda", 0)
 NAMES = ("rms_norm_backward", "fused_add_rms_norm_backward")
-WARPS = 16
+FINISHES = ((1, "reduce"), (2, "dependent"))
 
 
-def launches(spec, problem, target):
-    chunk = cluster_chunk(problem.hidden, 2, WARPS * target.warp_size)
-    configs = [RMSNormConfig("cluster_2", 1, WARPS, 1, 0, "columns", columns) for columns in (32, 1024)]
-    for stages, finish in ((1, "reduce"), (2, "dependent")):
-        configs.append(RMSNormConfig("cluster_2", 1, WARPS, stages, 1, finish))
-        configs.append(RMSNormConfig("split_2", 1, WARPS, stages, 1, finish, chunk))
-    return [launch for config in configs if (launch := spec.launch_of(config, problem, target))]
+def orders(itemsize):
+    """Two lists of configs, each with one order of a row's sum: of eight parts, and of a fixed grid of clusters."""
+    chunk = 16 // itemsize * 128 * 8
+    eighths = [RMSNormConfig("split_8", 1, 4, 1, 0, "columns", columns) for columns in (32, 64)]
+    eighths += [
+        RMSNormConfig("split_8", 1, warps, stages, 1, finish, chunk)
+        for warps in (16, 32)
+        for stages, finish in FINISHES
+    ]
+    halves = [RMSNormConfig("cluster_2", 1, 16, stages, 1, finish) for stages, finish in FINISHES]
+    return eighths, halves
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("hidden", [9000, 12288, 16384, 20481, 32768])
 @pytest.mark.parametrize("rows", [5, 300])
 @pytest.mark.parametrize("key", [(name, variant) for name in NAMES for variant in operator(name).variants])
-def test_a_row_in_halves_has_the_same_bits_by_every_launch_and_in_every_run(key, rows, hidden, dtype, target):
+def test_a_row_in_parts_has_the_same_bits_by_every_launch_and_in_every_run(key, rows, hidden, dtype, target):
     if not target.has_clusters:
         pytest.skip("this GPU has no clusters")
     spec = operator(key[0])
-    problem = spec.problem(rows, hidden, dtype, key[1])
+    problem = spec.problem(rows, hidden, str(dtype).removeprefix("torch."), key[1])
     inputs = spec.references().inputs(problem, torch.Generator(DEVICE).manual_seed(hidden), DEVICE, False)
     inputs = {name: strided(tensor) if tensor.ndim == 2 else tensor for name, tensor in inputs.items()}
     expected = spec.references().reference(problem, inputs, 1e-6, 0.5)
-    first = None
-    for launch in launches(spec, problem, target):
-        kept = None
-        for _ in range(20):
-            outputs = outputs_of(spec, problem, launch, inputs, offset=0.5)
-            kept = outputs if kept is None else kept
-            assert all(torch.equal(tensor, outputs[name]) for name, tensor in kept.items()), launch
-        compare(kept, expected)
-        first = kept["dx"] if first is None else first
-        assert torch.equal(first, kept["dx"]), launch
+    for configs in orders(dtype.itemsize):
+        launches = [spec.launch(config, problem, target) for config in configs]
+        assert len({launch.row_sum for launch in launches}) == 1
+        first = None
+        for launch in launches:
+            kept = None
+            for _ in range(20):
+                outputs = outputs_of(spec, problem, launch, inputs, offset=0.5)
+                kept = outputs if kept is None else kept
+                assert all(torch.equal(tensor, outputs[name]) for name, tensor in kept.items()), launch
+            compare(kept, expected)
+            first = kept["dx"] if first is None else first
+            assert torch.equal(first, kept["dx"]), launch
 
 
 def strided(tensor):

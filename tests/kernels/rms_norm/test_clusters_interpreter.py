@@ -1,4 +1,4 @@
-"""Rows over a cluster and in halves, run by Triton's interpreter, in which one number is exchanged by a plain sum.
+"""Rows over a cluster and in eight parts, run by Triton's interpreter, in which one number is exchanged by a plain sum.
 
 It runs no PTX: test_few_rows_gpu.py has the exchange itself.
 """
@@ -14,7 +14,7 @@ from normtune.kernels.call import run
 from normtune.kernels.operator import operator
 from normtune.kernels.rms_norm import backward_cluster
 from normtune.kernels.rms_norm.config import RMSNormConfig
-from normtune.kernels.rms_norm.launch import CLUSTERS, cluster_chunk
+from normtune.kernels.rms_norm.launch import CLUSTERS
 from normtune.kernels.target import TARGETS
 from normtune.tests.kernels.launching import calls_of, nan_outputs, referenced
 from normtune.tuner.plan.plan import candidates
@@ -32,7 +32,7 @@ def nothing():
 
 
 @triton.jit
-def plain_sum(b_part, parity, BLOCKS: tl.constexpr):
+def plain_sum(b_part, parity, BLOCKS: tl.constexpr, IN_HALVES: tl.constexpr):
     return tl.zeros([BLOCKS], tl.float32) + tl.sum(b_part, axis=0)
 
 
@@ -64,26 +64,40 @@ def test_outputs_are_within_rounding(key, rows, hidden):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("counted_loops")
-@pytest.mark.parametrize(("rows", "hidden"), [(1, 8192), (9, 5000), (12, 4097), (2, 700)])
+@pytest.mark.parametrize("schedule", ["cluster_2", "cluster_4"])
 @pytest.mark.parametrize("key", [(name, variant) for name in NAMES for variant in operator(name).variants])
-def test_a_row_in_halves_has_the_same_bits_by_every_launch(key, rows, hidden):
-    spec, target = operator(key[0]), TARGET._replace(sms=8)  # fewer clusters than rows
-    for dtype in ("float32", "float16"):
+def test_a_fixed_grid_of_clusters_strides_over_rows(key, schedule):
+    spec, target = operator(key[0]), TARGET._replace(sms=16)  # fewer clusters than rows
+    for rows, hidden, dtype in ((9, 5000, "float32"), (12, 4097, "float16")):
         problem = spec.problem(rows, hidden, dtype, key[1])
         inputs, expected = referenced(spec, problem, hidden, offset=0.5)
-        chunk = cluster_chunk(hidden, 2, 8 * target.warp_size)
-        found = {}
+        launch = spec.launch(RMSNormConfig(schedule, 1, 8, 1, 1, "reduce"), problem, target)
+        assert 1 < launch.grid < rows
+        outputs = nan_outputs(spec, problem)
+        calls = calls_of(spec, problem, launch, inputs | outputs, offset=0.5)
+        run([call._replace(options={**call.options, "num_ctas": 1}) for call in calls])
+        compare(outputs, expected)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("counted_loops")
+@pytest.mark.parametrize(("rows", "hidden"), [(1, 16384), (9, 9000), (12, 8201)])
+@pytest.mark.parametrize("key", [(name, variant) for name in NAMES for variant in operator(name).variants])
+def test_one_program_adds_eight_parts_as_a_cluster_does(key, rows, hidden):
+    spec, target = operator(key[0]), TARGET._replace(sms=4)  # fewer programs than rows
+    for dtype, chunk in (("float32", 4096), ("float16", 8192)):
+        problem = spec.problem(rows, hidden, dtype, key[1])
+        inputs, expected = referenced(spec, problem, hidden, offset=0.5)
+        found = []
         for config in (
-            RMSNormConfig("cluster_2", 1, 8, 1, 0, "columns", 64),
-            RMSNormConfig("cluster_2", 1, 8, 1, 1, "reduce"),
-            RMSNormConfig("split_2", 1, 8, 1, 1, "reduce", chunk),
+            RMSNormConfig("split_8", 1, 4, 1, 0, "columns", 64),
+            RMSNormConfig("split_8", 1, 16, 1, 1, "reduce", chunk),
         ):
             launch = spec.launch(config, problem, target)
-            assert (launch.parts, launch.block_col) == (2, chunk)
-            outputs = nan_outputs(spec, problem)
-            calls = calls_of(spec, problem, launch, inputs | outputs, offset=0.5)
+            found.append((launch.row_sum, nan_outputs(spec, problem)))
+            calls = calls_of(spec, problem, launch, inputs | found[-1][1], offset=0.5)
             run([call._replace(options={**call.options, "num_ctas": 1}) for call in calls])
-            compare(outputs, expected)
-            found[config] = outputs["dx"]
-        first, *others = found.values()
-        assert all(torch.equal(first, other) for other in others)
+            compare(found[-1][1], expected)
+        (order, outputs), (other_order, other) = found
+        assert order == other_order
+        assert torch.equal(outputs["dx"], other["dx"])

@@ -34,7 +34,7 @@ def test_illegal_configs_are_counted_by_reason():
     assert kept == []
     assert pruned == {
         "illegal: elements a thread exceed": 2,
-        "illegal: split without block_col": 1,
+        "illegal: split with block_col": 1,
         "illegal: schedule 'cluster' does not exist for rms_norm_forward": 1,
     }
 
