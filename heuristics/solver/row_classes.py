@@ -68,7 +68,7 @@ class RowClasses:
         return classes
 
     def mixed(self, tree: Tree) -> Iterator[Interval]:
-        """Each interval of hidden sizes in which a tree's configs have several classes, if none of it was measured."""
+        """Each interval of hidden sizes in which a tree's configs have several classes, whatever was measured."""
         cuts = {node.threshold for node, _ in walk(tree, EVERYWHERE) if isinstance(node, Split) and node.axis == HIDDEN}
         for ends in _ends(sorted({*cuts, self._legality.spec.max_hidden})):
             stretch, tested = Interval(HIDDEN, *ends), self._compared(*ends, ())

@@ -41,7 +41,8 @@ _CHUNK_ELEMENTS_PER_THREAD = (8, 16)
 # Most narrow chunks in a loop over rows: with five, Triton 3.6 does not compile ("Maximum number of steps exceeded" in
 # `TritonGPUPlanCTAPass`).
 _MOST_LOOPED_NARROW_CHUNKS = 4
-# Longest part in narrow chunks without a loop.
+# Longest part in narrow chunks without a loop. It is that of a loop of 512 threads, so that few rows are summed in the
+# same order as many.
 _MOST_NARROW_COLUMNS = 16384
 # Parts of a row, by schedule. With the finish `columns`, `split_8` has a cluster for each row.
 SPLITS = {"split": 1, "split_8": 8}

@@ -100,7 +100,7 @@ def test_launch_covers_the_problem_within_limits(data, spec, target, dtype, hidd
         and launch.block_col & (launch.block_col - 1) == 0
     )
     assert launch.column_mask == (covered > hidden)
-    assert 1 <= launch.block_row <= max(1, config.block_row, launch.parts)
+    assert 1 <= launch.block_row <= max(1, config.block_row, 1 if launch.clustered else launch.parts)
     assert threads <= target.max_threads
     assert 4 * launch.workspace <= 64 << 20
     slices = -(-hidden // (blocks * launch.slice_col)) if launch.slice_row else 0

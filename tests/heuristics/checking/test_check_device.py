@@ -83,7 +83,11 @@ def test_the_shipped_table_still_fits_and_nothing_is_kept(table: Path) -> None:
         if told != OK:
             # What batch invariance costs differs much between shapes: forty may not tell the mean from the limit, and
             # do not reach each of its leaves.
-            assert one.key.is_batch_invariant and told.startswith(f"{AMBIGUOUS}: ")
+            assert one.key.is_batch_invariant
+            assert re.fullmatch(
+                rf"{AMBIGUOUS}: (the mean loss may be on either side of the limit|no shape of \d+ leaves was measured)",
+                told,
+            )
             unsure += 1
         assert re.fullmatch(
             r"    \d+ shapes lose -?[\d.]+ % \(-?[\d.]+ % to [\d.]+ %\), promised -?[\d.]+ %, plain "

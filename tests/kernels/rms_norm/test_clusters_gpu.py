@@ -1,4 +1,4 @@
-"""Rows in eight parts on a GPU, by clusters of few rows and by one program of many; fixed grids of clusters."""
+"""Rows in parts on a GPU: in halves by clusters of few and of many rows, in eight by clusters and by one program."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ FINISHES = ((1, "reduce"), (2, "dependent"))
 
 
 def orders(itemsize):
-    """Two lists of configs, each with one order of a row's sum: of eight parts, and of a fixed grid of clusters."""
+    """Two lists of configs, each with one order of a row's sum: of eight parts, and of halves."""
     chunk = 16 // itemsize * 128 * 8
     eighths = [RMSNormConfig("split_8", 1, 4, 1, 0, "columns", columns) for columns in (32, 64)]
     eighths += [
@@ -24,7 +24,8 @@ def orders(itemsize):
         for warps in (16, 32)
         for stages, finish in FINISHES
     ]
-    halves = [RMSNormConfig("cluster_2", 1, 16, stages, 1, finish) for stages, finish in FINISHES]
+    halves = [RMSNormConfig("cluster_2", 1, 16, 1, 0, "columns", columns) for columns in (32, 1024)]
+    halves += [RMSNormConfig("cluster_2", 1, 16, stages, 1, finish) for stages, finish in FINISHES]
     return eighths, halves
 
 

@@ -65,18 +65,27 @@ def test_outputs_are_within_rounding(key, rows, hidden):
 @pytest.mark.slow
 @pytest.mark.usefixtures("counted_loops")
 @pytest.mark.parametrize("schedule", ["cluster_2", "cluster_4"])
+@pytest.mark.parametrize(("rows", "hidden"), [(1, 8192), (9, 5000), (12, 4097), (2, 700)])
 @pytest.mark.parametrize("key", [(name, variant) for name in NAMES for variant in operator(name).variants])
-def test_a_fixed_grid_of_clusters_strides_over_rows(key, schedule):
+def test_clusters_of_few_rows_and_a_fixed_grid_of_them_have_the_same_bits(key, rows, hidden, schedule):
     spec, target = operator(key[0]), TARGET._replace(sms=16)  # fewer clusters than rows
-    for rows, hidden, dtype in ((9, 5000, "float32"), (12, 4097, "float16")):
+    for dtype in ("float32", "float16"):
         problem = spec.problem(rows, hidden, dtype, key[1])
         inputs, expected = referenced(spec, problem, hidden, offset=0.5)
-        launch = spec.launch(RMSNormConfig(schedule, 1, 8, 1, 1, "reduce"), problem, target)
-        assert 1 < launch.grid < rows
-        outputs = nan_outputs(spec, problem)
-        calls = calls_of(spec, problem, launch, inputs | outputs, offset=0.5)
-        run([call._replace(options={**call.options, "num_ctas": 1}) for call in calls])
-        compare(outputs, expected)
+        found = []
+        for config in (
+            RMSNormConfig(schedule, 1, 8, 1, 0, "columns", 64),
+            RMSNormConfig(schedule, 1, 8, 1, 1, "reduce"),
+        ):
+            launch = spec.launch(config, problem, target)
+            assert launch.parts == CLUSTERS[schedule]
+            found.append((launch.row_sum, nan_outputs(spec, problem)))
+            calls = calls_of(spec, problem, launch, inputs | found[-1][1], offset=0.5)
+            run([call._replace(options={**call.options, "num_ctas": 1}) for call in calls])
+            compare(found[-1][1], expected)
+        (order, outputs), (other_order, other) = found
+        assert order == other_order
+        assert torch.equal(outputs["dx"], other["dx"])
 
 
 @pytest.mark.slow
