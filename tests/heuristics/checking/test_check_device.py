@@ -345,7 +345,7 @@ def test_planted_functions_are_not_called_ok(kind: str, replay: Replay) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("seed", "promises_little"), [(1, True), (2, True), (3, True)])
+@pytest.mark.parametrize(("seed", "promises_little"), [(1, True), (2, True), (56, False)])
 def test_a_fresh_table_of_own_shapes_is_not_stale_and_not_ok_by_a_large_promise(
     seed: int, promises_little: bool, replay: Replay
 ) -> None:
