@@ -15,7 +15,8 @@ from normtune.tuner.staleness.stored import OTHER_CODE
 from normtune.tuner.sweep import api, devices
 from normtune.tuner.sweep.request import Request, Wanted
 
-SMALL = {"device": "replay:nvidia-h200", "rows": [1, 512], "hidden": [256, 4096]}
+# The default space, as on a GPU: that of a replay is read from its recording.
+SMALL = {"device": "replay:nvidia-h200", "rows": [1, 512], "hidden": [256, 4096], "space": "default"}
 HEAVY = ("torch", "triton", "pandas", "pyarrow", "optuna", "scipy", "rich")
 
 
@@ -78,7 +79,9 @@ print(json.dumps([done.exit_code, done.stdout, [name for name in sys.argv[1].spl
 @pytest.mark.long
 def test_nothing_to_do_is_found_without_heavy_libraries(store):
     options = ("sweep", "--device", "replay:nvidia-h200", "--rows", "1,512", "--hidden", "256,4096")
-    code, text, loaded = json.loads(printed_by(SCRIPT, ",".join(HEAVY), *options, "--store", store))
+    code, text, loaded = json.loads(
+        printed_by(SCRIPT, ",".join(HEAVY), *options, "--space", "default", "--store", store)
+    )
     assert (code, "nothing to do: all 8 problems" in text, loaded) == (0, True, [])
 
 

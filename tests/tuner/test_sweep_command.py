@@ -148,6 +148,7 @@ def test_a_device_that_is_not_there_gets_one_line_and_its_exit_code(arguments, c
         (("--hidden", "2097152"), "hidden is 2097152: rms_norm_forward takes 1 to 1048576"),
         (("--rows", "1048576", "--hidden", "4096"), "the grid is empty"),
         (("--space", "tiny", "--dry-run"), "unknown space 'tiny'"),
+        (("--space", "recorded", "--dry-run"), "unknown space 'recorded'"),
         (("--strategy", "lucky"), "unknown strategy 'lucky': expected one of adaptive, exhaustive"),
         (("--budget", "soon"), "--budget is 'soon'"),
         (("--effort", "none"), "unknown effort 'none': expected one of default, portfolio"),
@@ -184,8 +185,12 @@ def test_what_is_given_wins_over_what_effort_implies():
         assert Request(strategy=strategy).chosen == Effort("default", space, strategy, None)
     assert Request(effort="portfolio", strategy="plane").chosen == Effort("default", "portfolio", "plane", 60.0)
     assert Request(space="default").chosen == Effort("default", "default", "plane", None)
-    for of_given in ({"device": "replay:nvidia-h200"}, {"stale": True}, {"refine": "nvidia_h200"}):
+    for of_given in ({"stale": True}, {"refine": "nvidia_h200"}):
         assert Request(**of_given).chosen == Effort("default", "default", "adaptive", None)
+    replay = {"device": "replay:nvidia-h200"}
+    assert Request(**replay).chosen == Effort("default", "recorded", "adaptive", None)
+    assert Request(**replay, effort="portfolio").chosen == Effort("default", "portfolio", "adaptive", 60.0)
+    assert Request(**replay, space="full", strategy="plane").chosen == Effort("default", "full", "plane", None)
     given = Request(effort="portfolio", grid="probe", space="full", strategy="exhaustive", budget_seconds=120.0)
     assert given.chosen == Effort("probe", "full", "exhaustive", 120.0)
 
@@ -203,6 +208,7 @@ def test_json_is_one_object_whatever_happens(tmp_path):
         failure["configs"] for failure in sweep["failures"]
     )
     assert sweep["configs_timed"] > 100 and planned["sweep"] is None
+    assert "not_recorded" not in {failure["status"] for failure in sweep["failures"]}
     assert again["plan"] is None and again["sweep"]["problems_known"] == 12
     assert planned["device"] == first["device"] and first["device"]["uuid"] == "replay:nvidia-h200"
 

@@ -1,18 +1,24 @@
 """Functions that open a device, which measures tasks or replays them, by its name.
 
-In: the name of a device. Out: a `Bench`, and the shapes that it can measure.
+In: the name of a device. Out: a `Bench`, and the shapes and configs that a replay can measure.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from normtune.errors import NormtuneError, UsageError
+from normtune.kernels.config import COPY, Config
 from normtune.kernels.key import Key
-from normtune.kernels.problem import AXES, Shape
+from normtune.kernels.operator import read_config
+from normtune.kernels.problem import AXES, Problem, Shape
 from normtune.results.records import REPLAY_PREFIX, Device
 from normtune.results.regimes import COLD
 from normtune.tuner.device.bench import Bench
 from normtune.tuner.device.engine import Engine, Opener
+
+if TYPE_CHECKING:
+    from normtune.results.evidence import Evidence
 
 # In place of the name of a device: every GPU that CUDA's driver lists.
 ALL = "all"
@@ -111,12 +117,27 @@ def measurable(device: Device, regime: str) -> Mapping[Key, Collection[Shape]] |
     """The shapes that a device can measure, by key: a replay only those that were recorded; None for a GPU, any."""
     if not device.uuid.startswith(REPLAY_PREFIX):
         return None
+    places = _recording(device, regime).frame[["operator", "variant", "dtype", *AXES]].drop_duplicates()
+    shapes: dict[Key, set[Shape]] = defaultdict(set)
+    for name, variant, dtype, first, second in places.itertuples(index=False):
+        shapes[Key.of(name, variant, dtype)].add((int(first), int(second)))
+    return shapes
+
+
+def recorded(problems: Sequence[Problem], device: Device, regime: str) -> dict[Problem, list[Config]]:
+    """The configs that a replay can measure at each problem: those that were recorded."""
+    frame = _recording(device, regime).frame
+    places = frame.groupby(["operator", "rows", "hidden", "dtype", "variant"]).indices
+    configs = {}
+    for problem in problems:
+        texts = frame["config"].iloc[places.get(problem.columns, [])]
+        found = (read_config(problem.operator, text) for text in dict.fromkeys(texts))
+        configs[problem] = [config for config in found if config != COPY]
+    return configs
+
+
+def _recording(device: Device, regime: str) -> "Evidence":
     # Here, because it loads pandas, which a sweep with nothing to measure does not need.
     from normtune.results.exchange.recording import load_recording
 
-    frame = load_recording(device.uuid.removeprefix(REPLAY_PREFIX), regime).frame
-    columns = ["operator", "variant", "dtype", *AXES]
-    shapes: dict[Key, set[Shape]] = defaultdict(set)
-    for name, variant, dtype, first, second in frame[columns].drop_duplicates().itertuples(index=False):
-        shapes[Key.of(name, variant, dtype)].add((int(first), int(second)))
-    return shapes
+    return load_recording(device.uuid.removeprefix(REPLAY_PREFIX), regime)

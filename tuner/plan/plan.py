@@ -24,6 +24,8 @@ from normtune.tuner.timing.protocol import timed_launches
 
 PORTFOLIO = "portfolio"
 SPACES = ("default", "full", PORTFOLIO)
+# The space of a replay: the configs that were recorded at each problem.
+RECORDED = "recorded"
 # With more configs a problem, and more pairs of both in a plan, a config gets its launch only when a search that leaves
 # configs out asks for it: a launch takes up to 0.5 ms and 5 KB.
 LARGE, MOST_PAIRS = 2048, 100_000
@@ -37,8 +39,8 @@ REFERENCE_BYTES = 105
 # Context, loaded kernels, evicting read and sentinel of the timing, the allocator's overhead.
 _FIXED_BYTES = 1 << 30
 
-# Configs of problems that are timed whatever the space and the search.
-Always: TypeAlias = Mapping[Problem, Sequence[Config]]
+# Configs of problems.
+ByProblem: TypeAlias = Mapping[Problem, Sequence[Config]]
 
 
 class Task(NamedTuple):
@@ -143,13 +145,17 @@ def problems(
 
 
 def plan(
-    wanted: Sequence[Problem], space: str, target: Target, always: Always | None = None, is_sampled: bool = False
+    wanted: Sequence[Problem],
+    space: str | ByProblem,
+    target: Target,
+    always: ByProblem | None = None,
+    is_sampled: bool = False,
 ) -> Plan:
     """The plan of a space on these problems.
 
     Args:
         wanted: the problems.
-        space: the name of the space.
+        space: the name of the space, or its configs by problem.
         target: of the device.
         always: configs of problems that are candidates whatever the space, if they are legal there.
         is_sampled: whether the search leaves configs out, so that those of a large space need no launch before.
@@ -157,7 +163,7 @@ def plan(
     Raises:
         UsageError: the space is unknown.
     """
-    if space not in SPACES:
+    if isinstance(space, str) and space not in SPACES:
         raise UsageError(f"unknown space {space!r}: expected one of {', '.join(SPACES)}")
     tasks, pools = [], []
     pruned: Counter[str] = Counter()
@@ -192,9 +198,11 @@ def some_candidates(space: str, problem: Problem, target: Target) -> tuple[list[
     return [*pool] if pool.is_listed and pool.size <= LARGE else pool.drawn((), 0, DRAWN), pool
 
 
-def _pool(space: str, problem: Problem, target: Target, shared: dict[str, Space]) -> Pool:
+def _pool(space: str | ByProblem, problem: Problem, target: Target, shared: dict[str, Space]) -> Pool:
     """The candidates of a space; problems with the same configs share them through `shared`."""
     spec = operator(problem.operator)
+    if not isinstance(space, str):
+        return Pool(spec, problem, target, Listed(space.get(problem, ())))
     space = "default" if space == PORTFOLIO else space  # of which a portfolio takes what its tables leave room for
     configs, name = space_of(spec.space_at(space, problem, target)), f"{space} {spec.name}"
     before = shared.get(name)
@@ -206,7 +214,7 @@ def _is_large(pool: Pool, problems: int) -> bool:
     return not pool.is_listed or (pool.size > LARGE and pool.size * problems > MOST_PAIRS)
 
 
-def warm_start(plan: Plan, always: Always, target: Target) -> Always:
+def warm_start(plan: Plan, always: ByProblem, target: Target) -> ByProblem:
     """The configs of the plan with the same launches as those that are always timed, by problem."""
     configs = {}
     for problem, candidates in plan.tasks:

@@ -16,7 +16,7 @@ from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target
 from normtune.results.records import Coverage, History, Measurement
-from normtune.tuner.plan.plan import Always, Plan, Task, candidates
+from normtune.tuner.plan.plan import ByProblem, Plan, Task, candidates
 
 Stored = Mapping[tuple[Problem, Config], Coverage]
 
@@ -55,7 +55,7 @@ def without_times(stored: Stored, problems: Collection[Problem]) -> int:
     return sum(problem not in timed for problem in problems)
 
 
-def key_of(always: Always, space: str, search: str) -> str | None:
+def key_of(always: ByProblem, space: str, search: str) -> str | None:
     """Key of a request, stored in the protocol of its runs, to recognise the same request later.
 
     An interrupted one goes on where it was left, a finished one needs no search to find out that nothing is left. The

@@ -82,7 +82,7 @@ class SweepOptions:
     space: str | None = option(
         "Configs: full, all; default, those that were the best at some shape on an H200; "
         "portfolio, 16 that tables of measured GPUs choose for shapes nearby. Default: full with plane, portfolio with "
-        "--effort portfolio, else default."
+        "--effort portfolio, what was recorded for a replay, else default."
     )
     strategy: str | None = option(
         "plane: only configs that are likely to be the best, predicted from times at all shapes; adaptive: 6 rounds "

@@ -136,7 +136,7 @@ def prepare(
     elif wanted.refined:
         chosen, strategy = _refinement_plan(request, wanted.refined, stored, device, target)
     else:
-        chosen = wanted.plan(request.chosen.space, target, always, request.leaves_out)
+        chosen = wanted.plan(request.space_of(wanted.problems, device), target, always, request.leaves_out)
         begin = request.search(warm_start(chosen, always, target))
         strategy = _going_on(begin, key, store, device, request.regime, announce)
     search = search_of(chosen, strategy, stored, request.retry_failed)
@@ -188,7 +188,7 @@ def _refinement_plan(
         )
     problems = [Problem(key, *dispute.shape) for key, own in disputes.items() for dispute in own.open()]
     always = request.always(problems, device, target)
-    disputed = plan(problems, request.chosen.space, target, always)._replace(pruned={})
+    disputed = plan(problems, request.space_of(problems, device), target, always)._replace(pruned={})
     wanted = tuple(Refine(disputed.tasks, before, refinement).left())
 
     def strategy(tasks: Sequence[Task], _: Known) -> Refine:

@@ -21,9 +21,9 @@ from normtune.kernels.target import TARGETS, Target, target_for
 from normtune.results.options import as_names
 from normtune.results.records import REPLAY_PREFIX, Device
 from normtune.results.regimes import check_regime
-from normtune.tuner.device.open import names_of
+from normtune.tuner.device.open import names_of, recorded
 from normtune.tuner.plan import grids
-from normtune.tuner.plan.plan import PORTFOLIO, SPACES, Always, Plan, plan, problems
+from normtune.tuner.plan.plan import PORTFOLIO, RECORDED, SPACES, ByProblem, Plan, plan, problems
 from normtune.tuner.plan.resume import key_of
 from normtune.tuner.search.protocol import Search, Strategy
 from normtune.tuner.search.registry import check_search, search
@@ -93,8 +93,8 @@ class Request(SweepOptions):
                 if self._has(one) and self._has(other):
                     raise UsageError(f"--{one} and --{other} are both given: {reason}")
         self._check_search()
-        if self.chosen.space not in SPACES:
-            raise UsageError(f"unknown space {self.chosen.space!r}: expected one of {', '.join(SPACES)}")
+        if self.space is not None and self.space not in SPACES:
+            raise UsageError(f"unknown space {self.space!r}: expected one of {', '.join(SPACES)}")
         check_regime(self.regime)
         budget = self.budget_seconds
         if budget is not None and not (_is_number(budget) and budget > 0):
@@ -118,9 +118,11 @@ class Request(SweepOptions):
         is_replay = str(self.device or "").startswith(REPLAY_PREFIX)
         is_fixed = is_replay or self.stale or self.compile_only or self.cache is not None or self.refine is not None
         strategy = self.strategy or (FIXED_STRATEGY if is_fixed else implied.strategy)
+        is_implied = strategy == implied.strategy or implied.space == PORTFOLIO
+        space = RECORDED if is_replay and implied.space != PORTFOLIO else implied.space if is_implied else "default"
         return Effort(
             self.grid or implied.grid,
-            self.space or (implied.space if strategy == implied.strategy or implied.space == PORTFOLIO else "default"),
+            self.space or space,
             strategy,
             implied.budget_seconds if budget is None else budget,
         )
@@ -180,11 +182,15 @@ class Request(SweepOptions):
         chosen = search(self.chosen.strategy)
         return not self.stale and self.refine is None and chosen.leaves_out
 
-    def always(self, problems: Sequence[Problem], device: Device, target: Target) -> Always:
+    def always(self, problems: Sequence[Problem], device: Device, target: Target) -> ByProblem:
         """The configs that are timed at each problem, whatever the space and the search."""
         return always(problems, device, target, self.baseline)
 
-    def search(self, advice: Always | None = None) -> Strategy:
+    def space_of(self, problems: Sequence[Problem], device: Device) -> str | ByProblem:
+        """The name of the space, or the configs of a recording."""
+        return recorded(problems, device, self.regime) if self.chosen.space == RECORDED else self.chosen.space
+
+    def search(self, advice: ByProblem | None = None) -> Strategy:
         """The strategy; a search that leaves configs out begins with those in `advice`."""
         chosen: Callable[..., Search] = search(self.chosen.strategy)
         options: dict[str, Any] = {} if self.studies is None else {"studies": Path(self.studies)}
@@ -199,7 +205,7 @@ class Request(SweepOptions):
 
         return partial(Audited, strategy=partial(chosen, **options, advice=advice), seed=self.seed or 0)
 
-    def key(self, always: Always) -> str | None:
+    def key(self, always: ByProblem) -> str | None:
         """Key of the request, see `resume.key_of`; None if the unmeasured rest follows from the store."""
         if not self.leaves_out or self.retry_failed:
             return None
@@ -252,7 +258,7 @@ class Wanted(NamedTuple):
     beyond: int = 0
     refined: RefinedTable | None = None
 
-    def plan(self, space: str, target: Target, always: Always, is_sampled: bool = False) -> Plan:
+    def plan(self, space: str | ByProblem, target: Target, always: ByProblem, is_sampled: bool = False) -> Plan:
         """The plan of a space on these problems, with the configs that are always timed; as `plan.plan`."""
         whole = plan(self.problems, space, target, always, is_sampled)
         return whole._replace(reduced=self.reduced, beyond=self.beyond)

@@ -11,9 +11,11 @@ from normtune.kernels.operator import operator
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.results.evidence import Evidence
+from normtune.results.exchange import recording
 from normtune.results.records import Device, Measurement, Run
+from normtune.tuner.device import open as devices
 from normtune.tuner.device import replay
-from normtune.tuner.plan.plan import Task, candidates
+from normtune.tuner.plan.plan import Task, candidates, plan
 from normtune.tuner.search.adaptive import Adaptive
 from normtune.tuner.search.exhaustive import Exhaustive
 from normtune.tuner.search.rounds import timed
@@ -98,6 +100,16 @@ def test_a_config_of_the_same_launch_is_the_same_measurement(opened):
     assert SPEC.resolve(alias, PROBLEM, TARGET, None) == SPEC.resolve(FAST, PROBLEM, TARGET, None)
     found = measure(opened(), Adaptive, [alias])[alias], measure(opened(), Adaptive, [FAST])[FAST]
     assert found[0].nanoseconds == found[1].nanoseconds
+
+
+def test_the_space_of_a_replay_is_what_was_recorded(opened, monkeypatch):
+    monkeypatch.setattr(recording, "load_recording", lambda name, regime: recorded().regime(regime))
+    other = PROBLEM._replace(rows=65)
+    found = devices.recorded([PROBLEM, other], opened().identify().device, "cold")
+    assert found == {PROBLEM: [FAST, SLOW, BROKEN], other: []}
+    tasks = plan([PROBLEM, other], found, TARGET, {other: [ABSENT]}).tasks
+    assert [task.configs for task in tasks] == [[FAST, SLOW, BROKEN], [ABSENT]]
+    assert not devices.recorded([PROBLEM], opened().identify().device, "warm")[PROBLEM]
 
 
 def test_the_device_is_marked_as_a_replay(engine):

@@ -32,7 +32,7 @@ from normtune.kernels.config import COPY, Config, Implementation
 from normtune.kernels.config_space import Drawn, spread
 from normtune.kernels.problem import Problem
 from normtune.results.records import Coverage, Outcome
-from normtune.tuner.plan.plan import Always, Task
+from normtune.tuner.plan.plan import ByProblem, Task
 from normtune.tuner.plan.pool import Pool
 from normtune.tuner.plan.task_queue import TaskQueue
 from normtune.tuner.search.paired import chained
@@ -83,7 +83,7 @@ class TPE(Search):
         seed: int = 0,
         studies: Path | None = None,
         most: int | None = None,
-        advice: Always | None = None,
+        advice: ByProblem | None = None,
     ) -> None:
         self._advice = advice or {}
         optuna.logging.set_verbosity(optuna.logging.ERROR)
