@@ -113,6 +113,7 @@ def test_a_check_on_a_cluster_knows_the_operators_of_a_file_on_its_nodes(machine
 
 
 def test_a_cluster_that_is_not_there_is_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray", reason="there is no Ray: pip install 'normtune[ray]'")
     monkeypatch.chdir(tmp_path)
     fit = "fit", "--recording", "nvidia-h200-reduce-partials", "--out", "heuristics.py"
     told = refused(*fit, "--ray", "127.0.0.1:1", kind=NormtuneError)
