@@ -19,6 +19,7 @@ KINDS: dict[str, type] = {"int": int, "str": str}
 # value.
 _POSITIVE = ("block_row", "num_warps", "num_stages")
 _MOST = 1 << 20
+_WORD = re.compile(r"[A-Za-z0-9_.:+/-]{1,64}")
 # Options of Triton's compiler that a `triton.Config` may have, with its defaults.
 COMPILER_KNOBS: Mapping[str, int | None] = {"num_warps": 4, "num_stages": 3, "num_ctas": 1, "maxnreg": None}
 # What a message takes of a text that somebody else wrote.
@@ -107,10 +108,14 @@ class Config(tuple[Any, ...]):
 
     def constant_name(self) -> str:
         """The name of this config in a table's code, an identifier: `ROWS_2_WARPS_8`."""
-        return "_".join(
-            str(value) if knob.kind is str else f"{knob.name.removeprefix('num_')}_{value}"
-            for knob, value in self._telling()
-        ).upper()
+        parts = []
+        for knob, value in self._telling():
+            if isinstance(value, str):
+                parts.append(value if value.isidentifier() else f"{knob.name}_{identifier(value)}")
+            else:
+                sign = "minus_" * (value < 0)
+                parts.append(f"{knob.name.removeprefix('num_')}_{sign}{abs(value)}")
+        return "_".join(parts).upper()
 
     def _telling(self) -> list[tuple[Knob, int | str]]:
         """The knobs, with their values, that differ from the default; warps always."""
@@ -153,20 +158,25 @@ class Config(tuple[Any, ...]):
         return type(self), tuple(self)
 
 
+def is_word(text: str) -> bool:
+    """Whether a text can be the value of a knob: an identifier, or letters, digits and signs such as `128x64`."""
+    return bool(_WORD.fullmatch(text)) or text.isidentifier()
+
+
 def check_values(config: Config) -> None:
     """Check the values of a config from a file, as launch rules divide by some of them.
 
     Raises:
-        ValueError: a number is out of its range, or a text is no plain name.
+        ValueError: a number is out of its range, or a text is no short word.
     """
     if config == COPY:
         return
     is_known = not is_nameless(config)
     for (name, _, _, default), value in zip(config.knobs, config, strict=True):
-        least = int(name in _POSITIVE and default != 0 and is_known)
+        least = int(name in _POSITIVE and default != 0) if is_known else -_MOST
         if isinstance(value, str):
-            if not value.isidentifier():
-                raise ValueError(f"{name} of a config is {value[:40]!r}, expected a name such as row")
+            if not is_word(value):
+                raise ValueError(f"{name} of a config is {value[:40]!r}, expected a word such as row or 128x64")
         elif not least <= value <= _MOST:
             shown = value if abs(value) < 1 << 62 else "a larger number"
             raise ValueError(f"{name} of a config is {shown}, expected {least} to {_MOST}")

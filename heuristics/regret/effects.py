@@ -4,7 +4,8 @@ Estimator. A task is one visit of a run to a problem. Within it, each round time
 slows all of them. The reference of a round is the median log-time of the anchors: the configs timed in the most rounds
 (all of them, unless some were dropped early). A config's level in one half of the blocks is the median, over the rounds
 of that half, of its log-time minus the reference. Halves are the even and the odd blocks: noise is shared in a block. A
-config that was dropped as slow after one block has its level in both.
+config that was dropped as slow after one block has its level in both. Times of another program that tell no rounds
+have no reference: a config's level is the median of its log-times.
 
 Times of different tasks are never compared directly. A later task is aligned with the earlier ones by the median
 difference over the configs that both timed, or by the copy's if they share no config; a task that shares nothing is
@@ -13,7 +14,7 @@ millionths of a natural logarithm, and only their differences have a meaning. Al
 of an even number of values is the floor of the mean of the middle two.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -57,12 +58,16 @@ def block_of(labels: NDArray[np.int32]) -> NDArray[np.int32]:
     return labels // ROUNDS_PER_BLOCK
 
 
-def levels(runs: Sequence[dict[Config, LogSamples]]) -> dict[Config, Level]:
+def levels(runs: Sequence[dict[Config, LogSamples]], unpaired: Collection[int] = ()) -> dict[Config, Level]:
     """Levels of the configs of one problem, without the copy.
 
-    `runs` has the samples of each run, the earliest first.
+    `runs` has the samples of each run, the earliest first; `unpaired` the numbers of those that another program timed.
     """
-    by_run = [_of_task(task, number) for number, samples in enumerate(runs) for task in _tasks(samples)]
+    by_run = [
+        _of_task(task, number, number in unpaired and not _tells_rounds(task))
+        for number, samples in enumerate(runs)
+        for task in _tasks(samples)
+    ]
     # The task with the most configs leads, because it compares most of them directly.
     order = sorted(range(len(by_run)), key=lambda index: (-len(by_run[index]), index))
     merged: dict[Config, Level] = {}
@@ -108,7 +113,12 @@ def _begins(rounds: NDArray[np.int32], every: NDArray[np.int32]) -> NDArray[np.i
     return rounds[np.diff(np.searchsorted(every, rounds), prepend=-2) != 1]
 
 
-def _of_task(samples: dict[Config, LogSamples], number: int) -> dict[Config, Level]:
+def _tells_rounds(samples: dict[Config, LogSamples]) -> bool:
+    """Whether times have other rounds than those that they are given where a file has none: one of each block."""
+    return any((times.rounds != ROUNDS_PER_BLOCK * np.arange(len(times.rounds))).any() for times in samples.values())
+
+
+def _of_task(samples: dict[Config, LogSamples], number: int, is_unpaired: bool) -> dict[Config, Level]:
     groups: dict[bytes, list[Config]] = {}
     for config, times in sorted(samples.items()):
         groups.setdefault(times.rounds.tobytes(), []).append(config)
@@ -119,6 +129,8 @@ def _of_task(samples: dict[Config, LogSamples], number: int) -> dict[Config, Lev
     anchors = max(anchored, key=lambda group: len(samples[group[0]].rounds))  # the first of the longest
     anchor_rounds = samples[anchors[0]].rounds
     reference = median(np.stack([samples[config].logs for config in anchors]), axis=0)
+    if is_unpaired:
+        reference = np.zeros_like(reference)
 
     result = {}
     for group in groups.values():

@@ -255,6 +255,7 @@ def _measured(evidence: "Evidence", spec: OperatorSpec, key: Key) -> dict[Shape,
         part = part[~part["config"].isin(other)]
         if part.empty:
             return {}
+    unpaired = {order[run.id] for run in evidence.runs if run.is_unpaired}
     configs = [parsed[text] for text in part["config"]]
     numbers = [order[run] for run in part["run"]]
     statuses = part["status"].tolist()
@@ -266,7 +267,8 @@ def _measured(evidence: "Evidence", spec: OperatorSpec, key: Key) -> dict[Shape,
     starts = [index for index, shape in enumerate(shapes) if not index or shape != shapes[index - 1]]
     return {
         shapes[start]: _of_shape(
-            *(column[start:end] for column in (configs, numbers, statuses, rounds, logs))  # type: ignore[arg-type]
+            *(column[start:end] for column in (configs, numbers, statuses, rounds, logs)),  # type: ignore[arg-type]
+            unpaired,
         )
         for start, end in pairwise((*starts, len(shapes)))
     }
@@ -278,6 +280,7 @@ def _of_shape(
     statuses: Sequence[str],
     rounds: Sequence[NDArray[np.int32]],
     logs: Sequence[NDArray[np.int64]],
+    unpaired: Collection[int],
 ) -> _Measured:
     runs: dict[int, dict[Config, LogSamples]] = {number: {} for number in sorted(set(numbers))}
     for config, number, status, own_rounds, own_logs in zip(configs, numbers, statuses, rounds, logs, strict=True):
@@ -299,8 +302,9 @@ def _of_shape(
         }
         refused = {config for config, status in zip(configs, statuses, strict=True) if status == "compile_error"}
         uncompiled = refused & failed
-    filled = [samples for samples in runs.values() if samples]
-    known = levels(filled)
+    numbered = {number: samples for number, samples in runs.items() if samples}
+    filled = [*numbered.values()]
+    known = levels(filled, [place for place, number in enumerate(numbered) if number in unpaired])
     counts = unused(filled, known), sum(config != COPY for samples in filled for config in samples)
     return _Measured(
         {config: level for config, level in known.items() if config not in failed}, failed, uncompiled, counts

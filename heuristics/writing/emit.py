@@ -96,7 +96,7 @@ def body_text(functions: Sequence[TableFunction], of: template.Form | None = Non
         answer = template.any_of({name: knobs for name, knobs in classes.items() if knobs in knobs_used})
         code.append("\n".join([of.function(_name(function), answer), *branches(function.tree, 1, names)]))
     names_in_code += names.values()
-    _check_unique(names_in_code)
+    _check_unique([*names_in_code, template.LIST])
     entries = "\n".join(
         template.in_parentheses("    ", [json.dumps(key.text), json.dumps(key.dtype)], f": {_name(function)},")
         for function in functions
@@ -202,4 +202,6 @@ def _name(function: TableFunction) -> str:
 def _check_unique(names: Sequence[str]) -> None:
     for name in names:
         if names.count(name) > 1:
-            raise NormtuneError(f"two operators or configs would both be named {name} in the code: rename one")
+            raise NormtuneError(
+                f"two parts of the code would both be named {name}: rename an operator or a value of a knob"
+            )

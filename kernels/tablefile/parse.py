@@ -231,7 +231,7 @@ def _config(of: type[Config], arguments: list[ast.expr], keywords: list[ast.keyw
     nodes = dict(zip(of._fields, arguments, strict=False)) | {
         keyword.arg: keyword.value for keyword in keywords if keyword.arg
     }
-    values = {name: value.value for name, value in nodes.items() if isinstance(value, ast.Constant)}
+    values = {name: literal.value for name, node in nodes.items() if (literal := _literal(node))}
     kinds = {knob.name: knob.kind for knob in of.knobs}
     if len(values) < len(arguments) + len(keywords) or any(
         type(value) is not kinds.get(name) for name, value in values.items()
@@ -243,6 +243,16 @@ def _config(of: type[Config], arguments: list[ast.expr], keywords: list[ast.keyw
         raise ValueError(f"line {line}") from None
     check_values(config)
     return config
+
+
+def _literal(node: ast.expr) -> ast.Constant | None:
+    """A value of a knob, which may be negative; None if it is no literal."""
+    match node:
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(int(value))):
+            return ast.Constant(-value)
+        case ast.Constant():
+            return node
+    return None
 
 
 def _entry(pair: tuple[ast.expr | None, ast.expr], functions: "dict[str, AnyTree]", line: int) -> "tuple[Key, AnyTree]":

@@ -92,6 +92,8 @@ _CLOSING = '''
 '''
 
 
+# The name of the list of functions.
+LIST = "TABLES"
 # The classes of configs of a table: the knobs of each, by its name.
 Classes = Mapping[str, Sequence[Knob]]
 
@@ -126,7 +128,7 @@ class Form(NamedTuple):
     def tables(self, classes: "Classes") -> str:
         """Beginning of the statement that lists the functions."""
         kinds = ", ".join("int" for _ in self.sizes)
-        return f"TABLES: dict[tuple[str, str], Callable[[{kinds}], {any_of(classes)}]] ="
+        return f"{LIST}: dict[tuple[str, str], Callable[[{kinds}], {any_of(classes)}]] ="
 
     def closing(self, classes: "Classes", has_sizes: bool = False) -> str:
         """Everything below that list; arguments as for `opening`."""

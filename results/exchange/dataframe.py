@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from normtune.errors import UsageError
-from normtune.kernels.config import COPY, Config
+from normtune.kernels.config import COPY, Config, is_word
 from normtune.kernels.fingerprint import UNKNOWN
 from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec, operator
@@ -33,6 +33,8 @@ Converted = TypeVar("Converted")
 _MOST_CHARACTERS = 60
 # Times and rounds are stored as int32.
 _MOST_INT32 = 2**31 - 1
+# Texts of booleans, as pandas and JSON write them.
+_BOOLEANS = {"True": 1, "true": 1, "False": 0, "false": 0}
 
 
 class Rows(NamedTuple):
@@ -193,13 +195,17 @@ def _fields(spec: OperatorSpec, of: Named) -> Sequence[str]:
 
 
 def _knob(knob: str, cell: Any, row: str) -> int | str:
-    """The value of a knob that nobody declared."""
+    """The value of a knob that nobody declared; of a boolean, which is text in a CSV file, 0 or 1."""
     try:
-        return cell if isinstance(cell, str) else int(cell) if isinstance(cell, bool | np.bool_) else _whole(cell)
+        if isinstance(cell, str):
+            if not is_word(cell):
+                raise ValueError
+            return _BOOLEANS.get(cell, cell)
+        return int(cell) if isinstance(cell, bool | np.bool_) else _whole(cell)
     except (TypeError, ValueError, OverflowError):
         raise UsageError(
-            f"{knob} of {row} is {_shortened(repr(cell))}, no whole number and no name, so {knob} is no knob: name the "
-            "columns that are with --columns"
+            f"{knob} of {row} is {_shortened(repr(cell))}, no whole number and no word such as 128x64, so {knob} is no "
+            "knob: name the columns that are with --columns"
         ) from None
 
 
@@ -258,7 +264,8 @@ def _samples(column: str, value: Any, rounds: Any, row: str) -> list[tuple[int |
     try:
         times = [round(float(time) * unit) for time in (value if several else [value])]
         if not times or min(times) < 1 or max(times) > _MOST_INT32:
-            raise ValueError(f"expected times of 1 to {_MOST_INT32} ns")
+            most = _MOST_INT32 / 1e9
+            raise ValueError(f"times of 1 ns to {most:.3f} s; as only ratios count, divide all times alike")
     except (TypeError, ValueError, OverflowError) as error:
         expected = "nanoseconds" if several else column
         failure = "; leave failures out, or tell them in a column status" * isinstance(value, str | None)

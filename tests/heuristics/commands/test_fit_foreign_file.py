@@ -333,3 +333,46 @@ def test_a_hostile_header_reads_no_other_file(folder: Path) -> None:
             failures = (str(error),)
         assert failures and "root:" not in " ".join(failures)
     assert refused("fit", "times.csv", *FLAGS, "--columns", "rows")
+
+
+def test_knobs_may_be_words_negative_numbers_and_booleans() -> None:
+    lines = ["M,N,TILE,STAGES,UNROLL,time"]
+    for rows, (tile, stages, unroll) in itertools.product(
+        ROWS, itertools.product(("128x64", "split-k"), (-1, 4), (True, False))
+    ):
+        wanted = ("128x64", -1, False) if rows < 256 else ("split-k", 4, True)
+        wrong = sum(one != other for one, other in zip((tile, stages, unroll), wanted, strict=True))
+        lines.append(f"{rows},1024,{tile},{stages},{unroll},{1 + wrong}")
+    Path("times.csv").write_text("\n".join(lines))
+    succeed("fit", "times.csv", *FLAGS, *COLUMNS, "--out", "table.py")
+    table = locate.load("table.py")
+    assert [tuple(table.lookup("mine", "float16", rows, 1024)) for rows in (16, 4096)] == [
+        (-1, "128x64", 0),
+        (4, "split-k", 1),
+    ]
+    assert "STAGES_MINUS_1_TILE_128X64_UNROLL_0 = " in Path("table.py").read_text()
+    succeed("check", "table.py")
+
+
+def test_the_list_of_functions_keeps_its_name() -> None:
+    Path("times.csv").write_text("M,N,s,time\n64,1024,tables,5\n64,1024,rows,6\n")
+    told = refused("fit", "times.csv", *FLAGS, *COLUMNS, "--out", "table.py", kind=NormtuneError)
+    assert "would both be named TABLES: rename an operator or a value of a knob" in told
+
+
+def test_the_config_of_the_lower_median_wins_whatever_the_number_and_order_of_its_times() -> None:
+    lines = [f"{rows},1024,64,{time}" for rows in ROWS for time in (50, 50, *[10] * 7)]
+    lines += [f"{rows},1024,128,12" for rows in ROWS for _ in range(2)]
+    for order in (lines, lines[::-1]):
+        Path("times.csv").write_text("\n".join(["M,N,BLOCK_M,time", *order]))
+        succeed("fit", "times.csv", *FLAGS, *COLUMNS, "--out", "table.py", "--force")
+        assert tuple(locate.load("table.py").lookup("mine", "float16", 64, 1024)) == (64,)
+
+
+def test_too_long_a_time_is_refused_with_advice() -> None:
+    Path("times.csv").write_text("M,N,B,time\n64,1024,1,3000\n64,1024,2,4000\n")
+    told = refused("fit", "times.csv", *FLAGS, *COLUMNS, kind=UsageError)
+    assert (
+        "is 3000: expected milliseconds (times of 1 ns to 2.147 s; as only ratios count, divide all times alike)"
+        in told
+    )

@@ -94,3 +94,16 @@ def test_a_level_keeps_its_rounds_apart_by_run_and_shifted_alike() -> None:
     late = np.isin(found[B].labels, found[C].labels)
     assert (found[C].logs - found[B].logs[late]).tolist() == [150] * 8
     assert np.median(found[C].logs) - np.median(found[A].logs) == 250
+
+
+def test_times_that_tell_no_rounds_have_no_reference():
+    """Another program's first two times of A and B are no rounds of both."""
+    a, b = (
+        LogSamples(2 * np.arange(len(logs), dtype=np.int32), np.array(logs)) for logs in ([50, 50, *[10] * 7], [12] * 2)
+    )
+    found = levels([{A: a, B: b}], [0])
+    assert (found[A].even, found[A].odd, found[B].even, found[B].odd) == (10, 10, 12, 12)
+    paired = [
+        {A: LogSamples(np.arange(9, dtype=np.int32), a.logs), B: LogSamples(np.arange(2, dtype=np.int32), b.logs)}
+    ]
+    assert levels(paired, [0])[B].even < levels(paired, [0])[A].even  # rounds that were told count

@@ -93,7 +93,9 @@ def test_named_knobs_leave_the_other_columns_out() -> None:
         ("convolution", 64, 64, "block_x=32 row"): [1_500_000] * 2,
         ("convolution", 64, 64, "block_x=64 column"): [1_250_000] * 2,
     }
-    with one_line(UsageError, "compile_time of line 2 of times.csv is 20.5, no whole number and no name"):
+    with one_line(
+        UsageError, "compile_time of line 2 of times.csv is 20.5, no whole number and no word such as 128x64"
+    ):
         read(text.replace("GFLOP/s", "gflops"), "rows=64,hidden=64,dtype=float32,milliseconds=time", ("convolution",))
     with one_line(UsageError, r"column 'GFLOP/s' has no name of a knob of convolution: name the columns"):
         read(text, "rows=64,hidden=64,dtype=float32,milliseconds=time", ("convolution",))
@@ -232,7 +234,7 @@ GOOD = "mine,float16,8,64,1,5\n"
             "microseconds of line 5 of times.csv is -5: expected microsec",
         ),
         (HEAD + GOOD + "mine,float16,8,64,2,\n", "", "microseconds of line 3 of times.csv is None"),
-        (HEAD + GOOD + "mine,float16,8,64,2,0\n", "", "microseconds of line 3 of times.csv is 0: .*1 to 2147483647 ns"),
+        (HEAD + GOOD + "mine,float16,8,64,2,0\n", "", "microseconds of line 3 of times.csv is 0: .*of 1 ns to 2.147 s"),
         (HEAD + GOOD + "mine,float16,8,64,2,9e9\n", "", "microseconds of line 3 of times.csv is 9000000000"),
         (HEAD + GOOD + "mine,float16,8,64,2,nan\n", "", "microseconds of line 3 of times.csv is 'nan'"),
         (HEAD + GOOD + "mine,float16,eight,64,2,5\n", "", "line 3 of times.csv: 'eight' is no whole number"),
@@ -248,7 +250,7 @@ GOOD = "mine,float16,8,64,1,5\n"
         (
             HEAD + GOOD + "mine,float16,8,64,a b,5\n",
             "",
-            "B of line 3 of times.csv is 'a b', and of line 2 of times.csv a number",
+            "B of line 3 of times.csv is 'a b', no whole number and no word such as 128x64",
         ),
         (HEAD + GOOD + "mine,float16,8,64,2,5,6\n", "", "line 3 of times.csv has 7 cells, and the first line 6 names"),
         (HEAD + 'mine,"float16\n', "", r"times.csv is no CSV file \(unexpected end of data\)"),
@@ -258,7 +260,7 @@ GOOD = "mine,float16,8,64,1,5\n"
         (
             HEAD + GOOD.replace("1,5", "a b,5"),
             "",
-            "times.csv cannot be fitted: B of a config is 'a b', expected a name",
+            "B of line 2 of times.csv is 'a b', no whole number and no word such as 128x64",
         ),
     ],
 )
