@@ -100,20 +100,31 @@ def list_(
     store: ReadOption = None,
 ) -> None:
     """Print what a store holds, by device, operator and dtype; of over 20 devices, a line each."""
-    from normtune.results.database.store import Store, resolve_url
     from normtune.results.overview import overview
     from normtune.results.runs import MEASURER
-    from normtune.results.source import counted, on_stderr, warn_of_runs
+    from normtune.results.source import counted, listed_runs, on_stderr
     from normtune.results.terminal import console, printable, say_json
 
     if runs:
-        with Store.open(resolve_url(store), create=False) as opened:
-            warn_of_runs(opened)
-            for run in opened.runs(dropped=True):
-                aside = f", set aside on {run.protocol['dropped']}" if run.is_dropped else ""
-                strategy = UNPAIRED if run.is_unpaired else run.protocol.get("strategy", "unknown strategy")
-                who = f", by {run.protocol[MEASURER]}" if MEASURER in run.protocol else ""
-                say(f"{run.id}  {run.started}  {run.device.label}, {run.regime}, {strategy}{who}{aside}")
+        listed = [
+            {
+                "id": run.id,
+                "started": run.started,
+                "device": run.device.label,
+                "regime": run.regime,
+                "strategy": UNPAIRED if run.is_unpaired else run.protocol.get("strategy", "unknown strategy"),
+                "measurer": run.protocol.get(MEASURER),
+                "set_aside": run.protocol.get("dropped"),
+            }
+            for run in listed_runs(store, device, on_stderr)
+        ]
+        if as_json:
+            say_json({"runs": listed})
+        for one in [] if as_json else listed:
+            who = f", by {one['measurer']}" if one["measurer"] else ""
+            aside = f", set aside on {one['set_aside']}" if one["set_aside"] else ""
+            told = f"{one['device']}, {one['regime']}, {one['strategy']}{who}{aside}"
+            say(f"{one['id']}  {one['started']}  {told}")
         return
     counts = overview(counted(store, warn=on_stderr, device=device))
     if as_json:

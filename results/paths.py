@@ -10,7 +10,7 @@ import stat
 import tempfile
 from pathlib import Path
 
-from normtune.errors import UsageError
+from normtune.errors import NormtuneError, UsageError
 
 
 def unreadable(path: Path) -> str:
@@ -47,7 +47,7 @@ def temporary_of(path: Path) -> Path:
 
 
 def check_place(path: Path) -> None:
-    """Raise `UsageError` if no file can be written to a path."""
+    """Raise `UsageError` if a path cannot be that of a file, and `NormtuneError` if its folder takes no file."""
     folder = path.parent
     if not os.path.isdir(folder):
         reason = (
@@ -56,8 +56,10 @@ def check_place(path: Path) -> None:
         raise UsageError(f"cannot write {path}: {reason} name another")
     if os.path.isdir(path):
         raise UsageError(f"cannot write {path}: it is a folder, expected a file name")
-    if reason := unwritable(folder) or _unnameable(temporary_of(path)):
+    if reason := _unnameable(temporary_of(path)):
         raise UsageError(f"cannot write {path}: {reason}; name another place")
+    if reason := unwritable(folder):
+        raise NormtuneError(f"cannot write {path}: {reason}; name another place")
 
 
 def _unnameable(path: Path) -> str:

@@ -123,7 +123,7 @@ def taken(
     """
     if regime is not None:
         check_regime(regime)
-    warn = warn or _as_warning
+    warn, data = warn or _as_warning, _named(data, recording)
     with _opened(data, recording) as store:
         if store is not None:
             return _loaded(store, regime, device, warn)
@@ -148,6 +148,12 @@ def _check_device(label: str, labels: Iterable[str]) -> None:
     if known and label not in known:
         more = f" and {len(known) - _NAMED} more" if len(known) > _NAMED else ""
         raise UsageError(f"--device is {label[:80]!r}: measured are {', '.join(known[:_NAMED])}{more}")
+
+
+def _named(data: Measured, recording: str | None) -> Measured:
+    """Data, or the Parquet file that NORMTUNE_STORE names."""
+    default = os.environ.get("NORMTUNE_STORE")
+    return default if data is None and recording is None and is_parquet(default) else data
 
 
 @contextmanager
@@ -199,7 +205,7 @@ def counted(
     data: Measured, recording: str | None = None, warn: "Warn | None" = None, device: str | None = None
 ) -> "list[Counted]":
     """The numbers of measurements in known regimes, those of damaged ones included. Arguments and errors as `taken`."""
-    warn = warn or _as_warning
+    warn, data = warn or _as_warning, _named(data, recording)
     with _opened(data, recording) as store:
         if store is None:
             counts = _read(data, recording, warn)[0].counts()
@@ -214,6 +220,20 @@ def counted(
         _warn_of_regimes(runs.values(), warn)
     known = {name for name, run in runs.items() if run.regime in REGIMES}
     return [one for one in counts if one.run.id in known]
+
+
+def listed_runs(data: Measured, device: str | None = None, warn: "Warn | None" = None) -> "list[Run]":
+    """The runs, of a store those that were set aside as well. Arguments and errors as `taken`."""
+    warn, data = warn or _as_warning, _named(data, None)
+    with _opened(data, None) as store:
+        if store is None:
+            runs = [*_read(data, None, warn)[0].runs]
+        else:
+            runs = store.runs(dropped=True)
+            warn_of_runs(store, warn)
+    if device is not None:
+        _check_device(device, (run.device.label for run in runs))
+    return [run for run in runs if device in (None, run.device.label)]
 
 
 def _loaded(store: "Store", regime: str | None, device: str | None, warn: Warn) -> "Evidence":

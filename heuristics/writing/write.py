@@ -107,8 +107,7 @@ def not_as_written(path: Path) -> str:
     Raises:
         UsageError: the file cannot be read.
     """
-    begin = FIRST_LINE.encode() + b"\n"
-    if _begins(path, len(begin)) != begin:
+    if _begins(path, len(FIRST_LINE) + 2).splitlines()[:1] != [FIRST_LINE.encode()]:
         return "it exists and normtune did not write it"
     try:
         header, body = parse(locate.read(path), str(path))

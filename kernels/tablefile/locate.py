@@ -361,7 +361,7 @@ def read(path: str | os.PathLike[str]) -> str:
             f"table {quoted(path)} has over {MAX_BYTES} bytes: expected a module that `normtune fit` wrote"
         )
     try:
-        return content.decode("utf-8")
+        return content.decode("utf-8").replace("\r\n", "\n")
     except UnicodeDecodeError:
         raise UsageError(f"table {quoted(path)} is no text file: expected a module that `normtune fit` wrote") from None
 

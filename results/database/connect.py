@@ -137,7 +137,12 @@ def _check_path(path: Path, create: bool) -> None:
         if path.exists() and not path.is_file():  # SQLite would wait for the other end of a pipe
             raise UsageError(f"the store {path} is no regular file: name another with --store")
         if not create and not path.exists():
-            raise UsageError(f"there is no store {path}: run `normtune sweep` first, or name another with --store")
+            raise UsageError(f"there is no store {path}: name one that exists, or run `normtune sweep` first")
+        if create and path.suffix == ".parquet":
+            raise UsageError(
+                f"the store {path} has the name of a Parquet file, which is only read: name another, as normtune.db; "
+                "`normtune data export --out FILE.parquet` writes one"
+            )
     except OSError as error:
         raise NormtuneError(
             f"the store {path} cannot be examined ({error.strerror or error}): name another with --store"

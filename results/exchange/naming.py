@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from normtune.errors import UsageError
-from normtune.kernels.problem import AXES, BUFFER_ITEMSIZE
+from normtune.kernels.key import Key, family_of
+from normtune.kernels.problem import AXES, BUFFER_ITEMSIZE, axes_of, named_axes
 from normtune.results.elsewhere import Columns
 
 NEEDED = ("operator", "dtype", *AXES)
@@ -71,11 +72,12 @@ def named(frame: pd.DataFrame, columns: Columns, operators: Sequence[str], sourc
     frame = _renamed(frame.set_axis(labels, axis=1), columns, source)
     if "operator" not in frame and len(operators) == 1:
         frame = frame.assign(operator=operators[0])
+    frame, sizes = _with_own_sizes(frame, source)
     times = [name for name in UNITS if name in frame]
     _check(frame, labels, times, source)
     if len(times) > 1 and SAMPLES not in frame:
         raise UsageError(f"{source} has times in {' and '.join(times)}: expected one of these columns")
-    knobs = [name for name in columns if name not in KNOWN]
+    knobs = [name for name in columns if name not in (*KNOWN, *sizes)]
     return Named(
         frame,
         SAMPLES if SAMPLES in frame else times[0],
@@ -85,11 +87,12 @@ def named(frame: pd.DataFrame, columns: Columns, operators: Sequence[str], sourc
 
 def _renamed(frame: pd.DataFrame, columns: Columns, source: str) -> pd.DataFrame:
     found: dict[str, Any] = {}
+    sizes = {name for axes in named_axes() for name in axes}
     for name, column in columns.items():
         label = str(column)
         if label in frame:
             found[name] = frame[label]
-        elif name in AXES and label.isascii() and label.isdecimal() and len(label) <= 18:
+        elif name in sizes and label.isascii() and label.isdecimal() and len(label) <= 18:
             found[name] = int(label)
         elif name == "dtype" and dtype_of(label) in BUFFER_ITEMSIZE:
             found[name] = label
@@ -97,6 +100,39 @@ def _renamed(frame: pd.DataFrame, columns: Columns, source: str) -> pd.DataFrame
             raise UsageError(f"--columns has {name}={label}, but {source} has no column {label!r}: {_listed(frame)}")
     rest = [name for name in frame.columns if name not in found and name not in map(str, columns.values())]
     return frame[rest].assign(**found)
+
+
+def _with_own_sizes(frame: pd.DataFrame, source: str) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    """The frame with rows and hidden for the sizes of an operator that names its own, and these names.
+
+    A third size becomes a named integer of the operator.
+    """
+    names = frame["operator"].astype(str) if "operator" in frame else pd.Series(dtype=str)
+    axes_by_name = {name: axes_of(family_of(Key.parse(name, "").operator)) for name in names.unique()}
+    own = {*axes_by_name.values()} - {AXES}
+    if len(own) != 1:
+        return frame, ()
+    (axes,) = own
+    frame = frame.rename(columns={axis: name for name, axis in zip(AXES, axes, strict=False) if name not in frame})
+    if missing := [axis for name, axis in zip(AXES, axes, strict=False) if name not in frame]:
+        raise UsageError(_no_size(missing[0], axes, frame, source))
+    for third in axes[2:]:
+        is_bare = (names.map(axes_by_name) == axes) & ~names.str.contains(f".{third}=", regex=False)
+        if is_bare.any() and third not in frame:
+            raise UsageError(_no_size(third, axes, frame, source))
+        if third in frame:
+            parts = names.str.partition(":")
+            named_ones = parts[0] + f".{third}=" + frame[third].astype(str) + parts[1] + parts[2]
+            frame = frame.assign(operator=names.where(~is_bare, named_ones)).drop(columns=third)
+    return frame, axes
+
+
+def _no_size(size: str, axes: Sequence[str], frame: pd.DataFrame, source: str) -> str:
+    operator = family_of(Key.parse(str(frame["operator"].iloc[0]), "").operator)
+    return (
+        f"{source} has no column {size}: {_listed(frame)}; the sizes of {operator} are {', '.join(axes)}: --columns "
+        f"{size}=NAME says which has that"
+    )
 
 
 def _check(frame: pd.DataFrame, labels: Sequence[str], times: Sequence[str], source: str) -> None:

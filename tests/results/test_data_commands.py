@@ -146,9 +146,32 @@ def test_export_overwrites_its_own_files_and_no_others(store, make_run, make, tm
     assert not (tmp_path / "nowhere").exists()
 
 
-@pytest.mark.parametrize("arguments", [["--out", "/proc/a.csv"], ["--recording", "gpu", "--out", "/proc"]])
-def test_a_folder_that_takes_no_files_is_told_before_the_store_is_read(tmp_path, arguments):
-    refused("cannot write", "export", *arguments, "--store", tmp_path / "none.db", kind=UsageError)
+@pytest.mark.parametrize(
+    ("arguments", "kind"),
+    [(["--out", "/proc/a.csv"], NormtuneError), (["--recording", "gpu", "--out", "/proc"], UsageError)],
+)
+def test_a_folder_that_takes_no_files_is_told_before_the_store_is_read(tmp_path, arguments, kind):
+    refused("cannot write", "export", *arguments, "--store", tmp_path / "none.db", kind=kind)
+
+
+def test_the_runs_of_a_store_or_of_a_file_that_the_environment_names(store, varied, tmp_path, monkeypatch):
+    file = tmp_path / "own.parquet"
+    write_parquet(varied, file)
+    label = varied.runs[0].device.label
+    for source in (["--store", store], ["--store", file], []):
+        monkeypatch.setenv("NORMTUNE_STORE", "" if source else str(file))
+        told = json.loads(call("list", "--runs", "--json", *source).stdout)["runs"]
+        assert {one["id"] for one in told} == {run.id for run in varied.runs}
+        assert {one["device"] for one in told} == {run.device.label for run in varied.runs}
+        lines = call("list", "--runs", "--device", label, *source).stdout.splitlines()
+        assert {line[:32] for line in lines} == {run.id for run in varied.runs if run.device.label == label}
+        refused("--device is 'nope': measured are", "list", "--runs", "--device", "nope", *source, kind=UsageError)
+
+
+def test_no_store_has_the_name_of_a_parquet_file(store, tmp_path):
+    new = tmp_path / "all.parquet"
+    refused("the name of a Parquet file, which is only read", "merge", store, "--store", new, kind=UsageError)
+    assert not new.exists()
 
 
 def test_an_import_with_one_bad_file_changes_nothing(store, varied, make, make_run, tmp_path):

@@ -335,3 +335,30 @@ def test_a_target_that_the_compiler_does_not_know_is_refused_at_once(tmp_path):
     told = refused("sweep", "--compile-only", "--target", "sm_9000", "--out", tmp_path / "out", "--rows", "1,64")
     assert told.startswith("--target is 'sm_9000', for which this Triton cannot compile (")
     assert not [*(tmp_path / "out").rglob("*.json")]
+
+
+def test_problems_without_a_legal_config_are_no_stored_ones(tmp_path):
+    (tmp_path / "own.py").write_text(
+        """
+from typing import Annotated
+import normtune, triton, triton.language as tl
+class C(normtune.Config):
+    \"\"\"How it is launched.\"\"\"
+    num_warps: Annotated[int, "warps a program."] = 4
+@triton.jit
+def kernel(x_ptr, y_ptr):
+    offsets = tl.program_id(0) * 64 + tl.arange(0, 64)
+    tl.store(y_ptr + offsets, tl.load(x_ptr + offsets))
+@normtune.kernel_operator(config=C, space={"num_warps": (1, 2)}, axes={"a": (1, 4), "b": (64, 100)},
+    dtypes=("float16",), buffers={"x": "input a,b", "y": "output a,b/64,64"},
+    reference=lambda x: x.view(x.shape[0], -1, 64))
+def in_blocks(x, y, config):
+    kernel[(x.numel() // 64,)](x, y, num_warps=config.num_warps)
+"""
+    )
+    asked = ("sweep", "--load", tmp_path / "own.py", "--operator", "in_blocks", "--dry-run", "--store")
+    told = main(*asked, tmp_path / "none.db").stdout  # in float16, as it takes no bfloat16
+    assert "2 problems, 4 configs to time (2.0 a problem), 2 binaries; 2 have no legal config" in told
+    assert json.loads(main(*asked, tmp_path / "none.db", "--json").stdout)["plan"]["problems_known"] == 0
+    done = main(*asked, tmp_path / "none.db", "--dtype", "bfloat16")
+    assert done.exit_code == 2 and "unknown dtype 'bfloat16': in_blocks takes float16" in done.output

@@ -29,7 +29,7 @@ def inspect(
     with redirect_stdout(sys.stderr):  # on which libraries may print
         found = inspect_operator(file, operator=operator, target=target)
     if as_json:
-        say_json([one.to_plain() for one in found])
+        say_json({"operators": [one.to_plain() for one in found]})
     for one in [] if as_json else found:
         say(f"{one.operator} for {one.target}")
         for title, text in one.seen:

@@ -23,6 +23,7 @@ from normtune.tuner.plan.portfolio import CONFIGS, portfolio
 from normtune.tuner.timing.protocol import timed_launches
 
 PORTFOLIO = "portfolio"
+USUAL = "bfloat16"
 SPACES = ("default", "full", PORTFOLIO)
 # The space of a replay: the configs that were recorded at each problem.
 RECORDED = "recorded"
@@ -102,6 +103,11 @@ class Plan(NamedTuple):
         """Whether no config is legal at any problem."""
         return not any(task.candidates for task in self.tasks)
 
+    @property
+    def illegal(self) -> int:
+        """Number of problems at which no config is legal, if one is at others."""
+        return 0 if self.is_empty else sum(not task.candidates for task in self.tasks)
+
     def cells(self) -> int:
         """Number of (problem, config) pairs to be timed."""
         return sum(len(task.candidates) for task in self.tasks)
@@ -124,7 +130,7 @@ def problems(
 
     Args:
         keys: `rms_norm_forward`, `rms_norm_forward:no_rstd`, ...; empty means the plain default operators.
-        dtypes: names of dtypes.
+        dtypes: names of dtypes; empty means `USUAL`, or the first one of an operator without it.
         shapes: of the problems, or those of each operator.
 
     Raises:
@@ -138,7 +144,8 @@ def problems(
             is_whole = not callable(shapes) and any(len(shape) > len(AXES) for shape in shapes)
             for spec in map(operator, [key.operator] if is_whole else members(key.operator)):
                 pairs = shapes(spec) if callable(shapes) else shapes
-                result += [spec.problem_at(shape, dtype, key.variant) for dtype in dtypes for shape in pairs]
+                of_spec = dtypes or [USUAL if USUAL in spec.dtypes else spec.dtypes[0]]
+                result += [spec.problem_at(shape, dtype, key.variant) for dtype in of_spec for shape in pairs]
     except ValueError as error:
         raise UsageError(str(error)) from None
     return result

@@ -57,7 +57,9 @@ class SweepOptions:
         doc="One or several operators or variants (rms_norm_forward:no_rstd). Default: all.",
     )
     dtypes: str | Iterable[str] = option(
-        "bfloat16, float16 or float32. Default: bfloat16. Repeatable.", default=("bfloat16",), name="dtype"
+        "bfloat16, float16 or float32. Default: bfloat16, or the first one of an operator without it. Repeatable.",
+        default=(),
+        name="dtype",
     )
     effort: str = option(
         "default, or portfolio: 16 configs at each shape, those of the tables of other GPUs, stops after 60 s.",

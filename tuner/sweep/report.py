@@ -55,6 +55,7 @@ def plan_lines(outlook: Outlook) -> list[str]:
         return [f"nothing to measure: all {outlook.known} problems are stored already"]
 
     stored = f"; {outlook.known} more problems are stored already" if outlook.known else ""
+    stored += f"; {plan.illegal} have no legal config" if plan.illegal else ""
     lines = [
         f"{problems} problems, {outlook.cells} configs to time ({outlook.cells / problems:.1f} a problem), "
         f"{outlook.binaries} binaries{stored}"

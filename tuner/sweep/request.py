@@ -23,7 +23,7 @@ from normtune.results.records import REPLAY_PREFIX, Device
 from normtune.results.regimes import check_regime
 from normtune.tuner.device.open import names_of, recorded
 from normtune.tuner.plan import grids
-from normtune.tuner.plan.plan import PORTFOLIO, RECORDED, SPACES, ByProblem, Plan, plan, problems
+from normtune.tuner.plan.plan import PORTFOLIO, RECORDED, SPACES, USUAL, ByProblem, Plan, plan, problems
 from normtune.tuner.plan.resume import key_of
 from normtune.tuner.search.protocol import Search, Strategy
 from normtune.tuner.search.registry import check_search, search
@@ -217,7 +217,7 @@ class Request(SweepOptions):
         keys, dtypes, grid = tuple(self.operators), tuple(self.dtypes), self.chosen.grid
         if self.refine is not None:
             until = UNTIL_PERCENT if self.until_percent is None else self.until_percent
-            return Wanted([], refined=refined_table(self.refine, keys, dtypes, until / 100))
+            return Wanted([], refined=refined_table(self.refine, keys, dtypes or (USUAL,), until / 100))
         if self.shapes is not None:
             source, axes = self.shapes, {axes_of(Key.parse(key, "").family) for key in keys} or {AXES}
             if len(axes) > 1:

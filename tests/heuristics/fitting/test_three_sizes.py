@@ -119,6 +119,29 @@ def test_one_function_has_thresholds_on_each_size(frame, tmp_path) -> None:
     assert {module["lookup"]("product", "float16", 4096, 4096, k).BLOCK for k in (2049, 5000, 10**6)} <= {16, 64}
 
 
+def test_a_file_has_the_sizes_under_their_own_names(frame, tmp_path) -> None:
+    of_members = normtune.fit(frame, name="NVIDIA H200", target="sm_90")
+    config = frame["config"].map(lambda one: one._asdict()).apply(pd.Series)
+    plain = pd.concat([frame[["rows", "hidden", "nanoseconds"]], config], axis=1).rename(
+        columns={"rows": "m", "hidden": "n"}
+    )
+    third = frame["operator"].str.partition("=")[2].astype(int)
+    gpu = {"name": "NVIDIA H200", "target": "sm_90", "operators": ["product"]}
+    for own, columns in (
+        (plain.assign(k=third), {"dtype": "float16"}),
+        (plain.assign(depth=third), {"dtype": "float16", "k": "depth"}),
+        (plain.assign(k=third).rename(columns={"m": "rows"}), {"dtype": "float16", "hidden": "n"}),
+    ):
+        table = normtune.fit(own, columns=columns, **gpu)
+        assert table.functions[0].tree == of_members.functions[0].tree
+    with pytest.raises(UsageError, match=r"has no column k: it has .*; the sizes of product are m, n, k: "):
+        normtune.fit(plain, columns={"dtype": "float16"}, **gpu)
+    with pytest.raises(UsageError, match=r"has no column m: it has .*m=NAME says which has that"):
+        normtune.fit(plain.drop(columns="m"), columns={"dtype": "float16"}, **gpu)
+    one = normtune.fit(plain[third == 512], columns={"dtype": "float16", "k": "512"}, **gpu)
+    assert best_of(4096, 4096, 512) == choose(one.functions[0].tree, (4096, 4096, 512), ("m", "n", "k")).BLOCK
+
+
 def test_a_problem_of_a_member_is_looked_up_in_the_function_of_all(frame, tmp_path) -> None:
     path = tmp_path / "table.py"
     normtune.fit(frame, name="NVIDIA H200", target="sm_90").save(path)

@@ -88,6 +88,13 @@ def test_long_names_in_deep_trees_are_formatted(name: str, tmp_path: Path) -> No
     assert formatted(name, template.WIDTH, path) == text
 
 
+def test_line_ends_of_windows_are_no_edit(table: Path) -> None:
+    table.write_bytes(table.read_bytes().replace(b"\n", b"\r\n"))
+    report = check(table)
+    assert report.failures == () and any("to a fit of recording test-gpu" in note for note in report.notes)
+    check_table(table, force=False)
+
+
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize("name", FORMATTERS)

@@ -96,7 +96,9 @@ def test_a_store_whose_pages_are_overwritten(stored):
 
 def test_reading_where_there_is_nothing(tmp_path):
     refused(
-        f"sqlite:///{tmp_path / 'none.db'}", "there is no store .*none.db: run `normtune sweep` first", create=False
+        f"sqlite:///{tmp_path / 'none.db'}",
+        "there is no store .*none.db: name one that exists, or run `normtune sweep` first",
+        create=False,
     )
     assert os.listdir(tmp_path) == []
     (tmp_path / "empty.db").touch()

@@ -73,7 +73,7 @@ def test_each_mistake_is_told_in_one_line_that_says_what_to_do() -> None:
 def test_what_libraries_do_around_their_launches_is_no_fault() -> None:
     done = main("inspect", HABITS, "--json")
     assert done.exit_code == 0, done.output
-    found = json.loads(done.stdout)
+    found = json.loads(done.stdout)["operators"]
     assert len(found) == 7 and not any(one["faults"] or one["warnings"] for one in found)
     gated = [seen["text"] for one in found for seen in one["seen"] if seen["title"] == "gate"]
     assert len(gated) == 7 and all(text.startswith(("8 of 8 launches", "4 of 4 launches")) for text in gated)
@@ -108,7 +108,7 @@ def test_what_cannot_be_looked_at_is_told(tmp_path) -> None:
 @pytest.mark.slow
 def test_json_says_the_same() -> None:
     done = main("inspect", MISTAKES, "--operator", "other_shape", "--json")
-    (one,) = json.loads(done.stdout)
+    (one,) = json.loads(done.stdout)["operators"]
     assert (done.exit_code, one["exit_code"], one["operator"]) == (2, 2, "other_shape") and len(one["faults"]) == 1
 
 
