@@ -267,20 +267,20 @@ def _measured(evidence: "Evidence", spec: OperatorSpec, key: Key) -> dict[Shape,
     starts = [index for index, shape in enumerate(shapes) if not index or shape != shapes[index - 1]]
     return {
         shapes[start]: _of_shape(
-            *(column[start:end] for column in (configs, numbers, statuses, rounds, logs)),  # type: ignore[arg-type]
             unpaired,
+            *(column[start:end] for column in (configs, numbers, statuses, rounds, logs)),  # type: ignore[arg-type]
         )
         for start, end in pairwise((*starts, len(shapes)))
     }
 
 
 def _of_shape(
+    unpaired: Collection[int],
     configs: Sequence[Config],
     numbers: Sequence[int],
     statuses: Sequence[str],
     rounds: Sequence[NDArray[np.int32]],
     logs: Sequence[NDArray[np.int64]],
-    unpaired: Collection[int],
 ) -> _Measured:
     runs: dict[int, dict[Config, LogSamples]] = {number: {} for number in sorted(set(numbers))}
     for config, number, status, own_rounds, own_logs in zip(configs, numbers, statuses, rounds, logs, strict=True):

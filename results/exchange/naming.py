@@ -5,6 +5,7 @@ with these names, and which columns are knobs; or an error of one line.
 """
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -117,12 +118,15 @@ def _with_own_sizes(frame: pd.DataFrame, source: str) -> tuple[pd.DataFrame, tup
     if missing := [axis for name, axis in zip(AXES, axes, strict=False) if name not in frame]:
         raise UsageError(_no_size(missing[0], axes, frame, source))
     for third in axes[2:]:
-        is_bare = (names.map(axes_by_name) == axes) & ~names.str.contains(f".{third}=", regex=False)
+        is_bare = names.map(lambda name: axes_by_name[name] == axes) & ~names.str.contains(f".{third}=", regex=False)
         if is_bare.any() and third not in frame:
             raise UsageError(_no_size(third, axes, frame, source))
         if third in frame:
             parts = names.str.partition(":")
-            named_ones = parts[0] + f".{third}=" + frame[third].astype(str) + parts[1] + parts[2]
+            sizes = frame[third].map(lambda size: int(size) if isinstance(size, float) and size.is_integer() else size)
+            if odd := [size for size in sizes.tolist() if not isinstance(size, Integral) or size < 1]:
+                raise UsageError(f"column {third!r} has {str(odd[0])[:40]!r}: expected positive whole numbers")
+            named_ones = parts[0] + f".{third}=" + sizes.astype(str) + parts[1] + parts[2]
             frame = frame.assign(operator=names.where(~is_bare, named_ones)).drop(columns=third)
     return frame, axes
 

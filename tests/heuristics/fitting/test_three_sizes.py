@@ -129,7 +129,7 @@ def test_a_file_has_the_sizes_under_their_own_names(frame, tmp_path) -> None:
     gpu = {"name": "NVIDIA H200", "target": "sm_90", "operators": ["product"]}
     for own, columns in (
         (plain.assign(k=third), {"dtype": "float16"}),
-        (plain.assign(depth=third), {"dtype": "float16", "k": "depth"}),
+        (plain.assign(depth=third.astype(float)), {"dtype": "float16", "k": "depth"}),
         (plain.assign(k=third).rename(columns={"m": "rows"}), {"dtype": "float16", "hidden": "n"}),
     ):
         table = normtune.fit(own, columns=columns, **gpu)
@@ -138,6 +138,8 @@ def test_a_file_has_the_sizes_under_their_own_names(frame, tmp_path) -> None:
         normtune.fit(plain, columns={"dtype": "float16"}, **gpu)
     with pytest.raises(UsageError, match=r"has no column m: it has .*m=NAME says which has that"):
         normtune.fit(plain.drop(columns="m"), columns={"dtype": "float16"}, **gpu)
+    with pytest.raises(UsageError, match="column 'k' has 'long': expected positive whole numbers"):
+        normtune.fit(plain.assign(k="long"), columns={"dtype": "float16"}, **gpu)
     one = normtune.fit(plain[third == 512], columns={"dtype": "float16", "k": "512"}, **gpu)
     assert best_of(4096, 4096, 512) == choose(one.functions[0].tree, (4096, 4096, 512), ("m", "n", "k")).BLOCK
 
