@@ -80,19 +80,23 @@ def conditioned(case: Case, count: int) -> Conditioned:
     if options.objective == "worst":
         allowed = replace(matrix, untimed=None)  # nothing bounds the regret of untimed configs
     if options.max_configs is not None:
-        few = few_configs(allowed, legality, options.max_configs)
+        few = few_configs(allowed, legality, options.max_configs, leaves=count)
         if few is None:
             raise NormtuneError(
                 f"no choice of at most {options.max_configs} config{'s' * (options.max_configs != 1)} covers "
                 f"{matrix.key}: each is illegal or was not measured somewhere; allow more with "
                 "--max-configs, or sweep the default space"
             )
-        allowed = allowed.of_configs(few.configs)
         limits += " of these configs"
     cap = options.cap
     if options.objective == "worst":
-        least = least_worst(allowed if cap is None else allowed.within(cap), legality, count)
+        within = allowed if cap is None else allowed.within(cap)
+        least = least_worst(within, legality, count, options.max_configs)
         cap = cap if least is None else least
+    if few is not None:
+        if cap is not None and options.max_configs is not None:
+            few = few_configs(allowed.within(cap), legality, options.max_configs, leaves=count) or few
+        allowed = allowed.of_configs(few.configs)
     if cap is not None:
         allowed = allowed.within(cap)
         limits += f" with no shape above {ratio(cap)}"
@@ -116,8 +120,7 @@ def no_tree(case: Case, conditions: Conditioned, most: int) -> str:
     """The message for a case without a tree, with advice."""
     name, count = case.key, counted_leaves(most)
     if case.options.cap is not None:
-        free = case.matrix.of_configs(conditions.few.configs) if conditions.few else case.matrix
-        least = least_worst(free, case.legality, most)
+        least = least_worst(case.matrix, case.legality, most, case.options.max_configs)
         if least is not None:
             return (
                 f"no table of at most {count} keeps every shape of {name} within {case.options.max_slowdown:g} times "

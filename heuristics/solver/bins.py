@@ -22,7 +22,7 @@ from normtune.heuristics.solver.portfolio import portfolio
 from normtune.kernels.config import Config
 from normtune.kernels.derived_size import is_derived, located
 from normtune.kernels.problem import Problem, Shape
-from normtune.kernels.tablefile.tree import Tree, choose
+from normtune.kernels.tablefile.tree import Tree, choose, configs_of
 
 UNMEASURED = 693_147  # log_ppm: twice the time
 
@@ -165,39 +165,57 @@ class Few(NamedTuple):
 
 
 def few_configs(
-    matrix: TimingMatrix, legality: Legality, most: int, held_out: NDArray[np.bool_] | None = None
+    matrix: TimingMatrix,
+    legality: Legality,
+    most: int,
+    held_out: NDArray[np.bool_] | None = None,
+    leaves: int | None = None,
 ) -> Few | None:
     """The set of at most `most` configs with the least regret on the training problems that is legal at every shape.
 
-    None if no such set was found.
+    None if no such set was found. With `leaves`, the configs of the best tree of at most so many, if they are few.
     """
     in_bins = bins(matrix, legality, held_out)
     count = len(in_bins.configs)
     barred = in_bins.barred | ~in_bins.legal
-    best = portfolio(in_bins.cost.reshape(count, -1).T, most, barred.reshape(count, -1).T)
+    cost, barred = in_bins.cost.reshape(count, -1).T, barred.reshape(count, -1).T
+    best = portfolio(cost, most, barred)
+    total = int(matrix.weight.sum() if held_out is None else matrix.weight[~held_out].sum())
+    if leaves is not None and (tree := solve(matrix, legality, leaves, held_out).tree(leaves)) is not None:
+        chosen = [in_bins.configs.index(config) for config in sorted({*configs_of(tree)})]
+        if len(chosen) <= most:
+            own = int(np.where(barred, np.iinfo(np.int64).max, cost)[:, chosen].min(axis=1).sum())
+            bound = own if best is None else min(own, best.bound)
+            return Few(tuple(in_bins.configs[index] for index in chosen), own // total, bound // total)
     if best is None:
         return None
-    total = int(matrix.weight.sum() if held_out is None else matrix.weight[~held_out].sum())
     return Few(tuple(in_bins.configs[index] for index in best.chosen), best.cost // total, best.bound // total)
 
 
-def least_worst(matrix: TimingMatrix, legality: Legality, leaves: int) -> int | None:
-    """The least worst-case regret of a tree of at most `leaves` leaves, log_ppm; None if there is no such tree.
+def least_worst(matrix: TimingMatrix, legality: Legality, leaves: int, max_configs: int | None = None) -> int | None:
+    """The least worst-case regret of a tree of at most `leaves` leaves and `max_configs` configs, log_ppm.
 
-    By bisection over the regrets in the matrix: a bound on the worst case only removes configs.
+    By bisection over the regrets in the matrix: a bound on the worst case only removes configs. None if there is no
+    such tree.
     """
     matrix = replace(matrix, untimed=None)  # the regret of untimed configs is unbounded
-    if solve(matrix, legality, leaves).least(leaves) is None:
+
+    def is_possible(allowed: TimingMatrix) -> bool:
+        if max_configs is not None:
+            few = few_configs(allowed, legality, max_configs, leaves=leaves)
+            if few is None:
+                return False
+            allowed = allowed.of_configs(few.configs)
+        return solve(allowed, legality, leaves).least(leaves) is not None
+
+    if not is_possible(matrix):
         return None
     bounds = np.unique(matrix.regret[matrix.usable]).tolist()
     # No tree is better than the best config of each problem; a problem without one gets a default config.
     has_time = matrix.usable.any(axis=1)
     least = int(np.where(matrix.usable, matrix.regret, np.iinfo(np.int64).max)[has_time].min(axis=1).max())
     bounds = bounds[bisect_left(bounds, least) :]
-    index = bisect_left(
-        bounds, True, key=lambda cap: solve(matrix.within(cap), legality, leaves).least(leaves) is not None
-    )
-    return int(bounds[index])
+    return int(bounds[bisect_left(bounds, True, key=lambda cap: is_possible(matrix.within(cap)))])
 
 
 def losses(matrix: TimingMatrix, tree: Tree) -> list[int | None]:

@@ -125,7 +125,8 @@ def test_a_folder_that_takes_no_files_is_told_before_the_fit(store, arguments: l
     store("NVIDIA A")
     monkeypatch.setattr(api, "fit_evidence", None)
     monkeypatch.setattr(any_gpu, "fit_all", None)
-    assert refused(*arguments).startswith("cannot write /proc/")
+    told = commands.refused(*WORDS, *arguments, kind=NormtuneError)
+    assert told.startswith("cannot write /proc/")
 
 
 @pytest.mark.slow
