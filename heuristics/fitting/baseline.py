@@ -11,7 +11,7 @@ from normtune.heuristics.rules.rule import Rule
 from normtune.heuristics.solver.simplify import replaced as with_parts
 from normtune.kernels.config import Config
 from normtune.kernels.key import Key
-from normtune.kernels.operator import operator, read_config
+from normtune.kernels.operator import find, operator, read_config
 from normtune.kernels.problem import Problem, Shape
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.tree import Leaf, Tree, choose, configs_of
@@ -21,10 +21,18 @@ from normtune.kernels.target import Target
 NONE = "none"
 # The operators' default configs, which may be the rule of a user's library.
 DEFAULT = "default"
-DEFAULT_RULE = Rule(
-    *(DEFAULT, "the default config", "the operator"),
-    lambda problem, target: operator(problem.operator).default_config(problem, target),
-)
+
+
+def _default_config(problem: Problem, target: Target) -> Config:
+    if find(problem.operator) is None:
+        raise UsageError(
+            f"--baseline is {DEFAULT}, but {problem.operator} is not registered and has no default config: --load the "
+            "file that declares it, or name a table"
+        )
+    return operator(problem.operator).default_config(problem, target)
+
+
+DEFAULT_RULE = Rule(DEFAULT, "the default config", "the operator", _default_config)
 # Baselines that are not files.
 NAMES = (NONE, DEFAULT, *RULES)
 

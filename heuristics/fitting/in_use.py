@@ -35,11 +35,13 @@ class Compared(NamedTuple):
         name: of the compared table or rule.
         faster: unweighted mean over the shapes of log(its time / the function's time), log_ppm; None if no shape has
             times of both.
+        shapes: at how many shapes there are times of both, and the number of all.
     """
 
     worst: Shape
     name: str
     faster: int | None
+    shapes: tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,8 @@ class InUse:
             loss = None if other is None else matrix.loss(index, other)
             if loss is not None and regret is not None:
                 logs.append(loss - regret)
-        return Compared(worst, name, round(sum(logs) / len(logs)) if logs else None)
+        faster = round(sum(logs) / len(logs)) if logs else None
+        return Compared(worst, name, faster, (len(logs), len(matrix.problems)))
 
     def _of(self, spec: OperatorSpec, key: Key) -> tuple[str, _Choice]:
         incumbent = self.baseline.of(key, self.target) if self.baseline else None

@@ -63,7 +63,9 @@ def verdict_rows(numbers: Figures, compared: Compared) -> Iterable[tuple[str, st
         between = percent(max(numbers.plain_validated, 0), 1)
         yield "between", f"about {between} slower, at sizes between the measured ones"
     if compared.faster is not None:
-        yield "today", f"{ratio_in_words(compared.faster)} {compared.name}"
+        timed, all_shapes = compared.shapes
+        where = "" if timed == all_shapes else f", at the {timed} of {all_shapes} shapes with times of both"
+        yield "today", f"{ratio_in_words(compared.faster)} {compared.name}{where}"
     if numbers.slower:
         count, most = numbers.slower
         yield " ", f"{counted_shapes(count)} up to {percent(most, 1)} slower than it"

@@ -398,3 +398,14 @@ def test_too_long_a_time_is_refused_with_advice() -> None:
         "is 3000: expected milliseconds (times of 1 ns to 2.147 s; as only ratios count, divide all times alike)"
         in told
     )
+
+
+def test_a_baseline_tells_at_how_many_shapes_it_is_compared() -> None:
+    rows = [16, 64, 256, 1024]
+    for name, blocks in (("base.csv", {1: 50, 2: 70}), ("new.csv", {2: 70, 3: 80})):
+        lines = [f"{m},1024,{block},{time}" for m in rows for block, time in blocks.items()]
+        Path(name).write_text("\n".join(["M,N,B,time", *lines, *["16,1024,1,68"] * (name == "new.csv")]))
+    succeed("fit", "base.csv", *FLAGS, *COLUMNS, "--out", "base.py")
+    asked = ("fit", "new.csv", *FLAGS, *COLUMNS, "--leaves", "1", "--baseline")
+    assert "slower than base.py, at the 1 of 4 shapes with times of both" in succeed(*asked, "base.py")
+    assert "mine is not registered and has no default config" in refused(*asked, "default", kind=UsageError)
