@@ -176,7 +176,7 @@ def kernel_operator(
             In place of the text it may be a function from the problem to the text.
         reference: a function of the inputs (in float64, integers as they are) and the scalars, by name, and if it has
             these parameters of `problem` and `dtype` (the problem's, of torch). It returns the exact outputs in order:
-            tensors, with errors allowed for rounding to their dtype and float32 sums, or an `Expected` of `kernels.rounding`.
+            tensors, with errors allowed for their dtype and float32 sums, or an `Expected` of `kernels.rounding`.
         scalars: the function's numbers, with their values for gate and timing.
         tolerance: by name of an output the allowed error of rounding, in units in the last place; by default 1, which
             is right for one rounding at the end.
