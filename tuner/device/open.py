@@ -125,14 +125,15 @@ def measurable(device: Device, regime: str) -> Mapping[Key, Collection[Shape]] |
 
 
 def recorded(problems: Sequence[Problem], device: Device, regime: str) -> dict[Problem, list[Config]]:
-    """The configs that a replay can measure at each problem: those that were recorded."""
+    """The configs that a replay can measure at each problem: those that were recorded; without problems of none."""
     frame = _recording(device, regime).frame
     places = frame.groupby(["operator", "rows", "hidden", "dtype", "variant"]).indices
     configs = {}
     for problem in problems:
         texts = frame["config"].iloc[places.get(problem.columns, [])]
-        found = (read_config(problem.operator, text) for text in dict.fromkeys(texts))
-        configs[problem] = [config for config in found if config != COPY]
+        known = [read_config(problem.operator, text) for text in dict.fromkeys(texts)]
+        if found := [config for config in known if config != COPY]:
+            configs[problem] = found
     return configs
 
 

@@ -162,7 +162,7 @@ def plan(
 
     Args:
         wanted: the problems.
-        space: the name of the space, or its configs by problem.
+        space: the name of the space, or its configs by problem; at others the default space.
         target: of the device.
         always: configs of problems that are candidates whatever the space, if they are legal there.
         is_sampled: whether the search leaves configs out, so that those of a large space need no launch before.
@@ -209,7 +209,9 @@ def _pool(space: str | ByProblem, problem: Problem, target: Target, shared: dict
     """The candidates of a space; problems with the same configs share them through `shared`."""
     spec = operator(problem.operator)
     if not isinstance(space, str):
-        return Pool(spec, problem, target, Listed(space.get(problem, ())))
+        if problem in space:
+            return Pool(spec, problem, target, Listed(space[problem]))
+        space = "default"
     space = "default" if space == PORTFOLIO else space  # of which a portfolio takes what its tables leave room for
     configs, name = space_of(spec.space_at(space, problem, target)), f"{space} {spec.name}"
     before = shared.get(name)

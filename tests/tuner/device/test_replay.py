@@ -106,10 +106,11 @@ def test_the_space_of_a_replay_is_what_was_recorded(opened, monkeypatch):
     monkeypatch.setattr(recording, "load_recording", lambda name, regime: recorded().regime(regime))
     other = PROBLEM._replace(rows=65)
     found = devices.recorded([PROBLEM, other], opened().identify().device, "cold")
-    assert found == {PROBLEM: [FAST, SLOW, BROKEN], other: []}
-    tasks = plan([PROBLEM, other], found, TARGET, {other: [ABSENT]}).tasks
-    assert [task.configs for task in tasks] == [[FAST, SLOW, BROKEN], [ABSENT]]
-    assert not devices.recorded([PROBLEM], opened().identify().device, "warm")[PROBLEM]
+    assert found == {PROBLEM: [FAST, SLOW, BROKEN]}
+    tasks = plan([PROBLEM, other], found, TARGET).tasks
+    # Where nothing was recorded, a sweep says so of each config of the default space.
+    assert [task.configs for task in tasks] == [[FAST, SLOW, BROKEN], plan([other], "default", TARGET).tasks[0].configs]
+    assert not devices.recorded([PROBLEM], opened().identify().device, "warm")
 
 
 def test_the_device_is_marked_as_a_replay(engine):
