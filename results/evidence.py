@@ -202,6 +202,10 @@ class Evidence:
         """The keys of the functions that answer for the measured problems, ordered."""
         return sorted({*map(function_key, self.measured_keys())})
 
+    def places(self) -> dict[Any, NDArray[np.int64]]:
+        """The positions in `frame` of the rows of each problem, by `Problem.columns`."""
+        return self.frame.groupby(["operator", "rows", "hidden", "dtype", "variant"]).indices  # type: ignore[return-value]
+
     def part(self, key: Key) -> pd.DataFrame:
         """Rows of `frame` of one key, found by bisection; of a function with a third size, of all of its keys."""
         if len(axes_at(key)) == len(AXES):

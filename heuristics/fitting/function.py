@@ -79,24 +79,23 @@ def conditioned(case: Case, count: int) -> Conditioned:
     allowed, few, limits = matrix, None, ""
     if options.objective == "worst":
         allowed = replace(matrix, untimed=None)  # nothing bounds the regret of untimed configs
+    cap = options.cap
+    if options.objective == "worst":
+        within = allowed if cap is None else allowed.within(cap)
+        least = least_worst(within, legality, count, options.max_configs)
+        cap = cap if least is None else least
     if options.max_configs is not None:
-        few = few_configs(allowed, legality, options.max_configs, leaves=count)
+        few = None if cap is None else few_configs(allowed.within(cap), legality, options.max_configs, leaves=count)
+        # Without such a set the message names the bound that is possible.
+        few = few or few_configs(allowed, legality, options.max_configs, leaves=count)
         if few is None:
             raise NormtuneError(
                 f"no choice of at most {options.max_configs} config{'s' * (options.max_configs != 1)} covers "
                 f"{matrix.key}: each is illegal or was not measured somewhere; allow more with "
                 "--max-configs, or sweep the default space"
             )
-        limits += " of these configs"
-    cap = options.cap
-    if options.objective == "worst":
-        within = allowed if cap is None else allowed.within(cap)
-        least = least_worst(within, legality, count, options.max_configs)
-        cap = cap if least is None else least
-    if few is not None:
-        if cap is not None and options.max_configs is not None:
-            few = few_configs(allowed.within(cap), legality, options.max_configs, leaves=count) or few
         allowed = allowed.of_configs(few.configs)
+        limits += " of these configs"
     if cap is not None:
         allowed = allowed.within(cap)
         limits += f" with no shape above {ratio(cap)}"

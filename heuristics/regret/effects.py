@@ -128,9 +128,9 @@ def _of_task(samples: dict[Config, LogSamples], number: int, is_unpaired: bool) 
         return {}
     anchors = max(anchored, key=lambda group: len(samples[group[0]].rounds))  # the first of the longest
     anchor_rounds = samples[anchors[0]].rounds
-    reference = median(np.stack([samples[config].logs for config in anchors]), axis=0)
-    if is_unpaired:
-        reference = np.zeros_like(reference)
+    reference = np.zeros(len(anchor_rounds), np.int64)
+    if not is_unpaired:
+        reference = median(np.stack([samples[config].logs for config in anchors]), axis=0)
 
     result = {}
     for group in groups.values():

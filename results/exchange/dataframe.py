@@ -9,7 +9,6 @@ import json
 import keyword
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from math import inf
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -24,7 +23,7 @@ from normtune.kernels.problem import BUFFER_ITEMSIZE, Problem
 from normtune.kernels.undeclared import undeclared
 from normtune.results.elsewhere import Columns
 from normtune.results.evidence import Evidence
-from normtune.results.exchange.naming import NEEDED, SAMPLES, UNITS, Named, dtype_of, named
+from normtune.results.exchange.naming import NEEDED, SAMPLES, UNITS, Named, dtype_of, named, whole
 from normtune.results.records import ROUNDS_PER_BLOCK, UNKNOWN_START, UNPAIRED, Device, Measurement, Run
 from normtune.results.validate import check_runs
 
@@ -201,7 +200,7 @@ def _knob(knob: str, cell: Any, row: str) -> int | str:
             if not is_word(cell):
                 raise ValueError
             return _BOOLEANS.get(cell, cell)
-        return int(cell) if isinstance(cell, bool | np.bool_) else _whole(cell)
+        return int(cell) if isinstance(cell, bool | np.bool_) else whole(cell)
     except (TypeError, ValueError, OverflowError):
         raise UsageError(
             f"{knob} of {row} is {_shortened(repr(cell))}, no whole number and no word such as 128x64, so {knob} is no "
@@ -221,7 +220,7 @@ def _config(spec: OperatorSpec, value: Any, row: str) -> Config:
         if isinstance(value, str):
             return spec.config.from_json(value)
         fields = value if isinstance(value, dict) else spec.config(*value)._asdict()
-        plain = {knob: v if isinstance(v, str) else _whole(v) for knob, v in fields.items()}
+        plain = {knob: v if isinstance(v, str) else whole(v) for knob, v in fields.items()}
         return spec.config(**plain) if spec.kernel_module else spec.config.from_json(json.dumps(plain))
     except (TypeError, ValueError) as error:
         raise UsageError(
@@ -249,7 +248,7 @@ def _problem(value: tuple[str, str, str, Any, Any], specs: Mapping[str, Operator
     text, variant, dtype, rows, hidden = value
     key = Key.parse(text, dtype)
     try:
-        return specs[key.operator].problem(_whole(rows), _whole(hidden), dtype, key.variant or variant)
+        return specs[key.operator].problem(whole(rows), whole(hidden), dtype, key.variant or variant)
     except (TypeError, ValueError) as error:
         raise UsageError(f"{row}: {error}") from None
 
@@ -275,7 +274,7 @@ def _samples(column: str, value: Any, rounds: Any, row: str) -> list[tuple[int |
     if rounds is None:
         return [(None, time) for time in times]
     try:
-        numbers = [_whole(number) for number in (rounds if several else [rounds])]
+        numbers = [whole(number) for number in (rounds if several else [rounds])]
         if len(numbers) != len(times):
             raise ValueError(f"{len(numbers)} rounds of {len(times)} samples")
         if min(numbers) < 0 or max(numbers) > _MOST_INT32:
@@ -323,12 +322,6 @@ def _texts(frame: pd.DataFrame, column: str, default: str) -> list[str]:
         return [default] * len(frame)
     texts = frame[column].astype(object).where(frame[column].notna(), "").astype(str)
     return texts.where(texts != "", default).tolist()
-
-
-def _whole(value: Any) -> int:
-    if isinstance(value, bool | str) or value in (inf, -inf) or int(value) != value:
-        raise ValueError(f"{value!r} is no whole number")
-    return int(value)
 
 
 def _shortened(text: str) -> str:

@@ -5,7 +5,8 @@ with these names, and which columns are knobs; or an error of one line.
 """
 
 from collections.abc import Sequence
-from numbers import Integral
+from functools import partial
+from math import inf
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -53,6 +54,17 @@ def dtype_of(text: str) -> str:
     """The name of a dtype: that of `torch.bfloat16` and `bf16` is `bfloat16`."""
     name = text.removeprefix("torch.").removeprefix("tl.")
     return _DTYPES.get(name, name)
+
+
+def whole(value: Any) -> int:
+    """A whole number, possibly as a float.
+
+    Raises:
+        TypeError, ValueError: it is none.
+    """
+    if isinstance(value, bool | str) or value in (inf, -inf) or int(value) != value:
+        raise ValueError(f"{value!r} is no whole number")
+    return int(value)
 
 
 def named(frame: pd.DataFrame, columns: Columns, operators: Sequence[str], source: str) -> Named:
@@ -123,12 +135,19 @@ def _with_own_sizes(frame: pd.DataFrame, source: str) -> tuple[pd.DataFrame, tup
             raise UsageError(_no_size(third, axes, frame, source))
         if third in frame:
             parts = names.str.partition(":")
-            sizes = frame[third].map(lambda size: int(size) if isinstance(size, float) and size.is_integer() else size)
-            if odd := [size for size in sizes.tolist() if not isinstance(size, Integral) or size < 1]:
-                raise UsageError(f"column {third!r} has {str(odd[0])[:40]!r}: expected positive whole numbers")
+            sizes = frame[third].map(partial(_positive, third))
             named_ones = parts[0] + f".{third}=" + sizes.astype(str) + parts[1] + parts[2]
             frame = frame.assign(operator=names.where(~is_bare, named_ones)).drop(columns=third)
     return frame, axes
+
+
+def _positive(column: str, value: Any) -> int:
+    try:
+        if (size := whole(value)) < 1:
+            raise ValueError
+    except (TypeError, ValueError):
+        raise UsageError(f"column {column!r} has {str(value)[:40]!r}: expected positive whole numbers") from None
+    return size
 
 
 def _no_size(size: str, axes: Sequence[str], frame: pd.DataFrame, source: str) -> str:

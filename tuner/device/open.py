@@ -126,11 +126,10 @@ def measurable(device: Device, regime: str) -> Mapping[Key, Collection[Shape]] |
 
 def recorded(problems: Sequence[Problem], device: Device, regime: str) -> dict[Problem, list[Config]]:
     """The configs that a replay can measure at each problem: those that were recorded; without problems of none."""
-    frame = _recording(device, regime).frame
-    places = frame.groupby(["operator", "rows", "hidden", "dtype", "variant"]).indices
-    configs = {}
+    recording = _recording(device, regime)
+    column, places, configs = recording.frame["config"], recording.places(), {}
     for problem in problems:
-        texts = frame["config"].iloc[places.get(problem.columns, [])]
+        texts = column.iloc[places.get(problem.columns, [])]
         known = [read_config(problem.operator, text) for text in dict.fromkeys(texts)]
         if found := [config for config in known if config != COPY]:
             configs[problem] = found

@@ -62,7 +62,7 @@ class ReplayEngine(Engine):
         self._failures: dict[Config, Outcome] = {}
         self._blocks: dict[Config, RoundsByBlock] = {}
         self._frame = evidence.frame
-        self._row_indices = evidence.frame.groupby(["operator", "rows", "hidden", "dtype", "variant"]).indices
+        self._row_indices = evidence.places()
 
     def draw_anew(self, seed: int) -> None:
         """Restart the draws of every task with this seed."""

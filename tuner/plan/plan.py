@@ -108,6 +108,12 @@ class Plan(NamedTuple):
         """Number of problems at which no config is legal, if one is at others."""
         return 0 if self.is_empty else sum(not task.candidates for task in self.tasks)
 
+    def complete(self, left: Iterable[Task]) -> set[Problem]:
+        """The problems without anything left, but for those at which no config is legal, if one is at others."""
+        illegal = self.illegal
+        measurable = {task.problem for task in self.tasks if not illegal or task.candidates}
+        return measurable - {task.problem for task in left}
+
     def cells(self) -> int:
         """Number of (problem, config) pairs to be timed."""
         return sum(len(task.candidates) for task in self.tasks)

@@ -81,8 +81,7 @@ def outlook_of(
     binaries, longest = len(Plan(tasks, {}).jobs()), search.longest
     whole = pace.estimate(tasks)
     estimate = whole._replace(gate=whole.gate / devices, timing=whole.timing / devices)
-    known = len(plan.tasks) - plan.illegal - len(tasks)
-    return Outlook(plan, tasks, known, binaries, estimate, budget_seconds, longest)
+    return Outlook(plan, tasks, len(plan.complete(tasks)), binaries, estimate, budget_seconds, longest)
 
 
 def pace_of(bench: Bench | AbsentGpu, store: Store | None, search: Search) -> tuple[Pace, dict[str, Any]]:

@@ -118,8 +118,9 @@ class Request(SweepOptions):
         is_replay = str(self.device or "").startswith(REPLAY_PREFIX)
         is_fixed = is_replay or self.stale or self.compile_only or self.cache is not None or self.refine is not None
         strategy = self.strategy or (FIXED_STRATEGY if is_fixed else implied.strategy)
-        is_implied = strategy == implied.strategy or implied.space == PORTFOLIO
-        space = RECORDED if is_replay and implied.space != PORTFOLIO else implied.space if is_implied else "default"
+        space = implied.space
+        if space != PORTFOLIO and (is_replay or strategy != implied.strategy):
+            space = RECORDED if is_replay else "default"
         return Effort(
             self.grid or implied.grid,
             self.space or space,

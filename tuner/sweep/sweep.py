@@ -156,9 +156,7 @@ class _Group:
         self._work, self._clock = work, clock
         self._search = search = search_of(work.plan, work.strategy, stored, retry_failed)
         tasks = tuple(search.left())
-        illegal = work.plan.illegal
-        before = {task.problem for task in work.plan.tasks if not illegal or task.candidates}
-        before -= {task.problem for task in tasks}
+        before = work.plan.complete(tasks)
         self.summary = Summary(known=len(before), known_failed=without_times(stored, before))
         self.lanes: list[Lane] = []
         self._lost: list[Lane] = []

@@ -62,6 +62,20 @@ def test_outputs_are_within_rounding(key, rows, hidden):
             compare(outputs, expected)
 
 
+def assert_the_same_bits(spec, problem, launches):
+    """Both launches are right, sum a row in one order and give dx the same bits."""
+    inputs, expected = referenced(spec, problem, problem.hidden, offset=0.5)
+    found = []
+    for launch in launches:
+        outputs = nan_outputs(spec, problem)
+        calls = calls_of(spec, problem, launch, inputs | outputs, offset=0.5)
+        run([call._replace(options={**call.options, "num_ctas": 1}) for call in calls])
+        compare(outputs, expected)
+        found.append(outputs["dx"])
+    assert launches[0].row_sum == launches[1].row_sum
+    assert torch.equal(*found)
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("counted_loops")
 @pytest.mark.parametrize("schedule", ["cluster_2", "cluster_4"])
@@ -71,21 +85,13 @@ def test_clusters_of_few_rows_and_a_fixed_grid_of_them_have_the_same_bits(key, r
     spec, target = operator(key[0]), TARGET._replace(sms=16)  # fewer clusters than rows
     for dtype in ("float32", "float16"):
         problem = spec.problem(rows, hidden, dtype, key[1])
-        inputs, expected = referenced(spec, problem, hidden, offset=0.5)
-        found = []
-        for config in (
+        configs = (
             RMSNormConfig(schedule, 1, 8, 1, 0, "columns", 64),
             RMSNormConfig(schedule, 1, 8, 1, 1, "reduce"),
-        ):
-            launch = spec.launch(config, problem, target)
-            assert launch.parts == CLUSTERS[schedule]
-            found.append((launch.row_sum, nan_outputs(spec, problem)))
-            calls = calls_of(spec, problem, launch, inputs | found[-1][1], offset=0.5)
-            run([call._replace(options={**call.options, "num_ctas": 1}) for call in calls])
-            compare(found[-1][1], expected)
-        (order, outputs), (other_order, other) = found
-        assert order == other_order
-        assert torch.equal(outputs["dx"], other["dx"])
+        )
+        launches = [spec.launch(config, problem, target) for config in configs]
+        assert all(launch.parts == CLUSTERS[schedule] for launch in launches)
+        assert_the_same_bits(spec, problem, launches)
 
 
 @pytest.mark.slow
@@ -96,17 +102,8 @@ def test_one_program_adds_eight_parts_as_a_cluster_does(key, rows, hidden):
     spec, target = operator(key[0]), TARGET._replace(sms=4)  # fewer programs than rows
     for dtype, chunk in (("float32", 4096), ("float16", 8192)):
         problem = spec.problem(rows, hidden, dtype, key[1])
-        inputs, expected = referenced(spec, problem, hidden, offset=0.5)
-        found = []
-        for config in (
+        configs = (
             RMSNormConfig("split_8", 1, 4, 1, 0, "columns", 64),
             RMSNormConfig("split_8", 1, 16, 1, 1, "reduce", chunk),
-        ):
-            launch = spec.launch(config, problem, target)
-            found.append((launch.row_sum, nan_outputs(spec, problem)))
-            calls = calls_of(spec, problem, launch, inputs | found[-1][1], offset=0.5)
-            run([call._replace(options={**call.options, "num_ctas": 1}) for call in calls])
-            compare(found[-1][1], expected)
-        (order, outputs), (other_order, other) = found
-        assert order == other_order
-        assert torch.equal(outputs["dx"], other["dx"])
+        )
+        assert_the_same_bits(spec, problem, [spec.launch(config, problem, target) for config in configs])
