@@ -91,6 +91,13 @@ def test_a_model_that_is_surprised_expects_to_have_missed_more():
     assert plane.missed()["made_up float32"] < before
 
 
+def test_problems_that_a_budget_left_without_an_expectation_do_not_count(of_two_shapes):
+    plane = Plane([one.task for one in FEW[:2]], stored(of_two_shapes[0]))
+    assert plane.missed() == {}
+    next(plane.ask(1.0), None)
+    assert 0 <= plane.missed()["made_up float32"] < 0.5
+
+
 @pytest.fixture(scope="module")
 def of_two_shapes():
     """A simulation, and what was audited in it."""

@@ -140,12 +140,14 @@ class Plane(Search):
     def missed(self) -> dict[str, float]:
         """Expected gain of the configs that were not tried: mean log ratio over problems, by operator and dtype.
 
-        It is the model's expectation, times the ratio of the real to the expected gain of the audited configs.
+        It is the model's expectation, times the ratio of the real to the expected gain of the audited configs. Problems
+        that a budget left without an expectation do not count; without any other there is no mean.
         """
         gains = {}
         for key, shapes in self._groups.items():
             expected, gained = np.sum([SURPRISE * np.ones(2), *(shape.audited for shape in shapes)], axis=0)
-            gains[str(key)] = float(np.mean([shape.missed for shape in shapes]) * gained / expected)
+            if missed := [one for shape in shapes if (one := shape.missed) is not None]:
+                gains[str(key)] = float(np.mean(missed) * gained / expected)
         return gains
 
     @property

@@ -94,7 +94,8 @@ class ShapeSearch:
         self._pending: Task | None = None
         self._choice: Future[Proposal] | None = None
         self._learning: Future[None] | None = None
-        self._expected: tuple[float, float] = 0.0, 0.0
+        # Of the untried configs, and the least log time then; None before a choice beside a measured config.
+        self._expected: tuple[float, float] | None = None
         self._audited: list[tuple[Future[float], float]] = []
         self._seed = zlib.crc32(str(task.problem).encode()), seed
         self.logs: dict[Config, float] = {}
@@ -131,8 +132,10 @@ class ShapeSearch:
         return np.array([[expected.result(), gain] for expected, gain in self._audited]).reshape(-1, 2).sum(axis=0)
 
     @property
-    def missed(self) -> float:
-        """The expected gain of the best config that was not tried, a log ratio."""
+    def missed(self) -> float | None:
+        """The expected gain of the best config that was not tried, a log ratio; None where nothing was expected yet."""
+        if self._expected is None:
+            return None
         gain, least = self._expected
         return max(0.0, gain - (least - self._least))
 
@@ -204,7 +207,8 @@ class ShapeSearch:
             if self._learning is not None:
                 self._learning.result()  # raises what it raised
             choice, self._choice = self._choice.result(), None
-            self.is_found, self._expected = not choice.numbers, (choice.missed, self._least)
+            self.is_found = not choice.numbers
+            self._expected = (choice.missed, self._least) if self.best else None
             self._pending = self._beside_best(choice.numbers) if choice.numbers else None
         return self._pending
 
