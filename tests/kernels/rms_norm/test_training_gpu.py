@@ -2,7 +2,6 @@
 
 import contextlib
 import gc
-import os
 
 import pytest
 import torch
@@ -68,8 +67,8 @@ def losses(norm, way):
 
 @pytest.fixture(scope="module", autouse=True)
 def process_group():
-    os.environ.update({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29571"})
-    torch.distributed.init_process_group("nccl", rank=0, world_size=1)
+    # A store without a port: several workers of pytest-xdist run this module at once.
+    torch.distributed.init_process_group("nccl", store=torch.distributed.HashStore(), rank=0, world_size=1)
     yield
     torch.distributed.destroy_process_group()
 
