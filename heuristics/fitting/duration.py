@@ -60,7 +60,7 @@ def _of_key(
 
     `own` is the probability of a function of its own.
     """
-    from normtune.heuristics.solver.cross_validation import FEW_FOLDS, FOLDS, MAX_LEAVES, left_out
+    from normtune.heuristics.solver.cross_validation import FEW_FOLDS, FOLDS, attempts, left_out
     from normtune.heuristics.solver.grid import most_bins
 
     sizes = [{*of_axis} for of_axis in zip(*shapes, strict=True)]
@@ -72,7 +72,7 @@ def _of_key(
         return configs * (len(shapes) * _BINNED + boxes * _ALONE) + sums
 
     asked = (earlier and earlier.figures.asked) or options.leaves
-    tried = [asked] if asked else MAX_LEAVES[: 2 if len(shapes) >= 20 * MAX_LEAVES[1] else 1]
+    tried = (asked,) if asked else attempts(len(shapes))
     whole, folds = configs * len(shapes) * _LAUNCH + optimum(tried[-1]), 0.0
     if not earlier:
         count = sum(len(left_out(of_axis, FEW_FOLDS if asked else FOLDS)) for of_axis in sizes)

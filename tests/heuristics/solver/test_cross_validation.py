@@ -123,7 +123,7 @@ def test_the_axis_that_asks_for_more_leaves_decides() -> None:
     assert found.outside(1) == 10**6
 
 
-@pytest.mark.parametrize(("problems", "chosen", "most"), [(800, 19, 24), (800, 20, 40), (799, 24, 24), (800, None, 24)])
+@pytest.mark.parametrize(("problems", "chosen", "most"), [(160, 19, 24), (160, 20, 40), (159, 24, 24), (160, None, 24)])
 def test_more_leaves_are_tried_where_a_large_grid_asks_for_the_last(
     monkeypatch: pytest.MonkeyPatch, legality: Legality, problems: int, chosen: int | None, most: int
 ) -> None:
