@@ -13,7 +13,7 @@ from normtune.heuristics.report.pictures import of_function
 from normtune.kernels.load_file import load
 from normtune.tests.heuristics.report.conftest import parsed
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("operators_forgotten")]
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 

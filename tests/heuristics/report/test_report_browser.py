@@ -129,6 +129,7 @@ def test_names_of_others_do_nothing(browser: Any, made: Report, here: Path) -> N
     assert shown.said == [] and page.locator("img").count() == 0
 
 
+@pytest.mark.usefixtures("operators_forgotten")
 def test_a_third_size_is_folded(browser: Any, here: Path) -> None:
     from normtune.kernels.load_file import load
 
