@@ -9,6 +9,11 @@ operators whose code is equal kernels/same_code.json says so, beside what it say
 sources, and nothing is compared again until the sources change. Ends with 1 if the code of an operator changed:
 
     python benchmarks/recorded_code.py nvidia-h200 --same
+
+After a change, write the measurements of a recording in which those of unchanged code are of the present sources, so
+that `sweep --stale` in a store with these measures the others alone:
+
+    python benchmarks/recorded_code.py nvidia-h200 --unchanged h200.parquet
 """
 
 import argparse
@@ -16,11 +21,30 @@ import json
 import sys
 import time
 from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
 
 from normtune.kernels.fingerprint import SAME_CODE, alike, fingerprint, same_code
-from normtune.kernels.operator import operators
+from normtune.kernels.operator import operator, operators, read_config
+from normtune.kernels.problem import Problem
+from normtune.results.evidence import Evidence
+from normtune.results.exchange.parquet_csv import write_parquet
 from normtune.results.exchange.recording import load_recording, recordings
-from normtune.tuner.staleness.recorded import cell_of, difference, pairs_of, path_of, read, record, write
+from normtune.tuner.staleness.recorded import (
+    Cell,
+    CodeChange,
+    cell_of,
+    difference,
+    pairs_of,
+    path_of,
+    read,
+    record,
+    write,
+)
+
+CELL = ["operator", "hidden", "dtype", "variant", "config"]
 
 
 def main(names: list[str], same: bool) -> None:
@@ -46,13 +70,44 @@ def main(names: list[str], same: bool) -> None:
         print(f"{path_of(name)}: {len(code.cells)} cells, {size} bytes, Triton {code.triton}, {seconds:.0f} s")
 
 
-def compare(name: str) -> tuple[list[tuple[str, str]], list[str]]:
-    """(Present, recorded) fingerprints of the operators whose code is equal, and a message about each of the others."""
+class Compared(NamedTuple):
+    """The measurements of a recording, their cells, and which of these have other code now."""
+
+    evidence: Evidence
+    cells: set[Cell]
+    found: CodeChange
+
+
+def compared(name: str) -> Compared:
+    """Compare a recording with the present sources; the program ends if that is not possible."""
     evidence = load_recording(name, None)
     cells = {cell_of(*pair) for pair in pairs_of(evidence)}
     found = difference(read(name, evidence), evidence, cells)
     if found.undecided:
         sys.exit(f"{name}: {found.undecided}")
+    return Compared(evidence, cells, found)
+
+
+def unchanged(name: str, path: Path) -> None:
+    """Write a recording's measurements, those of unchanged code with the fingerprint of the present sources."""
+    evidence, _, found = compared(name)
+    of_cell = {
+        values: Cell(Problem.of(values[0], 1, *values[1:4]).key, values[1], read_config(values[0], values[4]))
+        for values in evidence.frame[CELL].drop_duplicates().itertuples(index=False, name=None)
+    }
+    changed = set(found.changed)
+    is_old = np.array(
+        [of_cell[values] in changed for values in evidence.frame[CELL].itertuples(index=False, name=None)]
+    )
+    present = evidence.frame["operator"].map(lambda one: fingerprint(operator(one)))
+    marked = evidence.frame["fingerprint"].where(is_old, present)
+    write_parquet(Evidence(evidence.frame.assign(fingerprint=marked), evidence.runs), path)
+    print(f"{path}: {len(is_old)} measurements, {is_old.sum()} of changed code")
+
+
+def compare(name: str) -> tuple[list[tuple[str, str]], list[str]]:
+    """(Present, recorded) fingerprints of the operators whose code is equal, and a message about each of the others."""
+    evidence, cells, found = compared(name)
     changes = Counter(cell.key.operator for cell in found.changed)
     suspects = Counter(cell.key.operator for cell in cells if cell.key.operator in found.suspects)
     equal = suspects.total() - sum(suspects[changed] for changed in changes)
@@ -66,5 +121,13 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("names", nargs="*", metavar="RECORDING")
     parser.add_argument("--same", action="store_true", help="compare the present sources and write same_code.json")
+    parser.add_argument(
+        "--unchanged", type=Path, metavar="FILE", help="write measurements for a store, of one recording"
+    )
     options = parser.parse_args()
-    main(options.names, options.same)
+    if options.unchanged and len(options.names) != 1:
+        parser.error(f"--unchanged takes one recording, not {len(options.names)}")
+    if options.unchanged:
+        unchanged(options.names[0], options.unchanged)
+    else:
+        main(options.names, options.same)

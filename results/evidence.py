@@ -180,6 +180,11 @@ class Evidence:
             kept &= ~unpaired | ~operators.isin(operators[~unpaired].unique())
         return self._where(kept)
 
+    def current_of_each(self) -> "Evidence":
+        """Measurements of each device with the newest kernels there: one may be measured later than kernels change."""
+        parts = [self.of(device).current() for device in self.devices()]
+        return self if sum(len(part.frame) for part in parts) == len(self.frame) else Evidence.joined(parts)
+
     def unpaired_rows(self) -> "pd.Series[bool]":
         """Which rows of `frame` another program measured."""
         return self.frame["run"].isin([run.id for run in self.runs if run.is_unpaired])

@@ -31,6 +31,7 @@ from normtune.heuristics.regret.fixed_log import percent
 from normtune.heuristics.regret.matrix import timing_matrix
 from normtune.heuristics.regret.specs import undeclared_note
 from normtune.heuristics.regret.weights import Weighting
+from normtune.kernels.fingerprint import alike
 from normtune.kernels.operator import OperatorSpec, find
 from normtune.kernels.problem import AXES, Shape
 from normtune.kernels.tablefile.tree import configs_of
@@ -57,7 +58,7 @@ def fit_all(evidence: "Evidence", options: FitOptions | None = None) -> AnyGpuFi
     _check(options)
     check_operators(evidence, options.operators)
     selected = evidence.select(options.operators).regime(options.regime)
-    data = selected.current()
+    data = selected.current_of_each()
     devices = data.devices()
     specs = {key: find(key.operator) for key in data.function_keys()}
     axes = {key: spec.whole.axes for key, spec in specs.items() if spec}
@@ -75,7 +76,7 @@ def fit_all(evidence: "Evidence", options: FitOptions | None = None) -> AnyGpuFi
     if not functions:
         raise NormtuneError("there is no table: " + "; ".join(left_out))
     shapes = [shape for part in parts for shape in part.shapes]
-    notes = (*older(selected, data), *left_out, *weighting.notes(), *_few(devices))
+    notes = (*older(selected, data), *_earlier(data, devices), *left_out, *weighting.notes(), *_few(devices))
     return AnyGpuFit(
         **vars(FromData.of(data, shapes, options.regime, notes)),
         devices=tuple(devices),
@@ -100,6 +101,17 @@ def _check(options: FitOptions) -> None:
         raise UsageError(
             f"{other} is for the table of one GPU: --all-devices takes --leaves, --operator, --weights and --regime"
         )
+
+
+def _earlier(data: "Evidence", devices: Sequence[Device]) -> list[str]:
+    """Notes on devices that were measured with other kernels than the newest."""
+    notes, newest = [], data.fingerprints()
+    for device in devices:
+        found = data.of(device).fingerprints().items()
+        if names := [name for name, one in found if one not in alike(newest[name])]:
+            advice = "`normtune sweep --stale` repeats them"
+            notes.append(f"{device.label} has times of earlier kernels of {', '.join(names)}: {advice}")
+    return notes
 
 
 def _few(devices: Sequence[Device]) -> list[str]:

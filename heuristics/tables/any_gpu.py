@@ -5,150 +5,149 @@
 # Fitted:   NVIDIA H100 80GB HBM3, sm_90, 132 SMs, 50 MB of L2 cache
 # Fitted:   NVIDIA H200, sm_90, 132 SMs, 60 MB of L2 cache
 # Software: triton 3.6.0, torch 2.11.0+cu130
-# Data:     sha256:c830a349a30de8317fd030d6f4e352c4512d7f3fb3b4da2c37bfd35b9b01ee54
-#           (332632 measurements, 2026-11-27)
+# Data:     sha256:d3e7311e13f69b089409d7b8d11cbff74cf82a4d2b9c3025c0558a37570a758b
+#           (345373 measurements, 2026-11-27)
 # Kernels:  fused_add_rms_norm_backward
-#           sha256:9d6ff5e1d331199a8a551e22fc3b084ba979c32537eed4152571e74397fe3855
+#           sha256:c47c753153b3271b5cd21a2cde31dc41a6f41aac9ad3da9efd08e9a456f47f21
 # Kernels:  fused_add_rms_norm_forward
-#           sha256:0ddc3ed436ad116cca7a1c021ef5b6e73fb4026d7a1d83d0276376ad16a583ce
+#           sha256:485402000b854964926e0a0430ad002691fcc6545edbb7fdfa61ae25e2c17323
 # Kernels:  rms_norm_backward
-#           sha256:9d6ff5e1d331199a8a551e22fc3b084ba979c32537eed4152571e74397fe3855
+#           sha256:c47c753153b3271b5cd21a2cde31dc41a6f41aac9ad3da9efd08e9a456f47f21
 # Kernels:  rms_norm_forward
-#           sha256:de2640a9aab2de31d8cdc8665f2b42744d703ded6c7d12db4b981f99218bb606
+#           sha256:485402000b854964926e0a0430ad002691fcc6545edbb7fdfa61ae25e2c17323
 # Kernels:  rms_norm_gated_backward
-#           sha256:73f1cbaffbb152791c1a0d8c026aa0055d765019d7c71b0a3e75217b94bcc16d
+#           sha256:b69eb60ffc13b51919496d9e26ec3fa94089971a02375be98ceaf51ee977caa1
 # Kernels:  rms_norm_gated_forward
-#           sha256:6826ab056a09c1f36f1e6779d79e99fef0f0b22166d0940540f24052421ff5e6
+#           sha256:9751f6df0230480337264296702f3d8143434ccf11cbe4a168eb52ee01d33463
 # Measured: rows 1 to 1449144, hidden 64 to 32768
 # Regret:   fused_add_rms_norm_backward bfloat16: 18 leaves, NVIDIA H200 mean 8.32 %
 #           worst 146.2 % (left out unknown)
-# Regret:   fused_add_rms_norm_forward bfloat16: 11 leaves, NVIDIA H200 mean 0.20 %
-#           worst 4.8 % (left out unknown)
-# Regret:   rms_norm_backward bfloat16: 21 leaves, NVIDIA H100 80GB HBM3 mean 7.24 %
-#           worst 209.3 % (left out 8.17 %), NVIDIA H200 mean 7.05 % worst 201.5 % (left
-#           out 7.68 %)
-# Regret:   rms_norm_backward float16: 10 leaves, NVIDIA H100 80GB HBM3 mean 7.01 %
-#           worst 97.1 % (left out 7.80 %), NVIDIA H200 mean 9.49 % worst 211.4 % (left
-#           out 16.56 %)
-# Regret:   rms_norm_backward float32: 12 leaves, NVIDIA H100 80GB HBM3 mean 6.75 %
-#           worst 205.1 % (left out 8.06 %), NVIDIA H200 mean 9.96 % worst 390.8 % (left
-#           out 10.40 %)
-# Regret:   rms_norm_backward:no_dweight bfloat16: 7 leaves, NVIDIA H100 80GB HBM3 mean
-#           1.67 % worst 59.1 % (left out 2.10 %), NVIDIA H200 mean 1.86 % worst 62.1 %
-#           (left out 1.86 %)
+# Regret:   fused_add_rms_norm_forward bfloat16: 11 leaves, NVIDIA H200 mean 0.21 %
+#           worst 5.7 % (left out unknown)
+# Regret:   rms_norm_backward bfloat16: 21 leaves, NVIDIA H100 80GB HBM3 mean 7.39 %
+#           worst 209.4 % (left out 8.56 %), NVIDIA H200 mean 6.80 % worst 234.8 % (left
+#           out 7.74 %)
+# Regret:   rms_norm_backward float16: 10 leaves, NVIDIA H100 80GB HBM3 mean 6.92 %
+#           worst 84.8 % (left out 7.71 %), NVIDIA H200 mean 8.63 % worst 186.7 % (left
+#           out 15.05 %)
+# Regret:   rms_norm_backward float32: 12 leaves, NVIDIA H100 80GB HBM3 mean 6.70 %
+#           worst 205.1 % (left out 7.73 %), NVIDIA H200 mean 8.84 % worst 235.2 % (left
+#           out 9.73 %)
+# Regret:   rms_norm_backward:no_dweight bfloat16: 11 leaves, NVIDIA H100 80GB HBM3 mean
+#           1.82 % worst 94.7 % (left out 1.95 %), NVIDIA H200 mean 3.65 % worst 141.4 %
+#           (left out 21.39 %)
 # Regret:   rms_norm_backward:no_dweight float16: as rms_norm_backward:no_dweight
-#           bfloat16, sharing costs 0.80 %, NVIDIA H100 80GB HBM3 mean 2.74 % worst
-#           127.9 % (left out 3.21 %), NVIDIA H200 mean 2.28 % worst 54.3 % (left out
-#           2.28 %)
+#           bfloat16, sharing costs 1.00 %, NVIDIA H100 80GB HBM3 mean 2.06 % worst 82.5
+#           % (left out 1.95 %), NVIDIA H200 mean 1.85 % worst 97.7 % (left out 17.17 %)
 # Regret:   rms_norm_backward:no_dweight float32: 11 leaves, NVIDIA H100 80GB HBM3 mean
-#           3.62 % worst 102.8 % (left out 3.84 %), NVIDIA H200 mean 2.49 % worst 112.5
-#           % (left out 4.96 %)
-# Regret:   rms_norm_forward bfloat16: 10 leaves, NVIDIA H100 80GB HBM3 mean 0.50 %
-#           worst 23.5 % (left out 0.51 %), NVIDIA H200 mean 0.78 % worst 27.2 % (left
-#           out 1.14 %)
-# Regret:   rms_norm_forward float16: 6 leaves, NVIDIA H100 80GB HBM3 mean 0.53 % worst
-#           6.8 % (left out 1.96 %), NVIDIA H200 mean 2.55 % worst 35.3 % (left out 2.56
+#           4.23 % worst 114.6 % (left out 5.28 %), NVIDIA H200 mean 8.29 % worst 145.5
+#           % (left out 48.28 %)
+# Regret:   rms_norm_forward bfloat16: 10 leaves, NVIDIA H100 80GB HBM3 mean 0.57 %
+#           worst 23.5 % (left out 0.58 %), NVIDIA H200 mean 0.68 % worst 27.2 % (left
+#           out 1.15 %)
+# Regret:   rms_norm_forward float16: 7 leaves, NVIDIA H100 80GB HBM3 mean 0.50 % worst
+#           6.8 % (left out 1.74 %), NVIDIA H200 mean 1.65 % worst 39.9 % (left out 2.64
 #           %)
 # Regret:   rms_norm_forward:no_rstd float16: as rms_norm_forward float16, sharing costs
-#           0.75 %, NVIDIA H100 80GB HBM3 mean 1.57 % worst 10.2 % (left out 2.43 %),
-#           NVIDIA H200 mean 2.85 % worst 42.0 % (left out 2.86 %)
-# Regret:   rms_norm_forward float32: 9 leaves, NVIDIA H100 80GB HBM3 mean 0.70 % worst
-#           17.7 % (left out 0.76 %), NVIDIA H200 mean 0.57 % worst 23.7 % (left out
-#           1.63 %)
+#           0.65 %, NVIDIA H100 80GB HBM3 mean 1.56 % worst 10.2 % (left out 1.93 %),
+#           NVIDIA H200 mean 2.13 % worst 37.8 % (left out 2.79 %)
+# Regret:   rms_norm_forward float32: 9 leaves, NVIDIA H100 80GB HBM3 mean 0.66 % worst
+#           10.9 % (left out 0.92 %), NVIDIA H200 mean 0.61 % worst 21.9 % (left out
+#           1.68 %)
 # Regret:   rms_norm_forward:no_rstd bfloat16: 8 leaves, NVIDIA H100 80GB HBM3 mean 0.50
-#           % worst 6.1 % (left out 1.71 %), NVIDIA H200 mean 1.48 % worst 15.7 % (left
-#           out 2.59 %)
+#           % worst 6.1 % (left out 1.71 %), NVIDIA H200 mean 1.46 % worst 15.7 % (left
+#           out 2.49 %)
 # Regret:   rms_norm_forward:no_rstd float32: 7 leaves, NVIDIA H100 80GB HBM3 mean 0.29
-#           % worst 9.4 % (left out 0.66 %), NVIDIA H200 mean 0.52 % worst 20.1 % (left
-#           out 0.89 %)
-# Regret:   rms_norm_gated_forward bfloat16: 20 leaves, NVIDIA H200 mean 1.23 % worst
+#           % worst 9.4 % (left out 0.66 %), NVIDIA H200 mean 0.51 % worst 20.1 % (left
+#           out 0.87 %)
+# Regret:   rms_norm_gated_forward bfloat16: 20 leaves, NVIDIA H200 mean 1.20 % worst
 #           29.1 % (left out unknown)
 # Format:   4
 # Facts:    {"device": null, "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"},
 #           "data": {"digest":
-#           "sha256:c830a349a30de8317fd030d6f4e352c4512d7f3fb3b4da2c37bfd35b9b01ee54",
-#           "measurements": 332632, "date": "2026-11-27"}, "kernels":
+#           "sha256:d3e7311e13f69b089409d7b8d11cbff74cf82a4d2b9c3025c0558a37570a758b",
+#           "measurements": 345373, "date": "2026-11-27"}, "kernels":
 #           {"fused_add_rms_norm_backward":
-#           "sha256:9d6ff5e1d331199a8a551e22fc3b084ba979c32537eed4152571e74397fe3855",
+#           "sha256:c47c753153b3271b5cd21a2cde31dc41a6f41aac9ad3da9efd08e9a456f47f21",
 #           "fused_add_rms_norm_forward":
-#           "sha256:0ddc3ed436ad116cca7a1c021ef5b6e73fb4026d7a1d83d0276376ad16a583ce",
+#           "sha256:485402000b854964926e0a0430ad002691fcc6545edbb7fdfa61ae25e2c17323",
 #           "rms_norm_backward":
-#           "sha256:9d6ff5e1d331199a8a551e22fc3b084ba979c32537eed4152571e74397fe3855",
+#           "sha256:c47c753153b3271b5cd21a2cde31dc41a6f41aac9ad3da9efd08e9a456f47f21",
 #           "rms_norm_forward":
-#           "sha256:de2640a9aab2de31d8cdc8665f2b42744d703ded6c7d12db4b981f99218bb606",
+#           "sha256:485402000b854964926e0a0430ad002691fcc6545edbb7fdfa61ae25e2c17323",
 #           "rms_norm_gated_backward":
-#           "sha256:73f1cbaffbb152791c1a0d8c026aa0055d765019d7c71b0a3e75217b94bcc16d",
+#           "sha256:b69eb60ffc13b51919496d9e26ec3fa94089971a02375be98ceaf51ee977caa1",
 #           "rms_norm_gated_forward":
-#           "sha256:6826ab056a09c1f36f1e6779d79e99fef0f0b22166d0940540f24052421ff5e6"},
+#           "sha256:9751f6df0230480337264296702f3d8143434ccf11cbe4a168eb52ee01d33463"},
 #           "measured": {"rows": [1, 1449144], "hidden": [64, 32768]}, "command":
 #           {"recording": "all", "options": {"operators": ["rms_norm_forward",
 #           "rms_norm_backward", "fused_add_rms_norm_forward",
 #           "fused_add_rms_norm_backward", "rms_norm_gated_forward",
 #           "rms_norm_gated_backward"]}, "all_devices": true, "out": "any_gpu.py"},
 #           "functions": [{"key": "fused_add_rms_norm_backward", "dtype": "bfloat16",
-#           "leaves": 18, "figures": [{"device": "NVIDIA H200", "lost": {"mean": 79902,
+#           "leaves": 18, "figures": [{"device": "NVIDIA H200", "lost": {"mean": 79882,
 #           "worst": 900905}, "left_out": null}]}, {"key": "fused_add_rms_norm_forward",
 #           "dtype": "bfloat16", "leaves": 11, "figures": [{"device": "NVIDIA H200",
-#           "lost": {"mean": 2034, "worst": 46412}, "left_out": null}]}, {"key":
+#           "lost": {"mean": 2145, "worst": 55148}, "left_out": null}]}, {"key":
 #           "rms_norm_backward", "dtype": "bfloat16", "leaves": 21, "figures":
-#           [{"device": "NVIDIA H100 80GB HBM3", "lost": {"mean": 69936, "worst":
-#           1129168}, "left_out": {"mean": 78544, "worst": 1129168}}, {"device": "NVIDIA
-#           H200", "lost": {"mean": 68161, "worst": 1103532}, "left_out": {"mean":
-#           73965, "worst": 1103532}}]}, {"key": "rms_norm_backward", "dtype":
+#           [{"device": "NVIDIA H100 80GB HBM3", "lost": {"mean": 71310, "worst":
+#           1129552}, "left_out": {"mean": 82167, "worst": 1129552}}, {"device": "NVIDIA
+#           H200", "lost": {"mean": 65816, "worst": 1208450}, "left_out": {"mean":
+#           74556, "worst": 1162506}}]}, {"key": "rms_norm_backward", "dtype":
 #           "float16", "leaves": 10, "figures": [{"device": "NVIDIA H100 80GB HBM3",
-#           "lost": {"mean": 67708, "worst": 678635}, "left_out": {"mean": 75067,
-#           "worst": 819035}}, {"device": "NVIDIA H200", "lost": {"mean": 90637,
-#           "worst": 1135915}, "left_out": {"mean": 153268, "worst": 2916313}}]},
+#           "lost": {"mean": 66905, "worst": 614245}, "left_out": {"mean": 74264,
+#           "worst": 819035}}, {"device": "NVIDIA H200", "lost": {"mean": 82757,
+#           "worst": 1053245}, "left_out": {"mean": 140192, "worst": 2916313}}]},
 #           {"key": "rms_norm_backward", "dtype": "float32", "leaves": 12, "figures":
-#           [{"device": "NVIDIA H100 80GB HBM3", "lost": {"mean": 65347, "worst":
-#           1115522}, "left_out": {"mean": 77489, "worst": 1115522}}, {"device": "NVIDIA
-#           H200", "lost": {"mean": 94982, "worst": 1590874}, "left_out": {"mean":
-#           98980, "worst": 1590874}}]}, {"key": "rms_norm_backward:no_dweight",
-#           "dtype": "bfloat16", "leaves": 7, "figures": [{"device": "NVIDIA H100 80GB
-#           HBM3", "lost": {"mean": 16599, "worst": 464103}, "left_out": {"mean": 20825,
-#           "worst": 503325}}, {"device": "NVIDIA H200", "lost": {"mean": 18412,
-#           "worst": 482987}, "left_out": {"mean": 18412, "worst": 482987}}]}, {"key":
+#           [{"device": "NVIDIA H100 80GB HBM3", "lost": {"mean": 64864, "worst":
+#           1115522}, "left_out": {"mean": 74456, "worst": 1115522}}, {"device": "NVIDIA
+#           H200", "lost": {"mean": 84745, "worst": 1209639}, "left_out": {"mean":
+#           92829, "worst": 1209639}}]}, {"key": "rms_norm_backward:no_dweight",
+#           "dtype": "bfloat16", "leaves": 11, "figures": [{"device": "NVIDIA H100 80GB
+#           HBM3", "lost": {"mean": 18026, "worst": 666489}, "left_out": {"mean": 19320,
+#           "worst": 666489}}, {"device": "NVIDIA H200", "lost": {"mean": 35871,
+#           "worst": 881348}, "left_out": {"mean": 193862, "worst": 2645355}}]}, {"key":
 #           "rms_norm_backward:no_dweight", "dtype": "float16", "leaves": 0, "figures":
-#           [{"device": "NVIDIA H100 80GB HBM3", "lost": {"mean": 27000, "worst":
-#           823946}, "left_out": {"mean": 31629, "worst": 823946}}, {"device": "NVIDIA
-#           H200", "lost": {"mean": 22530, "worst": 433628}, "left_out": {"mean": 22530,
-#           "worst": 433628}}], "donor": ["rms_norm_backward:no_dweight", "bfloat16"],
-#           "cost": 7981}, {"key": "rms_norm_backward:no_dweight", "dtype": "float32",
-#           "leaves": 11, "figures": [{"device": "NVIDIA H100 80GB HBM3", "lost":
-#           {"mean": 35574, "worst": 707235}, "left_out": {"mean": 37696, "worst":
-#           707235}}, {"device": "NVIDIA H200", "lost": {"mean": 24594, "worst":
-#           753757}, "left_out": {"mean": 48366, "worst": 753757}}]}, {"key":
+#           [{"device": "NVIDIA H100 80GB HBM3", "lost": {"mean": 20410, "worst":
+#           601827}, "left_out": {"mean": 19339, "worst": 601827}}, {"device": "NVIDIA
+#           H200", "lost": {"mean": 18296, "worst": 681478}, "left_out": {"mean":
+#           158473, "worst": 2650250}}], "donor": ["rms_norm_backward:no_dweight",
+#           "bfloat16"], "cost": 9950}, {"key": "rms_norm_backward:no_dweight", "dtype":
+#           "float32", "leaves": 11, "figures": [{"device": "NVIDIA H100 80GB HBM3",
+#           "lost": {"mean": 41402, "worst": 763792}, "left_out": {"mean": 51445,
+#           "worst": 763792}}, {"device": "NVIDIA H200", "lost": {"mean": 79622,
+#           "worst": 898170}, "left_out": {"mean": 393920, "worst": 2387113}}]}, {"key":
 #           "rms_norm_forward", "dtype": "bfloat16", "leaves": 10, "figures":
-#           [{"device": "NVIDIA H100 80GB HBM3", "lost": {"mean": 4961, "worst":
-#           210707}, "left_out": {"mean": 5051, "worst": 210707}}, {"device": "NVIDIA
-#           H200", "lost": {"mean": 7756, "worst": 240807}, "left_out": {"mean": 11311,
+#           [{"device": "NVIDIA H100 80GB HBM3", "lost": {"mean": 5674, "worst":
+#           210707}, "left_out": {"mean": 5765, "worst": 210707}}, {"device": "NVIDIA
+#           H200", "lost": {"mean": 6751, "worst": 240807}, "left_out": {"mean": 11408,
 #           "worst": 235866}}]}, {"key": "rms_norm_forward", "dtype": "float16",
-#           "leaves": 6, "figures": [{"device": "NVIDIA H100 80GB HBM3", "lost":
-#           {"mean": 5324, "worst": 65994}, "left_out": {"mean": 19378, "worst":
-#           484046}}, {"device": "NVIDIA H200", "lost": {"mean": 25183, "worst":
-#           302267}, "left_out": {"mean": 25285, "worst": 302267}}]}, {"key":
+#           "leaves": 7, "figures": [{"device": "NVIDIA H100 80GB HBM3", "lost":
+#           {"mean": 4971, "worst": 65994}, "left_out": {"mean": 17241, "worst":
+#           484046}}, {"device": "NVIDIA H200", "lost": {"mean": 16405, "worst":
+#           335728}, "left_out": {"mean": 26102, "worst": 308210}}]}, {"key":
 #           "rms_norm_forward:no_rstd", "dtype": "float16", "leaves": 0, "figures":
-#           [{"device": "NVIDIA H100 80GB HBM3", "lost": {"mean": 15591, "worst":
-#           96696}, "left_out": {"mean": 24045, "worst": 213525}}, {"device": "NVIDIA
-#           H200", "lost": {"mean": 28060, "worst": 350737}, "left_out": {"mean": 28235,
-#           "worst": 350737}}], "donor": ["rms_norm_forward", "float16"], "cost": 7448},
+#           [{"device": "NVIDIA H100 80GB HBM3", "lost": {"mean": 15455, "worst":
+#           96696}, "left_out": {"mean": 19144, "worst": 141058}}, {"device": "NVIDIA
+#           H200", "lost": {"mean": 21082, "worst": 320610}, "left_out": {"mean": 27479,
+#           "worst": 354015}}], "donor": ["rms_norm_forward", "float16"], "cost": 6454},
 #           {"key": "rms_norm_forward", "dtype": "float32", "leaves": 9, "figures":
-#           [{"device": "NVIDIA H100 80GB HBM3", "lost": {"mean": 7018, "worst":
-#           162743}, "left_out": {"mean": 7542, "worst": 176588}}, {"device": "NVIDIA
-#           H200", "lost": {"mean": 5639, "worst": 212756}, "left_out": {"mean": 16186,
-#           "worst": 209066}}]}, {"key": "rms_norm_forward:no_rstd", "dtype":
+#           [{"device": "NVIDIA H100 80GB HBM3", "lost": {"mean": 6567, "worst":
+#           103848}, "left_out": {"mean": 9134, "worst": 176588}}, {"device": "NVIDIA
+#           H200", "lost": {"mean": 6092, "worst": 198039}, "left_out": {"mean": 16699,
+#           "worst": 241312}}]}, {"key": "rms_norm_forward:no_rstd", "dtype":
 #           "bfloat16", "leaves": 8, "figures": [{"device": "NVIDIA H100 80GB HBM3",
 #           "lost": {"mean": 4955, "worst": 59626}, "left_out": {"mean": 16937, "worst":
-#           140284}}, {"device": "NVIDIA H200", "lost": {"mean": 14643, "worst":
-#           145448}, "left_out": {"mean": 25578, "worst": 499111}}]}, {"key":
+#           140284}}, {"device": "NVIDIA H200", "lost": {"mean": 14507, "worst":
+#           145448}, "left_out": {"mean": 24576, "worst": 499111}}]}, {"key":
 #           "rms_norm_forward:no_rstd", "dtype": "float32", "leaves": 7, "figures":
 #           [{"device": "NVIDIA H100 80GB HBM3", "lost": {"mean": 2939, "worst": 89913},
 #           "left_out": {"mean": 6544, "worst": 124237}}, {"device": "NVIDIA H200",
-#           "lost": {"mean": 5142, "worst": 183403}, "left_out": {"mean": 8823, "worst":
+#           "lost": {"mean": 5068, "worst": 183403}, "left_out": {"mean": 8677, "worst":
 #           225376}}]}, {"key": "rms_norm_gated_forward", "dtype": "bfloat16", "leaves":
-#           20, "figures": [{"device": "NVIDIA H200", "lost": {"mean": 12192, "worst":
+#           20, "figures": [{"device": "NVIDIA H200", "lost": {"mean": 11892, "worst":
 #           255556}, "left_out": null}]}], "body":
-#           "sha256:506f891ba44784b533711fa6b390443fdc67c5d3985e0bdba11792c201b3017f",
+#           "sha256:9d1bd33383053704640781de4b626e7947e22261ffecbea4b4ffc4a91d7114ab",
 #           "fitted": [{"label": "NVIDIA H100 80GB HBM3", "target": "sm_90", "sms": 132,
 #           "l2_bytes": 52428800}, {"label": "NVIDIA H200", "target": "sm_90", "sms":
 #           132, "l2_bytes": 62914560}]}
@@ -229,6 +228,13 @@ BLOCK_ROW_2_WARPS_4_STAGES_3_COLUMNS_16 = Config(
     block_row=2,
     num_warps=4,
     num_stages=3,
+    finish="columns",
+    block_col=16,
+)
+BLOCK_ROW_2_WARPS_16_COLUMNS_16 = Config(
+    schedule="block_row",
+    block_row=2,
+    num_warps=16,
     finish="columns",
     block_col=16,
 )
@@ -335,12 +341,6 @@ PARTS_WARPS_16_PER_SM_1_CHUNKS_4096 = Config(
     block_col=4096,
 )
 PARTS_WARPS_32_PER_SM_1 = Config(schedule="parts", num_warps=32, programs_per_sm=1)
-PARTS_WARPS_32_PER_SM_1_CHUNKS_4096 = Config(
-    schedule="parts",
-    num_warps=32,
-    programs_per_sm=1,
-    block_col=4096,
-)
 PARTS_WARPS_32_PER_SM_1_CHUNKS_8192 = Config(
     schedule="parts",
     num_warps=32,
@@ -354,19 +354,18 @@ PERSISTENT_WARPS_1_STAGES_2_PER_SM_1_DEPENDENT = Config(
     programs_per_sm=1,
     finish="dependent",
 )
-PERSISTENT_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT = Config(
-    schedule="persistent",
-    num_warps=2,
-    num_stages=3,
-    programs_per_sm=4,
-    finish="dependent",
-)
 PERSISTENT_WARPS_2_STAGES_4_PER_SM_4_DEPENDENT = Config(
     schedule="persistent",
     num_warps=2,
     num_stages=4,
     programs_per_sm=4,
     finish="dependent",
+)
+PERSISTENT_WARPS_4_PER_SM_1_REDUCE = Config(
+    schedule="persistent",
+    num_warps=4,
+    programs_per_sm=1,
+    finish="reduce",
 )
 PERSISTENT_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT = Config(
     schedule="persistent",
@@ -680,7 +679,9 @@ def rms_norm_backward_bfloat16(
         if 20 * rows >= sms:
             if 4 * rows >= 5 * sms:
                 if rows >= 13 * sms:
-                    return PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_4_DEPENDENT
+                    if rows >= 100 * sms:
+                        return PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_4_DEPENDENT
+                    return PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT
                 return BLOCK_ROW_8_WARPS_8_COLUMNS_16
             return BLOCK_ROW_4_WARPS_4_COLUMNS_16
         if hidden <= 511:
@@ -704,9 +705,7 @@ def rms_norm_backward_bfloat16(
         return ROW_WARPS_8_COLUMNS_64
     if hidden <= 20480:
         return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
-    if hidden <= 28672:
-        return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
-    return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
+    return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
 
 
 def rms_norm_backward_float16(
@@ -733,7 +732,7 @@ def rms_norm_backward_float16(
         if rows >= 10 * sms:
             return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
         return ROW_WARPS_8_COLUMNS_64
-    return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
+    return SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
 
 
 def rms_norm_backward_float32(
@@ -747,8 +746,10 @@ def rms_norm_backward_float32(
             return PERSISTENT_ROWS_32_WARPS_4_PER_SM_2_DEPENDENT
         return BLOCK_ROW_16_WARPS_4_COLUMNS_16
     if hidden <= 512:
-        if rows >= 7 * sms:
-            return PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT
+        if 4 * rows >= 5 * sms:
+            if rows >= 10 * sms:
+                return PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT
+            return BLOCK_ROW_8_WARPS_8_COLUMNS_16
         return BLOCK_ROW_4_WARPS_4_COLUMNS_16
     if hidden <= 4096:
         if rows >= 10 * sms:
@@ -760,9 +761,7 @@ def rms_norm_backward_float32(
         return ROW_WARPS_8_COLUMNS_64
     if hidden <= 16384:
         if 3 * rows >= 5 * sms:
-            if hidden <= 12288:
-                return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
-            return SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT
+            return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
         return ROW_WARPS_8_COLUMNS_64
     return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
 
@@ -779,12 +778,20 @@ def rms_norm_backward_no_dweight_bfloat16(
         return BLOCK_ROW_16_WARPS_8_COLUMNS_16
     if hidden <= 256:
         return BLOCK_ROW_16_WARPS_16_COLUMNS_16
-    if hidden <= 1024:
+    if hidden <= 512:
         return BLOCK_ROW_2_WARPS_4_COLUMNS_16
-    if hidden <= 8191:
+    if hidden <= 1536:
+        return ROW_WARPS_4_COLUMNS_16
+    if hidden <= 8192:
         return ROW_WARPS_8_COLUMNS_16
+    if hidden <= 16384:
+        return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
+    if hidden <= 26624:
+        return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
     if hidden <= 32768:
-        return ROW_WARPS_16_COLUMNS_16
+        if 6 * rows >= sms:
+            return BLOCK_ROW_2_WARPS_16_COLUMNS_16
+        return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
     return SPLIT_8192_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
 
 
@@ -794,27 +801,27 @@ def rms_norm_backward_no_dweight_float32(
     sms: int,
     l2_bytes: int,
 ) -> Config:
-    if hidden <= 127:
-        return BLOCK_ROW_16_WARPS_4_COLUMNS_16
     if hidden <= 128:
-        return BLOCK_ROW_16_WARPS_8_COLUMNS_16
+        return BLOCK_ROW_16_WARPS_4_COLUMNS_16
     if hidden <= 256:
         return BLOCK_ROW_4_WARPS_4_COLUMNS_16
     if hidden <= 512:
         return BLOCK_ROW_4_WARPS_8_COLUMNS_16
     if hidden <= 8192:
         if 4 * rows >= 5 * sms:
-            return ROW_WARPS_4_COLUMNS_16
+            if hidden <= 4096:
+                return ROW_WARPS_4_COLUMNS_16
+            return ROW_WARPS_8_COLUMNS_16
         if hidden <= 1024:
-            return PERSISTENT_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
-        if hidden <= 4096:
-            return PERSISTENT_WARPS_8_PER_SM_1_REDUCE
-        return PERSISTENT_WARPS_16_PER_SM_1_REDUCE
-    if hidden <= 12287:
-        return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
+            return PERSISTENT_WARPS_4_PER_SM_1_REDUCE
+        return PERSISTENT_WARPS_8_PER_SM_1_REDUCE
+    if hidden <= 13312:
+        return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
     if hidden <= 16384:
-        return ROW_WARPS_16_COLUMNS_16
-    return SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT
+        if 20 * rows >= sms:
+            return ROW_WARPS_16_COLUMNS_16
+        return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
+    return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
 
 
 def rms_norm_forward_bfloat16(
@@ -838,7 +845,7 @@ def rms_norm_forward_bfloat16(
             return SPLIT_2048_WARPS_8
         return PARTS_WARPS_8_PER_SM_1
     if 4 * rows >= 5 * sms:
-        if hidden <= 12288:
+        if hidden <= 16383:
             return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
         return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
     return PARTS_WARPS_16_PER_SM_1
@@ -855,26 +862,28 @@ def rms_norm_forward_float16(rows: int, hidden: int, sms: int, l2_bytes: int) ->
         return ROW_WARPS_4
     if hidden <= 8192:
         return PARTS_WARPS_8_PER_SM_1
+    if 4 * rows >= 5 * sms:
+        return SPLIT_8192_WARPS_32
     return PARTS_WARPS_16_PER_SM_1
 
 
 def rms_norm_forward_float32(rows: int, hidden: int, sms: int, l2_bytes: int) -> Config:
     if hidden <= 512:
-        if rows >= 20 * sms:
-            return BLOCK_ROW_8_WARPS_4
+        if rows >= 7 * sms:
+            if hidden <= 128:
+                return BLOCK_ROW_16_WARPS_8
+            return BLOCK_ROW_2_WARPS_1
         if hidden <= 64:
             return BLOCK_ROW_2_WARPS_1
         return ROW_WARPS_1
     if hidden <= 1280:
         return ROW_WARPS_4
-    if hidden <= 4096:
+    if hidden <= 5632:
         return PARTS_WARPS_8_PER_SM_2
     if hidden <= 8192:
-        if 4 * rows >= 9 * sms:
-            return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
         return PARTS_WARPS_16_PER_SM_1
     if 4 * rows >= 5 * sms:
-        return PARTS_WARPS_32_PER_SM_1_CHUNKS_4096
+        return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
     return PARTS_WARPS_32_PER_SM_1
 
 

@@ -3,313 +3,325 @@
 # From:     the folder of this file, where that command is to be run
 # Device:   NVIDIA H200, sm_90, 132 SMs
 # Software: triton 3.6.0, torch 2.11.0+cu130
-# Data:     sha256:84ffb7df2a479e80e9443bcac406c6497f34ae0f0940317752933017147ffbf4
-#           (181322 measurements, 2026-11-27)
+# Data:     sha256:4c077c7cb12f49f4f3015b310633f21b3bfc9e7f5247d57e891d2a7134f812a6
+#           (193987 measurements, 2026-11-27)
 # Kernels:  rms_norm_backward
-#           sha256:9d6ff5e1d331199a8a551e22fc3b084ba979c32537eed4152571e74397fe3855
+#           sha256:c47c753153b3271b5cd21a2cde31dc41a6f41aac9ad3da9efd08e9a456f47f21
 # Kernels:  rms_norm_forward
-#           sha256:de2640a9aab2de31d8cdc8665f2b42744d703ded6c7d12db4b981f99218bb606
+#           sha256:485402000b854964926e0a0430ad002691fcc6545edbb7fdfa61ae25e2c17323
 # Measured: rows 1 to 262144, hidden 64 to 32768
-# Regret:   rms_norm_backward bfloat16: 89 leaves (of 96), 71 configs, mean 0.02 %,
-#           plain mean 0.38 %, worst 10.3 %, means low by at most 0.38 %, within 0.01 %
-#           of the best 89-leaf tree on this grid, cross-validated 1.73 %, plain
-#           cross-validated 1.89 %, extrapolated 31.50 %
-# Regret:   rms_norm_backward float16: as rms_norm_backward bfloat16, mean 0.55 %, plain
-#           mean 0.59 %, worst 11.6 %, means low by at most 0.11 %, sharing costs 0.54 %
-#           on 558 problems
-# Regret:   rms_norm_backward float32: 68 leaves (of 86), 47 configs, mean -0.05 %,
-#           plain mean 0.06 %, worst 4.8 %, means low by at most 0.19 %, within 0.01 %
-#           of the best 68-leaf tree on this grid, cross-validated 0.95 %, plain
-#           cross-validated 1.02 %, extrapolated 25.19 %
-# Regret:   rms_norm_backward:no_dweight bfloat16: 22 leaves (of 30), 15 configs, mean
-#           -0.03 %, plain mean 0.05 %, worst 4.4 %, means low by at most 0.18 %, the
-#           best 22-leaf tree on this grid, cross-validated 0.58 %, plain
-#           cross-validated 0.57 %, extrapolated 22.17 %
+# Regret:   rms_norm_backward bfloat16: 88 leaves (of 96), 72 configs, mean -0.02 %,
+#           plain mean 0.35 %, worst 10.3 %, means low by at most 0.39 %, within 0.01 %
+#           of the best 88-leaf tree on this grid, cross-validated 1.62 %, plain
+#           cross-validated 1.83 %, extrapolated 30.94 %
+# Regret:   rms_norm_backward float16: as rms_norm_backward bfloat16, mean 0.50 %, plain
+#           mean 0.50 %, worst 11.8 %, means low by at most 0.10 %, sharing costs 0.48 %
+#           on 560 problems
+# Regret:   rms_norm_backward float32: 69 leaves (of 86), 47 configs, mean -0.05 %,
+#           plain mean 0.06 %, worst 4.8 %, means low by at most 0.20 %, within 0.01 %
+#           of the best 69-leaf tree on this grid, cross-validated 0.87 %, plain
+#           cross-validated 0.99 %, extrapolated 25.78 %
+# Regret:   rms_norm_backward:no_dweight bfloat16: 41 leaves (of 50), 24 configs, mean
+#           0.00 %, plain mean 0.15 %, worst 6.9 %, means low by at most 0.19 %, within
+#           0.01 % of the best 41-leaf tree on this grid, cross-validated 0.68 %, plain
+#           cross-validated 0.89 %, extrapolated 23.56 %
 # Regret:   rms_norm_backward:no_dweight float16: as rms_norm_backward:no_dweight
-#           bfloat16, mean 0.52 %, plain mean 0.74 %, worst 15.3 %, means low by at most
-#           0.24 %, sharing costs 0.57 % on 302 problems
-# Regret:   rms_norm_backward:no_dweight float32: 21 leaves (of 22), 16 configs, mean
-#           0.24 %, plain mean 0.34 %, worst 7.0 %, means low by at most 0.18 %, within
-#           0.01 % of the best 21-leaf tree on this grid, cross-validated 1.49 %, plain
-#           cross-validated 1.55 %, extrapolated 16.06 %
-# Regret:   rms_norm_backward:batch_invariant bfloat16: 80 leaves, 62 configs, mean 3.31
-#           %, plain mean 5.18 %, worst 121.9 %, means low by at most 0.38 %, the best
+#           bfloat16, mean 0.43 %, plain mean 0.71 %, worst 15.3 %, means low by at most
+#           0.25 %, sharing costs 0.57 % on 302 problems
+# Regret:   rms_norm_backward:no_dweight float32: 39 leaves (of 41), 24 configs, mean
+#           0.42 %, plain mean 0.61 %, worst 13.7 %, means low by at most 0.21 %, within
+#           0.01 % of the best 39-leaf tree on this grid, cross-validated 1.77 %, plain
+#           cross-validated 1.81 %, extrapolated 13.94 %
+# Regret:   rms_norm_backward:batch_invariant bfloat16: 80 leaves, 62 configs, mean 3.44
+#           %, plain mean 5.27 %, worst 122.4 %, means low by at most 0.39 %, the best
 #           80-leaf tree of hidden, then rows, with one order of a row's sum a hidden
-#           size on this grid, cross-validated 4.22 %, plain cross-validated 4.78 %,
-#           costs 3.28 % (worst 121.9 %) beside rms_norm_backward on the 990 shapes with
+#           size on this grid, cross-validated 4.26 %, plain cross-validated 4.80 %,
+#           costs 3.45 % (worst 122.4 %) beside rms_norm_backward on the 990 shapes with
 #           times of both, 13 more not timed
 # Regret:   rms_norm_backward:batch_invariant float16: as
-#           rms_norm_backward:batch_invariant bfloat16, mean 4.91 %, plain mean 6.15 %,
-#           worst 120.7 %, means low by at most 0.14 %, sharing costs 0.22 % on 706
+#           rms_norm_backward:batch_invariant bfloat16, mean 5.01 %, plain mean 6.20 %,
+#           worst 120.7 %, means low by at most 0.13 %, sharing costs 0.16 % on 706
 #           problems
-# Regret:   rms_norm_backward:batch_invariant float32: 62 leaves, 37 configs, mean 2.74
-#           %, plain mean 3.48 %, worst 69.6 %, means low by at most 0.19 %, the best
-#           62-leaf tree of hidden, then rows, with one order of a row's sum a hidden
-#           size on this grid, cross-validated 2.45 %, plain cross-validated 2.73 %,
-#           costs 2.79 % (worst 65.4 %) beside rms_norm_backward
-# Regret:   rms_norm_backward:no_dweight+batch_invariant bfloat16: 19 leaves, 15
-#           configs, mean 0.73 %, plain mean 1.18 %, worst 62.1 %, means low by at most
-#           0.18 %, within 0.02 % of the best 19-leaf tree of hidden, then rows, with
-#           one order of a row's sum a hidden size on this grid, cross-validated 0.72 %,
-#           plain cross-validated 0.94 %, costs 0.77 % (worst 62.1 %) beside
-#           rms_norm_backward:no_dweight
+# Regret:   rms_norm_backward:batch_invariant float32: 63 leaves, 37 configs, mean 2.80
+#           %, plain mean 3.62 %, worst 78.6 %, means low by at most 0.20 %, the best
+#           63-leaf tree of hidden, then rows, with one order of a row's sum a hidden
+#           size on this grid, cross-validated 2.57 %, plain cross-validated 2.87 %,
+#           costs 2.86 % (worst 78.6 %) beside rms_norm_backward
+# Regret:   rms_norm_backward:no_dweight+batch_invariant bfloat16: 40 leaves, 25
+#           configs, mean 1.12 %, plain mean 1.83 %, worst 63.4 %, means low by at most
+#           0.19 %, within 0.01 % of the best 40-leaf tree of hidden, then rows, with
+#           one order of a row's sum a hidden size on this grid, cross-validated 3.92 %,
+#           plain cross-validated 5.36 %, costs 1.11 % (worst 63.4 %) beside
+#           rms_norm_backward:no_dweight on the 477 shapes with times of both, 23 more
+#           not timed
 # Regret:   rms_norm_backward:no_dweight+batch_invariant float16: as
-#           rms_norm_backward:no_dweight+batch_invariant bfloat16, mean 1.15 %, plain
-#           mean 1.65 %, worst 54.3 %, means low by at most 0.24 %, sharing costs 0.41 %
+#           rms_norm_backward:no_dweight+batch_invariant bfloat16, mean 0.95 %, plain
+#           mean 1.43 %, worst 43.5 %, means low by at most 0.25 %, sharing costs 0.36 %
 #           on 302 problems
-# Regret:   rms_norm_backward:no_dweight+batch_invariant float32: 36 leaves, 21 configs,
-#           mean 0.66 %, plain mean 1.03 %, worst 22.0 %, means low by at most 0.18 %,
-#           the best 36-leaf tree of hidden, then rows, with one order of a row's sum a
-#           hidden size on this grid, cross-validated 2.49 %, plain cross-validated 2.90
-#           %, costs 0.42 % (worst 22.0 %) beside rms_norm_backward:no_dweight
-# Regret:   rms_norm_forward bfloat16: 75 leaves (of 96), 32 configs, mean -0.22 %,
-#           plain mean -0.06 %, worst 4.5 %, means low by at most 0.38 %, within 0.01 %
-#           of the best 75-leaf tree on this grid, cross-validated 0.86 %, plain
-#           cross-validated 1.14 %, extrapolated 11.56 %
-# Regret:   rms_norm_forward float16: as rms_norm_forward bfloat16, mean -0.11 %, plain
-#           mean 0.12 %, worst 6.2 %, means low by at most 0.43 %, sharing costs 0.20 %
-#           on 694 problems
-# Regret:   rms_norm_forward:no_rstd bfloat16: as rms_norm_forward bfloat16, mean 0.04
-#           %, plain mean 0.23 %, worst 6.2 %, means low by at most 0.51 %, sharing
-#           costs 0.20 % on 242 problems
-# Regret:   rms_norm_forward:no_rstd float16: as rms_norm_forward bfloat16, mean 0.20 %,
-#           plain mean 0.32 %, worst 5.5 %, means low by at most 0.51 %, sharing costs
-#           0.44 % on 242 problems
-# Regret:   rms_norm_forward float32: 52 leaves (of 75), 22 configs, mean -0.18 %, plain
-#           mean -0.05 %, worst 3.0 %, means low by at most 0.32 %, within 0.01 % of the
-#           best 52-leaf tree on this grid, cross-validated 0.75 %, plain
-#           cross-validated 1.05 %, extrapolated 5.15 %
-# Regret:   rms_norm_forward:no_rstd float32: as rms_norm_forward float32, mean 0.25 %,
-#           plain mean 0.52 %, worst 11.4 %, means low by at most 0.59 %, sharing costs
-#           0.69 % on 245 problems
-# Regret:   rms_norm_forward:batch_invariant bfloat16: 42 leaves, 28 configs, mean 0.94
-#           %, plain mean 1.44 %, worst 17.2 %, means low by at most 0.38 %, the best
-#           42-leaf tree of hidden, then rows, with one order of a row's sum a hidden
-#           size on this grid, cross-validated 1.59 %, plain cross-validated 1.78 %,
-#           costs 1.16 % (worst 18.1 %) beside rms_norm_forward
+# Regret:   rms_norm_backward:no_dweight+batch_invariant float32: 57 leaves, 35 configs,
+#           mean 1.51 %, plain mean 2.05 %, worst 34.8 %, means low by at most 0.20 %,
+#           the best 57-leaf tree of hidden, then rows, with one order of a row's sum a
+#           hidden size on this grid, cross-validated 5.14 %, plain cross-validated 5.68
+#           %, costs 1.08 % (worst 34.2 %) beside rms_norm_backward:no_dweight on the
+#           480 shapes with times of both, 14 more not timed
+# Regret:   rms_norm_forward bfloat16: 75 leaves (of 96), 32 configs, mean -0.25 %,
+#           plain mean -0.10 %, worst 4.7 %, means low by at most 0.41 %, within 0.01 %
+#           of the best 75-leaf tree on this grid, cross-validated 0.81 %, plain
+#           cross-validated 1.09 %, extrapolated 11.79 %
+# Regret:   rms_norm_forward float16: as rms_norm_forward bfloat16, mean -0.12 %, plain
+#           mean 0.10 %, worst 6.2 %, means low by at most 0.43 %, sharing costs 0.19 %
+#           on 685 problems
+# Regret:   rms_norm_forward:no_rstd bfloat16: as rms_norm_forward bfloat16, mean 0.02
+#           %, plain mean 0.19 %, worst 6.2 %, means low by at most 0.52 %, sharing
+#           costs 0.20 % on 240 problems
+# Regret:   rms_norm_forward:no_rstd float16: as rms_norm_forward bfloat16, mean 0.17 %,
+#           plain mean 0.29 %, worst 5.5 %, means low by at most 0.51 %, sharing costs
+#           0.44 % on 240 problems
+# Regret:   rms_norm_forward float32: 53 leaves (of 75), 22 configs, mean -0.18 %, plain
+#           mean -0.06 %, worst 3.7 %, means low by at most 0.34 %, within 0.01 % of the
+#           best 53-leaf tree on this grid, cross-validated 0.71 %, plain
+#           cross-validated 0.99 %, extrapolated 4.97 %
+# Regret:   rms_norm_forward:no_rstd float32: as rms_norm_forward float32, mean 0.27 %,
+#           plain mean 0.60 %, worst 14.3 %, means low by at most 0.63 %, sharing costs
+#           0.74 % on 231 problems
+# Regret:   rms_norm_forward:batch_invariant bfloat16: 39 leaves, 27 configs, mean 0.78
+#           %, plain mean 1.32 %, worst 21.1 %, means low by at most 0.41 %, the best
+#           39-leaf tree of hidden, then rows, with one order of a row's sum a hidden
+#           size on this grid, cross-validated 1.55 %, plain cross-validated 1.68 %,
+#           costs 1.03 % (worst 21.1 %) beside rms_norm_forward
 # Regret:   rms_norm_forward:batch_invariant float16: as
-#           rms_norm_forward:batch_invariant bfloat16, mean 0.45 %, plain mean 0.82 %,
-#           worst 15.3 %, means low by at most 0.41 %, sharing costs 0.02 % on 637
+#           rms_norm_forward:batch_invariant bfloat16, mean 0.40 %, plain mean 0.79 %,
+#           worst 16.3 %, means low by at most 0.42 %, sharing costs 0.00 % on 605
 #           problems
 # Regret:   rms_norm_forward:no_rstd+batch_invariant bfloat16: as
-#           rms_norm_forward:batch_invariant bfloat16, mean 0.61 %, plain mean 1.09 %,
-#           worst 21.2 %, means low by at most 0.52 %, sharing costs 0.17 % on 233
+#           rms_norm_forward:batch_invariant bfloat16, mean 0.64 %, plain mean 1.13 %,
+#           worst 21.5 %, means low by at most 0.52 %, sharing costs 0.15 % on 235
 #           problems
 # Regret:   rms_norm_forward:no_rstd+batch_invariant float16: as
-#           rms_norm_forward:batch_invariant bfloat16, mean 0.75 %, plain mean 1.10 %,
-#           worst 18.1 %, means low by at most 0.49 %, sharing costs 0.36 % on 233
+#           rms_norm_forward:batch_invariant bfloat16, mean 0.80 %, plain mean 1.18 %,
+#           worst 18.4 %, means low by at most 0.49 %, sharing costs 0.34 % on 235
 #           problems
-# Regret:   rms_norm_forward:batch_invariant float32: 32 leaves, 22 configs, mean 0.94
-#           %, plain mean 1.63 %, worst 23.3 %, means low by at most 0.32 %, the best
-#           32-leaf tree of hidden, then rows, with one order of a row's sum a hidden
-#           size on this grid, cross-validated 1.66 %, plain cross-validated 2.02 %,
-#           costs 1.12 % (worst 23.3 %) beside rms_norm_forward
+# Regret:   rms_norm_forward:batch_invariant float32: 27 leaves, 21 configs, mean 0.73
+#           %, plain mean 1.31 %, worst 23.2 %, means low by at most 0.34 %, the best
+#           27-leaf tree of hidden, then rows, with one order of a row's sum a hidden
+#           size on this grid, cross-validated 1.40 %, plain cross-validated 1.67 %,
+#           costs 0.91 % (worst 23.2 %) beside rms_norm_forward
 # Regret:   rms_norm_forward:no_rstd+batch_invariant float32: as
-#           rms_norm_forward:batch_invariant float32, mean 0.68 %, plain mean 0.98 %,
-#           worst 14.0 %, means low by at most 0.55 %, sharing costs 0.15 % on 278
+#           rms_norm_forward:batch_invariant float32, mean 0.60 %, plain mean 0.85 %,
+#           worst 14.0 %, means low by at most 0.54 %, sharing costs 0.04 % on 284
 #           problems
 # Searched: rms_norm_backward bfloat16: plane, 7 % of 601146 configs, of 352 audited, 0
 #           were faster than the choice, expected to have missed 0.41 %
+# Searched: rms_norm_backward:no_dweight bfloat16: plane, 32 % of 37833 configs, of 224
+#           audited, 1 was faster than the choice, by at most 2.8 %, expected to have
+#           missed 0.28 %
+# Searched: rms_norm_backward:no_dweight float32: plane, 40 % of 30364 configs, of 229
+#           audited, 1 was faster than the choice, by at most 0.1 %, expected to have
+#           missed 0.34 %
 # Format:   4
 # Facts:    {"device": {"label": "NVIDIA H200", "target": "sm_90", "sms": 132},
 #           "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"}, "data": {"digest":
-#           "sha256:84ffb7df2a479e80e9443bcac406c6497f34ae0f0940317752933017147ffbf4",
-#           "measurements": 181322, "date": "2026-11-27"}, "kernels":
+#           "sha256:4c077c7cb12f49f4f3015b310633f21b3bfc9e7f5247d57e891d2a7134f812a6",
+#           "measurements": 193987, "date": "2026-11-27"}, "kernels":
 #           {"rms_norm_backward":
-#           "sha256:9d6ff5e1d331199a8a551e22fc3b084ba979c32537eed4152571e74397fe3855",
+#           "sha256:c47c753153b3271b5cd21a2cde31dc41a6f41aac9ad3da9efd08e9a456f47f21",
 #           "rms_norm_forward":
-#           "sha256:de2640a9aab2de31d8cdc8665f2b42744d703ded6c7d12db4b981f99218bb606"},
+#           "sha256:485402000b854964926e0a0430ad002691fcc6545edbb7fdfa61ae25e2c17323"},
 #           "measured": {"rows": [1, 262144], "hidden": [64, 32768]}, "command":
 #           {"recording": "nvidia-h200", "options": {"leaves": 96, "tie_percent": 0.05,
 #           "baseline": "none", "batch_invariant": true}, "out": "nvidia_h200.py"},
 #           "functions": [{"key": "rms_norm_backward", "dtype": "bfloat16", "figures":
-#           {"leaves": 89, "asked": 96, "configs": 71, "loss": {"mean": 186, "plain":
-#           3817, "ninetieth": 19181, "worst": 98329, "problems": 1003, "luck": 3759},
-#           "gap": 60, "cross_validated": 17136, "plain_validated": 18757,
-#           "extrapolated": 273813, "rule": {"mean": 716550, "plain": 854417,
-#           "ninetieth": 1748299, "worst": 2590176, "problems": 1003, "luck": 3759},
-#           "gain": {"total": 853151643, "most": 2590176, "problems": 1003,
-#           "thresholds": 159660681}}}, {"key": "rms_norm_backward", "dtype": "float16",
-#           "figures": {"leaves": 89, "asked": 89, "configs": 71, "loss": {"mean": 5457,
-#           "plain": 5875, "ninetieth": 19485, "worst": 110114, "problems": 558, "luck":
-#           1053}, "gap": 5996, "unmeasured": 34, "rule": {"mean": 686019, "plain":
-#           820618, "ninetieth": 1652535, "worst": 2524498, "problems": 869, "luck":
-#           2130}, "gain": {"total": 493731560, "most": 2200987, "problems": 558,
+#           {"leaves": 88, "asked": 96, "configs": 72, "loss": {"mean": -156, "plain":
+#           3471, "ninetieth": 18323, "worst": 98329, "problems": 1003, "luck": 3861},
+#           "gap": 6, "cross_validated": 16075, "plain_validated": 18142,
+#           "extrapolated": 269543, "rule": {"mean": 717730, "plain": 855189,
+#           "ninetieth": 1747479, "worst": 2590176, "problems": 1003, "luck": 3861},
+#           "gain": {"total": 854273359, "most": 2590176, "problems": 1003,
+#           "thresholds": 159660682}}}, {"key": "rms_norm_backward", "dtype": "float16",
+#           "figures": {"leaves": 88, "asked": 88, "configs": 72, "loss": {"mean": 5000,
+#           "plain": 5023, "ninetieth": 18960, "worst": 111296, "problems": 560, "luck":
+#           961}, "gap": 5512, "unmeasured": 34, "rule": {"mean": 685058, "plain":
+#           818713, "ninetieth": 1647406, "worst": 2524498, "problems": 869, "luck":
+#           2097}, "gain": {"total": 493850521, "most": 2200987, "problems": 560,
 #           "thresholds": 65302535}}, "donor": ["rms_norm_backward", "bfloat16"],
-#           "cost": 5370}, {"key": "rms_norm_backward", "dtype": "float32", "figures":
-#           {"leaves": 68, "asked": 86, "configs": 47, "loss": {"mean": -493, "plain":
-#           601, "ninetieth": 5189, "worst": 46494, "problems": 869, "luck": 1887},
-#           "gap": 30, "cross_validated": 9448, "plain_validated": 10125,
-#           "extrapolated": 224662, "rule": {"mean": 616275, "plain": 683993,
-#           "ninetieth": 1423463, "worst": 2329596, "problems": 869, "luck": 1887},
-#           "gain": {"total": 593866953, "most": 2329596, "problems": 869, "thresholds":
-#           109165270}}}, {"key": "rms_norm_backward:no_dweight", "dtype": "bfloat16",
-#           "figures": {"leaves": 22, "asked": 30, "configs": 15, "loss": {"mean": -329,
-#           "plain": 548, "ninetieth": 6953, "worst": 43182, "problems": 302, "luck":
-#           1732}, "gap": 0, "cross_validated": 5813, "plain_validated": 5639,
-#           "extrapolated": 200267, "rule": {"mean": 449932, "plain": 583080,
-#           "ninetieth": 1354138, "worst": 2681910, "problems": 302, "luck": 1732},
-#           "gain": {"total": 175924459, "most": 2670614, "problems": 302, "thresholds":
-#           68655228}}}, {"key": "rms_norm_backward:no_dweight", "dtype": "float16",
-#           "figures": {"leaves": 22, "asked": 22, "configs": 15, "loss": {"mean": 5234,
-#           "plain": 7343, "ninetieth": 25940, "worst": 142151, "problems": 302, "luck":
-#           2348}, "gap": 5825, "rule": {"mean": 426179, "plain": 557213, "ninetieth":
-#           1364420, "worst": 2700786, "problems": 302, "luck": 2348}, "gain": {"total":
-#           166060869, "most": 2679763, "problems": 302, "thresholds": 69038694}},
-#           "donor": ["rms_norm_backward:no_dweight", "bfloat16"], "cost": 5691},
-#           {"key": "rms_norm_backward:no_dweight", "dtype": "float32", "figures":
-#           {"leaves": 21, "asked": 22, "configs": 16, "loss": {"mean": 2427, "plain":
-#           3345, "ninetieth": 17468, "worst": 67556, "problems": 302, "luck": 1795},
-#           "gap": 63, "cross_validated": 14782, "plain_validated": 15332,
-#           "extrapolated": 148928, "rule": {"mean": 337693, "plain": 426462,
-#           "ninetieth": 1107766, "worst": 2413289, "problems": 302, "luck": 1795},
-#           "gain": {"total": 127781282, "most": 2389496, "problems": 302, "thresholds":
+#           "cost": 4794}, {"key": "rms_norm_backward", "dtype": "float32", "figures":
+#           {"leaves": 69, "asked": 86, "configs": 47, "loss": {"mean": -527, "plain":
+#           647, "ninetieth": 5810, "worst": 46494, "problems": 869, "luck": 1955},
+#           "gap": 27, "cross_validated": 8687, "plain_validated": 9869, "extrapolated":
+#           229393, "rule": {"mean": 616622, "plain": 684360, "ninetieth": 1425338,
+#           "worst": 2329596, "problems": 869, "luck": 1955}, "gain": {"total":
+#           594145841, "most": 2329596, "problems": 869, "thresholds": 109165270}}},
+#           {"key": "rms_norm_backward:no_dweight", "dtype": "bfloat16", "figures":
+#           {"leaves": 41, "asked": 50, "configs": 24, "loss": {"mean": 11, "plain":
+#           1499, "ninetieth": 9554, "worst": 66789, "problems": 500, "luck": 1878},
+#           "gap": 38, "cross_validated": 6752, "plain_validated": 8815, "extrapolated":
+#           211579, "rule": {"mean": 402534, "plain": 574366, "ninetieth": 1236601,
+#           "worst": 2681910, "problems": 361, "luck": 2007}, "gain": {"total":
+#           207008693, "most": 2670614, "problems": 361, "thresholds": 68655228}}},
+#           {"key": "rms_norm_backward:no_dweight", "dtype": "float16", "figures":
+#           {"leaves": 41, "asked": 41, "configs": 24, "loss": {"mean": 4295, "plain":
+#           7029, "ninetieth": 25071, "worst": 142151, "problems": 302, "luck": 2457},
+#           "gap": 5751, "unmeasured": 13, "rule": {"mean": 429004, "plain": 559653,
+#           "ninetieth": 1364420, "worst": 2700786, "problems": 302, "luck": 2457},
+#           "gain": {"total": 166892677, "most": 2679763, "problems": 302, "thresholds":
+#           69038694}}, "donor": ["rms_norm_backward:no_dweight", "bfloat16"], "cost":
+#           5691}, {"key": "rms_norm_backward:no_dweight", "dtype": "float32",
+#           "figures": {"leaves": 39, "asked": 41, "configs": 24, "loss": {"mean": 4212,
+#           "plain": 6115, "ninetieth": 24537, "worst": 128065, "problems": 494, "luck":
+#           2061}, "gap": 84, "cross_validated": 17571, "plain_validated": 17954,
+#           "extrapolated": 130510, "rule": {"mean": 293686, "plain": 399101,
+#           "ninetieth": 1020244, "worst": 2413289, "problems": 391, "luck": 2272},
+#           "gain": {"total": 154279475, "most": 2389496, "problems": 391, "thresholds":
 #           58776524}}}, {"key": "rms_norm_backward:batch_invariant", "dtype":
 #           "bfloat16", "figures": {"leaves": 80, "asked": 80, "configs": 62, "loss":
-#           {"mean": 32547, "plain": 50504, "ninetieth": 153245, "worst": 797216,
-#           "problems": 990, "luck": 3737}, "gap": 0, "limits": " of hidden, then rows,
-#           with one order of a row's sum a hidden size", "cross_validated": 41366,
-#           "plain_validated": 46656, "rule": {"mean": 716550, "plain": 854417,
-#           "ninetieth": 1748299, "worst": 2590176, "problems": 1003, "luck": 3759},
-#           "gain": {"total": 806122065, "most": 2477237, "problems": 1003,
-#           "thresholds": 159660681}}, "beside": {"mean": 32302, "worst": 797216,
+#           {"mean": 33820, "plain": 51333, "ninetieth": 156043, "worst": 799270,
+#           "problems": 990, "luck": 3841}, "gap": 0, "limits": " of hidden, then rows,
+#           with one order of a row's sum a hidden size", "cross_validated": 41734,
+#           "plain_validated": 46870, "rule": {"mean": 717730, "plain": 855189,
+#           "ninetieth": 1747479, "worst": 2590176, "problems": 1003, "luck": 3861},
+#           "gain": {"total": 806077264, "most": 2477237, "problems": 1003,
+#           "thresholds": 159660682}}, "beside": {"mean": 33931, "worst": 799270,
 #           "problems": 990, "bounded": 13}}, {"key":
 #           "rms_norm_backward:batch_invariant", "dtype": "float16", "figures":
-#           {"leaves": 80, "asked": 80, "configs": 62, "loss": {"mean": 47903, "plain":
-#           59718, "ninetieth": 165191, "worst": 791630, "problems": 706, "luck": 1366},
-#           "gap": 11574, "unmeasured": 24, "rule": {"mean": 686019, "plain": 820618,
-#           "ninetieth": 1652535, "worst": 2524498, "problems": 869, "luck": 2130},
-#           "gain": {"total": 562608729, "most": 2487201, "problems": 706, "thresholds":
+#           {"leaves": 80, "asked": 80, "configs": 62, "loss": {"mean": 48851, "plain":
+#           60176, "ninetieth": 166911, "worst": 791630, "problems": 706, "luck": 1286},
+#           "gap": 11544, "unmeasured": 24, "rule": {"mean": 685058, "plain": 818713,
+#           "ninetieth": 1647406, "worst": 2524498, "problems": 869, "luck": 2097},
+#           "gain": {"total": 560645089, "most": 2487201, "problems": 706, "thresholds":
 #           74955274}}, "donor": ["rms_norm_backward:batch_invariant", "bfloat16"],
-#           "cost": 2172}, {"key": "rms_norm_backward:batch_invariant", "dtype":
-#           "float32", "figures": {"leaves": 62, "asked": 62, "configs": 37, "loss":
-#           {"mean": 27002, "plain": 34254, "ninetieth": 112129, "worst": 528009,
-#           "problems": 869, "luck": 1887}, "gap": 0, "limits": " of hidden, then rows,
-#           with one order of a row's sum a hidden size", "cross_validated": 24167,
-#           "plain_validated": 26959, "rule": {"mean": 616275, "plain": 683993,
-#           "ninetieth": 1423463, "worst": 2329596, "problems": 869, "luck": 1887},
-#           "gain": {"total": 564622912, "most": 2288920, "problems": 869, "thresholds":
-#           109165270}}, "beside": {"mean": 27495, "worst": 503402, "problems": 869,
+#           "cost": 1612}, {"key": "rms_norm_backward:batch_invariant", "dtype":
+#           "float32", "figures": {"leaves": 63, "asked": 63, "configs": 37, "loss":
+#           {"mean": 27625, "plain": 35535, "ninetieth": 119685, "worst": 579796,
+#           "problems": 869, "luck": 1955}, "gap": 0, "limits": " of hidden, then rows,
+#           with one order of a row's sum a hidden size", "cross_validated": 25410,
+#           "plain_validated": 28308, "rule": {"mean": 616622, "plain": 684360,
+#           "ninetieth": 1425338, "worst": 2329596, "problems": 869, "luck": 1955},
+#           "gain": {"total": 563828548, "most": 2288920, "problems": 869, "thresholds":
+#           109165270}}, "beside": {"mean": 28151, "worst": 579796, "problems": 869,
 #           "bounded": 0}}, {"key": "rms_norm_backward:no_dweight+batch_invariant",
-#           "dtype": "bfloat16", "figures": {"leaves": 19, "asked": 19, "configs": 15,
-#           "loss": {"mean": 7317, "plain": 11705, "ninetieth": 19503, "worst": 482987,
-#           "problems": 302, "luck": 1732}, "gap": 112, "limits": " of hidden, then
-#           rows, with one order of a row's sum a hidden size", "cross_validated": 7145,
-#           "plain_validated": 9308, "rule": {"mean": 449932, "plain": 583080,
-#           "ninetieth": 1354138, "worst": 2681910, "problems": 302, "luck": 1732},
-#           "gain": {"total": 172555038, "most": 2670614, "problems": 302, "thresholds":
-#           68655228}}, "beside": {"mean": 7645, "worst": 482987, "problems": 302,
-#           "bounded": 0}}, {"key": "rms_norm_backward:no_dweight+batch_invariant",
-#           "dtype": "float16", "figures": {"leaves": 19, "asked": 19, "configs": 15,
-#           "loss": {"mean": 11437, "plain": 16364, "ninetieth": 58009, "worst": 433628,
-#           "problems": 302, "luck": 2348}, "gap": 4525, "rule": {"mean": 426179,
-#           "plain": 557213, "ninetieth": 1364420, "worst": 2700786, "problems": 302,
-#           "luck": 2348}, "gain": {"total": 163336447, "most": 2679763, "problems":
-#           302, "thresholds": 69038694}}, "donor":
-#           ["rms_norm_backward:no_dweight+batch_invariant", "bfloat16"], "cost": 4124},
+#           "dtype": "bfloat16", "figures": {"leaves": 40, "asked": 40, "configs": 25,
+#           "loss": {"mean": 11119, "plain": 18095, "ninetieth": 45963, "worst": 490936,
+#           "problems": 477, "luck": 1895}, "gap": 44, "limits": " of hidden, then rows,
+#           with one order of a row's sum a hidden size", "cross_validated": 38446,
+#           "plain_validated": 52203, "rule": {"mean": 436379, "plain": 623234,
+#           "ninetieth": 1381555, "worst": 2792416, "problems": 405, "luck": 2050},
+#           "gain": {"total": 238054828, "most": 2781387, "problems": 405, "thresholds":
+#           68655228}}, "beside": {"mean": 11084, "worst": 490936, "problems": 477,
+#           "bounded": 23}}, {"key": "rms_norm_backward:no_dweight+batch_invariant",
+#           "dtype": "float16", "figures": {"leaves": 40, "asked": 40, "configs": 25,
+#           "loss": {"mean": 9407, "plain": 14195, "ninetieth": 42733, "worst": 361313,
+#           "problems": 302, "luck": 2457}, "gap": 3698, "unmeasured": 7, "rule":
+#           {"mean": 429004, "plain": 559653, "ninetieth": 1364420, "worst": 2700786,
+#           "problems": 302, "luck": 2457}, "gain": {"total": 164728340, "most":
+#           2679763, "problems": 302, "thresholds": 69038694}}, "donor":
+#           ["rms_norm_backward:no_dweight+batch_invariant", "bfloat16"], "cost": 3561},
 #           {"key": "rms_norm_backward:no_dweight+batch_invariant", "dtype": "float32",
-#           "figures": {"leaves": 36, "asked": 36, "configs": 21, "loss": {"mean": 6588,
-#           "plain": 10207, "ninetieth": 28528, "worst": 198477, "problems": 302,
-#           "luck": 1795}, "gap": 0, "limits": " of hidden, then rows, with one order of
-#           a row's sum a hidden size", "cross_validated": 24623, "plain_validated":
-#           28606, "rule": {"mean": 337693, "plain": 426462, "ninetieth": 1107766,
-#           "worst": 2413289, "problems": 302, "luck": 1795}, "gain": {"total":
-#           125708813, "most": 2389496, "problems": 302, "thresholds": 58776524}},
-#           "beside": {"mean": 4160, "worst": 198477, "problems": 302, "bounded": 0}},
+#           "figures": {"leaves": 57, "asked": 57, "configs": 35, "loss": {"mean":
+#           15006, "plain": 20250, "ninetieth": 62655, "worst": 298372, "problems": 480,
+#           "luck": 1996}, "gap": 0, "limits": " of hidden, then rows, with one order of
+#           a row's sum a hidden size", "cross_validated": 50115, "plain_validated":
+#           55266, "rule": {"mean": 390665, "plain": 532634, "ninetieth": 1261436,
+#           "worst": 3117837, "problems": 463, "luck": 2189}, "gain": {"total":
+#           231777214, "most": 3112045, "problems": 463, "thresholds": 58776524}},
+#           "beside": {"mean": 10730, "worst": 293964, "problems": 480, "bounded": 14}},
 #           {"key": "rms_norm_forward", "dtype": "bfloat16", "figures": {"leaves": 75,
-#           "asked": 96, "configs": 32, "loss": {"mean": -2186, "plain": -583,
-#           "ninetieth": 5915, "worst": 43875, "problems": 1003, "luck": 3713}, "gap":
-#           15, "cross_validated": 8582, "plain_validated": 11375, "extrapolated":
-#           109422, "rule": {"mean": 98479, "plain": 129921, "ninetieth": 312101,
-#           "worst": 2157399, "problems": 1003, "luck": 3713}, "gain": {"total":
-#           130896490, "most": 2165791, "problems": 1003, "thresholds": 41330780}}},
+#           "asked": 96, "configs": 32, "loss": {"mean": -2509, "plain": -1035,
+#           "ninetieth": 5492, "worst": 45835, "problems": 1003, "luck": 4030}, "gap":
+#           26, "cross_validated": 8105, "plain_validated": 10833, "extrapolated":
+#           111464, "rule": {"mean": 99068, "plain": 130752, "ninetieth": 311428,
+#           "worst": 2157399, "problems": 1003, "luck": 4030}, "gain": {"total":
+#           132182144, "most": 2165791, "problems": 1003, "thresholds": 41229560}}},
 #           {"key": "rms_norm_forward", "dtype": "float16", "figures": {"leaves": 75,
-#           "asked": 75, "configs": 32, "loss": {"mean": -1111, "plain": 1167,
-#           "ninetieth": 12532, "worst": 59785, "problems": 694, "luck": 4251}, "gap":
-#           1272, "unmeasured": 14, "rule": {"mean": 82860, "plain": 107596,
-#           "ninetieth": 254844, "worst": 2152223, "problems": 869, "luck": 3562},
-#           "gain": {"total": 74094930, "most": 2161699, "problems": 694, "thresholds":
-#           29041769}}, "donor": ["rms_norm_forward", "bfloat16"], "cost": 1958},
+#           "asked": 75, "configs": 32, "loss": {"mean": -1162, "plain": 960,
+#           "ninetieth": 12380, "worst": 59785, "problems": 685, "luck": 4192}, "gap":
+#           1300, "unmeasured": 15, "rule": {"mean": 83118, "plain": 108080,
+#           "ninetieth": 254844, "worst": 2152223, "problems": 869, "luck": 3519},
+#           "gain": {"total": 69562085, "most": 2161699, "problems": 685, "thresholds":
+#           29208125}}, "donor": ["rms_norm_forward", "bfloat16"], "cost": 1899},
 #           {"key": "rms_norm_forward:no_rstd", "dtype": "bfloat16", "figures":
-#           {"leaves": 75, "asked": 75, "configs": 32, "loss": {"mean": 418, "plain":
-#           2274, "ninetieth": 15216, "worst": 59761, "problems": 242, "luck": 5079},
-#           "gap": 1661, "unmeasured": 14, "rule": {"mean": 77684, "plain": 104692,
-#           "ninetieth": 263941, "worst": 1050422, "problems": 302, "luck": 4363},
-#           "gain": {"total": 22360686, "most": 1052503, "problems": 242, "thresholds":
-#           8333399}}, "donor": ["rms_norm_forward", "bfloat16"], "cost": 2000}, {"key":
+#           {"leaves": 75, "asked": 75, "configs": 32, "loss": {"mean": 189, "plain":
+#           1915, "ninetieth": 14361, "worst": 59761, "problems": 240, "luck": 5137},
+#           "gap": 1591, "unmeasured": 15, "rule": {"mean": 77672, "plain": 104786,
+#           "ninetieth": 266970, "worst": 1050422, "problems": 302, "luck": 4396},
+#           "gain": {"total": 21542395, "most": 1052503, "problems": 240, "thresholds":
+#           8286515}}, "donor": ["rms_norm_forward", "bfloat16"], "cost": 2046}, {"key":
 #           "rms_norm_forward:no_rstd", "dtype": "float16", "figures": {"leaves": 75,
-#           "asked": 75, "configs": 32, "loss": {"mean": 1986, "plain": 3165,
-#           "ninetieth": 17535, "worst": 53524, "problems": 242, "luck": 5068}, "gap":
-#           3752, "unmeasured": 14, "rule": {"mean": 65689, "plain": 89302, "ninetieth":
-#           213958, "worst": 1056754, "problems": 302, "luck": 4165}, "gain": {"total":
-#           20082019, "most": 1056754, "problems": 242, "thresholds": 8346468}},
-#           "donor": ["rms_norm_forward", "bfloat16"], "cost": 4348}, {"key":
-#           "rms_norm_forward", "dtype": "float32", "figures": {"leaves": 52, "asked":
-#           75, "configs": 22, "loss": {"mean": -1798, "plain": -541, "ninetieth": 5396,
-#           "worst": 29515, "problems": 869, "luck": 3138}, "gap": 5, "cross_validated":
-#           7464, "plain_validated": 10444, "extrapolated": 50187, "rule": {"mean":
-#           84355, "plain": 101012, "ninetieth": 259454, "worst": 1836158, "problems":
-#           869, "luck": 3138}, "gain": {"total": 88249627, "most": 1824955, "problems":
-#           869, "thresholds": 20302964}}}, {"key": "rms_norm_forward:no_rstd", "dtype":
-#           "float32", "figures": {"leaves": 52, "asked": 52, "configs": 22, "loss":
-#           {"mean": 2477, "plain": 5199, "ninetieth": 25440, "worst": 108344,
-#           "problems": 245, "luck": 5808}, "gap": 5869, "unmeasured": 7, "rule":
-#           {"mean": 58160, "plain": 75884, "ninetieth": 185092, "worst": 873164,
-#           "problems": 302, "luck": 5057}, "gain": {"total": 15672324, "most": 837399,
-#           "problems": 245, "thresholds": 4842706}}, "donor": ["rms_norm_forward",
-#           "float32"], "cost": 6847}, {"key": "rms_norm_forward:batch_invariant",
-#           "dtype": "bfloat16", "figures": {"leaves": 42, "asked": 42, "configs": 28,
-#           "loss": {"mean": 9323, "plain": 14340, "ninetieth": 61470, "worst": 158855,
-#           "problems": 1003, "luck": 3713}, "gap": 0, "limits": " of hidden, then rows,
-#           with one order of a row's sum a hidden size", "cross_validated": 15788,
-#           "plain_validated": 17612, "rule": {"mean": 98479, "plain": 129921,
-#           "ninetieth": 312101, "worst": 2157399, "problems": 1003, "luck": 3713},
-#           "gain": {"total": 115928193, "most": 2165791, "problems": 1003,
-#           "thresholds": 41330780}}, "beside": {"mean": 11509, "worst": 166598,
+#           "asked": 75, "configs": 32, "loss": {"mean": 1744, "plain": 2868,
+#           "ninetieth": 17368, "worst": 53524, "problems": 240, "luck": 5065}, "gap":
+#           3786, "unmeasured": 15, "rule": {"mean": 66118, "plain": 90199, "ninetieth":
+#           212175, "worst": 1056754, "problems": 302, "luck": 4135}, "gain": {"total":
+#           19712814, "most": 1056754, "problems": 240, "thresholds": 8345679}},
+#           "donor": ["rms_norm_forward", "bfloat16"], "cost": 4387}, {"key":
+#           "rms_norm_forward", "dtype": "float32", "figures": {"leaves": 53, "asked":
+#           75, "configs": 22, "loss": {"mean": -1814, "plain": -587, "ninetieth": 5872,
+#           "worst": 36204, "problems": 869, "luck": 3349}, "gap": 7, "cross_validated":
+#           7096, "plain_validated": 9885, "extrapolated": 48488, "rule": {"mean":
+#           84636, "plain": 101381, "ninetieth": 261542, "worst": 1836158, "problems":
+#           869, "luck": 3349}, "gain": {"total": 88609758, "most": 1824955, "problems":
+#           869, "thresholds": 20274369}}}, {"key": "rms_norm_forward:no_rstd", "dtype":
+#           "float32", "figures": {"leaves": 53, "asked": 53, "configs": 22, "loss":
+#           {"mean": 2715, "plain": 5946, "ninetieth": 27748, "worst": 133678,
+#           "problems": 231, "luck": 6220}, "gap": 6229, "unmeasured": 9, "rule":
+#           {"mean": 58231, "plain": 75876, "ninetieth": 187926, "worst": 873164,
+#           "problems": 302, "luck": 5111}, "gain": {"total": 14000334, "most": 837399,
+#           "problems": 231, "thresholds": 4864023}}, "donor": ["rms_norm_forward",
+#           "float32"], "cost": 7394}, {"key": "rms_norm_forward:batch_invariant",
+#           "dtype": "bfloat16", "figures": {"leaves": 39, "asked": 39, "configs": 27,
+#           "loss": {"mean": 7784, "plain": 13065, "ninetieth": 53716, "worst": 191647,
+#           "problems": 1003, "luck": 4030}, "gap": 0, "limits": " of hidden, then rows,
+#           with one order of a row's sum a hidden size", "cross_validated": 15409,
+#           "plain_validated": 16656, "rule": {"mean": 99068, "plain": 130752,
+#           "ninetieth": 311428, "worst": 2157399, "problems": 1003, "luck": 4030},
+#           "gain": {"total": 118039807, "most": 2165791, "problems": 1003,
+#           "thresholds": 41229560}}, "beside": {"mean": 10292, "worst": 191647,
 #           "problems": 1003, "bounded": 0}}, {"key":
 #           "rms_norm_forward:batch_invariant", "dtype": "float16", "figures":
-#           {"leaves": 42, "asked": 42, "configs": 28, "loss": {"mean": 4473, "plain":
-#           8123, "ninetieth": 28081, "worst": 142480, "problems": 637, "luck": 4029},
-#           "gap": 0, "unmeasured": 7, "rule": {"mean": 82860, "plain": 107596,
-#           "ninetieth": 254844, "worst": 2152223, "problems": 869, "luck": 3562},
-#           "gain": {"total": 49956363, "most": 2161699, "problems": 658, "thresholds":
-#           29250332}}, "donor": ["rms_norm_forward:batch_invariant", "bfloat16"],
-#           "cost": 158}, {"key": "rms_norm_forward:no_rstd+batch_invariant", "dtype":
-#           "bfloat16", "figures": {"leaves": 42, "asked": 42, "configs": 28, "loss":
-#           {"mean": 6075, "plain": 10862, "ninetieth": 37565, "worst": 192327,
-#           "problems": 233, "luck": 5175}, "gap": 0, "unmeasured": 7, "rule": {"mean":
-#           77684, "plain": 104692, "ninetieth": 263941, "worst": 1050422, "problems":
-#           302, "luck": 4363}, "gain": {"total": 15455757, "most": 1052503, "problems":
-#           236, "thresholds": 8278234}}, "donor": ["rms_norm_forward:batch_invariant",
-#           "bfloat16"], "cost": 1737}, {"key":
+#           {"leaves": 39, "asked": 39, "configs": 27, "loss": {"mean": 4003, "plain":
+#           7869, "ninetieth": 28081, "worst": 150802, "problems": 605, "luck": 4191},
+#           "gap": 0, "unmeasured": 5, "rule": {"mean": 83118, "plain": 108080,
+#           "ninetieth": 254844, "worst": 2152223, "problems": 869, "luck": 3519},
+#           "gain": {"total": 47746151, "most": 2161699, "problems": 626, "thresholds":
+#           29202053}}, "donor": ["rms_norm_forward:batch_invariant", "bfloat16"],
+#           "cost": -10}, {"key": "rms_norm_forward:no_rstd+batch_invariant", "dtype":
+#           "bfloat16", "figures": {"leaves": 39, "asked": 39, "configs": 27, "loss":
+#           {"mean": 6334, "plain": 11194, "ninetieth": 38644, "worst": 194462,
+#           "problems": 235, "luck": 5182}, "gap": 0, "unmeasured": 5, "rule": {"mean":
+#           77672, "plain": 104786, "ninetieth": 266970, "worst": 1050422, "problems":
+#           302, "luck": 4396}, "gain": {"total": 15429913, "most": 1052503, "problems":
+#           238, "thresholds": 8244589}}, "donor": ["rms_norm_forward:batch_invariant",
+#           "bfloat16"], "cost": 1548}, {"key":
 #           "rms_norm_forward:no_rstd+batch_invariant", "dtype": "float16", "figures":
-#           {"leaves": 42, "asked": 42, "configs": 28, "loss": {"mean": 7512, "plain":
-#           10947, "ninetieth": 34445, "worst": 165983, "problems": 233, "luck": 4885},
-#           "gap": 0, "unmeasured": 7, "rule": {"mean": 65689, "plain": 89302,
-#           "ninetieth": 213958, "worst": 1056754, "problems": 302, "luck": 4165},
-#           "gain": {"total": 14995371, "most": 1056754, "problems": 236, "thresholds":
-#           8357224}}, "donor": ["rms_norm_forward:batch_invariant", "bfloat16"],
-#           "cost": 3565}, {"key": "rms_norm_forward:batch_invariant", "dtype":
-#           "float32", "figures": {"leaves": 32, "asked": 32, "configs": 22, "loss":
-#           {"mean": 9367, "plain": 16202, "ninetieth": 62854, "worst": 209272,
-#           "problems": 869, "luck": 3138}, "gap": 0, "limits": " of hidden, then rows,
-#           with one order of a row's sum a hidden size", "cross_validated": 16491,
-#           "plain_validated": 20023, "rule": {"mean": 84355, "plain": 101012,
-#           "ninetieth": 259454, "worst": 1836158, "problems": 869, "luck": 3138},
-#           "gain": {"total": 73700561, "most": 1787431, "problems": 869, "thresholds":
-#           20302964}}, "beside": {"mean": 11165, "worst": 209272, "problems": 869,
+#           {"leaves": 39, "asked": 39, "configs": 27, "loss": {"mean": 7920, "plain":
+#           11736, "ninetieth": 36649, "worst": 168504, "problems": 235, "luck": 4834},
+#           "gap": 0, "unmeasured": 5, "rule": {"mean": 66118, "plain": 90199,
+#           "ninetieth": 212175, "worst": 1056754, "problems": 302, "luck": 4135},
+#           "gain": {"total": 14998904, "most": 1056754, "problems": 238, "thresholds":
+#           8356435}}, "donor": ["rms_norm_forward:batch_invariant", "bfloat16"],
+#           "cost": 3352}, {"key": "rms_norm_forward:batch_invariant", "dtype":
+#           "float32", "figures": {"leaves": 27, "asked": 27, "configs": 21, "loss":
+#           {"mean": 7228, "plain": 13024, "ninetieth": 50863, "worst": 208597,
+#           "problems": 869, "luck": 3349}, "gap": 0, "limits": " of hidden, then rows,
+#           with one order of a row's sum a hidden size", "cross_validated": 13881,
+#           "plain_validated": 16517, "rule": {"mean": 84636, "plain": 101381,
+#           "ninetieth": 261542, "worst": 1836158, "problems": 869, "luck": 3349},
+#           "gain": {"total": 76781767, "most": 1787431, "problems": 869, "thresholds":
+#           20274369}}, "beside": {"mean": 9042, "worst": 208597, "problems": 869,
 #           "bounded": 0}}, {"key": "rms_norm_forward:no_rstd+batch_invariant", "dtype":
-#           "float32", "figures": {"leaves": 32, "asked": 32, "configs": 22, "loss":
-#           {"mean": 6782, "plain": 9765, "ninetieth": 40969, "worst": 131325,
-#           "problems": 278, "luck": 5397}, "gap": 0, "unmeasured": 5, "rule": {"mean":
-#           58160, "plain": 75884, "ninetieth": 185092, "worst": 873164, "problems":
-#           302, "luck": 5057}, "gain": {"total": 14462897, "most": 823893, "problems":
-#           278, "thresholds": 6087156}}, "donor": ["rms_norm_forward:batch_invariant",
-#           "float32"], "cost": 1458}], "body":
-#           "sha256:21f648b1db5b44a9958cebfb52e927cf5a4a46b7d47072013b4fdfe4d6e9045d",
+#           "float32", "figures": {"leaves": 27, "asked": 27, "configs": 21, "loss":
+#           {"mean": 5953, "plain": 8501, "ninetieth": 34652, "worst": 131325,
+#           "problems": 284, "luck": 5299}, "gap": 0, "unmeasured": 2, "rule": {"mean":
+#           58231, "plain": 75876, "ninetieth": 187926, "worst": 873164, "problems":
+#           302, "luck": 5111}, "gain": {"total": 15132391, "most": 823893, "problems":
+#           284, "thresholds": 6079782}}, "donor": ["rms_norm_forward:batch_invariant",
+#           "float32"], "cost": 385}], "body":
+#           "sha256:2916302dbf74e3d2dfada0ee045f458bd1b76be1559517272fcb4b3a94d80e77",
 #           "searched": ["rms_norm_backward bfloat16: plane, 7 % of 601146 configs, of
-#           352 audited, 0 were faster than the choice, expected to have missed 0.41
-#           %"]}
+#           352 audited, 0 were faster than the choice, expected to have missed 0.41 %",
+#           "rms_norm_backward:no_dweight bfloat16: plane, 32 % of 37833 configs, of 224
+#           audited, 1 was faster than the choice, by at most 2.8 %, expected to have
+#           missed 0.28 %", "rms_norm_backward:no_dweight float32: plane, 40 % of 30364
+#           configs, of 229 audited, 1 was faster than the choice, by at most 0.1 %,
+#           expected to have missed 0.34 %"]}
 
 """Launch configs by operator, dtype, rows and hidden; `lookup` finds one."""
 
@@ -670,6 +682,12 @@ CLUSTER_8_WARPS_8_COLUMNS_32 = Config(
     finish="columns",
     block_col=32,
 )
+CLUSTER_8_WARPS_16_COLUMNS_32 = Config(
+    schedule="cluster_8",
+    num_warps=16,
+    finish="columns",
+    block_col=32,
+)
 PARTS_WARPS_4_PER_SM_1 = Config(schedule="parts", num_warps=4, programs_per_sm=1)
 PARTS_WARPS_4_PER_SM_2 = Config(schedule="parts", num_warps=4, programs_per_sm=2)
 PARTS_WARPS_8_PER_SM_1 = Config(schedule="parts", num_warps=8, programs_per_sm=1)
@@ -707,11 +725,18 @@ PERSISTENT_WARPS_1_STAGES_4_PER_SM_8 = Config(
     num_stages=4,
     programs_per_sm=8,
 )
-PERSISTENT_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT = Config(
+PERSISTENT_WARPS_1_STAGES_4_PER_SM_16_DEPENDENT = Config(
+    schedule="persistent",
+    num_warps=1,
+    num_stages=4,
+    programs_per_sm=16,
+    finish="dependent",
+)
+PERSISTENT_WARPS_2_STAGES_3_PER_SM_8_DEPENDENT = Config(
     schedule="persistent",
     num_warps=2,
     num_stages=3,
-    programs_per_sm=4,
+    programs_per_sm=8,
     finish="dependent",
 )
 PERSISTENT_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT = Config(
@@ -734,11 +759,11 @@ PERSISTENT_WARPS_2_STAGES_4_PER_SM_4_DEPENDENT = Config(
     programs_per_sm=4,
     finish="dependent",
 )
-PERSISTENT_WARPS_4_PER_SM_1_REDUCE = Config(
+PERSISTENT_WARPS_4_PER_SM_1_DEPENDENT = Config(
     schedule="persistent",
     num_warps=4,
     programs_per_sm=1,
-    finish="reduce",
+    finish="dependent",
 )
 PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT = Config(
     schedule="persistent",
@@ -786,11 +811,24 @@ PERSISTENT_WARPS_4_STAGES_4_PER_SM_16 = Config(
     num_stages=4,
     programs_per_sm=16,
 )
-PERSISTENT_WARPS_8_PER_SM_1_REDUCE = Config(
+PERSISTENT_WARPS_8_PER_SM_1_DEPENDENT = Config(
     schedule="persistent",
     num_warps=8,
     programs_per_sm=1,
-    finish="reduce",
+    finish="dependent",
+)
+PERSISTENT_WARPS_8_PER_SM_16_DEPENDENT = Config(
+    schedule="persistent",
+    num_warps=8,
+    programs_per_sm=16,
+    finish="dependent",
+)
+PERSISTENT_WARPS_8_STAGES_2_PER_SM_16_DEPENDENT = Config(
+    schedule="persistent",
+    num_warps=8,
+    num_stages=2,
+    programs_per_sm=16,
+    finish="dependent",
 )
 PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT = Config(
     schedule="persistent",
@@ -830,17 +868,36 @@ PERSISTENT_WARPS_8_STAGES_4_PER_SM_16 = Config(
     num_stages=4,
     programs_per_sm=16,
 )
+PERSISTENT_WARPS_16_PER_SM_1_DEPENDENT = Config(
+    schedule="persistent",
+    num_warps=16,
+    programs_per_sm=1,
+    finish="dependent",
+)
 PERSISTENT_WARPS_16_PER_SM_1_REDUCE = Config(
     schedule="persistent",
     num_warps=16,
     programs_per_sm=1,
     finish="reduce",
 )
+PERSISTENT_WARPS_16_PER_SM_16_DEPENDENT = Config(
+    schedule="persistent",
+    num_warps=16,
+    programs_per_sm=16,
+    finish="dependent",
+)
 PERSISTENT_WARPS_16_STAGES_3_PER_SM_1_DEPENDENT = Config(
     schedule="persistent",
     num_warps=16,
     num_stages=3,
     programs_per_sm=1,
+    finish="dependent",
+)
+PERSISTENT_WARPS_16_STAGES_3_PER_SM_16_DEPENDENT = Config(
+    schedule="persistent",
+    num_warps=16,
+    num_stages=3,
+    programs_per_sm=16,
     finish="dependent",
 )
 PERSISTENT_WARPS_16_STAGES_4_PER_SM_1_DEPENDENT = Config(
@@ -868,11 +925,30 @@ PERSISTENT_WARPS_16_STAGES_4_PER_SM_8 = Config(
     num_stages=4,
     programs_per_sm=8,
 )
+PERSISTENT_WARPS_16_STAGES_4_PER_SM_16_DEPENDENT = Config(
+    schedule="persistent",
+    num_warps=16,
+    num_stages=4,
+    programs_per_sm=16,
+    finish="dependent",
+)
 PERSISTENT_WARPS_16_STAGES_4_PER_SM_16 = Config(
     schedule="persistent",
     num_warps=16,
     num_stages=4,
     programs_per_sm=16,
+)
+PERSISTENT_WARPS_32_PER_SM_1_DEPENDENT = Config(
+    schedule="persistent",
+    num_warps=32,
+    programs_per_sm=1,
+    finish="dependent",
+)
+PERSISTENT_WARPS_32_PER_SM_16_DEPENDENT = Config(
+    schedule="persistent",
+    num_warps=32,
+    programs_per_sm=16,
+    finish="dependent",
 )
 PERSISTENT_WARPS_32_STAGES_4_PER_SM_1_DEPENDENT = Config(
     schedule="persistent",
@@ -903,6 +979,14 @@ PERSISTENT_ROWS_2_WARPS_2_STAGES_4_PER_SM_4_DEPENDENT = Config(
     num_warps=2,
     num_stages=4,
     programs_per_sm=4,
+    finish="dependent",
+)
+PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_1_DEPENDENT = Config(
+    schedule="persistent",
+    block_row=2,
+    num_warps=4,
+    num_stages=3,
+    programs_per_sm=1,
     finish="dependent",
 )
 PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT = Config(
@@ -1063,6 +1147,14 @@ PERSISTENT_ROWS_16_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT = Config(
     programs_per_sm=1,
     finish="dependent",
 )
+PERSISTENT_ROWS_16_WARPS_16_STAGES_3_PER_SM_1_DEPENDENT = Config(
+    schedule="persistent",
+    block_row=16,
+    num_warps=16,
+    num_stages=3,
+    programs_per_sm=1,
+    finish="dependent",
+)
 PERSISTENT_ROWS_32_WARPS_4_PER_SM_1_DEPENDENT = Config(
     schedule="persistent",
     block_row=32,
@@ -1092,20 +1184,20 @@ PERSISTENT_ROWS_32_WARPS_8_PER_SM_2_DEPENDENT = Config(
     programs_per_sm=2,
     finish="dependent",
 )
+PERSISTENT_ROWS_32_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT = Config(
+    schedule="persistent",
+    block_row=32,
+    num_warps=8,
+    num_stages=4,
+    programs_per_sm=1,
+    finish="dependent",
+)
 PERSISTENT_ROWS_32_WARPS_8_STAGES_4_PER_SM_2_DEPENDENT = Config(
     schedule="persistent",
     block_row=32,
     num_warps=8,
     num_stages=4,
     programs_per_sm=2,
-    finish="dependent",
-)
-PERSISTENT_ROWS_32_WARPS_16_STAGES_3_PER_SM_1_DEPENDENT = Config(
-    schedule="persistent",
-    block_row=32,
-    num_warps=16,
-    num_stages=3,
-    programs_per_sm=1,
     finish="dependent",
 )
 PERSISTENT_ROWS_64_WARPS_4_PER_SM_2_DEPENDENT = Config(
@@ -1134,6 +1226,13 @@ ROW_WARPS_1_COLUMNS_64 = Config(
     block_col=64,
 )
 ROW_WARPS_1 = Config(schedule="row", num_warps=1)
+ROW_WARPS_1_STAGES_2_COLUMNS_64 = Config(
+    schedule="row",
+    num_warps=1,
+    num_stages=2,
+    finish="columns",
+    block_col=64,
+)
 ROW_WARPS_1_STAGES_4_COLUMNS_64 = Config(
     schedule="row",
     num_warps=1,
@@ -1220,14 +1319,75 @@ ROW_WARPS_16_COLUMNS_16 = Config(
     block_col=16,
 )
 ROW_WARPS_16 = Config(schedule="row", num_warps=16)
+ROW_WARPS_32_COLUMNS_16 = Config(
+    schedule="row",
+    num_warps=32,
+    finish="columns",
+    block_col=16,
+)
 SPLIT_1024_WARPS_4 = Config(schedule="split", num_warps=4, block_col=1024)
-SPLIT_2048_WARPS_8 = Config(schedule="split", num_warps=8, block_col=2048)
-SPLIT_2048_WARPS_16_PER_SM_1_DEPENDENT = Config(
+SPLIT_1024_WARPS_4_PER_SM_2_DEPENDENT = Config(
     schedule="split",
-    num_warps=16,
+    num_warps=4,
+    programs_per_sm=2,
+    finish="dependent",
+    block_col=1024,
+)
+SPLIT_512_WARPS_4_STAGES_2_PER_SM_1_DEPENDENT = Config(
+    schedule="split",
+    num_warps=4,
+    num_stages=2,
+    programs_per_sm=1,
+    finish="dependent",
+    block_col=512,
+)
+SPLIT_1024_WARPS_4_STAGES_2_PER_SM_2_DEPENDENT = Config(
+    schedule="split",
+    num_warps=4,
+    num_stages=2,
+    programs_per_sm=2,
+    finish="dependent",
+    block_col=1024,
+)
+SPLIT_2048_WARPS_8 = Config(schedule="split", num_warps=8, block_col=2048)
+SPLIT_1024_WARPS_8_PER_SM_2_DEPENDENT = Config(
+    schedule="split",
+    num_warps=8,
+    programs_per_sm=2,
+    finish="dependent",
+    block_col=1024,
+)
+SPLIT_1024_WARPS_8_STAGES_2_PER_SM_1_DEPENDENT = Config(
+    schedule="split",
+    num_warps=8,
+    num_stages=2,
+    programs_per_sm=1,
+    finish="dependent",
+    block_col=1024,
+)
+SPLIT_2048_WARPS_8_STAGES_2_PER_SM_1_DEPENDENT = Config(
+    schedule="split",
+    num_warps=8,
+    num_stages=2,
     programs_per_sm=1,
     finish="dependent",
     block_col=2048,
+)
+SPLIT_2048_WARPS_8_STAGES_2_PER_SM_2_DEPENDENT = Config(
+    schedule="split",
+    num_warps=8,
+    num_stages=2,
+    programs_per_sm=2,
+    finish="dependent",
+    block_col=2048,
+)
+SPLIT_1024_WARPS_8_STAGES_2_PER_SM_3_DEPENDENT = Config(
+    schedule="split",
+    num_warps=8,
+    num_stages=2,
+    programs_per_sm=3,
+    finish="dependent",
+    block_col=1024,
 )
 SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT = Config(
     schedule="split",
@@ -1267,6 +1427,22 @@ SPLIT_8192_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT = Config(
     finish="dependent",
     block_col=8192,
 )
+SPLIT_2048_WARPS_16_STAGES_2_PER_SM_2_DEPENDENT = Config(
+    schedule="split",
+    num_warps=16,
+    num_stages=2,
+    programs_per_sm=2,
+    finish="dependent",
+    block_col=2048,
+)
+SPLIT_2048_WARPS_16_STAGES_2_PER_SM_3_DEPENDENT = Config(
+    schedule="split",
+    num_warps=16,
+    num_stages=2,
+    programs_per_sm=3,
+    finish="dependent",
+    block_col=2048,
+)
 SPLIT_4096_WARPS_32 = Config(schedule="split", num_warps=32, block_col=4096)
 SPLIT_8192_WARPS_32 = Config(schedule="split", num_warps=32, block_col=8192)
 SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT = Config(
@@ -1275,13 +1451,6 @@ SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT = Config(
     programs_per_sm=1,
     finish="dependent",
     block_col=4096,
-)
-SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT = Config(
-    schedule="split",
-    num_warps=32,
-    programs_per_sm=1,
-    finish="dependent",
-    block_col=8192,
 )
 SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT = Config(
     schedule="split",
@@ -1323,6 +1492,12 @@ SPLIT_8_WARPS_4_COLUMNS_64 = Config(
     finish="columns",
     block_col=64,
 )
+SPLIT_8_WARPS_8_COLUMNS_32 = Config(
+    schedule="split_8",
+    num_warps=8,
+    finish="columns",
+    block_col=32,
+)
 SPLIT_8_4096_WARPS_16_PER_SM_1_DEPENDENT = Config(
     schedule="split_8",
     num_warps=16,
@@ -1360,6 +1535,14 @@ SPLIT_8_8192_WARPS_32_PER_SM_1_DEPENDENT = Config(
     finish="dependent",
     block_col=8192,
 )
+SPLIT_8_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT = Config(
+    schedule="split_8",
+    num_warps=32,
+    num_stages=2,
+    programs_per_sm=1,
+    finish="dependent",
+    block_col=4096,
+)
 
 
 def rms_norm_backward_bfloat16(rows: int, hidden: int) -> Config:
@@ -1373,7 +1556,7 @@ def rms_norm_backward_bfloat16(rows: int, hidden: int) -> Config:
                                 if rows >= 33792:
                                     if hidden <= 127:
                                         return PERSISTENT_ROWS_32_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
-                                    return PERSISTENT_ROWS_16_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
+                                    return PERSISTENT_ROWS_32_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT
                                 return PERSISTENT_ROWS_64_WARPS_4_PER_SM_2_DEPENDENT
                             return PERSISTENT_ROWS_32_WARPS_4_PER_SM_2_DEPENDENT
                         return BLOCK_ROW_64_WARPS_16_COLUMNS_16
@@ -1423,8 +1606,8 @@ def rms_norm_backward_bfloat16(rows: int, hidden: int) -> Config:
         if hidden <= 300:
             return ROW_WARPS_1_COLUMNS_64
         if hidden <= 511:
-            if rows >= 3:
-                return ROW_WARPS_1_COLUMNS_32
+            if rows >= 4:
+                return ROW_WARPS_1_STAGES_2_COLUMNS_64
             return ROW_WARPS_1_COLUMNS_64
         return ROW_WARPS_1_STAGES_4_COLUMNS_64
     if hidden <= 4096:
@@ -1506,27 +1689,23 @@ def rms_norm_backward_bfloat16(rows: int, hidden: int) -> Config:
     if rows >= 2:
         if rows >= 14:
             if rows >= 24:
-                if rows >= 130:
+                if rows >= 140:
                     if hidden <= 20480:
                         if rows >= 330:
-                            if hidden <= 12288:
+                            if hidden <= 15360:
                                 return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
                             if hidden <= 16384:
                                 return SPLIT_8192_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
                             return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
                         return CLUSTER_4_WARPS_4_COLUMNS_32
                     if rows >= 230:
-                        if hidden <= 24576:
-                            if rows >= 896:
-                                if hidden <= 24575:
-                                    return (
-                                        SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
-                                    )
+                        if hidden <= 28671:
+                            if rows >= 1024:
                                 return SPLIT_8192_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
                             return CLUSTER_2_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
                         return CLUSTER_2_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
                     return SPLIT_8_WARPS_4_COLUMNS_32
-                if hidden <= 15360:
+                if hidden <= 16383:
                     if rows >= 36:
                         return CLUSTER_4_WARPS_4_COLUMNS_64
                     return CLUSTER_8_WARPS_2_COLUMNS_64
@@ -1638,7 +1817,7 @@ def rms_norm_backward_float32(rows: int, hidden: int) -> Config:
                     if rows >= 2560:
                         if hidden <= 8191:
                             return (
-                                PERSISTENT_ROWS_32_WARPS_16_STAGES_3_PER_SM_1_DEPENDENT
+                                PERSISTENT_ROWS_16_WARPS_16_STAGES_3_PER_SM_1_DEPENDENT
                             )
                         return PERSISTENT_WARPS_16_PER_SM_1_REDUCE
                     return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
@@ -1655,27 +1834,27 @@ def rms_norm_backward_float32(rows: int, hidden: int) -> Config:
                 if rows >= 192:
                     if hidden <= 13312:
                         if rows >= 210:
-                            if hidden <= 12287:
-                                return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
                             if hidden <= 12288:
-                                if rows >= 2560:
-                                    return (
-                                        SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-                                    )
+                                return SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+                            if rows >= 1152:
+                                if rows >= 6144:
+                                    return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
                                 return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
-                            return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+                            return SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
                         return CLUSTER_8_WARPS_4_COLUMNS_32
-                    if rows >= 1792:
+                    if rows >= 1536:
                         if hidden <= 16383:
-                            return SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT
+                            return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
                         return SPLIT_8192_WARPS_16_PER_SM_1_DEPENDENT
                     return CLUSTER_2_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
                 return CLUSTER_4_WARPS_4_COLUMNS_32
             if hidden <= 24575:
-                if rows >= 210:
+                if rows >= 200:
+                    if hidden <= 20479:
+                        return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
                     if rows >= 290:
                         return CLUSTER_2_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-                    return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
+                    return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
                 return SPLIT_8_WARPS_4_COLUMNS_32
             return CLUSTER_2_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
         return CLUSTER_8_WARPS_4_COLUMNS_64
@@ -1698,40 +1877,78 @@ def rms_norm_backward_no_dweight_bfloat16(rows: int, hidden: int) -> Config:
     if hidden <= 128:
         return BLOCK_ROW_16_WARPS_8_COLUMNS_16
     if hidden <= 256:
-        return BLOCK_ROW_16_WARPS_16_COLUMNS_16
-    if hidden <= 512:
-        if rows >= 16384:
+        if rows >= 4:
+            if rows >= 26:
+                return BLOCK_ROW_16_WARPS_16_COLUMNS_16
             return BLOCK_ROW_4_WARPS_4_COLUMNS_16
+        return BLOCK_ROW_16_WARPS_16_COLUMNS_16
+    if hidden <= 320:
+        if rows >= 2048:
+            return BLOCK_ROW_2_WARPS_2_COLUMNS_16
+        return ROW_WARPS_1_COLUMNS_16
+    if hidden <= 512:
         return BLOCK_ROW_2_WARPS_4_COLUMNS_16
-    if hidden <= 1536:
-        return ROW_WARPS_4_COLUMNS_16
     if hidden <= 4095:
+        if rows >= 8192:
+            if hidden <= 640:
+                return ROW_WARPS_1_COLUMNS_16
+            return ROW_WARPS_4_COLUMNS_16
+        if hidden <= 1024:
+            return ROW_WARPS_4_COLUMNS_16
         return ROW_WARPS_8_COLUMNS_16
     if hidden <= 4096:
         return ROW_WARPS_16_COLUMNS_16
+    if hidden <= 4608:
+        return SPLIT_1024_WARPS_8_STAGES_2_PER_SM_3_DEPENDENT
     if hidden <= 8191:
         return ROW_WARPS_8_COLUMNS_16
     if hidden <= 8192:
         return ROW_WARPS_16_COLUMNS_16
-    if rows >= 64:
+    if hidden <= 13824:
+        if rows >= 17:
+            if hidden <= 8704:
+                return SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+            if hidden <= 9216:
+                if rows >= 130:
+                    return SPLIT_2048_WARPS_8_STAGES_2_PER_SM_2_DEPENDENT
+                return ROW_WARPS_32_COLUMNS_16
+            if hidden <= 10240:
+                return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+            if hidden <= 12287:
+                if rows >= 256:
+                    if rows >= 520:
+                        return PERSISTENT_WARPS_16_STAGES_3_PER_SM_1_DEPENDENT
+                    return SPLIT_1024_WARPS_4_STAGES_2_PER_SM_2_DEPENDENT
+                return ROW_WARPS_32_COLUMNS_16
+            if hidden <= 12288:
+                return SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+            if rows >= 256:
+                if rows >= 270:
+                    if rows >= 8192:
+                        return PERSISTENT_WARPS_16_STAGES_4_PER_SM_16_DEPENDENT
+                    return PERSISTENT_WARPS_16_STAGES_3_PER_SM_1_DEPENDENT
+                return SPLIT_1024_WARPS_4_STAGES_2_PER_SM_2_DEPENDENT
+            return ROW_WARPS_32_COLUMNS_16
+        return CLUSTER_8_WARPS_8_COLUMNS_32
+    if rows >= 40:
+        if hidden <= 20480:
+            if rows >= 220:
+                if rows >= 300:
+                    if hidden <= 16384:
+                        return SPLIT_8192_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
+                    return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
+                return SPLIT_2048_WARPS_8_STAGES_2_PER_SM_1_DEPENDENT
+            if hidden <= 15360:
+                return ROW_WARPS_16_COLUMNS_16
+            if hidden <= 16383:
+                return ROW_WARPS_32_COLUMNS_16
+            if hidden <= 17408:
+                return SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+            return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
+        if hidden <= 24576:
+            return SPLIT_8192_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
         if hidden <= 32768:
-            if rows >= 160:
-                if hidden <= 12288:
-                    if rows >= 256:
-                        if hidden <= 12287:
-                            if rows >= 896:
-                                return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-                            return SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-                        return SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-                    return CLUSTER_4_WARPS_4_COLUMNS_32
-                if hidden <= 16384:
-                    return SPLIT_8192_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
-                if hidden <= 24575:
-                    return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-                if rows >= 330:
-                    return BLOCK_ROW_16_WARPS_16_COLUMNS_16
-                return SPLIT_8_WARPS_4_COLUMNS_32
-            return ROW_WARPS_16_COLUMNS_16
+            return BLOCK_ROW_16_WARPS_16_COLUMNS_16
         return SPLIT_8192_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
     return CLUSTER_8_WARPS_8_COLUMNS_32
 
@@ -1752,31 +1969,67 @@ def rms_norm_backward_no_dweight_float32(rows: int, hidden: int) -> Config:
     if hidden <= 4096:
         if rows >= 448:
             return ROW_WARPS_4_COLUMNS_16
+        if hidden <= 640:
+            return SPLIT_512_WARPS_4_STAGES_2_PER_SM_1_DEPENDENT
         if hidden <= 1024:
-            return PERSISTENT_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
+            return PERSISTENT_WARPS_2_STAGES_3_PER_SM_8_DEPENDENT
         if rows >= 140:
             return ROW_WARPS_8_COLUMNS_16
-        return PERSISTENT_WARPS_8_PER_SM_1_REDUCE
-    if rows >= 100:
+        return PERSISTENT_WARPS_8_PER_SM_1_DEPENDENT
+    if hidden <= 4608:
+        if rows >= 2304:
+            return PERSISTENT_WARPS_16_PER_SM_16_DEPENDENT
+        return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_2_DEPENDENT
+    if hidden <= 16384:
+        if rows >= 40:
+            if rows >= 100:
+                if hidden <= 13824:
+                    if rows >= 220:
+                        if hidden <= 8192:
+                            return ROW_WARPS_8_COLUMNS_16
+                        if rows >= 300:
+                            if hidden <= 12288:
+                                return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
+                            return PERSISTENT_WARPS_32_PER_SM_16_DEPENDENT
+                        return SPLIT_1024_WARPS_4_PER_SM_2_DEPENDENT
+                    return ROW_WARPS_16_COLUMNS_16
+                return ROW_WARPS_16_COLUMNS_16
+            return ROW_WARPS_32_COLUMNS_16
+        if hidden <= 6144:
+            return PERSISTENT_WARPS_16_PER_SM_16_DEPENDENT
+        if hidden <= 8191:
+            return SPLIT_8_WARPS_8_COLUMNS_32
+        if hidden <= 8192:
+            return PERSISTENT_WARPS_16_PER_SM_16_DEPENDENT
         if hidden <= 12288:
-            if rows >= 230:
-                if hidden <= 8192:
-                    return ROW_WARPS_8_COLUMNS_16
-                return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
-            return ROW_WARPS_16_COLUMNS_16
-        if hidden <= 16384:
-            return ROW_WARPS_16_COLUMNS_16
-        if rows >= 160:
-            if hidden <= 24575:
-                return SPLIT_8_WARPS_4_COLUMNS_32
-            if hidden <= 28672:
-                return CLUSTER_8_WARPS_4_COLUMNS_32
+            return SPLIT_8_WARPS_4_COLUMNS_32
+        if hidden <= 13824:
+            return SPLIT_8_WARPS_8_COLUMNS_32
+        if hidden <= 15360:
+            return CLUSTER_4_WARPS_4_COLUMNS_32
+        if hidden <= 16383:
+            return CLUSTER_8_WARPS_16_COLUMNS_32
+        return CLUSTER_8_WARPS_8_COLUMNS_32
+    if hidden <= 24575:
+        if rows >= 24:
+            if rows >= 100:
+                if rows >= 384:
+                    return SPLIT_8_WARPS_4_COLUMNS_32
+                return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
+            return SPLIT_8_WARPS_8_COLUMNS_32
+        if hidden <= 17408:
+            return CLUSTER_8_WARPS_16_COLUMNS_32
+        if hidden <= 20479:
             return CLUSTER_8_WARPS_8_COLUMNS_32
-        return SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT
-    if hidden <= 8192:
-        return PERSISTENT_WARPS_16_PER_SM_1_REDUCE
-    if hidden <= 12288:
-        return SPLIT_8_WARPS_4_COLUMNS_32
+        return CLUSTER_8_WARPS_16_COLUMNS_32
+    if hidden <= 24576:
+        if rows >= 128:
+            return CLUSTER_8_WARPS_4_COLUMNS_32
+        return CLUSTER_8_WARPS_8_COLUMNS_32
+    if hidden <= 32767:
+        if rows >= 1088:
+            return SPLIT_8_WARPS_4_COLUMNS_32
+        return CLUSTER_8_WARPS_4_COLUMNS_32
     return CLUSTER_8_WARPS_8_COLUMNS_32
 
 
@@ -1997,10 +2250,12 @@ def rms_norm_backward_batch_invariant_float32(rows: int, hidden: int) -> Config:
                 if rows >= 220:
                     return BLOCK_ROW_2_WARPS_4_STAGES_3_COLUMNS_16
                 return ROW_WARPS_4_COLUMNS_16
-            if rows >= 384:
+            if rows >= 540:
                 if rows >= 1536:
                     return PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
                 return ROW_WARPS_4_STAGES_3_COLUMNS_16
+            if rows >= 300:
+                return BLOCK_ROW_2_WARPS_4_STAGES_3_COLUMNS_16
             if rows >= 160:
                 return BLOCK_ROW_2_WARPS_4_COLUMNS_16
             return ROW_WARPS_4_COLUMNS_16
@@ -2046,7 +2301,7 @@ def rms_norm_backward_batch_invariant_float32(rows: int, hidden: int) -> Config:
             return CLUSTER_2_WARPS_16_COLUMNS_256
         return CLUSTER_2_WARPS_16_COLUMNS_512
     if hidden <= 24576:
-        if hidden <= 24575:
+        if hidden <= 20480:
             if rows >= 220:
                 return SPLIT_8_4096_WARPS_32_PER_SM_1_DEPENDENT
             if rows >= 50:
@@ -2077,117 +2332,201 @@ def rms_norm_backward_no_dweight_batch_invariant_bfloat16(
     hidden: int,
 ) -> Config:
     if hidden <= 9216:
-        if hidden <= 512:
-            if hidden <= 128:
-                if hidden <= 64:
-                    if rows >= 4:
-                        return BLOCK_ROW_16_WARPS_4_COLUMNS_16
-                    return BLOCK_ROW_32_WARPS_8_COLUMNS_16
-                return BLOCK_ROW_16_WARPS_8_COLUMNS_16
-            if hidden <= 256:
-                return BLOCK_ROW_16_WARPS_16_COLUMNS_16
-            return BLOCK_ROW_2_WARPS_4_COLUMNS_16
-        if hidden <= 8191:
+        if hidden <= 4095:
+            if hidden <= 320:
+                if hidden <= 128:
+                    if hidden <= 64:
+                        if rows >= 2:
+                            return BLOCK_ROW_16_WARPS_4_COLUMNS_16
+                        return BLOCK_ROW_32_WARPS_8_COLUMNS_16
+                    return BLOCK_ROW_16_WARPS_8_COLUMNS_16
+                if hidden <= 256:
+                    if rows >= 20:
+                        return BLOCK_ROW_16_WARPS_16_COLUMNS_16
+                    if rows >= 2:
+                        return BLOCK_ROW_4_WARPS_4_COLUMNS_16
+                    return BLOCK_ROW_16_WARPS_16_COLUMNS_16
+                if rows >= 3072:
+                    return PERSISTENT_WARPS_1_STAGES_4_PER_SM_16_DEPENDENT
+                return ROW_WARPS_1_COLUMNS_16
             if hidden <= 1536:
+                if hidden <= 512:
+                    if rows >= 16384:
+                        return BLOCK_ROW_4_WARPS_4_COLUMNS_16
+                    return BLOCK_ROW_2_WARPS_4_COLUMNS_16
                 return ROW_WARPS_4_COLUMNS_16
             return ROW_WARPS_8_COLUMNS_16
-        if hidden <= 8192:
-            return ROW_WARPS_16_COLUMNS_16
-        if rows >= 384:
+        if hidden <= 8191:
+            if hidden <= 4608:
+                if hidden <= 4096:
+                    return ROW_WARPS_16_COLUMNS_16
+                return SPLIT_1024_WARPS_8_STAGES_2_PER_SM_3_DEPENDENT
+            return ROW_WARPS_8_COLUMNS_16
+        if hidden <= 8704:
+            if hidden <= 8192:
+                return ROW_WARPS_16_COLUMNS_16
             return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-        return SPLIT_2048_WARPS_16_PER_SM_1_DEPENDENT
-    if hidden <= 16384:
-        if hidden <= 12288:
+        return SPLIT_2048_WARPS_8_STAGES_2_PER_SM_2_DEPENDENT
+    if hidden <= 16383:
+        if hidden <= 13312:
             if hidden <= 12287:
-                return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+                if hidden <= 10240:
+                    return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+                if rows >= 160:
+                    return PERSISTENT_WARPS_16_STAGES_3_PER_SM_1_DEPENDENT
+                return ROW_WARPS_16_COLUMNS_16
+            if hidden <= 12288:
+                if rows >= 160:
+                    return SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+                return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
             if rows >= 160:
-                return SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-            return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
-        if hidden <= 16383:
-            return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-        return SPLIT_8192_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+                return PERSISTENT_WARPS_16_STAGES_3_PER_SM_1_DEPENDENT
+            if rows >= 50:
+                return ROW_WARPS_16_COLUMNS_16
+            return PERSISTENT_WARPS_16_PER_SM_1_DEPENDENT
+        if hidden <= 15360:
+            if hidden <= 13824:
+                if rows >= 160:
+                    return PERSISTENT_WARPS_16_STAGES_3_PER_SM_1_DEPENDENT
+                return ROW_WARPS_16_COLUMNS_16
+            return SPLIT_8192_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+        if rows >= 300:
+            if rows >= 3072:
+                return PERSISTENT_WARPS_16_STAGES_3_PER_SM_16_DEPENDENT
+            return PERSISTENT_WARPS_16_STAGES_3_PER_SM_1_DEPENDENT
+        if rows >= 160:
+            return PERSISTENT_WARPS_16_PER_SM_1_DEPENDENT
+        return ROW_WARPS_16_COLUMNS_16
+    if hidden <= 24575:
+        if hidden <= 20480:
+            if hidden <= 16384:
+                return SPLIT_8192_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+            if rows >= 160:
+                return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
+            return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
+        return SPLIT_8192_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
     if hidden <= 32768:
-        if hidden <= 24575:
-            if rows >= 160:
-                return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-            return SPLIT_2048_WARPS_16_PER_SM_1_DEPENDENT
+        if hidden <= 24576:
+            return SPLIT_8192_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
         return BLOCK_ROW_2_WARPS_16_COLUMNS_16
-    return SPLIT_8_WARPS_4_COLUMNS_32
+    return CLUSTER_8_WARPS_4_COLUMNS_32
 
 
 def rms_norm_backward_no_dweight_batch_invariant_float32(
     rows: int,
     hidden: int,
 ) -> Config:
-    if hidden <= 4096:
-        if hidden <= 512:
+    if hidden <= 5632:
+        if hidden <= 1023:
             if hidden <= 256:
-                if hidden <= 128:
-                    if hidden <= 127:
+                if hidden <= 127:
+                    if hidden <= 64:
+                        if rows >= 2:
+                            return BLOCK_ROW_16_WARPS_4_COLUMNS_16
+                        return BLOCK_ROW_32_WARPS_8_COLUMNS_16
+                    if rows >= 20:
                         return BLOCK_ROW_16_WARPS_4_COLUMNS_16
+                    return BLOCK_ROW_8_WARPS_4_COLUMNS_16
+                if hidden <= 128:
                     if rows >= 384:
                         return BLOCK_ROW_16_WARPS_8_COLUMNS_16
                     if rows >= 20:
                         return BLOCK_ROW_8_WARPS_4_COLUMNS_16
                     return BLOCK_ROW_16_WARPS_8_COLUMNS_16
                 return BLOCK_ROW_4_WARPS_4_COLUMNS_16
-            if hidden <= 511:
+            if hidden <= 512:
+                if hidden <= 511:
+                    return BLOCK_ROW_4_WARPS_8_COLUMNS_16
+                if rows >= 2:
+                    return BLOCK_ROW_2_WARPS_4_COLUMNS_16
                 return BLOCK_ROW_4_WARPS_8_COLUMNS_16
-            if rows >= 4:
-                return BLOCK_ROW_2_WARPS_4_COLUMNS_16
-            return BLOCK_ROW_4_WARPS_8_COLUMNS_16
-        if hidden <= 1024:
-            if hidden <= 1023:
+            if rows >= 160:
+                if rows >= 220:
+                    return ROW_WARPS_4_COLUMNS_16
+                return PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_1_DEPENDENT
+            if rows >= 2:
+                return PERSISTENT_WARPS_4_PER_SM_1_DEPENDENT
+            return BLOCK_ROW_2_WARPS_4_COLUMNS_16
+        if hidden <= 4096:
+            if hidden <= 2047:
+                if hidden <= 1024:
+                    if rows >= 2:
+                        return BLOCK_ROW_2_WARPS_8_COLUMNS_16
+                    return BLOCK_ROW_4_WARPS_8_COLUMNS_16
                 if rows >= 160:
-                    if rows >= 256:
-                        return ROW_WARPS_4_COLUMNS_16
-                    return PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
-                if rows >= 4:
-                    return PERSISTENT_WARPS_4_PER_SM_1_REDUCE
-                return BLOCK_ROW_2_WARPS_4_COLUMNS_16
-            if rows >= 4:
+                    return ROW_WARPS_8_COLUMNS_16
+                if rows >= 2:
+                    return PERSISTENT_WARPS_8_PER_SM_1_DEPENDENT
                 return BLOCK_ROW_2_WARPS_8_COLUMNS_16
-            return BLOCK_ROW_4_WARPS_8_COLUMNS_16
-        if hidden <= 2047:
             if rows >= 160:
                 return ROW_WARPS_8_COLUMNS_16
-            if rows >= 4:
-                return PERSISTENT_WARPS_8_PER_SM_1_REDUCE
-            return BLOCK_ROW_2_WARPS_8_COLUMNS_16
-        if rows >= 160:
-            return ROW_WARPS_8_COLUMNS_16
-        return PERSISTENT_WARPS_8_PER_SM_1_REDUCE
+            return PERSISTENT_WARPS_8_PER_SM_1_DEPENDENT
+        if hidden <= 5120:
+            if hidden <= 4608:
+                if rows >= 3072:
+                    return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_3_DEPENDENT
+                return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_2_DEPENDENT
+            if rows >= 220:
+                return PERSISTENT_WARPS_16_STAGES_3_PER_SM_1_DEPENDENT
+            if rows >= 20:
+                return ROW_WARPS_16_COLUMNS_16
+            return PERSISTENT_WARPS_16_PER_SM_1_DEPENDENT
+        return PERSISTENT_WARPS_16_PER_SM_16_DEPENDENT
     if hidden <= 12288:
         if hidden <= 9216:
             if hidden <= 8192:
-                if hidden <= 5120:
-                    if rows >= 256:
-                        return PERSISTENT_WARPS_16_STAGES_3_PER_SM_1_DEPENDENT
-                    if rows >= 20:
-                        return ROW_WARPS_16_COLUMNS_16
-                    return PERSISTENT_WARPS_16_PER_SM_1_REDUCE
-                if rows >= 64:
+                if hidden <= 7168:
+                    if rows >= 160:
+                        return ROW_WARPS_8_COLUMNS_16
+                    return PERSISTENT_WARPS_8_PER_SM_1_DEPENDENT
+                if rows >= 50:
                     return ROW_WARPS_16_COLUMNS_16
-                return PERSISTENT_WARPS_16_PER_SM_1_REDUCE
-            return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
+                return PERSISTENT_WARPS_16_PER_SM_1_DEPENDENT
+            if hidden <= 8704:
+                if rows >= 160:
+                    return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
+                return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
+            if rows >= 8:
+                return SPLIT_1024_WARPS_8_PER_SM_2_DEPENDENT
+            return SPLIT_1024_WARPS_8_STAGES_2_PER_SM_1_DEPENDENT
         if hidden <= 12287:
-            if rows >= 768:
-                return SPLIT_8_4096_WARPS_32_PER_SM_1_DEPENDENT
-            return SPLIT_8_WARPS_4_COLUMNS_32
+            if hidden <= 10240:
+                if rows >= 160:
+                    return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
+                return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
+            if rows >= 6144:
+                return PERSISTENT_WARPS_8_STAGES_2_PER_SM_16_DEPENDENT
+            if rows >= 540:
+                return PERSISTENT_WARPS_8_PER_SM_16_DEPENDENT
+            return BLOCK_ROW_2_WARPS_8_COLUMNS_16
         if rows >= 384:
             return SPLIT_8_4096_WARPS_32_PER_SM_1_DEPENDENT
         if rows >= 20:
             return SPLIT_8_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
         return SPLIT_8_WARPS_4_COLUMNS_32
-    if hidden <= 24575:
+    if hidden <= 20479:
         if hidden <= 16384:
-            return BLOCK_ROW_2_WARPS_8_COLUMNS_16
+            if hidden <= 13824:
+                if rows >= 300:
+                    return PERSISTENT_WARPS_32_PER_SM_16_DEPENDENT
+                if rows >= 8:
+                    return ROW_WARPS_32_COLUMNS_16
+                return PERSISTENT_WARPS_32_PER_SM_1_DEPENDENT
+            return ROW_WARPS_16_COLUMNS_16
         if rows >= 160:
             return SPLIT_8_WARPS_4_COLUMNS_32
-        if rows >= 20:
-            return SPLIT_8_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+        if rows >= 100:
+            return SPLIT_8_4096_WARPS_32_PER_SM_1_DEPENDENT
         return SPLIT_8_WARPS_4_COLUMNS_32
     if hidden <= 28672:
+        if hidden <= 24575:
+            if rows >= 160:
+                if rows >= 300:
+                    return SPLIT_8_WARPS_4_COLUMNS_32
+                return SPLIT_8_4096_WARPS_16_PER_SM_1_DEPENDENT
+            if rows >= 100:
+                return SPLIT_8_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
+            return SPLIT_8_WARPS_4_COLUMNS_32
         return CLUSTER_8_WARPS_4_COLUMNS_32
     return CLUSTER_8_WARPS_8_COLUMNS_32
 
@@ -2228,7 +2567,7 @@ def rms_norm_forward_bfloat16(rows: int, hidden: int) -> Config:
                     return BLOCK_ROW_2_WARPS_2
                 return PARTS_WARPS_4_PER_SM_2
             if hidden <= 512:
-                if rows >= 1030:
+                if rows >= 832:
                     return BLOCK_ROW_2_WARPS_1
                 return ROW_WARPS_1
             if hidden <= 2048:
@@ -2244,21 +2583,23 @@ def rms_norm_forward_bfloat16(rows: int, hidden: int) -> Config:
                             return BLOCK_ROW_2_WARPS_2
                         return BLOCK_ROW_2_WARPS_4
                     return PERSISTENT_WARPS_1_STAGES_4_PER_SM_8
-                if hidden <= 1023:
-                    if rows >= 448:
-                        return ROW_WARPS_2
-                    return PARTS_WARPS_4_PER_SM_2
-                if rows >= 128:
+                if hidden <= 1024:
+                    if rows >= 10:
+                        if hidden <= 1023:
+                            if rows >= 448:
+                                return ROW_WARPS_2
+                            return PARTS_WARPS_4_PER_SM_2
+                        return ROW_WARPS_4
+                    return ROW_WARPS_8
+                if rows >= 170:
                     if rows >= 1600:
                         return BLOCK_ROW_2_WARPS_4
-                    return ROW_WARPS_4
-                if hidden <= 1024:
-                    return ROW_WARPS_8
+                    return PARTS_WARPS_4_PER_SM_2
                 return PARTS_WARPS_8_PER_SM_2
-            if rows >= 832:
+            if rows >= 800:
                 if rows >= 1280:
                     if rows >= 2816:
-                        if rows >= 5120:
+                        if rows >= 6144:
                             if hidden <= 3072:
                                 return SPLIT_1024_WARPS_4
                             return SPLIT_2048_WARPS_8
@@ -2282,64 +2623,62 @@ def rms_norm_forward_bfloat16(rows: int, hidden: int) -> Config:
             return PARTS_WARPS_4_PER_SM_2
         return PARTS_WARPS_8_PER_SM_1
     if hidden <= 16384:
-        if rows >= 448:
-            if hidden <= 12288:
-                if rows >= 530:
-                    if hidden <= 6144:
-                        if rows >= 1152:
-                            if rows >= 2560:
-                                return SPLIT_2048_WARPS_8
-                            return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2
-                        return SPLIT_2048_WARPS_8
-                    if hidden <= 8192:
-                        if rows >= 2560:
-                            return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
-                        return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2
-                    if rows >= 960:
-                        return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
-                    return SPLIT_2048_WARPS_8
-                if hidden <= 8191:
-                    return PARTS_WARPS_8_PER_SM_1
-                return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
+        if rows >= 512:
             if rows >= 800:
-                if hidden <= 16383:
-                    if rows >= 2560:
-                        if hidden <= 15360:
-                            return PARTS_WARPS_8_PER_SM_1
-                        if rows >= 7168:
-                            return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
-                        return PARTS_WARPS_8_PER_SM_1
-                    return PERSISTENT_WARPS_8_STAGES_4_PER_SM_2
-                return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
+                if rows >= 1280:
+                    if hidden <= 8191:
+                        if rows >= 2560:
+                            return SPLIT_2048_WARPS_8
+                        return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2
+                    if hidden <= 16383:
+                        return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
+                    return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
+                if hidden <= 9216:
+                    return SPLIT_2048_WARPS_8
+                if hidden <= 12288:
+                    return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
+                return PERSISTENT_WARPS_8_STAGES_4_PER_SM_2
+            if hidden <= 12288:
+                if rows >= 540:
+                    return SPLIT_2048_WARPS_8
+                if hidden <= 6144:
+                    return PARTS_WARPS_8_PER_SM_1
+                if hidden <= 9216:
+                    return SPLIT_2048_WARPS_8
+                return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
             if hidden <= 15360:
                 return PERSISTENT_WARPS_8_STAGES_4_PER_SM_1
             return PERSISTENT_WARPS_16_STAGES_4_PER_SM_1
         if hidden <= 8192:
             return PARTS_WARPS_8_PER_SM_1
         if rows >= 64:
-            if rows >= 280:
+            if rows >= 270:
                 return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
             if hidden <= 16383:
                 return ROW_WARPS_8
             return PARTS_WARPS_16_PER_SM_1
         return PARTS_WARPS_16_PER_SM_1
-    if rows >= 12:
-        if rows >= 45:
-            if rows >= 150:
-                if hidden <= 20480:
-                    if rows >= 300:
-                        if hidden <= 20479:
-                            if rows >= 600:
-                                return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
-                            return SPLIT_2048_WARPS_8
-                        if rows >= 540:
-                            return PARTS_WARPS_32_PER_SM_1_CHUNKS_4096
-                        return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
-                    return PARTS_WARPS_32_PER_SM_1_CHUNKS_4096
-                return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
-            if hidden <= 32767:
-                return BLOCK_ROW_2_WARPS_8
-            return PARTS_WARPS_32_PER_SM_1
+    if rows >= 50:
+        if rows >= 150:
+            if hidden <= 20480:
+                if rows >= 290:
+                    if rows >= 550:
+                        return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
+                    if hidden <= 20479:
+                        return SPLIT_2048_WARPS_8
+                    return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
+                return PARTS_WARPS_32_PER_SM_1_CHUNKS_4096
+            return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
+        if hidden <= 32767:
+            return BLOCK_ROW_2_WARPS_8
+        return PARTS_WARPS_32_PER_SM_1
+    if hidden <= 24575:
+        if rows >= 25:
+            return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
+        if hidden <= 20480:
+            return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
+        return PARTS_WARPS_32_PER_SM_1_CHUNKS_4096
+    if rows >= 10:
         return PARTS_WARPS_16_PER_SM_1
     return PARTS_WARPS_32_PER_SM_1
 
@@ -2349,32 +2688,30 @@ def rms_norm_forward_float32(rows: int, hidden: int) -> Config:
         if rows >= 2304:
             return BLOCK_ROW_16_WARPS_2
         return BLOCK_ROW_2_WARPS_1
+    if hidden <= 128:
+        if rows >= 2:
+            if rows >= 4:
+                if rows >= 10:
+                    if rows >= 4096:
+                        if rows >= 21504:
+                            return BLOCK_ROW_8_WARPS_4
+                        return BLOCK_ROW_32_WARPS_8
+                    return BLOCK_ROW_8_WARPS_8
+                return ROW_WARPS_1
+            return BLOCK_ROW_2_WARPS_2
+        return ROW_WARPS_1
     if hidden <= 511:
-        if rows >= 12288:
+        if rows >= 6144:
             if hidden <= 180:
                 return BLOCK_ROW_8_WARPS_4
             return BLOCK_ROW_8_WARPS_8
-        if hidden <= 128:
-            if rows >= 2:
-                if rows >= 3:
-                    if rows >= 5:
-                        if rows >= 100:
-                            if rows >= 4096:
-                                return BLOCK_ROW_32_WARPS_8
-                            return BLOCK_ROW_8_WARPS_8
-                        if hidden <= 127:
-                            return ROW_WARPS_1
-                        return BLOCK_ROW_8_WARPS_8
-                    if hidden <= 90:
-                        return BLOCK_ROW_16_WARPS_8
-                    return ROW_WARPS_1
-                return BLOCK_ROW_2_WARPS_2
-            return ROW_WARPS_1
-        if rows >= 16:
-            if rows >= 960:
+        if hidden <= 256:
+            if rows >= 896:
                 return BLOCK_ROW_2_WARPS_1
             return ROW_WARPS_1
-        if hidden <= 256:
+        if rows >= 16:
+            if rows >= 1280:
+                return BLOCK_ROW_2_WARPS_2
             return ROW_WARPS_1
         return PARTS_WARPS_4_PER_SM_2
     if hidden <= 512:
@@ -2397,7 +2734,7 @@ def rms_norm_forward_float32(rows: int, hidden: int) -> Config:
         if rows >= 100:
             if hidden <= 2048:
                 return PARTS_WARPS_4_PER_SM_2
-            if rows >= 2304:
+            if rows >= 2560:
                 return SPLIT_2048_WARPS_8
             if hidden <= 4095:
                 if rows >= 896:
@@ -2409,33 +2746,27 @@ def rms_norm_forward_float32(rows: int, hidden: int) -> Config:
         return PARTS_WARPS_8_PER_SM_2
     if rows >= 50:
         if hidden <= 8192:
-            if rows >= 384:
-                if rows >= 530:
-                    if rows >= 1280:
-                        return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
-                    return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2
-                return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
+            if rows >= 448:
+                if rows >= 1536:
+                    return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
+                return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2
+            return ROW_WARPS_8
+        if hidden <= 16384:
+            if rows >= 150:
+                if hidden <= 12287:
+                    return PARTS_WARPS_32_PER_SM_1_CHUNKS_4096
+                return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
             return ROW_WARPS_8
         if hidden <= 24576:
-            if rows >= 140:
+            if rows >= 130:
+                if rows >= 2176:
+                    return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
                 if hidden <= 20480:
-                    if rows >= 300:
-                        if hidden <= 16384:
-                            if rows >= 384:
-                                return PARTS_WARPS_32_PER_SM_1_CHUNKS_4096
-                            return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
-                        return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
                     return PARTS_WARPS_32_PER_SM_1_CHUNKS_4096
-                if rows >= 270:
-                    return SPLIT_8192_WARPS_32
-                if hidden <= 24575:
-                    return SPLIT_2048_WARPS_8
                 return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
-            if hidden <= 16384:
-                return ROW_WARPS_8
             return SPLIT_8192_WARPS_32
         if rows >= 128:
-            return SPLIT_8192_WARPS_32
+            return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
         return PARTS_WARPS_32_PER_SM_1
     if hidden <= 12287:
         if rows >= 9:
@@ -2445,8 +2776,18 @@ def rms_norm_forward_float32(rows: int, hidden: int) -> Config:
         if hidden <= 5120:
             return PARTS_WARPS_8_PER_SM_2
         return PARTS_WARPS_16_PER_SM_1
-    if rows >= 24:
-        return PARTS_WARPS_16_PER_SM_1
+    if rows >= 5:
+        if rows >= 24:
+            return PARTS_WARPS_16_PER_SM_1
+        return PARTS_WARPS_32_PER_SM_1
+    if hidden <= 20480:
+        return PARTS_WARPS_32_PER_SM_1
+    if hidden <= 24575:
+        return PARTS_WARPS_32_PER_SM_1_CHUNKS_4096
+    if hidden <= 28672:
+        return PARTS_WARPS_32_PER_SM_1
+    if hidden <= 32767:
+        return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
     return PARTS_WARPS_32_PER_SM_1
 
 
@@ -2501,44 +2842,38 @@ def rms_norm_forward_batch_invariant_bfloat16(rows: int, hidden: int) -> Config:
         if rows >= 1792:
             return PERSISTENT_WARPS_4_STAGES_4_PER_SM_8
         return PARTS_WARPS_4_PER_SM_2
-    if hidden <= 16384:
-        if hidden <= 12288:
-            if hidden <= 8192:
-                if hidden <= 4096:
-                    return PARTS_WARPS_8_PER_SM_2
-                if rows >= 3584:
-                    if rows >= 6144:
-                        return PARTS_WARPS_8_PER_SM_1
-                    return PERSISTENT_WARPS_8_STAGES_4_PER_SM_16
-                if rows >= 1792:
-                    return PERSISTENT_WARPS_8_STAGES_4_PER_SM_8
-                if rows >= 540:
-                    return PERSISTENT_WARPS_8_STAGES_4_PER_SM_2
-                return PARTS_WARPS_8_PER_SM_1
-            return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
-        if hidden <= 15360:
-            if rows >= 6144:
-                return PERSISTENT_WARPS_16_STAGES_4_PER_SM_8
+    if hidden <= 15360:
+        if hidden <= 8192:
+            if hidden <= 4096:
+                return PARTS_WARPS_8_PER_SM_2
+            if rows >= 3584:
+                if rows >= 6144:
+                    return PARTS_WARPS_8_PER_SM_1
+                return PERSISTENT_WARPS_8_STAGES_4_PER_SM_16
+            if rows >= 1792:
+                return PERSISTENT_WARPS_8_STAGES_4_PER_SM_8
             if rows >= 540:
-                return PERSISTENT_WARPS_16_STAGES_4_PER_SM_2
-            return PARTS_WARPS_16_PER_SM_1
-        if rows >= 896:
-            return PARTS_WARPS_16_PER_SM_1
+                return PERSISTENT_WARPS_8_STAGES_4_PER_SM_2
+            return PARTS_WARPS_8_PER_SM_1
+        if hidden <= 13312:
+            return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
+        if rows >= 6144:
+            return PERSISTENT_WARPS_16_STAGES_4_PER_SM_16
         if rows >= 384:
-            return PERSISTENT_WARPS_16_STAGES_4_PER_SM_1
+            return PERSISTENT_WARPS_16_STAGES_4_PER_SM_2
         return PARTS_WARPS_16_PER_SM_1
-    if hidden <= 24576:
-        if hidden <= 20480:
-            return PARTS_WARPS_32_PER_SM_1_CHUNKS_4096
-        return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
-    if hidden <= 32767:
+    if hidden <= 16384:
+        if hidden <= 16383:
+            return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
+        return PARTS_WARPS_16_PER_SM_1
+    if hidden <= 28672:
         return PARTS_WARPS_32_PER_SM_1_CHUNKS_4096
     return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
 
 
 def rms_norm_forward_batch_invariant_float32(rows: int, hidden: int) -> Config:
-    if hidden <= 5120:
-        if hidden <= 1024:
+    if hidden <= 1280:
+        if hidden <= 512:
             if hidden <= 128:
                 if hidden <= 64:
                     if rows >= 3072:
@@ -2555,50 +2890,40 @@ def rms_norm_forward_batch_invariant_float32(rows: int, hidden: int) -> Config:
                 if rows >= 2:
                     return BLOCK_ROW_2_WARPS_2
                 return ROW_WARPS_1
-            if hidden <= 512:
-                if rows >= 896:
-                    return BLOCK_ROW_2_WARPS_1
-                return ROW_WARPS_1
-            return ROW_WARPS_2
-        if hidden <= 4096:
-            if hidden <= 1280:
-                return PARTS_WARPS_4_PER_SM_2
             if rows >= 896:
-                return PARTS_WARPS_8_PER_SM_1
-            if rows >= 640:
-                return BLOCK_ROW_2_WARPS_8
+                return BLOCK_ROW_2_WARPS_1
+            return ROW_WARPS_1
+        if hidden <= 1024:
+            return ROW_WARPS_2
+        return PARTS_WARPS_4_PER_SM_2
+    if hidden <= 8192:
+        if hidden <= 5120:
+            if hidden <= 4096:
+                if rows >= 896:
+                    return PARTS_WARPS_8_PER_SM_1
+                if rows >= 640:
+                    return BLOCK_ROW_2_WARPS_8
+                return PARTS_WARPS_8_PER_SM_2
+            if rows >= 20:
+                return ROW_WARPS_8
             return PARTS_WARPS_8_PER_SM_2
-        if rows >= 20:
-            return ROW_WARPS_8
-        return PARTS_WARPS_8_PER_SM_2
-    if hidden <= 20480:
-        if hidden <= 16383:
-            if hidden <= 8192:
-                if rows >= 1536:
-                    if rows >= 6144:
-                        return PARTS_WARPS_16_PER_SM_1
-                    if rows >= 3072:
-                        return PERSISTENT_WARPS_16_STAGES_4_PER_SM_16
-                    return PERSISTENT_WARPS_16_STAGES_4_PER_SM_8
-                if rows >= 384:
-                    return PERSISTENT_WARPS_16_STAGES_4_PER_SM_2
-                if rows >= 50:
-                    return ROW_WARPS_16
+        if rows >= 1536:
+            if rows >= 6144:
                 return PARTS_WARPS_16_PER_SM_1
-            if rows >= 50:
-                return SPLIT_4096_WARPS_32
-            return PARTS_WARPS_32_PER_SM_1_CHUNKS_4096
-        if hidden <= 16384:
-            return PARTS_WARPS_32_PER_SM_1
+            if rows >= 3072:
+                return PERSISTENT_WARPS_16_STAGES_4_PER_SM_16
+            return PERSISTENT_WARPS_16_STAGES_4_PER_SM_8
+        if rows >= 384:
+            return PERSISTENT_WARPS_16_STAGES_4_PER_SM_2
+        if rows >= 50:
+            return ROW_WARPS_16
+        return PARTS_WARPS_16_PER_SM_1
+    if hidden <= 20480:
         if rows >= 50:
             return SPLIT_4096_WARPS_32
         return PARTS_WARPS_32_PER_SM_1_CHUNKS_4096
-    if hidden <= 28672:
-        if hidden <= 28671:
-            if rows >= 50:
-                return SPLIT_8192_WARPS_32
-            return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
-        return PARTS_WARPS_32_PER_SM_1_CHUNKS_4096
+    if rows >= 50:
+        return SPLIT_8192_WARPS_32
     return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
 
 

@@ -3,16 +3,16 @@
 # From:     the folder of this file, where that command is to be run
 # Device:   NVIDIA H200, sm_90, 132 SMs
 # Software: triton 3.6.0, torch 2.11.0+cu130
-# Data:     sha256:65168bd0eb2331ad7cdb131416788b7fdd69c0cf59ecab78fe4418457b998741
-#           (28416 measurements, 2026-11-27)
+# Data:     sha256:50c39e0b23db5e872016068712c92d66480c0de4ecf46b1c0ee92c940454b8e0
+#           (28478 measurements, 2026-11-27)
 # Kernels:  rms_norm_gated_backward
-#           sha256:73f1cbaffbb152791c1a0d8c026aa0055d765019d7c71b0a3e75217b94bcc16d
+#           sha256:b69eb60ffc13b51919496d9e26ec3fa94089971a02375be98ceaf51ee977caa1
 # Kernels:  rms_norm_gated_forward
-#           sha256:6826ab056a09c1f36f1e6779d79e99fef0f0b22166d0940540f24052421ff5e6
+#           sha256:9751f6df0230480337264296702f3d8143434ccf11cbe4a168eb52ee01d33463
 # Measured: rows 1 to 1449144, hidden 64 to 8192
 # Regret:   rms_norm_gated_backward bfloat16: 37 leaves (of 40), 28 configs, mean 0.54
 #           %, plain mean 0.97 %, worst 22.5 %, means low by at most 0.40 %, within 0.02
-#           % of the best 37-leaf tree on this grid, cross-validated 2.84 %, plain
+#           % of the best 37-leaf tree on this grid, cross-validated 2.85 %, plain
 #           cross-validated 2.88 %, extrapolated 7.31 %
 # Regret:   rms_norm_gated_backward:batch_invariant bfloat16: 37 leaves, 34 configs,
 #           mean 3.77 %, plain mean 4.25 %, worst 29.7 %, means low by at most 0.40 %,
@@ -21,15 +21,15 @@
 #           cross-validated 10.48 %, costs 3.22 % (worst 29.7 %) beside
 #           rms_norm_gated_backward on the 292 shapes with times of both, 7 more not
 #           timed
-# Regret:   rms_norm_gated_forward bfloat16: 36 leaves (of 40), 24 configs, mean 0.21 %,
-#           plain mean 0.36 %, worst 10.5 %, means low by at most 0.20 %, within 0.02 %
-#           of the best 36-leaf tree on this grid, cross-validated 2.03 %, plain
-#           cross-validated 1.87 %, extrapolated 3.41 %
+# Regret:   rms_norm_gated_forward bfloat16: 36 leaves (of 40), 25 configs, mean 0.20 %,
+#           plain mean 0.35 %, worst 10.5 %, means low by at most 0.19 %, within 0.01 %
+#           of the best 36-leaf tree on this grid, cross-validated 1.98 %, plain
+#           cross-validated 1.86 %, extrapolated 3.40 %
 # Regret:   rms_norm_gated_forward:batch_invariant bfloat16: 37 leaves, 26 configs, mean
-#           5.06 %, plain mean 5.77 %, worst 61.9 %, means low by at most 0.22 %, within
+#           5.11 %, plain mean 5.79 %, worst 61.9 %, means low by at most 0.21 %, within
 #           0.02 % of the best 37-leaf tree of hidden, then rows, with one order of a
-#           row's sum a hidden size on this grid, cross-validated 15.39 %, plain
-#           cross-validated 16.25 %, costs 4.80 % (worst 61.9 %) beside
+#           row's sum a hidden size on this grid, cross-validated 15.46 %, plain
+#           cross-validated 16.29 %, costs 4.85 % (worst 61.9 %) beside
 #           rms_norm_gated_forward on the 309 shapes with times of both, 32 more not
 #           timed
 # Searched: rms_norm_gated_backward bfloat16: plane, 19 % of 83758 configs, of 26
@@ -51,12 +51,12 @@
 # Format:   4
 # Facts:    {"device": {"label": "NVIDIA H200", "target": "sm_90", "sms": 132},
 #           "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"}, "data": {"digest":
-#           "sha256:65168bd0eb2331ad7cdb131416788b7fdd69c0cf59ecab78fe4418457b998741",
-#           "measurements": 28416, "date": "2026-11-27"}, "kernels":
+#           "sha256:50c39e0b23db5e872016068712c92d66480c0de4ecf46b1c0ee92c940454b8e0",
+#           "measurements": 28478, "date": "2026-11-27"}, "kernels":
 #           {"rms_norm_gated_backward":
-#           "sha256:73f1cbaffbb152791c1a0d8c026aa0055d765019d7c71b0a3e75217b94bcc16d",
+#           "sha256:b69eb60ffc13b51919496d9e26ec3fa94089971a02375be98ceaf51ee977caa1",
 #           "rms_norm_gated_forward":
-#           "sha256:6826ab056a09c1f36f1e6779d79e99fef0f0b22166d0940540f24052421ff5e6"},
+#           "sha256:9751f6df0230480337264296702f3d8143434ccf11cbe4a168eb52ee01d33463"},
 #           "measured": {"rows": [1, 1449144], "hidden": [64, 8192]}, "command":
 #           {"recording": "nvidia-h200-rms-norm-gated", "options": {"leaves": 40,
 #           "baseline": "none", "batch_invariant": true}, "out":
@@ -64,26 +64,26 @@
 #           "rms_norm_gated_backward", "dtype": "bfloat16", "figures": {"leaves": 37,
 #           "asked": 40, "configs": 28, "loss": {"mean": 5427, "plain": 9625,
 #           "ninetieth": 33608, "worst": 202722, "problems": 299, "luck": 3945}, "gap":
-#           119, "cross_validated": 28049, "plain_validated": 28365, "extrapolated":
+#           119, "cross_validated": 28055, "plain_validated": 28371, "extrapolated":
 #           70530}}, {"key": "rms_norm_gated_backward:batch_invariant", "dtype":
 #           "bfloat16", "figures": {"leaves": 37, "asked": 37, "configs": 34, "loss":
-#           {"mean": 37021, "plain": 41579, "ninetieth": 122122, "worst": 260165,
-#           "problems": 292, "luck": 3989}, "gap": 390, "limits": " of hidden, then
+#           {"mean": 37024, "plain": 41584, "ninetieth": 122122, "worst": 260165,
+#           "problems": 292, "luck": 3989}, "gap": 389, "limits": " of hidden, then
 #           rows, with one order of a row's sum a hidden size", "cross_validated":
-#           106318, "plain_validated": 99623}, "beside": {"mean": 31654, "worst":
+#           106324, "plain_validated": 99630}, "beside": {"mean": 31657, "worst":
 #           260165, "problems": 292, "bounded": 7}}, {"key": "rms_norm_gated_forward",
-#           "dtype": "bfloat16", "figures": {"leaves": 36, "asked": 40, "configs": 24,
-#           "loss": {"mean": 2078, "plain": 3586, "ninetieth": 20260, "worst": 99961,
-#           "problems": 341, "luck": 1946}, "gap": 173, "cross_validated": 20075,
-#           "plain_validated": 18530, "extrapolated": 33526}}, {"key":
+#           "dtype": "bfloat16", "figures": {"leaves": 36, "asked": 40, "configs": 25,
+#           "loss": {"mean": 2042, "plain": 3535, "ninetieth": 19435, "worst": 99961,
+#           "problems": 341, "luck": 1880}, "gap": 89, "cross_validated": 19629,
+#           "plain_validated": 18445, "extrapolated": 33397}}, {"key":
 #           "rms_norm_gated_forward:batch_invariant", "dtype": "bfloat16", "figures":
-#           {"leaves": 37, "asked": 37, "configs": 26, "loss": {"mean": 49400, "plain":
-#           56100, "ninetieth": 175914, "worst": 481632, "problems": 309, "luck": 2159},
-#           "gap": 154, "limits": " of hidden, then rows, with one order of a row's sum
-#           a hidden size", "cross_validated": 143175, "plain_validated": 150565},
-#           "beside": {"mean": 46869, "worst": 481632, "problems": 309, "bounded":
+#           {"leaves": 37, "asked": 37, "configs": 26, "loss": {"mean": 49804, "plain":
+#           56309, "ninetieth": 177682, "worst": 481632, "problems": 309, "luck": 2081},
+#           "gap": 153, "limits": " of hidden, then rows, with one order of a row's sum
+#           a hidden size", "cross_validated": 143794, "plain_validated": 150921},
+#           "beside": {"mean": 47316, "worst": 481632, "problems": 309, "bounded":
 #           32}}], "body":
-#           "sha256:312e0104e9c7e89851f78e76033cd3f5e160def996fddcd3031d7809715b8bf6",
+#           "sha256:74ea0b564530ccf16d436dd0fa5b7a9aaf59170acac56a74358c85e64500b879",
 #           "without_data": [["rms_norm_gated_backward", "float16", "bfloat16"],
 #           ["rms_norm_gated_backward", "float32", "bfloat16"],
 #           ["rms_norm_gated_backward:batch_invariant", "float16", "bfloat16"],
@@ -845,7 +845,7 @@ def rms_norm_gated_forward_bfloat16(rows: int, hidden: int) -> Config:
             return PARTS_WARPS_1_PER_SM_1
         return PARTS_WARPS_2_PER_SM_2
     if hidden <= 512:
-        if rows >= 320:
+        if rows >= 520:
             if rows >= 8192:
                 return BLOCK_ROW_2_WARPS_1_CHUNKS_16
             return ROW_WARPS_1_CHUNKS_16
@@ -885,7 +885,7 @@ def rms_norm_gated_forward_bfloat16(rows: int, hidden: int) -> Config:
                     return ROW_WARPS_8_CHUNKS_16
                 if rows >= 512:
                     return SPLIT_2048_WARPS_8
-                return ROW_WARPS_8_CHUNKS_16
+                return ROW_WARPS_16_CHUNKS_16
             return PARTS_WARPS_8_PER_SM_2
         return PARTS_WARPS_8_PER_SM_1
     return SPLIT_4096_WARPS_16

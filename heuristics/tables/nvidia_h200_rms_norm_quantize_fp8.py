@@ -3,63 +3,66 @@
 # From:     the folder of this file, where that command is to be run
 # Device:   NVIDIA H200, sm_90, 132 SMs
 # Software: triton 3.6.0, torch 2.11.0+cu130
-# Data:     sha256:260566308ff6728799085d02ddf80961fb87f9265fd8bf025122fc93473704b3
-#           (32013 measurements, 2026-11-23)
+# Data:     sha256:4d7b7b371447acaf8283ae29044dcd44a9a98b58c2bc9886ccd2661cd61b0646
+#           (32217 measurements, 2026-11-27)
 # Kernels:  rms_norm_quantize_fp8_block
-#           sha256:1e8fb1de584800f96cf588cf91ed70b249cafe53a843abec39a95d3701ba0be7
+#           sha256:4a4a45696b1e49fd748ca2705f555d8967455cfe53974c63bc9da98372174c83
 # Kernels:  rms_norm_quantize_fp8_row
-#           sha256:1e8fb1de584800f96cf588cf91ed70b249cafe53a843abec39a95d3701ba0be7
+#           sha256:4a4a45696b1e49fd748ca2705f555d8967455cfe53974c63bc9da98372174c83
 # Kernels:  rms_norm_quantize_fp8_static
-#           sha256:1e8fb1de584800f96cf588cf91ed70b249cafe53a843abec39a95d3701ba0be7
+#           sha256:4a4a45696b1e49fd748ca2705f555d8967455cfe53974c63bc9da98372174c83
 # Kernels:  rms_norm_quantize_fp8_transpose
-#           sha256:420f4723e59dd5a0e42b9b73b5d8390e3b9352a3e5e5f90138af6a5a7b9b4a4b
+#           sha256:6717c47487787e78151d9635e1dfac931b3a193b46e492faf7f0f730f4633a36
 # Kernels:  transpose_fp8
-#           sha256:2a5fc11778576328b0d115fb8f66facf86607cdeaf65b1516eef942088e4da55
+#           sha256:58048a3e43cfb9ca3167b17c06df92aea5c677f2b7bebe71acc378f3c35a5aa0
 # Measured: rows 1 to 262144, hidden 256 to 16384
 # Regret:   rms_norm_quantize_fp8_block bfloat16: 40 leaves (of 40, 4 kept), 21 configs,
-#           mean -0.28 %, plain mean -0.21 %, worst 4.2 %, means low by at most 0.46 %,
-#           within 0.04 % of the best 40-leaf tree on this grid, cross-validated 1.65 %,
-#           plain cross-validated 1.74 %, extrapolated 7.12 %
+#           mean -0.29 %, plain mean -0.19 %, worst 4.2 %, means low by at most 0.46 %,
+#           within 0.04 % of the best 40-leaf tree on this grid, cross-validated 1.91 %,
+#           plain cross-validated 2.01 %, extrapolated 7.17 %
 # Regret:   rms_norm_quantize_fp8_block:batch_invariant bfloat16: 13 leaves, 11 configs,
-#           mean 10.95 %, plain mean 11.11 %, worst 52.5 %, means low by at most 0.47 %,
+#           mean 11.02 %, plain mean 11.21 %, worst 52.5 %, means low by at most 0.47 %,
 #           the best 13-leaf tree of hidden, then rows, with one order of a row's sum a
-#           hidden size on this grid, cross-validated 15.75 %, plain cross-validated
-#           15.95 %, costs 11.27 % (worst 54.2 %) beside rms_norm_quantize_fp8_block on
+#           hidden size on this grid, cross-validated 15.82 %, plain cross-validated
+#           16.09 %, costs 11.34 % (worst 54.2 %) beside rms_norm_quantize_fp8_block on
 #           the 160 shapes with times of both, 3 more not timed
-# Regret:   rms_norm_quantize_fp8_row bfloat16: 31 leaves (of 40, 3 kept), 17 configs,
-#           mean -0.13 %, plain mean -0.04 %, worst 2.0 %, means low by at most 0.23 %,
-#           within 0.03 % of the best 31-leaf tree on this grid, cross-validated 0.77 %,
-#           plain cross-validated 0.87 %, extrapolated 3.05 %
-# Regret:   rms_norm_quantize_fp8_row:batch_invariant bfloat16: 9 leaves, 6 configs,
-#           mean 3.36 %, plain mean 2.96 %, worst 61.2 %, means low by at most 0.18 %,
-#           the best 9-leaf tree of hidden, then rows, with one order of a row's sum a
-#           hidden size on this grid, cross-validated 4.55 %, plain cross-validated 4.27
-#           %, costs 3.43 % (worst 61.2 %) beside rms_norm_quantize_fp8_row on the 269
+# Regret:   rms_norm_quantize_fp8_row bfloat16: 26 leaves (of 40, 1 kept), 15 configs,
+#           mean -0.13 %, plain mean -0.07 %, worst 3.8 %, means low by at most 0.27 %,
+#           within 0.01 % of the best 26-leaf tree on this grid, cross-validated 0.85 %,
+#           plain cross-validated 0.91 %, extrapolated 3.06 %, 20 shapes not compared
+#           with what was in use
+# Regret:   rms_norm_quantize_fp8_row:batch_invariant bfloat16: 7 leaves, 6 configs,
+#           mean 3.34 %, plain mean 2.92 %, worst 61.2 %, means low by at most 0.22 %,
+#           the best 7-leaf tree of hidden, then rows, with one order of a row's sum a
+#           hidden size on this grid, cross-validated 4.43 %, plain cross-validated 4.11
+#           %, costs 3.41 % (worst 61.2 %) beside rms_norm_quantize_fp8_row on the 269
 #           shapes with times of both, 13 more not timed
-# Regret:   rms_norm_quantize_fp8_static bfloat16: 38 leaves (of 40, 3 kept), 23
-#           configs, mean -0.09 %, plain mean -0.04 %, worst 3.6 %, means low by at most
-#           0.26 %, within 0.01 % of the best 38-leaf tree on this grid, cross-validated
-#           1.62 %, plain cross-validated 1.65 %, extrapolated 1.87 %
+# Regret:   rms_norm_quantize_fp8_static bfloat16: 38 leaves (of 40, 3 kept), 24
+#           configs, mean -0.06 %, plain mean -0.02 %, worst 3.6 %, means low by at most
+#           0.23 %, within 0.02 % of the best 38-leaf tree on this grid, cross-validated
+#           1.93 %, plain cross-validated 2.10 %, extrapolated 1.78 %, 1 shape not
+#           compared with what was in use
 # Regret:   rms_norm_quantize_fp8_static:batch_invariant bfloat16: 8 leaves, 7 configs,
-#           mean 6.27 %, plain mean 6.16 %, worst 38.0 %, means low by at most 0.29 %,
+#           mean 6.35 %, plain mean 6.32 %, worst 49.4 %, means low by at most 0.26 %,
 #           the best 8-leaf tree of hidden, then rows, with one order of a row's sum a
-#           hidden size on this grid, cross-validated 11.41 %, plain cross-validated
-#           10.07 %, costs 6.38 % (worst 38.0 %) beside rms_norm_quantize_fp8_static on
+#           hidden size on this grid, cross-validated 11.60 %, plain cross-validated
+#           10.26 %, costs 6.43 % (worst 49.4 %) beside rms_norm_quantize_fp8_static on
 #           the 143 shapes with times of both, 16 more not timed
-# Regret:   rms_norm_quantize_fp8_transpose bfloat16: 33 leaves (of 40, 2 kept), 19
-#           configs, mean -0.02 %, plain mean 0.03 %, worst 2.5 %, means low by at most
-#           0.22 %, within 0.02 % of the best 33-leaf tree on this grid, cross-validated
-#           1.42 %, plain cross-validated 1.60 %, extrapolated 4.17 %
-# Regret:   rms_norm_quantize_fp8_transpose:batch_invariant bfloat16: 32 leaves, 22
-#           configs, mean 3.57 %, plain mean 3.93 %, worst 29.3 %, means low by at most
-#           0.21 %, the best 32-leaf tree of hidden, then rows, with one order of a
-#           row's sum a hidden size on this grid, cross-validated 14.73 %, plain
-#           cross-validated 16.16 %, costs 3.56 % (worst 29.3 %) beside
+# Regret:   rms_norm_quantize_fp8_transpose bfloat16: 35 leaves (of 40, 3 kept), 20
+#           configs, mean -0.03 %, plain mean 0.01 %, worst 2.5 %, means low by at most
+#           0.25 %, within 0.04 % of the best 35-leaf tree on this grid, cross-validated
+#           1.93 %, plain cross-validated 1.98 %, extrapolated 5.07 %, 11 shapes not
+#           compared with what was in use
+# Regret:   rms_norm_quantize_fp8_transpose:batch_invariant bfloat16: 32 leaves, 23
+#           configs, mean 3.47 %, plain mean 3.91 %, worst 29.3 %, means low by at most
+#           0.23 %, the best 32-leaf tree of hidden, then rows, with one order of a
+#           row's sum a hidden size on this grid, cross-validated 14.56 %, plain
+#           cross-validated 16.01 %, costs 3.48 % (worst 29.3 %) beside
 #           rms_norm_quantize_fp8_transpose on the 143 shapes with times of both, 20
 #           more not timed
 # Regret:   transpose_fp8 bfloat16: 22 leaves (of 40), 7 configs, mean -0.44 %, plain
 #           mean -0.44 %, worst 2.2 %, means low by at most 0.55 %, within 0.01 % of the
-#           best 22-leaf tree on this grid, cross-validated 0.94 %, plain
+#           best 22-leaf tree on this grid, cross-validated 0.95 %, plain
 #           cross-validated 0.93 %, extrapolated 0.48 %
 # Regret:   transpose_fp8:batch_invariant bfloat16: 25 leaves, 11 configs, mean -0.40 %,
 #           plain mean -0.40 %, worst 2.2 %, means low by at most 0.55 %, the best
@@ -103,77 +106,77 @@
 # Format:   4
 # Facts:    {"device": {"label": "NVIDIA H200", "target": "sm_90", "sms": 132},
 #           "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"}, "data": {"digest":
-#           "sha256:260566308ff6728799085d02ddf80961fb87f9265fd8bf025122fc93473704b3",
-#           "measurements": 32013, "date": "2026-11-23"}, "kernels":
+#           "sha256:4d7b7b371447acaf8283ae29044dcd44a9a98b58c2bc9886ccd2661cd61b0646",
+#           "measurements": 32217, "date": "2026-11-27"}, "kernels":
 #           {"rms_norm_quantize_fp8_block":
-#           "sha256:1e8fb1de584800f96cf588cf91ed70b249cafe53a843abec39a95d3701ba0be7",
+#           "sha256:4a4a45696b1e49fd748ca2705f555d8967455cfe53974c63bc9da98372174c83",
 #           "rms_norm_quantize_fp8_row":
-#           "sha256:1e8fb1de584800f96cf588cf91ed70b249cafe53a843abec39a95d3701ba0be7",
+#           "sha256:4a4a45696b1e49fd748ca2705f555d8967455cfe53974c63bc9da98372174c83",
 #           "rms_norm_quantize_fp8_static":
-#           "sha256:1e8fb1de584800f96cf588cf91ed70b249cafe53a843abec39a95d3701ba0be7",
+#           "sha256:4a4a45696b1e49fd748ca2705f555d8967455cfe53974c63bc9da98372174c83",
 #           "rms_norm_quantize_fp8_transpose":
-#           "sha256:420f4723e59dd5a0e42b9b73b5d8390e3b9352a3e5e5f90138af6a5a7b9b4a4b",
+#           "sha256:6717c47487787e78151d9635e1dfac931b3a193b46e492faf7f0f730f4633a36",
 #           "transpose_fp8":
-#           "sha256:2a5fc11778576328b0d115fb8f66facf86607cdeaf65b1516eef942088e4da55"},
+#           "sha256:58048a3e43cfb9ca3167b17c06df92aea5c677f2b7bebe71acc378f3c35a5aa0"},
 #           "measured": {"rows": [1, 262144], "hidden": [256, 16384]}, "command":
 #           {"recording": "nvidia-h200-rms-norm-quantize-fp8", "options": {"leaves": 40,
 #           "batch_invariant": true}, "out": "nvidia_h200_rms_norm_quantize_fp8.py"},
 #           "functions": [{"key": "rms_norm_quantize_fp8_block", "dtype": "bfloat16",
 #           "figures": {"leaves": 40, "asked": 40, "configs": 21, "loss": {"mean":
-#           -2757, "plain": -2112, "ninetieth": 1746, "worst": 40906, "problems": 163,
-#           "luck": 4550}, "gap": 334, "kept": 4, "cross_validated": 16389,
-#           "plain_validated": 17258, "extrapolated": 68751}}, {"key":
+#           -2894, "plain": -1911, "ninetieth": 1746, "worst": 40906, "problems": 163,
+#           "luck": 4545}, "gap": 322, "kept": 4, "cross_validated": 18908,
+#           "plain_validated": 19878, "extrapolated": 69224}}, {"key":
 #           "rms_norm_quantize_fp8_block:batch_invariant", "dtype": "bfloat16",
 #           "figures": {"leaves": 13, "asked": 13, "configs": 11, "loss": {"mean":
-#           103952, "plain": 105349, "ninetieth": 260298, "worst": 421794, "problems":
-#           160, "luck": 4623}, "gap": 0, "limits": " of hidden, then rows, with one
-#           order of a row's sum a hidden size", "cross_validated": 146289,
-#           "plain_validated": 148028}, "beside": {"mean": 106752, "worst": 433048,
+#           104505, "plain": 106282, "ninetieth": 253085, "worst": 421794, "problems":
+#           160, "luck": 4618}, "gap": 0, "limits": " of hidden, then rows, with one
+#           order of a row's sum a hidden size", "cross_validated": 146907,
+#           "plain_validated": 149167}, "beside": {"mean": 107445, "worst": 433048,
 #           "problems": 160, "bounded": 3}}, {"key": "rms_norm_quantize_fp8_row",
-#           "dtype": "bfloat16", "figures": {"leaves": 31, "asked": 40, "configs": 17,
-#           "loss": {"mean": -1312, "plain": -409, "ninetieth": 0, "worst": 19664,
-#           "problems": 282, "luck": 2243}, "gap": 232, "kept": 3, "cross_validated":
-#           7652, "plain_validated": 8665, "extrapolated": 30064}}, {"key":
-#           "rms_norm_quantize_fp8_row:batch_invariant", "dtype": "bfloat16", "figures":
-#           {"leaves": 9, "asked": 9, "configs": 6, "loss": {"mean": 33000, "plain":
-#           29168, "ninetieth": 88725, "worst": 477389, "problems": 269, "luck": 1701},
-#           "gap": 0, "limits": " of hidden, then rows, with one order of a row's sum a
-#           hidden size", "cross_validated": 44524, "plain_validated": 41839}, "beside":
-#           {"mean": 33705, "worst": 477389, "problems": 269, "bounded": 13}}, {"key":
-#           "rms_norm_quantize_fp8_static", "dtype": "bfloat16", "figures": {"leaves":
-#           38, "asked": 40, "configs": 23, "loss": {"mean": -902, "plain": -446,
-#           "ninetieth": 4566, "worst": 35107, "problems": 159, "luck": 2524}, "gap":
-#           54, "kept": 3, "cross_validated": 16070, "plain_validated": 16319,
-#           "extrapolated": 18575}}, {"key":
+#           "dtype": "bfloat16", "figures": {"leaves": 26, "asked": 40, "configs": 15,
+#           "loss": {"mean": -1311, "plain": -733, "ninetieth": 0, "worst": 36845,
+#           "problems": 282, "luck": 2634}, "gap": 49, "kept": 1, "cross_validated":
+#           8474, "plain_validated": 9106, "extrapolated": 30124, "uncompared": 20}},
+#           {"key": "rms_norm_quantize_fp8_row:batch_invariant", "dtype": "bfloat16",
+#           "figures": {"leaves": 7, "asked": 7, "configs": 6, "loss": {"mean": 32814,
+#           "plain": 28749, "ninetieth": 95979, "worst": 477389, "problems": 269,
+#           "luck": 2119}, "gap": 0, "limits": " of hidden, then rows, with one order of
+#           a row's sum a hidden size", "cross_validated": 43334, "plain_validated":
+#           40281}, "beside": {"mean": 33518, "worst": 477389, "problems": 269,
+#           "bounded": 13}}, {"key": "rms_norm_quantize_fp8_static", "dtype":
+#           "bfloat16", "figures": {"leaves": 38, "asked": 40, "configs": 24, "loss":
+#           {"mean": -648, "plain": -171, "ninetieth": 5332, "worst": 35107, "problems":
+#           159, "luck": 2269}, "gap": 121, "kept": 3, "cross_validated": 19153,
+#           "plain_validated": 20746, "extrapolated": 17666, "uncompared": 1}}, {"key":
 #           "rms_norm_quantize_fp8_static:batch_invariant", "dtype": "bfloat16",
-#           "figures": {"leaves": 8, "asked": 8, "configs": 7, "loss": {"mean": 60831,
-#           "plain": 59766, "ninetieth": 153106, "worst": 322435, "problems": 143,
-#           "luck": 2830}, "gap": 0, "limits": " of hidden, then rows, with one order of
-#           a row's sum a hidden size", "cross_validated": 108091, "plain_validated":
-#           95943}, "beside": {"mean": 61872, "worst": 322435, "problems": 143,
+#           "figures": {"leaves": 8, "asked": 8, "configs": 7, "loss": {"mean": 61565,
+#           "plain": 61245, "ninetieth": 152781, "worst": 401401, "problems": 143,
+#           "luck": 2531}, "gap": 0, "limits": " of hidden, then rows, with one order of
+#           a row's sum a hidden size", "cross_validated": 109776, "plain_validated":
+#           97702}, "beside": {"mean": 62309, "worst": 401401, "problems": 143,
 #           "bounded": 16}}, {"key": "rms_norm_quantize_fp8_transpose", "dtype":
-#           "bfloat16", "figures": {"leaves": 33, "asked": 40, "configs": 19, "loss":
-#           {"mean": -228, "plain": 263, "ninetieth": 8348, "worst": 24613, "problems":
-#           163, "luck": 2196}, "gap": 166, "kept": 2, "cross_validated": 14136,
-#           "plain_validated": 15903, "extrapolated": 40872}}, {"key":
+#           "bfloat16", "figures": {"leaves": 35, "asked": 40, "configs": 20, "loss":
+#           {"mean": -284, "plain": 97, "ninetieth": 9151, "worst": 24613, "problems":
+#           163, "luck": 2425}, "gap": 328, "kept": 3, "cross_validated": 19087,
+#           "plain_validated": 19641, "extrapolated": 49439, "uncompared": 11}}, {"key":
 #           "rms_norm_quantize_fp8_transpose:batch_invariant", "dtype": "bfloat16",
-#           "figures": {"leaves": 32, "asked": 32, "configs": 22, "loss": {"mean":
-#           35031, "plain": 38579, "ninetieth": 106628, "worst": 256639, "problems":
-#           143, "luck": 2000}, "gap": 0, "limits": " of hidden, then rows, with one
-#           order of a row's sum a hidden size", "cross_validated": 137442,
-#           "plain_validated": 149797}, "beside": {"mean": 34969, "worst": 256639,
-#           "problems": 143, "bounded": 20}}, {"key": "transpose_fp8", "dtype":
-#           "bfloat16", "figures": {"leaves": 22, "asked": 40, "configs": 7, "loss":
-#           {"mean": -4413, "plain": -4450, "ninetieth": 0, "worst": 21405, "problems":
-#           91, "luck": 5438}, "gap": 64, "cross_validated": 9369, "plain_validated":
-#           9211, "extrapolated": 4788}}, {"key": "transpose_fp8:batch_invariant",
-#           "dtype": "bfloat16", "figures": {"leaves": 25, "asked": 25, "configs": 11,
-#           "loss": {"mean": -4036, "plain": -4010, "ninetieth": 0, "worst": 21405,
-#           "problems": 91, "luck": 5438}, "gap": 0, "limits": " of hidden, then rows,
-#           with one order of a row's sum a hidden size", "cross_validated": -204,
-#           "plain_validated": -48}, "beside": {"mean": 377, "worst": 14443, "problems":
-#           91, "bounded": 0}}], "body":
-#           "sha256:b3271c1c3f5411ade6622b469c233720dcf6b45346e8e9231b8df12fe1aa82d6",
+#           "figures": {"leaves": 32, "asked": 32, "configs": 23, "loss": {"mean":
+#           34147, "plain": 38400, "ninetieth": 98447, "worst": 256639, "problems": 143,
+#           "luck": 2228}, "gap": 0, "limits": " of hidden, then rows, with one order of
+#           a row's sum a hidden size", "cross_validated": 135919, "plain_validated":
+#           148479}, "beside": {"mean": 34162, "worst": 256639, "problems": 143,
+#           "bounded": 20}}, {"key": "transpose_fp8", "dtype": "bfloat16", "figures":
+#           {"leaves": 22, "asked": 40, "configs": 7, "loss": {"mean": -4414, "plain":
+#           -4450, "ninetieth": 0, "worst": 21405, "problems": 91, "luck": 5438}, "gap":
+#           63, "cross_validated": 9422, "plain_validated": 9275, "extrapolated":
+#           4788}}, {"key": "transpose_fp8:batch_invariant", "dtype": "bfloat16",
+#           "figures": {"leaves": 25, "asked": 25, "configs": 11, "loss": {"mean":
+#           -4036, "plain": -4010, "ninetieth": 0, "worst": 21405, "problems": 91,
+#           "luck": 5438}, "gap": 0, "limits": " of hidden, then rows, with one order of
+#           a row's sum a hidden size", "cross_validated": -204, "plain_validated":
+#           -48}, "beside": {"mean": 377, "worst": 14443, "problems": 91, "bounded":
+#           0}}], "body":
+#           "sha256:1e398419f0fed916bc413361b11721f6c3e4c223e26b2d5fab0af79b752c8462",
 #           "without_data": [["rms_norm_quantize_fp8_block", "float16", "bfloat16"],
 #           ["rms_norm_quantize_fp8_block", "float32", "bfloat16"],
 #           ["rms_norm_quantize_fp8_block:batch_invariant", "float16", "bfloat16"],
@@ -358,10 +361,10 @@ QUANTIZE_PARTS_WARPS_1_PROGRAMS_PER_SM_2 = QuantizeConfig(
     num_warps=1,
     programs_per_sm=2,
 )
-QUANTIZE_PARTS_WARPS_4_PROGRAMS_PER_SM_1_ATOMIC = QuantizeConfig(
+QUANTIZE_PARTS_WARPS_4_PROGRAMS_PER_SM_2_ATOMIC = QuantizeConfig(
     schedule="parts",
     num_warps=4,
-    programs_per_sm=1,
+    programs_per_sm=2,
     amax="atomic",
 )
 QUANTIZE_PARTS_WARPS_4_PROGRAMS_PER_SM_2 = QuantizeConfig(
@@ -553,6 +556,12 @@ QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048 = QuantizeConfig(
     num_warps=8,
     block_col=2048,
 )
+QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_4096_ATOMIC = QuantizeConfig(
+    schedule="split",
+    num_warps=8,
+    block_col=4096,
+    amax="atomic",
+)
 QUANTIZE_SPLIT_WARPS_16_BLOCK_COL_4096_ATOMIC = QuantizeConfig(
     schedule="split",
     num_warps=16,
@@ -719,6 +728,16 @@ TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_32_TRANSPOSE_COL_32_TRANSPOSE_WARPS
         transpose_row=32,
         transpose_col=32,
         transpose_warps=4,
+    )
+)
+TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_32_TRANSPOSE_COL_64_TRANSPOSE_WARPS_8 = (
+    TransposingConfig(
+        schedule="row",
+        num_warps=8,
+        amax="atomic",
+        transpose_row=32,
+        transpose_col=64,
+        transpose_warps=8,
     )
 )
 TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_32_TRANSPOSE_COL_128_TRANSPOSE_WARPS_4 = (
@@ -1057,21 +1076,19 @@ def rms_norm_quantize_fp8_block_batch_invariant_bfloat16(
 
 def rms_norm_quantize_fp8_row_bfloat16(rows: int, hidden: int) -> QuantizeConfig:
     if hidden <= 512:
-        if rows >= 1088:
-            if rows >= 10240:
-                if hidden <= 256:
+        if rows >= 1152:
+            if hidden <= 256:
+                if rows >= 10240:
                     if rows >= 131072:
                         return QUANTIZE_BLOCK_ROW_BLOCK_ROW_8_WARPS_1
                     return QUANTIZE_BLOCK_ROW_BLOCK_ROW_4_WARPS_1
-                if rows >= 26624:
-                    return QUANTIZE_BLOCK_ROW_BLOCK_ROW_4_WARPS_1
-                return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_1
-            if hidden <= 256:
                 return QUANTIZE_BLOCK_ROW_BLOCK_ROW_16_WARPS_16
+            if rows >= 26624:
+                return QUANTIZE_BLOCK_ROW_BLOCK_ROW_4_WARPS_1
             return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_1
         return QUANTIZE_PARTS_WARPS_1_PROGRAMS_PER_SM_1
     if hidden <= 1024:
-        if rows >= 768:
+        if rows >= 300:
             if hidden <= 1023:
                 if rows >= 11264:
                     return QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8
@@ -1079,30 +1096,22 @@ def rms_norm_quantize_fp8_row_bfloat16(rows: int, hidden: int) -> QuantizeConfig
             if rows >= 131072:
                 return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_1
             return QUANTIZE_PARTS_WARPS_1_PROGRAMS_PER_SM_1
-        if rows >= 300:
-            return QUANTIZE_ROW_WARPS_1
         return QUANTIZE_ROW_WARPS_4
-    if hidden <= 6144:
-        if rows >= 1536:
-            if hidden <= 2047:
-                if rows >= 3584:
-                    return QUANTIZE_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8
-                return QUANTIZE_PARTS_WARPS_1_PROGRAMS_PER_SM_1
-            if hidden <= 2048:
+    if hidden <= 2048:
+        if rows >= 260:
+            if rows >= 1536:
+                if hidden <= 2047:
+                    if rows >= 3584:
+                        return QUANTIZE_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8
+                    return QUANTIZE_PARTS_WARPS_1_PROGRAMS_PER_SM_1
                 return QUANTIZE_ROW_WARPS_2
             return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024
-        if hidden <= 4096:
-            if rows >= 192:
-                return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024
-            if hidden <= 2048:
-                return QUANTIZE_ROW_WARPS_8
-            if hidden <= 2944:
-                return QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048
-            if hidden <= 3072:
-                return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024
-            if rows >= 2:
-                return QUANTIZE_ROW_WARPS_16
-            return QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048
+        if hidden <= 1280:
+            return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024
+        return QUANTIZE_ROW_WARPS_8
+    if hidden <= 6144:
+        if rows >= 320:
+            return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024
         return QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048
     if rows >= 8:
         if hidden <= 8191:
@@ -1123,21 +1132,17 @@ def rms_norm_quantize_fp8_row_batch_invariant_bfloat16(
     rows: int,
     hidden: int,
 ) -> QuantizeConfig:
-    if hidden <= 4096:
+    if hidden <= 2047:
+        if hidden <= 511:
+            if hidden <= 256:
+                return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_1
+            return QUANTIZE_BLOCK_ROW_BLOCK_ROW_4_WARPS_1
         if hidden <= 512:
-            if hidden <= 511:
-                if hidden <= 256:
-                    return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_1
-                return QUANTIZE_BLOCK_ROW_BLOCK_ROW_4_WARPS_1
             return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_1
-        if hidden <= 2047:
-            return QUANTIZE_ROW_WARPS_1
-        return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024
-    if hidden <= 8191:
-        if hidden <= 6144:
-            return QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048
-        return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024
+        return QUANTIZE_ROW_WARPS_1
     if hidden <= 14336:
+        if hidden <= 8191:
+            return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024
         return QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048
     return QUANTIZE_SPLIT_WARPS_16_BLOCK_COL_4096
 
@@ -1180,14 +1185,14 @@ def rms_norm_quantize_fp8_static_bfloat16(rows: int, hidden: int) -> QuantizeCon
             return QUANTIZE_PARTS_WARPS_1_PROGRAMS_PER_SM_2_ATOMIC
         if rows >= 2:
             return QUANTIZE_PARTS_WARPS_1_PROGRAMS_PER_SM_2_ATOMIC
-        return QUANTIZE_PARTS_WARPS_4_PROGRAMS_PER_SM_1_ATOMIC
+        return QUANTIZE_PARTS_WARPS_4_PROGRAMS_PER_SM_2_ATOMIC
     if hidden <= 8192:
-        if rows >= 100:
+        if rows >= 80:
             if rows >= 192:
                 if hidden <= 4096:
-                    if rows >= 320:
+                    if rows >= 384:
                         if hidden <= 4095:
-                            if rows >= 33792:
+                            if rows >= 32768:
                                 if hidden <= 2944:
                                     return QUANTIZE_PERSISTENT_WARPS_4_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC
                                 return QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_2_STAGES_3_PROGRAMS_PER_SM_16_ATOMIC
@@ -1202,19 +1207,19 @@ def rms_norm_quantize_fp8_static_bfloat16(rows: int, hidden: int) -> QuantizeCon
                             return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC
                         return QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048_ATOMIC
                     return QUANTIZE_PARTS_WARPS_16_PROGRAMS_PER_SM_1_ATOMIC
-                if rows >= 3584:
+                if rows >= 2560:
                     if hidden <= 8191:
                         return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC
                     return QUANTIZE_PERSISTENT_WARPS_4_STAGES_4_PROGRAMS_PER_SM_2_ATOMIC
                 return QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048_ATOMIC
             return QUANTIZE_PARTS_WARPS_8_PROGRAMS_PER_SM_2_ATOMIC
-        if hidden <= 4095:
+        if hidden <= 2944:
             return QUANTIZE_PARTS_WARPS_8_PROGRAMS_PER_SM_1_ATOMIC
         if hidden <= 4096:
-            return QUANTIZE_PARTS_WARPS_4_PROGRAMS_PER_SM_1_ATOMIC
-        if rows >= 40:
+            return QUANTIZE_PARTS_WARPS_4_PROGRAMS_PER_SM_2_ATOMIC
+        if rows >= 50:
             if hidden <= 5632:
-                return QUANTIZE_SPLIT_WARPS_16_BLOCK_COL_4096_ATOMIC
+                return QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_4096_ATOMIC
             return QUANTIZE_PARTS_WARPS_8_PROGRAMS_PER_SM_2_ATOMIC
         return QUANTIZE_PARTS_WARPS_8_PROGRAMS_PER_SM_1_ATOMIC
     if rows >= 192:
@@ -1277,39 +1282,43 @@ def rms_norm_quantize_fp8_transpose_bfloat16(
         if hidden <= 512:
             return TRANSPOSING_ROW_WARPS_1_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
         return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_32_TRANSPOSE_COL_32_TRANSPOSE_WARPS_4
-    if hidden <= 14336:
-        if rows >= 2048:
-            if hidden <= 3072:
-                if rows >= 65536:
+    if hidden <= 8191:
+        if rows >= 128:
+            if rows >= 384:
+                if rows >= 50176:
                     if hidden <= 2944:
                         return TRANSPOSING_PERSISTENT_BLOCK_ROW_2_WARPS_2_STAGES_3_PROGRAMS_PER_SM_16_REDUCE_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-                    return TRANSPOSING_PERSISTENT_BLOCK_ROW_4_WARPS_2_STAGES_4_PROGRAMS_PER_SM_4_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-                return TRANSPOSING_SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-            if hidden <= 4095:
-                return TRANSPOSING_BLOCK_ROW_BLOCK_ROW_2_WARPS_4_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-            if hidden <= 8191:
-                if rows >= 19456:
+                    if hidden <= 3072:
+                        return TRANSPOSING_PERSISTENT_BLOCK_ROW_4_WARPS_2_STAGES_4_PROGRAMS_PER_SM_4_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
+                    if hidden <= 4095:
+                        return TRANSPOSING_BLOCK_ROW_BLOCK_ROW_2_WARPS_4_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
                     return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_256_TRANSPOSE_WARPS_8
                 if hidden <= 5632:
                     return TRANSPOSING_SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
                 if hidden <= 6144:
-                    return TRANSPOSING_SPLIT_WARPS_8_BLOCK_COL_2048_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-                return TRANSPOSING_SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-            return TRANSPOSING_SPLIT_WARPS_8_BLOCK_COL_2048_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-        if hidden <= 8192:
-            if rows >= 384:
-                if hidden <= 8191:
+                    if rows >= 2048:
+                        return TRANSPOSING_SPLIT_WARPS_8_BLOCK_COL_2048_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
                     return TRANSPOSING_SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-                return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_256_TRANSPOSE_WARPS_8
-            if hidden <= 4096:
-                return TRANSPOSING_ROW_WARPS_16_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
+                return TRANSPOSING_SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
             if hidden <= 6144:
-                if rows >= 128:
+                if hidden <= 4095:
                     return TRANSPOSING_SPLIT_WARPS_8_BLOCK_COL_2048_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-                return TRANSPOSING_SPLIT_WARPS_16_BLOCK_COL_4096_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
+                if hidden <= 4096:
+                    return TRANSPOSING_ROW_WARPS_16_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
+                return TRANSPOSING_SPLIT_WARPS_8_BLOCK_COL_2048_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
             return TRANSPOSING_ROW_WARPS_32_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
+        if hidden <= 4096:
+            return TRANSPOSING_ROW_WARPS_16_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
         return TRANSPOSING_SPLIT_WARPS_16_BLOCK_COL_4096_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-    if rows >= 100:
+    if rows >= 1280:
+        if hidden <= 14336:
+            return TRANSPOSING_SPLIT_WARPS_8_BLOCK_COL_2048_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
+        return TRANSPOSING_SPLIT_WARPS_16_BLOCK_COL_4096_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
+    if hidden <= 8192:
+        if rows >= 300:
+            return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_128_TRANSPOSE_WARPS_8
+        return TRANSPOSING_ROW_WARPS_32_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
+    if rows >= 80:
         return TRANSPOSING_SPLIT_WARPS_16_BLOCK_COL_4096_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
     return TRANSPOSING_SPLIT_WARPS_32_BLOCK_COL_8192_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
 
@@ -1350,7 +1359,7 @@ def rms_norm_quantize_fp8_transpose_batch_invariant_bfloat16(
                 return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_256_TRANSPOSE_WARPS_8
             if rows >= 512:
                 return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_128_TRANSPOSE_WARPS_8
-            return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_32_TRANSPOSE_COL_32_TRANSPOSE_WARPS_4
+            return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_32_TRANSPOSE_COL_64_TRANSPOSE_WARPS_8
         if rows >= 8192:
             return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_128_TRANSPOSE_WARPS_2
         if rows >= 512:

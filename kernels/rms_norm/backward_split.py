@@ -22,20 +22,24 @@ def _zeros(TILE_PARTS: tl.constexpr, BLOCK_COL: tl.constexpr):
 @triton.jit
 def _chunk(
     i_tile: tl.constexpr,
-    first,
+    i_chunk,
     n_col,
+    IS_LAST: tl.constexpr,
     TILE_PARTS: tl.constexpr,
     CHUNKS: tl.constexpr,
     BLOCK_COL: tl.constexpr,
     HAS_COLUMN_MASK: tl.constexpr,
 ):
-    """(BLOCK_COL,) columns from `first` on, or (TILE_PARTS, BLOCK_COL), from there on in each part; and their mask."""
+    """(BLOCK_COL,) columns of a chunk, or (TILE_PARTS, BLOCK_COL), of that chunk of each part; and their mask.
+
+    Only the last chunk of a row in one part has columns beyond the row; with several parts, whole parts may.
+    """
     if TILE_PARTS > 0:
         o_part = i_tile * TILE_PARTS + tl.arange(0, TILE_PARTS)
         o_part = o_part[:, None] * (CHUNKS * BLOCK_COL) + tl.arange(0, BLOCK_COL)[None, :]
-        o_col, m_col = part_columns(o_part, first, n_col, TILE_PARTS, BLOCK_COL, HAS_COLUMN_MASK)
+        o_col, m_col = part_columns(o_part, i_chunk * BLOCK_COL, n_col, TILE_PARTS, BLOCK_COL, HAS_COLUMN_MASK)
     else:
-        o_col, m_col = columns(first, n_col, BLOCK_COL, HAS_COLUMN_MASK)
+        o_col, m_col = columns(i_chunk * BLOCK_COL, n_col, BLOCK_COL, HAS_COLUMN_MASK and IS_LAST)
     return o_col, m_col
 
 
@@ -61,6 +65,29 @@ def _term(b_g, b_xhat, TILE_PARTS: tl.constexpr):
     if TILE_PARTS > 0:
         b_term = product(b_g, b_xhat)
     return b_term
+
+
+@triton.jit
+def _first_terms(
+    args,
+    p_x,
+    p_dy,
+    b_rstd,
+    i_tile: tl.constexpr,
+    i_chunk,
+    n_col,
+    IS_LAST: tl.constexpr,
+    TILE_PARTS: tl.constexpr,
+    CHUNKS: tl.constexpr,
+    BLOCK_COL: tl.constexpr,
+    HAS_COLUMN_MASK: tl.constexpr,
+):
+    """The terms of a chunk that will be read again."""
+    o_col, m_col = _chunk(i_tile, i_chunk, n_col, IS_LAST, TILE_PARTS, CHUNKS, BLOCK_COL, HAS_COLUMN_MASK)
+    b_weight = load_weight(args.weight_ptr, o_col, m_col, args.offset)
+    b_x = tl.load(p_x + o_col, mask=m_col, other=0.0, eviction_policy="evict_last").to(tl.float32)
+    b_dy = tl.load(p_dy + o_col, mask=m_col, other=0.0, eviction_policy="evict_last").to(tl.float32)
+    return _term(b_dy * b_weight, b_x * b_rstd, TILE_PARTS)
 
 
 @triton.jit
@@ -90,6 +117,7 @@ def rows_in_chunks(
     `MODES.is_held`: a row stays in registers; `NUM_STAGES` 2: the next one is fetched.
     """
     TILES: tl.constexpr = PARTS // TILE_PARTS if TILE_PARTS > 0 else 1
+    HAS_TAIL: tl.constexpr = 1 if HAS_COLUMN_MASK and TILE_PARTS == 0 else 0
     n_col = extent(args.hidden, ALIGNMENT)
     s_x = extent(args.x_stride, ALIGNMENT)
     s_dy = extent(args.dy_stride, ALIGNMENT)
@@ -123,7 +151,8 @@ def rows_in_chunks(
             if MODES.is_held:
                 for i_chunk in tl.static_range(CHUNKS):
                     o_col, m_col = _chunk(
-                        i_tile, i_chunk * BLOCK_COL, n_col, TILE_PARTS, CHUNKS, BLOCK_COL, HAS_COLUMN_MASK
+                        *(i_tile, i_chunk, n_col, i_chunk == CHUNKS - 1, TILE_PARTS, CHUNKS),
+                        *(BLOCK_COL, HAS_COLUMN_MASK),
                     )
                     b_weight = load_weight(args.weight_ptr, o_col, m_col, args.offset)
                     b_x = tl.load(p_x + o_col, mask=m_col, other=0.0)
@@ -133,14 +162,16 @@ def rows_in_chunks(
                     t_dy = t_dy + (b_dy,)  # noqa: RUF005
             else:
                 # No unrolling: the loads of all chunks at once would take the registers of the sums.
-                for i_chunk in tl.range(0, CHUNKS, num_stages=1):
-                    o_col, m_col = _chunk(
-                        i_tile, i_chunk * BLOCK_COL, n_col, TILE_PARTS, CHUNKS, BLOCK_COL, HAS_COLUMN_MASK
+                for i_chunk in tl.range(0, CHUNKS - HAS_TAIL, num_stages=1):
+                    b_sum += _first_terms(
+                        *(args, p_x, p_dy, b_rstd, i_tile, i_chunk, n_col),
+                        *(False, TILE_PARTS, CHUNKS, BLOCK_COL, HAS_COLUMN_MASK),
                     )
-                    b_weight = load_weight(args.weight_ptr, o_col, m_col, args.offset)
-                    b_x = tl.load(p_x + o_col, mask=m_col, other=0.0, eviction_policy="evict_last").to(tl.float32)
-                    b_dy = tl.load(p_dy + o_col, mask=m_col, other=0.0, eviction_policy="evict_last").to(tl.float32)
-                    b_sum += _term(b_dy * b_weight, b_x * b_rstd, TILE_PARTS)
+                if HAS_TAIL:
+                    b_sum += _first_terms(
+                        *(args, p_x, p_dy, b_rstd, i_tile, CHUNKS - 1, n_col),
+                        *(True, TILE_PARTS, CHUNKS, BLOCK_COL, HAS_COLUMN_MASK),
+                    )
             t_part = t_part + (tl.sum(b_sum, axis=1 if TILE_PARTS > 0 else 0),)  # noqa: RUF005
         b_total = _in_halves(t_part, TILES) if TILE_PARTS > 0 else t_part[0]  # type: ignore[misc]
         b_mean = b_total * inverse_hidden
@@ -148,7 +179,8 @@ def rows_in_chunks(
         t_next = ()
         for i in tl.static_range(TILES * CHUNKS):
             o_col, m_col = _chunk(
-                i // CHUNKS, i % CHUNKS * BLOCK_COL, n_col, TILE_PARTS, CHUNKS, BLOCK_COL, HAS_COLUMN_MASK
+                *(i // CHUNKS, i % CHUNKS, n_col, i % CHUNKS == CHUNKS - 1, TILE_PARTS, CHUNKS),
+                *(BLOCK_COL, HAS_COLUMN_MASK),
             )
             b_weight = load_weight(args.weight_ptr, o_col, m_col, args.offset)
             if MODES.is_held:
@@ -170,6 +202,7 @@ def rows_in_chunks(
         p_out = args.dweight_ptr + tl.program_id(0).to(tl.int64) * n_col
         for i in tl.static_range(TILES * CHUNKS):
             o_col, m_col = _chunk(
-                i // CHUNKS, i % CHUNKS * BLOCK_COL, n_col, TILE_PARTS, CHUNKS, BLOCK_COL, HAS_COLUMN_MASK
+                *(i // CHUNKS, i % CHUNKS, n_col, i % CHUNKS == CHUNKS - 1, TILE_PARTS, CHUNKS),
+                *(BLOCK_COL, HAS_COLUMN_MASK),
             )
             tl.store(p_out + o_col, t_dweight[i].to(args.dweight_ptr.dtype.element_ty), mask=m_col)

@@ -66,7 +66,7 @@ def _normalize_chunks(
     b_square = tl.zeros([BLOCK_COL], dtype=tl.float32)
     t_x = ()  # Triton adds tuples, but does not unpack them
     for i_chunk in tl.static_range(CHUNKS):
-        o_col, m_col = columns(i_chunk * BLOCK_COL, n_col, BLOCK_COL, HAS_COLUMN_MASK)
+        o_col, m_col = columns(i_chunk * BLOCK_COL, n_col, BLOCK_COL, HAS_COLUMN_MASK and i_chunk == CHUNKS - 1)
         if MODES.holds_row:
             b_read = tl.load(p_x + o_col, mask=m_col, other=0.0)
         else:
@@ -87,7 +87,9 @@ def _normalize_chunks(
     if MODES.stores_rstd and i_first == 0:
         tl.store(args.rstd_ptr + i_row, rounded(b_rstd, args.y_ptr, MODES.rounds_statistics))
     for i_chunk in tl.static_range((PART_COL + BLOCK_COL - 1) // BLOCK_COL):
-        o_col, m_col = columns(i_first + i_chunk * BLOCK_COL, n_col, BLOCK_COL, HAS_PART_MASK)
+        o_col, m_col = columns(
+            i_first + i_chunk * BLOCK_COL, n_col, BLOCK_COL, HAS_PART_MASK and (IS_PART or i_chunk == CHUNKS - 1)
+        )
         if PART_COL < BLOCK_COL:  # with a tile of another shape the compiler would sum unaligned rows in another order
             m_col = m_col & (o_col < i_first + PART_COL)
         b_weight = load_scale(args.weight_ptr, o_col, m_col, args.offset, args.y_ptr, MODES.rounds_statistics)

@@ -12,6 +12,7 @@ from normtune.kernels.problem import ITEMSIZE, Problem
 from normtune.kernels.rms_norm.long_rows import MAX_TILED_HIDDEN, long_row_backward, long_row_forward
 from normtune.kernels.target import Target
 from normtune.kernels.tiles.launch import (
+    MAX_HELD_BYTES,
     MAX_WORKSPACE_BYTES,
     RESERVED_SHARED_BYTES,
     Launch,
@@ -34,6 +35,9 @@ SLICE_ELEMENTS_PER_THREAD = 16
 _MAX_SLICE_ROWS = 512
 # Of narrower slices, a tile a block of a cluster, Triton 3.6 and 3.7 sum rows across blocks, which does not compile.
 _LEAST_CLUSTER_SLICE = 32
+# Most bytes of x and dy that stay in registers where there are no sums: at 25600 in bfloat16 some spill, and a launch
+# takes 0.89 of the time of one that reads rows again, at 29568 1.03.
+_MAX_HELD_PAIR = 112 << 10
 _PARTIAL_FINISHES = ("reduce", "dependent")
 # Elements of a chunk per thread in a cluster: the fewest empty ones, then the wider chunk. Two or three blocks of 8192
 # columns were as fast as twice as many of 4096, 224 and 229 us at 4096 x 32768 in bfloat16.
@@ -100,9 +104,9 @@ def resolve_backward(
         raise IllegalConfigError(f"finish {config.finish!r} needs a grid of fixed size")
     if config.schedule in ("row", "block_row") or (blocks and config.finish == "columns"):
         return _columns(config, problem, target, alignment, wants_dweight)
-    if config.schedule in SPLITS:  # x, dy and the float32 weight gradient
-        held_bytes = 2 * ITEMSIZE[problem.dtype] + 4
-        launch = split(config, problem, target, alignment, held_bytes, SPLITS[config.schedule])
+    if config.schedule in SPLITS:  # x, dy and the float32 weight gradient, if any
+        held = 2 * ITEMSIZE[problem.dtype] + 4 * wants_dweight, MAX_HELD_BYTES if wants_dweight else _MAX_HELD_PAIR
+        launch = split(config, problem, target, alignment, held, SPLITS[config.schedule])
     elif blocks in _ELEVENTHS:
         launch = _cluster(config, problem, target, alignment, looped=True)
         clusters = max(1, config.programs_per_sm) * (target.sms * _ELEVENTHS[blocks] // (11 * blocks))

@@ -90,7 +90,7 @@ def _normalize_row(
     p_weight = args.weight_ptr + i_group.to(tl.int64) * n_col
     b_square = tl.zeros([BLOCK_COL], dtype=tl.float32)
     for i_chunk in tl.static_range(CHUNKS):
-        o_col, m_col = columns(i_chunk * BLOCK_COL, n_col, BLOCK_COL, HAS_COLUMN_MASK)
+        o_col, m_col = columns(i_chunk * BLOCK_COL, n_col, BLOCK_COL, HAS_COLUMN_MASK and i_chunk == CHUNKS - 1)
         b_x = tl.load(p_x + o_col, mask=m_col, other=0.0, eviction_policy="evict_last").to(tl.float32)
         b_z = b_x
         if MODES.has_gate and not MODES.is_norm_first:
@@ -101,7 +101,7 @@ def _normalize_row(
     if MODES.stores_rstd:
         tl.store(args.rstd_ptr + i_out, b_rstd)
     for i_chunk in tl.static_range(CHUNKS):
-        o_col, m_col = columns(i_chunk * BLOCK_COL, n_col, BLOCK_COL, HAS_COLUMN_MASK)
+        o_col, m_col = columns(i_chunk * BLOCK_COL, n_col, BLOCK_COL, HAS_COLUMN_MASK and i_chunk == CHUNKS - 1)
         b_weight = load_weight(p_weight, o_col, m_col, args.offset)
         # Out of the cache.
         b_x = tl.load(p_x + o_col, mask=m_col, other=0.0, eviction_policy="evict_first").to(tl.float32)

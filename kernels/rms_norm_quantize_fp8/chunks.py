@@ -77,7 +77,7 @@ def quantize_chunks(
     b_square = tl.zeros([BLOCK_COL], dtype=tl.float32)
     t_x = ()  # Triton adds tuples, but does not unpack them
     for i_chunk in tl.static_range(CHUNKS):
-        o_col, m_col = columns(i_chunk * BLOCK_COL, n_col, BLOCK_COL, HAS_COLUMN_MASK)
+        o_col, m_col = columns(i_chunk * BLOCK_COL, n_col, BLOCK_COL, HAS_COLUMN_MASK and i_chunk == CHUNKS - 1)
         b_read = _read(p_x, p_residual, o_col, m_col, IS_HELD, MODES)
         if MODES.has_residual and MODES.scaling != "amax":
             tl.store(args.sum_ptr + i_row * extent(args.sum_stride, ALIGNMENT) + o_col, b_read.to(DTYPE), mask=m_col)
@@ -91,7 +91,7 @@ def quantize_chunks(
     t_norm = ()
     if MODES.scaling == "row":
         for i_chunk in tl.static_range(CHUNKS):
-            o_col, m_col = columns(i_chunk * BLOCK_COL, n_col, BLOCK_COL, HAS_COLUMN_MASK)
+            o_col, m_col = columns(i_chunk * BLOCK_COL, n_col, BLOCK_COL, HAS_COLUMN_MASK and i_chunk == CHUNKS - 1)
             b_weight = load_weight(args.weight_ptr, o_col, m_col, args.offset)
             b_x = _chunk(p_x, p_residual, o_col, m_col, t_x, i_chunk, IS_HELD, MODES)
             b_norm = norm(b_x, b_rstd, b_weight, DTYPE, MODES)
@@ -105,7 +105,7 @@ def quantize_chunks(
     elif MODES.scaling == "static":
         b_scale = tl.load(args.scale_ptr)
     for i_chunk in tl.static_range(CHUNKS):
-        o_col, m_col = columns(i_chunk * BLOCK_COL, n_col, BLOCK_COL, HAS_COLUMN_MASK)
+        o_col, m_col = columns(i_chunk * BLOCK_COL, n_col, BLOCK_COL, HAS_COLUMN_MASK and i_chunk == CHUNKS - 1)
         if NORM_IS_HELD:
             b_norm = t_norm[i_chunk]
         else:

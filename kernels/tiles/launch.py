@@ -237,7 +237,12 @@ def _power_of_2_up_to(value: int) -> int:
 
 
 def split(
-    config: Config, problem: Problem, target: Target, alignment: int | None, held_bytes: int = 0, parts: int = 1
+    config: Config,
+    problem: Problem,
+    target: Target,
+    alignment: int | None,
+    held: tuple[int, int] = (0, 0),
+    parts: int = 1,
 ) -> Launch:
     """The launch of a fixed grid over rows in chunks of columns; two stages prefetch the next row into the L2.
 
@@ -246,7 +251,8 @@ def split(
         problem: rows, hidden and dtype.
         target: limits of the GPU.
         alignment: as in `tile`.
-        held_bytes: bytes per column that stay in registers between their two uses, if the whole row fits; 0 for none.
+        held: bytes per column that stay in registers between their two uses, and the most bytes of a row that may; 0
+            for none.
         parts: equal parts of a row, a power of two; a tile has a chunk of as many of them as
             `_PART_ELEMENTS_PER_THREAD` allows.
 
@@ -279,7 +285,7 @@ def split(
         column_mask=row != problem.hidden,
         workspace=0,
         chunks=chunks,
-        held=0 < row * held_bytes <= MAX_HELD_BYTES,
+        held=0 < row * held[0] <= held[1],
         row_layout=row_layout(block_row, block_col, config, problem, target, 16),
         parts=parts,
         in_halves=parts > 1,

@@ -158,6 +158,26 @@ def test_two_devices_are_each_left_out(evidence: Evidence, measure, penalty, run
     assert fit.digest == both.digest()
 
 
+def test_a_device_with_times_of_earlier_kernels_counts_and_is_named(evidence: Evidence, measure, penalty, run) -> None:
+    device = run.device._replace(name="Early GPU", uuid="GPU-2")
+    early, earliest = (
+        run._replace(id="run2", device=device),
+        run._replace(id="run0", started="2020-01-01T00:00:00+00:00"),
+    )
+    shapes = sorted(set(zip(evidence.frame["rows"], evidence.frame["hidden"], strict=True)))
+    there = [one._replace(fingerprint="sha256:early") for one in measure(penalty, shapes, run="run2")]
+    before = [one._replace(fingerprint="sha256:earliest") for one in measure(penalty, shapes[:1], run="run0")]
+    here = evidence.measurements()
+    runs = [earliest, early._replace(started="2020-01-02T00:00:00+00:00"), run]
+    fit = fit_all(Evidence.from_measurements([*before, *there, *here], runs), FitOptions(weights="equal"))
+    assert [device.label for device in fit.devices] == ["Early GPU", "Test GPU"]
+    assert fit.measurements == len(here) + len(there)
+    assert fit.notes == (
+        f"left out {len(before)} measurements of older kernels: `normtune sweep --stale` repeats them",
+        "Early GPU has times of earlier kernels of toy: `normtune sweep --stale` repeats them",
+    )
+
+
 def test_a_function_that_loses_more_than_the_default_config_on_other_gpus_is_left_out(measure, run) -> None:
     """Each GPU has a config of its own that is best, and is slow on the other; the default is between both."""
     other = run._replace(id="run2", device=run.device._replace(name="Other GPU", uuid="GPU-2"))
