@@ -33,12 +33,16 @@ def taken(found, *places):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name, dtype", [("rms_norm_forward:no_rstd", "bfloat16"), ("rms_norm_backward:no_dweight", "float32")]
+    ("recording", "name", "dtype"),
+    [
+        ("nvidia-h200-qk-norm", "qk_norm.heads_q=32.heads_k=8.heads=48.rotary_dim=128", "bfloat16"),
+        ("nvidia-h200-reduce-partials", "reduce_partials", "bfloat16"),
+    ],
 )
-def test_all_blocks_in_their_order_give_the_matrix_of_the_measurements(name, dtype):
-    # Not the backward: its configs were timed in up to eight runs, in blocks that the runs do not share.
+def test_all_blocks_in_their_order_give_the_matrix_of_the_measurements(recording, name, dtype):
+    # Of the others, configs were timed in up to eight runs, in blocks that the runs do not share.
     key = Key.parse(name, dtype)
-    evidence = load_recording("nvidia-h200").current()
+    evidence = load_recording(recording).current()
     found = timing_matrix(evidence, operator(key.operator), key, TARGETS["sm_90"])
     blocks = np.arange(found.rounds.labels.shape[1] // 2)  # of two rounds each, in up to three runs
     again = Blocks(found).taken(np.tile(blocks, (len(found.problems), 1)))
