@@ -22,13 +22,11 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from normtune.kernels.fingerprint import SAME_CODE, alike, fingerprint, same_code
-from normtune.kernels.operator import operator, operators, read_config
-from normtune.kernels.problem import Problem
+from normtune.kernels.operator import operator, operators
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.parquet_csv import write_parquet
 from normtune.results.exchange.recording import load_recording, recordings
@@ -43,8 +41,6 @@ from normtune.tuner.staleness.recorded import (
     record,
     write,
 )
-
-CELL = ["operator", "hidden", "dtype", "variant", "config"]
 
 
 def main(names: list[str], same: bool) -> None:
@@ -70,35 +66,21 @@ def main(names: list[str], same: bool) -> None:
         print(f"{path_of(name)}: {len(code.cells)} cells, {size} bytes, Triton {code.triton}, {seconds:.0f} s")
 
 
-class Compared(NamedTuple):
-    """The measurements of a recording, their cells, and which of these have other code now."""
-
-    evidence: Evidence
-    cells: set[Cell]
-    found: CodeChange
-
-
-def compared(name: str) -> Compared:
-    """Compare a recording with the present sources; the program ends if that is not possible."""
+def compared(name: str) -> tuple[Evidence, set[Cell], CodeChange]:
+    """A recording, its cells, and what changed since; the program ends if that cannot be told."""
     evidence = load_recording(name, None)
     cells = {cell_of(*pair) for pair in pairs_of(evidence)}
     found = difference(read(name, evidence), evidence, cells)
     if found.undecided:
         sys.exit(f"{name}: {found.undecided}")
-    return Compared(evidence, cells, found)
+    return evidence, cells, found
 
 
 def unchanged(name: str, path: Path) -> None:
     """Write a recording's measurements, those of unchanged code with the fingerprint of the present sources."""
     evidence, _, found = compared(name)
-    of_cell = {
-        values: Cell(Problem.of(values[0], 1, *values[1:4]).key, values[1], read_config(values[0], values[4]))
-        for values in evidence.frame[CELL].drop_duplicates().itertuples(index=False, name=None)
-    }
     changed = set(found.changed)
-    is_old = np.array(
-        [of_cell[values] in changed for values in evidence.frame[CELL].itertuples(index=False, name=None)]
-    )
+    is_old = np.array([cell_of(one.problem, one.config) in changed for one in evidence.measurements()])
     present = evidence.frame["operator"].map(lambda one: fingerprint(operator(one)))
     marked = evidence.frame["fingerprint"].where(is_old, present)
     write_parquet(Evidence(evidence.frame.assign(fingerprint=marked), evidence.runs), path)

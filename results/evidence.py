@@ -168,22 +168,25 @@ class Evidence:
         return {operator: newest[operator][1] for operator in sorted(newest)}
 
     def current(self) -> "Evidence":
-        """Measurements with each operator's newest kernels, or others known to compile to the same code.
+        """Measurements with the newest kernels of their operator and device, or others that compile to the same code.
 
         Unpaired ones of an operator are left out if it has paired ones.
         """
+        kept = pd.Series(False, index=self.frame.index)
+        for device in self.devices():
+            part = self.of(device)
+            kept[self.frame["run"].isin([run.id for run in part.runs])] = part._is_current().to_numpy()
+        return self._where(kept)
+
+    def _is_current(self) -> "pd.Series[bool]":
+        """Which rows of `frame`, of one device, are `current`."""
         operators, unpaired = self.frame["operator"], self.unpaired_rows()
         first = {one: min(alike(one)) for one in self.frame["fingerprint"].unique()}
         newest = {operator: first[one] for operator, one in self.fingerprints().items()}
         kept = self.frame["fingerprint"].map(first) == operators.map(newest)
         if unpaired.any():
             kept &= ~unpaired | ~operators.isin(operators[~unpaired].unique())
-        return self._where(kept)
-
-    def current_of_each(self) -> "Evidence":
-        """Measurements of each device with the newest kernels there: one may be measured later than kernels change."""
-        parts = [self.of(device).current() for device in self.devices()]
-        return self if sum(len(part.frame) for part in parts) == len(self.frame) else Evidence.joined(parts)
+        return kept
 
     def unpaired_rows(self) -> "pd.Series[bool]":
         """Which rows of `frame` another program measured."""

@@ -58,7 +58,7 @@ def fit_all(evidence: "Evidence", options: FitOptions | None = None) -> AnyGpuFi
     _check(options)
     check_operators(evidence, options.operators)
     selected = evidence.select(options.operators).regime(options.regime)
-    data = selected.current_of_each()
+    data = selected.current()
     devices = data.devices()
     specs = {key: find(key.operator) for key in data.function_keys()}
     axes = {key: spec.whole.axes for key, spec in specs.items() if spec}

@@ -149,6 +149,19 @@ def test_current_keeps_the_kernels_of_the_newest_run(make, make_run):
     assert [item.samples.tolist() for item in evidence.current().measurements()] == [[3], [2]]
 
 
+def test_current_keeps_the_newest_kernels_of_each_device(make, make_run):
+    runs = [make_run(number, f"2026-11-2{number}T10:00:00+00:00") for number in (1, 2, 3)]
+    other = runs[0].device._replace(name="Other GPU", uuid="GPU-2")
+    runs[0], runs[1] = (run._replace(device=other) for run in runs[:2])
+    prints = ("sha256:aa", "sha256:bb", "sha256:cc")
+    items = [
+        make((number,), run=run, fingerprint=one) for number, run, one in zip((1, 2, 3), runs, prints, strict=True)
+    ]
+    found = Evidence.from_measurements(items, runs).current()
+    assert sorted(item.samples.tolist() for item in found.measurements()) == [[2], [3]]
+    assert found.runs == tuple(runs[1:])
+
+
 def test_kernels_that_compile_to_the_same_code_are_current_beside_the_newest(make, make_run, monkeypatch):
     monkeypatch.setattr("normtune.kernels.fingerprint.same_code", lambda: {"sha256:ee": ["sha256:aa", "sha256:bb"]})
     runs = [make_run(number, f"2026-11-2{number}T10:00:00+00:00") for number in (1, 2, 3)]
