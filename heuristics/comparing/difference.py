@@ -276,7 +276,7 @@ class Answers:
         """The median log-time of all rounds, each relative to its round; the regret if there are no rounds."""
         if self._matrix.rounds is None or choice.column is None:
             return float(choice.loss or 0)
-        logs = self._matrix.rounds.logs[index, choice.column]
+        logs = self._matrix.rounds.of(index, choice.column)
         return float(np.median(logs[logs != MISSING]))
 
 

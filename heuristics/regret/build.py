@@ -50,7 +50,6 @@ def check_times(current: "Evidence", matrix: TimingMatrix) -> None:
     if typical < _LEAST_NANOSECONDS:
         raise UsageError(f"{subject} are {typical:g} ns, shorter than any kernel's: {expected}")
     if matrix.rounds:
-        logs = matrix.rounds.logs
         problems, configs = (
             {name: index for index, name in enumerate(names)}
             for names in (matrix.problems, (config.to_json() for config in matrix.configs))
@@ -60,12 +59,15 @@ def check_times(current: "Evidence", matrix: TimingMatrix) -> None:
         for shape, config in zip(current.shapes(part, matrix.key), part["config"], strict=True):
             if (index := problems.get(shape)) is not None and config in configs:
                 measured[index, configs[config]] = True
-        timed = (logs != MISSING) & measured[:, :, None]
-        many = timed.sum(axis=1) >= 3
-        high, low = np.where(timed, logs, MISSING).max(axis=1), np.where(timed, logs, -MISSING - 1).min(axis=1)
-        equal = (many & (high == low)).sum()
-        if 2 * equal > many.sum():
-            raise UsageError(f"{subject} are the same for all configs in {equal} of {many.sum()} rounds: {expected}")
+        compared = equal = 0
+        for places, own in zip(matrix.rounds.places, measured, strict=True):
+            logs = matrix.rounds.logs[places[own]]
+            many = (logs != MISSING).sum(axis=0) >= 3
+            high = logs.max(axis=0, initial=MISSING)
+            low = np.where(logs == MISSING, -MISSING - 1, logs).min(axis=0, initial=-MISSING - 1)
+            compared, equal = compared + int(many.sum()), equal + int((many & (high == low)).sum())
+        if 2 * equal > compared:
+            raise UsageError(f"{subject} are the same for all configs in {equal} of {compared} rounds: {expected}")
 
 
 def older(everything: "Evidence", current: "Evidence") -> list[str]:

@@ -42,12 +42,20 @@ class Rounds(NamedTuple):
     Attributes:
         labels: int32 (problems, N), a number for each round of a problem, -1 after the last; `effects.block_of` gives
             the block, the unit of statistics.
-        logs: int32 (problems, configs, N), log-time minus the log-time of the round's reference, log_ppm; `MISSING` if
-            the config was not timed in the round. The difference of two configs in a round is their log-ratio of times.
+        places: int32 (problems, configs), the place of each config in `logs`, 0 if it was not timed on the problem.
+            Configs with equal launches share one.
+        logs: int32 (places, N), log-time minus the log-time of the round's reference, log_ppm; `MISSING` if the config
+            was not timed in the round, and at place 0. The difference of two configs in a round is their log-ratio of
+            times.
     """
 
     labels: NDArray[np.int32]
+    places: NDArray[np.int32]
     logs: NDArray[np.int32]
+
+    def of(self, problem: int, config: int) -> NDArray[np.int32]:
+        """Int32 (N,), the logs of one config on one problem."""
+        return self.logs[self.places[problem, config]]
 
 
 @dataclass(frozen=True)
@@ -125,7 +133,7 @@ class TimingMatrix:
             configs=tuple(self.configs[column] for column in columns),
             regret=self.regret[:, columns],
             usable=self.usable[:, columns],
-            rounds=self.rounds and Rounds(self.rounds.labels, self.rounds.logs[:, columns]),
+            rounds=self.rounds and self.rounds._replace(places=self.rounds.places[:, columns]),
             excluded=excluded,
             untimed=untimed,
         )
@@ -138,7 +146,8 @@ class TimingMatrix:
             problems=tuple(self.problems[index] for index in indices),
             regret=self.regret[indices],
             usable=self.usable[indices],
-            rounds=self.rounds and Rounds(self.rounds.labels[indices], self.rounds.logs[indices]),
+            rounds=self.rounds
+            and self.rounds._replace(labels=self.rounds.labels[indices], places=self.rounds.places[indices]),
             weights=self.weight[indices],
             excluded=None if self.excluded is None else self.excluded[indices],
             untimed=None if self.untimed is None else self.untimed[indices],
@@ -224,23 +233,23 @@ def timing_matrix(evidence: "Evidence", spec: OperatorSpec, key: Key, target: Ta
 def _rounds(levels_of: Sequence[dict[int, Level]], configs: int) -> Rounds:
     """Rounds behind the levels of each problem, by the config's index."""
     # Configs that were timed together share one array of labels.
-    alike: list[dict[int, list[int]]] = [{} for _ in levels_of]
-    for groups, known in zip(alike, levels_of, strict=True):
-        for column, level in known.items():
-            groups.setdefault(id(level.labels), []).append(column)
-    all_labels = [
-        np.unique(np.concatenate([known[group[0]].labels for group in groups.values()]))
-        for groups, known in zip(alike, levels_of, strict=True)
-    ]
+    distinct = [{id(level.labels): level.labels for level in known.values()} for known in levels_of]
+    all_labels = [np.unique(np.concatenate([*arrays.values()])) for arrays in distinct]
     most = max(map(len, all_labels))
     labels = np.full((len(all_labels), most), -1, np.int32)
-    logs = np.full((len(all_labels), configs, most), MISSING, np.int32)
-    for problem, (groups, known, own) in enumerate(zip(alike, levels_of, all_labels, strict=True)):
+    places = np.zeros((len(all_labels), configs), np.int32)
+    logs = [np.full(most, MISSING, np.int32)]
+    for problem, (known, own) in enumerate(zip(levels_of, all_labels, strict=True)):
         labels[problem, : len(own)] = own
-        for group in groups.values():
-            positions = np.searchsorted(own, known[group[0]].labels)
-            logs[problem, np.array(group)[:, None], positions] = np.stack([known[column].logs for column in group])
-    return Rounds(labels, logs)
+        positions = {number: np.searchsorted(own, array) for number, array in distinct[problem].items()}
+        place_of: dict[int, int] = {}
+        for column, level in known.items():
+            if id(level) not in place_of:
+                place_of[id(level)] = len(logs)
+                logs.append(logs[0].copy())
+                logs[-1][positions[id(level.labels)]] = level.logs
+            places[problem, column] = place_of[id(level)]
+    return Rounds(labels, places, np.stack(logs))
 
 
 def _measured(evidence: "Evidence", spec: OperatorSpec, key: Key) -> dict[Shape, _Measured]:

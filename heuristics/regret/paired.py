@@ -44,24 +44,23 @@ def paired(rounds: Rounds, problem: int, right: int) -> Paired:
 
     Two configs are compared if each was timed in three blocks, which shared rounds connect.
     """
-    logs = rounds.logs[problem]
-    result = Paired(np.full(len(logs), np.nan), np.full(len(logs), np.nan))
-    timed = logs != MISSING
-    if not timed[right].any():
+    places = rounds.places[problem]
+    result = Paired(np.full(len(places), np.nan), np.full(len(places), np.nan))
+    own = np.unique(places)
+    own = own[(rounds.logs[own] != MISSING).any(axis=1)]
+    if places[right] not in own:
         return result
-    columns = np.flatnonzero(timed.any(axis=1))
-    # The levels of an alias are those of the config that was measured.
-    numbers: dict[bytes, int] = {}
-    measured = [numbers.setdefault(logs[column].tobytes(), len(numbers)) for column in columns.tolist()]
-    _, firsts = np.unique(measured, return_index=True)
-    means, counts = _block_means(logs[columns[firsts]], timed[columns[firsts]], rounds.labels[problem])
-    ratios, p = _against(means, counts, measured[int(np.searchsorted(columns, right))])
+    columns = np.flatnonzero(np.isin(places, own))
+    measured = np.searchsorted(own, places[columns])
+    means, counts = _block_means(rounds.logs[own], rounds.labels[problem])
+    ratios, p = _against(means, counts, int(np.searchsorted(own, places[right])))
     result.ratios[columns], result.p[columns] = ratios[measured], p[measured]
     return result
 
 
-def _block_means(logs: NDArray[np.int32], timed: NDArray[np.bool_], labels: NDArray[np.int32]) -> tuple[Floats, Floats]:
+def _block_means(logs: NDArray[np.int32], labels: NDArray[np.int32]) -> tuple[Floats, Floats]:
     """Mean log-time of each config in each block, and 1 where it has a time, both (configs, blocks)."""
+    timed = logs != MISSING
     _, block = np.unique(block_of(labels), return_inverse=True)
     in_block = (block[:, None] == np.arange(int(block.max()) + 1)).astype(np.float64)
     counts = timed @ in_block
@@ -97,11 +96,14 @@ def _against(means: Floats, timed: Floats, right: int) -> tuple[Floats, Floats]:
     return np.where(enough, ratios, np.nan), np.where(enough, p, np.nan)
 
 
-def block_ratios(rounds: Rounds, problem: int, left: int, right: int) -> Floats:
-    """The mean log-ratio of two configs in each block in which both were timed, in the order of blocks, log_ppm."""
-    logs = rounds.logs[problem]
-    both = (logs[left] != MISSING) & (logs[right] != MISSING)
-    ratios = logs[left, both].astype(np.float64) - logs[right, both]
+def block_ratios(rounds: Rounds, problem: int, left: int, right: int, among: NDArray[np.bool_] | bool = True) -> Floats:
+    """The mean log-ratio of two configs in each block in which both were timed, in the order of blocks, log_ppm.
+
+    Only the rounds of `among`, (N,), count.
+    """
+    first, second = rounds.of(problem, left), rounds.of(problem, right)
+    both = (first != MISSING) & (second != MISSING) & among
+    ratios = first[both].astype(np.float64) - second[both]
     _, block = np.unique(block_of(rounds.labels[problem, both]), return_inverse=True)
     return np.bincount(block, ratios) / np.bincount(block) if len(ratios) else ratios
 

@@ -242,7 +242,7 @@ def _ties(matrix: TimingMatrix, index: int, column: int) -> float:
     against = paired(matrix.rounds, index, column)
     alike = matrix.usable[index] & (against.p > 1 / MISSES_ONE_IN)
     # Configs with the same launch share their times, and count once.
-    return float(len({matrix.rounds.logs[index, other].tobytes() for other in np.flatnonzero(alike)} | {b""}) - 1)
+    return float(len(np.unique(matrix.rounds.places[index, alike])))
 
 
 def _fastest(matrix: TimingMatrix, times: BestTimes) -> pd.DataFrame:

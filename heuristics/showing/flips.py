@@ -17,7 +17,7 @@ from normtune.heuristics.fitting.figures import Loss, summarise
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.regret.build import matrices_of
-from normtune.heuristics.regret.matrix import MISSING, Rounds, TimingMatrix
+from normtune.heuristics.regret.matrix import MISSING, TimingMatrix
 from normtune.heuristics.regret.paired import block_ratios, p_value
 from normtune.kernels.config import Config
 from normtune.kernels.key import Key
@@ -159,7 +159,7 @@ def _ratios(matrix: TimingMatrix, index: int, column: int) -> NDArray[np.float64
     """The mean log-ratio of a config and the best in each block; the best is chosen on the other half of blocks."""
     if matrix.rounds is None:
         return np.empty(0)
-    labels, logs = matrix.rounds.labels[index], matrix.rounds.logs[index]
+    labels, logs = matrix.rounds.labels[index], matrix.rounds.logs[matrix.rounds.places[index]]
     even = (labels >= 0) & halves(labels)
     odd = (labels >= 0) & ~even
     usable = matrix.usable[index]
@@ -167,8 +167,7 @@ def _ratios(matrix: TimingMatrix, index: int, column: int) -> NDArray[np.float64
     for chosen_on, scored_on in ((even, odd), (odd, even)):
         best = _fastest(logs[:, chosen_on], usable)
         if best is not None:
-            half = Rounds(labels[None, scored_on], logs[None][:, :, scored_on])
-            parts.append(block_ratios(half, 0, column, best))
+            parts.append(block_ratios(matrix.rounds, index, column, best, scored_on))
     return np.concatenate(parts) if len(parts) == 2 else np.empty(0)
 
 

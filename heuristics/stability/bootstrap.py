@@ -39,7 +39,10 @@ class Blocks:
             rounds = np.flatnonzero(labels[problem] >= 0)
             label = labels[problem, rounds]
             self._places[problem, np.searchsorted(numbers, block_of(label)), label % ROUNDS_PER_BLOCK] = rounds
-        self._pairs = np.nonzero(matrix.usable)
+        # The problem of each place in the logs, from place 1 on.
+        self._problems = np.zeros(len(self._rounds.logs) - 1, np.int64)
+        pairs = np.nonzero(self._rounds.places)
+        self._problems[self._rounds.places[pairs] - 1] = pairs[0]
 
     def of_half(self, half: int) -> TimingMatrix:
         """The matrix of every second block, from the first (0) or the second (1) on; see `taken`."""
@@ -68,27 +71,23 @@ class Blocks:
         indices = np.take_along_axis(self._places, np.maximum(blocks, 0)[:, :, None], axis=1)
         indices = np.where(blocks[:, :, None] < 0, -1, indices)
         labels = np.where(indices < 0, -1, np.arange(most * ROUNDS_PER_BLOCK).reshape(most, -1)).astype(np.int32)
-        logs = np.full((*self.matrix.usable.shape, most * ROUNDS_PER_BLOCK), MISSING, np.int32)
-        problem, config = self._pairs
-        rounds = indices.reshape(count, -1)[problem]
-        own = np.take_along_axis(self._rounds.logs[problem, config], np.maximum(rounds, 0), axis=1)
+        rounds = indices.reshape(count, -1)[self._problems]
+        own = np.take_along_axis(self._rounds.logs[1:], np.maximum(rounds, 0), axis=1)
         own = np.where(rounds < 0, MISSING, own)
-        logs[problem, config] = own
+        places = np.where(self.matrix.usable, self._rounds.places, 0)
 
         halves = own.reshape(len(own), most, ROUNDS_PER_BLOCK)
         even, odd = (_medians(halves[:, first::2].reshape(len(own), -1)) for first in (0, 1))
         even, odd = np.where(even == _NONE, odd, even), np.where(odd == _NONE, even, odd)
-        known = even != _NONE
-        usable = np.zeros_like(self.matrix.usable)
-        usable[problem[known], config[known]] = True
-        levels = np.full((2, *usable.shape), _NONE)
-        levels[:, problem, config] = even, odd
-        regret, untimed = _regret(levels[0], levels[1], usable), self.matrix.untimed
+        # A config that is not usable has place 0, whose level is none.
+        even, odd = (np.append(_NONE, level)[places] for level in (even, odd))
+        usable = even != _NONE
+        regret, untimed = _regret(even, odd, usable), self.matrix.untimed
         return replace(
             self.matrix,
             regret=regret if untimed is None else np.where(untimed, self.matrix.regret, regret),
             usable=usable,
-            rounds=Rounds(labels.reshape(count, -1), logs),
+            rounds=Rounds(labels.reshape(count, -1), places, np.insert(own, 0, MISSING, axis=0)),
         )
 
 

@@ -148,7 +148,7 @@ def _halves(matrix: TimingMatrix, problem: int, column: int | None, time: float)
     """The time of a config in its even and in its odd blocks, from its time in all blocks."""
     if matrix.rounds is None or column is None:
         return time, time
-    logs, blocks = matrix.rounds.logs[problem, column], block_of(matrix.rounds.labels[problem])
+    logs, blocks = matrix.rounds.of(problem, column), block_of(matrix.rounds.labels[problem])
     timed = logs != MISSING
     parts = [logs[timed & (blocks % 2 == half)] for half in (0, 1)]
     if not all(part.size for part in parts):

@@ -6,7 +6,7 @@ import numpy as np
 
 from normtune.heuristics.fitting.case import TableEntry
 from normtune.heuristics.fitting.figures import Figures, Loss
-from normtune.heuristics.regret.matrix import TimingMatrix
+from normtune.heuristics.regret.matrix import MISSING, Rounds, TimingMatrix
 from normtune.heuristics.writing.entries import with_lines
 from normtune.heuristics.writing.regenerate import Command, command_of
 from normtune.kernels.key import Key
@@ -22,6 +22,19 @@ SHAPES = [(rows, hidden) for rows in (1, 64, 1024, 4096, 65536) for hidden in (6
 def eight(config, problem):
     """A law by which rows of 8 warps are best everywhere, which `penalty` likes nowhere."""
     return 0.0 if config == RMSNormConfig("row", 1, 8) else 0.1
+
+
+def rounds_of(labels, logs):
+    """Rounds of logs (problems, configs, N); configs with equal logs on a problem have equal launches."""
+    rows, places = [np.full(logs.shape[2], MISSING, np.int32)], np.zeros(logs.shape[:2], np.int32)
+    for problem, of_problem in enumerate(logs.astype(np.int32)):
+        known = {rows[0].tobytes(): 0}
+        for config, own in enumerate(of_problem):
+            if own.tobytes() not in known:
+                known[own.tobytes()] = len(rows)
+                rows.append(own)
+            places[problem, config] = known[own.tobytes()]
+    return Rounds(labels, places, np.stack(rows))
 
 
 def matrix_of(regret, problems, configs, usable=None, weights=None, **more):

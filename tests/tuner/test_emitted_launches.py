@@ -16,7 +16,7 @@ from normtune.heuristics.fitting.case import Case
 from normtune.heuristics.fitting.function import fit_function
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.regret.legality import Legality, all_variants
-from normtune.heuristics.regret.matrix import Rounds, TimingMatrix
+from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.kernels.call import AnyLaunch
 from normtune.kernels.config import Config
 from normtune.kernels.key import Key
@@ -27,6 +27,7 @@ from normtune.kernels.tablefile.header import Header
 from normtune.kernels.tablefile.parse import trees
 from normtune.kernels.tablefile.tree import Leaf, Split, Tree, choose, regions
 from normtune.kernels.target import TARGETS, Target, target_for
+from normtune.tests.heuristics.made_up import rounds_of
 from normtune.tuner.compiling.pool import compile_all
 from normtune.tuner.plan.binaries import compile_class, jobs_of
 from normtune.tuner.plan.grids import GRIDS, shapes
@@ -78,7 +79,7 @@ def random_matrix(
     if not usable.any(axis=1).all():
         return None
     return TimingMatrix(
-        Key.of(spec.name, variant, dtype), chosen, tuple(configs), regret, usable, Rounds(labels, paired)
+        Key.of(spec.name, variant, dtype), chosen, tuple(configs), regret, usable, rounds_of(labels, paired)
     )
 
 

@@ -16,7 +16,7 @@ from normtune.heuristics.comparing.report import difference_lines, mark, summary
 from normtune.heuristics.fitting.figures import Loss
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
-from normtune.heuristics.regret.matrix import Rounds, TimingMatrix
+from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.rules.rule import Autotuned
 from normtune.heuristics.writing.emit import module_text
 from normtune.kernels.box import EVERYWHERE, Box
@@ -29,7 +29,7 @@ from normtune.kernels.tablefile.tree import Leaf, Split, Tree, choose
 from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store
 from normtune.tests.commands import refused, succeed
-from normtune.tests.heuristics.made_up import as_command
+from normtune.tests.heuristics.made_up import as_command, rounds_of
 from normtune.tests.results.stores import loaded, record
 
 H200 = TARGETS["sm_90"]
@@ -175,7 +175,7 @@ def test_an_autotuner_picks_the_least_median_of_what_was_timed() -> None:
     logs = np.array([[[50, 50, 50, 50, 0, 0], [40, 40, 60, 60, 99, 99], [90] * 6]], np.int32)
     matrix = TimingMatrix(
         *(Key.of("rms_norm_forward", "", "bfloat16"), ((4096, 1024),), (ROW, BLOCK, WIDE)),
-        *(np.array([[7, 0, 30]]), np.array([[True] * 3]), Rounds(np.arange(6, dtype=np.int32)[None], logs)),
+        *(np.array([[7, 0, 30]]), np.array([[True] * 3]), rounds_of(np.arange(6, dtype=np.int32)[None], logs)),
     )
     unknown, illegal = RMSNormConfig("row", 1, 32), RMSNormConfig("split", 1, 4)
     tuned = Autotuned("t", "", "", lambda problem, target: (illegal, unknown, WIDE, BLOCK, ROW))

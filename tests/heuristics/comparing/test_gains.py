@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from normtune.heuristics.comparing.gains import ConfidenceInterval, Gain, Pair, gain
-from normtune.heuristics.regret.matrix import MISSING, Rounds, TimingMatrix
+from normtune.heuristics.regret.matrix import MISSING, TimingMatrix
 from normtune.kernels.key import Key
 from normtune.kernels.rms_norm.config import RMSNormConfig
+from normtune.tests.heuristics.made_up import rounds_of
 
 SLOW, FAST = RMSNormConfig("row", 1, 4), RMSNormConfig("row", 1, 8)
 # Quantiles of t at 0.975, from any table of them.
@@ -24,7 +25,7 @@ def matrix_of(logs: list[list[list[int]]], regret: list[list[int]], weights: lis
         (SLOW, FAST),
         np.array(regret, np.int64),
         np.ones((len(logs), 2), np.bool_),
-        Rounds(labels, values),
+        rounds_of(labels, values),
         None if weights is None else np.array(weights, np.int64),
     )
 

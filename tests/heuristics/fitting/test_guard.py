@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from normtune.heuristics.fitting.guard import LEVEL, SLOWER, Guard, Guarded
-from normtune.heuristics.regret.matrix import MISSING, Rounds, TimingMatrix
+from normtune.heuristics.regret.matrix import MISSING, TimingMatrix
 from normtune.heuristics.regret.paired import block_ratios, p_value, paired
 from normtune.heuristics.solver.bins import Bins
 from normtune.heuristics.solver.grid import axis
@@ -16,6 +16,7 @@ from normtune.kernels.key import Key
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile.tree import Leaf, Split, Tree, choose
 from normtune.results.records import ROUNDS_PER_BLOCK
+from normtune.tests.heuristics.made_up import rounds_of
 
 CONFIGS = tuple(RMSNormConfig("row", 1, warps) for warps in (1, 2, 4))
 A, B, C = (Leaf(config) for config in CONFIGS)
@@ -28,9 +29,7 @@ def matrix_of(logs: np.ndarray) -> TimingMatrix:
     """A matrix of paired log-times (problems, configs, rounds), millionths."""
     labels = np.broadcast_to(np.arange(logs.shape[2], dtype=np.int32), (len(SHAPES), logs.shape[2])).copy()
     regret = np.zeros(logs.shape[:2], np.int64)
-    return TimingMatrix(
-        Key.of("toy", "", "bfloat16"), SHAPES, CONFIGS, regret, regret == 0, Rounds(labels, logs.astype(np.int32))
-    )
+    return TimingMatrix(Key.of("toy", "", "bfloat16"), SHAPES, CONFIGS, regret, regret == 0, rounds_of(labels, logs))
 
 
 def timed(means: dict[tuple[int, int], int], noise: float, seed: int = 0, together: bool = False) -> np.ndarray:
@@ -176,7 +175,7 @@ def test_ratios_are_means_of_blocks_in_which_both_were_timed() -> None:
     logs[0, 0] = [10, 30, 50, 70, 90, MISSING]
     logs[0, 1] = [0, 0, MISSING, 0, 10, 10]
     labels = np.array([[0, 1, 2, 3, 4, 5]], np.int32)
-    assert block_ratios(Rounds(labels, logs), 0, 0, 1).tolist() == [20, 70, 80]
+    assert block_ratios(rounds_of(labels, logs), 0, 0, 1).tolist() == [20, 70, 80]
 
 
 def test_less_than_three_blocks_say_nothing() -> None:
@@ -246,9 +245,9 @@ def test_configs_of_different_blocks_are_compared_through_what_both_share() -> N
 
 def test_aliases_add_no_evidence_of_noise() -> None:
     logs = timed({(2, 1): 30_000}, noise=30_000)
-    once = paired(Rounds(np.arange(16, dtype=np.int32)[None], logs[2:3].astype(np.int32)), 0, 2)
-    twice = np.concatenate([logs[2:3], logs[2:3, :1], logs[2:3, :1]], axis=1).astype(np.int32)
-    again = paired(Rounds(np.arange(16, dtype=np.int32)[None], twice), 0, 2)
+    once = paired(rounds_of(np.arange(16, dtype=np.int32)[None], logs[2:3]), 0, 2)
+    twice = np.concatenate([logs[2:3], logs[2:3, :1], logs[2:3, :1]], axis=1)
+    again = paired(rounds_of(np.arange(16, dtype=np.int32)[None], twice), 0, 2)
     assert np.allclose(again.p, [*once.p, once.p[0], once.p[0]], rtol=1e-9)
     assert np.allclose(again.ratios[:3], once.ratios)
 
@@ -279,8 +278,8 @@ def test_what_is_untimed_where_the_baseline_is_timed_gives_way_and_the_other_way
     untimed = np.zeros_like(matrix.usable)
     untimed[2, 1] = untimed[5, 2] = True
     assert matrix.rounds is not None
-    logs = np.where(untimed[:, :, None], MISSING, matrix.rounds.logs)
-    partial = replace(matrix, usable=~untimed, untimed=untimed, rounds=matrix.rounds._replace(logs=logs))
+    places = np.where(untimed, 0, matrix.rounds.places)
+    partial = replace(matrix, usable=~untimed, untimed=untimed, rounds=matrix.rounds._replace(places=places))
     guard = Guard(partial, always(C), lambda config, shape: True)
     assert guard.refused.sum() == 1 and guard.refused[2, 1] and guard.refuses(TREE)
     found = guarded(partial, bins_of(barred=((2, 1, 2),)), TREE, always(C))

@@ -159,11 +159,13 @@ def test_the_paired_rounds_stand_behind_the_regret(spec: OperatorSpec, run: Run)
     found = matrix_of(cells, run, spec)
     wide, place = found.problems.index((8, 2048)), {config: index for index, config in enumerate(found.configs)}
     assert found.rounds is not None
-    labels, logs = found.rounds.labels[wide], found.rounds.logs[wide].astype(np.int64)
+    labels, logs = found.rounds.labels[wide], found.rounds.logs[found.rounds.places[wide]].astype(np.int64)
     assert labels.tolist() == ROUNDS.tolist()
     ratio = logs[place[own]] - logs[place[FAST]]
     assert ratio[EVEN] == pytest.approx(1e6 * np.log(1000 / 900), abs=2)
     assert ratio[~EVEN] == pytest.approx(1e6 * np.log(1000 / 990), abs=2)
     assert (logs[place[alias]] == logs[place[own]]).all()
+    assert found.rounds.places[wide, place[alias]] == found.rounds.places[wide, place[own]] != 0
+    assert (found.rounds.logs[0] == MISSING).all() and len(found.rounds.logs) == 5  # none for an alias
     narrow = found.problems.index((8, 64))
-    assert (found.rounds.logs[narrow, place[FAST]] == MISSING).all()
+    assert found.rounds.places[narrow, place[FAST]] == 0

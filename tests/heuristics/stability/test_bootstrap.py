@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from normtune.heuristics.regret.matrix import MISSING, Rounds, TimingMatrix, timing_matrix
+from normtune.heuristics.regret.matrix import MISSING, TimingMatrix, timing_matrix
 from normtune.heuristics.regret.paired import block_ratios
 from normtune.heuristics.stability.bootstrap import Blocks
 from normtune.kernels.key import Key
@@ -11,6 +11,7 @@ from normtune.kernels.operator import operator
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.results.exchange.recording import load_recording
+from normtune.tests.heuristics.made_up import rounds_of
 
 ONE, TWO, THREE = (RMSNormConfig("row", 1, warps) for warps in (1, 2, 4))
 
@@ -24,7 +25,9 @@ def matrix(*blocks, short=()):
     usable = np.ones((1, len(logs)), np.bool_)
     regret = np.zeros(usable.shape, np.int64)
     configs = (ONE, TWO, THREE)[: len(logs)]
-    return TimingMatrix(Key.of("toy", "", "bfloat16"), ((64, 64),), configs, regret, usable, Rounds(labels, logs[None]))
+    return TimingMatrix(
+        Key.of("toy", "", "bfloat16"), ((64, 64),), configs, regret, usable, rounds_of(labels, logs[None])
+    )
 
 
 def taken(found, *places):
@@ -67,7 +70,7 @@ def test_halves_are_every_other_block():
     first, second = (Blocks(found).of_half(half) for half in (0, 1))
     assert first.regret.tolist() == [[0, (10 + 20 - 1) // 2]]
     assert second.regret.tolist() == [[5, 0]]
-    assert first.rounds.logs[0, 0].tolist() == [0, 0, 0, 2]
+    assert first.rounds.of(0, 0).tolist() == [0, 0, 0, 2]
     assert block_ratios(first.rounds, 0, 1, 0).tolist() == [10.0, 19.0]
 
 
