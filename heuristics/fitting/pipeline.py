@@ -199,7 +199,8 @@ def _matrices(evidence: "Evidence", spec: OperatorSpec, target: Target, notes: l
             too_many = unused > MOST_UNUSED * measured
             notes.append(
                 f"{'left out ' * too_many}{key}: {unused} of {measured} measurements share no round "
-                "with the others, or their run no config; only times of one round are compared: time configs in turns"
+                "with the others, or their run no config; only times of one round are compared: time configs in turns "
+                "(`normtune sweep --stale` does)"
             )
             if too_many:
                 continue

@@ -176,12 +176,19 @@ class _Measured(NamedTuple):
         failed: configs without a time whose newest attempt failed, and configs whose newest result was wrong.
         uncompiled: those of them that the compiler refused.
         unused: see `TimingMatrix.unused`.
+        apart: configs with times, none of which is linked to the others.
     """
 
     levels: dict[Config, Level]
     failed: set[Config]
     uncompiled: set[Config]
     unused: tuple[int, int]
+    apart: set[Config]
+
+
+def apart(evidence: "Evidence", spec: OperatorSpec, key: Key) -> dict[Shape, set[Config]]:
+    """The configs that a timing matrix leaves out because nothing links their times to the others, by shape."""
+    return {shape: found.apart for shape, found in _measured(evidence, spec, key).items() if found.apart}
 
 
 def timing_matrix(evidence: "Evidence", spec: OperatorSpec, key: Key, target: Target) -> TimingMatrix | None:
@@ -316,7 +323,8 @@ def _of_shape(
     known = levels(filled, [place for place, number in enumerate(numbered) if number in unpaired])
     counts = unused(filled, known), sum(config != COPY for samples in filled for config in samples)
     return _Measured(
-        {config: level for config, level in known.items() if config not in failed}, failed, uncompiled, counts
+        *({config: level for config, level in known.items() if config not in failed}, failed, uncompiled, counts),
+        apart={config for samples in filled for config in samples} - {COPY, *known, *failed},
     )
 
 

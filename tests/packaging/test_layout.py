@@ -171,6 +171,9 @@ ROOMS = {
         r"tuner/staleness/(stored|recorded|table)\.py",
         "light kernels/tablefile results results/exchange tuner/plan tuner/compiling tuner/staleness/code",
     ),
+    "tuner/staleness/links": Room(
+        r"tuner/staleness/links\.py", "light results heuristics/regret tuner/plan tuner/staleness", "pandas"
+    ),
     "tuner/device": Room(
         "tuner/device/",
         "light kernels/calling results results/parallel results/exchange tuner/machine tuner/timing "
@@ -187,7 +190,7 @@ ROOMS = {
         "tuner/sweep/",
         "light kernels/tablefile results results/parallel results/exchange results/database results/source "
         "heuristics/report tuner/timing tuner/plan tuner/search tuner/compiling tuner/staleness/code "
-        "tuner/staleness tuner/device tuner/cluster",
+        "tuner/staleness tuner/staleness/links tuner/device tuner/cluster",
         "numpy rich typer",
     ),
     "tuner/doctor": Room(

@@ -116,8 +116,8 @@ class SweepOptions:
         doc="Stop within this time, with everything stored. Default: the limit of --effort, if any.",
     )
     stale: bool = option(
-        "Measure again only configs whose kernels changed, or that this Triton compiles to other machine code, and a "
-        "control sample of the others.",
+        "Measure again only configs whose kernels changed, or that this Triton compiles to other machine code, those "
+        "that nothing else compares with the others, and a control sample.",
         default=False,
     )
     refine: str | os.PathLike[str] | None = option(

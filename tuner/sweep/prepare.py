@@ -24,7 +24,7 @@ from normtune.tuner.search.protocol import Known, Search, Strategy
 from normtune.tuner.search.refine import Refine
 from normtune.tuner.search.resumed import resumed
 from normtune.tuner.staleness.code import triton_version
-from normtune.tuner.staleness.stored import Comparison, compare, compare_instructions, is_other_code
+from normtune.tuner.staleness.stored import Comparison, Pair, compare, compare_instructions, is_other_code
 from normtune.tuner.sweep.outlook import search_of
 from normtune.tuner.sweep.refine import RefinedTable
 from normtune.tuner.sweep.report import seconds_text
@@ -108,11 +108,13 @@ def prepare(
     lines: list[str] = []
     runs: Sequence[Run] = ()
     control = None
+    corrected: dict[Pair, tuple[str, str]] = {}
     if store:
         coverage, runs = store.coverage(device, request.regime), store.runs()
         comparison = compare(coverage, target)
         if not request.dry_run:
             store.set_fingerprints(device, comparison.fingerprints)
+        corrected |= comparison.fingerprints
         stored, lines = comparison.applied(coverage), [*comparison.lines, *filter(None, [store.ahead])]
     always = request.always(wanted.problems, device, target)
     key = request.key(always)
@@ -128,6 +130,14 @@ def prepare(
             store.set_fingerprints(device, other.fingerprints)
         lines += other.lines
         stored = other.applied(stored)
+        if store:
+            from normtune.tuner.staleness.links import without_links  # loads pandas, which other sweeps do not need
+
+            measured = store.load(devices=[device.label], regime=request.regime).of(device)
+            unlinked = without_links(stored, measured, {**corrected, **other.fingerprints})
+            if unlinked:
+                lines.append(f"measured again because nothing else compares their times: {len(unlinked)} measurements")
+            stored = {**stored, **unlinked}
         chosen = stale_plan(stored, target)
         if chosen.tasks or _is_new(runs, device, request.regime, other):
             control = ControlSample(stored, target)

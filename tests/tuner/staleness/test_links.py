@@ -1,0 +1,77 @@
+"""What only changed kernels compare with the others is measured again with them."""
+
+import numpy as np
+import pytest
+
+from normtune.kernels.config import COPY
+from normtune.kernels.fingerprint import fingerprint
+from normtune.kernels.operator import operator
+from normtune.results.database.store import Store
+from normtune.results.exchange.recording import load_recording
+from normtune.results.records import REPLAY_PREFIX, Measurement, Run
+from normtune.tuner.staleness.links import APART, without_links
+from normtune.tuner.sweep import api
+
+SPEC = operator("rms_norm_forward")
+PROBLEM = SPEC.problem(4096, 1024, "bfloat16")
+RECORDED = load_recording("nvidia-h200").select(["rms_norm_forward"], ["bfloat16"])
+DEVICE = RECORDED.runs[0].device._replace(uuid=f"{REPLAY_PREFIX}nvidia-h200")
+# A replay has only what was recorded.
+BEST, SECOND, SLOW, CHANGED, ALONE, BESIDE = sorted(
+    {row.config for row in RECORDED.measurements() if row.problem == PROBLEM and row.config != COPY}
+)[:6]
+RUNS = [Run(name, DEVICE, {}, f"2026-01-0{day}T00:00:00", {}) for day, name in enumerate("abc", 1)]
+
+
+def cell(run, config, time, is_old=False):
+    kernels = "sha256:old" if is_old else fingerprint(SPEC)
+    rounds = np.arange(16, dtype=np.int32)
+    return Measurement(PROBLEM, config, run, kernels, "ok", "", rounds, np.full(16, time, np.int32))
+
+
+CELLS = [
+    *(cell("a", config, time) for config, time in ((COPY, 900), (BEST, 1000), (SECOND, 1010), (SLOW, 2000))),
+    cell("a", CHANGED, 1500, is_old=True),
+    # A run without a copy, which the changed config linked to the other.
+    cell("b", CHANGED, 1500, is_old=True),
+    *(cell("b", config, 1600) for config in (ALONE, BESIDE)),
+]
+AGAIN = [cell("c", config, 1400) for config in (COPY, CHANGED)]
+
+
+@pytest.fixture
+def store(tmp_path):
+    with Store.open(tmp_path / "store.db") as opened:
+        for run in RUNS:
+            opened.begin_run(run)
+        opened.add(CELLS)
+        yield opened
+
+
+def unlinked(store, corrected=()):
+    return without_links(store.coverage(DEVICE), store.load().of(DEVICE), dict(corrected))
+
+
+def test_what_the_changed_config_linked_is_stale_with_it(store):
+    found = unlinked(store)
+    assert set(found) == {(PROBLEM, ALONE), (PROBLEM, BESIDE)}
+    assert {state.fingerprint for state in found.values()} == {fingerprint(SPEC) + APART}
+    store.add(AGAIN)
+    assert set(unlinked(store)) == {(PROBLEM, ALONE), (PROBLEM, BESIDE)}
+    store.add([cell("c", ALONE, 1550)])  # links the other of its run
+    assert unlinked(store) == {}
+
+
+def test_unchanged_code_links_before_its_new_fingerprint_is_stored(store):
+    assert unlinked(store, {(PROBLEM, CHANGED): ("sha256:old", fingerprint(SPEC))}) == {}
+    assert set(unlinked(store, {(PROBLEM, CHANGED): ("sha256:old", "sha256:other")})) == {
+        (PROBLEM, ALONE),
+        (PROBLEM, BESIDE),
+    }
+
+
+@pytest.mark.slow
+def test_a_sweep_plans_them(store, tmp_path):
+    planned = api.sweep(device="replay:nvidia-h200", stale=True, dry_run=True, store=tmp_path / "store.db").outlook
+    again = {one.config for task in planned.tasks for one in task.candidates}
+    assert again == {CHANGED, ALONE, BESIDE, BEST, SECOND}  # the last two are the control sample

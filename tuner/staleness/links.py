@@ -1,0 +1,49 @@
+"""Measurements that nothing compares with the others once changed kernels are measured again.
+
+Runs at a shape are compared through the configs that they share. A search times few, and where all of them changed, the
+rest of its run is left out of every fit: it has to be measured again with them.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from normtune.heuristics.regret.matrix import apart
+from normtune.kernels.fingerprint import fingerprint
+from normtune.kernels.operator import find
+from normtune.kernels.problem import Problem
+from normtune.results.evidence import Evidence
+from normtune.tuner.staleness.stored import Pair
+
+if TYPE_CHECKING:
+    from normtune.tuner.plan.resume import Stored
+
+# Suffix of the fingerprint of these measurements.
+APART = " (apart)"
+
+
+def without_links(stored: "Stored", evidence: Evidence, corrected: Mapping[Pair, tuple[str, str]]) -> "Stored":
+    """The coverage of measurements of the present kernels that nothing links, with another fingerprint.
+
+    Args:
+        stored: coverage of a device, with the corrected fingerprints.
+        evidence: the measurements of that device.
+        corrected: (old, new) fingerprint of measurements, which `evidence` may not know yet.
+    """
+    names = evidence.frame["operator"].unique()
+    present = {name: fingerprint(spec) for name in names if (spec := find(name))}
+    kept = []
+    for row in evidence.measurements():
+        old, new = corrected.get((row.problem, row.config), ("", ""))
+        kept.append((new if row.fingerprint == old else row.fingerprint) == present.get(row.problem.operator))
+    is_kept = pd.Series(kept, dtype=bool) & ~evidence.unpaired_rows().reset_index(drop=True)
+    current = Evidence(evidence.frame[is_kept.to_numpy()].reset_index(drop=True), evidence.runs)
+    pairs = [
+        (Problem.at(key, shape), config)
+        for key in current.measured_keys()
+        if (spec := find(key.operator))
+        for shape, configs in apart(current, spec, key).items()
+        for config in configs
+    ]
+    return {pair: stored[pair]._replace(fingerprint=stored[pair].fingerprint + APART) for pair in pairs}
