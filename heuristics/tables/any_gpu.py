@@ -5,8 +5,8 @@
 # Fitted:   NVIDIA H100 80GB HBM3, sm_90, 132 SMs, 50 MB of L2 cache
 # Fitted:   NVIDIA H200, sm_90, 132 SMs, 60 MB of L2 cache
 # Software: triton 3.6.0, torch 2.11.0+cu130
-# Data:     sha256:d3e7311e13f69b089409d7b8d11cbff74cf82a4d2b9c3025c0558a37570a758b
-#           (345373 measurements, 2026-11-27)
+# Data:     sha256:76a943a2c1613c225a52ec4811ed9e7bb0b27cbc4c2f7dd148d849909075418d
+#           (346425 measurements, 2026-11-27)
 # Kernels:  fused_add_rms_norm_backward
 #           sha256:c47c753153b3271b5cd21a2cde31dc41a6f41aac9ad3da9efd08e9a456f47f21
 # Kernels:  fused_add_rms_norm_forward
@@ -43,8 +43,8 @@
 #           4.23 % worst 114.6 % (left out 5.28 %), NVIDIA H200 mean 8.29 % worst 145.5
 #           % (left out 48.28 %)
 # Regret:   rms_norm_forward bfloat16: 10 leaves, NVIDIA H100 80GB HBM3 mean 0.57 %
-#           worst 23.5 % (left out 0.58 %), NVIDIA H200 mean 0.68 % worst 27.2 % (left
-#           out 1.15 %)
+#           worst 23.5 % (left out 0.58 %), NVIDIA H200 mean 0.71 % worst 27.2 % (left
+#           out 1.18 %)
 # Regret:   rms_norm_forward float16: 7 leaves, NVIDIA H100 80GB HBM3 mean 0.50 % worst
 #           6.8 % (left out 1.74 %), NVIDIA H200 mean 1.65 % worst 39.9 % (left out 2.64
 #           %)
@@ -65,8 +65,8 @@
 # Format:   4
 # Facts:    {"device": null, "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"},
 #           "data": {"digest":
-#           "sha256:d3e7311e13f69b089409d7b8d11cbff74cf82a4d2b9c3025c0558a37570a758b",
-#           "measurements": 345373, "date": "2026-11-27"}, "kernels":
+#           "sha256:76a943a2c1613c225a52ec4811ed9e7bb0b27cbc4c2f7dd148d849909075418d",
+#           "measurements": 346425, "date": "2026-11-27"}, "kernels":
 #           {"fused_add_rms_norm_backward":
 #           "sha256:c47c753153b3271b5cd21a2cde31dc41a6f41aac9ad3da9efd08e9a456f47f21",
 #           "fused_add_rms_norm_forward":
@@ -120,7 +120,7 @@
 #           "rms_norm_forward", "dtype": "bfloat16", "leaves": 10, "figures":
 #           [{"device": "NVIDIA H100 80GB HBM3", "lost": {"mean": 5674, "worst":
 #           210707}, "left_out": {"mean": 5765, "worst": 210707}}, {"device": "NVIDIA
-#           H200", "lost": {"mean": 6751, "worst": 240807}, "left_out": {"mean": 11408,
+#           H200", "lost": {"mean": 7034, "worst": 240807}, "left_out": {"mean": 11691,
 #           "worst": 235866}}]}, {"key": "rms_norm_forward", "dtype": "float16",
 #           "leaves": 7, "figures": [{"device": "NVIDIA H100 80GB HBM3", "lost":
 #           {"mean": 4971, "worst": 65994}, "left_out": {"mean": 17241, "worst":

@@ -3,8 +3,8 @@
 # From:     the folder of this file, where that command is to be run
 # Device:   NVIDIA H200, sm_90, 132 SMs
 # Software: triton 3.6.0, torch 2.11.0+cu130
-# Data:     sha256:4c077c7cb12f49f4f3015b310633f21b3bfc9e7f5247d57e891d2a7134f812a6
-#           (193987 measurements, 2026-11-27)
+# Data:     sha256:e2a235e92ef412bd545395173954344d9962a3b4d3bf87f89e8d123b2b02acfa
+#           (195039 measurements, 2026-11-27)
 # Kernels:  rms_norm_backward
 #           sha256:c47c753153b3271b5cd21a2cde31dc41a6f41aac9ad3da9efd08e9a456f47f21
 # Kernels:  rms_norm_forward
@@ -64,42 +64,42 @@
 #           hidden size on this grid, cross-validated 5.14 %, plain cross-validated 5.68
 #           %, costs 1.08 % (worst 34.2 %) beside rms_norm_backward:no_dweight on the
 #           480 shapes with times of both, 14 more not timed
-# Regret:   rms_norm_forward bfloat16: 75 leaves (of 96), 32 configs, mean -0.25 %,
-#           plain mean -0.10 %, worst 4.7 %, means low by at most 0.41 %, within 0.01 %
-#           of the best 75-leaf tree on this grid, cross-validated 0.81 %, plain
-#           cross-validated 1.09 %, extrapolated 11.79 %
+# Regret:   rms_norm_forward bfloat16: 74 leaves (of 96), 33 configs, mean -0.26 %,
+#           plain mean -0.10 %, worst 8.3 %, means low by at most 0.42 %, within 0.01 %
+#           of the best 74-leaf tree on this grid, cross-validated 0.82 %, plain
+#           cross-validated 1.10 %, extrapolated 15.06 %
 # Regret:   rms_norm_forward float16: as rms_norm_forward bfloat16, mean -0.12 %, plain
-#           mean 0.10 %, worst 6.2 %, means low by at most 0.43 %, sharing costs 0.19 %
-#           on 685 problems
-# Regret:   rms_norm_forward:no_rstd bfloat16: as rms_norm_forward bfloat16, mean 0.02
-#           %, plain mean 0.19 %, worst 6.2 %, means low by at most 0.52 %, sharing
-#           costs 0.20 % on 240 problems
-# Regret:   rms_norm_forward:no_rstd float16: as rms_norm_forward bfloat16, mean 0.17 %,
-#           plain mean 0.29 %, worst 5.5 %, means low by at most 0.51 %, sharing costs
-#           0.44 % on 240 problems
-# Regret:   rms_norm_forward float32: 53 leaves (of 75), 22 configs, mean -0.18 %, plain
-#           mean -0.06 %, worst 3.7 %, means low by at most 0.34 %, within 0.01 % of the
-#           best 53-leaf tree on this grid, cross-validated 0.71 %, plain
-#           cross-validated 0.99 %, extrapolated 4.97 %
+#           mean 0.14 %, worst 10.1 %, means low by at most 0.45 %, sharing costs 0.20 %
+#           on 605 problems
+# Regret:   rms_norm_forward:no_rstd bfloat16: as rms_norm_forward bfloat16, mean 0.01
+#           %, plain mean 0.18 %, worst 6.2 %, means low by at most 0.53 %, sharing
+#           costs 0.19 % on 221 problems
+# Regret:   rms_norm_forward:no_rstd float16: as rms_norm_forward bfloat16, mean 0.22 %,
+#           plain mean 0.32 %, worst 5.5 %, means low by at most 0.50 %, sharing costs
+#           0.46 % on 221 problems
+# Regret:   rms_norm_forward float32: 52 leaves (of 74), 22 configs, mean -0.18 %, plain
+#           mean -0.05 %, worst 3.7 %, means low by at most 0.34 %, the best 52-leaf
+#           tree on this grid, cross-validated 0.72 %, plain cross-validated 1.00 %,
+#           extrapolated 4.97 %
 # Regret:   rms_norm_forward:no_rstd float32: as rms_norm_forward float32, mean 0.27 %,
 #           plain mean 0.60 %, worst 14.3 %, means low by at most 0.63 %, sharing costs
 #           0.74 % on 231 problems
-# Regret:   rms_norm_forward:batch_invariant bfloat16: 39 leaves, 27 configs, mean 0.78
-#           %, plain mean 1.32 %, worst 21.1 %, means low by at most 0.41 %, the best
-#           39-leaf tree of hidden, then rows, with one order of a row's sum a hidden
-#           size on this grid, cross-validated 1.55 %, plain cross-validated 1.68 %,
-#           costs 1.03 % (worst 21.1 %) beside rms_norm_forward
+# Regret:   rms_norm_forward:batch_invariant bfloat16: 41 leaves, 28 configs, mean 0.79
+#           %, plain mean 1.31 %, worst 21.1 %, means low by at most 0.42 %, the best
+#           41-leaf tree of hidden, then rows, with one order of a row's sum a hidden
+#           size on this grid, cross-validated 1.58 %, plain cross-validated 1.67 %,
+#           costs 1.06 % (worst 21.1 %) beside rms_norm_forward
 # Regret:   rms_norm_forward:batch_invariant float16: as
-#           rms_norm_forward:batch_invariant bfloat16, mean 0.40 %, plain mean 0.79 %,
-#           worst 16.3 %, means low by at most 0.42 %, sharing costs 0.00 % on 605
+#           rms_norm_forward:batch_invariant bfloat16, mean 0.42 %, plain mean 0.81 %,
+#           worst 16.3 %, means low by at most 0.42 %, sharing costs -0.05 % on 528
 #           problems
 # Regret:   rms_norm_forward:no_rstd+batch_invariant bfloat16: as
-#           rms_norm_forward:batch_invariant bfloat16, mean 0.64 %, plain mean 1.13 %,
-#           worst 21.5 %, means low by at most 0.52 %, sharing costs 0.15 % on 235
+#           rms_norm_forward:batch_invariant bfloat16, mean 0.67 %, plain mean 1.12 %,
+#           worst 21.5 %, means low by at most 0.51 %, sharing costs 0.18 % on 211
 #           problems
 # Regret:   rms_norm_forward:no_rstd+batch_invariant float16: as
-#           rms_norm_forward:batch_invariant bfloat16, mean 0.80 %, plain mean 1.18 %,
-#           worst 18.4 %, means low by at most 0.49 %, sharing costs 0.34 % on 235
+#           rms_norm_forward:batch_invariant bfloat16, mean 0.84 %, plain mean 1.17 %,
+#           worst 18.4 %, means low by at most 0.47 %, sharing costs 0.37 % on 211
 #           problems
 # Regret:   rms_norm_forward:batch_invariant float32: 27 leaves, 21 configs, mean 0.73
 #           %, plain mean 1.31 %, worst 23.2 %, means low by at most 0.34 %, the best
@@ -118,11 +118,13 @@
 # Searched: rms_norm_backward:no_dweight float32: plane, 40 % of 30364 configs, of 229
 #           audited, 1 was faster than the choice, by at most 0.1 %, expected to have
 #           missed 0.34 %
+# Searched: rms_norm_forward bfloat16: plane, 7 % of 238692 configs, of 35 audited, 0
+#           were faster than the choice, expected to have missed 1.52 %
 # Format:   4
 # Facts:    {"device": {"label": "NVIDIA H200", "target": "sm_90", "sms": 132},
 #           "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"}, "data": {"digest":
-#           "sha256:4c077c7cb12f49f4f3015b310633f21b3bfc9e7f5247d57e891d2a7134f812a6",
-#           "measurements": 193987, "date": "2026-11-27"}, "kernels":
+#           "sha256:e2a235e92ef412bd545395173954344d9962a3b4d3bf87f89e8d123b2b02acfa",
+#           "measurements": 195039, "date": "2026-11-27"}, "kernels":
 #           {"rms_norm_backward":
 #           "sha256:c47c753153b3271b5cd21a2cde31dc41a6f41aac9ad3da9efd08e9a456f47f21",
 #           "rms_norm_forward":
@@ -224,80 +226,80 @@
 #           "worst": 3117837, "problems": 463, "luck": 2189}, "gain": {"total":
 #           231777214, "most": 3112045, "problems": 463, "thresholds": 58776524}},
 #           "beside": {"mean": 10730, "worst": 293964, "problems": 480, "bounded": 14}},
-#           {"key": "rms_norm_forward", "dtype": "bfloat16", "figures": {"leaves": 75,
-#           "asked": 96, "configs": 32, "loss": {"mean": -2509, "plain": -1035,
-#           "ninetieth": 5492, "worst": 45835, "problems": 1003, "luck": 4030}, "gap":
-#           26, "cross_validated": 8105, "plain_validated": 10833, "extrapolated":
-#           111464, "rule": {"mean": 99068, "plain": 130752, "ninetieth": 311428,
-#           "worst": 2157399, "problems": 1003, "luck": 4030}, "gain": {"total":
-#           132182144, "most": 2165791, "problems": 1003, "thresholds": 41229560}}},
-#           {"key": "rms_norm_forward", "dtype": "float16", "figures": {"leaves": 75,
-#           "asked": 75, "configs": 32, "loss": {"mean": -1162, "plain": 960,
-#           "ninetieth": 12380, "worst": 59785, "problems": 685, "luck": 4192}, "gap":
-#           1300, "unmeasured": 15, "rule": {"mean": 83118, "plain": 108080,
+#           {"key": "rms_norm_forward", "dtype": "bfloat16", "figures": {"leaves": 74,
+#           "asked": 96, "configs": 33, "loss": {"mean": -2610, "plain": -991,
+#           "ninetieth": 5585, "worst": 80026, "problems": 1003, "luck": 4141}, "gap":
+#           16, "cross_validated": 8164, "plain_validated": 10897, "extrapolated":
+#           140285, "rule": {"mean": 99351, "plain": 131060, "ninetieth": 311428,
+#           "worst": 2157399, "problems": 1003, "luck": 4141}, "gain": {"total":
+#           132447242, "most": 2165791, "problems": 1003, "thresholds": 41229560}}},
+#           {"key": "rms_norm_forward", "dtype": "float16", "figures": {"leaves": 74,
+#           "asked": 74, "configs": 33, "loss": {"mean": -1201, "plain": 1395,
+#           "ninetieth": 12954, "worst": 96161, "problems": 605, "luck": 4458}, "gap":
+#           1240, "unmeasured": 18, "rule": {"mean": 83118, "plain": 108080,
 #           "ninetieth": 254844, "worst": 2152223, "problems": 869, "luck": 3519},
-#           "gain": {"total": 69562085, "most": 2161699, "problems": 685, "thresholds":
-#           29208125}}, "donor": ["rms_norm_forward", "bfloat16"], "cost": 1899},
+#           "gain": {"total": 66926576, "most": 2161699, "problems": 605, "thresholds":
+#           28320569}}, "donor": ["rms_norm_forward", "bfloat16"], "cost": 1995},
 #           {"key": "rms_norm_forward:no_rstd", "dtype": "bfloat16", "figures":
-#           {"leaves": 75, "asked": 75, "configs": 32, "loss": {"mean": 189, "plain":
-#           1915, "ninetieth": 14361, "worst": 59761, "problems": 240, "luck": 5137},
-#           "gap": 1591, "unmeasured": 15, "rule": {"mean": 77672, "plain": 104786,
+#           {"leaves": 74, "asked": 74, "configs": 33, "loss": {"mean": 88, "plain":
+#           1815, "ninetieth": 14655, "worst": 59761, "problems": 221, "luck": 5218},
+#           "gap": 1490, "unmeasured": 18, "rule": {"mean": 77672, "plain": 104786,
 #           "ninetieth": 266970, "worst": 1050422, "problems": 302, "luck": 4396},
-#           "gain": {"total": 21542395, "most": 1052503, "problems": 240, "thresholds":
-#           8286515}}, "donor": ["rms_norm_forward", "bfloat16"], "cost": 2046}, {"key":
-#           "rms_norm_forward:no_rstd", "dtype": "float16", "figures": {"leaves": 75,
-#           "asked": 75, "configs": 32, "loss": {"mean": 1744, "plain": 2868,
-#           "ninetieth": 17368, "worst": 53524, "problems": 240, "luck": 5065}, "gap":
-#           3786, "unmeasured": 15, "rule": {"mean": 66118, "plain": 90199, "ninetieth":
+#           "gain": {"total": 21100677, "most": 1052503, "problems": 221, "thresholds":
+#           8080644}}, "donor": ["rms_norm_forward", "bfloat16"], "cost": 1864}, {"key":
+#           "rms_norm_forward:no_rstd", "dtype": "float16", "figures": {"leaves": 74,
+#           "asked": 74, "configs": 33, "loss": {"mean": 2213, "plain": 3221,
+#           "ninetieth": 18243, "worst": 53524, "problems": 221, "luck": 4956}, "gap":
+#           4255, "unmeasured": 18, "rule": {"mean": 66118, "plain": 90199, "ninetieth":
 #           212175, "worst": 1056754, "problems": 302, "luck": 4135}, "gain": {"total":
-#           19712814, "most": 1056754, "problems": 240, "thresholds": 8345679}},
-#           "donor": ["rms_norm_forward", "bfloat16"], "cost": 4387}, {"key":
-#           "rms_norm_forward", "dtype": "float32", "figures": {"leaves": 53, "asked":
-#           75, "configs": 22, "loss": {"mean": -1814, "plain": -587, "ninetieth": 5872,
-#           "worst": 36204, "problems": 869, "luck": 3349}, "gap": 7, "cross_validated":
-#           7096, "plain_validated": 9885, "extrapolated": 48488, "rule": {"mean":
+#           19135193, "most": 1056754, "problems": 221, "thresholds": 8145354}},
+#           "donor": ["rms_norm_forward", "bfloat16"], "cost": 4614}, {"key":
+#           "rms_norm_forward", "dtype": "float32", "figures": {"leaves": 52, "asked":
+#           74, "configs": 22, "loss": {"mean": -1795, "plain": -550, "ninetieth": 5659,
+#           "worst": 36204, "problems": 869, "luck": 3349}, "gap": 0, "cross_validated":
+#           7125, "plain_validated": 9923, "extrapolated": 48488, "rule": {"mean":
 #           84636, "plain": 101381, "ninetieth": 261542, "worst": 1836158, "problems":
-#           869, "luck": 3349}, "gain": {"total": 88609758, "most": 1824955, "problems":
+#           869, "luck": 3349}, "gain": {"total": 88577858, "most": 1824955, "problems":
 #           869, "thresholds": 20274369}}}, {"key": "rms_norm_forward:no_rstd", "dtype":
-#           "float32", "figures": {"leaves": 53, "asked": 53, "configs": 22, "loss":
-#           {"mean": 2715, "plain": 5946, "ninetieth": 27748, "worst": 133678,
-#           "problems": 231, "luck": 6220}, "gap": 6229, "unmeasured": 9, "rule":
+#           "float32", "figures": {"leaves": 52, "asked": 52, "configs": 22, "loss":
+#           {"mean": 2734, "plain": 5986, "ninetieth": 27748, "worst": 133678,
+#           "problems": 231, "luck": 6220}, "gap": 6248, "unmeasured": 9, "rule":
 #           {"mean": 58231, "plain": 75876, "ninetieth": 187926, "worst": 873164,
-#           "problems": 302, "luck": 5111}, "gain": {"total": 14000334, "most": 837399,
+#           "problems": 302, "luck": 5111}, "gain": {"total": 13990970, "most": 837399,
 #           "problems": 231, "thresholds": 4864023}}, "donor": ["rms_norm_forward",
-#           "float32"], "cost": 7394}, {"key": "rms_norm_forward:batch_invariant",
-#           "dtype": "bfloat16", "figures": {"leaves": 39, "asked": 39, "configs": 27,
-#           "loss": {"mean": 7784, "plain": 13065, "ninetieth": 53716, "worst": 191647,
-#           "problems": 1003, "luck": 4030}, "gap": 0, "limits": " of hidden, then rows,
-#           with one order of a row's sum a hidden size", "cross_validated": 15409,
-#           "plain_validated": 16656, "rule": {"mean": 99068, "plain": 130752,
-#           "ninetieth": 311428, "worst": 2157399, "problems": 1003, "luck": 4030},
-#           "gain": {"total": 118039807, "most": 2165791, "problems": 1003,
-#           "thresholds": 41229560}}, "beside": {"mean": 10292, "worst": 191647,
+#           "float32"], "cost": 7414}, {"key": "rms_norm_forward:batch_invariant",
+#           "dtype": "bfloat16", "figures": {"leaves": 41, "asked": 41, "configs": 28,
+#           "loss": {"mean": 7912, "plain": 13056, "ninetieth": 53275, "worst": 191647,
+#           "problems": 1003, "luck": 4141}, "gap": 0, "limits": " of hidden, then rows,
+#           with one order of a row's sum a hidden size", "cross_validated": 15715,
+#           "plain_validated": 16608, "rule": {"mean": 99351, "plain": 131060,
+#           "ninetieth": 311428, "worst": 2157399, "problems": 1003, "luck": 4141},
+#           "gain": {"total": 118357559, "most": 2165791, "problems": 1003,
+#           "thresholds": 41229560}}, "beside": {"mean": 10522, "worst": 191647,
 #           "problems": 1003, "bounded": 0}}, {"key":
 #           "rms_norm_forward:batch_invariant", "dtype": "float16", "figures":
-#           {"leaves": 39, "asked": 39, "configs": 27, "loss": {"mean": 4003, "plain":
-#           7869, "ninetieth": 28081, "worst": 150802, "problems": 605, "luck": 4191},
-#           "gap": 0, "unmeasured": 5, "rule": {"mean": 83118, "plain": 108080,
+#           {"leaves": 41, "asked": 41, "configs": 28, "loss": {"mean": 4221, "plain":
+#           8067, "ninetieth": 28205, "worst": 150802, "problems": 528, "luck": 4175},
+#           "gap": 0, "unmeasured": 10, "rule": {"mean": 83118, "plain": 108080,
 #           "ninetieth": 254844, "worst": 2152223, "problems": 869, "luck": 3519},
-#           "gain": {"total": 47746151, "most": 2161699, "problems": 626, "thresholds":
+#           "gain": {"total": 46592735, "most": 2161699, "problems": 549, "thresholds":
 #           29202053}}, "donor": ["rms_norm_forward:batch_invariant", "bfloat16"],
-#           "cost": -10}, {"key": "rms_norm_forward:no_rstd+batch_invariant", "dtype":
-#           "bfloat16", "figures": {"leaves": 39, "asked": 39, "configs": 27, "loss":
-#           {"mean": 6334, "plain": 11194, "ninetieth": 38644, "worst": 194462,
-#           "problems": 235, "luck": 5182}, "gap": 0, "unmeasured": 5, "rule": {"mean":
+#           "cost": -455}, {"key": "rms_norm_forward:no_rstd+batch_invariant", "dtype":
+#           "bfloat16", "figures": {"leaves": 41, "asked": 41, "configs": 28, "loss":
+#           {"mean": 6685, "plain": 11171, "ninetieth": 38644, "worst": 194462,
+#           "problems": 211, "luck": 5061}, "gap": 0, "unmeasured": 10, "rule": {"mean":
 #           77672, "plain": 104786, "ninetieth": 266970, "worst": 1050422, "problems":
-#           302, "luck": 4396}, "gain": {"total": 15429913, "most": 1052503, "problems":
-#           238, "thresholds": 8244589}}, "donor": ["rms_norm_forward:batch_invariant",
-#           "bfloat16"], "cost": 1548}, {"key":
+#           302, "luck": 4396}, "gain": {"total": 15252592, "most": 1052503, "problems":
+#           214, "thresholds": 8244589}}, "donor": ["rms_norm_forward:batch_invariant",
+#           "bfloat16"], "cost": 1828}, {"key":
 #           "rms_norm_forward:no_rstd+batch_invariant", "dtype": "float16", "figures":
-#           {"leaves": 39, "asked": 39, "configs": 27, "loss": {"mean": 7920, "plain":
-#           11736, "ninetieth": 36649, "worst": 168504, "problems": 235, "luck": 4834},
-#           "gap": 0, "unmeasured": 5, "rule": {"mean": 66118, "plain": 90199,
+#           {"leaves": 41, "asked": 41, "configs": 28, "loss": {"mean": 8374, "plain":
+#           11649, "ninetieth": 33468, "worst": 168504, "problems": 211, "luck": 4597},
+#           "gap": 0, "unmeasured": 10, "rule": {"mean": 66118, "plain": 90199,
 #           "ninetieth": 212175, "worst": 1056754, "problems": 302, "luck": 4135},
-#           "gain": {"total": 14998904, "most": 1056754, "problems": 238, "thresholds":
+#           "gain": {"total": 14782989, "most": 1056754, "problems": 214, "thresholds":
 #           8356435}}, "donor": ["rms_norm_forward:batch_invariant", "bfloat16"],
-#           "cost": 3352}, {"key": "rms_norm_forward:batch_invariant", "dtype":
+#           "cost": 3679}, {"key": "rms_norm_forward:batch_invariant", "dtype":
 #           "float32", "figures": {"leaves": 27, "asked": 27, "configs": 21, "loss":
 #           {"mean": 7228, "plain": 13024, "ninetieth": 50863, "worst": 208597,
 #           "problems": 869, "luck": 3349}, "gap": 0, "limits": " of hidden, then rows,
@@ -305,7 +307,7 @@
 #           "plain_validated": 16517, "rule": {"mean": 84636, "plain": 101381,
 #           "ninetieth": 261542, "worst": 1836158, "problems": 869, "luck": 3349},
 #           "gain": {"total": 76781767, "most": 1787431, "problems": 869, "thresholds":
-#           20274369}}, "beside": {"mean": 9042, "worst": 208597, "problems": 869,
+#           20274369}}, "beside": {"mean": 9023, "worst": 208597, "problems": 869,
 #           "bounded": 0}}, {"key": "rms_norm_forward:no_rstd+batch_invariant", "dtype":
 #           "float32", "figures": {"leaves": 27, "asked": 27, "configs": 21, "loss":
 #           {"mean": 5953, "plain": 8501, "ninetieth": 34652, "worst": 131325,
@@ -314,14 +316,16 @@
 #           302, "luck": 5111}, "gain": {"total": 15132391, "most": 823893, "problems":
 #           284, "thresholds": 6079782}}, "donor": ["rms_norm_forward:batch_invariant",
 #           "float32"], "cost": 385}], "body":
-#           "sha256:2916302dbf74e3d2dfada0ee045f458bd1b76be1559517272fcb4b3a94d80e77",
+#           "sha256:d2c6ce03bdf3e011d11ad3e41bf820b55ce9655ed12c87304b9a0481099c3ef8",
 #           "searched": ["rms_norm_backward bfloat16: plane, 7 % of 601146 configs, of
 #           352 audited, 0 were faster than the choice, expected to have missed 0.41 %",
 #           "rms_norm_backward:no_dweight bfloat16: plane, 32 % of 37833 configs, of 224
 #           audited, 1 was faster than the choice, by at most 2.8 %, expected to have
 #           missed 0.28 %", "rms_norm_backward:no_dweight float32: plane, 40 % of 30364
 #           configs, of 229 audited, 1 was faster than the choice, by at most 0.1 %,
-#           expected to have missed 0.34 %"]}
+#           expected to have missed 0.34 %", "rms_norm_forward bfloat16: plane, 7 % of
+#           238692 configs, of 35 audited, 0 were faster than the choice, expected to
+#           have missed 1.52 %"]}
 
 """Launch configs by operator, dtype, rows and hidden; `lookup` finds one."""
 
@@ -552,6 +556,7 @@ BLOCK_ROW_16_WARPS_4_COLUMNS_16 = Config(
     finish="columns",
     block_col=16,
 )
+BLOCK_ROW_16_WARPS_4 = Config(schedule="block_row", block_row=16, num_warps=4)
 BLOCK_ROW_16_WARPS_8_COLUMNS_16 = Config(
     schedule="block_row",
     block_row=16,
@@ -688,6 +693,8 @@ CLUSTER_8_WARPS_16_COLUMNS_32 = Config(
     finish="columns",
     block_col=32,
 )
+PARTS_WARPS_1_PER_SM_1 = Config(schedule="parts", num_warps=1, programs_per_sm=1)
+PARTS_WARPS_2_PER_SM_1 = Config(schedule="parts", num_warps=2, programs_per_sm=1)
 PARTS_WARPS_4_PER_SM_1 = Config(schedule="parts", num_warps=4, programs_per_sm=1)
 PARTS_WARPS_4_PER_SM_2 = Config(schedule="parts", num_warps=4, programs_per_sm=2)
 PARTS_WARPS_8_PER_SM_1 = Config(schedule="parts", num_warps=8, programs_per_sm=1)
@@ -2533,12 +2540,16 @@ def rms_norm_backward_no_dweight_batch_invariant_float32(
 
 def rms_norm_forward_bfloat16(rows: int, hidden: int) -> Config:
     if hidden <= 256:
-        if rows >= 4352:
-            if hidden <= 127:
+        if rows >= 4608:
+            if rows >= 53248:
+                if hidden <= 64:
+                    return BLOCK_ROW_16_WARPS_4
+                if hidden <= 180:
+                    return BLOCK_ROW_8_WARPS_1
+                return BLOCK_ROW_8_WARPS_4
+            if hidden <= 128:
                 return BLOCK_ROW_32_WARPS_8
             if rows >= 11264:
-                if hidden <= 128:
-                    return BLOCK_ROW_8_WARPS_1
                 return BLOCK_ROW_8_WARPS_4
             return BLOCK_ROW_32_WARPS_16
         if hidden <= 128:
@@ -2553,12 +2564,16 @@ def rms_norm_forward_bfloat16(rows: int, hidden: int) -> Config:
                     if rows >= 1536:
                         return BLOCK_ROW_4_WARPS_1
                     return BLOCK_ROW_2_WARPS_1
+                if rows >= 17:
+                    if rows >= 350:
+                        return BLOCK_ROW_16_WARPS_8
+                    return BLOCK_ROW_8_WARPS_8
                 return BLOCK_ROW_16_WARPS_8
             return BLOCK_ROW_2_WARPS_1
         if rows >= 896:
             return BLOCK_ROW_16_WARPS_16
-        return ROW_WARPS_1
-    if hidden <= 4096:
+        return PARTS_WARPS_1_PER_SM_1
+    if hidden <= 1023:
         if rows >= 3:
             if hidden <= 511:
                 if rows >= 832:
@@ -2567,92 +2582,82 @@ def rms_norm_forward_bfloat16(rows: int, hidden: int) -> Config:
                     return BLOCK_ROW_2_WARPS_2
                 return PARTS_WARPS_4_PER_SM_2
             if hidden <= 512:
-                if rows >= 832:
+                if rows >= 1030:
                     return BLOCK_ROW_2_WARPS_1
-                return ROW_WARPS_1
-            if hidden <= 2048:
+                return PARTS_WARPS_1_PER_SM_1
+            if rows >= 448:
                 if rows >= 2304:
-                    if rows >= 7168:
-                        if hidden <= 768:
-                            return BLOCK_ROW_8_WARPS_4
-                        if hidden <= 1536:
-                            return BLOCK_ROW_2_WARPS_4
-                        return PARTS_WARPS_4_PER_SM_2
-                    if hidden <= 1024:
-                        if rows >= 3328:
-                            return BLOCK_ROW_2_WARPS_2
-                        return BLOCK_ROW_2_WARPS_4
-                    return PERSISTENT_WARPS_1_STAGES_4_PER_SM_8
-                if hidden <= 1024:
-                    if rows >= 10:
-                        if hidden <= 1023:
-                            if rows >= 448:
-                                return ROW_WARPS_2
-                            return PARTS_WARPS_4_PER_SM_2
-                        return ROW_WARPS_4
-                    return ROW_WARPS_8
-                if rows >= 170:
-                    if rows >= 1600:
-                        return BLOCK_ROW_2_WARPS_4
-                    return PARTS_WARPS_4_PER_SM_2
-                return PARTS_WARPS_8_PER_SM_2
-            if rows >= 800:
-                if rows >= 1280:
-                    if rows >= 2816:
-                        if rows >= 6144:
-                            if hidden <= 3072:
-                                return SPLIT_1024_WARPS_4
-                            return SPLIT_2048_WARPS_8
-                        return PERSISTENT_WARPS_4_STAGES_4_PER_SM_16
-                    if hidden <= 3072:
-                        return SPLIT_1024_WARPS_4
-                    return PERSISTENT_WARPS_4_STAGES_4_PER_SM_8
-                return BLOCK_ROW_2_WARPS_8
-            return PARTS_WARPS_8_PER_SM_2
+                    if rows >= 6144:
+                        return BLOCK_ROW_8_WARPS_4
+                    return BLOCK_ROW_2_WARPS_2
+                return ROW_WARPS_2
+            return PARTS_WARPS_4_PER_SM_2
         if hidden <= 768:
             if rows >= 2:
                 if hidden <= 300:
-                    return ROW_WARPS_1
+                    return PARTS_WARPS_1_PER_SM_1
                 if hidden <= 511:
                     return PARTS_WARPS_8_PER_SM_1
                 return PARTS_WARPS_4_PER_SM_2
             return ROW_WARPS_4
-        if hidden <= 1023:
-            return ROW_WARPS_8
+        return ROW_WARPS_8
+    if hidden <= 4096:
         if rows >= 2:
+            if rows >= 3:
+                if hidden <= 2048:
+                    if rows >= 128:
+                        if rows >= 1600:
+                            if hidden <= 1280:
+                                return BLOCK_ROW_2_WARPS_4
+                            if rows >= 2304:
+                                if rows >= 16384:
+                                    return SPLIT_1024_WARPS_4
+                                return PERSISTENT_WARPS_1_STAGES_4_PER_SM_8
+                            return BLOCK_ROW_2_WARPS_4
+                        return ROW_WARPS_4
+                    if hidden <= 1024:
+                        return ROW_WARPS_8
+                    return PARTS_WARPS_8_PER_SM_2
+                if rows >= 800:
+                    if rows >= 1280:
+                        if rows >= 2816:
+                            if rows >= 6144:
+                                if hidden <= 3072:
+                                    return SPLIT_1024_WARPS_4
+                                return SPLIT_2048_WARPS_8
+                            return PERSISTENT_WARPS_4_STAGES_4_PER_SM_16
+                        if hidden <= 3072:
+                            return SPLIT_1024_WARPS_4
+                        return PERSISTENT_WARPS_4_STAGES_4_PER_SM_8
+                    return BLOCK_ROW_2_WARPS_8
+                return PARTS_WARPS_8_PER_SM_2
             return PARTS_WARPS_4_PER_SM_2
         return PARTS_WARPS_8_PER_SM_1
     if hidden <= 16384:
-        if rows >= 512:
-            if rows >= 800:
-                if rows >= 1280:
-                    if hidden <= 8191:
-                        if rows >= 2560:
-                            return SPLIT_2048_WARPS_8
-                        return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2
-                    if hidden <= 16383:
-                        return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
-                    return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
-                if hidden <= 9216:
-                    return SPLIT_2048_WARPS_8
-                if hidden <= 12288:
+        if rows >= 520:
+            if rows >= 1088:
+                if hidden <= 8191:
+                    if rows >= 2560:
+                        return SPLIT_2048_WARPS_8
+                    return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2
+                if hidden <= 16383:
                     return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
-                return PERSISTENT_WARPS_8_STAGES_4_PER_SM_2
-            if hidden <= 12288:
-                if rows >= 540:
-                    return SPLIT_2048_WARPS_8
-                if hidden <= 6144:
-                    return PARTS_WARPS_8_PER_SM_1
-                if hidden <= 9216:
-                    return SPLIT_2048_WARPS_8
-                return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
+                return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
+            if hidden <= 12287:
+                return SPLIT_2048_WARPS_8
             if hidden <= 15360:
                 return PERSISTENT_WARPS_8_STAGES_4_PER_SM_1
             return PERSISTENT_WARPS_16_STAGES_4_PER_SM_1
         if hidden <= 8192:
             return PARTS_WARPS_8_PER_SM_1
         if rows >= 64:
-            if rows >= 270:
+            if rows >= 300:
+                if hidden <= 9216:
+                    return SPLIT_2048_WARPS_8
+                if hidden <= 12288:
+                    return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
+                if hidden <= 15360:
+                    return PERSISTENT_WARPS_8_STAGES_4_PER_SM_1
                 return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
             if hidden <= 16383:
                 return ROW_WARPS_8
@@ -2710,8 +2715,6 @@ def rms_norm_forward_float32(rows: int, hidden: int) -> Config:
                 return BLOCK_ROW_2_WARPS_1
             return ROW_WARPS_1
         if rows >= 16:
-            if rows >= 1280:
-                return BLOCK_ROW_2_WARPS_2
             return ROW_WARPS_1
         return PARTS_WARPS_4_PER_SM_2
     if hidden <= 512:
@@ -2759,7 +2762,7 @@ def rms_norm_forward_float32(rows: int, hidden: int) -> Config:
             return ROW_WARPS_8
         if hidden <= 24576:
             if rows >= 130:
-                if rows >= 2176:
+                if rows >= 2048:
                     return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
                 if hidden <= 20480:
                     return PARTS_WARPS_32_PER_SM_1_CHUNKS_4096
@@ -2813,15 +2816,15 @@ def rms_norm_forward_batch_invariant_bfloat16(rows: int, hidden: int) -> Config:
                     return BLOCK_ROW_8_WARPS_4
                 if rows >= 896:
                     return BLOCK_ROW_16_WARPS_16
-                return ROW_WARPS_1
+                return PARTS_WARPS_1_PER_SM_1
             if rows >= 896:
                 return BLOCK_ROW_2_WARPS_2
-            return ROW_WARPS_2
+            return PARTS_WARPS_2_PER_SM_1
         if hidden <= 1023:
             if hidden <= 512:
                 if rows >= 896:
                     return BLOCK_ROW_2_WARPS_1
-                return ROW_WARPS_1
+                return PARTS_WARPS_1_PER_SM_1
             if rows >= 1792:
                 if rows >= 3584:
                     return BLOCK_ROW_8_WARPS_4
@@ -2832,9 +2835,7 @@ def rms_norm_forward_batch_invariant_bfloat16(rows: int, hidden: int) -> Config:
         if hidden <= 1536:
             if rows >= 1792:
                 return BLOCK_ROW_2_WARPS_4
-            if rows >= 3:
-                return ROW_WARPS_4
-            return PARTS_WARPS_4_PER_SM_1
+            return PARTS_WARPS_4_PER_SM_2
         if rows >= 2560:
             if rows >= 6144:
                 return PARTS_WARPS_4_PER_SM_1
@@ -2857,14 +2858,20 @@ def rms_norm_forward_batch_invariant_bfloat16(rows: int, hidden: int) -> Config:
             return PARTS_WARPS_8_PER_SM_1
         if hidden <= 13312:
             return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
-        if rows >= 6144:
-            return PERSISTENT_WARPS_16_STAGES_4_PER_SM_16
-        if rows >= 384:
+        if rows >= 896:
+            if rows >= 6144:
+                return PERSISTENT_WARPS_16_STAGES_4_PER_SM_16
             return PERSISTENT_WARPS_16_STAGES_4_PER_SM_2
+        if rows >= 384:
+            return PERSISTENT_WARPS_16_STAGES_4_PER_SM_1
         return PARTS_WARPS_16_PER_SM_1
     if hidden <= 16384:
         if hidden <= 16383:
             return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
+        if rows >= 1280:
+            return PARTS_WARPS_16_PER_SM_1
+        if rows >= 384:
+            return PERSISTENT_WARPS_16_STAGES_4_PER_SM_1
         return PARTS_WARPS_16_PER_SM_1
     if hidden <= 28672:
         return PARTS_WARPS_32_PER_SM_1_CHUNKS_4096
