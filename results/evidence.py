@@ -142,7 +142,7 @@ class Evidence:
         """Version of Triton and launched code of each config in its newest run, if it is known."""
         triton = {run.id: run.software.get("triton", "") for run in self.runs}
         order = {run.id: number for number, run in enumerate(self.runs)}
-        items = self._where(self.frame["code"].notna()).measurements()
+        items = self.where(self.frame["code"].notna()).measurements()
         items.sort(key=lambda item: order[item.run])
         return {(item.problem, item.config): (triton[item.run], item.code) for item in items if item.code}
 
@@ -176,7 +176,7 @@ class Evidence:
         for device in self.devices():
             part = self.of(device)
             kept[self.frame["run"].isin([run.id for run in part.runs])] = part._is_current().to_numpy()
-        return self._where(kept)
+        return self.where(kept)
 
     def _is_current(self) -> "pd.Series[bool]":
         """Which rows of `frame`, of one device, are `current`."""
@@ -253,7 +253,7 @@ class Evidence:
                 kept |= match & (self.frame["variant"] == key.variant) if key.variant else match
         if dtypes:
             kept &= self.frame["dtype"].isin(list(dtypes))
-        return self._where(kept)
+        return self.where(kept)
 
     def digest(self) -> str:
         """`sha256:` and the hash of the content: runs with their device and software, and every measurement.
@@ -287,9 +287,10 @@ class Evidence:
         """Measurements of these of its runs."""
         if len(runs) == len(self.runs):
             return self
-        return self._where(self.frame["run"].isin([run.id for run in runs]))
+        return self.where(self.frame["run"].isin([run.id for run in runs]))
 
-    def _where(self, kept: "pd.Series[bool]") -> "Evidence":
+    def where(self, kept: "pd.Series[bool]") -> "Evidence":
+        """The measurements of these rows of `frame`."""
         if kept.all():
             return self
         frame = self.frame[kept.to_numpy()].reset_index(drop=True)

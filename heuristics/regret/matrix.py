@@ -304,8 +304,8 @@ def _of_shape(
             by_config, times = runs[number], LogSamples(own_rounds, own_logs)
             by_config[config] = _joined(by_config[config], times) if config in by_config else times
     failed, uncompiled = set[Config](), set[Config]()
+    timed = {config for by_config in runs.values() for config in by_config}
     if any(status != "ok" for status in statuses):
-        timed = {config for by_config in runs.values() for config in by_config}
         decided = {config for config, status in zip(configs, statuses, strict=True) if status in DECISIVE}
         newest: dict[Config, int] = {}
         for config, number, status in zip(configs, numbers, statuses, strict=True):
@@ -324,7 +324,7 @@ def _of_shape(
     counts = unused(filled, known), sum(config != COPY for samples in filled for config in samples)
     return _Measured(
         *({config: level for config, level in known.items() if config not in failed}, failed, uncompiled, counts),
-        apart={config for samples in filled for config in samples} - {COPY, *known, *failed},
+        apart=timed - {COPY, *known, *failed},
     )
 
 

@@ -39,10 +39,9 @@ class Blocks:
             rounds = np.flatnonzero(labels[problem] >= 0)
             label = labels[problem, rounds]
             self._places[problem, np.searchsorted(numbers, block_of(label)), label % ROUNDS_PER_BLOCK] = rounds
-        # The problem of each place in the logs, from place 1 on.
-        self._problems = np.zeros(len(self._rounds.logs) - 1, np.int64)
-        pairs = np.nonzero(self._rounds.places)
-        self._problems[self._rounds.places[pairs] - 1] = pairs[0]
+        # The problem of each place in the logs; of place 0, which has no times, any.
+        self._problems = np.zeros(len(self._rounds.logs), np.int64)
+        self._problems[self._rounds.places] = np.arange(len(labels))[:, None]
 
     def of_half(self, half: int) -> TimingMatrix:
         """The matrix of every second block, from the first (0) or the second (1) on; see `taken`."""
@@ -72,7 +71,7 @@ class Blocks:
         indices = np.where(blocks[:, :, None] < 0, -1, indices)
         labels = np.where(indices < 0, -1, np.arange(most * ROUNDS_PER_BLOCK).reshape(most, -1)).astype(np.int32)
         rounds = indices.reshape(count, -1)[self._problems]
-        own = np.take_along_axis(self._rounds.logs[1:], np.maximum(rounds, 0), axis=1)
+        own = np.take_along_axis(self._rounds.logs, np.maximum(rounds, 0), axis=1)
         own = np.where(rounds < 0, MISSING, own)
         places = np.where(self.matrix.usable, self._rounds.places, 0)
 
@@ -80,14 +79,14 @@ class Blocks:
         even, odd = (_medians(halves[:, first::2].reshape(len(own), -1)) for first in (0, 1))
         even, odd = np.where(even == _NONE, odd, even), np.where(odd == _NONE, even, odd)
         # A config that is not usable has place 0, whose level is none.
-        even, odd = (np.append(_NONE, level)[places] for level in (even, odd))
+        even, odd = even[places], odd[places]
         usable = even != _NONE
         regret, untimed = _regret(even, odd, usable), self.matrix.untimed
         return replace(
             self.matrix,
             regret=regret if untimed is None else np.where(untimed, self.matrix.regret, regret),
             usable=usable,
-            rounds=Rounds(labels.reshape(count, -1), places, np.insert(own, 0, MISSING, axis=0)),
+            rounds=Rounds(labels.reshape(count, -1), places, own),
         )
 
 

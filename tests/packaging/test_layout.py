@@ -172,7 +172,7 @@ ROOMS = {
         "light kernels/tablefile results results/exchange tuner/plan tuner/compiling tuner/staleness/code",
     ),
     "tuner/staleness/links": Room(
-        r"tuner/staleness/links\.py", "light results heuristics/regret tuner/plan tuner/staleness", "pandas"
+        r"tuner/staleness/links\.py", "light results heuristics/regret tuner/plan tuner/staleness", "numpy"
     ),
     "tuner/device": Room(
         "tuner/device/",

@@ -7,23 +7,23 @@ rest of its run is left out of every fit: it has to be measured again with them.
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import pandas as pd
+import numpy as np
 
 from normtune.heuristics.regret.matrix import apart
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import find
 from normtune.kernels.problem import Problem
-from normtune.results.evidence import Evidence
 from normtune.tuner.staleness.stored import Pair
 
 if TYPE_CHECKING:
+    from normtune.results.evidence import Evidence
     from normtune.tuner.plan.resume import Stored
 
 # Suffix of the fingerprint of these measurements.
 APART = " (apart)"
 
 
-def without_links(stored: "Stored", evidence: Evidence, corrected: Mapping[Pair, tuple[str, str]]) -> "Stored":
+def without_links(stored: "Stored", evidence: "Evidence", corrected: Mapping[Pair, tuple[str, str]]) -> "Stored":
     """The coverage of measurements of the present kernels that nothing links, with another fingerprint.
 
     Args:
@@ -37,8 +37,7 @@ def without_links(stored: "Stored", evidence: Evidence, corrected: Mapping[Pair,
     for row in evidence.measurements():
         old, new = corrected.get((row.problem, row.config), ("", ""))
         kept.append((new if row.fingerprint == old else row.fingerprint) == present.get(row.problem.operator))
-    is_kept = pd.Series(kept, dtype=bool) & ~evidence.unpaired_rows().reset_index(drop=True)
-    current = Evidence(evidence.frame[is_kept.to_numpy()].reset_index(drop=True), evidence.runs)
+    current = evidence.where(~evidence.unpaired_rows() & np.array(kept, np.bool_))
     pairs = [
         (Problem.at(key, shape), config)
         for key in current.measured_keys()

@@ -131,7 +131,7 @@ def prepare(
         lines += other.lines
         stored = other.applied(stored)
         if store:
-            from normtune.tuner.staleness.links import without_links  # loads pandas, which other sweeps do not need
+            from normtune.tuner.staleness.links import without_links  # other sweeps do not need it
 
             measured = store.load(devices=[device.label], regime=request.regime).of(device)
             unlinked = without_links(stored, measured, {**corrected, **other.fingerprints})
