@@ -5,8 +5,8 @@
 # Fitted:   NVIDIA H100 80GB HBM3, sm_90, 132 SMs, 50 MB of L2 cache
 # Fitted:   NVIDIA H200, sm_90, 132 SMs, 60 MB of L2 cache
 # Software: triton 3.6.0, torch 2.11.0+cu130
-# Data:     sha256:76a943a2c1613c225a52ec4811ed9e7bb0b27cbc4c2f7dd148d849909075418d
-#           (346425 measurements, 2026-11-27)
+# Data:     sha256:740c42e336a5ba150953a282d248a17ce768abacaa5fa508a7d49ee7130efe25
+#           (366257 measurements, 2026-11-27)
 # Kernels:  fused_add_rms_norm_backward
 #           sha256:c47c753153b3271b5cd21a2cde31dc41a6f41aac9ad3da9efd08e9a456f47f21
 # Kernels:  fused_add_rms_norm_forward
@@ -22,51 +22,51 @@
 # Measured: rows 1 to 1449144, hidden 64 to 32768
 # Regret:   fused_add_rms_norm_backward bfloat16: 18 leaves, NVIDIA H200 mean 8.32 %
 #           worst 146.2 % (left out unknown)
-# Regret:   fused_add_rms_norm_forward bfloat16: 11 leaves, NVIDIA H200 mean 0.21 %
-#           worst 5.7 % (left out unknown)
-# Regret:   rms_norm_backward bfloat16: 21 leaves, NVIDIA H100 80GB HBM3 mean 7.39 %
-#           worst 209.4 % (left out 8.56 %), NVIDIA H200 mean 6.80 % worst 234.8 % (left
-#           out 7.74 %)
-# Regret:   rms_norm_backward float16: 10 leaves, NVIDIA H100 80GB HBM3 mean 6.92 %
-#           worst 84.8 % (left out 7.71 %), NVIDIA H200 mean 8.63 % worst 186.7 % (left
+# Regret:   fused_add_rms_norm_forward bfloat16: 10 leaves, NVIDIA H200 mean 0.31 %
+#           worst 5.3 % (left out unknown)
+# Regret:   rms_norm_backward bfloat16: 22 leaves, NVIDIA H100 80GB HBM3 mean 6.77 %
+#           worst 198.3 % (left out 7.94 %), NVIDIA H200 mean 6.69 % worst 234.8 % (left
+#           out 7.70 %)
+# Regret:   rms_norm_backward float16: 10 leaves, NVIDIA H100 80GB HBM3 mean 7.13 %
+#           worst 84.5 % (left out 7.92 %), NVIDIA H200 mean 8.63 % worst 186.7 % (left
 #           out 15.05 %)
-# Regret:   rms_norm_backward float32: 12 leaves, NVIDIA H100 80GB HBM3 mean 6.70 %
-#           worst 205.1 % (left out 7.73 %), NVIDIA H200 mean 8.84 % worst 235.2 % (left
+# Regret:   rms_norm_backward float32: 12 leaves, NVIDIA H100 80GB HBM3 mean 6.61 %
+#           worst 221.8 % (left out 7.65 %), NVIDIA H200 mean 8.84 % worst 235.2 % (left
 #           out 9.73 %)
 # Regret:   rms_norm_backward:no_dweight bfloat16: 11 leaves, NVIDIA H100 80GB HBM3 mean
-#           1.82 % worst 94.7 % (left out 1.95 %), NVIDIA H200 mean 3.65 % worst 141.4 %
+#           1.84 % worst 98.4 % (left out 1.98 %), NVIDIA H200 mean 3.65 % worst 141.4 %
 #           (left out 21.39 %)
 # Regret:   rms_norm_backward:no_dweight float16: as rms_norm_backward:no_dweight
-#           bfloat16, sharing costs 1.00 %, NVIDIA H100 80GB HBM3 mean 2.06 % worst 82.5
-#           % (left out 1.95 %), NVIDIA H200 mean 1.85 % worst 97.7 % (left out 17.17 %)
+#           bfloat16, sharing costs 0.99 %, NVIDIA H100 80GB HBM3 mean 2.01 % worst 79.2
+#           % (left out 1.90 %), NVIDIA H200 mean 1.85 % worst 97.7 % (left out 17.17 %)
 # Regret:   rms_norm_backward:no_dweight float32: 11 leaves, NVIDIA H100 80GB HBM3 mean
-#           4.23 % worst 114.6 % (left out 5.28 %), NVIDIA H200 mean 8.29 % worst 145.5
+#           4.12 % worst 116.0 % (left out 5.21 %), NVIDIA H200 mean 8.29 % worst 145.5
 #           % (left out 48.28 %)
-# Regret:   rms_norm_forward bfloat16: 10 leaves, NVIDIA H100 80GB HBM3 mean 0.57 %
-#           worst 23.5 % (left out 0.58 %), NVIDIA H200 mean 0.71 % worst 27.2 % (left
-#           out 1.18 %)
-# Regret:   rms_norm_forward float16: 7 leaves, NVIDIA H100 80GB HBM3 mean 0.50 % worst
-#           6.8 % (left out 1.74 %), NVIDIA H200 mean 1.65 % worst 39.9 % (left out 2.64
-#           %)
-# Regret:   rms_norm_forward:no_rstd float16: as rms_norm_forward float16, sharing costs
-#           0.65 %, NVIDIA H100 80GB HBM3 mean 1.56 % worst 10.2 % (left out 1.93 %),
-#           NVIDIA H200 mean 2.13 % worst 37.8 % (left out 2.79 %)
-# Regret:   rms_norm_forward float32: 9 leaves, NVIDIA H100 80GB HBM3 mean 0.66 % worst
-#           10.9 % (left out 0.92 %), NVIDIA H200 mean 0.61 % worst 21.9 % (left out
-#           1.68 %)
-# Regret:   rms_norm_forward:no_rstd bfloat16: 8 leaves, NVIDIA H100 80GB HBM3 mean 0.50
-#           % worst 6.1 % (left out 1.71 %), NVIDIA H200 mean 1.46 % worst 15.7 % (left
-#           out 2.49 %)
-# Regret:   rms_norm_forward:no_rstd float32: 7 leaves, NVIDIA H100 80GB HBM3 mean 0.29
-#           % worst 9.4 % (left out 0.66 %), NVIDIA H200 mean 0.51 % worst 20.1 % (left
-#           out 0.87 %)
-# Regret:   rms_norm_gated_forward bfloat16: 20 leaves, NVIDIA H200 mean 1.20 % worst
+# Regret:   rms_norm_forward bfloat16: 10 leaves, NVIDIA H100 80GB HBM3 mean 0.60 %
+#           worst 23.5 % (left out 0.67 %), NVIDIA H200 mean 0.70 % worst 27.2 % (left
+#           out 0.91 %)
+# Regret:   rms_norm_forward float16: as rms_norm_forward bfloat16, sharing costs 0.40
+#           %, NVIDIA H100 80GB HBM3 mean 1.59 % worst 85.6 % (left out 1.60 %), NVIDIA
+#           H200 mean 0.72 % worst 18.3 % (left out 1.06 %)
+# Regret:   rms_norm_forward float32: 12 leaves, NVIDIA H100 80GB HBM3 mean 0.41 % worst
+#           11.3 % (left out 1.11 %), NVIDIA H200 mean 0.48 % worst 18.3 % (left out
+#           1.54 %)
+# Regret:   rms_norm_forward:no_rstd bfloat16: 8 leaves, NVIDIA H100 80GB HBM3 mean 0.96
+#           % worst 6.2 % (left out 1.49 %), NVIDIA H200 mean 0.96 % worst 24.2 % (left
+#           out 2.51 %)
+# Regret:   rms_norm_forward:no_rstd float16: as rms_norm_forward:no_rstd bfloat16,
+#           sharing costs 0.01 %, NVIDIA H100 80GB HBM3 mean 0.98 % worst 5.4 % (left
+#           out 1.56 %), NVIDIA H200 mean 0.87 % worst 24.2 % (left out 2.49 %)
+# Regret:   rms_norm_forward:no_rstd float32: 7 leaves, NVIDIA H100 80GB HBM3 mean 0.27
+#           % worst 7.6 % (left out 0.71 %), NVIDIA H200 mean 0.69 % worst 25.3 % (left
+#           out 0.92 %)
+# Regret:   rms_norm_gated_forward bfloat16: 20 leaves, NVIDIA H200 mean 1.16 % worst
 #           29.1 % (left out unknown)
 # Format:   4
 # Facts:    {"device": null, "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"},
 #           "data": {"digest":
-#           "sha256:76a943a2c1613c225a52ec4811ed9e7bb0b27cbc4c2f7dd148d849909075418d",
-#           "measurements": 346425, "date": "2026-11-27"}, "kernels":
+#           "sha256:740c42e336a5ba150953a282d248a17ce768abacaa5fa508a7d49ee7130efe25",
+#           "measurements": 366257, "date": "2026-11-27"}, "kernels":
 #           {"fused_add_rms_norm_backward":
 #           "sha256:c47c753153b3271b5cd21a2cde31dc41a6f41aac9ad3da9efd08e9a456f47f21",
 #           "fused_add_rms_norm_forward":
@@ -87,67 +87,68 @@
 #           "functions": [{"key": "fused_add_rms_norm_backward", "dtype": "bfloat16",
 #           "leaves": 18, "figures": [{"device": "NVIDIA H200", "lost": {"mean": 79882,
 #           "worst": 900905}, "left_out": null}]}, {"key": "fused_add_rms_norm_forward",
-#           "dtype": "bfloat16", "leaves": 11, "figures": [{"device": "NVIDIA H200",
-#           "lost": {"mean": 2145, "worst": 55148}, "left_out": null}]}, {"key":
-#           "rms_norm_backward", "dtype": "bfloat16", "leaves": 21, "figures":
-#           [{"device": "NVIDIA H100 80GB HBM3", "lost": {"mean": 71310, "worst":
-#           1129552}, "left_out": {"mean": 82167, "worst": 1129552}}, {"device": "NVIDIA
-#           H200", "lost": {"mean": 65816, "worst": 1208450}, "left_out": {"mean":
-#           74556, "worst": 1162506}}]}, {"key": "rms_norm_backward", "dtype":
+#           "dtype": "bfloat16", "leaves": 10, "figures": [{"device": "NVIDIA H200",
+#           "lost": {"mean": 3087, "worst": 51719}, "left_out": null}]}, {"key":
+#           "rms_norm_backward", "dtype": "bfloat16", "leaves": 22, "figures":
+#           [{"device": "NVIDIA H100 80GB HBM3", "lost": {"mean": 65531, "worst":
+#           1092964}, "left_out": {"mean": 76381, "worst": 1092964}}, {"device": "NVIDIA
+#           H200", "lost": {"mean": 64803, "worst": 1208450}, "left_out": {"mean":
+#           74151, "worst": 1162506}}]}, {"key": "rms_norm_backward", "dtype":
 #           "float16", "leaves": 10, "figures": [{"device": "NVIDIA H100 80GB HBM3",
-#           "lost": {"mean": 66905, "worst": 614245}, "left_out": {"mean": 74264,
+#           "lost": {"mean": 68859, "worst": 612740}, "left_out": {"mean": 76218,
 #           "worst": 819035}}, {"device": "NVIDIA H200", "lost": {"mean": 82757,
 #           "worst": 1053245}, "left_out": {"mean": 140192, "worst": 2916313}}]},
 #           {"key": "rms_norm_backward", "dtype": "float32", "leaves": 12, "figures":
-#           [{"device": "NVIDIA H100 80GB HBM3", "lost": {"mean": 64864, "worst":
-#           1115522}, "left_out": {"mean": 74456, "worst": 1115522}}, {"device": "NVIDIA
+#           [{"device": "NVIDIA H100 80GB HBM3", "lost": {"mean": 64030, "worst":
+#           1168815}, "left_out": {"mean": 73685, "worst": 1168815}}, {"device": "NVIDIA
 #           H200", "lost": {"mean": 84745, "worst": 1209639}, "left_out": {"mean":
 #           92829, "worst": 1209639}}]}, {"key": "rms_norm_backward:no_dweight",
 #           "dtype": "bfloat16", "leaves": 11, "figures": [{"device": "NVIDIA H100 80GB
-#           HBM3", "lost": {"mean": 18026, "worst": 666489}, "left_out": {"mean": 19320,
-#           "worst": 666489}}, {"device": "NVIDIA H200", "lost": {"mean": 35871,
+#           HBM3", "lost": {"mean": 18271, "worst": 685276}, "left_out": {"mean": 19566,
+#           "worst": 685276}}, {"device": "NVIDIA H200", "lost": {"mean": 35871,
 #           "worst": 881348}, "left_out": {"mean": 193862, "worst": 2645355}}]}, {"key":
 #           "rms_norm_backward:no_dweight", "dtype": "float16", "leaves": 0, "figures":
-#           [{"device": "NVIDIA H100 80GB HBM3", "lost": {"mean": 20410, "worst":
-#           601827}, "left_out": {"mean": 19339, "worst": 601827}}, {"device": "NVIDIA
+#           [{"device": "NVIDIA H100 80GB HBM3", "lost": {"mean": 19916, "worst":
+#           583443}, "left_out": {"mean": 18845, "worst": 583443}}, {"device": "NVIDIA
 #           H200", "lost": {"mean": 18296, "worst": 681478}, "left_out": {"mean":
 #           158473, "worst": 2650250}}], "donor": ["rms_norm_backward:no_dweight",
-#           "bfloat16"], "cost": 9950}, {"key": "rms_norm_backward:no_dweight", "dtype":
+#           "bfloat16"], "cost": 9877}, {"key": "rms_norm_backward:no_dweight", "dtype":
 #           "float32", "leaves": 11, "figures": [{"device": "NVIDIA H100 80GB HBM3",
-#           "lost": {"mean": 41402, "worst": 763792}, "left_out": {"mean": 51445,
-#           "worst": 763792}}, {"device": "NVIDIA H200", "lost": {"mean": 79622,
+#           "lost": {"mean": 40363, "worst": 769929}, "left_out": {"mean": 50772,
+#           "worst": 769929}}, {"device": "NVIDIA H200", "lost": {"mean": 79622,
 #           "worst": 898170}, "left_out": {"mean": 393920, "worst": 2387113}}]}, {"key":
 #           "rms_norm_forward", "dtype": "bfloat16", "leaves": 10, "figures":
-#           [{"device": "NVIDIA H100 80GB HBM3", "lost": {"mean": 5674, "worst":
-#           210707}, "left_out": {"mean": 5765, "worst": 210707}}, {"device": "NVIDIA
-#           H200", "lost": {"mean": 7034, "worst": 240807}, "left_out": {"mean": 11691,
+#           [{"device": "NVIDIA H100 80GB HBM3", "lost": {"mean": 5942, "worst":
+#           210707}, "left_out": {"mean": 6678, "worst": 210707}}, {"device": "NVIDIA
+#           H200", "lost": {"mean": 6926, "worst": 240807}, "left_out": {"mean": 9108,
 #           "worst": 235866}}]}, {"key": "rms_norm_forward", "dtype": "float16",
-#           "leaves": 7, "figures": [{"device": "NVIDIA H100 80GB HBM3", "lost":
-#           {"mean": 4971, "worst": 65994}, "left_out": {"mean": 17241, "worst":
-#           484046}}, {"device": "NVIDIA H200", "lost": {"mean": 16405, "worst":
-#           335728}, "left_out": {"mean": 26102, "worst": 308210}}]}, {"key":
-#           "rms_norm_forward:no_rstd", "dtype": "float16", "leaves": 0, "figures":
-#           [{"device": "NVIDIA H100 80GB HBM3", "lost": {"mean": 15455, "worst":
-#           96696}, "left_out": {"mean": 19144, "worst": 141058}}, {"device": "NVIDIA
-#           H200", "lost": {"mean": 21082, "worst": 320610}, "left_out": {"mean": 27479,
-#           "worst": 354015}}], "donor": ["rms_norm_forward", "float16"], "cost": 6454},
-#           {"key": "rms_norm_forward", "dtype": "float32", "leaves": 9, "figures":
-#           [{"device": "NVIDIA H100 80GB HBM3", "lost": {"mean": 6567, "worst":
-#           103848}, "left_out": {"mean": 9134, "worst": 176588}}, {"device": "NVIDIA
-#           H200", "lost": {"mean": 6092, "worst": 198039}, "left_out": {"mean": 16699,
-#           "worst": 241312}}]}, {"key": "rms_norm_forward:no_rstd", "dtype":
-#           "bfloat16", "leaves": 8, "figures": [{"device": "NVIDIA H100 80GB HBM3",
-#           "lost": {"mean": 4955, "worst": 59626}, "left_out": {"mean": 16937, "worst":
-#           140284}}, {"device": "NVIDIA H200", "lost": {"mean": 14507, "worst":
-#           145448}, "left_out": {"mean": 24576, "worst": 499111}}]}, {"key":
+#           "leaves": 0, "figures": [{"device": "NVIDIA H100 80GB HBM3", "lost":
+#           {"mean": 15805, "worst": 618339}, "left_out": {"mean": 15829, "worst":
+#           618339}}, {"device": "NVIDIA H200", "lost": {"mean": 7154, "worst": 168029},
+#           "left_out": {"mean": 10506, "worst": 229822}}], "donor":
+#           ["rms_norm_forward", "bfloat16"], "cost": 3981}, {"key": "rms_norm_forward",
+#           "dtype": "float32", "leaves": 12, "figures": [{"device": "NVIDIA H100 80GB
+#           HBM3", "lost": {"mean": 4079, "worst": 107269}, "left_out": {"mean": 11036,
+#           "worst": 451497}}, {"device": "NVIDIA H200", "lost": {"mean": 4788, "worst":
+#           168371}, "left_out": {"mean": 15304, "worst": 226243}}]}, {"key":
+#           "rms_norm_forward:no_rstd", "dtype": "bfloat16", "leaves": 8, "figures":
+#           [{"device": "NVIDIA H100 80GB HBM3", "lost": {"mean": 9553, "worst": 60309},
+#           "left_out": {"mean": 14793, "worst": 140284}}, {"device": "NVIDIA H200",
+#           "lost": {"mean": 9582, "worst": 216634}, "left_out": {"mean": 24825,
+#           "worst": 499111}}]}, {"key": "rms_norm_forward:no_rstd", "dtype": "float16",
+#           "leaves": 0, "figures": [{"device": "NVIDIA H100 80GB HBM3", "lost":
+#           {"mean": 9717, "worst": 52881}, "left_out": {"mean": 15508, "worst":
+#           206166}}, {"device": "NVIDIA H200", "lost": {"mean": 8685, "worst": 216865},
+#           "left_out": {"mean": 24557, "worst": 499396}}], "donor":
+#           ["rms_norm_forward:no_rstd", "bfloat16"], "cost": 88}, {"key":
 #           "rms_norm_forward:no_rstd", "dtype": "float32", "leaves": 7, "figures":
-#           [{"device": "NVIDIA H100 80GB HBM3", "lost": {"mean": 2939, "worst": 89913},
-#           "left_out": {"mean": 6544, "worst": 124237}}, {"device": "NVIDIA H200",
-#           "lost": {"mean": 5068, "worst": 183403}, "left_out": {"mean": 8677, "worst":
+#           [{"device": "NVIDIA H100 80GB HBM3", "lost": {"mean": 2652, "worst": 73032},
+#           "left_out": {"mean": 7048, "worst": 126704}}, {"device": "NVIDIA H200",
+#           "lost": {"mean": 6904, "worst": 225376}, "left_out": {"mean": 9184, "worst":
 #           225376}}]}, {"key": "rms_norm_gated_forward", "dtype": "bfloat16", "leaves":
-#           20, "figures": [{"device": "NVIDIA H200", "lost": {"mean": 11892, "worst":
+#           20, "figures": [{"device": "NVIDIA H200", "lost": {"mean": 11536, "worst":
 #           255556}, "left_out": null}]}], "body":
-#           "sha256:9d1bd33383053704640781de4b626e7947e22261ffecbea4b4ffc4a91d7114ab",
+#           "sha256:bfd4840e33ba7cd424449ca689b4849a0a68b627031b91dac707040e476eb64f",
 #           "fitted": [{"label": "NVIDIA H100 80GB HBM3", "target": "sm_90", "sms": 132,
 #           "l2_bytes": 52428800}, {"label": "NVIDIA H200", "target": "sm_90", "sms":
 #           132, "l2_bytes": 62914560}]}
@@ -188,12 +189,12 @@ class Config(NamedTuple):
     block_col: int = 0
 
 
-BLOCK_ROW_2_WARPS_1_COLUMNS_32 = Config(
+BLOCK_ROW_2_WARPS_1_COLUMNS_16 = Config(
     schedule="block_row",
     block_row=2,
     num_warps=1,
     finish="columns",
-    block_col=32,
+    block_col=16,
 )
 BLOCK_ROW_2_WARPS_1_COLUMNS_64 = Config(
     schedule="block_row",
@@ -238,12 +239,19 @@ BLOCK_ROW_2_WARPS_16_COLUMNS_16 = Config(
     finish="columns",
     block_col=16,
 )
-BLOCK_ROW_4_WARPS_1_COLUMNS_32 = Config(
+BLOCK_ROW_4_WARPS_1_COLUMNS_16 = Config(
     schedule="block_row",
     block_row=4,
     num_warps=1,
     finish="columns",
-    block_col=32,
+    block_col=16,
+)
+BLOCK_ROW_4_WARPS_1_COLUMNS_64 = Config(
+    schedule="block_row",
+    block_row=4,
+    num_warps=1,
+    finish="columns",
+    block_col=64,
 )
 BLOCK_ROW_4_WARPS_1 = Config(schedule="block_row", block_row=4, num_warps=1)
 BLOCK_ROW_4_WARPS_4_COLUMNS_16 = Config(
@@ -253,6 +261,7 @@ BLOCK_ROW_4_WARPS_4_COLUMNS_16 = Config(
     finish="columns",
     block_col=16,
 )
+BLOCK_ROW_4_WARPS_4 = Config(schedule="block_row", block_row=4, num_warps=4)
 BLOCK_ROW_4_WARPS_8_COLUMNS_16 = Config(
     schedule="block_row",
     block_row=4,
@@ -327,7 +336,6 @@ BLOCK_ROW_32_WARPS_16_COLUMNS_16 = Config(
     finish="columns",
     block_col=16,
 )
-BLOCK_ROW_32_WARPS_16 = Config(schedule="block_row", block_row=32, num_warps=16)
 PARTS_WARPS_1_PER_SM_1 = Config(schedule="parts", num_warps=1, programs_per_sm=1)
 PARTS_WARPS_2_PER_SM_1 = Config(schedule="parts", num_warps=2, programs_per_sm=1)
 PARTS_WARPS_4_PER_SM_1 = Config(schedule="parts", num_warps=4, programs_per_sm=1)
@@ -545,6 +553,14 @@ SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT = Config(
     finish="dependent",
     block_col=4096,
 )
+SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT = Config(
+    schedule="split",
+    num_warps=16,
+    num_stages=2,
+    programs_per_sm=1,
+    finish="dependent",
+    block_col=2048,
+)
 SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT = Config(
     schedule="split",
     num_warps=16,
@@ -553,7 +569,6 @@ SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT = Config(
     finish="dependent",
     block_col=4096,
 )
-SPLIT_4096_WARPS_32 = Config(schedule="split", num_warps=32, block_col=4096)
 SPLIT_8192_WARPS_32 = Config(schedule="split", num_warps=32, block_col=8192)
 SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT = Config(
     schedule="split",
@@ -646,16 +661,14 @@ def fused_add_rms_norm_forward_bfloat16(
         if hidden <= 256:
             return ROW_WARPS_1
         return ROW_WARPS_4
-    if rows >= sms:
-        if hidden <= 8192:
+    if hidden <= 8192:
+        if 4 * rows >= sms:
             return ROW_WARPS_4
-        return SPLIT_8192_WARPS_32
-    if hidden <= 8191:
-        if 16 * rows >= sms:
-            return ROW_WARPS_8
-        return PARTS_WARPS_8_PER_SM_2
-    if hidden <= 16384:
+        if hidden <= 2048:
+            return PARTS_WARPS_8_PER_SM_2
         return PARTS_WARPS_16_PER_SM_1
+    if rows >= sms:
+        return SPLIT_8192_WARPS_32
     return PARTS_WARPS_32_PER_SM_1
 
 
@@ -666,14 +679,16 @@ def rms_norm_backward_bfloat16(
     l2_bytes: int,
 ) -> Config:
     if hidden <= 128:
-        if 6 * rows >= sms:
+        if 3 * rows >= sms:
             if rows >= 10 * sms:
                 return PERSISTENT_ROWS_32_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
             return BLOCK_ROW_32_WARPS_8_COLUMNS_16
         if hidden <= 64:
-            return BLOCK_ROW_4_WARPS_1_COLUMNS_32
+            if 10 * rows >= sms:
+                return BLOCK_ROW_4_WARPS_1_COLUMNS_16
+            return BLOCK_ROW_4_WARPS_1_COLUMNS_64
         if 20 * rows >= sms:
-            return BLOCK_ROW_2_WARPS_1_COLUMNS_32
+            return BLOCK_ROW_2_WARPS_1_COLUMNS_16
         return BLOCK_ROW_2_WARPS_1_COLUMNS_64
     if hidden <= 512:
         if 20 * rows >= sms:
@@ -701,7 +716,7 @@ def rms_norm_backward_bfloat16(
                 if rows >= 20 * sms:
                     return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
                 return ROW_WARPS_8_COLUMNS_32
-            return SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+            return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
         return ROW_WARPS_8_COLUMNS_64
     if hidden <= 20480:
         return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
@@ -839,48 +854,38 @@ def rms_norm_forward_bfloat16(
             return BLOCK_ROW_2_WARPS_2
         return ROW_WARPS_4
     if hidden <= 8191:
-        if rows >= 4 * sms:
+        if rows >= 3 * sms:
             if hidden <= 4095:
                 return PARTS_WARPS_4_PER_SM_1
             return SPLIT_2048_WARPS_8
         return PARTS_WARPS_8_PER_SM_1
     if 4 * rows >= 5 * sms:
-        if hidden <= 16383:
+        if hidden <= 15360:
             return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
         return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
     return PARTS_WARPS_16_PER_SM_1
 
 
-def rms_norm_forward_float16(rows: int, hidden: int, sms: int, l2_bytes: int) -> Config:
-    if hidden <= 256:
-        if rows >= 10 * sms:
-            return BLOCK_ROW_16_WARPS_4
-        return BLOCK_ROW_2_WARPS_1
-    if hidden <= 1024:
-        if rows >= 5 * sms:
-            return BLOCK_ROW_2_WARPS_2
-        return ROW_WARPS_4
-    if hidden <= 8192:
-        return PARTS_WARPS_8_PER_SM_1
-    if 4 * rows >= 5 * sms:
-        return SPLIT_8192_WARPS_32
-    return PARTS_WARPS_16_PER_SM_1
-
-
 def rms_norm_forward_float32(rows: int, hidden: int, sms: int, l2_bytes: int) -> Config:
-    if hidden <= 512:
-        if rows >= 7 * sms:
-            if hidden <= 128:
-                return BLOCK_ROW_16_WARPS_8
-            return BLOCK_ROW_2_WARPS_1
+    if hidden <= 128:
+        if rows >= 20 * sms:
+            return BLOCK_ROW_16_WARPS_4
         if hidden <= 64:
             return BLOCK_ROW_2_WARPS_1
-        return ROW_WARPS_1
-    if hidden <= 1280:
-        return ROW_WARPS_4
-    if hidden <= 5632:
+        if hidden <= 127:
+            return BLOCK_ROW_4_WARPS_4
+        return BLOCK_ROW_2_WARPS_1
+    if hidden <= 512:
+        if rows >= 7 * sms:
+            return BLOCK_ROW_2_WARPS_1
+        return PARTS_WARPS_1_PER_SM_1
+    if hidden <= 4096:
+        if 4 * rows >= 5 * sms:
+            return PARTS_WARPS_4_PER_SM_1
         return PARTS_WARPS_8_PER_SM_2
     if hidden <= 8192:
+        if 4 * rows >= 9 * sms:
+            return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
         return PARTS_WARPS_16_PER_SM_1
     if 4 * rows >= 5 * sms:
         return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
@@ -893,17 +898,17 @@ def rms_norm_forward_no_rstd_bfloat16(
     sms: int,
     l2_bytes: int,
 ) -> Config:
-    if hidden <= 64:
-        return BLOCK_ROW_16_WARPS_4
+    if hidden <= 128:
+        return BLOCK_ROW_16_WARPS_8
     if hidden <= 1024:
-        if rows >= 10 * sms:
-            if hidden <= 256:
-                return BLOCK_ROW_32_WARPS_16
+        if rows >= 20 * sms:
             return BLOCK_ROW_2_WARPS_2
         return ROW_WARPS_1
-    if hidden <= 8191:
-        return PARTS_WARPS_8_PER_SM_1
+    if hidden <= 4095:
+        return PARTS_WARPS_4_PER_SM_1
     if 4 * rows >= 5 * sms:
+        if hidden <= 6144:
+            return SPLIT_2048_WARPS_8
         if hidden <= 16384:
             return SPLIT_4096_WARPS_16
         return SPLIT_8192_WARPS_32
@@ -916,18 +921,18 @@ def rms_norm_forward_no_rstd_float32(
     sms: int,
     l2_bytes: int,
 ) -> Config:
+    if hidden <= 128:
+        return BLOCK_ROW_8_WARPS_4
     if hidden <= 512:
-        if rows >= 20 * sms:
-            return BLOCK_ROW_8_WARPS_4
-        if hidden <= 127:
-            return BLOCK_ROW_8_WARPS_8
         return ROW_WARPS_1
     if hidden <= 1024:
         return ROW_WARPS_4
-    if hidden <= 6144:
+    if hidden <= 5120:
         return PARTS_WARPS_8_PER_SM_2
-    if 4 * rows >= 5 * sms:
-        return SPLIT_4096_WARPS_32
+    if hidden <= 8192:
+        return PARTS_WARPS_16_PER_SM_1
+    if 2 * rows >= sms:
+        return SPLIT_8192_WARPS_32
     return PARTS_WARPS_32_PER_SM_1
 
 
@@ -992,9 +997,10 @@ TABLES: dict[tuple[str, str], Callable[[int, int, int, int], Config]] = {
     ("rms_norm_backward:no_dweight", "float16"): rms_norm_backward_no_dweight_bfloat16,
     ("rms_norm_backward:no_dweight", "float32"): rms_norm_backward_no_dweight_float32,
     ("rms_norm_forward", "bfloat16"): rms_norm_forward_bfloat16,
-    ("rms_norm_forward", "float16"): rms_norm_forward_float16,
+    ("rms_norm_forward", "float16"): rms_norm_forward_bfloat16,
     ("rms_norm_forward", "float32"): rms_norm_forward_float32,
     ("rms_norm_forward:no_rstd", "bfloat16"): rms_norm_forward_no_rstd_bfloat16,
+    ("rms_norm_forward:no_rstd", "float16"): rms_norm_forward_no_rstd_bfloat16,
     ("rms_norm_forward:no_rstd", "float32"): rms_norm_forward_no_rstd_float32,
     ("rms_norm_gated_forward", "bfloat16"): rms_norm_gated_forward_bfloat16,
     ("rms_norm_gated_forward", "float16"): rms_norm_gated_forward_bfloat16,

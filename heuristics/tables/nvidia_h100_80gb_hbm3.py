@@ -3,113 +3,112 @@
 # From:     the folder of this file, where that command is to be run
 # Device:   NVIDIA H100 80GB HBM3, sm_90, 132 SMs
 # Software: triton 3.6.0, torch 2.11.0+cu130
-# Data:     sha256:25d13207ce39e72cc29b9641ba0bdc2c058a435a1c51f25eaf83342162ace57b
-#           (116904 measurements, 2026-11-27)
+# Data:     sha256:a641ca605deb96cc7642fc1eda5e7ce16e63d861459b42c11b4e440d223343ae
+#           (118679 measurements, 2026-11-27)
 # Kernels:  rms_norm_backward
-#           sha256:9d6ff5e1d331199a8a551e22fc3b084ba979c32537eed4152571e74397fe3855
+#           sha256:c47c753153b3271b5cd21a2cde31dc41a6f41aac9ad3da9efd08e9a456f47f21
 # Kernels:  rms_norm_forward
-#           sha256:de2640a9aab2de31d8cdc8665f2b42744d703ded6c7d12db4b981f99218bb606
+#           sha256:485402000b854964926e0a0430ad002691fcc6545edbb7fdfa61ae25e2c17323
 # Measured: rows 1 to 262144, hidden 64 to 32768
-# Regret:   rms_norm_backward bfloat16: 61 leaves (of 64), 53 configs, mean 0.59 %,
-#           plain mean 1.14 %, worst 25.9 %, means low by at most 0.34 %, within 0.01 %
-#           of the best 61-leaf tree on this grid, cross-validated 2.45 %, plain
-#           cross-validated 2.58 %, extrapolated 33.73 %
-# Regret:   rms_norm_backward float16: as rms_norm_backward bfloat16, mean 0.83 %, plain
-#           mean 1.14 %, worst 7.7 %, means low by at most 0.21 %, sharing costs -9.56 %
+# Regret:   rms_norm_backward bfloat16: 61 leaves (of 64), 54 configs, mean 0.58 %,
+#           plain mean 1.10 %, worst 25.9 %, means low by at most 0.35 %, within 0.02 %
+#           of the best 61-leaf tree on this grid, cross-validated 2.46 %, plain
+#           cross-validated 2.58 %, extrapolated 32.57 %
+# Regret:   rms_norm_backward float16: as rms_norm_backward bfloat16, mean 0.82 %, plain
+#           mean 1.17 %, worst 7.7 %, means low by at most 0.22 %, sharing costs -9.56 %
 #           on 55 problems
-# Regret:   rms_norm_backward float32: 18 leaves, 17 configs, mean 1.62 %, plain mean
-#           1.81 %, worst 12.9 %, means low by at most 0.18 %, within 0.02 % of the best
-#           18-leaf tree on this grid, cross-validated 5.55 %, plain cross-validated
-#           5.39 %, extrapolated 18.77 %
-# Regret:   rms_norm_backward:no_dweight bfloat16: 6 leaves, 6 configs, mean 1.13 %,
-#           plain mean 2.01 %, worst 20.8 %, means low by at most 0.27 %, within 0.01 %
-#           of the best 6-leaf tree on this grid, cross-validated 2.42 %, plain
-#           cross-validated 2.55 %, extrapolated 29.74 %
-# Regret:   rms_norm_backward:no_dweight float16: 6 leaves, 6 configs, mean 0.63 %,
-#           plain mean 1.19 %, worst 15.8 %, means low by at most 0.31 %, the best
-#           6-leaf tree on this grid, cross-validated 1.25 %, plain cross-validated 1.48
-#           %, extrapolated 14.25 %
-# Regret:   rms_norm_backward:no_dweight float32: 6 leaves, 6 configs, mean 1.53 %,
-#           plain mean 1.57 %, worst 11.1 %, means low by at most 0.22 %, the best
-#           6-leaf tree on this grid, cross-validated 1.84 %, plain cross-validated 1.89
-#           %, extrapolated 9.19 %
-# Regret:   rms_norm_backward:batch_invariant bfloat16: 58 leaves, 49 configs, mean 3.34
-#           %, plain mean 5.17 %, worst 120.3 %, means low by at most 0.34 %, the best
+# Regret:   rms_norm_backward float32: 18 leaves, 17 configs, mean 1.52 %, plain mean
+#           1.72 %, worst 16.9 %, means low by at most 0.19 %, the best 18-leaf tree on
+#           this grid, cross-validated 4.49 %, plain cross-validated 4.39 %,
+#           extrapolated 17.72 %
+# Regret:   rms_norm_backward:no_dweight bfloat16: 6 leaves, 6 configs, mean 1.14 %,
+#           plain mean 2.02 %, worst 20.8 %, means low by at most 0.27 %, within 0.01 %
+#           of the best 6-leaf tree on this grid, cross-validated 2.43 %, plain
+#           cross-validated 2.56 %, extrapolated 29.41 %
+# Regret:   rms_norm_backward:no_dweight float16: 6 leaves, 6 configs, mean 0.59 %,
+#           plain mean 1.13 %, worst 15.8 %, means low by at most 0.34 %, the best
+#           6-leaf tree on this grid, cross-validated 1.21 %, plain cross-validated 1.44
+#           %, extrapolated 14.18 %
+# Regret:   rms_norm_backward:no_dweight float32: 6 leaves, 5 configs, mean 1.49 %,
+#           plain mean 1.42 %, worst 8.0 %, means low by at most 0.24 %, the best 6-leaf
+#           tree on this grid, cross-validated 1.82 %, plain cross-validated 1.79 %,
+#           extrapolated 9.48 %
+# Regret:   rms_norm_backward:batch_invariant bfloat16: 58 leaves, 49 configs, mean 3.35
+#           %, plain mean 5.19 %, worst 106.0 %, means low by at most 0.35 %, the best
 #           58-leaf tree of hidden, then rows, with one order of a row's sum a hidden
-#           size on this grid, cross-validated 3.80 %, plain cross-validated 4.38 %,
-#           costs 2.72 % (worst 120.3 %) beside rms_norm_backward on the 980 shapes with
+#           size on this grid, cross-validated 3.80 %, plain cross-validated 4.40 %,
+#           costs 2.75 % (worst 107.0 %) beside rms_norm_backward on the 980 shapes with
 #           times of both, 23 more not timed
 # Regret:   rms_norm_backward:batch_invariant float16: as
-#           rms_norm_backward:batch_invariant bfloat16, mean 2.95 %, plain mean 3.73 %,
-#           worst 93.6 %, means low by at most 0.18 %, sharing costs 1.27 % on 52
+#           rms_norm_backward:batch_invariant bfloat16, mean 2.89 %, plain mean 3.70 %,
+#           worst 93.6 %, means low by at most 0.20 %, sharing costs 1.33 % on 52
 #           problems
-# Regret:   rms_norm_backward:batch_invariant float32: 47 leaves, 43 configs, mean 2.05
-#           %, plain mean 2.40 %, worst 26.4 %, means low by at most 0.18 %, within 0.01
-#           % of the best 47-leaf tree of hidden, then rows, with one order of a row's
-#           sum a hidden size on this grid, cross-validated 3.29 %, plain
-#           cross-validated 3.11 %, costs 0.42 % (worst 26.4 %) beside rms_norm_backward
-# Regret:   rms_norm_backward:no_dweight+batch_invariant bfloat16: 10 leaves, 10
-#           configs, mean 0.41 %, plain mean 0.70 %, worst 12.4 %, means low by at most
-#           0.27 %, the best 10-leaf tree of hidden, then rows, with one order of a
-#           row's sum a hidden size on this grid, cross-validated 1.69 %, plain
-#           cross-validated 1.84 %, costs -0.71 % (worst 12.4 %) beside
+# Regret:   rms_norm_backward:batch_invariant float32: 48 leaves, 42 configs, mean 1.99
+#           %, plain mean 2.33 %, worst 25.5 %, means low by at most 0.19 %, within 0.01
+#           % of the best 48-leaf tree of hidden, then rows, with one order of a row's
+#           sum a hidden size on this grid, cross-validated 3.14 %, plain
+#           cross-validated 2.96 %, costs 0.46 % (worst 24.4 %) beside rms_norm_backward
+# Regret:   rms_norm_backward:no_dweight+batch_invariant bfloat16: 11 leaves, 11
+#           configs, mean 0.39 %, plain mean 0.68 %, worst 12.4 %, means low by at most
+#           0.27 %, the best 11-leaf tree of hidden, then rows, with one order of a
+#           row's sum a hidden size on this grid, cross-validated 0.46 %, plain
+#           cross-validated 0.59 %, costs -0.73 % (worst 12.4 %) beside
 #           rms_norm_backward:no_dweight
 # Regret:   rms_norm_backward:no_dweight+batch_invariant float16: 9 leaves, 9 configs,
-#           mean 0.26 %, plain mean 0.63 %, worst 16.5 %, means low by at most 0.31 %,
+#           mean 0.22 %, plain mean 0.57 %, worst 16.5 %, means low by at most 0.34 %,
 #           the best 9-leaf tree of hidden, then rows, with one order of a row's sum a
-#           hidden size on this grid, cross-validated 1.79 %, plain cross-validated 1.88
-#           %, costs -0.37 % (worst 5.6 %) beside rms_norm_backward:no_dweight
-# Regret:   rms_norm_backward:no_dweight+batch_invariant float32: 13 leaves, 11 configs,
-#           mean 0.67 %, plain mean 0.79 %, worst 8.8 %, means low by at most 0.22 %,
+#           hidden size on this grid, cross-validated 1.75 %, plain cross-validated 1.82
+#           %, costs -0.37 % (worst 5.7 %) beside rms_norm_backward:no_dweight
+# Regret:   rms_norm_backward:no_dweight+batch_invariant float32: 13 leaves, 12 configs,
+#           mean 0.66 %, plain mean 0.85 %, worst 8.8 %, means low by at most 0.24 %,
 #           the best 13-leaf tree of hidden, then rows, with one order of a row's sum a
-#           hidden size on this grid, cross-validated 4.65 %, plain cross-validated 3.80
-#           %, costs -0.85 % (worst 2.5 %) beside rms_norm_backward:no_dweight
-# Regret:   rms_norm_forward bfloat16: 51 leaves (of 64), 30 configs, mean -0.13 %,
-#           plain mean 0.08 %, worst 7.9 %, means low by at most 0.40 %, within 0.01 %
-#           of the best 51-leaf tree on this grid, cross-validated 0.85 %, plain
-#           cross-validated 1.16 %, extrapolated 3.89 %
-# Regret:   rms_norm_forward float16: as rms_norm_forward bfloat16, mean 0.19 %, plain
-#           mean 0.49 %, worst 8.4 %, means low by at most 0.50 %, sharing costs -0.26 %
-#           on 53 problems
-# Regret:   rms_norm_forward:no_rstd bfloat16: as rms_norm_forward bfloat16, mean 0.26
-#           %, plain mean 0.38 %, worst 3.0 %, means low by at most 0.53 %, sharing
-#           costs -0.09 % on 61 problems
-# Regret:   rms_norm_forward:no_rstd float16: as rms_norm_forward bfloat16, mean 0.65 %,
-#           plain mean 0.50 %, worst 5.3 %, means low by at most 0.46 %, sharing costs
-#           0.13 % on 61 problems
-# Regret:   rms_norm_forward float32: 16 leaves (of 18), 13 configs, mean 0.05 %, plain
-#           mean 0.40 %, worst 6.6 %, means low by at most 0.45 %, the best 16-leaf tree
-#           on this grid, cross-validated 1.41 %, plain cross-validated 1.69 %,
-#           extrapolated 2.39 %
-# Regret:   rms_norm_forward:no_rstd float32: as rms_norm_forward float32, mean 0.08 %,
-#           plain mean 0.75 %, worst 6.0 %, means low by at most 0.93 %, sharing costs
-#           0.12 % on 58 problems
-# Regret:   rms_norm_forward:batch_invariant bfloat16: 34 leaves, 22 configs, mean 0.67
-#           %, plain mean 1.28 %, worst 19.0 %, means low by at most 0.40 %, the best
-#           34-leaf tree of hidden, then rows, with one order of a row's sum a hidden
-#           size on this grid, cross-validated 1.15 %, plain cross-validated 1.47 %,
-#           costs 0.80 % (worst 19.0 %) beside rms_norm_forward on the 1002 shapes with
-#           times of both, 1 more not timed
+#           hidden size on this grid, cross-validated 4.84 %, plain cross-validated 3.86
+#           %, costs -0.82 % (worst 8.8 %) beside rms_norm_backward:no_dweight
+# Regret:   rms_norm_forward bfloat16: 51 leaves (of 64), 28 configs, mean -0.07 %,
+#           plain mean 0.16 %, worst 7.7 %, means low by at most 0.33 %, within 0.01 %
+#           of the best 51-leaf tree on this grid, cross-validated 0.81 %, plain
+#           cross-validated 1.09 %, extrapolated 4.13 %
+# Regret:   rms_norm_forward float16: as rms_norm_forward bfloat16, mean 0.36 %, plain
+#           mean 0.51 %, worst 15.8 %, means low by at most 0.53 %, sharing costs -0.46
+#           % on 54 problems
+# Regret:   rms_norm_forward:no_rstd bfloat16: as rms_norm_forward bfloat16, mean 0.32
+#           %, plain mean 0.50 %, worst 2.7 %, means low by at most 0.47 %, sharing
+#           costs -0.15 % on 61 problems
+# Regret:   rms_norm_forward:no_rstd float16: as rms_norm_forward bfloat16, mean 0.59 %,
+#           plain mean 0.50 %, worst 5.0 %, means low by at most 0.45 %, sharing costs
+#           0.01 % on 61 problems
+# Regret:   rms_norm_forward float32: 16 leaves (of 18), 13 configs, mean 0.07 %, plain
+#           mean 0.42 %, worst 6.6 %, means low by at most 0.38 %, the best 16-leaf tree
+#           on this grid, cross-validated 1.39 %, plain cross-validated 1.67 %,
+#           extrapolated 2.36 %
+# Regret:   rms_norm_forward:no_rstd float32: as rms_norm_forward float32, mean 0.17 %,
+#           plain mean 0.76 %, worst 6.0 %, means low by at most 0.75 %, sharing costs
+#           0.14 % on 58 problems
+# Regret:   rms_norm_forward:batch_invariant bfloat16: 32 leaves, 22 configs, mean 0.65
+#           %, plain mean 1.22 %, worst 18.3 %, means low by at most 0.33 %, the best
+#           32-leaf tree of hidden, then rows, with one order of a row's sum a hidden
+#           size on this grid, cross-validated 1.16 %, plain cross-validated 1.45 %,
+#           costs 0.72 % (worst 18.3 %) beside rms_norm_forward
 # Regret:   rms_norm_forward:batch_invariant float16: as
-#           rms_norm_forward:batch_invariant bfloat16, mean 0.47 %, plain mean 0.98 %,
-#           worst 8.3 %, means low by at most 0.50 %, sharing costs 0.55 % on 53
+#           rms_norm_forward:batch_invariant bfloat16, mean 0.66 %, plain mean 1.04 %,
+#           worst 15.8 %, means low by at most 0.54 %, sharing costs 0.38 % on 53
 #           problems
 # Regret:   rms_norm_forward:no_rstd+batch_invariant bfloat16: as
-#           rms_norm_forward:batch_invariant bfloat16, mean 1.09 %, plain mean 1.85 %,
-#           worst 30.3 %, means low by at most 0.54 %, sharing costs 1.19 % on 59
+#           rms_norm_forward:batch_invariant bfloat16, mean 0.78 %, plain mean 1.23 %,
+#           worst 9.3 %, means low by at most 0.47 %, sharing costs 0.71 % on 60
 #           problems
 # Regret:   rms_norm_forward:no_rstd+batch_invariant float16: as
-#           rms_norm_forward:batch_invariant bfloat16, mean 1.49 %, plain mean 1.89 %,
-#           worst 29.1 %, means low by at most 0.47 %, sharing costs 1.44 % on 59
+#           rms_norm_forward:batch_invariant bfloat16, mean 0.93 %, plain mean 1.04 %,
+#           worst 6.4 %, means low by at most 0.45 %, sharing costs 0.81 % on 59
 #           problems
-# Regret:   rms_norm_forward:batch_invariant float32: 33 leaves, 23 configs, mean 0.20
-#           %, plain mean 0.55 %, worst 7.9 %, means low by at most 0.45 %, the best
-#           33-leaf tree of hidden, then rows, with one order of a row's sum a hidden
-#           size on this grid, cross-validated 1.49 %, plain cross-validated 1.80 %,
-#           costs 0.15 % (worst 7.9 %) beside rms_norm_forward
+# Regret:   rms_norm_forward:batch_invariant float32: 31 leaves, 23 configs, mean 0.18
+#           %, plain mean 0.52 %, worst 5.7 %, means low by at most 0.38 %, the best
+#           31-leaf tree of hidden, then rows, with one order of a row's sum a hidden
+#           size on this grid, cross-validated 1.55 %, plain cross-validated 1.98 %,
+#           costs 0.11 % (worst 5.7 %) beside rms_norm_forward
 # Regret:   rms_norm_forward:no_rstd+batch_invariant float32: as
-#           rms_norm_forward:batch_invariant float32, mean 0.15 %, plain mean 0.87 %,
-#           worst 10.0 %, means low by at most 0.93 %, sharing costs 0.52 % on 58
+#           rms_norm_forward:batch_invariant float32, mean 0.15 %, plain mean 0.80 %,
+#           worst 10.0 %, means low by at most 0.75 %, sharing costs 0.43 % on 58
 #           problems
 # Searched: rms_norm_backward bfloat16: plane, 8 % of 596862 configs, none audited,
 #           expected to have missed 19.35 %
@@ -126,12 +125,12 @@
 # Searched: rms_norm_backward:no_dweight float32: plane, 12 % of 18989 configs, of 57
 #           audited, 0 were faster than the choice, expected to have missed 1.01 %
 # Searched: rms_norm_forward bfloat16: plane, 10 % of 238692 configs, of 573 audited, 4
-#           were faster than the choice, by at most 1.5 %, expected to have missed 0.43
+#           were faster than the choice, by at most 0.3 %, expected to have missed 0.43
 #           %
 # Searched: rms_norm_forward float16: plane, 7 % of 18653 configs, of 34 audited, 0 were
 #           faster than the choice, expected to have missed 1.26 %
-# Searched: rms_norm_forward float32: plane, 10 % of 53634 configs, of 153 audited, 1
-#           was faster than the choice, by at most 2.2 %, expected to have missed 0.35 %
+# Searched: rms_norm_forward float32: plane, 10 % of 53634 configs, of 153 audited, 0
+#           were faster than the choice, expected to have missed 0.35 %
 # Searched: rms_norm_forward:no_rstd bfloat16: plane, 9 % of 18653 configs, of 62
 #           audited, 0 were faster than the choice, expected to have missed 0.54 %
 # Searched: rms_norm_forward:no_rstd float16: plane, 11 % of 18653 configs, of 68
@@ -143,198 +142,198 @@
 # Facts:    {"device": {"label": "NVIDIA H100 80GB HBM3", "target": "sm_90", "sms":
 #           132}, "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"}, "data":
 #           {"digest":
-#           "sha256:25d13207ce39e72cc29b9641ba0bdc2c058a435a1c51f25eaf83342162ace57b",
-#           "measurements": 116904, "date": "2026-11-27"}, "kernels":
+#           "sha256:a641ca605deb96cc7642fc1eda5e7ce16e63d861459b42c11b4e440d223343ae",
+#           "measurements": 118679, "date": "2026-11-27"}, "kernels":
 #           {"rms_norm_backward":
-#           "sha256:9d6ff5e1d331199a8a551e22fc3b084ba979c32537eed4152571e74397fe3855",
+#           "sha256:c47c753153b3271b5cd21a2cde31dc41a6f41aac9ad3da9efd08e9a456f47f21",
 #           "rms_norm_forward":
-#           "sha256:de2640a9aab2de31d8cdc8665f2b42744d703ded6c7d12db4b981f99218bb606"},
+#           "sha256:485402000b854964926e0a0430ad002691fcc6545edbb7fdfa61ae25e2c17323"},
 #           "measured": {"rows": [1, 262144], "hidden": [64, 32768]}, "command":
 #           {"recording": "nvidia-h100-80gb-hbm3", "options": {"leaves": 64,
 #           "tie_percent": 0.05, "baseline": "none", "batch_invariant": true}, "out":
 #           "nvidia_h100_80gb_hbm3.py"}, "functions": [{"key": "rms_norm_backward",
-#           "dtype": "bfloat16", "figures": {"leaves": 61, "asked": 64, "configs": 53,
-#           "loss": {"mean": 5886, "plain": 11307, "ninetieth": 39838, "worst": 230457,
-#           "problems": 1003, "luck": 3349}, "gap": 78, "cross_validated": 24194,
-#           "plain_validated": 25488, "extrapolated": 290628, "rule": {"mean": 678095,
-#           "plain": 822172, "ninetieth": 1790771, "worst": 2489127, "problems": 1003,
-#           "luck": 3349}, "gain": {"total": 813297754, "most": 2458619, "problems":
-#           1003, "thresholds": 150800107}}}, {"key": "rms_norm_backward", "dtype":
-#           "float16", "figures": {"leaves": 61, "asked": 61, "configs": 53, "loss":
-#           {"mean": 8268, "plain": 11338, "ninetieth": 44343, "worst": 74218,
-#           "problems": 55, "luck": 2050}, "gap": 0, "unmeasured": 2, "rule": {"mean":
-#           438393, "plain": 677360, "ninetieth": 1478327, "worst": 2539449, "problems":
-#           52, "luck": 2091}, "gain": {"total": 33569499, "most": 2465231, "problems":
-#           50, "thresholds": 9824367}}, "donor": ["rms_norm_backward", "bfloat16"],
-#           "cost": -100443}, {"key": "rms_norm_backward", "dtype": "float32",
+#           "dtype": "bfloat16", "figures": {"leaves": 61, "asked": 64, "configs": 54,
+#           "loss": {"mean": 5778, "plain": 10954, "ninetieth": 40414, "worst": 230457,
+#           "problems": 1003, "luck": 3420}, "gap": 103, "cross_validated": 24321,
+#           "plain_validated": 25445, "extrapolated": 281973, "rule": {"mean": 678077,
+#           "plain": 822362, "ninetieth": 1785640, "worst": 2489127, "problems": 1003,
+#           "luck": 3420}, "gain": {"total": 813842981, "most": 2458619, "problems":
+#           1003, "thresholds": 150799591}}}, {"key": "rms_norm_backward", "dtype":
+#           "float16", "figures": {"leaves": 61, "asked": 61, "configs": 54, "loss":
+#           {"mean": 8119, "plain": 11630, "ninetieth": 41754, "worst": 74218,
+#           "problems": 55, "luck": 2183}, "gap": 0, "unmeasured": 2, "rule": {"mean":
+#           441002, "plain": 676759, "ninetieth": 1478327, "worst": 2539449, "problems":
+#           52, "luck": 1973}, "gain": {"total": 33510814, "most": 2465231, "problems":
+#           50, "thresholds": 9850851}}, "donor": ["rms_norm_backward", "bfloat16"],
+#           "cost": -100527}, {"key": "rms_norm_backward", "dtype": "float32",
 #           "figures": {"leaves": 18, "asked": 18, "configs": 17, "loss": {"mean":
-#           16024, "plain": 17974, "ninetieth": 52996, "worst": 121540, "problems": 188,
-#           "luck": 1729}, "gap": 134, "cross_validated": 54028, "plain_validated":
-#           52534, "extrapolated": 171987, "rule": {"mean": 460256, "plain": 514401,
-#           "ninetieth": 1112991, "worst": 2297386, "problems": 188, "luck": 1729},
-#           "gain": {"total": 93328259, "most": 2255059, "problems": 188, "thresholds":
-#           34676718}}}, {"key": "rms_norm_backward:no_dweight", "dtype": "bfloat16",
-#           "figures": {"leaves": 6, "asked": 6, "configs": 6, "loss": {"mean": 11232,
-#           "plain": 19912, "ninetieth": 103659, "worst": 188650, "problems": 62,
-#           "luck": 2650}, "gap": 40, "cross_validated": 23888, "plain_validated":
-#           25169, "extrapolated": 260377, "rule": {"mean": 367709, "plain": 564431,
-#           "ninetieth": 1404131, "worst": 2917752, "problems": 55, "luck": 2548},
-#           "gain": {"total": 29861153, "most": 2924903, "problems": 55, "thresholds":
-#           15198565}}}, {"key": "rms_norm_backward:no_dweight", "dtype": "float16",
-#           "figures": {"leaves": 6, "asked": 6, "configs": 6, "loss": {"mean": 6321,
-#           "plain": 11796, "ninetieth": 43798, "worst": 147054, "problems": 62, "luck":
-#           3095}, "gap": 0, "cross_validated": 12418, "plain_validated": 14740,
-#           "extrapolated": 133226, "rule": {"mean": 363267, "plain": 552451,
-#           "ninetieth": 1400032, "worst": 2935386, "problems": 55, "luck": 3074},
-#           "gain": {"total": 29661470, "most": 2935386, "problems": 55, "thresholds":
-#           15504274}}}, {"key": "rms_norm_backward:no_dweight", "dtype": "float32",
-#           "figures": {"leaves": 6, "asked": 6, "configs": 6, "loss": {"mean": 15204,
-#           "plain": 15608, "ninetieth": 57135, "worst": 105194, "problems": 62, "luck":
-#           2179}, "gap": 0, "cross_validated": 18253, "plain_validated": 18754,
-#           "extrapolated": 87927, "rule": {"mean": 290657, "plain": 372492,
-#           "ninetieth": 1057404, "worst": 2505152, "problems": 55, "luck": 2327},
-#           "gain": {"total": 19563019, "most": 2505561, "problems": 55, "thresholds":
-#           10973574}}}, {"key": "rms_norm_backward:batch_invariant", "dtype":
+#           15127, "plain": 17015, "ninetieth": 48708, "worst": 156167, "problems": 188,
+#           "luck": 1813}, "gap": 0, "cross_validated": 43925, "plain_validated": 42979,
+#           "extrapolated": 163143, "rule": {"mean": 458587, "plain": 512664,
+#           "ninetieth": 1112991, "worst": 2297386, "problems": 188, "luck": 1813},
+#           "gain": {"total": 93181918, "most": 2255059, "problems": 188, "thresholds":
+#           34675372}}}, {"key": "rms_norm_backward:no_dweight", "dtype": "bfloat16",
+#           "figures": {"leaves": 6, "asked": 6, "configs": 6, "loss": {"mean": 11295,
+#           "plain": 20038, "ninetieth": 103659, "worst": 188943, "problems": 62,
+#           "luck": 2647}, "gap": 26, "cross_validated": 23996, "plain_validated":
+#           25318, "extrapolated": 257781, "rule": {"mean": 362737, "plain": 564031,
+#           "ninetieth": 1404131, "worst": 2917752, "problems": 55, "luck": 2545},
+#           "gain": {"total": 29831390, "most": 2924903, "problems": 55, "thresholds":
+#           15203283}}}, {"key": "rms_norm_backward:no_dweight", "dtype": "float16",
+#           "figures": {"leaves": 6, "asked": 6, "configs": 6, "loss": {"mean": 5911,
+#           "plain": 11194, "ninetieth": 38256, "worst": 147054, "problems": 62, "luck":
+#           3389}, "gap": 0, "cross_validated": 12008, "plain_validated": 14257,
+#           "extrapolated": 132625, "rule": {"mean": 365325, "plain": 552157,
+#           "ninetieth": 1400335, "worst": 2935386, "problems": 55, "luck": 3392},
+#           "gain": {"total": 29682687, "most": 2935386, "problems": 55, "thresholds":
+#           15510947}}}, {"key": "rms_norm_backward:no_dweight", "dtype": "float32",
+#           "figures": {"leaves": 6, "asked": 6, "configs": 5, "loss": {"mean": 14805,
+#           "plain": 14082, "ninetieth": 57237, "worst": 76512, "problems": 62, "luck":
+#           2336}, "gap": 0, "cross_validated": 18038, "plain_validated": 17714,
+#           "extrapolated": 90557, "rule": {"mean": 289928, "plain": 373257,
+#           "ninetieth": 1095531, "worst": 2505152, "problems": 55, "luck": 2499},
+#           "gain": {"total": 19714126, "most": 2507130, "problems": 55, "thresholds":
+#           11006831}}}, {"key": "rms_norm_backward:batch_invariant", "dtype":
 #           "bfloat16", "figures": {"leaves": 58, "asked": 58, "configs": 49, "loss":
-#           {"mean": 32870, "plain": 50394, "ninetieth": 140926, "worst": 789679,
-#           "problems": 980, "luck": 3358}, "gap": 0, "limits": " of hidden, then rows,
-#           with one order of a row's sum a hidden size", "cross_validated": 37284,
-#           "plain_validated": 42853, "rule": {"mean": 678095, "plain": 822172,
-#           "ninetieth": 1790771, "worst": 2489127, "problems": 1003, "luck": 3349},
-#           "gain": {"total": 773863705, "most": 2436830, "problems": 1003,
-#           "thresholds": 150800107}}, "beside": {"mean": 26874, "worst": 789679,
+#           {"mean": 32987, "plain": 50595, "ninetieth": 139467, "worst": 722790,
+#           "problems": 980, "luck": 3431}, "gap": 0, "limits": " of hidden, then rows,
+#           with one order of a row's sum a hidden size", "cross_validated": 37312,
+#           "plain_validated": 43032, "rule": {"mean": 678077, "plain": 822362,
+#           "ninetieth": 1785640, "worst": 2489127, "problems": 1003, "luck": 3420},
+#           "gain": {"total": 773857230, "most": 2436830, "problems": 1003,
+#           "thresholds": 150799591}}, "beside": {"mean": 27103, "worst": 727363,
 #           "problems": 980, "bounded": 23}}, {"key":
 #           "rms_norm_backward:batch_invariant", "dtype": "float16", "figures":
-#           {"leaves": 58, "asked": 58, "configs": 49, "loss": {"mean": 29050, "plain":
-#           36666, "ninetieth": 73857, "worst": 660743, "problems": 52, "luck": 1779},
-#           "gap": 133450, "unmeasured": 3, "rule": {"mean": 631182, "plain": 954595,
-#           "ninetieth": 2148283, "worst": 4173466, "problems": 61, "luck": 1922},
-#           "gain": {"total": 43421361, "most": 3915025, "problems": 58, "thresholds":
-#           15432849}}, "donor": ["rms_norm_backward:batch_invariant", "bfloat16"],
-#           "cost": 12616}, {"key": "rms_norm_backward:batch_invariant", "dtype":
-#           "float32", "figures": {"leaves": 47, "asked": 47, "configs": 43, "loss":
-#           {"mean": 20258, "plain": 23732, "ninetieth": 63382, "worst": 234645,
-#           "problems": 188, "luck": 1729}, "gap": 67, "limits": " of hidden, then rows,
-#           with one order of a row's sum a hidden size", "cross_validated": 32377,
-#           "plain_validated": 30655, "rule": {"mean": 460256, "plain": 514401,
-#           "ninetieth": 1112991, "worst": 2297386, "problems": 188, "luck": 1729},
-#           "gain": {"total": 92245889, "most": 2187149, "problems": 188, "thresholds":
-#           34676718}}, "beside": {"mean": 4233, "worst": 234645, "problems": 188,
+#           {"leaves": 58, "asked": 58, "configs": 49, "loss": {"mean": 28479, "plain":
+#           36285, "ninetieth": 72771, "worst": 660743, "problems": 52, "luck": 1936},
+#           "gap": 133728, "unmeasured": 3, "rule": {"mean": 633077, "plain": 953492,
+#           "ninetieth": 2146620, "worst": 4185329, "problems": 61, "luck": 2051},
+#           "gain": {"total": 43340394, "most": 3906310, "problems": 58, "thresholds":
+#           15476782}}, "donor": ["rms_norm_backward:batch_invariant", "bfloat16"],
+#           "cost": 13188}, {"key": "rms_norm_backward:batch_invariant", "dtype":
+#           "float32", "figures": {"leaves": 48, "asked": 48, "configs": 42, "loss":
+#           {"mean": 19698, "plain": 23037, "ninetieth": 61106, "worst": 227116,
+#           "problems": 188, "luck": 1813}, "gap": 74, "limits": " of hidden, then rows,
+#           with one order of a row's sum a hidden size", "cross_validated": 30928,
+#           "plain_validated": 29165, "rule": {"mean": 458587, "plain": 512664,
+#           "ninetieth": 1112991, "worst": 2297386, "problems": 188, "luck": 1813},
+#           "gain": {"total": 92049900, "most": 2187149, "problems": 188, "thresholds":
+#           34675372}}, "beside": {"mean": 4571, "worst": 218271, "problems": 188,
 #           "bounded": 0}}, {"key": "rms_norm_backward:no_dweight+batch_invariant",
-#           "dtype": "bfloat16", "figures": {"leaves": 10, "asked": 10, "configs": 10,
-#           "loss": {"mean": 4073, "plain": 6986, "ninetieth": 23871, "worst": 116475,
-#           "problems": 62, "luck": 2650}, "gap": 0, "limits": " of hidden, then rows,
-#           with one order of a row's sum a hidden size", "cross_validated": 16735,
-#           "plain_validated": 18280, "rule": {"mean": 513023, "plain": 760438,
-#           "ninetieth": 2199123, "worst": 3694899, "problems": 62, "luck": 2650},
-#           "gain": {"total": 46714047, "most": 3699105, "problems": 62, "thresholds":
-#           20216685}}, "beside": {"mean": -7159, "worst": 116475, "problems": 62,
+#           "dtype": "bfloat16", "figures": {"leaves": 11, "asked": 11, "configs": 11,
+#           "loss": {"mean": 3919, "plain": 6771, "ninetieth": 24164, "worst": 116475,
+#           "problems": 62, "luck": 2647}, "gap": 0, "limits": " of hidden, then rows,
+#           with one order of a row's sum a hidden size", "cross_validated": 4551,
+#           "plain_validated": 5900, "rule": {"mean": 508288, "plain": 759856,
+#           "ninetieth": 2199123, "worst": 3694899, "problems": 62, "luck": 2647},
+#           "gain": {"total": 46691252, "most": 3699105, "problems": 62, "thresholds":
+#           20230285}}, "beside": {"mean": -7377, "worst": 116475, "problems": 62,
 #           "bounded": 0}}, {"key": "rms_norm_backward:no_dweight+batch_invariant",
 #           "dtype": "float16", "figures": {"leaves": 9, "asked": 9, "configs": 9,
-#           "loss": {"mean": 2593, "plain": 6234, "ninetieth": 9650, "worst": 152993,
-#           "problems": 62, "luck": 3095}, "gap": 0, "limits": " of hidden, then rows,
-#           with one order of a row's sum a hidden size", "cross_validated": 17775,
-#           "plain_validated": 18627, "rule": {"mean": 509237, "plain": 750485,
-#           "ninetieth": 2205781, "worst": 3703925, "problems": 62, "luck": 3095},
-#           "gain": {"total": 46143572, "most": 3700104, "problems": 62, "thresholds":
-#           20559066}}, "beside": {"mean": -3728, "worst": 54504, "problems": 62,
+#           "loss": {"mean": 2223, "plain": 5705, "ninetieth": 8375, "worst": 152993,
+#           "problems": 62, "luck": 3389}, "gap": 0, "limits": " of hidden, then rows,
+#           with one order of a row's sum a hidden size", "cross_validated": 17378,
+#           "plain_validated": 18033, "rule": {"mean": 511214, "plain": 750342,
+#           "ninetieth": 2205781, "worst": 3703925, "problems": 62, "luck": 3389},
+#           "gain": {"total": 46167512, "most": 3700104, "problems": 62, "thresholds":
+#           20568146}}, "beside": {"mean": -3688, "worst": 55154, "problems": 62,
 #           "bounded": 0}}, {"key": "rms_norm_backward:no_dweight+batch_invariant",
-#           "dtype": "float32", "figures": {"leaves": 13, "asked": 13, "configs": 11,
-#           "loss": {"mean": 6707, "plain": 7918, "ninetieth": 23106, "worst": 84224,
-#           "problems": 62, "luck": 2179}, "gap": 0, "limits": " of hidden, then rows,
-#           with one order of a row's sum a hidden size", "cross_validated": 45422,
-#           "plain_validated": 37278, "rule": {"mean": 510508, "plain": 645639,
-#           "ninetieth": 2023033, "worst": 4529213, "problems": 62, "luck": 2179},
-#           "gain": {"total": 39538749, "most": 4525013, "problems": 62, "thresholds":
-#           16585358}}, "beside": {"mean": -8497, "worst": 24437, "problems": 62,
+#           "dtype": "float32", "figures": {"leaves": 13, "asked": 13, "configs": 12,
+#           "loss": {"mean": 6573, "plain": 8483, "ninetieth": 27642, "worst": 84224,
+#           "problems": 62, "luck": 2336}, "gap": 0, "limits": " of hidden, then rows,
+#           with one order of a row's sum a hidden size", "cross_validated": 47296,
+#           "plain_validated": 37833, "rule": {"mean": 509863, "plain": 646339,
+#           "ninetieth": 2023428, "worst": 4529213, "problems": 62, "luck": 2336},
+#           "gain": {"total": 39547058, "most": 4525013, "problems": 62, "thresholds":
+#           16619511}}, "beside": {"mean": -8233, "worst": 84224, "problems": 62,
 #           "bounded": 0}}, {"key": "rms_norm_forward", "dtype": "bfloat16", "figures":
-#           {"leaves": 51, "asked": 64, "configs": 30, "loss": {"mean": -1258, "plain":
-#           841, "ninetieth": 10957, "worst": 76226, "problems": 1003, "luck": 3925},
-#           "gap": 44, "cross_validated": 8449, "plain_validated": 11572,
-#           "extrapolated": 38156, "rule": {"mean": 66915, "plain": 91179, "ninetieth":
-#           242304, "worst": 2040425, "problems": 1003, "luck": 3925}, "gain": {"total":
-#           90609619, "most": 2041617, "problems": 1003, "thresholds": 31319203}}},
+#           {"leaves": 51, "asked": 64, "configs": 28, "loss": {"mean": -720, "plain":
+#           1598, "ninetieth": 11398, "worst": 74068, "problems": 1003, "luck": 3248},
+#           "gap": 33, "cross_validated": 8026, "plain_validated": 10863,
+#           "extrapolated": 40490, "rule": {"mean": 67244, "plain": 91963, "ninetieth":
+#           240425, "worst": 2040425, "problems": 1003, "luck": 3248}, "gain": {"total":
+#           90635508, "most": 2041617, "problems": 1003, "thresholds": 30974077}}},
 #           {"key": "rms_norm_forward", "dtype": "float16", "figures": {"leaves": 51,
-#           "asked": 51, "configs": 30, "loss": {"mean": 1908, "plain": 4881,
-#           "ninetieth": 16438, "worst": 80362, "problems": 53, "luck": 4902}, "gap": 0,
-#           "unmeasured": 4, "rule": {"mean": 106716, "plain": 109266, "ninetieth":
-#           136736, "worst": 2033245, "problems": 52, "luck": 4285}, "gain": {"total":
-#           5281730, "most": 2036479, "problems": 46, "thresholds": 3779914}}, "donor":
-#           ["rms_norm_forward", "bfloat16"], "cost": -2581}, {"key":
+#           "asked": 51, "configs": 28, "loss": {"mean": 3577, "plain": 5118,
+#           "ninetieth": 15612, "worst": 146474, "problems": 54, "luck": 5225}, "gap":
+#           0, "rule": {"mean": 108439, "plain": 110667, "ninetieth": 189486, "worst":
+#           2033245, "problems": 52, "luck": 4667}, "gain": {"total": 5399677, "most":
+#           2036479, "problems": 47, "thresholds": 3783529}}, "donor":
+#           ["rms_norm_forward", "bfloat16"], "cost": -4568}, {"key":
 #           "rms_norm_forward:no_rstd", "dtype": "bfloat16", "figures": {"leaves": 51,
-#           "asked": 51, "configs": 30, "loss": {"mean": 2575, "plain": 3813,
-#           "ninetieth": 19449, "worst": 29214, "problems": 61, "luck": 5232}, "gap": 0,
-#           "unmeasured": 1, "rule": {"mean": 79554, "plain": 90445, "ninetieth":
-#           273267, "worst": 1326894, "problems": 57, "luck": 5695}, "gain": {"total":
-#           4861315, "most": 1307445, "problems": 56, "thresholds": 2839636}}, "donor":
-#           ["rms_norm_forward", "bfloat16"], "cost": -854}, {"key":
+#           "asked": 51, "configs": 28, "loss": {"mean": 3194, "plain": 5014,
+#           "ninetieth": 18240, "worst": 26627, "problems": 61, "luck": 4651}, "gap": 0,
+#           "unmeasured": 1, "rule": {"mean": 78249, "plain": 88209, "ninetieth":
+#           245070, "worst": 1326894, "problems": 57, "luck": 5049}, "gain": {"total":
+#           4655866, "most": 1307445, "problems": 56, "thresholds": 2800564}}, "donor":
+#           ["rms_norm_forward", "bfloat16"], "cost": -1493}, {"key":
 #           "rms_norm_forward:no_rstd", "dtype": "float16", "figures": {"leaves": 51,
-#           "asked": 51, "configs": 30, "loss": {"mean": 6466, "plain": 4957,
-#           "ninetieth": 20627, "worst": 51963, "problems": 61, "luck": 4566}, "gap":
-#           837, "unmeasured": 1, "rule": {"mean": 74577, "plain": 84720, "ninetieth":
-#           235938, "worst": 1319412, "problems": 57, "luck": 4966}, "gain": {"total":
-#           4496780, "most": 1304962, "problems": 56, "thresholds": 2783721}}, "donor":
-#           ["rms_norm_forward", "bfloat16"], "cost": 1332}, {"key": "rms_norm_forward",
+#           "asked": 51, "configs": 28, "loss": {"mean": 5908, "plain": 5016,
+#           "ninetieth": 20627, "worst": 49032, "problems": 61, "luck": 4409}, "gap": 0,
+#           "rule": {"mean": 72999, "plain": 84805, "ninetieth": 217838, "worst":
+#           1319412, "problems": 57, "luck": 4671}, "gain": {"total": 4486273, "most":
+#           1304962, "problems": 56, "thresholds": 2785032}}, "donor":
+#           ["rms_norm_forward", "bfloat16"], "cost": 100}, {"key": "rms_norm_forward",
 #           "dtype": "float32", "figures": {"leaves": 16, "asked": 18, "configs": 13,
-#           "loss": {"mean": 517, "plain": 4008, "ninetieth": 15221, "worst": 63569,
-#           "problems": 188, "luck": 4412}, "gap": 0, "cross_validated": 14029,
-#           "plain_validated": 16759, "extrapolated": 23666, "rule": {"mean": 79851,
-#           "plain": 83602, "ninetieth": 176512, "worst": 1660343, "problems": 188,
-#           "luck": 4412}, "gain": {"total": 14963721, "most": 1645172, "problems": 188,
-#           "thresholds": 7806053}}}, {"key": "rms_norm_forward:no_rstd", "dtype":
+#           "loss": {"mean": 719, "plain": 4205, "ninetieth": 16737, "worst": 63569,
+#           "problems": 188, "luck": 3739}, "gap": 0, "cross_validated": 13823,
+#           "plain_validated": 16546, "extrapolated": 23356, "rule": {"mean": 80825,
+#           "plain": 84630, "ninetieth": 187581, "worst": 1660343, "problems": 188,
+#           "luck": 3739}, "gain": {"total": 15119892, "most": 1645172, "problems": 188,
+#           "thresholds": 7782117}}}, {"key": "rms_norm_forward:no_rstd", "dtype":
 #           "float32", "figures": {"leaves": 16, "asked": 16, "configs": 13, "loss":
-#           {"mean": 761, "plain": 7437, "ninetieth": 38269, "worst": 58074, "problems":
-#           58, "luck": 9239}, "gap": 1192, "rule": {"mean": 54085, "plain": 71195,
-#           "ninetieth": 241244, "worst": 926364, "problems": 58, "luck": 9472}, "gain":
-#           {"total": 3758092, "most": 912668, "problems": 54, "thresholds": 1605991}},
-#           "donor": ["rms_norm_forward", "float32"], "cost": 1159}, {"key":
+#           {"mean": 1680, "plain": 7555, "ninetieth": 26185, "worst": 58074,
+#           "problems": 58, "luck": 7378}, "gap": 1528, "rule": {"mean": 53387, "plain":
+#           69620, "ninetieth": 228141, "worst": 926364, "problems": 58, "luck": 7660},
+#           "gain": {"total": 3661426, "most": 912668, "problems": 54, "thresholds":
+#           1608948}}, "donor": ["rms_norm_forward", "float32"], "cost": 1428}, {"key":
 #           "rms_norm_forward:batch_invariant", "dtype": "bfloat16", "figures":
-#           {"leaves": 34, "asked": 34, "configs": 22, "loss": {"mean": 6677, "plain":
-#           12735, "ninetieth": 47510, "worst": 173918, "problems": 1002, "luck": 3927},
+#           {"leaves": 32, "asked": 32, "configs": 22, "loss": {"mean": 6484, "plain":
+#           12140, "ninetieth": 47440, "worst": 168227, "problems": 1003, "luck": 3248},
 #           "gap": 0, "limits": " of hidden, then rows, with one order of a row's sum a
-#           hidden size", "cross_validated": 11391, "plain_validated": 14628, "rule":
-#           {"mean": 66915, "plain": 91179, "ninetieth": 242304, "worst": 2040425,
-#           "problems": 1003, "luck": 3925}, "gain": {"total": 78551823, "most":
-#           2011683, "problems": 1003, "thresholds": 31319203}}, "beside": {"mean":
-#           7935, "worst": 173918, "problems": 1002, "bounded": 1}}, {"key":
+#           hidden size", "cross_validated": 11578, "plain_validated": 14401, "rule":
+#           {"mean": 67244, "plain": 91963, "ninetieth": 240425, "worst": 2040425,
+#           "problems": 1003, "luck": 3248}, "gain": {"total": 80062359, "most":
+#           2011683, "problems": 1003, "thresholds": 30974077}}, "beside": {"mean":
+#           7203, "worst": 168227, "problems": 1003, "bounded": 0}}, {"key":
 #           "rms_norm_forward:batch_invariant", "dtype": "float16", "figures":
-#           {"leaves": 34, "asked": 34, "configs": 22, "loss": {"mean": 4683, "plain":
-#           9776, "ninetieth": 31631, "worst": 79411, "problems": 53, "luck": 4934},
-#           "gap": 181510, "rule": {"mean": 256955, "plain": 332794, "ninetieth":
-#           1905171, "worst": 2711002, "problems": 61, "luck": 4814}, "gain": {"total":
-#           5229972, "most": 2005847, "problems": 59, "thresholds": 13051086}}, "donor":
-#           ["rms_norm_forward:batch_invariant", "bfloat16"], "cost": 5481}, {"key":
+#           {"leaves": 32, "asked": 32, "configs": 22, "loss": {"mean": 6626, "plain":
+#           10306, "ninetieth": 28066, "worst": 146474, "problems": 53, "luck": 5351},
+#           "gap": 221005, "rule": {"mean": 258409, "plain": 333948, "ninetieth":
+#           1905171, "worst": 2711002, "problems": 61, "luck": 5140}, "gain": {"total":
+#           1388745, "most": 2008230, "problems": 61, "thresholds": 13046417}}, "donor":
+#           ["rms_norm_forward:batch_invariant", "bfloat16"], "cost": 3791}, {"key":
 #           "rms_norm_forward:no_rstd+batch_invariant", "dtype": "bfloat16", "figures":
-#           {"leaves": 34, "asked": 34, "configs": 22, "loss": {"mean": 10865, "plain":
-#           18303, "ninetieth": 41508, "worst": 264500, "problems": 59, "luck": 5323},
-#           "gap": 10987, "rule": {"mean": 125039, "plain": 154163, "ninetieth": 313250,
-#           "worst": 1911207, "problems": 61, "luck": 5221}, "gain": {"total": 8226014,
-#           "most": 1908961, "problems": 59, "thresholds": 3575386}}, "donor":
-#           ["rms_norm_forward:batch_invariant", "bfloat16"], "cost": 11864}, {"key":
+#           {"leaves": 32, "asked": 32, "configs": 22, "loss": {"mean": 7795, "plain":
+#           12179, "ninetieth": 39728, "worst": 88880, "problems": 60, "luck": 4687},
+#           "gap": 7030, "rule": {"mean": 123762, "plain": 151961, "ninetieth": 313250,
+#           "worst": 1909075, "problems": 61, "luck": 4638}, "gain": {"total": 8529655,
+#           "most": 1909593, "problems": 60, "thresholds": 3530282}}, "donor":
+#           ["rms_norm_forward:batch_invariant", "bfloat16"], "cost": 7115}, {"key":
 #           "rms_norm_forward:no_rstd+batch_invariant", "dtype": "float16", "figures":
-#           {"leaves": 34, "asked": 34, "configs": 22, "loss": {"mean": 14744, "plain":
-#           18679, "ninetieth": 48355, "worst": 255517, "problems": 59, "luck": 4650},
-#           "gap": 47662, "rule": {"mean": 134811, "plain": 176199, "ninetieth": 299468,
-#           "worst": 1950058, "problems": 61, "luck": 4572}, "gain": {"total": 5702524,
-#           "most": 1924148, "problems": 60, "thresholds": 6434384}}, "donor":
-#           ["rms_norm_forward:batch_invariant", "bfloat16"], "cost": 14274}, {"key":
+#           {"leaves": 32, "asked": 32, "configs": 22, "loss": {"mean": 9298, "plain":
+#           10343, "ninetieth": 32729, "worst": 62236, "problems": 59, "luck": 4392},
+#           "gap": 66228, "rule": {"mean": 132925, "plain": 175743, "ninetieth": 299468,
+#           "worst": 1956343, "problems": 61, "luck": 4415}, "gain": {"total": 4354981,
+#           "most": 1299862, "problems": 61, "thresholds": 6369866}}, "donor":
+#           ["rms_norm_forward:batch_invariant", "bfloat16"], "cost": 8100}, {"key":
 #           "rms_norm_forward:batch_invariant", "dtype": "float32", "figures":
-#           {"leaves": 33, "asked": 33, "configs": 23, "loss": {"mean": 1984, "plain":
-#           5463, "ninetieth": 19067, "worst": 75806, "problems": 188, "luck": 4412},
+#           {"leaves": 31, "asked": 31, "configs": 23, "loss": {"mean": 1844, "plain":
+#           5170, "ninetieth": 20490, "worst": 55587, "problems": 188, "luck": 3739},
 #           "gap": 0, "limits": " of hidden, then rows, with one order of a row's sum a
-#           hidden size", "cross_validated": 14818, "plain_validated": 17834, "rule":
-#           {"mean": 79851, "plain": 83602, "ninetieth": 176512, "worst": 1660343,
-#           "problems": 188, "luck": 4412}, "gain": {"total": 14690065, "most": 1636412,
-#           "problems": 188, "thresholds": 7806053}}, "beside": {"mean": 1467, "worst":
-#           75806, "problems": 188, "bounded": 0}}, {"key":
+#           hidden size", "cross_validated": 15332, "plain_validated": 19589, "rule":
+#           {"mean": 80825, "plain": 84630, "ninetieth": 187581, "worst": 1660343,
+#           "problems": 188, "luck": 3739}, "gain": {"total": 14938348, "most": 1636354,
+#           "problems": 188, "thresholds": 7782117}}, "beside": {"mean": 1125, "worst":
+#           55587, "problems": 188, "bounded": 0}}, {"key":
 #           "rms_norm_forward:no_rstd+batch_invariant", "dtype": "float32", "figures":
-#           {"leaves": 33, "asked": 33, "configs": 23, "loss": {"mean": 1486, "plain":
-#           8659, "ninetieth": 24725, "worst": 95715, "problems": 58, "luck": 9251},
-#           "gap": 16880, "rule": {"mean": 97152, "plain": 152326, "ninetieth": 261235,
-#           "worst": 2358192, "problems": 62, "luck": 9066}, "gain": {"total": 8288351,
-#           "most": 2341299, "problems": 59, "thresholds": 2046359}}, "donor":
-#           ["rms_norm_forward:batch_invariant", "float32"], "cost": 5170}], "body":
-#           "sha256:9c56f13729ed8ac2a43cf8db511d5d893072a69f4baeddbd01b500ae429617b3",
+#           {"leaves": 31, "asked": 31, "configs": 23, "loss": {"mean": 1457, "plain":
+#           7936, "ninetieth": 24281, "worst": 95203, "problems": 58, "luck": 7429},
+#           "gap": 16090, "rule": {"mean": 96041, "plain": 149993, "ninetieth": 246825,
+#           "worst": 2304932, "problems": 62, "luck": 7332}, "gain": {"total": 8181416,
+#           "most": 2290815, "problems": 59, "thresholds": 2049316}}, "donor":
+#           ["rms_norm_forward:batch_invariant", "float32"], "cost": 4247}], "body":
+#           "sha256:a31e23d1af25ab3836439ad148d8c57573074ade1d39d44c06c5db2aafceb2c7",
 #           "searched": ["rms_norm_backward bfloat16: plane, 8 % of 596862 configs, none
 #           audited, expected to have missed 19.35 %", "rms_norm_backward float16:
 #           plane, 6 % of 42729 configs, of 8 audited, 0 were faster than the choice,
@@ -348,12 +347,12 @@
 #           "rms_norm_backward:no_dweight float32: plane, 12 % of 18989 configs, of 57
 #           audited, 0 were faster than the choice, expected to have missed 1.01 %",
 #           "rms_norm_forward bfloat16: plane, 10 % of 238692 configs, of 573 audited, 4
-#           were faster than the choice, by at most 1.5 %, expected to have missed 0.43
+#           were faster than the choice, by at most 0.3 %, expected to have missed 0.43
 #           %", "rms_norm_forward float16: plane, 7 % of 18653 configs, of 34 audited, 0
 #           were faster than the choice, expected to have missed 1.26 %",
-#           "rms_norm_forward float32: plane, 10 % of 53634 configs, of 153 audited, 1
-#           was faster than the choice, by at most 2.2 %, expected to have missed 0.35
-#           %", "rms_norm_forward:no_rstd bfloat16: plane, 9 % of 18653 configs, of 62
+#           "rms_norm_forward float32: plane, 10 % of 53634 configs, of 153 audited, 0
+#           were faster than the choice, expected to have missed 0.35 %",
+#           "rms_norm_forward:no_rstd bfloat16: plane, 9 % of 18653 configs, of 62
 #           audited, 0 were faster than the choice, expected to have missed 0.54 %",
 #           "rms_norm_forward:no_rstd float16: plane, 11 % of 18653 configs, of 68
 #           audited, 0 were faster than the choice, expected to have missed 0.52 %",
@@ -419,13 +418,6 @@ BLOCK_ROW_2_WARPS_1_COLUMNS_64 = Config(
     block_col=64,
 )
 BLOCK_ROW_2_WARPS_1 = Config(schedule="block_row", block_row=2, num_warps=1)
-BLOCK_ROW_2_WARPS_2_COLUMNS_16 = Config(
-    schedule="block_row",
-    block_row=2,
-    num_warps=2,
-    finish="columns",
-    block_col=16,
-)
 BLOCK_ROW_2_WARPS_2_COLUMNS_64 = Config(
     schedule="block_row",
     block_row=2,
@@ -465,6 +457,7 @@ BLOCK_ROW_2_WARPS_8_STAGES_3_COLUMNS_16 = Config(
     finish="columns",
     block_col=16,
 )
+BLOCK_ROW_2_WARPS_32 = Config(schedule="block_row", block_row=2, num_warps=32)
 BLOCK_ROW_4_WARPS_1_COLUMNS_16 = Config(
     schedule="block_row",
     block_row=4,
@@ -506,13 +499,6 @@ BLOCK_ROW_4_WARPS_8_COLUMNS_16 = Config(
     schedule="block_row",
     block_row=4,
     num_warps=8,
-    finish="columns",
-    block_col=16,
-)
-BLOCK_ROW_8_WARPS_1_COLUMNS_16 = Config(
-    schedule="block_row",
-    block_row=8,
-    num_warps=1,
     finish="columns",
     block_col=16,
 )
@@ -591,12 +577,6 @@ BLOCK_ROW_64_WARPS_16_COLUMNS_16 = Config(
     finish="columns",
     block_col=16,
 )
-CLUSTER_2_WARPS_4_COLUMNS_64 = Config(
-    schedule="cluster_2",
-    num_warps=4,
-    finish="columns",
-    block_col=64,
-)
 CLUSTER_2_WARPS_8_COLUMNS_32 = Config(
     schedule="cluster_2",
     num_warps=8,
@@ -666,6 +646,13 @@ CLUSTER_4_WARPS_8_STAGES_2_PER_SM_1_DEPENDENT = Config(
     programs_per_sm=1,
     finish="dependent",
 )
+CLUSTER_4_WARPS_8_STAGES_2_PER_SM_2_REDUCE = Config(
+    schedule="cluster_4",
+    num_warps=8,
+    num_stages=2,
+    programs_per_sm=2,
+    finish="reduce",
+)
 CLUSTER_8_WARPS_2_COLUMNS_64 = Config(
     schedule="cluster_8",
     num_warps=2,
@@ -696,26 +683,36 @@ CLUSTER_8_WARPS_8_COLUMNS_32 = Config(
     finish="columns",
     block_col=32,
 )
-CLUSTER_8_WARPS_8_COLUMNS_1024 = Config(
+CLUSTER_8_WARPS_8_COLUMNS_512 = Config(
     schedule="cluster_8",
     num_warps=8,
     finish="columns",
-    block_col=1024,
+    block_col=512,
+)
+CLUSTER_8_WARPS_16_COLUMNS_32 = Config(
+    schedule="cluster_8",
+    num_warps=16,
+    finish="columns",
+    block_col=32,
 )
 PARTS_WARPS_1_PER_SM_1 = Config(schedule="parts", num_warps=1, programs_per_sm=1)
-PARTS_WARPS_1_PER_SM_4 = Config(schedule="parts", num_warps=1, programs_per_sm=4)
 PARTS_WARPS_2_PER_SM_1 = Config(schedule="parts", num_warps=2, programs_per_sm=1)
-PARTS_WARPS_4_PER_SM_1 = Config(schedule="parts", num_warps=4, programs_per_sm=1)
 PARTS_WARPS_4_PER_SM_2 = Config(schedule="parts", num_warps=4, programs_per_sm=2)
 PARTS_WARPS_8_PER_SM_1 = Config(schedule="parts", num_warps=8, programs_per_sm=1)
-PARTS_WARPS_8_PER_SM_2 = Config(schedule="parts", num_warps=8, programs_per_sm=2)
-PARTS_WARPS_8_PER_SM_2_CHUNKS_1024 = Config(
+PARTS_WARPS_8_PER_SM_1_CHUNKS_1024 = Config(
     schedule="parts",
     num_warps=8,
-    programs_per_sm=2,
+    programs_per_sm=1,
     block_col=1024,
 )
+PARTS_WARPS_8_PER_SM_2 = Config(schedule="parts", num_warps=8, programs_per_sm=2)
 PARTS_WARPS_16_PER_SM_1 = Config(schedule="parts", num_warps=16, programs_per_sm=1)
+PARTS_WARPS_16_PER_SM_1_CHUNKS_2048 = Config(
+    schedule="parts",
+    num_warps=16,
+    programs_per_sm=1,
+    block_col=2048,
+)
 PARTS_WARPS_16_PER_SM_1_CHUNKS_4096 = Config(
     schedule="parts",
     num_warps=16,
@@ -775,12 +772,6 @@ PERSISTENT_WARPS_4_STAGES_4_PER_SM_2 = Config(
     num_stages=4,
     programs_per_sm=2,
 )
-PERSISTENT_WARPS_4_STAGES_4_PER_SM_16 = Config(
-    schedule="persistent",
-    num_warps=4,
-    num_stages=4,
-    programs_per_sm=16,
-)
 PERSISTENT_WARPS_8_PER_SM_1_DEPENDENT = Config(
     schedule="persistent",
     num_warps=8,
@@ -831,11 +822,11 @@ PERSISTENT_WARPS_8_STAGES_4_PER_SM_8 = Config(
     num_stages=4,
     programs_per_sm=8,
 )
-PERSISTENT_WARPS_16_PER_SM_1_REDUCE = Config(
+PERSISTENT_WARPS_16_PER_SM_1_DEPENDENT = Config(
     schedule="persistent",
     num_warps=16,
     programs_per_sm=1,
-    finish="reduce",
+    finish="dependent",
 )
 PERSISTENT_WARPS_16_STAGES_4_PER_SM_1 = Config(
     schedule="persistent",
@@ -894,12 +885,13 @@ PERSISTENT_ROWS_2_WARPS_4_STAGES_4_PER_SM_8 = Config(
     num_stages=4,
     programs_per_sm=8,
 )
-PERSISTENT_ROWS_2_WARPS_8_STAGES_4_PER_SM_1 = Config(
+PERSISTENT_ROWS_2_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT = Config(
     schedule="persistent",
     block_row=2,
     num_warps=8,
-    num_stages=4,
+    num_stages=3,
     programs_per_sm=1,
+    finish="dependent",
 )
 PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT = Config(
     schedule="persistent",
@@ -957,26 +949,11 @@ PERSISTENT_ROWS_4_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT = Config(
     programs_per_sm=1,
     finish="dependent",
 )
-PERSISTENT_ROWS_4_WARPS_8_STAGES_3_PER_SM_2_DEPENDENT = Config(
-    schedule="persistent",
-    block_row=4,
-    num_warps=8,
-    num_stages=3,
-    programs_per_sm=2,
-    finish="dependent",
-)
 PERSISTENT_ROWS_4_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT = Config(
     schedule="persistent",
     block_row=4,
     num_warps=8,
     num_stages=4,
-    programs_per_sm=1,
-    finish="dependent",
-)
-PERSISTENT_ROWS_16_WARPS_4_PER_SM_1_DEPENDENT = Config(
-    schedule="persistent",
-    block_row=16,
-    num_warps=4,
     programs_per_sm=1,
     finish="dependent",
 )
@@ -1010,13 +987,6 @@ PERSISTENT_ROWS_16_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT = Config(
     num_stages=4,
     programs_per_sm=2,
     finish="dependent",
-)
-PERSISTENT_ROWS_16_WARPS_8_PER_SM_16_REDUCE = Config(
-    schedule="persistent",
-    block_row=16,
-    num_warps=8,
-    programs_per_sm=16,
-    finish="reduce",
 )
 PERSISTENT_ROWS_32_WARPS_4_PER_SM_2_DEPENDENT = Config(
     schedule="persistent",
@@ -1107,6 +1077,13 @@ ROW_WARPS_2_COLUMNS_32 = Config(
     finish="columns",
     block_col=32,
 )
+ROW_WARPS_2_STAGES_4_COLUMNS_16 = Config(
+    schedule="row",
+    num_warps=2,
+    num_stages=4,
+    finish="columns",
+    block_col=16,
+)
 ROW_WARPS_4_COLUMNS_16 = Config(
     schedule="row",
     num_warps=4,
@@ -1172,9 +1149,15 @@ ROW_WARPS_16_COLUMNS_16 = Config(
     finish="columns",
     block_col=16,
 )
-ROW_WARPS_16 = Config(schedule="row", num_warps=16)
 SPLIT_1024_WARPS_4 = Config(schedule="split", num_warps=4, block_col=1024)
 SPLIT_2048_WARPS_8 = Config(schedule="split", num_warps=8, block_col=2048)
+SPLIT_2048_WARPS_16_PER_SM_1_DEPENDENT = Config(
+    schedule="split",
+    num_warps=16,
+    programs_per_sm=1,
+    finish="dependent",
+    block_col=2048,
+)
 SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT = Config(
     schedule="split",
     num_warps=16,
@@ -1182,32 +1165,17 @@ SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT = Config(
     finish="dependent",
     block_col=4096,
 )
+SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT = Config(
+    schedule="split",
+    num_warps=16,
+    num_stages=2,
+    programs_per_sm=1,
+    finish="dependent",
+    block_col=2048,
+)
 SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT = Config(
     schedule="split",
     num_warps=16,
-    num_stages=2,
-    programs_per_sm=1,
-    finish="dependent",
-    block_col=4096,
-)
-SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_REDUCE = Config(
-    schedule="split",
-    num_warps=16,
-    num_stages=2,
-    programs_per_sm=1,
-    finish="reduce",
-    block_col=4096,
-)
-SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT = Config(
-    schedule="split",
-    num_warps=32,
-    programs_per_sm=1,
-    finish="dependent",
-    block_col=8192,
-)
-SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT = Config(
-    schedule="split",
-    num_warps=32,
     num_stages=2,
     programs_per_sm=1,
     finish="dependent",
@@ -1276,61 +1244,33 @@ SPLIT_8_8192_WARPS_32_PER_SM_1_DEPENDENT = Config(
 
 
 def rms_norm_backward_bfloat16(rows: int, hidden: int) -> Config:
-    if hidden <= 4096:
+    if hidden <= 512:
         if rows >= 33:
-            if hidden <= 512:
-                if rows >= 150:
-                    if rows >= 832:
-                        if hidden <= 128:
-                            if rows >= 1408:
-                                if rows >= 25600:
-                                    return PERSISTENT_ROWS_32_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
-                                return PERSISTENT_ROWS_32_WARPS_4_PER_SM_2_DEPENDENT
-                            return BLOCK_ROW_64_WARPS_16_COLUMNS_16
-                        if rows >= 2048:
-                            if rows >= 13312:
-                                if hidden <= 255:
-                                    return PERSISTENT_ROWS_16_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
-                                return PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
-                            return PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT
-                        return BLOCK_ROW_16_WARPS_16_COLUMNS_16
-                    if hidden <= 127:
-                        return BLOCK_ROW_32_WARPS_8_COLUMNS_16
-                    if hidden <= 256:
-                        if rows >= 320:
-                            return BLOCK_ROW_8_WARPS_4_STAGES_4_COLUMNS_16
-                        return BLOCK_ROW_16_WARPS_8_COLUMNS_16
-                    return BLOCK_ROW_8_WARPS_8_COLUMNS_16
-                if hidden <= 128:
-                    return BLOCK_ROW_16_WARPS_4_COLUMNS_16
-                return BLOCK_ROW_4_WARPS_4_COLUMNS_16
-            if rows >= 160:
-                if rows >= 2112:
-                    if hidden <= 768:
-                        return PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
-                    if hidden <= 2048:
-                        if rows >= 10240:
-                            if hidden <= 1280:
-                                return PERSISTENT_ROWS_4_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT
-                            if hidden <= 1536:
-                                return PERSISTENT_ROWS_4_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
-                            return PERSISTENT_ROWS_2_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT
-                        return PERSISTENT_ROWS_2_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
-                    if hidden <= 3072:
-                        return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
-                    return PERSISTENT_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT
-                if hidden <= 1024:
-                    if rows >= 960:
-                        return BLOCK_ROW_2_WARPS_8_STAGES_3_COLUMNS_16
-                    return BLOCK_ROW_4_WARPS_8_COLUMNS_16
-                if rows >= 512:
-                    return ROW_WARPS_8_COLUMNS_16
-                if hidden <= 2048:
-                    return BLOCK_ROW_2_WARPS_8_COLUMNS_16
-                return ROW_WARPS_4_COLUMNS_16
-            if hidden <= 2048:
-                return ROW_WARPS_4_COLUMNS_16
-            return ROW_WARPS_4_COLUMNS_32
+            if rows >= 150:
+                if rows >= 832:
+                    if hidden <= 128:
+                        if rows >= 1408:
+                            if rows >= 25600:
+                                return PERSISTENT_ROWS_32_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
+                            return PERSISTENT_ROWS_32_WARPS_4_PER_SM_2_DEPENDENT
+                        return BLOCK_ROW_64_WARPS_16_COLUMNS_16
+                    if rows >= 2048:
+                        if rows >= 14336:
+                            if hidden <= 256:
+                                return PERSISTENT_ROWS_16_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
+                            return PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
+                        return PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT
+                    return BLOCK_ROW_16_WARPS_16_COLUMNS_16
+                if hidden <= 127:
+                    return BLOCK_ROW_32_WARPS_8_COLUMNS_16
+                if hidden <= 256:
+                    if rows >= 320:
+                        return BLOCK_ROW_8_WARPS_4_STAGES_4_COLUMNS_16
+                    return BLOCK_ROW_16_WARPS_8_COLUMNS_16
+                return BLOCK_ROW_8_WARPS_8_COLUMNS_16
+            if hidden <= 128:
+                return BLOCK_ROW_16_WARPS_4_COLUMNS_16
+            return BLOCK_ROW_4_WARPS_4_COLUMNS_16
         if hidden <= 64:
             if rows >= 9:
                 return BLOCK_ROW_4_WARPS_1_COLUMNS_16
@@ -1345,57 +1285,85 @@ def rms_norm_backward_bfloat16(rows: int, hidden: int) -> Config:
             if rows >= 10:
                 return ROW_WARPS_1_STAGES_4_COLUMNS_16
             return ROW_WARPS_1_COLUMNS_64
+        if rows >= 3:
+            if rows >= 20:
+                return ROW_WARPS_1_COLUMNS_16
+            return ROW_WARPS_1_STAGES_4_COLUMNS_64
+        return ROW_WARPS_1_COLUMNS_32
+    if hidden <= 4096:
+        if rows >= 36:
+            if rows >= 160:
+                if rows >= 2112:
+                    if hidden <= 768:
+                        return PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
+                    if hidden <= 2048:
+                        if rows >= 10240:
+                            if hidden <= 1280:
+                                return PERSISTENT_ROWS_4_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT
+                            if hidden <= 1536:
+                                return PERSISTENT_ROWS_4_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
+                            return PERSISTENT_ROWS_2_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT
+                        return PERSISTENT_ROWS_2_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
+                    if hidden <= 2560:
+                        return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
+                    if hidden <= 3072:
+                        return PERSISTENT_ROWS_2_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
+                    return PERSISTENT_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT
+                if hidden <= 1024:
+                    if rows >= 960:
+                        return BLOCK_ROW_2_WARPS_8_STAGES_3_COLUMNS_16
+                    return BLOCK_ROW_4_WARPS_8_COLUMNS_16
+                if rows >= 512:
+                    return ROW_WARPS_8_COLUMNS_16
+                if hidden <= 2047:
+                    return BLOCK_ROW_2_WARPS_8_COLUMNS_16
+                if hidden <= 2048:
+                    return ROW_WARPS_2_STAGES_4_COLUMNS_16
+                return ROW_WARPS_4_COLUMNS_16
+            if hidden <= 2048:
+                return ROW_WARPS_4_COLUMNS_16
+            return ROW_WARPS_4_COLUMNS_32
         if hidden <= 1024:
             if rows >= 3:
-                if hidden <= 512:
-                    if rows >= 20:
-                        return ROW_WARPS_1_COLUMNS_16
-                    return ROW_WARPS_1_STAGES_4_COLUMNS_64
                 return BLOCK_ROW_2_WARPS_4_COLUMNS_32
-            if hidden <= 640:
-                return ROW_WARPS_1_COLUMNS_32
             return ROW_WARPS_1_STAGES_3_COLUMNS_64
         if hidden <= 2048:
             return ROW_WARPS_4_COLUMNS_32
         return ROW_WARPS_4_COLUMNS_64
-    if hidden <= 16384:
-        if rows >= 4608:
-            if hidden <= 8191:
+    if hidden <= 8192:
+        if rows >= 200:
+            if rows >= 2112:
                 return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
-            if hidden <= 12287:
-                if rows >= 22528:
-                    return SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_REDUCE
-                return SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-            return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
-        if hidden <= 8192:
-            if rows >= 200:
-                if rows >= 2112:
-                    return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
-                return ROW_WARPS_8_COLUMNS_32
-            return ROW_WARPS_8_COLUMNS_64
-        if rows >= 5:
-            if rows >= 70:
-                if rows >= 330:
-                    return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
-                return CLUSTER_4_WARPS_4_COLUMNS_32
-            return CLUSTER_8_WARPS_4_COLUMNS_32
-        if hidden <= 9216:
-            return CLUSTER_8_WARPS_4_COLUMNS_512
+            return ROW_WARPS_8_COLUMNS_32
+        return ROW_WARPS_8_COLUMNS_64
+    if rows >= 70:
+        if hidden <= 20480:
+            if rows >= 270:
+                if hidden <= 12287:
+                    return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+                if hidden <= 16384:
+                    if rows >= 3328:
+                        return SPLIT_2048_WARPS_16_PER_SM_1_DEPENDENT
+                    return SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+                return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
+            return CLUSTER_4_WARPS_4_COLUMNS_32
+        if rows >= 210:
+            return CLUSTER_2_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+        return CLUSTER_8_WARPS_4_COLUMNS_32
+    if hidden <= 20479:
         if rows >= 3:
+            if hidden <= 9216:
+                return CLUSTER_8_WARPS_4_COLUMNS_32
+            if rows >= 5:
+                if rows >= 64:
+                    return CLUSTER_8_WARPS_2_COLUMNS_64
+                return CLUSTER_8_WARPS_4_COLUMNS_32
             return CLUSTER_8_WARPS_4_COLUMNS_1024
         return CLUSTER_8_WARPS_4_COLUMNS_512
-    if rows >= 12:
-        if hidden <= 20480:
-            if rows >= 360:
-                return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
-            return CLUSTER_8_WARPS_4_COLUMNS_32
-        if rows >= 70:
-            if rows >= 220:
-                return CLUSTER_2_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-            return SPLIT_8_WARPS_4_COLUMNS_32
+    if rows >= 14:
         if hidden <= 32768:
             return CLUSTER_8_WARPS_2_COLUMNS_64
-        return SPLIT_8_WARPS_4_COLUMNS_32
+        return CLUSTER_8_WARPS_4_COLUMNS_32
     return CLUSTER_8_WARPS_4_COLUMNS_1024
 
 
@@ -1414,27 +1382,27 @@ def rms_norm_backward_float32(rows: int, hidden: int) -> Config:
         if hidden <= 128:
             return BLOCK_ROW_4_WARPS_1_COLUMNS_16
         return ROW_WARPS_1_COLUMNS_16
-    if hidden <= 4096:
-        if rows >= 512:
-            if rows >= 2304:
-                return PERSISTENT_ROWS_4_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
-            if hidden <= 1024:
-                return ROW_WARPS_4_STAGES_4_COLUMNS_16
-            return ROW_WARPS_8_COLUMNS_16
-        return ROW_WARPS_4_COLUMNS_16
-    if rows >= 2:
-        if rows >= 50:
-            if hidden <= 8192:
-                if rows >= 2176:
-                    return PERSISTENT_ROWS_4_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
+    if hidden <= 8192:
+        if rows >= 2176:
+            return PERSISTENT_ROWS_4_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
+        if hidden <= 4096:
+            if rows >= 512:
+                if hidden <= 1024:
+                    return ROW_WARPS_4_STAGES_4_COLUMNS_16
+                return ROW_WARPS_8_COLUMNS_16
+            return ROW_WARPS_4_COLUMNS_16
+        if rows >= 2:
+            if rows >= 40:
                 return ROW_WARPS_8_COLUMNS_64
-            if hidden <= 16384:
-                if rows >= 256:
-                    return SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT
-                return CLUSTER_2_WARPS_4_COLUMNS_64
-            return CLUSTER_4_WARPS_8_STAGES_2_PER_SM_1_DEPENDENT
+            return CLUSTER_8_WARPS_4_COLUMNS_32
+        return CLUSTER_8_WARPS_4_COLUMNS_1024
+    if rows >= 10:
+        if rows >= 192:
+            if hidden <= 14336:
+                return CLUSTER_2_WARPS_8_STAGES_2_PER_SM_1_REDUCE
+            return CLUSTER_4_WARPS_8_STAGES_2_PER_SM_2_REDUCE
         return CLUSTER_8_WARPS_4_COLUMNS_32
-    return CLUSTER_8_WARPS_8_COLUMNS_1024
+    return CLUSTER_8_WARPS_8_COLUMNS_512
 
 
 def rms_norm_backward_no_dweight_bfloat16(rows: int, hidden: int) -> Config:
@@ -1467,15 +1435,15 @@ def rms_norm_backward_no_dweight_float16(rows: int, hidden: int) -> Config:
 
 def rms_norm_backward_no_dweight_float32(rows: int, hidden: int) -> Config:
     if hidden <= 128:
-        if rows >= 131072:
-            return BLOCK_ROW_8_WARPS_1_COLUMNS_16
-        return BLOCK_ROW_4_WARPS_1_COLUMNS_16
+        return BLOCK_ROW_16_WARPS_4_COLUMNS_16
     if hidden <= 512:
         return ROW_WARPS_1_COLUMNS_16
     if hidden <= 8192:
-        if rows >= 256:
+        if rows >= 64:
             return ROW_WARPS_4_COLUMNS_16
-        return PERSISTENT_WARPS_8_PER_SM_1_REDUCE
+        if hidden <= 6144:
+            return PERSISTENT_WARPS_8_PER_SM_1_REDUCE
+        return CLUSTER_8_WARPS_8_COLUMNS_32
     return CLUSTER_8_WARPS_8_COLUMNS_32
 
 
@@ -1600,8 +1568,8 @@ def rms_norm_backward_batch_invariant_bfloat16(rows: int, hidden: int) -> Config
 
 
 def rms_norm_backward_batch_invariant_float32(rows: int, hidden: int) -> Config:
-    if hidden <= 2048:
-        if hidden <= 256:
+    if hidden <= 4095:
+        if hidden <= 512:
             if hidden <= 128:
                 if hidden <= 64:
                     if rows >= 768:
@@ -1620,50 +1588,50 @@ def rms_norm_backward_batch_invariant_float32(rows: int, hidden: int) -> Config:
                         return BLOCK_ROW_4_WARPS_1_COLUMNS_16
                     return BLOCK_ROW_4_WARPS_1_COLUMNS_32
                 if rows >= 256:
-                    if rows >= 3072:
-                        return PERSISTENT_ROWS_32_WARPS_4_PER_SM_2_DEPENDENT
                     if rows >= 768:
-                        return PERSISTENT_ROWS_16_WARPS_4_PER_SM_1_DEPENDENT
+                        return PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT
                     return BLOCK_ROW_16_WARPS_8_COLUMNS_16
                 if rows >= 64:
                     return BLOCK_ROW_8_WARPS_4_COLUMNS_16
                 if rows >= 16:
                     return BLOCK_ROW_2_WARPS_1_COLUMNS_16
                 return BLOCK_ROW_2_WARPS_1_COLUMNS_64
-            if rows >= 256:
-                if rows >= 131072:
-                    return PERSISTENT_ROWS_4_WARPS_8_STAGES_3_PER_SM_2_DEPENDENT
-                if rows >= 1536:
-                    return PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT
-                return BLOCK_ROW_8_WARPS_4_STAGES_4_COLUMNS_16
-            if rows >= 64:
-                return BLOCK_ROW_4_WARPS_4_COLUMNS_16
-            if rows >= 2:
-                return BLOCK_ROW_2_WARPS_2_COLUMNS_16
-            return BLOCK_ROW_2_WARPS_2_COLUMNS_64
-        if hidden <= 1024:
-            if hidden <= 512:
-                if rows >= 11264:
-                    if rows >= 131072:
-                        return PERSISTENT_ROWS_16_WARPS_8_PER_SM_16_REDUCE
-                    return PERSISTENT_ROWS_4_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT
-                if rows >= 1536:
-                    return PERSISTENT_ROWS_4_WARPS_4_STAGES_4_PER_SM_2_REDUCE
+            if hidden <= 256:
                 if rows >= 256:
-                    return BLOCK_ROW_8_WARPS_8_COLUMNS_16
-                return BLOCK_ROW_2_WARPS_4_COLUMNS_16
-            if rows >= 3072:
-                if rows >= 6144:
-                    return PERSISTENT_ROWS_2_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT
-                return PERSISTENT_ROWS_4_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
+                    if rows >= 1536:
+                        return PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT
+                    return BLOCK_ROW_8_WARPS_4_STAGES_4_COLUMNS_16
+                if rows >= 2:
+                    return BLOCK_ROW_4_WARPS_4_COLUMNS_16
+                return BLOCK_ROW_2_WARPS_2_COLUMNS_64
+            if rows >= 1536:
+                if rows >= 11264:
+                    return PERSISTENT_ROWS_4_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT
+                return PERSISTENT_ROWS_4_WARPS_4_STAGES_4_PER_SM_2_REDUCE
             if rows >= 256:
-                return ROW_WARPS_4_STAGES_4_COLUMNS_16
+                return BLOCK_ROW_8_WARPS_8_COLUMNS_16
+            return BLOCK_ROW_2_WARPS_4_COLUMNS_16
+        if hidden <= 2048:
+            if hidden <= 1024:
+                if rows >= 3072:
+                    if rows >= 6144:
+                        return PERSISTENT_ROWS_2_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT
+                    return PERSISTENT_ROWS_4_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
+                if rows >= 256:
+                    return ROW_WARPS_4_STAGES_4_COLUMNS_16
+                return ROW_WARPS_4_COLUMNS_16
+            if rows >= 3072:
+                return PERSISTENT_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT
+            if rows >= 256:
+                return ROW_WARPS_4_STAGES_3_COLUMNS_16
             return ROW_WARPS_4_COLUMNS_16
-        if rows >= 3072:
-            return PERSISTENT_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT
-        if rows >= 256:
-            return ROW_WARPS_4_STAGES_3_COLUMNS_16
-        return ROW_WARPS_4_COLUMNS_16
+        if rows >= 64:
+            if rows >= 3072:
+                return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
+            return ROW_WARPS_8_COLUMNS_16
+        if rows >= 2:
+            return ROW_WARPS_8_COLUMNS_32
+        return ROW_WARPS_8_COLUMNS_16
     if hidden <= 14336:
         if hidden <= 8192:
             if hidden <= 4096:
@@ -1688,7 +1656,9 @@ def rms_norm_backward_batch_invariant_float32(rows: int, hidden: int) -> Config:
         if hidden <= 16384:
             if rows >= 256:
                 return SPLIT_8_4096_WARPS_32_PER_SM_1_DEPENDENT
-            return SPLIT_8_WARPS_4_COLUMNS_32
+            if rows >= 2:
+                return SPLIT_8_WARPS_4_COLUMNS_32
+            return SPLIT_8_WARPS_4_COLUMNS_64
         if rows >= 64:
             return CLUSTER_4_WARPS_8_STAGES_2_PER_SM_1_DEPENDENT
         if rows >= 16:
@@ -1705,6 +1675,8 @@ def rms_norm_backward_no_dweight_batch_invariant_bfloat16(
         if hidden <= 256:
             if hidden <= 128:
                 if hidden <= 64:
+                    if rows >= 256:
+                        return BLOCK_ROW_32_WARPS_8_COLUMNS_16
                     return BLOCK_ROW_16_WARPS_4_COLUMNS_16
                 return BLOCK_ROW_16_WARPS_8_COLUMNS_16
             if rows >= 16:
@@ -1763,22 +1735,22 @@ def rms_norm_backward_no_dweight_batch_invariant_float32(
         if rows >= 16:
             return PERSISTENT_WARPS_8_PER_SM_1_DEPENDENT
         return BLOCK_ROW_2_WARPS_8_COLUMNS_16
-    if hidden <= 8192:
-        if hidden <= 4096:
+    if hidden <= 14336:
+        if hidden <= 6144:
             if rows >= 256:
                 return ROW_WARPS_8_COLUMNS_16
             return PERSISTENT_WARPS_8_PER_SM_1_REDUCE
-        if rows >= 64:
+        if rows >= 16:
             return ROW_WARPS_16_COLUMNS_16
-        return PERSISTENT_WARPS_16_PER_SM_1_REDUCE
-    if hidden <= 14336:
-        return BLOCK_ROW_2_WARPS_8_COLUMNS_16
-    return CLUSTER_8_WARPS_8_COLUMNS_32
+        return PERSISTENT_WARPS_16_PER_SM_1_DEPENDENT
+    if hidden <= 16384:
+        return CLUSTER_8_WARPS_8_COLUMNS_32
+    return CLUSTER_8_WARPS_16_COLUMNS_32
 
 
 def rms_norm_forward_bfloat16(rows: int, hidden: int) -> Config:
     if hidden <= 127:
-        if rows >= 1030:
+        if rows >= 560:
             if hidden <= 64:
                 return BLOCK_ROW_32_WARPS_8
             if rows >= 4352:
@@ -1794,94 +1766,94 @@ def rms_norm_forward_bfloat16(rows: int, hidden: int) -> Config:
                     if rows >= 800:
                         return BLOCK_ROW_16_WARPS_8
                     return BLOCK_ROW_8_WARPS_8
-                return PARTS_WARPS_1_PER_SM_4
+                return PARTS_WARPS_1_PER_SM_1
             return BLOCK_ROW_16_WARPS_8
         if rows >= 704:
             return BLOCK_ROW_16_WARPS_16
-        return PARTS_WARPS_1_PER_SM_4
-    if hidden <= 8192:
-        if rows >= 17:
-            if hidden <= 2048:
-                if rows >= 3072:
-                    if hidden <= 1024:
-                        if rows >= 55296:
-                            if hidden <= 768:
-                                return BLOCK_ROW_8_WARPS_4
-                            return BLOCK_ROW_8_WARPS_16
-                        return BLOCK_ROW_2_WARPS_2
-                    if hidden <= 2047:
-                        return BLOCK_ROW_16_WARPS_4
-                    if rows >= 131072:
-                        return PARTS_WARPS_8_PER_SM_2_CHUNKS_1024
-                    return PARTS_WARPS_8_PER_SM_1
-                if hidden <= 511:
-                    if rows >= 340:
-                        return BLOCK_ROW_2_WARPS_1
-                    return PARTS_WARPS_2_PER_SM_1
-                if hidden <= 512:
-                    return PARTS_WARPS_1_PER_SM_4
-                if rows >= 1664:
-                    return PARTS_WARPS_2_PER_SM_1
-                return ROW_WARPS_4
-            if hidden <= 4096:
-                if rows >= 100:
-                    if rows >= 800:
-                        if rows >= 1280:
-                            if rows >= 2560:
-                                if rows >= 5120:
-                                    return SPLIT_2048_WARPS_8
-                                return PERSISTENT_WARPS_4_STAGES_4_PER_SM_16
-                            return SPLIT_1024_WARPS_4
-                        return PARTS_WARPS_4_PER_SM_2
-                    return PARTS_WARPS_8_PER_SM_1
-                return PARTS_WARPS_4_PER_SM_2
-            if rows >= 530:
-                if hidden <= 6144:
-                    return SPLIT_2048_WARPS_8
-                if rows >= 2112:
-                    return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
-                return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2
-            return PARTS_WARPS_8_PER_SM_2
-        if hidden <= 1023:
+        return PARTS_WARPS_1_PER_SM_1
+    if hidden <= 1024:
+        if rows >= 2304:
+            if rows >= 53248:
+                if hidden <= 768:
+                    return BLOCK_ROW_8_WARPS_4
+                return BLOCK_ROW_8_WARPS_16
+            return BLOCK_ROW_2_WARPS_2
+        if hidden <= 511:
+            if rows >= 384:
+                return BLOCK_ROW_2_WARPS_1
+            return PARTS_WARPS_4_PER_SM_2
+        if hidden <= 512:
+            return PARTS_WARPS_1_PER_SM_1
+        if rows >= 2:
             return ROW_WARPS_4
-        return PARTS_WARPS_8_PER_SM_1
-    if rows >= 160:
-        if hidden <= 12288:
-            if rows >= 280:
-                if rows >= 540:
-                    if rows >= 896:
-                        return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
+        return ROW_WARPS_8
+    if hidden <= 2048:
+        if rows >= 1664:
+            if rows >= 2816:
+                if hidden <= 2047:
+                    return BLOCK_ROW_16_WARPS_4
+                if rows >= 131072:
+                    return PARTS_WARPS_8_PER_SM_1_CHUNKS_1024
+                return PARTS_WARPS_8_PER_SM_1
+            return BLOCK_ROW_2_WARPS_4
+        return PARTS_WARPS_4_PER_SM_2
+    if rows >= 50:
+        if rows >= 1152:
+            if hidden <= 6144:
+                if rows >= 2560:
+                    if hidden <= 2560:
+                        if rows >= 8704:
+                            return PARTS_WARPS_4_PER_SM_2
+                        return BLOCK_ROW_2_WARPS_4
                     return SPLIT_2048_WARPS_8
+                if hidden <= 5120:
+                    return SPLIT_1024_WARPS_4
+                return SPLIT_2048_WARPS_8
+            if hidden <= 12288:
                 return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
-            return PARTS_WARPS_32_PER_SM_1
-        if rows >= 448:
+            return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
+        if hidden <= 4096:
+            if rows >= 800:
+                return PARTS_WARPS_4_PER_SM_2
+            return ROW_WARPS_8
+        if rows >= 512:
+            if hidden <= 12287:
+                return SPLIT_2048_WARPS_8
             if hidden <= 16384:
-                if rows >= 896:
-                    if rows >= 1030:
-                        return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
-                    return PERSISTENT_ROWS_2_WARPS_8_STAGES_4_PER_SM_1
+                if rows >= 800:
+                    return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
                 if hidden <= 15360:
                     return PERSISTENT_WARPS_8_STAGES_4_PER_SM_1
                 return PERSISTENT_WARPS_16_STAGES_4_PER_SM_1
             return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
-        if hidden <= 16383:
-            return PARTS_WARPS_32_PER_SM_1
-        if rows >= 300:
-            if hidden <= 32767:
-                return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
+        if hidden <= 8192:
+            return PARTS_WARPS_8_PER_SM_2
+        if rows >= 160:
+            if hidden <= 28672:
+                if rows >= 290:
+                    return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
+                if hidden <= 15360:
+                    return PARTS_WARPS_32_PER_SM_1
+                return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
             return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
-        return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
-    if hidden <= 32767:
-        if rows >= 50:
+        if hidden <= 32767:
             return ROW_WARPS_8
-        if hidden <= 24576:
-            return PARTS_WARPS_16_PER_SM_1
         return PARTS_WARPS_32_PER_SM_1
-    return PARTS_WARPS_16_PER_SM_1
+    if hidden <= 8192:
+        return PARTS_WARPS_8_PER_SM_1
+    if hidden <= 16384:
+        return PARTS_WARPS_16_PER_SM_1
+    if rows >= 17:
+        return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
+    if hidden <= 20480:
+        return PARTS_WARPS_16_PER_SM_1_CHUNKS_2048
+    if rows >= 10:
+        return PARTS_WARPS_16_PER_SM_1
+    return PARTS_WARPS_32_PER_SM_1
 
 
 def rms_norm_forward_float32(rows: int, hidden: int) -> Config:
-    if hidden <= 8192:
+    if hidden <= 4096:
         if rows >= 3584:
             if hidden <= 128:
                 return BLOCK_ROW_16_WARPS_4
@@ -1891,25 +1863,25 @@ def rms_norm_forward_float32(rows: int, hidden: int) -> Config:
                 if rows >= 6144:
                     return PARTS_WARPS_8_PER_SM_2
                 return PERSISTENT_WARPS_1_STAGES_4_PER_SM_8
-            if hidden <= 6144:
-                return PARTS_WARPS_16_PER_SM_2_CHUNKS_2048
-            return PARTS_WARPS_32_PER_SM_1_CHUNKS_4096
+            return PARTS_WARPS_16_PER_SM_2_CHUNKS_2048
         if hidden <= 256:
             if rows >= 2:
                 return BLOCK_ROW_2_WARPS_1
             return ROW_WARPS_1
         if hidden <= 512:
             return ROW_WARPS_1
-        if hidden <= 4096:
-            if rows >= 768:
-                if hidden <= 2048:
-                    return BLOCK_ROW_2_WARPS_4
-                return PERSISTENT_WARPS_8_STAGES_4_PER_SM_4
-            return PARTS_WARPS_8_PER_SM_2
-        if rows >= 256:
-            return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
+        if rows >= 896:
+            if hidden <= 2048:
+                return BLOCK_ROW_2_WARPS_4
+            return PERSISTENT_WARPS_8_STAGES_4_PER_SM_4
+        return PARTS_WARPS_8_PER_SM_2
+    if hidden <= 8192:
+        if rows >= 512:
+            if rows >= 1536:
+                return PARTS_WARPS_32_PER_SM_1_CHUNKS_4096
+            return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2
         return PARTS_WARPS_16_PER_SM_1
-    if rows >= 256:
+    if rows >= 192:
         return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
     return PARTS_WARPS_32_PER_SM_1
 
@@ -1947,68 +1919,60 @@ def rms_norm_forward_batch_invariant_bfloat16(rows: int, hidden: int) -> Config:
         if hidden <= 1024:
             if rows >= 11264:
                 return BLOCK_ROW_2_WARPS_8
-            return PARTS_WARPS_4_PER_SM_1
-        if rows >= 1792:
-            if rows >= 2560:
-                return BLOCK_ROW_16_WARPS_4
-            return BLOCK_ROW_2_WARPS_4
-        if rows >= 20:
             return ROW_WARPS_4
-        return PARTS_WARPS_4_PER_SM_1
-    if hidden <= 13312:
+        if rows >= 2560:
+            return BLOCK_ROW_16_WARPS_4
+        if rows >= 1792:
+            return BLOCK_ROW_2_WARPS_4
+        return PARTS_WARPS_4_PER_SM_2
+    if hidden <= 12288:
         if hidden <= 4096:
             if hidden <= 2048:
                 return PARTS_WARPS_8_PER_SM_1
             if rows >= 896:
                 return BLOCK_ROW_2_WARPS_8
             return PARTS_WARPS_8_PER_SM_1
-        if hidden <= 12287:
-            if rows >= 640:
-                if rows >= 1792:
+        if hidden <= 8192:
+            if rows >= 1280:
+                if rows >= 2560:
                     return PARTS_WARPS_8_PER_SM_1
+                return PERSISTENT_WARPS_8_STAGES_4_PER_SM_8
+            if rows >= 640:
                 return PERSISTENT_WARPS_8_STAGES_4_PER_SM_2
-            if rows >= 50:
-                return ROW_WARPS_8
             return PARTS_WARPS_8_PER_SM_1
-        return PARTS_WARPS_32_PER_SM_1
-    if hidden <= 24575:
-        if hidden <= 16384:
-            if rows >= 896:
-                return PARTS_WARPS_16_PER_SM_1
-            if rows >= 384:
-                return PERSISTENT_WARPS_16_STAGES_4_PER_SM_1
-            return PARTS_WARPS_16_PER_SM_1
+        return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
+    if hidden <= 16384:
+        if hidden <= 16383:
+            if rows >= 11264:
+                return BLOCK_ROW_2_WARPS_32
+            return PARTS_WARPS_32_PER_SM_1
+        return PARTS_WARPS_16_PER_SM_1
+    if hidden <= 28671:
         return PARTS_WARPS_32_PER_SM_1_CHUNKS_4096
-    if rows >= 50:
-        return ROW_WARPS_16
-    return PARTS_WARPS_16_PER_SM_1
+    return PARTS_WARPS_32_PER_SM_1
 
 
 def rms_norm_forward_batch_invariant_float32(rows: int, hidden: int) -> Config:
     if hidden <= 1024:
-        if hidden <= 256:
-            if hidden <= 128:
-                if hidden <= 64:
+        if hidden <= 512:
+            if hidden <= 256:
+                if hidden <= 128:
+                    if rows >= 11264:
+                        return BLOCK_ROW_8_WARPS_4
                     if rows >= 3072:
                         return BLOCK_ROW_16_WARPS_8
                     return BLOCK_ROW_2_WARPS_1
-                if rows >= 23552:
-                    return BLOCK_ROW_8_WARPS_1
-                if rows >= 6144:
-                    return BLOCK_ROW_32_WARPS_8
-                return BLOCK_ROW_2_WARPS_1
+                if rows >= 11264:
+                    return BLOCK_ROW_4_WARPS_1
+                if rows >= 64:
+                    return BLOCK_ROW_2_WARPS_1
+                return PARTS_WARPS_1_PER_SM_1
             if rows >= 11264:
-                return BLOCK_ROW_4_WARPS_1
-            if rows >= 64:
                 return BLOCK_ROW_2_WARPS_1
+            if rows >= 3072:
+                return BLOCK_ROW_8_WARPS_1
             return PARTS_WARPS_1_PER_SM_1
         if hidden <= 1023:
-            if hidden <= 512:
-                if rows >= 11264:
-                    return BLOCK_ROW_2_WARPS_1
-                if rows >= 3072:
-                    return BLOCK_ROW_8_WARPS_1
-                return PARTS_WARPS_1_PER_SM_1
             if rows >= 3072:
                 if rows >= 46080:
                     return BLOCK_ROW_8_WARPS_32
@@ -2016,7 +1980,7 @@ def rms_norm_forward_batch_invariant_float32(rows: int, hidden: int) -> Config:
             if rows >= 1536:
                 return BLOCK_ROW_2_WARPS_8
             return PARTS_WARPS_8_PER_SM_2
-        if rows >= 1536:
+        if rows >= 3072:
             if rows >= 11264:
                 return BLOCK_ROW_2_WARPS_4
             return PERSISTENT_ROWS_2_WARPS_4_STAGES_4_PER_SM_8
@@ -2030,7 +1994,7 @@ def rms_norm_forward_batch_invariant_float32(rows: int, hidden: int) -> Config:
                     return BLOCK_ROW_2_WARPS_8
                 if rows >= 1536:
                     return PERSISTENT_WARPS_8_STAGES_4_PER_SM_8
-                return PARTS_WARPS_8_PER_SM_1
+                return PARTS_WARPS_8_PER_SM_2
             if rows >= 3072:
                 return BLOCK_ROW_2_WARPS_8
             if rows >= 768:

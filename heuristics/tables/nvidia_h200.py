@@ -3,8 +3,8 @@
 # From:     the folder of this file, where that command is to be run
 # Device:   NVIDIA H200, sm_90, 132 SMs
 # Software: triton 3.6.0, torch 2.11.0+cu130
-# Data:     sha256:e2a235e92ef412bd545395173954344d9962a3b4d3bf87f89e8d123b2b02acfa
-#           (195039 measurements, 2026-11-27)
+# Data:     sha256:5423d1f7a236c9c5722b6aaa89df7f49a88e65c5e726c32a229f40500a84441e
+#           (213591 measurements, 2026-11-27)
 # Kernels:  rms_norm_backward
 #           sha256:c47c753153b3271b5cd21a2cde31dc41a6f41aac9ad3da9efd08e9a456f47f21
 # Kernels:  rms_norm_forward
@@ -64,51 +64,52 @@
 #           hidden size on this grid, cross-validated 5.14 %, plain cross-validated 5.68
 #           %, costs 1.08 % (worst 34.2 %) beside rms_norm_backward:no_dweight on the
 #           480 shapes with times of both, 14 more not timed
-# Regret:   rms_norm_forward bfloat16: 74 leaves (of 96), 33 configs, mean -0.26 %,
-#           plain mean -0.10 %, worst 8.3 %, means low by at most 0.42 %, within 0.01 %
-#           of the best 74-leaf tree on this grid, cross-validated 0.82 %, plain
-#           cross-validated 1.10 %, extrapolated 15.06 %
-# Regret:   rms_norm_forward float16: as rms_norm_forward bfloat16, mean -0.12 %, plain
-#           mean 0.14 %, worst 10.1 %, means low by at most 0.45 %, sharing costs 0.20 %
-#           on 605 problems
-# Regret:   rms_norm_forward:no_rstd bfloat16: as rms_norm_forward bfloat16, mean 0.01
-#           %, plain mean 0.18 %, worst 6.2 %, means low by at most 0.53 %, sharing
-#           costs 0.19 % on 221 problems
-# Regret:   rms_norm_forward:no_rstd float16: as rms_norm_forward bfloat16, mean 0.22 %,
-#           plain mean 0.32 %, worst 5.5 %, means low by at most 0.50 %, sharing costs
-#           0.46 % on 221 problems
-# Regret:   rms_norm_forward float32: 52 leaves (of 74), 22 configs, mean -0.18 %, plain
-#           mean -0.05 %, worst 3.7 %, means low by at most 0.34 %, the best 52-leaf
-#           tree on this grid, cross-validated 0.72 %, plain cross-validated 1.00 %,
-#           extrapolated 4.97 %
-# Regret:   rms_norm_forward:no_rstd float32: as rms_norm_forward float32, mean 0.27 %,
-#           plain mean 0.60 %, worst 14.3 %, means low by at most 0.63 %, sharing costs
-#           0.74 % on 231 problems
-# Regret:   rms_norm_forward:batch_invariant bfloat16: 41 leaves, 28 configs, mean 0.79
-#           %, plain mean 1.31 %, worst 21.1 %, means low by at most 0.42 %, the best
-#           41-leaf tree of hidden, then rows, with one order of a row's sum a hidden
-#           size on this grid, cross-validated 1.58 %, plain cross-validated 1.67 %,
-#           costs 1.06 % (worst 21.1 %) beside rms_norm_forward
+# Regret:   rms_norm_forward bfloat16: 72 leaves (of 96), 32 configs, mean -0.25 %,
+#           plain mean -0.09 %, worst 7.9 %, means low by at most 0.39 %, within 0.01 %
+#           of the best 72-leaf tree on this grid, cross-validated 0.69 %, plain
+#           cross-validated 0.92 %, extrapolated 15.20 %
+# Regret:   rms_norm_forward float16: as rms_norm_forward bfloat16, mean 0.04 %, plain
+#           mean 0.22 %, worst 11.2 %, means low by at most 0.44 %, sharing costs 0.33 %
+#           on 863 problems
+# Regret:   rms_norm_forward:no_rstd bfloat16: as rms_norm_forward bfloat16, mean -0.03
+#           %, plain mean 0.14 %, worst 6.2 %, means low by at most 0.54 %, sharing
+#           costs 0.21 % on 231 problems
+# Regret:   rms_norm_forward:no_rstd float16: as rms_norm_forward bfloat16, mean 0.16 %,
+#           plain mean 0.29 %, worst 5.5 %, means low by at most 0.50 %, sharing costs
+#           0.45 % on 231 problems
+# Regret:   rms_norm_forward float32: 58 leaves (of 72), 23 configs, mean -0.22 %, plain
+#           mean -0.03 %, worst 5.3 %, means low by at most 0.38 %, within 0.01 % of the
+#           best 58-leaf tree on this grid, cross-validated 0.69 %, plain
+#           cross-validated 0.94 %, extrapolated 7.73 %
+# Regret:   rms_norm_forward:no_rstd float32: as rms_norm_forward float32, mean 0.35 %,
+#           plain mean 0.66 %, worst 14.3 %, means low by at most 0.55 %, sharing costs
+#           0.73 % on 190 problems
+# Regret:   rms_norm_forward:batch_invariant bfloat16: 43 leaves, 28 configs, mean 0.83
+#           %, plain mean 1.34 %, worst 17.6 %, means low by at most 0.39 %, the best
+#           43-leaf tree of hidden, then rows, with one order of a row's sum a hidden
+#           size on this grid, cross-validated 1.61 %, plain cross-validated 1.72 %,
+#           costs 1.07 % (worst 17.6 %) beside rms_norm_forward
 # Regret:   rms_norm_forward:batch_invariant float16: as
-#           rms_norm_forward:batch_invariant bfloat16, mean 0.42 %, plain mean 0.81 %,
-#           worst 16.3 %, means low by at most 0.42 %, sharing costs -0.05 % on 528
+#           rms_norm_forward:batch_invariant bfloat16, mean 0.80 %, plain mean 1.41 %,
+#           worst 18.7 %, means low by at most 0.46 %, sharing costs -0.35 % on 802
 #           problems
 # Regret:   rms_norm_forward:no_rstd+batch_invariant bfloat16: as
-#           rms_norm_forward:batch_invariant bfloat16, mean 0.67 %, plain mean 1.12 %,
-#           worst 21.5 %, means low by at most 0.51 %, sharing costs 0.18 % on 211
+#           rms_norm_forward:batch_invariant bfloat16, mean 0.69 %, plain mean 1.20 %,
+#           worst 21.5 %, means low by at most 0.53 %, sharing costs 0.18 % on 212
 #           problems
 # Regret:   rms_norm_forward:no_rstd+batch_invariant float16: as
-#           rms_norm_forward:batch_invariant bfloat16, mean 0.84 %, plain mean 1.17 %,
-#           worst 18.4 %, means low by at most 0.47 %, sharing costs 0.37 % on 211
+#           rms_norm_forward:batch_invariant bfloat16, mean 0.90 %, plain mean 1.29 %,
+#           worst 18.4 %, means low by at most 0.45 %, sharing costs 0.36 % on 212
 #           problems
-# Regret:   rms_norm_forward:batch_invariant float32: 27 leaves, 21 configs, mean 0.73
-#           %, plain mean 1.31 %, worst 23.2 %, means low by at most 0.34 %, the best
-#           27-leaf tree of hidden, then rows, with one order of a row's sum a hidden
-#           size on this grid, cross-validated 1.40 %, plain cross-validated 1.67 %,
-#           costs 0.91 % (worst 23.2 %) beside rms_norm_forward
+# Regret:   rms_norm_forward:batch_invariant float32: 38 leaves, 22 configs, mean 0.87
+#           %, plain mean 1.49 %, worst 22.3 %, means low by at most 0.38 %, the best
+#           38-leaf tree of hidden, then rows, with one order of a row's sum a hidden
+#           size on this grid, cross-validated 1.86 %, plain cross-validated 2.06 %,
+#           costs 1.09 % (worst 22.3 %) beside rms_norm_forward on the 868 shapes with
+#           times of both, 1 more not timed
 # Regret:   rms_norm_forward:no_rstd+batch_invariant float32: as
-#           rms_norm_forward:batch_invariant float32, mean 0.60 %, plain mean 0.85 %,
-#           worst 14.0 %, means low by at most 0.54 %, sharing costs 0.04 % on 284
+#           rms_norm_forward:batch_invariant float32, mean 0.72 %, plain mean 0.99 %,
+#           worst 14.6 %, means low by at most 0.47 %, sharing costs -0.13 % on 238
 #           problems
 # Searched: rms_norm_backward bfloat16: plane, 7 % of 601146 configs, of 352 audited, 0
 #           were faster than the choice, expected to have missed 0.41 %
@@ -120,11 +121,15 @@
 #           missed 0.34 %
 # Searched: rms_norm_forward bfloat16: plane, 7 % of 238692 configs, of 35 audited, 0
 #           were faster than the choice, expected to have missed 1.52 %
+# Searched: rms_norm_forward float16: plane, 8 % of 238692 configs, of 145 audited, 1
+#           was faster than the choice, by at most 0.9 %, expected to have missed 7.70 %
+# Searched: rms_norm_forward float32: plane, 10 % of 224560 configs, of 440 audited, 0
+#           were faster than the choice, expected to have missed 0.31 %
 # Format:   4
 # Facts:    {"device": {"label": "NVIDIA H200", "target": "sm_90", "sms": 132},
 #           "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"}, "data": {"digest":
-#           "sha256:e2a235e92ef412bd545395173954344d9962a3b4d3bf87f89e8d123b2b02acfa",
-#           "measurements": 195039, "date": "2026-11-27"}, "kernels":
+#           "sha256:5423d1f7a236c9c5722b6aaa89df7f49a88e65c5e726c32a229f40500a84441e",
+#           "measurements": 213591, "date": "2026-11-27"}, "kernels":
 #           {"rms_norm_backward":
 #           "sha256:c47c753153b3271b5cd21a2cde31dc41a6f41aac9ad3da9efd08e9a456f47f21",
 #           "rms_norm_forward":
@@ -226,97 +231,97 @@
 #           "worst": 3117837, "problems": 463, "luck": 2189}, "gain": {"total":
 #           231777214, "most": 3112045, "problems": 463, "thresholds": 58776524}},
 #           "beside": {"mean": 10730, "worst": 293964, "problems": 480, "bounded": 14}},
-#           {"key": "rms_norm_forward", "dtype": "bfloat16", "figures": {"leaves": 74,
-#           "asked": 96, "configs": 33, "loss": {"mean": -2610, "plain": -991,
-#           "ninetieth": 5585, "worst": 80026, "problems": 1003, "luck": 4141}, "gap":
-#           16, "cross_validated": 8164, "plain_validated": 10897, "extrapolated":
-#           140285, "rule": {"mean": 99351, "plain": 131060, "ninetieth": 311428,
-#           "worst": 2157399, "problems": 1003, "luck": 4141}, "gain": {"total":
-#           132447242, "most": 2165791, "problems": 1003, "thresholds": 41229560}}},
-#           {"key": "rms_norm_forward", "dtype": "float16", "figures": {"leaves": 74,
-#           "asked": 74, "configs": 33, "loss": {"mean": -1201, "plain": 1395,
-#           "ninetieth": 12954, "worst": 96161, "problems": 605, "luck": 4458}, "gap":
-#           1240, "unmeasured": 18, "rule": {"mean": 83118, "plain": 108080,
-#           "ninetieth": 254844, "worst": 2152223, "problems": 869, "luck": 3519},
-#           "gain": {"total": 66926576, "most": 2161699, "problems": 605, "thresholds":
-#           28320569}}, "donor": ["rms_norm_forward", "bfloat16"], "cost": 1995},
-#           {"key": "rms_norm_forward:no_rstd", "dtype": "bfloat16", "figures":
-#           {"leaves": 74, "asked": 74, "configs": 33, "loss": {"mean": 88, "plain":
-#           1815, "ninetieth": 14655, "worst": 59761, "problems": 221, "luck": 5218},
-#           "gap": 1490, "unmeasured": 18, "rule": {"mean": 77672, "plain": 104786,
-#           "ninetieth": 266970, "worst": 1050422, "problems": 302, "luck": 4396},
-#           "gain": {"total": 21100677, "most": 1052503, "problems": 221, "thresholds":
-#           8080644}}, "donor": ["rms_norm_forward", "bfloat16"], "cost": 1864}, {"key":
-#           "rms_norm_forward:no_rstd", "dtype": "float16", "figures": {"leaves": 74,
-#           "asked": 74, "configs": 33, "loss": {"mean": 2213, "plain": 3221,
-#           "ninetieth": 18243, "worst": 53524, "problems": 221, "luck": 4956}, "gap":
-#           4255, "unmeasured": 18, "rule": {"mean": 66118, "plain": 90199, "ninetieth":
-#           212175, "worst": 1056754, "problems": 302, "luck": 4135}, "gain": {"total":
-#           19135193, "most": 1056754, "problems": 221, "thresholds": 8145354}},
-#           "donor": ["rms_norm_forward", "bfloat16"], "cost": 4614}, {"key":
-#           "rms_norm_forward", "dtype": "float32", "figures": {"leaves": 52, "asked":
-#           74, "configs": 22, "loss": {"mean": -1795, "plain": -550, "ninetieth": 5659,
-#           "worst": 36204, "problems": 869, "luck": 3349}, "gap": 0, "cross_validated":
-#           7125, "plain_validated": 9923, "extrapolated": 48488, "rule": {"mean":
-#           84636, "plain": 101381, "ninetieth": 261542, "worst": 1836158, "problems":
-#           869, "luck": 3349}, "gain": {"total": 88577858, "most": 1824955, "problems":
-#           869, "thresholds": 20274369}}}, {"key": "rms_norm_forward:no_rstd", "dtype":
-#           "float32", "figures": {"leaves": 52, "asked": 52, "configs": 22, "loss":
-#           {"mean": 2734, "plain": 5986, "ninetieth": 27748, "worst": 133678,
-#           "problems": 231, "luck": 6220}, "gap": 6248, "unmeasured": 9, "rule":
-#           {"mean": 58231, "plain": 75876, "ninetieth": 187926, "worst": 873164,
-#           "problems": 302, "luck": 5111}, "gain": {"total": 13990970, "most": 837399,
-#           "problems": 231, "thresholds": 4864023}}, "donor": ["rms_norm_forward",
-#           "float32"], "cost": 7414}, {"key": "rms_norm_forward:batch_invariant",
-#           "dtype": "bfloat16", "figures": {"leaves": 41, "asked": 41, "configs": 28,
-#           "loss": {"mean": 7912, "plain": 13056, "ninetieth": 53275, "worst": 191647,
-#           "problems": 1003, "luck": 4141}, "gap": 0, "limits": " of hidden, then rows,
-#           with one order of a row's sum a hidden size", "cross_validated": 15715,
-#           "plain_validated": 16608, "rule": {"mean": 99351, "plain": 131060,
-#           "ninetieth": 311428, "worst": 2157399, "problems": 1003, "luck": 4141},
-#           "gain": {"total": 118357559, "most": 2165791, "problems": 1003,
-#           "thresholds": 41229560}}, "beside": {"mean": 10522, "worst": 191647,
-#           "problems": 1003, "bounded": 0}}, {"key":
+#           {"key": "rms_norm_forward", "dtype": "bfloat16", "figures": {"leaves": 72,
+#           "asked": 96, "configs": 32, "loss": {"mean": -2461, "plain": -887,
+#           "ninetieth": 3852, "worst": 76064, "problems": 1003, "luck": 3812}, "gap":
+#           17, "cross_validated": 6863, "plain_validated": 9134, "extrapolated":
+#           141524, "rule": {"mean": 97133, "plain": 128011, "ninetieth": 287014,
+#           "worst": 2157399, "problems": 1003, "luck": 3812}, "gain": {"total":
+#           129285040, "most": 2165791, "problems": 1003, "thresholds": 40103112}}},
+#           {"key": "rms_norm_forward", "dtype": "float16", "figures": {"leaves": 72,
+#           "asked": 72, "configs": 32, "loss": {"mean": 392, "plain": 2156,
+#           "ninetieth": 15302, "worst": 106593, "problems": 863, "luck": 4344}, "gap":
+#           3296, "rule": {"mean": 84710, "plain": 110246, "ninetieth": 255354, "worst":
+#           2152223, "problems": 869, "luck": 4335}, "gain": {"total": 92924822, "most":
+#           2161699, "problems": 863, "thresholds": 30652272}}, "donor":
+#           ["rms_norm_forward", "bfloat16"], "cost": 3273}, {"key":
+#           "rms_norm_forward:no_rstd", "dtype": "bfloat16", "figures": {"leaves": 72,
+#           "asked": 72, "configs": 32, "loss": {"mean": -255, "plain": 1390,
+#           "ninetieth": 16088, "worst": 59761, "problems": 231, "luck": 5356}, "gap":
+#           1383, "unmeasured": 12, "rule": {"mean": 77049, "plain": 104648,
+#           "ninetieth": 266970, "worst": 1050422, "problems": 302, "luck": 4509},
+#           "gain": {"total": 21198677, "most": 1052503, "problems": 231, "thresholds":
+#           7960754}}, "donor": ["rms_norm_forward", "bfloat16"], "cost": 2060}, {"key":
+#           "rms_norm_forward:no_rstd", "dtype": "float16", "figures": {"leaves": 72,
+#           "asked": 72, "configs": 32, "loss": {"mean": 1605, "plain": 2860,
+#           "ninetieth": 17005, "worst": 53524, "problems": 231, "luck": 4956}, "gap":
+#           3692, "unmeasured": 12, "rule": {"mean": 65210, "plain": 89435, "ninetieth":
+#           212175, "worst": 1056754, "problems": 302, "luck": 3977}, "gain": {"total":
+#           19179951, "most": 1056754, "problems": 231, "thresholds": 8142635}},
+#           "donor": ["rms_norm_forward", "bfloat16"], "cost": 4448}, {"key":
+#           "rms_norm_forward", "dtype": "float32", "figures": {"leaves": 58, "asked":
+#           72, "configs": 23, "loss": {"mean": -2252, "plain": -341, "ninetieth": 5140,
+#           "worst": 51553, "problems": 869, "luck": 3750}, "gap": 35,
+#           "cross_validated": 6887, "plain_validated": 9389, "extrapolated": 74460,
+#           "rule": {"mean": 88186, "plain": 104379, "ninetieth": 269096, "worst":
+#           1836158, "problems": 869, "luck": 3750}, "gain": {"total": 91002413, "most":
+#           1824955, "problems": 869, "thresholds": 20231894}}}, {"key":
+#           "rms_norm_forward:no_rstd", "dtype": "float32", "figures": {"leaves": 58,
+#           "asked": 58, "configs": 23, "loss": {"mean": 3529, "plain": 6583,
+#           "ninetieth": 25117, "worst": 133678, "problems": 190, "luck": 5392}, "gap":
+#           6736, "unmeasured": 17, "rule": {"mean": 58253, "plain": 76216, "ninetieth":
+#           188131, "worst": 873164, "problems": 302, "luck": 4905}, "gain": {"total":
+#           14582620, "most": 837399, "problems": 190, "thresholds": 3556313}}, "donor":
+#           ["rms_norm_forward", "float32"], "cost": 7318}, {"key":
+#           "rms_norm_forward:batch_invariant", "dtype": "bfloat16", "figures":
+#           {"leaves": 43, "asked": 43, "configs": 28, "loss": {"mean": 8219, "plain":
+#           13264, "ninetieth": 55034, "worst": 162156, "problems": 1003, "luck": 3812},
+#           "gap": 0, "limits": " of hidden, then rows, with one order of a row's sum a
+#           hidden size", "cross_validated": 15981, "plain_validated": 17065, "rule":
+#           {"mean": 97133, "plain": 128011, "ninetieth": 287014, "worst": 2157399,
+#           "problems": 1003, "luck": 3812}, "gain": {"total": 115091648, "most":
+#           2165791, "problems": 1003, "thresholds": 40103112}}, "beside": {"mean":
+#           10680, "worst": 162156, "problems": 1003, "bounded": 0}}, {"key":
 #           "rms_norm_forward:batch_invariant", "dtype": "float16", "figures":
-#           {"leaves": 41, "asked": 41, "configs": 28, "loss": {"mean": 4221, "plain":
-#           8067, "ninetieth": 28205, "worst": 150802, "problems": 528, "luck": 4175},
-#           "gap": 0, "unmeasured": 10, "rule": {"mean": 83118, "plain": 108080,
-#           "ninetieth": 254844, "worst": 2152223, "problems": 869, "luck": 3519},
-#           "gain": {"total": 46592735, "most": 2161699, "problems": 549, "thresholds":
-#           29202053}}, "donor": ["rms_norm_forward:batch_invariant", "bfloat16"],
-#           "cost": -455}, {"key": "rms_norm_forward:no_rstd+batch_invariant", "dtype":
-#           "bfloat16", "figures": {"leaves": 41, "asked": 41, "configs": 28, "loss":
-#           {"mean": 6685, "plain": 11171, "ninetieth": 38644, "worst": 194462,
-#           "problems": 211, "luck": 5061}, "gap": 0, "unmeasured": 10, "rule": {"mean":
-#           77672, "plain": 104786, "ninetieth": 266970, "worst": 1050422, "problems":
-#           302, "luck": 4396}, "gain": {"total": 15252592, "most": 1052503, "problems":
-#           214, "thresholds": 8244589}}, "donor": ["rms_norm_forward:batch_invariant",
-#           "bfloat16"], "cost": 1828}, {"key":
+#           {"leaves": 43, "asked": 43, "configs": 28, "loss": {"mean": 7978, "plain":
+#           13965, "ninetieth": 51086, "worst": 171311, "problems": 802, "luck": 4522},
+#           "gap": 16129, "rule": {"mean": 84710, "plain": 110246, "ninetieth": 255354,
+#           "worst": 2152223, "problems": 869, "luck": 4335}, "gain": {"total":
+#           52810144, "most": 2161699, "problems": 869, "thresholds": 30652272}},
+#           "donor": ["rms_norm_forward:batch_invariant", "bfloat16"], "cost": -3543},
+#           {"key": "rms_norm_forward:no_rstd+batch_invariant", "dtype": "bfloat16",
+#           "figures": {"leaves": 43, "asked": 43, "configs": 28, "loss": {"mean": 6904,
+#           "plain": 11919, "ninetieth": 38644, "worst": 194462, "problems": 212,
+#           "luck": 5252}, "gap": 0, "unmeasured": 11, "rule": {"mean": 77049, "plain":
+#           104648, "ninetieth": 266970, "worst": 1050422, "problems": 302, "luck":
+#           4509}, "gain": {"total": 15032374, "most": 1052503, "problems": 215,
+#           "thresholds": 8200607}}, "donor": ["rms_norm_forward:batch_invariant",
+#           "bfloat16"], "cost": 1771}, {"key":
 #           "rms_norm_forward:no_rstd+batch_invariant", "dtype": "float16", "figures":
-#           {"leaves": 41, "asked": 41, "configs": 28, "loss": {"mean": 8374, "plain":
-#           11649, "ninetieth": 33468, "worst": 168504, "problems": 211, "luck": 4597},
-#           "gap": 0, "unmeasured": 10, "rule": {"mean": 66118, "plain": 90199,
-#           "ninetieth": 212175, "worst": 1056754, "problems": 302, "luck": 4135},
-#           "gain": {"total": 14782989, "most": 1056754, "problems": 214, "thresholds":
-#           8356435}}, "donor": ["rms_norm_forward:batch_invariant", "bfloat16"],
-#           "cost": 3679}, {"key": "rms_norm_forward:batch_invariant", "dtype":
-#           "float32", "figures": {"leaves": 27, "asked": 27, "configs": 21, "loss":
-#           {"mean": 7228, "plain": 13024, "ninetieth": 50863, "worst": 208597,
-#           "problems": 869, "luck": 3349}, "gap": 0, "limits": " of hidden, then rows,
-#           with one order of a row's sum a hidden size", "cross_validated": 13881,
-#           "plain_validated": 16517, "rule": {"mean": 84636, "plain": 101381,
-#           "ninetieth": 261542, "worst": 1836158, "problems": 869, "luck": 3349},
-#           "gain": {"total": 76781767, "most": 1787431, "problems": 869, "thresholds":
-#           20274369}}, "beside": {"mean": 9023, "worst": 208597, "problems": 869,
-#           "bounded": 0}}, {"key": "rms_norm_forward:no_rstd+batch_invariant", "dtype":
-#           "float32", "figures": {"leaves": 27, "asked": 27, "configs": 21, "loss":
-#           {"mean": 5953, "plain": 8501, "ninetieth": 34652, "worst": 131325,
-#           "problems": 284, "luck": 5299}, "gap": 0, "unmeasured": 2, "rule": {"mean":
-#           58231, "plain": 75876, "ninetieth": 187926, "worst": 873164, "problems":
-#           302, "luck": 5111}, "gain": {"total": 15132391, "most": 823893, "problems":
-#           284, "thresholds": 6079782}}, "donor": ["rms_norm_forward:batch_invariant",
-#           "float32"], "cost": 385}], "body":
-#           "sha256:d2c6ce03bdf3e011d11ad3e41bf820b55ce9655ed12c87304b9a0481099c3ef8",
+#           {"leaves": 43, "asked": 43, "configs": 28, "loss": {"mean": 8943, "plain":
+#           12773, "ninetieth": 33468, "worst": 168504, "problems": 212, "luck": 4407},
+#           "gap": 0, "unmeasured": 11, "rule": {"mean": 65210, "plain": 89435,
+#           "ninetieth": 212175, "worst": 1056754, "problems": 302, "luck": 3977},
+#           "gain": {"total": 14469906, "most": 1056754, "problems": 215, "thresholds":
+#           8353716}}, "donor": ["rms_norm_forward:batch_invariant", "bfloat16"],
+#           "cost": 3599}, {"key": "rms_norm_forward:batch_invariant", "dtype":
+#           "float32", "figures": {"leaves": 38, "asked": 38, "configs": 22, "loss":
+#           {"mean": 8625, "plain": 14830, "ninetieth": 54729, "worst": 201689,
+#           "problems": 868, "luck": 3767}, "gap": 0, "limits": " of hidden, then rows,
+#           with one order of a row's sum a hidden size", "cross_validated": 18384,
+#           "plain_validated": 20401, "rule": {"mean": 88186, "plain": 104379,
+#           "ninetieth": 269096, "worst": 1836158, "problems": 869, "luck": 3750},
+#           "gain": {"total": 77833098, "most": 1787431, "problems": 869, "thresholds":
+#           20231894}}, "beside": {"mean": 10887, "worst": 201689, "problems": 868,
+#           "bounded": 1}}, {"key": "rms_norm_forward:no_rstd+batch_invariant", "dtype":
+#           "float32", "figures": {"leaves": 38, "asked": 38, "configs": 22, "loss":
+#           {"mean": 7167, "plain": 9870, "ninetieth": 33623, "worst": 136467,
+#           "problems": 238, "luck": 4669}, "gap": 1301, "unmeasured": 10, "rule":
+#           {"mean": 58253, "plain": 76216, "ninetieth": 188131, "worst": 873164,
+#           "problems": 302, "luck": 4905}, "gain": {"total": 11170151, "most": 823893,
+#           "problems": 242, "thresholds": 3376539}}, "donor":
+#           ["rms_norm_forward:batch_invariant", "float32"], "cost": -1317}], "body":
+#           "sha256:f1f11f6dc0a6b09b76ce4396e9a597e126179813b3617d9be4d939e0b1332eca",
 #           "searched": ["rms_norm_backward bfloat16: plane, 7 % of 601146 configs, of
 #           352 audited, 0 were faster than the choice, expected to have missed 0.41 %",
 #           "rms_norm_backward:no_dweight bfloat16: plane, 32 % of 37833 configs, of 224
@@ -325,7 +330,11 @@
 #           configs, of 229 audited, 1 was faster than the choice, by at most 0.1 %,
 #           expected to have missed 0.34 %", "rms_norm_forward bfloat16: plane, 7 % of
 #           238692 configs, of 35 audited, 0 were faster than the choice, expected to
-#           have missed 1.52 %"]}
+#           have missed 1.52 %", "rms_norm_forward float16: plane, 8 % of 238692
+#           configs, of 145 audited, 1 was faster than the choice, by at most 0.9 %,
+#           expected to have missed 7.70 %", "rms_norm_forward float32: plane, 10 % of
+#           224560 configs, of 440 audited, 0 were faster than the choice, expected to
+#           have missed 0.31 %"]}
 
 """Launch configs by operator, dtype, rows and hidden; `lookup` finds one."""
 
@@ -485,6 +494,7 @@ BLOCK_ROW_4_WARPS_4_COLUMNS_16 = Config(
     finish="columns",
     block_col=16,
 )
+BLOCK_ROW_4_WARPS_4 = Config(schedule="block_row", block_row=4, num_warps=4)
 BLOCK_ROW_4_WARPS_4_STAGES_4_COLUMNS_16 = Config(
     schedule="block_row",
     block_row=4,
@@ -697,9 +707,27 @@ PARTS_WARPS_1_PER_SM_1 = Config(schedule="parts", num_warps=1, programs_per_sm=1
 PARTS_WARPS_2_PER_SM_1 = Config(schedule="parts", num_warps=2, programs_per_sm=1)
 PARTS_WARPS_4_PER_SM_1 = Config(schedule="parts", num_warps=4, programs_per_sm=1)
 PARTS_WARPS_4_PER_SM_2 = Config(schedule="parts", num_warps=4, programs_per_sm=2)
+PARTS_WARPS_4_PER_SM_2_CHUNKS_512 = Config(
+    schedule="parts",
+    num_warps=4,
+    programs_per_sm=2,
+    block_col=512,
+)
 PARTS_WARPS_8_PER_SM_1 = Config(schedule="parts", num_warps=8, programs_per_sm=1)
 PARTS_WARPS_8_PER_SM_2 = Config(schedule="parts", num_warps=8, programs_per_sm=2)
+PARTS_WARPS_8_PER_SM_2_CHUNKS_1024 = Config(
+    schedule="parts",
+    num_warps=8,
+    programs_per_sm=2,
+    block_col=1024,
+)
 PARTS_WARPS_16_PER_SM_1 = Config(schedule="parts", num_warps=16, programs_per_sm=1)
+PARTS_WARPS_16_PER_SM_1_CHUNKS_2048 = Config(
+    schedule="parts",
+    num_warps=16,
+    programs_per_sm=1,
+    block_col=2048,
+)
 PARTS_WARPS_16_PER_SM_1_CHUNKS_4096 = Config(
     schedule="parts",
     num_warps=16,
@@ -752,12 +780,6 @@ PERSISTENT_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT = Config(
     num_stages=4,
     programs_per_sm=2,
     finish="dependent",
-)
-PERSISTENT_WARPS_2_STAGES_4_PER_SM_2 = Config(
-    schedule="persistent",
-    num_warps=2,
-    num_stages=4,
-    programs_per_sm=2,
 )
 PERSISTENT_WARPS_2_STAGES_4_PER_SM_4_DEPENDENT = Config(
     schedule="persistent",
@@ -1325,7 +1347,6 @@ ROW_WARPS_16_COLUMNS_16 = Config(
     finish="columns",
     block_col=16,
 )
-ROW_WARPS_16 = Config(schedule="row", num_warps=16)
 ROW_WARPS_32_COLUMNS_16 = Config(
     schedule="row",
     num_warps=32,
@@ -2541,15 +2562,17 @@ def rms_norm_backward_no_dweight_batch_invariant_float32(
 def rms_norm_forward_bfloat16(rows: int, hidden: int) -> Config:
     if hidden <= 256:
         if rows >= 4608:
-            if rows >= 53248:
+            if rows >= 65536:
                 if hidden <= 64:
                     return BLOCK_ROW_16_WARPS_4
                 if hidden <= 180:
                     return BLOCK_ROW_8_WARPS_1
                 return BLOCK_ROW_8_WARPS_4
-            if hidden <= 128:
+            if hidden <= 127:
                 return BLOCK_ROW_32_WARPS_8
             if rows >= 11264:
+                if hidden <= 128:
+                    return BLOCK_ROW_8_WARPS_1
                 return BLOCK_ROW_8_WARPS_4
             return BLOCK_ROW_32_WARPS_16
         if hidden <= 128:
@@ -2572,7 +2595,7 @@ def rms_norm_forward_bfloat16(rows: int, hidden: int) -> Config:
             return BLOCK_ROW_2_WARPS_1
         if rows >= 896:
             return BLOCK_ROW_16_WARPS_16
-        return PARTS_WARPS_1_PER_SM_1
+        return ROW_WARPS_1
     if hidden <= 1023:
         if rows >= 3:
             if hidden <= 511:
@@ -2582,220 +2605,226 @@ def rms_norm_forward_bfloat16(rows: int, hidden: int) -> Config:
                     return BLOCK_ROW_2_WARPS_2
                 return PARTS_WARPS_4_PER_SM_2
             if hidden <= 512:
-                if rows >= 1030:
+                if rows >= 832:
                     return BLOCK_ROW_2_WARPS_1
-                return PARTS_WARPS_1_PER_SM_1
-            if rows >= 448:
-                if rows >= 2304:
-                    if rows >= 6144:
-                        return BLOCK_ROW_8_WARPS_4
-                    return BLOCK_ROW_2_WARPS_2
-                return ROW_WARPS_2
-            return PARTS_WARPS_4_PER_SM_2
+                return ROW_WARPS_1
+            if rows >= 10:
+                if rows >= 448:
+                    if rows >= 2176:
+                        if rows >= 3200:
+                            if rows >= 6144:
+                                return BLOCK_ROW_8_WARPS_4
+                            return BLOCK_ROW_2_WARPS_2
+                        return BLOCK_ROW_2_WARPS_4
+                    return ROW_WARPS_2
+                return PARTS_WARPS_4_PER_SM_2
+            return ROW_WARPS_4
         if hidden <= 768:
             if rows >= 2:
                 if hidden <= 300:
-                    return PARTS_WARPS_1_PER_SM_1
+                    return ROW_WARPS_1
                 if hidden <= 511:
                     return PARTS_WARPS_8_PER_SM_1
                 return PARTS_WARPS_4_PER_SM_2
             return ROW_WARPS_4
         return ROW_WARPS_8
-    if hidden <= 4096:
-        if rows >= 2:
-            if rows >= 3:
-                if hidden <= 2048:
-                    if rows >= 128:
-                        if rows >= 1600:
-                            if hidden <= 1280:
-                                return BLOCK_ROW_2_WARPS_4
-                            if rows >= 2304:
-                                if rows >= 16384:
-                                    return SPLIT_1024_WARPS_4
-                                return PERSISTENT_WARPS_1_STAGES_4_PER_SM_8
-                            return BLOCK_ROW_2_WARPS_4
-                        return ROW_WARPS_4
-                    if hidden <= 1024:
-                        return ROW_WARPS_8
-                    return PARTS_WARPS_8_PER_SM_2
-                if rows >= 800:
-                    if rows >= 1280:
-                        if rows >= 2816:
-                            if rows >= 6144:
-                                if hidden <= 3072:
-                                    return SPLIT_1024_WARPS_4
-                                return SPLIT_2048_WARPS_8
-                            return PERSISTENT_WARPS_4_STAGES_4_PER_SM_16
-                        if hidden <= 3072:
+    if rows >= 50:
+        if hidden <= 2048:
+            if rows >= 2304:
+                if hidden <= 1280:
+                    return BLOCK_ROW_2_WARPS_4
+                if rows >= 16384:
+                    return SPLIT_1024_WARPS_4
+                return PERSISTENT_WARPS_1_STAGES_4_PER_SM_8
+            if hidden <= 1024:
+                return ROW_WARPS_4
+            if rows >= 170:
+                if rows >= 1540:
+                    return BLOCK_ROW_2_WARPS_4
+                return PARTS_WARPS_4_PER_SM_2
+            return PARTS_WARPS_8_PER_SM_2
+        if rows >= 400:
+            if hidden <= 16384:
+                if rows >= 1088:
+                    if hidden <= 8191:
+                        if rows >= 2560:
+                            if hidden <= 4096:
+                                if rows >= 6144:
+                                    if hidden <= 3072:
+                                        return SPLIT_1024_WARPS_4
+                                    return SPLIT_2048_WARPS_8
+                                return PERSISTENT_WARPS_4_STAGES_4_PER_SM_16
+                            return SPLIT_2048_WARPS_8
+                        if hidden <= 4096:
                             return SPLIT_1024_WARPS_4
-                        return PERSISTENT_WARPS_4_STAGES_4_PER_SM_8
-                    return BLOCK_ROW_2_WARPS_8
-                return PARTS_WARPS_8_PER_SM_2
-            return PARTS_WARPS_4_PER_SM_2
-        return PARTS_WARPS_8_PER_SM_1
-    if hidden <= 16384:
-        if rows >= 520:
-            if rows >= 1088:
-                if hidden <= 8191:
-                    if rows >= 2560:
-                        return SPLIT_2048_WARPS_8
-                    return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2
-                if hidden <= 16383:
-                    return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
-                return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
-            if hidden <= 12287:
-                return SPLIT_2048_WARPS_8
-            if hidden <= 15360:
-                return PERSISTENT_WARPS_8_STAGES_4_PER_SM_1
-            return PERSISTENT_WARPS_16_STAGES_4_PER_SM_1
-        if hidden <= 8192:
-            return PARTS_WARPS_8_PER_SM_1
-        if rows >= 64:
-            if rows >= 300:
-                if hidden <= 9216:
+                        return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2
+                    if hidden <= 16383:
+                        return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
+                    return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
+                if hidden <= 4096:
+                    if rows >= 832:
+                        return BLOCK_ROW_2_WARPS_8
+                    return PARTS_WARPS_8_PER_SM_1
+                if hidden <= 12287:
                     return SPLIT_2048_WARPS_8
-                if hidden <= 12288:
-                    return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
                 if hidden <= 15360:
                     return PERSISTENT_WARPS_8_STAGES_4_PER_SM_1
-                return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
-            if hidden <= 16383:
-                return ROW_WARPS_8
-            return PARTS_WARPS_16_PER_SM_1
-        return PARTS_WARPS_16_PER_SM_1
-    if rows >= 50:
+                return PERSISTENT_WARPS_16_STAGES_4_PER_SM_1
+            if hidden <= 20479:
+                if rows >= 600:
+                    return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
+                return SPLIT_2048_WARPS_8
+            return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
+        if hidden <= 8192:
+            if rows >= 100:
+                return PARTS_WARPS_8_PER_SM_1
+            return PARTS_WARPS_8_PER_SM_2
         if rows >= 150:
-            if hidden <= 20480:
-                if rows >= 290:
-                    if rows >= 550:
-                        return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
-                    if hidden <= 20479:
-                        return SPLIT_2048_WARPS_8
+            if hidden <= 28672:
+                if rows >= 280:
                     return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
-                return PARTS_WARPS_32_PER_SM_1_CHUNKS_4096
+                if hidden <= 16383:
+                    if rows >= 230:
+                        return PARTS_WARPS_32_PER_SM_1
+                    return PARTS_WARPS_8_PER_SM_1
+                if hidden <= 20480:
+                    return PARTS_WARPS_32_PER_SM_1_CHUNKS_4096
+                return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
             return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
         if hidden <= 32767:
-            return BLOCK_ROW_2_WARPS_8
+            return ROW_WARPS_8
         return PARTS_WARPS_32_PER_SM_1
-    if hidden <= 24575:
-        if rows >= 25:
-            return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
-        if hidden <= 20480:
-            return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
-        return PARTS_WARPS_32_PER_SM_1_CHUNKS_4096
+    if hidden <= 8192:
+        return PARTS_WARPS_8_PER_SM_1
+    if hidden <= 16384:
+        return PARTS_WARPS_16_PER_SM_1
     if rows >= 10:
+        if hidden <= 24576:
+            return PARTS_WARPS_32_PER_SM_1_CHUNKS_4096
         return PARTS_WARPS_16_PER_SM_1
     return PARTS_WARPS_32_PER_SM_1
 
 
 def rms_norm_forward_float32(rows: int, hidden: int) -> Config:
     if hidden <= 64:
-        if rows >= 2304:
-            return BLOCK_ROW_16_WARPS_2
+        if rows >= 4:
+            if rows >= 260:
+                if rows >= 2304:
+                    return BLOCK_ROW_16_WARPS_2
+                return BLOCK_ROW_2_WARPS_1
+            return BLOCK_ROW_4_WARPS_4
         return BLOCK_ROW_2_WARPS_1
-    if hidden <= 128:
-        if rows >= 2:
-            if rows >= 4:
-                if rows >= 10:
-                    if rows >= 4096:
-                        if rows >= 21504:
-                            return BLOCK_ROW_8_WARPS_4
-                        return BLOCK_ROW_32_WARPS_8
-                    return BLOCK_ROW_8_WARPS_8
-                return ROW_WARPS_1
-            return BLOCK_ROW_2_WARPS_2
-        return ROW_WARPS_1
-    if hidden <= 511:
-        if rows >= 6144:
+    if hidden <= 256:
+        if rows >= 16384:
             if hidden <= 180:
                 return BLOCK_ROW_8_WARPS_4
             return BLOCK_ROW_8_WARPS_8
-        if hidden <= 256:
-            if rows >= 896:
-                return BLOCK_ROW_2_WARPS_1
+        if hidden <= 128:
+            if rows >= 3:
+                if rows >= 580:
+                    if rows >= 5120:
+                        return BLOCK_ROW_32_WARPS_8
+                    return BLOCK_ROW_4_WARPS_4
+                if hidden <= 127:
+                    return BLOCK_ROW_4_WARPS_4
+                if rows >= 9:
+                    return BLOCK_ROW_2_WARPS_1
+                return ROW_WARPS_1
+            if hidden <= 90:
+                return BLOCK_ROW_4_WARPS_4
+            if rows >= 2:
+                return BLOCK_ROW_2_WARPS_2
             return ROW_WARPS_1
-        if rows >= 16:
-            return ROW_WARPS_1
-        return PARTS_WARPS_4_PER_SM_2
-    if hidden <= 512:
-        if rows >= 1792:
-            return BLOCK_ROW_2_WARPS_4
+        if rows >= 896:
+            if rows >= 3584:
+                return BLOCK_ROW_4_WARPS_4
+            return BLOCK_ROW_2_WARPS_1
         return ROW_WARPS_1
-    if hidden <= 1024:
-        if rows >= 13:
-            if rows >= 50:
-                return ROW_WARPS_2
-            return ROW_WARPS_4
-        if hidden <= 640:
-            return ROW_WARPS_8
-        if rows >= 5:
-            if hidden <= 1023:
-                return ROW_WARPS_2
-            return PARTS_WARPS_4_PER_SM_2
-        return ROW_WARPS_4
-    if hidden <= 4096:
-        if rows >= 100:
+    if rows >= 50:
+        if hidden <= 4096:
+            if rows >= 1536:
+                if hidden <= 3072:
+                    if rows >= 4096:
+                        if hidden <= 511:
+                            return BLOCK_ROW_8_WARPS_8
+                        if hidden <= 512:
+                            return BLOCK_ROW_2_WARPS_4
+                        if hidden <= 1280:
+                            if rows >= 16384:
+                                return PARTS_WARPS_4_PER_SM_2_CHUNKS_512
+                            if hidden <= 1023:
+                                return BLOCK_ROW_4_WARPS_4
+                            return ROW_WARPS_4
+                        if hidden <= 2048:
+                            return PARTS_WARPS_8_PER_SM_2_CHUNKS_1024
+                        return SPLIT_2048_WARPS_8
+                    return BLOCK_ROW_2_WARPS_4
+                return PARTS_WARPS_16_PER_SM_1_CHUNKS_2048
+            if hidden <= 512:
+                return ROW_WARPS_1
             if hidden <= 2048:
-                return PARTS_WARPS_4_PER_SM_2
-            if rows >= 2560:
-                return SPLIT_2048_WARPS_8
+                if rows >= 160:
+                    return PARTS_WARPS_2_PER_SM_1
+                return PARTS_WARPS_8_PER_SM_2
             if hidden <= 4095:
-                if rows >= 896:
-                    return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2
+                if rows >= 832:
+                    return BLOCK_ROW_2_WARPS_4
                 return ROW_WARPS_4
             if rows >= 640:
-                return PERSISTENT_WARPS_2_STAGES_4_PER_SM_2
+                return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2
             return ROW_WARPS_8
-        return PARTS_WARPS_8_PER_SM_2
-    if rows >= 50:
         if hidden <= 8192:
-            if rows >= 448:
-                if rows >= 1536:
-                    return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
+            if rows >= 512:
+                if rows >= 2048:
+                    if rows >= 4352:
+                        return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
+                    return PARTS_WARPS_16_PER_SM_1_CHUNKS_2048
                 return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2
             return ROW_WARPS_8
         if hidden <= 16384:
             if rows >= 150:
                 if hidden <= 12287:
+                    if rows >= 270:
+                        if rows >= 530:
+                            return PARTS_WARPS_32_PER_SM_1_CHUNKS_4096
+                        return PARTS_WARPS_16_PER_SM_1_CHUNKS_2048
                     return PARTS_WARPS_32_PER_SM_1_CHUNKS_4096
-                return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
+                return SPLIT_8192_WARPS_32
             return ROW_WARPS_8
         if hidden <= 24576:
             if rows >= 130:
-                if rows >= 2048:
-                    return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
+                if rows >= 2176:
+                    return SPLIT_8192_WARPS_32
                 if hidden <= 20480:
                     return PARTS_WARPS_32_PER_SM_1_CHUNKS_4096
                 return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
             return SPLIT_8192_WARPS_32
         if rows >= 128:
-            return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
+            return SPLIT_8192_WARPS_32
         return PARTS_WARPS_32_PER_SM_1
+    if hidden <= 511:
+        return ROW_WARPS_4
     if hidden <= 12287:
-        if rows >= 9:
+        if rows >= 6:
+            if hidden <= 4096:
+                return PARTS_WARPS_8_PER_SM_2
             if hidden <= 8192:
                 return PARTS_WARPS_16_PER_SM_1
             return PARTS_WARPS_32_PER_SM_1
+        if hidden <= 512:
+            return ROW_WARPS_1
+        if hidden <= 640:
+            return ROW_WARPS_8
         if hidden <= 5120:
             return PARTS_WARPS_8_PER_SM_2
         return PARTS_WARPS_16_PER_SM_1
-    if rows >= 5:
-        if rows >= 24:
-            return PARTS_WARPS_16_PER_SM_1
-        return PARTS_WARPS_32_PER_SM_1
-    if hidden <= 20480:
-        return PARTS_WARPS_32_PER_SM_1
-    if hidden <= 24575:
-        return PARTS_WARPS_32_PER_SM_1_CHUNKS_4096
-    if hidden <= 28672:
-        return PARTS_WARPS_32_PER_SM_1
-    if hidden <= 32767:
-        return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
+    if rows >= 25:
+        return PARTS_WARPS_16_PER_SM_1
     return PARTS_WARPS_32_PER_SM_1
 
 
 def rms_norm_forward_batch_invariant_bfloat16(rows: int, hidden: int) -> Config:
-    if hidden <= 4095:
+    if hidden <= 4096:
         if hidden <= 511:
             if hidden <= 128:
                 if hidden <= 127:
@@ -2820,52 +2849,52 @@ def rms_norm_forward_batch_invariant_bfloat16(rows: int, hidden: int) -> Config:
             if rows >= 896:
                 return BLOCK_ROW_2_WARPS_2
             return PARTS_WARPS_2_PER_SM_1
-        if hidden <= 1023:
-            if hidden <= 512:
-                if rows >= 896:
-                    return BLOCK_ROW_2_WARPS_1
-                return PARTS_WARPS_1_PER_SM_1
-            if rows >= 1792:
-                if rows >= 3584:
-                    return BLOCK_ROW_8_WARPS_4
-                return BLOCK_ROW_2_WARPS_4
-            if rows >= 2:
-                return PARTS_WARPS_4_PER_SM_2
-            return ROW_WARPS_4
         if hidden <= 1536:
+            if hidden <= 1023:
+                if hidden <= 512:
+                    if rows >= 896:
+                        return BLOCK_ROW_2_WARPS_1
+                    return PARTS_WARPS_1_PER_SM_1
+                if rows >= 1792:
+                    if rows >= 3584:
+                        return BLOCK_ROW_8_WARPS_4
+                    return BLOCK_ROW_2_WARPS_4
+                if rows >= 2:
+                    return PARTS_WARPS_4_PER_SM_2
+                return ROW_WARPS_4
             if rows >= 1792:
                 return BLOCK_ROW_2_WARPS_4
             return PARTS_WARPS_4_PER_SM_2
-        if rows >= 2560:
-            if rows >= 6144:
-                return PARTS_WARPS_4_PER_SM_1
-            return PERSISTENT_WARPS_4_STAGES_4_PER_SM_16
-        if rows >= 1792:
-            return PERSISTENT_WARPS_4_STAGES_4_PER_SM_8
-        return PARTS_WARPS_4_PER_SM_2
-    if hidden <= 15360:
-        if hidden <= 8192:
-            if hidden <= 4096:
-                return PARTS_WARPS_8_PER_SM_2
-            if rows >= 3584:
+        if hidden <= 4095:
+            if rows >= 2560:
                 if rows >= 6144:
-                    return PARTS_WARPS_8_PER_SM_1
-                return PERSISTENT_WARPS_8_STAGES_4_PER_SM_16
-            if rows >= 1792:
-                return PERSISTENT_WARPS_8_STAGES_4_PER_SM_8
-            if rows >= 540:
-                return PERSISTENT_WARPS_8_STAGES_4_PER_SM_2
-            return PARTS_WARPS_8_PER_SM_1
-        if hidden <= 13312:
-            return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
-        if rows >= 896:
-            if rows >= 6144:
-                return PERSISTENT_WARPS_16_STAGES_4_PER_SM_16
-            return PERSISTENT_WARPS_16_STAGES_4_PER_SM_2
-        if rows >= 384:
-            return PERSISTENT_WARPS_16_STAGES_4_PER_SM_1
-        return PARTS_WARPS_16_PER_SM_1
+                    return PARTS_WARPS_4_PER_SM_1
+                return PERSISTENT_WARPS_4_STAGES_4_PER_SM_16
+            if rows >= 1280:
+                return PERSISTENT_WARPS_4_STAGES_4_PER_SM_8
+            return PARTS_WARPS_4_PER_SM_2
+        return PARTS_WARPS_8_PER_SM_2
     if hidden <= 16384:
+        if hidden <= 15360:
+            if hidden <= 12288:
+                if hidden <= 8192:
+                    if rows >= 1792:
+                        if rows >= 6144:
+                            return PARTS_WARPS_8_PER_SM_1
+                        if rows >= 3584:
+                            return PERSISTENT_WARPS_8_STAGES_4_PER_SM_16
+                        return PERSISTENT_WARPS_8_STAGES_4_PER_SM_8
+                    if rows >= 540:
+                        return PERSISTENT_WARPS_8_STAGES_4_PER_SM_2
+                    if rows >= 50:
+                        return PARTS_WARPS_8_PER_SM_2
+                    return PARTS_WARPS_8_PER_SM_1
+                return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
+            if rows >= 6144:
+                return PERSISTENT_WARPS_16_STAGES_4_PER_SM_8
+            if rows >= 384:
+                return PERSISTENT_WARPS_16_STAGES_4_PER_SM_2
+            return PARTS_WARPS_16_PER_SM_1
         if hidden <= 16383:
             return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
         if rows >= 1280:
@@ -2873,59 +2902,85 @@ def rms_norm_forward_batch_invariant_bfloat16(rows: int, hidden: int) -> Config:
         if rows >= 384:
             return PERSISTENT_WARPS_16_STAGES_4_PER_SM_1
         return PARTS_WARPS_16_PER_SM_1
+    if hidden <= 24576:
+        if hidden <= 24575:
+            return PARTS_WARPS_32_PER_SM_1_CHUNKS_4096
+        return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
     if hidden <= 28672:
         return PARTS_WARPS_32_PER_SM_1_CHUNKS_4096
     return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
 
 
 def rms_norm_forward_batch_invariant_float32(rows: int, hidden: int) -> Config:
-    if hidden <= 1280:
-        if hidden <= 512:
-            if hidden <= 128:
+    if hidden <= 1024:
+        if hidden <= 128:
+            if hidden <= 90:
                 if hidden <= 64:
                     if rows >= 3072:
                         return BLOCK_ROW_8_WARPS_4
                     return BLOCK_ROW_2_WARPS_1
-                if rows >= 10:
-                    if rows >= 23552:
-                        return BLOCK_ROW_8_WARPS_4
-                    if rows >= 3072:
-                        return BLOCK_ROW_32_WARPS_8
-                    return BLOCK_ROW_8_WARPS_8
+                if rows >= 6144:
+                    return BLOCK_ROW_16_WARPS_4
+                return BLOCK_ROW_4_WARPS_4
+            if hidden <= 127:
                 if rows >= 3:
-                    return ROW_WARPS_1
+                    if rows >= 11264:
+                        return BLOCK_ROW_16_WARPS_4
+                    return BLOCK_ROW_4_WARPS_4
                 if rows >= 2:
                     return BLOCK_ROW_2_WARPS_2
-                return ROW_WARPS_1
-            if rows >= 896:
+                return BLOCK_ROW_4_WARPS_1
+            if rows >= 10:
+                if rows >= 11264:
+                    return BLOCK_ROW_8_WARPS_4
+                if rows >= 540:
+                    return BLOCK_ROW_4_WARPS_4
                 return BLOCK_ROW_2_WARPS_1
-            return ROW_WARPS_1
-        if hidden <= 1024:
-            return ROW_WARPS_2
-        return PARTS_WARPS_4_PER_SM_2
-    if hidden <= 8192:
-        if hidden <= 5120:
-            if hidden <= 4096:
+            if rows >= 3:
+                return PARTS_WARPS_1_PER_SM_1
+            if rows >= 2:
+                return BLOCK_ROW_2_WARPS_2
+            return PARTS_WARPS_1_PER_SM_1
+        if hidden <= 640:
+            if hidden <= 512:
+                if rows >= 6144:
+                    if rows >= 46080:
+                        return BLOCK_ROW_2_WARPS_1
+                    return BLOCK_ROW_4_WARPS_1
                 if rows >= 896:
-                    return PARTS_WARPS_8_PER_SM_1
-                if rows >= 640:
-                    return BLOCK_ROW_2_WARPS_8
-                return PARTS_WARPS_8_PER_SM_2
-            if rows >= 20:
-                return ROW_WARPS_8
+                    return BLOCK_ROW_2_WARPS_1
+                return PARTS_WARPS_1_PER_SM_1
+            return ROW_WARPS_2
+        if hidden <= 1023:
+            if rows >= 1536:
+                return BLOCK_ROW_2_WARPS_8
             return PARTS_WARPS_8_PER_SM_2
-        if rows >= 1536:
-            if rows >= 6144:
-                return PARTS_WARPS_16_PER_SM_1
-            if rows >= 3072:
-                return PERSISTENT_WARPS_16_STAGES_4_PER_SM_16
-            return PERSISTENT_WARPS_16_STAGES_4_PER_SM_8
-        if rows >= 384:
-            return PERSISTENT_WARPS_16_STAGES_4_PER_SM_2
-        if rows >= 50:
-            return ROW_WARPS_16
-        return PARTS_WARPS_16_PER_SM_1
+        return ROW_WARPS_4
+    if hidden <= 5120:
+        if hidden <= 2048:
+            if hidden <= 1280:
+                return PARTS_WARPS_4_PER_SM_2
+            return PARTS_WARPS_8_PER_SM_2
+        if hidden <= 4096:
+            if rows >= 896:
+                return PARTS_WARPS_8_PER_SM_1
+            if rows >= 640:
+                return BLOCK_ROW_2_WARPS_8
+            return PARTS_WARPS_8_PER_SM_2
+        if rows >= 20:
+            return ROW_WARPS_8
+        return PARTS_WARPS_8_PER_SM_2
     if hidden <= 20480:
+        if hidden <= 8192:
+            if rows >= 3072:
+                if rows >= 6144:
+                    return PARTS_WARPS_16_PER_SM_1
+                return PERSISTENT_WARPS_16_STAGES_4_PER_SM_16
+            if rows >= 1536:
+                return PERSISTENT_WARPS_16_STAGES_4_PER_SM_8
+            if rows >= 384:
+                return PERSISTENT_WARPS_16_STAGES_4_PER_SM_2
+            return PARTS_WARPS_16_PER_SM_1
         if rows >= 50:
             return SPLIT_4096_WARPS_32
         return PARTS_WARPS_32_PER_SM_1_CHUNKS_4096

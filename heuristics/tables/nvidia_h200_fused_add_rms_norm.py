@@ -3,8 +3,8 @@
 # From:     the folder of this file, where that command is to be run
 # Device:   NVIDIA H200, sm_90, 132 SMs
 # Software: triton 3.6.0, torch 2.11.0+cu130
-# Data:     sha256:8213caa935bcdf7145a172dca37308e158bcdf3b818aaff04e6ee4089647357a
-#           (6004 measurements, 2026-11-27)
+# Data:     sha256:97364a1e3f76a5c0a44da03fd3b87f5d1bf596ad7b0e438de70aba8ac4800a31
+#           (5887 measurements, 2026-11-27)
 # Kernels:  fused_add_rms_norm_backward
 #           sha256:c47c753153b3271b5cd21a2cde31dc41a6f41aac9ad3da9efd08e9a456f47f21
 # Kernels:  fused_add_rms_norm_forward
@@ -20,16 +20,14 @@
 #           hidden size on this grid, cross-validated 1.96 %, plain cross-validated 1.75
 #           %, costs 2.13 % (worst 86.6 %) beside fused_add_rms_norm_backward
 # Regret:   fused_add_rms_norm_forward bfloat16: 26 leaves (of 40), 17 configs, mean
-#           -0.24 %, plain mean -0.09 %, worst 3.0 %, means low by at most 0.41 %, the
-#           best 26-leaf tree on this grid, cross-validated 1.02 %, plain
-#           cross-validated 1.24 %, extrapolated 8.69 %, 2 shapes not compared with what
-#           was in use
-# Regret:   fused_add_rms_norm_forward:batch_invariant bfloat16: 17 leaves, 12 configs,
-#           mean 0.41 %, plain mean 0.67 %, worst 11.0 %, means low by at most 0.41 %,
-#           within 0.02 % of the best 17-leaf tree of hidden, then rows, with one order
-#           of a row's sum a hidden size on this grid, cross-validated 1.38 %, plain
-#           cross-validated 1.28 %, costs 0.66 % (worst 11.0 %) beside
-#           fused_add_rms_norm_forward
+#           -0.20 %, plain mean -0.01 %, worst 3.0 %, means low by at most 0.36 %, the
+#           best 26-leaf tree on this grid, cross-validated 1.13 %, plain
+#           cross-validated 1.42 %, extrapolated 10.64 %
+# Regret:   fused_add_rms_norm_forward:batch_invariant bfloat16: 18 leaves, 12 configs,
+#           mean 0.49 %, plain mean 0.78 %, worst 11.0 %, means low by at most 0.36 %,
+#           the best 18-leaf tree of hidden, then rows, with one order of a row's sum a
+#           hidden size on this grid, cross-validated 1.52 %, plain cross-validated 1.45
+#           %, costs 0.69 % (worst 11.0 %) beside fused_add_rms_norm_forward
 # Shared:   fused_add_rms_norm_backward float16: uses bfloat16, as it has no data of its
 #           own
 # Shared:   fused_add_rms_norm_backward float32: uses bfloat16, as it has no data of its
@@ -51,8 +49,8 @@
 # Format:   4
 # Facts:    {"device": {"label": "NVIDIA H200", "target": "sm_90", "sms": 132},
 #           "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"}, "data": {"digest":
-#           "sha256:8213caa935bcdf7145a172dca37308e158bcdf3b818aaff04e6ee4089647357a",
-#           "measurements": 6004, "date": "2026-11-27"}, "kernels":
+#           "sha256:97364a1e3f76a5c0a44da03fd3b87f5d1bf596ad7b0e438de70aba8ac4800a31",
+#           "measurements": 5887, "date": "2026-11-27"}, "kernels":
 #           {"fused_add_rms_norm_backward":
 #           "sha256:c47c753153b3271b5cd21a2cde31dc41a6f41aac9ad3da9efd08e9a456f47f21",
 #           "fused_add_rms_norm_forward":
@@ -73,17 +71,17 @@
 #           17319}, "beside": {"mean": 21046, "worst": 623764, "problems": 150,
 #           "bounded": 0}}, {"key": "fused_add_rms_norm_forward", "dtype": "bfloat16",
 #           "figures": {"leaves": 26, "asked": 40, "configs": 17, "loss": {"mean":
-#           -2450, "plain": -887, "ninetieth": 5713, "worst": 29919, "problems": 137,
-#           "luck": 4041}, "gap": 0, "cross_validated": 10185, "plain_validated": 12310,
-#           "extrapolated": 83350, "uncompared": 2}}, {"key":
+#           -1960, "plain": -104, "ninetieth": 6902, "worst": 29919, "problems": 137,
+#           "luck": 3499}, "gap": 0, "cross_validated": 11268, "plain_validated": 14066,
+#           "extrapolated": 101071}}, {"key":
 #           "fused_add_rms_norm_forward:batch_invariant", "dtype": "bfloat16",
-#           "figures": {"leaves": 17, "asked": 17, "configs": 12, "loss": {"mean": 4107,
-#           "plain": 6634, "ninetieth": 23769, "worst": 104180, "problems": 137, "luck":
-#           4041}, "gap": 110, "limits": " of hidden, then rows, with one order of a
-#           row's sum a hidden size", "cross_validated": 13723, "plain_validated":
-#           12694}, "beside": {"mean": 6556, "worst": 104180, "problems": 137,
-#           "bounded": 0}}], "body":
-#           "sha256:af2191fb5f873d3708a97f53dc48eb0ae3982c2933f958309ba99eb01bed35a0",
+#           "figures": {"leaves": 18, "asked": 18, "configs": 12, "loss": {"mean": 4925,
+#           "plain": 7768, "ninetieth": 23658, "worst": 104180, "problems": 137, "luck":
+#           3499}, "gap": 0, "limits": " of hidden, then rows, with one order of a row's
+#           sum a hidden size", "cross_validated": 15072, "plain_validated": 14432},
+#           "beside": {"mean": 6885, "worst": 104180, "problems": 137, "bounded": 0}}],
+#           "body":
+#           "sha256:170b9c31a0de48b6055f55677866024755641115452a0d82cf767cce83a684db",
 #           "without_data": [["fused_add_rms_norm_backward", "float16", "bfloat16"],
 #           ["fused_add_rms_norm_backward", "float32", "bfloat16"],
 #           ["fused_add_rms_norm_backward:batch_invariant", "float16", "bfloat16"],
@@ -139,6 +137,7 @@ BLOCK_ROW_2_WARPS_4_COLUMNS_32 = Config(
     finish="columns",
     block_col=32,
 )
+BLOCK_ROW_2_WARPS_4 = Config(schedule="block_row", block_row=2, num_warps=4)
 BLOCK_ROW_2_WARPS_4_STAGES_3_COLUMNS_16 = Config(
     schedule="block_row",
     block_row=2,
@@ -582,14 +581,16 @@ def fused_add_rms_norm_backward_batch_invariant_bfloat16(
 
 
 def fused_add_rms_norm_forward_bfloat16(rows: int, hidden: int) -> Config:
-    if hidden <= 64:
-        if rows >= 6:
-            return BLOCK_ROW_16_WARPS_4
-        return BLOCK_ROW_2_WARPS_1
     if hidden <= 128:
-        if rows >= 384:
-            return BLOCK_ROW_16_WARPS_8
-        return BLOCK_ROW_8_WARPS_8
+        if rows >= 2:
+            if hidden <= 64:
+                if rows >= 6:
+                    return BLOCK_ROW_16_WARPS_4
+                return BLOCK_ROW_16_WARPS_8
+            if rows >= 384:
+                return BLOCK_ROW_16_WARPS_8
+            return BLOCK_ROW_8_WARPS_8
+        return BLOCK_ROW_2_WARPS_1
     if hidden <= 256:
         if rows >= 768:
             return BLOCK_ROW_16_WARPS_16
@@ -598,28 +599,26 @@ def fused_add_rms_norm_forward_bfloat16(rows: int, hidden: int) -> Config:
         if rows >= 2048:
             return BLOCK_ROW_2_WARPS_2
         return ROW_WARPS_4
-    if hidden <= 2048:
-        if rows >= 20:
-            if rows >= 2048:
-                return ROW_WARPS_2
-            return ROW_WARPS_4
-        return PARTS_WARPS_8_PER_SM_2
     if hidden <= 8191:
-        if rows >= 8:
+        if rows >= 32:
             if hidden <= 4096:
                 if rows >= 320:
-                    if rows >= 4096:
+                    if rows >= 3072:
+                        if hidden <= 2048:
+                            return ROW_WARPS_2
                         return SPLIT_2048_WARPS_8
                     return ROW_WARPS_4
                 return ROW_WARPS_8
-            if rows >= 20:
-                if rows >= 512:
-                    if rows >= 8192:
-                        return SPLIT_4096_WARPS_16
-                    return ROW_WARPS_8
-                return BLOCK_ROW_16_WARPS_4
-            return PARTS_WARPS_32_PER_SM_1
+            if rows >= 512:
+                if rows >= 8192:
+                    return SPLIT_4096_WARPS_16
+                return ROW_WARPS_8
+            return BLOCK_ROW_16_WARPS_4
+        if hidden <= 2048:
+            return PARTS_WARPS_8_PER_SM_2
         if hidden <= 4095:
+            return PARTS_WARPS_16_PER_SM_1
+        if rows >= 8:
             return PARTS_WARPS_16_PER_SM_1
         return PARTS_WARPS_8_PER_SM_2
     if rows >= 32:
@@ -640,37 +639,39 @@ def fused_add_rms_norm_forward_batch_invariant_bfloat16(
     hidden: int,
 ) -> Config:
     if hidden <= 2048:
-        if hidden <= 256:
-            if hidden <= 128:
-                if rows >= 32768:
-                    return BLOCK_ROW_8_WARPS_4
-                if rows >= 128:
-                    return BLOCK_ROW_16_WARPS_8
-                return BLOCK_ROW_2_WARPS_1
-            if rows >= 2048:
-                return BLOCK_ROW_2_WARPS_1
-            return ROW_WARPS_1
+        if hidden <= 512:
+            if hidden <= 256:
+                if hidden <= 128:
+                    if rows >= 128:
+                        return BLOCK_ROW_16_WARPS_8
+                    return BLOCK_ROW_2_WARPS_1
+                if rows >= 2048:
+                    return BLOCK_ROW_2_WARPS_1
+                return ROW_WARPS_1
+            return ROW_WARPS_4
         if hidden <= 2047:
+            if rows >= 8192:
+                return BLOCK_ROW_2_WARPS_4
+            if rows >= 2048:
+                return BLOCK_ROW_8_WARPS_4
             return ROW_WARPS_4
         return PARTS_WARPS_8_PER_SM_2
-    if hidden <= 8191:
+    if hidden <= 5632:
         if hidden <= 4096:
-            if rows >= 512:
+            if hidden <= 4095:
                 if rows >= 8192:
                     return PARTS_WARPS_8_PER_SM_2
-                return BLOCK_ROW_2_WARPS_8
-            if rows >= 8:
+                if rows >= 512:
+                    return BLOCK_ROW_2_WARPS_8
                 return ROW_WARPS_8
+            if rows >= 512:
+                return BLOCK_ROW_2_WARPS_8
             return PARTS_WARPS_8_PER_SM_2
-        if rows >= 8:
-            return ROW_WARPS_8
         return PARTS_WARPS_8_PER_SM_2
     if hidden <= 8192:
         if rows >= 32:
             return ROW_WARPS_16
         return PARTS_WARPS_16_PER_SM_1
-    if rows >= 32:
-        return ROW_WARPS_32
     return PARTS_WARPS_32_PER_SM_1
 
 

@@ -3,33 +3,33 @@
 # From:     the folder of this file, where that command is to be run
 # Device:   NVIDIA H200, sm_90, 132 SMs
 # Software: triton 3.6.0, torch 2.11.0+cu130
-# Data:     sha256:50c39e0b23db5e872016068712c92d66480c0de4ecf46b1c0ee92c940454b8e0
-#           (28478 measurements, 2026-11-27)
+# Data:     sha256:f96af9757a052c29ad29268c028109ea9e7396977c4ab6deed201d17057ec4cc
+#           (28100 measurements, 2026-11-27)
 # Kernels:  rms_norm_gated_backward
 #           sha256:b69eb60ffc13b51919496d9e26ec3fa94089971a02375be98ceaf51ee977caa1
 # Kernels:  rms_norm_gated_forward
 #           sha256:9751f6df0230480337264296702f3d8143434ccf11cbe4a168eb52ee01d33463
 # Measured: rows 1 to 1449144, hidden 64 to 8192
-# Regret:   rms_norm_gated_backward bfloat16: 37 leaves (of 40), 28 configs, mean 0.54
-#           %, plain mean 0.97 %, worst 22.5 %, means low by at most 0.40 %, within 0.02
-#           % of the best 37-leaf tree on this grid, cross-validated 2.85 %, plain
-#           cross-validated 2.88 %, extrapolated 7.31 %
-# Regret:   rms_norm_gated_backward:batch_invariant bfloat16: 37 leaves, 34 configs,
-#           mean 3.77 %, plain mean 4.25 %, worst 29.7 %, means low by at most 0.40 %,
-#           within 0.04 % of the best 37-leaf tree of hidden, then rows, with one order
-#           of a row's sum a hidden size on this grid, cross-validated 11.22 %, plain
-#           cross-validated 10.48 %, costs 3.22 % (worst 29.7 %) beside
+# Regret:   rms_norm_gated_backward bfloat16: 37 leaves (of 40), 28 configs, mean 0.58
+#           %, plain mean 1.02 %, worst 18.9 %, means low by at most 0.39 %, within 0.02
+#           % of the best 37-leaf tree on this grid, cross-validated 3.00 %, plain
+#           cross-validated 2.91 %, extrapolated 7.36 %
+# Regret:   rms_norm_gated_backward:batch_invariant bfloat16: 38 leaves, 35 configs,
+#           mean 3.84 %, plain mean 4.36 %, worst 29.7 %, means low by at most 0.40 %,
+#           within 0.04 % of the best 38-leaf tree of hidden, then rows, with one order
+#           of a row's sum a hidden size on this grid, cross-validated 11.86 %, plain
+#           cross-validated 11.06 %, costs 3.25 % (worst 29.7 %) beside
 #           rms_norm_gated_backward on the 292 shapes with times of both, 7 more not
 #           timed
-# Regret:   rms_norm_gated_forward bfloat16: 36 leaves (of 40), 25 configs, mean 0.20 %,
-#           plain mean 0.35 %, worst 10.5 %, means low by at most 0.19 %, within 0.01 %
-#           of the best 36-leaf tree on this grid, cross-validated 1.98 %, plain
-#           cross-validated 1.86 %, extrapolated 3.40 %
+# Regret:   rms_norm_gated_forward bfloat16: 36 leaves (of 40), 25 configs, mean 0.21 %,
+#           plain mean 0.36 %, worst 10.8 %, means low by at most 0.19 %, within 0.02 %
+#           of the best 36-leaf tree on this grid, cross-validated 2.04 %, plain
+#           cross-validated 1.93 %, extrapolated 3.40 %
 # Regret:   rms_norm_gated_forward:batch_invariant bfloat16: 37 leaves, 26 configs, mean
-#           5.11 %, plain mean 5.79 %, worst 61.9 %, means low by at most 0.21 %, within
+#           5.07 %, plain mean 5.75 %, worst 61.9 %, means low by at most 0.21 %, within
 #           0.02 % of the best 37-leaf tree of hidden, then rows, with one order of a
-#           row's sum a hidden size on this grid, cross-validated 15.46 %, plain
-#           cross-validated 16.29 %, costs 4.85 % (worst 61.9 %) beside
+#           row's sum a hidden size on this grid, cross-validated 15.29 %, plain
+#           cross-validated 16.06 %, costs 4.81 % (worst 61.9 %) beside
 #           rms_norm_gated_forward on the 309 shapes with times of both, 32 more not
 #           timed
 # Searched: rms_norm_gated_backward bfloat16: plane, 19 % of 83758 configs, of 26
@@ -51,8 +51,8 @@
 # Format:   4
 # Facts:    {"device": {"label": "NVIDIA H200", "target": "sm_90", "sms": 132},
 #           "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"}, "data": {"digest":
-#           "sha256:50c39e0b23db5e872016068712c92d66480c0de4ecf46b1c0ee92c940454b8e0",
-#           "measurements": 28478, "date": "2026-11-27"}, "kernels":
+#           "sha256:f96af9757a052c29ad29268c028109ea9e7396977c4ab6deed201d17057ec4cc",
+#           "measurements": 28100, "date": "2026-11-27"}, "kernels":
 #           {"rms_norm_gated_backward":
 #           "sha256:b69eb60ffc13b51919496d9e26ec3fa94089971a02375be98ceaf51ee977caa1",
 #           "rms_norm_gated_forward":
@@ -62,28 +62,28 @@
 #           "baseline": "none", "batch_invariant": true}, "out":
 #           "nvidia_h200_rms_norm_gated.py"}, "functions": [{"key":
 #           "rms_norm_gated_backward", "dtype": "bfloat16", "figures": {"leaves": 37,
-#           "asked": 40, "configs": 28, "loss": {"mean": 5427, "plain": 9625,
-#           "ninetieth": 33608, "worst": 202722, "problems": 299, "luck": 3945}, "gap":
-#           119, "cross_validated": 28055, "plain_validated": 28371, "extrapolated":
-#           70530}}, {"key": "rms_norm_gated_backward:batch_invariant", "dtype":
-#           "bfloat16", "figures": {"leaves": 37, "asked": 37, "configs": 34, "loss":
-#           {"mean": 37024, "plain": 41584, "ninetieth": 122122, "worst": 260165,
-#           "problems": 292, "luck": 3989}, "gap": 389, "limits": " of hidden, then
+#           "asked": 40, "configs": 28, "loss": {"mean": 5799, "plain": 10195,
+#           "ninetieth": 38059, "worst": 173177, "problems": 299, "luck": 3882}, "gap":
+#           143, "cross_validated": 29546, "plain_validated": 28668, "extrapolated":
+#           71054}}, {"key": "rms_norm_gated_backward:batch_invariant", "dtype":
+#           "bfloat16", "figures": {"leaves": 38, "asked": 38, "configs": 35, "loss":
+#           {"mean": 37702, "plain": 42716, "ninetieth": 136351, "worst": 260165,
+#           "problems": 292, "luck": 3925}, "gap": 329, "limits": " of hidden, then
 #           rows, with one order of a row's sum a hidden size", "cross_validated":
-#           106324, "plain_validated": 99630}, "beside": {"mean": 31657, "worst":
+#           112090, "plain_validated": 104934}, "beside": {"mean": 31954, "worst":
 #           260165, "problems": 292, "bounded": 7}}, {"key": "rms_norm_gated_forward",
 #           "dtype": "bfloat16", "figures": {"leaves": 36, "asked": 40, "configs": 25,
-#           "loss": {"mean": 2042, "plain": 3535, "ninetieth": 19435, "worst": 99961,
-#           "problems": 341, "luck": 1880}, "gap": 89, "cross_validated": 19629,
-#           "plain_validated": 18445, "extrapolated": 33397}}, {"key":
+#           "loss": {"mean": 2078, "plain": 3597, "ninetieth": 18946, "worst": 102272,
+#           "problems": 341, "luck": 1836}, "gap": 190, "cross_validated": 20205,
+#           "plain_validated": 19071, "extrapolated": 33394}}, {"key":
 #           "rms_norm_gated_forward:batch_invariant", "dtype": "bfloat16", "figures":
-#           {"leaves": 37, "asked": 37, "configs": 26, "loss": {"mean": 49804, "plain":
-#           56309, "ninetieth": 177682, "worst": 481632, "problems": 309, "luck": 2081},
+#           {"leaves": 37, "asked": 37, "configs": 26, "loss": {"mean": 49475, "plain":
+#           55884, "ninetieth": 183096, "worst": 481632, "problems": 309, "luck": 2030},
 #           "gap": 153, "limits": " of hidden, then rows, with one order of a row's sum
-#           a hidden size", "cross_validated": 143794, "plain_validated": 150921},
-#           "beside": {"mean": 47316, "worst": 481632, "problems": 309, "bounded":
+#           a hidden size", "cross_validated": 142247, "plain_validated": 148957},
+#           "beside": {"mean": 46945, "worst": 481632, "problems": 309, "bounded":
 #           32}}], "body":
-#           "sha256:74ea0b564530ccf16d436dd0fa5b7a9aaf59170acac56a74358c85e64500b879",
+#           "sha256:b49c8a0772d7e88d830d61daaaee289062591242918973c15176107a629b2ff7",
 #           "without_data": [["rms_norm_gated_backward", "float16", "bfloat16"],
 #           ["rms_norm_gated_backward", "float32", "bfloat16"],
 #           ["rms_norm_gated_backward:batch_invariant", "float16", "bfloat16"],
@@ -267,19 +267,11 @@ PERSISTENT_WARPS_4_PER_SM_1_DEPENDENT_CHUNKS_16 = Config(
     finish="dependent",
     block_col=16,
 )
-PERSISTENT_WARPS_4_PER_SM_4_DEPENDENT = Config(
+PERSISTENT_WARPS_4_PER_SM_2_DEPENDENT = Config(
     schedule="persistent",
     num_warps=4,
-    programs_per_sm=4,
+    programs_per_sm=2,
     finish="dependent",
-)
-PERSISTENT_WARPS_4_STAGES_3_PER_SM_1_DEPENDENT_CHUNKS_16 = Config(
-    schedule="persistent",
-    num_warps=4,
-    num_stages=3,
-    programs_per_sm=1,
-    finish="dependent",
-    block_col=16,
 )
 PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16 = Config(
     schedule="persistent",
@@ -295,6 +287,12 @@ PERSISTENT_WARPS_4_STAGES_3_PER_SM_16 = Config(
     num_stages=3,
     programs_per_sm=16,
 )
+PERSISTENT_WARPS_8_PER_SM_1_DEPENDENT = Config(
+    schedule="persistent",
+    num_warps=8,
+    programs_per_sm=1,
+    finish="dependent",
+)
 PERSISTENT_WARPS_8_PER_SM_1_DEPENDENT_CHUNKS_16 = Config(
     schedule="persistent",
     num_warps=8,
@@ -308,6 +306,13 @@ PERSISTENT_WARPS_8_PER_SM_2_DEPENDENT_CHUNKS_16 = Config(
     programs_per_sm=2,
     finish="dependent",
     block_col=16,
+)
+PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT = Config(
+    schedule="persistent",
+    num_warps=8,
+    num_stages=3,
+    programs_per_sm=1,
+    finish="dependent",
 )
 PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT_CHUNKS_16 = Config(
     schedule="persistent",
@@ -405,6 +410,14 @@ PERSISTENT_ROWS_2_WARPS_8_PER_SM_1_DEPENDENT = Config(
     schedule="persistent",
     block_row=2,
     num_warps=8,
+    programs_per_sm=1,
+    finish="dependent",
+)
+PERSISTENT_ROWS_2_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT = Config(
+    schedule="persistent",
+    block_row=2,
+    num_warps=8,
+    num_stages=3,
     programs_per_sm=1,
     finish="dependent",
 )
@@ -716,7 +729,7 @@ def rms_norm_gated_backward_bfloat16(rows: int, hidden: int) -> Config:
         if hidden <= 127:
             return PERSISTENT_WARPS_1_STAGES_3_PER_SM_2_DEPENDENT
         if hidden <= 512:
-            return PERSISTENT_WARPS_4_PER_SM_4_DEPENDENT
+            return PERSISTENT_WARPS_4_PER_SM_2_DEPENDENT
         return PERSISTENT_WARPS_4_PER_SM_1_DEPENDENT_CHUNKS_16
     if hidden <= 8192:
         if rows >= 150:
@@ -732,8 +745,8 @@ def rms_norm_gated_backward_bfloat16(rows: int, hidden: int) -> Config:
 
 
 def rms_norm_gated_backward_batch_invariant_bfloat16(rows: int, hidden: int) -> Config:
-    if hidden <= 320:
-        if hidden <= 180:
+    if hidden <= 511:
+        if hidden <= 255:
             if hidden <= 128:
                 if hidden <= 64:
                     if rows >= 46080:
@@ -762,55 +775,53 @@ def rms_norm_gated_backward_batch_invariant_bfloat16(rows: int, hidden: int) -> 
                 if rows >= 3:
                     return PERSISTENT_ROWS_4_WARPS_2_PER_SM_2_DEPENDENT
                 return PERSISTENT_ROWS_2_WARPS_1_STAGES_3_PER_SM_1_DEPENDENT
-            if rows >= 100:
-                if rows >= 6144:
+            if hidden <= 180:
+                if rows >= 384:
                     return (
                         PERSISTENT_ROWS_8_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16
                     )
-                return PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16
-            if rows >= 2:
-                return PERSISTENT_ROWS_4_WARPS_2_PER_SM_1_DEPENDENT_CHUNKS_16
-            return PERSISTENT_ROWS_2_WARPS_1_PER_SM_1_DEPENDENT_CHUNKS_16
-        if hidden <= 256:
-            if hidden <= 255:
-                if rows >= 11264:
-                    return (
-                        PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_4_DEPENDENT_CHUNKS_16
-                    )
-                if rows >= 192:
-                    return (
-                        PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16
-                    )
-                return PERSISTENT_ROWS_4_WARPS_4_PER_SM_1_DEPENDENT_CHUNKS_16
+                if rows >= 2:
+                    return PERSISTENT_ROWS_4_WARPS_2_PER_SM_1_DEPENDENT_CHUNKS_16
+                return PERSISTENT_ROWS_2_WARPS_1_PER_SM_1_DEPENDENT_CHUNKS_16
             if rows >= 11264:
-                return PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
-            if rows >= 768:
-                return PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_2_DEPENDENT
-            return PERSISTENT_ROWS_2_WARPS_2_PER_SM_2_DEPENDENT
-        if rows >= 1536:
-            return PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16
-        if rows >= 2:
+                return PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_4_DEPENDENT_CHUNKS_16
+            if rows >= 192:
+                return PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16
             return PERSISTENT_ROWS_4_WARPS_4_PER_SM_1_DEPENDENT_CHUNKS_16
-        return PERSISTENT_WARPS_1_PER_SM_1_DEPENDENT_CHUNKS_16
-    if hidden <= 2047:
-        if hidden <= 512:
-            if hidden <= 511:
-                return PERSISTENT_ROWS_2_WARPS_1_STAGES_3_PER_SM_4_DEPENDENT_CHUNKS_16
-            if rows >= 384:
-                return PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
-            return PERSISTENT_WARPS_2_PER_SM_2_DEPENDENT
-        if rows >= 1536:
-            return PERSISTENT_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT_CHUNKS_16
+        if hidden <= 320:
+            if hidden <= 256:
+                if rows >= 11264:
+                    return PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
+                if rows >= 768:
+                    return PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_2_DEPENDENT
+                return PERSISTENT_ROWS_2_WARPS_2_PER_SM_2_DEPENDENT
+            if rows >= 1536:
+                return PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16
+            if rows >= 2:
+                return PERSISTENT_ROWS_4_WARPS_4_PER_SM_1_DEPENDENT_CHUNKS_16
+            return PERSISTENT_WARPS_1_PER_SM_1_DEPENDENT_CHUNKS_16
+        return PERSISTENT_ROWS_2_WARPS_1_STAGES_3_PER_SM_4_DEPENDENT_CHUNKS_16
+    if hidden <= 4095:
+        if hidden <= 2047:
+            if hidden <= 512:
+                if rows >= 384:
+                    return PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
+                return PERSISTENT_WARPS_2_PER_SM_2_DEPENDENT
+            if rows >= 1536:
+                return PERSISTENT_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT_CHUNKS_16
+            if rows >= 192:
+                return PERSISTENT_WARPS_2_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16
+            return PERSISTENT_WARPS_2_PER_SM_1_DEPENDENT_CHUNKS_16
         if rows >= 192:
-            return PERSISTENT_WARPS_2_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16
-        return PERSISTENT_WARPS_2_PER_SM_1_DEPENDENT_CHUNKS_16
+            return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16
+        return PERSISTENT_WARPS_4_PER_SM_1_DEPENDENT_CHUNKS_16
     if hidden <= 8192:
         if hidden <= 4096:
-            if rows >= 384:
-                return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16
+            if rows >= 768:
+                return PERSISTENT_ROWS_2_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
             if rows >= 192:
-                return PERSISTENT_WARPS_4_STAGES_3_PER_SM_1_DEPENDENT_CHUNKS_16
-            return PERSISTENT_WARPS_4_PER_SM_1_DEPENDENT_CHUNKS_16
+                return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
+            return PERSISTENT_WARPS_8_PER_SM_1_DEPENDENT
         if rows >= 100:
             return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT_CHUNKS_16
         return PERSISTENT_WARPS_8_PER_SM_1_DEPENDENT_CHUNKS_16
@@ -835,7 +846,7 @@ def rms_norm_gated_forward_bfloat16(rows: int, hidden: int) -> Config:
             return BLOCK_ROW_2_WARPS_1_CHUNKS_16
         return PARTS_WARPS_1_PER_SM_1
     if hidden <= 256:
-        if rows >= 80:
+        if rows >= 192:
             if rows >= 1152:
                 if hidden <= 180:
                     if rows >= 80896:

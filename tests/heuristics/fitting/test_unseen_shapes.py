@@ -1,8 +1,7 @@
 """Shapes that no table was fitted to: what their list promises, and what the tables of both GPUs lose there.
 
-On the H200 `normtune sweep --shapes tests/heuristics/fitting/unseen_shapes.csv` measured them; on the H100 those of the
-list before (seed 20). Whoever uses these figures to change the fit, the grids or a table has used them up, and must
-draw and measure new shapes.
+`normtune sweep --shapes tests/heuristics/fitting/unseen_shapes.csv` measured them on both. Whoever uses these figures
+to change the fit, the grids or a table has used them up, and must draw and measure new shapes.
 """
 
 import math
@@ -45,9 +44,9 @@ def test_the_list_is_what_the_script_draws_and_has_no_hidden_size_that_was_measu
     ("gpu", "name", "shapes", "mean", "worst"),
     [
         ("nvidia_h200", "rms_norm_forward", 120, 1.01, 1.15),
-        ("nvidia_h200", "rms_norm_backward", 120, 1.01, 1.13),
-        ("nvidia_h100_80gb_hbm3", "rms_norm_forward", 120, 1.005, 1.09),
-        ("nvidia_h100_80gb_hbm3", "rms_norm_backward", 105, 1.01, 1.09),
+        ("nvidia_h200", "rms_norm_backward", 120, 1.02, 1.24),
+        ("nvidia_h100_80gb_hbm3", "rms_norm_forward", 120, 1.01, 1.19),
+        ("nvidia_h100_80gb_hbm3", "rms_norm_backward", 120, 1.02, 1.2),
     ],
 )
 def test_a_table_loses_little_there(gpu, name, shapes, mean, worst):
