@@ -5,6 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
 
 from normtune.kernels.config import COPY
 from normtune.kernels.operator import operator
@@ -12,7 +15,7 @@ from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.target import TARGETS
 from normtune.tuner.plan.plan import candidates
 from normtune.tuner.timing import batch as batches
-from normtune.tuner.timing import timing
+from normtune.tuner.timing import memory, timing
 from normtune.tuner.timing.arena import Arena
 from normtune.tuner.timing.protocol import timed_launches
 
@@ -64,6 +67,16 @@ def test_cold_launches_are_on_slices_of_their_own_behind_the_evicting_read(made)
         assert type(timed) is Kept and timed.evicted, label
         assert (timed.lead_in, len(timed.slices)) == (1, 1 + timed_launches(SPEC.bytes_moved(PROBLEM)))
         assert len(set(places(timed))) == len(timed.slices)
+
+
+def test_the_evicting_read_takes_the_place_of_lines_that_kernels_keep():
+    arguments = {"source_ptr": "*i32", "sink_ptr": "*i32", "length": "i32", "BLOCK": "constexpr"}
+    source = ASTSource(memory._read_kernel, arguments, {(3,): memory.READ_WORDS})
+    for architecture in (80, 90):
+        ptx = triton.compile(source, target=GPUTarget("cuda", architecture, 32)).asm["ptx"]
+        loads = [line for line in ptx.splitlines() if "ld.global" in line]
+        assert loads and all("L2::cache_hint" in line for line in loads)
+        assert "createpolicy.fractional.L2::evict_last" in ptx
 
 
 def test_warm_launches_are_on_one_slice_and_nothing_is_evicted(made):
