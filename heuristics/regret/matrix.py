@@ -322,10 +322,8 @@ def _of_shape(
     filled = [*numbered.values()]
     known = levels(filled, [place for place, number in enumerate(numbered) if number in unpaired])
     counts = unused(filled, known), sum(config != COPY for samples in filled for config in samples)
-    return _Measured(
-        *({config: level for config, level in known.items() if config not in failed}, failed, uncompiled, counts),
-        apart=timed - {COPY, *known, *failed},
-    )
+    usable = {config: level for config, level in known.items() if config not in failed}
+    return _Measured(usable, failed, uncompiled, counts, timed - {COPY, *known, *failed})
 
 
 def _joined(left: LogSamples, right: LogSamples) -> LogSamples:

@@ -114,7 +114,7 @@ def prepare(
         comparison = compare(coverage, target)
         if not request.dry_run:
             store.set_fingerprints(device, comparison.fingerprints)
-        corrected |= comparison.fingerprints
+        corrected = comparison.fingerprints
         stored, lines = comparison.applied(coverage), [*comparison.lines, *filter(None, [store.ahead])]
     always = request.always(wanted.problems, device, target)
     key = request.key(always)

@@ -63,10 +63,8 @@ def test_lines_that_a_kernel_keeps_in_the_cache_are_evicted(engine):
     # A row in chunks is read with evict_last; the other config found it in the L2 and took 0.90 of its cold time.
     spec = operator("rms_norm_forward")
     problem = spec.problem(64, 4096, "bfloat16")
-    row, chunks = (
-        spec.config(schedule="row", num_warps=8),
-        spec.config(schedule="split", num_warps=8, block_col=1024),
-    )
+    row = spec.config(schedule="row", num_warps=8)
+    chunks = spec.config(schedule="split", num_warps=8, block_col=1024)
     kept, _ = candidates(spec, [row, chunks], problem, engine.target)
     engine.begin(problem, kept)
     assert not engine.warm_up([row, chunks])
