@@ -5,15 +5,23 @@ import json
 import pytest
 
 from normtune.errors import UsageError
+from normtune.kernels.config import COPY
 from normtune.kernels.key import Key
+from normtune.kernels.problem import Problem
+from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile.locate import SHIPPED
+from normtune.kernels.tablefile.tree import Leaf, Split
+from normtune.kernels.target import TARGETS
 from normtune.results.database.store import Store
+from normtune.results.records import Coverage
 from normtune.tests.commands import main
 from normtune.tuner.device.open import measurable
+from normtune.tuner.search.refine import Refine, Refinement, WithUntimed
 from normtune.tuner.sweep import api
 from normtune.tuner.sweep.options import parse_percent
-from normtune.tuner.sweep.refine import refined_table
+from normtune.tuner.sweep.refine import RefinedTable, refined_table
 from normtune.tuner.sweep.request import UNTIL_PERCENT, Request
+from normtune.tuner.timing.protocol import ALL_BLOCKS
 
 DEVICE = ("--device", "replay:nvidia-h200", "--operator", "rms_norm_forward")
 GRID = ("--rows", "1,64,4096,65536", "--hidden", "256,1024,4096,16384")
@@ -143,3 +151,48 @@ def test_the_stated_loss_is_a_fraction_of_the_mean():
 def _device_of(options):
     with Store.open(options[1]) as opened:
         return opened.runs()[0].device, "cold"
+
+
+ROW_1, ROW_4 = (RMSNormConfig("row", 1, warps) for warps in (1, 4))
+BLOCK_8, BLOCK_16 = RMSNormConfig("block_row", 8, 4), RMSNormConfig("block_row", 16, 8)
+KEY = Key.parse("rms_norm_forward", "bfloat16")
+TREE, INVARIANT = Split("rows", 64, Leaf(ROW_1), Leaf(BLOCK_8)), Leaf(BLOCK_16)
+TABLE = RefinedTable("made up", {KEY: TREE}, {KEY: TREE, KEY.batch_invariant: INVARIANT}, (), None, 0.002)
+
+
+def _stored(key, shape, configs):
+    return {Problem(key, *shape): {config: Coverage("ok", "", 16, 100 + at) for at, config in enumerate(configs)}}
+
+
+@pytest.mark.parametrize(
+    ("configs", "timed"),
+    [
+        ([ROW_1, ROW_4, BLOCK_16], []),  # nothing lacks
+        ([ROW_4, BLOCK_16], [ROW_1, ROW_4, BLOCK_16]),
+        ([ROW_1, ROW_4], [ROW_1, ROW_4, BLOCK_16]),  # of the batch-invariant function
+        ([COPY], []),  # nothing to compare with
+    ],
+)
+def test_configs_of_the_table_without_a_time_are_measured_beside_the_fastest(configs, timed):
+    tasks = TABLE.untimed(_stored(KEY, (16, 256), configs), TARGETS["sm_90"], None)
+    assert [sorted(task.configs) for task in tasks] == [sorted(timed)] * bool(timed)
+
+
+def test_a_variant_without_a_function_has_the_plain_one_and_a_failure_is_not_repeated():
+    variant = Key.parse("rms_norm_forward:no_rstd", "bfloat16")
+    stored = _stored(variant, (4096, 256), [ROW_1, BLOCK_16])
+    (task,) = TABLE.untimed(stored, TARGETS["sm_90"], None)
+    assert task.problem.key == variant and BLOCK_8 in task.configs
+    assert TABLE.untimed(stored, TARGETS["sm_90"], {task.problem: [ROW_1]}) == []  # not recorded
+    assert TABLE._replace(names=(KEY.text,)).untimed(stored, TARGETS["sm_90"], None) == []
+    stored[task.problem][BLOCK_8] = Coverage("wrong", "", 0, None)
+    assert TABLE.untimed(stored, TARGETS["sm_90"], None) == []
+
+
+def test_untimed_configs_come_before_the_refinement_and_get_all_rounds():
+    (task,) = TABLE.untimed(_stored(KEY, (16, 256), [ROW_4, BLOCK_16]), TARGETS["sm_90"], None)
+    search = WithUntimed(Refine((), {}, Refinement({KEY: TREE}, 0.1, {KEY: []})), [task])
+    assert [*search.ask(1.0)] == [task]
+    assert [batch.blocks for batch in search.race(task)] == [ALL_BLOCKS]
+    search.tell(task, {})
+    assert not search.left() and search.lines() == []

@@ -4,6 +4,7 @@ In: see `protocol`; the trees of the table's functions, and a loss. Out: tasks o
 those that may lose most and lie farthest from measured shapes, with the configs that are nearly the best at measured
 neighbours; every third one is drawn at random and has all configs. It ends when the mean loss of a function at the
 shapes that were not measured is expected to be no more than the given loss, which is estimated anew after each task.
+Before them come the table's own configs without a time.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +19,8 @@ from normtune.kernels.tablefile.tree import Tree, told
 from normtune.results.records import Outcome
 from normtune.tuner.plan.plan import Task
 from normtune.tuner.search.disputes import LEAST_DRAWN, Disputes, MedianTimes
-from normtune.tuner.search.protocol import Known, Race, Search, medians_of
+from normtune.tuner.search.exhaustive import all_rounds
+from normtune.tuner.search.protocol import Known, Race, Search, Wrapped, medians_of
 
 # Number of uncertain thresholds that are printed for each function.
 _SHOWN = 2
@@ -139,3 +141,19 @@ class Refine(Search):
 
     def _of(self, task: Task) -> Disputes:
         return self._disputes[task.problem.key]
+
+
+class WithUntimed(Wrapped):
+    """A `protocol.Search`: the configs of a table that have no time, then those of its refinement."""
+
+    def __init__(self, refine: Refine, untimed: Sequence[Task]) -> None:
+        super().__init__(refine, untimed)
+        self.lines = refine.lines
+
+    def own_race(self, task: Task) -> Race:
+        """All rounds, so that a fit can rely on a single measurement."""
+        return all_rounds(task)
+
+    def own_tell(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
+        """The refinement knows these shapes already."""
+        return None

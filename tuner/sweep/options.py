@@ -121,12 +121,13 @@ class SweepOptions:
         default=False,
     )
     refine: str | os.PathLike[str] | None = option(
-        "Measure only shapes at which the thresholds of this table are least certain, also at new rows and hidden "
-        "sizes.",
+        "Measure only configs of this table that have no time, and shapes at which its thresholds are least certain, "
+        "also at new rows and hidden sizes.",
         "TABLE",
         read=str,
-        doc="A table's file, or the name of a shipped table: measure only shapes at which its thresholds are least "
-        "certain, also at new rows and hidden sizes. The store must have the measurements of the table.",
+        doc="A table's file, or the name of a shipped table: measure only its configs that have no time, and shapes at "
+        "which its thresholds are least certain, also at new rows and hidden sizes. The store must have the "
+        "measurements of the table.",
     )
     most: int | None = option(
         "At most so many configs at a shape with plane or tpe. Default of plane: as many as are worth their time.",

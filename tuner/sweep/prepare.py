@@ -21,7 +21,7 @@ from normtune.tuner.plan.resume import Begun, Stored, begun, known, stale_plan
 from normtune.tuner.search.adaptive import Adaptive
 from normtune.tuner.search.control import ControlSample, WithControl
 from normtune.tuner.search.protocol import Known, Search, Strategy
-from normtune.tuner.search.refine import Refine
+from normtune.tuner.search.refine import Refine, WithUntimed
 from normtune.tuner.search.resumed import resumed
 from normtune.tuner.staleness.code import triton_version
 from normtune.tuner.staleness.stored import Comparison, Pair, compare, compare_instructions, is_other_code
@@ -177,13 +177,13 @@ def _going_on(
 
 def refinement_lines(search: Search) -> list[str]:
     """Lines about the loss that uncertain thresholds may have, for `refine`."""
-    return search.lines() if isinstance(search, Refine) else []
+    return search.lines() if isinstance(search, WithUntimed) else []
 
 
 def _refinement_plan(
     request: Request, table: RefinedTable, stored: Stored, device: Device, target: Target
 ) -> tuple[Plan, Strategy]:
-    """The plan of the shapes that have to be measured from the present estimate, and the strategy.
+    """The plan of the table's untimed configs and of the shapes to measure from the present estimate, and the strategy.
 
     Raises:
         UsageError: the store has no measurements of the table's functions.
@@ -199,14 +199,17 @@ def _refinement_plan(
     problems = [Problem(key, *dispute.shape) for key, own in disputes.items() for dispute in own.open()]
     always = request.always(problems, device, target)
     disputed = plan(problems, request.space_of(problems, device), target, always)._replace(pruned={})
+    recorded = request.space_of(list(before), device)
+    untimed = table.untimed(before, target, None if isinstance(recorded, str) else recorded)
     wanted = tuple(Refine(disputed.tasks, before, refinement).left())
 
-    def strategy(tasks: Sequence[Task], _: Known) -> Refine:
+    def strategy(tasks: Sequence[Task], _: Known) -> WithUntimed:
         """The search over all disputed shapes, because measurements may show others to be uncertain."""
-        too_large = set(wanted).difference(tasks)
-        return Refine([task for task in disputed.tasks if task not in too_large], before, refinement)
+        too_large = {*wanted, *untimed}.difference(tasks)
+        refine = Refine([task for task in disputed.tasks if task not in too_large], before, refinement)
+        return WithUntimed(refine, [task for task in untimed if task not in too_large])
 
-    return disputed._replace(tasks=wanted), strategy
+    return disputed._replace(tasks=(*untimed, *wanted)), strategy
 
 
 def is_finished(key: str | None, runs: Iterable[Run], device: Device, regime: str) -> bool:
