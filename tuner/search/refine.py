@@ -1,10 +1,10 @@
 """The search at the shapes where a table is expected to lose most.
 
 In: see `protocol`; the trees of the table's functions, and a loss. Out: tasks of shapes, raced as in `race`: first
-those that may lose most and lie farthest from measured shapes, with the configs that are nearly the best at measured
-neighbours; every third one is drawn at random and has all configs. It ends when the mean loss of a function at the
-shapes that were not measured is expected to be no more than the given loss, which is estimated anew after each task.
-Before them come the table's own configs without a time.
+those that may lose most and lie farthest from measured shapes, with the table's configs and those that are nearly the
+best at measured neighbours; every third one is drawn at random and has all configs. It ends when the mean loss of a
+function at the shapes that were not measured is expected to be no more than the given loss, which is estimated anew
+after each task. Before them come the table's own configs without a time.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ import numpy as np
 from normtune.kernels.config import Config
 from normtune.kernels.key import Key
 from normtune.kernels.problem import Problem, Shape
-from normtune.kernels.tablefile.tree import Tree, told
+from normtune.kernels.tablefile.tree import Tree, choose, told
 from normtune.results.records import Outcome
 from normtune.tuner.plan.plan import Task
 from normtune.tuner.search.disputes import LEAST_DRAWN, Disputes, MedianTimes
@@ -34,11 +34,13 @@ class Refinement(NamedTuple):
 
     Attributes:
         trees: of the functions.
+        choices: of these and of the batch-invariant ones; their configs are timed wherever a shape is measured.
         until: mean loss that a function may have at shapes that were not measured, a fraction.
         shapes: shapes that can be measured, by function.
     """
 
     trees: Mapping[Key, Tree]
+    choices: Mapping[Key, Tree]
     until: float
     shapes: Mapping[Key, Sequence[Shape]]
 
@@ -51,6 +53,13 @@ class Refinement(NamedTuple):
         return {key: Disputes(self.trees[key], self.shapes[key], shapes) for key, shapes in measured.items() if shapes}
 
 
+def answers_at(trees: Mapping[Key, Tree], problem: Problem) -> set[Config]:
+    """The configs of the functions that serve a problem, the usual and the batch-invariant one."""
+    keys = (problem.key, problem.key.batch_invariant)
+    serving = (next((trees[name] for name in key.names if name in trees), None) for key in keys)
+    return {choose(tree, problem.shape) for tree in serving if tree is not None}
+
+
 class Refine(Search):
     """A `protocol.Search`; the known measurements include those that the table was fitted to."""
 
@@ -58,7 +67,7 @@ class Refine(Search):
     expected_blocks = 6.0  # as `race`
 
     def __init__(self, tasks: Sequence[Task], known: Known, refinement: Refinement) -> None:
-        self._until = refinement.until
+        self._until, self._choices = refinement.until, refinement.choices
         self._tasks = {task.problem: task for task in tasks}
         self._disputes = refinement.disputes(known)
         for key, disputes in self._disputes.items():
@@ -130,12 +139,12 @@ class Refine(Search):
         return [*first, *(self._reduced(task) for _, task in wanted if task not in first)]
 
     def _reduced(self, task: Task) -> Task:
-        """The task with the configs that are nearly the best at a neighbour; itself where these are none."""
+        """The task with the table's configs and those that are nearly the best at a neighbour; itself without any."""
         disputes, shape = self._of(task), task.problem.shape
         near = disputes.neighbours(shape)
         before = self._kept.get(task.problem)
         if before is None or before[0] != near:
-            found = task.among(disputes.hopeful(shape))
+            found = task.among(disputes.hopeful(shape) | answers_at(self._choices, task.problem))
             self._kept[task.problem] = near, Task(task.problem, tuple(found)) if found else task
         return self._kept[task.problem][1]
 

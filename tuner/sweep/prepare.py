@@ -21,7 +21,7 @@ from normtune.tuner.plan.resume import Begun, Stored, begun, known, stale_plan
 from normtune.tuner.search.adaptive import Adaptive
 from normtune.tuner.search.control import ControlSample, WithControl
 from normtune.tuner.search.protocol import Known, Search, Strategy
-from normtune.tuner.search.refine import Refine, WithUntimed
+from normtune.tuner.search.refine import Refine, WithUntimed, answers_at
 from normtune.tuner.search.resumed import resumed
 from normtune.tuner.staleness.code import triton_version
 from normtune.tuner.staleness.stored import Comparison, Pair, compare, compare_instructions, is_other_code
@@ -197,7 +197,10 @@ def _refinement_plan(
             "the present kernels; sweep first"
         )
     problems = [Problem(key, *dispute.shape) for key, own in disputes.items() for dispute in own.open()]
-    always = request.always(problems, device, target)
+    always = {
+        problem: [*configs, *answers_at(table.choices, problem)]
+        for problem, configs in request.always(problems, device, target).items()
+    }
     disputed = plan(problems, request.space_of(problems, device), target, always)._replace(pruned={})
     recorded = request.space_of(list(before), device)
     untimed = table.untimed(before, target, None if isinstance(recorded, str) else recorded)

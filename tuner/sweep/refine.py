@@ -11,20 +11,20 @@ from typing import NamedTuple
 
 from normtune.errors import UsageError
 from normtune.kernels.box import Box
-from normtune.kernels.config import COPY, Config
+from normtune.kernels.config import COPY
 from normtune.kernels.key import Key
 from normtune.kernels.operator import operator, operators
-from normtune.kernels.problem import AXES, Problem
+from normtune.kernels.problem import AXES
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.parse import trees
-from normtune.kernels.tablefile.tree import Split, Tree, choose, nodes
+from normtune.kernels.tablefile.tree import Split, Tree, nodes
 from normtune.kernels.target import Target
 from normtune.results.records import Device
 from normtune.tuner.device.open import measurable
 from normtune.tuner.plan import grids
 from normtune.tuner.plan.plan import ByProblem, Task, candidates
 from normtune.tuner.search.protocol import Known, medians_of
-from normtune.tuner.search.refine import Refinement
+from normtune.tuner.search.refine import Refinement, answers_at
 
 # Configs timed beside one without a time: runs are compared through those that both have.
 _ANCHORS = 3
@@ -63,7 +63,7 @@ class RefinedTable(NamedTuple):
                 continue
             spec, medians = operator(problem.operator), medians_of(coverage)
             medians.pop(COPY, None)
-            answers = self._answers(problem).difference(coverage)
+            answers = answers_at(self.choices, problem).difference(coverage)
             if recorded is not None:
                 answers.intersection_update(recorded.get(problem, ()))
             if not answers or not medians:
@@ -77,12 +77,6 @@ class RefinedTable(NamedTuple):
                 tasks.append(Task(problem, tuple(sorted([*lacking, *beside]))))
         return tasks
 
-    def _answers(self, problem: Problem) -> set[Config]:
-        """The configs of the functions that serve a problem, the usual and the batch-invariant one."""
-        keys = (problem.key, problem.key.batch_invariant)
-        serving = (next((self.choices[name] for name in key.names if name in self.choices), None) for key in keys)
-        return {choose(tree, problem.shape) for tree in serving if tree is not None}
-
     def on(self, device: Device, regime: str) -> Refinement:
         """The refinement on a device."""
         recorded = measurable(device, regime)
@@ -90,9 +84,9 @@ class RefinedTable(NamedTuple):
         if recorded is None:
             sizes = (grids.between(*own[1:], unit) for own, unit in zip(box, (1, 16), strict=True))
             everywhere = grids.shapes("default", *sizes)
-            return Refinement(self.trees, self.until, dict.fromkeys(self.trees, everywhere))
+            return Refinement(self.trees, self.choices, self.until, dict.fromkeys(self.trees, everywhere))
         shapes = {key: [shape for shape in sorted(recorded.get(key, ())) if box.holds(shape)] for key in self.trees}
-        return Refinement(self.trees, self.until, shapes)
+        return Refinement(self.trees, self.choices, self.until, shapes)
 
 
 def refined_table(
