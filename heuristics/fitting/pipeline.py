@@ -19,7 +19,7 @@ from normtune.heuristics.fitting.searched import searched
 from normtune.heuristics.fitting.sharing import functions_of
 from normtune.heuristics.regret.build import check_times, older
 from normtune.heuristics.regret.legality import all_variants
-from normtune.heuristics.regret.matrix import TimingMatrix, timing_matrix
+from normtune.heuristics.regret.matrix import Alignment, TimingMatrix, timing_matrix
 from normtune.heuristics.regret.specs import spec_of, undeclared_note
 from normtune.heuristics.regret.weights import Weighting
 from normtune.heuristics.rules import liger
@@ -40,6 +40,8 @@ Part = TypeVar("Part")
 _SECONDS = 1e-4
 # No function is fitted if more than this share of the measurements is unused.
 MOST_UNUSED = 0.5
+# Number of shapes that a note names.
+_NAMED = 3
 
 
 def fit(
@@ -194,18 +196,36 @@ def _matrices(evidence: "Evidence", spec: OperatorSpec, target: Target, notes: l
             notes.append(f"left out {key}: it has no times that can be compared")
             continue
         check_times(evidence, matrix)
-        unused, measured = matrix.unused
-        if unused:
-            too_many = unused > MOST_UNUSED * measured
-            notes.append(
-                f"{'left out ' * too_many}{key}: {unused} of {measured} measurements share no round "
-                "with the others, or their run no config; only times of one round are compared: time configs in turns "
-                "(`normtune sweep --stale` does)"
-            )
-            if too_many:
-                continue
+        alignment = matrix.alignment
+        too_many = alignment.unused > MOST_UNUSED * alignment.measured
+        notes += [f"{'left out ' * too_many}{key}: {note}" for note in _doubts(alignment)]
+        if too_many:
+            continue
         matrices.append(matrix)
     return matrices
+
+
+def _doubts(alignment: Alignment) -> list[str]:
+    """Notes on times that cannot be compared, or that contradict one another."""
+    notes = []
+    if alignment.unused:
+        notes.append(
+            f"{alignment.unused} of {alignment.measured} measurements share no round with the others, or their run no "
+            "config; only times of one round are compared: time configs in turns (`normtune sweep --stale` does)"
+        )
+    if alignment.doubtful:
+        notes.append(
+            f"{alignment.doubtful} of {alignment.joins} alignments of two visits to a shape disagree, by over 10 % "
+            "between configs or 5 % between halves of the rounds"
+        )
+    if alignment.impossible:
+        where = ", ".join(" x ".join(map(str, shape)) for shape in alignment.impossible[:_NAMED])
+        count = len(alignment.impossible)
+        notes.append(
+            f"at {count} shape{'s' * (count > 1)} a config is faster than the best by over 3 times its error: visits "
+            f"to the shape contradict one another ({where}{', ...' * (count > _NAMED)})"
+        )
+    return notes
 
 
 def donors_first(evidence: "Evidence", spec: OperatorSpec) -> list[Key]:

@@ -3,6 +3,7 @@
 `effects` estimates the level of each config from samples; this module computes regret from levels.
 """
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from normtune.heuristics.regret.effects import Level, LogSamples, levels, unused
+from normtune.heuristics.regret.effects import MOST_BETWEEN_HALVES, Level, LogSamples, error, levels, unused
 from normtune.heuristics.regret.fixed_log import log_ppm
 from normtune.kernels.call import AnyLaunch
 from normtune.kernels.config import COPY, Config
@@ -58,6 +59,27 @@ class Rounds(NamedTuple):
         return self.logs[self.places[problem, config]]
 
 
+class Alignment(NamedTuple):
+    """How the times behind a timing matrix compare.
+
+    Attributes:
+        unused: number of (config, run) pairs left out because no common round or config links them to the others.
+        measured: number of all pairs.
+        joins: number of times that a run came back to a problem, and its times were aligned with earlier ones.
+        doubtful: number of these alignments that disagree in themselves: see `effects.Levels`.
+        impossible: the problems with a config that is faster than the best by over three times its error.
+    """
+
+    unused: int = 0
+    measured: int = 0
+    joins: int = 0
+    doubtful: int = 0
+    impossible: tuple[Shape, ...] = ()
+
+
+COMPARABLE = Alignment()
+
+
 @dataclass(frozen=True)
 class TimingMatrix:
     """Problems x configs of one key.
@@ -77,8 +99,7 @@ class TimingMatrix:
         untimed: bool (problems, configs): legal, without a time and without a failure; see `assumed`. None for none.
         luck: int64 (problems,), log_ppm: bound on the underestimate of a problem's regret, namely its increase if the
             best is chosen on all blocks, with selection bias, instead of on half of them; None if unknown.
-        unused: number of (config, run) pairs left out because no common round or config links them to the others, and
-            the number of all pairs.
+        alignment: how the times compare.
         axes: the names of a shape's sizes.
     """
 
@@ -92,7 +113,7 @@ class TimingMatrix:
     excluded: NDArray[np.bool_] | None = None
     untimed: NDArray[np.bool_] | None = None
     luck: NDArray[np.int64] | None = None
-    unused: tuple[int, int] = (0, 0)
+    alignment: Alignment = COMPARABLE
     axes: tuple[str, ...] = AXES
 
     @property
@@ -175,14 +196,14 @@ class _Measured(NamedTuple):
         levels: of the configs that did not fail.
         failed: configs without a time whose newest attempt failed, and configs whose newest result was wrong.
         uncompiled: those of them that the compiler refused.
-        unused: see `TimingMatrix.unused`.
+        alignment: of the shape's times.
         apart: configs with times, none of which is linked to the others.
     """
 
     levels: dict[Config, Level]
     failed: set[Config]
     uncompiled: set[Config]
-    unused: tuple[int, int]
+    alignment: Alignment
     apart: set[Config]
 
 
@@ -209,6 +230,7 @@ def timing_matrix(evidence: "Evidence", spec: OperatorSpec, key: Key, target: Ta
     behind: list[dict[int, Level]] = []
     illegal: dict[int, Shape] = {}
     luck: list[int] = []
+    impossible: list[Shape] = []
     for shape, measured in with_levels.items():
         by_column, others = _with_aliases(measured, configs, spec, key, shape, target, illegal, uncompiled)
         if not by_column:
@@ -221,20 +243,35 @@ def timing_matrix(evidence: "Evidence", spec: OperatorSpec, key: Key, target: Ta
         regret[len(shapes), others] = max(int(regret[len(shapes), columns].max()), LEAST_ASSUMED)
         untimed[len(shapes), others] = True
         by_halves = int(odd[best_by_even] + even[best_by_odd])
+        if is_paired and _is_impossible([*by_column.values()], best_by_even, best_by_odd):
+            impossible.append(shape)
         luck.append(-((int((even + odd).min()) - by_halves) // 2))
         shapes.append(shape)
         behind.append(by_column)
     if not shapes:
         return None
     count = len(shapes)
+    counts = np.array([measured.alignment[:4] for measured in by_shape.values()]).sum(axis=0).tolist()
     return TimingMatrix(
         *(key, tuple(shapes), configs, regret[:count], usable[:count]),
         rounds=_rounds(behind, len(configs)) if is_paired else None,
         untimed=untimed[:count],
         luck=np.array(luck, np.int64) if is_paired else None,
         axes=axes_at(key),
-        unused=tuple(map(sum, zip(*(measured.unused for measured in by_shape.values()), strict=True))),  # type: ignore[arg-type]
+        alignment=Alignment(*counts, tuple(impossible)),
     )
+
+
+def _is_impossible(timed: Sequence[Level], by_even: int, by_odd: int) -> bool:
+    """Whether a config is faster than the best ones of both halves: by over three times the error, and not by luck.
+
+    Of a hundred configs some are so by chance. What a sound alignment allows between halves moves a loss by half of it.
+    """
+    even, odd = np.array([(level.even, level.odd) for level in timed], np.int64).T
+    least = int(np.argmin(even + odd))
+    gain = (odd[by_even] - odd[least] + even[by_odd] - even[least]) / 2
+    best = (error(timed[by_even]) ** 2 + error(timed[by_odd]) ** 2) / 2
+    return bool(gain > max(3 * math.sqrt(error(timed[least]) ** 2 + best), MOST_BETWEEN_HALVES / 2))
 
 
 def _rounds(levels_of: Sequence[dict[int, Level]], configs: int) -> Rounds:
@@ -320,10 +357,12 @@ def _of_shape(
         uncompiled = refused & failed
     numbered = {number: samples for number, samples in runs.items() if samples}
     filled = [*numbered.values()]
-    known = levels(filled, [place for place, number in enumerate(numbered) if number in unpaired])
-    counts = unused(filled, known), sum(config != COPY for samples in filled for config in samples)
+    found = levels(filled, [place for place, number in enumerate(numbered) if number in unpaired])
+    known = found.of
+    measured = sum(config != COPY for samples in filled for config in samples)
+    alignment = Alignment(unused(filled, known), measured, found.joins, found.doubtful)
     usable = {config: level for config, level in known.items() if config not in failed}
-    return _Measured(usable, failed, uncompiled, counts, timed - {COPY, *known, *failed})
+    return _Measured(usable, failed, uncompiled, alignment, timed - {COPY, *known, *failed})
 
 
 def _joined(left: LogSamples, right: LogSamples) -> LogSamples:

@@ -178,7 +178,7 @@ def doubtful(findings: Sequence[ShapeLoss], promise: Promise) -> set[int]:
 
 def finding(shape: Shape, samples: Mapping[Config, LogSamples], config: Config) -> ShapeLoss | None:
     """Result of one race for a config; None if it, or all others of the race, have too few samples."""
-    timed = levels([dict(samples)])
+    timed = levels([dict(samples)]).of
     by_config = {other: level for other, level in timed.items() if len({*block_of(level.labels).tolist()}) > 1}
     if config not in by_config:
         return None

@@ -56,6 +56,22 @@ def test_runs_that_share_no_config_are_told(measure, penalty, run, spec):
     assert fit(Evidence.from_measurements(cells + shared, [run, later]), FitOptions(leaves=3)).notes == ()
 
 
+def test_runs_that_contradict_one_another_are_told(measure, penalty, run, spec):
+    """In half of the blocks of the second run the config that both share takes 1.3 times as long as it should."""
+    later = run._replace(id="run2", started="2026-11-21T10:00:00")
+    first, second = [RMSNormConfig("row", 1, warps) for warps in (1, 2, 4)], [RMSNormConfig("row", 1, 8)]
+    cells = measure(penalty, SHAPES, configs=first)
+    others = measure(penalty, SHAPES, configs=[first[-1], *second], run="run2")
+    assert fit(Evidence.from_measurements(cells + others, [run, later]), FitOptions(leaves=3)).notes == ()
+    for one in others:
+        if one.config == first[-1] and one.problem.rows == 64:
+            one.samples[one.rounds % 4 > 1] = one.samples[one.rounds % 4 > 1] * 13 // 10
+    doubtful, impossible = fit(Evidence.from_measurements(cells + others, [run, later]), FitOptions(leaves=3)).notes
+    assert doubtful.startswith("toy bfloat16: 3 of 9 alignments of two visits to a shape disagree")
+    assert impossible.startswith("toy bfloat16: at 2 shapes a config is faster than the best by over 3 times its error")
+    assert impossible.endswith("contradict one another (64 x 64, 64 x 512)")
+
+
 @pytest.mark.parametrize(
     ("converted", "message"),
     [
