@@ -191,7 +191,7 @@ def _together(logs: Sequence[NDArray[np.float64]]) -> list[int]:
     while len(chosen) < CONFIGS:
         part = regret[:, left]
         cost = np.where(np.isfinite(part), np.rint(1e6 * np.minimum(part, 20)), 0).astype(np.int64)
-        found = best_together(cost, CONFIGS - len(chosen), ~np.isfinite(part), max_nodes=20)
+        found = best_together(cost, CONFIGS - len(chosen), ~np.isfinite(part))
         assert found is not None
         chosen += [left[index] for index in found.chosen]
         left = [index for index in left if index not in chosen]

@@ -5,7 +5,7 @@ thresholds, and configs and thresholds nearer to the replaced table.
 
 The partition is that of the optimum except for single moves: first thresholds move to rounder ones of the grid; then
 leaves take configs, and splits thresholds, of the old table, as long as this neither adds configs nor makes thresholds
-less round. Finally the old tree itself is taken if it is as simple. The fewest configs are exact for the partition.
+less round. Finally the old tree itself is taken if it is as simple.
 """
 
 from collections.abc import Callable, Iterator

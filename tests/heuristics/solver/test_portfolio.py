@@ -21,58 +21,69 @@ def tables(draw: st.DrawFn, most: int = 60) -> tuple[np.ndarray, np.ndarray]:
     return cost, draw(arrays(np.int64, shape, elements=st.integers(0, often))) == often
 
 
-def sets_of(cost: np.ndarray, barred: np.ndarray, size: int) -> dict[tuple[int, ...], int]:
-    """What every set of at most `size` undominated candidates costs, those alone that cover every problem."""
-    told = np.where(barred, BARRED, cost)
-    candidates = [
-        place
-        for place in range(told.shape[1])
-        if not any(
-            (told[:, other] <= told[:, place]).all() and ((told[:, other] < told[:, place]).any() or other < place)
-            for other in range(told.shape[1])
-            if other != place
-        )
-    ]
-    found = {}
-    for count in range(1, size + 1):
-        for chosen in combinations(candidates, count):
-            least = told[:, chosen].min(axis=1)
-            if least.max() < BARRED:
-                found[chosen] = int(least.sum())
-    return found
-
-
-def first_of_the_least(sets: dict[tuple[int, ...], int]) -> tuple[int, ...]:
-    return min(sets, key=lambda chosen: (sets[chosen], len(chosen), chosen))
+def brute_force(cost: np.ndarray, barred: np.ndarray, size: int) -> dict[tuple[int, ...], int]:
+    """What every set of at most `size` candidates costs, of those that cover every problem."""
+    masked = np.where(barred, BARRED, cost)
+    sets = (chosen for count in range(1, size + 1) for chosen in combinations(range(masked.shape[1]), count))
+    least = {chosen: masked[:, chosen].min(axis=1) for chosen in sets}
+    return {chosen: int(costs.sum()) for chosen, costs in least.items() if costs.max() < BARRED}
 
 
 @pytest.mark.slow
 @given(tables(), st.integers(1, 5))
 @settings(max_examples=300, deadline=None)
-def test_it_is_the_first_of_the_best_of_all_sets(table: tuple[np.ndarray, np.ndarray], size: int) -> None:
+def test_a_set_is_found_wherever_there_is_one_and_the_bound_holds_for_all(
+    table: tuple[np.ndarray, np.ndarray], size: int
+) -> None:
     cost, barred = table
-    sets = sets_of(cost, barred, size)
-    found = portfolio(cost, size, barred)
+    sets = brute_force(cost, barred, size)
+    result = portfolio(cost, size, barred)
     if not sets:
-        assert found is None
+        assert result is None
     else:
-        best = first_of_the_least(sets)
-        assert found == Portfolio(best, sets[best], sets[best])
+        assert result is not None and result.bound <= min(sets.values()) <= result.cost == sets[result.chosen]
 
 
 @pytest.mark.slow
 @given(tables(), st.integers(-20, 200))
 @settings(max_examples=200, deadline=None)
-def test_the_fewest_within_a_budget_are_those_of_all_sets(table: tuple[np.ndarray, np.ndarray], budget: int) -> None:
+def test_the_fewest_are_within_the_budget_and_no_smaller_set_was_found(
+    table: tuple[np.ndarray, np.ndarray], budget: int
+) -> None:
     cost, barred = table
-    sets = {chosen: of for chosen, of in sets_of(cost, barred, cost.shape[1]).items() if of <= budget}
-    found = fewest(cost, barred, budget)
-    if not sets:
-        assert found is None
+    sets = brute_force(cost, barred, cost.shape[1])
+    result = fewest(cost, barred, budget)
+    if not sets or min(sets.values()) > budget:
+        assert result is None
     else:
-        count = min(map(len, sets))
-        best = first_of_the_least({chosen: of for chosen, of in sets.items() if len(chosen) == count})
-        assert found == Portfolio(best, sets[best], sets[best])
+        assert result is not None and result.cost == sets[result.chosen] <= budget
+        smaller = [portfolio(cost, size, barred) for size in range(1, len(result.chosen))]
+        assert not [one for one in smaller if one and one.cost <= budget]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_most_sets_are_the_best_ones(seed: int) -> None:
+    cost = np.random.default_rng(seed).integers(0, 1000, (30, 12))
+    nothing = np.zeros(cost.shape, np.bool_)
+    for size in (1, 2, 3):
+        result, best = portfolio(cost, size), min(brute_force(cost, nothing, size).values())
+        assert result is not None and best <= result.cost <= 1.02 * best
+
+
+def test_a_cover_that_greedy_choices_miss_is_found() -> None:
+    """Each step of a greedy choice takes the large candidate; only the other two cover all problems."""
+    allowed = np.array([[1, 1, 0], [1, 1, 0], [1, 0, 1], [1, 0, 1], [0, 1, 0], [0, 0, 1]], np.bool_)
+    result = portfolio(np.zeros((6, 3), np.int64), 2, ~allowed)
+    assert result == Portfolio((1, 2), 0, 0)
+    assert portfolio(np.zeros((6, 3), np.int64), 1, ~allowed) is None
+    assert fewest(np.zeros((6, 3), np.int64), ~allowed, 0) == Portfolio((1, 2), 0, 0)
+
+
+def test_costs_of_a_searched_recording_are_summed() -> None:
+    """About 900 shapes with weights of 4096 and more than 900 configs, some of them 16 times slower."""
+    cost = np.random.default_rng(5).integers(0, 2_800_000, (900, 1000)) * 4096
+    result = portfolio(cost, 6)
+    assert result is not None and result.bound <= result.cost == int(cost[:, result.chosen].min(axis=1).sum())
 
 
 @pytest.mark.slow
@@ -82,27 +93,6 @@ def test_what_barred_entries_hold_is_not_looked_at(table: tuple[np.ndarray, np.n
     cost, barred = table
     filled = np.where(barred, np.int64(-(2**60)), cost)
     assert portfolio(filled, size, barred) == portfolio(cost, size, barred)
-
-
-def noisy(seed: int, problems: int, candidates: int) -> np.ndarray:
-    """Costs without any structure, on which bounds are far from tight."""
-    return np.random.default_rng(seed).integers(0, 1000, (problems, candidates))
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_out_of_nodes_the_bound_still_holds(seed: int) -> None:
-    cost = noisy(seed, 40, 16)
-    sizes = range(2, 6)
-    best = [portfolio(cost, size) for size in sizes]
-    stopped = [portfolio(cost, size, max_nodes=1) for size in sizes]
-    open_gaps = 0
-    for least, found in zip(best, stopped, strict=True):
-        assert least is not None and found is not None
-        assert least.cost == least.bound
-        assert found.bound <= least.cost <= found.cost
-        assert found.cost == int(cost[:, found.chosen].min(axis=1).sum())
-        open_gaps += found.bound < found.cost
-    assert open_gaps, "the limit was never reached"
 
 
 def test_a_greedy_choice_is_not_good_enough() -> None:
