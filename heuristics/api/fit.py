@@ -18,8 +18,8 @@ from normtune.heuristics.api.stability import TableStability, stability_of
 from normtune.heuristics.fitting import baseline as baselines
 from normtune.heuristics.fitting.baseline import Incumbents
 from normtune.heuristics.fitting.options import FitKeywords, FitOptions
+from normtune.heuristics.fitting.pipeline import Progress, used
 from normtune.heuristics.fitting.pipeline import fit as fit_evidence
-from normtune.heuristics.fitting.pipeline import used
 from normtune.heuristics.fitting.result import Fit, FittedFunction, Shared
 from normtune.heuristics.regret.fixed_log import fraction
 from normtune.heuristics.report.notebook import shown
@@ -232,9 +232,15 @@ def fit(request: FitRequest) -> Table:
     return fitted(evidence, options, incumbents, source)
 
 
-def fitted(evidence: Evidence, options: FitOptions, incumbents: Incumbents | None, source: Source | None) -> Table:
-    """The same as `fit`, of loaded measurements of one GPU."""
-    result = fit_evidence(evidence, options, incumbents=incumbents)
+def fitted(
+    evidence: Evidence,
+    options: FitOptions,
+    incumbents: Incumbents | None,
+    source: Source | None,
+    progress: Progress | None = None,
+) -> Table:
+    """The same as `fit`, of loaded measurements of one GPU; `progress` as in `pipeline.fit`."""
+    result = fit_evidence(evidence, options, incumbents=incumbents, progress=progress)
     return Table(
         device=result.device,
         options=options,

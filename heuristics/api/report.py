@@ -20,7 +20,6 @@ from normtune.heuristics.comparing.report import verdict_lines
 from normtune.heuristics.fitting import baseline as baselines
 from normtune.heuristics.fitting import figures
 from normtune.heuristics.fitting.baseline import DEFAULT_RULE, Incumbents
-from normtune.heuristics.fitting.duration import duration
 from normtune.heuristics.fitting.figures import Figures
 from normtune.heuristics.fitting.in_use import InUse
 from normtune.heuristics.fitting.options import FitOptions
@@ -223,8 +222,7 @@ def _on(
 ) -> DeviceReport:
     if table is None:
         options = FitOptions(regime=part.regimes()[0])
-        if seconds := duration(part, options, {}):
-            announce(f"fitting {len(part.frame)} measurements, about {seconds} s; a TABLE is shown at once")
+        announce(f"fitting {len(part.frame)} measurements; a TABLE is shown at once")
         return _of_fit(part, fitted(part, options, None, None).fit)
     known = {} if table.header.is_for_any_gpu else decisions(table.header)
     in_use = InUse(_baseline(table.header), "", device, device.as_target())

@@ -117,7 +117,6 @@ def fit(
     from normtune.heuristics.api import fit as api
     from normtune.heuristics.api.stability import check_paired
     from normtune.heuristics.fitting.baseline import baseline as in_use
-    from normtune.heuristics.fitting.duration import duration
     from normtune.heuristics.writing import installing, regenerate, report, write
     from normtune.heuristics.writing.formats import MODULE, check_format
     from normtune.kernels.target import plain_name
@@ -161,11 +160,11 @@ def fit(
         check_paired(data)
     parts = _parts(data, options.operators, out, evidence, install, force, form)
     in_place = [_incumbents(part, baseline) for part in parts]
-    for part in parts:
-        if seconds := duration(part.evidence, options, {}):
-            say(f"normtune: fitting {len(part.evidence.frame)} measurements, about {seconds} s", error=True)
     context.with_resource(cluster)
-    tables = [api.fitted(part.evidence, options, old, source) for part, old in zip(parts, in_place, strict=True)]
+    tables = []
+    for part, old in zip(parts, in_place, strict=True):
+        say(f"normtune: fitting {len(part.evidence.frame)} measurements", error=True)
+        tables.append(api.fitted(part.evidence, options, old, source, _progress))
     # All files are written before the first line, because a reader of the lines may stop.
     written: list[list[str]] = []
     plain: list[dict[str, Any]] = []
@@ -256,6 +255,11 @@ def _print_stability(table: "Table") -> None:
     from normtune.heuristics.stability.report import lines
 
     say("\n".join(lines(table.stability(_announce).functions)))
+
+
+def _progress(done: int, count: int) -> None:
+    if done < count:
+        say(f"normtune: {done} of {count} functions fitted", error=True)
 
 
 def _announce(functions: int, tables: int, seconds: float) -> None:

@@ -12,7 +12,7 @@ from normtune.heuristics.solver.simplify import replaced as with_parts
 from normtune.kernels.config import Config
 from normtune.kernels.key import Key
 from normtune.kernels.operator import find, operator, read_config
-from normtune.kernels.problem import Problem, Shape
+from normtune.kernels.problem import Problem, Shape, axes_at
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.tree import Leaf, Tree, choose, configs_of
 from normtune.kernels.target import Target
@@ -72,7 +72,7 @@ class Incumbents:
         tree = next((self.trees[name] for name in key.names if name in self.trees), None)
         if tree is None:
             return None
-        return Incumbent(lambda shape: choose(tree, shape), tree if self.replaced else None)
+        return Incumbent(lambda shape: choose(tree, shape, axes_at(key)), tree if self.replaced else None)
 
 
 def of_file(path: str | os.PathLike[str], replaced: bool = False) -> Incumbents:

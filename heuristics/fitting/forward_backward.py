@@ -80,7 +80,10 @@ def together(sides: Sequence[OneFunction], rule: RuleAt) -> list[Together]:
         backward = by_name.get((_other(operator) or "", dtype))
         if not operator.endswith(FORWARD) or backward is None:
             continue
-        table = [_times(side, lambda _, *shape, tree=side.tree: choose(tree, shape)) for side in (forward, backward)]
+        table = [
+            _times(side, lambda _, *shape, side=side: choose(side.tree, shape, side.matrix.axes))
+            for side in (forward, backward)
+        ]
         loss, shapes = _slowdown(*table)
         by_rule, _ = _slowdown(*(_times(side, rule) for side in (forward, backward)))
         if loss is not None:

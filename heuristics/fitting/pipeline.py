@@ -3,8 +3,9 @@
 `function` fits one function, `sharing` decides which variants and dtypes share one, `writing.emit` writes the table.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.fitting.baseline import Incumbents
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from normtune.results.evidence import Evidence
 
 Part = TypeVar("Part")
+# Receives the number of fitted functions and the number of all, after each operator.
+Progress: TypeAlias = Callable[[int, int], None]
 
 # Seconds for the matrix of a measurement, the least part of a fit.
 _SECONDS = 1e-4
@@ -51,6 +54,7 @@ def fit(
     incumbents: Incumbents | None = None,
     known: Mapping[Key, TableEntry] | None = None,
     given: Mapping[Key, Tree] | None = None,
+    progress: Progress | None = None,
 ) -> Fit:
     """The best table for the evidence.
 
@@ -60,6 +64,7 @@ def fit(
         incumbents: the baseline; no leaf may be slower.
         known: by key decisions of an earlier fit, which are kept.
         given: by key trees of an earlier fit, which are scored instead of fitting them.
+        progress: receives how many functions of how many are fitted; None for nobody.
 
     Raises:
         UsageError: the evidence has several devices or cache modes, an operator has no data, weights are invalid, or
@@ -80,7 +85,7 @@ def fit(
     arguments = FitArguments(target, options, incumbents, known or {}, given or {}, kept)
     in_use = InUse(incumbents, options.baseline or "the table that it replaces", device, target)
     parts, weighting = of_operators(
-        data, options, lambda spec, weighting: _part(data, spec, arguments, weighting, in_use)
+        data, options, lambda spec, weighting: _part(data, spec, arguments, weighting, in_use), progress
     )
     functions = [function for part in parts for function in part.functions]
     notes += [note for part in parts for note in part.notes]
@@ -100,7 +105,10 @@ def fit(
 
 
 def of_operators(
-    data: "Evidence", options: FitOptions, part: Callable[[OperatorSpec, Weighting], Part]
+    data: "Evidence",
+    options: FitOptions,
+    part: Callable[[OperatorSpec, Weighting], Part],
+    progress: Progress | None = None,
 ) -> tuple[list[Part], Weighting]:
     """The results of `part` for the operators, ordered by name, and the weights with their matched lines."""
     weighting = Weighting(options.weights)
@@ -108,11 +116,17 @@ def of_operators(
     def weighted_part(name: str) -> tuple[Part, Weighting]:
         return part(spec_of(data, name), weighting), weighting
 
-    names = sorted({key.operator for key in data.function_keys()})
-    pairs = list(in_order(weighted_part, names, _SECONDS * len(data.frame)))
-    for _, of_process in pairs:
+    functions = Counter(key.operator for key in data.function_keys())
+    names, results, done = sorted(functions), [], 0
+    for name, (result, of_process) in zip(
+        names, in_order(weighted_part, names, _SECONDS * len(data.frame)), strict=True
+    ):
+        results.append(result)
         weighting.join(of_process)
-    return [result for result, _ in pairs], weighting
+        done += functions[name]
+        if progress:
+            progress(done, functions.total())
+    return results, weighting
 
 
 class _OperatorFit(NamedTuple):

@@ -65,7 +65,7 @@ def _gains(matrix: TimingMatrix, tree: Tree, audited: set[tuple[Shape, Config]])
     for shape, config in sorted(audited):
         if shape not in indices:
             continue
-        index, choice = indices[shape], choose(tree, shape)
+        index, choice = indices[shape], choose(tree, shape, matrix.axes)
         audited_loss, loss = matrix.loss(index, config), matrix.loss(index, choice)
         if choice == config:
             losses = (matrix.loss(index, other) for other in matrix.configs if (shape, other) not in audited)

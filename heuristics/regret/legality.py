@@ -4,8 +4,9 @@ An illegal config stays illegal as sizes grow, so the largest shape decides for 
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, product
+from operator import ge, le
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -93,6 +94,7 @@ class Legality:
         every = tuple(spec.key(dtype, variant) for dtype in dtypes for variant in parts)
         self.served = tuple(served for served in every if _exists(spec, target, served)) or every
         self._known: dict[tuple[Config, Shape], bool] = {}
+        self._reach: dict[tuple[Config, ...], dict[Shape, _Reach]] = {}
 
     def reaches(self, config: Config, shape: Shape) -> bool:
         """Whether the config is legal at a shape, and so at every smaller one; derived sizes of it are ignored."""
@@ -111,55 +113,68 @@ class Legality:
 
     def over(self, configs: Sequence[Config], first: Sequence[int], *others: Sequence[int]) -> NDArray[np.bool_]:
         """Bool (configs, sizes of each axis): legality of each config at each shape; sizes are ascending."""
-        counts = [len(sizes) for sizes in others]
-        edges = np.array([self._edges(config, first, others) for config in configs], np.int64)
-        # Lines are along the second axis, which comes last here.
-        edges = edges.reshape(len(configs), *counts[1:], *counts[:1])
-        edges = np.moveaxis(edges, -1, 1) if counts else edges
-        return np.arange(len(first)).reshape(-1, *[1] * len(counts)) < np.expand_dims(edges, 1)
+        reach = self._reach.setdefault(tuple(configs), {})
+        for line in product(*map(_ends_first, others)):
+            reach[line] = self._along(configs, first, line, reach)
+        largest = np.stack([reach[line].legal for line in product(*others)], axis=-1)
+        largest = largest.reshape(len(configs), 1, *map(len, others))
+        return np.array(first).reshape(-1, *[1] * len(others)) <= largest
 
-    def _edges(self, config: Config, first: Sequence[int], others: Sequence[Sequence[int]]) -> list[list[int]]:
-        """The edge of each line of shapes along the second axis, the last axis first."""
-        if not others:
-            return [self._edge(config, first, [()], [len(first)])]
-        second, *behind = others
-        edges: list[list[int]] = []
-        for number, sizes in enumerate(product(*behind)):
-            # Along the last axis no more sizes are reached than before.
-            most = edges[-1] if behind and number % len(behind[-1]) else [len(first)] * len(second)
-            edges.append(self._edge(config, first, [(size, *sizes) for size in second], most))
-        return edges
+    def _along(
+        self, configs: Sequence[Config], first: Sequence[int], line: Shape, reach: Mapping[Shape, "_Reach"]
+    ) -> "_Reach":
+        """The reach of the configs at the other sizes `line`, which decides about each size in `first`.
 
-    def _edge(self, config: Config, first: Sequence[int], line: Sequence[Shape], bounds: Sequence[int]) -> list[int]:
-        """The number of sizes in `first` at which the config is legal, for each of the other sizes in `line`.
-
-        These ascend, so the numbers never rise; `bounds`, which never rise either, are upper bounds.
+        Smaller and larger lines bound it; most often it is one of the bounds.
         """
-        edge = [0] * len(line)
+        none = _Reach(np.zeros(len(configs), np.int64), np.full(len(configs), np.iinfo(np.int64).max))
+        legal, illegal = reach.get(line, none)
+        if (np.searchsorted(first, legal, side="right") == np.searchsorted(first, illegal)).all():
+            return _Reach(legal, illegal)
+        legal, illegal = legal.copy(), illegal.copy()
+        for other, known in reach.items():
+            if all(map(ge, other, line)):
+                np.maximum(legal, known.legal, out=legal)
+            if all(map(le, other, line)):
+                np.minimum(illegal, known.illegal, out=illegal)
+        least, most = np.searchsorted(first, legal, side="right"), np.searchsorted(first, illegal)
+        for index in np.flatnonzero(least < most).tolist():
+            count = self._bisected(configs[index], first, line, int(least[index]), int(most[index]))
+            if count:
+                legal[index] = max(legal[index], first[count - 1])
+            if count < len(first):
+                illegal[index] = min(illegal[index], first[count])
+        return _Reach(legal, illegal)
 
-        def reached(place: int, least: int, most: int) -> int:
-            """The number at one place between two bounds, by bisection; most often it is one of the bounds."""
-            if least == most or self.reaches(config, (first[most - 1], *line[place])):
-                return most
-            if not self.reaches(config, (first[least], *line[place])):
-                return least
-            return bisect_left(
-                range(most), True, least + 1, key=lambda index: not self.reaches(config, (first[index], *line[place]))
-            )
+    def _bisected(self, config: Config, first: Sequence[int], line: Shape, least: int, most: int) -> int:
+        """The number of sizes in `first` at which a config is legal, from `least` to `most`."""
+        if self.reaches(config, (first[most - 1], *line)):
+            return most
+        if not self.reaches(config, (first[least], *line)):
+            return least
+        return bisect_left(
+            range(most), True, least + 1, key=lambda index: not self.reaches(config, (first[index], *line))
+        )
 
-        def between(start: int, last: int, most: int, least: int) -> None:
-            """Fill the places from start to last, given bounds of their numbers."""
-            if start > last:
-                return
-            if most == least:
-                edge[start : last + 1] = [most] * (last + 1 - start)
-                return
-            middle = (start + last) // 2
-            edge[middle] = reached(middle, least, min(most, bounds[middle]))
-            between(start, middle - 1, most, edge[middle])
-            between(middle + 1, last, edge[middle], least)
 
-        most = reached(0, 0, bounds[0])
-        least = reached(len(line) - 1, 0, min(most, bounds[-1]))
-        between(0, len(line) - 1, most, least)
-        return edge
+class _Reach(NamedTuple):
+    """What is known of configs at fixed other sizes: int64 (configs,) each.
+
+    Attributes:
+        legal: the largest first size that is known to be legal; 0 for none.
+        illegal: the smallest one that is known to be illegal; the largest integer for none.
+    """
+
+    legal: NDArray[np.int64]
+    illegal: NDArray[np.int64]
+
+
+def _ends_first(sizes: Sequence[int]) -> list[int]:
+    """The last and the first size, then the middle of each span between two."""
+    order, spans = [sizes[-1], sizes[0]], [(0, len(sizes) - 1)]
+    for low, high in spans:
+        if high - low > 1:
+            middle = (low + high) // 2
+            order.append(sizes[middle])
+            spans += [(low, middle), (middle, high)]
+    return order

@@ -213,4 +213,4 @@ def _loss(matrix: TimingMatrix, tree: Tree | None, shapes: set[Shape]) -> Loss |
     if tree is None:
         return None
     indices = [index for index, shape in enumerate(matrix.problems) if shape in shapes]
-    return summarise([matrix.loss(index, choose(tree, matrix.problems[index])) for index in indices])
+    return summarise([matrix.loss(index, choose(tree, matrix.problems[index], matrix.axes)) for index in indices])

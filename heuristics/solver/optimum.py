@@ -85,6 +85,7 @@ class Optima:
         ranges = [Ranges(axis) for axis in axes]
         self._partitions = Partitions(ranges, self._one_leaf(ranges), self.most)
         self._known: dict[tuple[int, Box], int] = {}
+        self._trees: dict[tuple[int, Box], Tree] = {}  # trees of successive numbers of leaves have most parts in common
 
     def axis(self, name: str) -> Axis:
         """The bins of an axis."""
@@ -178,6 +179,11 @@ class Optima:
             yield self._summed(cut.low_leaves, low) + self._summed(leaves - cut.low_leaves, high), cut
 
     def _build(self, box: Box, leaves: int) -> Tree:
+        if (leaves, box) not in self._trees:
+            self._trees[leaves, box] = self._built(box, leaves)
+        return self._trees[leaves, box]
+
+    def _built(self, box: Box, leaves: int) -> Tree:
         if leaves == 1:
             return Leaf(self.configs[int(np.argmin(self.costs(box)))])
         goal = self._summed(leaves, box)

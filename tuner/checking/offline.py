@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.any_gpu.legality import EveryGpu, targets_of
-from normtune.heuristics.fitting.duration import duration
-from normtune.heuristics.fitting.options import MOST_LEAVES
+from normtune.heuristics.fitting.options import MOST_LEAVES, FitOptions
 from normtune.heuristics.regret.legality import Legality, Registered, registered
 from normtune.heuristics.solver.row_classes import RowClasses
 from normtune.heuristics.writing import named_files
@@ -141,9 +140,10 @@ def _against_data(
         weights, bits = named_files.weights(options, path), named_files.same_bits_as(options, path)
         options = replace(options, weights=weights, same_bits_as=bits)
         in_use = named_files.baseline(options, path)
-        if seconds := duration(evidence, options, decided):
-            what = f"fitting {len(used(evidence, options.operators).frame)} measurements of {source} again to compare"
-            announce(f"{locate.quoted(path)}: {what}, about {seconds} s; --quick skips this")
+        count = len(used(evidence, options.operators).frame)
+        announce(
+            f"{locate.quoted(path)}: fitting {count} measurements of {source} again to compare; --quick skips this"
+        )
         if header.is_for_any_gpu:
             everywhere = emit.module_text(fit_all(evidence, options), command, is_positional(text))
             return _compared(everywhere, text, header, source, notes)
@@ -151,7 +151,7 @@ def _against_data(
             evidence,
             options,
             incumbents=in_use,
-            known=decided,
+            known=decided if _is_decided(header, options) else {},
             given=trees(text) if header.replaced else None,
         )
         expected = module_text(again, command, is_positional(text))
@@ -161,15 +161,27 @@ def _against_data(
     for entry in again.functions if header.replaced else ():
         if entry.figures.gap > options.tie and not entry.figures.kept and not entry.beside:
             return [f"{entry.key} loses more than its tie over the best tree; {_refit_advice(header)}"]
-    return _compared(expected, text, header, source, notes)
+    return _compared(expected, text, header, source, notes, _is_decided(header, options))
 
 
-def _compared(expected: str, text: str, header: Header, source: str, notes: list[str]) -> list[str]:
+def _is_decided(header: Header, options: FitOptions) -> bool:
+    """Whether a refit takes cross-validation and sharing from the header.
+
+    With a number of leaves they are figures that no tree depends on, and would take most of the time. A table that was
+    brought near to a replaced one cannot be fitted without them.
+    """
+    return options.leaves is not None or header.replaced
+
+
+def _compared(
+    expected: str, text: str, header: Header, source: str, notes: list[str], is_decided: bool = False
+) -> list[str]:
     sides = [_canonical(side, header.has_facts) for side in (text, expected)]
     if sides[0] == sides[1]:
         alike = "byte for byte" if expected == text else "but for its formatting"
         judged = f"its figures are, {alike}, those that" if header.replaced else f"equal, {alike}, to a fit of"
-        notes.append(f"{judged} {source}{' gives' if header.replaced else ''}")
+        limits = "; cross-validation and what shares a function are taken from its header" if is_decided else ""
+        notes.append(f"{judged} {source}{' gives' if header.replaced else ''}{limits}")
         return []
     table, refit = (side[:_MOST_LINES] for side in sides)
     lines = difflib.unified_diff(table, refit, "this table", f"fit of {source}", lineterm="", n=1)

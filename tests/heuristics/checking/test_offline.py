@@ -39,20 +39,35 @@ def test_a_table_of_a_recording_is_fitted_again_byte_for_byte(recorded: Evidence
         write(tmp_path / "table.py", module_text(fit(recorded, FitOptions(leaves=leaves)), as_command(command)))
     )
     assert (report.failures, report.stale) == ((), ())
-    assert "equal, byte for byte, to a fit of recording test-gpu" in report.notes
+    limits = "" if leaves is None else "; cross-validation and what shares a function are taken from its header"
+    assert f"equal, byte for byte, to a fit of recording test-gpu{limits}" in report.notes
 
 
 @pytest.mark.long
 def test_a_refit_does_not_cross_validate(recorded: Evidence, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from normtune.heuristics.fitting import function
 
-    path = write(tmp_path / "table.py", module_text(fit(recorded), as_command(COMMAND)))
+    command = as_command(COMMAND.replace("--out", "--leaves 2 --out"))
+    path = write(tmp_path / "table.py", module_text(fit(recorded, FitOptions(leaves=2)), command))
 
     def refuse(*arguments: object) -> None:
         raise AssertionError("cross-validated")
 
-    monkeypatch.setattr(function, "selected", refuse)
-    assert check(path).failures == ()
+    monkeypatch.setattr(function, "cross_validated", refuse)
+    result = check(path)
+    assert result.failures == ()
+    assert any("cross-validation and what shares a function are taken from its header" in note for note in result.notes)
+
+
+def test_a_table_with_other_leaves_than_its_command_gives_is_not_called_equal(
+    recorded: Evidence, tmp_path: Path
+) -> None:
+    """Two leaves, but a command without `--leaves`, which chooses the number by cross-validation."""
+    assert fit(recorded).functions[0].figures.leaves != 2
+    path = write(tmp_path / "table.py", module_text(fit(recorded, FitOptions(leaves=2)), as_command(COMMAND)))
+    result = check(path)
+    assert not any("equal" in note for note in result.notes)
+    assert any("it differs from a fit of recording test-gpu" in failure for failure in result.failures)
 
 
 @pytest.mark.slow

@@ -169,6 +169,17 @@ def test_check_fits_again_and_finds_an_illegal_answer(frame, tmp_path, monkeypat
     assert done.exit_code == 1 and "illegal" in done.output, done.output
 
 
+def test_a_fit_beside_the_table_that_it_replaces_compares_all_three_sizes(frame, tmp_path) -> None:
+    path = tmp_path / "table.py"
+    normtune.fit(frame, name="NVIDIA H200", target="sm_90").save(path)
+    first = path.read_text()
+    again = normtune.fit(frame, name="NVIDIA H200", target="sm_90", replaces=path)
+    again.save(path)
+    assert path.read_text() == first
+    compared = normtune.fit(frame, name="NVIDIA H200", target="sm_90", baseline=str(path))
+    assert compared.functions[0].figures.uncompared == 0
+
+
 def test_views_show_a_map_of_two_sizes_for_each_of_the_third(frame, tmp_path) -> None:
     path, times = tmp_path / "table.py", tmp_path / "times.parquet"
     normtune.fit(frame, name="NVIDIA H200", target="sm_90").save(path, evidence=times)

@@ -42,6 +42,7 @@ class InSpace(Legality):
         self.spec = SimpleNamespace(whole=WHOLE)  # type: ignore[assignment]
         self.kept = None
         self._limits = limits or {}
+        self._reach = {}
         self.asked = 0
 
     def reaches(self, config: Config, shape: Shape) -> bool:

@@ -1,0 +1,62 @@
+"""The line `Regenerate:` of each committed table whose data is committed, run as a user would, over a copy."""
+
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+from normtune.heuristics.writing.regenerate import Command, command_of
+from normtune.kernels.tablefile import locate
+from normtune.kernels.tablefile.header import FIRST_LINE, parse
+from normtune.tests.commands import main
+
+ROOT = Path(__file__).parents[3]
+FOLDERS = ROOT / "examples", ROOT / "heuristics" / "tables"
+
+
+def _command(table: Path) -> Command:
+    return command_of(parse(locate.read(table), table.name)[0])
+
+
+def _has_data(table: Path) -> bool:
+    command = _command(table)
+    return bool(command.recording) or (table.parent / (command.file or command.store)).is_file()
+
+
+def _is_table(file: Path) -> bool:
+    return file.read_text().startswith(FIRST_LINE)
+
+
+def _is_brief(table: Path) -> bool:
+    return table.name == "nvidia_h200_reduce_partials.py"
+
+
+COMMITTED = [table for folder in FOLDERS for table in sorted(folder.rglob("*.py")) if _is_table(table)]
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        pytest.param(table, marks=[] if _is_brief(table) else pytest.mark.slow)
+        for table in COMMITTED
+        if _has_data(table)
+    ],
+    ids=lambda table: table.stem,
+)
+@pytest.mark.usefixtures("operators_forgotten")
+def test_the_command_of_a_header_writes_the_table_again(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once beside the table, which it replaces and stays near to, and once without it: both write the same file."""
+    folder = tmp_path / "copy"
+    shutil.copytree(table.parent, folder)
+    monkeypatch.chdir(folder)
+    copy, words = folder / table.name, shlex.split(_command(table).line())
+    assert words[:2] == ["normtune", "fit"]
+    for is_beside in (True, False):
+        if not is_beside:
+            copy.unlink()
+        result = main(*words[1:])
+        assert result.exit_code == 0, result.output
+        assert copy.read_text() == table.read_text()
