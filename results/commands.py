@@ -229,11 +229,12 @@ def drop(
 
     Store.open(resolve_url(store), create=False).close()
     with Store.open(resolve_url(store)) as opened:
-        changed = opened.drop(run, undo=undo)
+        changed, option = opened.drop(run, undo=undo), opened.option
     if undo:
         say(f"run {changed.id} of {changed.started} is used again")
     else:
-        say(f"run {changed.id} of {changed.started} is set aside; `normtune data drop --undo {changed.id}` undoes this")
+        again = f"`normtune data drop --undo {changed.id}{option}`"
+        say(f"run {changed.id} of {changed.started} is set aside; {again} undoes this")
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> "Table":

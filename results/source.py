@@ -28,7 +28,7 @@ STORE_HELP = (
 )
 # Number of GPUs that a message names.
 _NAMED = 5
-NOTHING = "there are no measurements yet: run `normtune sweep`"
+NOTHING = "there are no measurements yet: sweep first"
 # The measurements as an argument of a Python function: evidence, or a store, open or by its file or URL; None for the
 # default store.
 Measured: TypeAlias = Union["Evidence", "Store", str, "os.PathLike[str]", None]

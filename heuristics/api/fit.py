@@ -190,7 +190,7 @@ class FitRequest(FitKeywords, Elsewhere):
     )
     replaces: str | os.PathLike[str] | None = option(
         "A table's file: the new table stays near it where times cannot tell them apart, and no leaf becomes slower, "
-        "as where `normtune fit` replaces a table."
+        "as where `fit` replaces a table."
     )
 
 

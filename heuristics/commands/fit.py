@@ -66,7 +66,7 @@ def fit(
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Write the measurements that were fitted to this .parquet file, or to DIR/, for `normtune check`.",
+            help="Write the measurements that were fitted to this .parquet file, or to DIR/, for `check`.",
         ),
     ] = None,
     form: Annotated[
@@ -152,7 +152,7 @@ def fit(
         from normtune.heuristics.commands.fit_any_gpu import fit_all_devices
 
         if source.file:
-            raise UsageError("FILE and --all-devices are both given: `normtune data merge` puts files into a store")
+            raise UsageError("FILE and --all-devices are both given: `data merge` puts files into a store")
         for option, is_set in (("--install", install), ("--stability", stability)):
             if is_set:
                 raise UsageError(f"{option} and --all-devices are both given: {option} is for the table of one GPU")
@@ -239,7 +239,7 @@ def _source(file: str | None, store: str | None, recording: str | None, elsewher
 
     if file is None:
         if facts := elsewhere.facts():
-            raise UsageError(f"--{next(iter(facts))} describes a FILE of another program: `normtune fit times.csv ...`")
+            raise UsageError(f"--{next(iter(facts))} describes the FILE of another program, which is missing")
         return Source(store, recording)
     if store is not None or recording is not None:
         raise UsageError("FILE is given with --store or --recording: measurements come from one of them")

@@ -69,7 +69,7 @@ def fit(
     check_operators(evidence, options.operators)
     selected = evidence.select(options.operators)
     if selected.frame.empty:
-        raise NormtuneError("there are no measurements to fit: run `normtune sweep` first")
+        raise NormtuneError("there are no measurements to fit: sweep first")
     device, regime = _one_device(selected.devices()), _one_regime(selected.regimes())
     data = used(evidence, options.operators)
     notes = older(selected, data)
@@ -200,7 +200,7 @@ def _matrices(evidence: "Evidence", spec: OperatorSpec, target: Target, notes: l
             notes.append(
                 f"{'left out ' * too_many}{key}: {unused} of {measured} measurements share no round "
                 "with the others, or their run no config; only times of one round are compared: time configs in turns "
-                "(`normtune sweep --stale` does)"
+                "(a sweep with --stale does)"
             )
             if too_many:
                 continue

@@ -106,7 +106,7 @@ class Weighting:
             first = self._entries[0]
             raise UsageError(
                 f"{self.choice} has no measured shape, its first is {_text(first)}: expected measured shapes "
-                "(`normtune sweep --shapes FILE` measures those of a file)"
+                "(a sweep with --shapes FILE measures those of a file)"
             )
         notes = []
         if self._unmet:

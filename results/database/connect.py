@@ -19,7 +19,7 @@ from normtune.errors import NormtuneError, UsageError
 from normtune.results.database import schema
 from normtune.results.database.older import convert
 from normtune.results.database.reading import stored_version
-from normtune.results.database.url import display_name, parse, sqlite_path
+from normtune.results.database.url import display_name, parse, sqlite_path, store_option
 
 # Longest wait for another process that writes, such as the import of a large file.
 BUSY_SECONDS = 30.0
@@ -44,7 +44,7 @@ def connect(url: str, create: bool) -> sa.Engine:
             raise UsageError(
                 f"the store {path} has to be written, but its URL says mode=ro: leave that out, or name another store"
             )
-        _check_path(path, create)
+        _check_path(path, create, store_option(parsed))
     name = display_name(parsed)
     try:
         engine = sa.create_engine(
@@ -126,7 +126,7 @@ def _explain(name: str, text: str) -> str:
     return f"the store {name} failed ({line}): check its database, or name another store with --store"
 
 
-def _check_path(path: Path, create: bool) -> None:
+def _check_path(path: Path, create: bool, option: str) -> None:
     try:
         if path.is_dir():
             raise UsageError(f"the store {path} is a folder: expected a file such as {path / 'normtune.db'}")
@@ -137,11 +137,11 @@ def _check_path(path: Path, create: bool) -> None:
         if path.exists() and not path.is_file():  # SQLite would wait for the other end of a pipe
             raise UsageError(f"the store {path} is no regular file: name another with --store")
         if not create and not path.exists():
-            raise UsageError(f"there is no store {path}: name one that exists, or run `normtune sweep` first")
+            raise UsageError(f"there is no store {path}: name one that exists, or run `normtune sweep{option}` first")
         if create and path.suffix == ".parquet":
             raise UsageError(
                 f"the store {path} has the name of a Parquet file, which is only read: name another, as normtune.db; "
-                "`normtune data export --out FILE.parquet` writes one"
+                "`data export` writes one"
             )
     except OSError as error:
         raise NormtuneError(
@@ -199,16 +199,17 @@ def _prepare(engine: sa.Engine, name: str, create: bool) -> None:
         has_tables = _is_store(connection, name)
     if not create:
         if not has_tables:
-            raise UsageError(f"the store {name} is empty: run `normtune sweep` first")
+            raise UsageError(f"the store {name} is empty: run `normtune sweep{store_option(engine.url)}` first")
         return
     if engine.dialect.name == "sqlite":
         with engine.connect() as connection:
             triggers = "SELECT name FROM sqlite_master WHERE type = 'trigger' LIMIT 1"
             trigger = connection.exec_driver_sql(triggers).scalar()
         if trigger is not None:  # code of others, which may run for ever
+            export = f"`normtune data export --regime all --out FILE.parquet{store_option(engine.url)}`"
             raise NormtuneError(
-                f"the store {name} has a trigger, {str(trigger)[:40]!r}, which normtune never creates: use `normtune "
-                "data export` and `normtune data merge` to move the measurements to another store"
+                f"the store {name} has a trigger, {str(trigger)[:40]!r}, which normtune never creates: {export} writes "
+                "a file, which another store merges"
             )
         with engine.connect() as connection:
             # Outside of a transaction, and after the checks, because it changes the file.

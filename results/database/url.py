@@ -5,6 +5,7 @@ In: the value of `--store` or NORMTUNE_STORE. Out: a SQLAlchemy URL, which `conn
 
 import os
 import re
+import shlex
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -90,6 +91,16 @@ def display_name(url: URL) -> str:
         return str(path)
     place, mark, query = url.render_as_string(hide_password=True).partition("?")
     return place + mark + re.sub("=[^&]*", "=***", query)
+
+
+def store_option(url: URL) -> str:
+    """The words of a printed command that name a store: ` --store FILE`; empty where it is the default anyway."""
+    name = display_name(url)
+    try:
+        is_default = display_name(parse(resolve_url(None))) == name
+    except UsageError:
+        is_default = False
+    return "" if is_default else f" --store {shlex.quote(name)}"
 
 
 def _shown(url: str) -> str:

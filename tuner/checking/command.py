@@ -210,6 +210,6 @@ def _measured(path: Path, result: "DeviceCheck", strict: bool, details: bool) ->
         *(str(path), result.verdict, result.verdict == STALE or (strict and result.kernels_changed)),
         f"{quoted(path)} on {result.device.label}: {headline(result.functions)}",
         reasons=([f"{counts_line(result.functions)}; {counted}"], *function_lines(result.functions, details)),
-        notes=(result.notes, next_lines(result.verdict, result.kernels_changed, path)),
+        notes=(result.notes, next_lines(result.verdict, result.kernels_changed)),
         facts=facts,
     )

@@ -281,7 +281,7 @@ class _Sweeping:
         with self._display as display:
             for work in self._works:
                 failed = without_times(work.stored, [task.problem for task in work.plan.tasks])
-                summary = Summary(known=len(work.plan.tasks), known_failed=failed)
+                summary = Summary(store.option, known=len(work.plan.tasks), known_failed=failed)
                 summary.phases = Phases(0.0, 0.0, 0.0, protocol)
                 summary.starting_seconds = time.monotonic() - self._begun
                 nothing = self._nothing(work)

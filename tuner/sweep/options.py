@@ -97,7 +97,7 @@ class SweepOptions:
     )
     seed: int | None = option("Seed of the random draws of plane or tpe. Default: 0.", "N")
     baseline: str | os.PathLike[str] | None = option(
-        "Also time this table's configs at each shape, for `normtune fit --baseline`. The configs of the GPU's "
+        "Also time this table's configs at each shape, for `fit --baseline`. The configs of the GPU's "
         "present tables, and each operator's default config, are always timed.",
         "TABLE",
         read=str,

@@ -173,7 +173,7 @@ def test_a_table_of_another_gpu_is_measured_all_the_same(table: Path) -> None:
         in result.stdout
     )
     assert (
-        "the kernels of rms_norm_forward changed since they were measured: `normtune sweep --stale`, then fit; "
+        "the kernels of rms_norm_forward changed since they were measured: sweep with --stale, then fit; "
         "the present kernels were measured"
     ) in " ".join(result.stdout.split())
     assert (

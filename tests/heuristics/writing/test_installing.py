@@ -167,8 +167,7 @@ def test_a_table_is_installed_without_the_options_of_a_fit(store) -> None:
     for words in (("--leaves", "2"), ("--store", "normtune.db"), ("--out", "other.py"), ("--json",)):
         told = commands.refused("fit", "toy.py", "--install", *words)
         assert told == f"{words[0]} is given with the table 'toy.py', which is only installed: leave it out"
-    hostile = Path("toy.py").read_text().replace("TABLES = {", "import os\n\nTABLES = {", 1)
-    Path("hostile.py").write_text(hostile)
+    Path("hostile.py").write_text(Path("toy.py").read_text() + "import os\n")
     assert "table hostile.py cannot be used" in commands.refused("fit", "hostile.py", "--install")
     assert locate.installed() == []
 
