@@ -8,6 +8,7 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -23,6 +24,8 @@ from normtune.results.database.url import display_name, parse, sqlite_path, stor
 
 # Longest wait for another process that writes, such as the import of a large file.
 BUSY_SECONDS = 30.0
+# Beginnings of the names of SQLite's errors where it cannot make files beside a store.
+_NO_FILES = ("SQLITE_IOERR", "SQLITE_FULL", "SQLITE_CANTOPEN", "SQLITE_READONLY")
 # Advisory lock of those who create or convert the tables of a PostgreSQL store; any number that is nobody else's.
 _PREPARING = 0x6E6F726D74756E65
 # Option of a transaction that will write. SQLite then takes its lock at the beginning, where it waits for it; a
@@ -118,8 +121,8 @@ def _explain(name: str, text: str) -> str:
         )
     if "is full" in line or "disk I/O" in line:
         return (
-            f"the store {name} cannot be written ({line}): the disk is full or failing; what was stored before is "
-            "kept, free some space and run the same command again"
+            f"the store {name} cannot be used ({line}): the disk is full or failing, and even reading may need 32 KB; "
+            "what was stored before is kept, free some space and run the same command again"
         )
     if "locked" in line or "lock timeout" in line:
         return f"the store {name} is locked by another process for over {BUSY_SECONDS:g} s: try again when it is done"
@@ -150,27 +153,34 @@ def _check_path(path: Path, create: bool, option: str) -> None:
 
 
 def _engine_options(url: URL, read_only: Path | None) -> dict[str, Any]:
-    """Options of the engine; `read_only` is the file of a SQLite store that is opened for reading."""
+    """Options of the engine; `read_only` is the file of a SQLite store that is only read, None for others."""
     if url.get_backend_name() != "sqlite":
         return {
             "connect_args": {} if "connect_timeout" in url.query else {"connect_timeout": max(2, int(BUSY_SECONDS))}
         }
-    if read_only is not None and _is_frozen(read_only):
-        name = f"file:{quote(str(read_only.absolute()))}?mode=ro&immutable=1"
-        return {"creator": lambda: sqlite3.connect(name, uri=True, timeout=BUSY_SECONDS, check_same_thread=False)}
+    if read_only is not None:
+        return {"creator": lambda: _opened_to_read(read_only.absolute())}
     return {"connect_args": {"timeout": BUSY_SECONDS}}
 
 
-def _is_frozen(path: Path) -> bool:
-    """Whether the folder of a store is read-only, as on a mounted archive, and nobody writes to the store.
+def _opened_to_read(path: Path) -> sqlite3.Connection:
+    """A connection that only reads.
 
-    SQLite creates files beside a store with a write-ahead log even to read it, unless it is opened as immutable. A log
-    that is not empty belongs to a writer, possibly a killed one, and must be read.
+    SQLite makes files beside a store with a write-ahead log even to read it, unless it is opened as immutable. Where it
+    cannot, as in a read-only folder or on a full disk, nobody can write to the store. A log that is not empty has
+    measurements and must be read.
     """
-    log = Path(f"{path}-wal")
-    if log.exists() and log.stat().st_size:
-        return False
-    return not os.access(path.absolute().parent, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
+    connect = partial(sqlite3.connect, timeout=BUSY_SECONDS, check_same_thread=False)
+    connection = connect(path)
+    try:
+        connection.execute("SELECT name FROM sqlite_master LIMIT 1")
+    except sqlite3.DatabaseError as error:
+        connection.close()
+        log = Path(f"{path}-wal")
+        if not error.sqlite_errorname.startswith(_NO_FILES) or (log.exists() and log.stat().st_size):
+            raise
+        connection = connect(f"file:{quote(str(path))}?mode=ro&immutable=1", uri=True)
+    return connection
 
 
 def _on_connect(connection: Any, _record: Any) -> None:

@@ -112,7 +112,7 @@ def test_moved_thresholds_are_found_in_the_file(table: Path) -> None:
     assert re.search(r"^    \d+ x \d+: [\d.]+ % slower than ", result.stdout, re.MULTILINE)
     assert re.search(r"\d+ of \d+ functions OK, \d+ STALE", result.stdout.splitlines()[2])
     assert result.stdout.splitlines()[-1] == (
-        "  Next: normtune sweep, then normtune fit --out heuristics.py; more: --details"
+        "  Next: sweep its operators, then fit with the options of its header; more: --details"
     )
 
 

@@ -236,13 +236,13 @@ def test_two_operators_with_knobs_of_their_own_share_a_table() -> None:
         ),
         (
             ("times.csv", *FLAGS, *COLUMNS, "--all-devices"),
-            "FILE and --all-devices are both given: `normtune data merge`",
+            "FILE and --all-devices are both given: `data merge`",
         ),
         (("times.csv", *FLAGS, *COLUMNS, "--store", "a.db"), "FILE is given with --store or --recording"),
         (("times.csv", *FLAGS, *COLUMNS, "--regime", "warm"), "times.csv has no times of regime warm, but of cold"),
         (("times.txt",), "FILE is 'times.txt': expected a file of measurements that ends in .csv or .parquet"),
         (("times.csv", *COLUMNS), "--name is missing: name the GPU"),
-        (("--name", "A"), "--name describes a FILE of another program"),
+        (("--name", "A"), "--name describes the FILE of another program, which is missing"),
         (
             ("times.csv", *FLAGS, *COLUMNS[:2]),
             "times.csv has no column operator: it has M, N, BLOCK_M, num_warps, time",

@@ -184,7 +184,7 @@ def test_wrong_options_are_one_line(store: str, options: list[str], says: str) -
 
 def test_a_missing_and_an_empty_store_say_what_to_do(store: str) -> None:
     told = refused("show", "--store", "none.db", kind=NormtuneError)
-    assert told == "there is no store none.db: name one that exists, or run `normtune sweep` first"
+    assert told == "there is no store none.db: name one that exists, or run `normtune sweep --store none.db` first"
     Store.open("sqlite:///empty.db").close()
     assert printed("--store", "empty.db") == ["there are no measurements yet: sweep first"]
 

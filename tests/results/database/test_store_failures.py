@@ -97,12 +97,13 @@ def test_a_store_whose_pages_are_overwritten(stored):
 def test_reading_where_there_is_nothing(tmp_path):
     refused(
         f"sqlite:///{tmp_path / 'none.db'}",
-        "there is no store .*none.db: name one that exists, or run `normtune sweep` first",
+        "there is no store .*none.db: name one that exists, or run `normtune sweep --store .*none.db` first",
         create=False,
     )
     assert os.listdir(tmp_path) == []
     (tmp_path / "empty.db").touch()
-    refused(f"sqlite:///{tmp_path / 'empty.db'}", "empty.db is empty: run `normtune sweep`", create=False)
+    told = "empty.db is empty: run `normtune sweep --store .*empty.db` first"
+    refused(f"sqlite:///{tmp_path / 'empty.db'}", told, create=False)
 
 
 def test_a_missing_folder_and_a_folder(tmp_path):

@@ -82,11 +82,12 @@ def test_a_store_with_a_run_of_the_future_says_what_sets_it_aside(make, make_run
         opened.add([make(run=runs[0]), make((), run=runs[1], fingerprint="sha256:bb")])
     assert set(taken(url, warn=on_stderr).current().frame["status"]) == {"timeout"}
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.endswith(f"`normtune data drop {runs[1].id}` sets it aside")
+    option = f" --store {tmp_path / 'store.db'}"
+    assert line.endswith(f"`normtune data drop {runs[1].id}{option}` sets it aside")
     done = succeed("data", "drop", runs[1].id, "--store", url)
     assert done == (
         f"run {runs[1].id} of 9999-01-01T00:00:00+00:00 is set aside; "
-        f"`normtune data drop --undo {runs[1].id}` undoes this\n"
+        f"`normtune data drop --undo {runs[1].id}{option}` undoes this\n"
     )
     assert set(taken(url, warn=on_stderr).current().frame["status"]) == {"ok"}
     assert capsys.readouterr().err == ""
