@@ -39,9 +39,7 @@ _EXACT = 1 << 53
 class FitKeywords:
     """Options of a fit in Python. A new option is declared here, and used where it takes effect."""
 
-    leaves: int | None = option(
-        "At most so many leaves per function. Default: chosen by cross-validation.", "N", least=1
-    )
+    leaves: int | None = option("At most so many leaves per function. Default: chosen by cross-validation.", "N")
     operators: str | Iterable[str] = option(
         "Only this operator. Repeatable.",
         default=(),
