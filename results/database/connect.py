@@ -45,9 +45,10 @@ def connect(url: str, create: bool) -> sa.Engine:
     if path is not None:
         if create and parsed.query:
             raise UsageError(
-                f"the store {path} has to be written, but its URL says mode=ro: leave that out, or name another store"
+                f"the store {display_name(parsed)} has to be written, but its URL says mode=ro: leave that out, or name "
+                "another store"
             )
-        _check_path(path, create, store_option(parsed))
+        _check_path(path, parsed, create)
     name = display_name(parsed)
     try:
         engine = sa.create_engine(
@@ -129,26 +130,27 @@ def _explain(name: str, text: str) -> str:
     return f"the store {name} failed ({line}): check its database, or name another store with --store"
 
 
-def _check_path(path: Path, create: bool, option: str) -> None:
+def _check_path(path: Path, url: URL, create: bool) -> None:
+    name, option = display_name(url), store_option(url)
     try:
         if path.is_dir():
-            raise UsageError(f"the store {path} is a folder: expected a file such as {path / 'normtune.db'}")
+            raise UsageError(f"the store {name} is a folder: expected a file such as {path / 'normtune.db'}")
         if path.parent.exists() and not path.parent.is_dir():
-            raise UsageError(f"the store {path} cannot exist: {path.parent} is no folder; name another with --store")
+            raise UsageError(f"the store {name} cannot exist: {path.parent} is no folder; name another with --store")
         if not path.parent.is_dir():
-            raise UsageError(f"the folder of the store {path} does not exist: create {path.parent} or name another")
+            raise UsageError(f"the folder of the store {name} does not exist: create {path.parent} or name another")
         if path.exists() and not path.is_file():  # SQLite would wait for the other end of a pipe
-            raise UsageError(f"the store {path} is no regular file: name another with --store")
+            raise UsageError(f"the store {name} is no regular file: name another with --store")
         if not create and not path.exists():
-            raise UsageError(f"there is no store {path}: name one that exists, or run `normtune sweep{option}` first")
+            raise UsageError(f"there is no store {name}: name one that exists, or run `normtune sweep{option}` first")
         if create and path.suffix == ".parquet":
             raise UsageError(
-                f"the store {path} has the name of a Parquet file, which is only read: name another, as normtune.db; "
+                f"the store {name} has the name of a Parquet file, which is only read: name another, as normtune.db; "
                 "`data export` writes one"
             )
     except OSError as error:
         raise NormtuneError(
-            f"the store {path} cannot be examined ({error.strerror or error}): name another with --store"
+            f"the store {name} cannot be examined ({error.strerror or error}): name another with --store"
         ) from None
 
 
