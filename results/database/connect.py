@@ -45,8 +45,8 @@ def connect(url: str, create: bool) -> sa.Engine:
     if path is not None:
         if create and parsed.query:
             raise UsageError(
-                f"the store {display_name(parsed)} has to be written, but its URL says mode=ro: leave that out, or name "
-                "another store"
+                f"the store {display_name(parsed)} has to be written, but its URL says mode=ro: leave that out, or "
+                "name another store"
             )
         _check_path(path, parsed, create)
     name = display_name(parsed)

@@ -138,6 +138,10 @@ def run(
         announce: called with a line before what takes more than five seconds.
     """
     begun = time.monotonic() if begun is None else begun
+    if request.ray is not None:
+        from normtune.results.parallel.connect import check_installed
+
+        check_installed()
     wanted = request.wanted()
     if (seconds := PLAN_SECONDS[request.chosen.space] * len(wanted.problems)) > BRIEF:
         announce(f"planning {len(wanted.problems)} problems, about {seconds_text(seconds)}")
