@@ -161,7 +161,7 @@ class Table(FittedTable):
         gpu = emit.gpu_of(self.device)
         installing.check([gpu], force)
         again = command(self.source, self.options, installed_path(gpu.name))._replace(out="", install=True)
-        return installing.write_installed(self._module(again), gpu)
+        return installing.write_installed(self._module(again), gpu, self.fit.unpaired)
 
     def _repr_html_(self) -> str:
         """The verdict, and maps where the packages that draw are installed."""

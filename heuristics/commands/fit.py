@@ -226,7 +226,8 @@ def _check_alone(context: typer.Context, table: str, install: bool) -> None:
 
 def _installed(gpu: "Gpu", installed: "Installed") -> str:
     """Lines about an installed table."""
-    return f"installed {installed.path}: kernels on {gpu.name} use it from now on, in place of {installed.displaced}"
+    line = f"installed {installed.path}: kernels on {gpu.name} use it from now on, in place of {installed.displaced}"
+    return "\n".join(filter(None, (line, installed.note)))
 
 
 def _source(file: str | None, store: str | None, recording: str | None, elsewhere: Elsewhere) -> "Source":

@@ -5,6 +5,7 @@
 
 import contextlib
 from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from normtune.kernels.arguments import checked
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.facts import encoded
 from normtune.kernels.tablefile.header import Gpu, parse
-from normtune.kernels.target import plain_name
+from normtune.kernels.target import DRIVER_NAMES, plain_name
 from normtune.results.regimes import COLD
 from normtune.results.source import Measured, taken
 
@@ -27,10 +28,12 @@ class Installed(NamedTuple):
     Attributes:
         path: its file.
         displaced: the table that kernels on this GPU used before, as text.
+        note: line about a name of the GPU that no driver is known to report; empty for others.
     """
 
     path: Path
     displaced: str
+    note: str = ""
 
 
 class Removed(NamedTuple):
@@ -77,13 +80,16 @@ def check(gpus: Sequence[Gpu], force: bool) -> None:
         )
 
 
-def write_installed(text: str, gpu: Gpu) -> Installed:
+def write_installed(text: str, gpu: Gpu, is_unpaired: bool) -> Installed:
     """Write a table to the place of a GPU's installed table, after `check`.
+
+    Somebody typed the name of the GPU where the times are unpaired.
 
     Raises:
         NormtuneError: it cannot be written.
     """
-    installed = Installed(locate.installed_path(gpu.name), _displaced(gpu))
+    note = _unreported(gpu.name) if is_unpaired else ""
+    installed = Installed(locate.installed_path(gpu.name), _displaced(gpu), note)
     write.write_table(text, installed.path)
     return installed
 
@@ -110,7 +116,18 @@ def install(table: Path, force: bool = False) -> tuple[Gpu, Installed]:
     command = command_of(header).installed(table, locate.installed_path(header.gpu))
     _, body = parse(locate.read(table), name)
     text = f"{with_lines(header._replace(command=encoded(command))).text()}\n{body}"
-    return header.device, write_installed(text, header.device)
+    return header.device, write_installed(text, header.device, header.data.unpaired)
+
+
+def _unreported(name: str) -> str:
+    if name in DRIVER_NAMES or name in {plain_name(gpu.label) for gpu in gpus_here()}:
+        return ""
+    longer = [reported for reported in DRIVER_NAMES if reported.startswith(name)]
+    nearest = (longer or get_close_matches(name, DRIVER_NAMES, 1, 0.0))[0]
+    return (
+        f"no driver is known to report {name!r}, and kernels use the table where the name is equal: the nearest known "
+        f"one is {nearest!r}, for --name"
+    )
 
 
 def _displaced(gpu: Gpu) -> str:

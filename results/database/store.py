@@ -30,7 +30,7 @@ from normtune.results.database.rows import Row, columns_of_rows, rows_of
 from normtune.results.database.url import DEFAULT_STORE, display_name, resolve_url, sqlite_path, store_option
 from normtune.results.records import Counted, Coverage, Device, History, Measurement, Run, Tally
 from normtune.results.regimes import COLD
-from normtune.results.runs import DROPPED, DROPS, ahead, anonymous, drops, without_store
+from normtune.results.runs import DROPPED, DROPS, ahead, anonymous, check_joining, drops, without_store
 from normtune.results.validate import check_columns
 
 if TYPE_CHECKING:
@@ -226,12 +226,9 @@ class Store:
             parts = iter([(told, rows_of({name: data.frame[name].tolist() for name in COLUMNS}))])
         count = added = 0
         with self._writing() as connection:
+            names = {run.device.label for _, run in stored_runs(connection)}
             for runs, rows in parts:
-                for run in ahead(runs):
-                    raise ValueError(
-                        f"run {run.id} started {run.started[:40]}, after tomorrow by this machine's clock, and would "
-                        "be the newest until then"
-                    )
+                check_joining(runs, names)
                 writing.add_runs(connection, runs, joins=True)
                 count, added = count + len(rows), added + writing.merge(connection, rows, self._numbers)
         return count, added

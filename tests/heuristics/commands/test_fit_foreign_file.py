@@ -63,6 +63,19 @@ def answers_of(path: str) -> dict[tuple[int, int], tuple[int, int]]:
 RIGHT = {shape: best(*shape) for shape in itertools.product(ROWS, HIDDEN)}
 
 
+def test_a_name_that_no_driver_reports_is_told_where_it_is_installed() -> None:
+    times().to_csv("times.csv", index=False)
+    told = succeed("fit", "times.csv", *FLAGS, *COLUMNS, "--out", "table.py", "--install").splitlines()
+    note = (
+        "no driver is known to report 'NVIDIA H100', and kernels use the table where the name is equal: the nearest "
+        "known one is 'NVIDIA H100 80GB HBM3', for --name"
+    )
+    assert note in told
+    assert note in succeed("fit", "table.py", "--install")
+    named = ("--name", "NVIDIA H100 80GB HBM3", *FLAGS[2:])
+    assert "no driver" not in succeed("fit", "times.csv", *named, *COLUMNS, "--install")
+
+
 @pytest.mark.parametrize(("ending", "samples"), [("csv", 1), ("csv", 5), ("parquet", 3)])
 def test_the_best_configs_of_an_operator_that_nobody_declared(ending: str, samples: int) -> None:
     frame = times(samples=samples)
