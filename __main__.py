@@ -11,6 +11,10 @@ def main() -> None:
 
     From the first line on an interrupt ends the process with one line; commands that measure take it as an exception.
     """
+    if not os.path.isfile(__file__):
+        sys.exit(
+            "normtune: error: it cannot run from a zip archive, where its tables and recordings are no files: unpack it"
+        )
     started = os.getpid()
 
     def end(*_: object) -> None:

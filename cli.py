@@ -117,7 +117,6 @@ def _print_version(is_given: bool) -> None:
 
 @app.callback()
 def normtune(
-    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
@@ -130,10 +129,6 @@ def normtune(
 
     `normtune sweep && normtune fit` measures this machine's GPU, into ./normtune.db, and prints the figures of a table.
     """
-    if context.invoked_subcommand == "fit" and not {"-h", "--help"} & {*sys.argv}:
-        from normtune.heuristics.commands.project import defaults
-
-        context.default_map = {"fit": defaults(Path())}
     for file in load or ():
         from normtune.kernels.load_file import load as load_operators
 

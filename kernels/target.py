@@ -12,6 +12,34 @@ from normtune.errors import UsageError
 
 # Sanity limit: the largest GPU has 304 multiprocessors.
 MOST_SMS = 4096
+# Names by which drivers report GPUs: NVIDIA's list of supported products, and AMD's data sheets.
+DRIVER_NAMES = (
+    "NVIDIA A10",
+    "NVIDIA A100-PCIE-40GB",
+    "NVIDIA A100-SXM4-40GB",
+    "NVIDIA A100-SXM4-80GB",
+    "NVIDIA A100 80GB PCIe",
+    "NVIDIA A10G",
+    "NVIDIA B200",
+    "NVIDIA GB200",
+    "NVIDIA GH200 480GB",
+    "NVIDIA GeForce RTX 3090",
+    "NVIDIA GeForce RTX 4090",
+    "NVIDIA GeForce RTX 5060 Ti",
+    "NVIDIA GeForce RTX 5090",
+    "NVIDIA H100 80GB HBM3",
+    "NVIDIA H100 NVL",
+    "NVIDIA H100 PCIe",
+    "NVIDIA H20",
+    "NVIDIA H200",
+    "NVIDIA H200 NVL",
+    "NVIDIA L4",
+    "NVIDIA L40S",
+    "AMD Instinct MI250X",
+    "AMD Instinct MI300X",
+    "AMD Instinct MI325X",
+    "AMD Instinct MI355X",
+)
 # Longest name of a GPU, characters.
 MAX_LETTERS = 80
 UNNAMED = "unnamed GPU"

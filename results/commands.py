@@ -7,7 +7,7 @@ they are imported when a command runs.
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, fields
-from functools import wraps
+from functools import partial, wraps
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -17,7 +17,7 @@ import typer
 
 from normtune.kernels.tablefile.header import UNPAIRED
 from normtune.results.elsewhere import Elsewhere
-from normtune.results.options import LIST, Option, flag_of, option, parameter_of
+from normtune.results.options import LIST, Option, flag_of, option, parameter_of, parse_number
 from normtune.results.regimes import COLD
 from normtune.results.source import NOTHING, STORE_HELP, Keys
 from normtune.results.terminal import say
@@ -62,7 +62,7 @@ def with_options(options: type[Any], before: str) -> Callable[[Callable[..., Non
         @wraps(command)
         def called(**arguments: Any) -> None:
             for field in declared:
-                value, read = arguments.pop(parameter_of(field)), field.metadata["option"].read
+                value, read = arguments.pop(parameter_of(field)), _reader(field)
                 if value is None or value == []:
                     value = field.default
                 elif isinstance(value, list):
@@ -78,14 +78,21 @@ def with_options(options: type[Any], before: str) -> Callable[[Callable[..., Non
     return decorated
 
 
+def _reader(field: "Field[Any]") -> Callable[[Any], Any] | None:
+    """How the command line reads the text of an option; None for a text and a flag."""
+    kind = next((kind for kind in (int, float) if field.type in (kind, kind | None)), None)
+    declared: Callable[[Any], Any] | None = field.metadata["option"].read
+    return declared if declared or kind is None else partial(parse_number, kind, flag_of(field))
+
+
 def _parameter(field: "Field[Any]") -> inspect.Parameter:
     about: Option = field.metadata["option"]
     kind, default = field.type, field.default
     if isinstance(default, tuple) or about.metavar == LIST:
         kind, default = list[str] | None, None
-    elif about.read:
-        kind = (about.read if isinstance(about.read, type) else str) | None
-    declared = typer.Option(flag_of(field), help=about.help, metavar=about.metavar, min=about.least)
+    elif read := _reader(field):
+        kind = (read if isinstance(read, type) else str) | None
+    declared = typer.Option(flag_of(field), help=about.help, metavar=about.metavar)
     by_name = inspect.Parameter.POSITIONAL_OR_KEYWORD
     return inspect.Parameter(parameter_of(field), by_name, default=default, annotation=Annotated[kind, declared])
 
@@ -229,11 +236,12 @@ def drop(
 
     Store.open(resolve_url(store), create=False).close()
     with Store.open(resolve_url(store)) as opened:
-        changed = opened.drop(run, undo=undo)
+        changed, option = opened.drop(run, undo=undo), opened.option
     if undo:
         say(f"run {changed.id} of {changed.started} is used again")
     else:
-        say(f"run {changed.id} of {changed.started} is set aside; `normtune data drop --undo {changed.id}` undoes this")
+        again = f"`normtune data drop --undo {changed.id}{option}`"
+        say(f"run {changed.id} of {changed.started} is set aside; {again} undoes this")
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> "Table":

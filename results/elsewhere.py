@@ -55,7 +55,6 @@ class Elsewhere:
     sms: int | None = option(
         "Multiprocessors of this GPU. Default: those of the best-known GPU of the target.",
         "N",
-        least=1,
         doc="Multiprocessors. Default: those of the best-known GPU of the target.",
     )
     columns: Columns | None = option(

@@ -35,7 +35,6 @@ class Option(NamedTuple):
         metavar: placeholder of its value there, unless it is a flag.
         name: as a parameter of the command; empty for the name of the field.
         before: the parameter that `--help` lists next; empty for the default of the command.
-        least: the least integer; None for no bound on the command line.
         read: how the command line reads a value: a type, or a function of its text, for a list of its texts; None for
             the type of the field.
         doc: text for Python's docstring; empty for that of `--help`.
@@ -45,7 +44,6 @@ class Option(NamedTuple):
     metavar: str = "NAME"
     name: str = ""
     before: str = ""
-    least: int | None = None
     read: Callable[[Any], Any] | None = None
     doc: str = ""
 
@@ -69,6 +67,26 @@ def parameter_of(option: "Field[Any]") -> str:
 def flag_of(option: "Field[Any]") -> str:
     """The name of an option on the command line: `--max-slowdown`."""
     return "--" + parameter_of(option).replace("_", "-")
+
+
+def number_of(text: str) -> int | float | None:
+    """The number of a text in ASCII digits; None for any other, such as `1_000` and `nan`, which Python reads."""
+    if re.fullmatch(r"[-+]?[0-9]{1,18}", text):
+        return int(text)
+    is_number = re.fullmatch(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?", text)
+    return float(text) if is_number else None
+
+
+def parse_number(kind: type[int] | type[float], flag: str, text: str) -> int | float:
+    """The value of an option, as an integer or a float.
+
+    Raises:
+        UsageError: the text is no number of this kind.
+    """
+    value = number_of(text)
+    if value is None or (kind is int and not isinstance(value, int)):
+        raise UsageError(f"{flag} is {text[:80]!r}: expected {'an integer' if kind is int else 'a number'}")
+    return value
 
 
 def parse_percent(name: str, text: str) -> float:

@@ -73,5 +73,6 @@ def narrowed(evidence: "Evidence", operators: Sequence[str], dtypes: Sequence[st
             raise UsageError(f"--dtype is {name!r}: measured are {', '.join(measured)}")
     selected = evidence.select(operators, dtypes)
     if selected.frame.empty and not evidence.frame.empty:
-        raise UsageError("there are no measurements of this operator in this dtype: `normtune data list` says which")
+        dtypes = sorted({*evidence.select(operators).frame["dtype"]})
+        raise UsageError(f"there are no measurements of this operator in this dtype, but in {', '.join(dtypes)}")
     return selected

@@ -4,12 +4,13 @@ import hashlib
 import json
 import platform
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import getnode
 
+from normtune.kernels.tablefile.locate import slug
 from normtune.results.records import REPLAY_PREFIX, Device, Run
 
 # Entries of a protocol that only the store itself writes: the day on which the run was set aside, how often it was set
@@ -181,3 +182,22 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(part) for part in value]
     return value.item() if hasattr(value, "item") else value
+
+
+def check_joining(runs: Iterable[Run], names: Collection[str]) -> None:
+    """Refuse runs of the future, and a GPU's name that differs from a stored one in capitals, spaces or dashes alone.
+
+    Tables of GPUs with such names would be one file. `names` are the stored labels.
+
+    Raises:
+        ValueError: there is such a run or name.
+    """
+    for run in ahead(runs):
+        raise ValueError(
+            f"run {run.id} started {run.started[:40]}, after tomorrow by this machine's clock, and would be the newest "
+            "until then"
+        )
+    stored = {slug(name): name for name in names}
+    for name in (run.device.label for run in runs):
+        if name not in names and slug(name) in stored:
+            raise ValueError(f"it is of {name!r}, the store has {stored[slug(name)]!r}: give the same name by --name")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, Union
 
-from normtune.errors import UsageError
+from normtune.errors import NormtuneError, UsageError
 from normtune.results.options import DEVICE_DOC, DEVICE_HELP, as_names, option
 from normtune.results.regimes import COLD, REGIMES, check_others, check_regime, in_regime, narrowed
 from normtune.results.terminal import say
@@ -28,7 +28,7 @@ STORE_HELP = (
 )
 # Number of GPUs that a message names.
 _NAMED = 5
-NOTHING = "there are no measurements yet: run `normtune sweep`"
+NOTHING = "there are no measurements yet: sweep first"
 # The measurements as an argument of a Python function: evidence, or a store, open or by its file or URL; None for the
 # default store.
 Measured: TypeAlias = Union["Evidence", "Store", str, "os.PathLike[str]", None]
@@ -184,7 +184,11 @@ def _read(data: Measured, recording: str | None, warn: Warn) -> "tuple[Evidence,
     if isinstance(data, str | os.PathLike) and is_parquet(file := os.fspath(data)):
         from normtune.results.exchange.parquet_csv import read_parquet
 
-        evidence = read_parquet(Path(file))
+        try:
+            evidence = read_parquet(Path(file))
+        except NormtuneError as error:
+            source = "NORMTUNE_STORE: " if file == os.environ.get("NORMTUNE_STORE") else ""
+            raise type(error)(f"{source}{error}") from None
         _warn_of_regimes(evidence.runs, warn)
         return evidence.in_regimes(REGIMES), file
     from normtune.results.evidence import Evidence

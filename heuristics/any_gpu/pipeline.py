@@ -66,7 +66,7 @@ def fit_all(evidence: "Evidence", options: FitOptions | None = None) -> AnyGpuFi
         sizes = ", ".join(axes[named[0]])
         raise UsageError(f"a table for any GPU has functions of rows and hidden: {named[0]} has {sizes}")
     if not devices:
-        raise NormtuneError("there are no measurements to fit: run `normtune sweep` first")
+        raise NormtuneError("there are no measurements to fit: sweep first")
     targets = targets_of([device.target for device in devices])
     parts, weighting = of_operators(
         data, options, lambda spec, weighting: _part(*_kinds(data, devices, spec, weighting), targets, options.leaves)
@@ -109,7 +109,7 @@ def _earlier(data: "Evidence", devices: Sequence[Device]) -> list[str]:
     for device in devices:
         found = data.of(device).fingerprints().items()
         if names := [name for name, one in found if one not in alike(newest[name])]:
-            advice = "`normtune sweep --stale` repeats them"
+            advice = "a sweep with --stale repeats them"
             notes.append(f"{device.label} has times of earlier kernels of {', '.join(names)}: {advice}")
     return notes
 

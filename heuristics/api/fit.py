@@ -32,6 +32,7 @@ from normtune.heuristics.writing.write import check_files, write_table
 from normtune.kernels.arguments import checked
 from normtune.kernels.config import Config
 from normtune.kernels.problem import axes_at
+from normtune.kernels.tablefile.locate import installed_path
 from normtune.kernels.tablefile.tree import choose
 from normtune.results.database.store import Store
 from normtune.results.elsewhere import Elsewhere
@@ -157,12 +158,10 @@ class Table(FittedTable):
             UsageError: force is needed and not set, or the user's data folder cannot be written.
             NormtuneError: writing failed.
         """
-        path = installing.place(self.device, force)
-        installing.check([self.device], force)
-        before = installing.displaced(self.device)
-        again = command(self.source, self.options, path)._replace(out="", install=True)
-        write_table(self._module(again), path)
-        return Installed(path, before)
+        gpu = emit.gpu_of(self.device)
+        installing.check([gpu], force)
+        again = command(self.source, self.options, installed_path(gpu.name))._replace(out="", install=True)
+        return installing.write_installed(self._module(again), gpu, self.fit.unpaired)
 
     def _repr_html_(self) -> str:
         """The verdict, and maps where the packages that draw are installed."""
@@ -191,7 +190,7 @@ class FitRequest(FitKeywords, Elsewhere):
     )
     replaces: str | os.PathLike[str] | None = option(
         "A table's file: the new table stays near it where times cannot tell them apart, and no leaf becomes slower, "
-        "as where `normtune fit` replaces a table."
+        "as where `fit` replaces a table."
     )
 
 

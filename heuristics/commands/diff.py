@@ -50,6 +50,10 @@ def diff(
         raise UsageError("--details, --markdown and --json are forms of the same output: give one of them")
     if pictures and not markdown:
         raise UsageError("--pictures is for --markdown, which links them: give both")
+    if pictures:
+        from normtune.heuristics.report.images import check_extra
+
+        check_extra()
     from normtune.heuristics.api.diff import compared
     from normtune.results.terminal import console, map_columns, say_json
 

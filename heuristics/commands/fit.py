@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
     from normtune.heuristics.api.fit import Table
     from normtune.heuristics.fitting.baseline import Incumbents
-    from normtune.heuristics.writing.installing import Removed
+    from normtune.heuristics.writing.installing import Installed, Removed
     from normtune.heuristics.writing.regenerate import Source
+    from normtune.kernels.tablefile.header import Gpu
     from normtune.results.evidence import Evidence
 
 
@@ -51,7 +52,7 @@ def fit(
         typer.Argument(
             help="CSV or Parquet file of measurements, in place of a store. Another program's needs --name and "
             "--target; columns: operator (or --operator), dtype, rows, hidden, a column for each knob or config, and "
-            "nanoseconds, microseconds, milliseconds or seconds.",
+            "nanoseconds, microseconds, milliseconds or seconds. With --install also a table, which is only installed.",
         ),
     ] = None,
     store: ReadOption = None,
@@ -65,7 +66,7 @@ def fit(
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Write the measurements that were fitted to this .parquet file, or to DIR/, for `normtune check`.",
+            help="Write the measurements that were fitted to this .parquet file, or to DIR/, for `check`.",
         ),
     ] = None,
     form: Annotated[
@@ -118,10 +119,14 @@ def fit(
     from normtune.heuristics.api.stability import check_paired
     from normtune.heuristics.fitting.baseline import baseline as in_use
     from normtune.heuristics.writing import installing, regenerate, report, write
+    from normtune.heuristics.writing.emit import gpu_of
     from normtune.heuristics.writing.formats import MODULE, check_format
-    from normtune.kernels.target import plain_name
     from normtune.results.parallel.cluster_maps import on_cluster
 
+    if file and write.is_table(Path(file)):
+        _check_alone(context, file, install)
+        say(_installed(*installing.install(Path(file), force)))
+        return
     cluster = on_cluster(ray)
     chosen_options = _Options(**chosen)
     options, source = FitOptions.of(chosen_options), _source(file, store, recording, Elsewhere.said_by(chosen_options))
@@ -146,7 +151,7 @@ def fit(
         from normtune.heuristics.commands.fit_any_gpu import fit_all_devices
 
         if source.file:
-            raise UsageError("FILE and --all-devices are both given: `normtune data merge` puts files into a store")
+            raise UsageError("FILE and --all-devices are both given: `data merge` puts files into a store")
         for option, is_set in (("--install", install), ("--stability", stability)):
             if is_set:
                 raise UsageError(f"{option} and --all-devices are both given: {option} is for the table of one GPU")
@@ -177,10 +182,9 @@ def fit(
         if part.table and part.table.suffix == ".py" and not write.is_importable(part.table):
             wrote.append(f"  {part.table.name!r} is not the name of a module: rename it before a library imports it")
         if install:
-            path, displaced = table.install(force=True)  # what needs force was refused before the fit
-            name = plain_name(table.device.name)
-            wrote.append(f"installed {path}: kernels on {name} use it from now on, in place of {displaced}")
-            paths.append(path)
+            installed = table.install(force=True)  # what needs force was refused before the fit
+            wrote.append(_installed(gpu_of(table.device), installed))
+            paths.append(installed.path)
         written.append(wrote)
         plain.append(
             {
@@ -194,17 +198,35 @@ def fit(
     if as_json:
         say_json({"tables": plain})
         return
-    for table, wrote in zip(tables, written, strict=True):
+    for part, table, wrote in zip(parts, tables, written, strict=True):
         for note in table.notes:
             say(f"normtune: {note}", error=True)
         more = ["", *report.figures(table.fit), *report.gain(table.fit)] if details else []
         say("\n".join([*report.verdict(table.fit), *more, "", *wrote]))
         if stability:
             _print_stability(table)
-    if not install and form == MODULE:
-        say("\n".join(report.ways(tables[0].fit, parts[0].table, source.file)))
+        if not install and form == MODULE:
+            say("\n".join(report.ways(gpu_of(table.device), part.table)))
     if not details:
         say("More figures: --details")
+
+
+def _check_alone(context: typer.Context, table: str, install: bool) -> None:
+    """Refuse options that a table, which is installed and not fitted, would ignore."""
+    if not install:
+        raise UsageError(f"FILE is {table!r}, a table: expected measurements to fit, or --install")
+    for option in context.command.params:
+        source = context.get_parameter_source(str(option.name))
+        if source and source.name == "COMMANDLINE" and option.name not in ("file", "install", "force"):
+            raise UsageError(
+                f"{option.opts[0]} is given with the table {table!r}, which is only installed: leave it out"
+            )
+
+
+def _installed(gpu: "Gpu", installed: "Installed") -> str:
+    """Lines about an installed table."""
+    line = f"installed {installed.path}: kernels on {gpu.name} use it from now on, in place of {installed.displaced}"
+    return "\n".join(filter(None, (line, installed.note)))
 
 
 def _source(file: str | None, store: str | None, recording: str | None, elsewhere: Elsewhere) -> "Source":
@@ -217,7 +239,7 @@ def _source(file: str | None, store: str | None, recording: str | None, elsewher
 
     if file is None:
         if facts := elsewhere.facts():
-            raise UsageError(f"--{next(iter(facts))} describes a FILE of another program: `normtune fit times.csv ...`")
+            raise UsageError(f"--{next(iter(facts))} describes the FILE of another program, which is missing")
         return Source(store, recording)
     if store is not None or recording is not None:
         raise UsageError("FILE is given with --store or --recording: measurements come from one of them")
@@ -303,6 +325,7 @@ def _parts(
         UsageError: two devices would get the same file, or a file cannot be written.
     """
     from normtune.heuristics.writing import installing, write
+    from normtune.heuristics.writing.emit import gpu_of
     from normtune.heuristics.writing.formats import FORMATS
     from normtune.kernels.tablefile import locate
 
@@ -311,21 +334,18 @@ def _parts(
         evidences = [measured.of(device) for device in devices]
     devices = devices[: len(evidences)]
     names = write.names(devices)
-    data = write.files(evidence, names, ".parquet")
-    installed = [locate.installed_path(device.name) for device in devices] if install else []
-    for option, paths in (("--evidence", data), ("--install", installed)):
-        if len(set(paths)) < len(paths):
-            labels = ", ".join(f"{device.label} with {device.sms} SMs" for device in devices)
-            raise UsageError(
-                f"{option} would write one file for several devices: {labels}; --out DIR/ keeps them apart"
-            )
-    parts = [
-        *map(_DeviceFiles._make, zip_longest(evidences, write.files(out, names, FORMATS[form].suffix), data, installed))
-    ]
+    tables, data = write.files(out, names, FORMATS[form].suffix), write.files(evidence, names, ".parquet")
+    gpus = [gpu_of(device) for device in devices] if install else []
+    installed = [locate.installed_path(gpu.name) for gpu in gpus]
+    for option, paths in (("--out", tables), ("--evidence", data), ("--install", installed)):
+        if len({*paths}) < len(paths):
+            labels = ", ".join(f"{device.label!r} with {device.sms} SMs" for device in devices)
+            are_named = len({device.label for device in devices}) == len(devices)
+            advice = "--device NAME chooses one" if are_named else "--out DIR/ keeps them apart"
+            raise UsageError(f"{option} would write one file for several devices: {labels}; {advice}")
+    parts = [*map(_DeviceFiles._make, zip_longest(evidences, tables, data, installed))]
     for part in parts:
         write.check_files(part.table, part.data, force, form)
     if install:
-        for device in devices:
-            installing.place(device, force)
-        installing.check(devices, force)
+        installing.check(gpus, force)
     return parts

@@ -28,6 +28,7 @@ def fit_all_devices(
     from normtune.heuristics.any_gpu.emit import report
     from normtune.heuristics.api.any_gpu import everywhere, fitted_everywhere
     from normtune.heuristics.writing import write
+    from normtune.heuristics.writing.regenerate import quoted
     from normtune.results.source import on_stderr
 
     measured = everywhere(source.store, source.recording, options.regime, on_stderr)
@@ -46,7 +47,8 @@ def fit_all_devices(
     lines = [f"wrote {path}" for path in paths]
     if table:
         lines.append(
-            f"NORMTUNE_TABLE={table} makes one process use it, on any GPU; if it ships, GPUs without a table use it"
+            f"NORMTUNE_TABLE={quoted(str(table))} makes one process use it, on any GPU; if it ships, GPUs without a "
+            "table use it"
         )
     for note in fitted.notes:
         say(f"normtune: {note}", error=True)

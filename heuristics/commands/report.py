@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from normtune.results.commands import ReadOption, with_options
+from normtune.results.options import parse_number
 from normtune.results.source import Selection, on_stderr
 from normtune.results.terminal import say
 
@@ -65,7 +66,7 @@ def plot(
         str | None, typer.Option(metavar="NAME", help="Table or rule of --what faster. Default: the second table.")
     ] = None,
     at: Annotated[
-        int | None, typer.Option(metavar="N", help="Size of the third axis, where there is one. Default: a middle one.")
+        str | None, typer.Option(metavar="N", help="Size of the third axis, where there is one. Default: a middle one.")
     ] = None,
     **chosen: Any,
 ) -> None:
@@ -77,7 +78,7 @@ def plot(
 
     check_extra()
     check_format(out)
-    _reported(tables, store, chosen).plot(out, what, against, at)
+    _reported(tables, store, chosen).plot(out, what, against, at and int(parse_number(int, "--at", at)))
     say(f"wrote {out}")
 
 

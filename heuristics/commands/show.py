@@ -13,6 +13,7 @@ from normtune.errors import UsageError
 from normtune.kernels.key import family_of
 from normtune.kernels.problem import AXES, axes_of
 from normtune.results.commands import JsonOption, ReadOption, with_options
+from normtune.results.options import parse_number
 from normtune.results.regimes import COLD, check_regime
 from normtune.results.source import NOTHING, Selection, on_stderr
 from normtune.results.terminal import say
@@ -51,7 +52,7 @@ def show(
         ),
     ] = None,
     limit: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help=f"List at most so many measurements. Default: {LIMIT}.")
+        str | None, typer.Option(metavar="N", help=f"List at most so many measurements. Default: {LIMIT}.")
     ] = None,
     flips: Annotated[
         str | None,
@@ -67,6 +68,9 @@ def show(
     Draws a map: hidden sizes down, rows across, a letter per config. --sort and --limit list measurements.
     """
     selection, listed = Selection(**chosen), sort is not None or limit is not None
+    most = None if limit is None else int(parse_number(int, "--limit", limit))
+    if most is not None and most < 1:
+        raise UsageError(f"--limit is {most}: expected a positive integer")
     if table and listed:
         raise UsageError("--table draws a map, --sort and --limit list measurements: give one or the other")
     check_regime(selection.regime)
@@ -83,9 +87,9 @@ def show(
     loaded = load_table(table) if table else None
     evidence = selection.load(store, on_stderr)
     if listed and as_json:
-        say_json({"measurements": listed_of(evidence, sort, limit)})
+        say_json({"measurements": listed_of(evidence, sort, most)})
     elif listed:
-        _show_lists(evidence, selection.regime, sort, limit or LIMIT)
+        _show_lists(evidence, selection.regime, sort, most or LIMIT)
     elif as_json:
         say_json({"shapes": maps_of(evidence, loaded).frame()})
     elif evidence.frame.empty:

@@ -160,7 +160,7 @@ def _missing(comparison: Difference, markdown: bool) -> Iterator[str]:
         if gaps:
             loss = comparison.loss(which)
             alone = f"; where it has, it loses {percent(loss.mean)}" if loss and untimed else ""
-            hint = ". `normtune sweep --space full` times most of what other libraries launch" if untimed else ""
+            hint = ". a sweep with --space full times most of what other libraries launch" if untimed else ""
             yield f"{'- ' * markdown}{sign} has {' and '.join(gaps)} of {len(comparison.pairs)} shapes{alone}{hint}"
         note = _partly_timed([comparison.tuned(which)], which, markdown)
         if note:

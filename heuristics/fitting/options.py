@@ -39,9 +39,7 @@ _EXACT = 1 << 53
 class FitKeywords:
     """Options of a fit in Python. A new option is declared here, and used where it takes effect."""
 
-    leaves: int | None = option(
-        "At most so many leaves per function. Default: chosen by cross-validation.", "N", least=1
-    )
+    leaves: int | None = option("At most so many leaves per function. Default: chosen by cross-validation.", "N")
     operators: str | Iterable[str] = option(
         "Only this operator. Repeatable.",
         default=(),
@@ -140,17 +138,17 @@ class FitOptions(FitKeywords):
         """The greatest regret of a problem, log_ppm; None for no bound."""
         return None if self.max_slowdown is None else round(1e6 * math.log(self.max_slowdown))
 
-    def seen_from(self, folder: Path) -> "FitOptions":
-        """The options with files named relative to a folder, as in the header of a table there."""
+    def seen_from(self, folder: Path, place: Path = Path()) -> "FitOptions":
+        """The options of a fit in `place` with files named relative to a folder, as in the header of a table there."""
         from normtune.heuristics.fitting.baseline import NAMES
         from normtune.heuristics.regret.weights import NAMED
 
         weights, baseline = self.weights, self.baseline
         if weights not in NAMED:
-            weights = seen_from(weights, folder)
-        if baseline is not None and baseline not in NAMES and os.path.lexists(baseline):
-            baseline = seen_from(baseline, folder)
-        same_bits_as = self.same_bits_as and seen_from(self.same_bits_as, folder)
+            weights = seen_from(place / weights, folder)
+        if baseline is not None and baseline not in NAMES and os.path.lexists(place / baseline):
+            baseline = seen_from(place / baseline, folder)
+        same_bits_as = self.same_bits_as and seen_from(place / self.same_bits_as, folder)
         return replace(self, weights=weights, baseline=baseline, same_bits_as=same_bits_as)
 
     def facts(self) -> dict[str, Any]:

@@ -76,7 +76,7 @@ def fit(
     check_operators(evidence, options.operators)
     selected = evidence.select(options.operators)
     if selected.frame.empty:
-        raise NormtuneError("there are no measurements to fit: run `normtune sweep` first")
+        raise NormtuneError("there are no measurements to fit: sweep first")
     device, regime = _one_device(selected.devices()), _one_regime(selected.regimes())
     data = used(evidence, options.operators)
     notes = older(selected, data)
@@ -225,7 +225,7 @@ def _doubts(alignment: Alignment) -> list[str]:
     if alignment.unused:
         notes.append(
             f"{alignment.unused} of {alignment.measured} measurements share no round with the others, or their run no "
-            "config; only times of one round are compared: time configs in turns (`normtune sweep --stale` does)"
+            "config; only times of one round are compared: time configs in turns (a sweep with --stale does)"
         )
     if alignment.doubtful:
         notes.append(

@@ -74,7 +74,7 @@ def older(everything: "Evidence", current: "Evidence") -> list[str]:
     """Notes on measurements left out of `current`, and on unpaired measurements in `current`."""
     foreign = int(everything.unpaired_rows().sum()) - int(current.unpaired_rows().sum())
     count = len(everything.frame) - len(current.frame) - foreign
-    notes = [f"left out {count} measurements of older kernels: `normtune sweep --stale` repeats them"] if count else []
+    notes = [f"left out {count} measurements of older kernels: a sweep with --stale repeats them"] if count else []
     if foreign:
         notes.append(f"left out {foreign} unpaired measurements of operators that normtune measured")
     if names := ", ".join(current.unpaired()):
@@ -84,6 +84,6 @@ def older(everything: "Evidence", current: "Evidence") -> list[str]:
 
 def outdated(everything: "Evidence", current: "Evidence") -> list[str]:
     """Notes on measurements left out of `current`, and on kernels that changed since it was measured."""
-    advice = "`normtune sweep --stale` measures them again"
+    advice = "a sweep with --stale measures them again"
     names = changed(current.fingerprints())
     return older(everything, current) + [f"the kernels of {name} changed since: {advice}" for name in names]

@@ -22,6 +22,7 @@ from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import AXES, Problem, Shape, named_axes
 from normtune.results.exchange.csv_file import Line, read_lines, shape_of
+from normtune.results.options import number_of
 
 DECADES, EQUAL = "decades", "equal"
 NAMED = (DECADES, EQUAL)
@@ -106,7 +107,7 @@ class Weighting:
             first = self._entries[0]
             raise UsageError(
                 f"{self.choice} has no measured shape, its first is {_text(first)}: expected measured shapes "
-                "(`normtune sweep --shapes FILE` measures those of a file)"
+                "(a sweep with --shapes FILE measures those of a file)"
             )
         notes = []
         if self._unmet:
@@ -143,11 +144,8 @@ def _lines(path: Path) -> tuple[list[Line], tuple[str, ...]]:
 
 def _weight(line: Line) -> Fraction:
     text = line.cells["weight"]
-    try:
-        value = float(text) if text.isascii() and "_" not in text else -inf
-    except ValueError:
-        value = -inf
-    if not 0 <= value < inf:
+    value = number_of(text)
+    if value is None or not 0 <= value < inf:
         raise UsageError(f"{line.place}: weight is {text[:40]!r}, expected a number of at least 0")
     return Fraction(value)
 

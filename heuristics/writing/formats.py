@@ -30,13 +30,15 @@ _NONE = 1 << 31
 
 
 def check_format(name: str) -> None:
-    """Refuse an unknown format.
+    """Refuse an unknown format, and one whose package is not installed.
 
     Raises:
-        UsageError: the format is not in `FORMATS`.
+        UsageError: the format is not in `FORMATS`, or Liger-Kernel is not installed.
     """
     if name not in FORMATS:
         raise UsageError(f"unknown format {name!r}: expected one of {', '.join(FORMATS)}")
+    if FORMATS[name].texts is liger_change:
+        liger.installed()
 
 
 def triton_configs(table: FittedData, path: Path) -> dict[Path, str]:

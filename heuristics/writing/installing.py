@@ -5,16 +5,19 @@
 
 import contextlib
 from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.writing import write
+from normtune.heuristics.writing.entries import with_lines
+from normtune.heuristics.writing.regenerate import command_of
 from normtune.kernels.arguments import checked
 from normtune.kernels.tablefile import locate
-from normtune.kernels.tablefile.header import Gpu
-from normtune.kernels.target import plain_name
-from normtune.results.records import REPLAY_PREFIX, Device
+from normtune.kernels.tablefile.facts import encoded
+from normtune.kernels.tablefile.header import Gpu, parse
+from normtune.kernels.target import DRIVER_NAMES, plain_name
 from normtune.results.regimes import COLD
 from normtune.results.source import Measured, taken
 
@@ -25,10 +28,12 @@ class Installed(NamedTuple):
     Attributes:
         path: its file.
         displaced: the table that kernels on this GPU used before, as text.
+        note: line about a name of the GPU that no driver is known to report; empty for others.
     """
 
     path: Path
     displaced: str
+    note: str = ""
 
 
 class Removed(NamedTuple):
@@ -50,47 +55,87 @@ def gpus_here() -> list[Gpu]:
     return [Gpu(gpu["name"], gpu["target"], gpu["sms"]) for gpu in ask(torch_facts).get("gpus", [])]
 
 
-def displaced(device: Device) -> str:
-    """The table that kernels on a GPU use now, ignoring NORMTUNE_TABLE, as text."""
-    try:
-        return locate.unnamed(device.name, device.target, device.sms, device.l2_bytes).source
-    except UsageError:
-        return f"the installed table {locate.quoted(locate.installed_path(device.name))}, which cannot be used"
-
-
-def place(device: Device, force: bool) -> Path:
-    """The file of a GPU's installed table; its folder is created.
-
-    Raises:
-        UsageError: the file cannot be written; or normtune did not write it, or it was edited, and `force` is not set.
-    """
-    path = locate.installed_path(device.name)
-    advice = "set XDG_DATA_HOME to a folder that can be written"
-    write.make_folder(path.parent, parents=True, advice=advice)
-    write.check_table(path, force)
-    return path
-
-
-def check(devices: Sequence[Device], force: bool) -> None:
+def check(gpus: Sequence[Gpu], force: bool) -> None:
     """Refuse tables of a replay, and on a machine with GPUs those of other GPUs.
 
     Raises:
-        UsageError: there is such a table, and `force` is not set.
+        UsageError: there is such a table, and `force` is not set; or a file cannot be written; or normtune did not
+            write it, or it was edited, and `force` is not set.
     """
-    if force:
-        return
-    here = gpus_here()
-    for device in devices:
-        if device.uuid.startswith(REPLAY_PREFIX):
+    here = [] if force else gpus_here()
+    for gpu in gpus:
+        path = locate.installed_path(gpu.name)
+        advice = "set XDG_DATA_HOME to a folder that can be written"
+        write.make_folder(path.parent, parents=True, advice=advice)
+        write.check_table(path, force)
+        if gpu.is_replay and not force:
             why = "its times are those of a recording"
-        elif here and plain_name(device.name) not in {plain_name(gpu.label) for gpu in here}:
-            why = f"this machine has {', '.join(dict.fromkeys(plain_name(gpu.label) for gpu in here))}"
+        elif here and gpu.name not in {plain_name(one.label) for one in here}:
+            why = f"this machine has {', '.join(dict.fromkeys(plain_name(one.label) for one in here))}"
         else:
             continue
         raise UsageError(
-            f"--install would install a table for {device.label}, but {why}; kernels on {plain_name(device.name)} "
-            f"would use it in place of {displaced(device)}; --force installs it anyway"
+            f"--install would install a table for {gpu.label}, but {why}; kernels on {gpu.name} would use it in place "
+            f"of {_displaced(gpu)}; --force installs it anyway"
         )
+
+
+def write_installed(text: str, gpu: Gpu, is_unpaired: bool) -> Installed:
+    """Write a table to the place of a GPU's installed table, after `check`.
+
+    Somebody typed the name of the GPU where the times are unpaired.
+
+    Raises:
+        NormtuneError: it cannot be written.
+    """
+    note = _unreported(gpu.name) if is_unpaired else ""
+    installed = Installed(locate.installed_path(gpu.name), _displaced(gpu), note)
+    write.write_table(text, installed.path)
+    return installed
+
+
+def install(table: Path, force: bool = False) -> tuple[Gpu, Installed]:
+    """Install a copy of a table, whose command installs it, too.
+
+    Args:
+        table: its file.
+        force: as of `Table.install`.
+
+    Returns:
+        Its GPU, and the copy.
+
+    Raises:
+        UsageError: the file is no table of one GPU in the present format, or `check` refuses it.
+        NormtuneError: writing failed.
+    """
+    header, name = locate.load(table).header, locate.quoted(table)
+    if not (header.device and header.has_facts):
+        kind = "of an older format" if header.device else "for any GPU"
+        raise UsageError(f"{name} is a table {kind}, which cannot be installed: fit one for this GPU")
+    check([header.device], force)
+    command = command_of(header).installed(table, locate.installed_path(header.gpu))
+    _, body = parse(locate.read(table), name)
+    text = f"{with_lines(header._replace(command=encoded(command))).text()}\n{body}"
+    return header.device, write_installed(text, header.device, header.data.unpaired)
+
+
+def _unreported(name: str) -> str:
+    if name in DRIVER_NAMES or name in {plain_name(gpu.label) for gpu in gpus_here()}:
+        return ""
+    longer = [reported for reported in DRIVER_NAMES if reported.startswith(name)]
+    nearest = (longer or get_close_matches(name, DRIVER_NAMES, 1, 0.0))[0]
+    return (
+        f"no driver is known to report {name!r}, and kernels use the table where the name is equal: the nearest known "
+        f"one is {nearest!r}, for --name"
+    )
+
+
+def _displaced(gpu: Gpu) -> str:
+    """The table that kernels on a GPU use now, ignoring NORMTUNE_TABLE, as text."""
+    try:
+        return locate.unnamed(gpu.name, gpu.target, gpu.sms).source
+    except UsageError:
+        return f"the installed table {locate.quoted(locate.installed_path(gpu.name))}, which cannot be used"
 
 
 @checked

@@ -54,7 +54,7 @@ def diff(fit: Fit, title: str) -> str:
     Raises:
         UsageError: Liger-Kernel is not installed, its file has another form, or the fit is not of its operators.
     """
-    before = _installed().read_text("utf-8")
+    before = installed().read_text("utf-8")
     after, name = changed(before, fit), f"src/liger_kernel/{_FILE}"
     lines = unified_diff(before.splitlines(True), after.splitlines(True), f"a/{name}", f"b/{name}")
     return "".join([f"{title}\n", *lines])
@@ -112,7 +112,12 @@ def changed(source: str, fit: Fit) -> str:
     return "".join(lines)
 
 
-def _installed() -> Path:
+def installed() -> Path:
+    """The file of the installed Liger-Kernel.
+
+    Raises:
+        UsageError: it is not installed.
+    """
     found = find_spec("liger_kernel")
     if not found or not found.submodule_search_locations:
         raise UsageError(f"--format liger changes the installed Liger-Kernel: pip install liger-kernel=={_VERSION}")

@@ -56,6 +56,26 @@ class Command(NamedTuple):
         """
         return FitOptions.of_facts(self.options)
 
+    def installed(self, table: Path, path: Path) -> "Command":
+        """The command of a copy of a table, which is installed as another file.
+
+        Raises:
+            UsageError: as of `fit_options`.
+        """
+
+        def moved(name: str) -> str:
+            return seen_from(table.parent / name, path.parent) if name else ""
+
+        return self._replace(
+            load=tuple(map(moved, self.load)),
+            store=self.store if self.store == _STORE_VARIABLE else moved(self.store),
+            options=self.fit_options().seen_from(path.parent, table.parent).facts(),
+            file=moved(self.file),
+            out="",
+            evidence="",
+            install=True,
+        )
+
     def line(self) -> str:
         """The command for a shell, in printable ASCII; its options need not be valid."""
         words = ["normtune", "fit"]

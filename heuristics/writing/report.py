@@ -1,7 +1,6 @@
 """Output of `fit`, in lines of at most 80 columns where names allow: verdict, figures, gains, ways to use the table."""
 
 import math
-import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import groupby
@@ -15,10 +14,9 @@ from normtune.heuristics.regret.fixed_log import MILLION, percent, percent_up, r
 from normtune.heuristics.rules import liger
 from normtune.heuristics.solver.grid import MAX_BINS
 from normtune.heuristics.writing.entries import counted_shapes
+from normtune.heuristics.writing.regenerate import quoted
 from normtune.kernels.key import Key
-from normtune.kernels.target import plain_name
-from normtune.results.records import REPLAY_PREFIX
-from normtune.results.regimes import COLD
+from normtune.kernels.tablefile.header import Gpu
 
 _WIDTHS = (10, 7, 8, 7, 7, 7, 11, 7, 8, 8)
 _HEADINGS = (
@@ -187,25 +185,17 @@ def gain(fit: Fit) -> Iterable[str]:
         yield f"  {key.text}: {_faster(by_key[key])}"
 
 
-def ways(fit: Fit, out: Path | None, data: str | None = None) -> Iterable[str]:
-    """The three ways to make kernels use a table.
-
-    Args:
-        fit: the table.
-        out: its file; None if it was not written.
-        data: the fitted file of another program; None without one.
-    """
-    fitted = "normtune fit" if data is None else f"normtune fit {shlex.quote(data)} ..."
-    name = shlex.quote(str(out)) if out else "FILE"
-    regime = "" if fit.regime == COLD else f" --regime {fit.regime}"
-    force = " --force" * fit.device.uuid.startswith(REPLAY_PREFIX)
-    yield "Three ways to use it:" if out else "No table was written. Three ways to use it:"
-    for way, effect in (
-        (f"{fitted}{regime} --install{force}", f"kernels on {plain_name(fit.device.name)} use it, for this user"),
-        (f"NORMTUNE_TABLE={name}", "one process uses it" if out else "one process uses it; --out FILE writes it"),
-        ("commit it", "as heuristics.py of a library, or in heuristics/tables/ of normtune"),
-    ):
-        yield f"  {way}: {effect}"
+def ways(gpu: Gpu, out: Path | None) -> Iterable[str]:
+    """The ways to make kernels on a GPU use a table; `out` is its file, None if it was not written."""
+    if out is None:
+        yield "No table was written: --out FILE writes it"
+        return
+    name = quoted(f"./{out}" if str(out).startswith("-") else str(out))
+    yield "Ways to use it:"
+    if not gpu.is_replay:
+        yield f"  normtune fit {name} --install: kernels on {gpu.name} use it, for this user"
+    yield f"  NORMTUNE_TABLE={name}: one process uses it"
+    yield "  commit it: as heuristics.py of a library, or in heuristics/tables/ of normtune"
 
 
 def _row(cells: Sequence[str]) -> str:

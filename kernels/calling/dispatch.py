@@ -319,7 +319,7 @@ def _in_table(selection: locate.TableSelection | None, batch_invariant: bool = F
             is_warned = True
             warnings.warn(
                 f"{locate.quoted(table.source)} has no batch-invariant function of {problem.key}: the "
-                "default config serves, which may be slow; `normtune fit --batch-invariant` writes tables with them",
+                "default config serves, which may be slow; --batch-invariant of `normtune fit` adds them to a table",
                 stacklevel=4,
             )
         functions[problem.key] = function or (lambda *_: None)

@@ -26,6 +26,8 @@ _WITH_FACTS = 4
 ANY_GPU = "any GPU"
 # Times of another program, in headers and output.
 UNPAIRED = "unpaired, not gated"
+# End of the label of a GPU whose times are those of a recording.
+_REPLAY = " (replay)"
 # Of a quotation of an untrusted line in a message.
 _MOST_CHARACTERS = 160
 
@@ -52,6 +54,16 @@ class Gpu(NamedTuple):
     target: str
     sms: int
     l2_bytes: int = 0
+
+    @property
+    def name(self) -> str:
+        """The driver's name."""
+        return self.label.removesuffix(_REPLAY)
+
+    @property
+    def is_replay(self) -> bool:
+        """Whether its times are those of a recording."""
+        return self.label.endswith(_REPLAY)
 
 
 class Data(NamedTuple):
@@ -127,7 +139,7 @@ class Header(NamedTuple):
     @property
     def gpu(self) -> str:
         """The driver's name of the GPU."""
-        return self.label.removesuffix(" (replay)")
+        return self.label.removesuffix(_REPLAY)
 
     @property
     def label(self) -> str:

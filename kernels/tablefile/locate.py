@@ -212,8 +212,7 @@ def _installed(name: str) -> LoadedTable | None:
         return load(path)
     except UsageError as error:
         raise UsageError(
-            f"the installed table cannot be used: {error}; delete {quoted(path)}, as `normtune fit --uninstall --force`"
-            " does, or `normtune fit --install --force` writes it again"
+            f"the installed table cannot be used: {error}; delete {quoted(path)}, and install another"
         ) from None
 
 

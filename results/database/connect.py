@@ -8,6 +8,7 @@ import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -19,10 +20,12 @@ from normtune.errors import NormtuneError, UsageError
 from normtune.results.database import schema
 from normtune.results.database.older import convert
 from normtune.results.database.reading import stored_version
-from normtune.results.database.url import display_name, parse, sqlite_path
+from normtune.results.database.url import display_name, parse, sqlite_path, store_option
 
 # Longest wait for another process that writes, such as the import of a large file.
 BUSY_SECONDS = 30.0
+# Beginnings of the names of SQLite's errors where it cannot make files beside a store.
+_NO_FILES = ("SQLITE_IOERR", "SQLITE_FULL", "SQLITE_CANTOPEN", "SQLITE_READONLY")
 # Advisory lock of those who create or convert the tables of a PostgreSQL store; any number that is nobody else's.
 _PREPARING = 0x6E6F726D74756E65
 # Option of a transaction that will write. SQLite then takes its lock at the beginning, where it waits for it; a
@@ -42,9 +45,10 @@ def connect(url: str, create: bool) -> sa.Engine:
     if path is not None:
         if create and parsed.query:
             raise UsageError(
-                f"the store {path} has to be written, but its URL says mode=ro: leave that out, or name another store"
+                f"the store {display_name(parsed)} has to be written, but its URL says mode=ro: leave that out, or "
+                "name another store"
             )
-        _check_path(path, create)
+        _check_path(path, parsed, create)
     name = display_name(parsed)
     try:
         engine = sa.create_engine(
@@ -118,59 +122,67 @@ def _explain(name: str, text: str) -> str:
         )
     if "is full" in line or "disk I/O" in line:
         return (
-            f"the store {name} cannot be written ({line}): the disk is full or failing; what was stored before is "
-            "kept, free some space and run the same command again"
+            f"the store {name} cannot be used ({line}): the disk is full or failing, and even reading may need 32 KB; "
+            "what was stored before is kept, free some space and run the same command again"
         )
     if "locked" in line or "lock timeout" in line:
         return f"the store {name} is locked by another process for over {BUSY_SECONDS:g} s: try again when it is done"
     return f"the store {name} failed ({line}): check its database, or name another store with --store"
 
 
-def _check_path(path: Path, create: bool) -> None:
+def _check_path(path: Path, url: URL, create: bool) -> None:
+    name, option = display_name(url), store_option(url)
     try:
         if path.is_dir():
-            raise UsageError(f"the store {path} is a folder: expected a file such as {path / 'normtune.db'}")
+            raise UsageError(f"the store {name} is a folder: expected a file such as {path / 'normtune.db'}")
         if path.parent.exists() and not path.parent.is_dir():
-            raise UsageError(f"the store {path} cannot exist: {path.parent} is no folder; name another with --store")
+            raise UsageError(f"the store {name} cannot exist: {path.parent} is no folder; name another with --store")
         if not path.parent.is_dir():
-            raise UsageError(f"the folder of the store {path} does not exist: create {path.parent} or name another")
+            raise UsageError(f"the folder of the store {name} does not exist: create {path.parent} or name another")
         if path.exists() and not path.is_file():  # SQLite would wait for the other end of a pipe
-            raise UsageError(f"the store {path} is no regular file: name another with --store")
+            raise UsageError(f"the store {name} is no regular file: name another with --store")
         if not create and not path.exists():
-            raise UsageError(f"there is no store {path}: name one that exists, or run `normtune sweep` first")
+            raise UsageError(f"there is no store {name}: name one that exists, or run `normtune sweep{option}` first")
         if create and path.suffix == ".parquet":
             raise UsageError(
-                f"the store {path} has the name of a Parquet file, which is only read: name another, as normtune.db; "
-                "`normtune data export --out FILE.parquet` writes one"
+                f"the store {name} has the name of a Parquet file, which is only read: name another, as normtune.db; "
+                "`data export` writes one"
             )
     except OSError as error:
         raise NormtuneError(
-            f"the store {path} cannot be examined ({error.strerror or error}): name another with --store"
+            f"the store {name} cannot be examined ({error.strerror or error}): name another with --store"
         ) from None
 
 
 def _engine_options(url: URL, read_only: Path | None) -> dict[str, Any]:
-    """Options of the engine; `read_only` is the file of a SQLite store that is opened for reading."""
+    """Options of the engine; `read_only` is the file of a SQLite store that is only read, None for others."""
     if url.get_backend_name() != "sqlite":
         return {
             "connect_args": {} if "connect_timeout" in url.query else {"connect_timeout": max(2, int(BUSY_SECONDS))}
         }
-    if read_only is not None and _is_frozen(read_only):
-        name = f"file:{quote(str(read_only.absolute()))}?mode=ro&immutable=1"
-        return {"creator": lambda: sqlite3.connect(name, uri=True, timeout=BUSY_SECONDS, check_same_thread=False)}
+    if read_only is not None:
+        return {"creator": lambda: _opened_to_read(read_only.absolute())}
     return {"connect_args": {"timeout": BUSY_SECONDS}}
 
 
-def _is_frozen(path: Path) -> bool:
-    """Whether the folder of a store is read-only, as on a mounted archive, and nobody writes to the store.
+def _opened_to_read(path: Path) -> sqlite3.Connection:
+    """A connection that only reads.
 
-    SQLite creates files beside a store with a write-ahead log even to read it, unless it is opened as immutable. A log
-    that is not empty belongs to a writer, possibly a killed one, and must be read.
+    SQLite makes files beside a store with a write-ahead log even to read it, unless it is opened as immutable. Where it
+    cannot, as in a read-only folder or on a full disk, nobody can write to the store. A log that is not empty has
+    measurements and must be read.
     """
-    log = Path(f"{path}-wal")
-    if log.exists() and log.stat().st_size:
-        return False
-    return not os.access(path.absolute().parent, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
+    connect = partial(sqlite3.connect, timeout=BUSY_SECONDS, check_same_thread=False)
+    connection = connect(path)
+    try:
+        connection.execute("SELECT name FROM sqlite_master LIMIT 1")
+    except sqlite3.DatabaseError as error:
+        connection.close()
+        log = Path(f"{path}-wal")
+        if not error.sqlite_errorname.startswith(_NO_FILES) or (log.exists() and log.stat().st_size):
+            raise
+        connection = connect(f"file:{quote(str(path))}?mode=ro&immutable=1", uri=True)
+    return connection
 
 
 def _on_connect(connection: Any, _record: Any) -> None:
@@ -199,16 +211,17 @@ def _prepare(engine: sa.Engine, name: str, create: bool) -> None:
         has_tables = _is_store(connection, name)
     if not create:
         if not has_tables:
-            raise UsageError(f"the store {name} is empty: run `normtune sweep` first")
+            raise UsageError(f"the store {name} is empty: run `normtune sweep{store_option(engine.url)}` first")
         return
     if engine.dialect.name == "sqlite":
         with engine.connect() as connection:
             triggers = "SELECT name FROM sqlite_master WHERE type = 'trigger' LIMIT 1"
             trigger = connection.exec_driver_sql(triggers).scalar()
         if trigger is not None:  # code of others, which may run for ever
+            export = f"`normtune data export --regime all --out FILE.parquet{store_option(engine.url)}`"
             raise NormtuneError(
-                f"the store {name} has a trigger, {str(trigger)[:40]!r}, which normtune never creates: use `normtune "
-                "data export` and `normtune data merge` to move the measurements to another store"
+                f"the store {name} has a trigger, {str(trigger)[:40]!r}, which normtune never creates: {export} writes "
+                "a file, which another store merges"
             )
         with engine.connect() as connection:
             # Outside of a transaction, and after the checks, because it changes the file.

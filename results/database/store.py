@@ -27,10 +27,10 @@ from normtune.results.database.claims import Claims, Seen
 from normtune.results.database.connect import WRITE, FileIdentity, connect, readable, translated
 from normtune.results.database.reading import Reader, stored_runs, wanted_runs
 from normtune.results.database.rows import Row, columns_of_rows, rows_of
-from normtune.results.database.url import DEFAULT_STORE, display_name, resolve_url, sqlite_path
+from normtune.results.database.url import DEFAULT_STORE, display_name, resolve_url, sqlite_path, store_option
 from normtune.results.records import Counted, Coverage, Device, History, Measurement, Run, Tally
 from normtune.results.regimes import COLD
-from normtune.results.runs import DROPPED, DROPS, ahead, anonymous, drops, without_store
+from normtune.results.runs import DROPPED, DROPS, ahead, anonymous, check_joining, drops, without_store
 from normtune.results.validate import check_columns
 
 if TYPE_CHECKING:
@@ -89,6 +89,11 @@ class Store:
         return display_name(self._engine.url)
 
     @property
+    def option(self) -> str:
+        """The words of a printed command that name this store, as ` --store FILE`."""
+        return store_option(self._engine.url)
+
+    @property
     def folder(self) -> Path | None:
         """Folder of the file of a SQLite store."""
         return self._file.path and self._file.path.parent
@@ -137,7 +142,8 @@ class Store:
             matches = [match for match in matches if match.id == run] or matches
             if len(matches) != 1:
                 count = f"{len(matches)} runs have an id that begins so" if matches else "there is no such run"
-                raise UsageError(f"run {run[:40]!r}: {count} in {self.name}; `normtune data list --runs` has all")
+                every = f"`normtune data list --runs{self.option}` has all"
+                raise UsageError(f"run {run[:40]!r}: {count} in {self.name}; {every}")
             (match,) = matches
             if match.is_dropped != undo:
                 raise UsageError(f"run {match.id} is {'not ' if undo else ''}set aside: there is nothing to do")
@@ -220,12 +226,9 @@ class Store:
             parts = iter([(told, rows_of({name: data.frame[name].tolist() for name in COLUMNS}))])
         count = added = 0
         with self._writing() as connection:
+            names = {run.device.label for _, run in stored_runs(connection)}
             for runs, rows in parts:
-                for run in ahead(runs):
-                    raise ValueError(
-                        f"run {run.id} started {run.started[:40]}, after tomorrow by this machine's clock, and would "
-                        "be the newest until then"
-                    )
+                check_joining(runs, names)
                 writing.add_runs(connection, runs, joins=True)
                 count, added = count + len(rows), added + writing.merge(connection, rows, self._numbers)
         return count, added
@@ -262,7 +265,7 @@ class Store:
         more = f", and {len(runs) - 1} more" if len(runs) > 1 else ""
         return (
             f"run {runs[-1].id} of the store {self.name} started {runs[-1].started[:40]}, after tomorrow{more}, and "
-            f"outranks all measurements until then: `normtune data drop {runs[-1].id}` sets it aside"
+            f"outranks all measurements until then: `normtune data drop {runs[-1].id}{self.option}` sets it aside"
         )
 
     def recount(self, run: str) -> int:

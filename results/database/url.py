@@ -5,6 +5,7 @@ In: the value of `--store` or NORMTUNE_STORE. Out: a SQLAlchemy URL, which `conn
 
 import os
 import re
+import shlex
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -84,12 +85,30 @@ def sqlite_path(url: URL) -> Path | None:
 
 
 def display_name(url: URL) -> str:
-    """Name of the store for messages: its file, or the URL without the password."""
+    """Name of the store for messages: its file, or the URL without the password; and NORMTUNE_STORE if that has it."""
+    source = " (NORMTUNE_STORE)" if os.environ.get("NORMTUNE_STORE") and _name(url) == _default() else ""
+    return _name(url) + source
+
+
+def store_option(url: URL) -> str:
+    """The words of a printed command that name a store: ` --store FILE`; empty where it is the default anyway."""
+    return "" if _name(url) == _default() else f" --store {shlex.quote(_name(url))}"
+
+
+def _name(url: URL) -> str:
     path = sqlite_path(url)
     if path is not None:
         return str(path)
     place, mark, query = url.render_as_string(hide_password=True).partition("?")
     return place + mark + re.sub("=[^&]*", "=***", query)
+
+
+def _default() -> str:
+    """The name of the store without an option; empty if NORMTUNE_STORE has none."""
+    try:
+        return _name(parse(resolve_url(None)))
+    except UsageError:
+        return ""
 
 
 def _shown(url: str) -> str:

@@ -24,6 +24,7 @@ from normtune.kernels.undeclared import undeclared
 from normtune.results.elsewhere import Columns
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.naming import NEEDED, SAMPLES, UNITS, Named, dtype_of, named, whole
+from normtune.results.options import number_of
 from normtune.results.records import ROUNDS_PER_BLOCK, UNKNOWN_START, UNPAIRED, Device, Measurement, Run
 from normtune.results.validate import check_runs
 
@@ -261,7 +262,7 @@ def _samples(column: str, value: Any, rounds: Any, row: str) -> list[tuple[int |
     several = column == SAMPLES
     unit = UNITS.get(column, 1)
     try:
-        times = [round(float(time) * unit) for time in (value if several else [value])]
+        times = [round(_time(time) * unit) for time in (value if several else [value])]
         if not times or min(times) < 1 or max(times) > _MOST_INT32:
             most = _MOST_INT32 / 1e9
             raise ValueError(f"times of 1 ns to {most:.3f} s; as only ratios count, divide all times alike")
@@ -285,6 +286,13 @@ def _samples(column: str, value: Any, rounds: Any, row: str) -> list[tuple[int |
             f"{name} of {row} is {_shortened(repr(rounds))}: expected numbers of rounds ({error})"
         ) from None
     return list(zip(numbers, times, strict=True))
+
+
+def _time(value: Any) -> float:
+    read = number_of(value) if isinstance(value, str) else float(value)
+    if read is None:
+        raise ValueError("no number")
+    return read
 
 
 def _runs(frame: pd.DataFrame, runs: Sequence[str], device: Device) -> list[Run]:

@@ -4,7 +4,6 @@ In: a file, the GPU, the names of its columns. Out: `Evidence` of unpaired runs,
 file and the line. `dataframe` converts the rows.
 """
 
-import re
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -20,13 +19,12 @@ from normtune.results.evidence import Evidence
 from normtune.results.exchange.csv_file import read_cells
 from normtune.results.exchange.dataframe import Rows, evidence_in
 from normtune.results.exchange.parquet_csv import check_size, is_export
+from normtune.results.options import number_of
 from normtune.results.paths import unreadable
 
 # In memory, a line takes some hundred bytes.
 _MOST_BYTES = 1 << 28
 _MOST_LINES = 4_000_000
-_WHOLE = re.compile(r"[-+]?[0-9]{1,18}", re.ASCII)
-_NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?", re.ASCII)
 _EXPECTED = "expected a CSV file in UTF-8, with the names of its columns in the first line and one line a measurement"
 
 
@@ -57,9 +55,8 @@ def _csv(path: Path) -> Rows:
 @lru_cache(1 << 16)
 def _value(text: str) -> Any:
     """A cell as a number, if it is one, and None if it is empty."""
-    if _WHOLE.fullmatch(text):
-        return int(text)
-    return float(text) if _NUMBER.fullmatch(text) else text or None
+    value = number_of(text)
+    return text or None if value is None else value
 
 
 def _parquet(path: Path) -> Rows:

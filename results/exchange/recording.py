@@ -141,13 +141,11 @@ def _check(evidence: Evidence, name: str) -> None:
         raise UsageError(f"the recording's name is {name!r}: expected small letters, digits and dashes, as nvidia-h200")
     devices = evidence.devices()
     if not devices:
-        raise UsageError("there are no measurements to record: run `normtune sweep --strategy exhaustive` first")
+        raise UsageError("there are no measurements to record: sweep first, with --strategy exhaustive")
     if len(devices) > 1:
         names = ", ".join(f"{device.label} with {device.sms} SMs" for device in devices)
         raise UsageError(f"a recording is of one device, the store has {len(devices)} ({names}): name another store")
     if names := ", ".join(evidence.unpaired()):
-        raise UsageError(f"another program measured {names}: a recording is measured, by `normtune sweep` on a GPU")
+        raise UsageError(f"another program measured {names}: a recording is of a sweep on a GPU")
     if devices[0].uuid.startswith(REPLAY_PREFIX):
-        raise UsageError(
-            f"the measurements are a replay ({devices[0].uuid}): a recording is measured, by `normtune sweep` on a GPU"
-        )
+        raise UsageError(f"the measurements are a replay ({devices[0].uuid}): a recording is of a sweep on a GPU")

@@ -65,7 +65,7 @@ def _loaded(load: Load, regime: str | None, check: Callable[[Path], None], path:
     whole = load()
     evidence = in_regime(whole, regime, "the store")
     if evidence.frame.empty:
-        raise UsageError("there are no measurements to export: run `normtune sweep` first")
+        raise UsageError("there are no measurements to export: sweep first")
     others = tuple(name for name in whole.regimes() if name != regime)
     left_out = len(whole.frame) - len(evidence.frame)
     return Exported((), evidence, left_out, others if left_out else ())

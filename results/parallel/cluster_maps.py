@@ -13,7 +13,7 @@ from typing import Any
 
 from normtune.kernels.load_file import load
 from normtune.results.parallel import on_node
-from normtune.results.parallel.connect import check_address, connected
+from normtune.results.parallel.connect import check_address, check_installed, connected
 from normtune.results.parallel.maps import mapped_by
 from normtune.results.parallel.operator_files import Files, files_of_operators, unpacked
 from normtune.results.parallel.tasks import TaskPool
@@ -30,11 +30,12 @@ def on_cluster(address: str | None) -> AbstractContextManager[None]:
 
     Raises:
         UsageError: the address has an unknown form.
-        NormtuneError: in the block, as `connected`.
+        NormtuneError: Ray is not installed; in the block, as `connected`.
     """
     if address is None:
         return nullcontext()
     check_address(address)
+    check_installed()
     return _connected_maps(address)
 
 

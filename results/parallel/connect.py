@@ -10,6 +10,7 @@ import socket
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -29,6 +30,12 @@ def check_address(text: str) -> None:
     host, _, port = text.rpartition(":")
     if text not in (AUTO, LOCAL) and not (host and port.isdecimal() and "/" not in host):
         raise UsageError(f"--ray is {text!r}: {_FORM}")
+
+
+def check_installed() -> None:
+    """Raise NormtuneError if Ray is not installed, before anything is read."""
+    if sys.modules.get("ray") is None and find_spec("ray") is None:
+        raise _without_ray("it is not installed")
 
 
 @contextmanager
@@ -53,12 +60,16 @@ def connected(address: str) -> Iterator[ModuleType]:
         try:
             import ray
         except ImportError as error:
-            raise NormtuneError(f"--ray needs Ray ({error}): pip install 'normtune[ray]'") from None
+            raise _without_ray(error) from None
         if not ray.is_initialized():  # else by the caller, who will end it
             _check_reachable(address)
             stack.callback(ray.shutdown)
             _init(ray, address)
         yield ray
+
+
+def _without_ray(reason: object) -> NormtuneError:
+    return NormtuneError(f"--ray needs Ray ({reason}): pip install 'normtune[ray]'")
 
 
 def in_one_line(error: BaseException) -> str:

@@ -40,7 +40,7 @@ def test_a_sweep_with_nothing_to_do_opens_no_device(store, monkeypatch):
     assert (done.summary.known, done.summary.problems, done.outlook) == (8, 0, None)
     assert lines == [
         "replay of the recorded sweep of NVIDIA H200: no GPU is measured (replay:nvidia-h200)",
-        "nothing to do: all 8 problems are measured; `normtune fit` makes their table",
+        f"nothing to do: all 8 problems are measured; `normtune fit --store {store}` makes their table",
     ]
     plain = done.to_plain()["sweep"]
     assert (plain["problems_known"], plain["problems_left"]) == (8, 0)

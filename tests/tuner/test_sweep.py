@@ -356,8 +356,8 @@ def test_problems_without_a_time_are_counted_apart(store, small_plan):
     )
     again = sweep(MadeUp(), store, small_plan, Adaptive)
     assert end_lines(again, None) == [
-        "nothing to do: all 8 problems are measured; 1 of them without a config that could be timed; `normtune fit` "
-        "makes their table"
+        "nothing to do: all 8 problems are measured; 1 of them without a config that could be timed; "
+        f"`normtune fit{store.option}` makes their table"
     ]
 
 
@@ -366,7 +366,9 @@ def test_nothing_to_do_closes_the_device(store, small_plan):
     bench = Clocked()
     summary = swept(bench, store, small_plan)
     assert (summary.problems, bench.closed, bench.now) == (0, 1, 0.0)
-    assert end_lines(summary, None) == ["nothing to do: all 8 problems are measured; `normtune fit` makes their table"]
+    assert end_lines(summary, None) == [
+        f"nothing to do: all 8 problems are measured; `normtune fit{store.option}` makes their table"
+    ]
 
 
 @pytest.mark.long

@@ -255,7 +255,7 @@ def test_a_log_has_plain_lines_and_ends_with_what_to_do_next(tmp_path):
     assert done.returncode == 0 and "\x1b" not in done.stdout
     lines = done.stdout.splitlines()
     assert lines[0].startswith("replay of the recorded sweep of NVIDIA H200")
-    assert lines[-1] == "complete: `normtune fit` fits a table to these times"
+    assert lines[-1] == f"complete: `normtune fit --store {tmp_path}/store.db` fits a table to these times"
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import typer
 
 from normtune.errors import NormtuneError, Terminated, UsageError
 from normtune.results.commands import JsonOption, RayOption
+from normtune.results.options import parse_number
 from normtune.results.source import on_stderr
 from normtune.results.terminal import say, say_json
 from normtune.tuner.checking.formats import FAILED, FORMATS, GITHUB, JSON, JUNIT, TEXT, UNUSABLE, TableResult, junit
@@ -45,8 +46,8 @@ def check(
         typer.Option(metavar="TIME", help=f"With --device: time per table, 30s or 2m. Default: {_BUDGET}."),
     ] = None,
     seed: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=0, help="With --device: seed of the draw of shapes. Default: 0."),
+        str | None,
+        typer.Option(metavar="N", help="With --device: seed of the draw of shapes. Default: 0."),
     ] = None,
     store: Annotated[
         str | None,
@@ -96,7 +97,16 @@ def check(
         raise UsageError(f"{option} and --device are both given: a check on a device never fits, leave {option} out")
     else:
         begin = on_stderr if form in (JUNIT, JSON) else say
-        results = _against_device(tables, strict, device, budget or _BUDGET, seed or 0, store, details, begin)
+        results = _against_device(
+            tables,
+            strict,
+            device,
+            budget or _BUDGET,
+            int(parse_number(int, "--seed", seed or "0")),
+            store,
+            details,
+            begin,
+        )
     done: list[TableResult] = []
     for result in results:
         done.append(result)
@@ -210,6 +220,6 @@ def _measured(path: Path, result: "DeviceCheck", strict: bool, details: bool) ->
         *(str(path), result.verdict, result.verdict == STALE or (strict and result.kernels_changed)),
         f"{quoted(path)} on {result.device.label}: {headline(result.functions)}",
         reasons=([f"{counts_line(result.functions)}; {counted}"], *function_lines(result.functions, details)),
-        notes=(result.notes, next_lines(result.verdict, result.kernels_changed, path)),
+        notes=(result.notes, next_lines(result.verdict, result.kernels_changed)),
         facts=facts,
     )

@@ -132,8 +132,8 @@ def _against_data(
         data = load()
         if data is None:
             notes.append(
-                "not fitted again: its header names a store and no file; `normtune fit --evidence FILE.parquet` writes "
-                "the measurements beside a table"
+                "not fitted again: its header names a store and no file; --evidence of a fit writes the measurements "
+                "beside a table"
             )
             return []
         source, evidence = data

@@ -1,9 +1,7 @@
 """Lines of a check on a device: the verdicts on the table and on each function, and the shapes that lose most."""
 
-import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from normtune.heuristics.regret.fixed_log import fraction, percent
@@ -52,12 +50,12 @@ def function_lines(judged: Sequence[tuple[Checked, Judgement]], details: bool) -
         yield lines
 
 
-def next_lines(verdict: str, kernels_changed: bool, table: Path) -> list[str]:
-    """The next commands for a stale table; empty for others."""
-    if verdict != STALE:
-        return []
-    stale = " --stale" * kernels_changed
-    return [f"Next: normtune sweep{stale}, then normtune fit --out {shlex.quote(str(table))}; more: --details"]
+def next_lines(verdict: str, kernels_changed: bool) -> list[str]:
+    """The next step for a stale table; empty for others."""
+    stale = ", with --stale where they are stored" * kernels_changed
+    return [f"Next: sweep its operators{stale}, then fit with the options of its header; more: --details"] * (
+        verdict == STALE
+    )
 
 
 def plain_functions(judged: Sequence[tuple[Checked, Judgement]]) -> list[dict[str, Any]]:

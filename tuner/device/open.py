@@ -47,7 +47,7 @@ def split(name: str | None) -> tuple[str, str]:
         UsageError: the name has another form.
     """
     kind, _, rest = ("cuda:0" if name is None else name).partition(":")
-    if kind != "replay" and (kind != "cuda" or (rest and not rest.isdecimal())):
+    if kind != "replay" and (kind != "cuda" or (rest and not (rest.isascii() and rest.isdecimal()))):
         raise UsageError(f"unknown device {name!r}: expected cuda:N or replay:NAME, as in cuda:0 or replay:nvidia-h200")
     return kind, rest
 

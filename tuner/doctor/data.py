@@ -32,18 +32,18 @@ def store(machine: Machine) -> Iterable[Finding]:
         yield Finding(PROBLEM, "store", "cannot be read without sqlalchemy and pandas")
         return
     from normtune.results.database.store import Store
-    from normtune.results.database.url import display_name, parse, resolve_url, sqlite_path
+    from normtune.results.database.url import display_name, parse, resolve_url, sqlite_path, store_option
 
     try:
         url = resolve_url(machine.store)
         path = sqlite_path(parse(url))
-        name = display_name(parse(url))
+        name, option = display_name(parse(url)), store_option(parse(url))
         if path is not None and path.parent.is_dir() and not path.exists():
             reason = unwritable(path.parent)
             if reason:
                 yield _read_only(name, reason)
             else:
-                yield Finding(OK, "store", f"{name} does not exist yet: `normtune sweep` creates it")
+                yield Finding(OK, "store", f"{name} does not exist yet: `normtune sweep{option}` creates it")
             return
         with Store.open(url, create=False) as opened:
             tallies = opened.tally()
@@ -53,9 +53,10 @@ def store(machine: Machine) -> Iterable[Finding]:
     except NormtuneError as error:
         yield Finding(PROBLEM, "store", str(error))
         return
-    yield from _content(name, tallies, same_code)
+    yield from _content(name, option, tallies, same_code)
     if damage:
-        advice = "`normtune sweep` measures these again, `normtune data export --regime all` writes all others"
+        export = f"`normtune data export --regime all --out FILE.parquet{option}`"
+        advice = f"`normtune sweep{option}` measures those of its grid again, {export} writes all others"
         yield Finding(WARNING, "store", damage, advice)
     if ahead:
         state, _, advice = ahead.partition(": ")
@@ -85,7 +86,7 @@ def _only_sources_changed(opened: "Store") -> bool:
     return same and not any(comparison.changed or comparison.undecided for comparison in comparisons)
 
 
-def _content(name: str, tallies: "list[Tally]", same_code: bool) -> Iterable[Finding]:
+def _content(name: str, option: str, tallies: "list[Tally]", same_code: bool) -> Iterable[Finding]:
     if not tallies:
         yield Finding(OK, "store", f"{name} holds no measurements yet")
         return
@@ -101,7 +102,7 @@ def _content(name: str, tallies: "list[Tally]", same_code: bool) -> Iterable[Fin
         yield Finding(OK, "store", "the kernels' sources changed since, their compiled code did not: times are kept")
     elif stale:
         state = f"{stale} of its measurements are of kernels that changed since"
-        yield Finding(WARNING, "store", state, "`normtune sweep --stale` measures them again")
+        yield Finding(WARNING, "store", state, f"`normtune sweep --stale{option}` measures them again")
 
 
 def disk(machine: Machine) -> Iterable[Finding]:
@@ -163,7 +164,7 @@ def installed(_: Machine) -> Iterable[Finding]:
         try:
             header = locate.load(file).header
         except UsageError as error:
-            advice = f"delete {path}, or `normtune fit --install --force` writes it again"
+            advice = f"delete {path}, and install another"
             yield Finding(WARNING, "installed", f"{path} cannot be used: {error}", advice)
         else:
             yield Finding(OK, "installed", f"{path} for {header.label}, {header.sms} SMs")

@@ -67,7 +67,7 @@ def changed_kernels(
 
 
 def _stale_by_source(name: str) -> str:
-    return f"the kernels of {name} changed since they were measured: `normtune sweep --stale`, then fit"
+    return f"the kernels of {name} changed since they were measured: sweep with --stale, then fit"
 
 
 def _cells(header: Header, text: str, evidence: Evidence) -> set[Cell]:
@@ -109,6 +109,6 @@ def _by_code(cells: Collection[Cell], changes: Collection[CodeChange]) -> tuple[
         named = "; ".join(map(str, others[:_NAMED])) + ("; ..." if len(others) > _NAMED else "")
         stale.append(
             f"the compiled code of {len(others)} of the table's {len(configs)} configs of {name} changed since they "
-            f"were measured ({named}): `normtune sweep --stale`, then fit"
+            f"were measured ({named}): sweep with --stale, then fit"
         )
     return stale, notes if suspects else [_UNCHANGED]

@@ -138,6 +138,10 @@ def run(
         announce: called with a line before what takes more than five seconds.
     """
     begun = time.monotonic() if begun is None else begun
+    if request.ray is not None:
+        from normtune.results.parallel.connect import check_installed
+
+        check_installed()
     wanted = request.wanted()
     if (seconds := PLAN_SECONDS[request.chosen.space] * len(wanted.problems)) > BRIEF:
         announce(f"planning {len(wanted.problems)} problems, about {seconds_text(seconds)}")
@@ -281,7 +285,7 @@ class _Sweeping:
         with self._display as display:
             for work in self._works:
                 failed = without_times(work.stored, [task.problem for task in work.plan.tasks])
-                summary = Summary(known=len(work.plan.tasks), known_failed=failed)
+                summary = Summary(store.option, known=len(work.plan.tasks), known_failed=failed)
                 summary.phases = Phases(0.0, 0.0, 0.0, protocol)
                 summary.starting_seconds = time.monotonic() - self._begun
                 nothing = self._nothing(work)

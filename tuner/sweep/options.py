@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from normtune.errors import UsageError
-from normtune.results.options import LIST, option, parse_percent
+from normtune.results.options import LIST, number_of, option, parse_percent
 from normtune.results.regimes import COLD
 
 
@@ -18,7 +18,7 @@ def parse_budget(text: str) -> float:
     Raises:
         UsageError: the text has another form, or the time is not positive.
     """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smh]?)", text.strip())
     seconds = float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]] if match else 0.0
     if seconds <= 0:
         raise UsageError(f"--budget is {text!r}: expected a positive time such as 90s, 8m or 1h")
@@ -31,9 +31,10 @@ def parse_sizes(name: str, texts: Sequence[str]) -> list[int]:
     Raises:
         UsageError: a text is not a positive integer.
     """
-    if not all(text.strip().isdecimal() and int(text) > 0 for text in texts):
+    sizes = [number_of(text.strip()) for text in texts]
+    if not all(isinstance(size, int) and size > 0 for size in sizes):
         raise UsageError(f"--{name} is {','.join(texts)!r}: expected positive integers such as 1,64,4096")
-    return [int(text) for text in texts]
+    return [int(size) for size in sizes if size]
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ class SweepOptions:
     )
     seed: int | None = option("Seed of the random draws of plane or tpe. Default: 0.", "N")
     baseline: str | os.PathLike[str] | None = option(
-        "Also time this table's configs at each shape, for `normtune fit --baseline`. The configs of the GPU's "
+        "Also time this table's configs at each shape, for `fit --baseline`. The configs of the GPU's "
         "present tables, and each operator's default config, are always timed.",
         "TABLE",
         read=str,

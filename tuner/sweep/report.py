@@ -4,10 +4,13 @@ In: plans, outlooks and summaries. Out: lines of text, and JSON values of the sa
 command.
 """
 
+import os
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from normtune.kernels.load_file import loaded
 from normtune.results.records import REPLAY_PREFIX
 from normtune.results.regimes import EAGER, WARM
 from normtune.results.terminal import printable
@@ -209,7 +212,7 @@ def fruitless_line(summary: Summary, ahead: Ahead | None = None, outlook: Outloo
     """The error of a sweep in which nothing could be timed, or compiled; empty if something could."""
     if outlook and outlook.plan.tasks and outlook.plan.is_empty:
         counted = _counted(len(outlook.plan.tasks), "problem")
-        return f"no config is legal at {counted}: `normtune inspect` looks for the reason"
+        return f"no config is legal at {counted}: `inspect` of its file looks for the reason"
     if ahead and not ahead.binaries:
         failed = sum(ahead.failures.values())
         reason = f"all {failed} binaries failed" if failed else "no config is legal there"
@@ -219,7 +222,7 @@ def fruitless_line(summary: Summary, ahead: Ahead | None = None, outlook: Outloo
     problems = summary.done + summary.known
     return (
         f"nothing could be timed at any of {_counted(problems, 'problem')}, so there is no table to fit: `normtune "
-        "show --sort -reason` lists the reasons, `--retry-failed` measures crashes and timeouts again"
+        f"show --sort -reason{summary.store}` lists the reasons, `--retry-failed` measures crashes and timeouts again"
     )
 
 
@@ -232,14 +235,16 @@ def ahead_lines(ahead: Ahead) -> list[str]:
     lines += _failure_lines(ahead.failures)
     if ahead.binaries:
         needs = f"Triton {ahead.triton} on Python {ahead.python}"
-        lines.append(f"`normtune sweep --cache {ahead.folder}` with the same options uses them, with {needs}")
+        folder = shlex.quote(str(ahead.folder))
+        lines.append(f"a sweep with --cache {folder} and the same options uses them, with {needs}")
     return lines
 
 
 def _fit(summary: Summary) -> str:
     """The command that fits a table to the measurements of a sweep."""
+    files = "".join(f" --load {shlex.quote(os.path.relpath(file))}" for file in loaded())
     regime = summary.phases.protocol.get("regime") if summary.phases else None
-    return f"normtune fit --regime {regime}" if regime in _REGIMES else "normtune fit"
+    return f"normtune{files} fit{summary.store}{f' --regime {regime}' if regime in _REGIMES else ''}"
 
 
 def plain_plan(outlook: Outlook) -> dict[str, Any]:

@@ -6,6 +6,7 @@ for `normtune data merge`, and an error that names the file.
 """
 
 import platform
+import shlex
 import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
@@ -92,7 +93,8 @@ class RunWriter:
             path = folder / f"normtune-rescue-{self.run.id[:12]}.parquet"
             with suppress(NormtuneError, OSError):
                 write_parquet(evidence, path)
-                return NormtuneError(f"{error}; {count} are in {path}: `normtune data merge {path}` stores them")
+                again = f"`normtune data merge {shlex.quote(str(path))}{self._store.option}`"
+                return NormtuneError(f"{error}; {count} are in {path}: {again} stores them")
         return NormtuneError(f"{error}; {count} could not be written to any folder and are lost")
 
     def _folders(self) -> list[Path]:

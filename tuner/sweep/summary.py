@@ -50,6 +50,7 @@ class Summary:
     """Counts and times of a sweep.
 
     Attributes:
+        store: words of a printed command that name the store, as ` --store FILE`; empty for the default store.
         outlook: the plan, with the expected time; None if there was nothing to measure.
         measured: problems that were tried, each with the greatest `Best.of_copy` of its tasks, if any.
         timed: those of them with a timed config.
@@ -74,6 +75,7 @@ class Summary:
         unguided: operators and dtypes whose knobs did not tell the search which configs are fast.
     """
 
+    store: str = ""
     outlook: Outlook | None = None
     measured: dict[Problem, float | None] = field(default_factory=dict)
     timed: set[Problem] = field(default_factory=set)

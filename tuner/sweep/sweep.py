@@ -157,7 +157,7 @@ class _Group:
         self._search = search = search_of(work.plan, work.strategy, stored, retry_failed)
         tasks = tuple(search.left())
         before = work.plan.complete(tasks)
-        self.summary = Summary(known=len(before), known_failed=without_times(stored, before))
+        self.summary = Summary(store.option, known=len(before), known_failed=without_times(stored, before))
         self.lanes: list[Lane] = []
         self._lost: list[Lane] = []
         self._owners: dict[Problem, Lane] = {}

@@ -25,13 +25,13 @@ class Disturbance(Enum):
     POWER_LIMITED = "power_limited", "kernels will meet the same limit; else raise it, and sweep again"
     POWER_LOWERED = "power_lowered", "the table is for this limit; else restore it (`nvidia-smi -pl`, `amd-smi set -o`)"
     LOW_CLOCKS = "low_clocks", "the table is for these clocks; if nobody locked them (`nvidia-smi -rgc`), look for heat"
-    ECC_ERRORS = "ecc_errors", "`normtune check --device` tells whether the table holds; have the GPU tested"
+    ECC_ERRORS = "ecc_errors", "a check of the table with --device tells whether it holds; have the GPU tested"
     FAULTS = "faults", "`dmesg` has them; sweep again, and have the GPU tested if they return"
     VOID_ROUNDS = (
         "void_rounds",
         "something slows the GPU down, perhaps another tenant; the times are right, but cost more",
     )
-    DISTURBED_ROUNDS = "disturbed_rounds", "sweep again on a quiet GPU; `normtune data drop` sets this run aside"
+    DISTURBED_ROUNDS = "disturbed_rounds", "sweep again on a quiet GPU, after `data drop` set this run aside"
     UNWATCHED = "unwatched", "`normtune doctor` says what is missing; disturbances show only in void rounds"
 
     @property

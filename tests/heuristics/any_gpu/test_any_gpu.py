@@ -173,8 +173,8 @@ def test_a_device_with_times_of_earlier_kernels_counts_and_is_named(evidence: Ev
     assert [device.label for device in fit.devices] == ["Early GPU", "Test GPU"]
     assert fit.measurements == len(here) + len(there)
     assert fit.notes == (
-        f"left out {len(before)} measurements of older kernels: `normtune sweep --stale` repeats them",
-        "Early GPU has times of earlier kernels of toy: `normtune sweep --stale` repeats them",
+        f"left out {len(before)} measurements of older kernels: a sweep with --stale repeats them",
+        "Early GPU has times of earlier kernels of toy: a sweep with --stale repeats them",
     )
 
 

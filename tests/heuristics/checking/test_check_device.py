@@ -112,7 +112,7 @@ def test_moved_thresholds_are_found_in_the_file(table: Path) -> None:
     assert re.search(r"^    \d+ x \d+: [\d.]+ % slower than ", result.stdout, re.MULTILINE)
     assert re.search(r"\d+ of \d+ functions OK, \d+ STALE", result.stdout.splitlines()[2])
     assert result.stdout.splitlines()[-1] == (
-        "  Next: normtune sweep, then normtune fit --out heuristics.py; more: --details"
+        "  Next: sweep its operators, then fit with the options of its header; more: --details"
     )
 
 
@@ -173,7 +173,7 @@ def test_a_table_of_another_gpu_is_measured_all_the_same(table: Path) -> None:
         in result.stdout
     )
     assert (
-        "the kernels of rms_norm_forward changed since they were measured: `normtune sweep --stale`, then fit; "
+        "the kernels of rms_norm_forward changed since they were measured: sweep with --stale, then fit; "
         "the present kernels were measured"
     ) in " ".join(result.stdout.split())
     assert (

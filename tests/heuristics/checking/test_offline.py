@@ -130,7 +130,7 @@ def test_changed_kernels_are_stale(evidence: Evidence, tmp_path: Path) -> None:
         write(tmp_path / "table.py", module_text(fit(evidence, FitOptions(leaves=3)), as_command("normtune fit")))
     )
     assert report.failures == ()
-    assert report.stale == ("the kernels of toy changed since they were measured: `normtune sweep --stale`, then fit",)
+    assert report.stale == ("the kernels of toy changed since they were measured: sweep with --stale, then fit",)
 
 
 def test_a_config_that_is_illegal_somewhere_in_its_region_fails(evidence: Evidence, tmp_path: Path) -> None:

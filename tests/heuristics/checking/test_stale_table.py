@@ -16,7 +16,7 @@ from normtune.tuner.staleness.recorded import CodeChange
 
 pytestmark = pytest.mark.long
 
-STALE = "the kernels of toy changed since they were measured: `normtune sweep --stale`, then fit"
+STALE = "the kernels of toy changed since they were measured: sweep with --stale, then fit"
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_the_configs_whose_code_changed_are_named(table: Path, compare_by) -> No
     compare_by(compare)
     (line,) = check(table).stale
     assert line.startswith("the compiled code of 1 of the table's ")
-    assert f"({changed[0].config})" in line and line.endswith("`normtune sweep --stale`, then fit")
+    assert f"({changed[0].config})" in line and line.endswith("sweep with --stale, then fit")
 
 
 @pytest.mark.slow

@@ -63,6 +63,19 @@ def answers_of(path: str) -> dict[tuple[int, int], tuple[int, int]]:
 RIGHT = {shape: best(*shape) for shape in itertools.product(ROWS, HIDDEN)}
 
 
+def test_a_name_that_no_driver_reports_is_told_where_it_is_installed() -> None:
+    times().to_csv("times.csv", index=False)
+    told = succeed("fit", "times.csv", *FLAGS, *COLUMNS, "--out", "table.py", "--install").splitlines()
+    note = (
+        "no driver is known to report 'NVIDIA H100', and kernels use the table where the name is equal: the nearest "
+        "known one is 'NVIDIA H100 80GB HBM3', for --name"
+    )
+    assert note in told
+    assert note in succeed("fit", "table.py", "--install")
+    named = ("--name", "NVIDIA H100 80GB HBM3", *FLAGS[2:])
+    assert "no driver" not in succeed("fit", "times.csv", *named, *COLUMNS, "--install")
+
+
 @pytest.mark.parametrize(("ending", "samples"), [("csv", 1), ("csv", 5), ("parquet", 3)])
 def test_the_best_configs_of_an_operator_that_nobody_declared(ending: str, samples: int) -> None:
     frame = times(samples=samples)
@@ -73,7 +86,7 @@ def test_the_best_configs_of_an_operator_that_nobody_declared(ending: str, sampl
     assert result.stdout.startswith(f"NVIDIA H100, sm_90, 132 SMs: 120 measurements, {UNPAIRED}\n")
     assert f"the times of mine are {UNPAIRED}: their noise is unknown, and they prove no baseline" in result.stderr
     assert "mine is not registered: its knobs are BLOCK_M, num_warps, and every config counts as legal" in result.stderr
-    assert f"  normtune fit times.{ending} ... --install: kernels on NVIDIA H100 use it" in result.stdout
+    assert "  normtune fit table.py --install: kernels on NVIDIA H100 use it" in result.stdout
     text = Path("table.py").read_text()
     header = locate.load("table.py").header
     assert header.data.unpaired and header.data.date == "" and header.kernels == {"mine": "unknown"}
@@ -236,13 +249,13 @@ def test_two_operators_with_knobs_of_their_own_share_a_table() -> None:
         ),
         (
             ("times.csv", *FLAGS, *COLUMNS, "--all-devices"),
-            "FILE and --all-devices are both given: `normtune data merge`",
+            "FILE and --all-devices are both given: `data merge`",
         ),
         (("times.csv", *FLAGS, *COLUMNS, "--store", "a.db"), "FILE is given with --store or --recording"),
         (("times.csv", *FLAGS, *COLUMNS, "--regime", "warm"), "times.csv has no times of regime warm, but of cold"),
         (("times.txt",), "FILE is 'times.txt': expected a file of measurements that ends in .csv or .parquet"),
         (("times.csv", *COLUMNS), "--name is missing: name the GPU"),
-        (("--name", "A"), "--name describes a FILE of another program"),
+        (("--name", "A"), "--name describes the FILE of another program, which is missing"),
         (
             ("times.csv", *FLAGS, *COLUMNS[:2]),
             "times.csv has no column operator: it has M, N, BLOCK_M, num_warps, time",

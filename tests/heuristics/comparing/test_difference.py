@@ -206,7 +206,7 @@ def test_it_reads_as_text_and_as_markdown(matrix: TimingMatrix) -> None:
         "  rms_norm_forward bfloat16  3 of 4  3.39 %   10.5 %  14.26 %  35.0 %  10.5 %  0.47",
     ]
     lines = list(difference_lines(found, 80, L2, False))
-    note = "`normtune sweep --space full` times most of what other libraries launch"
+    note = "a sweep with --space full times most of what other libraries launch"
     assert lines[: lines.index("Where liger_1238 loses most:")] == [
         "rms_norm_forward bfloat16: other launches at 1 of 4 shapes",
         "",
@@ -378,7 +378,7 @@ def test_a_wrong_option_is_refused_in_one_line(store: str, option: str, value: s
 def test_an_empty_store_says_what_to_do(tmp_path: Path) -> None:
     Store.open(f"sqlite:///{tmp_path}/empty.db").close()
     assert succeed("diff", "liger", "quack", "--store", f"{tmp_path}/empty.db") == (
-        "there are no measurements yet: run `normtune sweep`\n"
+        "there are no measurements yet: sweep first\n"
     )
 
 
@@ -386,11 +386,11 @@ def test_measurements_of_kernels_that_changed_are_told(measure, penalty, run, tm
     record(f"sqlite:///{tmp_path}/old.db", run, measure(penalty, [(64, 64)], fingerprint="sha256:0"))
     verdict = succeed("diff", "liger", "quack", "--store", f"{tmp_path}/old.db").splitlines()
     assert verdict[1:4] == [
-        "the kernels of toy changed since: `normtune sweep --stale` measures them again",
+        "the kernels of toy changed since: a sweep with --stale measures them again",
         "",
         "toy bfloat16: no shape has times of both",
     ]
     lines = succeed("diff", "liger", "quack", "--details", "--store", f"{tmp_path}/old.db").splitlines()
-    assert lines[3] == "the kernels of toy changed since: `normtune sweep --stale` measures them again"
+    assert lines[3] == "the kernels of toy changed since: a sweep with --stale measures them again"
     assert "toy bfloat16: other launches at 1 of 1 shapes" in lines
     assert "Everywhere: one has no answer." in lines

@@ -87,6 +87,17 @@ def test_devices_of_one_name_are_told_apart_by_their_multiprocessors(store) -> N
     assert "--install would write one file for several devices" in refused("--install")
 
 
+@pytest.mark.parametrize("names", [("NVIDIA H200", "Nvidia H200"), ("NVIDIA A-10", "NVIDIA A 10")])
+@pytest.mark.parametrize("places", [["--out", "tables/"], ["--out", "a/", "--evidence", "a/"], ["--install"]])
+def test_two_names_of_one_file_are_refused_before_anything_is_written(store, names, places: list[str]) -> None:
+    store(*names)
+    told = refused(*places)
+    assert f"{places[0]} would write one file for several devices: '{sorted(names)[0]}' with 132 SMs" in told
+    assert told.endswith("; --device NAME chooses one")
+    assert not [*Path().rglob("*.py"), *Path().rglob("*.parquet"), *locate.installed()]
+    fit("--device", names[1], *places)
+
+
 def test_each_device_is_installed_for_itself(store) -> None:
     store(*NAMES)
     fit("--install")
@@ -173,7 +184,7 @@ def test_evidence_is_a_parquet_file_and_overwrites_no_other(store) -> None:
     fit("--evidence", "data.parquet", "--force")
     told = fit("--evidence", "data.parquet")
     assert "wrote data.parquet" in told
-    assert "Three ways" in told
+    assert "No table was written: --out FILE writes it" in told
 
 
 @pytest.fixture

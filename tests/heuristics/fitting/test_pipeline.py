@@ -233,7 +233,7 @@ def test_only_the_newest_kernels_count(measure, penalty, spec: OperatorSpec, run
 
 
 def test_no_data(spec: OperatorSpec) -> None:
-    with pytest.raises(NormtuneError, match="run `normtune sweep` first"):
+    with pytest.raises(NormtuneError, match="there are no measurements to fit: sweep first"):
         fit(Evidence.from_measurements([], []))
 
 

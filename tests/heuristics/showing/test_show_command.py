@@ -135,7 +135,7 @@ def test_what_older_kernels_took_is_left_out_and_counted(store: str, measure, pe
     record(f"sqlite:///{store}", newer, measure(penalty, SHAPES[:2], run="newer", fingerprint="sha256:new"))
     lines = printed("--store", store)
     assert lines[0] == "Test GPU, sm_90, 132 SMs: 18 measurements"
-    assert lines[1] == "left out 300 measurements of older kernels: `normtune sweep --stale` repeats them"
+    assert lines[1] == "left out 300 measurements of older kernels: a sweep with --stale repeats them"
     assert lines[2].startswith("the kernels of toy changed since")
 
 
@@ -184,9 +184,9 @@ def test_wrong_options_are_one_line(store: str, options: list[str], says: str) -
 
 def test_a_missing_and_an_empty_store_say_what_to_do(store: str) -> None:
     told = refused("show", "--store", "none.db", kind=NormtuneError)
-    assert told == "there is no store none.db: name one that exists, or run `normtune sweep` first"
+    assert told == "there is no store none.db: name one that exists, or run `normtune sweep --store none.db` first"
     Store.open("sqlite:///empty.db").close()
-    assert printed("--store", "empty.db") == ["there are no measurements yet: run `normtune sweep`"]
+    assert printed("--store", "empty.db") == ["there are no measurements yet: sweep first"]
 
 
 @pytest.mark.slow

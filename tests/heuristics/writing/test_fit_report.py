@@ -1,4 +1,5 @@
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from normtune.kernels.key import Key
 from normtune.kernels.operator import operator
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile import locate
+from normtune.kernels.tablefile.header import Gpu
 from normtune.kernels.tablefile.tree import Leaf, Split, choose
 from normtune.kernels.target import TARGETS
 from normtune.results.evidence import Evidence
@@ -193,5 +195,11 @@ def test_figures_fit_80_columns_and_name_what_is_shared(measure, penalty, run) -
 
 
 def test_the_path_of_a_table_is_quoted_for_the_shell(evidence: Evidence, tmp_path) -> None:
-    ways = list(report.ways(fit(evidence, FitOptions(leaves=2)), tmp_path / "a table.py"))
+    ways = list(report.ways(Gpu("NVIDIA A", "sm_90", 132), tmp_path / "a table.py"))
     assert f"  NORMTUNE_TABLE='{tmp_path}/a table.py': one process uses it" in ways
+    assert f"  normtune fit '{tmp_path}/a table.py' --install: kernels on NVIDIA A use it, for this user" in ways
+
+
+def test_a_file_that_begins_with_a_dash_is_printed_as_no_option() -> None:
+    ways = list(report.ways(Gpu("NVIDIA A", "sm_90", 132), Path("-table.py")))
+    assert "  normtune fit ./-table.py --install: kernels on NVIDIA A use it, for this user" in ways

@@ -138,7 +138,7 @@ def test_the_change_of_liger_applies_and_its_text_has_the_times(configs, tmp_pat
     frame = frame_of(configs)
     fit = fitted(frame, baseline="default")
     diff, text = fit.write_as("liger", tmp_path / "liger.diff")
-    before = liger._installed().read_text()
+    before = liger.installed().read_text()
     lines, hunks = before.splitlines(True), re.split(r"^@@ -(\d+).*@@.*\n", diff.read_text(), flags=re.M)
     for start, hunk in reversed([*zip(hunks[1::2], hunks[2::2], strict=True)]):
         body = hunk.splitlines(True)
@@ -158,7 +158,7 @@ def test_the_change_of_liger_applies_and_its_text_has_the_times(configs, tmp_pat
 
 def test_another_form_of_ligers_file_is_refused(configs) -> None:
     table = fitted(frame_of(configs))
-    source = liger._installed().read_text()
+    source = liger.installed().read_text()
     assert liger.changed(source, table.fit) != source
     for changed in (source.replace(" or row_mode:", ":"), source.replace("def rms_norm_backward", "def other")):
         with pytest.raises(UsageError, match="has another form than in version"):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from normtune.errors import NormtuneError, UsageError
+from normtune.heuristics.api import fit as api
 from normtune.heuristics.writing import installing
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.tablefile import locate
@@ -125,6 +126,68 @@ def test_what_is_removed_is_told_and_what_serves_then(store, gpus_here: list[Gpu
     assert told.startswith(f"removed {other}\nkernels on NVIDIA X use the table for any GPU, which is unmeasured there")
     assert locate.installed() == []
     assert refused("--uninstall", kind=NormtuneError).endswith("H200; nothing is installed")
+
+
+def test_a_table_that_exists_is_installed_and_nothing_is_fitted(store, monkeypatch: pytest.MonkeyPatch) -> None:
+    store("NVIDIA H200")
+    Path("weights.csv").write_text("rows,hidden,weight\n" + "".join(f"{rows},{hidden},1\n" for rows, hidden in SHAPES))
+    Path("tables").mkdir()
+    options = ("--weights", "weights.csv", "--operator", "toy", "--baseline", "none")
+    printed = fit(*options, "--out", "tables/toy.py", "--evidence", "tables/toy.parquet")
+    (line,) = (line.strip() for line in printed.splitlines() if "--install" in line)
+    words = line.partition(": ")[0].split()
+    path = locate.installed_path("NVIDIA H200")
+    fit(*options, "--install")
+    fitted = path.read_text()
+    path.unlink()
+    with monkeypatch.context() as patch:
+        patch.setattr(api, "fit_evidence", None)
+        told = succeed(*words[1:])
+    assert (
+        told == f"installed {path}: kernels on NVIDIA H200 use it from now on, in place of the table of NVIDIA H200\n"
+    )
+    assert path.read_text() == fitted
+    trees = locate.load("tables/toy.py").trees
+    monkeypatch.chdir(path.parent)  # where the command of its header is to be run
+    succeed(*locate.header_of(path).regenerate.split()[1:])
+    assert locate.load(path).trees == trees
+
+
+def test_a_licence_above_does_not_make_a_table_measurements(store) -> None:
+    store("NVIDIA H200")
+    fit("--out", "toy.py")
+    Path("toy.py").write_text("# SPDX-License-Identifier: Apache-2.0\n" + Path("toy.py").read_text())
+    assert commands.refused("fit", "toy.py") == "FILE is 'toy.py', a table: expected measurements to fit, or --install"
+
+
+def test_a_table_is_installed_without_the_options_of_a_fit(store) -> None:
+    store("NVIDIA H200")
+    fit("--out", "toy.py")
+    assert commands.refused("fit", "toy.py") == "FILE is 'toy.py', a table: expected measurements to fit, or --install"
+    for words in (("--leaves", "2"), ("--store", "normtune.db"), ("--out", "other.py"), ("--json",)):
+        told = commands.refused("fit", "toy.py", "--install", *words)
+        assert told == f"{words[0]} is given with the table 'toy.py', which is only installed: leave it out"
+    Path("hostile.py").write_text(Path("toy.py").read_text() + "import os\n")
+    assert "table hostile.py cannot be used" in commands.refused("fit", "hostile.py", "--install")
+    assert locate.installed() == []
+
+
+def test_a_table_for_any_gpu_is_for_none() -> None:
+    told = commands.refused("fit", locate.SHIPPED / locate.ANY_GPU, "--install")
+    assert told.endswith("any_gpu.py is a table for any GPU, which cannot be installed: fit one for this GPU")
+
+
+def test_the_table_of_a_replay_or_another_gpu_is_installed_by_force_alone(store, gpus_here: list[Gpu]) -> None:
+    store("NVIDIA H200", "replay:nvidia-h200")
+    printed = fit("--out", "toy.py")
+    assert "--install" not in printed and "--force" not in printed
+    assert "its times are those of a recording" in commands.refused("fit", "toy.py", "--install")
+    gpus_here.append(Gpu("NVIDIA X", "sm_90", 132))
+    table = Path(locate.SHIPPED, "nvidia_h200_qk_norm.py")
+    assert "but this machine has NVIDIA X" in commands.refused("fit", table, "--install")
+    assert locate.installed() == []
+    succeed("fit", "toy.py", "--install", "--force")
+    assert locate.select("NVIDIA H200", "sm_90", 132).table.source == locate.installed_path("NVIDIA H200")
 
 
 @pytest.mark.slow

@@ -43,7 +43,7 @@ def patched(request, tmp_path, monkeypatch):
     if request.param != "forward":
         functions.append(function(liger.BACKWARD, ((4, 1, 2), (0, 4, 3), (0, 8, 1), (8, 2, 4)), ("float32",)))
     device = SimpleNamespace(label="GPU of a test", target="sm_90")
-    source = liger.changed(liger._installed().read_text(), SimpleNamespace(functions=functions, device=device))
+    source = liger.changed(liger.installed().read_text(), SimpleNamespace(functions=functions, device=device))
     path = tmp_path / "changed_rms_norm.py"
     path.write_text(source)
     spec = importlib.util.spec_from_file_location("changed_rms_norm", path)

@@ -157,7 +157,7 @@ def test_a_run_is_set_aside_and_taken_back(url, make, make_run):
         everything = store.load().digest()
         assert store.ahead.startswith(f"run {new.id} of the store ") and store.ahead.endswith(
             f"started 9999-11-22T10:00:00+00:00, after tomorrow, and outranks all measurements until then: "
-            f"`normtune data drop {new.id}` sets it aside"
+            f"`normtune data drop {new.id}{store.option}` sets it aside"
         )
         dropped = store.drop(new.id)
         assert dropped.is_dropped and dropped.started == new.started

@@ -18,7 +18,7 @@ from normtune.results.database import schema
 from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
 from normtune.results.records import TimedCode
-from normtune.tests.commands import one_line, python
+from normtune.tests.commands import one_line, printed_by, python
 from normtune.tests.results.older_stores import age
 from normtune.tests.results.stores import alter, loaded, merge
 
@@ -93,7 +93,7 @@ def test_a_full_disk_is_told_and_what_was_committed_stays(tmp_path, limit):
     done = python("-c", FILLS_THE_DISK, limit, path)
     assert (done.returncode, done.stderr) == (0, "")
     count, _, told = done.stdout.strip().partition(" ")
-    assert f"the store {path} cannot be written (" in told
+    assert f"the store {path} cannot be used (" in told
     assert told.endswith("what was stored before is kept, free some space and run the same command again")
     if int(count):
         with Store.open(f"sqlite:///{path}") as store:
@@ -101,6 +101,39 @@ def test_a_full_disk_is_told_and_what_was_committed_stays(tmp_path, limit):
             assert len(evidence.frame) == 32 * int(count)
             assert store.merge(evidence) == 0
     assert (int(count) > 0) == (limit > 100 << 10)
+
+
+READS_ON_A_FULL_DISK = """
+import resource, sys
+from normtune.errors import NormtuneError
+from normtune.results.database.store import Store
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+try:
+    with Store.open(sys.argv[1], create=False) as store:
+        print(store.load().digest(), sum(one.measurements for one in store.counts()))
+except NormtuneError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("query", ["", "?mode=ro"])
+def test_a_store_is_read_where_the_disk_is_full(stored, varied, query: str):
+    told = printed_by(READS_ON_A_FULL_DISK, f"sqlite:///{stored}{query}")
+    assert told == f"{varied.digest()} {len(varied.frame)}\n"
+
+
+def test_a_log_that_cannot_be_read_on_a_full_disk_is_told(stored, varied, make, make_run, tmp_path):
+    copy = tmp_path / "copy.db"
+    with Store.open(f"sqlite:///{stored}") as store:
+        store.begin_run(make_run(9))
+        store.add([make(run=make_run(9))])
+        for end in ("", "-wal"):
+            shutil.copy(f"{stored}{end}", f"{copy}{end}")
+    told = printed_by(READS_ON_A_FULL_DISK, f"sqlite:///{copy}")
+    assert f"the store {copy} cannot be used (" in told and "even reading may need 32 KB" in told
+    with Store.open(f"sqlite:///{copy}", create=False) as store:
+        assert len(store.load().frame) == len(varied.frame) + 1
 
 
 @pytest.mark.slow
@@ -189,7 +222,7 @@ def test_a_store_with_a_trigger_is_read_and_not_written(stored, varied):
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
     alter(stored, f"CREATE TRIGGER slow BEFORE INSERT ON run BEGIN {endless}; END")
     with pytest.raises(
-        NormtuneError, match=r"has a trigger, 'slow', which normtune never creates: use `normtune data export`"
+        NormtuneError, match=r"has a trigger, 'slow', which normtune never creates: `normtune data export --regime"
     ):
         Store.open(f"sqlite:///{stored}")
     assert loaded(f"sqlite:///{stored}").digest() == varied.digest()

@@ -14,6 +14,7 @@ from normtune.errors import NormtuneError, UsageError
 from normtune.results.database import connect
 from normtune.results.database.store import Store, resolve_url
 from normtune.results.database.url import parse
+from normtune.tests import commands
 from normtune.tests.commands import one_line
 from normtune.tests.results.stores import alter, loaded, merge, record
 
@@ -97,12 +98,35 @@ def test_a_store_whose_pages_are_overwritten(stored):
 def test_reading_where_there_is_nothing(tmp_path):
     refused(
         f"sqlite:///{tmp_path / 'none.db'}",
-        "there is no store .*none.db: name one that exists, or run `normtune sweep` first",
+        "there is no store .*none.db: name one that exists, or run `normtune sweep --store .*none.db` first",
         create=False,
     )
     assert os.listdir(tmp_path) == []
     (tmp_path / "empty.db").touch()
-    refused(f"sqlite:///{tmp_path / 'empty.db'}", "empty.db is empty: run `normtune sweep`", create=False)
+    told = "empty.db is empty: run `normtune sweep --store .*empty.db` first"
+    refused(f"sqlite:///{tmp_path / 'empty.db'}", told, create=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("none.db", "there is no store none.db (NORMTUNE_STORE): name one that exists, or run `normtune sweep` first"),
+        (
+            "sqlite:///none/x.db",
+            "the folder of the store none/x.db (NORMTUNE_STORE) does not exist: create none or nam",
+        ),
+        ("notes.txt", "notes.txt (NORMTUNE_STORE) is not a SQLite database: name another file with --store"),
+        ("none.parquet", "NORMTUNE_STORE: none.parquet does not exist"),
+        ("mysql://x", "NORMTUNE_STORE is a URL of 'mysql'"),
+    ],
+)
+def test_the_variable_is_named_where_it_named_the_store(text: str, told: str, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("notes.txt").write_text("not a database, but long enough to have a header\n" * 40)
+    monkeypatch.setenv("NORMTUNE_STORE", text)
+    assert commands.refused("show").startswith(told)
+    monkeypatch.setenv("NORMTUNE_STORE", "other.db")
+    assert "NORMTUNE_STORE" not in commands.refused("show", "--store", text)
 
 
 def test_a_missing_folder_and_a_folder(tmp_path):

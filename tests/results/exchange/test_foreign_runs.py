@@ -73,6 +73,19 @@ def test_a_file_sets_no_run_of_a_store_aside(make, make_run, tmp_path):
         assert len(store.load().frame) == 1
 
 
+@pytest.mark.parametrize("other", ["Nvidia A-10", "NVIDIA A 10", "nvidia a-10"])
+def test_a_name_that_differs_in_its_capitals_alone_is_not_merged(other: str, make, make_run, tmp_path):
+    first, second = make_run(1), make_run(2)
+    named = first._replace(device=first.device._replace(name="NVIDIA A-10"))
+    odd = second._replace(device=second.device._replace(name=other))
+    with Store.open(f"sqlite:///{tmp_path / 'store.db'}") as store:
+        assert store.merge(Evidence.from_measurements([make(run=named)], [named])) == 1
+        with pytest.raises(ValueError, match=f"it is of '{other}', the store has 'NVIDIA A-10': give the same name by"):
+            store.merge(Evidence.from_measurements([make(run=odd)], [odd]))
+        assert store.merge(Evidence.from_measurements([make(run=named)], [named])) == 0
+        assert len(store.load().frame) == 1
+
+
 def test_a_store_with_a_run_of_the_future_says_what_sets_it_aside(make, make_run, tmp_path, capsys):
     url = f"sqlite:///{tmp_path / 'store.db'}"
     runs = [make_run(1), make_run(2, "9999-01-01T00:00:00+00:00")]
@@ -82,11 +95,12 @@ def test_a_store_with_a_run_of_the_future_says_what_sets_it_aside(make, make_run
         opened.add([make(run=runs[0]), make((), run=runs[1], fingerprint="sha256:bb")])
     assert set(taken(url, warn=on_stderr).current().frame["status"]) == {"timeout"}
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.endswith(f"`normtune data drop {runs[1].id}` sets it aside")
+    option = f" --store {tmp_path / 'store.db'}"
+    assert line.endswith(f"`normtune data drop {runs[1].id}{option}` sets it aside")
     done = succeed("data", "drop", runs[1].id, "--store", url)
     assert done == (
         f"run {runs[1].id} of 9999-01-01T00:00:00+00:00 is set aside; "
-        f"`normtune data drop --undo {runs[1].id}` undoes this\n"
+        f"`normtune data drop --undo {runs[1].id}{option}` undoes this\n"
     )
     assert set(taken(url, warn=on_stderr).current().frame["status"]) == {"ok"}
     assert capsys.readouterr().err == ""

@@ -262,7 +262,7 @@ def test_a_store_is_counted_and_its_stale_measurements_are_told(machine: Machine
     measured(place / "old.db", stale=1)
     _, stale = about("store", machine._replace(store="old.db"))
     assert (stale.level, stale.found) == (WARNING, "1 of its measurements are of kernels that changed since")
-    assert "`normtune sweep --stale`" in stale.advice
+    assert "`normtune sweep --stale --store old.db`" in stale.advice
 
 
 @pytest.mark.slow

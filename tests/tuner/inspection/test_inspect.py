@@ -118,7 +118,7 @@ TOLD_BY_PLAN = {
         2,
         "operator 'knob_misspelt': its function function raises AttributeError: 'TileConfig' object has",
     ),
-    "never_legal": (1, "no config is legal at 1 problem: `normtune inspect` looks for the reason"),
+    "never_legal": (1, "no config is legal at 1 problem: `inspect` of its file looks for the reason"),
 }
 
 
