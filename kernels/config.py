@@ -19,7 +19,8 @@ KINDS: dict[str, type] = {"int": int, "str": str}
 # value.
 _POSITIVE = ("block_row", "num_warps", "num_stages")
 _MOST = 1 << 20
-_WORD = re.compile(r"[A-Za-z0-9_.:+/-]{1,64}")
+# A line that begins with a colon may be a command to a CI log.
+_WORD = re.compile(r"[A-Za-z0-9_.+/-][A-Za-z0-9_.:+/-]{0,63}")
 # Options of Triton's compiler that a `triton.Config` may have, with its defaults.
 COMPILER_KNOBS: Mapping[str, int | None] = {"num_warps": 4, "num_stages": 3, "num_ctas": 1, "maxnreg": None}
 # What a message takes of a text that somebody else wrote.
@@ -57,7 +58,8 @@ class Config(tuple[Any, ...]):
         knobs: the knobs, in the order of the values.
 
     Raises:
-        TypeError: a knob of a subclass is neither `int` nor `str`, or its default is of another kind.
+        TypeError: a knob of a subclass is neither `int` nor `str`, has the name of a method, or its default is of
+            another kind.
     """
 
     __slots__ = ()
@@ -82,6 +84,8 @@ class Config(tuple[Any, ...]):
     @classmethod
     def _take(cls, knobs: Mapping[str, Knob]) -> None:
         """Give the class its knobs: the constructor and the fields of a `namedtuple` of them."""
+        if taken := [name for name in knobs if name in vars(Config)]:
+            raise TypeError(f"a knob is named {taken[0]!r}, as a method of a config: rename it")
         defaults = [knob.default for knob in knobs.values() if knob.default is not None]
         fields: Any = namedtuple(cls.__name__, list(knobs), defaults=defaults)  # type: ignore[misc]
         for name in ("__new__", "_fields", "_field_defaults", *knobs):
@@ -203,6 +207,7 @@ def class_of(knobs: tuple[Knob, ...]) -> type[Config]:
 
     Raises:
         ValueError: a name is no identifier, or stands twice.
+        TypeError: a name is that of a method of a config.
     """
     knobs = _without_meanings(knobs)
     return _DECLARED.get(knobs) or _nameless(knobs)

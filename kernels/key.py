@@ -5,11 +5,15 @@ In: names; or the text that stands for them in files, columns and arguments. Out
 """
 
 import math
+import re
 from collections.abc import Collection, Iterable, Mapping
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, NamedTuple, Self
 
+# An operator's name: words joined by dots, and integers by name.
+_OPERATOR = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z0-9_]+(=[0-9]+)?)*")
+_MOST_CHARACTERS = 200
 # Of a named integer of an operator.
 _MOST_DIGITS = 9
 # The word of the functions that give a row the same bits in every batch.
@@ -136,6 +140,11 @@ def _of_columns(operator: str, variant: str, dtype: str) -> Key:
 def with_sizes(family: str, sizes: Mapping[str, int]) -> str:
     """The name of a family's operator at these named integers."""
     return ".".join((family, *(f"{name}={value}" for name, value in sizes.items())))
+
+
+def is_operator(text: str) -> bool:
+    """Whether a text can be the name of an operator, with its named integers."""
+    return len(text) <= _MOST_CHARACTERS and bool(_OPERATOR.fullmatch(text))
 
 
 def family_of(operator: str) -> str:

@@ -121,8 +121,11 @@ def target_for(name: str, sms: int) -> Target:
 
 
 def plain_name(name: str) -> str:
-    """The name in one line of at most `MAX_LETTERS`; `UNNAMED` if nothing is left."""
-    return " ".join(plain_letters(name).split())[:MAX_LETTERS].strip() or UNNAMED
+    """The name in one line of at most `MAX_LETTERS` that begins with a letter or digit; `UNNAMED` if nothing is left.
+
+    A line that begins with `##[` or `::` is a command to a CI log.
+    """
+    return re.sub("^[^A-Za-z0-9]+", "", " ".join(plain_letters(name).split()))[:MAX_LETTERS].strip() or UNNAMED
 
 
 def plain_letters(text: str) -> str:

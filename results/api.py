@@ -109,6 +109,7 @@ def merge_data(
     target: str | None = None,
     sms: int | None = None,
     columns: Columns | None = None,
+    where: Columns | None = None,
     operators: str | Iterable[str] = (),
 ) -> tuple[Merged, ...]:
     """Add the measurements of files and stores to a store, as `normtune data merge` does.
@@ -124,6 +125,7 @@ def merge_data(
         target: the compiler's name of that GPU, `sm_90`.
         sms: its multiprocessors; None for those of the best-known GPU of the target.
         columns: names of columns, as in `fit`.
+        where: only rows of another program's files with these values, as in `fit`.
         operators: only these; one is that of all rows of a file without such a column.
 
     Raises:
@@ -131,6 +133,6 @@ def merge_data(
             lacks a column, has an invalid value or no fact of its GPU.
         NormtuneError: a source cannot be read or contradicts the store; nothing of it is stored.
     """
-    elsewhere = Elsewhere(name=name, target=target, sms=sms, columns=columns)
+    elsewhere = Elsewhere(name=name, target=target, sms=sms, columns=columns, where=where)
     paths = [sources] if isinstance(sources, str | os.PathLike) else sources
     return tuple(merged(paths, store, elsewhere, as_names("operators", operators)))

@@ -28,7 +28,7 @@ def columns_of(measurements: Iterable[Measurement]) -> dict[str, list[Any]]:
         (
             *(item.problem.operator, item.problem.variant, item.problem.dtype, item.problem.rows, item.problem.hidden),
             *(_config_text(type(item.config), item.config), item.run, item.fingerprint, item.status),
-            *(_one_line(item.reason), np.asarray(item.rounds, np.int32), np.asarray(item.samples, np.int32), item.code),
+            *(one_line(item.reason), np.asarray(item.rounds, np.int32), np.asarray(item.samples, np.int32), item.code),
         )
         for item in measurements
     ]
@@ -59,6 +59,6 @@ def first_rounds(rounds: Sequence[NDArray[np.int32]]) -> list[int]:
     return [int(numbers[0]) if len(numbers) else -1 for numbers in rounds]
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
     """The text without line breaks and without characters that a database cannot hold."""
     return text and " ".join(text.replace("\0", " ").encode("utf-8", "replace").decode().split())

@@ -6,7 +6,7 @@ In: options of a command, or arguments of a Python function. Out: the GPU, and w
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from numbers import Integral
 from pathlib import Path
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 # By what it holds, the name of a column; or a size or dtype that all rows share.
 Columns: TypeAlias = Mapping[str, str | int]
+# The facts that are values by name.
+_BY_COLUMN = ("columns", "where")
 _CSV, _PARQUET = ".csv", ".parquet"
 
 
@@ -32,14 +34,33 @@ def columns_of(parts: Iterable[str]) -> dict[str, str | int]:
         UsageError: a part has another form, or two have one name.
     """
     columns: dict[str, str | int] = {}
-    for part in parts:
-        name, equals, column = (text.strip() for text in part.partition("="))
-        if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) or (equals and not column):
-            raise UsageError(f"--columns has {part[:80]!r}: expected NAME=COLUMN, as rows=M,milliseconds=time")
-        if name in columns:
-            raise UsageError(f"--columns names {name} twice: expected once")
+    for name, column in _pairs("--columns", parts, "NAME=COLUMN, as rows=M,milliseconds=time"):
+        if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+            raise UsageError(f"--columns has {name[:80]!r}: expected NAME=COLUMN, as rows=M,milliseconds=time")
         columns[name] = column or name
     return columns
+
+
+def values_of(parts: Iterable[str]) -> dict[str, str | int]:
+    """The values of `unit=ms`, `mode=*`, by the column.
+
+    Raises:
+        UsageError: a part has another form, or two have one column.
+    """
+    return dict(_pairs("--where", parts, "COLUMN=VALUE, as unit=ms"))
+
+
+def _pairs(flag: str, parts: Iterable[str], expected: str) -> Iterator[tuple[str, str]]:
+    """Name and value of each part; a value may be missing for `--columns`."""
+    names: set[str] = set()
+    for part in parts:
+        name, equals, value = (text.strip() for text in part.partition("="))
+        if not name or (equals and not value) or not (equals or flag == "--columns"):
+            raise UsageError(f"{flag} has {part[:80]!r}: expected {expected}")
+        if name in names:
+            raise UsageError(f"{flag} names {name} twice: expected once")
+        names.add(name)
+        yield name, value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +86,13 @@ class Elsewhere:
         doc="Names of columns that differ from the usual ones, {'rows': 'M', 'milliseconds': 'time'}; or a size or "
         "dtype of all rows, {'hidden': 4096, 'dtype': 'float16'}.",
     )
+    where: Columns | None = option(
+        "Only rows of FILE with this value in a column, unit=ms,mode=forward; unit=* for any.",
+        LIST,
+        read=values_of,
+        doc="Only rows with these values, by the column, {'unit': 'ms'}; '*' for any. A column without a meaning that "
+        "differs among the rows of one config at one shape needs one.",
+    )
 
     @classmethod
     def said_by(cls, request: object) -> "Elsewhere":
@@ -80,7 +108,7 @@ class Elsewhere:
         """
         types = {field.name: field.type for field in fields(cls)}
         for name, value in facts.items():
-            if name not in types or (name == "columns") != isinstance(value, Mapping):
+            if name not in types or (name in _BY_COLUMN) != isinstance(value, Mapping):
                 raise UsageError(f"{name[:40]!r} is {str(value)[:40]!r}: expected one of {', '.join(types)}")
             check(name, value, types[name])
         return cls(**facts)
@@ -136,6 +164,7 @@ def words(facts: Mapping[str, Any]) -> list[str]:
     found: list[str] = []
     for name, value in facts.items():
         if isinstance(value, Mapping):
-            value = ",".join(held if held == column else f"{held}={column}" for held, column in value.items())
+            pairs = value.items()
+            value = ",".join(key if (name, key) == ("columns", part) else f"{key}={part}" for key, part in pairs)
         found += [f"--{name}", str(value)]
     return found

@@ -3,13 +3,15 @@
 In: the columns of measurements, and runs. Out: nothing, or a ValueError that names the wrong value.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from normtune.kernels.config import check_values
+from normtune.kernels.key import is_operator
 from normtune.kernels.operator import read_config
 from normtune.kernels.problem import MAX_ROWS
 from normtune.kernels.target import MOST_SMS
@@ -18,6 +20,14 @@ from normtune.results.regimes import REGIMES
 from normtune.results.runs import check_started
 
 _MOST_BYTES = 1 << 50
+_WORDS = re.compile(r"[A-Za-z0-9_]+(\+[A-Za-z0-9_]+)*|", re.ASCII)
+# What names are, by their column: a rule, and what a message says of it.
+_NAMES: tuple[tuple[str, Callable[[str], object], str], ...] = (
+    ("operator", is_operator, "words joined by dots, as my_op or my_op.heads=8, of at most 200 characters"),
+    ("variant", _WORDS.fullmatch, "words joined by +"),
+    ("dtype", _WORDS.fullmatch, "a word, as bfloat16"),
+    ("run", re.compile("[A-Za-z0-9].*").match, "an id that begins with a letter or digit"),
+)
 _MOST_DIGEST = 32
 
 
@@ -44,8 +54,9 @@ def check_runs(runs: Iterable[Run]) -> None:
 def check_columns(columns: Mapping[str, Sequence[Any]]) -> None:
     """Check measurements, in the columns of `Evidence.frame`.
 
-    Samples exist exactly where the status is `ok`, are positive and have ascending round numbers; a failure has a
-    reason; configs are canonical JSON of values that launch rules accept; rows and hidden are positive.
+    Operators, variants and dtypes are words, as they begin lines of output. Samples exist exactly where the status is
+    `ok`, are positive and have ascending round numbers; a failure has a reason; configs are canonical JSON of values
+    that launch rules accept; rows and hidden are positive.
 
     Raises:
         ValueError: a rule is broken; the message names the first wrong value.
@@ -53,6 +64,10 @@ def check_columns(columns: Mapping[str, Sequence[Any]]) -> None:
     for name in ("operator", "dtype", "run", "fingerprint"):
         if "" in set(columns[name]):
             raise ValueError(f"{name} is empty")
+    for name, is_valid, example in _NAMES:
+        for text in sorted({*columns[name]}):
+            if not is_valid(text):
+                raise ValueError(f"{name} is {text[:40]!r}, expected {example}")
     for name in ("rows", "hidden"):
         for extreme in (min(columns[name], default=1), max(columns[name], default=1)):
             if not 1 <= extreme <= MAX_ROWS:

@@ -216,10 +216,14 @@ def fit(request: FitRequest) -> Table:
     elif not isinstance(data, Evidence | Store | str | os.PathLike | None):
         if recording is not None:
             raise UsageError("a DataFrame and a recording are both given: measurements come from one of them")
-        evidence = evidence_of(data, elsewhere.device(request.l2_bytes), elsewhere.columns, options.operators)
+        evidence = evidence_of(
+            data, elsewhere.device(request.l2_bytes), elsewhere.columns, options.operators, elsewhere.where
+        )
         evidence = in_regime(evidence, options.regime, "the DataFrame")
     elif elsewhere.facts() or request.l2_bytes is not None:
-        raise UsageError("a store or evidence has its own GPU: leave name, target, sms, columns and l2_bytes out")
+        raise UsageError(
+            "a store or evidence has its own GPU: leave name, target, sms, columns, where and l2_bytes out"
+        )
     else:
         evidence = taken(data, recording, options.regime, device=options.device)
         source = source_of(data, recording)

@@ -36,12 +36,14 @@ class Compared(NamedTuple):
         faster: unweighted mean over the shapes of log(its time / the function's time), log_ppm; None if no shape has
             times of both.
         shapes: at how many shapes there are times of both, and the number of all.
+        is_paired: whether the times were taken in rounds; others prove no difference.
     """
 
     worst: Shape
     name: str
     faster: int | None
     shapes: tuple[int, int]
+    is_paired: bool
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,7 @@ class InUse:
             if loss is not None and regret is not None:
                 logs.append(loss - regret)
         faster = round(sum(logs) / len(logs)) if logs else None
-        return Compared(worst, name, faster, (len(logs), len(matrix.problems)))
+        return Compared(worst, name, faster, (len(logs), len(matrix.problems)), matrix.rounds is not None)
 
     def _of(self, spec: OperatorSpec, key: Key) -> tuple[str, _Choice]:
         incumbent = self.baseline.of(key, self.target) if self.baseline else None

@@ -64,6 +64,8 @@ def verdict_rows(numbers: Figures, compared: Compared) -> Iterable[tuple[str, st
         timed, all_shapes = compared.shapes
         where = "" if timed == all_shapes else f", at the {timed} of {all_shapes} shapes with times of both"
         yield "today", f"{ratio_in_words(compared.faster)} {compared.name}{where}"
+        if not compared.is_paired:
+            yield " ", "by unpaired times, which do not prove it"
     if numbers.slower:
         count, most = numbers.slower
         yield " ", f"{counted_shapes(count)} up to {percent(most, 1)} slower than it"

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 from normtune.errors import NormtuneError
 from normtune.kernels.config import KINDS, Config, Knob, check_values, class_of
 from normtune.kernels.derived_size import normal_form
-from normtune.kernels.key import Key
+from normtune.kernels.key import Key, is_operator
 from normtune.kernels.problem import AXES, AXIS
 from normtune.kernels.tablefile import template
 from normtune.kernels.tablefile.relative_tree import BYTES_PER_L2, HIDDEN, ROWS_PER_SM, RelativeSplit, RelativeTree
@@ -260,7 +260,7 @@ def _entry(pair: tuple[ast.expr | None, ast.expr], functions: "dict[str, AnyTree
         case (
             ast.Tuple(elts=[ast.Constant(str(operator)), ast.Constant(str(dtype))]),
             ast.Name(name),
-        ) if name in functions:
+        ) if name in functions and is_operator(operator.partition(":")[0]):
             return Key.parse(operator, dtype), functions[name]
     raise ValueError(f"line {pair[1].lineno or line}")
 

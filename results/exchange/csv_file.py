@@ -1,7 +1,8 @@
 """CSV files of users: named columns, read with their line numbers.
 
 In: a path and the names of columns. Out: the cells of each line, as text, or an error of one line. `positive` reads a
-cell as an integer. `read_cells` reads all columns.
+cell as an integer. `read_cells` reads all columns; `quoted` and `unquoted` are for texts that
+spreadsheets would run.
 """
 
 import csv
@@ -13,8 +14,10 @@ from normtune.errors import UsageError
 from normtune.kernels.problem import AXES, Shape
 from normtune.results.paths import unreadable
 
-# A file of shapes or weights has hundreds of lines of tens of bytes. In memory a line takes hundreds of bytes.
+# In memory a line takes hundreds of bytes.
 MOST_LINES = 1_000_000
+# How texts begin that spreadsheets take for formulas, or that `quoted` wrote.
+_FORMULAS = ("=", "+", "-", "@", "'")
 MOST_BYTES = 1 << 25
 # Longest part of an untrusted text in a message.
 _MOST_CHARACTERS = 40
@@ -46,10 +49,10 @@ class CsvTable(NamedTuple):
     lines: list[list[str]]
 
 
-def read_cells(path: Path, expected: str, most_bytes: int, most_lines: int) -> CsvTable:
+def read_cells(path: Path, expected: str) -> CsvTable:
     """Read a CSV file in UTF-8, with commas, and names of columns in its first line.
 
-    `expected` describes the file for messages; `most_lines` does not count the first.
+    `expected` describes the file for messages.
 
     Raises:
         UsageError: the file does not exist, cannot be read or is too large, or has no lines.
@@ -59,8 +62,8 @@ def read_cells(path: Path, expected: str, most_bytes: int, most_lines: int) -> C
     numbers: list[int] = []
     lines: list[list[str]] = []
     try:
-        if (size := path.stat().st_size) > most_bytes:
-            raise UsageError(f"{path} has {size} bytes, at most {most_bytes} are read: {expected}")
+        if (size := path.stat().st_size) > MOST_BYTES:
+            raise UsageError(f"{path} has {size} bytes, at most {MOST_BYTES} are read: {expected}")
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file, strict=True)
             names = [name.strip() for name in next(reader, [])]
@@ -70,8 +73,8 @@ def read_cells(path: Path, expected: str, most_bytes: int, most_lines: int) -> C
                     continue
                 numbers.append(reader.line_num)
                 lines.append(cells)
-                if len(lines) > most_lines:
-                    raise UsageError(f"{path} has over {most_lines} lines: {expected}")
+                if len(lines) > MOST_LINES:
+                    raise UsageError(f"{path} has over {MOST_LINES} lines: {expected}")
     except OSError as error:
         raise UsageError(f"{path} cannot be read ({error.strerror}): change its permissions, or copy it") from None
     except (UnicodeDecodeError, csv.Error) as error:
@@ -86,7 +89,7 @@ def read_lines(path: Path, required: Sequence[str], optional: Collection[str] = 
         UsageError: as `read_cells`; or a column is missing or there twice.
     """
     expected = f"expected a CSV file whose first line names the columns {','.join(required)}"
-    names, numbers, lines = read_cells(path, expected, MOST_BYTES, MOST_LINES)
+    names, numbers, lines = read_cells(path, expected)
     for name in required:
         if name not in names:
             raise UsageError(f"{path} has no column {name!r} but {_quoted(','.join(names))}: {expected}")
@@ -103,6 +106,16 @@ def read_lines(path: Path, required: Sequence[str], optional: Collection[str] = 
         )
         for number, cells in zip(numbers, lines, strict=True)
     ]
+
+
+def quoted(text: str) -> str:
+    """A text as a cell: with an apostrophe before it if a spreadsheet would take it for a formula."""
+    return f"'{text}" if text.startswith(_FORMULAS) else text
+
+
+def unquoted(cell: str) -> str:
+    """The inverse of `quoted`."""
+    return cell[1:] if cell.startswith("'") and cell[1:].startswith(_FORMULAS) else cell
 
 
 def positive(line: Line, name: str) -> int:

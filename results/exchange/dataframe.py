@@ -7,28 +7,28 @@ one line. The files of `normtune data export` have the same columns. `naming` fi
 import hashlib
 import json
 import keyword
-import re
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from normtune.errors import UsageError
 from normtune.kernels.config import COPY, Config, is_word
 from normtune.kernels.fingerprint import UNKNOWN
-from normtune.kernels.key import Key
-from normtune.kernels.operator import OperatorSpec, operator
+from normtune.kernels.key import Key, is_operator
+from normtune.kernels.operator import OperatorSpec, find
 from normtune.kernels.problem import BUFFER_ITEMSIZE, Problem
 from normtune.kernels.undeclared import undeclared
+from normtune.results.columns import one_line, split
 from normtune.results.elsewhere import Columns
 from normtune.results.evidence import Evidence
-from normtune.results.exchange.naming import NEEDED, SAMPLES, UNITS, Named, dtype_of, named, whole
+from normtune.results.exchange.naming import KNOWN, NEEDED, SAMPLES, UNITS, Named, dtype_of, named, whole
 from normtune.results.options import number_of
-from normtune.results.records import ROUNDS_PER_BLOCK, UNKNOWN_START, UNPAIRED, Device, Measurement, Run
+from normtune.results.records import ROUNDS_PER_BLOCK, UNKNOWN_START, UNPAIRED, Device, Run
 from normtune.results.validate import check_runs
 
-Converted = TypeVar("Converted")
 # Longest part of an untrusted value in a message.
 _MOST_CHARACTERS = 60
 # Times and rounds are stored as int32.
@@ -41,7 +41,7 @@ class Rows(NamedTuple):
     """Measurements in rows.
 
     Attributes:
-        frame: one row per measurement or sample.
+        frame: one row per measurement or sample; its index has the number of the row in `lines`.
         source: of the frame, for messages.
         lines: the number of each row in its file; empty for the rows of a DataFrame, which count from 0.
     """
@@ -52,11 +52,28 @@ class Rows(NamedTuple):
 
     def row(self, place: int) -> str:
         """A row, for messages."""
-        return f"line {self.lines[place]} of {self.source}" if len(self.lines) else f"row {place}"
+        number = int(self.frame.index[place])
+        return f"line {self.lines[number]} of {self.source}" if len(self.lines) else f"row {number}"
+
+
+class _Coded(NamedTuple):
+    """A value for each row.
+
+    Attributes:
+        codes: the place of each row's value among `values`.
+        values: the distinct ones.
+    """
+
+    codes: NDArray[np.int64]
+    values: list[Any]
 
 
 def evidence_of(
-    data: object, device: Device, columns: Columns | None = None, operators: Sequence[str] = ()
+    data: object,
+    device: Device,
+    columns: Columns | None = None,
+    operators: Sequence[str] = (),
+    where: Columns | None = None,
 ) -> Evidence:
     """Convert a DataFrame, one row per measurement or sample.
 
@@ -71,18 +88,19 @@ def evidence_of(
         device: the GPU of all measurements.
         columns: names of columns that differ from the usual ones.
         operators: a single one names that of all rows if there is no such column.
+        where: by column, the value of the rows that are read; `*` for all.
 
     Raises:
-        UsageError: a column is missing or has an invalid value.
+        UsageError: a column is missing, has an invalid value, or differs among the samples of a config.
     """
     if not isinstance(data, pd.DataFrame):
         raise UsageError(f"the measurements are a {type(data).__name__}: expected a pandas DataFrame, or evidence")
-    return evidence_in(Rows(data.reset_index(drop=True)), device, columns or {}, operators)
+    return evidence_in(Rows(data.reset_index(drop=True)), device, columns or {}, operators, where or {})
 
 
-def evidence_in(given: Rows, device: Device, columns: Columns, operators: Sequence[str]) -> Evidence:
+def evidence_in(given: Rows, device: Device, columns: Columns, operators: Sequence[str], where: Columns) -> Evidence:
     """As `evidence_of`, of rows that messages name."""
-    of = named(given.frame, columns, operators, given.source)
+    of = named(given.frame, columns, operators, given.source, where)
     rows = given._replace(frame=of.frame)
     frame = rows.frame
     if frame.empty:
@@ -103,29 +121,63 @@ def evidence_in(given: Rows, device: Device, columns: Columns, operators: Sequen
     problems = _each_once(
         zip(names, variants, dtypes, *shapes, strict=True), lambda value, place: _problem(value, specs, rows.row(place))
     )
-    configs = _configs(rows, of, columns, [specs[problem.operator] for problem in problems])
-    runs, statuses, reasons = _texts(frame, "run", "1"), _texts(frame, "status", "ok"), _texts(frame, "reason", "")
-    prints = _texts(frame, "fingerprint", UNKNOWN)
-    times = frame[of.time].tolist()
-    round_column = "rounds" if of.time == SAMPLES else "round"
-    rounds = frame[round_column].tolist() if round_column in frame else None
-    # The fields of each measurement, and its samples. A cell of samples is a whole one, a time is one of its samples.
-    cells: dict[Hashable, tuple[tuple[Any, ...], list[tuple[int | None, int]]]] = {}
-    for place, (problem, config, run, status, reason, mark) in enumerate(
-        zip(problems, configs, runs, statuses, reasons, prints, strict=True)
-    ):
-        is_ok = status == "ok"
-        key = (problem, config, run) if is_ok and of.time != SAMPLES else place
-        fields = problem, config, run, mark, status, "" if is_ok else reason or "unknown"
-        pairs = cells.setdefault(key, (fields, []))[1]
-        if is_ok:
-            pairs += _samples(of.time, times[place], rounds[place] if rounds else None, rows.row(place))
-    all_runs = _runs(frame, runs, device)
+    by_code = [specs[problem.operator] for problem in problems.values]
+    configs, knobs = _configs(rows, of, columns, [by_code[code] for code in problems.codes.tolist()])
+    texts = {
+        "run": _texts(frame, "run", "1"),
+        "fingerprint": _texts(frame, "fingerprint", UNKNOWN),
+        "status": _texts(frame, "status", "ok"),
+        "reason": _texts(frame, "reason", "unknown"),
+    }
+    run_codes, run_names = pd.factorize(np.array(texts["run"], object))
+    cells = (problems.codes * len(configs.values) + configs.codes) * len(run_names) + run_codes
+    is_ok = np.array([status == "ok" for status in texts["status"]])
+    _check_pooled(rows, knobs, cells, is_ok)
+    # A cell of samples is a measurement, and so is a failure; a time is one of the samples of its measurement.
+    alone = -1 - np.arange(len(frame))
+    measurements, _ = pd.factorize(alone if of.time == SAMPLES else np.where(is_ok, cells, alone))
+    first = np.unique(measurements, return_index=True)[1]
+    by_problem = [problem.columns for problem in problems.values]
+    shape_columns = zip(*(by_problem[code] for code in problems.codes[first].tolist()), strict=True)
+    measured: dict[str, Sequence[Any]] = dict(
+        zip(("operator", "rows", "hidden", "dtype", "variant"), map(list, shape_columns), strict=True)
+    )
+    measured["config"] = [configs.values[code] for code in configs.codes[first].tolist()]
+    measured |= {name: [values[place] for place in first.tolist()] for name, values in texts.items()}
+    measured["reason"] = [
+        "" if status == "ok" else one_line(reason)
+        for status, reason in zip(measured["status"], measured["reason"], strict=True)
+    ]
+    measured |= _samples(rows, of.time, measurements, is_ok)
+    all_runs = _runs(frame, texts["run"], device)
     try:
         check_runs(all_runs)
-        return _identified([_measurement(*cell) for cell in cells.values()], all_runs)
+        return _identified(measured, all_runs)
     except ValueError as error:
         raise UsageError(f"{rows.source} cannot be fitted: {error}") from None
+
+
+def _check_pooled(rows: Rows, knobs: set[str], cells: NDArray[np.int64], is_ok: NDArray[np.bool_]) -> None:
+    """Refuse a column that nobody named and that differs among the rows of one config at one shape of one run.
+
+    Their times would be averaged, milliseconds with megabytes.
+    """
+    places = np.flatnonzero(is_ok)
+    _, first, inverse = np.unique(cells[places], return_index=True, return_inverse=True)
+    for name in rows.frame.columns:
+        if name in KNOWN or name in knobs:
+            continue
+        values = rows.frame[name].map(str).to_numpy(object)[places]
+        odd = np.flatnonzero(values != values[first][inverse])
+        if len(odd):
+            place, other = int(odd[0]), int(first[inverse[odd[0]]])
+            raise UsageError(
+                f"column {_shortened(repr(name))} is {_shortened(repr(values[other]))} in "
+                f"{rows.row(places[other])}, and in {rows.row(places[place])}, of the same shape and config, "
+                f"{_shortened(repr(values[place]))}: --where {name}={_shortened(values[other])} picks rows, "
+                f"--where '{name}=*' takes all as samples, --columns names it as a knob, and a third size needs the "
+                "operator's file, --load FILE"
+            )
 
 
 def _specs(rows: Rows, names: Sequence[str]) -> dict[str, OperatorSpec]:
@@ -133,23 +185,24 @@ def _specs(rows: Rows, names: Sequence[str]) -> dict[str, OperatorSpec]:
     specs: dict[str, OperatorSpec] = {}
     for text in dict.fromkeys(names):
         name = Key.parse(text, "").operator
-        try:
-            specs[name] = operator(name)
-        except UsageError:
-            if not re.match("[A-Za-z_]", name):
-                raise UsageError(
-                    f"an operator of {rows.source} is {_shortened(repr(name))}: expected a name such as my_op"
-                ) from None
-            specs[name] = undeclared(name, Config, tuple(BUFFER_ITEMSIZE))
+        if not is_operator(name):
+            raise UsageError(
+                f"an operator of {rows.source} is {_shortened(repr(name))}: expected words joined by dots, as my_op or "
+                "my_op.heads=8, of at most 200 characters"
+            )
+        specs[name] = find(name) or undeclared(name, Config, tuple(BUFFER_ITEMSIZE))
     return specs
 
 
-def _configs(rows: Rows, of: Named, columns: Columns, specs: Sequence[OperatorSpec]) -> list[Config]:
-    """The config of each row."""
+def _configs(rows: Rows, of: Named, columns: Columns, specs: Sequence[OperatorSpec]) -> tuple[_Coded, set[str]]:
+    """The config of each row as JSON, and the columns that are knobs; `specs` has the operator of each row."""
     frame, by_name = rows.frame, {spec.name: spec for spec in specs}
     if "config" in frame:
         given = zip((spec.name for spec in specs), frame["config"].tolist(), strict=True)
-        return _each_once(given, lambda value, place: _config(by_name[value[0]], value[1], rows.row(place)))
+        of_rows = _each_once(
+            given, lambda value, place: _config(by_name[value[0]], value[1], rows.row(place)).to_json()
+        )
+        return of_rows, set()
     knobs = {name: [knob for knob in _fields(spec, of) if knob in frame] for name, spec in by_name.items()}
     every = {knob for of_one in knobs.values() for knob in of_one}
     if odd := [name for name in columns if name in of.knobs and name not in every]:
@@ -159,11 +212,11 @@ def _configs(rows: Rows, of: Named, columns: Columns, specs: Sequence[OperatorSp
     cells = {knob: frame[knob].tolist() for knob in every}
     kinds: dict[tuple[str, str], tuple[type, int]] = {}
 
-    def config(value: tuple[str, tuple[tuple[str, Any], ...]], place: int) -> Config:
+    def config(value: tuple[str, tuple[tuple[str, Any], ...]], place: int) -> str:
         name, pairs = value
         spec, row = by_name[name], rows.row(place)
         if spec.kernel_module:
-            return _config(spec, dict(pairs), row)
+            return _config(spec, dict(pairs), row).to_json()
         # A knob that another operator of the file has is empty here.
         knobs = {knob: _knob(knob, cell, row) for knob, cell in pairs if not pd.isna(cell) and cell != ""}
         for knob, cell in knobs.items():
@@ -173,12 +226,12 @@ def _configs(rows: Rows, of: Named, columns: Columns, specs: Sequence[OperatorSp
                     f"{knob} of {row} is {cell!r}, and of {rows.row(first)} a {'number' if kind is int else 'name'}: "
                     "expected either of them in all rows"
                 )
-        return _config(spec, knobs, row)
+        return _config(spec, knobs, row).to_json()
 
     values = (
         (spec.name, tuple((knob, cells[knob][place]) for knob in knobs[spec.name])) for place, spec in enumerate(specs)
     )
-    return _each_once(values, config)
+    return _each_once(values, config), every
 
 
 def _fields(spec: OperatorSpec, of: Named) -> Sequence[str]:
@@ -229,20 +282,21 @@ def _config(spec: OperatorSpec, value: Any, row: str) -> Config:
         ) from None
 
 
-def _each_once(values: Iterable[Any], convert: Callable[[Any, int], Converted]) -> list[Converted]:
+def _each_once(values: Iterable[Any], convert: Callable[[Any, int], Any]) -> _Coded:
     """Convert each value, equal ones once: a file of samples repeats values hundreds of times."""
-    converted: dict[Any, Converted] = {}
-    results = []
+    codes: dict[Any, int] = {}
+    distinct: dict[Any, int] = {}
+    of_rows = []
     for place, value in enumerate(values):
         try:
             hash(value)
             key = value
         except TypeError:  # a list, which `convert` refuses
             key = repr(value)
-        if key not in converted:
-            converted[key] = convert(value, place)
-        results.append(converted[key])
-    return results
+        if key not in codes:
+            codes[key] = distinct.setdefault(convert(value, place), len(distinct))
+        of_rows.append(codes[key])
+    return _Coded(np.array(of_rows, np.int64), list(distinct))
 
 
 def _problem(value: tuple[str, str, str, Any, Any], specs: Mapping[str, OperatorSpec], row: str) -> Problem:
@@ -254,38 +308,83 @@ def _problem(value: tuple[str, str, str, Any, Any], specs: Mapping[str, Operator
         raise UsageError(f"{row}: {error}") from None
 
 
-def _samples(column: str, value: Any, rounds: Any, row: str) -> list[tuple[int | None, int]]:
-    """(round, nanoseconds) of each sample of a row, whose cell in `column` is `value`.
+def _samples(
+    rows: Rows, column: str, measurements: NDArray[np.int64], is_ok: NDArray[np.bool_]
+) -> dict[str, list[NDArray[np.int32]]]:
+    """Rounds and samples of each measurement; `measurements` has that of each row, `column` the times."""
+    owners, times = _numbers(rows, column, is_ok, _nanoseconds(UNITS.get(column, 1)))
+    round_column = "rounds" if column == SAMPLES else "round"
+    of_samples, count = measurements[owners], int(measurements.max()) + 1
+    if round_column in rows.frame:
+        round_owners, rounds = _numbers(rows, round_column, is_ok, _round)
+        sizes = [np.bincount(places, minlength=len(is_ok)) for places in (owners, round_owners)]
+        if len(odd := np.flatnonzero(sizes[0] != sizes[1])):
+            raise UsageError(
+                f"{round_column} of {rows.row(odd[0])}: expected numbers of rounds ({sizes[1][odd[0]]} rounds of "
+                f"{sizes[0][odd[0]]} samples)"
+            )
+        order = np.lexsort((times, rounds, of_samples))
+        times, rounds, lengths = times[order], rounds[order], np.bincount(of_samples, minlength=count)
+    else:
+        times = times[np.argsort(of_samples, kind="stable")]
+        lengths = np.bincount(of_samples, minlength=count)
+        # A single time is a median: it counts in both halves of the blocks.
+        copies = np.where(lengths == 1, 2, 1)
+        times, lengths = np.repeat(times, np.repeat(copies, lengths)), lengths * copies
+        starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
+        rounds = ((np.arange(len(times)) - starts) * ROUNDS_PER_BLOCK).astype(np.int32)
+    return {"rounds": split(lengths, rounds), "samples": split(lengths, times)}
 
-    `rounds` has the round number of each sample; None if there is no such column.
-    """
-    several = column == SAMPLES
-    unit = UNITS.get(column, 1)
-    try:
-        times = [round(_time(time) * unit) for time in (value if several else [value])]
-        if not times or min(times) < 1 or max(times) > _MOST_INT32:
+
+def _numbers(
+    rows: Rows, column: str, is_ok: NDArray[np.bool_], convert: Callable[[Any], int]
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """The numbers in a column of the rows without a failure, and the row of each; a cell may have several."""
+    several = column in (SAMPLES, "rounds")
+    places: list[int] = []
+    numbers: list[int] = []
+    cells = rows.frame[column].tolist()
+    for place in np.flatnonzero(is_ok).tolist():
+        cell = cells[place]
+        try:
+            if several:
+                if isinstance(cell, str) or not len(cell):
+                    raise ValueError("expected a list")
+                numbers += map(convert, cell)
+                places += [place] * len(cell)
+            else:
+                numbers.append(convert(cell))
+                places.append(place)
+        except (TypeError, ValueError, OverflowError) as error:
+            is_time = column == SAMPLES or column in UNITS
+            expected = "numbers of rounds" if not is_time else "nanoseconds" if several else column
+            failure = "; leave failures out, or tell them in a column status" * (
+                is_time and isinstance(cell, str | None)
+            )
+            raise UsageError(
+                f"{column} of {rows.row(place)} is {_shortened(repr(cell))}: expected {expected} ({error}){failure}"
+            ) from None
+    return np.array(places, np.int64), np.array(numbers, np.int32)
+
+
+def _nanoseconds(unit: int) -> Callable[[Any], int]:
+    """Converts times of this unit, nanoseconds, to whole nanoseconds."""
+
+    def convert(time: Any) -> int:
+        nanoseconds = round(_time(time) * unit)
+        if not 1 <= nanoseconds <= _MOST_INT32:
             most = _MOST_INT32 / 1e9
             raise ValueError(f"times of 1 ns to {most:.3f} s; as only ratios count, divide all times alike")
-    except (TypeError, ValueError, OverflowError) as error:
-        expected = "nanoseconds" if several else column
-        failure = "; leave failures out, or tell them in a column status" * isinstance(value, str | None)
-        raise UsageError(
-            f"{column} of {row} is {_shortened(repr(value))}: expected {expected} ({error}){failure}"
-        ) from None
-    if rounds is None:
-        return [(None, time) for time in times]
-    try:
-        numbers = [whole(number) for number in (rounds if several else [rounds])]
-        if len(numbers) != len(times):
-            raise ValueError(f"{len(numbers)} rounds of {len(times)} samples")
-        if min(numbers) < 0 or max(numbers) > _MOST_INT32:
-            raise ValueError(f"expected rounds of 0 to {_MOST_INT32}")
-    except (TypeError, ValueError) as error:
-        name = "rounds" if several else "round"
-        raise UsageError(
-            f"{name} of {row} is {_shortened(repr(rounds))}: expected numbers of rounds ({error})"
-        ) from None
-    return list(zip(numbers, times, strict=True))
+        return nanoseconds
+
+    return convert
+
+
+def _round(number: Any) -> int:
+    result = whole(number)
+    if not 0 <= result <= _MOST_INT32:
+        raise ValueError(f"expected rounds of 0 to {_MOST_INT32}")
+    return result
 
 
 def _time(value: Any) -> float:
@@ -305,30 +404,23 @@ def _runs(frame: pd.DataFrame, runs: Sequence[str], device: Device) -> list[Run]
     return list(by_id.values())
 
 
-def _identified(measurements: Sequence[Measurement], runs: Sequence[Run]) -> Evidence:
+def _identified(measured: Mapping[str, Sequence[Any]], runs: Sequence[Run]) -> Evidence:
     """The evidence, with ids of runs that say what was measured: a file has the same in each store, and no other's."""
-    digest = Evidence.from_measurements(measurements, runs).digest()
+    digest = Evidence.from_columns(measured, runs).digest()
     ids = {run.id: hashlib.sha256(f"{digest} {run.id}".encode()).hexdigest()[:32] for run in runs}
-    return Evidence.from_measurements(
-        [one._replace(run=ids[one.run]) for one in measurements], [run._replace(id=ids[run.id]) for run in runs]
+    return Evidence.from_columns(
+        {**measured, "run": [ids[run] for run in measured["run"]]}, [run._replace(id=ids[run.id]) for run in runs]
     )
 
 
-def _measurement(fields: Sequence[Any], pairs: Sequence[tuple[int | None, int]]) -> Measurement:
-    if any(number is None for number, _ in pairs):
-        # A single time is a median: it counts in both halves of the blocks.
-        times = [time for _, time in pairs] * (2 if len(pairs) == 1 else 1)
-        pairs = [(ROUNDS_PER_BLOCK * number, time) for number, time in enumerate(times)]
-    pairs = sorted((number or 0, time) for number, time in pairs)
-    arrays = (np.array([pair[place] for pair in pairs], np.int32) for place in (0, 1))
-    return Measurement._make((*fields, *arrays, None))
-
-
 def _texts(frame: pd.DataFrame, column: str, default: str) -> list[str]:
-    """Texts of a column, `default` where there is none."""
+    """Texts of a column, `default` where there is none; timestamps without a time zone are UTC."""
     if column not in frame:
         return [default] * len(frame)
-    texts = frame[column].astype(object).where(frame[column].notna(), "").astype(str)
+    values = frame[column]
+    if pd.api.types.is_datetime64_any_dtype(values.dtype):
+        values = pd.to_datetime(values, utc=True).dt.strftime("%Y-%m-%dT%H:%M:%S+00:00")
+    texts = values.astype(object).where(values.notna(), "").astype(str)
     return texts.where(texts != "", default).tolist()
 
 

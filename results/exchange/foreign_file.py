@@ -11,20 +11,17 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from normtune.errors import UsageError
 from normtune.results.elsewhere import Elsewhere
 from normtune.results.evidence import Evidence
-from normtune.results.exchange.csv_file import read_cells
+from normtune.results.exchange import parquet_file
+from normtune.results.exchange.csv_file import read_cells, unquoted
 from normtune.results.exchange.dataframe import Rows, evidence_in
-from normtune.results.exchange.parquet_csv import check_size, is_export
+from normtune.results.exchange.parquet_csv import is_export
 from normtune.results.options import number_of
 from normtune.results.paths import unreadable
 
-# In memory, a line takes some hundred bytes.
-_MOST_BYTES = 1 << 28
-_MOST_LINES = 4_000_000
 _EXPECTED = "expected a CSV file in UTF-8, with the names of its columns in the first line and one line a measurement"
 
 
@@ -36,11 +33,11 @@ def read_foreign(path: Path, elsewhere: Elsewhere, operators: Sequence[str] = ()
     """
     device = elsewhere.device()
     rows = _csv(path) if path.suffix.lower() == ".csv" else _parquet(path)
-    return evidence_in(rows, device, elsewhere.columns or {}, operators)
+    return evidence_in(rows, device, elsewhere.columns or {}, operators, elsewhere.where or {})
 
 
 def _csv(path: Path) -> Rows:
-    names, numbers, lines = read_cells(path, _EXPECTED, _MOST_BYTES, _MOST_LINES)
+    names, numbers, lines = read_cells(path, _EXPECTED)
     if not names:
         raise UsageError(f"{path} is empty: {_EXPECTED}")
     count = len(names)
@@ -56,7 +53,7 @@ def _csv(path: Path) -> Rows:
 def _value(text: str) -> Any:
     """A cell as a number, if it is one, and None if it is empty."""
     value = number_of(text)
-    return text or None if value is None else value
+    return (unquoted(text) or None) if value is None else value
 
 
 def _parquet(path: Path) -> Rows:
@@ -68,9 +65,22 @@ def _parquet(path: Path) -> Rows:
             "--columns out"
         )
     try:
-        check_size(path)
-        frame = pq.read_table(path).to_pandas()
-    except (pa.ArrowException, OSError, ValueError, TypeError) as error:
+        table = parquet_file.columns_of(parquet_file.opened(path), path)
+    except (pa.ArrowException, OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
         raise UsageError(f"{path} is no Parquet file, or a damaged one ({reason}): write it again") from None
-    return Rows(frame.reset_index(drop=True), str(path))
+    columns = [_cells(column, name, path) for name, column in zip(table.column_names, table.columns, strict=True)]
+    frame = pd.concat(columns, axis=1) if columns else pd.DataFrame()
+    return Rows(frame.set_axis(table.column_names, axis=1), str(path))
+
+
+def _cells(column: pa.ChunkedArray, name: str, path: Path) -> "pd.Series[Any]":
+    """A column as pandas has it; equal texts share one object."""
+    try:
+        cells = column.to_pandas()
+    except (pa.ArrowException, ValueError, TypeError):
+        raise UsageError(
+            f"column {name[:40]!r} of {path} is {str(column.type)[:80]}, which is not read: expected numbers, texts, "
+            "timestamps or lists of numbers"
+        ) from None
+    return cells.astype(object) if isinstance(cells.dtype, pd.CategoricalDtype) else cells

@@ -27,6 +27,8 @@ KNOWN = (*NEEDED, "variant", "config", SAMPLES, *UNITS, *_RUN, *_RESULT)
 # Other names of dtypes, of torch, Triton and JAX.
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "f16": "float16"}
 _DTYPES |= {"fp32": "float32", "float": "float32", "f32": "float32"}
+# The value of `--where` that all rows have.
+ANY = "*"
 # What gives a missing column.
 _ADVICE = {
     "operator": "--operator names that of all rows",
@@ -67,7 +69,7 @@ def whole(value: Any) -> int:
     return int(value)
 
 
-def named(frame: pd.DataFrame, columns: Columns, operators: Sequence[str], source: str) -> Named:
+def named(frame: pd.DataFrame, columns: Columns, operators: Sequence[str], source: str, where: Columns) -> Named:
     """Give the columns their names.
 
     Args:
@@ -75,6 +77,7 @@ def named(frame: pd.DataFrame, columns: Columns, operators: Sequence[str], sourc
         columns: as in `elsewhere.Columns`.
         operators: the values of `--operator`; a single one names that of all rows if there is no such column.
         source: of the frame, for messages.
+        where: by column, the value of the rows that are read; `ANY` for all.
 
     Raises:
         UsageError: a column is missing, or is there twice.
@@ -82,7 +85,7 @@ def named(frame: pd.DataFrame, columns: Columns, operators: Sequence[str], sourc
     labels = [str(column) for column in frame.columns]
     if twice := sorted({name for name in labels if labels.count(name) > 1}):
         raise UsageError(f"{source} has the column {twice[0]!r} {labels.count(twice[0])} times: expected once")
-    frame = _renamed(frame.set_axis(labels, axis=1), columns, source)
+    frame = _renamed(_picked(frame.set_axis(labels, axis=1), where, columns, source), columns, source)
     if "operator" not in frame and len(operators) == 1:
         frame = frame.assign(operator=operators[0])
     frame, sizes = _with_own_sizes(frame, source)
@@ -96,6 +99,25 @@ def named(frame: pd.DataFrame, columns: Columns, operators: Sequence[str], sourc
         SAMPLES if SAMPLES in frame else times[0],
         tuple(knobs or [name for name in frame.columns if name not in KNOWN]),
     )
+
+
+def _picked(frame: pd.DataFrame, where: Columns, columns: Columns, source: str) -> pd.DataFrame:
+    """The rows that have these values, without the columns that nothing else names."""
+    for label, value in where.items():
+        if label not in frame:
+            raise UsageError(f"--where has {label}={value}, but {source} has no column {label!r}: {_listed(frame)}")
+        if value == ANY:
+            continue
+        texts = frame[label].map(_text)
+        if not (texts == str(value)).any():
+            others = ", ".join(repr(text[:40]) for text in texts.unique()[:3])
+            raise UsageError(f"--where has {label}={value}, but {source} has there {others}")
+        frame = frame[texts == str(value)]
+    return frame.drop(columns=[label for label in where if label not in (*KNOWN, *map(str, columns.values()))])
+
+
+def _text(value: Any) -> str:
+    return str(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
 def _renamed(frame: pd.DataFrame, columns: Columns, source: str) -> pd.DataFrame:
@@ -169,6 +191,8 @@ def _check(frame: pd.DataFrame, labels: Sequence[str], times: Sequence[str], sou
         advice = [_ADVICE[name] for name in names if name in _ADVICE]
         if others := [name for name in names if name not in _ADVICE]:
             advice.append(f"--columns {others[0]}=NAME says which has {others[0]}")
+        if {*AXES} & {*names}:
+            advice.append("sizes of other names, or three, are those of an operator that --load FILE declares")
         raise UsageError(f"{source} has no column {', '.join(missing)}: {_listed(frame, labels)}; {'; '.join(advice)}")
 
 

@@ -19,7 +19,8 @@ from normtune.errors import NormtuneError, UsageError
 from normtune.results.atomic import replaced
 from normtune.results.columns import TEXTS, flatten, split
 from normtune.results.evidence import Evidence
-from normtune.results.exchange.parquet_pages import cost
+from normtune.results.exchange import parquet_file
+from normtune.results.exchange.csv_file import quoted
 from normtune.results.paths import check_place, unreadable
 from normtune.results.records import TimedCode
 from normtune.results.runs import from_plain, to_plain
@@ -28,8 +29,6 @@ from normtune.results.validate import check_runs
 # To be raised with every change that older readers do not understand.
 FORMAT = 1
 _METADATA = b"normtune"
-# Most memory that reading a file may take. The recorded H200 takes 57 MB.
-MOST_BYTES = 1 << 30
 # Longest part of an untrusted text in a message.
 _MOST_CHARACTERS = 200
 _MOST_CSV_HEADER = 10_000
@@ -110,13 +109,12 @@ def read_parquet(path: Path) -> Evidence:
     if reason := unreadable(path):
         raise UsageError(f"{path} {reason}: expected a Parquet file that `normtune data export` wrote")
     try:
-        check_size(path)
-        schema = pq.read_schema(path)
+        file = parquet_file.opened(path)
     except PermissionError as error:
         raise NormtuneError(f"{path} cannot be read ({error.strerror}): change its permissions, or copy it") from None
     except (pa.ArrowException, OSError, ValueError) as error:
         raise _damaged(path, error) from None
-    text = (schema.metadata or {}).get(_METADATA)
+    text = (file.schema_arrow.metadata or {}).get(_METADATA)
     if text is None:
         raise NormtuneError(
             f"{path} is a Parquet file that normtune did not write: expected an export or a recording; "
@@ -129,8 +127,7 @@ def read_parquet(path: Path) -> Evidence:
             raise NormtuneError(
                 f"{path} has format {str(version)[:20]!r}, this normtune reads {FORMAT}: update normtune"
             )
-        _check_types(schema)
-        table = _read_columns(path, schema)
+        table = _read_columns(file, path)
         columns = {name: _column(table, name) for name in (*TEXTS, "rows", "hidden", *_ARRAYS)}
         columns["code"] = _codes(table)
         runs = [from_plain(run) for run in head["runs"]]
@@ -146,16 +143,9 @@ def _damaged(path: Path, error: Exception) -> NormtuneError:
     return NormtuneError(f"{path} is no Parquet file or a damaged one ({reason}): export it again")
 
 
-def check_size(path: Path) -> None:
-    """Raise NormtuneError for a file that decodes to too much memory, as a small one of equal values may."""
-    if cost(path, MOST_BYTES) > MOST_BYTES:
-        raise NormtuneError(
-            f"{path} takes over {MOST_BYTES >> 20} MB of memory to be read: export fewer measurements in a file"
-        )
-
-
-def _check_types(schema: pa.Schema) -> None:
-    """Raise ValueError if a column is missing, there twice, or of another type."""
+def _read_columns(file: pq.ParquetFile, path: Path) -> pa.Table:
+    """The columns that normtune writes; ValueError if one is missing, there twice, or of another type."""
+    schema = file.schema_arrow
     code = _CODE if set(_CODE) & set(schema.names) else ()
     expected = {name: pa.string() for name in TEXTS} | {name: pa.int64() for name in ("rows", "hidden")}
     expected |= {name: pa.list_(pa.int32()) for name in _ARRAYS} | {name: pa.binary() for name in code}
@@ -163,21 +153,12 @@ def _check_types(schema: pa.Schema) -> None:
         if schema.names.count(name) != 1:
             raise ValueError(f"there is no column {name}" if name not in schema.names else f"{name} is there twice")
         actual = schema.field(name).type
+        actual = actual.value_type if pa.types.is_dictionary(actual) else actual
         is_list = pa.types.is_list(actual) and pa.types.is_list(kind) and actual.value_type == kind.value_type
         if actual != kind and not is_list:
             raise ValueError(f"column {name} is {actual}, expected {kind}".replace("item: ", ""))
-
-
-def _read_columns(path: Path, schema: pa.Schema) -> pa.Table:
-    """The columns that `_check_types` checked, texts with a dictionary."""
-    texts = [name for name in (*TEXTS, *_CODE) if name in schema.names]
     try:
-        return pq.read_table(
-            path,
-            columns=[*texts, "rows", "hidden", *_ARRAYS],
-            read_dictionary=texts,
-            page_checksum_verification=True,
-        )
+        return parquet_file.columns_of(file, path, [*expected])
     except (pa.ArrowException, OSError) as error:
         raise _damaged(path, error) from None
 
@@ -204,7 +185,8 @@ def check_export(path: Path) -> None:
 def write_csv(evidence: Evidence, path: Path) -> None:
     """Write evidence with a line per sample, or for a failure a line without round and nanoseconds.
 
-    Limits of devices are left out, and the protocols of runs except for the regime. An existing file is replaced.
+    A text that a spreadsheet would run has an apostrophe before it. Left out are limits of devices, and the protocols
+    of runs except for the regime. An existing file is replaced.
 
     Raises:
         UsageError: its folder does not exist.
@@ -224,7 +206,8 @@ def write_csv(evidence: Evidence, path: Path) -> None:
             values = item.config._asdict()
             config = (values.get(name, "") for name in knobs)
             unpaired = (str(run.is_unpaired).lower() for _ in mark)
-            start = (*source, *shape, *unpaired, *config, item.fingerprint, item.status, item.reason)
+            cells = (*source, *shape, *unpaired, *config, item.fingerprint, item.status, item.reason)
+            start = [quoted(cell) if isinstance(cell, str) else cell for cell in cells]
             if item.status != "ok":
                 writer.writerow((*start, "", ""))
             for number, nanoseconds in zip(item.rounds.tolist(), item.samples.tolist(), strict=True):
@@ -261,8 +244,8 @@ def _texts(column: pa.ChunkedArray, name: str) -> list[Any]:
         values = [shared.setdefault(value, value) for value in chunk.dictionary.to_pylist()]
         indices = chunk.indices.fill_null(len(values)).to_numpy(zero_copy_only=False)
         total += int(np.array([*map(len, values), 0], np.int64)[indices].sum())
-        if total > MOST_BYTES:
-            raise ValueError(f"the texts of column {name} have over {MOST_BYTES >> 20} MB")
+        if total > parquet_file.MOST_BYTES:
+            raise ValueError(f"the texts of column {name} have over {parquet_file.MOST_BYTES >> 20} MB")
         texts += np.fromiter((*values, None), object, len(values) + 1)[indices].tolist()
     return texts
 

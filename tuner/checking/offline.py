@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import cache, partial
 from itertools import islice
 from pathlib import Path
+from time import sleep
 from typing import TYPE_CHECKING, NamedTuple
 
 from normtune.errors import NormtuneError, UsageError
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 # Name and evidence of the data behind a table; None if its header names a store.
 LoadEvidence = Callable[[], "tuple[str, Evidence] | None"]
 _DIFF_LINES = 24
+# Seconds after which a damaged table is read again.
+_MOMENT = 0.2
 # The most compared lines, over twice those of shipped tables: the time of a comparison grows with their square.
 _MOST_LINES = 5000
 # The oldest format that can be fitted again.
@@ -72,8 +75,7 @@ def check(
     Raises:
         UsageError: the file cannot be read or is not a table.
     """
-    text = locate.read(path)
-    header, body = parse(text, locate.quoted(path))
+    text, header, body = _read(path)
     data = cache(partial(named_files.measured, header, path))  # loaded once, for the fit and for the comparison of code
     failures: list[str] = []
     notes: list[str] = []
@@ -103,9 +105,27 @@ def stale_kernels(path: Path) -> tuple[list[str], list[str]]:
         UsageError: the file cannot be read or is not a table.
         NormtuneError: the digests of a recording are damaged, or code cannot be compiled at all.
     """
-    text = locate.read(path)
-    header, _ = parse(text, locate.quoted(path))
+    text, header, _ = _read(path)
     return changed_kernels(header, text, _timed(header, partial(named_files.measured, header, path)))
+
+
+def _read(path: Path, again: bool = True) -> tuple[str, Header, str]:
+    """The text of a table, its header and its body; `again`, where it is damaged, because an editor may be writing it.
+
+    Raises:
+        NormtuneError: as `check`.
+    """
+    try:
+        text = locate.read(path)
+        header, body = parse(text, locate.quoted(path))
+    except NormtuneError:
+        if not again:
+            raise
+    else:
+        if not (again and is_edited(header, body)):
+            return text, header, body
+    sleep(_MOMENT)
+    return _read(path, again=False)
 
 
 def _refit_advice(header: Header) -> str:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from normtune.errors import UsageError
+from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.writing.emit import module_text
@@ -14,7 +14,7 @@ from normtune.kernels.tablefile.header import Gpu
 from normtune.results.evidence import Evidence
 from normtune.tests.commands import main
 from normtune.tests.heuristics.made_up import SHAPES, as_command, rehashed
-from normtune.tuner.checking import api
+from normtune.tuner.checking import api, offline
 from normtune.tuner.checking.offline import CheckedTable, check
 
 COMMAND = "normtune fit --recording test-gpu --out table.py"
@@ -193,3 +193,20 @@ def test_tables_are_checked_side_by_side_and_told_in_their_order(
     assert (first, last) == (f"{tmp_path}/a.py: OK", f"{tmp_path}/c.py: OK")
     assert os.getpid() not in {int(line.split()[-1]) for line in (here, there)}
     assert (done.exit_code, done.stderr) == (2, "normtune: error: b.py is no table\n")
+
+
+@pytest.mark.parametrize("cut", [0, 300, -3])
+def test_a_table_that_an_editor_is_writing_is_read_again(
+    recorded: Evidence, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut: int
+) -> None:
+    text = module_text(fit(recorded, FitOptions(leaves=2)), as_command(COMMAND))
+    path = write(tmp_path / "table.py", text[:cut])
+    monkeypatch.setattr(offline, "sleep", lambda seconds: path.write_text(text))
+    assert check(path, quick=True).failures == ()
+    path.write_text(text[:cut])
+    monkeypatch.setattr(offline, "sleep", lambda seconds: None)
+    if cut < 0:  # its header is whole
+        assert "it was edited by hand" in check(path, quick=True).failures[0]
+    else:
+        with pytest.raises(NormtuneError):
+            check(path, quick=True)

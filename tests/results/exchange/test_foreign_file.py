@@ -1,17 +1,24 @@
 """Files of measurements of other programs: what is read of them, and the errors of others."""
 
 import json
+from dataclasses import replace
+from datetime import datetime
+from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.kernels.config import Config
 from normtune.results.elsewhere import Elsewhere, columns_of
 from normtune.results.evidence import Evidence
-from normtune.results.exchange import foreign_file
+from normtune.results.exchange import csv_file
+from normtune.results.exchange.csv_file import quoted, unquoted
 from normtune.results.exchange.foreign_file import read_foreign
 from normtune.results.exchange.parquet_csv import read_parquet, write_csv, write_parquet
 from normtune.results.exchange.recording import write_recording
@@ -302,10 +309,10 @@ def test_the_import_of_another_file_ends_in_one_line_and_code_2(arguments: tuple
 
 
 def test_a_large_file_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(foreign_file, "_MOST_LINES", 2)
+    monkeypatch.setattr(csv_file, "MOST_LINES", 2)
     with one_line(UsageError, "times.csv has over 2 lines"):
         read(HEAD + GOOD * 3)
-    monkeypatch.setattr(foreign_file, "_MOST_BYTES", 10)
+    monkeypatch.setattr(csv_file, "MOST_BYTES", 10)
     with one_line(UsageError, "times.csv has .* bytes, at most 10 are read"):
         read(HEAD + GOOD)
 
@@ -331,3 +338,143 @@ def test_a_frame_that_is_a_file_has_the_device_of_the_options() -> None:
         Device("NVIDIA H100", "sm_90", 114, 60 << 20, 0, evidence.runs[0].device.uuid, "unknown")
     ]
     assert [type(one.config).__mro__[-3] for one in evidence.measurements()] == [Config]
+
+
+LIGER = (
+    "kernel_name,x_value,kernel_provider,metric_unit,mode,y_value_50\n"
+    "rms_norm,1024,liger,ms,forward,0.1\nrms_norm,1024,torch,ms,forward,0.2\n"
+    "rms_norm,1024,liger,MB,forward,90\nrms_norm,1024,torch,MB,forward,50\n"
+    "rms_norm,1024,liger,ms,full,0.3\nrms_norm,1024,torch,ms,full,0.5\n"
+)
+_LIGER_COLUMNS = "operator=kernel_name,hidden=x_value,rows=2048,dtype=bfloat16,milliseconds=y_value_50,kernel_provider"
+
+
+@pytest.mark.parametrize(
+    ("where", "told"),
+    [
+        ({}, "column 'metric_unit' is 'ms' in line 2 of .*, and in line 4 of .*, 'MB': --where metric_unit=ms picks"),
+        ({"metric_unit": "ms"}, "column 'mode' is 'forward' in line 2 of .*, and in line 6 of .*, 'full'"),
+        ({"metric_unit": "ns"}, "--where has metric_unit=ns, but times.csv has there 'ms', 'MB'"),
+        ({"unit": "ms"}, "--where has unit=ms, but times.csv has no column 'unit': it has kernel_name"),
+    ],
+)
+def test_a_column_that_nobody_named_is_not_pooled(where: dict[str, str], told: str) -> None:
+    with one_line(UsageError, told, 600):
+        read_foreign(written(LIGER), replace(with_columns(_LIGER_COLUMNS), where=where))
+
+
+def test_the_rows_of_some_values_are_picked() -> None:
+    elsewhere = replace(with_columns(_LIGER_COLUMNS), where={"metric_unit": "ms", "mode": "full"})
+    evidence = read_foreign(written(LIGER), elsewhere)
+    assert times_of(evidence) == {
+        ("rms_norm", 2048, 1024, "liger"): [300_000] * 2,
+        ("rms_norm", 2048, 1024, "torch"): [500_000] * 2,
+    }
+    assert Elsewhere.from_facts(json.loads(json.dumps(elsewhere.facts()))) == elsewhere
+    assert read_foreign(Path("times.csv"), Elsewhere.from_facts(elsewhere.facts())).digest() == evidence.digest()
+
+
+def test_a_third_size_that_nobody_named_is_not_pooled() -> None:
+    text = "M,N,K,B,time\n64,64,128,1,5\n64,64,4096,1,9\n"
+    columns = "rows=M,hidden=N,dtype=float16,microseconds=time,B"
+    with one_line(UsageError, "column 'K' is '128' in line 2 .*, and in line 3 .*'4096': .*a third size needs", 600):
+        read(text, columns, ("gemm",))
+    written(text)
+    picked = read_foreign(Path("times.csv"), replace(with_columns(columns), where={"K": 4096}), ("gemm",))
+    assert times_of(picked) == {("gemm", 64, 64, "B=1"): [9000] * 2}
+    both = read_foreign(Path("times.csv"), replace(with_columns(columns), where={"K": "*"}), ("gemm",))
+    assert times_of(both) == {("gemm", 64, 64, "B=1"): [5000, 9000]}
+
+
+def test_rows_are_picked_on_the_command_line_and_in_the_header() -> None:
+    written(LIGER)
+    columns = ("--columns", _LIGER_COLUMNS, "--where", "metric_unit=ms,mode=full")
+    succeed("fit", "times.csv", *FLAGS, *columns, "--out", "table.py")
+    assert f"--columns {_LIGER_COLUMNS} --where metric_unit=ms,mode=full" in " ".join(
+        Path("table.py").read_text().replace("\n#", " ").split()
+    )
+    succeed("check", "table.py")
+    told = refused("fit", "times.csv", *FLAGS, "--where", "metric_unit")
+    assert told == "--where has 'metric_unit': expected COLUMN=VALUE, as unit=ms"
+
+
+def _table(**columns: Any) -> Path:
+    count = len(next(iter(columns.values())))
+    named = {"operator": ["mine"] * count, "dtype": ["float16"] * count, "rows": [8] * count, "hidden": [64] * count}
+    named |= {"B": list(range(1, count + 1)), "microseconds": [5] * count} | columns
+    pq.write_table(pa.table(named), "theirs.parquet")
+    return Path("theirs.parquet")
+
+
+def test_numbers_of_other_types_are_read_from_parquet() -> None:
+    times = pa.array([Decimal("1.50"), Decimal("2.25")], pa.decimal128(10, 2))
+    blocks = pa.array([Decimal(64), Decimal(128)], pa.decimal128(10, 0))
+    assert times_of(read_foreign(_table(microseconds=times, B=blocks), GPU)) == {
+        ("mine", 8, 64, "B=64"): [1500] * 2,
+        ("mine", 8, 64, "B=128"): [2250] * 2,
+    }
+    half = pa.array(np.array([1.5, 2.5], np.float16))
+    assert times_of(read_foreign(_table(microseconds=half), GPU))["mine", 8, 64, "B=1"] == [1500] * 2
+
+
+@pytest.mark.parametrize("zone", [None, "UTC", "Europe/Berlin"])
+def test_a_start_may_be_a_timestamp(zone: str | None) -> None:
+    starts = pa.array([datetime(2026, 11, 23, 12, 0, 5)] * 2, pa.timestamp("us", zone))
+    (run,) = read_foreign(_table(started=starts), GPU).runs
+    assert run.started == "2026-11-23T12:00:05+00:00"
+
+
+@pytest.mark.parametrize(
+    ("columns", "told"),
+    [
+        ({"B": pa.array([b"0" * 16], pa.uuid())}, r"B of row 0 is UUID\('30303030-.*, no whole number"),
+        ({"B": pa.array([b"ab"])}, "B of row 0 is b'ab', no whole number and no word"),
+        ({"rows": pa.array([Decimal("8.5")])}, r"row 0: Decimal\('8.5'\) is no whole number"),
+    ],
+)
+def test_a_value_of_another_type_is_named(columns: dict[str, Any], told: str) -> None:
+    with one_line(UsageError, told):
+        read_foreign(_table(**columns), GPU)
+
+
+def test_two_columns_of_one_name_are_named() -> None:
+    table = pq.read_table(_table(B=[1]))
+    pq.write_table(table.append_column("B", pa.array([2])), "theirs.parquet")
+    with one_line(UsageError, "theirs.parquet has the column 'B' 2 times: expected once"):
+        read_foreign(Path("theirs.parquet"), GPU)
+
+
+@pytest.mark.parametrize(
+    "name", ["mine\n##[error]x", "##[error]x", "größe", "a b", "a..b", "x" * 201, "::error::x", "a.b=c", "1"]
+)
+def test_an_operator_is_words_joined_by_dots(name: str, make, make_run) -> None:
+    text = HEAD + GOOD.replace("mine", f'"{name}"')
+    with one_line(UsageError, "an operator of times.csv is .*: expected words joined by dots, as my_op"):
+        read(text)
+    one = make(run=make_run(1))
+    named = one._replace(problem=one.problem._replace(key=one.problem.key._replace(family=name)))
+    with pytest.raises(ValueError, match=r"operator is .*, expected words joined by dots"):
+        Evidence.from_measurements([named], [make_run(1)])
+
+
+def test_no_device_begins_a_line_with_a_command_of_a_log() -> None:
+    written(HEAD + GOOD)
+    told = succeed("fit", "times.csv", "--name", "##[error]A", "--target", "sm_90")
+    assert "\nerror]A, sm_90" in told and "\n##[" not in told
+
+
+def test_a_knob_has_no_name_of_a_method() -> None:
+    with one_line(UsageError, "a knob is named 'to_json', as a method of a config: rename it"):
+        read(HEAD.replace(",B,", ",to_json,") + GOOD)
+
+
+def test_cells_that_a_spreadsheet_would_run_are_quoted_and_read_back(make, make_run) -> None:
+    run = make_run(1)
+    reason = "=HYPERLINK(1)"
+    failed = make((), run=run)._replace(status="crashed", reason=reason)
+    evidence = Evidence.from_measurements([failed], [run])
+    write_csv(evidence, Path("export.csv"))
+    assert f",'{reason}," in Path("export.csv").read_text()
+    assert read_foreign(Path("export.csv"), GPU).frame["reason"].tolist() == [reason]
+    for text in ("=1", "+a", "-a", "@a", "'=a", "'", "a", "-5"):
+        assert unquoted(quoted(text)) == text

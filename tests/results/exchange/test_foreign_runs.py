@@ -10,7 +10,7 @@ from normtune.errors import NormtuneError, UsageError
 from normtune.results.api import merge_data
 from normtune.results.database.store import Store
 from normtune.results.evidence import Evidence
-from normtune.results.exchange import parquet_csv
+from normtune.results.exchange import parquet_file
 from normtune.results.exchange.dataframe import evidence_of
 from normtune.results.exchange.parquet_csv import read_parquet, write_parquet
 from normtune.results.records import Device
@@ -177,8 +177,8 @@ def test_a_device_that_is_no_gpu_is_refused(make, make_run, tmp_path, field, val
 
 def test_a_small_file_of_very_many_rows_is_not_read(make, make_run, tmp_path, monkeypatch):
     write_parquet(Evidence.from_measurements([make(run=make_run(1))], [make_run(1)]), tmp_path / "data.parquet")
-    monkeypatch.setattr(parquet_csv, "MOST_BYTES", 1 << 8)
-    monkeypatch.setattr(parquet_csv.pq, "read_table", None)
+    monkeypatch.setattr(parquet_file, "MOST_BYTES", 1 << 8)
+    monkeypatch.setattr(parquet_file.pq.ParquetFile, "iter_batches", None)
     with pytest.raises(NormtuneError, match=r"data\.parquet takes over 0 MB of memory to be read: export fewer"):
         read_parquet(tmp_path / "data.parquet")
 

@@ -1,4 +1,4 @@
-"""Small files that would decode to much: refused by what their pages say, before anything is decoded."""
+"""Small files that would decode to much: refused by what their footer says, or at the batch that is too much."""
 
 import random
 
@@ -8,11 +8,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from normtune.errors import NormtuneError, UsageError
+from normtune.results.elsewhere import Elsewhere
 from normtune.results.evidence import Evidence
-from normtune.results.exchange import csv_file, parquet_csv
+from normtune.results.exchange import csv_file, parquet_file
 from normtune.results.exchange.csv_file import read_lines
+from normtune.results.exchange.foreign_file import read_foreign
 from normtune.results.exchange.parquet_csv import read_parquet, write_parquet
-from normtune.results.exchange.parquet_pages import _Thrift, cost
 from normtune.tests.commands import one_line, python
 
 
@@ -42,14 +43,14 @@ def coded(rows, value, kind):
 
 def refused(path, told, monkeypatch):
     assert path.stat().st_size < 100_000
-    monkeypatch.setattr(parquet_csv, "MOST_BYTES", 1 << 24)
+    monkeypatch.setattr(parquet_file, "MOST_BYTES", 1 << 24)
     with one_line(NormtuneError, told, 399):
         read_parquet(path)
 
 
 def undecoded(monkeypatch):
     """No column is read."""
-    monkeypatch.setattr(pq, "read_table", None)
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", None)
 
 
 def test_very_many_rows(written, monkeypatch):
@@ -75,14 +76,39 @@ def test_texts_that_are_made_of_the_one_before(written, monkeypatch):
     options = {"use_dictionary": False, "column_encoding": {"reason": "DELTA_BYTE_ARRAY"}}
     path = written(2000, {"reason": texts}, **options)
     undecoded(monkeypatch)
-    refused(path, "a page that normtune does not write", monkeypatch)
+    refused(path, "texts in the encoding DELTA_BYTE_ARRAY", monkeypatch)
 
 
-def test_values_of_a_fixed_length(written, monkeypatch):
-    kind = pa.binary(10_000)
-    path = written(2000, {"more": coded(2000, b"z" * 10_000, kind).cast(kind)})
-    undecoded(monkeypatch)
-    refused(path, "values of a fixed length, which normtune does not write", monkeypatch)
+def test_values_of_a_fixed_length_are_counted_batch_by_batch(tmp_path, monkeypatch):
+    """The footer counts one value, which the dictionary of the column has for all rows."""
+    kind, path = pa.binary(10_000), tmp_path / "theirs.parquet"
+    pq.write_table(pa.table({"more": coded(20_000, b"z" * 10_000, kind).cast(kind)}), path)
+    assert path.stat().st_size < 100_000
+    monkeypatch.setattr(parquet_file, "MOST_BYTES", 1 << 25)
+    with one_line(NormtuneError, "takes over 32 MB of memory to be read", 399):
+        read_foreign(path, Elsewhere(name="GPU", target="sm_90"))
+
+
+def test_a_file_that_is_larger_than_the_limit_is_not_read(tmp_path, monkeypatch):
+    path = tmp_path / "large.parquet"
+    path.write_bytes(bytes(2000))
+    monkeypatch.setattr(parquet_file, "MOST_BYTES", 1000)
+    with one_line(NormtuneError, "takes over 0 MB of memory to be read", 399):
+        read_parquet(path)
+
+
+def test_a_file_that_is_truncated_while_it_is_read_ends_no_process(varied, tmp_path, monkeypatch):
+    path = tmp_path / "data.parquet"
+    write_parquet(varied, path)
+    opened = parquet_file.opened
+
+    def truncated(place):
+        file = opened(place)
+        path.write_bytes(b"")
+        return file
+
+    monkeypatch.setattr(parquet_file, "opened", truncated)
+    assert read_parquet(path).digest() == varied.digest()
 
 
 @pytest.mark.parametrize(
@@ -93,30 +119,6 @@ def test_a_column_of_another_type_is_not_decoded(written, monkeypatch, name, val
     path = written(2000, {name: values})
     undecoded(monkeypatch)
     refused(path, f"column {name} is .*, expected", monkeypatch)
-
-
-def test_the_cost_of_what_normtune_writes_is_near_to_what_it_takes(varied, tmp_path):
-    path = tmp_path / "data.parquet"
-    for evidence in (varied, varied.select(["nothing"])):
-        write_parquet(evidence, path)
-        assert cost(path, 1 << 30) < 8000 + 4000 * len(evidence.frame)
-        assert read_parquet(path).digest() == evidence.digest()
-
-
-@pytest.mark.parametrize(
-    ("place", "told"),
-    [
-        (b"\x15\x02\x08\x02\x00\x00", "there twice"),  # field 1 as a number, and again as an empty text
-        (b"\x18\x02ab\x00", None),
-    ],
-)
-def test_a_field_that_another_reader_takes_otherwise_is_no_number(place, told):
-    reader = _Thrift(place, 0, len(place))
-    if told:
-        with pytest.raises(ValueError, match=told):
-            reader.struct()
-    else:
-        assert reader.struct() == {1: None}
 
 
 @pytest.mark.slow

@@ -24,6 +24,7 @@ from normtune.results.records import STATUSES, Measurement, TimedCode
 from normtune.tests.commands import one_line
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=12)
+words = st.from_regex("[a-z_][a-z0-9_]{0,9}", fullmatch=True)
 configs = st.just(COPY) | st.builds(
     RMSNormConfig,
     st.sampled_from(SCHEDULES),
@@ -32,7 +33,7 @@ configs = st.just(COPY) | st.builds(
     st.integers(0, 1 << 20),
 )
 problems = st.builds(
-    Problem.of, texts, st.integers(1, MAX_ROWS), st.integers(1, 2**16), texts, st.sampled_from(["", "no_rstd"])
+    Problem.of, words, st.integers(1, MAX_ROWS), st.integers(1, 2**16), words, st.sampled_from(["", "no_rstd"])
 )
 
 codes = st.none() | st.builds(TimedCode, st.binary(min_size=1, max_size=32), *[st.binary(max_size=32)] * 2)
