@@ -286,8 +286,24 @@ class _Driver:
     def get_current_stream(self, device: int) -> int:
         return 0
 
+    def set_current_device(self, device: int) -> None:
+        pass
+
     def get_current_target(self) -> Any:
         return self._target
+
+    def get_active_torch_device(self) -> Any:
+        import torch
+
+        return torch.device("cuda", 0)
+
+    def get_device_capability(self, device: Any = None) -> Any:
+        return self.get_device_interface().get_device_capability(device)
+
+    def get_device_interface(self) -> Any:
+        import torch
+
+        return torch.cuda
 
 
 def compile_for(target: str, listener: Callable[..., None] | None = None) -> None:

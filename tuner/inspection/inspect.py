@@ -176,7 +176,7 @@ def _argument(name: str, value: Any, kind: Any) -> str:
     """An argument of a kernel as text, with the property that the binary is specialised on."""
     tensor, dtype, *view = value
     if view or kind == dtype:
-        alignment = " unaligned" if isinstance(kind, tuple) else ""
+        alignment = " unaligned" if "unaligned" in kind else ""
         shape = f" {view[0]}" if view else ""
         return f"{name}={tensor or 'a new tensor'}: {dtype}{shape}{alignment}"
     if isinstance(kind, str):
