@@ -1,7 +1,8 @@
 """Makes torch and Triton report a GPU that is not there: answers all that a function may ask of it around its launches.
 
 In: a target, and the device of the tensors' memory: torch's `meta` to record launches, the CPU to interpret kernels.
-Meanwhile functions of torch.cuda and torch.accelerator are replaced: only for processes that normtune starts, not for those of users.
+Meanwhile functions of torch.cuda and torch.accelerator are replaced: only for processes that normtune starts, not for
+those of users.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -101,10 +101,12 @@ class Watch:
 
     Attributes:
         faults: the faulty accesses; each stopped a launch.
+        repeats: the kernels and tensors of which several programs write an element, with equal values.
     """
 
     def __init__(self) -> None:
         self.faults: list[str] = []
+        self.repeats: list[str] = []
         self._kernel = ""
         self._ranges: list[_Range] = []
         self._is_atomic = False
@@ -163,6 +165,12 @@ class Watch:
                 )
                 if (before != value[taken])[shared].any():
                     self._stop(f"writes elements of {one.name} that another program also writes: the last one wins")
+                told = (
+                    f"several programs of {self._kernel} write the same elements of {one.name}, here with equal values: "
+                    "is each row of its own program, at every number of rows?"
+                )
+                if told not in self.repeats:
+                    self.repeats.append(told)
             for byte in range(value.dtype.itemsize):
                 one.writers[offsets + byte] = self._program
         self._usual.store(pointers, value, mask)

@@ -102,7 +102,10 @@ def by_descriptor(x, y, config):
         raise IllegalConfigError("rows of other lengths have no descriptor")
     blocks = [1, 16]
     _descriptor_kernel[(x.shape[0], triton.cdiv(x.shape[1], 16))](
-        TensorDescriptor.from_tensor(x, blocks), TensorDescriptor.from_tensor(y, blocks), WIDTH=16, num_warps=config.num_warps
+        TensorDescriptor.from_tensor(x, blocks),
+        TensorDescriptor.from_tensor(y, blocks),
+        WIDTH=16,
+        num_warps=config.num_warps,
     )
 
 
