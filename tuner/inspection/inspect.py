@@ -113,7 +113,7 @@ def inspections(
         cases = [_cases(look) for look in looks]
         gate.begin([case for one in cases for case in one])
         compiled = [Future[None]() for _ in looks]
-        thread.submit(_compile, looks, target, compiled)
+        thread.submit(_compile, looks, limits, compiled)
         for look, of_gate, done in zip(looks, cases, compiled, strict=True):
             found = look.found
             if of_gate:
@@ -331,7 +331,7 @@ def _gate(look: _Look, cases: Sequence[GateCase], gate: InterpreterGate) -> None
     found.seen.append(("gate", text))
 
 
-def _compile(looks: Sequence[_Look], target: str, done: Sequence[Future[None]]) -> None:
+def _compile(looks: Sequence[_Look], target: Target, done: Sequence[Future[None]]) -> None:
     """Compile a few candidates of each operator, in which the values of its knobs occur; `done` has one of each."""
     chosen = {
         (problem.operator, one.launch.binary): (number, problem, one)
@@ -346,7 +346,7 @@ def _compile(looks: Sequence[_Look], target: str, done: Sequence[Future[None]]) 
             if not left[number]:
                 future.set_result(None)
         # One process for each dozen of jobs, as it imports what the file imports: torch takes 5 s of CPU time.
-        for result in compile_all(jobs, target, 1 + len(jobs) // 12, keep_assembly=True) if jobs else ():
+        for result in compile_all(jobs, target.name, 1 + len(jobs) // 12, keep_assembly=True) if jobs else ():
             number, _, one = chosen[result.job.problem.operator, result.job.launch.binary]
             _report(result, one.config, target, looks[number].found)
             left[number] -= 1
@@ -358,9 +358,10 @@ def _compile(looks: Sequence[_Look], target: str, done: Sequence[Future[None]]) 
                 future.set_exception(error)
 
 
-def _report(result: Compiled, config: Config, target: str, found: Inspection) -> None:
-    if result.status != "ok":
-        found.fault(f"does not compile for {target}: {result.reason or result.status}", at=str(config))
+def _report(result: Compiled, config: Config, target: Target, found: Inspection) -> None:
+    status, reason = result.on(target)
+    if status != "ok":
+        found.fault(f"does not compile for {target.name}: {reason or status}", at=str(config))
     for used in result.resources:
         text = f"{used.registers} registers, {used.spilled_bytes} bytes spilled, {used.shared_bytes} bytes shared"
         found.seen.append(("compiled", f"{used.kernel} with {config}: {text}"))

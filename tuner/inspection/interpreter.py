@@ -166,7 +166,7 @@ class Watch:
                 if (before != value[taken])[shared].any():
                     self._stop(f"writes elements of {one.name} that another program also writes: the last one wins")
                 told = (
-                    f"several programs of {self._kernel} write the same elements of {one.name}, here with equal values: "
+                    f"several programs of {self._kernel} write the same elements of {one.name}, here equal values: "
                     "is each row of its own program, at every number of rows?"
                 )
                 if told not in self.repeats:

@@ -49,9 +49,9 @@ TOLD = {
     "rows_in_turn": (
         1,
         "y: 49152 of 65536 elements are NaN or unwritten: does the grid cover all of them, and does",
-        "several programs of _rows_in_turn write the same elements of y_ptr, here with equal values: is each row of it",
+        "several programs of _rows_in_turn write the same elements of y_ptr, here equal values: is each row of its own",
     ),
-    "rows_repeated": (0, "", "several programs of _rows_in_turn write the same elements of y_ptr, here with equal"),
+    "rows_repeated": (0, "", "several programs of _rows_in_turn write the same elements of y_ptr, here equal"),
     "rounded_on_the_way": (1, "times what rounding allows: 1.", ""),
     "cpu_tensor": (2, "the tensor y_ptr of _double is on the CPU: expected device=x.device", ""),
     "other_dtype": (2, "its function of_another_dtype returns y of float32 (7, 100): expected float16 (7, 100)", ""),
