@@ -21,10 +21,16 @@ _POSITIVE = ("block_row", "num_warps", "num_stages")
 _MOST = 1 << 20
 # A line that begins with a colon may be a command to a CI log.
 _WORD = re.compile(r"[A-Za-z0-9_.+/-][A-Za-z0-9_.:+/-]{0,63}")
-# Options of Triton's compiler that a `triton.Config` may have, with its defaults.
+# Options of Triton's compiler that a `triton.Config` may have, with its defaults. The knob is 0 where Triton has None.
 COMPILER_KNOBS: Mapping[str, int | None] = {"num_warps": 4, "num_stages": 3, "num_ctas": 1, "maxnreg": None}
 # What a message takes of a text that somebody else wrote.
 _MOST_CHARACTERS = 200
+
+
+def compiler_options(knobs: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of Triton's compiler among knobs, without `maxnreg=0`, as which None is stored."""
+    options = {name: knobs[name] for name in COMPILER_KNOBS if name in knobs}
+    return {name: value for name, value in options.items() if value or COMPILER_KNOBS[name] is not None}
 
 
 class Knob(NamedTuple):

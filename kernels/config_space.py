@@ -91,6 +91,11 @@ class Drawn:
 
     def __init__(self, function: Callable[[Any, Problem], Config], problem: Problem) -> None:
         self._function, self._problem = function, problem
+        self._kinds: dict[str, str] = {}
+
+    def trial(self, random: Random) -> RandomTrial:
+        """A trial that draws at random, and refuses a name with other choices than in an earlier one."""
+        return RandomTrial(random, self._kinds)
 
     def of_trial(self, trial: Any) -> Config | None:
         """The config of a trial; None if there is none. An `OperatorError` if the function raises."""
@@ -106,7 +111,7 @@ class Drawn:
     def some(self, most: int = SOME) -> list[Config]:
         """At most so many random configs in order, the same every time."""
         random = Random(0)
-        return sorted({config for _ in range(most) if (config := self.of_trial(RandomTrial(random)))})
+        return sorted({config for _ in range(most) if (config := self.of_trial(self.trial(random)))})
 
 
 Space = KnobProduct | Listed | Drawn

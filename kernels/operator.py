@@ -73,6 +73,8 @@ class OperatorSpec:
             for all. Two to the number of their words are the variants for which a table's configs are proved legal.
         has_own_inputs: whether timing takes its inputs from the reference module, as the gate does, because durations
             depend on them: indices, lengths; not normal values.
+        checks_resources: whether `resolve` refuses configs that need more shared memory than the target has. Otherwise
+            a table does not answer for a wider dtype than those that were measured.
         leaves_out: (config, problem, target) to whether a sweep need not time a config of a space, although it may run.
         may_reuse_dy: (launch, target) to whether a launch of a backward may write dx into the memory of dy; None if
             none may.
@@ -100,6 +102,7 @@ class OperatorSpec:
     is_default: bool = True
     limiting: tuple[Mode, ...] | None = None
     has_own_inputs: bool = False
+    checks_resources: bool = True
     leaves_out: Callable[[Config, Problem, Target], bool] | None = None
     may_reuse_dy: Callable[[Any, Target], bool] | None = None
 

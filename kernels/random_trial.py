@@ -1,6 +1,7 @@
 """Random draws for a space that draws its configs, by the methods of Optuna's trials, which take long to import.
 
-In: a source of random numbers. Out: `RandomTrial`, which a space takes in place of a trial.
+In: a source of random numbers. Out: `RandomTrial`, which a space takes in place of a trial. As in a study of Optuna, a
+name has one kind of value in all trials: the same choices, or numbers on the same scale; their limits may differ.
 """
 
 import math
@@ -14,20 +15,21 @@ class RandomTrial:
 
     Args:
         random: source of the draws.
+        kinds: the kind of each name in the earlier trials of the space; this trial adds to it.
 
     Attributes:
         params: what was drawn, by name; a name that is asked for again has its value.
     """
 
-    def __init__(self, random: Random) -> None:
-        self._random = random
+    def __init__(self, random: Random, kinds: dict[str, str]) -> None:
+        self._random, self._kinds = random, kinds
         self.params: dict[str, Any] = {}
 
     def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
         """An integer from `low` to `high`, both included; of the logarithm if `log`.
 
         Raises:
-            ValueError: there is none, or `log` has a step or begins below 1.
+            ValueError: there is none, or `log` has a step or begins below 1, or the name had another kind before.
         """
         if low > high or step < 1 or (log and (step != 1 or low < 1)):
             raise ValueError(f"{name} from {low} to {high} in steps of {step}, log={log}: no integers to draw")
@@ -36,7 +38,7 @@ class RandomTrial:
             drawn = min(max(round(math.exp(octaves)), low), high)
         else:
             drawn = self._random.randrange(low, high + 1, step)
-        value: int = self.params.setdefault(name, drawn)
+        value: int = self._drawn(name, "logarithms of integers" if log else "integers", drawn)
         return value
 
     def suggest_float(
@@ -45,7 +47,7 @@ class RandomTrial:
         """A number from `low` to `high`; of the logarithm if `log`.
 
         Raises:
-            ValueError: there is none, or `log` has a step or begins at 0 or below.
+            ValueError: there is none, or `log` has a step or begins at 0 or below, or the name had another kind before.
         """
         if low > high or (step is not None and step <= 0) or (log and (step is not None or low <= 0)):
             raise ValueError(f"{name} from {low} to {high} in steps of {step}, log={log}: no numbers to draw")
@@ -55,15 +57,24 @@ class RandomTrial:
             drawn = low + step * self._random.randrange(int((high - low) / step + 1e-9) + 1)
         else:
             drawn = self._random.uniform(low, high)
-        value: float = self.params.setdefault(name, drawn)
+        value: float = self._drawn(name, "logarithms of numbers" if log else "numbers", drawn)
         return value
 
     def suggest_categorical(self, name: str, choices: Sequence[Any]) -> Any:
         """One of the choices.
 
         Raises:
-            ValueError: there is none.
+            ValueError: there is none, or the name had other choices before.
         """
         if not choices:
             raise ValueError(f"{name} has no choices")
-        return self.params.setdefault(name, self._random.choice(choices))
+        return self._drawn(name, f"one of {tuple(choices)}", self._random.choice(choices))
+
+    def _drawn(self, name: str, kind: str, value: Any) -> Any:
+        earlier = self._kinds.setdefault(name, kind)
+        if earlier != kind:
+            raise ValueError(
+                f"{name} is drawn from {kind} and in another trial from {earlier}: expected one kind of value for a "
+                "name; add what the choices depend on to the name"
+            )
+        return self.params.setdefault(name, value)

@@ -1,12 +1,14 @@
 """The functions of an operator in a table, and the variants and dtypes that share them.
 
 A dtype without data takes the function of bfloat16, else of the first dtype with data, if at each measured shape some
-measured config is legal for it; otherwise the operator's default config is launched. A dtype with data takes bfloat16's
-function if that is legal for it, nowhere slower than the baseline, and its mean regret on the dtype's own data exceeds
-that of the best tree of as many leaves by at most `SHARING_COST`. A variant takes a function within the same bound:
-first the plain operator's function of its dtype, to which dispatch falls back, then the variant's function of bfloat16.
-A variant measured on a smaller range of sizes than the plain operator takes the plain function at any cost. A variant's
-function is also used for the variant's dtypes without data if the plain function of both dtypes is the same.
+measured config is legal for it; otherwise the operator's default config is launched. A wider dtype takes configs that
+were not measured in it only of an operator that knows itself which ones fit (`checks_resources`). A dtype with data
+takes bfloat16's function if that is legal for it, nowhere slower than the baseline, and its mean regret on the dtype's
+own data exceeds that of the best tree of as many leaves by at most `SHARING_COST`. A variant takes a function within
+the same bound: first the plain operator's function of its dtype, to which dispatch falls back, then the variant's
+function of bfloat16. A variant measured on a smaller range of sizes than the plain operator takes the plain function at
+any cost. A variant's function is also used for the variant's dtypes without data if the plain function of both dtypes
+is the same.
 """
 
 from collections.abc import Sequence
@@ -19,12 +21,13 @@ from normtune.heuristics.fitting.case import Case
 from normtune.heuristics.fitting.function import figures_of, fit_function, least_measured
 from normtune.heuristics.fitting.result import FittedFunction, Shared, TableFunction
 from normtune.heuristics.regret.fixed_log import percent
+from normtune.heuristics.regret.legality import is_known_to_fit
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver.bins import answers, bins, losses
 from normtune.heuristics.solver.optimum import Optima
 from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec
-from normtune.kernels.tablefile.tree import Tree
+from normtune.kernels.tablefile.tree import Tree, configs_of
 
 SHARING_COST = 10_000  # log_ppm: 1 %
 
@@ -60,6 +63,9 @@ def offer(case: Case, donor: FittedFunction) -> Offer:
     optima = case.solver.optima(in_bins, donor.figures.leaves)
     count = least_legal(optima, leaves_of_its_own(matrix, donor), donor.figures.leaves)
     loss = figures.of_tree(matrix, donor.tree)
+    is_measured = {*configs_of(donor.tree)} <= {*matrix.configs}
+    if not is_measured and not is_known_to_fit(case.spec, matrix.key.dtype, [donor.key.dtype]):
+        return Offer(None, count)
     if count is None or loss is None or (cap is not None and loss.worst > cap) or any(legality.breaches(donor.tree)):
         return Offer(None, count)
     best, optimum = optima.tree(count), least_measured(matrix, optima, count)
@@ -218,4 +224,5 @@ def _takers(
     alike = [dtype for dtype in measured if served(dtype) == served(key.dtype)]
     if key.dtype != alike[0]:
         return []
-    return [dtype for dtype in spec.dtypes if dtype not in measured and served(dtype) == served(key.dtype)]
+    unmeasured = [dtype for dtype in spec.dtypes if dtype not in measured and served(dtype) == served(key.dtype)]
+    return [dtype for dtype in unmeasured if is_known_to_fit(spec, dtype, [key.dtype])]

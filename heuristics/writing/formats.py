@@ -21,7 +21,7 @@ from normtune.heuristics.solver.portfolio import fewest, portfolio
 from normtune.heuristics.writing import liger, pull_request
 from normtune.heuristics.writing.pull_request import FittedData
 from normtune.heuristics.writing.write import WRITTEN
-from normtune.kernels.config import COMPILER_KNOBS, Config, Implementation, identifier
+from normtune.kernels.config import COMPILER_KNOBS, Config, Implementation, compiler_options, identifier
 from normtune.kernels.tablefile import template
 from normtune.kernels.tablefile.header import UNPAIRED
 from normtune.kernels.target import plain_letters, target_for
@@ -108,7 +108,7 @@ def _triton_config(config: Config) -> str:
         for name, value in values.items()
         if name not in COMPILER_KNOBS
     )
-    options = [f"{name}={values[name]}" for name in COMPILER_KNOBS if name in values]
+    options = [f"{name}={value}" for name, value in compiler_options(values).items()]
     return template.in_parentheses("    Config", [f"{{{', '.join(own)}}}", *options], ",")
 
 

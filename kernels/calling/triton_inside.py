@@ -15,7 +15,7 @@ from typing import Any
 import triton
 
 from normtune.kernels.call import KernelCall
-from normtune.kernels.config import COMPILER_KNOBS
+from normtune.kernels.config import compiler_options as options_among
 from normtune.kernels.target import Target
 
 # A launch: takes the stream, and the pointers of the tensors.
@@ -173,6 +173,18 @@ def is_decorated(value: object) -> bool:
     return isinstance(value, KernelInterface) and not is_kernel(value)
 
 
+def reason_against(config: Any) -> str:
+    """What of a `triton.Config` only `triton.autotune` can launch, and what to do; empty if there is nothing."""
+    if config.pre_hook:
+        return (
+            "a pre_hook, which only triton.autotune runs: expected a function with the parameter `config` that does "
+            "what the hook does and launches the kernel without its decorator, as kernel.fn[grid](...)"
+        )
+    if file := getattr(config, "ir_override", None):
+        return f"ir_override={file!r}, a file that no table can name: expected configs without it"
+    return ""
+
+
 def undecorated(
     kernel: Any, args: Sequence[Any], options: Mapping[str, Any], knobs: Mapping[str, Any], replaces: bool
 ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
@@ -188,9 +200,9 @@ def undecorated(
     Raises:
         TypeError: the kernel is something else, or a value that `triton.autotune` sets is not among the knobs.
     """
-    options = dict(options)
+    options, of_compiler = dict(options), options_among(knobs)
     if replaces:
-        options |= {name: value for name, value in knobs.items() if name in options or name in COMPILER_KNOBS}
+        options |= {name: value for name, value in knobs.items() if name in options} | of_compiler
         named = zip(kernel.arg_names, args, strict=False)
         args = [knobs.get(name, value) for name, value in named] + [*args[len(kernel.arg_names) :]]
     while not is_kernel(kernel):
@@ -199,15 +211,18 @@ def undecorated(
             called = getattr(kernel.base_fn, "__name__", "a kernel")
             if missing := [name for name in names if name not in knobs]:
                 raise TypeError(f"triton.autotune sets {', '.join(missing)} of {called}: expected a knob of that name")
-            if any(config.pre_hook for config in configs):
-                raise TypeError(f"configs of {called} have a pre_hook, which only triton.autotune runs: expected none")
-            options |= {name: knobs[name] for name in (*names, *COMPILER_KNOBS) if name in knobs}
+            for config in configs:
+                if reason := reason_against(config):
+                    raise TypeError(f"a config of {called} has {reason}")
+            options |= {name: knobs[name] for name in names} | of_compiler
         elif isinstance(values := getattr(kernel, "values", None), Mapping):
             for name, value in values.items():
                 options[name] = value({**dict(zip(kernel.arg_names, args, strict=False)), **options})
         else:
             raise TypeError(f"it launches a {type(kernel).__name__}: expected a function of triton.jit")
         kernel = kernel.fn
+    if not options.get("maxnreg", True):
+        del options["maxnreg"]
     return kernel, tuple(args), options
 
 
@@ -217,9 +232,8 @@ def is_pruned(kernel: Any, args: Sequence[Any], options: Mapping[str, Any], knob
         prune, configs = getattr(kernel, "early_config_prune", None), getattr(kernel, "configs", None)
         if prune and configs:
             of_kernel = {name: knobs[name] for name in {name for one in configs for name in one.kwargs}}
-            of_compiler = {name: knobs[name] for name in COMPILER_KNOBS if name in knobs}
             given = dict(zip(kernel.arg_names, args, strict=False))
-            return not prune([type(configs[0])(of_kernel, **of_compiler)], given, **options)
+            return not prune([type(configs[0])(of_kernel, **options_among(knobs))], given, **options)
         kernel = getattr(kernel, "fn", None)
     return False
 
@@ -272,8 +286,24 @@ class _Driver:
     def get_current_stream(self, device: int) -> int:
         return 0
 
+    def set_current_device(self, device: int) -> None:
+        pass
+
     def get_current_target(self) -> Any:
         return self._target
+
+    def get_active_torch_device(self) -> Any:
+        import torch
+
+        return torch.device("cuda", 0)
+
+    def get_device_capability(self, device: Any = None) -> Any:
+        return self.get_device_interface().get_device_capability(device)
+
+    def get_device_interface(self) -> Any:
+        import torch
+
+        return torch.cuda
 
 
 def compile_for(target: str, listener: Callable[..., None] | None = None) -> None:

@@ -1,11 +1,13 @@
-"""Makes torch and Triton report a GPU that is not there, for functions that query it before they launch.
+"""Makes torch and Triton report a GPU that is not there: answers all that a function may ask of it around its launches.
 
 In: a target, and the device of the tensors' memory: torch's `meta` to record launches, the CPU to interpret kernels.
-Meanwhile functions of torch.cuda are replaced: only for processes that normtune starts, not for those of users.
+Meanwhile functions of torch.cuda and torch.accelerator are replaced: only for processes that normtune starts, not for
+those of users.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import cache
 from types import ModuleType, SimpleNamespace
 from typing import Any, Self
 
@@ -23,6 +25,8 @@ _GPU = torch.device("cuda", 0)
 # Functions that read the values of a tensor.
 _READS = {Tensor.item, Tensor.tolist, Tensor.numpy, Tensor.cpu, Tensor.__bool__, Tensor.__int__, Tensor.__float__}
 _READS |= {Tensor.__index__, Tensor.nonzero, torch.nonzero, Tensor.equal, torch.equal}
+# Bytes of memory; a target does not say how many there are.
+_MEMORY = 16 << 30
 
 
 class _Pretended(TorchFunctionMode):
@@ -42,8 +46,10 @@ class _Pretended(TorchFunctionMode):
             return _GPU if func(*args) == self._memory else func(*args)
         if func is Tensor.get_device:
             return 0
-        if func is Tensor.cuda:
+        if func in (Tensor.cuda, Tensor.pin_memory):
             return args[0]
+        if func is Tensor.record_stream:
+            return None
         if func in _READS and any(isinstance(one, Tensor) and one.is_meta for one in args):
             raise TypeError(
                 f"{func.__name__}() reads the values of a tensor: expected launches that depend on shapes alone"
@@ -71,13 +77,14 @@ def _function_of(operation: Any) -> Callable[..., Any] | None:
     return functions.get("cuda") or functions.get(None)
 
 
-class _Nothing:
-    """In place of `torch.cuda.device` and streams."""
+class _Nothing(torch.Stream):
+    """In place of streams, events, and what makes a GPU or a stream the current one in a `with`."""
 
     cuda_stream = 0
 
-    def __init__(self, *_: object, **__: object) -> None:
-        pass
+    def __new__(cls, *_: object, **__: object) -> Self:
+        """The same stream whatever is asked for: torch's functions take no other object in place of one."""
+        return super().__new__(cls, stream_id=0, device_index=0, device_type=1)
 
     def __enter__(self) -> Self:
         return self
@@ -85,40 +92,91 @@ class _Nothing:
     def __exit__(self, *_: object) -> None:
         pass
 
+    def record(self, *_: object) -> Self:
+        """Do nothing, as there is nothing to wait for."""
+        return self
+
+    wait = synchronize = wait_stream = wait_event = record_event = record
+
+    def query(self) -> bool:
+        """Everything is done."""
+        return True
+
 
 @contextmanager
 def on_gpu(target: Target, memory: torch.device = META) -> Iterator[None]:
     """In a `with`, torch and Triton report a GPU of this target, and tensors in `memory` report to be on it."""
-    major, minor = divmod(int(target.name[3:]), 10) if target.name.startswith("sm_") else (9, 4)
+    with ExitStack() as stack:
+        for module, values in _answers(target).items():
+            stack.enter_context(_replaced(module, values))
+        stack.enter_context(target_named(target))
+        stack.enter_context(_Pretended(memory))
+        yield
+
+
+@cache
+def _answers(target: Target) -> Mapping[ModuleType, Mapping[str, Any]]:
+    """What functions of each module return for a GPU of this target, by name."""
+    is_nvidia = target.name.startswith("sm_")
+    version = divmod(int(target.name[3:]), 10) if is_nvidia else (9, 4)
     properties = SimpleNamespace(
         name=target.name,
-        major=major,
-        minor=minor,
+        gcnArchName=target.name,
+        major=version[0],
+        minor=version[1],
         multi_processor_count=target.sms,
         warp_size=target.warp_size,
         L2_cache_size=target.l2_bytes,
+        shared_memory_per_block=min(target.shared_bytes, 48 << 10 if is_nvidia else 64 << 10),
         shared_memory_per_block_optin=target.shared_bytes,
+        regs_per_multiprocessor=65536,
+        max_threads_per_block=target.max_threads,
+        total_memory=_MEMORY,
     )
-    of_cuda = {
-        "is_available": lambda: True,
-        "device_count": lambda: 1,
-        "current_device": lambda: 0,
-        "get_device_properties": lambda *_: properties,
-        "get_device_capability": lambda *_: (major, minor),
-        "get_device_name": lambda *_: target.name,
-        "set_device": lambda *_: None,
-        "synchronize": lambda *_: None,
-        "current_stream": _Nothing,
-        "device": _Nothing,
+    of_cuda = _of_both() | {
+        **{name: _returns(True) for name in ("is_initialized", "is_bf16_supported")},
+        **{name: _returns(None) for name in ("set_device", "init")},
+        **{name: _nothing(name) for name in ("device", "device_of", "stream", "default_stream", "Stream", "Event")},
+        "current_device": _returns(0),
+        "is_current_stream_capturing": _returns(False),
+        "get_device_properties": _returns(properties),
+        "get_device_capability": _returns(version),
+        "get_device_name": _returns(target.name),
+        "mem_get_info": _returns((_MEMORY, _MEMORY)),
     }
-    of_accelerator = {"current_accelerator": lambda *_, **__: _GPU}
-    with (
-        _replaced(torch.cuda, of_cuda),
-        _replaced(torch.accelerator, of_accelerator),
-        target_named(target),
-        _Pretended(memory),
-    ):
-        yield
+    of_accelerator = _of_both() | {
+        **{name: _returns(0) for name in ("current_device_index", "current_device_idx")},
+        **{name: _returns(None) for name in ("set_device_index", "set_device_idx")},
+        "current_accelerator": _returns(_GPU),
+        "device_index": _nothing("device_index"),
+        "get_memory_info": _returns((_MEMORY, _MEMORY)),
+    }
+    of_nvtx = {name: _returns(0) for name in ("range_push", "range_pop", "mark")} | {"range": _nothing("range")}
+    answers = {torch.cuda: of_cuda, torch.accelerator: of_accelerator, torch.cuda.nvtx: of_nvtx}
+    return {
+        module: {name: value for name, value in values.items() if hasattr(module, name)}
+        for module, values in answers.items()
+    }
+
+
+def _of_both() -> dict[str, Any]:
+    """What torch.cuda and torch.accelerator have. An object has one name, as torch.compile refuses others."""
+    return {
+        **{name: _returns(None) for name in ("synchronize", "empty_cache", "set_stream", "reset_peak_memory_stats")},
+        **{f"{most}memory_{kind}": _returns(0) for most in ("", "max_") for kind in ("allocated", "reserved")},
+        "is_available": _returns(True),
+        "device_count": _returns(1),
+        "current_stream": _nothing("current_stream"),
+    }
+
+
+def _returns(value: Any) -> Callable[..., Any]:
+    """A new function that returns the value whatever it is called with."""
+    return lambda *_, **__: value
+
+
+def _nothing(name: str) -> type[_Nothing]:
+    return type(name, (_Nothing,), {})
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import inspect
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import cache
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -147,7 +148,8 @@ def _check(call: KernelCall) -> None:
         raise TypeError(f"{name} takes no {', '.join(unknown)}, nor does the compiler")
     if len(call.args) > len(takes):
         raise TypeError(f"{name} takes {len(takes)} arguments and is given {len(call.args)}")
-    for argument, value in named.items():
+    for argument, given in named.items():
+        value = given.base if is_descriptor(given) else given
         if isinstance(value, Tensor) and not value.is_meta:
             raise TypeError(f"the tensor {argument} of {name} is on the CPU: expected device=x.device")
 
@@ -178,12 +180,26 @@ def with_fake_tensors(calls: Sequence[KernelCall]) -> list[KernelCall]:
             return FakeTensor(
                 _name(given.dtype), tuple(given.shape), int(given.storage_offset()) * given.element_size()
             )
+        if is_descriptor(given):
+            return replace(given, base=value(given.base))
         return tuple(map(value, given)) if type(given) is tuple else given
 
     return [
         call._replace(args=tuple(map(value, call.args)), options={name: value(v) for name, v in call.options.items()})
         for call in calls
     ]
+
+
+def is_descriptor(value: Any) -> bool:
+    """Whether an argument of a kernel is a tensor descriptor that the host makes, of Triton or Gluon."""
+    return hasattr(value, "base") and hasattr(value, "block_shape")
+
+
+def _blocks(descriptor: Any) -> str:
+    """What a binary depends on besides the dtype."""
+    besides = vars(descriptor).keys() - {"base", "shape", "strides", "block_shape"}
+    options = "".join(f", {name}={getattr(descriptor, name)}" for name in sorted(besides))
+    return f"in blocks of {[*descriptor.block_shape]}{options}"
 
 
 def launch_of(call: KernelCall, tensors: Mapping[str, Any]) -> Hashable:
@@ -230,6 +246,8 @@ def _value(value: Any, names: Mapping[int, str]) -> Hashable:
             return name, _triton_name(value.dtype)
         whole = names.get(id(value._base), "")
         return whole, _triton_name(value.dtype), tuple(value.shape), value.stride(), value.storage_offset()
+    if is_descriptor(value):
+        return (*_value(value.base, names), _blocks(value), repr(value.shape), repr(value.strides))
     if isinstance(value, tuple):
         return tuple(_value(part, names) for part in value)
     # 1, 1.0 and True are equal in Python, but compile to different kernels.
@@ -240,6 +258,8 @@ def _kind(value: Any, parameter: Any) -> Hashable:
     if isinstance(value, Tensor):
         offset = value.storage_offset() * value.element_size()
         return (_triton_name(value.dtype), "unaligned") if offset % 16 else _triton_name(value.dtype)
+    if is_descriptor(value):
+        return _triton_name(value.base.dtype), _blocks(value)
     if parameter is None or parameter.is_constexpr or value is None or isinstance(value, bool):
         return (type(value).__name__, repr(value) if isinstance(value, torch.dtype) else value)
     if isinstance(value, int):

@@ -378,7 +378,7 @@ def test_processes_are_started_in_few_places(modules: dict[str, ast.Module]) -> 
         "tuner/compiling/resources.py",
         "tuner/device/worker.py",
     }
-    known |= {"kernels/calling/probe.py", "tuner/machine/processes.py", "tuner/inspection/inspect.py"}
+    known |= {"kernels/calling/probe.py", "tuner/machine/processes.py", "tuner/inspection/gate.py"}
     starting = re.compile(r"(multiprocessing|subprocess|concurrent\.futures\.ProcessPoolExecutor)\b")
     assert {path for path, tree in modules.items() if any(map(starting.match, imports(tree)))} == known
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.any_gpu.legality import EveryGpu, targets_of
 from normtune.heuristics.fitting.options import MOST_LEAVES, FitOptions
-from normtune.heuristics.regret.legality import Legality, Registered, registered
+from normtune.heuristics.regret.legality import Legality, Registered, is_known_to_fit, registered
 from normtune.heuristics.solver.row_classes import RowClasses
 from normtune.heuristics.writing import named_files
 from normtune.heuristics.writing.entries import decisions, with_lines
@@ -266,7 +266,14 @@ def _legality(header: Header, text: str, notes: list[str]) -> list[str]:
     except (NormtuneError, ValueError) as error:
         return [str(error)]
     failures = []
+    measured = decisions(header)
     for key, tree, known in _registered(functions, notes):
+        alike = [one.dtype for one in measured if one._replace(dtype=key.dtype) == key]
+        if alike and not is_known_to_fit(known.spec, key.dtype, alike):
+            failures.append(
+                f"{key}: it was not measured, and configs of {', '.join(alike)} may need more shared memory in "
+                f"{key.dtype} than {header.target} has: measure it, or declare `legal`; {_refit_advice(header)}"
+            )
         legality = Legality(known.spec, target, [key.dtype], known.variants)
         if key.is_batch_invariant:
             failures += [

@@ -34,7 +34,7 @@ class Ahead(NamedTuple):
         binaries: number of binaries of the plan in the folder.
         compiled: number of new ones among them.
         triton, python: versions that a sweep must have to use them; empty if there are no binaries.
-        failures: number of binaries that cannot be compiled, by status and reason.
+        failures: number of binaries that cannot be compiled or launched, by status and reason.
     """
 
     folder: Path
@@ -91,7 +91,7 @@ def compile_ahead(
             listed = {name_of(result.job.problem, result.job.launch): result.kernels for result, _ in good}
             add(folder, target.name, good[0][1], listed)
     triton, python = good[0][1][:2] if good else ("", "")
-    failures = Counter((result.status, result.reason) for result in results if result.status != "ok")
+    failures = Counter(outcome for result in results if (outcome := result.on(target))[0] != "ok")
     compiled = sum(bool(result.made) for result, _ in good)
     return Ahead(folder, target.name, len(good), compiled, triton, python, failures)
 

@@ -19,6 +19,7 @@ from normtune.kernels.load_file import load
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.spec_faults import OperatorError
+from normtune.kernels.target import Target
 from normtune.results.parallel.processes import belong_to_parent
 from normtune.results.records import TimedCode, launch_digest
 from normtune.tuner.compiling.binary_cache import Folder, python_version
@@ -63,6 +64,12 @@ class Compiled(NamedTuple):
     made: tuple[str, ...] = ()
     toolchain: Toolchain | None = None
     undigested: str = ""
+
+    def on(self, target: Target) -> tuple[str, str]:
+        """Status and reason on a GPU with these limits: the compiler takes more shared memory than there is."""
+        if self.status == "ok" and self.shared_bytes > target.shared_bytes:
+            return "out_of_resources", f"{self.shared_bytes} bytes of shared memory exceed {target.shared_bytes}"
+        return self.status, self.reason
 
 
 def activate(target: str, nice: int, scratch: str, files: Sequence[str] = (), folder: Folder | None = None) -> None:

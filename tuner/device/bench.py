@@ -373,11 +373,8 @@ class Bench:
         if binaries is None or key in self._gated:
             return True
         result = binaries.result(problem, candidate.launch, seconds)
-        if result is not None and result.status != "ok":
-            self._gated[key] = Outcome(result.status, result.reason)
-        elif result is not None and result.shared_bytes > self.target.shared_bytes:
-            reason = f"{result.shared_bytes} bytes of shared memory exceed {self.target.shared_bytes}"
-            self._gated[key] = Outcome("out_of_resources", reason)
+        if result is not None and (failure := result.on(self.target))[0] != "ok":
+            self._gated[key] = Outcome(*failure)
         return result
 
     def _gate(self, problem: Problem, candidate: Candidate) -> Outcome | None:

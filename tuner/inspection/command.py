@@ -3,12 +3,15 @@
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from normtune.results.commands import JsonOption
 from normtune.results.terminal import say, say_json
+
+if TYPE_CHECKING:
+    from normtune.tuner.inspection.inspect import Inspection
 
 
 def inspect(
@@ -21,24 +24,35 @@ def inspect(
 ) -> None:
     """Inspect your own operator without a GPU: its launches, and its faults.
 
-    The gate runs in Triton's interpreter at two odd shapes, and every memory access is checked. The exit code is 2 if a
+    The gate runs in Triton's interpreter at three shapes, and every memory access is checked. The exit code is 2 if a
     function of the operator raises or returns a wrong value, 1 if a result is wrong or a config does not compile.
     """
-    from normtune.tuner.inspection.inspect import inspect_operator
+    from normtune.tuner.inspection.inspect import inspections
 
-    with redirect_stdout(sys.stderr):  # on which libraries may print
-        found = inspect_operator(file, operator=operator, target=target)
+    results = []
+    running = inspections(file, operator, target, lambda text: say(f"normtune: {text} ...", error=True))
+    while True:
+        with redirect_stdout(sys.stderr):  # on which libraries may print
+            found = next(running, None)
+        if found is None:
+            break
+        results.append(found)
+        if not as_json:
+            _print(found)
     if as_json:
-        say_json({"operators": [one.to_plain() for one in found]})
-    for one in [] if as_json else found:
-        say(f"{one.operator} for {one.target}")
-        for title, text in one.seen:
-            say(f"  {title:<10}{text}")
-        for text in one.warnings:
-            say(f"  warning   {text}")
-        for text in one.faults:
-            say(f"  fault     {text}")
-        count = len(one.faults)
-        say(f"{one.operator}: {count or 'no'} fault{'s' * (count != 1)}")
-    if code := max(one.exit_code for one in found):
+        say_json({"operators": [one.to_plain() for one in results]})
+    if code := max(one.exit_code for one in results):
         raise typer.Exit(code)
+
+
+def _print(found: "Inspection") -> None:
+    say(f"{found.operator} for {found.target}")
+    for title, text in found.seen:
+        say(f"  {title:<10}{text}")
+    for text in found.warnings:
+        say(f"  warning   {text}")
+    for text in found.faults:
+        say(f"  fault     {text}")
+    count = len(found.faults)
+    unchecked = f", {found.unchecked} launches not checked" if found.unchecked else ""
+    say(f"{found.operator}: {count or 'no'} fault{'s' * (count != 1)}{unchecked}")

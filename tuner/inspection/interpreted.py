@@ -1,13 +1,14 @@
 """The gate in Triton's interpreter, in a separate process, because kernels choose the interpreter when imported.
 
-In: on stdin one JSON object with files and cases. Out: on stdout a JSON list with the failure of each case, empty
-without one, and an exit code. `inspect` starts it.
+In: on stdin a line of JSON with the files, a line with the cases. Out: on stdout a line for each case: a `GateResult`.
+`gate.InterpreterGate` starts it.
 """
 
 import json
+import signal
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -23,15 +24,17 @@ from normtune.kernels.problem import Problem
 from normtune.kernels.spec_faults import OperatorError
 from normtune.kernels.target import Target
 from normtune.tuner.inspection.casts import cast_by_torch
+from normtune.tuner.inspection.gate import GateCase, GateResult
 from normtune.tuner.inspection.interpreter import Watch, complete
 from normtune.tuner.timing.gate import LaunchFailedError, WrongResultError, check_launch
 
-# Launches of a case: the second shows results that depend on memory of the first.
-_CALLS = 2
+
+class _LimitReached(BaseException):
+    """The CPU time of an operator is spent; no `except Exception` of a launch takes it."""
 
 
-def failures(files: list[str], target: Target, cases: list[list[Any]]) -> list[tuple[str, int]]:
-    """The failure of each case and its exit code; a case has the columns of a problem, and a config as JSON."""
+def prepared(files: Sequence[str], target: Target) -> Watch:
+    """The watch of this process, which from now on interprets the kernels of these files."""
     warnings.filterwarnings("ignore", category=RuntimeWarning)  # NumPy's warnings are about the kernel's infinities
     complete()
     cast_by_torch()
@@ -40,7 +43,32 @@ def failures(files: list[str], target: Target, cases: list[list[Any]]) -> list[t
     _call_on_gpu(target)
     for file in files:
         load(Path(file))
-    return [_failure(watch, target, Problem.of(*columns), config) for columns, config in cases]
+    return watch
+
+
+def results(watch: Watch, target: Target, cases: Sequence[GateCase], limit: float) -> Iterator[GateResult]:
+    """The result of each case; `limit` is the CPU time of an operator, seconds."""
+    signal.signal(signal.SIGPROF, _stop)
+    name, left = "", limit
+    for case in cases:
+        if case.problem.operator != name:
+            name, left = case.problem.operator, limit
+        try:
+            if left <= 0:
+                raise _LimitReached
+            signal.setitimer(signal.ITIMER_PROF, left, 1)  # again, as an exception in a finalizer is dropped
+            reason, code = _failure(watch, target, case)
+            left, _ = signal.setitimer(signal.ITIMER_PROF, 0)
+        except _LimitReached:
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            left = 0
+            yield GateResult(is_checked=False)
+        else:
+            yield GateResult(reason, code, watch.repeats)
+
+
+def _stop(*_: object) -> None:
+    raise _LimitReached
 
 
 def _call_on_gpu(target: Target) -> None:
@@ -56,12 +84,12 @@ def _call_on_gpu(target: Target) -> None:
     Declaration.call = call  # type: ignore[method-assign, assignment]
 
 
-def _failure(watch: Watch, target: Target, problem: Problem, config: str) -> tuple[str, int]:
-    spec = operator(problem.operator)
+def _failure(watch: Watch, target: Target, case: GateCase) -> tuple[str, int]:
+    spec, problem = operator(case.problem.operator), case.problem
     watch.faults.clear()
+    watch.repeats.clear()
     try:
-        launch = spec.launch(spec.read_config(config), problem, target)
-        check_launch(spec, problem, launch, torch.device("cpu"), _CALLS)
+        check_launch(spec, problem, spec.launch(case.config, problem, target), torch.device("cpu"), case.calls)
     except (LaunchFailedError, NormtuneError) as error:
         if watch.faults or isinstance(error, WrongResultError):
             return f"wrong result: {watch.faults[0] if watch.faults else error}", 1
@@ -71,8 +99,20 @@ def _failure(watch: Watch, target: Target, problem: Problem, config: str) -> tup
     return "", 0
 
 
-if __name__ == "__main__":
-    given = json.load(sys.stdin)
+def main() -> None:
+    """Answer the requests on stdin."""
+    answers = sys.stdout
     with redirect_stdout(sys.stderr):  # on which libraries may print
-        told = failures(given["files"], Target(*given["target"]), given["cases"])
-    json.dump(told, sys.stdout)
+        request = json.loads(sys.stdin.readline())
+        target = Target(*request["target"])
+        watch = prepared(request["files"], target)
+        cases = []
+        for columns, config, calls in json.loads(sys.stdin.readline()):
+            problem = Problem.of(*columns)
+            cases.append(GateCase(problem, operator(problem.operator).read_config(config), calls))
+        for result in results(watch, target, cases, request["limit"]):
+            print(json.dumps(result), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()

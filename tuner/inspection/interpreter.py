@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
+from normtune.kernels.custom_op.recording import is_descriptor
+
 _SAME = ("tanh", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "sin", "cos", "floor", "ceil")
 # Functions of libdevice, in NumPy.
 _LIBDEVICE: Mapping[str, Callable[..., Any]] = {
@@ -29,7 +31,7 @@ class AccessError(Exception):
 
 
 def complete() -> None:
-    """Add methods of float scalars, and functions of libdevice, to Triton's interpreter."""
+    """Add methods of float scalars, functions of libdevice and grids in lists to Triton's interpreter."""
     from triton import language as tl
     from triton.language.extra import libdevice
     from triton.language.extra.cuda import libdevice as of_cuda
@@ -64,6 +66,14 @@ def complete() -> None:
                 kernel.__globals__[name] = functions.get(value.__name__, value)
         return patch_language(kernel)
 
+    call = interpreter.GridExecutor.__call__
+
+    def called(executor: Any, *args: Any, **kwargs: Any) -> Any:
+        grid = executor.grid
+        executor.grid = (lambda meta: tuple(grid(meta))) if callable(grid) else tuple(grid)
+        return call(executor, *args, **kwargs)
+
+    interpreter.GridExecutor.__call__ = called  # type: ignore[method-assign]
     interpreter._implicit_cvt = converted
     interpreter._patch_lang = patched
     for name, function in functions.items():
@@ -91,10 +101,12 @@ class Watch:
 
     Attributes:
         faults: the faulty accesses; each stopped a launch.
+        repeats: the kernels and tensors of which several programs write an element, with equal values.
     """
 
     def __init__(self) -> None:
         self.faults: list[str] = []
+        self.repeats: list[str] = []
         self._kernel = ""
         self._ranges: list[_Range] = []
         self._is_atomic = False
@@ -118,7 +130,8 @@ class Watch:
     def _begin(self, function: Any, arguments: Mapping[str, Any]) -> None:
         is_ours = function.__module__.startswith("normtune.")
         self._kernel, self._is_atomic, self._ranges = function.__name__, False, []
-        for name, value in arguments.items():
+        for name, argument in arguments.items():
+            value = argument.base if is_descriptor(argument) else argument
             if isinstance(value, Tensor) and not is_ours:
                 sizes = zip(value.shape, value.stride(), strict=True)
                 length = (1 + sum((extent - 1) * stride for extent, stride in sizes)) * value.element_size()
@@ -152,6 +165,12 @@ class Watch:
                 )
                 if (before != value[taken])[shared].any():
                     self._stop(f"writes elements of {one.name} that another program also writes: the last one wins")
+                told = (
+                    f"several programs of {self._kernel} write the same elements of {one.name}, here equal values: "
+                    "is each row of its own program, at every number of rows?"
+                )
+                if told not in self.repeats:
+                    self.repeats.append(told)
             for byte in range(value.dtype.itemsize):
                 one.writers[offsets + byte] = self._program
         self._usual.store(pointers, value, mask)

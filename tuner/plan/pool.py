@@ -17,7 +17,6 @@ from normtune.kernels.config import Config, Implementation
 from normtune.kernels.config_space import Drawn, Space
 from normtune.kernels.operator import IllegalConfigError, OperatorSpec
 from normtune.kernels.problem import Problem
-from normtune.kernels.random_trial import RandomTrial
 from normtune.kernels.target import Target
 
 # Number of candidates that stand for those of a large space, and of configs that are drawn for each of them where many
@@ -154,7 +153,7 @@ class Pool(Sequence[Candidate]):
     def _random_config(self, random: Random) -> Config | None:
         if not isinstance(self.space, Drawn):
             return self.space[random.randrange(len(self.space))]
-        trial = RandomTrial(random)
+        trial = self.space.trial(random)
         config = self.space.of_trial(trial)
         if config is not None:
             self.params.setdefault(config, trial.params)

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import triton
+import triton.language as tl
 
 import normtune
 from normtune.errors import UsageError
@@ -26,6 +27,11 @@ EXAMPLES = Path(__file__).parents[3] / "examples"
 EXAMPLE = EXAMPLES / "liger" / "rms_norm.py"
 ROWS, HIDDEN = (1, 512, 8192), (64, 512, 2048)
 pytestmark = pytest.mark.usefixtures("operators_forgotten")
+
+
+@triton.jit
+def _copy_kernel(x_ptr, y_ptr):
+    tl.store(y_ptr, tl.load(x_ptr))
 
 
 def frame_of(configs_of, dtypes=("bfloat16",), seed=0):
@@ -87,6 +93,24 @@ def test_a_list_for_an_autotuner_is_the_best_of_its_length(configs, seed, tmp_pa
     best = part.groupby(["rows", "hidden"]).nanoseconds.min()
     least = part[part.config.isin(chosen)].groupby(["rows", "hidden"]).nanoseconds.min()
     assert told and float(told[1]) == pytest.approx(100 * np.expm1(np.log(least / best).mean()), abs=0.011)
+
+
+def test_a_list_limits_registers_where_its_configs_do(tmp_path) -> None:
+    class Limited(normtune.Config):
+        num_warps: int
+        maxnreg: int
+
+    normtune.kernel_operator(
+        name="limited",
+        config=Limited,
+        space=[Limited(1, 0), Limited(1, 64)],
+        buffers={"x": "input", "y": "output"},
+        reference=lambda x: x,
+    )(lambda x, y, config: _copy_kernel[(1,)](x, y, num_warps=config.num_warps, maxnreg=config.maxnreg))
+    frame = frame_of({"limited": [Limited(1, 0), Limited(1, 64)]})
+    fitted(frame, tie_percent=0).write_as("triton-configs", tmp_path / "configs.py")
+    found = loaded(tmp_path / "configs.py").LIMITED_CONFIGS
+    assert {config.maxnreg for config in found} == {None, 64}
 
 
 def test_a_list_without_a_length_loses_no_more_than_the_tie(configs, tmp_path) -> None:

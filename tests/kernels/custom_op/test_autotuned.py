@@ -102,6 +102,58 @@ def test_configs_of_kernels_that_are_launched_together_are_combined() -> None:
     assert found["space"] == [(1, 4, 64, 0, 2), (2, 4, 64, 0, 2)]
 
 
+@triton.jit
+def _tail_kernel(x_ptr, y_ptr, count, BLOCK: tl.constexpr, UNROLL: tl.constexpr = 2, FLUSH: tl.constexpr = False):
+    offsets = tl.program_id(0) * BLOCK * UNROLL + tl.arange(0, BLOCK * UNROLL)
+    tl.store(y_ptr + offsets, tl.load(x_ptr + offsets, mask=offsets < count) * 2, mask=offsets < count)
+
+
+def test_a_constant_that_a_config_lacks_is_the_kernels_default_and_no_other_configs() -> None:
+    configs = (
+        triton.Config({"BLOCK": 64}),
+        triton.Config({"BLOCK": 64, "UNROLL": 4, "FLUSH": True}),
+        triton.Config({"BLOCK": 64, "UNROLL": 8}),
+    )
+    found = normtune.from_autotuned(kernel_of(*configs, inner=_tail_kernel))
+    assert found["config"]._fields == ("BLOCK", "UNROLL", "FLUSH", "num_warps")
+    assert found["space"] == [(64, 2, 0, 4), (64, 4, 1, 4), (64, 8, 0, 4)] and found["default"] == (64, 2, 0, 4)
+
+
+REGISTERS = (
+    triton.Config({"BLOCK": 64}, num_warps=4),
+    triton.Config({"BLOCK": 64}, num_warps=8, maxnreg=128),
+    triton.Config({"BLOCK": 64}, num_warps=8, num_ctas=2),
+)
+limited = kernel_of(*REGISTERS, inner=_tail_kernel)
+
+
+def tailed(x):
+    y = torch.empty_like(x)
+    limited[lambda meta: (triton.cdiv(x.numel(), meta["BLOCK"]),)](x, y, x.numel())
+    return y
+
+
+@pytest.mark.parametrize("is_decorated", [True, False])
+def test_configs_of_which_some_limit_registers_are_all_carried_to_the_launch(is_decorated) -> None:
+    arguments = normtune.from_autotuned(limited)
+    assert arguments["space"] == [(64, 4, 1, 0), (64, 8, 1, 128), (64, 8, 2, 0)]
+    assert arguments["config"]._fields == ("BLOCK", "num_warps", "num_ctas", "maxnreg")
+
+    def plain(x, config):
+        y = torch.empty_like(x)
+        limited.fn[(triton.cdiv(x.numel(), config.BLOCK),)](x, y, x.numel(), **config._asdict())
+        return y
+
+    arguments |= {"buffers": {"x": "input", "y": "output"}, "reference": lambda x: 2 * x, "name": "tailed"}
+    normtune.kernel_operator(**arguments)(tailed if is_decorated else plain)
+    spec = operator("tailed")
+    problem = spec.problem(8, 128, "float16")
+    for values, config in zip(arguments["space"], REGISTERS, strict=True):
+        options = dict(spec.launch(spec.config(*values), problem, H200).calls[0][3])
+        assert options.get("maxnreg") == (("int", "128") if config.maxnreg else None)
+        assert options["num_warps"] == ("int", str(config.num_warps))
+
+
 @pytest.mark.parametrize(
     ("kernels", "told"),
     [
@@ -113,7 +165,15 @@ def test_configs_of_kernels_that_are_launched_together_are_combined() -> None:
         ),
         (
             (kernel_of(triton.Config({"BLOCK": 1}, pre_hook=lambda *_: None)),),
-            "a config of _scale_kernel has a pre_hook, which only triton.autotune runs",
+            "a config of _scale_kernel has a pre_hook, which only triton.autotune runs: expected a function with the",
+        ),
+        (
+            (kernel_of(triton.Config({"BLOCK": 1}, ir_override="scale.ttgir")),),
+            "a config of _scale_kernel has ir_override='scale.ttgir', a file that no table can name: expected configs",
+        ),
+        (
+            (kernel_of(triton.Config({"BLOCK": 1}), triton.Config({"BLOCK": 1, "EVEN": True})),),
+            "a config of _scale_kernel has no EVEN, and the kernel no default of it",
         ),
         (
             (kernel_of(triton.Config({"BLOCK": 1}), triton.Config({"BLOCK": "wide"})),),

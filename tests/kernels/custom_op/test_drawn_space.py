@@ -149,6 +149,12 @@ def of_space(space, **changes):
             lambda trial, problem: {"num_warps": trial.suggest_int("warps", 2, 1)},
             "its space raises ValueError: warps from 2 to 1",
         ),
+        (
+            lambda trial, problem: {
+                "num_warps": trial.suggest_categorical("warps", (2, 4)[trial.suggest_int("rows", 0, 1) :])
+            },
+            "its space raises ValueError: warps is drawn from one of .* and in another trial from one of .* add what",
+        ),
         (lambda trial, problem: trial.number, "its space raises AttributeError"),
     ],
 )

@@ -192,7 +192,7 @@ WARPS = {"config": WarpConfig, "space": {"num_warps": (1, 4)}}
         (
             launching(hooked),
             {},
-            "raises TypeError: configs of _scale_kernel have a pre_hook, which only triton.autotune",
+            "raises TypeError: a config of _scale_kernel has a pre_hook, which only triton.autotune",
         ),
         (lambda x: None, {}, "launches nothing: expected kernel[grid](...) of a function of triton.jit"),
         (lambda x: (launching(_scale_kernel, BLOCK=16)(x), None)[1], {}, "returns nothing: expected y"),

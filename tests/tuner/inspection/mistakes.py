@@ -53,6 +53,29 @@ def _racing_rows(x_ptr, y_ptr, hidden, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def _rows_in_turn(x_ptr, y_ptr, rows, hidden, STEP: tl.constexpr, BLOCK: tl.constexpr):
+    """Each program takes the row a step behind that of the last one, which is all rows if they share no factor."""
+    row = tl.program_id(0) * STEP % rows
+    offsets = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + row * hidden + offsets, mask=offsets < hidden)
+    tl.store(y_ptr + row * hidden + offsets, x * 2, mask=offsets < hidden)
+
+
+@triton.jit
+def _rounded_norm(x_ptr, w_ptr, y_ptr, hidden, BLOCK: tl.constexpr):
+    """Rounds the normalized row to its dtype before it is multiplied by the weight, as Liger's RMSNorm does."""
+    offsets = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + tl.program_id(0) * hidden + offsets, mask=offsets < hidden, other=0.0)
+    wide = x.to(tl.float32)
+    norm = (wide * tl.rsqrt(tl.sum(wide * wide) / hidden + 1e-6)).to(x.dtype)
+    tl.store(
+        y_ptr + tl.program_id(0) * hidden + offsets,
+        norm * tl.load(w_ptr + offsets, mask=offsets < hidden),
+        mask=offsets < hidden,
+    )
+
+
+@triton.jit
 def _in_place(x_ptr, y_ptr, count, BLOCK: tl.constexpr):
     offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < count
@@ -147,6 +170,24 @@ def racing(x, y, config):
     _racing_rows[(x.shape[0],)](x, y, x.shape[1], BLOCK=block, num_warps=config.num_warps)
 
 
+def in_turn(step, more):
+    """Some programs more than there are rows take every few rows in turn."""
+
+    def function(x, y, config):
+        block = triton.next_power_of_2(x.shape[1])
+        _rows_in_turn[(x.shape[0] + more,)](
+            x, y, x.shape[0], x.shape[1], STEP=step, BLOCK=block, num_warps=config.num_warps
+        )
+
+    return function
+
+
+def rounded_norm(x, w, y, config):
+    """One rounding more than the tolerance allows, by a little."""
+    block = triton.next_power_of_2(x.shape[1])
+    _rounded_norm[(x.shape[0],)](x, w, y, x.shape[1], BLOCK=block, num_warps=config.num_warps)
+
+
 def unknown_option(x, y, config):
     """Passes what neither kernel nor compiler takes."""
     _double[(triton.cdiv(x.numel(), 64),)](x, y, x.numel(), BLOCK=64, BLOCKS=1, num_warps=config.num_warps)
@@ -189,6 +230,15 @@ operator(
     space={"block": (64,), "num_warps": (1, 4)},
     buffers={"x": "input", "y": "output rows float32"},
     reference=lambda x: x.sum(1),
+)
+operator("rows_in_turn", in_turn(4, 0), space={"block": (64,), "num_warps": (1, 4)})
+operator("rows_repeated", in_turn(1, 2), space={"block": (64,), "num_warps": (1, 4)})
+operator(
+    "rounded_on_the_way",
+    rounded_norm,
+    space={"block": (64,), "num_warps": (1, 4)},
+    buffers={"x": "input", "w": "weight", "y": "output"},
+    reference=lambda x, w: x * torch.rsqrt(x.square().mean(1, keepdim=True) + 1e-6) * w,
 )
 operator("cpu_tensor", on_the_cpu)
 operator("other_dtype", of_another_dtype)

@@ -8,6 +8,7 @@ import pytest
 import normtune
 from normtune.errors import UsageError
 from normtune.tests.commands import main
+from normtune.tuner.inspection import gate
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 MISTAKES = Path(__file__).with_name("mistakes.py")
@@ -45,6 +46,13 @@ TOLD = {
     "rounds_down": (1, "y: 33 of 481 elements are NaN or unwritten: does the grid cover all of them, and does", ""),
     "racing_rows": (1, "_racing_rows writes elements of y_ptr that another program also writes: the last", ""),
     "racing_sums": (1, "_row_sums reads elements of y_ptr that another program writes: their order is not", ""),
+    "rows_in_turn": (
+        1,
+        "y: 49152 of 65536 elements are NaN or unwritten: does the grid cover all of them, and does",
+        "several programs of _rows_in_turn write the same elements of y_ptr, here equal values: is each row of its own",
+    ),
+    "rows_repeated": (0, "", "several programs of _rows_in_turn write the same elements of y_ptr, here equal"),
+    "rounded_on_the_way": (1, "times what rounding allows: 1.", ""),
     "cpu_tensor": (2, "the tensor y_ptr of _double is on the CPU: expected device=x.device", ""),
     "other_dtype": (2, "its function of_another_dtype returns y of float32 (7, 100): expected float16 (7, 100)", ""),
     "unknown_option": (2, "_double takes no BLOCKS, nor does the compiler (mistakes.py, line ", ""),
@@ -74,9 +82,12 @@ def test_what_libraries_do_around_their_launches_is_no_fault() -> None:
     done = main("inspect", HABITS, "--json")
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)["operators"]
-    assert len(found) == 7 and not any(one["faults"] or one["warnings"] for one in found)
+    assert len(found) == 11 and not any(one["faults"] or one["warnings"] for one in found)
     gated = [seen["text"] for one in found for seen in one["seen"] if seen["title"] == "gate"]
-    assert len(gated) == 7 and all(text.startswith(("8 of 8 launches", "4 of 4 launches")) for text in gated)
+    assert len(gated) == 11 and all(text.startswith(("10 of 10 launches", "6 of 6 launches")) for text in gated)
+    (described,) = [one for one in found if one["operator"] == "by_descriptor"]
+    launches = [seen["text"] for seen in described["seen"] if seen["title"] == "launch"]
+    assert "y=y: fp32 in blocks of [1, 16]" in launches[0]
 
 
 def test_a_sound_operator_is_described() -> None:
@@ -87,9 +98,59 @@ def test_a_sound_operator_is_described() -> None:
     assert (
         "_softmax_kernel[13](x_ptr=x: fp32, y_ptr=y: fp32, rows=13 any, hidden=37 any, BLOCK_COL=64" in lines["launch"]
     )
-    assert "10 of 10 launches are right in Triton's interpreter, at 13 x 37 in float32 and 7 x 100" in lines["gate"]
+    assert "12 of 12 launches are right in Triton's interpreter, at 13 x 37 in float32, 7 x 100 in" in lines["gate"]
+    assert lines["gate"].endswith("16 x 4096 in float16")
+    assert "normtune: softmax: 12 launches in Triton's interpreter ..." in done.stderr
     assert "registers, 0 bytes spilled" in lines["compiled"] and "y (13, 37)" in lines["reference"]
     assert done.output.splitlines()[-1] == "softmax: no faults"
+
+
+ENDLESS = """
+import torch, triton, triton.language as tl
+from normtune import Config, kernel_operator
+
+
+class Warps(Config):
+    num_warps: int = 4
+
+
+@triton.jit
+def _kernel(x_ptr, y_ptr, count, is_endless: tl.constexpr):
+    step = 0
+    while step < 2:
+        step += 1 - is_endless
+    offsets = tl.program_id(0) * 256 + tl.arange(0, 256)
+    tl.store(y_ptr + offsets, tl.load(x_ptr + offsets, mask=offsets < count) * 2, mask=offsets < count)
+
+
+def declare(name, is_endless):
+    @kernel_operator(
+        name=name,
+        config=Warps,
+        space={"num_warps": (1, 4)},
+        buffers={"x": "input", "y": "output"},
+        reference=lambda x: 2 * x,
+    )
+    def function(x, y, config):
+        _kernel[(triton.cdiv(x.numel(), 256),)](x, y, x.numel(), is_endless, num_warps=config.num_warps)
+
+
+declare("endless", True)
+declare("sound", False)
+"""
+
+
+@pytest.mark.slow
+def test_the_limit_of_one_operator_is_no_fault_and_leaves_the_others_alone(tmp_path, monkeypatch) -> None:
+    file = tmp_path / "endless.py"
+    file.write_text(ENDLESS)
+    monkeypatch.setattr(gate, "LIMIT_SECONDS", 2)
+    done = main("inspect", file)
+    assert done.exit_code == 0, done.output
+    lines = done.output.splitlines()
+    assert "endless: no faults, 6 launches not checked" in lines and lines[-1] == "sound: no faults"
+    assert any("0 of 6 launches are right" in line and "6 were not checked: they take over" in line for line in lines)
+    assert lines.index("endless: no faults, 6 launches not checked") < lines.index("sound for sm_90")
 
 
 def test_what_cannot_be_looked_at_is_told(tmp_path) -> None:
