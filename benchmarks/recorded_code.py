@@ -4,9 +4,9 @@ Run it with the kernels' sources of the recording and the Triton of constraints.
 
     python benchmarks/recorded_code.py nvidia-h200
 
-With other sources, after a refactoring, compare the code of all that was recorded, which takes two minutes. Of the
-operators whose code is equal kernels/same_code.json says so, beside what it says of other recordings and the present
-sources, and nothing is compared again until the sources change. Ends with 1 if the code of an operator changed:
+With other sources, after a refactoring, compare the code of all that was recorded, which takes two minutes. Operators
+whose code is equal get the fingerprint of the present sources in the files of the recording. Tables are fitted anew
+then. Ends with 1 if the code of an operator changed:
 
     python benchmarks/recorded_code.py nvidia-h200 --same
 
@@ -17,7 +17,6 @@ that `sweep --stale` in a store with these measures the others alone:
 """
 
 import argparse
-import json
 import sys
 import time
 from collections import Counter
@@ -25,10 +24,11 @@ from pathlib import Path
 
 import numpy as np
 
-from normtune.kernels.fingerprint import SAME_CODE, alike, fingerprint, same_code
-from normtune.kernels.operator import operator, operators
+from normtune.kernels.fingerprint import fingerprint
+from normtune.kernels.operator import operator
 from normtune.results.evidence import Evidence
-from normtune.results.exchange.parquet_csv import write_parquet
+from normtune.results.exchange import recording
+from normtune.results.exchange.parquet_csv import read_parquet, write_parquet
 from normtune.results.exchange.recording import load_recording, recordings
 from normtune.tuner.staleness.recorded import (
     Cell,
@@ -46,16 +46,7 @@ from normtune.tuner.staleness.recorded import (
 def main(names: list[str], same: bool) -> None:
     """Write the digests of these recordings, or of all, beside them; or compare them with the present sources."""
     if same:
-        equal = {now: {*same_code().get(now, ())} for now in map(fingerprint, operators().values())}
-        changes = []
-        for name in names or recordings():
-            pairs, changed = compare(name)
-            for now, then in pairs:
-                equal[now] |= alike(then) - {now}
-            changes += changed
-        kept = {now: sorted(earlier) for now, earlier in sorted(equal.items()) if earlier}
-        SAME_CODE.write_text(json.dumps(kept, indent=2) + "\n")
-        if changes:
+        if changes := [line for name in names or recordings() for line in convert(name)]:
             sys.exit("\n".join(changes))
         return
     for name in names or recordings():
@@ -87,22 +78,29 @@ def unchanged(name: str, path: Path) -> None:
     print(f"{path}: {len(is_old)} measurements, {is_old.sum()} of changed code")
 
 
-def compare(name: str) -> tuple[list[tuple[str, str]], list[str]]:
-    """(Present, recorded) fingerprints of the operators whose code is equal, and a message about each of the others."""
+def convert(name: str) -> list[str]:
+    """Write the present fingerprint of operators whose code is equal; returns a message about each of the others."""
     evidence, cells, found = compared(name)
     changes = Counter(cell.key.operator for cell in found.changed)
     suspects = Counter(cell.key.operator for cell in cells if cell.key.operator in found.suspects)
     equal = suspects.total() - sum(suspects[changed] for changed in changes)
     print(f"{name}: the code of {equal} cells is the recorded one, {len(cells) - suspects.total()} have its sources")
-    fingerprints = evidence.fingerprints().items()
-    pairs = [(fingerprint(operators()[operator]), then) for operator, then in fingerprints if operator not in changes]
-    return pairs, [f"{name}: the code of {count} cells of {operator} changed" for operator, count in changes.items()]
+    before = evidence.fingerprints()
+    present = {one: mark if one in changes else fingerprint(operator(one)) for one, mark in before.items()}
+    code = read(name, evidence)
+    if code and present != before:
+        for path in sorted(recording.FOLDER.glob(f"{name}.*.parquet")):
+            part = read_parquet(path)
+            marked = part.frame.assign(fingerprint=part.frame["operator"].map(present))
+            write_parquet(Evidence(marked, part.runs), path)
+        write(code._replace(fingerprints=present), path_of(name))
+    return [f"{name}: the code of {count} cells of {operator} changed" for operator, count in changes.items()]
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("names", nargs="*", metavar="RECORDING")
-    parser.add_argument("--same", action="store_true", help="compare the present sources and write same_code.json")
+    parser.add_argument("--same", action="store_true", help="compare, and convert what has the same code")
     parser.add_argument(
         "--unchanged", type=Path, metavar="FILE", help="write measurements for a store, of one recording"
     )

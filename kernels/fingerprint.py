@@ -1,101 +1,175 @@
-"""The fingerprint of an operator's kernels: it changes exactly when their syntax trees do.
+"""The fingerprint of an operator's kernels: it changes when what is launched changes, and with nothing else.
 
-In: an `OperatorSpec`. Out: a sha256 over the syntax trees of the modules that its spec lists, without docstrings,
-comments, annotations and positions. Reads sources as text: needs neither triton nor torch, and gives the same on
-every Python. same_code.json lists, by the fingerprint of sources, those of earlier sources whose compiled code was
-proved equal on all of a recording (benchmarks/recorded_code.py writes it).
+In: an `OperatorSpec`. Out: a sha256 over the statements that its launches use: its launcher or launch rules, its
+kernels with the options of `triton.jit`, and the functions, classes and values that these name, in any module. Lines,
+comments, docstrings, and names of files do not count. Reads sources as text: needs neither triton nor torch, and gives
+the same on every Python.
 """
 
-import ast
 import hashlib
-import json
-from collections.abc import Mapping
-from functools import cache
-from importlib.util import find_spec
-from pathlib import Path
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache, partial
+from types import ModuleType
+from typing import Any, NamedTuple
 
-from normtune.kernels.load_file import NUMBER
-from normtune.kernels.operator import OperatorSpec, find
+from normtune.kernels.definitions import Definition, Modules, is_library
+from normtune.kernels.operator import OperatorSpec, find, members
+from normtune.kernels.syntax import Reference
+from normtune.kernels.target import TARGETS
 
-SAME_CODE = Path(__file__).with_name("same_code.json")
 # In place of the fingerprint of kernels that another program measured.
 UNKNOWN = "unknown"
+# Size of the problem whose launch is compared with what was read.
+_USUAL = 1024
 
 
-def fingerprint(spec: OperatorSpec) -> str:
-    """The kernel fingerprint of an operator, `sha256:` and 64 hexadecimal digits.
+class Root(NamedTuple):
+    """A function or class at which reading begins; or a plain value as text, without a module."""
 
-    Raises:
-        FileNotFoundError: a module that the spec lists has no source file.
+    name: str
+    module: str = ""
+    line: int = 0
+
+
+class Sources(NamedTuple):
+    """What the launches of an operator use.
+
+    Attributes:
+        digest: `sha256:` and 64 hexadecimal digits.
+        definitions: the statements that were read, in the order in which they are named.
+        faults: what reading does not find, such as names in `globals()`; changes there are not noticed.
     """
-    return _of_modules(spec.sources)
+
+    digest: str
+    definitions: tuple[Definition, ...]
+    faults: tuple[str, ...]
 
 
-def is_current(spec: OperatorSpec, measured: str) -> bool:
-    """Whether sources with the fingerprint `measured` are the present ones, or compile to the same code."""
-    present = fingerprint(spec)
-    return measured == present or measured in same_code().get(present, ())
+@cache
+def fingerprint(spec: OperatorSpec) -> str:
+    """The kernel fingerprint of an operator, `sha256:` and 64 hexadecimal digits."""
+    return sources(spec).digest
+
+
+def sources(spec: OperatorSpec) -> Sources:
+    """What the launches of an operator use."""
+    return _sources(tuple(_roots(spec.launched())))
 
 
 def changed(measured: Mapping[str, str]) -> list[str]:
     """The registered operators whose kernels changed since their fingerprint was `measured`, as far as it is known."""
     specs = {name: spec for name, of in measured.items() if of != UNKNOWN and (spec := find(name))}
-    return [name for name, spec in specs.items() if not is_current(spec, measured[name])]
+    return [name for name, spec in specs.items() if measured[name] != fingerprint(spec)]
+
+
+def unnoticed(names: Iterable[str]) -> list[str]:
+    """A line for each of these operators with code that is not found by reading, whose changes go unnoticed.
+
+    Of the kernels of a launcher, those that its default config launches must be among what was read.
+    """
+    lines = []
+    for name in dict.fromkeys(names):
+        spec = find(members(name)[0])
+        if spec and (faults := [*sources(spec).faults, *_missed(spec)]):
+            lines.append(f"a change of the kernels of {name} may go unnoticed: they use {'; '.join(faults)}")
+    return lines
+
+
+def _missed(spec: OperatorSpec) -> Iterator[str]:
+    target = TARGETS["sm_90"]  # of the launchers that were read, hardly any launches other kernels on another one
+    problem = spec.problem(_USUAL, min(_USUAL, spec.max_hidden), spec.dtypes[0])
+    launch = spec.launch_of(spec.default_config(problem, target), problem, target)
+    read = sources(spec).definitions
+    for kernel, *_ in getattr(launch, "calls", ()):
+        module = _modules().module(kernel.module)
+        places = module.places.get(kernel.name.partition(".")[0], ()) if module else ()
+        if not any(Definition(kernel.module, place) in read for place in places):
+            yield f"{kernel.name} of {kernel.module}, which its launcher does not name"
+
+
+_modules = cache(Modules)
+
+
+def forget() -> None:
+    """Read all files again, which may have changed since this process read them."""
+    for function in (_modules, _sources, fingerprint):
+        function.cache_clear()
 
 
 @cache
-def same_code() -> dict[str, list[str]]:
-    """By the fingerprint of the present sources, those of earlier sources that compile to the same code."""
-    equal: dict[str, list[str]] = json.loads(SAME_CODE.read_text("utf-8"))
-    return equal
-
-
-def alike(measured: str) -> frozenset[str]:
-    """The fingerprints of sources that are known to compile to the same code as these, which are among them."""
-    return frozenset({measured}).union(*(of for now, then in same_code().items() if measured in (of := {now, *then})))
-
-
-def source_fingerprint(source: str) -> str:
-    """The fingerprint of one module's text."""
-    return hashlib.sha256(_canonical(ast.parse(source)).encode()).hexdigest()
-
-
-@cache
-def _of_modules(modules: tuple[str, ...]) -> str:
+def _sources(roots: tuple[Root, ...]) -> Sources:
+    """What these functions and classes use."""
+    modules = _modules()
     digest = hashlib.sha256()
-    for name in modules:
-        module_spec = find_spec(name)
-        if module_spec is None or module_spec.origin is None:
-            raise FileNotFoundError(f"no source of module {name}")
-        # Without the number of a file that was loaded after another one of its name.
-        stem = name.partition(NUMBER)[0]
-        digest.update(f"{stem} {source_fingerprint(Path(module_spec.origin).read_text('utf-8'))}\n".encode())
-    return "sha256:" + digest.hexdigest()
+    numbers: dict[Definition, int] = {}
+    faults: dict[str, None] = {}
+    for root in roots:
+        if not root.module:
+            digest.update(f"value {root.name}\n".encode())
+            continue
+        module = modules.module(root.module)
+        places = [] if module is None else module.places.get(root.name) or module.lambdas(root.line)
+        begin = [Definition(root.module, place) for place in places]
+        if module and not begin:
+            begin = [*modules.meaning(root.module, Reference(root.name)).definitions]
+        if not begin:
+            faults[f"{root.name} of {root.module}, whose source cannot be read"] = None
+        digest.update(f"root {_read(begin, modules, numbers, faults, digest.update)}\n".encode())
+    return Sources("sha256:" + digest.hexdigest(), tuple(numbers), tuple(faults))
 
 
-def _canonical(node: object) -> str:
-    """A node as text. Not `ast.dump`, which prints other fields on other versions of Python."""
-    if isinstance(node, list):
-        return "[" + ",".join(_canonical(item) for item in node) + "]"
-    if not isinstance(node, ast.AST):
-        return repr(node)
-    fields = dict(ast.iter_fields(node))
-    if isinstance(node, ast.AnnAssign):  # x: int = 1 is x = 1; a bare x: int does nothing at run time
-        if node.value is None:
-            return ""
-        return _canonical(ast.Assign(targets=[node.target], value=node.value))
-    for name in ("annotation", "returns", "type_comment", "type_params", "kind", "ctx", "type_ignores"):
-        if not (name == "annotation" and _is_constexpr(fields.get(name))):
-            fields.pop(name, None)
-    if isinstance(node, ast.Module | ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
-        body = node.body
-        if body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
-            body = body[1:] if isinstance(body[0].value.value, str) else body
-        fields["body"] = [item for item in body if not (isinstance(item, ast.AnnAssign) and item.value is None)]
-    inner = ",".join(f"{key}={_canonical(value)}" for key, value in sorted(fields.items()) if value not in (None, []))
-    return f"{type(node).__name__}({inner})"
+def _read(
+    begin: list[Definition],
+    modules: Modules,
+    numbers: dict[Definition, int],
+    faults: dict[str, None],
+    tell: Callable[[bytes], object],
+) -> list[int]:
+    """Read statements and all that they use, depth first; returns the numbers of the statements."""
+    for definition in begin:
+        if definition in numbers:
+            continue
+        number = numbers[definition] = len(numbers)
+        statement = modules.statement(definition)
+        tell(f"{number} {statement.text}\n".encode())
+        for name, meaning in statement.names.items():
+            if meaning.fault:
+                faults[f"{meaning.fault} ({statement.place})"] = None
+            used = _read([*meaning.definitions], modules, numbers, faults, tell)
+            tell(f"{number} {name} is {used} {sorted(meaning.libraries)}\n".encode())
+    return [numbers[definition] for definition in begin]
 
 
-def _is_constexpr(annotation: object) -> bool:
-    """Whether an annotation is `tl.constexpr`, the only kind that changes the compiled code."""
-    return isinstance(annotation, ast.Attribute) and annotation.attr == "constexpr"
+def _roots(value: Any) -> Iterator[Root]:
+    """Where reading begins for a value: functions, classes, kernels, `module:name`, and plain values, also inside."""
+    while hasattr(value, "fn"):  # a kernel in `triton.jit` and others
+        value = value.fn
+    if isinstance(value, partial):
+        yield from _roots((value.func, value.args, value.keywords))
+    elif isinstance(value, OperatorSpec):
+        yield from _roots(value.buffers)
+    elif isinstance(value, Mapping):
+        yield from _roots([*value.items()])
+    elif isinstance(value, tuple | list):
+        for one in value:
+            yield from _roots(one)
+    elif isinstance(value, str) and value.count(":") == 1:
+        module, _, name = value.partition(":")
+        yield _root(module, name)
+    elif callable(value):
+        function = inspect.unwrap(value if hasattr(value, "__qualname__") else type(value))
+        line = getattr(getattr(function, "__code__", None), "co_firstlineno", 0)
+        yield _root(function.__module__ or "", function.__qualname__, line)
+        for cell in getattr(function, "__closure__", None) or ():
+            yield from _roots(cell.cell_contents)
+    elif isinstance(value, ModuleType):
+        yield Root(value.__name__)
+    elif " at 0x" in (text := repr(value)):  # an object, of which the class is read
+        yield from _roots(type(value))
+    else:
+        yield Root(f"{type(value).__name__} {text}")
+
+
+def _root(module: str, name: str, line: int = 0) -> Root:
+    return Root(f"{module}.{name}") if not module or is_library(module) else Root(name.partition(".")[0], module, line)

@@ -32,7 +32,7 @@ def load(path: str | os.PathLike[str]) -> None:
         return
     before = set(operators())
     # Pickled configs refer to this module, which other processes import under the same name: they load the same files
-    # in the same order. Of files with one stem the later ones get a number, which their fingerprints leave out.
+    # in the same order. Of files with one stem the later ones get a number.
     name = stem = f"normtune_operators_{re.sub(r'[^0-9A-Za-z]', '_', Path(file).stem)}"
     if others := sum(module.__name__.partition(NUMBER)[0] == stem for module in _FILES.values()):
         name = f"{stem}{NUMBER}{others + 1}"

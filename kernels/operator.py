@@ -58,10 +58,8 @@ class OperatorSpec:
             in order.
         reference_module: dotted module with `inputs(problem, generator, device, hostile)` and
             `reference(problem, tensors, **scalars)`, for each output a value and the error it may have.
-        sources: dotted modules whose syntax trees make the kernel's fingerprint.
         wide_buffers: tensors that may be float32 whatever the dtype of the problem, which makes other binaries.
-        trial: (config, launch, problem, target) to the problem and launch on which the gate tries the launch's binary;
-            None for a number of rows that the gate chooses.
+        trial: (config, launch, problem, target) to the problem and launch on which the gate tries a binary; or None.
         sizes: the named integers of a problem besides rows and hidden, with the values that a sweep takes:
             {"group_size": (64, 128)}. Each combination is an operator of its own, `name.group_size=64`; the problems of
             it have them in `Problem.sizes`. A table answers for other values with the function of the nearest ones.
@@ -76,8 +74,7 @@ class OperatorSpec:
         checks_resources: whether `resolve` refuses configs that need more shared memory than the target has. Otherwise
             a table does not answer for a wider dtype than those that were measured.
         leaves_out: (config, problem, target) to whether a sweep need not time a config of a space, although it may run.
-        may_reuse_dy: (launch, target) to whether a launch of a backward may write dx into the memory of dy; None if
-            none may.
+        may_reuse_dy: (launch, target) to whether a backward may write dx into the memory of dy; None if none may.
     """
 
     name: str
@@ -91,7 +88,6 @@ class OperatorSpec:
     default_config: Callable[[Problem, Target], Config]
     kernel_module: str
     reference_module: str
-    sources: tuple[str, ...]
     wide_buffers: tuple[str, ...] = ()
     scalars: Mapping[str, float] = field(default_factory=dict, hash=False)
     trial: Callable[[Config, Any, Problem, Target], tuple[Problem, AnyLaunch]] | None = None
@@ -295,6 +291,10 @@ class OperatorSpec:
             if {*config._fields} == {*self.config._fields}:
                 raise
             return config
+
+    def launched(self) -> tuple[object, ...]:
+        """What decides its launches and runs them: functions, `module:function`, and plain values."""
+        return self.resolve, self.buffers, f"{self.kernel_module}:calls", self.implementations
 
     def kernels(self) -> ModuleType:
         """The module of the kernels, imported on first use (needs triton)."""

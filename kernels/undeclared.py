@@ -33,5 +33,4 @@ def undeclared(name: str, config: type[Config], dtypes: tuple[str, ...]) -> Oper
         default_config=lambda problem, target: COPY,  # never legal: what would run without a table is not known
         kernel_module="",
         reference_module="",
-        sources=(),
     )

@@ -17,7 +17,6 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from normtune.kernels.config import COPY, Config
-from normtune.kernels.fingerprint import alike
 from normtune.kernels.key import Key, family_of
 from normtune.kernels.operator import read_config
 from normtune.kernels.problem import AXES, Problem, Shape, axes_at, function_key
@@ -168,7 +167,7 @@ class Evidence:
         return {operator: newest[operator][1] for operator in sorted(newest)}
 
     def current(self) -> "Evidence":
-        """Measurements with the newest kernels of their operator and device, or others that compile to the same code.
+        """Measurements with the newest kernels of their operator and device.
 
         Unpaired ones of an operator are left out if it has paired ones.
         """
@@ -181,9 +180,7 @@ class Evidence:
     def _is_current(self) -> "pd.Series[bool]":
         """Which rows of `frame`, of one device, are `current`."""
         operators, unpaired = self.frame["operator"], self.unpaired_rows()
-        first = {one: min(alike(one)) for one in self.frame["fingerprint"].unique()}
-        newest = {operator: first[one] for operator, one in self.fingerprints().items()}
-        kept = self.frame["fingerprint"].map(first) == operators.map(newest)
+        kept = self.frame["fingerprint"] == operators.map(self.fingerprints())
         if unpaired.any():
             kept &= ~unpaired | ~operators.isin(operators[~unpaired].unique())
         return kept

@@ -31,7 +31,6 @@ from normtune.heuristics.regret.fixed_log import percent
 from normtune.heuristics.regret.matrix import timing_matrix
 from normtune.heuristics.regret.specs import undeclared_note
 from normtune.heuristics.regret.weights import Weighting
-from normtune.kernels.fingerprint import alike
 from normtune.kernels.operator import OperatorSpec, find
 from normtune.kernels.problem import AXES, Shape
 from normtune.kernels.tablefile.tree import configs_of
@@ -108,7 +107,7 @@ def _earlier(data: "Evidence", devices: Sequence[Device]) -> list[str]:
     notes, newest = [], data.fingerprints()
     for device in devices:
         found = data.of(device).fingerprints().items()
-        if names := [name for name, one in found if one not in alike(newest[name])]:
+        if names := [name for name, one in found if one != newest[name]]:
             advice = "a sweep with --stale repeats them"
             notes.append(f"{device.label} has times of earlier kernels of {', '.join(names)}: {advice}")
     return notes

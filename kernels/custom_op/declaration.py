@@ -241,6 +241,11 @@ class Declaration:
         values = {"config": config, "problem": problem, "target": target, **given}
         return self.function(**{name: values[name] for name in self.parameters if name in values})
 
+    @property
+    def launched(self) -> tuple[object, ...]:
+        """The function, and what it is called with."""
+        return self.function, self.config, self.buffers, self.scalars, self.inputs
+
     @cached_property
     def returned(self) -> tuple[str, ...]:
         """The outputs that the function allocates and returns: those that are not parameters."""

@@ -17,7 +17,6 @@ from normtune.kernels.call import ForeignKernel, KernelCall, run
 from normtune.kernels.config import Config, Implementation
 from normtune.kernels.custom_op.declaration import Declaration, Declared
 from normtune.kernels.custom_op.rules import Default, Legal, Rule, beyond, check_legal, named
-from normtune.kernels.custom_op.sources import sources_of
 from normtune.kernels.custom_op.spaces import DeclaredSpace, Space
 from normtune.kernels.fake_tensor import FakeTensor
 from normtune.kernels.operator import IllegalConfigError, OperatorSpec, register
@@ -27,7 +26,6 @@ from normtune.kernels.target import Target
 
 if TYPE_CHECKING:
     from normtune.kernels.custom_op.recording import Recorded
-
 
 # The most shapes of calls, and defaults of problems, in a cache.
 _CALLS = 1 << 12
@@ -46,8 +44,7 @@ class RecordedLaunch:
         target: the GPU that the function was called for.
         runs_function: whether a launch calls the whole function, as it allocates outputs or calls torch, and not only
             its kernels.
-        operations: names of its torch operations. They differ between versions of torch, so `repr`, by which launches
-            are stored, omits them.
+        operations: names of its torch operations, which differ between versions of torch: the stored `repr` has none.
         is_pruned: whether `early_config_prune` of a kernel removes the config at this problem.
     """
 
@@ -243,7 +240,6 @@ def kernel_operator(
             default_config=lru_cache(_CALLS)(Default(called, default, some, is_legal)),
             kernel_module=function.__module__,
             reference_module=function.__module__,
-            sources=sources_of(function),
             scalars=declared.scalars,
             implementations=dict(implementations or {}),
             has_own_inputs=inputs is not None,
@@ -261,6 +257,10 @@ class _DecoratedSpec(OperatorSpec):
     """A spec whose kernels and reference are functions instead of modules."""
 
     declaration: Declaration = field(kw_only=True, hash=False)
+
+    def launched(self) -> tuple[object, ...]:
+        """The function, what it is called with, and the other functions that are timed."""
+        return *self.declaration.launched, self.implementations
 
     def kernels(self) -> Any:
         """An object with the function `calls` of a module of kernels."""

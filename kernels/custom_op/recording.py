@@ -40,6 +40,19 @@ _ALLOCATIONS = {"aten::empty", "aten::empty_like", "aten::empty_strided", "aten:
 _ALLOCATIONS |= {"aten::new_empty", "aten::new_empty_strided"}
 
 
+class KernelName(NamedTuple):
+    """A kernel: its module, and its qualified name there.
+
+    Launches are stored by their `repr`, which leaves out the module, as its file may be renamed.
+    """
+
+    module: str
+    name: str
+
+    def __repr__(self) -> str:
+        return repr(self.name)
+
+
 class Recorded(NamedTuple):
     """A recorded call of a function.
 
@@ -209,7 +222,11 @@ def launch_of(call: KernelCall, tensors: Mapping[str, Any]) -> Hashable:
     """
     names = {id(tensor): name for name, tensor in tensors.items()}
     given = tuple((name, _value(value, names)) for name, value in _named(call))
-    return call.kernel.__module__, call.kernel.__name__, call.grid, given
+    return _name_of(call.kernel), call.grid, given
+
+
+def _name_of(kernel: Any) -> KernelName:
+    return KernelName(kernel.__module__, kernel.fn.__qualname__)
 
 
 def binary_of(call: KernelCall) -> Hashable:
@@ -221,7 +238,7 @@ def binary_of(call: KernelCall) -> Hashable:
     kernel = call.kernel
     named = {one.name: one for one in parameters(kernel)}
     kinds = tuple((name, _kind(value, named.get(name))) for name, value in sorted(_named(call), key=itemgetter(0)))
-    return kernel.__module__, kernel.__name__, kinds
+    return _name_of(kernel), kinds
 
 
 def _named(call: KernelCall) -> list[tuple[str, Any]]:

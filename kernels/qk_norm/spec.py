@@ -124,15 +124,6 @@ qk_norm = register(
         default_config=_default,
         kernel_module="normtune.kernels.qk_norm.kernels",
         reference_module="normtune.kernels.qk_norm.reference",
-        sources=(
-            "normtune.kernels.qk_norm.kernels",
-            "normtune.kernels.qk_norm.launch",
-            "normtune.kernels.qk_norm.modes",
-            "normtune.kernels.qk_norm.tile",
-            "normtune.kernels.rms_norm.modes",
-            "normtune.kernels.tiles.launch",
-            "normtune.kernels.tiles.tile",
-        ),
         wide_buffers=("weight_q", "weight_k", "cos", "sin"),
         scalars={"eps": 1e-6, "offset": 0.25},
         sizes=SIZES,
@@ -153,14 +144,5 @@ qk_norm_backward = register(
         resolve=resolve_backward,
         default_config=_backward_default,
         kernel_module="normtune.kernels.qk_norm.backward",
-        sources=(
-            "normtune.kernels.qk_norm.backward",
-            "normtune.kernels.qk_norm.launch",
-            "normtune.kernels.qk_norm.modes",
-            "normtune.kernels.qk_norm.tile",
-            "normtune.kernels.tiles.launch",
-            "normtune.kernels.tiles.partial_sums",
-            "normtune.kernels.tiles.tile",
-        ),
     )
 )

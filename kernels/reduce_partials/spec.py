@@ -70,12 +70,6 @@ reduce_partials = register(
         default_config=_default,
         kernel_module="normtune.kernels.reduce_partials.kernels",
         reference_module="normtune.kernels.reduce_partials.reference",
-        sources=(
-            "normtune.kernels.reduce_partials.kernels",
-            "normtune.kernels.reduce_partials.launch",
-            "normtune.kernels.tiles.partial_sums",
-            "normtune.kernels.tiles.tile",
-        ),
         is_default=False,
     )
 )

@@ -91,17 +91,6 @@ rms_norm_forward = register(
         trial=partial(trial, resolve_forward),
         default_config=forward_default,
         kernel_module="normtune.kernels.rms_norm.forward",
-        sources=(
-            "normtune.kernels.rms_norm.forward",
-            "normtune.kernels.rms_norm.forward_long",
-            "normtune.kernels.rms_norm.forward_parts",
-            "normtune.kernels.rms_norm.forward_tile",
-            "normtune.kernels.rms_norm.launch",
-            "normtune.kernels.rms_norm.long_rows",
-            "normtune.kernels.rms_norm.modes",
-            "normtune.kernels.tiles.launch",
-            "normtune.kernels.tiles.tile",
-        ),
     )
 )
 
@@ -116,19 +105,6 @@ rms_norm_backward = register(
         trial=partial(trial, resolve_backward),
         default_config=backward_default,
         kernel_module="normtune.kernels.rms_norm.backward",
-        sources=(
-            "normtune.kernels.rms_norm.backward",
-            "normtune.kernels.rms_norm.backward_cluster",
-            "normtune.kernels.rms_norm.backward_columns",
-            "normtune.kernels.rms_norm.backward_long",
-            "normtune.kernels.rms_norm.backward_split",
-            "normtune.kernels.rms_norm.launch",
-            "normtune.kernels.rms_norm.long_rows",
-            "normtune.kernels.rms_norm.modes",
-            "normtune.kernels.tiles.launch",
-            "normtune.kernels.tiles.partial_sums",
-            "normtune.kernels.tiles.tile",
-        ),
         may_reuse_dy=may_reuse_dy,
     )
 )

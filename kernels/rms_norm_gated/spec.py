@@ -214,16 +214,6 @@ rms_norm_gated_forward = register(
         default_config=_forward_default,
         kernel_module="normtune.kernels.rms_norm_gated.forward",
         reference_module="normtune.kernels.rms_norm_gated.reference",
-        sources=(
-            "normtune.kernels.rms_norm_gated.forward",
-            "normtune.kernels.rms_norm_gated.forward_chunks",
-            "normtune.kernels.rms_norm_gated.forward_parts",
-            "normtune.kernels.rms_norm_gated.launch",
-            "normtune.kernels.rms_norm_gated.modes",
-            "normtune.kernels.rms_norm_gated.tile",
-            "normtune.kernels.tiles.launch",
-            "normtune.kernels.tiles.tile",
-        ),
         is_default=False,
     )
 )
@@ -242,16 +232,6 @@ rms_norm_gated_backward = register(
         default_config=_backward_default,
         kernel_module="normtune.kernels.rms_norm_gated.backward",
         reference_module="normtune.kernels.rms_norm_gated.reference",
-        sources=(
-            "normtune.kernels.rms_norm_gated.backward",
-            "normtune.kernels.rms_norm_gated.backward_split",
-            "normtune.kernels.rms_norm_gated.launch",
-            "normtune.kernels.rms_norm_gated.modes",
-            "normtune.kernels.rms_norm_gated.tile",
-            "normtune.kernels.tiles.launch",
-            "normtune.kernels.tiles.partial_sums",
-            "normtune.kernels.tiles.tile",
-        ),
         is_default=False,
     )
 )

@@ -196,19 +196,6 @@ def _register(scaling: str) -> OperatorSpec:
             default_config=_default,
             kernel_module="normtune.kernels.rms_norm_quantize_fp8.kernels",
             reference_module="normtune.kernels.rms_norm_quantize_fp8.reference",
-            sources=(
-                "normtune.kernels.rms_norm.modes",
-                "normtune.kernels.rms_norm_quantize_fp8.amax",
-                "normtune.kernels.rms_norm_quantize_fp8.chunks",
-                "normtune.kernels.rms_norm_quantize_fp8.fp8",
-                "normtune.kernels.rms_norm_quantize_fp8.kernels",
-                "normtune.kernels.rms_norm_quantize_fp8.launch",
-                "normtune.kernels.rms_norm_quantize_fp8.modes",
-                "normtune.kernels.rms_norm_quantize_fp8.parts",
-                "normtune.kernels.rms_norm_quantize_fp8.scales",
-                "normtune.kernels.tiles.launch",
-                "normtune.kernels.tiles.tile",
-            ),
             wide_buffers=("weight",),
             scalars={"eps": 1e-6, "offset": 0.25, **({"least_amax": 1e-10} if is_computed else {})},
             is_default=False,
@@ -228,11 +215,5 @@ SPECS[TRANSPOSE] = register(
         trial=None,
         default_config=_transposing_default,
         kernel_module="normtune.kernels.rms_norm_quantize_fp8.transposing",
-        sources=(
-            *SPECS["static"].sources,
-            "normtune.kernels.rms_norm_quantize_fp8.transposing",
-            "normtune.kernels.transpose_fp8.kernel",
-            "normtune.kernels.transpose_fp8.launch",
-        ),
     )
 )

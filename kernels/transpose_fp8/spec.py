@@ -55,12 +55,6 @@ transpose_fp8 = register(
         default_config=lambda _, __: _DEFAULT,
         kernel_module="normtune.kernels.transpose_fp8.kernel",
         reference_module="normtune.kernels.transpose_fp8.reference",
-        sources=(
-            "normtune.kernels.tiles.launch",
-            "normtune.kernels.tiles.tile",
-            "normtune.kernels.transpose_fp8.kernel",
-            "normtune.kernels.transpose_fp8.launch",
-        ),
         is_default=False,
     )
 )

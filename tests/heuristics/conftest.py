@@ -64,6 +64,11 @@ def gpus_here(monkeypatch: pytest.MonkeyPatch) -> list[Gpu]:
     return found
 
 
+def buffers(problem: Problem) -> tuple[Buffer, ...]:
+    """Of `toy`."""
+    return (Buffer("x", (problem.rows, problem.hidden), problem.dtype, "input"),)
+
+
 @pytest.fixture
 def spec(monkeypatch: pytest.MonkeyPatch) -> OperatorSpec:
     """The operator `toy`, registered while a test runs."""
@@ -73,13 +78,12 @@ def spec(monkeypatch: pytest.MonkeyPatch) -> OperatorSpec:
         config=RMSNormConfig,
         dtypes=("bfloat16", "float16", "float32"),
         max_hidden=16384,
-        buffers=lambda problem: (Buffer("x", (problem.rows, problem.hidden), problem.dtype, "input"),),
+        buffers=buffers,
         space=lambda name, problem, target: list(CONFIGS),
         resolve=resolve,
         default_config=lambda problem, target: RMSNormConfig("row", 1, 16),
         kernel_module="normtune.kernels.none",
         reference_module="normtune.kernels.none",
-        sources=("normtune.kernels.config",),
     )
     door.operators()
     monkeypatch.setitem(door._OPERATORS, "toy", toy)

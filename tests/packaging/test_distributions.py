@@ -54,7 +54,7 @@ def in_package(root: Path, committed: list[str]) -> set[str]:
     modules = {path for path in committed if path.endswith(".py") and str(Path(path).parent) in folders}
     recordings = {path for path in committed if path.startswith("results/recordings/")}
     page = {f"heuristics/report/page.{suffix}" for suffix in ("css", "html", "js")}
-    return modules | recordings | page | ROOT_MODULES | {"py.typed", "kernels/same_code.json"}
+    return modules | recordings | page | ROOT_MODULES | {"py.typed"}
 
 
 def test_wheel_holds_the_committed_modules_and_recordings_and_nothing_else(wheel: Path, in_package: set[str]) -> None:

@@ -162,17 +162,6 @@ def test_current_keeps_the_newest_kernels_of_each_device(make, make_run):
     assert found.runs == tuple(runs[1:])
 
 
-def test_kernels_that_compile_to_the_same_code_are_current_beside_the_newest(make, make_run, monkeypatch):
-    monkeypatch.setattr("normtune.kernels.fingerprint.same_code", lambda: {"sha256:ee": ["sha256:aa", "sha256:bb"]})
-    runs = [make_run(number, f"2026-11-2{number}T10:00:00+00:00") for number in (1, 2, 3)]
-    prints = ("sha256:aa", "sha256:ff", "sha256:bb")
-    items = [
-        make((number,), run=run, fingerprint=one) for number, run, one in zip((1, 2, 3), runs, prints, strict=True)
-    ]
-    evidence = Evidence.from_measurements(items, runs)
-    assert sorted(item.samples.tolist() for item in evidence.current().measurements()) == [[1], [3]]
-
-
 def test_reasons_are_brought_to_one_line(make, make_run):
     item = make((), reason="ptxas\r\n  error\0: \udc80")
     assert Evidence.from_measurements([item], [make_run()]).frame["reason"].tolist() == ["ptxas error : ?"]

@@ -18,7 +18,7 @@ SPEC = """
 from dataclasses import replace
 from normtune.kernels.operator import register
 from normtune.kernels.rms_norm.spec import rms_norm_forward
-register(replace(rms_norm_forward, name="toy", kernel_module="{module}", sources=("{module}",)))
+register(replace(rms_norm_forward, name="toy", kernel_module="{module}"))
 """
 
 
@@ -37,8 +37,8 @@ class Toy:
         (self._folder / f"{module}.py").write_text(text)
         (self._folder / "toy_operator.py").write_text(SPEC.format(module=module))
         importlib.invalidate_caches()
-        fingerprint._of_modules.cache_clear()
-        operator._OPERATORS["toy"] = replace(forward, name="toy", kernel_module=module, sources=(module,))
+        fingerprint.forget()
+        operator._OPERATORS["toy"] = replace(forward, name="toy", kernel_module=module)
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def toy(tmp_path, monkeypatch, operators_forgotten):
     made = Toy(tmp_path)
     made.kernels("toy_kernels", inspect.getsource(forward_kernels))
     yield made
-    fingerprint._of_modules.cache_clear()
+    fingerprint.forget()
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from normtune.kernels.call import AnyLaunch
 from normtune.kernels.config import COPY, Config
-from normtune.kernels.fingerprint import fingerprint, is_current
+from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import OperatorSpec, find, operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target
@@ -71,9 +71,7 @@ def compare(stored: Stored, target: Target, most_binaries: int | None = None) ->
             coverage.code is None or (launch is not None and launch_digest(launch) == coverage.code.launch)
         ):
             continue
-        if not has_same_sources and is_current(spec, coverage.fingerprint):
-            same.append(pair)
-        elif reason := _undecidable(coverage):
+        if reason := _undecidable(coverage):
             undecided[reason] += not has_same_sources
         elif launch is None:
             changed.append(pair)

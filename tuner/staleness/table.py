@@ -9,7 +9,7 @@ from functools import partial
 
 from normtune.errors import NormtuneError
 from normtune.kernels.config import Config
-from normtune.kernels.fingerprint import UNKNOWN, changed
+from normtune.kernels.fingerprint import UNKNOWN, changed, unnoticed
 from normtune.kernels.problem import Problem, axes_of, function_key, function_operator
 from normtune.kernels.tablefile.header import Header
 from normtune.kernels.tablefile.parse import relative_trees, trees
@@ -40,6 +40,8 @@ def changed_kernels(
     foreign = [f"which kernels of {', '.join(unknown)} were measured is not known"] if unknown else []
     if len(unknown) == len(header.kernels):
         return [], foreign
+    doubts = unnoticed(header.kernels)
+    unchanged = doubts or [_UNCHANGED]
     names = changed(header.kernels)
     measured = list(timed or ())
     reason = "code is compared without --quick" if timed is None else "its measurements are not available"
@@ -58,11 +60,11 @@ def changed_kernels(
             }
             names = [name for name in names if (name, header.kernels[name]) not in kernels]  # measured elsewhere
             if not names or any(change.suspects for change in changes):
-                stale, notes = _by_code(set().union(*cells), changes)
+                stale, notes = _by_code(set().union(*cells), changes, unchanged)
                 return [*stale, *map(_stale_by_source, names)], [*foreign, *notes]
             reason = "its measurements are of other kernels than those in its header"
     if not names:
-        return [], [*foreign, _UNCHANGED]
+        return [], [*foreign, *unchanged]
     return [*map(_stale_by_source, names)], [*foreign, f"whether their compiled code changed is not known: {reason}"]
 
 
@@ -93,7 +95,9 @@ def _cells(header: Header, text: str, evidence: Evidence) -> set[Cell]:
     return cells
 
 
-def _by_code(cells: Collection[Cell], changes: Collection[CodeChange]) -> tuple[list[str], list[str]]:
+def _by_code(
+    cells: Collection[Cell], changes: Collection[CodeChange], unchanged: list[str]
+) -> tuple[list[str], list[str]]:
     stale, notes = [], []
     of_table = {cell.key.operator for cell in cells}  # a recording may have more
     suspects = sorted({name for change in changes for name in change.suspects if name in of_table})
@@ -111,4 +115,4 @@ def _by_code(cells: Collection[Cell], changes: Collection[CodeChange]) -> tuple[
             f"the compiled code of {len(others)} of the table's {len(configs)} configs of {name} changed since they "
             f"were measured ({named}): sweep with --stale, then fit"
         )
-    return stale, notes if suspects else [_UNCHANGED]
+    return stale, notes if suspects else unchanged

@@ -11,6 +11,7 @@ from functools import partial
 from typing import NamedTuple
 
 from normtune.errors import UsageError
+from normtune.kernels.fingerprint import unnoticed
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target
 from normtune.results.database.store import Store
@@ -105,7 +106,7 @@ def prepare(
         NormtuneError: the store failed, or no compiler can start to compare code.
     """
     stored: Stored = {}
-    lines: list[str] = []
+    lines = unnoticed(problem.operator for problem in wanted.problems)
     runs: Sequence[Run] = ()
     control = None
     corrected: dict[Pair, tuple[str, str]] = {}
@@ -115,7 +116,8 @@ def prepare(
         if not request.dry_run:
             store.set_fingerprints(device, comparison.fingerprints)
         corrected = comparison.fingerprints
-        stored, lines = comparison.applied(coverage), [*comparison.lines, *filter(None, [store.ahead])]
+        stored = comparison.applied(coverage)
+        lines += [*comparison.lines, *filter(None, [store.ahead])]
     always = request.always(wanted.problems, device, target)
     key = request.key(always)
     is_over = is_finished(key, runs, device, request.regime) and not is_other_code(stored, wanted.problems)

@@ -59,7 +59,6 @@ class Case:
             default_config=lambda problem, target: RMSNormConfig("row", 1, 32),  # illegal: no default takes part
             kernel_module="none",
             reference_module="none",
-            sources=(),
         )
         return Legality(spec, TARGETS["sm_90"], ("bfloat16",), ("",))
 

@@ -70,7 +70,7 @@ def test_configs_become_the_space_and_the_first_is_the_default() -> None:
     assert spec.configs("default", problem, H200) == [(32, 1, 2, 3), (64, 0, 4, 2), (512, 0, 8, 3)]
     assert spec.default_config(problem, H200) == (32, 1, 2, 3)
     launch = spec.launch(spec.config(64, 0, 4, 2), problem, H200)
-    given = dict(launch.calls[0][3])
+    given = dict(launch.calls[0][2])
     assert launch.grid == 16 and (given["BLOCK"], given["num_stages"]) == (("int", "64"), ("int", "2"))
 
 

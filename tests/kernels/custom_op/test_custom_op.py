@@ -506,7 +506,7 @@ def test_files_of_one_name_have_the_fingerprints_that_each_has_alone(tmp_path, m
             patch.setattr(operator, "_OPERATORS", dict(operator._OPERATORS))
             load_file.load(file)
             alone.append(fingerprint.fingerprint(operator.operator(f"{name}_softmax")))
-        fingerprint._of_modules.cache_clear()
+        fingerprint.forget()
     for file in files:
         load_file.load(file)
     both = [fingerprint.fingerprint(operator.operator(f"{name}_softmax")) for name in ("first", "second")]

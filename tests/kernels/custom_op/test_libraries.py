@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import normtune
-from normtune.kernels import operator
+from normtune.kernels import fingerprint, operator
 from normtune.kernels.target import TARGETS
 from normtune.tests.commands import main
 
@@ -23,7 +23,9 @@ def test_launchers_of_a_library_are_right_as_they_are(library, count) -> None:
     found = normtune.inspect_operator(HERE / f"{library}.py")
     assert [(one.operator, one.faults, one.warnings) for one in found if one.exit_code or one.warnings] == []
     assert len(found) == count
-    sources = {name for one in found for name in operator.operator(one.operator).sources}
+    sources = {
+        read.module for one in found for read in fingerprint.sources(operator.operator(one.operator)).definitions
+    }
     assert all(any(name.startswith(package) for name in sources) for package in ("normtune_operators", library))
 
 

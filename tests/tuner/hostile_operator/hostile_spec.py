@@ -57,6 +57,5 @@ register(
         default_config=lambda problem, target: config_of("none"),
         kernel_module="hostile_kernels",
         reference_module="hostile_reference",
-        sources=("hostile_kernels",),
     )
 )

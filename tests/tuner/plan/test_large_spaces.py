@@ -86,7 +86,6 @@ def made(monkeypatch, space, **more):
         default_config=lambda problem, target: Tile("row", 64, 1, 1, 0),
         kernel_module=__name__,
         reference_module=__name__,
-        sources=(__name__,),
         leaves_out=asked.leaves_out,
         **more,
     )
