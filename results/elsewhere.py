@@ -5,9 +5,9 @@ In: options of a command, or arguments of a Python function. Out: the GPU, and w
 """
 
 import os
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
+from functools import partial
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -27,40 +27,25 @@ _BY_COLUMN = ("columns", "where")
 _CSV, _PARQUET = ".csv", ".parquet"
 
 
-def columns_of(parts: Iterable[str]) -> dict[str, str | int]:
-    """The columns of `rows=M`, `hidden=N`, `BLOCK_M`, where a name alone is that of its column.
+def _pairs(flag: str, example: str, parts: Iterable[str]) -> dict[str, str | int]:
+    """Values by name, of `rows=M`, `hidden=N`, `BLOCK_M`, where a name alone is its own value.
 
     Raises:
         UsageError: a part has another form, or two have one name.
     """
-    columns: dict[str, str | int] = {}
-    for name, column in _pairs("--columns", parts, "NAME=COLUMN, as rows=M,milliseconds=time"):
-        if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
-            raise UsageError(f"--columns has {name[:80]!r}: expected NAME=COLUMN, as rows=M,milliseconds=time")
-        columns[name] = column or name
-    return columns
-
-
-def values_of(parts: Iterable[str]) -> dict[str, str | int]:
-    """The values of `unit=ms`, `mode=*`, by the column.
-
-    Raises:
-        UsageError: a part has another form, or two have one column.
-    """
-    return dict(_pairs("--where", parts, "COLUMN=VALUE, as unit=ms"))
-
-
-def _pairs(flag: str, parts: Iterable[str], expected: str) -> Iterator[tuple[str, str]]:
-    """Name and value of each part; a value may be missing for `--columns`."""
-    names: set[str] = set()
+    values: dict[str, str | int] = {}
     for part in parts:
         name, equals, value = (text.strip() for text in part.partition("="))
-        if not name or (equals and not value) or not (equals or flag == "--columns"):
-            raise UsageError(f"{flag} has {part[:80]!r}: expected {expected}")
-        if name in names:
+        if not name or (equals and not value):
+            raise UsageError(f"{flag} has {part[:80]!r}: expected {example}")
+        if name in values:
             raise UsageError(f"{flag} names {name} twice: expected once")
-        names.add(name)
-        yield name, value
+        values[name] = value or name
+    return values
+
+
+columns_of = partial(_pairs, "--columns", "NAME=COLUMN, as rows=M,milliseconds=time")
+_values_of = partial(_pairs, "--where", "COLUMN=VALUE, as unit=ms")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +74,7 @@ class Elsewhere:
     where: Columns | None = option(
         "Only rows of FILE with this value in a column, unit=ms,mode=forward; unit=* for any.",
         LIST,
-        read=values_of,
+        read=_values_of,
         doc="Only rows with these values, by the column, {'unit': 'ms'}; '*' for any. A column without a meaning that "
         "differs among the rows of one config at one shape needs one.",
     )
@@ -164,7 +149,6 @@ def words(facts: Mapping[str, Any]) -> list[str]:
     found: list[str] = []
     for name, value in facts.items():
         if isinstance(value, Mapping):
-            pairs = value.items()
-            value = ",".join(key if (name, key) == ("columns", part) else f"{key}={part}" for key, part in pairs)
+            value = ",".join(held if held == column else f"{held}={column}" for held, column in value.items())
         found += [f"--{name}", str(value)]
     return found

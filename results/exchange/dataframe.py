@@ -17,43 +17,20 @@ from numpy.typing import NDArray
 from normtune.errors import UsageError
 from normtune.kernels.config import COPY, Config, is_word
 from normtune.kernels.fingerprint import UNKNOWN
-from normtune.kernels.key import Key, is_operator
+from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec, find
 from normtune.kernels.problem import BUFFER_ITEMSIZE, Problem
 from normtune.kernels.undeclared import undeclared
-from normtune.results.columns import one_line, split
+from normtune.results.columns import one_line
 from normtune.results.elsewhere import Columns
 from normtune.results.evidence import Evidence
-from normtune.results.exchange.naming import KNOWN, NEEDED, SAMPLES, UNITS, Named, dtype_of, named, whole
-from normtune.results.options import number_of
-from normtune.results.records import ROUNDS_PER_BLOCK, UNKNOWN_START, UNPAIRED, Device, Run
+from normtune.results.exchange.naming import KNOWN, NEEDED, SAMPLES, Named, dtype_of, named, whole
+from normtune.results.exchange.samples import Rows, samples_of, shortened
+from normtune.results.records import UNKNOWN_START, UNPAIRED, Device, Run
 from normtune.results.validate import check_runs
 
-# Longest part of an untrusted value in a message.
-_MOST_CHARACTERS = 60
-# Times and rounds are stored as int32.
-_MOST_INT32 = 2**31 - 1
 # Texts of booleans, as pandas and JSON write them.
 _BOOLEANS = {"True": 1, "true": 1, "False": 0, "false": 0}
-
-
-class Rows(NamedTuple):
-    """Measurements in rows.
-
-    Attributes:
-        frame: one row per measurement or sample; its index has the number of the row in `lines`.
-        source: of the frame, for messages.
-        lines: the number of each row in its file; empty for the rows of a DataFrame, which count from 0.
-    """
-
-    frame: pd.DataFrame
-    source: str = "the DataFrame"
-    lines: Sequence[int] = ()
-
-    def row(self, place: int) -> str:
-        """A row, for messages."""
-        number = int(self.frame.index[place])
-        return f"line {self.lines[number]} of {self.source}" if len(self.lines) else f"row {number}"
 
 
 class _Coded(NamedTuple):
@@ -116,7 +93,8 @@ def evidence_in(given: Rows, device: Device, columns: Columns, operators: Sequen
             raise UsageError(f"column {column!r} has no value in {rows.row(place)}")
     names, variants = frame["operator"].astype(str).tolist(), _texts(frame, "variant", "")
     dtypes = frame["dtype"].astype(str).map(dtype_of).tolist()
-    specs = _specs(rows, names)
+    in_file = {Key.parse(name, "").operator for name in dict.fromkeys(names)}
+    specs = {name: find(name) or undeclared(name, Config, tuple(BUFFER_ITEMSIZE)) for name in in_file}
     shapes = (frame[axis].tolist() for axis in NEEDED[2:])
     problems = _each_once(
         zip(names, variants, dtypes, *shapes, strict=True), lambda value, place: _problem(value, specs, rows.row(place))
@@ -148,7 +126,7 @@ def evidence_in(given: Rows, device: Device, columns: Columns, operators: Sequen
         "" if status == "ok" else one_line(reason)
         for status, reason in zip(measured["status"], measured["reason"], strict=True)
     ]
-    measured |= _samples(rows, of.time, measurements, is_ok)
+    measured |= samples_of(rows, of.time, measurements, is_ok)
     all_runs = _runs(frame, texts["run"], device)
     try:
         check_runs(all_runs)
@@ -172,26 +150,12 @@ def _check_pooled(rows: Rows, knobs: set[str], cells: NDArray[np.int64], is_ok: 
         if len(odd):
             place, other = int(odd[0]), int(first[inverse[odd[0]]])
             raise UsageError(
-                f"column {_shortened(repr(name))} is {_shortened(repr(values[other]))} in "
+                f"column {shortened(repr(name))} is {shortened(repr(values[other]))} in "
                 f"{rows.row(places[other])}, and in {rows.row(places[place])}, of the same shape and config, "
-                f"{_shortened(repr(values[place]))}: --where {name}={_shortened(values[other])} picks rows, "
+                f"{shortened(repr(values[place]))}: --where {name}={shortened(values[other])} picks rows, "
                 f"--where '{name}=*' takes all as samples, --columns names it as a knob, and a third size needs the "
                 "operator's file, --load FILE"
             )
-
-
-def _specs(rows: Rows, names: Sequence[str]) -> dict[str, OperatorSpec]:
-    """The spec of each operator: the registered one, or one of which only times are known."""
-    specs: dict[str, OperatorSpec] = {}
-    for text in dict.fromkeys(names):
-        name = Key.parse(text, "").operator
-        if not is_operator(name):
-            raise UsageError(
-                f"an operator of {rows.source} is {_shortened(repr(name))}: expected words joined by dots, as my_op or "
-                "my_op.heads=8, of at most 200 characters"
-            )
-        specs[name] = find(name) or undeclared(name, Config, tuple(BUFFER_ITEMSIZE))
-    return specs
 
 
 def _configs(rows: Rows, of: Named, columns: Columns, specs: Sequence[OperatorSpec]) -> tuple[_Coded, set[str]]:
@@ -241,7 +205,7 @@ def _fields(spec: OperatorSpec, of: Named) -> Sequence[str]:
     for name in of.knobs:
         if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_"):
             raise UsageError(
-                f"column {_shortened(repr(name))} has no name of a knob of {spec.name}: name the columns that are "
+                f"column {shortened(repr(name))} has no name of a knob of {spec.name}: name the columns that are "
                 "knobs with --columns, as BLOCK=NAME"
             )
     return of.knobs
@@ -257,7 +221,7 @@ def _knob(knob: str, cell: Any, row: str) -> int | str:
         return int(cell) if isinstance(cell, bool | np.bool_) else whole(cell)
     except (TypeError, ValueError, OverflowError):
         raise UsageError(
-            f"{knob} of {row} is {_shortened(repr(cell))}, no whole number and no word such as 128x64, so {knob} is no "
+            f"{knob} of {row} is {shortened(repr(cell))}, no whole number and no word such as 128x64, so {knob} is no "
             "knob: name the columns that are with --columns"
         ) from None
 
@@ -278,7 +242,7 @@ def _config(spec: OperatorSpec, value: Any, row: str) -> Config:
         return spec.config(**plain) if spec.kernel_module else spec.config.from_json(json.dumps(plain))
     except (TypeError, ValueError) as error:
         raise UsageError(
-            f"config of {row} is {_shortened(repr(value))}: expected a Config or its JSON ({error})"
+            f"config of {row} is {shortened(repr(value))}: expected a Config or its JSON ({error})"
         ) from None
 
 
@@ -306,92 +270,6 @@ def _problem(value: tuple[str, str, str, Any, Any], specs: Mapping[str, Operator
         return specs[key.operator].problem(whole(rows), whole(hidden), dtype, key.variant or variant)
     except (TypeError, ValueError) as error:
         raise UsageError(f"{row}: {error}") from None
-
-
-def _samples(
-    rows: Rows, column: str, measurements: NDArray[np.int64], is_ok: NDArray[np.bool_]
-) -> dict[str, list[NDArray[np.int32]]]:
-    """Rounds and samples of each measurement; `measurements` has that of each row, `column` the times."""
-    owners, times = _numbers(rows, column, is_ok, _nanoseconds(UNITS.get(column, 1)))
-    round_column = "rounds" if column == SAMPLES else "round"
-    of_samples, count = measurements[owners], int(measurements.max()) + 1
-    if round_column in rows.frame:
-        round_owners, rounds = _numbers(rows, round_column, is_ok, _round)
-        sizes = [np.bincount(places, minlength=len(is_ok)) for places in (owners, round_owners)]
-        if len(odd := np.flatnonzero(sizes[0] != sizes[1])):
-            raise UsageError(
-                f"{round_column} of {rows.row(odd[0])}: expected numbers of rounds ({sizes[1][odd[0]]} rounds of "
-                f"{sizes[0][odd[0]]} samples)"
-            )
-        order = np.lexsort((times, rounds, of_samples))
-        times, rounds, lengths = times[order], rounds[order], np.bincount(of_samples, minlength=count)
-    else:
-        times = times[np.argsort(of_samples, kind="stable")]
-        lengths = np.bincount(of_samples, minlength=count)
-        # A single time is a median: it counts in both halves of the blocks.
-        copies = np.where(lengths == 1, 2, 1)
-        times, lengths = np.repeat(times, np.repeat(copies, lengths)), lengths * copies
-        starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
-        rounds = ((np.arange(len(times)) - starts) * ROUNDS_PER_BLOCK).astype(np.int32)
-    return {"rounds": split(lengths, rounds), "samples": split(lengths, times)}
-
-
-def _numbers(
-    rows: Rows, column: str, is_ok: NDArray[np.bool_], convert: Callable[[Any], int]
-) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """The numbers in a column of the rows without a failure, and the row of each; a cell may have several."""
-    several = column in (SAMPLES, "rounds")
-    places: list[int] = []
-    numbers: list[int] = []
-    cells = rows.frame[column].tolist()
-    for place in np.flatnonzero(is_ok).tolist():
-        cell = cells[place]
-        try:
-            if several:
-                if isinstance(cell, str) or not len(cell):
-                    raise ValueError("expected a list")
-                numbers += map(convert, cell)
-                places += [place] * len(cell)
-            else:
-                numbers.append(convert(cell))
-                places.append(place)
-        except (TypeError, ValueError, OverflowError) as error:
-            is_time = column == SAMPLES or column in UNITS
-            expected = "numbers of rounds" if not is_time else "nanoseconds" if several else column
-            failure = "; leave failures out, or tell them in a column status" * (
-                is_time and isinstance(cell, str | None)
-            )
-            raise UsageError(
-                f"{column} of {rows.row(place)} is {_shortened(repr(cell))}: expected {expected} ({error}){failure}"
-            ) from None
-    return np.array(places, np.int64), np.array(numbers, np.int32)
-
-
-def _nanoseconds(unit: int) -> Callable[[Any], int]:
-    """Converts times of this unit, nanoseconds, to whole nanoseconds."""
-
-    def convert(time: Any) -> int:
-        nanoseconds = round(_time(time) * unit)
-        if not 1 <= nanoseconds <= _MOST_INT32:
-            most = _MOST_INT32 / 1e9
-            raise ValueError(f"times of 1 ns to {most:.3f} s; as only ratios count, divide all times alike")
-        return nanoseconds
-
-    return convert
-
-
-def _round(number: Any) -> int:
-    result = whole(number)
-    if not 0 <= result <= _MOST_INT32:
-        raise ValueError(f"expected rounds of 0 to {_MOST_INT32}")
-    return result
-
-
-def _time(value: Any) -> float:
-    read = number_of(value) if isinstance(value, str) else float(value)
-    if read is None:
-        raise ValueError("no number")
-    return read
 
 
 def _runs(frame: pd.DataFrame, runs: Sequence[str], device: Device) -> list[Run]:
@@ -422,7 +300,3 @@ def _texts(frame: pd.DataFrame, column: str, default: str) -> list[str]:
         values = pd.to_datetime(values, utc=True).dt.strftime("%Y-%m-%dT%H:%M:%S+00:00")
     texts = values.astype(object).where(values.notna(), "").astype(str)
     return texts.where(texts != "", default).tolist()
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _MOST_CHARACTERS else text[:_MOST_CHARACTERS] + "..."

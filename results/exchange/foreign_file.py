@@ -17,8 +17,9 @@ from normtune.results.elsewhere import Elsewhere
 from normtune.results.evidence import Evidence
 from normtune.results.exchange import parquet_file
 from normtune.results.exchange.csv_file import read_cells, unquoted
-from normtune.results.exchange.dataframe import Rows, evidence_in
+from normtune.results.exchange.dataframe import evidence_in
 from normtune.results.exchange.parquet_csv import is_export
+from normtune.results.exchange.samples import Rows
 from normtune.results.options import number_of
 from normtune.results.paths import unreadable
 

@@ -21,8 +21,6 @@ FOLDER = Path(__file__).parents[1] / "recordings"
 ALL = "all"
 MAX_BYTES = 2_000_000
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
-# A name, possibly with named integers: `qk_norm.heads_q=32`.
-_OPERATOR = re.compile(r"[A-Za-z0-9_]+(\.[a-z_]+=[0-9]+)*")
 _DTYPE = re.compile(r"[a-z0-9_]+")
 
 
@@ -78,14 +76,6 @@ def write_recording(evidence: Evidence, name: str, folder: Path) -> list[Path]:
     current = evidence.current()
     current = Evidence(current.frame.assign(code=None), current.runs)  # a file beside it has their digests
     operators = current.frame["operator"].unique().tolist()
-    for operator in operators:
-        if not _OPERATOR.fullmatch(operator):
-            raise NormtuneError(
-                f"operator {operator!r} cannot be part of a file name: record the others with --operator"
-            )
-    for dtype in current.frame["dtype"].unique():
-        if not _DTYPE.fullmatch(dtype):
-            raise NormtuneError(f"dtype {dtype!r} cannot be part of a file name: record the others with --dtype")
     stems = [f"{name}.{operator}" for operator in operators]
     existing = {path for stem in stems for path in _existing(folder, stem)}
     for path in sorted(existing | {folder / f"{stem}.parquet" for stem in stems}):
