@@ -96,7 +96,7 @@ class _Nothing(torch.Stream):
         """Do nothing, as there is nothing to wait for."""
         return self
 
-    wait = synchronize = wait_stream = wait_event = record_event = record
+    wait = synchronize = wait_stream = wait_event = record_event = record  # type: ignore[assignment]
 
     def query(self) -> bool:
         """Everything is done."""

@@ -264,7 +264,9 @@ def _value(value: Any, names: Mapping[int, str]) -> Hashable:
         whole = names.get(id(value._base), "")
         return whole, _triton_name(value.dtype), tuple(value.shape), value.stride(), value.storage_offset()
     if is_descriptor(value):
-        return (*_value(value.base, names), _blocks(value), repr(value.shape), repr(value.strides))
+        base = _value(value.base, names)
+        assert isinstance(base, tuple)
+        return (*base, _blocks(value), repr(value.shape), repr(value.strides))
     if isinstance(value, tuple):
         return tuple(_value(part, names) for part in value)
     # 1, 1.0 and True are equal in Python, but compile to different kernels.

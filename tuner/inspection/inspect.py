@@ -42,6 +42,7 @@ _LARGE = (4096, 8192)
 _EXACT = ("float32", "float16")
 _GATED = 4
 _COMPILED = 6
+_FEW_JOBS = 12
 _KNOB_CONFIGS = 128
 _DIGITS = re.compile(r"[\d.e+]+")
 # Hints for reasons of the gate with these words.
@@ -345,8 +346,9 @@ def _compile(looks: Sequence[_Look], target: Target, done: Sequence[Future[None]
         for number, future in enumerate(done):
             if not left[number]:
                 future.set_result(None)
-        # One process for each dozen of jobs, as it imports what the file imports: torch takes 5 s of CPU time.
-        for result in compile_all(jobs, target.name, 1 + len(jobs) // 12, keep_assembly=True) if jobs else ():
+        # Each process imports what the file imports: torch takes 5 s of CPU time, as much as a dozen of jobs.
+        workers = 1 if len(jobs) <= _FEW_JOBS else None
+        for result in compile_all(jobs, target.name, workers, keep_assembly=True) if jobs else ():
             number, _, one = chosen[result.job.problem.operator, result.job.launch.binary]
             _report(result, one.config, target, looks[number].found)
             left[number] -= 1
@@ -359,11 +361,12 @@ def _compile(looks: Sequence[_Look], target: Target, done: Sequence[Future[None]
 
 
 def _report(result: Compiled, config: Config, target: Target, found: Inspection) -> None:
-    status, reason = result.on(target)
-    if status != "ok":
-        found.fault(f"does not compile for {target.name}: {reason or status}", at=str(config))
+    if result.status != "ok":
+        found.fault(f"does not compile for {target.name}: {result.reason or result.status}", at=str(config))
+    _, excess = result.on(target)
     for used in result.resources:
         text = f"{used.registers} registers, {used.spilled_bytes} bytes spilled, {used.shared_bytes} bytes shared"
+        text += f"; a sweep drops it: {excess}" if excess else ""
         found.seen.append(("compiled", f"{used.kernel} with {config}: {text}"))
 
 

@@ -119,7 +119,7 @@ def _kernel(x_ptr, y_ptr, count, is_endless: tl.constexpr):
     step = 0
     while step < 2:
         step += 1 - is_endless
-    offsets = tl.program_id(0) * 256 + tl.arange(0, 256)
+    offsets = tl.program_id(0) * 4096 + tl.arange(0, 4096)
     tl.store(y_ptr + offsets, tl.load(x_ptr + offsets, mask=offsets < count) * 2, mask=offsets < count)
 
 
@@ -132,7 +132,7 @@ def declare(name, is_endless):
         reference=lambda x: 2 * x,
     )
     def function(x, y, config):
-        _kernel[(triton.cdiv(x.numel(), 256),)](x, y, x.numel(), is_endless, num_warps=config.num_warps)
+        _kernel[(triton.cdiv(x.numel(), 4096),)](x, y, x.numel(), is_endless, num_warps=config.num_warps)
 
 
 declare("endless", True)
@@ -144,13 +144,54 @@ declare("sound", False)
 def test_the_limit_of_one_operator_is_no_fault_and_leaves_the_others_alone(tmp_path, monkeypatch) -> None:
     file = tmp_path / "endless.py"
     file.write_text(ENDLESS)
-    monkeypatch.setattr(gate, "LIMIT_SECONDS", 2)
+    monkeypatch.setattr(gate, "LIMIT_SECONDS", 4)
     done = main("inspect", file)
     assert done.exit_code == 0, done.output
     lines = done.output.splitlines()
     assert "endless: no faults, 6 launches not checked" in lines and lines[-1] == "sound: no faults"
     assert any("0 of 6 launches are right" in line and "6 were not checked: they take over" in line for line in lines)
     assert lines.index("endless: no faults, 6 launches not checked") < lines.index("sound for sm_90")
+
+
+LARGE_TILES = """
+import torch, triton, triton.language as tl
+from normtune import Config, kernel_operator
+
+
+class Stages(Config):
+    num_stages: int = 4
+
+
+@triton.jit
+def _kernel(x_ptr, w_ptr, y_ptr, rows, hidden):
+    m, n, k = tl.arange(0, 128)[:, None], tl.program_id(0) * 128 + tl.arange(0, 128)[None], tl.arange(0, 64)
+    total = tl.zeros((128, 128), tl.float32)
+    for start in range(0, hidden, 64):
+        x = tl.load(x_ptr + m * hidden + start + k[None], mask=m < rows, other=0.0)
+        total = tl.dot(x, tl.load(w_ptr + (start + k[:, None]) * hidden + n), total)
+    tl.store(y_ptr + m * hidden + n, total.to(y_ptr.dtype.element_ty), mask=m < rows)
+
+
+@kernel_operator(
+    config=Stages,
+    space={"num_stages": (2, 6)},
+    buffers={"x": "input", "w": "weight hidden,hidden", "y": "output"},
+    reference=lambda x, w: x @ w,
+)
+def large_tiles(x, w, y, config):
+    _kernel[(x.shape[1] // 128,)](x, w, y, *x.shape, num_stages=config.num_stages)
+"""
+
+
+@pytest.mark.slow
+def test_compiling_ahead_counts_what_needs_more_shared_memory_than_there_is(tmp_path) -> None:
+    file = tmp_path / "large_tiles.py"
+    file.write_text(LARGE_TILES)
+    ahead = ("--rows", "128", "--hidden", "512", "--compile-only", "--target", "sm_90", "--out", tmp_path / "binaries")
+    done = main("--load", file, "sweep", "--operator", "large_tiles", "--dtype", "float32", *ahead)
+    assert "bytes of shared memory exceed 232448" in done.output and "failures: none" not in done.output, done.output
+    done = main("--load", file, "sweep", "--operator", "large_tiles", "--dtype", "bfloat16", *ahead)
+    assert "failures: none" in done.output, done.output
 
 
 def test_what_cannot_be_looked_at_is_told(tmp_path) -> None:
