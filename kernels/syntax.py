@@ -137,13 +137,12 @@ def references(
         given = node.args
         parameters = [*given.posonlyargs, *given.args, *given.kwonlyargs, *filter(None, (given.vararg, given.kwarg))]
         annotations = [one.annotation for one in parameters]
-        for one in [*decorators, *annotations, *given.defaults, *given.kw_defaults]:
-            if one is not None:
-                yield from references(one, bound, outer)
+        for part in filter(None, [*decorators, *annotations, *given.defaults, *given.kw_defaults]):
+            yield from references(part, bound, outer)
         body = [node.body] if isinstance(node, ast.Lambda) else node.body
         inner = outer | {one.arg for one in parameters} | _stored(body)
-        for part in body:
-            yield from references(part, inner)
+        for statement in body:
+            yield from references(statement, inner)
         return
     if isinstance(node, ast.ClassDef):
         for one in [*node.decorator_list, *node.bases, *node.keywords]:

@@ -8,12 +8,16 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from normtune.kernels import definitions, fingerprint, load_file, operator
 from normtune.kernels.operator import operators
+from normtune.results.records import Coverage
 from normtune.tests.commands import printed_by
+from normtune.tuner.plan.resume import known
+from normtune.tuner.staleness.table import changed_kernels
 
 LAUNCHER = '''
 """Scales rows."""
@@ -329,6 +333,43 @@ def test_what_reading_does_not_find_is_told(project: Project, edit: tuple[str, s
         assert told in lines[0]
     else:
         assert lines == []
+
+
+SWORN = "its kernels are those that were measured"
+
+
+@pytest.mark.parametrize(
+    ("edit", "is_stale", "is_sworn"),
+    [
+        (HARMFUL["helper of another module"], True, False),
+        (HARMLESS["comment in a kernel"], False, True),
+        (("launcher", 'KERNELS["usual"][grid]', '(globals(), KERNELS["usual"])[1][grid]'), True, False),
+    ],
+)
+def test_a_check_and_a_sweep_go_by_it(
+    project: Project, edit: tuple[str, str, str], is_stale: bool, is_sworn: bool
+) -> None:
+    def asked() -> tuple[list[str], list[str], int]:
+        spec = project.loaded()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(operator._OPERATORS, "scaled", spec)
+            header = SimpleNamespace(kernels={"scaled": before}, is_for_any_gpu=False)
+            stale, notes = changed_kernels(header, "", None)
+            return stale, notes, len(known(stored, ["scaled"]))
+
+    before = project.fingerprint()
+    spec = project.loaded()
+    problem = spec.problem(4, 64, "float16")
+    stored = {(problem, spec.config(64, 4)): Coverage("ok", before, 16, 1000)}
+    assert asked() == ([], [SWORN], 1)
+    project.edit(*edit)
+    stale, notes, times = asked()
+    assert (bool(stale), SWORN in notes, times) == (is_stale, is_sworn, int(not is_stale))
+    if not is_stale:
+        return
+    assert stale == ["the kernels of scaled changed since they were measured: `normtune sweep --stale`, then fit"]
+    before = project.fingerprint()  # measured as it is now
+    assert (SWORN in asked()[1]) == ("globals" not in edit[2])
 
 
 # Edits of normtune's own sources, in the modules of rms_norm_forward.
