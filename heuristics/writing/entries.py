@@ -52,7 +52,7 @@ def entries(header: Header) -> Sequence[TableEntry | AnyGpuEntry]:
     Raises:
         UsageError: an entry has another form.
     """
-    kind = AnyGpuEntry if header.is_for_any_gpu and header.has_facts else TableEntry
+    kind = AnyGpuEntry if header.is_for_any_gpu else TableEntry
     try:
         return [
             decoded(kind, {"key": [facts.pop("key", None), facts.pop("dtype", None)], **facts}, f"functions[{index}]")

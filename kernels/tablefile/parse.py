@@ -65,15 +65,6 @@ def _axes(module: ast.Module) -> tuple[str, ...]:
     return names if len(names) in (2, 3) and all(map(AXIS.fullmatch, names)) else AXES
 
 
-def is_positional(text: str) -> bool:
-    """Whether configs are written by position, as in older tables; False for text that is not Python."""
-    try:
-        calls = [node.value for node in parsed(text).body if isinstance(node, ast.Assign)]
-    except UNREADABLE:
-        return False
-    return any(isinstance(call, ast.Call) and call.args for call in calls)
-
-
 # The largest number in a comparison. Every size and product of sizes is smaller.
 _MOST_NUMBER = 1 << 62
 # The most thresholds of a function: more than twice the most of a fit. Each costs a level of recursion.
@@ -180,9 +171,9 @@ def _trees(
                 raise ValueError(f"line {node.lineno}")
             case ast.Assign(
                 targets=[ast.Name(name)],
-                value=ast.Call(func=ast.Name(of_class), args=arguments, keywords=keywords),
+                value=ast.Call(func=ast.Name(of_class), args=[], keywords=keywords),
             ) if name not in (*configs, *functions) and of_class in class_of_name:
-                configs[name] = _config(class_of_name[of_class], arguments, keywords, node.lineno)
+                configs[name] = _config(class_of_name[of_class], keywords, node.lineno)
             case ast.FunctionDef(
                 name=name, args=arguments, body=body, decorator_list=[], returns=ast.expr() as returns
             ) if ast.dump(arguments) == frame.arguments and name not in (*configs, *functions):
@@ -222,20 +213,15 @@ def _answers(returns: ast.expr, configs: dict[str, Config], classes: dict[str, t
     raise ValueError(f"line {returns.lineno}")
 
 
-def _config(of: type[Config], arguments: list[ast.expr], keywords: list[ast.keyword], line: int) -> Config:
-    """The config of a call with values by keyword or, in older tables, by position.
+def _config(of: type[Config], keywords: list[ast.keyword], line: int) -> Config:
+    """The config of a call with values by keyword.
 
     Raises:
         ValueError: a value is missing, unknown or of another type.
     """
-    nodes = dict(zip(of._fields, arguments, strict=False)) | {
-        keyword.arg: keyword.value for keyword in keywords if keyword.arg
-    }
-    values = {name: literal.value for name, node in nodes.items() if (literal := _literal(node))}
+    values = {one.arg: literal.value for one in keywords if one.arg and (literal := _literal(one.value))}
     kinds = {knob.name: knob.kind for knob in of.knobs}
-    if len(values) < len(arguments) + len(keywords) or any(
-        type(value) is not kinds.get(name) for name, value in values.items()
-    ):
+    if len(values) < len(keywords) or any(type(value) is not kinds.get(name) for name, value in values.items()):
         raise ValueError(f"line {line}")
     try:
         config = of(**values)

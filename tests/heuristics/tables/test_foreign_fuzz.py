@@ -34,7 +34,7 @@ from normtune.results.exchange.parquet_csv import read_parquet, write_parquet
 from normtune.results.records import TimedCode
 from normtune.results.terminal import say
 from normtune.tests.commands import invoke
-from normtune.tests.heuristics.made_up import as_command, in_format_3
+from normtune.tests.heuristics.made_up import as_command
 from normtune.tests.results.stores import merge
 from normtune.tuner.checking import subject
 
@@ -180,12 +180,11 @@ def measured(measure, penalty, run, spec, tmp_path: Path, monkeypatch: pytest.Mo
     return record_as(Evidence.from_measurements(coded, [run]))
 
 
-@pytest.fixture(params=["facts", "sentences"])
-def table(measured: Evidence, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
-    """The text of a table of `measured`, in the format of today and in that before it."""
+@pytest.fixture
+def table(measured: Evidence, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The text of a table of `measured`."""
     command = "normtune fit --recording test-gpu --leaves 4 --out table.py"
     text = module_text(fit(measured, FitOptions(leaves=4)), as_command(command))
-    text = text if request.param == "facts" else in_format_3(text)
 
     def refuse(*arguments: object, **others: object) -> None:
         raise NormtuneError("not fitted here")

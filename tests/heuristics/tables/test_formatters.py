@@ -23,7 +23,7 @@ from normtune.kernels.tablefile.relative_tree import ROWS_PER_SM, RelativeSplit,
 from normtune.kernels.tablefile.tree import Leaf
 from normtune.results.evidence import Evidence
 from normtune.results.exchange import recording
-from normtune.tests.heuristics.made_up import as_command, in_format_3, rehashed
+from normtune.tests.heuristics.made_up import as_command, rehashed
 from normtune.tuner.checking.offline import check
 
 GOLDEN = Path(__file__).parents[1] / "writing" / "golden_table.txt"
@@ -127,40 +127,6 @@ def test_a_docstring_of_other_width_and_a_comment_are_no_edit_but_a_comment_is_k
     assert check(table).failures == ()
     with pytest.raises(UsageError, match="it was edited since normtune wrote it; --force overwrites it"):
         check_table(table, force=False)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("hidden <= 512", "hidden <= 640"),
-        ("hidden <= 512", "hidden < 512"),
-        ("(rows: int", "(rows: float"),
-        ("rows a program holds", "rows a warp holds"),
-        ("    return table(rows, hidden)", "    print()\n    return table(rows, hidden)"),
-        ("TABLES: ", "def (\nTABLES: "),
-        ("TABLES: ", "\0TABLES: "),
-        ("TABLES: ", f"x = {'(' * 300}{')' * 300}\nTABLES: "),
-    ],
-)
-def test_every_other_change_is_an_edit(table: Path, old: str, new: str) -> None:
-    text = table.read_text()
-    assert old in text
-    table.write_text(text.replace(old, new, 1))
-    assert any("it was edited by hand" in line for line in check(table).failures)
-    with pytest.raises(UsageError, match="it was edited since"):
-        check_table(table, force=False)
-
-
-def test_tables_of_the_format_before_are_known_by_the_hash_of_their_text(table: Path) -> None:
-    old = in_format_3(table.read_text().replace(",\n        ) from", "\n        ) from"), ("Format", "2"))  # as it was
-    table.write_text(old)
-    report = check(table)
-    assert report.failures == ()
-    assert "equal, but for its formatting, to a fit of recording test-gpu" in report.notes
-    check_table(table, force=False)
-    table.write_text(f"{old}\n")
-    assert any("it was edited by hand" in line for line in check(table).failures)
 
 
 def test_the_difference_that_is_shown_is_not_the_formatting(table: Path) -> None:

@@ -18,13 +18,13 @@ ONE = template.ONE_GPU
 CLASSES = {"Config": RMSNormConfig.knobs}
 # A table whose one config has the name of its GPU for a schedule.
 BODY = (
-    f"{ONE.opening(CLASSES)}\n\n\nONE = Config(NAME)\n\n\n{ONE.function('only')}\n    return ONE\n\n\n"
+    f"{ONE.opening(CLASSES)}\n\n\nONE = Config(schedule=NAME)\n\n\n{ONE.function('only')}\n    return ONE\n\n\n"
     f'{ONE.tables(CLASSES)} {{\n    ("a", "b"): only,\n}}\n{ONE.closing(CLASSES)}'
 )
 # The same for any GPU: `few` below 2 rows a multiprocessor, `small` from there to half of the L2 cache, else `large`.
 ANY_BODY = (
     f"{template.ANY_GPU.opening(CLASSES)}\n\n\n"
-    'FEW = Config("few")\nSMALL = Config("small")\nLARGE = Config("large")\n\n\n'
+    'FEW = Config(schedule="few")\nSMALL = Config(schedule="small")\nLARGE = Config(schedule="large")\n\n\n'
     f"{template.ANY_GPU.function('only')}\n    if rows >= 2 * sms:\n        if 4 * rows * hidden >= l2_bytes:\n"
     "            return LARGE\n        return SMALL\n    return FEW\n\n\n"
     f'{template.ANY_GPU.tables(CLASSES)} {{\n    ("a", "b"): only,\n}}\n{template.ANY_GPU.closing(CLASSES)}'
