@@ -29,7 +29,7 @@ def module_text(fit: AnyGpuFit, command: Command) -> str:
         else AnyGpuEntry(one.key, 0, one.figures, one.donor, one.cost)
         for one in ordered(fit.functions, fit.shared)
     ]
-    body = body_text(fit.functions, template.ANY_GPU)
+    body = body_text(fit.functions, fit.measured, template.ANY_GPU)
     header = header_of(fit, command, entries, body)._replace(fitted=tuple(map(_gpu, fit.devices)))
     return f"{with_lines(header).text()}\n{body}"
 

@@ -119,6 +119,7 @@ def fit(
     from normtune.heuristics.fitting.baseline import baseline as in_use
     from normtune.heuristics.fitting.duration import duration
     from normtune.heuristics.writing import installing, regenerate, report, write
+    from normtune.heuristics.writing.entries import ends
     from normtune.heuristics.writing.formats import MODULE, check_format
     from normtune.kernels.target import plain_name
     from normtune.results.parallel.cluster_maps import on_cluster
@@ -181,6 +182,7 @@ def fit(
             path, displaced = table.install(force=True)  # what needs force was refused before the fit
             name = plain_name(table.device.name)
             wrote.append(f"installed {path}: kernels on {name} use it from now on, in place of {displaced}")
+            wrote += [f"  {line}" for line in ends(table.fit.measured, f"{displaced} elsewhere")]
             paths.append(path)
         written.append(wrote)
         plain.append(

@@ -11,7 +11,9 @@ from normtune.heuristics.fitting.figures import Figures, Loss
 from normtune.heuristics.regret.matrix import MISSING, Rounds, TimingMatrix
 from normtune.heuristics.writing.entries import with_lines
 from normtune.heuristics.writing.regenerate import Command, command_of
+from normtune.kernels.box import Box, Interval
 from normtune.kernels.key import Key
+from normtune.kernels.problem import MAX_ROWS, axes_of
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile.facts import decoded, encoded
 from normtune.kernels.tablefile.header import body_hash, parse
@@ -95,6 +97,14 @@ def rehashed(text, **facts):
     header, body = parse(text, "table")
     changed = {"command": encoded(command_of(header))} | facts | {"body": body_hash(body)}
     return f"{with_lines(header._replace(**changed)).text()}\n{body}"
+
+
+def everywhere(functions):
+    """Measured sizes of functions: all that there are."""
+    return {
+        function.key: Box(Interval(axis, 1, MAX_ROWS) for axis in axes_of(function.key.family))
+        for function in functions
+    }
 
 
 def partitions(box, count):

@@ -5,6 +5,7 @@ In: the path of a table. Out: `CheckedTable`: failures, stale kernels, and notes
 
 import difflib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 from itertools import islice
@@ -18,7 +19,7 @@ from normtune.heuristics.fitting.options import MOST_LEAVES
 from normtune.heuristics.regret.legality import Legality, Registered, registered
 from normtune.heuristics.solver.row_classes import RowClasses
 from normtune.heuristics.writing import named_files
-from normtune.heuristics.writing.entries import decisions, with_lines
+from normtune.heuristics.writing.entries import decisions, ends, with_lines
 from normtune.heuristics.writing.regenerate import command_of, is_plain
 from normtune.kernels.key import Key
 from normtune.kernels.tablefile import locate
@@ -91,6 +92,8 @@ def check(
     else:
         failures += _against_data(header, text, path, data, notes, announce)
     failures += _legality(header, text, notes)
+    with suppress(UsageError):  # code of another form, which is among the failures
+        notes += ends(locate.load(path).measured)
     stale, lines = changed_kernels(header, text, None if quick else _timed(header, data))
     return CheckedTable(tuple(failures), tuple(stale), (*notes, *lines))
 

@@ -14,7 +14,6 @@ from normtune.kernels.key import Key
 from normtune.kernels.operator import operators
 from normtune.kernels.problem import AXES
 from normtune.kernels.tablefile import locate
-from normtune.kernels.tablefile.parse import trees
 from normtune.kernels.tablefile.tree import Split, Tree, nodes
 from normtune.results.records import Device
 from normtune.tuner.device.open import measurable
@@ -69,15 +68,13 @@ def refined_table(
         raise UsageError(
             f"table {name} is for any GPU: expected a table of one GPU, whose thresholds are {' and '.join(AXES)}"
         )
-    entries = trees(locate.read(loaded.source))
+    entries = loaded.trees
     cut = {node.axis for tree in entries.values() for node in nodes(tree) if isinstance(node, Split)}
     sizes = [*loaded.axes, *sorted(cut - {*loaded.axes})]
     if len(sizes) > len(AXES):
         raise UsageError(
             f"table {name} has thresholds of {', '.join(sizes)}: --refine takes tables of {' and '.join(AXES)}"
         )
-    if not header.box:
-        raise UsageError(f"table {name} cannot be refined: its header lacks the measured sizes; fit it again")
     specs = operators()
     usual = sorted(key for key in entries if not key.is_batch_invariant and key.operator in specs)
     names = sorted({key.text for key in usual})
@@ -88,4 +85,4 @@ def refined_table(
     if not chosen:
         there = ", ".join(sorted({key.dtype for key in usual}))
         raise UsageError(f"table {name} has no function in {', '.join(dtypes)}: it has {there}")
-    return RefinedTable(name, chosen, header.box, until)
+    return RefinedTable(name, chosen, Box.around(loaded.measured.values()), until)

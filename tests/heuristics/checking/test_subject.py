@@ -134,12 +134,6 @@ def test_the_regime_is_that_of_the_data(tmp_path: Path, regime: str) -> None:
     assert subject.read(path).regime == regime
 
 
-def test_a_table_without_a_box_cannot_be_checked(tmp_path: Path) -> None:
-    path = edited(tmp_path, lambda header: header._replace(measured={}))
-    with pytest.raises(UsageError, match="its header lacks the measured sizes; fit it again"):
-        subject.read(path)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("sms", [1, 36, 132, 148])
 def test_a_table_for_any_gpu_is_bound_to_one(sms: int) -> None:

@@ -21,6 +21,7 @@ from normtune.kernels.tablefile import locate, parse
 from normtune.kernels.tablefile.tree import Leaf, Split, choose
 from normtune.kernels.target import target_for
 from normtune.tests.commands import main, refused, succeed
+from normtune.tests.heuristics.made_up import everywhere
 
 pytestmark = pytest.mark.usefixtures("operators_forgotten")
 M, N, K = (1, 16, 256, 4096), (64, 1024, 4096), (32, 512, 8192)
@@ -194,7 +195,7 @@ def test_what_three_sizes_do_not_have_is_told(frame) -> None:
         for name in ("product", "rms_norm_forward")
     ]
     with pytest.raises(NormtuneError, match=r"operators with sizes m, n, k \(product\) and rows, hidden"):
-        body_text(functions)
+        body_text(functions, everywhere(functions))
 
 
 def test_weights_are_given_by_the_columns_of_the_sizes(frame, tmp_path) -> None:

@@ -23,7 +23,7 @@ from normtune.kernels.tablefile.relative_tree import ROWS_PER_SM, RelativeSplit,
 from normtune.kernels.tablefile.tree import Leaf
 from normtune.results.evidence import Evidence
 from normtune.results.exchange import recording
-from normtune.tests.heuristics.made_up import as_command, rehashed
+from normtune.tests.heuristics.made_up import as_command, everywhere, rehashed
 from normtune.tuner.checking.offline import check
 
 GOLDEN = Path(__file__).parents[1] / "writing" / "golden_table.txt"
@@ -82,7 +82,7 @@ def test_long_names_in_deep_trees_are_formatted(name: str, tmp_path: Path) -> No
     function = AnyGpuFunction(
         Key.of("long_operator" * 4, "no_thing", "bfloat16"), deep(10), ("bfloat16", "float16"), 1, ()
     )
-    text = body_text([function], template.ANY_GPU).lstrip()
+    text = body_text([function], everywhere([function]), template.ANY_GPU).lstrip()
     assert "return (\n" in text
     path.write_text(text)
     assert formatted(name, template.WIDTH, path) == text

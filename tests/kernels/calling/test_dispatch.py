@@ -9,11 +9,13 @@ import torch
 
 import normtune
 from normtune.errors import UsageError
+from normtune.kernels.box import Box
 from normtune.kernels.calling import dispatch
 from normtune.kernels.key import Key
 from normtune.kernels.operator import operator
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile import locate
+from normtune.kernels.tablefile.loaded import LoadedTable
 from normtune.kernels.target import TARGETS
 
 H200 = TARGETS["sm_90"]
@@ -94,6 +96,23 @@ def test_a_chosen_table_for_any_gpu_is_bound_to_each(gpu):
     assert differs
 
 
+def test_a_chosen_table_hands_on_to_the_shipped_one_and_that_to_the_default(gpu, tmp_path):
+    gpu("NVIDIA H200", H200)
+    text = (locate.SHIPPED / "nvidia_h200.py").read_text()
+    few, count = re.subn(
+        r'"rows": \(1, \d+\)', '"rows": (1, 8)', text.replace("num_warps=", "num_stages=2, num_warps=")
+    )
+    assert count
+    path = tmp_path / "few.py"
+    path.write_text(re.sub("num_stages=2, (.*)num_stages=[0-9], ", r"num_stages=2, \1", few))
+    normtune.use_table(path)
+    problems = [FORWARD.problem(rows, 4096, "bfloat16") for rows in (16, 17, 1 << 18, 1 << 30)]
+    found = [dispatch.config_for(FORWARD, problem, H200, 0) for problem in problems]
+    assert found[0] != shipped(problems[0]) and found[0].num_stages == 2
+    assert found[1:3] == [*map(shipped, problems[1:3])]
+    assert found[3] == FORWARD.default_config(problems[3], H200)
+
+
 def test_none_takes_the_fixed_default(gpu):
     gpu("NVIDIA H200", H200)
     normtune.use_table(None)
@@ -148,9 +167,10 @@ def test_a_variant_falls_back_to_the_plain_name_and_a_missing_operator_to_the_de
         calls.append((rows, hidden))
         return ("row", 1, 2, 1, 0, "none", 0)
 
-    tables = {FORWARD.key("bfloat16"): plain}
-    table = locate.LoadedTable(locate.SHIPPED, None, tables, None, {})
-    look_up = dispatch._in_table(locate.TableSelection(table, "", True))
+    key = FORWARD.key("bfloat16")
+    box = Box.of(rows=(1, 64), hidden=(64, 64))
+    table = LoadedTable(locate.SHIPPED, None, {key: plain}, None, {key: None}, {key: box})
+    look_up = dispatch._in_table(locate.selection_of(table))
     assert look_up(FORWARD.problem(3, 64, "bfloat16", "no_rstd")) == RMSNormConfig("row", 1, 2)
     assert calls == [(3, 64)]
     assert look_up(FORWARD.problem(3, 64, "float32")) is None

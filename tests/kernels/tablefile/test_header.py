@@ -6,8 +6,6 @@ import pytest
 from hypothesis import strategies as st
 
 from normtune.errors import UsageError
-from normtune.kernels.box import Box
-from normtune.kernels.problem import MAX_ROWS
 from normtune.kernels.tablefile.facts import decoded, encoded
 from normtune.kernels.tablefile.header import FORMAT, Data, Gpu, Header, parse
 
@@ -16,7 +14,6 @@ HEADER = Header(
     software={"triton": "3.6.0", "torch": "2.11.0"},
     data=Data("sha256:1", 2, "2026-11-20"),
     kernels={"a": "sha256:3", "b": "sha256:4"},
-    measured={"rows": (1, 8), "hidden": (64, 128)},
     command={"recording": "test", "options": {"leaves": 3}, "out": "table.py"},
     functions=({"key": "a", "dtype": "bfloat16"}, {"key": "a:no_b", "dtype": "float32"}),
     body="sha256:5",
@@ -34,7 +31,6 @@ HEADER = Header(
 def test_a_header_is_read_as_it_was_written() -> None:
     assert parse(HEADER.text() + "\n\nx = 1\n", "table.py") == (HEADER, "\nx = 1\n")
     assert HEADER.gpu == "Test GPU, with a comma"
-    assert HEADER.box == Box.of(rows=(1, 8), hidden=(64, 128))
 
 
 def test_long_lines_are_wrapped_and_read_as_one() -> None:
@@ -88,12 +84,6 @@ GPU = {"label": "GPU", "target": "sm_90", "sms": 132}
         (changed(device=GPU | {"sms": 1.5}), "Facts.device.sms is 1.5, expected an integer"),
         (changed(device={"label": "GPU", "target": "sm_90"}), "Facts.device lacks, or does not have, sms"),
         (changed(device=GPU | {"price": 1}), "Facts.device lacks, or does not have, price"),
-        (changed(measured={"rows": [0, 8], "hidden": [1, 2]}), "Measured is rows 0 to 8"),
-        (changed(measured={"rows": [9, 8], "hidden": [1, 2]}), "Measured is rows 9 to 8"),
-        (changed(measured={"rows": [1, MAX_ROWS + 1], "hidden": [1, 2]}), "Measured is rows 1 to"),
-        (changed(measured={"rows": [1, 2]}), "Measured has 1 sizes, expected two or three"),
-        (changed(measured={"rows": [1, 2, 3], "hidden": [1, 2]}), "Facts.measured.rows is"),
-        (changed(measured={"Depth": [1, 2]}), "Measured is Depth"),
         (changed(data=["sha256:1", 2, ""]), "Facts.data is"),
         (changed(data={"digest": "", "measurements": 0, "date": ""}), "Data is of 0 measurements"),
         (changed(kernels={"a": 1}), "Facts.kernels.a is 1, expected text"),
@@ -108,7 +98,7 @@ GPU = {"label": "GPU", "target": "sm_90", "sms": 132}
         (with_facts("9" * 50_000), "Exceeds the limit"),
         (with_facts(f"{{{' ' * (5 << 20)}}}"), "has a line Facts of"),
     ],
-    ids=range(27),
+    ids=range(21),
 )
 def test_facts_that_are_none_are_refused_with_the_reason(text: str, why: str) -> None:
     with pytest.raises(UsageError) as refused:
