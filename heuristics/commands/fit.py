@@ -182,7 +182,7 @@ def fit(
             path, displaced = table.install(force=True)  # what needs force was refused before the fit
             name = plain_name(table.device.name)
             wrote.append(f"installed {path}: kernels on {name} use it from now on, in place of {displaced}")
-            wrote += [f"  {line}" for line in ends(table.fit.measured, f"{displaced} elsewhere")]
+            wrote += [f"  {line}" for line in ends(table.fit.measured)]
             paths.append(path)
         written.append(wrote)
         plain.append(

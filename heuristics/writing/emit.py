@@ -99,7 +99,7 @@ def body_text(functions: Sequence[TableFunction], measured: Mapping[Key, Box], o
     names_in_code += names.values()
     _check_unique([*names_in_code, template.LIST, template.MEASURED])
     entries = "\n".join(_entry(key, f"{_name(function)},") for function in functions for key in function.served)
-    boxes = "\n".join(line for key, box in measured.items() for line in _intervals(key, box))
+    boxes = "\n".join(line for key, box in sorted(measured.items()) for line in _intervals(key, box))
     has_sizes = any(function.key.sizes for function in functions)
     parts = [
         of.opening(classes, has_sizes),

@@ -105,13 +105,8 @@ def with_lines(header: Header) -> Header:
     return header._replace(lines=tuple(lines))
 
 
-def ends(measured: Mapping[Key, Box], elsewhere: str = HANDS_ON) -> list[str]:
-    """Where a table ends, a line for each box of measured sizes: `it answers at rows 1 to 16, hidden 32 to 8192`.
-
-    Args:
-        measured: the measured sizes of each key of the table.
-        elsewhere: what serves other shapes, for the end of the last line.
-    """
+def ends(measured: Mapping[Key, Box]) -> list[str]:
+    """Where a table ends, a line for each box of measured sizes: `it answers at rows 1 to 16, hidden 32 to 8192`."""
     boxes = dict.fromkeys(measured.values())
     lines = []
     for box in boxes:
@@ -119,7 +114,7 @@ def ends(measured: Mapping[Key, Box], elsewhere: str = HANDS_ON) -> list[str]:
         more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
         subject = f"{keys[0]}{more}:" if len(boxes) > 1 else "it"
         lines.append(f"{subject} answers at {box.within_twice()}")
-    return [*lines[:-1], f"{lines[-1]}; {elsewhere}"]
+    return [*lines[:-1], f"{lines[-1]}; {HANDS_ON}"]
 
 
 def described(gpu: Gpu) -> str:

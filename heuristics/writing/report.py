@@ -78,10 +78,10 @@ def verdict_rows(numbers: Figures, compared: Compared) -> Iterable[tuple[str, st
 def _reach(key: Key, fit: Fit) -> Iterable[tuple[str, str]]:
     """Where a function answers, and for which dtypes without measurements, as `verdict_rows`."""
     yield "answers", f"at {fit.measured[key].within_twice()};"
-    yield "", HANDS_ON
+    yield " ", HANDS_ON
     dtypes = [other.dtype for other, donor in fit.without_data() if (other.text, donor) == (key.text, key.dtype)]
     if dtypes:
-        yield "", f"{', '.join(dtypes)}: unmeasured, use it where no other table measured them"
+        yield "", f"unmeasured: {', '.join(dtypes)} use it where no other table measured them"
 
 
 def _costs(key: Key, fit: Fit, beside: Cost | None) -> Iterable[tuple[str, str]]:

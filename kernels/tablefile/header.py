@@ -23,6 +23,7 @@ UNPAIRED = "unpaired, not gated"
 # Of a quotation of an untrusted line in a message.
 _MOST_CHARACTERS = 160
 
+_CONFLICT = ("<<<<<<< ", ">>>>>>> ")
 _LINE = re.compile(r"# ([A-Z][a-z]+): +(\S.*)")
 _MORE = re.compile(r"# {11}(\S.*)")
 # The longest command has some file names of 4 KB, each byte written as four characters.
@@ -172,6 +173,20 @@ def is_edited(header: Header, body: str) -> bool:
     return body_hash(body) != header.body
 
 
+def lines_above(text: str) -> int:
+    """The number of comments and empty lines, such as those of a licence, above the first line of a table.
+
+    Raises:
+        ValueError: the text is no table.
+    """
+    for number, line in enumerate(text.split("\n")):
+        if line == FIRST_LINE:
+            return number
+        if line and not line.startswith("#"):
+            break
+    raise ValueError(f"its first line is not {FIRST_LINE!r}")
+
+
 def parse(text: str, source: str) -> tuple[Header, str]:
     """Split a table into its header and the code below.
 
@@ -180,13 +195,21 @@ def parse(text: str, source: str) -> tuple[Header, str]:
         source: name of the file in errors.
 
     Raises:
-        UsageError: the text does not begin with a header of a known format.
+        UsageError: the text has no header of this format, or lines of an unresolved merge.
     """
     lines = text.split("\n")
-    if lines[0] != FIRST_LINE:
-        raise UsageError(f"{source} is no table of normtune: its first line is not {FIRST_LINE!r}")
+    for number, line in enumerate(lines, 1):
+        if line.startswith(_CONFLICT):
+            raise UsageError(
+                f"line {number} of {source} is a merge-conflict marker ({line[:7]}): resolve the conflict, or restore "
+                "one side and fit it again"
+            )
+    try:
+        first = lines_above(text)
+    except ValueError as error:
+        raise UsageError(f"{source} is no table of normtune: {error}") from None
     parts: list[tuple[str, list[str]]] = []
-    end = 1
+    end = first + 1
     while end < len(lines) and (match := _LINE.fullmatch(lines[end]) or _MORE.fullmatch(lines[end])):
         if match.re is _LINE:
             parts.append((match[1], [match[2]]))
@@ -194,7 +217,7 @@ def parse(text: str, source: str) -> tuple[Header, str]:
             parts[-1][1].append(match[1])
         end += 1
     entries = [(name, " ".join(of_one)) for name, of_one in parts]
-    for number, line in enumerate(lines[:end], 1):
+    for number, line in enumerate(lines[first:end], first + 1):
         if not (line.isascii() and line.isprintable()):
             raise UsageError(
                 f"line {number} of {source} has characters other than printable ASCII, which no header has: restore "

@@ -23,7 +23,7 @@ from normtune.heuristics.writing.entries import decisions, ends, with_lines
 from normtune.heuristics.writing.regenerate import command_of, is_plain
 from normtune.kernels.key import Key
 from normtune.kernels.tablefile import locate
-from normtune.kernels.tablefile.header import UNPAIRED, Header, is_edited, parse
+from normtune.kernels.tablefile.header import UNPAIRED, Header, is_edited, lines_above, parse
 from normtune.kernels.tablefile.parse import AnyTree, relative_trees, trees
 from normtune.kernels.tablefile.syntax import statements
 from normtune.kernels.target import target_for
@@ -72,8 +72,9 @@ def check(
     Raises:
         UsageError: the file cannot be read or is not a table.
     """
-    text = locate.read(path)
-    header, body = parse(text, locate.quoted(path))
+    whole = locate.read(path)
+    header, body = parse(whole, locate.quoted(path))
+    text = "\n".join(whole.split("\n")[lines_above(whole) :])
     data = cache(partial(named_files.measured, header, path))  # loaded once, for the fit and for the comparison of code
     failures: list[str] = []
     notes: list[str] = []

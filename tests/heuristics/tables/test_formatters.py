@@ -14,7 +14,7 @@ from normtune.heuristics.any_gpu.result import AnyGpuFunction
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.writing.emit import body_text, module_text
-from normtune.heuristics.writing.write import check_table
+from normtune.heuristics.writing.write import check_table, write_table
 from normtune.kernels.key import Key
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile import locate, syntax, template
@@ -127,6 +127,20 @@ def test_a_docstring_of_other_width_and_a_comment_are_no_edit_but_a_comment_is_k
     assert check(table).failures == ()
     with pytest.raises(UsageError, match="it was edited since normtune wrote it; --force overwrites it"):
         check_table(table, force=False)
+
+
+def test_a_licence_above_the_first_line_is_no_edit_and_stays(table: Path) -> None:
+    text, licence = table.read_text(), "# SPDX-License-Identifier: MIT\n\n"
+    table.write_text(licence + text)
+    report = check(table)
+    assert report.failures == ()
+    assert "equal, byte for byte, to a fit of recording test-gpu" in report.notes
+    assert "it answers at rows 1 to 131072, hidden 32 to 8192; the next table elsewhere, or the default config" in (
+        report.notes
+    )
+    check_table(table, force=False)
+    write_table(text, table)
+    assert table.read_text() == licence + text
 
 
 def test_the_difference_that_is_shown_is_not_the_formatting(table: Path) -> None:

@@ -10,8 +10,10 @@ from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.rules import RULES
 from normtune.heuristics.writing.emit import module_text
-from normtune.heuristics.writing.entries import decisions
+from normtune.heuristics.writing.entries import decisions, ends
 from normtune.heuristics.writing.regenerate import Command, command_of
+from normtune.kernels.box import Box
+from normtune.kernels.key import Key
 from normtune.kernels.tablefile.header import parse
 from normtune.kernels.tablefile.parse import trees
 from normtune.results.evidence import Evidence
@@ -97,6 +99,18 @@ def test_some_of_these_tables_replaced_another_and_stay(measured) -> None:
             assert again(evidence, over) == over
             assert written(evidence, options, Incumbents(trees(over), replaced=True)) == over
     assert seen >= 3
+
+
+def test_where_a_table_ends_is_told_once_for_all_functions_or_by_box() -> None:
+    one, two = Box.of(rows=(4, 8), hidden=(64, 128)), Box.of(rows=(1, 100), hidden=(64, 128))
+    first, second, third = (Key.parse("toy", dtype) for dtype in ("bfloat16", "float16", "float32"))
+    assert ends({first: one, second: one}) == [
+        "it answers at rows 2 to 16, hidden 32 to 256; the next table elsewhere, or the default config"
+    ]
+    assert ends({first: one, second: two, third: one}) == [
+        "toy bfloat16 and 1 more: answers at rows 2 to 16, hidden 32 to 256",
+        "toy float16: answers at rows 1 to 200, hidden 32 to 256; the next table elsewhere, or the default config",
+    ]
 
 
 def test_that_a_table_replaced_another_is_read_back(measured) -> None:

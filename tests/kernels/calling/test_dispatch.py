@@ -13,6 +13,7 @@ from normtune.kernels.box import Box
 from normtune.kernels.calling import dispatch
 from normtune.kernels.key import Key
 from normtune.kernels.operator import operator
+from normtune.kernels.problem import MAX_ROWS
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.loaded import LoadedTable
@@ -96,21 +97,16 @@ def test_a_chosen_table_for_any_gpu_is_bound_to_each(gpu):
     assert differs
 
 
-def test_a_chosen_table_hands_on_to_the_shipped_one_and_that_to_the_default(gpu, tmp_path):
+def test_a_chosen_table_hands_on_to_the_shipped_one_and_that_to_the_default(gpu, write_table):
     gpu("NVIDIA H200", H200)
-    text = (locate.SHIPPED / "nvidia_h200.py").read_text()
-    few, count = re.subn(
-        r'"rows": \(1, \d+\)', '"rows": (1, 8)', text.replace("num_warps=", "num_stages=2, num_warps=")
-    )
-    assert count
-    path = tmp_path / "few.py"
-    path.write_text(re.sub("num_stages=2, (.*)num_stages=[0-9], ", r"num_stages=2, \1", few))
+    path = write_table(False)
+    path.write_text(path.read_text().replace(f'"rows": (1, {MAX_ROWS})', '"rows": (1, 8)'))
     normtune.use_table(path)
-    problems = [FORWARD.problem(rows, 4096, "bfloat16") for rows in (16, 17, 1 << 18, 1 << 30)]
+    problems = [FORWARD.problem(rows, 4096, "float32") for rows in (1, 16, 17, 1 << 18, 1 << 30)]
     found = [dispatch.config_for(FORWARD, problem, H200, 0) for problem in problems]
-    assert found[0] != shipped(problems[0]) and found[0].num_stages == 2
-    assert found[1:3] == [*map(shipped, problems[1:3])]
-    assert found[3] == FORWARD.default_config(problems[3], H200)
+    assert found[:2] == [RMSNormConfig("row", 1, 2), RMSNormConfig("split", 1, 2, 1, 0, "none", 64)]
+    assert found[2:4] == [*map(shipped, problems[2:4])]
+    assert found[4] == FORWARD.default_config(problems[4], H200)
 
 
 def test_none_takes_the_fixed_default(gpu):

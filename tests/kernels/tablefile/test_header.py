@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from normtune.errors import UsageError
 from normtune.kernels.tablefile.facts import decoded, encoded
-from normtune.kernels.tablefile.header import FORMAT, Data, Gpu, Header, parse
+from normtune.kernels.tablefile.header import FORMAT, Data, Gpu, Header, lines_above, parse
 
 HEADER = Header(
     device=Gpu("Test GPU, with a comma (replay)", "sm_90", 132),
@@ -59,6 +59,28 @@ def test_another_format_is_refused_with_the_remedy(other: str) -> None:
 def test_missing_facts_are_named() -> None:
     with pytest.raises(UsageError, match="no line 'Facts'"):
         parse(HEADER.text().partition("# Facts:")[0], "table.py")
+
+
+@pytest.mark.parametrize("above", ["# SPDX-License-Identifier: MIT\n", "#!/usr/bin/env python\n# © somebody\n\n#\n"])
+def test_a_licence_may_stand_above_the_first_line(above: str) -> None:
+    assert lines_above(above + HEADER.text()) == above.count("\n")
+    assert parse(f"{above}{HEADER.text()}\n\nx = 1\n", "table.py") == (HEADER, "\nx = 1\n")
+
+
+def test_only_comments_may_stand_there() -> None:
+    with pytest.raises(UsageError, match=r"table\.py is no table of normtune: its first line is not"):
+        parse(f"import os\n{HEADER.text()}", "table.py")
+
+
+@pytest.mark.parametrize("marker", ["<<<<<<< HEAD", ">>>>>>> topic"])
+@pytest.mark.parametrize("place", [0, 3, -1])
+def test_a_marker_of_a_merge_conflict_is_told_with_its_line(marker: str, place: int) -> None:
+    lines = [*HEADER.text().split("\n"), "", "x = 1", "y = 2"]
+    lines.insert(place, marker)
+    with pytest.raises(UsageError) as refused:
+        parse("\n".join(lines), "table.py")
+    told = f"line {lines.index(marker) + 1} of table.py is a merge-conflict marker ({marker[:7]}): resolve the conflict"
+    assert str(refused.value).startswith(told)
 
 
 def with_facts(facts: str) -> str:
