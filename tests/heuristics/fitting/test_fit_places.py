@@ -90,7 +90,7 @@ def test_each_device_is_installed_for_itself(store) -> None:
     store(*NAMES)
     fit("--install")
     for name in NAMES:
-        assert locate.select(name, "sm_90", 132).table.header.label == name
+        assert locate.select(name, "sm_90", 132).tables[0][1]().header.label == name
 
 
 @pytest.mark.parametrize("option", ["--out", "--evidence", "--baseline"])
@@ -257,7 +257,7 @@ def test_a_hostile_gpu_name_stays_sane(store, name: str, shown: str) -> None:
     fit("--install")
     found = locate.select(name, "sm_90", 132)
     assert found.exact
-    assert found.table.source.parent == Path(os.environ["XDG_DATA_HOME"]) / "normtune" / "tables"
+    assert found.tables[0][1]().source.parent == Path(os.environ["XDG_DATA_HOME"]) / "normtune" / "tables"
 
 
 def test_a_data_folder_that_is_none_is_told(store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ def test_a_full_disk_leaves_the_old_table(store) -> None:
     assert done.returncode == 1, done.stderr
     assert "\nnormtune: error: cannot write table.py: File too large" in done.stderr
     assert Path("table.py").read_bytes() == before
-    assert [path.name for path in Path().glob(".table*")] == []
+    assert [path.name for path in Path().glob(".normtune*")] == []
 
 
 def test_a_broken_table_does_not_keep_the_others_from_their_check(committed: Path) -> None:

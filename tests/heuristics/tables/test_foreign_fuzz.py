@@ -290,7 +290,6 @@ def test_endless_headers(table: str) -> None:
         ("Regret", "toy bfloat16: 2 leaves, {} shapes up"),
         ("Regret", "toy bfloat16: {} leaves, mean 1 %"),
         ("Regret", "toy bfloat16: 2 leaves, cross-validated {} %"),
-        ("Measured", "rows 1 to {}, hidden 1 to 2"),
         ("Device", "{}, sm_90, 132 SMs"),
     ],
 )

@@ -92,7 +92,7 @@ def test_a_replay_is_installed_by_force_alone(store) -> None:
     assert not locate.installed_path("NVIDIA H200").exists()
     assert not Path("table.py").exists()
     assert "in place of the table of NVIDIA H200" in fit("--install", "--force")
-    assert locate.select("NVIDIA H200", "sm_90", 132).table.source == locate.installed_path("NVIDIA H200")
+    assert locate.select("NVIDIA H200", "sm_90", 132).tables[0][1]().source == locate.installed_path("NVIDIA H200")
 
 
 def test_the_table_of_another_gpu_is_installed_by_force_alone(store, gpus_here: list[Gpu]) -> None:
