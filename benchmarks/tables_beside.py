@@ -21,7 +21,7 @@ from normtune.kernels.config import COPY, Config
 from normtune.kernels.key import Key
 from normtune.kernels.operator import operator, operators, read_config
 from normtune.kernels.problem import Problem
-from normtune.kernels.tablefile.locate import LoadedTable
+from normtune.kernels.tablefile.loaded import LoadedTable
 from normtune.kernels.target import Target
 from normtune.results.exchange.recording import load_recording
 from normtune.results.records import Outcome

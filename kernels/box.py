@@ -1,5 +1,6 @@
 """Boxes of sizes: the shapes that a leaf of a tree answers for, or that an operator takes."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from normtune.kernels.derived_size import located
@@ -24,6 +25,14 @@ class Box(tuple[Interval, ...]):
         """The box with the least and the most of each axis: `Box.of(rows=(1, 8), hidden=(64, 128))`."""
         return cls(Interval(axis, *ends) for axis, ends in edges.items())
 
+    @classmethod
+    def around(cls, boxes: "Iterable[Box]") -> "Box":
+        """The least box that holds others, at least one, of the same axes."""
+        return cls(
+            Interval(parts[0].axis, min(part.least for part in parts), max(part.most for part in parts))
+            for parts in zip(*boxes, strict=True)
+        )
+
     @property
     def is_empty(self) -> bool:
         """Whether an axis has no integer between its edges."""
@@ -33,6 +42,9 @@ class Box(tuple[Interval, ...]):
     def largest(self) -> Shape:
         """The largest shape in it."""
         return tuple(interval.most for interval in self)
+
+    def __str__(self) -> str:
+        return ", ".join(f"{axis} {least} to {most}" for axis, least, most in self)
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -54,6 +66,10 @@ class Box(tuple[Interval, ...]):
     def with_interval(self, interval: Interval) -> "Box":
         """The box with another interval along its axis."""
         return Box(interval if own.axis == interval.axis else own for own in self)
+
+    def within_twice(self) -> "Box":
+        """The sizes within a factor of two of its own, up to the largest of any shape."""
+        return Box(Interval(axis, -(-least // 2), min(2 * most, MAX_ROWS)) for axis, least, most in self)
 
     def along(self, axis: str) -> Interval:
         """Its interval of an axis."""

@@ -42,8 +42,8 @@ def unwritable(folder: Path) -> str:
 
 
 def temporary_of(path: Path) -> Path:
-    """An unpredictable path beside a file, for its replacement."""
-    return path.parent / f".{path.name}.{secrets.token_hex(8)}.tmp"
+    """An unpredictable path beside a file, for its replacement; short, as the file's own name may be the longest."""
+    return path.parent / f".normtune.{secrets.token_hex(8)}.tmp"
 
 
 def check_place(path: Path) -> None:
@@ -56,7 +56,7 @@ def check_place(path: Path) -> None:
         raise UsageError(f"cannot write {path}: {reason} name another")
     if os.path.isdir(path):
         raise UsageError(f"cannot write {path}: it is a folder, expected a file name")
-    if reason := _unnameable(temporary_of(path)):
+    if reason := _unnameable(path):
         raise UsageError(f"cannot write {path}: {reason}; name another place")
     if reason := unwritable(folder):
         raise NormtuneError(f"cannot write {path}: {reason}; name another place")

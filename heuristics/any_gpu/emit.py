@@ -17,8 +17,8 @@ from normtune.kernels.tablefile.header import Gpu
 from normtune.results.records import Device
 
 
-def module_text(fit: AnyGpuFit, command: Command, is_positional: bool = False) -> str:
-    """The module, with the command that writes it again; `is_positional` as for `writing.emit.body_text`.
+def module_text(fit: AnyGpuFit, command: Command) -> str:
+    """The module, with the command that writes it again.
 
     Raises:
         NormtuneError: two operators or configs would get the same name in the code.
@@ -29,7 +29,7 @@ def module_text(fit: AnyGpuFit, command: Command, is_positional: bool = False) -
         else AnyGpuEntry(one.key, 0, one.figures, one.donor, one.cost)
         for one in ordered(fit.functions, fit.shared)
     ]
-    body = body_text(fit.functions, template.ANY_GPU, is_positional)
+    body = body_text(fit.functions, fit.measured, template.ANY_GPU)
     header = header_of(fit, command, entries, body)._replace(fitted=tuple(map(_gpu, fit.devices)))
     return f"{with_lines(header).text()}\n{body}"
 

@@ -5,7 +5,7 @@ more there than the operator's default config is left out: calls then take the d
 function of another within the same bound as in `fitting.sharing`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -31,6 +31,7 @@ from normtune.heuristics.regret.fixed_log import percent
 from normtune.heuristics.regret.matrix import timing_matrix
 from normtune.heuristics.regret.specs import undeclared_note
 from normtune.heuristics.regret.weights import Weighting
+from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec, find
 from normtune.kernels.problem import AXES, Shape
 from normtune.kernels.tablefile.tree import configs_of
@@ -74,13 +75,15 @@ def fit_all(evidence: "Evidence", options: FitOptions | None = None) -> AnyGpuFi
     left_out = [note for part in parts for note in part.notes]
     if not functions:
         raise NormtuneError("there is no table: " + "; ".join(left_out))
-    shapes = [shape for part in parts for shape in part.shapes]
+    shared = tuple(share for part in parts for share in part.shared)
+    shapes = {key: of_key for part in parts for key, of_key in part.shapes.items()}
+    keys = [*(function.key for function in functions), *(share.key for share in shared)]
     notes = (*older(selected, data), *_earlier(data, devices), *left_out, *weighting.notes(), *_few(devices))
     return AnyGpuFit(
-        **vars(FromData.of(data, shapes, options.regime, notes)),
+        **vars(FromData.of(data, {key: shapes[key] for key in keys}, options.regime, notes)),
         devices=tuple(devices),
         functions=tuple(functions),
-        shared=tuple(share for part in parts for share in part.shared),
+        shared=shared,
     )
 
 
@@ -88,7 +91,7 @@ class _JointFit(NamedTuple):
     functions: list[AnyGpuFunction]
     shared: list[AnyGpuShared]
     notes: list[str]
-    shapes: list[Shape]
+    shapes: dict[Key, Collection[Shape]]
 
 
 def _check(options: FitOptions) -> None:
@@ -176,7 +179,7 @@ def _part(kinds: Sequence[KeyData], notes: list[str], targets: Sequence[Target],
         count = len(list(configs_of(choice.tree)))
         figures = figures_on(kind, choice)
         functions.append(AnyGpuFunction(kind.key, choice.tree, dtypes, count, figures))
-    return _JointFit(functions, shared, notes, [shape for kind in kinds for shape in kind.shapes()])
+    return _JointFit(functions, shared, notes, {kind.key: kind.shapes() for kind in kinds})
 
 
 def _taken(

@@ -20,7 +20,8 @@ from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.showing.config_map import BestMap, best_map, table_map
 from normtune.heuristics.showing.flips import BothWays, both_ways
 from normtune.kernels.problem import AXES, Shape
-from normtune.kernels.tablefile.locate import LoadedTable, load_table
+from normtune.kernels.tablefile.loaded import LoadedTable
+from normtune.kernels.tablefile.locate import load_table
 from normtune.results.evidence import Evidence
 from normtune.results.options import keywords_of, option
 from normtune.results.records import Device

@@ -43,7 +43,8 @@ from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem, axes_of, function_key
 from normtune.kernels.tablefile.header import Header
-from normtune.kernels.tablefile.locate import LoadedTable, load_table, quoted
+from normtune.kernels.tablefile.loaded import LoadedTable
+from normtune.kernels.tablefile.locate import load_table, quoted
 from normtune.kernels.tablefile.tree import Tree, choose, distinct, leaves
 from normtune.kernels.target import Target, target_for
 from normtune.results.atomic import replaced

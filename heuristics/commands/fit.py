@@ -225,8 +225,12 @@ def _check_alone(context: typer.Context, table: str, install: bool) -> None:
 
 def _installed(gpu: "Gpu", installed: "Installed") -> str:
     """Lines about an installed table."""
+    from normtune.heuristics.writing.entries import ends
+    from normtune.kernels.tablefile import locate
+
     line = f"installed {installed.path}: kernels on {gpu.name} use it from now on, in place of {installed.displaced}"
-    return "\n".join(filter(None, (line, installed.note)))
+    where = [f"  {end}" for end in ends(locate.load(installed.path).measured)]
+    return "\n".join(filter(None, (line, *where, installed.note)))
 
 
 def _source(file: str | None, store: str | None, recording: str | None, elsewhere: Elsewhere) -> "Source":

@@ -14,7 +14,7 @@ from normtune.results.terminal import say, say_json
 
 if TYPE_CHECKING:
     from normtune.kernels.key import Key
-    from normtune.kernels.tablefile.locate import LoadedTable
+    from normtune.kernels.tablefile.loaded import LoadedTable
 
 # The multiprocessors and the bytes of L2 cache of a GPU, for a table for any GPU.
 _GPU = ("sms", "l2_bytes")
@@ -36,6 +36,7 @@ def lookup(
     """Print a table's config for one shape. Needs no GPU and no store."""
     from normtune.kernels.operator import find
     from normtune.kernels.tablefile.locate import load_table
+    from normtune.kernels.tablefile.selection import bounded
 
     given = _given(sizes)
     loaded = load_table(table)
@@ -56,6 +57,8 @@ def lookup(
             spec.problem_at(tuple(shape), dtype, key.usual.variant)
         except ValueError as error:
             raise UsageError(str(error)) from None
+    if not any(function.box.holds(tuple(shape)) for function in bounded(loaded, key)):
+        say("normtune: more than a factor of two from what was measured: kernels ask the next table there", error=True)
     config = answer(*shape)
     if as_json:
         used = next(name for name in loaded.names(key) if name in loaded.tables)

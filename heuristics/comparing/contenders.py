@@ -11,8 +11,7 @@ from normtune.heuristics.rules.rule import Autotuned
 from normtune.kernels.config import Config
 from normtune.kernels.key import Key
 from normtune.kernels.problem import Problem
-from normtune.kernels.tablefile.locate import by_name, load, quoted, read
-from normtune.kernels.tablefile.parse import relative_trees, trees
+from normtune.kernels.tablefile.locate import by_name, load, quoted
 from normtune.kernels.tablefile.relative_tree import on_sms
 from normtune.kernels.tablefile.tree import Tree
 from normtune.kernels.target import Target
@@ -64,19 +63,13 @@ def contender(text: str) -> Side | Autotuned:
 
 def _table(path: str | Path, name: str) -> Side:
     table = load(path)
-    text = read(path)
-    absolute, relative = (trees(text), {}) if table.is_bound else ({}, relative_trees(text))
 
     def choose(problem: Problem, target: Target) -> Config | None:
         answer = table.bound(target.sms, target.l2_bytes).answer(problem.key)
         return answer(*problem.shape) if answer else None
 
     def tree(key: Key, target: Target) -> Tree | None:
-        for name in key.names:
-            if name in absolute:
-                return absolute[name]
-            if name in relative:
-                return on_sms(relative[name], target.sms)
-        return None
+        found = next((table.trees[name] for name in key.names if name in table.trees), None)
+        return found if found is None or table.is_bound else on_sms(found, target.sms)
 
     return Side(name, choose, tree)

@@ -20,6 +20,7 @@ from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec, read_config
 from normtune.kernels.problem import Problem, Shape
 from normtune.kernels.tablefile import locate
+from normtune.kernels.tablefile.selection import TableSelection
 from normtune.kernels.tablefile.tree import Tree
 from normtune.kernels.target import Target, plain_name
 from normtune.results.records import Device
@@ -77,24 +78,29 @@ class InUse:
         return Compared(worst, name, faster, (len(logs), len(matrix.problems)), matrix.rounds is not None)
 
     def _of(self, spec: OperatorSpec, key: Key) -> tuple[str, _Choice]:
+        def default(shape: Shape) -> Config | None:
+            # An operator that is not declared has none.
+            return spec.default_config(Problem.at(key, shape), self.target) if spec.kernel_module else None
+
         incumbent = self.baseline.of(key, self.target) if self.baseline else None
         if incumbent and self.baseline:
             rule = self.baseline.rule
             title = rule and (rule.title if rule.name == DEFAULT else f"the rule of {rule.title}")
             return title or self.name, incumbent.choice
-        table = self._serving and self._serving.serving(key)
-        answer = table.answer(key) if table else None
-        if table and answer:
-            name = "any GPU" if table.header.is_for_any_gpu else plain_name(self.device.name)
-            return f"the table for {name}", lambda shape: read_config(key.operator, answer(*shape).to_json())
+        if self._serving and (functions := self._serving.functions(key)):
+            answer, is_for_any = self._serving.answer(key), functions[0].table.header.is_for_any_gpu
+
+            def choice(shape: Shape) -> Config | None:
+                config = answer(*shape)
+                return default(shape) if config is None else read_config(key.operator, config.to_json())
+
+            return f"the table for {'any GPU' if is_for_any else plain_name(self.device.name)}", choice
         if liger.choose(key.operator, 1, 1):
             return f"the rule of {liger.TITLE}", lambda shape: liger.choose(key.operator, *shape)
-        if not spec.kernel_module:  # the operator is not declared
-            return "", lambda shape: None
-        return DEFAULT_RULE.title, lambda shape: spec.default_config(Problem.at(key, shape), self.target)
+        return DEFAULT_RULE.title if spec.kernel_module else "", default
 
     @cached_property
-    def _serving(self) -> locate.TableSelection | None:
+    def _serving(self) -> TableSelection | None:
         with suppress(UsageError):  # dispatch reports a table that cannot be used
             return locate.select(self.device.name, self.device.target, self.device.sms, self.device.l2_bytes)
         return None

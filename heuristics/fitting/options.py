@@ -14,7 +14,6 @@ from typing import Any, get_args, get_origin
 
 from normtune.errors import UsageError
 from normtune.kernels.arguments import check
-from normtune.kernels.tablefile.header import log_ppm_of
 from normtune.results.options import (
     DEVICE_DOC,
     DEVICE_HELP,
@@ -131,7 +130,7 @@ class FitOptions(FitKeywords):
     @property
     def tie(self) -> int:
         """The tie in log_ppm."""
-        return log_ppm_of(self.tie_percent)
+        return round(1e6 * math.log1p(self.tie_percent / 100))
 
     @property
     def cap(self) -> int | None:

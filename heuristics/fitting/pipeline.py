@@ -91,12 +91,14 @@ def fit(
     notes += [note for part in parts for note in part.notes]
     if not functions:
         raise NormtuneError("there is no table: " + "; ".join(notes))
-    shapes = [shape for part in parts for shape in part.shapes]
+    shared = tuple(share for part in parts for share in part.shared)
+    shapes = {key: of_key for part in parts for key, of_key in part.shapes.items()}
+    keys = [*(function.key for function in functions), *(share.key for share in shared)]
     return Fit(
-        **vars(FromData.of(data, shapes, regime, (*notes, *weighting.notes()))),
+        **vars(FromData.of(data, {key: shapes[key.usual] for key in keys}, regime, (*notes, *weighting.notes()))),
         device=device,
         functions=tuple(functions),
-        shared=tuple(share for part in parts for share in part.shared),
+        shared=shared,
         weights=options.weights,
         together=tuple(together([side for part in parts for side in part.sides], liger.choose)),
         searched=tuple(line for part in parts for line in part.searched),
@@ -136,7 +138,7 @@ class _OperatorFit(NamedTuple):
     shared: list[Shared]
     notes: list[str]
     sides: list[OneFunction]
-    shapes: list[Shape]
+    shapes: dict[Key, tuple[Shape, ...]]
     searched: list[str]
     compared: dict[Key, Compared]
 
@@ -161,7 +163,7 @@ def _part(
         functions, shared = [*functions, *invariant[0]], [*shared, *invariant[1]]
     if arguments.same_bits:
         arguments.same_bits.check(spec, arguments.target, functions, shared)
-    shapes = [shape for matrix in matrices for shape in matrix.problems]
+    shapes = {matrix.key: matrix.problems for matrix in matrices}
     return _OperatorFit(functions, shared, notes, sides, shapes, [line for line in lines if line], compared)
 
 

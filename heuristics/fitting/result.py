@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 from normtune.heuristics.fitting.figures import Cost, Figures
 from normtune.heuristics.fitting.forward_backward import Together
 from normtune.heuristics.fitting.in_use import Compared
+from normtune.kernels.box import Box, Interval
 from normtune.kernels.key import Key
 from normtune.kernels.problem import Shape, axes_of, function_operator
 from normtune.kernels.tablefile.header import Data
@@ -89,7 +90,7 @@ class FromData:
         digest: of the measurements that were used.
         measurements: their number.
         fingerprints: of the kernels, by operator.
-        measured: the least and the most measured size of each axis.
+        measured: the box of the measured sizes of each key with data.
         notes: for the user: why data was left out.
         regime: cache mode of the times.
         unpaired: whether another program measured some of them.
@@ -100,22 +101,24 @@ class FromData:
     digest: str
     measurements: int
     fingerprints: dict[str, str]
-    measured: dict[str, tuple[int, int]]
+    measured: dict[Key, Box]
     notes: tuple[str, ...]
     regime: str = COLD
     unpaired: bool = False
 
     @classmethod
-    def of(cls, data: "Evidence", shapes: Collection[Shape], regime: str, notes: Sequence[str]) -> "FromData":
-        """The facts about measurements of these shapes, at least one."""
-        newest, axes = data.runs[-1], axes_of(data.measured_keys()[0].family)
+    def of(
+        cls, data: "Evidence", shapes: Mapping[Key, Collection[Shape]], regime: str, notes: Sequence[str]
+    ) -> "FromData":
+        """The facts about measurements; each key has been measured at `shapes`, at least one."""
+        newest = data.runs[-1]
         return FromData(
             software=newest.software,
             date="" if newest.started == UNKNOWN_START else newest.started[:10],
             digest=data.digest(),
             measurements=len(data.frame),
             fingerprints=_by_function(data.fingerprints()),
-            measured={axis: (min(sizes), max(sizes)) for axis, *sizes in zip(axes, *shapes, strict=True)},
+            measured={key: _box_around(key, own) for key, own in shapes.items()},
             notes=tuple(notes),
             regime=regime,
             unpaired=any(run.is_unpaired for run in data.runs),
@@ -126,6 +129,11 @@ class FromData:
         """The facts as part of a header."""
         regime = "" if self.regime == COLD else self.regime
         return Data(self.digest, self.measurements, self.date, regime, self.unpaired)
+
+
+def _box_around(key: Key, shapes: Collection[Shape]) -> Box:
+    along = zip(axes_of(key.family), *shapes, strict=True)
+    return Box(Interval(axis, min(sizes), max(sizes)) for axis, *sizes in along)
 
 
 def _by_function(fingerprints: Mapping[str, str]) -> dict[str, str]:

@@ -12,7 +12,9 @@ from normtune.heuristics.fitting.case import TableEntry
 from normtune.heuristics.fitting.result import Fit, FittedFunction, FromData, TableFunction
 from normtune.heuristics.writing.entries import AnyGpuEntry, facts_of, ordered, with_lines
 from normtune.heuristics.writing.regenerate import Command
+from normtune.kernels.box import Box
 from normtune.kernels.config import Config, Knob, identifier, is_nameless
+from normtune.kernels.key import Key
 from normtune.kernels.problem import axes_of
 from normtune.kernels.tablefile import template
 from normtune.kernels.tablefile.facts import encoded
@@ -23,8 +25,8 @@ from normtune.kernels.target import plain_letters
 from normtune.results.records import Device
 
 
-def module_text(fit: Fit, command: Command, is_positional: bool = False) -> str:
-    """The module, with the command that writes it again; `is_positional` as for `body_text`.
+def module_text(fit: Fit, command: Command) -> str:
+    """The module, with the command that writes it again.
 
     Raises:
         NormtuneError: two operators or configs would get the same name in the code.
@@ -35,7 +37,7 @@ def module_text(fit: Fit, command: Command, is_positional: bool = False) -> str:
         else TableEntry(function.key, function.figures, None, function.donor, function.cost)
         for function in ordered(fit.functions, fit.shared)
     ]
-    body = body_text(fit.functions, is_positional=is_positional)
+    body = body_text(fit.functions, fit.measured)
     header = header_of(fit, command, entries, body)._replace(
         device=gpu_of(fit.device),
         without_data=tuple((key.text, key.dtype, donor) for key, donor in fit.without_data()),
@@ -60,20 +62,19 @@ def header_of(fit: FromData, command: Command, entries: Iterable[TableEntry | An
         software={name: fit.software.get(name, "unknown") for name in ("triton", "torch")},
         data=fit.data,
         kernels=fit.fingerprints,
-        measured=fit.measured,
         command=encoded(command),
         functions=tuple(map(facts_of, entries)),
         body=body_hash(body),
     )
 
 
-def body_text(functions: Sequence[TableFunction], of: template.Form | None = None, is_positional: bool = False) -> str:
+def body_text(functions: Sequence[TableFunction], measured: Mapping[Key, Box], of: template.Form | None = None) -> str:
     """The text after the header.
 
     Args:
         functions: in the order of the code.
+        measured: the box of the measured sizes of each key with data.
         of: the form of a table for any GPU; None for one GPU.
-        is_positional: whether to write configs without keywords, to compare with an older table.
 
     Raises:
         NormtuneError: two operators or configs would get the same name in the code, or operators have other sizes.
@@ -90,26 +91,34 @@ def body_text(functions: Sequence[TableFunction], of: template.Form | None = Non
             {config for function in functions for config in configs_of(function.tree) if config.knobs == knobs}
         ):
             names[knobs, config] = f"{prefix}{config.constant_name()}"
-            constants.append(_constant(names[knobs, config], name, _arguments(config, is_positional)))
+            constants.append(_constant(names[knobs, config], name, _arguments(config)))
     for function in functions:
         knobs_used = {config.knobs for config in configs_of(function.tree)}
         answer = template.any_of({name: knobs for name, knobs in classes.items() if knobs in knobs_used})
         code.append("\n".join([of.function(_name(function), answer), *branches(function.tree, 1, names)]))
     names_in_code += names.values()
-    _check_unique([*names_in_code, template.LIST])
-    entries = "\n".join(
-        template.in_parentheses("    ", [json.dumps(key.text), json.dumps(key.dtype)], f": {_name(function)},")
-        for function in functions
-        for key in function.served
-    )
-    has_sizes = not is_positional and any(function.key.sizes for function in functions)
+    _check_unique([*names_in_code, template.LIST, template.MEASURED])
+    entries = "\n".join(_entry(key, f"{_name(function)},") for function in functions for key in function.served)
+    boxes = "\n".join(line for key, box in sorted(measured.items()) for line in _intervals(key, box))
+    has_sizes = any(function.key.sizes for function in functions)
     parts = [
         of.opening(classes, has_sizes),
         "\n".join(constants),
         *code,
-        f"{of.tables(classes)} {{\n{entries}\n}}\n{of.closing(classes, has_sizes)}",
+        f"{of.tables(classes)} {{\n{entries}\n}}",
+        f"{template.SIZES} {{\n{boxes}\n}}\n{of.closing(classes, has_sizes)}",
     ]
     return "\n\n\n".join(parts)
+
+
+def _entry(key: Key, value: str) -> str:
+    return template.in_parentheses("    ", [json.dumps(key.text), json.dumps(key.dtype)], f": {value}")
+
+
+def _intervals(key: Key, box: Box) -> list[str]:
+    """The lines of the measured sizes of a key."""
+    intervals = (f"        {json.dumps(axis)}: ({least}, {most})," for axis, least, most in box)
+    return [_entry(key, "{"), *intervals, "    },"]
 
 
 def _form(functions: Sequence[TableFunction]) -> template.Form:
@@ -180,18 +189,12 @@ def _class_name(function: TableFunction, config: Config) -> str:
     return "".join(map(str.capitalize, identifier(function.key.family).split("_"))) + "Config"
 
 
-def _arguments(config: Config, is_positional: bool) -> list[str]:
-    """The values that differ from defaults, and num_warps; by position all values before trailing defaults."""
-    pairs = [*zip(config.knobs, config, strict=True)]
-    is_needed = [value != knob.default or knob.name == "num_warps" for knob, value in pairs]
-    if is_positional:
-        while is_needed and not is_needed[-1]:
-            is_needed.pop()
-        return [template.literal(value) for _, value in pairs[: len(is_needed)]]
+def _arguments(config: Config) -> list[str]:
+    """The values that differ from defaults, and num_warps."""
     return [
         f"{knob.name}={template.literal(value)}"
-        for (knob, value), needed in zip(pairs, is_needed, strict=True)
-        if needed
+        for knob, value in zip(config.knobs, config, strict=True)
+        if value != knob.default or knob.name == "num_warps"
     ]
 
 

@@ -3,7 +3,7 @@
 A refit keeps the decisions.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from normtune.errors import UsageError
@@ -11,6 +11,7 @@ from normtune.heuristics.fitting.case import TableEntry
 from normtune.heuristics.fitting.figures import Cost, DeviceLoss, Figures
 from normtune.heuristics.regret.fixed_log import percent, percent_up
 from normtune.heuristics.writing.regenerate import command_of
+from normtune.kernels.box import Box
 from normtune.kernels.key import Key
 from normtune.kernels.tablefile.facts import decoded, encoded
 from normtune.kernels.tablefile.header import ANY_GPU, Gpu, Header
@@ -18,6 +19,7 @@ from normtune.kernels.tablefile.tree import counted_leaves
 
 FROM = "the folder of this file, where that command is to be run"
 REPLACED = "brought near to the table before it, within the tie; no leaf is slower than that"
+HANDS_ON = "the next table elsewhere, or the default config"
 # A condition on the trees that the gap refers to: they have no config slower than the baseline at any shape.
 _NOWHERE_SLOWER = " nowhere slower than what was in use"
 
@@ -52,7 +54,7 @@ def entries(header: Header) -> Sequence[TableEntry | AnyGpuEntry]:
     Raises:
         UsageError: an entry has another form.
     """
-    kind = AnyGpuEntry if header.is_for_any_gpu and header.has_facts else TableEntry
+    kind = AnyGpuEntry if header.is_for_any_gpu else TableEntry
     try:
         return [
             decoded(kind, {"key": [facts.pop("key", None), facts.pop("dtype", None)], **facts}, f"functions[{index}]")
@@ -92,7 +94,6 @@ def with_lines(header: Header) -> Header:
         ("Software", ", ".join(f"{name} {version}" for name, version in header.software.items())),
         ("Data", f"{header.data.digest} ({header.data.extent})"),
         *(("Kernels", f"{name} {fingerprint}") for name, fingerprint in header.kernels.items()),
-        ("Measured", ", ".join(f"{name} {least} to {most}" for name, (least, most) in header.measured.items())),
         *(("Regret", line) for line in map(_sentence, entries(header))),
         *(("Searched", line) for line in header.searched),
         *(
@@ -102,6 +103,18 @@ def with_lines(header: Header) -> Header:
         *([("Replaced", REPLACED)] if header.replaced else []),
     ]
     return header._replace(lines=tuple(lines))
+
+
+def ends(measured: Mapping[Key, Box]) -> list[str]:
+    """Where a table ends, a line for each box of measured sizes: `it answers at rows 1 to 16, hidden 32 to 8192`."""
+    boxes = dict.fromkeys(measured.values())
+    lines = []
+    for box in boxes:
+        keys = [str(key) for key, of_key in measured.items() if of_key == box]
+        more = f" and {len(keys) - 1} more" if len(keys) > 1 else ""
+        subject = f"{keys[0]}{more}:" if len(boxes) > 1 else "it"
+        lines.append(f"{subject} answers at {box.within_twice()}")
+    return [*lines[:-1], f"{lines[-1]}; {HANDS_ON}"]
 
 
 def described(gpu: Gpu) -> str:

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 from normtune.errors import UsageError
 from normtune.heuristics.fitting.options import FitOptions, seen_from, words_of
 from normtune.kernels.load_file import loaded
-from normtune.kernels.tablefile import format_3
 from normtune.kernels.tablefile.facts import decoded
 from normtune.kernels.tablefile.header import Header
 from normtune.results.elsewhere import Elsewhere
@@ -148,8 +147,7 @@ def command_of(header: Header) -> Command:
         UsageError: it cannot be read.
     """
     try:
-        facts = header.command if header.has_facts else format_3.command(header.regenerate)
-        return decoded(Command, facts, "command")
+        return decoded(Command, header.command, "command")
     except ValueError as error:
         raise UsageError(
             f"the command {header.regenerate[:80]!r} of a header cannot be read ({error}): fit the table again"

@@ -13,7 +13,7 @@ from normtune.heuristics.fitting.result import Fit
 from normtune.heuristics.regret.fixed_log import MILLION, percent, percent_up, ratio_in_words
 from normtune.heuristics.rules import liger
 from normtune.heuristics.solver.grid import MAX_BINS
-from normtune.heuristics.writing.entries import counted_shapes
+from normtune.heuristics.writing.entries import HANDS_ON, counted_shapes
 from normtune.heuristics.writing.regenerate import quoted
 from normtune.kernels.key import Key
 from normtune.kernels.tablefile.header import Gpu
@@ -39,7 +39,11 @@ def verdict(fit: Fit) -> Iterable[str]:
             yield ""
             numbers = fit.with_data()[key]
             yield f"{key}: {regions_of(numbers)}"
-            rows = [*verdict_rows(numbers, fit.compared[key]), *_costs(key, fit, beside.get(key))]
+            rows = [
+                *verdict_rows(numbers, fit.compared[key]),
+                *_reach(key, fit),
+                *_costs(key, fit, beside.get(key)),
+            ]
             yield from (f"  {label:<9} {text}" if label else f"  {text}" for label, text in rows)
 
 
@@ -69,6 +73,15 @@ def verdict_rows(numbers: Figures, compared: Compared) -> Iterable[tuple[str, st
     if numbers.slower:
         count, most = numbers.slower
         yield " ", f"{counted_shapes(count)} up to {percent(most, 1)} slower than it"
+
+
+def _reach(key: Key, fit: Fit) -> Iterable[tuple[str, str]]:
+    """Where a function answers, and for which dtypes without measurements, as `verdict_rows`."""
+    yield "answers", f"at {fit.measured[key].within_twice()};"
+    yield " ", HANDS_ON
+    dtypes = [other.dtype for other, donor in fit.without_data() if (other.text, donor) == (key.text, key.dtype)]
+    if dtypes:
+        yield "", f"unmeasured: {', '.join(dtypes)} use it where no other table measured them"
 
 
 def _costs(key: Key, fit: Fit, beside: Cost | None) -> Iterable[tuple[str, str]]:

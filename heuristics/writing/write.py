@@ -3,12 +3,13 @@
 import keyword
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from normtune.errors import UsageError
 from normtune.kernels.tablefile import locate
-from normtune.kernels.tablefile.header import FIRST_LINE, is_edited, parse
+from normtune.kernels.tablefile.header import FIRST_LINE, is_edited, lines_above, parse
 from normtune.kernels.tablefile.syntax import has_comments
 from normtune.results.atomic import replaced
 from normtune.results.paths import check_place
@@ -117,10 +118,14 @@ def not_as_written(path: Path) -> str:
     Raises:
         UsageError: the file cannot be read.
     """
-    if _begins(path, len(FIRST_LINE) + 2).splitlines()[:1] != [FIRST_LINE.encode()]:
+    _begins(path, 1)
+    try:
+        text = locate.read(path)
+        lines_above(text)
+    except (UsageError, ValueError):
         return "it exists and normtune did not write it"
     try:
-        header, body = parse(locate.read(path), str(path))
+        header, body = parse(text, str(path))
         # `check` ignores comments, but a user who wrote them would lose them.
         edited = is_edited(header, body) or has_comments(body)
     except UsageError:
@@ -144,14 +149,18 @@ def check_evidence(path: Path, force: bool) -> None:
 
 
 def write_table(text: str, path: Path) -> None:
-    """Write the text of a module to a file, which is replaced if it exists.
+    """Write the text of a module to a file, which is replaced if it exists; comments above a table stay.
 
     Raises:
         UsageError: its folder does not exist.
         NormtuneError: it cannot be written.
     """
+    above = ""
+    with suppress(UsageError, ValueError):  # there is no table
+        old = locate.read(path)
+        above = "".join(f"{line}\n" for line in old.split("\n")[: lines_above(old)])
     with replaced(path) as temporary:
-        temporary.write_text(text, "utf-8", newline="\n")
+        temporary.write_text(above + text, "utf-8", newline="\n")
 
 
 def _replaceable(path: Path, force: bool) -> bool:

@@ -1,6 +1,6 @@
 """Looks up the config of a problem in the table of its GPU, and binds its launch.
 
-In: an operator, tensors, and the table of their GPU (`tablefile.locate`, or `use_table`). Out: launches. Tables have
+In: an operator, tensors, and the tables of their GPU (`tablefile.locate`, or `use_table`). Out: launches. Tables have
 separate functions for the batch-invariant mode; without one, the operator's default config is used. Different numbers
 of rows get different configs in this mode only if all of these are legal and sum a row in the same order
 (`Launch.row_sum`); else all get the config of the largest number of rows.
@@ -26,14 +26,18 @@ from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import HIDDEN_ROWS, MAX_ROWS, Problem
 from normtune.kernels.tablefile import locate
+from normtune.kernels.tablefile.selection import TableSelection
+from normtune.kernels.tablefile.selection import row_bounds as row_bounds_of
 from normtune.kernels.target import TARGETS, Target, plain_name
 
 Kept = TypeVar("Kept")
 # Returns a config of a class that the table defines, or None.
 Lookup = Callable[[Problem], Any]
+# The least and the most rows, the least and the most hidden, and the function that answers there.
+_EndsAndFunction = tuple[int, int, int, int, Callable[[int, int], Any]]
 
 _chosen: str | os.PathLike[str] | Literal["auto"] | None = "auto"
-_tables: dict[int, locate.TableSelection | None] = {}
+_tables: dict[int, TableSelection | None] = {}
 _lookups: dict[tuple[int, bool], Lookup] = {}
 _caches: list[dict[Any, Any]] = []
 # Held while a table is chosen or located.
@@ -89,7 +93,8 @@ def use_table(table: str | os.PathLike[str] | None = "auto") -> None:
 
     Args:
         table: path of a table that `normtune fit --out` wrote; None for the default config of each operator; `auto`,
-            the initial state, for NORMTUNE_TABLE, else the table installed for the GPU, else the one shipped for it.
+            the initial state, for NORMTUNE_TABLE. Beyond twice its measured sizes the table installed for the GPU
+            answers, then the one shipped for it, then the default config.
 
     Raises:
         UsageError: the file is missing or is not a table; the choice before is kept.
@@ -199,11 +204,9 @@ def row_bounds(spec: OperatorSpec, problem: Problem, first: Tensor, batch_invari
 
 def _row_bounds(problem: Problem, target: Target, device: int, batch_invariant: bool) -> list[int]:
     with _choosing:
-        selection = _table_of(device, target)
-    if selection is None:
-        return [1]
+        tables = _table_of(device, target)
     key = problem.key.batch_invariant if batch_invariant else problem.key
-    return locate.row_bounds(selection.serving(key), key, problem.hidden, target)
+    return row_bounds_of(tables.functions(key) if tables else (), problem.hidden, target)
 
 
 class Cache(dict[Any, Kept]):
@@ -275,23 +278,24 @@ def target_of(tensor: Tensor) -> Target:
     return describe(tensor.device.index) if tensor.is_cuda else TARGETS["sm_89"]
 
 
-def _table_of(device: int, target: Target) -> locate.TableSelection | None:
+def _table_of(device: int, target: Target) -> TableSelection | None:
     """The tables of GPU `device`, located once; the caller holds `_choosing`."""
     if device not in _tables:
         _tables[device] = _find(device, target)
     return _tables[device]
 
 
-def _find(device: int, target: Target) -> locate.TableSelection | None:
+def _find(device: int, target: Target) -> TableSelection | None:
     """The tables of GPU `device` under the present choice; None for the default configs."""
     if _chosen is None:
         return None
-    if _chosen != "auto":
-        return locate.TableSelection(locate.load(_chosen).bound(target.sms, target.l2_bytes), "", True)
+    chosen = None if _chosen == "auto" else _chosen
     if not torch.cuda.is_available():
-        return None
+        if chosen is None:
+            return None
+        return locate.selection_of(locate.load(chosen).bound(target.sms, target.l2_bytes), locate.quoted(chosen))
     name = torch.cuda.get_device_properties(device).name
-    selection = locate.select(name, target.name, target.sms, target.l2_bytes)
+    selection = locate.select(name, target.name, target.sms, target.l2_bytes, chosen)
     if not selection.exact:
         warnings.warn(
             f"normtune has no table for {plain_name(name)} ({target.name}, {target.sms} SMs) and uses "
@@ -301,28 +305,32 @@ def _find(device: int, target: Target) -> locate.TableSelection | None:
     return selection
 
 
-def _in_table(selection: locate.TableSelection | None, batch_invariant: bool = False) -> Lookup:
+def _in_table(selection: TableSelection | None, batch_invariant: bool = False) -> Lookup:
     """A function that looks a problem up in the tables; it returns None for the default config."""
     is_warned = False
-    functions: dict[Key, Callable[..., Any]] = {}
+    functions: dict[Key, list[_EndsAndFunction]] = {}
 
     def look_up(problem: Problem) -> Any:
         nonlocal is_warned
         if selection is None:
             return None
-        if cached := functions.get(problem.key):
-            return cached(problem.rows, problem.hidden)
-        key = problem.key.batch_invariant if batch_invariant else problem.key
-        table = selection.serving(key)
-        function = table.function(key)
-        if function is None and batch_invariant and not is_warned:
+        found = functions.get(problem.key)
+        if found is None:
+            key = problem.key.batch_invariant if batch_invariant else problem.key
+            bounded = [(*one.box, one.function) for one in selection.functions(key)]
+            found = [(*rows[1:], *hidden[1:], function) for rows, hidden, function in bounded]
+            functions[problem.key] = found
+        if not found and batch_invariant and not is_warned:
             is_warned = True
             warnings.warn(
-                f"{locate.quoted(table.source)} has no batch-invariant function of {problem.key}: the "
+                f"{selection.source or 'the table'} has no batch-invariant function of {problem.key}: the "
                 "default config serves, which may be slow; --batch-invariant of `normtune fit` adds them to a table",
                 stacklevel=4,
             )
-        functions[problem.key] = function or (lambda *_: None)
-        return functions[problem.key](problem.rows, problem.hidden)
+        _, rows, hidden = problem
+        for least_rows, most_rows, least_hidden, most_hidden, function in found:
+            if least_rows <= rows <= most_rows and least_hidden <= hidden <= most_hidden:
+                return function(rows, hidden)
+        return None
 
     return look_up

@@ -1,35 +1,34 @@
 """Find the table of a GPU.
 
-In: the GPU's name, target, number of multiprocessors and L2 cache. Out: `TableSelection`: a loaded table, its source,
-and whether it was made for that GPU. Imports neither numpy nor pandas, because dispatch calls it at the first launch.
+In: the GPU's name, target, number of multiprocessors and L2 cache. Out: `TableSelection`: tables, the source of the
+first, and whether it was made for that GPU. Imports neither numpy nor pandas, because dispatch calls it at the first
+launch.
 
-The order is: the file in NORMTUNE_TABLE, which is used alone; the table that the user installed for the GPU; the
-shipped tables of the same name and number of multiprocessors, one per family of operators; the shipped table for any
-GPU, whose thresholds are relative to multiprocessors and L2 cache. An operator is looked up in the first table that has
-functions of it.
+The order is: the file in NORMTUNE_TABLE; the table that the user installed for the GPU; the shipped tables of the same
+name and number of multiprocessors, one per family of operators; the shipped table for any GPU, whose thresholds are
+relative to multiprocessors and L2 cache. `selection` says where each of them answers.
 """
 
 import os
 import re
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache, partial
 from inspect import signature
 from pathlib import Path
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any
 
 from normtune.errors import NormtuneError, UsageError
 from normtune.kernels.arguments import checked
-from normtune.kernels.box import EVERYWHERE, Interval
-from normtune.kernels.config import Config, Knob, class_of
-from normtune.kernels.key import Key
-from normtune.kernels.problem import AXES, MAX_ROWS
-from normtune.kernels.tablefile.header import Data, Gpu, Header, parse
+from normtune.kernels.box import Box
+from normtune.kernels.key import Key, family_of
+from normtune.kernels.problem import AXES
+from normtune.kernels.tablefile.header import Header, parse
+from normtune.kernels.tablefile.loaded import LoadedTable
 from normtune.kernels.tablefile.parse import relative_trees, trees
-from normtune.kernels.tablefile.relative_tree import boxes_on
+from normtune.kernels.tablefile.selection import TableSelection
 from normtune.kernels.tablefile.syntax import parsed
-from normtune.kernels.tablefile.tree import regions
-from normtune.kernels.target import Target, plain_name, target_for
+from normtune.kernels.target import plain_name, target_for
 
 VARIABLE = "NORMTUNE_TABLE"
 SHIPPED = Path(__file__).parents[2] / "heuristics" / "tables"
@@ -39,128 +38,36 @@ MAX_BYTES = 1 << 20
 _MOST_CHARACTERS = 160
 
 
-# A config as the plain tuple of its fields.
-ConfigFields = tuple[int | str, ...]
+def selection_of(table: LoadedTable, source: str = "", others: TableSelection | None = None) -> TableSelection:
+    """A table that is asked first, and then others."""
+    families = {key.family for key in table.tables}
+    return TableSelection(((families, lambda: table), *(others.tables if others else ())), source)
 
 
-class LoadedTable(NamedTuple):
-    """A loaded table.
-
-    Attributes:
-        source: its file.
-        header: its header.
-        tables: by key a function of sizes, (rows, hidden), that returns a config as a plain tuple. The functions of an
-            unbound table for any GPU also take multiprocessors and bytes of L2 cache.
-        lookup: a function of a key's text, dtype and the same sizes that returns a config.
-        trees: by key the tree of a function; with relative thresholds in a table for any GPU.
-        is_bound: whether the functions take only sizes of a shape.
-        axes: the names of these sizes.
-    """
-
-    source: Path
-    header: Header
-    tables: dict[Key, Callable[..., ConfigFields]]
-    lookup: Callable[..., ConfigFields]
-    trees: Mapping[Key, Any]
-    is_bound: bool = True
-    axes: tuple[str, ...] = AXES
-
-    def bound(self, sms: int, l2_bytes: int) -> "LoadedTable":
-        """The table whose functions take only sizes of a shape; a table of one GPU is returned unchanged."""
-        if self.is_bound:
-            return self
-        gpu = sms, l2_bytes
-
-        def on_gpu(function: Callable[..., ConfigFields]) -> Callable[..., ConfigFields]:
-            return lambda *sizes: function(*sizes, *gpu)
-
-        tables = {key: on_gpu(function) for key, function in self.tables.items()}
-        return self._replace(tables=tables, lookup=on_gpu(self.lookup), is_bound=True)
-
-    def serves(self, key: Key) -> bool:
-        """Whether it has a function of the operator, with any named integers, modes and dtype."""
-        return any(table_key.family == key.family for table_key in self.tables)
-
-    def function(self, key: Key) -> Callable[..., ConfigFields] | None:
-        """The function of a key; without one of its modes, the plain operator's; None if there is neither.
-
-        For named integers that the table lacks, the function of the nearest ones. If the functions take a third size,
-        it is set to the key's.
-        """
-        found = next((self.tables[name] for name in self.names(key) if name in self.tables), None)
-        third = tuple(value for name, value in key.sizes if name in self.axes)
-        return partial(_with_third, found, third) if found and third else found
-
-    def names(self, key: Key) -> tuple[Key, ...]:
-        """The keys whose function `function` returns, the first that exists."""
-        key = key.without(self.axes)
-        if key.sizes and not self.tables.keys() & {*key.names}:
-            key = key.nearest(self.tables)
-        return key.names
-
-    def answer(self, key: Key) -> Callable[..., Config] | None:
-        """The same as `function`, but of functions that return a `Config`."""
-        function = self.function(key)
-        return None if function is None else lambda *shape: _config(function(*shape))
-
-
-def _with_third(function: Callable[..., ConfigFields], third: tuple[int, ...], *shape: int) -> ConfigFields:
-    return function(*shape, *third)
-
-
-def _config(entry: ConfigFields) -> Config:
-    """A config as a plain tuple converted to a `Config` with the same knobs."""
-    return _class_of(type(entry))(*entry)
-
-
-@cache
-def _class_of(kind: Any) -> type[Config]:
-    hints, defaults = get_type_hints(kind), kind._field_defaults
-    return class_of(tuple(Knob(name, hints[name], default=defaults.get(name)) for name in kind._fields))
-
-
-class TableSelection(NamedTuple):
-    """The tables for a GPU.
-
-    Attributes:
-        table: the first table.
-        source: its origin, as text for a message.
-        exact: whether it was made or chosen for this GPU; False for the table for any GPU.
-        further: functions that load the other tables, in order, for operators that the tables before lack.
-    """
-
-    table: LoadedTable
-    source: str
-    exact: bool
-    further: tuple[Callable[[], LoadedTable], ...] = ()
-
-    def serving(self, key: Key) -> LoadedTable:
-        """The table of an operator: the first that has a function of it, else the first table."""
-        if self.table.serves(key):
-            return self.table
-        return next((table for table in (load() for load in self.further) if table.serves(key)), self.table)
-
-
-def select(name: str, target: str, sms: int, l2_bytes: int | None = None) -> TableSelection:
-    """Find the table of a GPU, bound to it.
+def select(
+    name: str, target: str, sms: int, l2_bytes: int | None = None, table: str | os.PathLike[str] | None = None
+) -> TableSelection:
+    """Find the tables of a GPU, bound to it.
 
     Args:
         name: the driver's name, `NVIDIA H200`.
         target: the compiler's name, `sm_90`.
         sms: number of multiprocessors.
         l2_bytes: size of its L2 cache; None for the known value of its target.
+        table: the file of the first table; None for that in NORMTUNE_TABLE, if any.
 
     Raises:
-        UsageError: NORMTUNE_TABLE, or the installed table, is not a table.
+        UsageError: the first table, or the installed table, is not a table.
     """
-    named = os.environ.get(VARIABLE)
+    named = os.environ.get(VARIABLE) if table is None else table
     if not named:
         return unnamed(name, target, sms, l2_bytes)
     try:
-        table = load(os.path.expanduser(named)).bound(sms, l2_bytes or _l2_bytes(target, sms))
+        first = load(os.path.expanduser(named)).bound(sms, l2_bytes or _l2_bytes(target, sms))
     except UsageError as error:
-        raise UsageError(f"{VARIABLE} cannot be used: {error}") from None
-    return TableSelection(table, f"{quoted(named)} ({VARIABLE})", True)
+        raise UsageError(f"{VARIABLE} cannot be used: {error}" if table is None else str(error)) from None
+    source = f"{quoted(named)} ({VARIABLE})" if table is None else quoted(named)
+    return selection_of(first, source, unnamed(name, target, sms, l2_bytes))
 
 
 def unnamed(name: str, target: str, sms: int, l2_bytes: int | None = None) -> TableSelection:
@@ -170,22 +77,25 @@ def unnamed(name: str, target: str, sms: int, l2_bytes: int | None = None) -> Ta
         UsageError: the installed table is not a table.
     """
     made_for, l2_bytes = (plain_name(name), sms), l2_bytes or _l2_bytes(target, sms)
-    further = [cache(partial(load, path)) for path, header in shipped().items() if (header.gpu, header.sms) == made_for]
+    own = {path: header for path, header in shipped().items() if (header.gpu, header.sms) == made_for}
+    tables = [(_families(header), cache(partial(load, path))) for path, header in own.items()]
+    source = next((f"the table of {header.label}" for header in own.values()), "the default config of each operator")
     for_any = SHIPPED / ANY_GPU
     if for_any.exists():
-        further.append(cache(lambda: load(for_any).bound(sms, l2_bytes)))
+        header = header_of(for_any)
+        tables.append((_families(header), cache(lambda: load(for_any).bound(sms, l2_bytes))))
+        if not own:
+            fitted = "; ".join(gpu.label for gpu in header.fitted)
+            source = f"the table for any GPU, which is unmeasured there (it was fitted to {fitted})"
+    others = TableSelection(tuple(tables), source, bool(own))
     installed = _installed(name)
     if installed and (installed.header.gpu, installed.header.sms) == made_for:
-        return TableSelection(installed, f"the installed table {quoted(installed.source)}", True, tuple(further))
-    if not further:
-        return TableSelection(_empty(name, target, sms), "the default config of each operator", False)
-    table, *rest = further[0](), *further[1:]
-    if table.header.is_for_any_gpu:
-        measured = "; ".join(gpu.label for gpu in table.header.fitted)
-        return TableSelection(
-            table, f"the table for any GPU, which is unmeasured there (it was fitted to {measured})", False
-        )
-    return TableSelection(table, f"the table of {table.header.label}", True, tuple(rest))
+        return selection_of(installed, f"the installed table {quoted(installed.source)}", others)
+    return others
+
+
+def _families(header: Header) -> set[str]:
+    return {family_of(operator) for operator in header.kernels}
 
 
 def _l2_bytes(target: str, sms: int) -> int:
@@ -308,17 +218,18 @@ def load(path: str | os.PathLike[str]) -> LoadedTable:
     try:
         tree_of_key: Mapping[Key, Any] = (relative_trees if header.is_for_any_gpu else trees)(text)
         exec(compile(parsed(text), name, "exec"), names)
-        tables, lookup = names["TABLES"], names["lookup"]
+        tables, lookup, measured = names["TABLES"], names["lookup"], names["MEASURED"]
     except NormtuneError as error:
         raise UsageError(f"table {name} cannot be used: {error}; fit it again") from None
     except Exception as error:  # any error becomes one that names the file
         why = f"it raises {type(error).__name__}: {str(error)[:_MOST_CHARACTERS]}"
         raise UsageError(f"table {name} cannot be used: {why}; fit it again") from None
-    if not isinstance(tables, dict) or not callable(lookup):
-        raise AssertionError("a table in the form that normtune writes has TABLES and lookup")
+    if not isinstance(tables, dict) or not isinstance(measured, dict) or not callable(lookup):
+        raise AssertionError("a table in the form that normtune writes has TABLES, MEASURED and lookup")
     by_key = {Key.parse(*entry): function for entry, function in tables.items()}
     axes = AXES if header.is_for_any_gpu else tuple(signature(lookup).parameters)[2:]
-    return LoadedTable(Path(path), header, by_key, lookup, tree_of_key, not header.is_for_any_gpu, axes)
+    boxes = {Key.parse(*entry): Box.of(**sizes) for entry, sizes in measured.items()}
+    return LoadedTable(Path(path), header, by_key, lookup, tree_of_key, boxes, not header.is_for_any_gpu, axes)
 
 
 def header_of(path: str | os.PathLike[str]) -> Header:
@@ -328,18 +239,6 @@ def header_of(path: str | os.PathLike[str]) -> Header:
         UsageError: the file cannot be read, or has no header.
     """
     return parse(read(path), quoted(path))[0]
-
-
-def row_bounds(table: LoadedTable, key: Key, hidden: int, target: Target) -> list[int]:
-    """The numbers of rows, ascending from 1, at which the table's config for rows of `hidden` elements may change."""
-    bounds, whole = {1}, EVERYWHERE.with_interval(Interval("hidden", hidden, hidden))
-    for tree in (table.trees[name] for name in table.names(key) if name in table.trees):
-        if table.header.is_for_any_gpu:
-            for _, (rows, _, elements) in boxes_on(tree, target.sms, target.l2_bytes, whole):
-                bounds |= {rows.least, rows.most + 1, elements.most // hidden + 1}
-        else:
-            bounds |= {box[0].least for _, box in regions(tree, whole)}
-    return sorted(bound for bound in bounds if 1 <= bound <= MAX_ROWS)
 
 
 def read(path: str | os.PathLike[str]) -> str:
@@ -376,13 +275,3 @@ def regular_file(path: str | os.PathLike[str], most: int, flags: int = 0) -> byt
             return file.read(most + 1)
     finally:
         os.close(handle)
-
-
-def _empty(name: str, target: str, sms: int) -> LoadedTable:
-    """A table without entries, for an installation without shipped tables."""
-
-    def lookup(operator: str, dtype: str, rows: int, hidden: int) -> ConfigFields:
-        raise ValueError(f"no table for {operator!r} in {dtype!r}: no table ships with normtune")
-
-    header = Header(Gpu(plain_name(name), target, sms), {}, Data("", 0, ""), {}, {}, {}, (), "")
-    return LoadedTable(SHIPPED, header, {}, lookup, {})

@@ -16,7 +16,7 @@ from normtune.errors import NormtuneError
 from normtune.kernels.config import KINDS, Config, Knob, check_values, class_of
 from normtune.kernels.derived_size import normal_form
 from normtune.kernels.key import Key, is_operator
-from normtune.kernels.problem import AXES, AXIS
+from normtune.kernels.problem import AXES, AXIS, MAX_ROWS
 from normtune.kernels.tablefile import template
 from normtune.kernels.tablefile.relative_tree import BYTES_PER_L2, HIDDEN, ROWS_PER_SM, RelativeSplit, RelativeTree
 from normtune.kernels.tablefile.syntax import UNREADABLE, parsed
@@ -34,7 +34,7 @@ def trees(text: str) -> dict[Key, Tree]:
     with _normtune_errors():
         module = parsed(text)
         axes = _axes(module)
-        return _trees(module, template.of_axes(axes), partial(_tree, axes))
+        return _trees(module, template.of_axes(axes), axes, partial(_tree, axes))
 
 
 def relative_trees(text: str) -> dict[Key, RelativeTree]:
@@ -44,7 +44,7 @@ def relative_trees(text: str) -> dict[Key, RelativeTree]:
         NormtuneError: the code has a form that normtune does not write.
     """
     with _normtune_errors():
-        return _trees(parsed(text), template.ANY_GPU, _relative_tree)
+        return _trees(parsed(text), template.ANY_GPU, AXES, _relative_tree)
 
 
 @contextmanager
@@ -65,22 +65,13 @@ def _axes(module: ast.Module) -> tuple[str, ...]:
     return names if len(names) in (2, 3) and all(map(AXIS.fullmatch, names)) else AXES
 
 
-def is_positional(text: str) -> bool:
-    """Whether configs are written by position, as in older tables; False for text that is not Python."""
-    try:
-        calls = [node.value for node in parsed(text).body if isinstance(node, ast.Assign)]
-    except UNREADABLE:
-        return False
-    return any(isinstance(call, ast.Call) and call.args for call in calls)
-
-
 # The largest number in a comparison. Every size and product of sizes is smaller.
 _MOST_NUMBER = 1 << 62
 # The most thresholds of a function: more than twice the most of a fit. Each costs a level of recursion.
 _MOST_CUTS = 300
 # Names with a fixed meaning in the code.
-_NAMES = {*AXES, "sms", "l2_bytes", "TABLES", "lookup", "_sizes", "_nearest", "Callable", "NamedTuple", "Fraction"}
-_NAMES |= {"int", "str", "dict", "tuple", "ValueError", "KeyError"}
+_NAMES = {*AXES, "sms", "l2_bytes", template.LIST, template.MEASURED, "lookup", "_sizes", "_nearest"}
+_NAMES |= {"Callable", "NamedTuple", "Fraction", "int", "str", "dict", "tuple", "ValueError", "KeyError"}
 
 
 class _Frame(NamedTuple):
@@ -154,9 +145,12 @@ def _syntax(node: ast.stmt) -> str:
 
 
 def _trees(
-    module: ast.Module, of: template.Form, read: "Callable[[list[ast.stmt], dict[str, Config]], AnyTree]"
+    module: ast.Module,
+    of: template.Form,
+    axes: tuple[str, ...],
+    read: "Callable[[list[ast.stmt], dict[str, Config]], AnyTree]",
 ) -> "dict[Key, AnyTree]":
-    """Trees of a module.
+    """Trees of a module, whose measured sizes are along `axes`.
 
     Raises:
         ValueError: a statement has another form.
@@ -171,6 +165,7 @@ def _trees(
         for node, syntax in zip_longest(nodes, expected):
             if node is None or _syntax(node) != syntax:
                 raise ValueError(f"line {node.lineno}" if node else "a part is missing")
+    measured = body.pop() if body else None
     configs: dict[str, Config] = {}
     functions: dict[str, AnyTree] = {}
     tree_of_key: dict[Key, AnyTree] | None = None
@@ -180,9 +175,9 @@ def _trees(
                 raise ValueError(f"line {node.lineno}")
             case ast.Assign(
                 targets=[ast.Name(name)],
-                value=ast.Call(func=ast.Name(of_class), args=arguments, keywords=keywords),
+                value=ast.Call(func=ast.Name(of_class), args=[], keywords=keywords),
             ) if name not in (*configs, *functions) and of_class in class_of_name:
-                configs[name] = _config(class_of_name[of_class], arguments, keywords, node.lineno)
+                configs[name] = _config(class_of_name[of_class], keywords, node.lineno)
             case ast.FunctionDef(
                 name=name, args=arguments, body=body, decorator_list=[], returns=ast.expr() as returns
             ) if ast.dump(arguments) == frame.arguments and name not in (*configs, *functions):
@@ -206,7 +201,44 @@ def _trees(
     # Python's own names, such as `__annotations__`, which has the type of `TABLES`.
     if own := sorted(name for name in names | set(class_of_name) if name.startswith("__") and name.endswith("__")):
         raise ValueError(f"the name {own[0][:40]}")
+    _check_measured(measured, axes, tree_of_key)
     return tree_of_key
+
+
+_SIZES_TYPE = ast.dump(ast.parse(f"{template.SIZES} {{}}").body[0].annotation)  # type: ignore[attr-defined]
+
+
+def _check_measured(node: ast.stmt | None, axes: tuple[str, ...], trees: "dict[Key, AnyTree]") -> None:
+    """Refuse a statement that does not give the measured sizes of every function, along each axis.
+
+    Raises:
+        ValueError: it has another form, or a function lacks its sizes.
+    """
+    match node:
+        case ast.AnnAssign(target=ast.Name(template.MEASURED), annotation=annotation, value=ast.Dict() as value) if (
+            ast.dump(annotation) == _SIZES_TYPE
+        ):
+            line = f"line {node.lineno}"
+        case _:
+            raise ValueError(f"line {node.lineno}" if node else "a part is missing")
+    without_sizes = {id(tree) for tree in trees.values()}
+    try:
+        for entry, sizes in ast.literal_eval(value).items():
+            if tuple(sizes) != axes or not all(map(_is_interval, sizes.values())):
+                raise ValueError(line)
+            key = Key.parse(*entry)
+            without_sizes -= {id(trees[name]) for name in key.names if name in trees}
+    except (AttributeError, TypeError):
+        raise ValueError(line) from None
+    if without_sizes:
+        raise ValueError(f"{line}: a function without measured sizes")
+
+
+def _is_interval(ends: object) -> bool:
+    match ends:
+        case (int(least), int(most)):
+            return 1 <= least <= most <= MAX_ROWS
+    return False
 
 
 def _answers(returns: ast.expr, configs: dict[str, Config], classes: dict[str, type[Config]]) -> dict[str, Config]:
@@ -222,20 +254,15 @@ def _answers(returns: ast.expr, configs: dict[str, Config], classes: dict[str, t
     raise ValueError(f"line {returns.lineno}")
 
 
-def _config(of: type[Config], arguments: list[ast.expr], keywords: list[ast.keyword], line: int) -> Config:
-    """The config of a call with values by keyword or, in older tables, by position.
+def _config(of: type[Config], keywords: list[ast.keyword], line: int) -> Config:
+    """The config of a call with values by keyword.
 
     Raises:
         ValueError: a value is missing, unknown or of another type.
     """
-    nodes = dict(zip(of._fields, arguments, strict=False)) | {
-        keyword.arg: keyword.value for keyword in keywords if keyword.arg
-    }
-    values = {name: literal.value for name, node in nodes.items() if (literal := _literal(node))}
+    values = {one.arg: literal.value for one in keywords if one.arg and (literal := _literal(one.value))}
     kinds = {knob.name: knob.kind for knob in of.knobs}
-    if len(values) < len(arguments) + len(keywords) or any(
-        type(value) is not kinds.get(name) for name, value in values.items()
-    ):
+    if len(values) < len(keywords) or any(type(value) is not kinds.get(name) for name, value in values.items()):
         raise ValueError(f"line {line}")
     try:
         config = of(**values)

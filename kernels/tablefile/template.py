@@ -78,6 +78,8 @@ _CLOSING = '''
 {lookup}
     """{docstring}
 
+    Beyond the sizes in `MEASURED` the answers are those of the outermost regions.
+
     Raises:
         ValueError: there is no table for this operator and dtype.
     """
@@ -92,8 +94,11 @@ _CLOSING = '''
 '''
 
 
-# The name of the list of functions.
+# The names of the list of functions, and of their measured sizes.
 LIST = "TABLES"
+MEASURED = "MEASURED"
+# The beginning of the statement with the measured sizes.
+SIZES = f"{MEASURED}: dict[tuple[str, str], dict[str, tuple[int, int]]] ="
 # The classes of configs of a table: the knobs of each, by its name.
 Classes = Mapping[str, Sequence[Knob]]
 

@@ -1,6 +1,8 @@
 """Laws, timing matrices and texts of tables that tests make up."""
 
-from itertools import product
+import shlex
+from itertools import pairwise, product
+from typing import Any
 
 import numpy as np
 
@@ -9,11 +11,12 @@ from normtune.heuristics.fitting.figures import Figures, Loss
 from normtune.heuristics.regret.matrix import MISSING, Rounds, TimingMatrix
 from normtune.heuristics.writing.entries import with_lines
 from normtune.heuristics.writing.regenerate import Command, command_of
+from normtune.kernels.box import Box, Interval
 from normtune.kernels.key import Key
+from normtune.kernels.problem import MAX_ROWS, axes_of
 from normtune.kernels.rms_norm.config import RMSNormConfig
-from normtune.kernels.tablefile import format_3
 from normtune.kernels.tablefile.facts import decoded, encoded
-from normtune.kernels.tablefile.header import FIRST_LINE, FORMAT, body_hash, parse
+from normtune.kernels.tablefile.header import body_hash, parse
 from normtune.results.evidence import Evidence
 
 SHAPES = [(rows, hidden) for rows in (1, 64, 1024, 4096, 65536) for hidden in (64, 128, 256, 512, 1024, 2048, 4096)]
@@ -51,9 +54,32 @@ def as_measured(evidence):
     return Evidence(evidence.frame, tuple(run._replace(protocol={}) for run in evidence.runs))
 
 
+# Options of `normtune fit` whose value is no text, or whose name differs in Python.
+_OPTIONS = {
+    "--leaves": ("leaves", int),
+    "--max-configs": ("max_configs", int),
+    "--max-slowdown": ("max_slowdown", float),
+    "--tie": ("tie_percent", float),
+}
+
+
 def as_command(text):
     """A command `normtune fit` of one line, as the facts of a header have it."""
-    return decoded(Command, format_3.command(text), "command")
+    options: dict[str, Any] = {}
+    command: dict[str, Any] = {}
+    for word, value in pairwise([*shlex.split(text), ""]):
+        name = word.removeprefix("--").replace("-", "_")
+        if word in ("--load", "--operator"):
+            of, name = (command, "load") if word == "--load" else (options, "operators")
+            of.setdefault(name, []).append(value)
+        elif word in ("--store", "--recording", "--out", "--evidence"):
+            command[name] = value
+        elif word in ("--install", "--all-devices", "--batch-invariant"):
+            (options if word == "--batch-invariant" else command)[name] = True
+        elif word.startswith("--"):
+            name, kind = _OPTIONS.get(word, (name, str))
+            options[name] = kind(value)
+    return decoded(Command, {**command, "options": options}, "command")
 
 
 def decided(leaves, **more):
@@ -66,20 +92,19 @@ def options_of(text):
     return as_command(text).fit_options()
 
 
-def in_format_3(text, *changes):
-    """The text of a table as it was written before headers had facts; each change is (name of a line, its text)."""
-    header, body = parse(text, "table")
-    new = {"Format": "3"} | dict(changes)
-    lines = [(name, new.pop(name, line)) for name, line in header.lines]
-    lines += [("Format", new["Format"]), ("Body", body_hash(body, int(new["Format"])))]
-    return "\n".join([FIRST_LINE, *(f"# {name + ':':<9} {line}" for name, line in lines), body])
-
-
 def rehashed(text, **facts):
     """The text of a table with the hash of its own body and other facts, as if it had been written so."""
     header, body = parse(text, "table")
-    changed = {"command": encoded(command_of(header))} | facts | {"body": body_hash(body), "format": FORMAT}
+    changed = {"command": encoded(command_of(header))} | facts | {"body": body_hash(body)}
     return f"{with_lines(header._replace(**changed)).text()}\n{body}"
+
+
+def everywhere(functions):
+    """Measured sizes of functions: all that there are."""
+    return {
+        function.key: Box(Interval(axis, 1, MAX_ROWS) for axis in axes_of(function.key.family))
+        for function in functions
+    }
 
 
 def partitions(box, count):

@@ -6,19 +6,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from normtune.kernels.problem import MAX_ROWS
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.header import body_hash
-from normtune.kernels.tablefile.template import ONE_GPU
+from normtune.kernels.tablefile.template import ONE_GPU, SIZES
 from normtune.kernels.target import Target
 
 CLASSES = {"Config": RMSNormConfig.knobs}
 _CODE = f"""
-FEW = Config("row", 1, 2)
-MANY = Config("split", 1, 2, 1, 0, "none", 64)
-FEW_BACKWARD = Config("persistent", 1, 2, 1, 1, "reduce")
-MANY_BACKWARD = Config("split", 1, 2, 1, 1, "reduce", 64)
-PARTS = Config("parts", 1, 2, 1, 1)
+FEW = Config(schedule="row", block_row=1, num_warps=2)
+MANY = Config(schedule="split", block_row=1, num_warps=2, block_col=64)
+FEW_BACKWARD = Config(schedule="persistent", block_row=1, num_warps=2, programs_per_sm=1, finish="reduce")
+MANY_BACKWARD = Config(schedule="split", block_row=1, num_warps=2, programs_per_sm=1, finish="reduce", block_col=64)
+PARTS = Config(schedule="parts", block_row=1, num_warps=2, programs_per_sm=1)
 
 
 {ONE_GPU.function("forward")}
@@ -105,8 +106,12 @@ def write_table(tmp_path: Path) -> Callable[[bool], Path]:
     def write(invariant: bool) -> Path:
         entries = _PLAIN | (_INVARIANT if invariant else {})
         lines = "".join(f'    ("{key}", "float32"): {name},\n' for key, name in entries.items())
+        sizes = "".join(
+            f'    ("{key}", "float32"): {{"rows": (1, {MAX_ROWS}), "hidden": (1, 65536)}},\n' for key in entries
+        )
         body = (
-            f"{ONE_GPU.opening(CLASSES)}\n{_CODE}\n{ONE_GPU.tables(CLASSES)} {{\n{lines}}}\n{ONE_GPU.closing(CLASSES)}"
+            f"{ONE_GPU.opening(CLASSES)}\n{_CODE}\n{ONE_GPU.tables(CLASSES)} {{\n{lines}}}\n"
+            f"{SIZES} {{\n{sizes}}}\n{ONE_GPU.closing(CLASSES)}"
         )
         header = next(iter(locate.shipped().values()))._replace(body=body_hash(body))
         path = tmp_path / f"table_{invariant}.py"

@@ -5,6 +5,7 @@ In: the path of a table. Out: `CheckedTable`: failures, stale kernels, and notes
 
 import difflib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 from itertools import islice
@@ -18,12 +19,12 @@ from normtune.heuristics.fitting.options import MOST_LEAVES, FitOptions
 from normtune.heuristics.regret.legality import Legality, Registered, is_known_to_fit, registered
 from normtune.heuristics.solver.row_classes import RowClasses
 from normtune.heuristics.writing import named_files
-from normtune.heuristics.writing.entries import decisions, with_lines
+from normtune.heuristics.writing.entries import decisions, ends, with_lines
 from normtune.heuristics.writing.regenerate import command_of, is_plain
 from normtune.kernels.key import Key
 from normtune.kernels.tablefile import locate
-from normtune.kernels.tablefile.header import UNPAIRED, Header, is_edited, parse
-from normtune.kernels.tablefile.parse import AnyTree, is_positional, relative_trees, trees
+from normtune.kernels.tablefile.header import UNPAIRED, Header, is_edited, lines_above, parse
+from normtune.kernels.tablefile.parse import AnyTree, relative_trees, trees
 from normtune.kernels.tablefile.syntax import statements
 from normtune.kernels.target import target_for
 from normtune.tuner.staleness import recorded
@@ -39,8 +40,6 @@ _DIFF_LINES = 24
 _MOMENT = 0.2
 # The most compared lines, over twice those of shipped tables: the time of a comparison grows with their square.
 _MOST_LINES = 5000
-# The oldest format that can be fitted again.
-_OLDEST = 2
 
 
 class CheckedTable(NamedTuple):
@@ -85,7 +84,7 @@ def check(
         )
     if not is_plain(header):
         failures.append(f"its line Regenerate would run more than `normtune fit`: {_refit_advice(header)}")
-    elif header.has_facts and _words(text[: len(text) - len(body)]) != _written(header):
+    elif _words(text[: len(text) - len(body)]) != _written(header):
         failures.append(f"its header has other lines than those that normtune writes; {_refit_advice(header)}")
     if header.data.unpaired:
         notes.append(f"its times are {UNPAIRED}: another program measured them, and their noise is unknown")
@@ -94,6 +93,8 @@ def check(
     else:
         failures += _against_data(header, text, path, data, notes, announce)
     failures += _legality(header, text, notes)
+    with suppress(UsageError):  # code of another form, which is among the failures
+        notes += ends(locate.load(path).measured)
     stale, lines = changed_kernels(header, text, None if quick else _timed(header, data))
     return CheckedTable(tuple(failures), tuple(stale), (*notes, *lines))
 
@@ -116,8 +117,9 @@ def _read(path: Path, again: bool = True) -> tuple[str, Header, str]:
         NormtuneError: as `check`.
     """
     try:
-        text = locate.read(path)
-        header, body = parse(text, locate.quoted(path))
+        whole = locate.read(path)
+        header, body = parse(whole, locate.quoted(path))
+        text = "\n".join(whole.split("\n")[lines_above(whole) :])
     except NormtuneError:
         if not again:
             raise
@@ -142,8 +144,6 @@ def _against_data(
     from normtune.heuristics.fitting.pipeline import fit, used
     from normtune.heuristics.writing.emit import module_text
 
-    if header.format < _OLDEST:
-        return [f"its table format {header.format} is older than {_OLDEST}; {_refit_advice(header)}"]
     try:
         command = command_of(header)
         options, decided = command.fit_options(), decisions(header)
@@ -165,7 +165,7 @@ def _against_data(
             f"{locate.quoted(path)}: fitting {count} measurements of {source} again to compare; --quick skips this"
         )
         if header.is_for_any_gpu:
-            everywhere = emit.module_text(fit_all(evidence, options), command, is_positional(text))
+            everywhere = emit.module_text(fit_all(evidence, options), command)
             return _compared(everywhere, text, header, source, notes)
         again = fit(
             evidence,
@@ -174,7 +174,7 @@ def _against_data(
             known=decided if _is_decided(header, options) else {},
             given=trees(text) if header.replaced else None,
         )
-        expected = module_text(again, command, is_positional(text))
+        expected = module_text(again, command)
     except (NormtuneError, ValueError, OverflowError) as error:
         return [f"its data cannot be fitted as its header says: {error}"]
     # A tree that depends on a replaced table cannot be fitted again, but it can be scored.
@@ -196,7 +196,7 @@ def _is_decided(header: Header, options: FitOptions) -> bool:
 def _compared(
     expected: str, text: str, header: Header, source: str, notes: list[str], is_decided: bool = False
 ) -> list[str]:
-    sides = [_canonical(side, header.has_facts) for side in (text, expected)]
+    sides = [_canonical(side) for side in (text, expected)]
     if sides[0] == sides[1]:
         alike = "byte for byte" if expected == text else "but for its formatting"
         judged = f"its figures are, {alike}, those that" if header.replaced else f"equal, {alike}, to a fit of"
@@ -224,12 +224,11 @@ def _written(header: Header) -> list[str]:
         return []
 
 
-def _canonical(text: str, with_facts: bool) -> list[str]:
-    """The lines of a table, independent of its formatter and format."""
+def _canonical(text: str) -> list[str]:
+    """The lines of a table, independent of its formatter."""
     header, body = parse(text, "the table")
     lines = [entry for entry in header.lines if entry[0] != "Regenerate"]  # checked separately
-    comment = header._replace(body="", lines=tuple(lines)).text() if with_facts else "\n".join(map(": ".join, lines))
-    return [*comment.splitlines(), *statements(body)]
+    return [*header._replace(body="", lines=tuple(lines)).text().splitlines(), *statements(body)]
 
 
 def _timed(header: Header, load: LoadEvidence) -> "Iterator[tuple[recorded.RecordedCode | None, Evidence]]":

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from normtune.heuristics.regret.fixed_log import fraction, percent
+from normtune.heuristics.writing.entries import ends
 from normtune.kernels.problem import AXES
 from normtune.kernels.target import plain_name
 from normtune.results.records import Device
@@ -99,6 +100,7 @@ def note_lines(table: TableUnderTest, device: Device, done: Recheck, without_sha
     for line in table.changed:
         yield f"{line}; the present kernels were measured"
     yield from table.notes
+    yield from ends(table.measured)
     if without_shapes:
         functions = f"{without_shapes} of {len(table.functions)} functions"
         yield f"{functions} could not be measured: {device.label} has times of none of their shapes"

@@ -12,7 +12,6 @@ from normtune.kernels.box import Box
 from normtune.kernels.key import Key
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.header import Header, is_edited, parse
-from normtune.kernels.tablefile.parse import relative_trees, trees
 from normtune.kernels.tablefile.relative_tree import RelativeTree, on_sms
 from normtune.kernels.tablefile.tree import Tree
 from normtune.results.regimes import COLD
@@ -76,7 +75,7 @@ class TableUnderTest(NamedTuple):
     Attributes:
         header: of the table.
         functions: the functions that can be checked; those of a table for any GPU are for one multiprocessor: see `on`.
-        box: the measured sizes.
+        measured: the measured sizes of each key.
         notes: for the user: entries that cannot be checked, an edit by hand.
         relative: the trees of a table for any GPU; None for a table of one GPU.
         changed: a line for each operator whose kernels changed since the fit; set by the check.
@@ -84,7 +83,7 @@ class TableUnderTest(NamedTuple):
 
     header: Header
     functions: tuple[Checked, ...]
-    box: Box
+    measured: Mapping[Key, Box]
     notes: tuple[str, ...]
     relative: Mapping[Key, RelativeTree] | None = None
     changed: tuple[str, ...] = ()
@@ -99,6 +98,11 @@ class TableUnderTest(NamedTuple):
         )
 
     @property
+    def box(self) -> Box:
+        """The least box of all measured sizes."""
+        return Box.around(self.measured.values())
+
+    @property
     def regime(self) -> str:
         """Regime of its times."""
         return self.header.data.regime or COLD
@@ -111,20 +115,18 @@ def read(path: Path) -> TableUnderTest:
         UsageError: the file cannot be read, is not a table, or has no function that can be checked.
     """
     name = locate.quoted(path)
-    text = locate.read(path)
-    header, body = parse(text, name)
+    table, (header, body) = locate.load(path), parse(locate.read(path), name)
+    relative = table.trees if header.is_for_any_gpu else None
     try:
-        relative = relative_trees(text) if header.is_for_any_gpu else None
-        checked, notes = functions(header, _bound(relative, 1) if relative else trees(text))
+        checked, notes = functions(header, _bound(relative, 1) if relative else table.trees)
     except NormtuneError as error:
         raise UsageError(f"table {name} cannot be checked: {error}; fit it again") from None
-    box = header.box
-    if not checked or not box:
-        reason = "; ".join(notes) if box else "its header lacks the measured sizes"
-        raise UsageError(f"table {name} cannot be checked: {reason or 'it has no functions'}; fit it again")
+    if not checked:
+        reason = "; ".join(notes) or "it has no functions"
+        raise UsageError(f"table {name} cannot be checked: {reason}; fit it again")
     if is_edited(header, body):
         notes.append("its code was edited since it was fitted")
-    return TableUnderTest(header, tuple(checked), box, tuple(notes), relative)
+    return TableUnderTest(header, tuple(checked), table.measured, tuple(notes), relative)
 
 
 def functions(header: Header, trees: Mapping[Key, Tree]) -> tuple[list[Checked], list[str]]:

@@ -17,6 +17,7 @@ from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Problem
 from normtune.kernels.tablefile import locate
+from normtune.kernels.tablefile.loaded import LoadedTable
 from normtune.kernels.tablefile.relative_tree import boxes_on
 from normtune.kernels.tablefile.tree import regions
 from normtune.kernels.target import Target
@@ -72,7 +73,8 @@ def _regions(key: Key, whole: Box, target: Target) -> list[Region]:
     """The regions of all shipped tables that have a function of a key."""
     found = []
     for table in _tables():
-        tree = next((table.trees[name] for name in table.names(key) if name in table.trees), None)
+        name = table.name(key)
+        tree = None if name is None else table.trees[name]
         if tree is not None and table.header.is_for_any_gpu:
             parts = boxes_on(tree, target.sms, target.l2_bytes, whole)
             found += [Region(config, Box(box[: len(whole)]), target.sms) for config, box in parts]
@@ -82,5 +84,5 @@ def _regions(key: Key, whole: Box, target: Target) -> list[Region]:
 
 
 @cache
-def _tables() -> list[locate.LoadedTable]:
+def _tables() -> list[LoadedTable]:
     return [locate.load(path) for path in locate.by_name().values()]

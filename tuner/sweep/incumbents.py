@@ -18,7 +18,7 @@ from normtune.kernels.target import Target
 from normtune.results.records import REPLAY_PREFIX, Device
 from normtune.tuner.plan.plan import ByProblem
 
-_Answer = Callable[[int, int], Config]
+_Answer = Callable[..., Config | None]
 
 
 def always(
@@ -45,7 +45,8 @@ def always(
         spec = operator(problem.operator)
         answers = [answer for find in finders if (answer := find(problem.key))]
         # Read in the operator's class: the table may be of another version, with other knobs.
-        configs = [spec.read_config(answer(*problem.shape).to_json()) for answer in answers]
+        found = [config for answer in answers if (config := answer(*problem.shape)) is not None]
+        configs = [spec.read_config(config.to_json()) for config in found]
         if not device.uuid.startswith(REPLAY_PREFIX):  # recordings do not have it everywhere
             configs.append(spec.default_config(problem, target))
         configs_of[problem] = [*filter(spec.knows, dict.fromkeys(configs))]
@@ -64,9 +65,8 @@ def always_on_any(
 
 
 def _in_use(device: Device, key: Key) -> _Answer | None:
-    """The function of the table that calls use now; None without one."""
+    """The function of the tables that calls use now; None if one of them cannot be used."""
     try:
-        tables = locate.select(device.name, device.target, device.sms, device.l2_bytes)
-        return tables.serving(key).answer(key)
+        return locate.select(device.name, device.target, device.sms, device.l2_bytes).answer(key)
     except NormtuneError:
         return None

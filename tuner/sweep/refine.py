@@ -16,7 +16,6 @@ from normtune.kernels.key import Key
 from normtune.kernels.operator import operator, operators
 from normtune.kernels.problem import AXES
 from normtune.kernels.tablefile import locate
-from normtune.kernels.tablefile.parse import trees
 from normtune.kernels.tablefile.tree import Split, Tree, nodes
 from normtune.kernels.target import Target
 from normtune.results.records import Device
@@ -111,15 +110,13 @@ def refined_table(
         raise UsageError(
             f"table {name} is for any GPU: expected a table of one GPU, whose thresholds are {' and '.join(AXES)}"
         )
-    entries = trees(locate.read(loaded.source))
+    entries = loaded.trees
     cut = {node.axis for tree in entries.values() for node in nodes(tree) if isinstance(node, Split)}
     sizes = [*loaded.axes, *sorted(cut - {*loaded.axes})]
     if len(sizes) > len(AXES):
         raise UsageError(
             f"table {name} has thresholds of {', '.join(sizes)}: --refine takes tables of {' and '.join(AXES)}"
         )
-    if not header.box:
-        raise UsageError(f"table {name} cannot be refined: its header lacks the measured sizes; fit it again")
     specs = operators()
     choices = {key: entries[key] for key in sorted(entries) if key.operator in specs}
     names = sorted({key.usual.text for key in choices})
@@ -131,4 +128,4 @@ def refined_table(
     if not usual:
         there = ", ".join(sorted({key.dtype for key in choices}))
         raise UsageError(f"table {name} has no function in {', '.join(dtypes)}: it has {there}")
-    return RefinedTable(name, usual, of_dtypes, keys, header.box, until)
+    return RefinedTable(name, usual, of_dtypes, keys, Box.around(loaded.measured.values()), until)

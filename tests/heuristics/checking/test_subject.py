@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from normtune.errors import UsageError
-from normtune.heuristics.writing.entries import entries
+from normtune.heuristics.fitting.case import TableEntry
+from normtune.heuristics.fitting.figures import Cost, Figures, Loss
+from normtune.heuristics.writing.entries import entries, facts_of
 from normtune.heuristics.writing.regenerate import command_of
 from normtune.kernels.key import Key
 from normtune.kernels.tablefile import locate
@@ -15,7 +17,6 @@ from normtune.kernels.tablefile.header import Header, parse
 from normtune.kernels.tablefile.parse import relative_trees, trees
 from normtune.kernels.tablefile.relative_tree import choose_on
 from normtune.kernels.tablefile.tree import choose
-from normtune.tests.heuristics.made_up import in_format_3
 from normtune.tuner.checking import subject
 
 SHIPPED = sorted(locate.shipped())
@@ -49,31 +50,29 @@ def test_the_promise_is_that_of_the_header() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("line", "figure", "mean", "worst"),
+    ("figures", "beside", "figure", "mean"),
     [
-        ("9 leaves, mean 0.49 %, plain mean 1.25 %, worst 3.0 %", "plain mean", 1.25, 3.0),
-        ("9 leaves, mean 0.49 %, worst 3.0 %", "plain mean", 0.49, 3.0),
+        ({}, None, "plain mean", 12_500),
+        ({"cross_validated": 17_300}, None, "cross-validated", 17_300),
         (
-            "9 leaves, mean 0.49 %, plain mean 1.25 %, worst 3.0 %, cross-validated 1.73 %, extrapolated 9.00 %",
-            *("cross-validated", 1.73, 3.0),
+            {"cross_validated": 17_300, "plain_validated": 20_100},
+            Cost(10_000, 200_000, 9, 0),
+            *("plain cross-validated", 20_100),
         ),
-        (
-            "9 leaves, mean 0.49 %, plain mean 1.25 %, worst 3.0 %, the best 9-leaf tree, cross-validated 1.73 %, "
-            "plain cross-validated 2.01 %, extrapolated 9.00 %, costs 1.00 % (worst 20.0 %) beside rms_norm_forward",
-            *("plain cross-validated", 2.01, 3.0),
-        ),
-        ("18 leaves, NVIDIA H200 mean 1.67 % worst 24.8 % (left out unknown)", "plain mean", 1.67, 24.8),
-        ("some leaves", "", 0.0, None),
     ],
 )
-def test_the_promise_is_the_best_that_the_header_says(line: str, figure: str, mean: float, worst: float | None) -> None:
+def test_the_promise_is_the_best_that_the_header_says(
+    figures: dict[str, int], beside: Cost | None, figure: str, mean: int
+) -> None:
     text = H200.read_text()
-    header, _ = parse(in_format_3(text, ("Regret", f"rms_norm_forward bfloat16: {line}")), "table")
-    found, _ = subject.functions(header._replace(functions=header.functions[:1]), trees(text))
-    promise = {one.key: one.promise for one in found}[Key.parse("rms_norm_forward", "bfloat16")]
-    assert (promise.figure, percents(promise.mean), percents(promise.worst)) == (figure, mean, worst)
+    header, _ = parse(text, "table")
+    key = Key.parse("rms_norm_forward", "bfloat16")
+    entry = TableEntry(key, Figures(9, 9, 5, Loss(4_900, 12_500, 0, 30_000, 7), 0, **figures), beside)
+    found, _ = subject.functions(header._replace(functions=(facts_of(entry),)), trees(text))
+    promise = {one.key: one.promise for one in found}[key]
+    assert (promise.figure, promise.mean, promise.worst) == (figure, mean, 30_000)
     assert promise.is_off_grid == ("cross" in figure)
-    assert percents(promise.price) == (1.0 if "costs" in line else 0.0)
+    assert promise.price == (beside.mean if beside else 0)
     assert promise.unpriced == promise.mean - promise.price
 
 
@@ -122,9 +121,8 @@ def test_entries_of_operators_that_are_not_here_are_told(tmp_path: Path) -> None
 
 
 def test_a_command_that_is_none_is_told(tmp_path: Path) -> None:
-    path = tmp_path / "table.py"
-    path.write_text(in_format_3(H200.read_text(), ("Regenerate", "normtune fit --weights 'mine.csv")))
-    with pytest.raises(UsageError, match=r"cannot be read \(No closing quotation\): fit the table again"):
+    path = edited(tmp_path, lambda header: header._replace(command={"out": 1}))
+    with pytest.raises(UsageError, match=r"cannot be read \(command.out is 1, expected text\): fit the table again"):
         command_of(subject.read(path).header)
 
 
@@ -134,15 +132,6 @@ def test_the_regime_is_that_of_the_data(tmp_path: Path, regime: str) -> None:
     told = "" if regime == "cold" else regime
     path = edited(tmp_path, lambda header: header._replace(data=header.data._replace(regime=told)))
     assert subject.read(path).regime == regime
-    old, digest = tmp_path / "old.py", f"sha256:0 (3 measurements, 2026-11-20{told and ', '}{told})"
-    old.write_text(in_format_3(H200.read_text(), ("Data", digest)))
-    assert subject.read(old).regime == regime
-
-
-def test_a_table_without_a_box_cannot_be_checked(tmp_path: Path) -> None:
-    path = edited(tmp_path, lambda header: header._replace(measured={}))
-    with pytest.raises(UsageError, match="its header lacks the measured sizes; fit it again"):
-        subject.read(path)
 
 
 @pytest.mark.slow

@@ -10,11 +10,10 @@ from normtune.errors import NormtuneError
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.key import Key
 from normtune.kernels.tablefile import locate
-from normtune.kernels.tablefile.header import FORMAT
 from normtune.kernels.tablefile.parse import trees
 from normtune.kernels.tablefile.tree import choose, distinct, leaves
 from normtune.tests.commands import invoke, refused, succeed
-from normtune.tests.heuristics.made_up import SHAPES, in_format_3, rehashed
+from normtune.tests.heuristics.made_up import SHAPES, rehashed
 from normtune.tests.results.stores import record
 
 KEY = Key.parse("toy", "bfloat16")
@@ -281,21 +280,6 @@ def test_a_table_within_the_tie_is_judged_and_one_that_loses_more_is_refused(sto
     assert "Replaced" not in text
     Path("table.py").write_text(rehashed(text.replace("hidden <= 512", "hidden <= 2048"), replaced=True))
     assert "toy bfloat16 loses more than its tie over the best tree" in failed()
-
-
-@pytest.mark.long
-def test_tables_of_the_first_format_are_looked_up_and_to_be_fitted_again(store: str) -> None:
-    fit("--leaves", "3")
-    regret = "toy bfloat16: 3 leaves, mean 0.00 %, worst 0.0 %, optimum 0.00 %"
-    old = in_format_3(Path("table.py").read_text(), ("Regret", regret), ("Format", "1"))
-    Path("table.py").write_text(old)
-    assert locate.load("table.py").lookup("toy", "bfloat16", 4096, 128)[:3] == ("block_row", 4, 4)
-    assert "its table format 1 is older than 2; `normtune fit --store measured.db" in failed()
-    before = tree_of()
-    fit("--leaves", "3")
-    assert locate.load("table.py").header.format == FORMAT
-    assert tree_of() == before
-    checked()
 
 
 @pytest.mark.slow

@@ -58,8 +58,8 @@ def test_install_puts_the_table_where_its_gpu_finds_it(store: str) -> None:
     succeed("fit", "--store", store, "--leaves", "3", "--install")
     found = locate.select("Test GPU", "sm_90", 132)
     assert found.exact
-    assert found.table.source == locate.installed_path("Test GPU")
-    assert found.table.header.regenerate == "normtune fit --store ../../../measured.db --leaves 3 --install"
+    assert found.tables[0][1]().source == locate.installed_path("Test GPU")
+    assert found.tables[0][1]().header.regenerate == "normtune fit --store ../../../measured.db --leaves 3 --install"
 
 
 @pytest.mark.slow

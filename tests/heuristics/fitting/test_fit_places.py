@@ -17,7 +17,6 @@ from normtune.results.database.store import Store
 from normtune.results.exchange.parquet_csv import read_parquet
 from normtune.tests import commands
 from normtune.tests.commands import invoke, python, succeed
-from normtune.tests.heuristics.made_up import in_format_3
 from normtune.tuner.checking.offline import check
 
 SHAPES = [(rows, hidden) for rows in (1, 64, 4096) for hidden in (64, 512, 4096)]
@@ -102,7 +101,7 @@ def test_each_device_is_installed_for_itself(store) -> None:
     store(*NAMES)
     fit("--install")
     for name in NAMES:
-        assert locate.select(name, "sm_90", 132).table.header.label == name
+        assert locate.select(name, "sm_90", 132).tables[0][1]().header.label == name
 
 
 @pytest.mark.parametrize("option", ["--out", "--evidence", "--baseline"])
@@ -231,16 +230,12 @@ def test_evidence_that_is_missing_other_or_damaged_is_told(committed: Path, stor
 
 
 def test_a_header_with_an_odd_command_fails_and_does_not_crash(committed: Path) -> None:
-    text = in_format_3(committed.read_text())
+    text = committed.read_text()
     for odd in ("normtune fit 'unclosed", "normtune fit --evidence ../data --leaves x"):
         committed.write_text(re.sub("# Regenerate: .*", f"# Regenerate: {odd}", text))
         check(committed)
-    assert any("cannot be fitted as its header says" in line for line in check_odd(committed, text))
-
-
-def check_odd(path: Path, text: str) -> tuple[str, ...]:
-    path.write_text(text.replace("--leaves 2", "--leaves two"))
-    return check(path).failures
+    committed.write_text(text.replace('"leaves": 2', '"leaves": "two"'))
+    assert any("cannot be fitted as its header says" in line for line in check(committed).failures)
 
 
 @pytest.mark.slow
@@ -273,7 +268,7 @@ def test_a_hostile_gpu_name_stays_sane(store, name: str, shown: str) -> None:
     fit("--install")
     found = locate.select(name, "sm_90", 132)
     assert found.exact
-    assert found.table.source.parent == Path(os.environ["XDG_DATA_HOME"]) / "normtune" / "tables"
+    assert found.tables[0][1]().source.parent == Path(os.environ["XDG_DATA_HOME"]) / "normtune" / "tables"
 
 
 def test_a_data_folder_that_is_none_is_told(store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -301,7 +296,7 @@ def test_a_full_disk_leaves_the_old_table(store) -> None:
     assert done.returncode == 1, done.stderr
     assert "\nnormtune: error: cannot write table.py: File too large" in done.stderr
     assert Path("table.py").read_bytes() == before
-    assert [path.name for path in Path().glob(".table*")] == []
+    assert [path.name for path in Path().glob(".normtune*")] == []
 
 
 def test_a_broken_table_does_not_keep_the_others_from_their_check(committed: Path) -> None:

@@ -21,6 +21,7 @@ from normtune.kernels.tablefile import locate, parse
 from normtune.kernels.tablefile.tree import Leaf, Split, choose
 from normtune.kernels.target import target_for
 from normtune.tests.commands import main, refused, succeed
+from normtune.tests.heuristics.made_up import everywhere
 
 pytestmark = pytest.mark.usefixtures("operators_forgotten")
 M, N, K = (1, 16, 256, 4096), (64, 1024, 4096), (32, 512, 8192)
@@ -113,7 +114,7 @@ def test_one_function_has_thresholds_on_each_size(frame, tmp_path) -> None:
     exec(path.read_text(), module)
     assert all(best_of(*shape) == module["lookup"]("product", "float16", *shape).BLOCK for shape in shapes)
     assert "def product_float16(m: int, n: int, k: int) -> Config:" in path.read_text()
-    assert "Measured: m 1 to 4096, n 64 to 4096, k 32 to 8192" in path.read_text()
+    assert module["MEASURED"] == {("product", "float16"): {"m": (1, 4096), "n": (64, 4096), "k": (32, 8192)}}
     assert parse.trees(path.read_text())[function.key] == function.tree
     # A config that is illegal for long sums answers for none, measured or not.
     assert {module["lookup"]("product", "float16", 4096, 4096, k).BLOCK for k in (2049, 5000, 10**6)} <= {16, 64}
@@ -205,7 +206,7 @@ def test_what_three_sizes_do_not_have_is_told(frame) -> None:
         for name in ("product", "rms_norm_forward")
     ]
     with pytest.raises(NormtuneError, match=r"operators with sizes m, n, k \(product\) and rows, hidden"):
-        body_text(functions)
+        body_text(functions, everywhere(functions))
 
 
 def test_weights_are_given_by_the_columns_of_the_sizes(frame, tmp_path) -> None:

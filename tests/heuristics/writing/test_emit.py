@@ -24,7 +24,7 @@ from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.header import body_hash, parse
-from normtune.kernels.tablefile.parse import is_positional, trees
+from normtune.kernels.tablefile.parse import trees
 from normtune.kernels.tablefile.tree import Leaf, choose, regions
 from normtune.kernels.target import TARGETS
 from normtune.results.evidence import Evidence
@@ -58,14 +58,6 @@ def table(fitted: Fit, tmp_path: Path) -> locate.LoadedTable:
 def test_the_text_is_the_golden_one(fitted: Fit) -> None:
     # A wanted change of the code that is written is made in the golden file as well.
     assert module_text(fitted, as_command(COMMAND)) == GOLDEN.read_text()
-
-
-@pytest.mark.slow
-def test_a_table_with_configs_by_position_is_read_and_equal_to_the_same_fit(fitted: Fit) -> None:
-    older = GOLDEN.with_name("golden_positional.txt").read_text()
-    assert trees(older) == trees(GOLDEN.read_text())
-    assert is_positional(older) and not is_positional(GOLDEN.read_text())
-    assert module_text(fitted, as_command(COMMAND), is_positional=True) == older
 
 
 @pytest.mark.slow
@@ -120,7 +112,6 @@ def test_the_header_tells_of_the_data_and_not_of_where_it_was_written(fitted: Fi
     header, body = parse(text, "table")
     assert header.body == body_hash(body)
     assert header.lines_named("Data") == (f"{fitted.digest} ({fitted.measurements} measurements, 2026-11-20)",)
-    assert header.lines_named("Measured") == ("rows 1 to 65536, hidden 64 to 4096",)
     assert header.regenerate == COMMAND
     for told in (date.today().isoformat(), socket.gethostname(), f"normtune {__version__}", str(Path.home())):
         assert told not in text.replace("2026-11-20", "")

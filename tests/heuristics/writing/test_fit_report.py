@@ -172,6 +172,16 @@ def test_the_verdict_names_the_worst_shape_and_what_is_shared(measure, penalty, 
     assert lines[-2:] == ["  shared, at a cost, with", "    float16 (0.0 %)"]
 
 
+def test_the_verdict_says_where_a_function_answers_and_for_which_dtypes_unmeasured(evidence: Evidence) -> None:
+    lines = list(report.verdict(fit(evidence, FitOptions(leaves=1))))
+    at = next(number for number, line in enumerate(lines) if line.startswith("  answers "))
+    assert lines[at : at + 3] == [
+        "  answers   at rows 1 to 131072, hidden 32 to 8192;",
+        "            the next table elsewhere, or the default config",
+        "  unmeasured: float16, float32 use it where no other table measured them",
+    ]
+
+
 def loss_at(fitted: Fit, cells: list[Measurement]) -> dict[tuple[int, int], float]:
     """Time of a table over the best one of each shape, of measurements without noise."""
     (function,) = fitted.functions

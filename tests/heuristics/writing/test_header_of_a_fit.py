@@ -10,13 +10,13 @@ from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.pipeline import fit
 from normtune.heuristics.rules import RULES
 from normtune.heuristics.writing.emit import module_text
-from normtune.heuristics.writing.entries import decisions
+from normtune.heuristics.writing.entries import decisions, ends
 from normtune.heuristics.writing.regenerate import Command, command_of
+from normtune.kernels.box import Box
 from normtune.kernels.key import Key
 from normtune.kernels.tablefile.header import parse
 from normtune.kernels.tablefile.parse import trees
 from normtune.results.evidence import Evidence
-from normtune.tests.heuristics.made_up import in_format_3
 
 SHAPES = [(rows, hidden) for rows in (1, 3, 64, 100, 1024, 5000) for hidden in (64, 96, 128, 256, 700, 1024, 4096)]
 
@@ -101,41 +101,16 @@ def test_some_of_these_tables_replaced_another_and_stay(measured) -> None:
     assert seen >= 3
 
 
-@pytest.mark.parametrize(
-    ("line", "asked", "decided"),
-    [
-        ("1 leaf, 1 config, mean 0.00 %, plain mean 0.00 %, worst 1.0 %, the best 1-leaf tree on this grid", 1, {}),
-        ("12 leaves (of 14), 5 configs, mean 0.10 %, within 0.05 % of the best 12-leaf tree on this grid", 14, {}),
-        ("9 leaves (of 8, 2 kept), 5 configs, mean 0.10 %, worst 2.0 %", 8, {"kept": 2}),
-        (
-            "8 leaves (of 8, 1 kept), 5 configs, mean 0.10 %, cross-validated 1.00 %",
-            *(8, {"kept": 1, "cross_validated": 9950}),
-        ),
-        (
-            "3 leaves, 2 configs, mean 1.00 %, cross-validated 1.00 %, extrapolated 10.00 %",
-            *(3, {"cross_validated": 9950, "extrapolated": 95310}),
-        ),
-        ("3 leaves, 2 configs, mean 1.00 %, cross-validated -0.10 %", 3, {"cross_validated": -1001}),
-        ("3 leaves, 2 configs, mean 1.00 %, extrapolated 1.00 %", 3, {"extrapolated": 9950}),
-        (
-            "3 leaves, 2 configs, mean 1.00 %, the best 3-leaf tree of these configs with no shape above 1.31 on this "
-            "grid, these configs within 0.20 % of the best 2, cross-validated 1.00 %, extrapolated 1.00 %",
-            *(3, {"cross_validated": 9950, "extrapolated": 9950}),
-        ),
-    ],
-)
-def test_each_form_of_the_regret_line_is_read(measured, line: str, asked: int, decided: dict[str, int]) -> None:
-    """As headers said it before they had facts."""
-    text = written(measured(1, 0.0, ("bfloat16",)), FitOptions(leaves=1))
-    shared = "toy float32: as toy bfloat16, mean 1.00 %, sharing costs 0.20 % on 42 problems"
-    old = in_format_3(text, ("Regret", f"toy bfloat16: {line}\n# Regret:   {shared}"))
-    found = decisions(parse(old, "table.py")[0])
-    assert set(found) == {Key.parse("toy", "bfloat16"), Key.parse("toy", "float32")}
-    figures = found[Key.parse("toy", "bfloat16")].figures
-    names = ("kept", "cross_validated", "plain_validated", "extrapolated", "slower", "uncompared", "strict")
-    assert figures.asked == asked
-    assert {name: getattr(figures, name) for name in names if getattr(figures, name)} == decided
-    assert found[Key.parse("toy", "float32")].donor == Key.parse("toy", "bfloat16")
+def test_where_a_table_ends_is_told_once_for_all_functions_or_by_box() -> None:
+    one, two = Box.of(rows=(4, 8), hidden=(64, 128)), Box.of(rows=(1, 100), hidden=(64, 128))
+    first, second, third = (Key.parse("toy", dtype) for dtype in ("bfloat16", "float16", "float32"))
+    assert ends({first: one, second: one}) == [
+        "it answers at rows 2 to 16, hidden 32 to 256; the next table elsewhere, or the default config"
+    ]
+    assert ends({first: one, second: two, third: one}) == [
+        "toy bfloat16 and 1 more: answers at rows 2 to 16, hidden 32 to 256",
+        "toy float16: answers at rows 1 to 200, hidden 32 to 256; the next table elsewhere, or the default config",
+    ]
 
 
 def test_that_a_table_replaced_another_is_read_back(measured) -> None:

@@ -50,7 +50,8 @@ def test_an_installation_says_what_it_displaces(store) -> None:
     store("NVIDIA H200")
     path = locate.installed_path("NVIDIA H200")
     told = f"installed {path}: kernels on NVIDIA H200 use it from now on, in place of"
-    assert f"{told} the table of NVIDIA H200\n" in fit("--install")
+    ends = "  it answers at rows 1 to 8192, hidden 32 to 8192; the next table elsewhere, or the default config\n"
+    assert f"{told} the table of NVIDIA H200\n{ends}" in fit("--install")
     assert f"{told} the installed table {path}\n" in fit("--install")
     path.write_text("x = 1\n")
     assert f"{told} the installed table {path}, which cannot be used\n" in fit("--install", "--force")
@@ -92,7 +93,7 @@ def test_a_replay_is_installed_by_force_alone(store) -> None:
     assert not locate.installed_path("NVIDIA H200").exists()
     assert not Path("table.py").exists()
     assert "in place of the table of NVIDIA H200" in fit("--install", "--force")
-    assert locate.select("NVIDIA H200", "sm_90", 132).table.source == locate.installed_path("NVIDIA H200")
+    assert locate.select("NVIDIA H200", "sm_90", 132).tables[0][1]().source == locate.installed_path("NVIDIA H200")
 
 
 def test_the_table_of_another_gpu_is_installed_by_force_alone(store, gpus_here: list[Gpu]) -> None:

@@ -15,6 +15,7 @@ from normtune.kernels.tablefile import locate
 from normtune.kernels.tablefile.parse import trees
 from normtune.kernels.tablefile.tree import Leaf, regions
 from normtune.kernels.target import target_for
+from normtune.tests.heuristics.made_up import everywhere
 
 QK_NORM = locate.SHIPPED / "nvidia_h200_qk_norm.py"
 
@@ -25,7 +26,7 @@ def module(keys: list[Key]) -> dict[str, Any]:
         SimpleNamespace(key=key, served=(key,), tree=Leaf(RMSNormConfig("row", index + 1, 4)))
         for index, key in enumerate(keys)
     ]
-    text = body_text(functions)  # type: ignore[arg-type]
+    text = body_text(functions, everywhere(functions))  # type: ignore[arg-type]
     assert set(trees(text)) == {*keys}
     names: dict[str, Any] = {}
     exec(compile(text, "table", "exec"), names)

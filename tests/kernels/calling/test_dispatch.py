@@ -9,11 +9,14 @@ import torch
 
 import normtune
 from normtune.errors import UsageError
+from normtune.kernels.box import Box
 from normtune.kernels.calling import dispatch
 from normtune.kernels.key import Key
 from normtune.kernels.operator import operator
+from normtune.kernels.problem import MAX_ROWS
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile import locate
+from normtune.kernels.tablefile.loaded import LoadedTable
 from normtune.kernels.target import TARGETS
 
 H200 = TARGETS["sm_90"]
@@ -94,6 +97,18 @@ def test_a_chosen_table_for_any_gpu_is_bound_to_each(gpu):
     assert differs
 
 
+def test_a_chosen_table_hands_on_to_the_shipped_one_and_that_to_the_default(gpu, write_table):
+    gpu("NVIDIA H200", H200)
+    path = write_table(False)
+    path.write_text(path.read_text().replace(f'"rows": (1, {MAX_ROWS})', '"rows": (1, 8)'))
+    normtune.use_table(path)
+    problems = [FORWARD.problem(rows, 4096, "float32") for rows in (1, 16, 17, 1 << 18, 1 << 30)]
+    found = [dispatch.config_for(FORWARD, problem, H200, 0) for problem in problems]
+    assert found[:2] == [RMSNormConfig("row", 1, 2), RMSNormConfig("split", 1, 2, 1, 0, "none", 64)]
+    assert found[2:4] == [*map(shipped, problems[2:4])]
+    assert found[4] == FORWARD.default_config(problems[4], H200)
+
+
 def test_none_takes_the_fixed_default(gpu):
     gpu("NVIDIA H200", H200)
     normtune.use_table(None)
@@ -148,9 +163,10 @@ def test_a_variant_falls_back_to_the_plain_name_and_a_missing_operator_to_the_de
         calls.append((rows, hidden))
         return ("row", 1, 2, 1, 0, "none", 0)
 
-    tables = {FORWARD.key("bfloat16"): plain}
-    table = locate.LoadedTable(locate.SHIPPED, None, tables, None, {})
-    look_up = dispatch._in_table(locate.TableSelection(table, "", True))
+    key = FORWARD.key("bfloat16")
+    box = Box.of(rows=(1, 64), hidden=(64, 64))
+    table = LoadedTable(locate.SHIPPED, None, {key: plain}, None, {key: None}, {key: box})
+    look_up = dispatch._in_table(locate.selection_of(table))
     assert look_up(FORWARD.problem(3, 64, "bfloat16", "no_rstd")) == RMSNormConfig("row", 1, 2)
     assert calls == [(3, 64)]
     assert look_up(FORWARD.problem(3, 64, "float32")) is None

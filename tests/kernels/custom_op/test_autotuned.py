@@ -16,6 +16,7 @@ from normtune.kernels.operator import operator
 from normtune.kernels.tablefile import parse
 from normtune.kernels.tablefile.tree import Leaf
 from normtune.kernels.target import TARGETS
+from normtune.tests.heuristics.made_up import everywhere
 from normtune.tuner.plan.plan import candidates
 
 H200 = TARGETS["sm_90"]
@@ -88,7 +89,7 @@ def test_its_configs_are_values_of_tables_and_of_other_processes() -> None:
     revived = pickle.loads(pickle.dumps(config))
     assert revived == config and spec.knows(revived) and type(revived).__name__ == "ScaleKernelConfig"
     function = FittedFunction(Key.of("doubled", "", "float16"), Leaf(config), ("float16",), None)  # type: ignore[call-arg]
-    text = body_text([function])
+    text = body_text([function], everywhere([function]))
     assert "class Config(NamedTuple):" in text and "BLOCK_64_EVEN_0_WARPS_4_STAGES_2 = Config(" in text
     assert parse.trees(text) == {function.key: function.tree}
 

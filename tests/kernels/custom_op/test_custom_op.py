@@ -31,6 +31,7 @@ from normtune.kernels.tablefile.tree import Leaf, Split
 from normtune.kernels.target import TARGETS
 from normtune.results.exchange.parquet_csv import read_parquet
 from normtune.tests.commands import main
+from normtune.tests.heuristics.made_up import everywhere
 from normtune.tuner.compiling.pool import compile_all
 from normtune.tuner.plan.binaries import jobs_of
 from normtune.tuner.plan.plan import candidates, plan, problems
@@ -432,7 +433,7 @@ def test_a_table_defines_the_classes_that_it_needs(tmp_path) -> None:
         function("rms", Leaf(RMSNormConfig("row", 1, 8))),
         function("other", Leaf(toys[1])),
     ]
-    text = body_text(functions)
+    text = body_text(functions, everywhere(functions))
     names: dict[str, object] = {}
     exec(compile(text, "table", "exec"), names)
     assert names["lookup"]("toy", "bfloat16", 1, 64) == (64, 1)  # type: ignore[operator]

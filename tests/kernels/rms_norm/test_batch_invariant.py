@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 import normtune
 from normtune.errors import UsageError
 from normtune.kernels.alignment import alignment_of
+from normtune.kernels.box import Box
 from normtune.kernels.calling import batch_invariant, dispatch, layout
 from normtune.kernels.key import Key
 from normtune.kernels.operator import operator, operators
 from normtune.kernels.problem import MAX_ROWS, Problem
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile import locate
+from normtune.kernels.tablefile.loaded import LoadedTable
 from normtune.kernels.tablefile.tree import Leaf, Split, choose
 from normtune.kernels.target import TARGETS
 
@@ -175,8 +177,9 @@ def of_tree(monkeypatch):
     def use(tree):
         name = Key.parse("rms_norm_backward:batch_invariant", "bfloat16")
         tables, header = {name: lambda *shape: choose(tree, shape)}, SimpleNamespace(is_for_any_gpu=False)
-        table = locate.LoadedTable(locate.SHIPPED, header, tables, None, {name: tree})
-        monkeypatch.setattr(dispatch, "_table_of", lambda device, target: locate.TableSelection(table, "", True))
+        box = Box.of(rows=(1, 262144), hidden=(64, 16384))
+        table = LoadedTable(locate.SHIPPED, header, tables, None, {name: tree}, {name: box})
+        monkeypatch.setattr(dispatch, "_table_of", lambda device, target: locate.selection_of(table))
         monkeypatch.setattr(dispatch, "_lookups", {})
         dispatch.forget_launches()
 
@@ -199,12 +202,33 @@ def test_few_rows_have_a_config_of_their_own_if_it_sums_a_row_in_the_same_order(
     assert [launch.finish for launch in found] == ["columns", "dependent", "dependent"]
     assert len({launch.row_sum for launch in found}) == 1
     problem, first = BACKWARD.problem(1, 4096, "bfloat16"), torch.empty(0)
-    assert dispatch.row_bounds(BACKWARD, problem, first, True) == [1, 2048]  # where a warmup looks for binaries
+    assert dispatch.row_bounds(BACKWARD, problem, first, True) == [1, 2048, 524289]  # where a warmup looks for binaries
     assert dispatch.row_bounds(BACKWARD, problem, first, False) == [1]
     # In 4 warps a row is summed otherwise, and the config of many rows serves all.
     of_tree(Split("rows", 2048, few, Leaf(RMSNormConfig("persistent", 1, 4, 3, 2, "dependent"))))
     found = launches(4096)
     assert [launch.finish for launch in found] == ["dependent"] * 3 and found[0].num_warps == 4
+
+
+def test_a_row_has_the_same_order_of_its_sum_whichever_table_answers(monkeypatch):
+    name, header = Key.parse("rms_norm_backward:batch_invariant", "bfloat16"), SimpleNamespace(is_for_any_gpu=False)
+
+    def table(config, most):
+        box = Box.of(rows=(1, most), hidden=(64, 16384))
+        return LoadedTable(
+            locate.SHIPPED, header, {name: lambda *shape: config}, None, {name: Leaf(config)}, {name: box}
+        )
+
+    few = table(RMSNormConfig("row", 1, 8, 1, 0, "columns", 16), 32)
+    for warps, finishes in ((8, ["columns", "dependent", "dependent"]), (4, ["dependent"] * 3)):
+        many = table(RMSNormConfig("persistent", 1, warps, 3, 2, "dependent"), 262144)
+        tables = locate.selection_of(few, "", locate.selection_of(many))
+        monkeypatch.setattr(dispatch, "_table_of", lambda device, target, tables=tables: tables)
+        monkeypatch.setattr(dispatch, "_lookups", {})
+        dispatch.forget_launches()
+        found = launches(4096)  # at 64 rows, twice those of the first table, at 5000 and at all
+        assert [launch.finish for launch in found] == finishes
+        assert len({launch.row_sum for launch in found}) == 1
 
 
 def test_a_config_that_is_illegal_for_some_of_its_rows_is_launched_for_none(of_tree):

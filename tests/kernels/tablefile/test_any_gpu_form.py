@@ -23,7 +23,7 @@ from normtune.kernels.tablefile.relative_tree import (
     choose_on,
 )
 from normtune.kernels.tablefile.tree import Leaf
-from normtune.tests.heuristics.made_up import rehashed
+from normtune.tests.heuristics.made_up import everywhere, rehashed
 
 SHIPPED = locate.SHIPPED / locate.ANY_GPU
 numbers = st.integers(1, 1 << 40)
@@ -37,7 +37,8 @@ def cuts(parts: st.SearchStrategy[RelativeTree]) -> st.SearchStrategy[RelativeTr
 
 
 def written(tree: RelativeTree) -> str:
-    return body_text([AnyGpuFunction(Key.of("toy", "", "bfloat16"), tree, ("bfloat16",), 1, ())], template.ANY_GPU)
+    functions = [AnyGpuFunction(Key.of("toy", "", "bfloat16"), tree, ("bfloat16",), 1, ())]
+    return body_text(functions, everywhere(functions), template.ANY_GPU)
 
 
 def older(text: str) -> str:

@@ -11,32 +11,36 @@ from normtune.kernels.key import Key
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile import locate, template
 from normtune.kernels.tablefile.header import ANY_GPU, Data, Gpu, Header, body_hash
+from normtune.kernels.tablefile.loaded import LoadedTable
+from normtune.kernels.tablefile.selection import TableSelection
 from normtune.tests.commands import printed_by
 from normtune.tuner.doctor.data import without_gpu
 
 ONE = template.ONE_GPU
 CLASSES = {"Config": RMSNormConfig.knobs}
+SIZES = f'{template.SIZES} {{\n    ("a", "b"): {{"rows": (1, 1048576), "hidden": (1, 1073741824)}},\n}}\n'
 # A table whose one config has the name of its GPU for a schedule.
 BODY = (
-    f"{ONE.opening(CLASSES)}\n\n\nONE = Config(NAME)\n\n\n{ONE.function('only')}\n    return ONE\n\n\n"
-    f'{ONE.tables(CLASSES)} {{\n    ("a", "b"): only,\n}}\n{ONE.closing(CLASSES)}'
+    f"{ONE.opening(CLASSES)}\n\n\nONE = Config(schedule=NAME)\n\n\n{ONE.function('only')}\n    return ONE\n\n\n"
+    f'{ONE.tables(CLASSES)} {{\n    ("a", "b"): only,\n}}\n\n\n{SIZES}{ONE.closing(CLASSES)}'
 )
 # The same for any GPU: `few` below 2 rows a multiprocessor, `small` from there to half of the L2 cache, else `large`.
 ANY_BODY = (
     f"{template.ANY_GPU.opening(CLASSES)}\n\n\n"
-    'FEW = Config("few")\nSMALL = Config("small")\nLARGE = Config("large")\n\n\n'
+    'FEW = Config(schedule="few")\nSMALL = Config(schedule="small")\nLARGE = Config(schedule="large")\n\n\n'
     f"{template.ANY_GPU.function('only')}\n    if rows >= 2 * sms:\n        if 4 * rows * hidden >= l2_bytes:\n"
     "            return LARGE\n        return SMALL\n    return FEW\n\n\n"
-    f'{template.ANY_GPU.tables(CLASSES)} {{\n    ("a", "b"): only,\n}}\n{template.ANY_GPU.closing(CLASSES)}'
+    f'{template.ANY_GPU.tables(CLASSES)} {{\n    ("a", "b"): only,\n}}\n\n\n{SIZES}'
+    f"{template.ANY_GPU.closing(CLASSES)}"
 )
 
 
-def write(path: Path, device: str, target: str, sms: int, body: str = BODY) -> Path:
+def write(path: Path, device: str, target: str, sms: int, body: str = BODY, operator: str = "a") -> Path:
     body = body.replace("NAME", repr(device.replace(" ", "_")))
     gpu = None if device == ANY_GPU else Gpu(device, target, sms)
     fitted = (Gpu("NVIDIA H200", "sm_90", 132, 60 << 20),) if gpu is None else ()
     data = Data("-", 1, "2026-11-20")
-    header = Header(gpu, {"triton": "3.6.0"}, data, {"a": "b"}, {}, {}, (), body_hash(body), fitted=fitted)
+    header = Header(gpu, {"triton": "3.6.0"}, data, {operator: "b"}, {}, (), body_hash(body), fitted=fitted)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"{header.text()}\n{body}")
     return path
@@ -56,8 +60,12 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(locate.VARIABLE, raising=False)
 
 
-def chosen(selection: locate.TableSelection) -> str:
-    return selection.table.lookup("a", "b", 1, 1)[0].replace("_", " ")
+def first(selection: TableSelection) -> LoadedTable:
+    return selection.tables[0][1]()
+
+
+def chosen(selection: TableSelection) -> str:
+    return str(first(selection).lookup("a", "b", 1, 1)[0]).replace("_", " ")
 
 
 def test_the_shipped_table_of_the_same_name_and_sms_is_exact() -> None:
@@ -73,21 +81,21 @@ def test_another_gpu_gets_the_table_for_any_gpu(gpu: tuple[str, str, int]) -> No
     sms = gpu[2]
     assert not found.exact
     assert found.source == "the table for any GPU, which is unmeasured there (it was fitted to NVIDIA H200)"
-    function = found.table.function(Key.parse("a", "b"))
+    function = first(found).function(Key.parse("a", "b"))
     assert function is not None
     assert [function(rows, 1)[0] for rows in (1, 2 * sms - 1, 2 * sms)] == ["few", "few", "small"]
-    assert found.table.lookup("a", "b", 2 * sms - 1, 64)[0] == "few"
-    assert found.table.lookup("a", "b", 2 * sms, 1 << 30)[0] == "large"
+    assert first(found).lookup("a", "b", 2 * sms - 1, 64)[0] == "few"
+    assert first(found).lookup("a", "b", 2 * sms, 1 << 30)[0] == "large"
 
 
 def test_the_table_for_any_gpu_knows_the_cache(tmp_path: Path) -> None:
     def answer(rows: int, hidden: int, l2_bytes: int | None) -> str:
-        return str(locate.select("NVIDIA RTX 5060 Ti", "sm_120", 36, l2_bytes).table.lookup("a", "b", rows, hidden)[0])
+        return str(first(locate.select("NVIDIA RTX 5060 Ti", "sm_120", 36, l2_bytes)).lookup("a", "b", rows, hidden)[0])
 
     assert [answer(rows, 1024, 32 << 20) for rows in (71, 72, 8191, 8192)] == ["few", "small", "small", "large"]
     assert [answer(4096, 1024, l2) for l2 in (16 << 20, 32 << 20, None)] == ["large", "small", "small"]
     # A cache of which nothing is known holds nothing.
-    assert locate.select("?", "xyz", 36).table.lookup("a", "b", 72, 1)[0] == "large"
+    assert first(locate.select("?", "xyz", 36)).lookup("a", "b", 72, 1)[0] == "large"
 
 
 def test_a_bound_table_stays_as_it_is() -> None:
@@ -103,7 +111,7 @@ def test_a_table_for_any_gpu_may_be_named(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv(locate.VARIABLE, str(write(tmp_path / "mine.py", ANY_GPU, "", 0, ANY_BODY)))
     found = locate.select("NVIDIA H200", "sm_90", 132)
     assert found.exact
-    assert [found.table.lookup("a", "b", rows, 64)[0] for rows in (263, 264)] == ["few", "small"]
+    assert [first(found).lookup("a", "b", rows, 64)[0] for rows in (263, 264)] == ["few", "small"]
 
 
 def test_a_header_must_fit_its_code(tmp_path: Path) -> None:
@@ -121,46 +129,68 @@ def test_the_installed_table_of_the_gpu_comes_before_the_shipped_one(tmp_path: P
     assert chosen(locate.select("NVIDIA H200", "sm_90", 66)) == "few"
 
 
-def of_operator(name: str, config: str) -> str:
-    return BODY.replace("NAME", repr(config)).replace('("a", "b")', f'("{name}", "b")')
+def of_operator(name: str, config: str) -> tuple[str, str]:
+    """The code of a table of an operator, and its name."""
+    return BODY.replace("NAME", repr(config)).replace('("a", "b")', f'("{name}", "b")'), name
 
 
 def test_an_operator_is_served_by_the_first_table_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = "NVIDIA H200", "sm_90", 132
-    write(locate.SHIPPED / "nvidia_h200_more.py", *gpu, of_operator("c.heads=8", "more"))
-    write(locate.SHIPPED / "nvidia_h200_other.py", "NVIDIA H200", "sm_90", 66, of_operator("e", "never"))
+    write(locate.SHIPPED / "nvidia_h200_more.py", *gpu, *of_operator("c.heads=8", "more"))
+    write(locate.SHIPPED / "nvidia_h200_other.py", "NVIDIA H200", "sm_90", 66, *of_operator("e", "never"))
 
     def served(key: str) -> str | None:
-        table = locate.select(*gpu).serving(Key.parse(key, "b"))
-        function = table.function(Key.parse(key, "b"))
-        return str(function(1, 1)[0]).replace("_", " ") if function else None
+        config = locate.select(*gpu).answer(Key.parse(key, "b"))(1, 1)
+        return None if config is None else str(config[0]).replace("_", " ")
 
     assert [served(key) for key in ("a", "a:flag", "c.heads=8", "c.heads=16", "e")] == [
         *("NVIDIA H200", "NVIDIA H200", "more", "more", None)
     ]
-    write(locate.installed_path("NVIDIA H200"), *gpu, of_operator("d", "mine"))
+    write(locate.installed_path("NVIDIA H200"), *gpu, *of_operator("d", "mine"))
     assert [served(key) for key in ("a", "c.heads=8", "d")] == ["NVIDIA H200", "more", "mine"]
     monkeypatch.setattr(locate, "shipped", dict)
     assert [served(key) for key in ("a", "c.heads=8", "d")] == ["few", None, "mine"]
 
 
 def test_a_gpu_of_several_tables_is_named_once() -> None:
-    write(locate.SHIPPED / "nvidia_h200_more.py", "NVIDIA H200", "sm_90", 132, of_operator("c", "more"))
+    write(locate.SHIPPED / "nvidia_h200_more.py", "NVIDIA H200", "sm_90", 132, *of_operator("c", "more"))
     assert without_gpu() == "normtune ships tables of AMD MI300X, NVIDIA A100, NVIDIA H200"
 
 
 def test_further_tables_are_loaded_once_and_only_when_they_serve(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = "NVIDIA H200", "sm_90", 132
-    write(locate.SHIPPED / "nvidia_h200_more.py", *gpu, of_operator("c", "more"))
+    write(locate.SHIPPED / "nvidia_h200_more.py", *gpu, *of_operator("c", "more"))
     loaded = []
     load = locate.load
     monkeypatch.setattr(locate, "load", lambda path: loaded.append(Path(path).stem) or load(path))
     found = locate.select(*gpu)
-    assert found.serving(Key.parse("a", "b")) is found.table and loaded == ["h200"]
-    assert found.serving(Key.parse("c", "b")) is found.serving(Key.parse("c", "b")) and loaded == [
-        "h200",
-        "nvidia_h200_more",
-    ]
+    assert loaded == []
+    for _ in range(2):
+        assert [function.table.source.stem for function in found.functions(Key.parse("c", "b"))] == ["nvidia_h200_more"]
+        assert loaded == ["nvidia_h200_more"]
+
+
+def of_few_rows(config: str) -> str:
+    """The code of a table that was measured at 1 to 8 rows."""
+    return BODY.replace("NAME", repr(config)).replace("(1, 1048576)", "(1, 8)")
+
+
+def test_every_table_hands_on_to_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = "NVIDIA H200", "sm_90", 132
+    named = write(tmp_path / "named.py", *gpu, of_few_rows("named"))
+    installed = BODY.replace("NAME", "'mine'").replace("(1, 1048576)", "(1, 64)")
+    write(locate.installed_path("NVIDIA H200"), *gpu, installed)
+
+    def answers(table: Path | None = None) -> list[str | None]:
+        config = locate.select(*gpu, table=table).answer(Key.parse("a", "b"))
+        found = [config(rows, 64) for rows in (16, 17, 128, 129, 1 << 21, (1 << 21) + 1)]
+        return [None if one is None else str(one[0]) for one in found]
+
+    installed_on = ["mine", "mine", "mine", "NVIDIA_H200", "NVIDIA_H200", None]
+    assert answers() == installed_on
+    assert answers(named) == ["named", *installed_on[1:]]
+    monkeypatch.setenv(locate.VARIABLE, str(named))
+    assert answers() == ["named", *installed_on[1:]]
 
 
 def test_the_named_table_comes_first_whatever_the_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,9 +203,8 @@ def test_the_named_table_comes_first_whatever_the_gpu(tmp_path: Path, monkeypatc
 def test_without_any_table_nothing_is_looked_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locate, "SHIPPED", tmp_path / "none")
     found = locate.select("NVIDIA H200", "sm_90", 132)
-    assert (found.table.tables, found.exact) == ({}, False)
-    with pytest.raises(ValueError, match="no table ships with normtune"):
-        found.table.lookup("a", "b", 1, 1)
+    assert (found.tables, found.exact, found.source) == ((), False, "the default config of each operator")
+    assert found.answer(Key.parse("a", "b"))(1, 1) is None
 
 
 def test_a_named_table_that_is_missing_is_an_error_that_names_both(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -343,7 +343,7 @@ def test_what_a_call_would_launch_and_the_default_are_candidates_in_every_space(
     for space in SPACE_NAMES:
         made = plan(problems, space, target, wanted)
         for problem, candidates in made.tasks:
-            used = tables.serving(problem.key).answer(problem.key)(problem.rows, 4096)
+            used = tables.answer(problem.key)(problem.rows, 4096)
             expected = [spec.launch(one, problem, target) for one in (used, spec.default_config(problem, target))]
             launches = {candidate.launch: candidate.config for candidate in candidates}
             assert warm_start(made, wanted, target)[problem] == [launches[one] for one in dict.fromkeys(expected)]
