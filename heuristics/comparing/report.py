@@ -159,10 +159,9 @@ def _missing(comparison: Difference, markdown: bool) -> Iterator[str]:
         gaps = [f"no answer at {silent}"] * bool(silent) + [f"no time at {untimed}"] * bool(untimed)
         if gaps:
             loss = comparison.loss(which)
-            bound = (
-                "" if not loss or loss.bound is None else f" (plain mean at most {percent(loss.bound)} with estimates)"
-            )
-            alone = f"; where it has, it loses {percent(loss.mean)}{bound}" if loss and untimed else ""
+            alone = ""
+            if loss and loss.bound is not None:
+                alone = f"; it loses {percent(loss.plain)} where it has, with estimates {percent(loss.bound)} at most"
             hint = ". `normtune sweep --space full` times most of what other libraries launch" if untimed else ""
             yield f"{'- ' * markdown}{sign} has {' and '.join(gaps)} of {len(comparison.pairs)} shapes{alone}{hint}"
         note = _partly_timed([comparison.tuned(which)], which, markdown)

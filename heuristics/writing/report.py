@@ -80,10 +80,13 @@ def _costs(key: Key, fit: Fit, beside: Cost | None) -> Iterable[tuple[str, str]]
         yield "", f"batch-invariant, on average {percent(beside.mean, 1)} slower, {percent(beside.worst, 1)} at worst"
         if beside.bounded:
             yield "", f"  {_untimed(beside)}"
-    shares = [f"{_of(share.key, key)} ({percent(max(share.cost, 0), 1)})" for share in fit.shared if share.donor == key]
+    shares = [share for share in fit.shared if share.donor == key]
     if shares:
         yield "", "shared, at a cost, with"
-        yield from (("", f"  {share}") for share in shares)
+    for share in shares:
+        loss = share.figures.loss
+        timed = f", timed at {loss.problems} of {counted_shapes(loss.problems + loss.untimed)}" if loss.untimed else ""
+        yield "", f"  {_of(share.key, key)} ({percent(max(share.cost, 0), 1)}){timed}"
 
 
 def _of(key: Key, donor: Key) -> str:
@@ -136,8 +139,8 @@ def figures(fit: Fit) -> Iterable[str]:
             )
         if numbers.uncompared:
             yield (
-                f"{name}: at {counted_shapes(numbers.uncompared)} it is not compared with the table or rule in use, as "
-                "one of both configs was not timed there"
+                f"{name}: at {numbers.uncompared} of {numbers.loss.problems + numbers.loss.untimed} shapes it is not "
+                "compared with the table or rule in use, as one of both configs was not timed there"
             )
     for function in fit.functions:
         takers = [share for share in fit.shared if share.donor == function.key]
