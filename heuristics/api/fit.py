@@ -45,8 +45,8 @@ from normtune.results.regimes import in_regime
 from normtune.results.source import Measured, on_device, taken
 
 _FIGURES = (
-    *("operator", "dtype", "leaves", "configs", "problems"),
-    *("mean", "plain", "worst", "cross_validated", "gap", "baseline", "faster"),
+    *("operator", "dtype", "leaves", "configs", "problems", "untimed"),
+    *("mean", "plain", "worst", "bound", "cross_validated", "worst_validated", "gap", "baseline", "faster"),
 )
 
 
@@ -94,18 +94,21 @@ class Table(FittedTable):
 
         Returns:
             A row for each measured operator (with its variant) and dtype; columns operator, dtype, leaves, configs,
-            problems, mean, plain (the mean with equal weights), worst, cross_validated, gap, baseline (the name of the
-            table or rule in use before) and faster (geometric mean of the baseline's time over this table's, less 1).
-            Losses are fractions of the best config's time, 0.0123 for 1.23 %; nan where there were too few sizes.
+            problems (those with a time), untimed (the number of others), mean, plain (the mean with equal weights),
+            worst, bound (plain with the untimed ones estimated), cross_validated and worst_validated (mean and worst
+            between sizes), gap, baseline (the name of the table or rule in use before) and faster (geometric mean of
+            the baseline's time over this table's, less 1). Losses are fractions of the best config's time, 0.0123 for
+            1.23 %; nan where there were too few sizes.
         """
         rows = []
         for key, figures in self.fit.with_data().items():
-            losses, compared = figures.loss.fractions, self.fit.compared.get(key)
-            logs = figures.cross_validated, figures.gap, compared and compared.faster
-            between, gap, faster = (math.nan if log is None else fraction(log) for log in logs)
-            counts = figures.leaves, figures.configs, figures.loss.problems
-            means = losses.mean, losses.plain, losses.worst, between, gap
-            rows.append((key.text, key.dtype, *counts, *means, compared.name if compared else "", faster))
+            loss, compared = figures.loss, self.fit.compared.get(key)
+            bound = loss.plain if loss.bound is None else loss.bound
+            between = figures.cross_validated, figures.worst_validated
+            logs = loss.mean, loss.plain, loss.worst, bound, *between, figures.gap, compared and compared.faster
+            *losses, faster = (math.nan if log is None else fraction(log) for log in logs)
+            counts = figures.leaves, figures.configs, loss.problems, loss.untimed
+            rows.append((key.text, key.dtype, *counts, *losses, compared.name if compared else "", faster))
         return pd.DataFrame(rows, columns=list(_FIGURES))
 
     def stability(

@@ -230,9 +230,9 @@ def _on(
     notes = [f"A is {sides[0].name}, B is {other.name}" for other in sides[1:]]
 
     def verdict(matrix: TimingMatrix, current: Evidence, tree: Tree) -> list[tuple[str, str]]:
-        spec, loss = spec_of(current, matrix.key.operator), figures.of_tree(matrix.assumed, tree)
+        spec, loss = spec_of(current, matrix.key.operator), figures.of_tree(matrix, tree)
         if loss is None:
-            raise AssertionError("a matrix has a time at each of its problems")
+            return [("", f"no measured shape has a time of its config, of {len(matrix.problems)}")]
         entry = known.get(matrix.key)
         numbers = entry.figures if entry else Figures(leaves(tree), leaves(tree), len(distinct(tree)), loss, 0)
         numbers = numbers._replace(leaves=leaves(tree), loss=loss, slower=None)

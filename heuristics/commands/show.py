@@ -177,6 +177,7 @@ def _show_flips(store: str | None, selection: Selection, other: str, as_json: bo
 def _print_map(screen: "Console", config_map: "ConfigMap", table: Path | None) -> None:
     from normtune.heuristics.regret.fixed_log import percent
     from normtune.heuristics.showing.config_map import legend_lines, map_lines
+    from normtune.heuristics.writing.entries import timed_share
     from normtune.results.terminal import map_columns
 
     screen.print()
@@ -189,10 +190,9 @@ def _print_map(screen: "Console", config_map: "ConfigMap", table: Path | None) -
     axes = axes_of(family_of(config_map.operator.partition(":")[0]))
     for line in (*map_lines(content, map_columns(screen), axes), *legend_lines(content)):
         screen.print(line, soft_wrap=True)
-    loss = content.summary() if table else None
-    if loss:
-        losses = f"loses {percent(loss.mean)} on average, {percent(loss.worst, 1)} at worst"
-        screen.print(f"The table {losses}, over the best config of each of {loss.problems} shapes.")
+    if loss := content.loss:
+        losses = f"loses {percent(loss.plain)} on average, {percent(loss.worst, 1)} at worst"
+        screen.print(f"The table {losses}, over the best config of each shape, {timed_share(loss)}.", soft_wrap=True)
         for shape, lost in content.worst(_WORST):
             letter = content.letters[content.shown[shape]]
             best = str(content.best[shape]).removesuffix(f" {content.ending}")

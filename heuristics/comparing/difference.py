@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from normtune.heuristics.comparing.contenders import Side
 from normtune.heuristics.comparing.gains import Gain, Pair, gain
-from normtune.heuristics.fitting.figures import Loss, summarise
+from normtune.heuristics.fitting.figures import Loss, of_configs, summarise
 from normtune.heuristics.regret.matrix import MISSING, TimingMatrix
 from normtune.heuristics.rules.rule import Autotuned
 from normtune.kernels.box import Box
@@ -111,8 +111,9 @@ class Difference:
         return tuple(index for index, (a, b) in enumerate(pairs) if a.loss is not None and b.loss is not None)
 
     def loss(self, which: int) -> Loss | None:
-        """Loss of a side, 0 or 1, over the shapes at which its config has a time."""
-        return summarise([choice.loss for choice in self.choices[which]], self.matrix.weight)
+        """Loss of a side, 0 or 1."""
+        configs, losses = ([getattr(choice, name) for choice in self.choices[which]] for name in ("config", "loss"))
+        return of_configs(self.matrix, configs, losses)
 
     def common(self, bounded: int | None = None) -> tuple[Loss, Loss] | None:
         """Losses of both over the shapes of a part, or all, at which both have a time; None if there are none."""

@@ -159,8 +159,10 @@ def _missing(comparison: Difference, markdown: bool) -> Iterator[str]:
         gaps = [f"no answer at {silent}"] * bool(silent) + [f"no time at {untimed}"] * bool(untimed)
         if gaps:
             loss = comparison.loss(which)
-            alone = f"; where it has, it loses {percent(loss.mean)}" if loss and untimed else ""
-            hint = ". a sweep with --space full times most of what other libraries launch" if untimed else ""
+            alone = ""
+            if loss and loss.bound is not None:
+                alone = f"; it loses {percent(loss.plain)} where it has, with estimates {percent(loss.bound)} at most"
+            hint = "; a sweep with --space full times most of what other libraries launch" if untimed else ""
             yield f"{'- ' * markdown}{sign} has {' and '.join(gaps)} of {len(comparison.pairs)} shapes{alone}{hint}"
         note = _partly_timed([comparison.tuned(which)], which, markdown)
         if note:

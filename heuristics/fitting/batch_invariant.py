@@ -210,6 +210,7 @@ def invariant_functions(
             limits=LIMITS,
             cross_validated=validated.inside(1),
             plain_validated=validated.plain_inside(1),
+            worst_validated=validated.worst_inside(1),
         )
         invariant.append(FittedFunction(key, fitted.tree, function.dtypes, figures, beside=fitted.cost))
         for taker in shared:

@@ -6,15 +6,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from normtune.heuristics.regret.fixed_log import fraction
-from normtune.heuristics.regret.matrix import TimingMatrix
-from normtune.heuristics.solver.bins import losses
+from normtune.heuristics.regret.fixed_log import fraction, log_ppm
+from normtune.heuristics.regret.matrix import LEAST_ASSUMED, TimingMatrix
 from normtune.kernels.config import Config
-from normtune.kernels.tablefile.tree import Tree
+from normtune.kernels.tablefile.tree import Tree, choose
 
 # Config for an operator and the sizes of a shape; None without an answer.
 RuleAt = Callable[..., Config | None]
 Launches = Callable[[str, int], Sequence[Config]]
+# Nearest problems that bound the regret of a config without a time.
+_NEIGHBOURS = 4
 
 
 class Cost(NamedTuple):
@@ -50,8 +51,10 @@ class Loss(NamedTuple):
         plain: the unweighted mean, rounded down.
         ninetieth: the 90 % quantile.
         worst: the largest.
-        problems: number of problems scored.
+        problems: number of problems scored: those with a time.
         luck: bound on the selection bias of the mean, rounded up: see `TimingMatrix.luck`.
+        untimed: number of other problems, at which the config has no time.
+        bound: the plain mean with the largest estimate at each of these: see `_estimate`; None without one.
     """
 
     mean: int
@@ -60,6 +63,8 @@ class Loss(NamedTuple):
     worst: int
     problems: int
     luck: int = 0
+    untimed: int = 0
+    bound: int | None = None
 
     @property
     def fractions(self) -> Fractions:
@@ -112,8 +117,8 @@ class Figures(NamedTuple):
         kept: number of leaves of the fitted tree that were replaced by the baseline's answers.
         cross_validated: mean regret between sizes, on problems left out of the fit; None if there are too few sizes.
         plain_validated: the same with equal weights.
+        worst_validated: the largest regret between sizes, where the config has a time.
         extrapolated: mean regret beyond the fitted sizes; None if there are too few sizes.
-        untimed: number of problems on which the tree's config has no time; `loss` takes the slowest time there.
         unmeasured: number of leaves with the operator's default config, which has no time.
         joined: whether bins of near sizes were merged, because there were too many to find an optimum.
         slower: the problems that regress against the baseline; None without any.
@@ -134,8 +139,8 @@ class Figures(NamedTuple):
     kept: int = 0
     cross_validated: int | None = None
     plain_validated: int | None = None
+    worst_validated: int | None = None
     extrapolated: int | None = None
-    untimed: int = 0
     unmeasured: int = 0
     joined: bool = False
     slower: Slower | None = None
@@ -199,8 +204,40 @@ def summarise(
 
 
 def of_tree(matrix: TimingMatrix, tree: Tree) -> Loss | None:
-    """The loss of a tree over the problems of a matrix on which its config has a time."""
-    return summarise(losses(matrix, tree), matrix.weight, matrix.luck)
+    """The loss of a tree on a matrix; None if its configs have no time."""
+    return of_configs(matrix, [choose(tree, shape, matrix.axes) for shape in matrix.problems])
+
+
+def of_configs(
+    matrix: TimingMatrix, configs: Sequence[Config | None], regrets: Sequence[int | None] | None = None
+) -> Loss | None:
+    """The loss of a config for each problem of a matrix, the one definition of all outputs; None without a time.
+
+    Args:
+        matrix: the times.
+        configs: the choice at each problem; None without an answer, which does not count as untimed.
+        regrets: their regrets, log_ppm, if some are those of configs with the same launch.
+    """
+    if regrets is None:
+        regrets = [None if config is None else matrix.loss(index, config) for index, config in enumerate(configs)]
+    loss = summarise(regrets, matrix.weight, matrix.luck)
+    pairs = enumerate(zip(configs, regrets, strict=True))
+    untimed = [(index, config) for index, (config, regret) in pairs if config is not None and regret is None]
+    if loss is None or not untimed:
+        return loss
+    total = sum(_estimate(matrix, index, config) for index, config in untimed)
+    total += sum(regret for regret in regrets if regret is not None)
+    return loss._replace(untimed=len(untimed), bound=total // (loss.problems + len(untimed)))
+
+
+def _estimate(matrix: TimingMatrix, problem: int, config: Config) -> int:
+    """The largest regret of a config at the nearest problems with its time; without any, that of the slowest config."""
+    timed = [index for index in range(len(matrix.problems)) if matrix.loss(index, config) is not None]
+    if not timed:
+        return max(int(matrix.regret[problem].max()), LEAST_ASSUMED)
+    sizes = log_ppm(np.array(matrix.problems))
+    order = np.abs(sizes[timed] - sizes[problem]).sum(axis=1).argsort(kind="stable")[:_NEIGHBOURS]
+    return max(matrix.loss(timed[place], config) or 0 for place in order.tolist())
 
 
 def of_rule(matrix: TimingMatrix, rule: RuleAt) -> Loss | None:

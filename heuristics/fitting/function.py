@@ -31,7 +31,7 @@ from normtune.kernels.tablefile.tree import Tree, choose, configs_of, counted_le
 # The most leaves, and configs, in `_avoiding`: twice as many take half a minute on the recording grid.
 _MOST_TRIED = 64
 # Figures that a refit takes from the header of the table.
-_DECIDED = ("kept", "cross_validated", "plain_validated", "extrapolated", "slower", "uncompared")
+_DECIDED = ("kept", "cross_validated", "plain_validated", "worst_validated", "extrapolated", "slower", "uncompared")
 
 
 class Conditioned(NamedTuple):
@@ -188,6 +188,7 @@ def fit_function(case: Case, bound: int | None = None) -> FittedFunction:
             "kept": kept,
             "cross_validated": validated and validated.inside(shown),
             "plain_validated": validated and validated.plain_inside(shown),
+            "worst_validated": validated and validated.worst_inside(shown),
             "extrapolated": validated and validated.outside(shown),
             "slower": guard.slower(tree) if guard else None,
             "uncompared": guard.uncompared(tree) if guard else 0,
@@ -310,16 +311,14 @@ def _figures(conditions: Conditioned, optima: Optima, tree: Tree, asked: int) ->
     if best is None or optimum is None:
         raise AssertionError("where there is a tree there is a best one")
     timed = figures_of(matrix, tree, optimum, conditions.in_bins.joins(matrix.problems))
-    loss = figures.of_tree(matrix.assumed, tree) or timed.loss
+    penalised = matrix.assumed.mean(losses(matrix.assumed, tree))
     # A tree with its cuts on the grid is legal at all sizes, and compared with such trees. Any other tree is compared
     # with trees that need not be legal beyond the measured sizes.
     cost = cost_of(optima, uncrossed(matrix, optima.axes, tree))
     gap = timed.gap if cost is None else -((best - cost) // int(matrix.weight.sum()))
     return timed._replace(
         asked=asked,
-        loss=loss,
-        untimed=loss.problems - timed.loss.problems,
-        gap=min(gap, max(0, loss.mean - optimum)),
+        gap=gap if penalised is None else min(gap, max(0, penalised - optimum)),
         limits=conditions.limits,
         strict=conditions.strict,
         few=None if few is None else (few.bound, few.mean),

@@ -65,11 +65,11 @@ class InUse:
 
     def compared(self, spec: OperatorSpec, matrix: TimingMatrix, tree: Tree) -> Compared:
         """Compare a function on the problems of a matrix; it has a time on at least one."""
-        regrets = losses(matrix.assumed, tree)
+        regrets = losses(matrix, tree)
         worst = max((loss, shape) for loss, shape in zip(regrets, matrix.problems, strict=True) if loss is not None)[1]
         name, choice = self._of(spec, matrix.key)
         logs = []
-        for index, (shape, regret) in enumerate(zip(matrix.problems, losses(matrix, tree), strict=True)):
+        for index, (shape, regret) in enumerate(zip(matrix.problems, regrets, strict=True)):
             other = choice(shape)
             loss = None if other is None else matrix.loss(index, other)
             if loss is not None and regret is not None:

@@ -258,7 +258,7 @@ def timing_matrix(evidence: "Evidence", spec: OperatorSpec, key: Key, target: Ta
         untimed=untimed[:count],
         luck=np.array(luck, np.int64) if is_paired else None,
         axes=axes_at(key),
-        alignment=Alignment(*counts, tuple(impossible)),
+        alignment=Alignment(*counts)._replace(impossible=tuple(impossible)),
     )
 
 

@@ -9,14 +9,14 @@ chosen greedily: 43 configs, of which the first 26 have letters.
 import string
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from normtune.heuristics.fitting.figures import Loss, summarise
+from normtune.heuristics.fitting.figures import Loss, of_configs
 from normtune.heuristics.regret.fixed_log import percent
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.kernels.config import Config
@@ -46,6 +46,7 @@ class BestMap:
         untimed: measured shapes without a config with times.
         losses: loss of a table's config at each shape, log_ppm, None if it has no time there; empty for a map of the
             best configs.
+        loss: of the table; None for a map of the best configs, and without a time.
     """
 
     shown: dict[Shape, Config]
@@ -53,6 +54,7 @@ class BestMap:
     best: dict[Shape, Config]
     untimed: frozenset[Shape]
     losses: dict[Shape, int | None]
+    loss: Loss | None = None
 
     @property
     def wins(self) -> Counter[Config]:
@@ -76,10 +78,6 @@ class BestMap:
         losing = [(shape, loss) for shape, loss in self.losses.items() if loss is not None and loss > LOSING]
         return sorted(losing, key=lambda pair: (-pair[1], pair[0]))[:count]
 
-    def summary(self) -> Loss | None:
-        """Loss of the table over all shapes at which its config has a time."""
-        return summarise(list(self.losses.values()))
-
 
 def best_map(matrix: TimingMatrix, measured: Collection[Shape]) -> BestMap:
     """The map of the best configs; `measured`: all shapes of the sweep, also those without times."""
@@ -93,7 +91,7 @@ def table_map(matrix: TimingMatrix, measured: Collection[Shape], answer: Callabl
     """The map of a table's configs and their losses; `measured`: all shapes of the sweep, also those without times."""
     shown = {shape: answer(*shape) for shape in matrix.problems}
     losses = {shape: matrix.loss(index, shown[shape]) for index, shape in enumerate(matrix.problems)}
-    return _map(matrix, measured, shown, losses)
+    return replace(_map(matrix, measured, shown, losses), loss=of_configs(matrix, [*shown.values()]))
 
 
 def _regret(matrix: TimingMatrix) -> NDArray[np.int64]:

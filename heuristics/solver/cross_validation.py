@@ -45,8 +45,8 @@ EXCESS = 3000  # log_ppm: 0.3 %
 _SECONDS = 2e-7
 
 
-# Weight of a group, and the regret of each tree, as in `Folds`.
-_Lost = tuple[int, tuple[int | None, ...]]
+# Weight of a group, and for each tree the regret and the largest one, as in `Folds`.
+_Lost = tuple[int, tuple[int | None, ...], tuple[int | None, ...]]
 
 
 class Folds(NamedTuple):
@@ -56,10 +56,12 @@ class Folds(NamedTuple):
         weights: total weight of each group's problems.
         lost: for each group, for 1, 2, ... leaves: weighted regret summed over the group, log_ppm; None if the fold
             has no tree of so few leaves.
+        worst: the same for the largest regret of a problem at which the tree's config has a time.
     """
 
     weights: tuple[int, ...]
     lost: tuple[tuple[int | None, ...], ...]
+    worst: tuple[tuple[int | None, ...], ...]
 
     @property
     def inner(self) -> range:
@@ -109,6 +111,11 @@ class Validated(NamedTuple):
     def plain_inside(self, leaves: int) -> int | None:
         """The same as `inside`, with equal weights."""
         return _worst([axis.mean(leaves, axis.inner) for axis in self.plain])
+
+    def worst_inside(self, leaves: int) -> int | None:
+        """Largest regret between fitted sizes, log_ppm, along any axis; None if no such config has a time."""
+        found = [axis.worst[group][leaves - 1] for axis in self.axes for group in axis.inner]
+        return max((regret for regret in found if regret is not None), default=None)
 
     def outside(self, leaves: int) -> int | None:
         """Mean regret beyond the fitted sizes, log_ppm, on the worst axis; None if there are too few sizes."""
@@ -230,16 +237,16 @@ def _folds(matrix: TimingMatrix, axis: str, most: int) -> list[list[tuple[tuple[
 def _lost(
     matrix: TimingMatrix, weight: NDArray[np.int64], problems: NDArray[np.bool_], trees: Sequence[Tree | None]
 ) -> _Lost:
-    """The weight of a group's problems, and the weighted regret of each tree on them; None if there is no such tree."""
+    """The weight of a group's problems, and the weighted and the largest regret of each tree; None without a tree."""
     indices = [int(index) for index in np.flatnonzero(problems)]
-    scores = {
-        tree: sum(_scored(matrix, index, tree) * int(weight[index]) for index in indices)
-        for tree in {*trees}
-        if tree is not None
-    }
-    return int(weight[problems].sum()), tuple(None if tree is None else scores[tree] for tree in trees)
-
-
-def _scored(matrix: TimingMatrix, index: int, tree: Tree) -> int:
-    loss = matrix.loss(index, choose(tree, matrix.problems[index], matrix.axes))
-    return int(matrix.regret[index].max()) if loss is None else loss
+    scores: dict[Tree | None, tuple[int | None, int | None]] = {None: (None, None)}
+    for tree in {tree for tree in trees if tree is not None}:
+        losses = [matrix.loss(index, choose(tree, matrix.problems[index], matrix.axes)) for index in indices]
+        filled = [
+            int(matrix.regret[index].max()) if loss is None else loss
+            for index, loss in zip(indices, losses, strict=True)
+        ]
+        timed = [loss for loss in losses if loss is not None]
+        scores[tree] = int(np.dot(filled, weight[indices])), max(timed, default=None)
+    sums, most = zip(*(scores[tree] for tree in trees), strict=True)
+    return int(weight[problems].sum()), sums, most

@@ -13,7 +13,7 @@ from normtune.heuristics.fitting.result import Fit
 from normtune.heuristics.regret.fixed_log import MILLION, percent, percent_up, ratio_in_words
 from normtune.heuristics.rules import liger
 from normtune.heuristics.solver.grid import MAX_BINS
-from normtune.heuristics.writing.entries import HANDS_ON, counted_shapes
+from normtune.heuristics.writing.entries import HANDS_ON, counted_shapes, timed_share
 from normtune.heuristics.writing.regenerate import quoted
 from normtune.kernels.key import Key
 from normtune.kernels.tablefile.header import Gpu
@@ -61,9 +61,12 @@ def verdict_rows(numbers: Figures, compared: Compared) -> Iterable[tuple[str, st
     loss, where = numbers.loss, " x ".join(map(str, compared.worst))
     mean, worst = percent(max(loss.plain, 0), 1), percent(max(loss.worst, 0), 1)
     yield "measured", f"{mean} slower than the best on average, {worst} at worst ({where})"
+    if loss.untimed:
+        yield "", f"  timed {timed_share(loss)}"
     if numbers.plain_validated is not None:
         between = percent(max(numbers.plain_validated, 0), 1)
-        yield "between", f"about {between} slower, at sizes between the measured ones"
+        worst = "" if numbers.worst_validated is None else f", {percent(max(numbers.worst_validated, 0), 1)} at worst"
+        yield "between", f"about {between} slower at sizes between the measured ones{worst}"
     if compared.faster is not None:
         timed, all_shapes = compared.shapes
         where = "" if timed == all_shapes else f", at the {timed} of {all_shapes} shapes with times of both"
@@ -90,10 +93,13 @@ def _costs(key: Key, fit: Fit, beside: Cost | None) -> Iterable[tuple[str, str]]
         yield "", f"batch-invariant, on average {percent(beside.mean, 1)} slower, {percent(beside.worst, 1)} at worst"
         if beside.bounded:
             yield "", f"  {_untimed(beside)}"
-    shares = [f"{_of(share.key, key)} ({percent(max(share.cost, 0), 1)})" for share in fit.shared if share.donor == key]
+    shares = [share for share in fit.shared if share.donor == key]
     if shares:
         yield "", "shared, at a cost, with"
-        yield from (("", f"  {share}") for share in shares)
+    for share in shares:
+        loss = share.figures.loss
+        timed = f", timed at {loss.problems} of {counted_shapes(loss.problems + loss.untimed)}" if loss.untimed else ""
+        yield "", f"  {_of(share.key, key)} ({percent(max(share.cost, 0), 1)}){timed}"
 
 
 def _of(key: Key, donor: Key) -> str:
@@ -122,6 +128,9 @@ def figures(fit: Fit) -> Iterable[str]:
     yield "gap: to the best possible tree with as many leaves (proved)"
     for key in [function.key for function in fit.functions if function.figures.joined]:
         yield f"  {key}: more than {MAX_BINS} combinations of sizes; the nearest are merged, nothing is proved"
+    for key, numbers in fit.with_data().items():
+        if numbers.loss.untimed:
+            yield f"{key}: timed {timed_share(numbers.loss)}"
     lucky = max(numbers.loss.luck for numbers in fit.with_data().values())
     if lucky:
         yield f"means are too low by at most {percent_up(lucky)}, as a shape's best is chosen on half of the blocks"
@@ -135,11 +144,6 @@ def figures(fit: Fit) -> Iterable[str]:
         if numbers.kept:
             were = "leaf was" if numbers.kept == 1 else "leaves were"
             yield f"{name}: {numbers.kept} {were} slower than the table or rule in use, whose configs are kept there"
-        if numbers.untimed:
-            yield (
-                f"{name}: at {numbers.untimed} of {numbers.loss.problems} shapes its config was not timed; the "
-                "slowest time there is assumed"
-            )
         if numbers.slower:
             count, most = numbers.slower
             yield (
@@ -148,8 +152,8 @@ def figures(fit: Fit) -> Iterable[str]:
             )
         if numbers.uncompared:
             yield (
-                f"{name}: at {numbers.uncompared} of {numbers.loss.problems} shapes it is not compared with the table "
-                "or rule in use, as one of both configs was not timed there"
+                f"{name}: at {numbers.uncompared} of {numbers.loss.problems + numbers.loss.untimed} shapes it is not "
+                "compared with the table or rule in use, as one of both configs was not timed there"
             )
     for function in fit.functions:
         takers = [share for share in fit.shared if share.donor == function.key]

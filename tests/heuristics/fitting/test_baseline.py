@@ -224,7 +224,7 @@ def test_random_parts_of_a_sweep_give_tables_within_the_bounds_and_no_shape_is_s
         whole = fit(part, options, incumbents=beside)
         (found,) = whole.functions
         assert leaves(found.tree) <= options.leaves and len(distinct(found.tree)) <= (options.max_configs or 9)
-        untimed += found.figures.untimed
+        untimed += found.figures.loss.untimed
         matrix = timing_matrix(part, spec, spec.key("bfloat16"), TARGET)
         pairs = [(choose(found.tree, shape), choose(BETTER, shape)) for shape in matrix.problems]
         lost = [[matrix.loss(place, one) for one in pair] for place, pair in enumerate(pairs)]

@@ -29,7 +29,8 @@ def test_summary_of_ten() -> None:
 
 def test_a_tree_is_scored_where_its_choice_has_a_time(matrix: TimingMatrix) -> None:
     assert of_tree(matrix, Leaf(NARROW)) == Loss(466, 466, 900, 900, 3)
-    assert of_tree(matrix, Leaf(WIDE)) == Loss(140, 140, 300, 300, 2)
+    # WIDE has its largest regret, 300, at the nearest shapes with its time.
+    assert of_tree(matrix, Leaf(WIDE)) == Loss(140, 140, 300, 300, 2, untimed=1, bound=(280 + 300) // 3)
     assert of_tree(matrix, Split("rows", 8, Leaf(NARROW), Leaf(WIDE))) == Loss(160, 160, 500, 500, 3)
 
 

@@ -74,7 +74,8 @@ def test_a_table_is_marked_where_it_loses_over_three_percent_and_where_nothing_i
     )
     assert found.losses == {(1, 64): 0, (4, 64): 29_000, (1, 128): 30_000, (4, 128): None}
     assert found.worst(5) == [((1, 128), 30_000)]
-    assert found.summary() == Loss(mean=19_666, plain=19_666, ninetieth=30_000, worst=30_000, problems=3)
+    # The fourth answer is measured nowhere: the slowest time of its shape, at least 5 %, bounds it.
+    assert found.loss == Loss(19_666, 19_666, 30_000, 30_000, 3, untimed=1, bound=(59_000 + 48_790) // 4)
     lines = printed(map_lines(found, 80))
     assert lines[2:] == ["    64 B A", "   128!A?C"]
     told = printed(legend_lines(found))

@@ -14,9 +14,11 @@ from normtune.heuristics.solver.cross_validation import (
     cross_validated,
     left_out,
     selected,
+    validated,
 )
 from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec
+from normtune.kernels.problem import AXES
 from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.kernels.tablefile.tree import Leaf, Split, choose
 from normtune.kernels.target import TARGETS
@@ -66,6 +68,17 @@ def test_the_figure_is_what_folds_lose(legality: Legality) -> None:
     # 512 is among the inner 4 of the 6 sizes; by rows there is nothing to lose.
     assert figures.inside(2) == 6 * 200_000 // 24
     assert figures.outside(2) == 0
+    assert figures.worst_inside(2) == 200_000
+
+
+def test_the_worst_between_sizes_is_of_problems_with_a_time(legality: Legality) -> None:
+    """Where a choice has no time, the mean takes the slowest one, and the worst leaves it out."""
+    regret, usable = regimes(), np.ones((len(SHAPES), 3), np.bool_)
+    at_512 = [hidden == 512 for _, hidden in SHAPES]
+    regret[at_512, 1], usable[at_512, 0] = 900_000, False
+    found = validated(matrix(regret, usable), lambda held_out: [Leaf(CONFIGS[0])], AXES, 1)
+    assert found.worst_inside(1) == 200_000
+    assert found.plain[1].mean(1, [3]) == 900_000
 
 
 @pytest.mark.slow
@@ -89,7 +102,7 @@ def test_weights_count_in_what_folds_lose(legality: Legality) -> None:
 def folds(*means: list[int | None]) -> Folds:
     """Folds of six groups of weight 1, the outer two of which would choose otherwise."""
     outer = [10**6 - leaves for leaves in range(len(means))]
-    return Folds((1,) * 6, tuple(tuple(group) for group in (outer, *zip(*means, strict=True), outer)))
+    return Folds((1,) * 6, tuple(tuple(group) for group in (outer, *zip(*means, strict=True), outer)), ())
 
 
 def test_the_fewest_leaves_within_one_standard_error_of_the_best() -> None:
@@ -130,7 +143,7 @@ def test_more_leaves_are_tried_where_a_large_grid_asks_for_the_last(
     def asks_for(matrix: TimingMatrix, legality: Legality, max_leaves: int, max_configs: int | None) -> Validated:
         # All numbers of leaves from the chosen one on are equal in every group.
         lost = tuple(None if chosen is None else int(leaves < chosen) for leaves in range(1, max_leaves + 1))
-        return Validated((Folds((1,) * 6, (lost,) * 6),), ())
+        return Validated((Folds((1,) * 6, (lost,) * 6, ()),), ())
 
     monkeypatch.setattr("normtune.heuristics.solver.cross_validation.cross_validated", asks_for)
     shapes = tuple((rows, 64) for rows in range(1, problems + 1))
