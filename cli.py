@@ -32,7 +32,9 @@ from normtune.tuner.doctor.command import doctor
 from normtune.tuner.inspection.command import inspect
 from normtune.tuner.sweep.command import sweep
 
-INTERRUPTED = "normtune: interrupted. What was measured or compiled is kept; the same command goes on from there."
+INTERRUPTED = (
+    "normtune: interrupted. Measurements and binaries are kept; a sweep goes on from there by the same command."
+)
 TERMINATED = INTERRUPTED.replace("interrupted", "terminated")
 
 

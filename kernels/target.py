@@ -12,7 +12,7 @@ from normtune.errors import UsageError
 
 # Sanity limit: the largest GPU has 304 multiprocessors.
 MOST_SMS = 4096
-# Names by which drivers report GPUs: NVIDIA's list of supported products, and AMD's data sheets.
+# Some names by which drivers report GPUs, for the hint beside a name that is none of them; not complete.
 DRIVER_NAMES = (
     "NVIDIA A10",
     "NVIDIA A100-PCIE-40GB",

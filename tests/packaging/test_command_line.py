@@ -55,7 +55,7 @@ def test_interrupt_ends_with_130_and_says_how_to_go_on(
 ) -> None:
     assert ends(monkeypatch, KeyboardInterrupt()) == 130
     assert capsys.readouterr().err == (
-        "\nnormtune: interrupted. What was measured or compiled is kept; the same command goes on from there.\n"
+        "\nnormtune: interrupted. Measurements and binaries are kept; a sweep goes on from there by the same command.\n"
     )
 
 

@@ -153,6 +153,7 @@ def test_the_plan_says_what_it_leaves_out_and_how_long_it_takes():
         "4096 x 1024)"
     )
     assert expected == "expected: about 40 s (8.0 s to start, 12 s gate, 20 s timing)"
+    assert plan_lines(outlook_of(chosen, known=5)._replace(is_replay=True)) == [count, left_out]  # nothing is timed
 
 
 def test_a_plan_longer_than_its_budget_says_both():

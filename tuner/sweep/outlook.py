@@ -6,6 +6,7 @@ In: a device, a store, a plan and a strategy. Out: the search, an `Outlook`.
 from typing import Any, NamedTuple
 
 from normtune.results.database.store import Store
+from normtune.results.records import REPLAY_PREFIX, Device
 from normtune.tuner.device.bench import Bench
 from normtune.tuner.device.unopened import AbsentGpu
 from normtune.tuner.plan.estimate import Estimate, Pace, corrected, python_seconds
@@ -25,6 +26,7 @@ class Outlook(NamedTuple):
         estimate: expected duration of all tasks.
         budget_seconds: rest of the budget; None for no limit.
         longest: how many times as long gate and timing may take, where the search cannot say how long it will be.
+        is_replay: whether nothing is timed, so that the estimate, which is of a GPU, says nothing.
     """
 
     plan: Plan
@@ -34,6 +36,7 @@ class Outlook(NamedTuple):
     estimate: Estimate
     budget_seconds: float | None
     longest: float = 1.0
+    is_replay: bool = False
 
     @property
     def cells(self) -> int:
@@ -66,7 +69,8 @@ def look_ahead(
     if stored is None:
         stored = store.coverage(bench.device, bench.regime) if store else {}
     search = search_of(plan, strategy, stored, retry_failed)
-    return outlook_of(plan, search, tuple(search.left()), pace_of(bench, store, search)[0], budget_seconds, devices)
+    pace = pace_of(bench, store, search)[0]
+    return outlook_of(bench.device, plan, search, tuple(search.left()), pace, budget_seconds, devices)
 
 
 def search_of(plan: Plan, strategy: Strategy, stored: Stored, retry_failed: bool) -> Search:
@@ -75,13 +79,20 @@ def search_of(plan: Plan, strategy: Strategy, stored: Stored, retry_failed: bool
 
 
 def outlook_of(
-    plan: Plan, search: Search, tasks: tuple[Task, ...], pace: Pace, budget_seconds: float | None, devices: int = 1
+    device: Device,
+    plan: Plan,
+    search: Search,
+    tasks: tuple[Task, ...],
+    pace: Pace,
+    budget_seconds: float | None,
+    devices: int = 1,
 ) -> Outlook:
-    """The outlook of a search; `tasks` are those left, to be shared by so many devices."""
+    """The outlook of a search; `tasks` are those left, to be shared by so many devices like `device`."""
     binaries, longest = len(Plan(tasks, {}).jobs()), search.longest
     whole = pace.estimate(tasks)
     estimate = whole._replace(gate=whole.gate / devices, timing=whole.timing / devices)
-    return Outlook(plan, tasks, len(plan.complete(tasks)), binaries, estimate, budget_seconds, longest)
+    is_replay = device.uuid.startswith(REPLAY_PREFIX)
+    return Outlook(plan, tasks, len(plan.complete(tasks)), binaries, estimate, budget_seconds, longest, is_replay)
 
 
 def pace_of(bench: Bench | AbsentGpu, store: Store | None, search: Search) -> tuple[Pace, dict[str, Any]]:
