@@ -62,7 +62,7 @@ class OperatorSpec:
         wide_buffers: tensors that may be float32 whatever the dtype of the problem, which makes other binaries.
         trial: (config, launch, problem, target) to what the gate tries; None for a number of rows that it chooses.
         sizes: the named integers of a problem besides rows and hidden, with the values that a sweep takes. Each
-            combination is an operator, `name.group_size=64`. A table answers for others with the nearest one's function.
+            combination is an operator, `name.group_size=64`. Of other values a table takes the nearest one's function.
         implementations: functions that compute the same without normtune's kernels, by name, each as
             `module:function` or the function itself: called with the inputs and scalars by name, it returns the
             outputs, in order. They are gated, timed and stored as configs are, so that a table can name them.
