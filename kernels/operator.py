@@ -59,10 +59,9 @@ class OperatorSpec:
         reference_module: dotted module with `inputs(problem, generator, device, hostile)` and
             `reference(problem, tensors, **scalars)`, for each output a value and the error it may have.
         wide_buffers: tensors that may be float32 whatever the dtype of the problem, which makes other binaries.
-        trial: (config, launch, problem, target) to the problem and launch on which the gate tries a binary; or None.
-        sizes: the named integers of a problem besides rows and hidden, with the values that a sweep takes:
-            {"group_size": (64, 128)}. Each combination is an operator of its own, `name.group_size=64`; the problems of
-            it have them in `Problem.sizes`. A table answers for other values with the function of the nearest ones.
+        trial: (config, launch, problem, target) to what the gate tries; None for a number of rows that it chooses.
+        sizes: the named integers of a problem besides rows and hidden, with the values that a sweep takes. Each
+            combination is an operator, `name.group_size=64`. Of other values a table takes the nearest one's function.
         implementations: functions that compute the same without normtune's kernels, by name, each as
             `module:function` or the function itself: called with the inputs and scalars by name, it returns the
             outputs, in order. They are gated, timed and stored as configs are, so that a table can name them.
@@ -71,8 +70,7 @@ class OperatorSpec:
             for all. Two to the number of their words are the variants for which a table's configs are proved legal.
         has_own_inputs: whether timing takes its inputs from the reference module, as the gate does, because durations
             depend on them: indices, lengths; not normal values.
-        checks_resources: whether `resolve` refuses configs that need more shared memory than the target has. Otherwise
-            a table does not answer for a wider dtype than those that were measured.
+        checks_resources: whether `resolve` refuses what needs too much shared memory, so that dtypes may share configs.
         leaves_out: (config, problem, target) to whether a sweep need not time a config of a space, although it may run.
         may_reuse_dy: (launch, target) to whether a backward may write dx into the memory of dy; None if none may.
     """

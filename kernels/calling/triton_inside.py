@@ -286,9 +286,6 @@ class _Driver:
     def get_current_stream(self, device: int) -> int:
         return 0
 
-    def set_current_device(self, device: int) -> None:
-        pass
-
     def get_current_target(self) -> Any:
         return self._target
 

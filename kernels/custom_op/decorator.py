@@ -178,9 +178,8 @@ def kernel_operator(
         tolerance: by name of an output the allowed error of rounding, in units in the last place; by default 1, which
             is right for one rounding at the end.
         legal: (config, problem, target) to whether the config may run, as shared memory and registers suffice. An
-            illegal config must stay illegal for more rows and longer rows. By default the compiler decides: then a
-            table does not answer for a wider dtype than those that were measured. The function may also raise
-            `normtune.IllegalConfigError`; any other error ends the command.
+            illegal config must stay illegal for more rows and longer rows. By default the compiler decides, and a table
+            answers for no wider dtype than measured ones. It may also raise `normtune.IllegalConfigError`.
         leaves_out: (config, problem, target) to whether a sweep need not time the config, although it may run.
         default: the config without a table, or a rule (problem, target) that returns it, such as your library's present
             one. Sweeps measure it and `fit` compares with it. Where it is missing or illegal, the first legal config of

@@ -111,7 +111,8 @@ def main() -> None:
             problem = Problem.of(*columns)
             cases.append(GateCase(problem, operator(problem.operator).read_config(config), calls))
         for result in results(watch, target, cases, request["limit"]):
-            print(json.dumps(result), file=answers, flush=True)
+            answers.write(json.dumps(result) + "\n")
+            answers.flush()
 
 
 if __name__ == "__main__":
