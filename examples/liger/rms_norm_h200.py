@@ -3,21 +3,21 @@
 # From:     the folder of this file, where that command is to be run
 # Device:   NVIDIA H200, sm_90, 132 SMs
 # Software: triton 3.6.0, torch 2.11.0+cu130
-# Data:     sha256:95e915ef61855e08932d164a971bb6d884c4f8836289f50294af336fd0d74698
+# Data:     sha256:70643d557583b1e36b1788221102c4d0393fdeef743dd5de1e4e40e8e306bf3f
 #           (3604 measurements, 2026-11-26)
 # Kernels:  liger_rms_norm
-#           sha256:7faca780e4bef3fa61d29405b081485e6a2f42d67b777d9aecf48a5a43f4ecef
+#           sha256:5f1625788e394a55e7f1382b999e7270004084b24044d58be7e8bec939b97425
 # Kernels:  liger_rms_norm_backward
-#           sha256:7faca780e4bef3fa61d29405b081485e6a2f42d67b777d9aecf48a5a43f4ecef
-# Measured: rows 1 to 262144, hidden 64 to 32768
-# Regret:   liger_rms_norm bfloat16: 19 leaves (of 20, 1 kept), 10 configs, mean -0.16
-#           %, plain mean 0.11 %, worst 9.5 %, means low by at most 0.43 %, within 0.07
-#           % of the best 19-leaf tree on this grid, cross-validated 0.64 %, plain
-#           cross-validated 0.69 %, extrapolated 1.01 %
-# Regret:   liger_rms_norm_backward bfloat16: 25 leaves (of 24, 2 kept), 21 configs,
-#           mean 0.37 %, plain mean 0.58 %, worst 11.9 %, means low by at most 0.09 %,
-#           within 0.10 % of the best 25-leaf tree on this grid, cross-validated 3.03 %,
-#           plain cross-validated 3.59 %, extrapolated 11.09 %
+#           sha256:4f526fb7cd4d5874a55f68f42db758ca131f3aa62f35da4a10cf8a6d44984aa0
+# Regret:   liger_rms_norm bfloat16: 19 leaves (of 20, 1 kept), 11 configs, mean -0.05
+#           %, plain mean 0.10 %, worst 4.5 %, means low by at most 0.31 %, within 0.05
+#           % of the best 19-leaf tree on this grid, cross-validated 0.79 %, plain
+#           cross-validated 0.82 %, worst cross-validated 11.04 %, extrapolated 1.17 %
+# Regret:   liger_rms_norm_backward bfloat16: 36 leaves (of 40, 2 kept), 24 configs,
+#           mean 0.05 %, plain mean 0.16 %, worst 6.2 %, means low by at most 0.09 %,
+#           within 0.04 % of the best 36-leaf tree on this grid, cross-validated 2.60 %,
+#           plain cross-validated 3.11 %, worst cross-validated 155.65 %, extrapolated
+#           11.09 %
 # Searched: liger_rms_norm bfloat16: plane, 41 % of 3311 configs, of 35 audited, 0 were
 #           faster than the choice, expected to have missed 0.13 %
 # Searched: liger_rms_norm_backward bfloat16: plane, 15 % of 9893 configs, of 106
@@ -26,27 +26,27 @@
 # Shared:   liger_rms_norm float32: uses bfloat16, as it has no data of its own
 # Shared:   liger_rms_norm_backward float16: uses bfloat16, as it has no data of its own
 # Shared:   liger_rms_norm_backward float32: uses bfloat16, as it has no data of its own
-# Format:   4
+# Format:   5
 # Facts:    {"device": {"label": "NVIDIA H200", "target": "sm_90", "sms": 132},
 #           "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"}, "data": {"digest":
-#           "sha256:95e915ef61855e08932d164a971bb6d884c4f8836289f50294af336fd0d74698",
+#           "sha256:70643d557583b1e36b1788221102c4d0393fdeef743dd5de1e4e40e8e306bf3f",
 #           "measurements": 3604, "date": "2026-11-26"}, "kernels": {"liger_rms_norm":
-#           "sha256:7faca780e4bef3fa61d29405b081485e6a2f42d67b777d9aecf48a5a43f4ecef",
+#           "sha256:5f1625788e394a55e7f1382b999e7270004084b24044d58be7e8bec939b97425",
 #           "liger_rms_norm_backward":
-#           "sha256:7faca780e4bef3fa61d29405b081485e6a2f42d67b777d9aecf48a5a43f4ecef"},
-#           "measured": {"rows": [1, 262144], "hidden": [64, 32768]}, "command":
-#           {"load": ["rms_norm.py"], "store": "rms_norm_h200.parquet", "options":
-#           {"baseline": "default"}, "out": "rms_norm_h200.py"}, "functions": [{"key":
-#           "liger_rms_norm", "dtype": "bfloat16", "figures": {"leaves": 19, "asked":
-#           20, "configs": 10, "loss": {"mean": -1634, "plain": 1098, "ninetieth":
-#           12205, "worst": 91056, "problems": 188, "luck": 4275}, "gap": 656, "kept":
-#           1, "cross_validated": 6350, "plain_validated": 6914, "extrapolated":
-#           10084}}, {"key": "liger_rms_norm_backward", "dtype": "bfloat16", "figures":
-#           {"leaves": 25, "asked": 24, "configs": 21, "loss": {"mean": 3677, "plain":
-#           5819, "ninetieth": 21232, "worst": 112837, "problems": 188, "luck": 802},
-#           "gap": 962, "kept": 2, "cross_validated": 29889, "plain_validated": 35258,
-#           "extrapolated": 105161}}], "body":
-#           "sha256:a631dd49d16e26ce306a4093ccb32e9c61939c8602f4d09eb3f962e8799d710c",
+#           "sha256:4f526fb7cd4d5874a55f68f42db758ca131f3aa62f35da4a10cf8a6d44984aa0"},
+#           "command": {"load": ["rms_norm.py"], "store": "rms_norm_h200.parquet",
+#           "options": {"baseline": "default"}, "out": "rms_norm_h200.py"}, "functions":
+#           [{"key": "liger_rms_norm", "dtype": "bfloat16", "figures": {"leaves": 19,
+#           "asked": 20, "configs": 11, "loss": {"mean": -536, "plain": 977,
+#           "ninetieth": 9727, "worst": 43810, "problems": 188, "luck": 3042}, "gap":
+#           475, "kept": 1, "cross_validated": 7864, "plain_validated": 8171,
+#           "worst_validated": 104761, "extrapolated": 11680}}, {"key":
+#           "liger_rms_norm_backward", "dtype": "bfloat16", "figures": {"leaves": 36,
+#           "asked": 40, "configs": 24, "loss": {"mean": 468, "plain": 1566,
+#           "ninetieth": 5001, "worst": 60401, "problems": 188, "luck": 802}, "gap":
+#           368, "kept": 2, "cross_validated": 25647, "plain_validated": 30623,
+#           "worst_validated": 938626, "extrapolated": 105132}}], "body":
+#           "sha256:00a2725c3f610378a66620a544d5cb56bd30f3d064269fc5dbaaa137fb8c95a8",
 #           "without_data": [["liger_rms_norm", "float16", "bfloat16"],
 #           ["liger_rms_norm", "float32", "bfloat16"], ["liger_rms_norm_backward",
 #           "float16", "bfloat16"], ["liger_rms_norm_backward", "float32", "bfloat16"]],
@@ -94,6 +94,7 @@ LIGER_WARPS_8 = LigerConfig(num_warps=8)
 LIGER_WARPS_16 = LigerConfig(num_warps=16)
 LIGER_WARPS_32 = LigerConfig(num_warps=32)
 LIGER_BLOCK_ROW_2_WARPS_1 = LigerConfig(block_row=2, num_warps=1)
+LIGER_BLOCK_ROW_2_WARPS_2 = LigerConfig(block_row=2, num_warps=2)
 LIGER_BLOCK_ROW_2_WARPS_4 = LigerConfig(block_row=2, num_warps=4)
 LIGER_BLOCK_ROW_8_WARPS_4 = LigerConfig(block_row=8, num_warps=4)
 LIGER_BLOCK_ROW_16_WARPS_4 = LigerConfig(block_row=16, num_warps=4)
@@ -102,14 +103,15 @@ LIGERBACKWARD_WARPS_1 = LigerBackwardConfig(num_warps=1)
 LIGERBACKWARD_WARPS_4 = LigerBackwardConfig(num_warps=4)
 LIGERBACKWARD_WARPS_8 = LigerBackwardConfig(num_warps=8)
 LIGERBACKWARD_WARPS_16 = LigerBackwardConfig(num_warps=16)
+LIGERBACKWARD_WARPS_16_PROGRAMS_4 = LigerBackwardConfig(num_warps=16, programs=4)
 LIGERBACKWARD_WARPS_32 = LigerBackwardConfig(num_warps=32)
-LIGERBACKWARD_WARPS_32_PROGRAMS_4 = LigerBackwardConfig(num_warps=32, programs=4)
 LIGERBACKWARD_BLOCK_ROW_2_WARPS_4_PROGRAMS_2 = LigerBackwardConfig(
     block_row=2,
     num_warps=4,
     programs=2,
 )
 LIGERBACKWARD_BLOCK_ROW_2_WARPS_8 = LigerBackwardConfig(block_row=2, num_warps=8)
+LIGERBACKWARD_BLOCK_ROW_4_WARPS_2 = LigerBackwardConfig(block_row=4, num_warps=2)
 LIGERBACKWARD_BLOCK_ROW_4_WARPS_4 = LigerBackwardConfig(block_row=4, num_warps=4)
 LIGERBACKWARD_BLOCK_ROW_4_WARPS_4_PROGRAMS_4 = LigerBackwardConfig(
     block_row=4,
@@ -134,6 +136,7 @@ LIGERBACKWARD_BLOCK_ROW_8_WARPS_4_PROGRAMS_2 = LigerBackwardConfig(
     num_warps=4,
     programs=2,
 )
+LIGERBACKWARD_BLOCK_ROW_8_WARPS_8 = LigerBackwardConfig(block_row=8, num_warps=8)
 LIGERBACKWARD_BLOCK_ROW_16_WARPS_2_PROGRAMS_4 = LigerBackwardConfig(
     block_row=16,
     num_warps=2,
@@ -151,11 +154,12 @@ LIGERBACKWARD_BLOCK_ROW_32_WARPS_4_PROGRAMS_4 = LigerBackwardConfig(
     num_warps=4,
     programs=4,
 )
+LIGERBACKWARD_BLOCK_ROW_32_WARPS_8 = LigerBackwardConfig(block_row=32, num_warps=8)
 
 
 def liger_rms_norm_bfloat16(rows: int, hidden: int) -> LigerConfig:
     if hidden <= 256:
-        if rows >= 128:
+        if rows >= 100:
             if rows >= 640:
                 if hidden <= 128:
                     if rows >= 17408:
@@ -173,14 +177,14 @@ def liger_rms_norm_bfloat16(rows: int, hidden: int) -> LigerConfig:
             if hidden <= 2048:
                 if rows >= 1280:
                     if hidden <= 512:
-                        return LIGER_BLOCK_ROW_2_WARPS_1
+                        return LIGER_BLOCK_ROW_2_WARPS_2
                     if hidden <= 1024:
                         if rows >= 2304:
                             return LIGER_BLOCK_ROW_2_WARPS_4
                         return LIGER_WARPS_4
                     return LIGER_BLOCK_ROW_2_WARPS_4
                 return LIGER_WARPS_4
-            if hidden <= 4095:
+            if hidden <= 4096:
                 return LIGER_WARPS_4
             return LIGER_WARPS_8
         if hidden <= 4096:
@@ -194,53 +198,75 @@ def liger_rms_norm_bfloat16(rows: int, hidden: int) -> LigerConfig:
 
 
 def liger_rms_norm_backward_bfloat16(rows: int, hidden: int) -> LigerBackwardConfig:
-    if rows >= 256:
-        if hidden <= 128:
-            if rows >= 1536:
-                if rows >= 16384:
-                    if rows >= 48128:
-                        return LIGERBACKWARD_BLOCK_ROW_32_WARPS_4_PROGRAMS_4
-                    return LIGERBACKWARD_BLOCK_ROW_32_WARPS_4_PROGRAMS_2
-                return LIGERBACKWARD_BLOCK_ROW_32_WARPS_4
-            return LIGERBACKWARD_BLOCK_ROW_8_WARPS_4
-        if hidden <= 512:
-            if rows >= 1536:
-                if rows >= 9216:
-                    if hidden <= 256:
-                        return LIGERBACKWARD_BLOCK_ROW_16_WARPS_2_PROGRAMS_4
-                    return LIGERBACKWARD_BLOCK_ROW_8_WARPS_2_PROGRAMS_4
-                return LIGERBACKWARD_BLOCK_ROW_16_WARPS_4
-            return LIGERBACKWARD_BLOCK_ROW_8_WARPS_2
-        if hidden <= 1024:
-            if rows >= 768:
-                if rows >= 4096:
-                    if rows >= 20480:
-                        return LIGERBACKWARD_BLOCK_ROW_4_WARPS_4_PROGRAMS_4
-                    return LIGERBACKWARD_BLOCK_ROW_8_WARPS_4_PROGRAMS_2
-                return LIGERBACKWARD_BLOCK_ROW_8_WARPS_4
-            return LIGERBACKWARD_BLOCK_ROW_4_WARPS_4
-        if hidden <= 4096:
-            if rows >= 2048:
-                if hidden <= 2048:
-                    return LIGERBACKWARD_BLOCK_ROW_4_WARPS_8_PROGRAMS_2
-                return LIGERBACKWARD_BLOCK_ROW_2_WARPS_4_PROGRAMS_2
-            return LIGERBACKWARD_BLOCK_ROW_4_WARPS_8
-        if hidden <= 8192:
-            return LIGERBACKWARD_BLOCK_ROW_2_WARPS_8
-        if hidden <= 16384:
-            return LIGERBACKWARD_WARPS_16
-        if rows >= 896:
-            return LIGERBACKWARD_WARPS_32
-        return LIGERBACKWARD_WARPS_32_PROGRAMS_4
-    if hidden <= 256:
-        return LIGERBACKWARD_WARPS_1
-    if hidden <= 4096:
-        if hidden <= 512:
-            if rows >= 10:
-                return LIGERBACKWARD_WARPS_4
-            return LIGERBACKWARD_WARPS_8
-        return LIGERBACKWARD_WARPS_8
     if hidden <= 8192:
+        if rows >= 256:
+            if hidden <= 512:
+                if rows >= 576:
+                    if rows >= 1280:
+                        if rows >= 2560:
+                            if hidden <= 128:
+                                if rows >= 16384:
+                                    if rows >= 48128:
+                                        return LIGERBACKWARD_BLOCK_ROW_32_WARPS_4_PROGRAMS_4
+                                    return LIGERBACKWARD_BLOCK_ROW_32_WARPS_4_PROGRAMS_2
+                                return LIGERBACKWARD_BLOCK_ROW_32_WARPS_4
+                            if hidden <= 256:
+                                if rows >= 13312:
+                                    return LIGERBACKWARD_BLOCK_ROW_16_WARPS_2_PROGRAMS_4
+                                return LIGERBACKWARD_BLOCK_ROW_32_WARPS_8
+                            if rows >= 9216:
+                                return LIGERBACKWARD_BLOCK_ROW_8_WARPS_2_PROGRAMS_4
+                            return LIGERBACKWARD_BLOCK_ROW_16_WARPS_4
+                        return LIGERBACKWARD_BLOCK_ROW_16_WARPS_4
+                    if hidden <= 128:
+                        return LIGERBACKWARD_BLOCK_ROW_8_WARPS_4
+                    return LIGERBACKWARD_BLOCK_ROW_8_WARPS_2
+                if hidden <= 64:
+                    return LIGERBACKWARD_BLOCK_ROW_4_WARPS_2
+                if hidden <= 256:
+                    return LIGERBACKWARD_BLOCK_ROW_4_WARPS_8
+                return LIGERBACKWARD_BLOCK_ROW_4_WARPS_2
+            if hidden <= 2048:
+                if rows >= 768:
+                    if hidden <= 1024:
+                        if rows >= 4096:
+                            if rows >= 20480:
+                                return LIGERBACKWARD_BLOCK_ROW_4_WARPS_4_PROGRAMS_4
+                            return LIGERBACKWARD_BLOCK_ROW_8_WARPS_4_PROGRAMS_2
+                        return LIGERBACKWARD_BLOCK_ROW_8_WARPS_4
+                    if rows >= 3072:
+                        return LIGERBACKWARD_BLOCK_ROW_4_WARPS_8_PROGRAMS_2
+                    return LIGERBACKWARD_BLOCK_ROW_8_WARPS_8
+                return LIGERBACKWARD_BLOCK_ROW_4_WARPS_4
+            if hidden <= 4096:
+                if rows >= 1792:
+                    return LIGERBACKWARD_BLOCK_ROW_2_WARPS_4_PROGRAMS_2
+                return LIGERBACKWARD_BLOCK_ROW_4_WARPS_8
+            return LIGERBACKWARD_BLOCK_ROW_2_WARPS_8
+        if hidden <= 128:
+            return LIGERBACKWARD_WARPS_1
+        if hidden <= 256:
+            return LIGERBACKWARD_WARPS_4
+        if hidden <= 1024:
+            if hidden <= 512:
+                if rows >= 10:
+                    return LIGERBACKWARD_WARPS_4
+                return LIGERBACKWARD_WARPS_8
+            return LIGERBACKWARD_WARPS_8
+        if rows >= 2:
+            if hidden <= 4096:
+                return LIGERBACKWARD_WARPS_8
+            return LIGERBACKWARD_WARPS_16
+        return LIGERBACKWARD_WARPS_32
+    if hidden <= 16384:
+        if rows >= 192:
+            return LIGERBACKWARD_WARPS_16
+        return LIGERBACKWARD_WARPS_32
+    if hidden <= 32768:
+        if rows >= 256:
+            if rows >= 640:
+                return LIGERBACKWARD_WARPS_32
+            return LIGERBACKWARD_WARPS_16_PROGRAMS_4
         return LIGERBACKWARD_WARPS_16
     return LIGERBACKWARD_WARPS_32
 
@@ -255,8 +281,22 @@ TABLES: dict[tuple[str, str], Callable[[int, int], tuple[int | str, ...]]] = {
 }
 
 
+MEASURED: dict[tuple[str, str], dict[str, tuple[int, int]]] = {
+    ("liger_rms_norm", "bfloat16"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+    ("liger_rms_norm_backward", "bfloat16"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+}
+
+
 def lookup(operator: str, dtype: str, rows: int, hidden: int) -> tuple[int | str, ...]:
     """The config for `rows` rows of `hidden` elements.
+
+    Beyond the sizes in `MEASURED` the answers are those of the outermost regions.
 
     Raises:
         ValueError: there is no table for this operator and dtype.
