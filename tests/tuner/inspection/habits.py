@@ -162,7 +162,7 @@ def by_wrapped_kernel(x):
 right(by_position, lambda x: 2 * x, space=(TileConfig(64, 1), TileConfig(128, 4)))  # warps are never alone
 right(asks_for_the_gpu, lambda x: 2 * x)
 right(asks_in_many_ways, lambda x: 2 * x)
-right(by_descriptor, lambda x: 2 * x)
+right(by_descriptor, lambda x: 2 * x, space=(TileConfig(64, 1), TileConfig(64, 4)))
 right(by_a_list, lambda x: 2 * x)
 right(by_a_listed_function, lambda x: 2 * x)
 right(saturates, lambda x: (100 * x).clamp(-448, 448), buffers={"x": "input", "y": "output float8_e4m3fn"})
@@ -171,6 +171,7 @@ right(
     lambda x: torch.rsqrt(x.square().sum(1) + 1e-6),
     buffers={"x": "input", "y": "output rows float32"},
     space=(TileConfig(128, 1), TileConfig(128, 4)),
+    max_hidden=128,
 )
 right(by_custom_op, lambda x: 2 * x)
 right(lambda x: by_triton_op(x), lambda x: 2 * x, name="by_triton_op")
