@@ -5,150 +5,147 @@
 # Fitted:   NVIDIA H100 80GB HBM3, sm_90, 132 SMs, 50 MB of L2 cache
 # Fitted:   NVIDIA H200, sm_90, 132 SMs, 60 MB of L2 cache
 # Software: triton 3.6.0, torch 2.11.0+cu130
-# Data:     sha256:740c42e336a5ba150953a282d248a17ce768abacaa5fa508a7d49ee7130efe25
-#           (366257 measurements, 2026-11-27)
+# Data:     sha256:82fec8a12290bd741760ab2e2ca36d37366ab420dd86378da2553f33448e33d5
+#           (369675 measurements, 2026-11-28)
 # Kernels:  fused_add_rms_norm_backward
-#           sha256:c47c753153b3271b5cd21a2cde31dc41a6f41aac9ad3da9efd08e9a456f47f21
+#           sha256:3d992226dfe10eeba7a6edf721993f4e949ca523af8c5b72946697992988e058
 # Kernels:  fused_add_rms_norm_forward
-#           sha256:485402000b854964926e0a0430ad002691fcc6545edbb7fdfa61ae25e2c17323
+#           sha256:6b4af46e6118f88d99c473e1ad4bfb61e1a40a79661d5e28e1f1919428e61456
 # Kernels:  rms_norm_backward
-#           sha256:c47c753153b3271b5cd21a2cde31dc41a6f41aac9ad3da9efd08e9a456f47f21
+#           sha256:ff2001a6c3a00204d4794b313fcbf331ecc806410a267fdf771c5689d41bd4b3
 # Kernels:  rms_norm_forward
-#           sha256:485402000b854964926e0a0430ad002691fcc6545edbb7fdfa61ae25e2c17323
+#           sha256:840af361b5e3cbe659c6725f8ebcdac979ff9b18b3e832cba8a451e4a7bdccc1
 # Kernels:  rms_norm_gated_backward
-#           sha256:b69eb60ffc13b51919496d9e26ec3fa94089971a02375be98ceaf51ee977caa1
+#           sha256:2a3fafe2c48734be5ec8ce5c5f894339d6ea210b1092d5a80ea8e53feeae3b24
 # Kernels:  rms_norm_gated_forward
-#           sha256:9751f6df0230480337264296702f3d8143434ccf11cbe4a168eb52ee01d33463
-# Measured: rows 1 to 1449144, hidden 64 to 32768
-# Regret:   fused_add_rms_norm_backward bfloat16: 18 leaves, NVIDIA H200 mean 8.32 %
-#           worst 146.2 % (left out unknown)
-# Regret:   fused_add_rms_norm_forward bfloat16: 10 leaves, NVIDIA H200 mean 0.31 %
+#           sha256:eb4091ef88857253e5054bb96e804c31f61d07c38ef5e5229221f59b5a5b8666
+# Regret:   fused_add_rms_norm_backward bfloat16: 18 leaves, NVIDIA H200 mean 8.33 %
+#           worst 146.1 % (left out unknown)
+# Regret:   fused_add_rms_norm_forward bfloat16: 10 leaves, NVIDIA H200 mean 0.33 %
 #           worst 5.3 % (left out unknown)
-# Regret:   rms_norm_backward bfloat16: 22 leaves, NVIDIA H100 80GB HBM3 mean 6.77 %
-#           worst 198.3 % (left out 7.94 %), NVIDIA H200 mean 6.69 % worst 234.8 % (left
-#           out 7.70 %)
-# Regret:   rms_norm_backward float16: 10 leaves, NVIDIA H100 80GB HBM3 mean 7.13 %
-#           worst 84.5 % (left out 7.92 %), NVIDIA H200 mean 8.63 % worst 186.7 % (left
-#           out 15.05 %)
-# Regret:   rms_norm_backward float32: 12 leaves, NVIDIA H100 80GB HBM3 mean 6.61 %
-#           worst 221.8 % (left out 7.65 %), NVIDIA H200 mean 8.84 % worst 235.2 % (left
-#           out 9.73 %)
-# Regret:   rms_norm_backward:no_dweight bfloat16: 11 leaves, NVIDIA H100 80GB HBM3 mean
-#           1.84 % worst 98.4 % (left out 1.98 %), NVIDIA H200 mean 3.65 % worst 141.4 %
-#           (left out 21.39 %)
-# Regret:   rms_norm_backward:no_dweight float16: as rms_norm_backward:no_dweight
-#           bfloat16, sharing costs 0.99 %, NVIDIA H100 80GB HBM3 mean 2.01 % worst 79.2
-#           % (left out 1.90 %), NVIDIA H200 mean 1.85 % worst 97.7 % (left out 17.17 %)
-# Regret:   rms_norm_backward:no_dweight float32: 11 leaves, NVIDIA H100 80GB HBM3 mean
-#           4.12 % worst 116.0 % (left out 5.21 %), NVIDIA H200 mean 8.29 % worst 145.5
-#           % (left out 48.28 %)
-# Regret:   rms_norm_forward bfloat16: 10 leaves, NVIDIA H100 80GB HBM3 mean 0.60 %
-#           worst 23.5 % (left out 0.67 %), NVIDIA H200 mean 0.70 % worst 27.2 % (left
-#           out 0.91 %)
-# Regret:   rms_norm_forward float16: as rms_norm_forward bfloat16, sharing costs 0.40
-#           %, NVIDIA H100 80GB HBM3 mean 1.59 % worst 85.6 % (left out 1.60 %), NVIDIA
-#           H200 mean 0.72 % worst 18.3 % (left out 1.06 %)
-# Regret:   rms_norm_forward float32: 12 leaves, NVIDIA H100 80GB HBM3 mean 0.41 % worst
-#           11.3 % (left out 1.11 %), NVIDIA H200 mean 0.48 % worst 18.3 % (left out
-#           1.54 %)
-# Regret:   rms_norm_forward:no_rstd bfloat16: 8 leaves, NVIDIA H100 80GB HBM3 mean 0.96
-#           % worst 6.2 % (left out 1.49 %), NVIDIA H200 mean 0.96 % worst 24.2 % (left
-#           out 2.51 %)
-# Regret:   rms_norm_forward:no_rstd float16: as rms_norm_forward:no_rstd bfloat16,
-#           sharing costs 0.01 %, NVIDIA H100 80GB HBM3 mean 0.98 % worst 5.4 % (left
-#           out 1.56 %), NVIDIA H200 mean 0.87 % worst 24.2 % (left out 2.49 %)
-# Regret:   rms_norm_forward:no_rstd float32: 7 leaves, NVIDIA H100 80GB HBM3 mean 0.27
-#           % worst 7.6 % (left out 0.71 %), NVIDIA H200 mean 0.69 % worst 25.3 % (left
-#           out 0.92 %)
-# Regret:   rms_norm_gated_forward bfloat16: 20 leaves, NVIDIA H200 mean 1.16 % worst
-#           29.1 % (left out unknown)
-# Format:   4
+# Regret:   rms_norm_backward bfloat16: 22 leaves, NVIDIA H100 80GB HBM3 mean 6.65 %
+#           worst 200.5 % (left out 8.17 %), NVIDIA H200 mean 6.83 % worst 232.8 % (left
+#           out 7.77 %)
+# Regret:   rms_norm_backward float16: 10 leaves, NVIDIA H100 80GB HBM3 mean 6.94 %
+#           worst 84.2 % (left out 7.81 %), NVIDIA H200 mean 10.50 % worst 173.3 % (left
+#           out 17.11 %)
+# Regret:   rms_norm_backward float32: 12 leaves, NVIDIA H100 80GB HBM3 mean 6.49 %
+#           worst 222.0 % (left out 7.54 %), NVIDIA H200 mean 8.74 % worst 224.1 % (left
+#           out 9.62 %)
+# Regret:   rms_norm_backward:no_dweight bfloat16: 8 leaves, NVIDIA H100 80GB HBM3 mean
+#           1.86 % worst 99.9 % (left out 2.04 %), NVIDIA H200 mean 5.46 % worst 141.4 %
+#           (left out 21.71 %)
+# Regret:   rms_norm_backward:no_dweight float16: 7 leaves, NVIDIA H100 80GB HBM3 mean
+#           1.71 % worst 56.8 % (left out 3.17 %), NVIDIA H200 mean 1.80 % worst 48.6 %
+#           (left out 2.46 %)
+# Regret:   rms_norm_backward:no_dweight float32: 12 leaves, NVIDIA H100 80GB HBM3 mean
+#           3.68 % worst 116.0 % (left out 4.40 %), NVIDIA H200 mean 7.55 % worst 145.5
+#           % (left out 47.68 %)
+# Regret:   rms_norm_forward bfloat16: 10 leaves, NVIDIA H100 80GB HBM3 mean 0.62 %
+#           worst 12.5 % (left out 0.71 %), NVIDIA H200 mean 0.85 % worst 19.4 % (left
+#           out 1.06 %)
+# Regret:   rms_norm_forward:no_rstd bfloat16: as rms_norm_forward bfloat16, sharing
+#           costs 0.30 %, NVIDIA H100 80GB HBM3 mean 1.16 % worst 8.7 % (left out 1.22
+#           %), NVIDIA H200 mean 0.69 % worst 15.0 % (left out 2.06 %)
+# Regret:   rms_norm_forward float16: 8 leaves, NVIDIA H100 80GB HBM3 mean 0.68 % worst
+#           8.1 % (left out 0.78 %), NVIDIA H200 mean 1.19 % worst 17.9 % (left out 2.66
+#           %)
+# Regret:   rms_norm_forward:no_rstd float16: as rms_norm_forward float16, sharing costs
+#           0.65 %, NVIDIA H100 80GB HBM3 mean 1.67 % worst 22.9 % (left out 1.44 %),
+#           NVIDIA H200 mean 1.30 % worst 20.0 % (left out 2.89 %)
+# Regret:   rms_norm_forward float32: 10 leaves, NVIDIA H100 80GB HBM3 mean 0.55 % worst
+#           11.9 % (left out 1.66 %), NVIDIA H200 mean 0.74 % worst 18.3 % (left out
+#           1.41 %)
+# Regret:   rms_norm_forward:no_rstd float32: 10 leaves, NVIDIA H100 80GB HBM3 mean 0.41
+#           % worst 10.6 % (left out 3.65 %), NVIDIA H200 mean 0.73 % worst 69.9 % (left
+#           out 4.66 %)
+# Regret:   rms_norm_gated_forward bfloat16: 20 leaves, NVIDIA H200 mean 1.14 % worst
+#           26.9 % (left out unknown)
+# Format:   5
 # Facts:    {"device": null, "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"},
 #           "data": {"digest":
-#           "sha256:740c42e336a5ba150953a282d248a17ce768abacaa5fa508a7d49ee7130efe25",
-#           "measurements": 366257, "date": "2026-11-27"}, "kernels":
+#           "sha256:82fec8a12290bd741760ab2e2ca36d37366ab420dd86378da2553f33448e33d5",
+#           "measurements": 369675, "date": "2026-11-28"}, "kernels":
 #           {"fused_add_rms_norm_backward":
-#           "sha256:c47c753153b3271b5cd21a2cde31dc41a6f41aac9ad3da9efd08e9a456f47f21",
+#           "sha256:3d992226dfe10eeba7a6edf721993f4e949ca523af8c5b72946697992988e058",
 #           "fused_add_rms_norm_forward":
-#           "sha256:485402000b854964926e0a0430ad002691fcc6545edbb7fdfa61ae25e2c17323",
+#           "sha256:6b4af46e6118f88d99c473e1ad4bfb61e1a40a79661d5e28e1f1919428e61456",
 #           "rms_norm_backward":
-#           "sha256:c47c753153b3271b5cd21a2cde31dc41a6f41aac9ad3da9efd08e9a456f47f21",
+#           "sha256:ff2001a6c3a00204d4794b313fcbf331ecc806410a267fdf771c5689d41bd4b3",
 #           "rms_norm_forward":
-#           "sha256:485402000b854964926e0a0430ad002691fcc6545edbb7fdfa61ae25e2c17323",
+#           "sha256:840af361b5e3cbe659c6725f8ebcdac979ff9b18b3e832cba8a451e4a7bdccc1",
 #           "rms_norm_gated_backward":
-#           "sha256:b69eb60ffc13b51919496d9e26ec3fa94089971a02375be98ceaf51ee977caa1",
+#           "sha256:2a3fafe2c48734be5ec8ce5c5f894339d6ea210b1092d5a80ea8e53feeae3b24",
 #           "rms_norm_gated_forward":
-#           "sha256:9751f6df0230480337264296702f3d8143434ccf11cbe4a168eb52ee01d33463"},
-#           "measured": {"rows": [1, 1449144], "hidden": [64, 32768]}, "command":
-#           {"recording": "all", "options": {"operators": ["rms_norm_forward",
-#           "rms_norm_backward", "fused_add_rms_norm_forward",
+#           "sha256:eb4091ef88857253e5054bb96e804c31f61d07c38ef5e5229221f59b5a5b8666"},
+#           "command": {"recording": "all", "options": {"operators":
+#           ["rms_norm_forward", "rms_norm_backward", "fused_add_rms_norm_forward",
 #           "fused_add_rms_norm_backward", "rms_norm_gated_forward",
 #           "rms_norm_gated_backward"]}, "all_devices": true, "out": "any_gpu.py"},
 #           "functions": [{"key": "fused_add_rms_norm_backward", "dtype": "bfloat16",
-#           "leaves": 18, "figures": [{"device": "NVIDIA H200", "lost": {"mean": 79882,
-#           "worst": 900905}, "left_out": null}]}, {"key": "fused_add_rms_norm_forward",
+#           "leaves": 18, "figures": [{"device": "NVIDIA H200", "lost": {"mean": 80010,
+#           "worst": 900367}, "left_out": null}]}, {"key": "fused_add_rms_norm_forward",
 #           "dtype": "bfloat16", "leaves": 10, "figures": [{"device": "NVIDIA H200",
-#           "lost": {"mean": 3087, "worst": 51719}, "left_out": null}]}, {"key":
+#           "lost": {"mean": 3254, "worst": 51719}, "left_out": null}]}, {"key":
 #           "rms_norm_backward", "dtype": "bfloat16", "leaves": 22, "figures":
-#           [{"device": "NVIDIA H100 80GB HBM3", "lost": {"mean": 65531, "worst":
-#           1092964}, "left_out": {"mean": 76381, "worst": 1092964}}, {"device": "NVIDIA
-#           H200", "lost": {"mean": 64803, "worst": 1208450}, "left_out": {"mean":
-#           74151, "worst": 1162506}}]}, {"key": "rms_norm_backward", "dtype":
+#           [{"device": "NVIDIA H100 80GB HBM3", "lost": {"mean": 64345, "worst":
+#           1100124}, "left_out": {"mean": 78554, "worst": 1100124}}, {"device": "NVIDIA
+#           H200", "lost": {"mean": 66099, "worst": 1202394}, "left_out": {"mean":
+#           74787, "worst": 1156450}}]}, {"key": "rms_norm_backward", "dtype":
 #           "float16", "leaves": 10, "figures": [{"device": "NVIDIA H100 80GB HBM3",
-#           "lost": {"mean": 68859, "worst": 612740}, "left_out": {"mean": 76218,
-#           "worst": 819035}}, {"device": "NVIDIA H200", "lost": {"mean": 82757,
-#           "worst": 1053245}, "left_out": {"mean": 140192, "worst": 2916313}}]},
+#           "lost": {"mean": 67122, "worst": 611001}, "left_out": {"mean": 75240,
+#           "worst": 819035}}, {"device": "NVIDIA H200", "lost": {"mean": 99811,
+#           "worst": 1005414}, "left_out": {"mean": 157911, "worst": 2916313}}]},
 #           {"key": "rms_norm_backward", "dtype": "float32", "leaves": 12, "figures":
-#           [{"device": "NVIDIA H100 80GB HBM3", "lost": {"mean": 64030, "worst":
-#           1168815}, "left_out": {"mean": 73685, "worst": 1168815}}, {"device": "NVIDIA
-#           H200", "lost": {"mean": 84745, "worst": 1209639}, "left_out": {"mean":
-#           92829, "worst": 1209639}}]}, {"key": "rms_norm_backward:no_dweight",
-#           "dtype": "bfloat16", "leaves": 11, "figures": [{"device": "NVIDIA H100 80GB
-#           HBM3", "lost": {"mean": 18271, "worst": 685276}, "left_out": {"mean": 19566,
-#           "worst": 685276}}, {"device": "NVIDIA H200", "lost": {"mean": 35871,
-#           "worst": 881348}, "left_out": {"mean": 193862, "worst": 2645355}}]}, {"key":
-#           "rms_norm_backward:no_dweight", "dtype": "float16", "leaves": 0, "figures":
-#           [{"device": "NVIDIA H100 80GB HBM3", "lost": {"mean": 19916, "worst":
-#           583443}, "left_out": {"mean": 18845, "worst": 583443}}, {"device": "NVIDIA
-#           H200", "lost": {"mean": 18296, "worst": 681478}, "left_out": {"mean":
-#           158473, "worst": 2650250}}], "donor": ["rms_norm_backward:no_dweight",
-#           "bfloat16"], "cost": 9877}, {"key": "rms_norm_backward:no_dweight", "dtype":
-#           "float32", "leaves": 11, "figures": [{"device": "NVIDIA H100 80GB HBM3",
-#           "lost": {"mean": 40363, "worst": 769929}, "left_out": {"mean": 50772,
-#           "worst": 769929}}, {"device": "NVIDIA H200", "lost": {"mean": 79622,
-#           "worst": 898170}, "left_out": {"mean": 393920, "worst": 2387113}}]}, {"key":
+#           [{"device": "NVIDIA H100 80GB HBM3", "lost": {"mean": 62924, "worst":
+#           1169295}, "left_out": {"mean": 72684, "worst": 1169295}}, {"device": "NVIDIA
+#           H200", "lost": {"mean": 83768, "worst": 1175790}, "left_out": {"mean":
+#           91864, "worst": 1175790}}]}, {"key": "rms_norm_backward:no_dweight",
+#           "dtype": "bfloat16", "leaves": 8, "figures": [{"device": "NVIDIA H100 80GB
+#           HBM3", "lost": {"mean": 18475, "worst": 692736}, "left_out": {"mean": 20148,
+#           "worst": 692736}}, {"device": "NVIDIA H200", "lost": {"mean": 53164,
+#           "worst": 881348}, "left_out": {"mean": 196510, "worst": 2326282}}]}, {"key":
+#           "rms_norm_backward:no_dweight", "dtype": "float16", "leaves": 7, "figures":
+#           [{"device": "NVIDIA H100 80GB HBM3", "lost": {"mean": 16971, "worst":
+#           449888}, "left_out": {"mean": 31208, "worst": 823946}}, {"device": "NVIDIA
+#           H200", "lost": {"mean": 17817, "worst": 395829}, "left_out": {"mean": 24334,
+#           "worst": 380168}}]}, {"key": "rms_norm_backward:no_dweight", "dtype":
+#           "float32", "leaves": 12, "figures": [{"device": "NVIDIA H100 80GB HBM3",
+#           "lost": {"mean": 36137, "worst": 769929}, "left_out": {"mean": 43045,
+#           "worst": 769929}}, {"device": "NVIDIA H200", "lost": {"mean": 72769,
+#           "worst": 898170}, "left_out": {"mean": 389901, "worst": 2382446}}]}, {"key":
 #           "rms_norm_forward", "dtype": "bfloat16", "leaves": 10, "figures":
-#           [{"device": "NVIDIA H100 80GB HBM3", "lost": {"mean": 5942, "worst":
-#           210707}, "left_out": {"mean": 6678, "worst": 210707}}, {"device": "NVIDIA
-#           H200", "lost": {"mean": 6926, "worst": 240807}, "left_out": {"mean": 9108,
-#           "worst": 235866}}]}, {"key": "rms_norm_forward", "dtype": "float16",
-#           "leaves": 0, "figures": [{"device": "NVIDIA H100 80GB HBM3", "lost":
-#           {"mean": 15805, "worst": 618339}, "left_out": {"mean": 15829, "worst":
-#           618339}}, {"device": "NVIDIA H200", "lost": {"mean": 7154, "worst": 168029},
-#           "left_out": {"mean": 10506, "worst": 229822}}], "donor":
-#           ["rms_norm_forward", "bfloat16"], "cost": 3981}, {"key": "rms_norm_forward",
-#           "dtype": "float32", "leaves": 12, "figures": [{"device": "NVIDIA H100 80GB
-#           HBM3", "lost": {"mean": 4079, "worst": 107269}, "left_out": {"mean": 11036,
-#           "worst": 451497}}, {"device": "NVIDIA H200", "lost": {"mean": 4788, "worst":
-#           168371}, "left_out": {"mean": 15304, "worst": 226243}}]}, {"key":
-#           "rms_norm_forward:no_rstd", "dtype": "bfloat16", "leaves": 8, "figures":
-#           [{"device": "NVIDIA H100 80GB HBM3", "lost": {"mean": 9553, "worst": 60309},
-#           "left_out": {"mean": 14793, "worst": 140284}}, {"device": "NVIDIA H200",
-#           "lost": {"mean": 9582, "worst": 216634}, "left_out": {"mean": 24825,
-#           "worst": 499111}}]}, {"key": "rms_norm_forward:no_rstd", "dtype": "float16",
-#           "leaves": 0, "figures": [{"device": "NVIDIA H100 80GB HBM3", "lost":
-#           {"mean": 9717, "worst": 52881}, "left_out": {"mean": 15508, "worst":
-#           206166}}, {"device": "NVIDIA H200", "lost": {"mean": 8685, "worst": 216865},
-#           "left_out": {"mean": 24557, "worst": 499396}}], "donor":
-#           ["rms_norm_forward:no_rstd", "bfloat16"], "cost": 88}, {"key":
-#           "rms_norm_forward:no_rstd", "dtype": "float32", "leaves": 7, "figures":
-#           [{"device": "NVIDIA H100 80GB HBM3", "lost": {"mean": 2652, "worst": 73032},
-#           "left_out": {"mean": 7048, "worst": 126704}}, {"device": "NVIDIA H200",
-#           "lost": {"mean": 6904, "worst": 225376}, "left_out": {"mean": 9184, "worst":
-#           225376}}]}, {"key": "rms_norm_gated_forward", "dtype": "bfloat16", "leaves":
-#           20, "figures": [{"device": "NVIDIA H200", "lost": {"mean": 11536, "worst":
-#           255556}, "left_out": null}]}], "body":
-#           "sha256:bfd4840e33ba7cd424449ca689b4849a0a68b627031b91dac707040e476eb64f",
+#           [{"device": "NVIDIA H100 80GB HBM3", "lost": {"mean": 6180, "worst":
+#           117371}, "left_out": {"mean": 7071, "worst": 211165}}, {"device": "NVIDIA
+#           H200", "lost": {"mean": 8448, "worst": 177367}, "left_out": {"mean": 10502,
+#           "worst": 231290}}]}, {"key": "rms_norm_forward:no_rstd", "dtype":
+#           "bfloat16", "leaves": 0, "figures": [{"device": "NVIDIA H100 80GB HBM3",
+#           "lost": {"mean": 11534, "worst": 83428}, "left_out": {"mean": 12114,
+#           "worst": 144605}}, {"device": "NVIDIA H200", "lost": {"mean": 6906, "worst":
+#           139642}, "left_out": {"mean": 20411, "worst": 362670}}], "donor":
+#           ["rms_norm_forward", "bfloat16"], "cost": 2955}, {"key": "rms_norm_forward",
+#           "dtype": "float16", "leaves": 8, "figures": [{"device": "NVIDIA H100 80GB
+#           HBM3", "lost": {"mean": 6770, "worst": 77524}, "left_out": {"mean": 7814,
+#           "worst": 133890}}, {"device": "NVIDIA H200", "lost": {"mean": 11843,
+#           "worst": 164728}, "left_out": {"mean": 26207, "worst": 308210}}]}, {"key":
+#           "rms_norm_forward:no_rstd", "dtype": "float16", "leaves": 0, "figures":
+#           [{"device": "NVIDIA H100 80GB HBM3", "lost": {"mean": 16527, "worst":
+#           205853}, "left_out": {"mean": 14266, "worst": 108621}}, {"device": "NVIDIA
+#           H200", "lost": {"mean": 12946, "worst": 182214}, "left_out": {"mean": 28509,
+#           "worst": 354015}}], "donor": ["rms_norm_forward", "float16"], "cost": 6468},
+#           {"key": "rms_norm_forward", "dtype": "float32", "leaves": 10, "figures":
+#           [{"device": "NVIDIA H100 80GB HBM3", "lost": {"mean": 5436, "worst":
+#           112029}, "left_out": {"mean": 16443, "worst": 1159412}}, {"device": "NVIDIA
+#           H200", "lost": {"mean": 7410, "worst": 168371}, "left_out": {"mean": 14041,
+#           "worst": 217316}}]}, {"key": "rms_norm_forward:no_rstd", "dtype": "float32",
+#           "leaves": 10, "figures": [{"device": "NVIDIA H100 80GB HBM3", "lost":
+#           {"mean": 4102, "worst": 100682}, "left_out": {"mean": 35872, "worst":
+#           1474691}}, {"device": "NVIDIA H200", "lost": {"mean": 7268, "worst":
+#           529846}, "left_out": {"mean": 45522, "worst": 581812}}]}, {"key":
+#           "rms_norm_gated_forward", "dtype": "bfloat16", "leaves": 20, "figures":
+#           [{"device": "NVIDIA H200", "lost": {"mean": 11354, "worst": 238569},
+#           "left_out": null}]}], "body":
+#           "sha256:0248fd05c8c2563be72df895bb7a5b2a8dfaa3d5e4a3474ee4a2d7953d4a7b5f",
 #           "fitted": [{"label": "NVIDIA H100 80GB HBM3", "target": "sm_90", "sms": 132,
 #           "l2_bytes": 52428800}, {"label": "NVIDIA H200", "target": "sm_90", "sms":
 #           132, "l2_bytes": 62914560}]}
@@ -232,13 +229,6 @@ BLOCK_ROW_2_WARPS_4_STAGES_3_COLUMNS_16 = Config(
     finish="columns",
     block_col=16,
 )
-BLOCK_ROW_2_WARPS_16_COLUMNS_16 = Config(
-    schedule="block_row",
-    block_row=2,
-    num_warps=16,
-    finish="columns",
-    block_col=16,
-)
 BLOCK_ROW_4_WARPS_1_COLUMNS_16 = Config(
     schedule="block_row",
     block_row=4,
@@ -261,7 +251,6 @@ BLOCK_ROW_4_WARPS_4_COLUMNS_16 = Config(
     finish="columns",
     block_col=16,
 )
-BLOCK_ROW_4_WARPS_4 = Config(schedule="block_row", block_row=4, num_warps=4)
 BLOCK_ROW_4_WARPS_8_COLUMNS_16 = Config(
     schedule="block_row",
     block_row=4,
@@ -328,7 +317,6 @@ BLOCK_ROW_32_WARPS_8_COLUMNS_16 = Config(
     finish="columns",
     block_col=16,
 )
-BLOCK_ROW_32_WARPS_8 = Config(schedule="block_row", block_row=32, num_warps=8)
 BLOCK_ROW_32_WARPS_16_COLUMNS_16 = Config(
     schedule="block_row",
     block_row=32,
@@ -337,8 +325,8 @@ BLOCK_ROW_32_WARPS_16_COLUMNS_16 = Config(
     block_col=16,
 )
 PARTS_WARPS_1_PER_SM_1 = Config(schedule="parts", num_warps=1, programs_per_sm=1)
-PARTS_WARPS_2_PER_SM_1 = Config(schedule="parts", num_warps=2, programs_per_sm=1)
 PARTS_WARPS_4_PER_SM_1 = Config(schedule="parts", num_warps=4, programs_per_sm=1)
+PARTS_WARPS_4_PER_SM_2 = Config(schedule="parts", num_warps=4, programs_per_sm=2)
 PARTS_WARPS_8_PER_SM_1 = Config(schedule="parts", num_warps=8, programs_per_sm=1)
 PARTS_WARPS_8_PER_SM_2 = Config(schedule="parts", num_warps=8, programs_per_sm=2)
 PARTS_WARPS_16_PER_SM_1 = Config(schedule="parts", num_warps=16, programs_per_sm=1)
@@ -349,6 +337,12 @@ PARTS_WARPS_16_PER_SM_1_CHUNKS_4096 = Config(
     block_col=4096,
 )
 PARTS_WARPS_32_PER_SM_1 = Config(schedule="parts", num_warps=32, programs_per_sm=1)
+PARTS_WARPS_32_PER_SM_1_CHUNKS_4096 = Config(
+    schedule="parts",
+    num_warps=32,
+    programs_per_sm=1,
+    block_col=4096,
+)
 PARTS_WARPS_32_PER_SM_1_CHUNKS_8192 = Config(
     schedule="parts",
     num_warps=32,
@@ -400,6 +394,13 @@ PERSISTENT_WARPS_16_PER_SM_1_REDUCE = Config(
     num_warps=16,
     programs_per_sm=1,
     finish="reduce",
+)
+PERSISTENT_WARPS_16_STAGES_3_PER_SM_1_DEPENDENT = Config(
+    schedule="persistent",
+    num_warps=16,
+    num_stages=3,
+    programs_per_sm=1,
+    finish="dependent",
 )
 PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT = Config(
     schedule="persistent",
@@ -703,7 +704,7 @@ def rms_norm_backward_bfloat16(
             return ROW_WARPS_1_COLUMNS_64
         return ROW_WARPS_1_STAGES_4_COLUMNS_64
     if hidden <= 4096:
-        if rows >= 3 * sms:
+        if 4 * rows >= 9 * sms:
             if rows >= 20 * sms:
                 if hidden <= 1280:
                     return PERSISTENT_WARPS_2_STAGES_4_PER_SM_4_DEPENDENT
@@ -745,7 +746,7 @@ def rms_norm_backward_float16(
         return ROW_WARPS_4_COLUMNS_16
     if hidden <= 8192:
         if rows >= 10 * sms:
-            return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
+            return PERSISTENT_WARPS_16_STAGES_3_PER_SM_1_DEPENDENT
         return ROW_WARPS_8_COLUMNS_64
     return SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
 
@@ -801,12 +802,27 @@ def rms_norm_backward_no_dweight_bfloat16(
         return ROW_WARPS_8_COLUMNS_16
     if hidden <= 16384:
         return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
-    if hidden <= 26624:
-        return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
-    if hidden <= 32768:
-        if 6 * rows >= sms:
-            return BLOCK_ROW_2_WARPS_16_COLUMNS_16
-        return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
+    return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
+
+
+def rms_norm_backward_no_dweight_float16(
+    rows: int,
+    hidden: int,
+    sms: int,
+    l2_bytes: int,
+) -> Config:
+    if hidden <= 64:
+        return BLOCK_ROW_16_WARPS_4_COLUMNS_16
+    if hidden <= 128:
+        return BLOCK_ROW_16_WARPS_8_COLUMNS_16
+    if hidden <= 256:
+        return BLOCK_ROW_16_WARPS_16_COLUMNS_16
+    if hidden <= 512:
+        return BLOCK_ROW_2_WARPS_4_COLUMNS_16
+    if hidden <= 2048:
+        return ROW_WARPS_4_COLUMNS_16
+    if hidden <= 8192:
+        return ROW_WARPS_16_COLUMNS_16
     return SPLIT_8192_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
 
 
@@ -830,12 +846,14 @@ def rms_norm_backward_no_dweight_float32(
         if hidden <= 1024:
             return PERSISTENT_WARPS_4_PER_SM_1_REDUCE
         return PERSISTENT_WARPS_8_PER_SM_1_REDUCE
-    if hidden <= 13312:
-        return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
-    if hidden <= 16384:
-        if 20 * rows >= sms:
+    if hidden <= 13824:
+        if 4 * rows >= 5 * sms:
+            if hidden <= 12287:
+                return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
             return ROW_WARPS_16_COLUMNS_16
         return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
+    if hidden <= 16384:
+        return ROW_WARPS_16_COLUMNS_16
     return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
 
 
@@ -847,7 +865,7 @@ def rms_norm_forward_bfloat16(
 ) -> Config:
     if hidden <= 256:
         if rows >= 20 * sms:
-            return BLOCK_ROW_32_WARPS_8
+            return BLOCK_ROW_16_WARPS_8
         return BLOCK_ROW_2_WARPS_1
     if hidden <= 1024:
         if rows >= 7 * sms:
@@ -866,17 +884,31 @@ def rms_norm_forward_bfloat16(
     return PARTS_WARPS_16_PER_SM_1
 
 
-def rms_norm_forward_float32(rows: int, hidden: int, sms: int, l2_bytes: int) -> Config:
-    if hidden <= 128:
+def rms_norm_forward_float16(rows: int, hidden: int, sms: int, l2_bytes: int) -> Config:
+    if hidden <= 256:
         if rows >= 20 * sms:
             return BLOCK_ROW_16_WARPS_4
-        if hidden <= 64:
-            return BLOCK_ROW_2_WARPS_1
-        if hidden <= 127:
-            return BLOCK_ROW_4_WARPS_4
         return BLOCK_ROW_2_WARPS_1
+    if hidden <= 2047:
+        if rows >= 20 * sms:
+            return BLOCK_ROW_8_WARPS_4
+        return ROW_WARPS_4
+    if hidden <= 8191:
+        return PARTS_WARPS_8_PER_SM_1
+    if 4 * rows >= 5 * sms:
+        if hidden <= 13312:
+            return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
+        return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
+    return PARTS_WARPS_16_PER_SM_1
+
+
+def rms_norm_forward_float32(rows: int, hidden: int, sms: int, l2_bytes: int) -> Config:
     if hidden <= 512:
         if rows >= 7 * sms:
+            if hidden <= 128:
+                return BLOCK_ROW_16_WARPS_8
+            return BLOCK_ROW_2_WARPS_1
+        if hidden <= 64:
             return BLOCK_ROW_2_WARPS_1
         return PARTS_WARPS_1_PER_SM_1
     if hidden <= 4096:
@@ -892,48 +924,31 @@ def rms_norm_forward_float32(rows: int, hidden: int, sms: int, l2_bytes: int) ->
     return PARTS_WARPS_32_PER_SM_1
 
 
-def rms_norm_forward_no_rstd_bfloat16(
-    rows: int,
-    hidden: int,
-    sms: int,
-    l2_bytes: int,
-) -> Config:
-    if hidden <= 128:
-        return BLOCK_ROW_16_WARPS_8
-    if hidden <= 1024:
-        if rows >= 20 * sms:
-            return BLOCK_ROW_2_WARPS_2
-        return ROW_WARPS_1
-    if hidden <= 4095:
-        return PARTS_WARPS_4_PER_SM_1
-    if 4 * rows >= 5 * sms:
-        if hidden <= 6144:
-            return SPLIT_2048_WARPS_8
-        if hidden <= 16384:
-            return SPLIT_4096_WARPS_16
-        return SPLIT_8192_WARPS_32
-    return PARTS_WARPS_16_PER_SM_1
-
-
 def rms_norm_forward_no_rstd_float32(
     rows: int,
     hidden: int,
     sms: int,
     l2_bytes: int,
 ) -> Config:
-    if hidden <= 128:
-        return BLOCK_ROW_8_WARPS_4
     if hidden <= 512:
+        if rows >= 10 * sms:
+            if hidden <= 128:
+                return BLOCK_ROW_8_WARPS_4
+            return BLOCK_ROW_2_WARPS_1
+        if hidden <= 127:
+            return BLOCK_ROW_8_WARPS_8
         return ROW_WARPS_1
     if hidden <= 1024:
         return ROW_WARPS_4
-    if hidden <= 5120:
+    if hidden <= 4096:
         return PARTS_WARPS_8_PER_SM_2
-    if hidden <= 8192:
+    if hidden <= 28672:
+        if 4 * rows >= 5 * sms:
+            if hidden <= 6144:
+                return SPLIT_4096_WARPS_16
+            return PARTS_WARPS_32_PER_SM_1_CHUNKS_4096
         return PARTS_WARPS_16_PER_SM_1
-    if 2 * rows >= sms:
-        return SPLIT_8192_WARPS_32
-    return PARTS_WARPS_32_PER_SM_1
+    return SPLIT_8192_WARPS_32
 
 
 def rms_norm_gated_forward_bfloat16(
@@ -942,34 +957,34 @@ def rms_norm_gated_forward_bfloat16(
     sms: int,
     l2_bytes: int,
 ) -> Config:
-    if hidden <= 128:
+    if hidden <= 512:
         if rows >= 20 * sms:
             if hidden <= 64:
                 return BLOCK_ROW_8_WARPS_1
             if hidden <= 127:
                 return BLOCK_ROW_16_WARPS_4_CHUNKS_16
-            return BLOCK_ROW_4_WARPS_1
-        return PARTS_WARPS_1_PER_SM_1
-    if hidden <= 1280:
-        if rows >= 192 * sms:
-            if hidden <= 180:
-                return BLOCK_ROW_32_WARPS_4_CHUNKS_16
-            if hidden <= 1023:
+            if hidden <= 128:
+                return BLOCK_ROW_4_WARPS_1
+            if rows >= 192 * sms:
+                if hidden <= 180:
+                    return BLOCK_ROW_32_WARPS_4_CHUNKS_16
                 return BLOCK_ROW_2_WARPS_1_CHUNKS_16
-            return BLOCK_ROW_2_WARPS_2_CHUNKS_16
-        if hidden <= 1024:
-            if rows >= 5 * sms:
-                if hidden <= 320:
-                    return BLOCK_ROW_2_WARPS_1_CHUNKS_16
-                if hidden <= 768:
-                    return ROW_WARPS_1_CHUNKS_16
-                return PARTS_WARPS_2_PER_SM_1
-            if hidden <= 256:
-                return PARTS_WARPS_2_PER_SM_1
-            if hidden <= 512:
-                return PARTS_WARPS_4_PER_SM_1
-            return ROW_WARPS_8
-        return ROW_WARPS_4_CHUNKS_16
+            if hidden <= 320:
+                return BLOCK_ROW_2_WARPS_1_CHUNKS_16
+            return ROW_WARPS_1_CHUNKS_16
+        if hidden <= 256:
+            return PARTS_WARPS_1_PER_SM_1
+        return PARTS_WARPS_4_PER_SM_1
+    if hidden <= 1023:
+        if rows >= 5 * sms:
+            return ROW_WARPS_1_CHUNKS_16
+        return ROW_WARPS_8
+    if hidden <= 1280:
+        if 3 * rows >= 2 * sms:
+            if rows >= 192 * sms:
+                return BLOCK_ROW_2_WARPS_2_CHUNKS_16
+            return ROW_WARPS_4_CHUNKS_16
+        return PARTS_WARPS_4_PER_SM_2
     if hidden <= 8192:
         if 2 * rows >= 3 * sms:
             if hidden <= 2047:
@@ -994,17 +1009,79 @@ TABLES: dict[tuple[str, str], Callable[[int, int, int, int], Config]] = {
     ("rms_norm_backward", "float16"): rms_norm_backward_float16,
     ("rms_norm_backward", "float32"): rms_norm_backward_float32,
     ("rms_norm_backward:no_dweight", "bfloat16"): rms_norm_backward_no_dweight_bfloat16,
-    ("rms_norm_backward:no_dweight", "float16"): rms_norm_backward_no_dweight_bfloat16,
+    ("rms_norm_backward:no_dweight", "float16"): rms_norm_backward_no_dweight_float16,
     ("rms_norm_backward:no_dweight", "float32"): rms_norm_backward_no_dweight_float32,
     ("rms_norm_forward", "bfloat16"): rms_norm_forward_bfloat16,
-    ("rms_norm_forward", "float16"): rms_norm_forward_bfloat16,
+    ("rms_norm_forward", "float16"): rms_norm_forward_float16,
     ("rms_norm_forward", "float32"): rms_norm_forward_float32,
-    ("rms_norm_forward:no_rstd", "bfloat16"): rms_norm_forward_no_rstd_bfloat16,
-    ("rms_norm_forward:no_rstd", "float16"): rms_norm_forward_no_rstd_bfloat16,
     ("rms_norm_forward:no_rstd", "float32"): rms_norm_forward_no_rstd_float32,
     ("rms_norm_gated_forward", "bfloat16"): rms_norm_gated_forward_bfloat16,
     ("rms_norm_gated_forward", "float16"): rms_norm_gated_forward_bfloat16,
     ("rms_norm_gated_forward", "float32"): rms_norm_gated_forward_bfloat16,
+}
+
+
+MEASURED: dict[tuple[str, str], dict[str, tuple[int, int]]] = {
+    ("fused_add_rms_norm_backward", "bfloat16"): {
+        "rows": (1, 262144),
+        "hidden": (64, 16384),
+    },
+    ("fused_add_rms_norm_forward", "bfloat16"): {
+        "rows": (1, 262144),
+        "hidden": (64, 16384),
+    },
+    ("rms_norm_backward", "bfloat16"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+    ("rms_norm_backward", "float16"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+    ("rms_norm_backward", "float32"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+    ("rms_norm_backward:no_dweight", "bfloat16"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+    ("rms_norm_backward:no_dweight", "float16"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+    ("rms_norm_backward:no_dweight", "float32"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+    ("rms_norm_forward", "bfloat16"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+    ("rms_norm_forward", "float16"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+    ("rms_norm_forward", "float32"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+    ("rms_norm_forward:no_rstd", "bfloat16"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+    ("rms_norm_forward:no_rstd", "float16"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+    ("rms_norm_forward:no_rstd", "float32"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+    ("rms_norm_gated_forward", "bfloat16"): {
+        "rows": (1, 1449144),
+        "hidden": (64, 8192),
+    },
 }
 
 
@@ -1017,6 +1094,8 @@ def lookup(
     l2_bytes: int,
 ) -> Config:
     """The config for `rows` rows of `hidden` elements on a GPU of `sms` SMs.
+
+    Beyond the sizes in `MEASURED` the answers are those of the outermost regions.
 
     Raises:
         ValueError: there is no table for this operator and dtype.

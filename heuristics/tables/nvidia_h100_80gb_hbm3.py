@@ -3,128 +3,138 @@
 # From:     the folder of this file, where that command is to be run
 # Device:   NVIDIA H100 80GB HBM3, sm_90, 132 SMs
 # Software: triton 3.6.0, torch 2.11.0+cu130
-# Data:     sha256:a641ca605deb96cc7642fc1eda5e7ce16e63d861459b42c11b4e440d223343ae
+# Data:     sha256:430d0f0b910c738c87b59942bf32b154ac283f8717d2f67a9757c09bb73d740e
 #           (118679 measurements, 2026-11-27)
 # Kernels:  rms_norm_backward
-#           sha256:c47c753153b3271b5cd21a2cde31dc41a6f41aac9ad3da9efd08e9a456f47f21
+#           sha256:ff2001a6c3a00204d4794b313fcbf331ecc806410a267fdf771c5689d41bd4b3
 # Kernels:  rms_norm_forward
-#           sha256:485402000b854964926e0a0430ad002691fcc6545edbb7fdfa61ae25e2c17323
-# Measured: rows 1 to 262144, hidden 64 to 32768
-# Regret:   rms_norm_backward bfloat16: 61 leaves (of 64), 54 configs, mean 0.58 %,
-#           plain mean 1.10 %, worst 25.9 %, means low by at most 0.35 %, within 0.02 %
-#           of the best 61-leaf tree on this grid, cross-validated 2.46 %, plain
-#           cross-validated 2.58 %, extrapolated 32.57 %
-# Regret:   rms_norm_backward float16: as rms_norm_backward bfloat16, mean 0.82 %, plain
-#           mean 1.17 %, worst 7.7 %, means low by at most 0.22 %, sharing costs -9.56 %
+#           sha256:840af361b5e3cbe659c6725f8ebcdac979ff9b18b3e832cba8a451e4a7bdccc1
+# Regret:   rms_norm_backward bfloat16: 61 leaves (of 64), 53 configs, mean 0.57 %,
+#           plain mean 1.05 %, worst 13.0 %, means low by at most 0.33 %, within 0.02 %
+#           of the best 61-leaf tree on this grid, cross-validated 2.38 %, plain
+#           cross-validated 2.41 %, worst cross-validated 23.49 %, extrapolated 30.30 %
+# Regret:   rms_norm_backward float16: as rms_norm_backward bfloat16, mean 0.76 %, plain
+#           mean 1.12 %, worst 6.6 %, means low by at most 0.23 %, timed at 55 of 62
+#           shapes; others estimated, plain mean at most 3.80 %, sharing costs -9.42 %
 #           on 55 problems
-# Regret:   rms_norm_backward float32: 18 leaves, 17 configs, mean 1.52 %, plain mean
-#           1.72 %, worst 16.9 %, means low by at most 0.19 %, the best 18-leaf tree on
-#           this grid, cross-validated 4.49 %, plain cross-validated 4.39 %,
-#           extrapolated 17.72 %
+# Regret:   rms_norm_backward float32: 18 leaves, 17 configs, mean 1.48 %, plain mean
+#           1.73 %, worst 16.0 %, means low by at most 0.23 %, the best 18-leaf tree on
+#           this grid, cross-validated 5.16 %, plain cross-validated 5.15 %, worst
+#           cross-validated 61.55 %, extrapolated 18.82 %
 # Regret:   rms_norm_backward:no_dweight bfloat16: 6 leaves, 6 configs, mean 1.14 %,
-#           plain mean 2.02 %, worst 20.8 %, means low by at most 0.27 %, within 0.01 %
-#           of the best 6-leaf tree on this grid, cross-validated 2.43 %, plain
-#           cross-validated 2.56 %, extrapolated 29.41 %
-# Regret:   rms_norm_backward:no_dweight float16: 6 leaves, 6 configs, mean 0.59 %,
-#           plain mean 1.13 %, worst 15.8 %, means low by at most 0.34 %, the best
-#           6-leaf tree on this grid, cross-validated 1.21 %, plain cross-validated 1.44
-#           %, extrapolated 14.18 %
-# Regret:   rms_norm_backward:no_dweight float32: 6 leaves, 5 configs, mean 1.49 %,
-#           plain mean 1.42 %, worst 8.0 %, means low by at most 0.24 %, the best 6-leaf
-#           tree on this grid, cross-validated 1.82 %, plain cross-validated 1.79 %,
-#           extrapolated 9.48 %
-# Regret:   rms_norm_backward:batch_invariant bfloat16: 58 leaves, 49 configs, mean 3.35
-#           %, plain mean 5.19 %, worst 106.0 %, means low by at most 0.35 %, the best
-#           58-leaf tree of hidden, then rows, with one order of a row's sum a hidden
-#           size on this grid, cross-validated 3.80 %, plain cross-validated 4.40 %,
-#           costs 2.75 % (worst 107.0 %) beside rms_norm_backward on the 980 shapes with
-#           times of both, 23 more not timed
+#           plain mean 1.45 %, worst 14.8 %, means low by at most 0.19 %, the best
+#           6-leaf tree on this grid, cross-validated 1.46 %, plain cross-validated 1.78
+#           %, worst cross-validated 29.50 %, extrapolated 29.20 %
+# Regret:   rms_norm_backward:no_dweight float16: 6 leaves, 6 configs, mean 0.55 %,
+#           plain mean 1.16 %, worst 15.6 %, means low by at most 0.39 %, the best
+#           6-leaf tree on this grid, cross-validated 1.25 %, plain cross-validated 1.49
+#           %, worst cross-validated 19.10 %, extrapolated 14.33 %
+# Regret:   rms_norm_backward:no_dweight float32: 6 leaves, 5 configs, mean 1.39 %,
+#           plain mean 1.38 %, worst 8.2 %, means low by at most 0.27 %, the best 6-leaf
+#           tree on this grid, cross-validated 1.78 %, plain cross-validated 1.78 %,
+#           worst cross-validated 25.43 %, extrapolated 9.09 %
+# Regret:   rms_norm_backward:batch_invariant bfloat16: 57 leaves, 49 configs, mean 3.26
+#           %, plain mean 5.05 %, worst 102.6 %, means low by at most 0.33 %, timed at
+#           980 of 1003 shapes; others estimated, plain mean at most 5.03 %, the best
+#           57-leaf tree of hidden, then rows, with one order of a row's sum a hidden
+#           size on this grid, cross-validated 3.60 %, plain cross-validated 4.14 %,
+#           worst cross-validated 63.95 %, costs 2.67 % (worst 103.6 %) beside
+#           rms_norm_backward on the 980 shapes with times of both, 23 more not timed
 # Regret:   rms_norm_backward:batch_invariant float16: as
-#           rms_norm_backward:batch_invariant bfloat16, mean 2.89 %, plain mean 3.70 %,
-#           worst 93.6 %, means low by at most 0.20 %, sharing costs 1.33 % on 52
-#           problems
-# Regret:   rms_norm_backward:batch_invariant float32: 48 leaves, 42 configs, mean 1.99
-#           %, plain mean 2.33 %, worst 25.5 %, means low by at most 0.19 %, within 0.01
-#           % of the best 48-leaf tree of hidden, then rows, with one order of a row's
-#           sum a hidden size on this grid, cross-validated 3.14 %, plain
-#           cross-validated 2.96 %, costs 0.46 % (worst 24.4 %) beside rms_norm_backward
+#           rms_norm_backward:batch_invariant bfloat16, mean 2.83 %, plain mean 3.63 %,
+#           worst 89.2 %, means low by at most 0.20 %, timed at 54 of 62 shapes; others
+#           estimated, plain mean at most 6.37 %, sharing costs 1.28 % on 54 problems
+# Regret:   rms_norm_backward:batch_invariant float32: 49 leaves, 42 configs, mean 1.90
+#           %, plain mean 2.35 %, worst 24.9 %, means low by at most 0.23 %, within 0.01
+#           % of the best 49-leaf tree of hidden, then rows, with one order of a row's
+#           sum a hidden size on this grid, cross-validated 3.08 %, plain
+#           cross-validated 3.11 %, worst cross-validated 27.63 %, costs 0.41 % (worst
+#           23.1 %) beside rms_norm_backward
 # Regret:   rms_norm_backward:no_dweight+batch_invariant bfloat16: 11 leaves, 11
-#           configs, mean 0.39 %, plain mean 0.68 %, worst 12.4 %, means low by at most
-#           0.27 %, the best 11-leaf tree of hidden, then rows, with one order of a
-#           row's sum a hidden size on this grid, cross-validated 0.46 %, plain
-#           cross-validated 0.59 %, costs -0.73 % (worst 12.4 %) beside
+#           configs, mean 0.44 %, plain mean 0.76 %, worst 13.5 %, means low by at most
+#           0.19 %, the best 11-leaf tree of hidden, then rows, with one order of a
+#           row's sum a hidden size on this grid, cross-validated 1.71 %, plain
+#           cross-validated 1.89 %, worst cross-validated 46.08 %, costs -0.70 % (worst
+#           11.5 %) beside rms_norm_backward:no_dweight
+# Regret:   rms_norm_backward:no_dweight+batch_invariant float16: 10 leaves, 10 configs,
+#           mean 0.15 %, plain mean 0.54 %, worst 15.3 %, means low by at most 0.39 %,
+#           the best 10-leaf tree of hidden, then rows, with one order of a row's sum a
+#           hidden size on this grid, cross-validated 1.75 %, plain cross-validated 1.84
+#           %, worst cross-validated 42.07 %, costs -0.40 % (worst 5.4 %) beside
 #           rms_norm_backward:no_dweight
-# Regret:   rms_norm_backward:no_dweight+batch_invariant float16: 9 leaves, 9 configs,
-#           mean 0.22 %, plain mean 0.57 %, worst 16.5 %, means low by at most 0.34 %,
-#           the best 9-leaf tree of hidden, then rows, with one order of a row's sum a
-#           hidden size on this grid, cross-validated 1.75 %, plain cross-validated 1.82
-#           %, costs -0.37 % (worst 5.7 %) beside rms_norm_backward:no_dweight
 # Regret:   rms_norm_backward:no_dweight+batch_invariant float32: 13 leaves, 12 configs,
-#           mean 0.66 %, plain mean 0.85 %, worst 8.8 %, means low by at most 0.24 %,
+#           mean 0.65 %, plain mean 0.86 %, worst 8.7 %, means low by at most 0.27 %,
 #           the best 13-leaf tree of hidden, then rows, with one order of a row's sum a
-#           hidden size on this grid, cross-validated 4.84 %, plain cross-validated 3.86
-#           %, costs -0.82 % (worst 8.8 %) beside rms_norm_backward:no_dweight
-# Regret:   rms_norm_forward bfloat16: 51 leaves (of 64), 28 configs, mean -0.07 %,
-#           plain mean 0.16 %, worst 7.7 %, means low by at most 0.33 %, within 0.01 %
-#           of the best 51-leaf tree on this grid, cross-validated 0.81 %, plain
-#           cross-validated 1.09 %, extrapolated 4.13 %
-# Regret:   rms_norm_forward float16: as rms_norm_forward bfloat16, mean 0.36 %, plain
-#           mean 0.51 %, worst 15.8 %, means low by at most 0.53 %, sharing costs -0.46
-#           % on 54 problems
-# Regret:   rms_norm_forward:no_rstd bfloat16: as rms_norm_forward bfloat16, mean 0.32
-#           %, plain mean 0.50 %, worst 2.7 %, means low by at most 0.47 %, sharing
-#           costs -0.15 % on 61 problems
-# Regret:   rms_norm_forward:no_rstd float16: as rms_norm_forward bfloat16, mean 0.59 %,
-#           plain mean 0.50 %, worst 5.0 %, means low by at most 0.45 %, sharing costs
-#           0.01 % on 61 problems
-# Regret:   rms_norm_forward float32: 16 leaves (of 18), 13 configs, mean 0.07 %, plain
-#           mean 0.42 %, worst 6.6 %, means low by at most 0.38 %, the best 16-leaf tree
-#           on this grid, cross-validated 1.39 %, plain cross-validated 1.67 %,
-#           extrapolated 2.36 %
-# Regret:   rms_norm_forward:no_rstd float32: as rms_norm_forward float32, mean 0.17 %,
-#           plain mean 0.76 %, worst 6.0 %, means low by at most 0.75 %, sharing costs
-#           0.14 % on 58 problems
-# Regret:   rms_norm_forward:batch_invariant bfloat16: 32 leaves, 22 configs, mean 0.65
-#           %, plain mean 1.22 %, worst 18.3 %, means low by at most 0.33 %, the best
-#           32-leaf tree of hidden, then rows, with one order of a row's sum a hidden
-#           size on this grid, cross-validated 1.16 %, plain cross-validated 1.45 %,
-#           costs 0.72 % (worst 18.3 %) beside rms_norm_forward
+#           hidden size on this grid, cross-validated 4.72 %, plain cross-validated 3.77
+#           %, worst cross-validated 166.47 %, costs -0.73 % (worst 8.7 %) beside
+#           rms_norm_backward:no_dweight
+# Regret:   rms_norm_forward bfloat16: 51 leaves (of 64), 28 configs, mean -0.01 %,
+#           plain mean 0.18 %, worst 8.1 %, means low by at most 0.27 %, within 0.01 %
+#           of the best 51-leaf tree on this grid, cross-validated 0.86 %, plain
+#           cross-validated 1.15 %, worst cross-validated 17.57 %, extrapolated 4.58 %
+# Regret:   rms_norm_forward float16: as rms_norm_forward bfloat16, mean 0.05 %, plain
+#           mean 0.31 %, worst 6.2 %, means low by at most 0.49 %, timed at 55 of 62
+#           shapes; others estimated, plain mean at most 1.44 %, sharing costs -0.42 %
+#           on 55 problems
+# Regret:   rms_norm_forward:no_rstd bfloat16: as rms_norm_forward bfloat16, mean 0.37
+#           %, plain mean 0.54 %, worst 3.5 %, means low by at most 0.51 %, timed at 58
+#           of 62 shapes; others estimated, plain mean at most 1.99 %, sharing costs
+#           0.03 % on 58 problems
+# Regret:   rms_norm_forward:no_rstd float16: as rms_norm_forward bfloat16, mean 0.52 %,
+#           plain mean 0.60 %, worst 5.5 %, means low by at most 0.55 %, timed at 59 of
+#           62 shapes; others estimated, plain mean at most 1.92 %, sharing costs 0.09 %
+#           on 59 problems
+# Regret:   rms_norm_forward float32: 16 leaves (of 18), 13 configs, mean 0.09 %, plain
+#           mean 0.45 %, worst 7.2 %, means low by at most 0.35 %, the best 16-leaf tree
+#           on this grid, cross-validated 1.40 %, plain cross-validated 1.66 %, worst
+#           cross-validated 12.72 %, extrapolated 2.48 %
+# Regret:   rms_norm_forward:no_rstd float32: as rms_norm_forward float32, mean 0.49 %,
+#           plain mean 0.81 %, worst 7.7 %, means low by at most 0.45 %, timed at 57 of
+#           62 shapes; others estimated, plain mean at most 1.33 %, sharing costs 0.10 %
+#           on 57 problems
+# Regret:   rms_norm_forward:batch_invariant bfloat16: 30 leaves, 22 configs, mean 0.72
+#           %, plain mean 1.26 %, worst 18.3 %, means low by at most 0.27 %, the best
+#           30-leaf tree of hidden, then rows, with one order of a row's sum a hidden
+#           size on this grid, cross-validated 1.13 %, plain cross-validated 1.43 %,
+#           worst cross-validated 47.35 %, costs 0.74 % (worst 18.3 %) beside
+#           rms_norm_forward
 # Regret:   rms_norm_forward:batch_invariant float16: as
-#           rms_norm_forward:batch_invariant bfloat16, mean 0.66 %, plain mean 1.04 %,
-#           worst 15.8 %, means low by at most 0.54 %, sharing costs 0.38 % on 53
-#           problems
+#           rms_norm_forward:batch_invariant bfloat16, mean 0.31 %, plain mean 0.81 %,
+#           worst 8.3 %, means low by at most 0.51 %, timed at 53 of 62 shapes; others
+#           estimated, plain mean at most 3.06 %, sharing costs 0.29 % on 53 problems
 # Regret:   rms_norm_forward:no_rstd+batch_invariant bfloat16: as
-#           rms_norm_forward:batch_invariant bfloat16, mean 0.78 %, plain mean 1.23 %,
-#           worst 9.3 %, means low by at most 0.47 %, sharing costs 0.71 % on 60
-#           problems
+#           rms_norm_forward:batch_invariant bfloat16, mean 0.74 %, plain mean 1.18 %,
+#           worst 8.9 %, means low by at most 0.50 %, timed at 61 of 62 shapes; others
+#           estimated, plain mean at most 1.41 %, sharing costs 0.70 % on 61 problems
 # Regret:   rms_norm_forward:no_rstd+batch_invariant float16: as
-#           rms_norm_forward:batch_invariant bfloat16, mean 0.93 %, plain mean 1.04 %,
-#           worst 6.4 %, means low by at most 0.45 %, sharing costs 0.81 % on 59
-#           problems
-# Regret:   rms_norm_forward:batch_invariant float32: 31 leaves, 23 configs, mean 0.18
-#           %, plain mean 0.52 %, worst 5.7 %, means low by at most 0.38 %, the best
-#           31-leaf tree of hidden, then rows, with one order of a row's sum a hidden
-#           size on this grid, cross-validated 1.55 %, plain cross-validated 1.98 %,
-#           costs 0.11 % (worst 5.7 %) beside rms_norm_forward
+#           rms_norm_forward:batch_invariant bfloat16, mean 0.81 %, plain mean 1.05 %,
+#           worst 10.0 %, means low by at most 0.56 %, timed at 60 of 62 shapes; others
+#           estimated, plain mean at most 1.37 %, sharing costs 0.76 % on 60 problems
+# Regret:   rms_norm_forward:batch_invariant float32: 29 leaves, 19 configs, mean 0.23
+#           %, plain mean 0.56 %, worst 5.7 %, means low by at most 0.35 %, the best
+#           29-leaf tree of hidden, then rows, with one order of a row's sum a hidden
+#           size on this grid, cross-validated 1.50 %, plain cross-validated 1.97 %,
+#           worst cross-validated 122.98 %, costs 0.14 % (worst 5.7 %) beside
+#           rms_norm_forward
 # Regret:   rms_norm_forward:no_rstd+batch_invariant float32: as
-#           rms_norm_forward:batch_invariant float32, mean 0.15 %, plain mean 0.80 %,
-#           worst 10.0 %, means low by at most 0.75 %, sharing costs 0.43 % on 58
-#           problems
+#           rms_norm_forward:batch_invariant float32, mean 0.45 %, plain mean 0.84 %,
+#           worst 9.8 %, means low by at most 0.44 %, timed at 59 of 62 shapes; others
+#           estimated, plain mean at most 1.20 %, sharing costs 0.38 % on 59 problems
 # Searched: rms_norm_backward bfloat16: plane, 8 % of 596862 configs, none audited,
 #           expected to have missed 19.35 %
 # Searched: rms_norm_backward float16: plane, 6 % of 42729 configs, of 8 audited, 0 were
 #           faster than the choice, expected to have missed 4.06 %
 # Searched: rms_norm_backward float32: plane, 7 % of 122393 configs, of 257 audited, 9
-#           were faster than the choice, by at most 5.7 %, expected to have missed 0.91
+#           were faster than the choice, by at most 5.8 %, expected to have missed 0.91
 #           %
 # Searched: rms_norm_backward:no_dweight bfloat16: plane, 11 % of 20039 configs, of 64
-#           audited, 6 were faster than the choice, by at most 12.8 %, expected to have
+#           audited, 5 were faster than the choice, by at most 12.3 %, expected to have
 #           missed 0.85 %
 # Searched: rms_norm_backward:no_dweight float16: plane, 11 % of 20039 configs, of 62
 #           audited, 0 were faster than the choice, expected to have missed 1.05 %
 # Searched: rms_norm_backward:no_dweight float32: plane, 12 % of 18989 configs, of 57
 #           audited, 0 were faster than the choice, expected to have missed 1.01 %
-# Searched: rms_norm_forward bfloat16: plane, 10 % of 238692 configs, of 573 audited, 4
+# Searched: rms_norm_forward bfloat16: plane, 10 % of 238692 configs, of 573 audited, 5
 #           were faster than the choice, by at most 0.3 %, expected to have missed 0.43
 #           %
 # Searched: rms_norm_forward float16: plane, 7 % of 18653 configs, of 34 audited, 0 were
@@ -136,217 +146,227 @@
 # Searched: rms_norm_forward:no_rstd float16: plane, 11 % of 18653 configs, of 68
 #           audited, 0 were faster than the choice, expected to have missed 0.52 %
 # Searched: rms_norm_forward:no_rstd float32: plane, 11 % of 17737 configs, of 57
-#           audited, 1 was faster than the choice, by at most 2.4 %, expected to have
+#           audited, 1 was faster than the choice, by at most 2.5 %, expected to have
 #           missed 0.89 %
-# Format:   4
+# Format:   5
 # Facts:    {"device": {"label": "NVIDIA H100 80GB HBM3", "target": "sm_90", "sms":
 #           132}, "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"}, "data":
 #           {"digest":
-#           "sha256:a641ca605deb96cc7642fc1eda5e7ce16e63d861459b42c11b4e440d223343ae",
+#           "sha256:430d0f0b910c738c87b59942bf32b154ac283f8717d2f67a9757c09bb73d740e",
 #           "measurements": 118679, "date": "2026-11-27"}, "kernels":
 #           {"rms_norm_backward":
-#           "sha256:c47c753153b3271b5cd21a2cde31dc41a6f41aac9ad3da9efd08e9a456f47f21",
+#           "sha256:ff2001a6c3a00204d4794b313fcbf331ecc806410a267fdf771c5689d41bd4b3",
 #           "rms_norm_forward":
-#           "sha256:485402000b854964926e0a0430ad002691fcc6545edbb7fdfa61ae25e2c17323"},
-#           "measured": {"rows": [1, 262144], "hidden": [64, 32768]}, "command":
-#           {"recording": "nvidia-h100-80gb-hbm3", "options": {"leaves": 64,
+#           "sha256:840af361b5e3cbe659c6725f8ebcdac979ff9b18b3e832cba8a451e4a7bdccc1"},
+#           "command": {"recording": "nvidia-h100-80gb-hbm3", "options": {"leaves": 64,
 #           "tie_percent": 0.05, "baseline": "none", "batch_invariant": true}, "out":
 #           "nvidia_h100_80gb_hbm3.py"}, "functions": [{"key": "rms_norm_backward",
-#           "dtype": "bfloat16", "figures": {"leaves": 61, "asked": 64, "configs": 54,
-#           "loss": {"mean": 5778, "plain": 10954, "ninetieth": 40414, "worst": 230457,
-#           "problems": 1003, "luck": 3420}, "gap": 103, "cross_validated": 24321,
-#           "plain_validated": 25445, "extrapolated": 281973, "rule": {"mean": 678077,
-#           "plain": 822362, "ninetieth": 1785640, "worst": 2489127, "problems": 1003,
-#           "luck": 3420}, "gain": {"total": 813842981, "most": 2458619, "problems":
-#           1003, "thresholds": 150799591}}}, {"key": "rms_norm_backward", "dtype":
-#           "float16", "figures": {"leaves": 61, "asked": 61, "configs": 54, "loss":
-#           {"mean": 8119, "plain": 11630, "ninetieth": 41754, "worst": 74218,
-#           "problems": 55, "luck": 2183}, "gap": 0, "unmeasured": 2, "rule": {"mean":
-#           441002, "plain": 676759, "ninetieth": 1478327, "worst": 2539449, "problems":
-#           52, "luck": 1973}, "gain": {"total": 33510814, "most": 2465231, "problems":
-#           50, "thresholds": 9850851}}, "donor": ["rms_norm_backward", "bfloat16"],
-#           "cost": -100527}, {"key": "rms_norm_backward", "dtype": "float32",
-#           "figures": {"leaves": 18, "asked": 18, "configs": 17, "loss": {"mean":
-#           15127, "plain": 17015, "ninetieth": 48708, "worst": 156167, "problems": 188,
-#           "luck": 1813}, "gap": 0, "cross_validated": 43925, "plain_validated": 42979,
-#           "extrapolated": 163143, "rule": {"mean": 458587, "plain": 512664,
-#           "ninetieth": 1112991, "worst": 2297386, "problems": 188, "luck": 1813},
-#           "gain": {"total": 93181918, "most": 2255059, "problems": 188, "thresholds":
-#           34675372}}}, {"key": "rms_norm_backward:no_dweight", "dtype": "bfloat16",
-#           "figures": {"leaves": 6, "asked": 6, "configs": 6, "loss": {"mean": 11295,
-#           "plain": 20038, "ninetieth": 103659, "worst": 188943, "problems": 62,
-#           "luck": 2647}, "gap": 26, "cross_validated": 23996, "plain_validated":
-#           25318, "extrapolated": 257781, "rule": {"mean": 362737, "plain": 564031,
-#           "ninetieth": 1404131, "worst": 2917752, "problems": 55, "luck": 2545},
-#           "gain": {"total": 29831390, "most": 2924903, "problems": 55, "thresholds":
-#           15203283}}}, {"key": "rms_norm_backward:no_dweight", "dtype": "float16",
-#           "figures": {"leaves": 6, "asked": 6, "configs": 6, "loss": {"mean": 5911,
-#           "plain": 11194, "ninetieth": 38256, "worst": 147054, "problems": 62, "luck":
-#           3389}, "gap": 0, "cross_validated": 12008, "plain_validated": 14257,
-#           "extrapolated": 132625, "rule": {"mean": 365325, "plain": 552157,
-#           "ninetieth": 1400335, "worst": 2935386, "problems": 55, "luck": 3392},
-#           "gain": {"total": 29682687, "most": 2935386, "problems": 55, "thresholds":
-#           15510947}}}, {"key": "rms_norm_backward:no_dweight", "dtype": "float32",
-#           "figures": {"leaves": 6, "asked": 6, "configs": 5, "loss": {"mean": 14805,
-#           "plain": 14082, "ninetieth": 57237, "worst": 76512, "problems": 62, "luck":
-#           2336}, "gap": 0, "cross_validated": 18038, "plain_validated": 17714,
-#           "extrapolated": 90557, "rule": {"mean": 289928, "plain": 373257,
-#           "ninetieth": 1095531, "worst": 2505152, "problems": 55, "luck": 2499},
-#           "gain": {"total": 19714126, "most": 2507130, "problems": 55, "thresholds":
-#           11006831}}}, {"key": "rms_norm_backward:batch_invariant", "dtype":
-#           "bfloat16", "figures": {"leaves": 58, "asked": 58, "configs": 49, "loss":
-#           {"mean": 32987, "plain": 50595, "ninetieth": 139467, "worst": 722790,
-#           "problems": 980, "luck": 3431}, "gap": 0, "limits": " of hidden, then rows,
-#           with one order of a row's sum a hidden size", "cross_validated": 37312,
-#           "plain_validated": 43032, "rule": {"mean": 678077, "plain": 822362,
-#           "ninetieth": 1785640, "worst": 2489127, "problems": 1003, "luck": 3420},
-#           "gain": {"total": 773857230, "most": 2436830, "problems": 1003,
-#           "thresholds": 150799591}}, "beside": {"mean": 27103, "worst": 727363,
+#           "dtype": "bfloat16", "figures": {"leaves": 61, "asked": 64, "configs": 53,
+#           "loss": {"mean": 5671, "plain": 10481, "ninetieth": 39092, "worst": 122151,
+#           "problems": 1003, "luck": 3220}, "gap": 126, "cross_validated": 23484,
+#           "plain_validated": 23804, "worst_validated": 210975, "extrapolated": 264648,
+#           "rule": {"mean": 676178, "plain": 819389, "ninetieth": 1781859, "worst":
+#           2483446, "problems": 1003, "luck": 3220}, "gain": {"total": 811335069,
+#           "most": 2456979, "problems": 1003, "thresholds": 150098735}}}, {"key":
+#           "rms_norm_backward", "dtype": "float16", "figures": {"leaves": 61, "asked":
+#           61, "configs": 53, "loss": {"mean": 7522, "plain": 11126, "ninetieth":
+#           40451, "worst": 63602, "problems": 55, "luck": 2235, "untimed": 7, "bound":
+#           37261}, "gap": 0, "unmeasured": 2, "rule": {"mean": 437187, "plain": 674798,
+#           "ninetieth": 1479742, "worst": 2525415, "problems": 52, "luck": 2036},
+#           "gain": {"total": 33437412, "most": 2463356, "problems": 50, "thresholds":
+#           9830840}}, "donor": ["rms_norm_backward", "bfloat16"], "cost": -98908},
+#           {"key": "rms_norm_backward", "dtype": "float32", "figures": {"leaves": 18,
+#           "asked": 18, "configs": 17, "loss": {"mean": 14722, "plain": 17183,
+#           "ninetieth": 49757, "worst": 148751, "problems": 188, "luck": 2255}, "gap":
+#           0, "cross_validated": 50270, "plain_validated": 50225, "worst_validated":
+#           479667, "extrapolated": 172441, "rule": {"mean": 456964, "plain": 512450,
+#           "ninetieth": 1120357, "worst": 2293245, "problems": 188, "luck": 2255},
+#           "gain": {"total": 93110108, "most": 2226843, "problems": 188, "thresholds":
+#           34661776}}}, {"key": "rms_norm_backward:no_dweight", "dtype": "bfloat16",
+#           "figures": {"leaves": 6, "asked": 6, "configs": 6, "loss": {"mean": 11352,
+#           "plain": 14367, "ninetieth": 47866, "worst": 138078, "problems": 62, "luck":
+#           1842}, "gap": 0, "cross_validated": 14536, "plain_validated": 17647,
+#           "worst_validated": 258511, "extrapolated": 256201, "rule": {"mean": 364520,
+#           "plain": 565515, "ninetieth": 1403084, "worst": 2923228, "problems": 55,
+#           "luck": 1663}, "gain": {"total": 30315337, "most": 2928236, "problems": 55,
+#           "thresholds": 15232934}}}, {"key": "rms_norm_backward:no_dweight", "dtype":
+#           "float16", "figures": {"leaves": 6, "asked": 6, "configs": 6, "loss":
+#           {"mean": 5480, "plain": 11558, "ninetieth": 36581, "worst": 145011,
+#           "problems": 62, "luck": 3865}, "gap": 0, "cross_validated": 12444,
+#           "plain_validated": 14818, "worst_validated": 174789, "extrapolated": 133911,
+#           "rule": {"mean": 363655, "plain": 552267, "ninetieth": 1402540, "worst":
+#           2935222, "problems": 55, "luck": 3910}, "gain": {"total": 29666128, "most":
+#           2932292, "problems": 55, "thresholds": 15475631}}}, {"key":
+#           "rms_norm_backward:no_dweight", "dtype": "float32", "figures": {"leaves": 6,
+#           "asked": 6, "configs": 5, "loss": {"mean": 13841, "plain": 13753,
+#           "ninetieth": 50318, "worst": 78365, "problems": 62, "luck": 2612}, "gap": 0,
+#           "cross_validated": 17656, "plain_validated": 17677, "worst_validated":
+#           226566, "extrapolated": 87028, "rule": {"mean": 287666, "plain": 372221,
+#           "ninetieth": 1084328, "worst": 2502247, "problems": 55, "luck": 2802},
+#           "gain": {"total": 19684556, "most": 2508016, "problems": 55, "thresholds":
+#           10996420}}}, {"key": "rms_norm_backward:batch_invariant", "dtype":
+#           "bfloat16", "figures": {"leaves": 57, "asked": 57, "configs": 49, "loss":
+#           {"mean": 32105, "plain": 49303, "ninetieth": 137068, "worst": 706234,
+#           "problems": 980, "luck": 3238, "untimed": 23, "bound": 49097}, "gap": 0,
+#           "limits": " of hidden, then rows, with one order of a row's sum a hidden
+#           size", "cross_validated": 35406, "plain_validated": 40519,
+#           "worst_validated": 494366, "rule": {"mean": 676178, "plain": 819389,
+#           "ninetieth": 1781859, "worst": 2483446, "problems": 1003, "luck": 3220},
+#           "gain": {"total": 772237214, "most": 2432142, "problems": 1003,
+#           "thresholds": 150098735}}, "beside": {"mean": 26342, "worst": 710751,
 #           "problems": 980, "bounded": 23}}, {"key":
 #           "rms_norm_backward:batch_invariant", "dtype": "float16", "figures":
-#           {"leaves": 58, "asked": 58, "configs": 49, "loss": {"mean": 28479, "plain":
-#           36285, "ninetieth": 72771, "worst": 660743, "problems": 52, "luck": 1936},
-#           "gap": 133728, "unmeasured": 3, "rule": {"mean": 633077, "plain": 953492,
-#           "ninetieth": 2146620, "worst": 4185329, "problems": 61, "luck": 2051},
-#           "gain": {"total": 43340394, "most": 3906310, "problems": 58, "thresholds":
-#           15476782}}, "donor": ["rms_norm_backward:batch_invariant", "bfloat16"],
-#           "cost": 13188}, {"key": "rms_norm_backward:batch_invariant", "dtype":
-#           "float32", "figures": {"leaves": 48, "asked": 48, "configs": 42, "loss":
-#           {"mean": 19698, "plain": 23037, "ninetieth": 61106, "worst": 227116,
-#           "problems": 188, "luck": 1813}, "gap": 74, "limits": " of hidden, then rows,
-#           with one order of a row's sum a hidden size", "cross_validated": 30928,
-#           "plain_validated": 29165, "rule": {"mean": 458587, "plain": 512664,
-#           "ninetieth": 1112991, "worst": 2297386, "problems": 188, "luck": 1813},
-#           "gain": {"total": 92049900, "most": 2187149, "problems": 188, "thresholds":
-#           34675372}}, "beside": {"mean": 4571, "worst": 218271, "problems": 188,
+#           {"leaves": 57, "asked": 57, "configs": 49, "loss": {"mean": 27891, "plain":
+#           35687, "ninetieth": 73623, "worst": 637774, "problems": 54, "luck": 1956,
+#           "untimed": 8, "bound": 61785}, "gap": 98484, "unmeasured": 3, "rule":
+#           {"mean": 629521, "plain": 951771, "ninetieth": 2144002, "worst": 4184219,
+#           "problems": 61, "luck": 2096}, "gain": {"total": 46803104, "most": 3903692,
+#           "problems": 58, "thresholds": 15451194}}, "donor":
+#           ["rms_norm_backward:batch_invariant", "bfloat16"], "cost": 12740}, {"key":
+#           "rms_norm_backward:batch_invariant", "dtype": "float32", "figures":
+#           {"leaves": 49, "asked": 49, "configs": 42, "loss": {"mean": 18777, "plain":
+#           23224, "ninetieth": 72878, "worst": 222166, "problems": 188, "luck": 2255},
+#           "gap": 65, "limits": " of hidden, then rows, with one order of a row's sum a
+#           hidden size", "cross_validated": 30333, "plain_validated": 30656,
+#           "worst_validated": 243989, "rule": {"mean": 456964, "plain": 512450,
+#           "ninetieth": 1120357, "worst": 2293245, "problems": 188, "luck": 2255},
+#           "gain": {"total": 91974403, "most": 2188165, "problems": 188, "thresholds":
+#           34661776}}, "beside": {"mean": 4055, "worst": 208058, "problems": 188,
 #           "bounded": 0}}, {"key": "rms_norm_backward:no_dweight+batch_invariant",
 #           "dtype": "bfloat16", "figures": {"leaves": 11, "asked": 11, "configs": 11,
-#           "loss": {"mean": 3919, "plain": 6771, "ninetieth": 24164, "worst": 116475,
-#           "problems": 62, "luck": 2647}, "gap": 0, "limits": " of hidden, then rows,
-#           with one order of a row's sum a hidden size", "cross_validated": 4551,
-#           "plain_validated": 5900, "rule": {"mean": 508288, "plain": 759856,
-#           "ninetieth": 2199123, "worst": 3694899, "problems": 62, "luck": 2647},
-#           "gain": {"total": 46691252, "most": 3699105, "problems": 62, "thresholds":
-#           20230285}}, "beside": {"mean": -7377, "worst": 116475, "problems": 62,
-#           "bounded": 0}}, {"key": "rms_norm_backward:no_dweight+batch_invariant",
-#           "dtype": "float16", "figures": {"leaves": 9, "asked": 9, "configs": 9,
-#           "loss": {"mean": 2223, "plain": 5705, "ninetieth": 8375, "worst": 152993,
-#           "problems": 62, "luck": 3389}, "gap": 0, "limits": " of hidden, then rows,
-#           with one order of a row's sum a hidden size", "cross_validated": 17378,
-#           "plain_validated": 18033, "rule": {"mean": 511214, "plain": 750342,
-#           "ninetieth": 2205781, "worst": 3703925, "problems": 62, "luck": 3389},
-#           "gain": {"total": 46167512, "most": 3700104, "problems": 62, "thresholds":
-#           20568146}}, "beside": {"mean": -3688, "worst": 55154, "problems": 62,
+#           "loss": {"mean": 4346, "plain": 7616, "ninetieth": 13102, "worst": 127067,
+#           "problems": 62, "luck": 1842}, "gap": 0, "limits": " of hidden, then rows,
+#           with one order of a row's sum a hidden size", "cross_validated": 16926,
+#           "plain_validated": 18716, "worst_validated": 379009, "rule": {"mean":
+#           509964, "plain": 761212, "ninetieth": 2201340, "worst": 3697046, "problems":
+#           62, "luck": 1842}, "gain": {"total": 46722949, "most": 3701767, "problems":
+#           62, "thresholds": 20279367}}, "beside": {"mean": -7007, "worst": 108799,
+#           "problems": 62, "bounded": 0}}, {"key":
+#           "rms_norm_backward:no_dweight+batch_invariant", "dtype": "float16",
+#           "figures": {"leaves": 10, "asked": 10, "configs": 10, "loss": {"mean": 1481,
+#           "plain": 5431, "ninetieth": 11680, "worst": 142043, "problems": 62, "luck":
+#           3865}, "gap": 0, "limits": " of hidden, then rows, with one order of a row's
+#           sum a hidden size", "cross_validated": 17374, "plain_validated": 18210,
+#           "worst_validated": 351133, "rule": {"mean": 509732, "plain": 750511,
+#           "ninetieth": 2206097, "worst": 3706988, "problems": 62, "luck": 3865},
+#           "gain": {"total": 46194947, "most": 3703167, "problems": 62, "thresholds":
+#           20526749}}, "beside": {"mean": -3999, "worst": 52857, "problems": 62,
 #           "bounded": 0}}, {"key": "rms_norm_backward:no_dweight+batch_invariant",
 #           "dtype": "float32", "figures": {"leaves": 13, "asked": 13, "configs": 12,
-#           "loss": {"mean": 6573, "plain": 8483, "ninetieth": 27642, "worst": 84224,
-#           "problems": 62, "luck": 2336}, "gap": 0, "limits": " of hidden, then rows,
-#           with one order of a row's sum a hidden size", "cross_validated": 47296,
-#           "plain_validated": 37833, "rule": {"mean": 509863, "plain": 646339,
-#           "ninetieth": 2023428, "worst": 4529213, "problems": 62, "luck": 2336},
-#           "gain": {"total": 39547058, "most": 4525013, "problems": 62, "thresholds":
-#           16619511}}, "beside": {"mean": -8233, "worst": 84224, "problems": 62,
-#           "bounded": 0}}, {"key": "rms_norm_forward", "dtype": "bfloat16", "figures":
-#           {"leaves": 51, "asked": 64, "configs": 28, "loss": {"mean": -720, "plain":
-#           1598, "ninetieth": 11398, "worst": 74068, "problems": 1003, "luck": 3248},
-#           "gap": 33, "cross_validated": 8026, "plain_validated": 10863,
-#           "extrapolated": 40490, "rule": {"mean": 67244, "plain": 91963, "ninetieth":
-#           240425, "worst": 2040425, "problems": 1003, "luck": 3248}, "gain": {"total":
-#           90635508, "most": 2041617, "problems": 1003, "thresholds": 30974077}}},
-#           {"key": "rms_norm_forward", "dtype": "float16", "figures": {"leaves": 51,
-#           "asked": 51, "configs": 28, "loss": {"mean": 3577, "plain": 5118,
-#           "ninetieth": 15612, "worst": 146474, "problems": 54, "luck": 5225}, "gap":
-#           0, "rule": {"mean": 108439, "plain": 110667, "ninetieth": 189486, "worst":
-#           2033245, "problems": 52, "luck": 4667}, "gain": {"total": 5399677, "most":
-#           2036479, "problems": 47, "thresholds": 3783529}}, "donor":
-#           ["rms_norm_forward", "bfloat16"], "cost": -4568}, {"key":
+#           "loss": {"mean": 6491, "plain": 8517, "ninetieth": 28431, "worst": 83234,
+#           "problems": 62, "luck": 2612}, "gap": 0, "limits": " of hidden, then rows,
+#           with one order of a row's sum a hidden size", "cross_validated": 46119,
+#           "plain_validated": 36985, "worst_validated": 980083, "rule": {"mean":
+#           507696, "plain": 645353, "ninetieth": 2025558, "worst": 4530044, "problems":
+#           62, "luck": 2612}, "gain": {"total": 39483790, "most": 4525844, "problems":
+#           62, "thresholds": 16604048}}, "beside": {"mean": -7350, "worst": 83234,
+#           "problems": 62, "bounded": 0}}, {"key": "rms_norm_forward", "dtype":
+#           "bfloat16", "figures": {"leaves": 51, "asked": 64, "configs": 28, "loss":
+#           {"mean": -144, "plain": 1811, "ninetieth": 11687, "worst": 77693,
+#           "problems": 1003, "luck": 2617}, "gap": 28, "cross_validated": 8609,
+#           "plain_validated": 11481, "worst_validated": 161897, "extrapolated": 44789,
+#           "rule": {"mean": 68155, "plain": 92116, "ninetieth": 237396, "worst":
+#           2035028, "problems": 1003, "luck": 2617}, "gain": {"total": 90576247,
+#           "most": 2037295, "problems": 1003, "thresholds": 30930390}}}, {"key":
+#           "rms_norm_forward", "dtype": "float16", "figures": {"leaves": 51, "asked":
+#           51, "configs": 28, "loss": {"mean": 521, "plain": 3081, "ninetieth": 14901,
+#           "worst": 60015, "problems": 55, "luck": 4870, "untimed": 7, "bound": 14273},
+#           "gap": 0, "rule": {"mean": 106626, "plain": 107365, "ninetieth": 141004,
+#           "worst": 2021213, "problems": 52, "luck": 4946}, "gain": {"total": 5413911,
+#           "most": 2029414, "problems": 48, "thresholds": 3756127}}, "donor":
+#           ["rms_norm_forward", "bfloat16"], "cost": -4257}, {"key":
 #           "rms_norm_forward:no_rstd", "dtype": "bfloat16", "figures": {"leaves": 51,
-#           "asked": 51, "configs": 28, "loss": {"mean": 3194, "plain": 5014,
-#           "ninetieth": 18240, "worst": 26627, "problems": 61, "luck": 4651}, "gap": 0,
-#           "unmeasured": 1, "rule": {"mean": 78249, "plain": 88209, "ninetieth":
-#           245070, "worst": 1326894, "problems": 57, "luck": 5049}, "gain": {"total":
-#           4655866, "most": 1307445, "problems": 56, "thresholds": 2800564}}, "donor":
-#           ["rms_norm_forward", "bfloat16"], "cost": -1493}, {"key":
-#           "rms_norm_forward:no_rstd", "dtype": "float16", "figures": {"leaves": 51,
-#           "asked": 51, "configs": 28, "loss": {"mean": 5908, "plain": 5016,
-#           "ninetieth": 20627, "worst": 49032, "problems": 61, "luck": 4409}, "gap": 0,
-#           "rule": {"mean": 72999, "plain": 84805, "ninetieth": 217838, "worst":
-#           1319412, "problems": 57, "luck": 4671}, "gain": {"total": 4486273, "most":
-#           1304962, "problems": 56, "thresholds": 2785032}}, "donor":
-#           ["rms_norm_forward", "bfloat16"], "cost": 100}, {"key": "rms_norm_forward",
-#           "dtype": "float32", "figures": {"leaves": 16, "asked": 18, "configs": 13,
-#           "loss": {"mean": 719, "plain": 4205, "ninetieth": 16737, "worst": 63569,
-#           "problems": 188, "luck": 3739}, "gap": 0, "cross_validated": 13823,
-#           "plain_validated": 16546, "extrapolated": 23356, "rule": {"mean": 80825,
-#           "plain": 84630, "ninetieth": 187581, "worst": 1660343, "problems": 188,
-#           "luck": 3739}, "gain": {"total": 15119892, "most": 1645172, "problems": 188,
-#           "thresholds": 7782117}}}, {"key": "rms_norm_forward:no_rstd", "dtype":
-#           "float32", "figures": {"leaves": 16, "asked": 16, "configs": 13, "loss":
-#           {"mean": 1680, "plain": 7555, "ninetieth": 26185, "worst": 58074,
-#           "problems": 58, "luck": 7378}, "gap": 1528, "rule": {"mean": 53387, "plain":
-#           69620, "ninetieth": 228141, "worst": 926364, "problems": 58, "luck": 7660},
-#           "gain": {"total": 3661426, "most": 912668, "problems": 54, "thresholds":
-#           1608948}}, "donor": ["rms_norm_forward", "float32"], "cost": 1428}, {"key":
+#           "asked": 51, "configs": 28, "loss": {"mean": 3691, "plain": 5424,
+#           "ninetieth": 18240, "worst": 34145, "problems": 58, "luck": 5021, "untimed":
+#           4, "bound": 19673}, "gap": 0, "unmeasured": 2, "rule": {"mean": 77761,
+#           "plain": 88024, "ninetieth": 244679, "worst": 1332389, "problems": 57,
+#           "luck": 5355}, "gain": {"total": 4599388, "most": 1311071, "problems": 55,
+#           "thresholds": 2804573}}, "donor": ["rms_norm_forward", "bfloat16"], "cost":
+#           313}, {"key": "rms_norm_forward:no_rstd", "dtype": "float16", "figures":
+#           {"leaves": 51, "asked": 51, "configs": 28, "loss": {"mean": 5183, "plain":
+#           6018, "ninetieth": 22830, "worst": 53690, "problems": 59, "luck": 5388,
+#           "untimed": 3, "bound": 19001}, "gap": 0, "rule": {"mean": 72678, "plain":
+#           84704, "ninetieth": 216122, "worst": 1322280, "problems": 57, "luck": 4782},
+#           "gain": {"total": 4322536, "most": 1307830, "problems": 55, "thresholds":
+#           2778897}}, "donor": ["rms_norm_forward", "bfloat16"], "cost": 916}, {"key":
+#           "rms_norm_forward", "dtype": "float32", "figures": {"leaves": 16, "asked":
+#           18, "configs": 13, "loss": {"mean": 934, "plain": 4446, "ninetieth": 17025,
+#           "worst": 69753, "problems": 188, "luck": 3456}, "gap": 0, "cross_validated":
+#           13859, "plain_validated": 16495, "worst_validated": 119697, "extrapolated":
+#           24528, "rule": {"mean": 79431, "plain": 85083, "ninetieth": 202168, "worst":
+#           1662612, "problems": 188, "luck": 3456}, "gain": {"total": 15159638, "most":
+#           1648520, "problems": 188, "thresholds": 7695987}}}, {"key":
+#           "rms_norm_forward:no_rstd", "dtype": "float32", "figures": {"leaves": 16,
+#           "asked": 16, "configs": 13, "loss": {"mean": 4896, "plain": 8086,
+#           "ninetieth": 24866, "worst": 74473, "problems": 57, "luck": 4402, "untimed":
+#           5, "bound": 13195}, "gap": 1282, "rule": {"mean": 44490, "plain": 60492,
+#           "ninetieth": 144305, "worst": 932081, "problems": 58, "luck": 4587}, "gain":
+#           {"total": 3011002, "most": 918385, "problems": 53, "thresholds": 1623962}},
+#           "donor": ["rms_norm_forward", "float32"], "cost": 960}, {"key":
 #           "rms_norm_forward:batch_invariant", "dtype": "bfloat16", "figures":
-#           {"leaves": 32, "asked": 32, "configs": 22, "loss": {"mean": 6484, "plain":
-#           12140, "ninetieth": 47440, "worst": 168227, "problems": 1003, "luck": 3248},
+#           {"leaves": 30, "asked": 30, "configs": 22, "loss": {"mean": 7191, "plain":
+#           12525, "ninetieth": 46276, "worst": 167919, "problems": 1003, "luck": 2617},
 #           "gap": 0, "limits": " of hidden, then rows, with one order of a row's sum a
-#           hidden size", "cross_validated": 11578, "plain_validated": 14401, "rule":
-#           {"mean": 67244, "plain": 91963, "ninetieth": 240425, "worst": 2040425,
-#           "problems": 1003, "luck": 3248}, "gain": {"total": 80062359, "most":
-#           2011683, "problems": 1003, "thresholds": 30974077}}, "beside": {"mean":
-#           7203, "worst": 168227, "problems": 1003, "bounded": 0}}, {"key":
-#           "rms_norm_forward:batch_invariant", "dtype": "float16", "figures":
-#           {"leaves": 32, "asked": 32, "configs": 22, "loss": {"mean": 6626, "plain":
-#           10306, "ninetieth": 28066, "worst": 146474, "problems": 53, "luck": 5351},
-#           "gap": 221005, "rule": {"mean": 258409, "plain": 333948, "ninetieth":
-#           1905171, "worst": 2711002, "problems": 61, "luck": 5140}, "gain": {"total":
-#           1388745, "most": 2008230, "problems": 61, "thresholds": 13046417}}, "donor":
-#           ["rms_norm_forward:batch_invariant", "bfloat16"], "cost": 3791}, {"key":
+#           hidden size", "cross_validated": 11272, "plain_validated": 14162,
+#           "worst_validated": 387663, "rule": {"mean": 68155, "plain": 92116,
+#           "ninetieth": 237396, "worst": 2035028, "problems": 1003, "luck": 2617},
+#           "gain": {"total": 79829932, "most": 2010295, "problems": 1003, "thresholds":
+#           30930390}}, "beside": {"mean": 7334, "worst": 167919, "problems": 1003,
+#           "bounded": 0}}, {"key": "rms_norm_forward:batch_invariant", "dtype":
+#           "float16", "figures": {"leaves": 30, "asked": 30, "configs": 22, "loss":
+#           {"mean": 3120, "plain": 8022, "ninetieth": 28066, "worst": 79363,
+#           "problems": 53, "luck": 5016, "untimed": 9, "bound": 30132}, "gap": 203082,
+#           "rule": {"mean": 256447, "plain": 331065, "ninetieth": 1905353, "worst":
+#           2711002, "problems": 61, "luck": 4749}, "gain": {"total": 3309679, "most":
+#           2009330, "problems": 60, "thresholds": 12979002}}, "donor":
+#           ["rms_norm_forward:batch_invariant", "bfloat16"], "cost": 2920}, {"key":
 #           "rms_norm_forward:no_rstd+batch_invariant", "dtype": "bfloat16", "figures":
-#           {"leaves": 32, "asked": 32, "configs": 22, "loss": {"mean": 7795, "plain":
-#           12179, "ninetieth": 39728, "worst": 88880, "problems": 60, "luck": 4687},
-#           "gap": 7030, "rule": {"mean": 123762, "plain": 151961, "ninetieth": 313250,
-#           "worst": 1909075, "problems": 61, "luck": 4638}, "gain": {"total": 8529655,
-#           "most": 1909593, "problems": 60, "thresholds": 3530282}}, "donor":
-#           ["rms_norm_forward:batch_invariant", "bfloat16"], "cost": 7115}, {"key":
+#           {"leaves": 30, "asked": 30, "configs": 22, "loss": {"mean": 7407, "plain":
+#           11694, "ninetieth": 39448, "worst": 85212, "problems": 61, "luck": 4919,
+#           "untimed": 1, "bound": 13998}, "gap": 7009, "rule": {"mean": 123418,
+#           "plain": 151822, "ninetieth": 297969, "worst": 1911767, "problems": 61,
+#           "luck": 4919}, "gain": {"total": 8547807, "most": 1912285, "problems": 61,
+#           "thresholds": 3531155}}, "donor": ["rms_norm_forward:batch_invariant",
+#           "bfloat16"], "cost": 7010}, {"key":
 #           "rms_norm_forward:no_rstd+batch_invariant", "dtype": "float16", "figures":
-#           {"leaves": 32, "asked": 32, "configs": 22, "loss": {"mean": 9298, "plain":
-#           10343, "ninetieth": 32729, "worst": 62236, "problems": 59, "luck": 4392},
-#           "gap": 66228, "rule": {"mean": 132925, "plain": 175743, "ninetieth": 299468,
-#           "worst": 1956343, "problems": 61, "luck": 4415}, "gain": {"total": 4354981,
-#           "most": 1299862, "problems": 61, "thresholds": 6369866}}, "donor":
-#           ["rms_norm_forward:batch_invariant", "bfloat16"], "cost": 8100}, {"key":
-#           "rms_norm_forward:batch_invariant", "dtype": "float32", "figures":
-#           {"leaves": 31, "asked": 31, "configs": 23, "loss": {"mean": 1844, "plain":
-#           5170, "ninetieth": 20490, "worst": 55587, "problems": 188, "luck": 3739},
-#           "gap": 0, "limits": " of hidden, then rows, with one order of a row's sum a
-#           hidden size", "cross_validated": 15332, "plain_validated": 19589, "rule":
-#           {"mean": 80825, "plain": 84630, "ninetieth": 187581, "worst": 1660343,
-#           "problems": 188, "luck": 3739}, "gain": {"total": 14938348, "most": 1636354,
-#           "problems": 188, "thresholds": 7782117}}, "beside": {"mean": 1125, "worst":
-#           55587, "problems": 188, "bounded": 0}}, {"key":
+#           {"leaves": 30, "asked": 30, "configs": 22, "loss": {"mean": 8081, "plain":
+#           10491, "ninetieth": 29611, "worst": 95012, "problems": 60, "luck": 5504,
+#           "untimed": 2, "bound": 13610}, "gap": 48730, "rule": {"mean": 132289,
+#           "plain": 175556, "ninetieth": 300643, "worst": 1956343, "problems": 61,
+#           "luck": 5543}, "gain": {"total": 6308714, "most": 1883399, "problems": 61,
+#           "thresholds": 6364902}}, "donor": ["rms_norm_forward:batch_invariant",
+#           "bfloat16"], "cost": 7571}, {"key": "rms_norm_forward:batch_invariant",
+#           "dtype": "float32", "figures": {"leaves": 29, "asked": 29, "configs": 19,
+#           "loss": {"mean": 2288, "plain": 5619, "ninetieth": 19898, "worst": 55587,
+#           "problems": 188, "luck": 3456}, "gap": 0, "limits": " of hidden, then rows,
+#           with one order of a row's sum a hidden size", "cross_validated": 14937,
+#           "plain_validated": 19497, "worst_validated": 801930, "rule": {"mean": 79431,
+#           "plain": 85083, "ninetieth": 202168, "worst": 1662612, "problems": 188,
+#           "luck": 3456}, "gain": {"total": 14939123, "most": 1639760, "problems": 188,
+#           "thresholds": 7695987}}, "beside": {"mean": 1353, "worst": 55587,
+#           "problems": 188, "bounded": 0}}, {"key":
 #           "rms_norm_forward:no_rstd+batch_invariant", "dtype": "float32", "figures":
-#           {"leaves": 31, "asked": 31, "configs": 23, "loss": {"mean": 1457, "plain":
-#           7936, "ninetieth": 24281, "worst": 95203, "problems": 58, "luck": 7429},
-#           "gap": 16090, "rule": {"mean": 96041, "plain": 149993, "ninetieth": 246825,
-#           "worst": 2304932, "problems": 62, "luck": 7332}, "gain": {"total": 8181416,
-#           "most": 2290815, "problems": 59, "thresholds": 2049316}}, "donor":
-#           ["rms_norm_forward:batch_invariant", "float32"], "cost": 4247}], "body":
-#           "sha256:a31e23d1af25ab3836439ad148d8c57573074ade1d39d44c06c5db2aafceb2c7",
+#           {"leaves": 29, "asked": 29, "configs": 19, "loss": {"mean": 4533, "plain":
+#           8341, "ninetieth": 27019, "worst": 93728, "problems": 59, "luck": 4382,
+#           "untimed": 3, "bound": 11890}, "gap": 36785, "rule": {"mean": 87493,
+#           "plain": 141392, "ninetieth": 239512, "worst": 2304932, "problems": 62,
+#           "luck": 4390}, "gain": {"total": 6686440, "most": 2290815, "problems": 61,
+#           "thresholds": 2058092}}, "donor": ["rms_norm_forward:batch_invariant",
+#           "float32"], "cost": 3820}], "body":
+#           "sha256:b0f8987f9d3d41837737edb2164ad6f777c86d507188f589ed160d30f24d2f87",
 #           "searched": ["rms_norm_backward bfloat16: plane, 8 % of 596862 configs, none
 #           audited, expected to have missed 19.35 %", "rms_norm_backward float16:
 #           plane, 6 % of 42729 configs, of 8 audited, 0 were faster than the choice,
 #           expected to have missed 4.06 %", "rms_norm_backward float32: plane, 7 % of
 #           122393 configs, of 257 audited, 9 were faster than the choice, by at most
-#           5.7 %, expected to have missed 0.91 %", "rms_norm_backward:no_dweight
-#           bfloat16: plane, 11 % of 20039 configs, of 64 audited, 6 were faster than
-#           the choice, by at most 12.8 %, expected to have missed 0.85 %",
+#           5.8 %, expected to have missed 0.91 %", "rms_norm_backward:no_dweight
+#           bfloat16: plane, 11 % of 20039 configs, of 64 audited, 5 were faster than
+#           the choice, by at most 12.3 %, expected to have missed 0.85 %",
 #           "rms_norm_backward:no_dweight float16: plane, 11 % of 20039 configs, of 62
 #           audited, 0 were faster than the choice, expected to have missed 1.05 %",
 #           "rms_norm_backward:no_dweight float32: plane, 12 % of 18989 configs, of 57
 #           audited, 0 were faster than the choice, expected to have missed 1.01 %",
-#           "rms_norm_forward bfloat16: plane, 10 % of 238692 configs, of 573 audited, 4
+#           "rms_norm_forward bfloat16: plane, 10 % of 238692 configs, of 573 audited, 5
 #           were faster than the choice, by at most 0.3 %, expected to have missed 0.43
 #           %", "rms_norm_forward float16: plane, 7 % of 18653 configs, of 34 audited, 0
 #           were faster than the choice, expected to have missed 1.26 %",
@@ -357,7 +377,7 @@
 #           "rms_norm_forward:no_rstd float16: plane, 11 % of 18653 configs, of 68
 #           audited, 0 were faster than the choice, expected to have missed 0.52 %",
 #           "rms_norm_forward:no_rstd float32: plane, 11 % of 17737 configs, of 57
-#           audited, 1 was faster than the choice, by at most 2.4 %, expected to have
+#           audited, 1 was faster than the choice, by at most 2.5 %, expected to have
 #           missed 0.89 %"]}
 
 """Launch configs by operator, dtype, rows and hidden; `lookup` finds one."""
@@ -418,13 +438,6 @@ BLOCK_ROW_2_WARPS_1_COLUMNS_64 = Config(
     block_col=64,
 )
 BLOCK_ROW_2_WARPS_1 = Config(schedule="block_row", block_row=2, num_warps=1)
-BLOCK_ROW_2_WARPS_2_COLUMNS_64 = Config(
-    schedule="block_row",
-    block_row=2,
-    num_warps=2,
-    finish="columns",
-    block_col=64,
-)
 BLOCK_ROW_2_WARPS_2 = Config(schedule="block_row", block_row=2, num_warps=2)
 BLOCK_ROW_2_WARPS_4_COLUMNS_16 = Config(
     schedule="block_row",
@@ -503,6 +516,13 @@ BLOCK_ROW_4_WARPS_8_COLUMNS_16 = Config(
     block_col=16,
 )
 BLOCK_ROW_8_WARPS_1 = Config(schedule="block_row", block_row=8, num_warps=1)
+BLOCK_ROW_8_WARPS_2_COLUMNS_16 = Config(
+    schedule="block_row",
+    block_row=8,
+    num_warps=2,
+    finish="columns",
+    block_col=16,
+)
 BLOCK_ROW_8_WARPS_4_COLUMNS_16 = Config(
     schedule="block_row",
     block_row=8,
@@ -527,7 +547,6 @@ BLOCK_ROW_8_WARPS_8_COLUMNS_16 = Config(
     block_col=16,
 )
 BLOCK_ROW_8_WARPS_8 = Config(schedule="block_row", block_row=8, num_warps=8)
-BLOCK_ROW_8_WARPS_16 = Config(schedule="block_row", block_row=8, num_warps=16)
 BLOCK_ROW_8_WARPS_32 = Config(schedule="block_row", block_row=8, num_warps=32)
 BLOCK_ROW_16_WARPS_4_COLUMNS_16 = Config(
     schedule="block_row",
@@ -697,6 +716,12 @@ CLUSTER_8_WARPS_16_COLUMNS_32 = Config(
 )
 PARTS_WARPS_1_PER_SM_1 = Config(schedule="parts", num_warps=1, programs_per_sm=1)
 PARTS_WARPS_2_PER_SM_1 = Config(schedule="parts", num_warps=2, programs_per_sm=1)
+PARTS_WARPS_4_PER_SM_1_CHUNKS_1024 = Config(
+    schedule="parts",
+    num_warps=4,
+    programs_per_sm=1,
+    block_col=1024,
+)
 PARTS_WARPS_4_PER_SM_2 = Config(schedule="parts", num_warps=4, programs_per_sm=2)
 PARTS_WARPS_8_PER_SM_1 = Config(schedule="parts", num_warps=8, programs_per_sm=1)
 PARTS_WARPS_8_PER_SM_1_CHUNKS_1024 = Config(
@@ -704,6 +729,12 @@ PARTS_WARPS_8_PER_SM_1_CHUNKS_1024 = Config(
     num_warps=8,
     programs_per_sm=1,
     block_col=1024,
+)
+PARTS_WARPS_8_PER_SM_1_CHUNKS_2048 = Config(
+    schedule="parts",
+    num_warps=8,
+    programs_per_sm=1,
+    block_col=2048,
 )
 PARTS_WARPS_8_PER_SM_2 = Config(schedule="parts", num_warps=8, programs_per_sm=2)
 PARTS_WARPS_16_PER_SM_1 = Config(schedule="parts", num_warps=16, programs_per_sm=1)
@@ -720,12 +751,6 @@ PARTS_WARPS_16_PER_SM_1_CHUNKS_4096 = Config(
     block_col=4096,
 )
 PARTS_WARPS_16_PER_SM_2 = Config(schedule="parts", num_warps=16, programs_per_sm=2)
-PARTS_WARPS_16_PER_SM_2_CHUNKS_2048 = Config(
-    schedule="parts",
-    num_warps=16,
-    programs_per_sm=2,
-    block_col=2048,
-)
 PARTS_WARPS_32_PER_SM_1 = Config(schedule="parts", num_warps=32, programs_per_sm=1)
 PARTS_WARPS_32_PER_SM_1_CHUNKS_4096 = Config(
     schedule="parts",
@@ -766,11 +791,24 @@ PERSISTENT_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT = Config(
     programs_per_sm=1,
     finish="dependent",
 )
+PERSISTENT_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT = Config(
+    schedule="persistent",
+    num_warps=4,
+    num_stages=4,
+    programs_per_sm=2,
+    finish="dependent",
+)
 PERSISTENT_WARPS_4_STAGES_4_PER_SM_2 = Config(
     schedule="persistent",
     num_warps=4,
     num_stages=4,
     programs_per_sm=2,
+)
+PERSISTENT_WARPS_4_STAGES_4_PER_SM_16 = Config(
+    schedule="persistent",
+    num_warps=4,
+    num_stages=4,
+    programs_per_sm=16,
 )
 PERSISTENT_WARPS_8_PER_SM_1_DEPENDENT = Config(
     schedule="persistent",
@@ -821,6 +859,12 @@ PERSISTENT_WARPS_8_STAGES_4_PER_SM_8 = Config(
     num_warps=8,
     num_stages=4,
     programs_per_sm=8,
+)
+PERSISTENT_WARPS_8_STAGES_4_PER_SM_16 = Config(
+    schedule="persistent",
+    num_warps=8,
+    num_stages=4,
+    programs_per_sm=16,
 )
 PERSISTENT_WARPS_16_PER_SM_1_DEPENDENT = Config(
     schedule="persistent",
@@ -878,13 +922,6 @@ PERSISTENT_ROWS_2_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT = Config(
     programs_per_sm=2,
     finish="dependent",
 )
-PERSISTENT_ROWS_2_WARPS_4_STAGES_4_PER_SM_8 = Config(
-    schedule="persistent",
-    block_row=2,
-    num_warps=4,
-    num_stages=4,
-    programs_per_sm=8,
-)
 PERSISTENT_ROWS_2_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT = Config(
     schedule="persistent",
     block_row=2,
@@ -925,14 +962,6 @@ PERSISTENT_ROWS_4_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT = Config(
     programs_per_sm=1,
     finish="dependent",
 )
-PERSISTENT_ROWS_4_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT = Config(
-    schedule="persistent",
-    block_row=4,
-    num_warps=4,
-    num_stages=4,
-    programs_per_sm=2,
-    finish="dependent",
-)
 PERSISTENT_ROWS_4_WARPS_4_STAGES_4_PER_SM_2_REDUCE = Config(
     schedule="persistent",
     block_row=4,
@@ -949,12 +978,12 @@ PERSISTENT_ROWS_4_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT = Config(
     programs_per_sm=1,
     finish="dependent",
 )
-PERSISTENT_ROWS_4_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT = Config(
+PERSISTENT_ROWS_4_WARPS_8_STAGES_3_PER_SM_2_DEPENDENT = Config(
     schedule="persistent",
     block_row=4,
     num_warps=8,
-    num_stages=4,
-    programs_per_sm=1,
+    num_stages=3,
+    programs_per_sm=2,
     finish="dependent",
 )
 PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT = Config(
@@ -988,6 +1017,13 @@ PERSISTENT_ROWS_16_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT = Config(
     programs_per_sm=2,
     finish="dependent",
 )
+PERSISTENT_ROWS_16_WARPS_8_PER_SM_16_REDUCE = Config(
+    schedule="persistent",
+    block_row=16,
+    num_warps=8,
+    programs_per_sm=16,
+    finish="reduce",
+)
 PERSISTENT_ROWS_32_WARPS_4_PER_SM_2_DEPENDENT = Config(
     schedule="persistent",
     block_row=32,
@@ -1018,13 +1054,6 @@ PERSISTENT_ROWS_32_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT = Config(
     programs_per_sm=1,
     finish="dependent",
 )
-PERSISTENT_ROWS_64_WARPS_8_PER_SM_1_DEPENDENT = Config(
-    schedule="persistent",
-    block_row=64,
-    num_warps=8,
-    programs_per_sm=1,
-    finish="dependent",
-)
 ROW_WARPS_1_COLUMNS_16 = Config(
     schedule="row",
     num_warps=1,
@@ -1043,7 +1072,6 @@ ROW_WARPS_1_COLUMNS_64 = Config(
     finish="columns",
     block_col=64,
 )
-ROW_WARPS_1 = Config(schedule="row", num_warps=1)
 ROW_WARPS_1_STAGES_3_COLUMNS_64 = Config(
     schedule="row",
     num_warps=1,
@@ -1076,13 +1104,6 @@ ROW_WARPS_2_COLUMNS_32 = Config(
     num_warps=2,
     finish="columns",
     block_col=32,
-)
-ROW_WARPS_2_STAGES_4_COLUMNS_16 = Config(
-    schedule="row",
-    num_warps=2,
-    num_stages=4,
-    finish="columns",
-    block_col=16,
 )
 ROW_WARPS_4_COLUMNS_16 = Config(
     schedule="row",
@@ -1149,8 +1170,6 @@ ROW_WARPS_16_COLUMNS_16 = Config(
     finish="columns",
     block_col=16,
 )
-SPLIT_1024_WARPS_4 = Config(schedule="split", num_warps=4, block_col=1024)
-SPLIT_2048_WARPS_8 = Config(schedule="split", num_warps=8, block_col=2048)
 SPLIT_2048_WARPS_16_PER_SM_1_DEPENDENT = Config(
     schedule="split",
     num_warps=16,
@@ -1162,6 +1181,13 @@ SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT = Config(
     schedule="split",
     num_warps=16,
     programs_per_sm=1,
+    finish="dependent",
+    block_col=4096,
+)
+SPLIT_4096_WARPS_16_PER_SM_2_DEPENDENT = Config(
+    schedule="split",
+    num_warps=16,
+    programs_per_sm=2,
     finish="dependent",
     block_col=4096,
 )
@@ -1180,6 +1206,21 @@ SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT = Config(
     programs_per_sm=1,
     finish="dependent",
     block_col=4096,
+)
+SPLIT_8192_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT = Config(
+    schedule="split",
+    num_warps=16,
+    num_stages=2,
+    programs_per_sm=1,
+    finish="dependent",
+    block_col=8192,
+)
+SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT = Config(
+    schedule="split",
+    num_warps=32,
+    programs_per_sm=1,
+    finish="dependent",
+    block_col=8192,
 )
 SPLIT_8_WARPS_2_COLUMNS_32 = Config(
     schedule="split_8",
@@ -1250,7 +1291,7 @@ def rms_norm_backward_bfloat16(rows: int, hidden: int) -> Config:
                 if rows >= 832:
                     if hidden <= 128:
                         if rows >= 1408:
-                            if rows >= 25600:
+                            if rows >= 26624:
                                 return PERSISTENT_ROWS_32_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
                             return PERSISTENT_ROWS_32_WARPS_4_PER_SM_2_DEPENDENT
                         return BLOCK_ROW_64_WARPS_16_COLUMNS_16
@@ -1294,16 +1335,14 @@ def rms_norm_backward_bfloat16(rows: int, hidden: int) -> Config:
         if rows >= 36:
             if rows >= 160:
                 if rows >= 2112:
-                    if hidden <= 768:
+                    if hidden <= 640:
                         return PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
-                    if hidden <= 2048:
-                        if rows >= 10240:
-                            if hidden <= 1280:
-                                return PERSISTENT_ROWS_4_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT
-                            if hidden <= 1536:
-                                return PERSISTENT_ROWS_4_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
-                            return PERSISTENT_ROWS_2_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT
+                    if hidden <= 1280:
                         return PERSISTENT_ROWS_2_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
+                    if hidden <= 1536:
+                        return PERSISTENT_ROWS_4_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
+                    if hidden <= 2048:
+                        return PERSISTENT_ROWS_2_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT
                     if hidden <= 2560:
                         return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
                     if hidden <= 3072:
@@ -1315,10 +1354,8 @@ def rms_norm_backward_bfloat16(rows: int, hidden: int) -> Config:
                     return BLOCK_ROW_4_WARPS_8_COLUMNS_16
                 if rows >= 512:
                     return ROW_WARPS_8_COLUMNS_16
-                if hidden <= 2047:
+                if hidden <= 1536:
                     return BLOCK_ROW_2_WARPS_8_COLUMNS_16
-                if hidden <= 2048:
-                    return ROW_WARPS_2_STAGES_4_COLUMNS_16
                 return ROW_WARPS_4_COLUMNS_16
             if hidden <= 2048:
                 return ROW_WARPS_4_COLUMNS_16
@@ -1336,34 +1373,38 @@ def rms_norm_backward_bfloat16(rows: int, hidden: int) -> Config:
                 return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
             return ROW_WARPS_8_COLUMNS_32
         return ROW_WARPS_8_COLUMNS_64
-    if rows >= 70:
-        if hidden <= 20480:
-            if rows >= 270:
-                if hidden <= 12287:
-                    return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-                if hidden <= 16384:
-                    if rows >= 3328:
-                        return SPLIT_2048_WARPS_16_PER_SM_1_DEPENDENT
-                    return SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-                return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
-            return CLUSTER_4_WARPS_4_COLUMNS_32
-        if rows >= 210:
-            return CLUSTER_2_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-        return CLUSTER_8_WARPS_4_COLUMNS_32
-    if hidden <= 20479:
+    if rows >= 10:
+        if rows >= 20:
+            if rows >= 80:
+                if hidden <= 20480:
+                    if rows >= 270:
+                        if hidden <= 12287:
+                            return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+                        if hidden <= 16384:
+                            if rows >= 4352:
+                                return SPLIT_2048_WARPS_16_PER_SM_1_DEPENDENT
+                            return SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+                        return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
+                    return CLUSTER_4_WARPS_4_COLUMNS_32
+                if rows >= 210:
+                    return CLUSTER_2_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+                return SPLIT_8_WARPS_4_COLUMNS_32
+            if hidden <= 12288:
+                return CLUSTER_8_WARPS_4_COLUMNS_32
+            if hidden <= 32768:
+                return CLUSTER_8_WARPS_2_COLUMNS_64
+            return SPLIT_8_WARPS_4_COLUMNS_32
+        if hidden <= 24576:
+            return CLUSTER_8_WARPS_4_COLUMNS_32
+        return CLUSTER_8_WARPS_4_COLUMNS_512
+    if hidden <= 16384:
         if rows >= 3:
             if hidden <= 9216:
                 return CLUSTER_8_WARPS_4_COLUMNS_32
             if rows >= 5:
-                if rows >= 64:
-                    return CLUSTER_8_WARPS_2_COLUMNS_64
                 return CLUSTER_8_WARPS_4_COLUMNS_32
             return CLUSTER_8_WARPS_4_COLUMNS_1024
         return CLUSTER_8_WARPS_4_COLUMNS_512
-    if rows >= 14:
-        if hidden <= 32768:
-            return CLUSTER_8_WARPS_2_COLUMNS_64
-        return CLUSTER_8_WARPS_4_COLUMNS_32
     return CLUSTER_8_WARPS_4_COLUMNS_1024
 
 
@@ -1372,7 +1413,7 @@ def rms_norm_backward_float32(rows: int, hidden: int) -> Config:
         if rows >= 50:
             if rows >= 1152:
                 if hidden <= 64:
-                    return PERSISTENT_ROWS_64_WARPS_8_PER_SM_1_DEPENDENT
+                    return PERSISTENT_ROWS_32_WARPS_4_PER_SM_2_DEPENDENT
                 if hidden <= 256:
                     return PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT
                 return PERSISTENT_ROWS_2_WARPS_2_STAGES_4_PER_SM_2_REDUCE
@@ -1410,18 +1451,18 @@ def rms_norm_backward_no_dweight_bfloat16(rows: int, hidden: int) -> Config:
         return BLOCK_ROW_16_WARPS_4_COLUMNS_16
     if hidden <= 256:
         return BLOCK_ROW_2_WARPS_1_COLUMNS_16
-    if hidden <= 512:
-        return ROW_WARPS_2_COLUMNS_16
-    if hidden <= 2048:
-        return ROW_WARPS_4_COLUMNS_16
-    if hidden <= 14336:
+    if hidden <= 1024:
+        return BLOCK_ROW_2_WARPS_4_COLUMNS_16
+    if hidden <= 8192:
         return ROW_WARPS_8_COLUMNS_16
+    if rows >= 16:
+        return SPLIT_8192_WARPS_32_PER_SM_1_DEPENDENT
     return CLUSTER_8_WARPS_8_COLUMNS_32
 
 
 def rms_norm_backward_no_dweight_float16(rows: int, hidden: int) -> Config:
     if hidden <= 64:
-        return BLOCK_ROW_32_WARPS_8_COLUMNS_16
+        return BLOCK_ROW_16_WARPS_4_COLUMNS_16
     if hidden <= 256:
         return BLOCK_ROW_2_WARPS_1_COLUMNS_16
     if hidden <= 512:
@@ -1510,22 +1551,20 @@ def rms_norm_backward_batch_invariant_bfloat16(rows: int, hidden: int) -> Config
                 return BLOCK_ROW_2_WARPS_4_COLUMNS_32
             if rows >= 2560:
                 return PERSISTENT_WARPS_4_STAGES_3_PER_SM_4_DEPENDENT
-            if rows >= 160:
+            if rows >= 50:
                 return ROW_WARPS_4_STAGES_4_COLUMNS_16
-            return ROW_WARPS_4_COLUMNS_16
+            return ROW_WARPS_4_COLUMNS_32
         if hidden <= 2048:
-            if rows >= 23552:
-                return PERSISTENT_ROWS_2_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT
             if rows >= 1280:
-                return PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
+                return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
             return ROW_WARPS_4_COLUMNS_16
         if rows >= 384:
             if rows >= 2560:
                 return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
             return ROW_WARPS_4_STAGES_3_COLUMNS_16
-        if rows >= 50:
+        if rows >= 160:
             return ROW_WARPS_4_COLUMNS_16
-        return ROW_WARPS_4_COLUMNS_64
+        return ROW_WARPS_4_COLUMNS_32
     if hidden <= 16384:
         if hidden <= 8192:
             if hidden <= 4096:
@@ -1568,7 +1607,7 @@ def rms_norm_backward_batch_invariant_bfloat16(rows: int, hidden: int) -> Config
 
 
 def rms_norm_backward_batch_invariant_float32(rows: int, hidden: int) -> Config:
-    if hidden <= 4095:
+    if hidden <= 4096:
         if hidden <= 512:
             if hidden <= 128:
                 if hidden <= 64:
@@ -1597,16 +1636,18 @@ def rms_norm_backward_batch_invariant_float32(rows: int, hidden: int) -> Config:
                     return BLOCK_ROW_2_WARPS_1_COLUMNS_16
                 return BLOCK_ROW_2_WARPS_1_COLUMNS_64
             if hidden <= 256:
+                if rows >= 1536:
+                    if rows >= 131072:
+                        return PERSISTENT_ROWS_4_WARPS_8_STAGES_3_PER_SM_2_DEPENDENT
+                    return PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT
                 if rows >= 256:
-                    if rows >= 1536:
-                        return PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT
                     return BLOCK_ROW_8_WARPS_4_STAGES_4_COLUMNS_16
-                if rows >= 2:
-                    return BLOCK_ROW_4_WARPS_4_COLUMNS_16
-                return BLOCK_ROW_2_WARPS_2_COLUMNS_64
+                return BLOCK_ROW_4_WARPS_4_COLUMNS_16
+            if rows >= 11264:
+                if rows >= 131072:
+                    return PERSISTENT_ROWS_16_WARPS_8_PER_SM_16_REDUCE
+                return PERSISTENT_ROWS_4_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT
             if rows >= 1536:
-                if rows >= 11264:
-                    return PERSISTENT_ROWS_4_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT
                 return PERSISTENT_ROWS_4_WARPS_4_STAGES_4_PER_SM_2_REDUCE
             if rows >= 256:
                 return BLOCK_ROW_8_WARPS_8_COLUMNS_16
@@ -1614,36 +1655,36 @@ def rms_norm_backward_batch_invariant_float32(rows: int, hidden: int) -> Config:
         if hidden <= 2048:
             if hidden <= 1024:
                 if rows >= 3072:
-                    if rows >= 6144:
+                    if rows >= 23552:
                         return PERSISTENT_ROWS_2_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT
-                    return PERSISTENT_ROWS_4_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
+                    return PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
                 if rows >= 256:
                     return ROW_WARPS_4_STAGES_4_COLUMNS_16
                 return ROW_WARPS_4_COLUMNS_16
             if rows >= 3072:
                 return PERSISTENT_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT
-            if rows >= 256:
+            if rows >= 768:
                 return ROW_WARPS_4_STAGES_3_COLUMNS_16
             return ROW_WARPS_4_COLUMNS_16
+        if rows >= 256:
+            if rows >= 1536:
+                return PERSISTENT_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT
+            return ROW_WARPS_4_COLUMNS_16
         if rows >= 64:
-            if rows >= 3072:
-                return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
-            return ROW_WARPS_8_COLUMNS_16
-        if rows >= 2:
-            return ROW_WARPS_8_COLUMNS_32
-        return ROW_WARPS_8_COLUMNS_16
+            return ROW_WARPS_4_COLUMNS_32
+        return ROW_WARPS_4_STAGES_2_COLUMNS_64
     if hidden <= 14336:
         if hidden <= 8192:
-            if hidden <= 4096:
-                if rows >= 256:
-                    if rows >= 1536:
-                        return PERSISTENT_WARPS_4_STAGES_4_PER_SM_1_DEPENDENT
-                    return ROW_WARPS_4_COLUMNS_16
-                if rows >= 64:
-                    return ROW_WARPS_4_COLUMNS_32
-                return ROW_WARPS_4_STAGES_2_COLUMNS_64
-            if rows >= 3072:
-                return PERSISTENT_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT
+            if hidden <= 8191:
+                if rows >= 3072:
+                    return PERSISTENT_WARPS_8_PER_SM_1_REDUCE
+                return ROW_WARPS_8_COLUMNS_64
+            if rows >= 16:
+                if rows >= 3072:
+                    return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
+                return ROW_WARPS_8_COLUMNS_64
+            if rows >= 2:
+                return ROW_WARPS_8_COLUMNS_32
             return ROW_WARPS_8_COLUMNS_64
         if rows >= 64:
             if rows >= 256:
@@ -1691,7 +1732,7 @@ def rms_norm_backward_no_dweight_batch_invariant_bfloat16(
         return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
     if hidden <= 16384:
         return ROW_WARPS_16_COLUMNS_16
-    return CLUSTER_8_WARPS_4_COLUMNS_32
+    return CLUSTER_8_WARPS_8_COLUMNS_32
 
 
 def rms_norm_backward_no_dweight_batch_invariant_float16(
@@ -1702,18 +1743,20 @@ def rms_norm_backward_no_dweight_batch_invariant_float16(
         if hidden <= 256:
             if hidden <= 128:
                 if hidden <= 64:
-                    return BLOCK_ROW_32_WARPS_8_COLUMNS_16
+                    if rows >= 2:
+                        return BLOCK_ROW_32_WARPS_8_COLUMNS_16
+                    return BLOCK_ROW_16_WARPS_4_COLUMNS_16
                 return BLOCK_ROW_16_WARPS_8_COLUMNS_16
             return BLOCK_ROW_2_WARPS_1_COLUMNS_16
         if hidden <= 512:
             return ROW_WARPS_1_COLUMNS_16
         return ROW_WARPS_4_COLUMNS_16
-    if hidden <= 8192:
-        if hidden <= 4096:
-            return ROW_WARPS_8_COLUMNS_16
-        return ROW_WARPS_16_COLUMNS_16
+    if hidden <= 14336:
+        if hidden <= 8192:
+            return ROW_WARPS_16_COLUMNS_16
+        return SPLIT_4096_WARPS_16_PER_SM_2_DEPENDENT
     if hidden <= 16384:
-        return SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+        return SPLIT_8192_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
     return CLUSTER_8_WARPS_4_COLUMNS_32
 
 
@@ -1724,8 +1767,8 @@ def rms_norm_backward_no_dweight_batch_invariant_float32(
     if hidden <= 2047:
         if hidden <= 128:
             if hidden <= 64:
-                if rows >= 3072:
-                    return BLOCK_ROW_64_WARPS_16_COLUMNS_16
+                if rows >= 23552:
+                    return BLOCK_ROW_8_WARPS_2_COLUMNS_16
                 return BLOCK_ROW_4_WARPS_1_COLUMNS_16
             return BLOCK_ROW_2_WARPS_1_COLUMNS_16
         if hidden <= 512:
@@ -1749,85 +1792,87 @@ def rms_norm_backward_no_dweight_batch_invariant_float32(
 
 
 def rms_norm_forward_bfloat16(rows: int, hidden: int) -> Config:
-    if hidden <= 127:
-        if rows >= 560:
-            if hidden <= 64:
-                return BLOCK_ROW_32_WARPS_8
-            if rows >= 4352:
-                return BLOCK_ROW_32_WARPS_8
-            return BLOCK_ROW_4_WARPS_1
-        return BLOCK_ROW_2_WARPS_1
     if hidden <= 256:
-        if rows >= 5120:
+        if rows >= 4352:
+            if hidden <= 127:
+                return BLOCK_ROW_32_WARPS_8
             return BLOCK_ROW_32_WARPS_16
         if hidden <= 128:
             if rows >= 3:
+                if rows >= 832:
+                    if hidden <= 64:
+                        return BLOCK_ROW_32_WARPS_8
+                    return BLOCK_ROW_4_WARPS_1
+                if hidden <= 127:
+                    return BLOCK_ROW_2_WARPS_1
                 if rows >= 16:
-                    if rows >= 800:
-                        return BLOCK_ROW_16_WARPS_8
                     return BLOCK_ROW_8_WARPS_8
                 return PARTS_WARPS_1_PER_SM_1
-            return BLOCK_ROW_16_WARPS_8
+            return BLOCK_ROW_2_WARPS_1
         if rows >= 704:
             return BLOCK_ROW_16_WARPS_16
         return PARTS_WARPS_1_PER_SM_1
-    if hidden <= 1024:
-        if rows >= 2304:
-            if rows >= 53248:
-                if hidden <= 768:
+    if hidden <= 4096:
+        if rows >= 2816:
+            if hidden <= 320:
+                return BLOCK_ROW_2_WARPS_2
+            if rows >= 5120:
+                if hidden <= 1023:
                     return BLOCK_ROW_8_WARPS_4
-                return BLOCK_ROW_8_WARPS_16
-            return BLOCK_ROW_2_WARPS_2
-        if hidden <= 511:
-            if rows >= 384:
-                return BLOCK_ROW_2_WARPS_1
-            return PARTS_WARPS_4_PER_SM_2
-        if hidden <= 512:
-            return PARTS_WARPS_1_PER_SM_1
-        if rows >= 2:
-            return ROW_WARPS_4
-        return ROW_WARPS_8
-    if hidden <= 2048:
-        if rows >= 1664:
-            if rows >= 2816:
+                if hidden <= 1024:
+                    return BLOCK_ROW_2_WARPS_8
                 if hidden <= 2047:
                     return BLOCK_ROW_16_WARPS_4
-                if rows >= 131072:
-                    return PARTS_WARPS_8_PER_SM_1_CHUNKS_1024
-                return PARTS_WARPS_8_PER_SM_1
-            return BLOCK_ROW_2_WARPS_4
-        return PARTS_WARPS_4_PER_SM_2
-    if rows >= 50:
-        if rows >= 1152:
-            if hidden <= 6144:
-                if rows >= 2560:
-                    if hidden <= 2560:
-                        if rows >= 8704:
-                            return PARTS_WARPS_4_PER_SM_2
-                        return BLOCK_ROW_2_WARPS_4
-                    return SPLIT_2048_WARPS_8
-                if hidden <= 5120:
-                    return SPLIT_1024_WARPS_4
-                return SPLIT_2048_WARPS_8
-            if hidden <= 12288:
-                return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
-            return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
-        if hidden <= 4096:
+                if hidden <= 2304:
+                    if rows >= 131072:
+                        return PARTS_WARPS_8_PER_SM_1_CHUNKS_1024
+                    return ROW_WARPS_4
+                return PARTS_WARPS_8_PER_SM_1_CHUNKS_2048
+            if hidden <= 1280:
+                return BLOCK_ROW_2_WARPS_2
+            if hidden <= 2048:
+                return PERSISTENT_WARPS_1_STAGES_4_PER_SM_8
+            return PERSISTENT_WARPS_4_STAGES_4_PER_SM_16
+        if hidden <= 512:
+            if rows >= 512:
+                return BLOCK_ROW_2_WARPS_1
+            if hidden <= 511:
+                return ROW_WARPS_4
+            return PARTS_WARPS_1_PER_SM_1
+        if hidden <= 1023:
+            return ROW_WARPS_4
+        if rows >= 90:
+            if hidden <= 2048:
+                if rows >= 1664:
+                    return BLOCK_ROW_2_WARPS_4
+                return ROW_WARPS_4
             if rows >= 800:
-                return PARTS_WARPS_4_PER_SM_2
+                if rows >= 1152:
+                    return PARTS_WARPS_4_PER_SM_1_CHUNKS_1024
+                return ROW_WARPS_4
+            return PARTS_WARPS_8_PER_SM_1
+        if hidden <= 1024:
             return ROW_WARPS_8
-        if rows >= 512:
-            if hidden <= 12287:
-                return SPLIT_2048_WARPS_8
-            if hidden <= 16384:
-                if rows >= 800:
+        return PARTS_WARPS_8_PER_SM_2
+    if rows >= 512:
+        if hidden <= 6144:
+            return PARTS_WARPS_8_PER_SM_1_CHUNKS_2048
+        if hidden <= 16384:
+            if rows >= 1280:
+                if hidden <= 12288:
                     return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
-                if hidden <= 15360:
-                    return PERSISTENT_WARPS_8_STAGES_4_PER_SM_1
-                return PERSISTENT_WARPS_16_STAGES_4_PER_SM_1
-            return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
-        if hidden <= 8192:
-            return PARTS_WARPS_8_PER_SM_2
+                return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
+            if hidden <= 12287:
+                return PARTS_WARPS_8_PER_SM_1_CHUNKS_2048
+            if rows >= 800:
+                return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
+            if hidden <= 15360:
+                return PERSISTENT_WARPS_8_STAGES_4_PER_SM_1
+            return PERSISTENT_WARPS_16_STAGES_4_PER_SM_1
+        return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
+    if hidden <= 8192:
+        return PARTS_WARPS_8_PER_SM_1
+    if rows >= 50:
         if rows >= 160:
             if hidden <= 28672:
                 if rows >= 290:
@@ -1839,8 +1884,6 @@ def rms_norm_forward_bfloat16(rows: int, hidden: int) -> Config:
         if hidden <= 32767:
             return ROW_WARPS_8
         return PARTS_WARPS_32_PER_SM_1
-    if hidden <= 8192:
-        return PARTS_WARPS_8_PER_SM_1
     if hidden <= 16384:
         return PARTS_WARPS_16_PER_SM_1
     if rows >= 17:
@@ -1863,13 +1906,13 @@ def rms_norm_forward_float32(rows: int, hidden: int) -> Config:
                 if rows >= 6144:
                     return PARTS_WARPS_8_PER_SM_2
                 return PERSISTENT_WARPS_1_STAGES_4_PER_SM_8
-            return PARTS_WARPS_16_PER_SM_2_CHUNKS_2048
+            return PARTS_WARPS_16_PER_SM_1_CHUNKS_2048
         if hidden <= 256:
             if rows >= 2:
                 return BLOCK_ROW_2_WARPS_1
-            return ROW_WARPS_1
+            return PARTS_WARPS_1_PER_SM_1
         if hidden <= 512:
-            return ROW_WARPS_1
+            return PARTS_WARPS_1_PER_SM_1
         if rows >= 896:
             if hidden <= 2048:
                 return BLOCK_ROW_2_WARPS_4
@@ -1887,57 +1930,53 @@ def rms_norm_forward_float32(rows: int, hidden: int) -> Config:
 
 
 def rms_norm_forward_batch_invariant_bfloat16(rows: int, hidden: int) -> Config:
-    if hidden <= 2047:
-        if hidden <= 511:
-            if hidden <= 128:
-                if hidden <= 64:
-                    if rows >= 640:
+    if hidden <= 2048:
+        if hidden <= 512:
+            if hidden <= 256:
+                if hidden <= 128:
+                    if rows >= 1792:
                         return BLOCK_ROW_16_WARPS_8
                     return BLOCK_ROW_2_WARPS_1
-                if rows >= 23552:
-                    return BLOCK_ROW_8_WARPS_1
-                if rows >= 1792:
-                    return BLOCK_ROW_16_WARPS_8
-                return BLOCK_ROW_2_WARPS_1
-            if hidden <= 256:
                 if rows >= 6144:
                     return BLOCK_ROW_32_WARPS_16
                 if rows >= 640:
                     return BLOCK_ROW_16_WARPS_16
                 return PARTS_WARPS_1_PER_SM_1
-            if rows >= 384:
-                return BLOCK_ROW_2_WARPS_2
-            return PARTS_WARPS_2_PER_SM_1
-        if hidden <= 1023:
-            if hidden <= 512:
-                return PARTS_WARPS_1_PER_SM_1
-            if rows >= 3584:
-                return BLOCK_ROW_8_WARPS_4
-            if rows >= 2560:
-                return BLOCK_ROW_2_WARPS_4
-            return ROW_WARPS_4
+            if hidden <= 511:
+                if rows >= 384:
+                    return BLOCK_ROW_2_WARPS_2
+                return PARTS_WARPS_2_PER_SM_1
+            return PARTS_WARPS_1_PER_SM_1
         if hidden <= 1024:
+            if hidden <= 1023:
+                if rows >= 3584:
+                    return BLOCK_ROW_8_WARPS_4
+                if rows >= 2560:
+                    return BLOCK_ROW_2_WARPS_4
+                return ROW_WARPS_4
             if rows >= 11264:
                 return BLOCK_ROW_2_WARPS_8
             return ROW_WARPS_4
-        if rows >= 2560:
-            return BLOCK_ROW_16_WARPS_4
-        if rows >= 1792:
-            return BLOCK_ROW_2_WARPS_4
-        return PARTS_WARPS_4_PER_SM_2
+        if hidden <= 2047:
+            if rows >= 6144:
+                return BLOCK_ROW_16_WARPS_4
+            if rows >= 1792:
+                return BLOCK_ROW_2_WARPS_4
+            return PARTS_WARPS_4_PER_SM_2
+        return PARTS_WARPS_8_PER_SM_1
     if hidden <= 12288:
-        if hidden <= 4096:
-            if hidden <= 2048:
-                return PARTS_WARPS_8_PER_SM_1
-            if rows >= 896:
-                return BLOCK_ROW_2_WARPS_8
+        if hidden <= 6144:
+            if hidden <= 2560:
+                if rows >= 896:
+                    return BLOCK_ROW_2_WARPS_8
+                return PARTS_WARPS_8_PER_SM_2
             return PARTS_WARPS_8_PER_SM_1
         if hidden <= 8192:
             if rows >= 1280:
-                if rows >= 2560:
+                if rows >= 6144:
                     return PARTS_WARPS_8_PER_SM_1
-                return PERSISTENT_WARPS_8_STAGES_4_PER_SM_8
-            if rows >= 640:
+                return PERSISTENT_WARPS_8_STAGES_4_PER_SM_16
+            if rows >= 540:
                 return PERSISTENT_WARPS_8_STAGES_4_PER_SM_2
             return PARTS_WARPS_8_PER_SM_1
         return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
@@ -1954,39 +1993,35 @@ def rms_norm_forward_batch_invariant_bfloat16(rows: int, hidden: int) -> Config:
 
 def rms_norm_forward_batch_invariant_float32(rows: int, hidden: int) -> Config:
     if hidden <= 1024:
-        if hidden <= 512:
-            if hidden <= 256:
-                if hidden <= 128:
-                    if rows >= 11264:
-                        return BLOCK_ROW_8_WARPS_4
+        if hidden <= 256:
+            if hidden <= 128:
+                if hidden <= 64:
                     if rows >= 3072:
                         return BLOCK_ROW_16_WARPS_8
                     return BLOCK_ROW_2_WARPS_1
-                if rows >= 11264:
-                    return BLOCK_ROW_4_WARPS_1
-                if rows >= 64:
-                    return BLOCK_ROW_2_WARPS_1
-                return PARTS_WARPS_1_PER_SM_1
+                if rows >= 23552:
+                    return BLOCK_ROW_8_WARPS_1
+                if rows >= 6144:
+                    return BLOCK_ROW_32_WARPS_8
+                return BLOCK_ROW_2_WARPS_1
+            if rows >= 11264:
+                return BLOCK_ROW_4_WARPS_1
+            if rows >= 64:
+                return BLOCK_ROW_2_WARPS_1
+            return PARTS_WARPS_1_PER_SM_1
+        if hidden <= 512:
             if rows >= 11264:
                 return BLOCK_ROW_2_WARPS_1
             if rows >= 3072:
                 return BLOCK_ROW_8_WARPS_1
             return PARTS_WARPS_1_PER_SM_1
-        if hidden <= 1023:
-            if rows >= 3072:
-                if rows >= 46080:
-                    return BLOCK_ROW_8_WARPS_32
-                return BLOCK_ROW_8_WARPS_8
-            if rows >= 1536:
-                return BLOCK_ROW_2_WARPS_8
-            return PARTS_WARPS_8_PER_SM_2
         if rows >= 3072:
-            if rows >= 11264:
-                return BLOCK_ROW_2_WARPS_4
-            return PERSISTENT_ROWS_2_WARPS_4_STAGES_4_PER_SM_8
-        if rows >= 16:
-            return PARTS_WARPS_4_PER_SM_2
-        return ROW_WARPS_4
+            if rows >= 46080:
+                return BLOCK_ROW_8_WARPS_32
+            return BLOCK_ROW_8_WARPS_8
+        if rows >= 1536:
+            return BLOCK_ROW_2_WARPS_8
+        return PARTS_WARPS_8_PER_SM_2
     if hidden <= 8192:
         if hidden <= 4096:
             if hidden <= 2048:
@@ -2065,8 +2100,110 @@ TABLES: dict[tuple[str, str], Callable[[int, int], Config]] = {
 }
 
 
+MEASURED: dict[tuple[str, str], dict[str, tuple[int, int]]] = {
+    ("rms_norm_backward", "bfloat16"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+    ("rms_norm_backward", "float16"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+    ("rms_norm_backward", "float32"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+    ("rms_norm_backward:batch_invariant", "bfloat16"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+    ("rms_norm_backward:batch_invariant", "float16"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+    ("rms_norm_backward:batch_invariant", "float32"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+    ("rms_norm_backward:no_dweight", "bfloat16"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+    ("rms_norm_backward:no_dweight", "float16"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+    ("rms_norm_backward:no_dweight", "float32"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+    ("rms_norm_backward:no_dweight+batch_invariant", "bfloat16"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+    ("rms_norm_backward:no_dweight+batch_invariant", "float16"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+    ("rms_norm_backward:no_dweight+batch_invariant", "float32"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+    ("rms_norm_forward", "bfloat16"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+    ("rms_norm_forward", "float16"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+    ("rms_norm_forward", "float32"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+    ("rms_norm_forward:batch_invariant", "bfloat16"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+    ("rms_norm_forward:batch_invariant", "float16"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+    ("rms_norm_forward:batch_invariant", "float32"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+    ("rms_norm_forward:no_rstd", "bfloat16"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+    ("rms_norm_forward:no_rstd", "float16"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+    ("rms_norm_forward:no_rstd", "float32"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+    ("rms_norm_forward:no_rstd+batch_invariant", "bfloat16"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+    ("rms_norm_forward:no_rstd+batch_invariant", "float16"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+    ("rms_norm_forward:no_rstd+batch_invariant", "float32"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+}
+
+
 def lookup(operator: str, dtype: str, rows: int, hidden: int) -> Config:
     """The config for `rows` rows of `hidden` elements.
+
+    Beyond the sizes in `MEASURED` the answers are those of the outermost regions.
 
     Raises:
         ValueError: there is no table for this operator and dtype.

@@ -3,113 +3,119 @@
 # From:     the folder of this file, where that command is to be run
 # Device:   NVIDIA H200, sm_90, 132 SMs
 # Software: triton 3.6.0, torch 2.11.0+cu130
-# Data:     sha256:5423d1f7a236c9c5722b6aaa89df7f49a88e65c5e726c32a229f40500a84441e
-#           (213591 measurements, 2026-11-27)
+# Data:     sha256:aa67e030939eefabc8d8f8c92ce02eaef67e457e004208e775d92c2c17c529e8
+#           (216814 measurements, 2026-11-28)
 # Kernels:  rms_norm_backward
-#           sha256:c47c753153b3271b5cd21a2cde31dc41a6f41aac9ad3da9efd08e9a456f47f21
+#           sha256:ff2001a6c3a00204d4794b313fcbf331ecc806410a267fdf771c5689d41bd4b3
 # Kernels:  rms_norm_forward
-#           sha256:485402000b854964926e0a0430ad002691fcc6545edbb7fdfa61ae25e2c17323
-# Measured: rows 1 to 262144, hidden 64 to 32768
-# Regret:   rms_norm_backward bfloat16: 88 leaves (of 96), 72 configs, mean -0.02 %,
-#           plain mean 0.35 %, worst 10.3 %, means low by at most 0.39 %, within 0.01 %
-#           of the best 88-leaf tree on this grid, cross-validated 1.62 %, plain
-#           cross-validated 1.83 %, extrapolated 30.94 %
-# Regret:   rms_norm_backward float16: as rms_norm_backward bfloat16, mean 0.50 %, plain
-#           mean 0.50 %, worst 11.8 %, means low by at most 0.10 %, sharing costs 0.48 %
-#           on 560 problems
-# Regret:   rms_norm_backward float32: 69 leaves (of 86), 47 configs, mean -0.05 %,
-#           plain mean 0.06 %, worst 4.8 %, means low by at most 0.20 %, within 0.01 %
-#           of the best 69-leaf tree on this grid, cross-validated 0.87 %, plain
-#           cross-validated 0.99 %, extrapolated 25.78 %
-# Regret:   rms_norm_backward:no_dweight bfloat16: 41 leaves (of 50), 24 configs, mean
-#           0.00 %, plain mean 0.15 %, worst 6.9 %, means low by at most 0.19 %, within
-#           0.01 % of the best 41-leaf tree on this grid, cross-validated 0.68 %, plain
-#           cross-validated 0.89 %, extrapolated 23.56 %
+#           sha256:840af361b5e3cbe659c6725f8ebcdac979ff9b18b3e832cba8a451e4a7bdccc1
+# Regret:   rms_norm_backward bfloat16: 89 leaves (of 96), 70 configs, mean 0.17 %,
+#           plain mean 0.38 %, worst 10.8 %, means low by at most 0.20 %, within 0.01 %
+#           of the best 89-leaf tree on this grid, cross-validated 1.70 %, plain
+#           cross-validated 1.92 %, worst cross-validated 42.23 %, extrapolated 31.52 %
+# Regret:   rms_norm_backward float16: as rms_norm_backward bfloat16, mean 0.47 %, plain
+#           mean 0.49 %, worst 18.4 %, means low by at most 0.15 %, sharing costs 0.35 %
+#           on 869 problems
+# Regret:   rms_norm_backward float32: 68 leaves (of 86), 47 configs, mean -0.06 %,
+#           plain mean 0.05 %, worst 4.8 %, means low by at most 0.21 %, within 0.01 %
+#           of the best 68-leaf tree on this grid, cross-validated 0.90 %, plain
+#           cross-validated 0.97 %, worst cross-validated 20.83 %, extrapolated 25.68 %
+# Regret:   rms_norm_backward:no_dweight bfloat16: 41 leaves (of 50), 23 configs, mean
+#           0.02 %, plain mean 0.16 %, worst 6.5 %, means low by at most 0.18 %, within
+#           0.01 % of the best 41-leaf tree on this grid, cross-validated 0.81 %, plain
+#           cross-validated 1.07 %, worst cross-validated 24.19 %, extrapolated 23.65 %
 # Regret:   rms_norm_backward:no_dweight float16: as rms_norm_backward:no_dweight
-#           bfloat16, mean 0.43 %, plain mean 0.71 %, worst 15.3 %, means low by at most
+#           bfloat16, mean 0.44 %, plain mean 0.71 %, worst 15.5 %, means low by at most
 #           0.25 %, sharing costs 0.57 % on 302 problems
 # Regret:   rms_norm_backward:no_dweight float32: 39 leaves (of 41), 24 configs, mean
-#           0.42 %, plain mean 0.61 %, worst 13.7 %, means low by at most 0.21 %, within
+#           0.43 %, plain mean 0.62 %, worst 13.9 %, means low by at most 0.20 %, within
 #           0.01 % of the best 39-leaf tree on this grid, cross-validated 1.77 %, plain
-#           cross-validated 1.81 %, extrapolated 13.94 %
-# Regret:   rms_norm_backward:batch_invariant bfloat16: 80 leaves, 62 configs, mean 3.44
-#           %, plain mean 5.27 %, worst 122.4 %, means low by at most 0.39 %, the best
+#           cross-validated 1.80 %, worst cross-validated 24.81 %, extrapolated 13.94 %
+# Regret:   rms_norm_backward:batch_invariant bfloat16: 80 leaves, 63 configs, mean 3.59
+#           %, plain mean 5.22 %, worst 119.7 %, means low by at most 0.20 %, the best
 #           80-leaf tree of hidden, then rows, with one order of a row's sum a hidden
-#           size on this grid, cross-validated 4.26 %, plain cross-validated 4.80 %,
-#           costs 3.45 % (worst 122.4 %) beside rms_norm_backward on the 990 shapes with
-#           times of both, 13 more not timed
+#           size on this grid, cross-validated 4.09 %, plain cross-validated 4.68 %,
+#           worst cross-validated 106.35 %, costs 3.41 % (worst 119.7 %) beside
+#           rms_norm_backward
 # Regret:   rms_norm_backward:batch_invariant float16: as
-#           rms_norm_backward:batch_invariant bfloat16, mean 5.01 %, plain mean 6.20 %,
-#           worst 120.7 %, means low by at most 0.13 %, sharing costs 0.16 % on 706
+#           rms_norm_backward:batch_invariant bfloat16, mean 3.67 %, plain mean 5.61 %,
+#           worst 113.9 %, means low by at most 0.15 %, sharing costs 0.05 % on 869
 #           problems
 # Regret:   rms_norm_backward:batch_invariant float32: 63 leaves, 37 configs, mean 2.80
-#           %, plain mean 3.62 %, worst 78.6 %, means low by at most 0.20 %, the best
+#           %, plain mean 3.61 %, worst 79.1 %, means low by at most 0.21 %, the best
 #           63-leaf tree of hidden, then rows, with one order of a row's sum a hidden
-#           size on this grid, cross-validated 2.57 %, plain cross-validated 2.87 %,
-#           costs 2.86 % (worst 78.6 %) beside rms_norm_backward
-# Regret:   rms_norm_backward:no_dweight+batch_invariant bfloat16: 40 leaves, 25
-#           configs, mean 1.12 %, plain mean 1.83 %, worst 63.4 %, means low by at most
-#           0.19 %, within 0.01 % of the best 40-leaf tree of hidden, then rows, with
-#           one order of a row's sum a hidden size on this grid, cross-validated 3.92 %,
-#           plain cross-validated 5.36 %, costs 1.11 % (worst 63.4 %) beside
-#           rms_norm_backward:no_dweight on the 477 shapes with times of both, 23 more
-#           not timed
+#           size on this grid, cross-validated 2.58 %, plain cross-validated 2.87 %,
+#           worst cross-validated 47.64 %, costs 2.86 % (worst 79.1 %) beside
+#           rms_norm_backward
+# Regret:   rms_norm_backward:no_dweight+batch_invariant bfloat16: 40 leaves, 24
+#           configs, mean 1.92 %, plain mean 2.98 %, worst 67.0 %, means low by at most
+#           0.18 %, within 0.01 % of the best 40-leaf tree of hidden, then rows, with
+#           one order of a row's sum a hidden size on this grid, cross-validated 3.98 %,
+#           plain cross-validated 5.40 %, worst cross-validated 140.92 %, costs 1.90 %
+#           (worst 67.0 %) beside rms_norm_backward:no_dweight
 # Regret:   rms_norm_backward:no_dweight+batch_invariant float16: as
-#           rms_norm_backward:no_dweight+batch_invariant bfloat16, mean 0.95 %, plain
-#           mean 1.43 %, worst 43.5 %, means low by at most 0.25 %, sharing costs 0.36 %
+#           rms_norm_backward:no_dweight+batch_invariant bfloat16, mean 0.92 %, plain
+#           mean 1.41 %, worst 42.5 %, means low by at most 0.25 %, sharing costs 0.36 %
 #           on 302 problems
-# Regret:   rms_norm_backward:no_dweight+batch_invariant float32: 57 leaves, 35 configs,
-#           mean 1.51 %, plain mean 2.05 %, worst 34.8 %, means low by at most 0.20 %,
-#           the best 57-leaf tree of hidden, then rows, with one order of a row's sum a
-#           hidden size on this grid, cross-validated 5.14 %, plain cross-validated 5.68
-#           %, costs 1.08 % (worst 34.2 %) beside rms_norm_backward:no_dweight on the
-#           480 shapes with times of both, 14 more not timed
-# Regret:   rms_norm_forward bfloat16: 72 leaves (of 96), 32 configs, mean -0.25 %,
-#           plain mean -0.09 %, worst 7.9 %, means low by at most 0.39 %, within 0.01 %
-#           of the best 72-leaf tree on this grid, cross-validated 0.69 %, plain
-#           cross-validated 0.92 %, extrapolated 15.20 %
-# Regret:   rms_norm_forward float16: as rms_norm_forward bfloat16, mean 0.04 %, plain
-#           mean 0.22 %, worst 11.2 %, means low by at most 0.44 %, sharing costs 0.33 %
-#           on 863 problems
-# Regret:   rms_norm_forward:no_rstd bfloat16: as rms_norm_forward bfloat16, mean -0.03
-#           %, plain mean 0.14 %, worst 6.2 %, means low by at most 0.54 %, sharing
-#           costs 0.21 % on 231 problems
-# Regret:   rms_norm_forward:no_rstd float16: as rms_norm_forward bfloat16, mean 0.16 %,
-#           plain mean 0.29 %, worst 5.5 %, means low by at most 0.50 %, sharing costs
-#           0.45 % on 231 problems
-# Regret:   rms_norm_forward float32: 58 leaves (of 72), 23 configs, mean -0.22 %, plain
-#           mean -0.03 %, worst 5.3 %, means low by at most 0.38 %, within 0.01 % of the
-#           best 58-leaf tree on this grid, cross-validated 0.69 %, plain
-#           cross-validated 0.94 %, extrapolated 7.73 %
-# Regret:   rms_norm_forward:no_rstd float32: as rms_norm_forward float32, mean 0.35 %,
-#           plain mean 0.66 %, worst 14.3 %, means low by at most 0.55 %, sharing costs
-#           0.73 % on 190 problems
-# Regret:   rms_norm_forward:batch_invariant bfloat16: 43 leaves, 28 configs, mean 0.83
-#           %, plain mean 1.34 %, worst 17.6 %, means low by at most 0.39 %, the best
-#           43-leaf tree of hidden, then rows, with one order of a row's sum a hidden
-#           size on this grid, cross-validated 1.61 %, plain cross-validated 1.72 %,
-#           costs 1.07 % (worst 17.6 %) beside rms_norm_forward
+# Regret:   rms_norm_backward:no_dweight+batch_invariant float32: 56 leaves, 34 configs,
+#           mean 1.91 %, plain mean 2.50 %, worst 39.2 %, means low by at most 0.20 %,
+#           the best 56-leaf tree of hidden, then rows, with one order of a row's sum a
+#           hidden size on this grid, cross-validated 4.49 %, plain cross-validated 4.85
+#           %, worst cross-validated 96.13 %, costs 1.48 % (worst 38.8 %) beside
+#           rms_norm_backward:no_dweight
+# Regret:   rms_norm_forward bfloat16: 73 leaves (of 96), 33 configs, mean -0.14 %,
+#           plain mean -0.02 %, worst 8.4 %, means low by at most 0.30 %, within 0.01 %
+#           of the best 73-leaf tree on this grid, cross-validated 0.81 %, plain
+#           cross-validated 1.00 %, worst cross-validated 25.69 %, extrapolated 13.23 %
+# Regret:   rms_norm_forward float16: as rms_norm_forward bfloat16, mean 0.12 %, plain
+#           mean 0.25 %, worst 11.1 %, means low by at most 0.39 %, sharing costs 0.36 %
+#           on 869 problems
+# Regret:   rms_norm_forward:no_rstd bfloat16: as rms_norm_forward bfloat16, mean 0.00
+#           %, plain mean 0.21 %, worst 6.2 %, means low by at most 0.45 %, timed at 285
+#           of 302 shapes; others estimated, plain mean at most 2.29 %, sharing costs
+#           0.13 % on 285 problems
+# Regret:   rms_norm_forward:no_rstd float16: as rms_norm_forward bfloat16, mean 0.07 %,
+#           plain mean 0.34 %, worst 5.1 %, means low by at most 0.39 %, timed at 285 of
+#           302 shapes; others estimated, plain mean at most 2.31 %, sharing costs 0.25
+#           % on 285 problems
+# Regret:   rms_norm_forward float32: 58 leaves (of 73), 25 configs, mean -0.20 %, plain
+#           mean -0.03 %, worst 5.3 %, means low by at most 0.35 %, the best 58-leaf
+#           tree on this grid, cross-validated 0.67 %, plain cross-validated 0.91 %,
+#           worst cross-validated 13.19 %, extrapolated 7.96 %
+# Regret:   rms_norm_forward:no_rstd float32: as rms_norm_forward float32, mean 0.41 %,
+#           plain mean 0.63 %, worst 13.9 %, means low by at most 0.43 %, timed at 242
+#           of 302 shapes; others estimated, plain mean at most 9.30 %, sharing costs
+#           0.58 % on 242 problems
+# Regret:   rms_norm_forward:batch_invariant bfloat16: 44 leaves, 28 configs, mean 0.94
+#           %, plain mean 1.37 %, worst 17.6 %, means low by at most 0.30 %, the best
+#           44-leaf tree of hidden, then rows, with one order of a row's sum a hidden
+#           size on this grid, cross-validated 1.66 %, plain cross-validated 1.75 %,
+#           worst cross-validated 33.62 %, costs 1.08 % (worst 17.6 %) beside
+#           rms_norm_forward
 # Regret:   rms_norm_forward:batch_invariant float16: as
-#           rms_norm_forward:batch_invariant bfloat16, mean 0.80 %, plain mean 1.41 %,
-#           worst 18.7 %, means low by at most 0.46 %, sharing costs -0.35 % on 802
+#           rms_norm_forward:batch_invariant bfloat16, mean 1.12 %, plain mean 1.77 %,
+#           worst 18.4 %, means low by at most 0.39 %, sharing costs 0.08 % on 869
 #           problems
 # Regret:   rms_norm_forward:no_rstd+batch_invariant bfloat16: as
-#           rms_norm_forward:batch_invariant bfloat16, mean 0.69 %, plain mean 1.20 %,
-#           worst 21.5 %, means low by at most 0.53 %, sharing costs 0.18 % on 212
+#           rms_norm_forward:batch_invariant bfloat16, mean 0.96 %, plain mean 1.47 %,
+#           worst 21.5 %, means low by at most 0.43 %, timed at 282 of 302 shapes;
+#           others estimated, plain mean at most 3.76 %, sharing costs 0.18 % on 282
 #           problems
 # Regret:   rms_norm_forward:no_rstd+batch_invariant float16: as
-#           rms_norm_forward:batch_invariant bfloat16, mean 0.90 %, plain mean 1.29 %,
-#           worst 18.4 %, means low by at most 0.45 %, sharing costs 0.36 % on 212
+#           rms_norm_forward:batch_invariant bfloat16, mean 0.99 %, plain mean 1.56 %,
+#           worst 18.4 %, means low by at most 0.38 %, timed at 282 of 302 shapes;
+#           others estimated, plain mean at most 3.70 %, sharing costs 0.20 % on 282
 #           problems
-# Regret:   rms_norm_forward:batch_invariant float32: 38 leaves, 22 configs, mean 0.87
-#           %, plain mean 1.49 %, worst 22.3 %, means low by at most 0.38 %, the best
+# Regret:   rms_norm_forward:batch_invariant float32: 38 leaves, 22 configs, mean 0.89
+#           %, plain mean 1.50 %, worst 23.1 %, means low by at most 0.35 %, the best
 #           38-leaf tree of hidden, then rows, with one order of a row's sum a hidden
-#           size on this grid, cross-validated 1.86 %, plain cross-validated 2.06 %,
-#           costs 1.09 % (worst 22.3 %) beside rms_norm_forward on the 868 shapes with
-#           times of both, 1 more not timed
+#           size on this grid, cross-validated 1.85 %, plain cross-validated 2.05 %,
+#           worst cross-validated 50.24 %, costs 1.09 % (worst 23.1 %) beside
+#           rms_norm_forward
 # Regret:   rms_norm_forward:no_rstd+batch_invariant float32: as
-#           rms_norm_forward:batch_invariant float32, mean 0.72 %, plain mean 0.99 %,
-#           worst 14.6 %, means low by at most 0.47 %, sharing costs -0.13 % on 238
+#           rms_norm_forward:batch_invariant float32, mean 0.95 %, plain mean 1.19 %,
+#           worst 14.9 %, means low by at most 0.42 %, timed at 280 of 302 shapes;
+#           others estimated, plain mean at most 4.81 %, sharing costs 0.37 % on 280
 #           problems
 # Searched: rms_norm_backward bfloat16: plane, 7 % of 601146 configs, of 352 audited, 0
 #           were faster than the choice, expected to have missed 0.41 %
@@ -125,203 +131,208 @@
 #           was faster than the choice, by at most 0.9 %, expected to have missed 7.70 %
 # Searched: rms_norm_forward float32: plane, 10 % of 224560 configs, of 440 audited, 0
 #           were faster than the choice, expected to have missed 0.31 %
-# Format:   4
+# Format:   5
 # Facts:    {"device": {"label": "NVIDIA H200", "target": "sm_90", "sms": 132},
 #           "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"}, "data": {"digest":
-#           "sha256:5423d1f7a236c9c5722b6aaa89df7f49a88e65c5e726c32a229f40500a84441e",
-#           "measurements": 213591, "date": "2026-11-27"}, "kernels":
+#           "sha256:aa67e030939eefabc8d8f8c92ce02eaef67e457e004208e775d92c2c17c529e8",
+#           "measurements": 216814, "date": "2026-11-28"}, "kernels":
 #           {"rms_norm_backward":
-#           "sha256:c47c753153b3271b5cd21a2cde31dc41a6f41aac9ad3da9efd08e9a456f47f21",
+#           "sha256:ff2001a6c3a00204d4794b313fcbf331ecc806410a267fdf771c5689d41bd4b3",
 #           "rms_norm_forward":
-#           "sha256:485402000b854964926e0a0430ad002691fcc6545edbb7fdfa61ae25e2c17323"},
-#           "measured": {"rows": [1, 262144], "hidden": [64, 32768]}, "command":
-#           {"recording": "nvidia-h200", "options": {"leaves": 96, "tie_percent": 0.05,
-#           "baseline": "none", "batch_invariant": true}, "out": "nvidia_h200.py"},
-#           "functions": [{"key": "rms_norm_backward", "dtype": "bfloat16", "figures":
-#           {"leaves": 88, "asked": 96, "configs": 72, "loss": {"mean": -156, "plain":
-#           3471, "ninetieth": 18323, "worst": 98329, "problems": 1003, "luck": 3861},
-#           "gap": 6, "cross_validated": 16075, "plain_validated": 18142,
-#           "extrapolated": 269543, "rule": {"mean": 717730, "plain": 855189,
-#           "ninetieth": 1747479, "worst": 2590176, "problems": 1003, "luck": 3861},
-#           "gain": {"total": 854273359, "most": 2590176, "problems": 1003,
-#           "thresholds": 159660682}}}, {"key": "rms_norm_backward", "dtype": "float16",
-#           "figures": {"leaves": 88, "asked": 88, "configs": 72, "loss": {"mean": 5000,
-#           "plain": 5023, "ninetieth": 18960, "worst": 111296, "problems": 560, "luck":
-#           961}, "gap": 5512, "unmeasured": 34, "rule": {"mean": 685058, "plain":
-#           818713, "ninetieth": 1647406, "worst": 2524498, "problems": 869, "luck":
-#           2097}, "gain": {"total": 493850521, "most": 2200987, "problems": 560,
-#           "thresholds": 65302535}}, "donor": ["rms_norm_backward", "bfloat16"],
-#           "cost": 4794}, {"key": "rms_norm_backward", "dtype": "float32", "figures":
-#           {"leaves": 69, "asked": 86, "configs": 47, "loss": {"mean": -527, "plain":
-#           647, "ninetieth": 5810, "worst": 46494, "problems": 869, "luck": 1955},
-#           "gap": 27, "cross_validated": 8687, "plain_validated": 9869, "extrapolated":
-#           229393, "rule": {"mean": 616622, "plain": 684360, "ninetieth": 1425338,
-#           "worst": 2329596, "problems": 869, "luck": 1955}, "gain": {"total":
-#           594145841, "most": 2329596, "problems": 869, "thresholds": 109165270}}},
-#           {"key": "rms_norm_backward:no_dweight", "dtype": "bfloat16", "figures":
-#           {"leaves": 41, "asked": 50, "configs": 24, "loss": {"mean": 11, "plain":
-#           1499, "ninetieth": 9554, "worst": 66789, "problems": 500, "luck": 1878},
-#           "gap": 38, "cross_validated": 6752, "plain_validated": 8815, "extrapolated":
-#           211579, "rule": {"mean": 402534, "plain": 574366, "ninetieth": 1236601,
-#           "worst": 2681910, "problems": 361, "luck": 2007}, "gain": {"total":
-#           207008693, "most": 2670614, "problems": 361, "thresholds": 68655228}}},
-#           {"key": "rms_norm_backward:no_dweight", "dtype": "float16", "figures":
-#           {"leaves": 41, "asked": 41, "configs": 24, "loss": {"mean": 4295, "plain":
-#           7029, "ninetieth": 25071, "worst": 142151, "problems": 302, "luck": 2457},
-#           "gap": 5751, "unmeasured": 13, "rule": {"mean": 429004, "plain": 559653,
-#           "ninetieth": 1364420, "worst": 2700786, "problems": 302, "luck": 2457},
-#           "gain": {"total": 166892677, "most": 2679763, "problems": 302, "thresholds":
-#           69038694}}, "donor": ["rms_norm_backward:no_dweight", "bfloat16"], "cost":
-#           5691}, {"key": "rms_norm_backward:no_dweight", "dtype": "float32",
-#           "figures": {"leaves": 39, "asked": 41, "configs": 24, "loss": {"mean": 4212,
-#           "plain": 6115, "ninetieth": 24537, "worst": 128065, "problems": 494, "luck":
-#           2061}, "gap": 84, "cross_validated": 17571, "plain_validated": 17954,
-#           "extrapolated": 130510, "rule": {"mean": 293686, "plain": 399101,
-#           "ninetieth": 1020244, "worst": 2413289, "problems": 391, "luck": 2272},
-#           "gain": {"total": 154279475, "most": 2389496, "problems": 391, "thresholds":
-#           58776524}}}, {"key": "rms_norm_backward:batch_invariant", "dtype":
-#           "bfloat16", "figures": {"leaves": 80, "asked": 80, "configs": 62, "loss":
-#           {"mean": 33820, "plain": 51333, "ninetieth": 156043, "worst": 799270,
-#           "problems": 990, "luck": 3841}, "gap": 0, "limits": " of hidden, then rows,
-#           with one order of a row's sum a hidden size", "cross_validated": 41734,
-#           "plain_validated": 46870, "rule": {"mean": 717730, "plain": 855189,
-#           "ninetieth": 1747479, "worst": 2590176, "problems": 1003, "luck": 3861},
-#           "gain": {"total": 806077264, "most": 2477237, "problems": 1003,
-#           "thresholds": 159660682}}, "beside": {"mean": 33931, "worst": 799270,
-#           "problems": 990, "bounded": 13}}, {"key":
-#           "rms_norm_backward:batch_invariant", "dtype": "float16", "figures":
-#           {"leaves": 80, "asked": 80, "configs": 62, "loss": {"mean": 48851, "plain":
-#           60176, "ninetieth": 166911, "worst": 791630, "problems": 706, "luck": 1286},
-#           "gap": 11544, "unmeasured": 24, "rule": {"mean": 685058, "plain": 818713,
-#           "ninetieth": 1647406, "worst": 2524498, "problems": 869, "luck": 2097},
-#           "gain": {"total": 560645089, "most": 2487201, "problems": 706, "thresholds":
-#           74955274}}, "donor": ["rms_norm_backward:batch_invariant", "bfloat16"],
-#           "cost": 1612}, {"key": "rms_norm_backward:batch_invariant", "dtype":
-#           "float32", "figures": {"leaves": 63, "asked": 63, "configs": 37, "loss":
-#           {"mean": 27625, "plain": 35535, "ninetieth": 119685, "worst": 579796,
-#           "problems": 869, "luck": 1955}, "gap": 0, "limits": " of hidden, then rows,
-#           with one order of a row's sum a hidden size", "cross_validated": 25410,
-#           "plain_validated": 28308, "rule": {"mean": 616622, "plain": 684360,
-#           "ninetieth": 1425338, "worst": 2329596, "problems": 869, "luck": 1955},
-#           "gain": {"total": 563828548, "most": 2288920, "problems": 869, "thresholds":
-#           109165270}}, "beside": {"mean": 28151, "worst": 579796, "problems": 869,
-#           "bounded": 0}}, {"key": "rms_norm_backward:no_dweight+batch_invariant",
-#           "dtype": "bfloat16", "figures": {"leaves": 40, "asked": 40, "configs": 25,
-#           "loss": {"mean": 11119, "plain": 18095, "ninetieth": 45963, "worst": 490936,
-#           "problems": 477, "luck": 1895}, "gap": 44, "limits": " of hidden, then rows,
-#           with one order of a row's sum a hidden size", "cross_validated": 38446,
-#           "plain_validated": 52203, "rule": {"mean": 436379, "plain": 623234,
-#           "ninetieth": 1381555, "worst": 2792416, "problems": 405, "luck": 2050},
-#           "gain": {"total": 238054828, "most": 2781387, "problems": 405, "thresholds":
-#           68655228}}, "beside": {"mean": 11084, "worst": 490936, "problems": 477,
-#           "bounded": 23}}, {"key": "rms_norm_backward:no_dweight+batch_invariant",
-#           "dtype": "float16", "figures": {"leaves": 40, "asked": 40, "configs": 25,
-#           "loss": {"mean": 9407, "plain": 14195, "ninetieth": 42733, "worst": 361313,
-#           "problems": 302, "luck": 2457}, "gap": 3698, "unmeasured": 7, "rule":
-#           {"mean": 429004, "plain": 559653, "ninetieth": 1364420, "worst": 2700786,
-#           "problems": 302, "luck": 2457}, "gain": {"total": 164728340, "most":
+#           "sha256:840af361b5e3cbe659c6725f8ebcdac979ff9b18b3e832cba8a451e4a7bdccc1"},
+#           "command": {"recording": "nvidia-h200", "options": {"leaves": 96,
+#           "tie_percent": 0.05, "baseline": "none", "batch_invariant": true}, "out":
+#           "nvidia_h200.py"}, "functions": [{"key": "rms_norm_backward", "dtype":
+#           "bfloat16", "figures": {"leaves": 89, "asked": 96, "configs": 70, "loss":
+#           {"mean": 1667, "plain": 3795, "ninetieth": 18226, "worst": 102671,
+#           "problems": 1003, "luck": 1981}, "gap": 16, "cross_validated": 16883,
+#           "plain_validated": 19044, "worst_validated": 352254, "extrapolated": 273958,
+#           "rule": {"mean": 719486, "plain": 854795, "ninetieth": 1736664, "worst":
+#           2590447, "problems": 1003, "luck": 1981}, "gain": {"total": 853553181,
+#           "most": 2590447, "problems": 1003, "thresholds": 159660489}}}, {"key":
+#           "rms_norm_backward", "dtype": "float16", "figures": {"leaves": 89, "asked":
+#           89, "configs": 70, "loss": {"mean": 4647, "plain": 4918, "ninetieth": 19981,
+#           "worst": 169287, "problems": 869, "luck": 1468}, "gap": 3619, "rule":
+#           {"mean": 702848, "plain": 828011, "ninetieth": 1648578, "worst": 2578829,
+#           "problems": 869, "luck": 1468}, "gain": {"total": 715267763, "most":
+#           2578829, "problems": 869, "thresholds": 108803629}}, "donor":
+#           ["rms_norm_backward", "bfloat16"], "cost": 3536}, {"key":
+#           "rms_norm_backward", "dtype": "float32", "figures": {"leaves": 68, "asked":
+#           86, "configs": 47, "loss": {"mean": -563, "plain": 542, "ninetieth": 6407,
+#           "worst": 46494, "problems": 869, "luck": 2000}, "gap": 26,
+#           "cross_validated": 8911, "plain_validated": 9613, "worst_validated": 189174,
+#           "extrapolated": 228580, "rule": {"mean": 615702, "plain": 683188,
+#           "ninetieth": 1423463, "worst": 2329596, "problems": 869, "luck": 2000},
+#           "gain": {"total": 593219032, "most": 2329596, "problems": 869, "thresholds":
+#           109165270}}}, {"key": "rms_norm_backward:no_dweight", "dtype": "bfloat16",
+#           "figures": {"leaves": 41, "asked": 50, "configs": 23, "loss": {"mean": 154,
+#           "plain": 1631, "ninetieth": 10473, "worst": 63059, "problems": 500, "luck":
+#           1752}, "gap": 43, "cross_validated": 8096, "plain_validated": 10598,
+#           "worst_validated": 216618, "extrapolated": 212294, "rule": {"mean": 401723,
+#           "plain": 570484, "ninetieth": 1236601, "worst": 2681910, "problems": 364,
+#           "luck": 1838}, "gain": {"total": 207298645, "most": 2670614, "problems":
+#           364, "thresholds": 68655228}}}, {"key": "rms_norm_backward:no_dweight",
+#           "dtype": "float16", "figures": {"leaves": 41, "asked": 41, "configs": 23,
+#           "loss": {"mean": 4389, "plain": 7068, "ninetieth": 24604, "worst": 144308,
+#           "problems": 302, "luck": 2409}, "gap": 5767, "unmeasured": 11, "rule":
+#           {"mean": 428614, "plain": 559264, "ninetieth": 1364420, "worst": 2700786,
+#           "problems": 302, "luck": 2409}, "gain": {"total": 166763182, "most":
 #           2679763, "problems": 302, "thresholds": 69038694}}, "donor":
-#           ["rms_norm_backward:no_dweight+batch_invariant", "bfloat16"], "cost": 3561},
-#           {"key": "rms_norm_backward:no_dweight+batch_invariant", "dtype": "float32",
-#           "figures": {"leaves": 57, "asked": 57, "configs": 35, "loss": {"mean":
-#           15006, "plain": 20250, "ninetieth": 62655, "worst": 298372, "problems": 480,
-#           "luck": 1996}, "gap": 0, "limits": " of hidden, then rows, with one order of
-#           a row's sum a hidden size", "cross_validated": 50115, "plain_validated":
-#           55266, "rule": {"mean": 390665, "plain": 532634, "ninetieth": 1261436,
-#           "worst": 3117837, "problems": 463, "luck": 2189}, "gain": {"total":
-#           231777214, "most": 3112045, "problems": 463, "thresholds": 58776524}},
-#           "beside": {"mean": 10730, "worst": 293964, "problems": 480, "bounded": 14}},
-#           {"key": "rms_norm_forward", "dtype": "bfloat16", "figures": {"leaves": 72,
-#           "asked": 96, "configs": 32, "loss": {"mean": -2461, "plain": -887,
-#           "ninetieth": 3852, "worst": 76064, "problems": 1003, "luck": 3812}, "gap":
-#           17, "cross_validated": 6863, "plain_validated": 9134, "extrapolated":
-#           141524, "rule": {"mean": 97133, "plain": 128011, "ninetieth": 287014,
-#           "worst": 2157399, "problems": 1003, "luck": 3812}, "gain": {"total":
-#           129285040, "most": 2165791, "problems": 1003, "thresholds": 40103112}}},
-#           {"key": "rms_norm_forward", "dtype": "float16", "figures": {"leaves": 72,
-#           "asked": 72, "configs": 32, "loss": {"mean": 392, "plain": 2156,
-#           "ninetieth": 15302, "worst": 106593, "problems": 863, "luck": 4344}, "gap":
-#           3296, "rule": {"mean": 84710, "plain": 110246, "ninetieth": 255354, "worst":
-#           2152223, "problems": 869, "luck": 4335}, "gain": {"total": 92924822, "most":
-#           2161699, "problems": 863, "thresholds": 30652272}}, "donor":
-#           ["rms_norm_forward", "bfloat16"], "cost": 3273}, {"key":
-#           "rms_norm_forward:no_rstd", "dtype": "bfloat16", "figures": {"leaves": 72,
-#           "asked": 72, "configs": 32, "loss": {"mean": -255, "plain": 1390,
-#           "ninetieth": 16088, "worst": 59761, "problems": 231, "luck": 5356}, "gap":
-#           1383, "unmeasured": 12, "rule": {"mean": 77049, "plain": 104648,
-#           "ninetieth": 266970, "worst": 1050422, "problems": 302, "luck": 4509},
-#           "gain": {"total": 21198677, "most": 1052503, "problems": 231, "thresholds":
-#           7960754}}, "donor": ["rms_norm_forward", "bfloat16"], "cost": 2060}, {"key":
-#           "rms_norm_forward:no_rstd", "dtype": "float16", "figures": {"leaves": 72,
-#           "asked": 72, "configs": 32, "loss": {"mean": 1605, "plain": 2860,
-#           "ninetieth": 17005, "worst": 53524, "problems": 231, "luck": 4956}, "gap":
-#           3692, "unmeasured": 12, "rule": {"mean": 65210, "plain": 89435, "ninetieth":
-#           212175, "worst": 1056754, "problems": 302, "luck": 3977}, "gain": {"total":
-#           19179951, "most": 1056754, "problems": 231, "thresholds": 8142635}},
-#           "donor": ["rms_norm_forward", "bfloat16"], "cost": 4448}, {"key":
-#           "rms_norm_forward", "dtype": "float32", "figures": {"leaves": 58, "asked":
-#           72, "configs": 23, "loss": {"mean": -2252, "plain": -341, "ninetieth": 5140,
-#           "worst": 51553, "problems": 869, "luck": 3750}, "gap": 35,
-#           "cross_validated": 6887, "plain_validated": 9389, "extrapolated": 74460,
-#           "rule": {"mean": 88186, "plain": 104379, "ninetieth": 269096, "worst":
-#           1836158, "problems": 869, "luck": 3750}, "gain": {"total": 91002413, "most":
-#           1824955, "problems": 869, "thresholds": 20231894}}}, {"key":
-#           "rms_norm_forward:no_rstd", "dtype": "float32", "figures": {"leaves": 58,
-#           "asked": 58, "configs": 23, "loss": {"mean": 3529, "plain": 6583,
-#           "ninetieth": 25117, "worst": 133678, "problems": 190, "luck": 5392}, "gap":
-#           6736, "unmeasured": 17, "rule": {"mean": 58253, "plain": 76216, "ninetieth":
-#           188131, "worst": 873164, "problems": 302, "luck": 4905}, "gain": {"total":
-#           14582620, "most": 837399, "problems": 190, "thresholds": 3556313}}, "donor":
-#           ["rms_norm_forward", "float32"], "cost": 7318}, {"key":
-#           "rms_norm_forward:batch_invariant", "dtype": "bfloat16", "figures":
-#           {"leaves": 43, "asked": 43, "configs": 28, "loss": {"mean": 8219, "plain":
-#           13264, "ninetieth": 55034, "worst": 162156, "problems": 1003, "luck": 3812},
+#           ["rms_norm_backward:no_dweight", "bfloat16"], "cost": 5716}, {"key":
+#           "rms_norm_backward:no_dweight", "dtype": "float32", "figures": {"leaves":
+#           39, "asked": 41, "configs": 24, "loss": {"mean": 4304, "plain": 6200,
+#           "ninetieth": 24537, "worst": 129832, "problems": 494, "luck": 1966}, "gap":
+#           84, "cross_validated": 17549, "plain_validated": 17813, "worst_validated":
+#           221619, "extrapolated": 130514, "rule": {"mean": 292562, "plain": 397668,
+#           "ninetieth": 1020244, "worst": 2413289, "problems": 391, "luck": 2224},
+#           "gain": {"total": 153704480, "most": 2389496, "problems": 391, "thresholds":
+#           58787456}}}, {"key": "rms_norm_backward:batch_invariant", "dtype":
+#           "bfloat16", "figures": {"leaves": 80, "asked": 80, "configs": 63, "loss":
+#           {"mean": 35241, "plain": 50857, "ninetieth": 149363, "worst": 787300,
+#           "problems": 1003, "luck": 1981}, "gap": 0, "limits": " of hidden, then rows,
+#           with one order of a row's sum a hidden size", "cross_validated": 40043,
+#           "plain_validated": 45744, "worst_validated": 724403, "rule": {"mean":
+#           719486, "plain": 854795, "ninetieth": 1736664, "worst": 2590447, "problems":
+#           1003, "luck": 1981}, "gain": {"total": 806349659, "most": 2477238,
+#           "problems": 1003, "thresholds": 159660489}}, "beside": {"mean": 33573,
+#           "worst": 787300, "problems": 1003, "bounded": 0}}, {"key":
+#           "rms_norm_backward:batch_invariant", "dtype": "float16", "figures":
+#           {"leaves": 80, "asked": 80, "configs": 63, "loss": {"mean": 36055, "plain":
+#           54602, "ninetieth": 152587, "worst": 760221, "problems": 869, "luck": 1468},
+#           "gap": 597, "rule": {"mean": 702848, "plain": 828011, "ninetieth": 1648578,
+#           "worst": 2578829, "problems": 869, "luck": 1468}, "gain": {"total":
+#           672093131, "most": 2487202, "problems": 869, "thresholds": 108803629}},
+#           "donor": ["rms_norm_backward:batch_invariant", "bfloat16"], "cost": 522},
+#           {"key": "rms_norm_backward:batch_invariant", "dtype": "float32", "figures":
+#           {"leaves": 63, "asked": 63, "configs": 37, "loss": {"mean": 27593, "plain":
+#           35506, "ninetieth": 121145, "worst": 582637, "problems": 869, "luck": 2000},
 #           "gap": 0, "limits": " of hidden, then rows, with one order of a row's sum a
-#           hidden size", "cross_validated": 15981, "plain_validated": 17065, "rule":
-#           {"mean": 97133, "plain": 128011, "ninetieth": 287014, "worst": 2157399,
-#           "problems": 1003, "luck": 3812}, "gain": {"total": 115091648, "most":
-#           2165791, "problems": 1003, "thresholds": 40103112}}, "beside": {"mean":
-#           10680, "worst": 162156, "problems": 1003, "bounded": 0}}, {"key":
+#           hidden size", "cross_validated": 25435, "plain_validated": 28296,
+#           "worst_validated": 389613, "rule": {"mean": 615702, "plain": 683188,
+#           "ninetieth": 1423463, "worst": 2329596, "problems": 869, "luck": 2000},
+#           "gain": {"total": 562835835, "most": 2288920, "problems": 869, "thresholds":
+#           109165270}}, "beside": {"mean": 28156, "worst": 582637, "problems": 869,
+#           "bounded": 0}}, {"key": "rms_norm_backward:no_dweight+batch_invariant",
+#           "dtype": "bfloat16", "figures": {"leaves": 40, "asked": 40, "configs": 24,
+#           "loss": {"mean": 19014, "plain": 29389, "ninetieth": 84068, "worst": 512548,
+#           "problems": 500, "luck": 1752}, "gap": 55, "limits": " of hidden, then rows,
+#           with one order of a row's sum a hidden size", "cross_validated": 39022,
+#           "plain_validated": 52626, "worst_validated": 879282, "rule": {"mean":
+#           436611, "plain": 622516, "ninetieth": 1381555, "worst": 2797939, "problems":
+#           405, "luck": 1898}, "gain": {"total": 239022074, "most": 2786910,
+#           "problems": 405, "thresholds": 68655228}}, "beside": {"mean": 18859,
+#           "worst": 512548, "problems": 500, "bounded": 0}}, {"key":
+#           "rms_norm_backward:no_dweight+batch_invariant", "dtype": "float16",
+#           "figures": {"leaves": 40, "asked": 40, "configs": 24, "loss": {"mean": 9167,
+#           "plain": 13993, "ninetieth": 45064, "worst": 354228, "problems": 302,
+#           "luck": 2409}, "gap": 3755, "unmeasured": 9, "rule": {"mean": 428614,
+#           "plain": 559264, "ninetieth": 1364420, "worst": 2700786, "problems": 302,
+#           "luck": 2409}, "gain": {"total": 164671760, "most": 2679763, "problems":
+#           302, "thresholds": 69038694}}, "donor":
+#           ["rms_norm_backward:no_dweight+batch_invariant", "bfloat16"], "cost": 3618},
+#           {"key": "rms_norm_backward:no_dweight+batch_invariant", "dtype": "float32",
+#           "figures": {"leaves": 56, "asked": 56, "configs": 34, "loss": {"mean":
+#           18966, "plain": 24717, "ninetieth": 74313, "worst": 330490, "problems": 494,
+#           "luck": 1966}, "gap": 0, "limits": " of hidden, then rows, with one order of
+#           a row's sum a hidden size", "cross_validated": 43958, "plain_validated":
+#           47354, "worst_validated": 673607, "rule": {"mean": 389618, "plain": 531379,
+#           "ninetieth": 1261436, "worst": 3117837, "problems": 463, "luck": 2088},
+#           "gain": {"total": 234515839, "most": 3112711, "problems": 463, "thresholds":
+#           58787456}}, "beside": {"mean": 14661, "worst": 327993, "problems": 494,
+#           "bounded": 0}}, {"key": "rms_norm_forward", "dtype": "bfloat16", "figures":
+#           {"leaves": 73, "asked": 96, "configs": 33, "loss": {"mean": -1372, "plain":
+#           -240, "ninetieth": 6469, "worst": 80429, "problems": 1003, "luck": 2898},
+#           "gap": 4, "cross_validated": 8023, "plain_validated": 9999,
+#           "worst_validated": 228647, "extrapolated": 124261, "rule": {"mean": 99170,
+#           "plain": 128450, "ninetieth": 286582, "worst": 2151207, "problems": 1003,
+#           "luck": 2898}, "gain": {"total": 129076232, "most": 2155808, "problems":
+#           1003, "thresholds": 40056178}}}, {"key": "rms_norm_forward", "dtype":
+#           "float16", "figures": {"leaves": 73, "asked": 73, "configs": 33, "loss":
+#           {"mean": 1217, "plain": 2477, "ninetieth": 15583, "worst": 104945,
+#           "problems": 869, "luck": 3854}, "gap": 3626, "rule": {"mean": 85226,
+#           "plain": 110309, "ninetieth": 256015, "worst": 2152223, "problems": 869,
+#           "luck": 3854}, "gain": {"total": 93705873, "most": 2161699, "problems": 869,
+#           "thresholds": 30633268}}, "donor": ["rms_norm_forward", "bfloat16"], "cost":
+#           3601}, {"key": "rms_norm_forward:no_rstd", "dtype": "bfloat16", "figures":
+#           {"leaves": 73, "asked": 73, "configs": 33, "loss": {"mean": 3, "plain":
+#           2122, "ninetieth": 17908, "worst": 59761, "problems": 285, "luck": 4453,
+#           "untimed": 17, "bound": 22601}, "gap": 1436, "unmeasured": 5, "rule":
+#           {"mean": 77000, "plain": 104827, "ninetieth": 266970, "worst": 1050422,
+#           "problems": 302, "luck": 4504}, "gain": {"total": 30798882, "most": 1052503,
+#           "problems": 285, "thresholds": 8928463}}, "donor": ["rms_norm_forward",
+#           "bfloat16"], "cost": 1306}, {"key": "rms_norm_forward:no_rstd", "dtype":
+#           "float16", "figures": {"leaves": 73, "asked": 73, "configs": 33, "loss":
+#           {"mean": 712, "plain": 3384, "ninetieth": 19840, "worst": 49811, "problems":
+#           285, "luck": 3861, "untimed": 17, "bound": 22803}, "gap": 2776,
+#           "unmeasured": 5, "rule": {"mean": 65211, "plain": 89773, "ninetieth":
+#           205491, "worst": 1056754, "problems": 302, "luck": 4064}, "gain": {"total":
+#           25842288, "most": 1056754, "problems": 285, "thresholds": 9029976}},
+#           "donor": ["rms_norm_forward", "bfloat16"], "cost": 2535}, {"key":
+#           "rms_norm_forward", "dtype": "float32", "figures": {"leaves": 58, "asked":
+#           73, "configs": 25, "loss": {"mean": -2025, "plain": -264, "ninetieth": 5010,
+#           "worst": 51551, "problems": 869, "luck": 3489}, "gap": 0, "cross_validated":
+#           6650, "plain_validated": 9059, "worst_validated": 123895, "extrapolated":
+#           76556, "rule": {"mean": 88617, "plain": 104491, "ninetieth": 268199,
+#           "worst": 1836158, "problems": 869, "luck": 3489}, "gain": {"total":
+#           91032083, "most": 1824955, "problems": 869, "thresholds": 20236968}}},
+#           {"key": "rms_norm_forward:no_rstd", "dtype": "float32", "figures":
+#           {"leaves": 58, "asked": 58, "configs": 25, "loss": {"mean": 4080, "plain":
+#           6297, "ninetieth": 23918, "worst": 130226, "problems": 242, "luck": 4199,
+#           "untimed": 60, "bound": 88970}, "gap": 6244, "unmeasured": 9, "rule":
+#           {"mean": 60308, "plain": 78313, "ninetieth": 203228, "worst": 873164,
+#           "problems": 302, "luck": 4550}, "gain": {"total": 20878881, "most": 837399,
+#           "problems": 242, "thresholds": 5857423}}, "donor": ["rms_norm_forward",
+#           "float32"], "cost": 5738}, {"key": "rms_norm_forward:batch_invariant",
+#           "dtype": "bfloat16", "figures": {"leaves": 44, "asked": 44, "configs": 28,
+#           "loss": {"mean": 9380, "plain": 13611, "ninetieth": 54210, "worst": 162156,
+#           "problems": 1003, "luck": 2898}, "gap": 0, "limits": " of hidden, then rows,
+#           with one order of a row's sum a hidden size", "cross_validated": 16456,
+#           "plain_validated": 17326, "worst_validated": 289859, "rule": {"mean": 99170,
+#           "plain": 128450, "ninetieth": 286582, "worst": 2151207, "problems": 1003,
+#           "luck": 2898}, "gain": {"total": 115183733, "most": 2155808, "problems":
+#           1003, "thresholds": 40056178}}, "beside": {"mean": 10752, "worst": 162156,
+#           "problems": 1003, "bounded": 0}}, {"key":
 #           "rms_norm_forward:batch_invariant", "dtype": "float16", "figures":
-#           {"leaves": 43, "asked": 43, "configs": 28, "loss": {"mean": 7978, "plain":
-#           13965, "ninetieth": 51086, "worst": 171311, "problems": 802, "luck": 4522},
-#           "gap": 16129, "rule": {"mean": 84710, "plain": 110246, "ninetieth": 255354,
-#           "worst": 2152223, "problems": 869, "luck": 4335}, "gain": {"total":
-#           52810144, "most": 2161699, "problems": 869, "thresholds": 30652272}},
-#           "donor": ["rms_norm_forward:batch_invariant", "bfloat16"], "cost": -3543},
+#           {"leaves": 44, "asked": 44, "configs": 28, "loss": {"mean": 11170, "plain":
+#           17508, "ninetieth": 67829, "worst": 168971, "problems": 869, "luck": 3854},
+#           "gap": 784, "rule": {"mean": 85226, "plain": 110309, "ninetieth": 256015,
+#           "worst": 2152223, "problems": 869, "luck": 3854}, "gain": {"total":
+#           80643711, "most": 2161699, "problems": 869, "thresholds": 30633268}},
+#           "donor": ["rms_norm_forward:batch_invariant", "bfloat16"], "cost": 782},
 #           {"key": "rms_norm_forward:no_rstd+batch_invariant", "dtype": "bfloat16",
-#           "figures": {"leaves": 43, "asked": 43, "configs": 28, "loss": {"mean": 6904,
-#           "plain": 11919, "ninetieth": 38644, "worst": 194462, "problems": 212,
-#           "luck": 5252}, "gap": 0, "unmeasured": 11, "rule": {"mean": 77049, "plain":
-#           104648, "ninetieth": 266970, "worst": 1050422, "problems": 302, "luck":
-#           4509}, "gain": {"total": 15032374, "most": 1052503, "problems": 215,
-#           "thresholds": 8200607}}, "donor": ["rms_norm_forward:batch_invariant",
-#           "bfloat16"], "cost": 1771}, {"key":
+#           "figures": {"leaves": 44, "asked": 44, "configs": 28, "loss": {"mean": 9525,
+#           "plain": 14629, "ninetieth": 55444, "worst": 194462, "problems": 282,
+#           "luck": 4264, "untimed": 20, "bound": 36900}, "gap": 2472, "unmeasured": 3,
+#           "rule": {"mean": 77000, "plain": 104827, "ninetieth": 266970, "worst":
+#           1050422, "problems": 302, "luck": 4504}, "gain": {"total": 27296745, "most":
+#           1052503, "problems": 282, "thresholds": 8928463}}, "donor":
+#           ["rms_norm_forward:batch_invariant", "bfloat16"], "cost": 1781}, {"key":
 #           "rms_norm_forward:no_rstd+batch_invariant", "dtype": "float16", "figures":
-#           {"leaves": 43, "asked": 43, "configs": 28, "loss": {"mean": 8943, "plain":
-#           12773, "ninetieth": 33468, "worst": 168504, "problems": 212, "luck": 4407},
-#           "gap": 0, "unmeasured": 11, "rule": {"mean": 65210, "plain": 89435,
-#           "ninetieth": 212175, "worst": 1056754, "problems": 302, "luck": 3977},
-#           "gain": {"total": 14469906, "most": 1056754, "problems": 215, "thresholds":
-#           8353716}}, "donor": ["rms_norm_forward:batch_invariant", "bfloat16"],
-#           "cost": 3599}, {"key": "rms_norm_forward:batch_invariant", "dtype":
+#           {"leaves": 44, "asked": 44, "configs": 28, "loss": {"mean": 9883, "plain":
+#           15467, "ninetieth": 53889, "worst": 168504, "problems": 282, "luck": 3769,
+#           "untimed": 20, "bound": 36332}, "gap": 2849, "unmeasured": 3, "rule":
+#           {"mean": 65211, "plain": 89773, "ninetieth": 205491, "worst": 1056754,
+#           "problems": 302, "luck": 4064}, "gain": {"total": 22440663, "most": 1056754,
+#           "problems": 282, "thresholds": 9029976}}, "donor":
+#           ["rms_norm_forward:batch_invariant", "bfloat16"], "cost": 2016}, {"key":
+#           "rms_norm_forward:batch_invariant", "dtype": "float32", "figures":
+#           {"leaves": 38, "asked": 38, "configs": 22, "loss": {"mean": 8853, "plain":
+#           14915, "ninetieth": 54729, "worst": 208024, "problems": 869, "luck": 3489},
+#           "gap": 0, "limits": " of hidden, then rows, with one order of a row's sum a
+#           hidden size", "cross_validated": 18325, "plain_validated": 20335,
+#           "worst_validated": 407050, "rule": {"mean": 88617, "plain": 104491,
+#           "ninetieth": 268199, "worst": 1836158, "problems": 869, "luck": 3489},
+#           "gain": {"total": 77841281, "most": 1787431, "problems": 869, "thresholds":
+#           20236968}}, "beside": {"mean": 10877, "worst": 208024, "problems": 869,
+#           "bounded": 0}}, {"key": "rms_norm_forward:no_rstd+batch_invariant", "dtype":
 #           "float32", "figures": {"leaves": 38, "asked": 38, "configs": 22, "loss":
-#           {"mean": 8625, "plain": 14830, "ninetieth": 54729, "worst": 201689,
-#           "problems": 868, "luck": 3767}, "gap": 0, "limits": " of hidden, then rows,
-#           with one order of a row's sum a hidden size", "cross_validated": 18384,
-#           "plain_validated": 20401, "rule": {"mean": 88186, "plain": 104379,
-#           "ninetieth": 269096, "worst": 1836158, "problems": 869, "luck": 3750},
-#           "gain": {"total": 77833098, "most": 1787431, "problems": 869, "thresholds":
-#           20231894}}, "beside": {"mean": 10887, "worst": 201689, "problems": 868,
-#           "bounded": 1}}, {"key": "rms_norm_forward:no_rstd+batch_invariant", "dtype":
-#           "float32", "figures": {"leaves": 38, "asked": 38, "configs": 22, "loss":
-#           {"mean": 7167, "plain": 9870, "ninetieth": 33623, "worst": 136467,
-#           "problems": 238, "luck": 4669}, "gap": 1301, "unmeasured": 10, "rule":
-#           {"mean": 58253, "plain": 76216, "ninetieth": 188131, "worst": 873164,
-#           "problems": 302, "luck": 4905}, "gain": {"total": 11170151, "most": 823893,
-#           "problems": 242, "thresholds": 3376539}}, "donor":
-#           ["rms_norm_forward:batch_invariant", "float32"], "cost": -1317}], "body":
-#           "sha256:f1f11f6dc0a6b09b76ce4396e9a597e126179813b3617d9be4d939e0b1332eca",
+#           {"mean": 9434, "plain": 11832, "ninetieth": 37335, "worst": 139263,
+#           "problems": 280, "luck": 4095, "untimed": 22, "bound": 46991}, "gap": 5522,
+#           "unmeasured": 4, "rule": {"mean": 60308, "plain": 78313, "ninetieth":
+#           203228, "worst": 873164, "problems": 302, "luck": 4550}, "gain": {"total":
+#           20040694, "most": 823893, "problems": 280, "thresholds": 6039848}}, "donor":
+#           ["rms_norm_forward:batch_invariant", "float32"], "cost": 3658}], "body":
+#           "sha256:9b609b175931bfbff7d8aa6ffc9bbb596f5c2dffe4e9be8a4ba49b55b9dce7e7",
 #           "searched": ["rms_norm_backward bfloat16: plane, 7 % of 601146 configs, of
 #           352 audited, 0 were faster than the choice, expected to have missed 0.41 %",
 #           "rms_norm_backward:no_dweight bfloat16: plane, 32 % of 37833 configs, of 224
@@ -583,6 +594,13 @@ BLOCK_ROW_16_WARPS_16_COLUMNS_16 = Config(
     block_col=16,
 )
 BLOCK_ROW_16_WARPS_16 = Config(schedule="block_row", block_row=16, num_warps=16)
+BLOCK_ROW_32_WARPS_4_COLUMNS_16 = Config(
+    schedule="block_row",
+    block_row=32,
+    num_warps=4,
+    finish="columns",
+    block_col=16,
+)
 BLOCK_ROW_32_WARPS_8_COLUMNS_16 = Config(
     schedule="block_row",
     block_row=32,
@@ -591,7 +609,6 @@ BLOCK_ROW_32_WARPS_8_COLUMNS_16 = Config(
     block_col=16,
 )
 BLOCK_ROW_32_WARPS_8 = Config(schedule="block_row", block_row=32, num_warps=8)
-BLOCK_ROW_32_WARPS_16 = Config(schedule="block_row", block_row=32, num_warps=16)
 BLOCK_ROW_64_WARPS_16_COLUMNS_16 = Config(
     schedule="block_row",
     block_row=64,
@@ -706,21 +723,33 @@ CLUSTER_8_WARPS_16_COLUMNS_32 = Config(
 PARTS_WARPS_1_PER_SM_1 = Config(schedule="parts", num_warps=1, programs_per_sm=1)
 PARTS_WARPS_2_PER_SM_1 = Config(schedule="parts", num_warps=2, programs_per_sm=1)
 PARTS_WARPS_4_PER_SM_1 = Config(schedule="parts", num_warps=4, programs_per_sm=1)
-PARTS_WARPS_4_PER_SM_2 = Config(schedule="parts", num_warps=4, programs_per_sm=2)
-PARTS_WARPS_4_PER_SM_2_CHUNKS_512 = Config(
+PARTS_WARPS_4_PER_SM_1_CHUNKS_512 = Config(
     schedule="parts",
     num_warps=4,
-    programs_per_sm=2,
+    programs_per_sm=1,
     block_col=512,
 )
-PARTS_WARPS_8_PER_SM_1 = Config(schedule="parts", num_warps=8, programs_per_sm=1)
-PARTS_WARPS_8_PER_SM_2 = Config(schedule="parts", num_warps=8, programs_per_sm=2)
-PARTS_WARPS_8_PER_SM_2_CHUNKS_1024 = Config(
+PARTS_WARPS_4_PER_SM_2 = Config(schedule="parts", num_warps=4, programs_per_sm=2)
+PARTS_WARPS_4_PER_SM_4_CHUNKS_1024 = Config(
     schedule="parts",
-    num_warps=8,
-    programs_per_sm=2,
+    num_warps=4,
+    programs_per_sm=4,
     block_col=1024,
 )
+PARTS_WARPS_8_PER_SM_1 = Config(schedule="parts", num_warps=8, programs_per_sm=1)
+PARTS_WARPS_8_PER_SM_1_CHUNKS_1024 = Config(
+    schedule="parts",
+    num_warps=8,
+    programs_per_sm=1,
+    block_col=1024,
+)
+PARTS_WARPS_8_PER_SM_1_CHUNKS_2048 = Config(
+    schedule="parts",
+    num_warps=8,
+    programs_per_sm=1,
+    block_col=2048,
+)
+PARTS_WARPS_8_PER_SM_2 = Config(schedule="parts", num_warps=8, programs_per_sm=2)
 PARTS_WARPS_16_PER_SM_1 = Config(schedule="parts", num_warps=16, programs_per_sm=1)
 PARTS_WARPS_16_PER_SM_1_CHUNKS_2048 = Config(
     schedule="parts",
@@ -734,6 +763,7 @@ PARTS_WARPS_16_PER_SM_1_CHUNKS_4096 = Config(
     programs_per_sm=1,
     block_col=4096,
 )
+PARTS_WARPS_16_PER_SM_2 = Config(schedule="parts", num_warps=16, programs_per_sm=2)
 PARTS_WARPS_32_PER_SM_1 = Config(schedule="parts", num_warps=32, programs_per_sm=1)
 PARTS_WARPS_32_PER_SM_1_CHUNKS_4096 = Config(
     schedule="parts",
@@ -767,11 +797,11 @@ PERSISTENT_WARPS_1_STAGES_4_PER_SM_16_DEPENDENT = Config(
     programs_per_sm=16,
     finish="dependent",
 )
-PERSISTENT_WARPS_2_STAGES_3_PER_SM_8_DEPENDENT = Config(
+PERSISTENT_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT = Config(
     schedule="persistent",
     num_warps=2,
     num_stages=3,
-    programs_per_sm=8,
+    programs_per_sm=4,
     finish="dependent",
 )
 PERSISTENT_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT = Config(
@@ -780,6 +810,12 @@ PERSISTENT_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT = Config(
     num_stages=4,
     programs_per_sm=2,
     finish="dependent",
+)
+PERSISTENT_WARPS_2_STAGES_4_PER_SM_2 = Config(
+    schedule="persistent",
+    num_warps=2,
+    num_stages=4,
+    programs_per_sm=2,
 )
 PERSISTENT_WARPS_2_STAGES_4_PER_SM_4_DEPENDENT = Config(
     schedule="persistent",
@@ -1010,14 +1046,6 @@ PERSISTENT_ROWS_2_WARPS_2_STAGES_4_PER_SM_4_DEPENDENT = Config(
     programs_per_sm=4,
     finish="dependent",
 )
-PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_1_DEPENDENT = Config(
-    schedule="persistent",
-    block_row=2,
-    num_warps=4,
-    num_stages=3,
-    programs_per_sm=1,
-    finish="dependent",
-)
 PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT = Config(
     schedule="persistent",
     block_row=2,
@@ -1176,14 +1204,6 @@ PERSISTENT_ROWS_16_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT = Config(
     programs_per_sm=1,
     finish="dependent",
 )
-PERSISTENT_ROWS_16_WARPS_16_STAGES_3_PER_SM_1_DEPENDENT = Config(
-    schedule="persistent",
-    block_row=16,
-    num_warps=16,
-    num_stages=3,
-    programs_per_sm=1,
-    finish="dependent",
-)
 PERSISTENT_ROWS_32_WARPS_4_PER_SM_1_DEPENDENT = Config(
     schedule="persistent",
     block_row=32,
@@ -1229,6 +1249,14 @@ PERSISTENT_ROWS_32_WARPS_8_STAGES_4_PER_SM_2_DEPENDENT = Config(
     programs_per_sm=2,
     finish="dependent",
 )
+PERSISTENT_ROWS_32_WARPS_16_STAGES_3_PER_SM_1_DEPENDENT = Config(
+    schedule="persistent",
+    block_row=32,
+    num_warps=16,
+    num_stages=3,
+    programs_per_sm=1,
+    finish="dependent",
+)
 PERSISTENT_ROWS_64_WARPS_4_PER_SM_2_DEPENDENT = Config(
     schedule="persistent",
     block_row=64,
@@ -1254,7 +1282,6 @@ ROW_WARPS_1_COLUMNS_64 = Config(
     finish="columns",
     block_col=64,
 )
-ROW_WARPS_1 = Config(schedule="row", num_warps=1)
 ROW_WARPS_1_STAGES_2_COLUMNS_64 = Config(
     schedule="row",
     num_warps=1,
@@ -1322,6 +1349,13 @@ ROW_WARPS_4_STAGES_4_COLUMNS_16 = Config(
     finish="columns",
     block_col=16,
 )
+ROW_WARPS_4_STAGES_4_COLUMNS_32 = Config(
+    schedule="row",
+    num_warps=4,
+    num_stages=4,
+    finish="columns",
+    block_col=32,
+)
 ROW_WARPS_8_COLUMNS_16 = Config(
     schedule="row",
     num_warps=8,
@@ -1353,21 +1387,12 @@ ROW_WARPS_32_COLUMNS_16 = Config(
     finish="columns",
     block_col=16,
 )
-SPLIT_1024_WARPS_4 = Config(schedule="split", num_warps=4, block_col=1024)
 SPLIT_1024_WARPS_4_PER_SM_2_DEPENDENT = Config(
     schedule="split",
     num_warps=4,
     programs_per_sm=2,
     finish="dependent",
     block_col=1024,
-)
-SPLIT_512_WARPS_4_STAGES_2_PER_SM_1_DEPENDENT = Config(
-    schedule="split",
-    num_warps=4,
-    num_stages=2,
-    programs_per_sm=1,
-    finish="dependent",
-    block_col=512,
 )
 SPLIT_1024_WARPS_4_STAGES_2_PER_SM_2_DEPENDENT = Config(
     schedule="split",
@@ -1416,6 +1441,14 @@ SPLIT_1024_WARPS_8_STAGES_2_PER_SM_3_DEPENDENT = Config(
     programs_per_sm=3,
     finish="dependent",
     block_col=1024,
+)
+SPLIT_2048_WARPS_8_STAGES_2_PER_SM_3_DEPENDENT = Config(
+    schedule="split",
+    num_warps=8,
+    num_stages=2,
+    programs_per_sm=3,
+    finish="dependent",
+    block_col=2048,
 )
 SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT = Config(
     schedule="split",
@@ -1520,6 +1553,13 @@ SPLIT_8_WARPS_4_COLUMNS_64 = Config(
     finish="columns",
     block_col=64,
 )
+SPLIT_8_512_WARPS_4_PER_SM_1_DEPENDENT = Config(
+    schedule="split_8",
+    num_warps=4,
+    programs_per_sm=1,
+    finish="dependent",
+    block_col=512,
+)
 SPLIT_8_WARPS_8_COLUMNS_32 = Config(
     schedule="split_8",
     num_warps=8,
@@ -1574,123 +1614,123 @@ SPLIT_8_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT = Config(
 
 
 def rms_norm_backward_bfloat16(rows: int, hidden: int) -> Config:
-    if hidden <= 512:
-        if rows >= 40:
+    if hidden <= 4096:
+        if rows >= 180:
             if hidden <= 128:
-                if rows >= 150:
-                    if rows >= 896:
-                        if rows >= 1408:
-                            if rows >= 6144:
-                                if rows >= 33792:
-                                    if hidden <= 127:
-                                        return PERSISTENT_ROWS_32_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
-                                    return PERSISTENT_ROWS_32_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT
-                                return PERSISTENT_ROWS_64_WARPS_4_PER_SM_2_DEPENDENT
-                            return PERSISTENT_ROWS_32_WARPS_4_PER_SM_2_DEPENDENT
-                        return BLOCK_ROW_64_WARPS_16_COLUMNS_16
-                    return BLOCK_ROW_32_WARPS_8_COLUMNS_16
-                return BLOCK_ROW_16_WARPS_4_COLUMNS_16
-            if rows >= 70:
-                if rows >= 150:
-                    if rows >= 270:
-                        if rows >= 704:
-                            if rows >= 1792:
-                                if rows >= 9216:
-                                    if hidden <= 255:
-                                        return PERSISTENT_ROWS_16_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
-                                    if hidden <= 511:
-                                        return PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_4_DEPENDENT
-                                    return PERSISTENT_ROWS_2_WARPS_2_STAGES_4_PER_SM_4_DEPENDENT
-                                if hidden <= 300:
-                                    return PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT
-                                return (
-                                    PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_2_REDUCE
-                                )
+                if rows >= 896:
+                    if rows >= 1408:
+                        if rows >= 6144:
+                            if rows >= 33792:
+                                if hidden <= 127:
+                                    return PERSISTENT_ROWS_32_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
+                                return PERSISTENT_ROWS_32_WARPS_8_STAGES_4_PER_SM_1_DEPENDENT
+                            return PERSISTENT_ROWS_64_WARPS_4_PER_SM_2_DEPENDENT
+                        return PERSISTENT_ROWS_32_WARPS_4_PER_SM_2_DEPENDENT
+                    return BLOCK_ROW_64_WARPS_16_COLUMNS_16
+                return BLOCK_ROW_32_WARPS_8_COLUMNS_16
+            if hidden <= 512:
+                if rows >= 300:
+                    if rows >= 704:
+                        if rows >= 1792:
+                            if rows >= 9216:
+                                if hidden <= 255:
+                                    return PERSISTENT_ROWS_16_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
+                                if hidden <= 511:
+                                    return PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_4_DEPENDENT
+                                return PERSISTENT_ROWS_2_WARPS_2_STAGES_4_PER_SM_4_DEPENDENT
                             if hidden <= 256:
-                                return BLOCK_ROW_8_WARPS_8_STAGES_4_COLUMNS_16
-                            return BLOCK_ROW_4_WARPS_8_STAGES_4_COLUMNS_16
+                                return PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_2_DEPENDENT
+                            return PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_2_REDUCE
                         if hidden <= 256:
-                            return BLOCK_ROW_8_WARPS_4_STAGES_4_COLUMNS_16
-                        if hidden <= 511:
-                            return BLOCK_ROW_4_WARPS_4_STAGES_4_COLUMNS_16
-                        return BLOCK_ROW_2_WARPS_4_STAGES_4_COLUMNS_16
-                    return BLOCK_ROW_8_WARPS_8_COLUMNS_16
-                return BLOCK_ROW_4_WARPS_4_COLUMNS_16
-            return BLOCK_ROW_2_WARPS_2_COLUMNS_16
+                            return BLOCK_ROW_8_WARPS_8_STAGES_4_COLUMNS_16
+                        return BLOCK_ROW_4_WARPS_8_STAGES_4_COLUMNS_16
+                    if hidden <= 256:
+                        return BLOCK_ROW_8_WARPS_4_STAGES_4_COLUMNS_16
+                    return BLOCK_ROW_4_WARPS_4_STAGES_4_COLUMNS_16
+                return BLOCK_ROW_8_WARPS_8_COLUMNS_16
+            if hidden <= 2560:
+                if rows >= 2176:
+                    if hidden <= 1023:
+                        if rows >= 8704:
+                            if hidden <= 640:
+                                return PERSISTENT_ROWS_4_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
+                            if hidden <= 768:
+                                return PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
+                            return PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
+                        return PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_2_REDUCE
+                    if hidden <= 1536:
+                        if rows >= 17408:
+                            if hidden <= 1280:
+                                return PERSISTENT_WARPS_2_STAGES_4_PER_SM_4_DEPENDENT
+                            return PERSISTENT_WARPS_4_STAGES_3_PER_SM_4_DEPENDENT
+                        return PERSISTENT_ROWS_2_WARPS_4_STAGES_4_PER_SM_2_REDUCE
+                    if hidden <= 2047:
+                        return PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
+                    return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
+                if hidden <= 1280:
+                    if rows >= 270:
+                        if rows >= 800:
+                            return BLOCK_ROW_2_WARPS_8_STAGES_4_COLUMNS_16
+                        return ROW_WARPS_4_STAGES_4_COLUMNS_16
+                    if hidden <= 1024:
+                        return BLOCK_ROW_4_WARPS_8_COLUMNS_16
+                    return ROW_WARPS_4_STAGES_4_COLUMNS_16
+                if rows >= 200:
+                    if rows >= 704:
+                        return ROW_WARPS_4_STAGES_4_COLUMNS_16
+                    return ROW_WARPS_2_STAGES_4_COLUMNS_16
+                if hidden <= 2304:
+                    return ROW_WARPS_2_STAGES_4_COLUMNS_16
+                return CLUSTER_2_WARPS_8_COLUMNS_32
+            if rows >= 1088:
+                if hidden <= 3072:
+                    return PERSISTENT_ROWS_2_WARPS_16_STAGES_4_PER_SM_1_DEPENDENT
+                if hidden <= 4095:
+                    return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
+                return PERSISTENT_ROWS_2_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
+            return ROW_WARPS_2_STAGES_4_COLUMNS_16
         if hidden <= 64:
             if rows >= 2:
+                if rows >= 32:
+                    return BLOCK_ROW_32_WARPS_4_COLUMNS_16
                 return BLOCK_ROW_4_WARPS_1_COLUMNS_32
             return BLOCK_ROW_8_WARPS_1_COLUMNS_64
-        if rows >= 9:
-            if hidden <= 255:
-                if rows >= 17:
-                    return BLOCK_ROW_2_WARPS_1_COLUMNS_16
-                return BLOCK_ROW_2_WARPS_1_COLUMNS_32
-            if rows >= 17:
-                return ROW_WARPS_1_COLUMNS_16
-            return ROW_WARPS_1_COLUMNS_32
-        if hidden <= 128:
-            return BLOCK_ROW_2_WARPS_1_COLUMNS_64
-        if hidden <= 300:
-            return ROW_WARPS_1_COLUMNS_64
-        if hidden <= 511:
-            if rows >= 4:
-                return ROW_WARPS_1_STAGES_2_COLUMNS_64
-            return ROW_WARPS_1_COLUMNS_64
-        return ROW_WARPS_1_STAGES_4_COLUMNS_64
-    if hidden <= 4096:
         if rows >= 40:
-            if rows >= 192:
-                if hidden <= 2560:
-                    if rows >= 2176:
-                        if hidden <= 1023:
-                            if rows >= 8704:
-                                if hidden <= 640:
-                                    return PERSISTENT_ROWS_4_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
-                                if hidden <= 768:
-                                    return PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
-                                return PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
-                            return PERSISTENT_ROWS_4_WARPS_4_STAGES_3_PER_SM_2_REDUCE
-                        if hidden <= 1536:
-                            if rows >= 17408:
-                                if hidden <= 1280:
-                                    return (
-                                        PERSISTENT_WARPS_2_STAGES_4_PER_SM_4_DEPENDENT
-                                    )
-                                return PERSISTENT_WARPS_4_STAGES_3_PER_SM_4_DEPENDENT
-                            return PERSISTENT_ROWS_2_WARPS_4_STAGES_4_PER_SM_2_REDUCE
-                        if hidden <= 2047:
-                            return PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
-                        return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
-                    if hidden <= 1280:
-                        if rows >= 270:
-                            if rows >= 800:
-                                return BLOCK_ROW_2_WARPS_8_STAGES_4_COLUMNS_16
-                            return ROW_WARPS_4_STAGES_4_COLUMNS_16
-                        if hidden <= 1024:
-                            return BLOCK_ROW_4_WARPS_8_COLUMNS_16
-                        return ROW_WARPS_4_STAGES_4_COLUMNS_16
-                    if rows >= 200:
-                        if rows >= 704:
-                            return ROW_WARPS_4_STAGES_4_COLUMNS_16
-                        return ROW_WARPS_2_STAGES_4_COLUMNS_16
-                    if hidden <= 2304:
-                        return ROW_WARPS_2_STAGES_4_COLUMNS_16
-                    return CLUSTER_2_WARPS_8_COLUMNS_32
-                if rows >= 1088:
-                    if hidden <= 3072:
-                        return PERSISTENT_ROWS_2_WARPS_16_STAGES_4_PER_SM_1_DEPENDENT
-                    if hidden <= 4095:
-                        return PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT
-                    return PERSISTENT_ROWS_2_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
-                return ROW_WARPS_2_STAGES_4_COLUMNS_16
+            if hidden <= 128:
+                return BLOCK_ROW_8_WARPS_4_COLUMNS_16
+            if hidden <= 512:
+                if rows >= 70:
+                    return BLOCK_ROW_4_WARPS_4_COLUMNS_16
+                return BLOCK_ROW_2_WARPS_2_COLUMNS_16
             if hidden <= 2048:
                 return ROW_WARPS_4_COLUMNS_16
             return ROW_WARPS_4_COLUMNS_32
+        if hidden <= 640:
+            if rows >= 9:
+                if hidden <= 255:
+                    if rows >= 17:
+                        return BLOCK_ROW_2_WARPS_1_COLUMNS_16
+                    return BLOCK_ROW_2_WARPS_1_COLUMNS_32
+                if rows >= 23:
+                    return ROW_WARPS_1_COLUMNS_16
+                return ROW_WARPS_1_COLUMNS_32
+            if hidden <= 127:
+                return BLOCK_ROW_2_WARPS_1_COLUMNS_64
+            if hidden <= 128:
+                if rows >= 5:
+                    return BLOCK_ROW_2_WARPS_1_COLUMNS_32
+                return BLOCK_ROW_2_WARPS_1_COLUMNS_64
+            if hidden <= 300:
+                return ROW_WARPS_1_COLUMNS_64
+            if hidden <= 511:
+                if rows >= 4:
+                    return ROW_WARPS_1_STAGES_2_COLUMNS_64
+                return ROW_WARPS_1_COLUMNS_64
+            return ROW_WARPS_1_STAGES_4_COLUMNS_64
         if hidden <= 1024:
-            if rows >= 5:
+            if rows >= 4:
                 return ROW_WARPS_2_COLUMNS_16
-            return ROW_WARPS_2_COLUMNS_64
+            return ROW_WARPS_1_COLUMNS_64
         if hidden <= 1280:
             return ROW_WARPS_4_COLUMNS_16
         if hidden <= 2304:
@@ -1716,38 +1756,36 @@ def rms_norm_backward_bfloat16(rows: int, hidden: int) -> Config:
         return ROW_WARPS_8_COLUMNS_64
     if rows >= 2:
         if rows >= 14:
-            if rows >= 24:
-                if rows >= 140:
-                    if hidden <= 20480:
-                        if rows >= 330:
-                            if hidden <= 15360:
-                                return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-                            if hidden <= 16384:
-                                return SPLIT_8192_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-                            return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
-                        return CLUSTER_4_WARPS_4_COLUMNS_32
-                    if rows >= 230:
-                        if hidden <= 28671:
-                            if rows >= 1024:
-                                return SPLIT_8192_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-                            return CLUSTER_2_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+            if rows >= 140:
+                if hidden <= 20480:
+                    if rows >= 330:
+                        if hidden <= 15360:
+                            return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+                        if hidden <= 16384:
+                            return SPLIT_8192_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+                        return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
+                    return CLUSTER_4_WARPS_4_COLUMNS_32
+                if rows >= 240:
+                    if hidden <= 28671:
+                        if rows >= 1030:
+                            return SPLIT_8192_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
                         return CLUSTER_2_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-                    return SPLIT_8_WARPS_4_COLUMNS_32
-                if hidden <= 16383:
-                    if rows >= 36:
-                        return CLUSTER_4_WARPS_4_COLUMNS_64
-                    return CLUSTER_8_WARPS_2_COLUMNS_64
-                if hidden <= 32768:
-                    if rows >= 80:
-                        if hidden <= 24576:
-                            return CLUSTER_8_WARPS_2_COLUMNS_32
-                        return SPLIT_8_WARPS_4_COLUMNS_64
-                    return CLUSTER_8_WARPS_2_COLUMNS_64
-                return SPLIT_8_WARPS_4_COLUMNS_64
-            if hidden <= 16384:
-                return CLUSTER_8_WARPS_4_COLUMNS_32
+                    return CLUSTER_2_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+                return SPLIT_8_WARPS_4_COLUMNS_32
+            if hidden <= 16383:
+                if rows >= 50:
+                    return CLUSTER_4_WARPS_4_COLUMNS_64
+                return CLUSTER_8_WARPS_4_COLUMNS_64
             if hidden <= 24576:
+                if rows >= 80:
+                    return CLUSTER_8_WARPS_2_COLUMNS_32
                 return CLUSTER_8_WARPS_2_COLUMNS_64
+            if rows >= 25:
+                if hidden <= 32768:
+                    if rows >= 70:
+                        return CLUSTER_8_WARPS_4_COLUMNS_64
+                    return CLUSTER_8_WARPS_2_COLUMNS_32
+                return CLUSTER_8_WARPS_4_COLUMNS_64
             return CLUSTER_8_WARPS_4_COLUMNS_512
         return CLUSTER_8_WARPS_4_COLUMNS_1024
     if hidden <= 16384:
@@ -1845,7 +1883,7 @@ def rms_norm_backward_float32(rows: int, hidden: int) -> Config:
                     if rows >= 2560:
                         if hidden <= 8191:
                             return (
-                                PERSISTENT_ROWS_16_WARPS_16_STAGES_3_PER_SM_1_DEPENDENT
+                                PERSISTENT_ROWS_32_WARPS_16_STAGES_3_PER_SM_1_DEPENDENT
                             )
                         return PERSISTENT_WARPS_16_PER_SM_1_REDUCE
                     return PERSISTENT_WARPS_8_STAGES_3_PER_SM_1_DEPENDENT
@@ -1856,45 +1894,47 @@ def rms_norm_backward_float32(rows: int, hidden: int) -> Config:
                 return ROW_WARPS_8_COLUMNS_64
             return CLUSTER_8_WARPS_4_COLUMNS_32
         return CLUSTER_8_WARPS_4_COLUMNS_64
-    if hidden <= 24576:
-        if rows >= 100:
-            if hidden <= 16384:
-                if rows >= 192:
-                    if hidden <= 13312:
-                        if rows >= 210:
-                            if hidden <= 12288:
+    if rows >= 45:
+        if hidden <= 24576:
+            if rows >= 70:
+                if hidden <= 16384:
+                    if rows >= 192:
+                        if hidden <= 13312:
+                            if rows >= 210:
+                                if hidden <= 12288:
+                                    return (
+                                        SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+                                    )
+                                if rows >= 1152:
+                                    if rows >= 6144:
+                                        return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
+                                    return (
+                                        SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
+                                    )
                                 return SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-                            if rows >= 1152:
-                                if rows >= 6144:
-                                    return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
-                                return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
-                            return SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-                        return CLUSTER_8_WARPS_4_COLUMNS_32
-                    if rows >= 1536:
-                        if hidden <= 16383:
-                            return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
-                        return SPLIT_8192_WARPS_16_PER_SM_1_DEPENDENT
-                    return CLUSTER_2_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-                return CLUSTER_4_WARPS_4_COLUMNS_32
-            if hidden <= 24575:
-                if rows >= 200:
-                    if hidden <= 20479:
-                        return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
-                    if rows >= 290:
+                            return CLUSTER_8_WARPS_4_COLUMNS_32
+                        if rows >= 1536:
+                            if hidden <= 16383:
+                                return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
+                            return SPLIT_8192_WARPS_16_PER_SM_1_DEPENDENT
                         return CLUSTER_2_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-                    return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
-                return SPLIT_8_WARPS_4_COLUMNS_32
-            return CLUSTER_2_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-        return CLUSTER_8_WARPS_4_COLUMNS_64
-    if rows >= 5:
-        if rows >= 40:
-            if rows >= 140:
-                return CLUSTER_4_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-            if hidden <= 32767:
-                return SPLIT_8_WARPS_4_COLUMNS_32
-            return CLUSTER_8_WARPS_4_COLUMNS_32
-        return CLUSTER_8_WARPS_4_COLUMNS_64
-    return CLUSTER_8_WARPS_4_COLUMNS_32
+                    return CLUSTER_4_WARPS_4_COLUMNS_32
+                if hidden <= 20480:
+                    if rows >= 200:
+                        return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
+                    return SPLIT_8_WARPS_4_COLUMNS_32
+                if rows >= 160:
+                    return CLUSTER_2_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+                return CLUSTER_8_WARPS_4_COLUMNS_32
+            return CLUSTER_8_WARPS_4_COLUMNS_64
+        if rows >= 140:
+            return CLUSTER_4_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+        if hidden <= 32767:
+            return SPLIT_8_WARPS_4_COLUMNS_32
+        return CLUSTER_8_WARPS_4_COLUMNS_32
+    if hidden <= 9216:
+        return CLUSTER_8_WARPS_4_COLUMNS_32
+    return CLUSTER_8_WARPS_4_COLUMNS_64
 
 
 def rms_norm_backward_no_dweight_bfloat16(rows: int, hidden: int) -> Config:
@@ -1904,23 +1944,25 @@ def rms_norm_backward_no_dweight_bfloat16(rows: int, hidden: int) -> Config:
         return BLOCK_ROW_32_WARPS_8_COLUMNS_16
     if hidden <= 128:
         return BLOCK_ROW_16_WARPS_8_COLUMNS_16
+    if hidden <= 255:
+        if rows >= 576:
+            return BLOCK_ROW_16_WARPS_16_COLUMNS_16
+        return ROW_WARPS_1_COLUMNS_16
     if hidden <= 256:
-        if rows >= 4:
-            if rows >= 26:
-                return BLOCK_ROW_16_WARPS_16_COLUMNS_16
-            return BLOCK_ROW_4_WARPS_4_COLUMNS_16
         return BLOCK_ROW_16_WARPS_16_COLUMNS_16
     if hidden <= 320:
         if rows >= 2048:
             return BLOCK_ROW_2_WARPS_2_COLUMNS_16
         return ROW_WARPS_1_COLUMNS_16
-    if hidden <= 512:
-        return BLOCK_ROW_2_WARPS_4_COLUMNS_16
     if hidden <= 4095:
         if rows >= 8192:
-            if hidden <= 640:
-                return ROW_WARPS_1_COLUMNS_16
+            if hidden <= 511:
+                return BLOCK_ROW_4_WARPS_4_COLUMNS_16
+            if hidden <= 768:
+                return BLOCK_ROW_2_WARPS_4_COLUMNS_16
             return ROW_WARPS_4_COLUMNS_16
+        if hidden <= 512:
+            return BLOCK_ROW_2_WARPS_4_COLUMNS_16
         if hidden <= 1024:
             return ROW_WARPS_4_COLUMNS_16
         return ROW_WARPS_8_COLUMNS_16
@@ -1936,29 +1978,27 @@ def rms_norm_backward_no_dweight_bfloat16(rows: int, hidden: int) -> Config:
         if rows >= 17:
             if hidden <= 8704:
                 return SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-            if hidden <= 9216:
-                if rows >= 130:
+            if rows >= 128:
+                if hidden <= 9216:
                     return SPLIT_2048_WARPS_8_STAGES_2_PER_SM_2_DEPENDENT
-                return ROW_WARPS_32_COLUMNS_16
-            if hidden <= 10240:
-                return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-            if hidden <= 12287:
-                if rows >= 256:
-                    if rows >= 520:
+                if hidden <= 10240:
+                    return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+                if rows >= 220:
+                    if rows >= 300:
+                        if hidden <= 12287:
+                            return PERSISTENT_WARPS_16_STAGES_3_PER_SM_1_DEPENDENT
+                        if hidden <= 12288:
+                            return SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
+                        if rows >= 8192:
+                            return PERSISTENT_WARPS_16_STAGES_4_PER_SM_16_DEPENDENT
                         return PERSISTENT_WARPS_16_STAGES_3_PER_SM_1_DEPENDENT
                     return SPLIT_1024_WARPS_4_STAGES_2_PER_SM_2_DEPENDENT
+                if hidden <= 12288:
+                    return SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
                 return ROW_WARPS_32_COLUMNS_16
-            if hidden <= 12288:
-                return SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-            if rows >= 256:
-                if rows >= 270:
-                    if rows >= 8192:
-                        return PERSISTENT_WARPS_16_STAGES_4_PER_SM_16_DEPENDENT
-                    return PERSISTENT_WARPS_16_STAGES_3_PER_SM_1_DEPENDENT
-                return SPLIT_1024_WARPS_4_STAGES_2_PER_SM_2_DEPENDENT
             return ROW_WARPS_32_COLUMNS_16
         return CLUSTER_8_WARPS_8_COLUMNS_32
-    if rows >= 40:
+    if rows >= 36:
         if hidden <= 20480:
             if rows >= 220:
                 if rows >= 300:
@@ -1970,9 +2010,9 @@ def rms_norm_backward_no_dweight_bfloat16(rows: int, hidden: int) -> Config:
                 return ROW_WARPS_16_COLUMNS_16
             if hidden <= 16383:
                 return ROW_WARPS_32_COLUMNS_16
-            if hidden <= 17408:
+            if hidden <= 20479:
                 return SPLIT_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-            return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
+            return SPLIT_8192_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
         if hidden <= 24576:
             return SPLIT_8192_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
         if hidden <= 32768:
@@ -1998,18 +2038,18 @@ def rms_norm_backward_no_dweight_float32(rows: int, hidden: int) -> Config:
         if rows >= 448:
             return ROW_WARPS_4_COLUMNS_16
         if hidden <= 640:
-            return SPLIT_512_WARPS_4_STAGES_2_PER_SM_1_DEPENDENT
+            return SPLIT_8_512_WARPS_4_PER_SM_1_DEPENDENT
         if hidden <= 1024:
-            return PERSISTENT_WARPS_2_STAGES_3_PER_SM_8_DEPENDENT
-        if rows >= 140:
+            return PERSISTENT_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT
+        if rows >= 130:
             return ROW_WARPS_8_COLUMNS_16
-        return PERSISTENT_WARPS_8_PER_SM_1_DEPENDENT
+        return PERSISTENT_WARPS_8_PER_SM_16_DEPENDENT
     if hidden <= 4608:
         if rows >= 2304:
             return PERSISTENT_WARPS_16_PER_SM_16_DEPENDENT
         return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_2_DEPENDENT
     if hidden <= 16384:
-        if rows >= 40:
+        if rows >= 33:
             if rows >= 100:
                 if hidden <= 13824:
                     if rows >= 220:
@@ -2039,7 +2079,7 @@ def rms_norm_backward_no_dweight_float32(rows: int, hidden: int) -> Config:
             return CLUSTER_8_WARPS_16_COLUMNS_32
         return CLUSTER_8_WARPS_8_COLUMNS_32
     if hidden <= 24575:
-        if rows >= 24:
+        if rows >= 23:
             if rows >= 100:
                 if rows >= 384:
                     return SPLIT_8_WARPS_4_COLUMNS_32
@@ -2073,7 +2113,7 @@ def rms_norm_backward_batch_invariant_bfloat16(rows: int, hidden: int) -> Config
                             if rows >= 896:
                                 return PERSISTENT_ROWS_32_WARPS_8_PER_SM_2_DEPENDENT
                             return BLOCK_ROW_32_WARPS_8_COLUMNS_16
-                        if rows >= 50:
+                        if rows >= 20:
                             return BLOCK_ROW_16_WARPS_4_COLUMNS_16
                         if rows >= 3:
                             return BLOCK_ROW_4_WARPS_1_COLUMNS_32
@@ -2092,7 +2132,7 @@ def rms_norm_backward_batch_invariant_bfloat16(rows: int, hidden: int) -> Config
                         return BLOCK_ROW_8_WARPS_4_COLUMNS_16
                     if rows >= 20:
                         return BLOCK_ROW_2_WARPS_1_COLUMNS_16
-                    if rows >= 10:
+                    if rows >= 6:
                         return BLOCK_ROW_2_WARPS_1_COLUMNS_32
                     return BLOCK_ROW_2_WARPS_1_COLUMNS_64
                 if rows >= 300:
@@ -2108,31 +2148,29 @@ def rms_norm_backward_batch_invariant_bfloat16(rows: int, hidden: int) -> Config
                 if rows >= 100:
                     if rows >= 160:
                         return BLOCK_ROW_16_WARPS_8_COLUMNS_16
-                    return BLOCK_ROW_8_WARPS_4_COLUMNS_16
+                    return BLOCK_ROW_4_WARPS_4_COLUMNS_16
                 if rows >= 50:
                     return BLOCK_ROW_2_WARPS_2_COLUMNS_16
                 if rows >= 10:
                     return ROW_WARPS_1_COLUMNS_16
                 return ROW_WARPS_1_COLUMNS_64
             if hidden <= 512:
-                if rows >= 300:
+                if rows >= 640:
                     if rows >= 11264:
                         if rows >= 46080:
                             return PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_4_DEPENDENT
                         return PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_4_REDUCE
                     if rows >= 1792:
                         return PERSISTENT_ROWS_4_WARPS_2_STAGES_4_PER_SM_2_REDUCE
-                    if rows >= 640:
-                        return BLOCK_ROW_4_WARPS_8_STAGES_4_COLUMNS_16
-                    return BLOCK_ROW_4_WARPS_4_STAGES_4_COLUMNS_16
+                    return BLOCK_ROW_4_WARPS_8_STAGES_4_COLUMNS_16
+                if rows >= 160:
+                    if rows >= 300:
+                        return BLOCK_ROW_4_WARPS_4_STAGES_4_COLUMNS_16
+                    return BLOCK_ROW_8_WARPS_8_COLUMNS_16
                 if rows >= 100:
-                    if rows >= 160:
-                        return BLOCK_ROW_8_WARPS_8_COLUMNS_16
                     return BLOCK_ROW_2_WARPS_4_COLUMNS_16
-                if rows >= 6:
-                    return ROW_WARPS_2_COLUMNS_16
                 if rows >= 3:
-                    return BLOCK_ROW_2_WARPS_4_COLUMNS_32
+                    return ROW_WARPS_2_COLUMNS_16
                 return ROW_WARPS_2_COLUMNS_64
             if rows >= 896:
                 if rows >= 2560:
@@ -2152,7 +2190,7 @@ def rms_norm_backward_batch_invariant_bfloat16(rows: int, hidden: int) -> Config
                 return ROW_WARPS_4_COLUMNS_16
             if rows >= 1792:
                 return PERSISTENT_ROWS_2_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
-            if rows >= 160:
+            if rows >= 220:
                 return ROW_WARPS_4_STAGES_4_COLUMNS_16
             return ROW_WARPS_4_COLUMNS_16
         if hidden <= 2047:
@@ -2166,7 +2204,7 @@ def rms_norm_backward_batch_invariant_bfloat16(rows: int, hidden: int) -> Config
                 return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2_DEPENDENT
             return ROW_WARPS_4_STAGES_4_COLUMNS_16
         if rows >= 100:
-            return ROW_WARPS_4_COLUMNS_16
+            return ROW_WARPS_4_STAGES_4_COLUMNS_32
         return ROW_WARPS_4_COLUMNS_32
     if hidden <= 20479:
         if hidden <= 8192:
@@ -2199,7 +2237,9 @@ def rms_norm_backward_batch_invariant_bfloat16(rows: int, hidden: int) -> Config
             return SPLIT_8_WARPS_2_COLUMNS_64
         if rows >= 384:
             return SPLIT_8_8192_WARPS_32_PER_SM_1_DEPENDENT
-        return SPLIT_8_WARPS_4_COLUMNS_32
+        if rows >= 160:
+            return SPLIT_8_WARPS_4_COLUMNS_32
+        return SPLIT_8_WARPS_4_COLUMNS_64
     if hidden <= 24575:
         if hidden <= 20480:
             return SPLIT_4096_WARPS_16_PER_SM_1_DEPENDENT
@@ -2318,7 +2358,7 @@ def rms_norm_backward_batch_invariant_float32(rows: int, hidden: int) -> Config:
                 return SPLIT_8_WARPS_4_COLUMNS_32
             return SPLIT_8_WARPS_4_COLUMNS_64
         if hidden <= 12288:
-            if rows >= 160:
+            if rows >= 220:
                 return SPLIT_8_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
             return SPLIT_8_WARPS_4_COLUMNS_32
         if rows >= 50:
@@ -2360,34 +2400,32 @@ def rms_norm_backward_no_dweight_batch_invariant_bfloat16(
     hidden: int,
 ) -> Config:
     if hidden <= 9216:
-        if hidden <= 4095:
-            if hidden <= 320:
+        if hidden <= 1536:
+            if hidden <= 256:
                 if hidden <= 128:
                     if hidden <= 64:
                         if rows >= 2:
                             return BLOCK_ROW_16_WARPS_4_COLUMNS_16
                         return BLOCK_ROW_32_WARPS_8_COLUMNS_16
                     return BLOCK_ROW_16_WARPS_8_COLUMNS_16
-                if hidden <= 256:
-                    if rows >= 20:
+                if hidden <= 255:
+                    if rows >= 160:
                         return BLOCK_ROW_16_WARPS_16_COLUMNS_16
-                    if rows >= 2:
-                        return BLOCK_ROW_4_WARPS_4_COLUMNS_16
-                    return BLOCK_ROW_16_WARPS_16_COLUMNS_16
-                if rows >= 3072:
-                    return PERSISTENT_WARPS_1_STAGES_4_PER_SM_16_DEPENDENT
-                return ROW_WARPS_1_COLUMNS_16
-            if hidden <= 1536:
-                if hidden <= 512:
-                    if rows >= 16384:
-                        return BLOCK_ROW_4_WARPS_4_COLUMNS_16
-                    return BLOCK_ROW_2_WARPS_4_COLUMNS_16
-                return ROW_WARPS_4_COLUMNS_16
-            return ROW_WARPS_8_COLUMNS_16
+                    return ROW_WARPS_1_COLUMNS_16
+                return BLOCK_ROW_16_WARPS_16_COLUMNS_16
+            if hidden <= 512:
+                if hidden <= 320:
+                    if rows >= 3072:
+                        return PERSISTENT_WARPS_1_STAGES_4_PER_SM_16_DEPENDENT
+                    return ROW_WARPS_1_COLUMNS_16
+                return BLOCK_ROW_2_WARPS_4_COLUMNS_16
+            return ROW_WARPS_4_COLUMNS_16
         if hidden <= 8191:
+            if hidden <= 4096:
+                if hidden <= 4095:
+                    return ROW_WARPS_8_COLUMNS_16
+                return ROW_WARPS_16_COLUMNS_16
             if hidden <= 4608:
-                if hidden <= 4096:
-                    return ROW_WARPS_16_COLUMNS_16
                 return SPLIT_1024_WARPS_8_STAGES_2_PER_SM_3_DEPENDENT
             return ROW_WARPS_8_COLUMNS_16
         if hidden <= 8704:
@@ -2414,6 +2452,8 @@ def rms_norm_backward_no_dweight_batch_invariant_bfloat16(
             return PERSISTENT_WARPS_16_PER_SM_1_DEPENDENT
         if hidden <= 15360:
             if hidden <= 13824:
+                if rows >= 6144:
+                    return PERSISTENT_WARPS_16_STAGES_3_PER_SM_16_DEPENDENT
                 if rows >= 160:
                     return PERSISTENT_WARPS_16_STAGES_3_PER_SM_1_DEPENDENT
                 return ROW_WARPS_16_COLUMNS_16
@@ -2444,7 +2484,7 @@ def rms_norm_backward_no_dweight_batch_invariant_float32(
     rows: int,
     hidden: int,
 ) -> Config:
-    if hidden <= 5632:
+    if hidden <= 5120:
         if hidden <= 1023:
             if hidden <= 256:
                 if hidden <= 127:
@@ -2456,10 +2496,6 @@ def rms_norm_backward_no_dweight_batch_invariant_float32(
                         return BLOCK_ROW_16_WARPS_4_COLUMNS_16
                     return BLOCK_ROW_8_WARPS_4_COLUMNS_16
                 if hidden <= 128:
-                    if rows >= 384:
-                        return BLOCK_ROW_16_WARPS_8_COLUMNS_16
-                    if rows >= 20:
-                        return BLOCK_ROW_8_WARPS_4_COLUMNS_16
                     return BLOCK_ROW_16_WARPS_8_COLUMNS_16
                 return BLOCK_ROW_4_WARPS_4_COLUMNS_16
             if hidden <= 512:
@@ -2469,13 +2505,11 @@ def rms_norm_backward_no_dweight_batch_invariant_float32(
                     return BLOCK_ROW_2_WARPS_4_COLUMNS_16
                 return BLOCK_ROW_4_WARPS_8_COLUMNS_16
             if rows >= 160:
-                if rows >= 220:
-                    return ROW_WARPS_4_COLUMNS_16
-                return PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_1_DEPENDENT
+                return ROW_WARPS_4_COLUMNS_16
             if rows >= 2:
                 return PERSISTENT_WARPS_4_PER_SM_1_DEPENDENT
             return BLOCK_ROW_2_WARPS_4_COLUMNS_16
-        if hidden <= 4096:
+        if hidden <= 2304:
             if hidden <= 2047:
                 if hidden <= 1024:
                     if rows >= 2:
@@ -2486,60 +2520,64 @@ def rms_norm_backward_no_dweight_batch_invariant_float32(
                 if rows >= 2:
                     return PERSISTENT_WARPS_8_PER_SM_1_DEPENDENT
                 return BLOCK_ROW_2_WARPS_8_COLUMNS_16
-            if rows >= 160:
-                return ROW_WARPS_8_COLUMNS_16
-            return PERSISTENT_WARPS_8_PER_SM_1_DEPENDENT
-        if hidden <= 5120:
-            if hidden <= 4608:
-                if rows >= 3072:
-                    return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_3_DEPENDENT
-                return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_2_DEPENDENT
-            if rows >= 220:
-                return PERSISTENT_WARPS_16_STAGES_3_PER_SM_1_DEPENDENT
-            if rows >= 20:
-                return ROW_WARPS_16_COLUMNS_16
-            return PERSISTENT_WARPS_16_PER_SM_1_DEPENDENT
-        return PERSISTENT_WARPS_16_PER_SM_16_DEPENDENT
-    if hidden <= 12288:
-        if hidden <= 9216:
+            if hidden <= 2048:
+                if rows >= 160:
+                    return ROW_WARPS_8_COLUMNS_16
+                return PERSISTENT_WARPS_8_PER_SM_1_DEPENDENT
+            return SPLIT_2048_WARPS_8_STAGES_2_PER_SM_3_DEPENDENT
+        if hidden <= 4608:
+            if hidden <= 4096:
+                if rows >= 160:
+                    return ROW_WARPS_8_COLUMNS_16
+                return PERSISTENT_WARPS_8_PER_SM_1_DEPENDENT
+            if rows >= 3072:
+                return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_3_DEPENDENT
+            return SPLIT_2048_WARPS_16_STAGES_2_PER_SM_2_DEPENDENT
+        if rows >= 220:
+            return PERSISTENT_WARPS_16_STAGES_3_PER_SM_1_DEPENDENT
+        if rows >= 20:
+            return ROW_WARPS_16_COLUMNS_16
+        return PERSISTENT_WARPS_16_PER_SM_1_DEPENDENT
+    if hidden <= 12287:
+        if hidden <= 8704:
+            if hidden <= 7168:
+                if hidden <= 5632:
+                    return PERSISTENT_WARPS_16_PER_SM_16_DEPENDENT
+                if rows >= 160:
+                    return ROW_WARPS_8_COLUMNS_16
+                return PERSISTENT_WARPS_8_PER_SM_1_DEPENDENT
             if hidden <= 8192:
-                if hidden <= 7168:
-                    if rows >= 160:
-                        return ROW_WARPS_8_COLUMNS_16
-                    return PERSISTENT_WARPS_8_PER_SM_1_DEPENDENT
                 if rows >= 50:
                     return ROW_WARPS_16_COLUMNS_16
                 return PERSISTENT_WARPS_16_PER_SM_1_DEPENDENT
-            if hidden <= 8704:
-                if rows >= 160:
-                    return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
-                return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
-            if rows >= 8:
-                return SPLIT_1024_WARPS_8_PER_SM_2_DEPENDENT
-            return SPLIT_1024_WARPS_8_STAGES_2_PER_SM_1_DEPENDENT
-        if hidden <= 12287:
-            if hidden <= 10240:
-                if rows >= 160:
-                    return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
-                return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
-            if rows >= 6144:
-                return PERSISTENT_WARPS_8_STAGES_2_PER_SM_16_DEPENDENT
-            if rows >= 540:
-                return PERSISTENT_WARPS_8_PER_SM_16_DEPENDENT
-            return BLOCK_ROW_2_WARPS_8_COLUMNS_16
-        if rows >= 384:
-            return SPLIT_8_4096_WARPS_32_PER_SM_1_DEPENDENT
-        if rows >= 20:
-            return SPLIT_8_4096_WARPS_16_STAGES_2_PER_SM_1_DEPENDENT
-        return SPLIT_8_WARPS_4_COLUMNS_32
-    if hidden <= 20479:
-        if hidden <= 16384:
-            if hidden <= 13824:
-                if rows >= 300:
-                    return PERSISTENT_WARPS_32_PER_SM_16_DEPENDENT
+            if rows >= 160:
+                return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
+            return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
+        if hidden <= 10240:
+            if hidden <= 9216:
                 if rows >= 8:
-                    return ROW_WARPS_32_COLUMNS_16
-                return PERSISTENT_WARPS_32_PER_SM_1_DEPENDENT
+                    return SPLIT_1024_WARPS_8_PER_SM_2_DEPENDENT
+                return SPLIT_1024_WARPS_8_STAGES_2_PER_SM_1_DEPENDENT
+            if rows >= 160:
+                return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
+            return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
+        if rows >= 6144:
+            return PERSISTENT_WARPS_8_STAGES_2_PER_SM_16_DEPENDENT
+        if rows >= 540:
+            return PERSISTENT_WARPS_8_PER_SM_16_DEPENDENT
+        return BLOCK_ROW_2_WARPS_8_COLUMNS_16
+    if hidden <= 20479:
+        if hidden <= 13824:
+            if hidden <= 12288:
+                if rows >= 3072:
+                    return SPLIT_4096_WARPS_32_STAGES_2_PER_SM_1_DEPENDENT
+                return SPLIT_4096_WARPS_32_PER_SM_1_DEPENDENT
+            if rows >= 300:
+                return PERSISTENT_WARPS_32_PER_SM_16_DEPENDENT
+            if rows >= 8:
+                return ROW_WARPS_32_COLUMNS_16
+            return PERSISTENT_WARPS_32_PER_SM_1_DEPENDENT
+        if hidden <= 16384:
             return ROW_WARPS_16_COLUMNS_16
         if rows >= 160:
             return SPLIT_8_WARPS_4_COLUMNS_32
@@ -2560,124 +2598,126 @@ def rms_norm_backward_no_dweight_batch_invariant_float32(
 
 
 def rms_norm_forward_bfloat16(rows: int, hidden: int) -> Config:
-    if hidden <= 256:
-        if rows >= 4608:
-            if rows >= 65536:
-                if hidden <= 64:
-                    return BLOCK_ROW_16_WARPS_4
-                if hidden <= 180:
-                    return BLOCK_ROW_8_WARPS_1
-                return BLOCK_ROW_8_WARPS_4
-            if hidden <= 127:
-                return BLOCK_ROW_32_WARPS_8
-            if rows >= 11264:
-                if hidden <= 128:
-                    return BLOCK_ROW_8_WARPS_1
-                return BLOCK_ROW_8_WARPS_4
-            return BLOCK_ROW_32_WARPS_16
-        if hidden <= 128:
-            if rows >= 2:
-                if hidden <= 64:
-                    if rows >= 5:
-                        if rows >= 230:
-                            return BLOCK_ROW_32_WARPS_8
-                        return BLOCK_ROW_2_WARPS_1
-                    return BLOCK_ROW_32_WARPS_8
-                if hidden <= 127:
-                    if rows >= 1536:
-                        return BLOCK_ROW_4_WARPS_1
+    if hidden <= 64:
+        if rows >= 2:
+            if rows >= 4:
+                if rows >= 9:
+                    if rows >= 24:
+                        if rows >= 65:
+                            if rows >= 340:
+                                return BLOCK_ROW_32_WARPS_8
+                            return BLOCK_ROW_16_WARPS_4
+                        return BLOCK_ROW_8_WARPS_4
                     return BLOCK_ROW_2_WARPS_1
-                if rows >= 17:
-                    if rows >= 350:
+                return BLOCK_ROW_8_WARPS_4
+            return BLOCK_ROW_32_WARPS_8
+        return BLOCK_ROW_2_WARPS_1
+    if hidden <= 256:
+        if rows >= 65536:
+            if hidden <= 180:
+                return BLOCK_ROW_8_WARPS_1
+            return BLOCK_ROW_8_WARPS_4
+        if hidden <= 128:
+            if rows >= 5120:
+                return BLOCK_ROW_32_WARPS_8
+            if hidden <= 127:
+                if rows >= 1536:
+                    return BLOCK_ROW_4_WARPS_1
+                return BLOCK_ROW_2_WARPS_1
+            if rows >= 2:
+                if rows >= 8:
+                    if rows >= 384:
                         return BLOCK_ROW_16_WARPS_8
                     return BLOCK_ROW_8_WARPS_8
-                return BLOCK_ROW_16_WARPS_8
+                return BLOCK_ROW_2_WARPS_1
+            return BLOCK_ROW_16_WARPS_8
+        if rows >= 2:
+            if rows >= 896:
+                if rows >= 10240:
+                    return BLOCK_ROW_8_WARPS_4
+                return BLOCK_ROW_16_WARPS_16
+            return PARTS_WARPS_1_PER_SM_1
+        if hidden <= 180:
             return BLOCK_ROW_2_WARPS_1
-        if rows >= 896:
-            return BLOCK_ROW_16_WARPS_16
-        return ROW_WARPS_1
+        return PARTS_WARPS_1_PER_SM_1
     if hidden <= 1023:
         if rows >= 3:
             if hidden <= 511:
                 if rows >= 832:
-                    if rows >= 93184:
+                    if rows >= 84992:
                         return BLOCK_ROW_2_WARPS_1
                     return BLOCK_ROW_2_WARPS_2
                 return PARTS_WARPS_4_PER_SM_2
-            if hidden <= 512:
-                if rows >= 832:
-                    return BLOCK_ROW_2_WARPS_1
-                return ROW_WARPS_1
             if rows >= 10:
+                if hidden <= 512:
+                    if rows >= 768:
+                        return BLOCK_ROW_2_WARPS_1
+                    return PARTS_WARPS_1_PER_SM_1
                 if rows >= 448:
-                    if rows >= 2176:
-                        if rows >= 3200:
-                            if rows >= 6144:
-                                return BLOCK_ROW_8_WARPS_4
-                            return BLOCK_ROW_2_WARPS_2
-                        return BLOCK_ROW_2_WARPS_4
-                    return ROW_WARPS_2
+                    if rows >= 2304:
+                        if rows >= 6144:
+                            return BLOCK_ROW_8_WARPS_4
+                        return BLOCK_ROW_2_WARPS_2
+                    return PARTS_WARPS_2_PER_SM_1
                 return PARTS_WARPS_4_PER_SM_2
             return ROW_WARPS_4
         if hidden <= 768:
             if rows >= 2:
                 if hidden <= 300:
-                    return ROW_WARPS_1
+                    return PARTS_WARPS_1_PER_SM_1
                 if hidden <= 511:
                     return PARTS_WARPS_8_PER_SM_1
                 return PARTS_WARPS_4_PER_SM_2
             return ROW_WARPS_4
         return ROW_WARPS_8
-    if rows >= 50:
-        if hidden <= 2048:
-            if rows >= 2304:
-                if hidden <= 1280:
+    if hidden <= 4096:
+        if rows >= 100:
+            if hidden <= 2048:
+                if rows >= 1600:
+                    if hidden <= 1280:
+                        return BLOCK_ROW_2_WARPS_4
+                    if rows >= 2304:
+                        if rows >= 16384:
+                            return PARTS_WARPS_4_PER_SM_4_CHUNKS_1024
+                        return PERSISTENT_WARPS_1_STAGES_4_PER_SM_8
                     return BLOCK_ROW_2_WARPS_4
-                if rows >= 16384:
-                    return SPLIT_1024_WARPS_4
-                return PERSISTENT_WARPS_1_STAGES_4_PER_SM_8
-            if hidden <= 1024:
                 return ROW_WARPS_4
-            if rows >= 170:
-                if rows >= 1540:
-                    return BLOCK_ROW_2_WARPS_4
-                return PARTS_WARPS_4_PER_SM_2
-            return PARTS_WARPS_8_PER_SM_2
-        if rows >= 400:
+            if rows >= 800:
+                if rows >= 1152:
+                    if rows >= 2816:
+                        if rows >= 6144:
+                            if hidden <= 3072:
+                                return PARTS_WARPS_4_PER_SM_4_CHUNKS_1024
+                            return SPLIT_2048_WARPS_8
+                        return PERSISTENT_WARPS_4_STAGES_4_PER_SM_16
+                    if hidden <= 3072:
+                        return PARTS_WARPS_4_PER_SM_4_CHUNKS_1024
+                    return PERSISTENT_WARPS_4_STAGES_4_PER_SM_8
+                return BLOCK_ROW_2_WARPS_8
+            return PARTS_WARPS_8_PER_SM_1
+        if hidden <= 1024:
+            if rows >= 3:
+                return ROW_WARPS_8
+            return ROW_WARPS_4
+        return PARTS_WARPS_8_PER_SM_2
+    if rows >= 50:
+        if rows >= 448:
             if hidden <= 16384:
                 if rows >= 1088:
                     if hidden <= 8191:
                         if rows >= 2560:
-                            if hidden <= 4096:
-                                if rows >= 6144:
-                                    if hidden <= 3072:
-                                        return SPLIT_1024_WARPS_4
-                                    return SPLIT_2048_WARPS_8
-                                return PERSISTENT_WARPS_4_STAGES_4_PER_SM_16
                             return SPLIT_2048_WARPS_8
-                        if hidden <= 4096:
-                            return SPLIT_1024_WARPS_4
                         return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2
                     if hidden <= 16383:
                         return PARTS_WARPS_16_PER_SM_1_CHUNKS_4096
                     return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
-                if hidden <= 4096:
-                    if rows >= 832:
-                        return BLOCK_ROW_2_WARPS_8
-                    return PARTS_WARPS_8_PER_SM_1
                 if hidden <= 12287:
                     return SPLIT_2048_WARPS_8
                 if hidden <= 15360:
                     return PERSISTENT_WARPS_8_STAGES_4_PER_SM_1
                 return PERSISTENT_WARPS_16_STAGES_4_PER_SM_1
-            if hidden <= 20479:
-                if rows >= 600:
-                    return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
-                return SPLIT_2048_WARPS_8
             return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
         if hidden <= 8192:
-            if rows >= 100:
-                return PARTS_WARPS_8_PER_SM_1
             return PARTS_WARPS_8_PER_SM_2
         if rows >= 150:
             if hidden <= 28672:
@@ -2693,7 +2733,7 @@ def rms_norm_forward_bfloat16(rows: int, hidden: int) -> Config:
             return PARTS_WARPS_32_PER_SM_1_CHUNKS_8192
         if hidden <= 32767:
             return ROW_WARPS_8
-        return PARTS_WARPS_32_PER_SM_1
+        return PARTS_WARPS_16_PER_SM_2
     if hidden <= 8192:
         return PARTS_WARPS_8_PER_SM_1
     if hidden <= 16384:
@@ -2707,7 +2747,7 @@ def rms_norm_forward_bfloat16(rows: int, hidden: int) -> Config:
 
 def rms_norm_forward_float32(rows: int, hidden: int) -> Config:
     if hidden <= 64:
-        if rows >= 4:
+        if rows >= 3:
             if rows >= 260:
                 if rows >= 2304:
                     return BLOCK_ROW_16_WARPS_2
@@ -2715,13 +2755,11 @@ def rms_norm_forward_float32(rows: int, hidden: int) -> Config:
             return BLOCK_ROW_4_WARPS_4
         return BLOCK_ROW_2_WARPS_1
     if hidden <= 256:
-        if rows >= 16384:
-            if hidden <= 180:
-                return BLOCK_ROW_8_WARPS_4
-            return BLOCK_ROW_8_WARPS_8
+        if rows >= 17408:
+            return BLOCK_ROW_8_WARPS_4
         if hidden <= 128:
             if rows >= 3:
-                if rows >= 580:
+                if rows >= 576:
                     if rows >= 5120:
                         return BLOCK_ROW_32_WARPS_8
                     return BLOCK_ROW_4_WARPS_4
@@ -2729,19 +2767,19 @@ def rms_norm_forward_float32(rows: int, hidden: int) -> Config:
                     return BLOCK_ROW_4_WARPS_4
                 if rows >= 9:
                     return BLOCK_ROW_2_WARPS_1
-                return ROW_WARPS_1
+                return PARTS_WARPS_1_PER_SM_1
             if hidden <= 90:
                 return BLOCK_ROW_4_WARPS_4
             if rows >= 2:
                 return BLOCK_ROW_2_WARPS_2
-            return ROW_WARPS_1
+            return PARTS_WARPS_1_PER_SM_1
         if rows >= 896:
             if rows >= 3584:
                 return BLOCK_ROW_4_WARPS_4
             return BLOCK_ROW_2_WARPS_1
-        return ROW_WARPS_1
-    if rows >= 50:
-        if hidden <= 4096:
+        return PARTS_WARPS_1_PER_SM_1
+    if hidden <= 4096:
+        if rows >= 50:
             if rows >= 1536:
                 if hidden <= 3072:
                     if rows >= 4096:
@@ -2751,17 +2789,17 @@ def rms_norm_forward_float32(rows: int, hidden: int) -> Config:
                             return BLOCK_ROW_2_WARPS_4
                         if hidden <= 1280:
                             if rows >= 16384:
-                                return PARTS_WARPS_4_PER_SM_2_CHUNKS_512
+                                return PARTS_WARPS_4_PER_SM_1_CHUNKS_512
                             if hidden <= 1023:
                                 return BLOCK_ROW_4_WARPS_4
-                            return ROW_WARPS_4
+                            return PERSISTENT_WARPS_1_STAGES_4_PER_SM_8
                         if hidden <= 2048:
-                            return PARTS_WARPS_8_PER_SM_2_CHUNKS_1024
-                        return SPLIT_2048_WARPS_8
+                            return PARTS_WARPS_8_PER_SM_1_CHUNKS_1024
+                        return PARTS_WARPS_8_PER_SM_1_CHUNKS_2048
                     return BLOCK_ROW_2_WARPS_4
                 return PARTS_WARPS_16_PER_SM_1_CHUNKS_2048
             if hidden <= 512:
-                return ROW_WARPS_1
+                return PARTS_WARPS_1_PER_SM_1
             if hidden <= 2048:
                 if rows >= 160:
                     return PARTS_WARPS_2_PER_SM_1
@@ -2771,8 +2809,18 @@ def rms_norm_forward_float32(rows: int, hidden: int) -> Config:
                     return BLOCK_ROW_2_WARPS_4
                 return ROW_WARPS_4
             if rows >= 640:
-                return PERSISTENT_WARPS_4_STAGES_4_PER_SM_2
+                return PERSISTENT_WARPS_2_STAGES_4_PER_SM_2
             return ROW_WARPS_8
+        if hidden <= 511:
+            return ROW_WARPS_4
+        if hidden <= 640:
+            if rows >= 5:
+                return PARTS_WARPS_8_PER_SM_2
+            if hidden <= 512:
+                return PARTS_WARPS_1_PER_SM_1
+            return ROW_WARPS_8
+        return PARTS_WARPS_8_PER_SM_2
+    if rows >= 50:
         if hidden <= 8192:
             if rows >= 512:
                 if rows >= 2048:
@@ -2793,7 +2841,7 @@ def rms_norm_forward_float32(rows: int, hidden: int) -> Config:
             return ROW_WARPS_8
         if hidden <= 24576:
             if rows >= 130:
-                if rows >= 2176:
+                if rows >= 2048:
                     return SPLIT_8192_WARPS_32
                 if hidden <= 20480:
                     return PARTS_WARPS_32_PER_SM_1_CHUNKS_4096
@@ -2802,19 +2850,11 @@ def rms_norm_forward_float32(rows: int, hidden: int) -> Config:
         if rows >= 128:
             return SPLIT_8192_WARPS_32
         return PARTS_WARPS_32_PER_SM_1
-    if hidden <= 511:
-        return ROW_WARPS_4
     if hidden <= 12287:
-        if rows >= 6:
-            if hidden <= 4096:
-                return PARTS_WARPS_8_PER_SM_2
+        if rows >= 10:
             if hidden <= 8192:
                 return PARTS_WARPS_16_PER_SM_1
             return PARTS_WARPS_32_PER_SM_1
-        if hidden <= 512:
-            return ROW_WARPS_1
-        if hidden <= 640:
-            return ROW_WARPS_8
         if hidden <= 5120:
             return PARTS_WARPS_8_PER_SM_2
         return PARTS_WARPS_16_PER_SM_1
@@ -2835,11 +2875,13 @@ def rms_norm_forward_batch_invariant_bfloat16(rows: int, hidden: int) -> Config:
                     if rows >= 1280:
                         return BLOCK_ROW_4_WARPS_1
                     return BLOCK_ROW_2_WARPS_1
-                if rows >= 11264:
-                    return BLOCK_ROW_8_WARPS_1
-                if rows >= 2:
+                if rows >= 6:
+                    if rows >= 11264:
+                        return BLOCK_ROW_8_WARPS_1
                     return BLOCK_ROW_16_WARPS_8
-                return BLOCK_ROW_2_WARPS_1
+                if rows >= 2:
+                    return BLOCK_ROW_2_WARPS_1
+                return BLOCK_ROW_16_WARPS_8
             if hidden <= 256:
                 if rows >= 11264:
                     return BLOCK_ROW_8_WARPS_4
@@ -2852,19 +2894,19 @@ def rms_norm_forward_batch_invariant_bfloat16(rows: int, hidden: int) -> Config:
         if hidden <= 1536:
             if hidden <= 1023:
                 if hidden <= 512:
-                    if rows >= 896:
+                    if rows >= 640:
                         return BLOCK_ROW_2_WARPS_1
                     return PARTS_WARPS_1_PER_SM_1
                 if rows >= 1792:
                     if rows >= 3584:
                         return BLOCK_ROW_8_WARPS_4
                     return BLOCK_ROW_2_WARPS_4
-                if rows >= 2:
+                if rows >= 10:
                     return PARTS_WARPS_4_PER_SM_2
                 return ROW_WARPS_4
             if rows >= 1792:
                 return BLOCK_ROW_2_WARPS_4
-            return PARTS_WARPS_4_PER_SM_2
+            return ROW_WARPS_4
         if hidden <= 4095:
             if rows >= 2560:
                 if rows >= 6144:
@@ -2929,7 +2971,7 @@ def rms_norm_forward_batch_invariant_float32(rows: int, hidden: int) -> Config:
                     return BLOCK_ROW_4_WARPS_4
                 if rows >= 2:
                     return BLOCK_ROW_2_WARPS_2
-                return BLOCK_ROW_4_WARPS_1
+                return PARTS_WARPS_1_PER_SM_1
             if rows >= 10:
                 if rows >= 11264:
                     return BLOCK_ROW_8_WARPS_4
@@ -3038,8 +3080,110 @@ TABLES: dict[tuple[str, str], Callable[[int, int], Config]] = {
 }
 
 
+MEASURED: dict[tuple[str, str], dict[str, tuple[int, int]]] = {
+    ("rms_norm_backward", "bfloat16"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+    ("rms_norm_backward", "float16"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+    ("rms_norm_backward", "float32"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+    ("rms_norm_backward:batch_invariant", "bfloat16"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+    ("rms_norm_backward:batch_invariant", "float16"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+    ("rms_norm_backward:batch_invariant", "float32"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+    ("rms_norm_backward:no_dweight", "bfloat16"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+    ("rms_norm_backward:no_dweight", "float16"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+    ("rms_norm_backward:no_dweight", "float32"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+    ("rms_norm_backward:no_dweight+batch_invariant", "bfloat16"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+    ("rms_norm_backward:no_dweight+batch_invariant", "float16"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+    ("rms_norm_backward:no_dweight+batch_invariant", "float32"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+    ("rms_norm_forward", "bfloat16"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+    ("rms_norm_forward", "float16"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+    ("rms_norm_forward", "float32"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+    ("rms_norm_forward:batch_invariant", "bfloat16"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+    ("rms_norm_forward:batch_invariant", "float16"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+    ("rms_norm_forward:batch_invariant", "float32"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+    ("rms_norm_forward:no_rstd", "bfloat16"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+    ("rms_norm_forward:no_rstd", "float16"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+    ("rms_norm_forward:no_rstd", "float32"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+    ("rms_norm_forward:no_rstd+batch_invariant", "bfloat16"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+    ("rms_norm_forward:no_rstd+batch_invariant", "float16"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+    ("rms_norm_forward:no_rstd+batch_invariant", "float32"): {
+        "rows": (1, 262144),
+        "hidden": (64, 32768),
+    },
+}
+
+
 def lookup(operator: str, dtype: str, rows: int, hidden: int) -> Config:
     """The config for `rows` rows of `hidden` elements.
+
+    Beyond the sizes in `MEASURED` the answers are those of the outermost regions.
 
     Raises:
         ValueError: there is no table for this operator and dtype.

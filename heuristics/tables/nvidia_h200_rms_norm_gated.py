@@ -3,35 +3,32 @@
 # From:     the folder of this file, where that command is to be run
 # Device:   NVIDIA H200, sm_90, 132 SMs
 # Software: triton 3.6.0, torch 2.11.0+cu130
-# Data:     sha256:f96af9757a052c29ad29268c028109ea9e7396977c4ab6deed201d17057ec4cc
-#           (28100 measurements, 2026-11-27)
+# Data:     sha256:b6b367276fdddfbcfe46ff05969f160a10b23ba8e2ec9cad1c0fb5340be52e35
+#           (28295 measurements, 2026-11-28)
 # Kernels:  rms_norm_gated_backward
-#           sha256:b69eb60ffc13b51919496d9e26ec3fa94089971a02375be98ceaf51ee977caa1
+#           sha256:2a3fafe2c48734be5ec8ce5c5f894339d6ea210b1092d5a80ea8e53feeae3b24
 # Kernels:  rms_norm_gated_forward
-#           sha256:9751f6df0230480337264296702f3d8143434ccf11cbe4a168eb52ee01d33463
-# Measured: rows 1 to 1449144, hidden 64 to 8192
-# Regret:   rms_norm_gated_backward bfloat16: 37 leaves (of 40), 28 configs, mean 0.58
-#           %, plain mean 1.02 %, worst 18.9 %, means low by at most 0.39 %, within 0.02
-#           % of the best 37-leaf tree on this grid, cross-validated 3.00 %, plain
-#           cross-validated 2.91 %, extrapolated 7.36 %
+#           sha256:eb4091ef88857253e5054bb96e804c31f61d07c38ef5e5229221f59b5a5b8666
+# Regret:   rms_norm_gated_backward bfloat16: 37 leaves (of 40), 29 configs, mean 0.57
+#           %, plain mean 0.99 %, worst 18.6 %, means low by at most 0.37 %, within 0.02
+#           % of the best 37-leaf tree on this grid, cross-validated 2.79 %, plain
+#           cross-validated 2.81 %, worst cross-validated 40.17 %, extrapolated 6.84 %
 # Regret:   rms_norm_gated_backward:batch_invariant bfloat16: 38 leaves, 35 configs,
-#           mean 3.84 %, plain mean 4.36 %, worst 29.7 %, means low by at most 0.40 %,
+#           mean 4.06 %, plain mean 4.57 %, worst 44.9 %, means low by at most 0.37 %,
 #           within 0.04 % of the best 38-leaf tree of hidden, then rows, with one order
-#           of a row's sum a hidden size on this grid, cross-validated 11.86 %, plain
-#           cross-validated 11.06 %, costs 3.25 % (worst 29.7 %) beside
-#           rms_norm_gated_backward on the 292 shapes with times of both, 7 more not
-#           timed
-# Regret:   rms_norm_gated_forward bfloat16: 36 leaves (of 40), 25 configs, mean 0.21 %,
-#           plain mean 0.36 %, worst 10.8 %, means low by at most 0.19 %, within 0.02 %
-#           of the best 36-leaf tree on this grid, cross-validated 2.04 %, plain
-#           cross-validated 1.93 %, extrapolated 3.40 %
-# Regret:   rms_norm_gated_forward:batch_invariant bfloat16: 37 leaves, 26 configs, mean
-#           5.07 %, plain mean 5.75 %, worst 61.9 %, means low by at most 0.21 %, within
-#           0.02 % of the best 37-leaf tree of hidden, then rows, with one order of a
-#           row's sum a hidden size on this grid, cross-validated 15.29 %, plain
-#           cross-validated 16.06 %, costs 4.81 % (worst 61.9 %) beside
-#           rms_norm_gated_forward on the 309 shapes with times of both, 32 more not
-#           timed
+#           of a row's sum a hidden size on this grid, cross-validated 11.23 %, plain
+#           cross-validated 10.58 %, worst cross-validated 88.91 %, costs 3.47 % (worst
+#           42.2 %) beside rms_norm_gated_backward
+# Regret:   rms_norm_gated_forward bfloat16: 37 leaves (of 40), 26 configs, mean 0.22 %,
+#           plain mean 0.40 %, worst 10.6 %, means low by at most 0.18 %, within 0.03 %
+#           of the best 37-leaf tree on this grid, cross-validated 1.97 %, plain
+#           cross-validated 1.86 %, worst cross-validated 23.46 %, extrapolated 3.45 %
+# Regret:   rms_norm_gated_forward:batch_invariant bfloat16: 37 leaves, 25 configs, mean
+#           5.40 %, plain mean 6.07 %, worst 62.2 %, means low by at most 0.18 %, within
+#           0.05 % of the best 37-leaf tree of hidden, then rows, with one order of a
+#           row's sum a hidden size on this grid, cross-validated 14.06 %, plain
+#           cross-validated 14.59 %, worst cross-validated 166.55 %, costs 5.16 % (worst
+#           62.2 %) beside rms_norm_gated_forward
 # Searched: rms_norm_gated_backward bfloat16: plane, 19 % of 83758 configs, of 26
 #           audited, 0 were faster than the choice, expected to have missed 6.89 %
 # Searched: rms_norm_gated_forward bfloat16: plane, 44 % of 19220 configs, of 35
@@ -48,42 +45,42 @@
 #           data of its own
 # Shared:   rms_norm_gated_forward:batch_invariant float32: uses bfloat16, as it has no
 #           data of its own
-# Format:   4
+# Format:   5
 # Facts:    {"device": {"label": "NVIDIA H200", "target": "sm_90", "sms": 132},
 #           "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"}, "data": {"digest":
-#           "sha256:f96af9757a052c29ad29268c028109ea9e7396977c4ab6deed201d17057ec4cc",
-#           "measurements": 28100, "date": "2026-11-27"}, "kernels":
+#           "sha256:b6b367276fdddfbcfe46ff05969f160a10b23ba8e2ec9cad1c0fb5340be52e35",
+#           "measurements": 28295, "date": "2026-11-28"}, "kernels":
 #           {"rms_norm_gated_backward":
-#           "sha256:b69eb60ffc13b51919496d9e26ec3fa94089971a02375be98ceaf51ee977caa1",
+#           "sha256:2a3fafe2c48734be5ec8ce5c5f894339d6ea210b1092d5a80ea8e53feeae3b24",
 #           "rms_norm_gated_forward":
-#           "sha256:9751f6df0230480337264296702f3d8143434ccf11cbe4a168eb52ee01d33463"},
-#           "measured": {"rows": [1, 1449144], "hidden": [64, 8192]}, "command":
-#           {"recording": "nvidia-h200-rms-norm-gated", "options": {"leaves": 40,
-#           "baseline": "none", "batch_invariant": true}, "out":
+#           "sha256:eb4091ef88857253e5054bb96e804c31f61d07c38ef5e5229221f59b5a5b8666"},
+#           "command": {"recording": "nvidia-h200-rms-norm-gated", "options": {"leaves":
+#           40, "baseline": "none", "batch_invariant": true}, "out":
 #           "nvidia_h200_rms_norm_gated.py"}, "functions": [{"key":
 #           "rms_norm_gated_backward", "dtype": "bfloat16", "figures": {"leaves": 37,
-#           "asked": 40, "configs": 28, "loss": {"mean": 5799, "plain": 10195,
-#           "ninetieth": 38059, "worst": 173177, "problems": 299, "luck": 3882}, "gap":
-#           143, "cross_validated": 29546, "plain_validated": 28668, "extrapolated":
-#           71054}}, {"key": "rms_norm_gated_backward:batch_invariant", "dtype":
-#           "bfloat16", "figures": {"leaves": 38, "asked": 38, "configs": 35, "loss":
-#           {"mean": 37702, "plain": 42716, "ninetieth": 136351, "worst": 260165,
-#           "problems": 292, "luck": 3925}, "gap": 329, "limits": " of hidden, then
+#           "asked": 40, "configs": 29, "loss": {"mean": 5650, "plain": 9837,
+#           "ninetieth": 38221, "worst": 170192, "problems": 299, "luck": 3633}, "gap":
+#           141, "cross_validated": 27518, "plain_validated": 27677, "worst_validated":
+#           337671, "extrapolated": 66146}}, {"key":
+#           "rms_norm_gated_backward:batch_invariant", "dtype": "bfloat16", "figures":
+#           {"leaves": 38, "asked": 38, "configs": 35, "loss": {"mean": 39752, "plain":
+#           44641, "ninetieth": 141192, "worst": 371054, "problems": 299, "luck": 3633},
+#           "gap": 348, "limits": " of hidden, then rows, with one order of a row's sum
+#           a hidden size", "cross_validated": 106423, "plain_validated": 100586,
+#           "worst_validated": 636075}, "beside": {"mean": 34102, "worst": 352020,
+#           "problems": 299, "bounded": 0}}, {"key": "rms_norm_gated_forward", "dtype":
+#           "bfloat16", "figures": {"leaves": 37, "asked": 40, "configs": 26, "loss":
+#           {"mean": 2226, "plain": 3991, "ninetieth": 16626, "worst": 100653,
+#           "problems": 341, "luck": 1759}, "gap": 275, "cross_validated": 19528,
+#           "plain_validated": 18398, "worst_validated": 210759, "extrapolated":
+#           33887}}, {"key": "rms_norm_gated_forward:batch_invariant", "dtype":
+#           "bfloat16", "figures": {"leaves": 37, "asked": 37, "configs": 25, "loss":
+#           {"mean": 52550, "plain": 58949, "ninetieth": 179160, "worst": 483852,
+#           "problems": 341, "luck": 1759}, "gap": 402, "limits": " of hidden, then
 #           rows, with one order of a row's sum a hidden size", "cross_validated":
-#           112090, "plain_validated": 104934}, "beside": {"mean": 31954, "worst":
-#           260165, "problems": 292, "bounded": 7}}, {"key": "rms_norm_gated_forward",
-#           "dtype": "bfloat16", "figures": {"leaves": 36, "asked": 40, "configs": 25,
-#           "loss": {"mean": 2078, "plain": 3597, "ninetieth": 18946, "worst": 102272,
-#           "problems": 341, "luck": 1836}, "gap": 190, "cross_validated": 20205,
-#           "plain_validated": 19071, "extrapolated": 33394}}, {"key":
-#           "rms_norm_gated_forward:batch_invariant", "dtype": "bfloat16", "figures":
-#           {"leaves": 37, "asked": 37, "configs": 26, "loss": {"mean": 49475, "plain":
-#           55884, "ninetieth": 183096, "worst": 481632, "problems": 309, "luck": 2030},
-#           "gap": 153, "limits": " of hidden, then rows, with one order of a row's sum
-#           a hidden size", "cross_validated": 142247, "plain_validated": 148957},
-#           "beside": {"mean": 46945, "worst": 481632, "problems": 309, "bounded":
-#           32}}], "body":
-#           "sha256:b49c8a0772d7e88d830d61daaaee289062591242918973c15176107a629b2ff7",
+#           131523, "plain_validated": 136200, "worst_validated": 980398}, "beside":
+#           {"mean": 50324, "worst": 483852, "problems": 341, "bounded": 0}}], "body":
+#           "sha256:90a560e5cdb9cda18c32ebff73997d9410c23e843df8a0d1536e6b8712d77ff0",
 #           "without_data": [["rms_norm_gated_backward", "float16", "bfloat16"],
 #           ["rms_norm_gated_backward", "float32", "bfloat16"],
 #           ["rms_norm_gated_backward:batch_invariant", "float16", "bfloat16"],
@@ -142,6 +139,12 @@ BLOCK_ROW_2_WARPS_1_CHUNKS_16 = Config(
     block_col=16,
 )
 BLOCK_ROW_2_WARPS_2 = Config(schedule="block_row", block_row=2, num_warps=2)
+BLOCK_ROW_2_WARPS_2_CHUNKS_16 = Config(
+    schedule="block_row",
+    block_row=2,
+    num_warps=2,
+    block_col=16,
+)
 BLOCK_ROW_2_WARPS_4 = Config(schedule="block_row", block_row=2, num_warps=4)
 BLOCK_ROW_4_WARPS_1 = Config(schedule="block_row", block_row=4, num_warps=1)
 BLOCK_ROW_4_WARPS_1_CHUNKS_16 = Config(
@@ -157,12 +160,7 @@ BLOCK_ROW_4_WARPS_2_CHUNKS_16 = Config(
     block_col=16,
 )
 BLOCK_ROW_4_WARPS_4 = Config(schedule="block_row", block_row=4, num_warps=4)
-BLOCK_ROW_8_WARPS_1_CHUNKS_16 = Config(
-    schedule="block_row",
-    block_row=8,
-    num_warps=1,
-    block_col=16,
-)
+BLOCK_ROW_8_WARPS_1 = Config(schedule="block_row", block_row=8, num_warps=1)
 BLOCK_ROW_8_WARPS_2_CHUNKS_16 = Config(
     schedule="block_row",
     block_row=8,
@@ -170,6 +168,7 @@ BLOCK_ROW_8_WARPS_2_CHUNKS_16 = Config(
     block_col=16,
 )
 BLOCK_ROW_8_WARPS_4 = Config(schedule="block_row", block_row=8, num_warps=4)
+BLOCK_ROW_8_WARPS_8 = Config(schedule="block_row", block_row=8, num_warps=8)
 BLOCK_ROW_16_WARPS_4_CHUNKS_16 = Config(
     schedule="block_row",
     block_row=16,
@@ -185,7 +184,6 @@ BLOCK_ROW_32_WARPS_4_CHUNKS_16 = Config(
 )
 PARTS_WARPS_1_PER_SM_1 = Config(schedule="parts", num_warps=1, programs_per_sm=1)
 PARTS_WARPS_2_PER_SM_1 = Config(schedule="parts", num_warps=2, programs_per_sm=1)
-PARTS_WARPS_2_PER_SM_2 = Config(schedule="parts", num_warps=2, programs_per_sm=2)
 PARTS_WARPS_4_PER_SM_1 = Config(schedule="parts", num_warps=4, programs_per_sm=1)
 PARTS_WARPS_4_PER_SM_2 = Config(schedule="parts", num_warps=4, programs_per_sm=2)
 PARTS_WARPS_8_PER_SM_1 = Config(schedule="parts", num_warps=8, programs_per_sm=1)
@@ -197,17 +195,17 @@ PERSISTENT_WARPS_1_PER_SM_1_DEPENDENT_CHUNKS_16 = Config(
     finish="dependent",
     block_col=16,
 )
-PERSISTENT_WARPS_1_PER_SM_16_REDUCE = Config(
+PERSISTENT_WARPS_1_PER_SM_1_REDUCE = Config(
     schedule="persistent",
     num_warps=1,
-    programs_per_sm=16,
+    programs_per_sm=1,
     finish="reduce",
 )
-PERSISTENT_WARPS_1_STAGES_3_PER_SM_2_DEPENDENT = Config(
+PERSISTENT_WARPS_1_STAGES_3_PER_SM_1_DEPENDENT = Config(
     schedule="persistent",
     num_warps=1,
     num_stages=3,
-    programs_per_sm=2,
+    programs_per_sm=1,
     finish="dependent",
 )
 PERSISTENT_WARPS_1_STAGES_3_PER_SM_4_DEPENDENT_CHUNKS_16 = Config(
@@ -231,13 +229,6 @@ PERSISTENT_WARPS_2_PER_SM_2_DEPENDENT = Config(
     programs_per_sm=2,
     finish="dependent",
 )
-PERSISTENT_WARPS_2_PER_SM_4_DEPENDENT_CHUNKS_16 = Config(
-    schedule="persistent",
-    num_warps=2,
-    programs_per_sm=4,
-    finish="dependent",
-    block_col=16,
-)
 PERSISTENT_WARPS_2_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16 = Config(
     schedule="persistent",
     num_warps=2,
@@ -260,18 +251,18 @@ PERSISTENT_WARPS_2_STAGES_3_PER_SM_4 = Config(
     num_stages=3,
     programs_per_sm=4,
 )
+PERSISTENT_WARPS_4_PER_SM_1_DEPENDENT = Config(
+    schedule="persistent",
+    num_warps=4,
+    programs_per_sm=1,
+    finish="dependent",
+)
 PERSISTENT_WARPS_4_PER_SM_1_DEPENDENT_CHUNKS_16 = Config(
     schedule="persistent",
     num_warps=4,
     programs_per_sm=1,
     finish="dependent",
     block_col=16,
-)
-PERSISTENT_WARPS_4_PER_SM_2_DEPENDENT = Config(
-    schedule="persistent",
-    num_warps=4,
-    programs_per_sm=2,
-    finish="dependent",
 )
 PERSISTENT_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16 = Config(
     schedule="persistent",
@@ -336,14 +327,6 @@ PERSISTENT_ROWS_2_WARPS_1_PER_SM_1_DEPENDENT_CHUNKS_16 = Config(
     finish="dependent",
     block_col=16,
 )
-PERSISTENT_ROWS_2_WARPS_1_PER_SM_2_DEPENDENT_CHUNKS_16 = Config(
-    schedule="persistent",
-    block_row=2,
-    num_warps=1,
-    programs_per_sm=2,
-    finish="dependent",
-    block_col=16,
-)
 PERSISTENT_ROWS_2_WARPS_1_STAGES_3_PER_SM_1_DEPENDENT = Config(
     schedule="persistent",
     block_row=2,
@@ -392,11 +375,11 @@ PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4 = Config(
     num_stages=3,
     programs_per_sm=4,
 )
-PERSISTENT_ROWS_2_WARPS_4_PER_SM_2_DEPENDENT = Config(
+PERSISTENT_ROWS_2_WARPS_4_PER_SM_1_DEPENDENT = Config(
     schedule="persistent",
     block_row=2,
     num_warps=4,
-    programs_per_sm=2,
+    programs_per_sm=1,
     finish="dependent",
 )
 PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_8 = Config(
@@ -518,15 +501,6 @@ PERSISTENT_ROWS_4_WARPS_8_PER_SM_1_DEPENDENT_CHUNKS_16 = Config(
     finish="dependent",
     block_col=16,
 )
-PERSISTENT_ROWS_8_WARPS_2_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16 = Config(
-    schedule="persistent",
-    block_row=8,
-    num_warps=2,
-    num_stages=3,
-    programs_per_sm=2,
-    finish="dependent",
-    block_col=16,
-)
 PERSISTENT_ROWS_8_WARPS_4_PER_SM_2_DEPENDENT = Config(
     schedule="persistent",
     block_row=8,
@@ -534,11 +508,11 @@ PERSISTENT_ROWS_8_WARPS_4_PER_SM_2_DEPENDENT = Config(
     programs_per_sm=2,
     finish="dependent",
 )
-PERSISTENT_ROWS_8_WARPS_4_PER_SM_4_DEPENDENT_CHUNKS_16 = Config(
+PERSISTENT_ROWS_8_WARPS_4_PER_SM_2_DEPENDENT_CHUNKS_16 = Config(
     schedule="persistent",
     block_row=8,
     num_warps=4,
-    programs_per_sm=4,
+    programs_per_sm=2,
     finish="dependent",
     block_col=16,
 )
@@ -567,11 +541,11 @@ PERSISTENT_ROWS_8_WARPS_4_STAGES_4_PER_SM_4_REDUCE = Config(
     programs_per_sm=4,
     finish="reduce",
 )
-PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT_CHUNKS_16 = Config(
+PERSISTENT_ROWS_16_WARPS_4_PER_SM_1_DEPENDENT_CHUNKS_16 = Config(
     schedule="persistent",
     block_row=16,
     num_warps=4,
-    programs_per_sm=2,
+    programs_per_sm=1,
     finish="dependent",
     block_col=16,
 )
@@ -650,7 +624,6 @@ ROW_WARPS_1_CHUNKS_16 = Config(schedule="row", num_warps=1, block_col=16)
 ROW_WARPS_4_CHUNKS_16 = Config(schedule="row", num_warps=4, block_col=16)
 ROW_WARPS_8 = Config(schedule="row", num_warps=8)
 ROW_WARPS_8_CHUNKS_16 = Config(schedule="row", num_warps=8, block_col=16)
-ROW_WARPS_16_CHUNKS_16 = Config(schedule="row", num_warps=16, block_col=16)
 SPLIT_1024_WARPS_2 = Config(schedule="split", num_warps=2, block_col=1024)
 SPLIT_1024_WARPS_4 = Config(schedule="split", num_warps=4, block_col=1024)
 SPLIT_2048_WARPS_8 = Config(schedule="split", num_warps=8, block_col=2048)
@@ -671,18 +644,18 @@ def rms_norm_gated_backward_bfloat16(rows: int, hidden: int) -> Config:
                 if hidden <= 511:
                     if rows >= 5:
                         if rows >= 130:
-                            if hidden <= 127:
-                                if rows >= 4608:
-                                    if rows >= 20480:
-                                        return PERSISTENT_ROWS_32_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16
-                                    return PERSISTENT_ROWS_16_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16
+                            if rows >= 10240:
                                 if hidden <= 64:
-                                    return PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT_CHUNKS_16
-                                return PERSISTENT_ROWS_8_WARPS_2_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16
-                            if rows >= 8704:
+                                    return PERSISTENT_ROWS_32_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16
                                 if hidden <= 255:
                                     return PERSISTENT_ROWS_16_WARPS_4_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16
                                 return PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT_CHUNKS_16
+                            if hidden <= 128:
+                                if rows >= 1152:
+                                    return PERSISTENT_ROWS_32_WARPS_8_PER_SM_1_DEPENDENT
+                                if hidden <= 64:
+                                    return PERSISTENT_ROWS_8_WARPS_4_PER_SM_2_DEPENDENT_CHUNKS_16
+                                return PERSISTENT_ROWS_4_WARPS_2_PER_SM_2_DEPENDENT
                             if hidden <= 256:
                                 if rows >= 640:
                                     return PERSISTENT_ROWS_4_WARPS_2_STAGES_3_PER_SM_2_DEPENDENT_CHUNKS_16
@@ -692,20 +665,20 @@ def rms_norm_gated_backward_bfloat16(rows: int, hidden: int) -> Config:
                             if rows >= 10:
                                 if hidden <= 127:
                                     if rows >= 25:
-                                        return PERSISTENT_ROWS_8_WARPS_4_PER_SM_4_DEPENDENT_CHUNKS_16
-                                    return PERSISTENT_ROWS_16_WARPS_4_PER_SM_2_DEPENDENT_CHUNKS_16
+                                        return PERSISTENT_ROWS_8_WARPS_4_PER_SM_2_DEPENDENT_CHUNKS_16
+                                    return PERSISTENT_ROWS_16_WARPS_4_PER_SM_1_DEPENDENT_CHUNKS_16
                                 return PERSISTENT_ROWS_4_WARPS_4_PER_SM_1_DEPENDENT_CHUNKS_16
                             return (
-                                PERSISTENT_ROWS_8_WARPS_4_PER_SM_4_DEPENDENT_CHUNKS_16
+                                PERSISTENT_ROWS_8_WARPS_4_PER_SM_2_DEPENDENT_CHUNKS_16
                             )
-                        return PERSISTENT_WARPS_2_PER_SM_4_DEPENDENT_CHUNKS_16
+                        return PERSISTENT_WARPS_2_PER_SM_1_DEPENDENT_CHUNKS_16
                     if hidden <= 128:
                         return PERSISTENT_ROWS_4_WARPS_2_PER_SM_1_DEPENDENT_CHUNKS_16
                     if hidden <= 255:
                         return PERSISTENT_ROWS_4_WARPS_4_PER_SM_1_DEPENDENT_CHUNKS_16
                     return PERSISTENT_ROWS_4_WARPS_8_PER_SM_1_DEPENDENT_CHUNKS_16
                 if rows >= 220:
-                    if rows >= 384:
+                    if rows >= 320:
                         if hidden <= 512:
                             return PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT_CHUNKS_16
                         if hidden <= 1023:
@@ -716,20 +689,20 @@ def rms_norm_gated_backward_bfloat16(rows: int, hidden: int) -> Config:
                             )
                         return PERSISTENT_WARPS_2_STAGES_3_PER_SM_4_DEPENDENT_CHUNKS_16
                     if hidden <= 1024:
-                        return PERSISTENT_ROWS_2_WARPS_4_PER_SM_2_DEPENDENT
+                        return PERSISTENT_ROWS_2_WARPS_4_PER_SM_1_DEPENDENT
                     return PERSISTENT_ROWS_2_WARPS_8_PER_SM_1_DEPENDENT
                 return PERSISTENT_WARPS_4_PER_SM_1_DEPENDENT_CHUNKS_16
             if hidden <= 128:
                 return PERSISTENT_ROWS_2_WARPS_1_STAGES_3_PER_SM_4_DEPENDENT_CHUNKS_16
             if hidden <= 255:
-                return PERSISTENT_ROWS_2_WARPS_1_PER_SM_2_DEPENDENT_CHUNKS_16
-            return PERSISTENT_ROWS_2_WARPS_4_PER_SM_2_DEPENDENT
+                return PERSISTENT_ROWS_2_WARPS_1_PER_SM_1_DEPENDENT_CHUNKS_16
+            return PERSISTENT_ROWS_2_WARPS_4_PER_SM_1_DEPENDENT
         if hidden <= 64:
-            return PERSISTENT_WARPS_1_PER_SM_16_REDUCE
-        if hidden <= 127:
-            return PERSISTENT_WARPS_1_STAGES_3_PER_SM_2_DEPENDENT
+            return PERSISTENT_WARPS_1_PER_SM_1_REDUCE
+        if hidden <= 128:
+            return PERSISTENT_WARPS_1_STAGES_3_PER_SM_1_DEPENDENT
         if hidden <= 512:
-            return PERSISTENT_WARPS_4_PER_SM_2_DEPENDENT
+            return PERSISTENT_WARPS_4_PER_SM_1_DEPENDENT
         return PERSISTENT_WARPS_4_PER_SM_1_DEPENDENT_CHUNKS_16
     if hidden <= 8192:
         if rows >= 150:
@@ -760,7 +733,7 @@ def rms_norm_gated_backward_batch_invariant_bfloat16(rows: int, hidden: int) -> 
                             )
                         return PERSISTENT_ROWS_8_WARPS_4_STAGES_4_PER_SM_4_REDUCE
                     if rows >= 3072:
-                        if rows >= 11264:
+                        if rows >= 23552:
                             return (
                                 PERSISTENT_ROWS_16_WARPS_8_STAGES_3_PER_SM_2_DEPENDENT
                             )
@@ -830,51 +803,55 @@ def rms_norm_gated_backward_batch_invariant_bfloat16(rows: int, hidden: int) -> 
 
 def rms_norm_gated_forward_bfloat16(rows: int, hidden: int) -> Config:
     if hidden <= 64:
-        if rows >= 6144:
-            return BLOCK_ROW_8_WARPS_1_CHUNKS_16
-        return BLOCK_ROW_8_WARPS_4
+        if rows >= 2:
+            if rows >= 5120:
+                return BLOCK_ROW_8_WARPS_1
+            return BLOCK_ROW_8_WARPS_4
+        return BLOCK_ROW_2_WARPS_1_CHUNKS_16
     if hidden <= 128:
-        if rows >= 1152:
-            if hidden <= 127:
-                if rows >= 11264:
-                    return BLOCK_ROW_8_WARPS_2_CHUNKS_16
-                return BLOCK_ROW_4_WARPS_1
+        if rows >= 1088:
             if rows >= 3584:
+                if hidden <= 127:
+                    if rows >= 32768:
+                        return BLOCK_ROW_8_WARPS_2_CHUNKS_16
+                    return BLOCK_ROW_16_WARPS_4_CHUNKS_16
                 if rows >= 524288:
                     return PERSISTENT_ROWS_128_WARPS_16_STAGES_3_PER_SM_1
-                return BLOCK_ROW_4_WARPS_1
-            return BLOCK_ROW_2_WARPS_1_CHUNKS_16
+                return BLOCK_ROW_4_WARPS_1_CHUNKS_16
+            return BLOCK_ROW_8_WARPS_8
         return PARTS_WARPS_1_PER_SM_1
     if hidden <= 256:
-        if rows >= 192:
+        if rows >= 80:
+            if hidden <= 180:
+                if rows >= 80896:
+                    return BLOCK_ROW_32_WARPS_4_CHUNKS_16
+                return BLOCK_ROW_4_WARPS_2_CHUNKS_16
             if rows >= 1152:
-                if hidden <= 180:
-                    if rows >= 80896:
-                        return BLOCK_ROW_32_WARPS_4_CHUNKS_16
-                    return BLOCK_ROW_4_WARPS_2_CHUNKS_16
                 return BLOCK_ROW_2_WARPS_1_CHUNKS_16
             return PARTS_WARPS_1_PER_SM_1
-        return PARTS_WARPS_2_PER_SM_2
+        return PARTS_WARPS_2_PER_SM_1
     if hidden <= 512:
         if rows >= 520:
             if rows >= 8192:
                 return BLOCK_ROW_2_WARPS_1_CHUNKS_16
             return ROW_WARPS_1_CHUNKS_16
-        return PARTS_WARPS_4_PER_SM_2
-    if hidden <= 1024:
+        return PARTS_WARPS_4_PER_SM_1
+    if hidden <= 1023:
         if rows >= 576:
             if hidden <= 768:
                 return ROW_WARPS_1_CHUNKS_16
-            if rows >= 4096:
-                if hidden <= 1023:
-                    return BLOCK_ROW_2_WARPS_1_CHUNKS_16
-                if rows >= 65536:
-                    return BLOCK_ROW_2_WARPS_2
-                return PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4
-            return PARTS_WARPS_4_PER_SM_2
+            return BLOCK_ROW_2_WARPS_1_CHUNKS_16
         return ROW_WARPS_8
     if hidden <= 8192:
-        if rows >= 50:
+        if rows >= 110592:
+            if hidden <= 1536:
+                return BLOCK_ROW_2_WARPS_2_CHUNKS_16
+            return SPLIT_1024_WARPS_2
+        if hidden <= 1024:
+            if rows >= 5120:
+                return PERSISTENT_ROWS_2_WARPS_2_STAGES_3_PER_SM_4
+            return PARTS_WARPS_4_PER_SM_1
+        if rows >= 45:
             if hidden <= 1280:
                 if rows >= 5120:
                     return BLOCK_ROW_2_WARPS_1_CHUNKS_16
@@ -883,12 +860,10 @@ def rms_norm_gated_forward_bfloat16(rows: int, hidden: int) -> Config:
                 if hidden <= 1536:
                     return ROW_WARPS_4_CHUNKS_16
                 if hidden <= 2047:
-                    return PARTS_WARPS_4_PER_SM_2
+                    return PARTS_WARPS_4_PER_SM_1
                 if hidden <= 5120:
                     if rows >= 1152:
                         if hidden <= 2048:
-                            if rows >= 38912:
-                                return SPLIT_1024_WARPS_2
                             return PERSISTENT_WARPS_2_STAGES_3_PER_SM_4
                         if hidden <= 2560:
                             return ROW_WARPS_4_CHUNKS_16
@@ -896,7 +871,7 @@ def rms_norm_gated_forward_bfloat16(rows: int, hidden: int) -> Config:
                     return ROW_WARPS_8_CHUNKS_16
                 if rows >= 512:
                     return SPLIT_2048_WARPS_8
-                return ROW_WARPS_16_CHUNKS_16
+                return ROW_WARPS_8_CHUNKS_16
             return PARTS_WARPS_8_PER_SM_2
         return PARTS_WARPS_8_PER_SM_1
     return SPLIT_4096_WARPS_16
@@ -910,7 +885,9 @@ def rms_norm_gated_forward_batch_invariant_bfloat16(rows: int, hidden: int) -> C
                     if hidden <= 64:
                         if rows >= 768:
                             return BLOCK_ROW_16_WARPS_8
-                        return BLOCK_ROW_8_WARPS_4
+                        if rows >= 2:
+                            return BLOCK_ROW_8_WARPS_4
+                        return BLOCK_ROW_2_WARPS_1
                     if rows >= 384:
                         return BLOCK_ROW_16_WARPS_4_CHUNKS_16
                     return BLOCK_ROW_4_WARPS_1_CHUNKS_16
@@ -945,7 +922,7 @@ def rms_norm_gated_forward_batch_invariant_bfloat16(rows: int, hidden: int) -> C
         if rows >= 23552:
             return BLOCK_ROW_4_WARPS_4
         return PARTS_WARPS_4_PER_SM_1
-    if hidden <= 4095:
+    if hidden <= 3072:
         if hidden <= 2048:
             if hidden <= 1536:
                 if hidden <= 1280:
@@ -958,19 +935,17 @@ def rms_norm_gated_forward_batch_invariant_bfloat16(rows: int, hidden: int) -> C
             if rows >= 1536:
                 return PERSISTENT_ROWS_2_WARPS_4_STAGES_3_PER_SM_8
             return PARTS_WARPS_4_PER_SM_2
-        if hidden <= 3072:
-            if hidden <= 2560:
-                return ROW_WARPS_4_CHUNKS_16
-            return ROW_WARPS_8_CHUNKS_16
-        return ROW_WARPS_4_CHUNKS_16
+        if hidden <= 2560:
+            return ROW_WARPS_4_CHUNKS_16
+        return ROW_WARPS_8_CHUNKS_16
     if hidden <= 8191:
-        if hidden <= 5120:
-            if hidden <= 4096:
-                if rows >= 100:
-                    return PERSISTENT_WARPS_4_STAGES_3_PER_SM_16
-                return PARTS_WARPS_4_PER_SM_2
-            return ROW_WARPS_8_CHUNKS_16
-        return ROW_WARPS_16_CHUNKS_16
+        if hidden <= 4096:
+            if hidden <= 4095:
+                return ROW_WARPS_4_CHUNKS_16
+            if rows >= 100:
+                return PERSISTENT_WARPS_4_STAGES_3_PER_SM_16
+            return PARTS_WARPS_4_PER_SM_2
+        return ROW_WARPS_8_CHUNKS_16
     if hidden <= 8192:
         if rows >= 384:
             return PERSISTENT_WARPS_8_STAGES_3_PER_SM_4
@@ -1012,8 +987,30 @@ TABLES: dict[tuple[str, str], Callable[[int, int], Config]] = {
 }
 
 
+MEASURED: dict[tuple[str, str], dict[str, tuple[int, int]]] = {
+    ("rms_norm_gated_backward", "bfloat16"): {
+        "rows": (1, 1449144),
+        "hidden": (64, 8192),
+    },
+    ("rms_norm_gated_backward:batch_invariant", "bfloat16"): {
+        "rows": (1, 1449144),
+        "hidden": (64, 8192),
+    },
+    ("rms_norm_gated_forward", "bfloat16"): {
+        "rows": (1, 1449144),
+        "hidden": (64, 8192),
+    },
+    ("rms_norm_gated_forward:batch_invariant", "bfloat16"): {
+        "rows": (1, 1449144),
+        "hidden": (64, 8192),
+    },
+}
+
+
 def lookup(operator: str, dtype: str, rows: int, hidden: int) -> Config:
     """The config for `rows` rows of `hidden` elements.
+
+    Beyond the sizes in `MEASURED` the answers are those of the outermost regions.
 
     Raises:
         ValueError: there is no table for this operator and dtype.

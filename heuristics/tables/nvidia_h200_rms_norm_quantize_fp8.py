@@ -3,72 +3,71 @@
 # From:     the folder of this file, where that command is to be run
 # Device:   NVIDIA H200, sm_90, 132 SMs
 # Software: triton 3.6.0, torch 2.11.0+cu130
-# Data:     sha256:4d7b7b371447acaf8283ae29044dcd44a9a98b58c2bc9886ccd2661cd61b0646
-#           (32217 measurements, 2026-11-27)
+# Data:     sha256:ad73fcee93f4ce6734dedb4f2efd6ef2bcdbff605f5b5cc83d7f1de69ec731ac
+#           (32477 measurements, 2026-11-28)
 # Kernels:  rms_norm_quantize_fp8_block
-#           sha256:4a4a45696b1e49fd748ca2705f555d8967455cfe53974c63bc9da98372174c83
+#           sha256:eea9c228e53f8c9182eccfc73644292e4677087a8495e05b6505b677f281c735
 # Kernels:  rms_norm_quantize_fp8_row
-#           sha256:4a4a45696b1e49fd748ca2705f555d8967455cfe53974c63bc9da98372174c83
+#           sha256:eea9c228e53f8c9182eccfc73644292e4677087a8495e05b6505b677f281c735
 # Kernels:  rms_norm_quantize_fp8_static
-#           sha256:4a4a45696b1e49fd748ca2705f555d8967455cfe53974c63bc9da98372174c83
+#           sha256:eea9c228e53f8c9182eccfc73644292e4677087a8495e05b6505b677f281c735
 # Kernels:  rms_norm_quantize_fp8_transpose
-#           sha256:6717c47487787e78151d9635e1dfac931b3a193b46e492faf7f0f730f4633a36
+#           sha256:56cd86b45ebfc8074e01681a4a6f973e41eff68afd0907726d24e70051549163
 # Kernels:  transpose_fp8
-#           sha256:58048a3e43cfb9ca3167b17c06df92aea5c677f2b7bebe71acc378f3c35a5aa0
-# Measured: rows 1 to 262144, hidden 256 to 16384
-# Regret:   rms_norm_quantize_fp8_block bfloat16: 40 leaves (of 40, 4 kept), 21 configs,
-#           mean -0.29 %, plain mean -0.19 %, worst 4.2 %, means low by at most 0.46 %,
-#           within 0.04 % of the best 40-leaf tree on this grid, cross-validated 1.91 %,
-#           plain cross-validated 2.01 %, extrapolated 7.17 %
-# Regret:   rms_norm_quantize_fp8_block:batch_invariant bfloat16: 13 leaves, 11 configs,
-#           mean 11.02 %, plain mean 11.21 %, worst 52.5 %, means low by at most 0.47 %,
-#           the best 13-leaf tree of hidden, then rows, with one order of a row's sum a
-#           hidden size on this grid, cross-validated 15.82 %, plain cross-validated
-#           16.09 %, costs 11.34 % (worst 54.2 %) beside rms_norm_quantize_fp8_block on
-#           the 160 shapes with times of both, 3 more not timed
-# Regret:   rms_norm_quantize_fp8_row bfloat16: 26 leaves (of 40, 1 kept), 15 configs,
-#           mean -0.13 %, plain mean -0.07 %, worst 3.8 %, means low by at most 0.27 %,
-#           within 0.01 % of the best 26-leaf tree on this grid, cross-validated 0.85 %,
-#           plain cross-validated 0.91 %, extrapolated 3.06 %, 20 shapes not compared
-#           with what was in use
+#           sha256:bc32fe07f15619f1a24de97865148046987341eaf7577dd9dc6be4e12495ac97
+# Regret:   rms_norm_quantize_fp8_block bfloat16: 33 leaves (of 40), 19 configs, mean
+#           -0.17 %, plain mean -0.10 %, worst 4.2 %, means low by at most 0.39 %, the
+#           best 33-leaf tree on this grid, cross-validated 1.77 %, plain
+#           cross-validated 1.87 %, worst cross-validated 21.50 %, extrapolated 7.18 %
+# Regret:   rms_norm_quantize_fp8_block:batch_invariant bfloat16: 12 leaves, 11 configs,
+#           mean 11.14 %, plain mean 11.31 %, worst 54.8 %, means low by at most 0.39 %,
+#           the best 12-leaf tree of hidden, then rows, with one order of a row's sum a
+#           hidden size on this grid, cross-validated 15.20 %, plain cross-validated
+#           15.34 %, worst cross-validated 98.80 %, costs 11.32 % (worst 56.6 %) beside
+#           rms_norm_quantize_fp8_block
+# Regret:   rms_norm_quantize_fp8_row bfloat16: 25 leaves (of 40), 15 configs, mean
+#           -0.07 %, plain mean -0.06 %, worst 3.8 %, means low by at most 0.21 %,
+#           within 0.01 % of the best 25-leaf tree on this grid, cross-validated 0.86 %,
+#           plain cross-validated 0.92 %, worst cross-validated 16.99 %, extrapolated
+#           3.43 %
 # Regret:   rms_norm_quantize_fp8_row:batch_invariant bfloat16: 7 leaves, 6 configs,
-#           mean 3.34 %, plain mean 2.92 %, worst 61.2 %, means low by at most 0.22 %,
+#           mean 4.20 %, plain mean 3.40 %, worst 61.2 %, means low by at most 0.21 %,
 #           the best 7-leaf tree of hidden, then rows, with one order of a row's sum a
-#           hidden size on this grid, cross-validated 4.43 %, plain cross-validated 4.11
-#           %, costs 3.41 % (worst 61.2 %) beside rms_norm_quantize_fp8_row on the 269
-#           shapes with times of both, 13 more not timed
-# Regret:   rms_norm_quantize_fp8_static bfloat16: 38 leaves (of 40, 3 kept), 24
-#           configs, mean -0.06 %, plain mean -0.02 %, worst 3.6 %, means low by at most
-#           0.23 %, within 0.02 % of the best 38-leaf tree on this grid, cross-validated
-#           1.93 %, plain cross-validated 2.10 %, extrapolated 1.78 %, 1 shape not
-#           compared with what was in use
+#           hidden size on this grid, cross-validated 3.95 %, plain cross-validated 3.49
+#           %, worst cross-validated 83.39 %, costs 4.27 % (worst 61.2 %) beside
+#           rms_norm_quantize_fp8_row
+# Regret:   rms_norm_quantize_fp8_static bfloat16: 34 leaves (of 40), 22 configs, mean
+#           -0.01 %, plain mean 0.07 %, worst 5.8 %, means low by at most 0.23 %, within
+#           0.01 % of the best 34-leaf tree on this grid, cross-validated 1.91 %, plain
+#           cross-validated 2.08 %, worst cross-validated 15.49 %, extrapolated 1.79 %
 # Regret:   rms_norm_quantize_fp8_static:batch_invariant bfloat16: 8 leaves, 7 configs,
-#           mean 6.35 %, plain mean 6.32 %, worst 49.4 %, means low by at most 0.26 %,
+#           mean 6.61 %, plain mean 6.48 %, worst 49.5 %, means low by at most 0.23 %,
 #           the best 8-leaf tree of hidden, then rows, with one order of a row's sum a
-#           hidden size on this grid, cross-validated 11.60 %, plain cross-validated
-#           10.26 %, costs 6.43 % (worst 49.4 %) beside rms_norm_quantize_fp8_static on
-#           the 143 shapes with times of both, 16 more not timed
-# Regret:   rms_norm_quantize_fp8_transpose bfloat16: 35 leaves (of 40, 3 kept), 20
-#           configs, mean -0.03 %, plain mean 0.01 %, worst 2.5 %, means low by at most
-#           0.25 %, within 0.04 % of the best 35-leaf tree on this grid, cross-validated
-#           1.93 %, plain cross-validated 1.98 %, extrapolated 5.07 %, 11 shapes not
-#           compared with what was in use
-# Regret:   rms_norm_quantize_fp8_transpose:batch_invariant bfloat16: 32 leaves, 23
-#           configs, mean 3.47 %, plain mean 3.91 %, worst 29.3 %, means low by at most
-#           0.23 %, the best 32-leaf tree of hidden, then rows, with one order of a
-#           row's sum a hidden size on this grid, cross-validated 14.56 %, plain
-#           cross-validated 16.01 %, costs 3.48 % (worst 29.3 %) beside
-#           rms_norm_quantize_fp8_transpose on the 143 shapes with times of both, 20
-#           more not timed
-# Regret:   transpose_fp8 bfloat16: 22 leaves (of 40), 7 configs, mean -0.44 %, plain
-#           mean -0.44 %, worst 2.2 %, means low by at most 0.55 %, within 0.01 % of the
-#           best 22-leaf tree on this grid, cross-validated 0.95 %, plain
-#           cross-validated 0.93 %, extrapolated 0.48 %
-# Regret:   transpose_fp8:batch_invariant bfloat16: 25 leaves, 11 configs, mean -0.40 %,
-#           plain mean -0.40 %, worst 2.2 %, means low by at most 0.55 %, the best
-#           25-leaf tree of hidden, then rows, with one order of a row's sum a hidden
-#           size on this grid, cross-validated -0.02 %, plain cross-validated 0.00 %,
-#           costs 0.04 % (worst 1.5 %) beside transpose_fp8
+#           hidden size on this grid, cross-validated 11.81 %, plain cross-validated
+#           10.32 %, worst cross-validated 41.84 %, costs 6.62 % (worst 49.5 %) beside
+#           rms_norm_quantize_fp8_static
+# Regret:   rms_norm_quantize_fp8_transpose bfloat16: 29 leaves (of 40), 22 configs,
+#           mean 0.02 %, plain mean 0.06 %, worst 3.0 %, means low by at most 0.24 %,
+#           the best 29-leaf tree on this grid, cross-validated 1.94 %, plain
+#           cross-validated 1.97 %, worst cross-validated 31.24 %, extrapolated 4.32 %
+# Regret:   rms_norm_quantize_fp8_transpose:batch_invariant bfloat16: 31 leaves, 23
+#           configs, mean 3.90 %, plain mean 4.11 %, worst 29.5 %, means low by at most
+#           0.24 %, timed at 162 of 163 shapes; others estimated, plain mean at most
+#           4.13 %, the best 31-leaf tree of hidden, then rows, with one order of a
+#           row's sum a hidden size on this grid, cross-validated 16.78 %, plain
+#           cross-validated 20.00 %, worst cross-validated 156.12 %, costs 3.87 % (worst
+#           29.5 %) beside rms_norm_quantize_fp8_transpose on the 162 shapes with times
+#           of both, 1 more not timed
+# Regret:   transpose_fp8 bfloat16: 20 leaves (of 40), 7 configs, mean -0.33 %, plain
+#           mean -0.31 %, worst 1.9 %, means low by at most 0.42 %, the best 20-leaf
+#           tree on this grid, cross-validated 1.10 %, plain cross-validated 1.14 %,
+#           worst cross-validated 9.92 %, extrapolated 1.11 %
+# Regret:   transpose_fp8:batch_invariant bfloat16: 22 leaves, 7 configs, mean -0.29 %,
+#           plain mean -0.27 %, worst 2.1 %, means low by at most 0.42 %, the best
+#           22-leaf tree of hidden, then rows, with one order of a row's sum a hidden
+#           size on this grid, cross-validated -0.14 %, plain cross-validated -0.08 %,
+#           worst cross-validated 4.23 %, costs 0.04 % (worst 2.1 %) beside
+#           transpose_fp8
 # Shared:   rms_norm_quantize_fp8_block float16: uses bfloat16, as it has no data of its
 #           own
 # Shared:   rms_norm_quantize_fp8_block float32: uses bfloat16, as it has no data of its
@@ -101,82 +100,84 @@
 #           it has no data of its own
 # Shared:   rms_norm_quantize_fp8_transpose:batch_invariant float32: uses bfloat16, as
 #           it has no data of its own
-# Replaced: brought near to the table before it, within the tie; no leaf is slower than
-#           that
-# Format:   4
+# Format:   5
 # Facts:    {"device": {"label": "NVIDIA H200", "target": "sm_90", "sms": 132},
 #           "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"}, "data": {"digest":
-#           "sha256:4d7b7b371447acaf8283ae29044dcd44a9a98b58c2bc9886ccd2661cd61b0646",
-#           "measurements": 32217, "date": "2026-11-27"}, "kernels":
+#           "sha256:ad73fcee93f4ce6734dedb4f2efd6ef2bcdbff605f5b5cc83d7f1de69ec731ac",
+#           "measurements": 32477, "date": "2026-11-28"}, "kernels":
 #           {"rms_norm_quantize_fp8_block":
-#           "sha256:4a4a45696b1e49fd748ca2705f555d8967455cfe53974c63bc9da98372174c83",
+#           "sha256:eea9c228e53f8c9182eccfc73644292e4677087a8495e05b6505b677f281c735",
 #           "rms_norm_quantize_fp8_row":
-#           "sha256:4a4a45696b1e49fd748ca2705f555d8967455cfe53974c63bc9da98372174c83",
+#           "sha256:eea9c228e53f8c9182eccfc73644292e4677087a8495e05b6505b677f281c735",
 #           "rms_norm_quantize_fp8_static":
-#           "sha256:4a4a45696b1e49fd748ca2705f555d8967455cfe53974c63bc9da98372174c83",
+#           "sha256:eea9c228e53f8c9182eccfc73644292e4677087a8495e05b6505b677f281c735",
 #           "rms_norm_quantize_fp8_transpose":
-#           "sha256:6717c47487787e78151d9635e1dfac931b3a193b46e492faf7f0f730f4633a36",
+#           "sha256:56cd86b45ebfc8074e01681a4a6f973e41eff68afd0907726d24e70051549163",
 #           "transpose_fp8":
-#           "sha256:58048a3e43cfb9ca3167b17c06df92aea5c677f2b7bebe71acc378f3c35a5aa0"},
-#           "measured": {"rows": [1, 262144], "hidden": [256, 16384]}, "command":
-#           {"recording": "nvidia-h200-rms-norm-quantize-fp8", "options": {"leaves": 40,
-#           "batch_invariant": true}, "out": "nvidia_h200_rms_norm_quantize_fp8.py"},
-#           "functions": [{"key": "rms_norm_quantize_fp8_block", "dtype": "bfloat16",
-#           "figures": {"leaves": 40, "asked": 40, "configs": 21, "loss": {"mean":
-#           -2894, "plain": -1911, "ninetieth": 1746, "worst": 40906, "problems": 163,
-#           "luck": 4545}, "gap": 322, "kept": 4, "cross_validated": 18908,
-#           "plain_validated": 19878, "extrapolated": 69224}}, {"key":
+#           "sha256:bc32fe07f15619f1a24de97865148046987341eaf7577dd9dc6be4e12495ac97"},
+#           "command": {"recording": "nvidia-h200-rms-norm-quantize-fp8", "options":
+#           {"leaves": 40, "batch_invariant": true}, "out":
+#           "nvidia_h200_rms_norm_quantize_fp8.py"}, "functions": [{"key":
+#           "rms_norm_quantize_fp8_block", "dtype": "bfloat16", "figures": {"leaves":
+#           33, "asked": 40, "configs": 19, "loss": {"mean": -1670, "plain": -965,
+#           "ninetieth": 3778, "worst": 40906, "problems": 163, "luck": 3891}, "gap": 0,
+#           "cross_validated": 17586, "plain_validated": 18563, "worst_validated":
+#           194773, "extrapolated": 69379}}, {"key":
 #           "rms_norm_quantize_fp8_block:batch_invariant", "dtype": "bfloat16",
-#           "figures": {"leaves": 13, "asked": 13, "configs": 11, "loss": {"mean":
-#           104505, "plain": 106282, "ninetieth": 253085, "worst": 421794, "problems":
-#           160, "luck": 4618}, "gap": 0, "limits": " of hidden, then rows, with one
-#           order of a row's sum a hidden size", "cross_validated": 146907,
-#           "plain_validated": 149167}, "beside": {"mean": 107445, "worst": 433048,
-#           "problems": 160, "bounded": 3}}, {"key": "rms_norm_quantize_fp8_row",
-#           "dtype": "bfloat16", "figures": {"leaves": 26, "asked": 40, "configs": 15,
-#           "loss": {"mean": -1311, "plain": -733, "ninetieth": 0, "worst": 36845,
-#           "problems": 282, "luck": 2634}, "gap": 49, "kept": 1, "cross_validated":
-#           8474, "plain_validated": 9106, "extrapolated": 30124, "uncompared": 20}},
-#           {"key": "rms_norm_quantize_fp8_row:batch_invariant", "dtype": "bfloat16",
-#           "figures": {"leaves": 7, "asked": 7, "configs": 6, "loss": {"mean": 32814,
-#           "plain": 28749, "ninetieth": 95979, "worst": 477389, "problems": 269,
-#           "luck": 2119}, "gap": 0, "limits": " of hidden, then rows, with one order of
-#           a row's sum a hidden size", "cross_validated": 43334, "plain_validated":
-#           40281}, "beside": {"mean": 33518, "worst": 477389, "problems": 269,
-#           "bounded": 13}}, {"key": "rms_norm_quantize_fp8_static", "dtype":
-#           "bfloat16", "figures": {"leaves": 38, "asked": 40, "configs": 24, "loss":
-#           {"mean": -648, "plain": -171, "ninetieth": 5332, "worst": 35107, "problems":
-#           159, "luck": 2269}, "gap": 121, "kept": 3, "cross_validated": 19153,
-#           "plain_validated": 20746, "extrapolated": 17666, "uncompared": 1}}, {"key":
-#           "rms_norm_quantize_fp8_static:batch_invariant", "dtype": "bfloat16",
-#           "figures": {"leaves": 8, "asked": 8, "configs": 7, "loss": {"mean": 61565,
-#           "plain": 61245, "ninetieth": 152781, "worst": 401401, "problems": 143,
-#           "luck": 2531}, "gap": 0, "limits": " of hidden, then rows, with one order of
-#           a row's sum a hidden size", "cross_validated": 109776, "plain_validated":
-#           97702}, "beside": {"mean": 62309, "worst": 401401, "problems": 143,
-#           "bounded": 16}}, {"key": "rms_norm_quantize_fp8_transpose", "dtype":
-#           "bfloat16", "figures": {"leaves": 35, "asked": 40, "configs": 20, "loss":
-#           {"mean": -284, "plain": 97, "ninetieth": 9151, "worst": 24613, "problems":
-#           163, "luck": 2425}, "gap": 328, "kept": 3, "cross_validated": 19087,
-#           "plain_validated": 19641, "extrapolated": 49439, "uncompared": 11}}, {"key":
+#           "figures": {"leaves": 12, "asked": 12, "configs": 11, "loss": {"mean":
+#           105603, "plain": 107137, "ninetieth": 273760, "worst": 437167, "problems":
+#           163, "luck": 3891}, "gap": 0, "limits": " of hidden, then rows, with one
+#           order of a row's sum a hidden size", "cross_validated": 141486,
+#           "plain_validated": 142727, "worst_validated": 687150}, "beside": {"mean":
+#           107272, "worst": 448421, "problems": 163, "bounded": 0}}, {"key":
+#           "rms_norm_quantize_fp8_row", "dtype": "bfloat16", "figures": {"leaves": 25,
+#           "asked": 40, "configs": 15, "loss": {"mean": -675, "plain": -582,
+#           "ninetieth": 0, "worst": 37617, "problems": 282, "luck": 2047}, "gap": 2,
+#           "cross_validated": 8526, "plain_validated": 9119, "worst_validated": 156902,
+#           "extrapolated": 33737}}, {"key":
+#           "rms_norm_quantize_fp8_row:batch_invariant", "dtype": "bfloat16", "figures":
+#           {"leaves": 7, "asked": 7, "configs": 6, "loss": {"mean": 41140, "plain":
+#           33443, "ninetieth": 108995, "worst": 477626, "problems": 282, "luck": 2047},
+#           "gap": 0, "limits": " of hidden, then rows, with one order of a row's sum a
+#           hidden size", "cross_validated": 38719, "plain_validated": 34337,
+#           "worst_validated": 606448}, "beside": {"mean": 41814, "worst": 477626,
+#           "problems": 282, "bounded": 0}}, {"key": "rms_norm_quantize_fp8_static",
+#           "dtype": "bfloat16", "figures": {"leaves": 34, "asked": 40, "configs": 22,
+#           "loss": {"mean": -101, "plain": 676, "ninetieth": 8314, "worst": 56018,
+#           "problems": 159, "luck": 2283}, "gap": 30, "cross_validated": 18938,
+#           "plain_validated": 20602, "worst_validated": 143985, "extrapolated":
+#           17789}}, {"key": "rms_norm_quantize_fp8_static:batch_invariant", "dtype":
+#           "bfloat16", "figures": {"leaves": 8, "asked": 8, "configs": 7, "loss":
+#           {"mean": 64042, "plain": 62800, "ninetieth": 137805, "worst": 401809,
+#           "problems": 159, "luck": 2283}, "gap": 0, "limits": " of hidden, then rows,
+#           with one order of a row's sum a hidden size", "cross_validated": 111665,
+#           "plain_validated": 98213, "worst_validated": 349522}, "beside": {"mean":
+#           64142, "worst": 401809, "problems": 159, "bounded": 0}}, {"key":
+#           "rms_norm_quantize_fp8_transpose", "dtype": "bfloat16", "figures":
+#           {"leaves": 29, "asked": 40, "configs": 22, "loss": {"mean": 196, "plain":
+#           613, "ninetieth": 9708, "worst": 29339, "problems": 163, "luck": 2372},
+#           "gap": 0, "cross_validated": 19174, "plain_validated": 19554,
+#           "worst_validated": 271857, "extrapolated": 42293}}, {"key":
 #           "rms_norm_quantize_fp8_transpose:batch_invariant", "dtype": "bfloat16",
-#           "figures": {"leaves": 32, "asked": 32, "configs": 23, "loss": {"mean":
-#           34147, "plain": 38400, "ninetieth": 98447, "worst": 256639, "problems": 143,
-#           "luck": 2228}, "gap": 0, "limits": " of hidden, then rows, with one order of
-#           a row's sum a hidden size", "cross_validated": 135919, "plain_validated":
-#           148479}, "beside": {"mean": 34162, "worst": 256639, "problems": 143,
-#           "bounded": 20}}, {"key": "transpose_fp8", "dtype": "bfloat16", "figures":
-#           {"leaves": 22, "asked": 40, "configs": 7, "loss": {"mean": -4414, "plain":
-#           -4450, "ninetieth": 0, "worst": 21405, "problems": 91, "luck": 5438}, "gap":
-#           63, "cross_validated": 9422, "plain_validated": 9275, "extrapolated":
-#           4788}}, {"key": "transpose_fp8:batch_invariant", "dtype": "bfloat16",
-#           "figures": {"leaves": 25, "asked": 25, "configs": 11, "loss": {"mean":
-#           -4036, "plain": -4010, "ninetieth": 0, "worst": 21405, "problems": 91,
-#           "luck": 5438}, "gap": 0, "limits": " of hidden, then rows, with one order of
-#           a row's sum a hidden size", "cross_validated": -204, "plain_validated":
-#           -48}, "beside": {"mean": 377, "worst": 14443, "problems": 91, "bounded":
+#           "figures": {"leaves": 31, "asked": 31, "configs": 23, "loss": {"mean":
+#           38211, "plain": 40285, "ninetieth": 102730, "worst": 258264, "problems":
+#           162, "luck": 2384, "untimed": 1, "bound": 40448}, "gap": 0, "limits": " of
+#           hidden, then rows, with one order of a row's sum a hidden size",
+#           "cross_validated": 155111, "plain_validated": 182316, "worst_validated":
+#           940487}, "beside": {"mean": 38013, "worst": 258264, "problems": 162,
+#           "bounded": 1}}, {"key": "transpose_fp8", "dtype": "bfloat16", "figures":
+#           {"leaves": 20, "asked": 40, "configs": 7, "loss": {"mean": -3262, "plain":
+#           -3124, "ninetieth": 452, "worst": 18388, "problems": 91, "luck": 4187},
+#           "gap": 0, "cross_validated": 10957, "plain_validated": 11364,
+#           "worst_validated": 94564, "extrapolated": 11027}}, {"key":
+#           "transpose_fp8:batch_invariant", "dtype": "bfloat16", "figures": {"leaves":
+#           22, "asked": 22, "configs": 7, "loss": {"mean": -2855, "plain": -2681,
+#           "ninetieth": 2023, "worst": 20515, "problems": 91, "luck": 4187}, "gap": 0,
+#           "limits": " of hidden, then rows, with one order of a row's sum a hidden
+#           size", "cross_validated": -1406, "plain_validated": -772, "worst_validated":
+#           41469}, "beside": {"mean": 407, "worst": 20515, "problems": 91, "bounded":
 #           0}}], "body":
-#           "sha256:1e398419f0fed916bc413361b11721f6c3e4c223e26b2d5fab0af79b752c8462",
+#           "sha256:f68271ad04574a662f2ed391c0c1708416f8ac532d2c04f1d62aaa17fd32b834",
 #           "without_data": [["rms_norm_quantize_fp8_block", "float16", "bfloat16"],
 #           ["rms_norm_quantize_fp8_block", "float32", "bfloat16"],
 #           ["rms_norm_quantize_fp8_block:batch_invariant", "float16", "bfloat16"],
@@ -192,8 +193,7 @@
 #           ["rms_norm_quantize_fp8_transpose", "float16", "bfloat16"],
 #           ["rms_norm_quantize_fp8_transpose", "float32", "bfloat16"],
 #           ["rms_norm_quantize_fp8_transpose:batch_invariant", "float16", "bfloat16"],
-#           ["rms_norm_quantize_fp8_transpose:batch_invariant", "float32", "bfloat16"]],
-#           "replaced": true}
+#           ["rms_norm_quantize_fp8_transpose:batch_invariant", "float32", "bfloat16"]]}
 
 """Launch configs by operator, dtype, rows and hidden; `lookup` finds one."""
 
@@ -312,12 +312,6 @@ QUANTIZE_BLOCK_ROW_BLOCK_ROW_4_WARPS_1 = QuantizeConfig(
     block_row=4,
     num_warps=1,
 )
-QUANTIZE_BLOCK_ROW_BLOCK_ROW_4_WARPS_4_ATOMIC = QuantizeConfig(
-    schedule="block_row",
-    block_row=4,
-    num_warps=4,
-    amax="atomic",
-)
 QUANTIZE_BLOCK_ROW_BLOCK_ROW_8_WARPS_1 = QuantizeConfig(
     schedule="block_row",
     block_row=8,
@@ -327,6 +321,12 @@ QUANTIZE_BLOCK_ROW_BLOCK_ROW_8_WARPS_4 = QuantizeConfig(
     schedule="block_row",
     block_row=8,
     num_warps=4,
+)
+QUANTIZE_BLOCK_ROW_BLOCK_ROW_8_WARPS_8_ATOMIC = QuantizeConfig(
+    schedule="block_row",
+    block_row=8,
+    num_warps=8,
+    amax="atomic",
 )
 QUANTIZE_BLOCK_ROW_BLOCK_ROW_16_WARPS_4_ATOMIC = QuantizeConfig(
     schedule="block_row",
@@ -356,10 +356,10 @@ QUANTIZE_PARTS_WARPS_1_PROGRAMS_PER_SM_2_ATOMIC = QuantizeConfig(
     programs_per_sm=2,
     amax="atomic",
 )
-QUANTIZE_PARTS_WARPS_1_PROGRAMS_PER_SM_2 = QuantizeConfig(
+QUANTIZE_PARTS_WARPS_2_PROGRAMS_PER_SM_1 = QuantizeConfig(
     schedule="parts",
-    num_warps=1,
-    programs_per_sm=2,
+    num_warps=2,
+    programs_per_sm=1,
 )
 QUANTIZE_PARTS_WARPS_4_PROGRAMS_PER_SM_2_ATOMIC = QuantizeConfig(
     schedule="parts",
@@ -399,13 +399,6 @@ QUANTIZE_PARTS_WARPS_16_PROGRAMS_PER_SM_1 = QuantizeConfig(
     schedule="parts",
     num_warps=16,
     programs_per_sm=1,
-)
-QUANTIZE_PERSISTENT_WARPS_1_STAGES_3_PROGRAMS_PER_SM_8_ATOMIC = QuantizeConfig(
-    schedule="persistent",
-    num_warps=1,
-    num_stages=3,
-    programs_per_sm=8,
-    amax="atomic",
 )
 QUANTIZE_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC = QuantizeConfig(
     schedule="persistent",
@@ -510,7 +503,6 @@ QUANTIZE_PERSISTENT_BLOCK_ROW_4_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC = (
 )
 QUANTIZE_ROW_WARPS_1_ATOMIC = QuantizeConfig(schedule="row", num_warps=1, amax="atomic")
 QUANTIZE_ROW_WARPS_1 = QuantizeConfig(schedule="row", num_warps=1)
-QUANTIZE_ROW_WARPS_2 = QuantizeConfig(schedule="row", num_warps=2)
 QUANTIZE_ROW_WARPS_4 = QuantizeConfig(schedule="row", num_warps=4)
 QUANTIZE_ROW_WARPS_8 = QuantizeConfig(schedule="row", num_warps=8)
 QUANTIZE_ROW_WARPS_16 = QuantizeConfig(schedule="row", num_warps=16)
@@ -535,11 +527,6 @@ QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024 = QuantizeConfig(
     num_warps=4,
     block_col=1024,
 )
-QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_2048 = QuantizeConfig(
-    schedule="split",
-    num_warps=4,
-    block_col=2048,
-)
 QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_4096 = QuantizeConfig(
     schedule="split",
     num_warps=4,
@@ -555,12 +542,6 @@ QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048 = QuantizeConfig(
     schedule="split",
     num_warps=8,
     block_col=2048,
-)
-QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_4096_ATOMIC = QuantizeConfig(
-    schedule="split",
-    num_warps=8,
-    block_col=4096,
-    amax="atomic",
 )
 QUANTIZE_SPLIT_WARPS_16_BLOCK_COL_4096_ATOMIC = QuantizeConfig(
     schedule="split",
@@ -627,16 +608,6 @@ TRANSPOSING_BLOCK_ROW_BLOCK_ROW_16_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL
     transpose_col=64,
     transpose_warps=4,
 )
-TRANSPOSING_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_1_REDUCE_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
-    schedule="persistent",
-    num_warps=1,
-    num_stages=4,
-    programs_per_sm=1,
-    amax="reduce",
-    transpose_row=64,
-    transpose_col=64,
-    transpose_warps=4,
-)
 TRANSPOSING_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
     schedule="persistent",
     num_warps=1,
@@ -689,9 +660,9 @@ TRANSPOSING_PERSISTENT_BLOCK_ROW_2_WARPS_2_STAGES_3_PROGRAMS_PER_SM_16_REDUCE_TR
     transpose_col=64,
     transpose_warps=4,
 )
-TRANSPOSING_PERSISTENT_BLOCK_ROW_4_WARPS_2_STAGES_4_PROGRAMS_PER_SM_4_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
+TRANSPOSING_PERSISTENT_BLOCK_ROW_2_WARPS_2_STAGES_4_PROGRAMS_PER_SM_4_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = TransposingConfig(
     schedule="persistent",
-    block_row=4,
+    block_row=2,
     num_warps=2,
     num_stages=4,
     programs_per_sm=4,
@@ -780,6 +751,16 @@ TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_128_TRANSPOSE_WARP
         transpose_warps=8,
     )
 )
+TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_256_TRANSPOSE_WARPS_4 = (
+    TransposingConfig(
+        schedule="row",
+        num_warps=8,
+        amax="atomic",
+        transpose_row=64,
+        transpose_col=256,
+        transpose_warps=4,
+    )
+)
 TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_256_TRANSPOSE_WARPS_8 = (
     TransposingConfig(
         schedule="row",
@@ -787,6 +768,16 @@ TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_256_TRANSPOSE_WARP
         amax="atomic",
         transpose_row=64,
         transpose_col=256,
+        transpose_warps=8,
+    )
+)
+TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_128_TRANSPOSE_COL_32_TRANSPOSE_WARPS_8 = (
+    TransposingConfig(
+        schedule="row",
+        num_warps=8,
+        amax="atomic",
+        transpose_row=128,
+        transpose_col=32,
         transpose_warps=8,
     )
 )
@@ -812,16 +803,6 @@ TRANSPOSING_ROW_WARPS_16_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARP
     TransposingConfig(
         schedule="row",
         num_warps=16,
-        amax="atomic",
-        transpose_row=64,
-        transpose_col=64,
-        transpose_warps=4,
-    )
-)
-TRANSPOSING_ROW_WARPS_32_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4 = (
-    TransposingConfig(
-        schedule="row",
-        num_warps=32,
         amax="atomic",
         transpose_row=64,
         transpose_col=64,
@@ -922,39 +903,19 @@ TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_128_WARPS_8 = TransposeConfig(
     block_col=128,
     num_warps=8,
 )
-TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_256_WARPS_8 = TransposeConfig(
-    block_row=32,
-    block_col=256,
-    num_warps=8,
-)
 TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_32_WARPS_8 = TransposeConfig(
     block_row=64,
     block_col=32,
     num_warps=8,
-)
-TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_128_WARPS_4 = TransposeConfig(
-    block_row=64,
-    block_col=128,
-    num_warps=4,
 )
 TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_128_WARPS_8 = TransposeConfig(
     block_row=64,
     block_col=128,
     num_warps=8,
 )
-TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_256_WARPS_4 = TransposeConfig(
-    block_row=64,
-    block_col=256,
-    num_warps=4,
-)
 TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_256_WARPS_8 = TransposeConfig(
     block_row=64,
     block_col=256,
-    num_warps=8,
-)
-TRANSPOSE_BLOCK_ROW_128_BLOCK_COL_32_WARPS_8 = TransposeConfig(
-    block_row=128,
-    block_col=32,
     num_warps=8,
 )
 
@@ -965,7 +926,7 @@ def rms_norm_quantize_fp8_block_bfloat16(rows: int, hidden: int) -> QuantizeConf
             if rows >= 131072:
                 return QUANTIZE_BLOCK_ROW_BLOCK_ROW_8_WARPS_1
             return QUANTIZE_BLOCK_ROW_BLOCK_ROW_4_WARPS_1
-        return QUANTIZE_PARTS_WARPS_1_PROGRAMS_PER_SM_2
+        return QUANTIZE_PARTS_WARPS_1_PROGRAMS_PER_SM_1
     if hidden <= 512:
         if rows >= 512:
             if rows >= 32768:
@@ -973,7 +934,7 @@ def rms_norm_quantize_fp8_block_bfloat16(rows: int, hidden: int) -> QuantizeConf
             return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_1
         return QUANTIZE_PARTS_WARPS_4_PROGRAMS_PER_SM_2
     if hidden <= 4096:
-        if rows >= 128:
+        if rows >= 192:
             if rows >= 512:
                 if hidden <= 1024:
                     if rows >= 32768:
@@ -982,11 +943,7 @@ def rms_norm_quantize_fp8_block_bfloat16(rows: int, hidden: int) -> QuantizeConf
                                 QUANTIZE_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_16
                             )
                         return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_1
-                    if hidden <= 1023:
-                        if rows >= 8192:
-                            return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_1
-                        return QUANTIZE_PARTS_WARPS_1_PROGRAMS_PER_SM_2
-                    return QUANTIZE_PARTS_WARPS_1_PROGRAMS_PER_SM_2
+                    return QUANTIZE_PARTS_WARPS_1_PROGRAMS_PER_SM_1
                 if hidden <= 2048:
                     if rows >= 1280:
                         if rows >= 12288:
@@ -996,14 +953,8 @@ def rms_norm_quantize_fp8_block_bfloat16(rows: int, hidden: int) -> QuantizeConf
                                         return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_2
                                     return QUANTIZE_SPLIT_WARPS_1_BLOCK_COL_512
                                 return QUANTIZE_PERSISTENT_WARPS_2_STAGES_4_PROGRAMS_PER_SM_8
-                            if hidden <= 2047:
-                                if rows >= 19456:
-                                    return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_2
-                                return QUANTIZE_PERSISTENT_WARPS_2_STAGES_4_PROGRAMS_PER_SM_8
                             return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_2
-                        if hidden <= 2047:
-                            return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_4
-                        return QUANTIZE_ROW_WARPS_2
+                        return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_4
                     return QUANTIZE_PERSISTENT_WARPS_4_PROGRAMS_PER_SM_8
                 if rows >= 2048:
                     if hidden <= 2944:
@@ -1014,17 +965,13 @@ def rms_norm_quantize_fp8_block_bfloat16(rows: int, hidden: int) -> QuantizeConf
                         return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024
                     return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_4
                 return QUANTIZE_PARTS_WARPS_4_PROGRAMS_PER_SM_2
-            return QUANTIZE_ROW_WARPS_8
+            return QUANTIZE_PARTS_WARPS_8_PROGRAMS_PER_SM_1
         if hidden <= 1023:
             return QUANTIZE_ROW_WARPS_8
         return QUANTIZE_PARTS_WARPS_4_PROGRAMS_PER_SM_2
     if hidden <= 6144:
-        if rows >= 1024:
-            if hidden <= 5632:
-                return QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048
-            if rows >= 1280:
-                return QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048
-            return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_2048
+        if rows >= 768:
+            return QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048
         return QUANTIZE_PARTS_WARPS_8_PROGRAMS_PER_SM_1
     if hidden <= 8192:
         if rows >= 11264:
@@ -1047,25 +994,23 @@ def rms_norm_quantize_fp8_block_batch_invariant_bfloat16(
     rows: int,
     hidden: int,
 ) -> QuantizeConfig:
-    if hidden <= 4096:
-        if hidden <= 1024:
+    if hidden <= 4095:
+        if hidden <= 1023:
             if hidden <= 512:
                 if hidden <= 256:
                     return QUANTIZE_BLOCK_ROW_BLOCK_ROW_8_WARPS_4
                 return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_1
-            if hidden <= 1023:
-                return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_2
-            return QUANTIZE_ROW_WARPS_1
-        if hidden <= 4095:
-            if hidden <= 3072:
-                return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_4
-            return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_8
-        return QUANTIZE_ROW_WARPS_4
+            return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_2
+        if hidden <= 3072:
+            if hidden <= 1024:
+                return QUANTIZE_ROW_WARPS_1
+            return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_4
+        return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_8
     if hidden <= 8191:
         if hidden <= 6144:
-            if hidden <= 5632:
-                return QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048
-            return QUANTIZE_ROW_WARPS_8
+            if hidden <= 4096:
+                return QUANTIZE_ROW_WARPS_4
+            return QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048
         return QUANTIZE_ROW_WARPS_4
     if hidden <= 14336:
         if hidden <= 8192:
@@ -1078,7 +1023,7 @@ def rms_norm_quantize_fp8_row_bfloat16(rows: int, hidden: int) -> QuantizeConfig
     if hidden <= 512:
         if rows >= 1152:
             if hidden <= 256:
-                if rows >= 10240:
+                if rows >= 9216:
                     if rows >= 131072:
                         return QUANTIZE_BLOCK_ROW_BLOCK_ROW_8_WARPS_1
                     return QUANTIZE_BLOCK_ROW_BLOCK_ROW_4_WARPS_1
@@ -1093,18 +1038,16 @@ def rms_norm_quantize_fp8_row_bfloat16(rows: int, hidden: int) -> QuantizeConfig
                 if rows >= 11264:
                     return QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8
                 return QUANTIZE_PARTS_WARPS_1_PROGRAMS_PER_SM_1
-            if rows >= 131072:
-                return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_1
             return QUANTIZE_PARTS_WARPS_1_PROGRAMS_PER_SM_1
         return QUANTIZE_ROW_WARPS_4
     if hidden <= 2048:
         if rows >= 260:
-            if rows >= 1536:
+            if rows >= 1280:
                 if hidden <= 2047:
                     if rows >= 3584:
                         return QUANTIZE_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8
                     return QUANTIZE_PARTS_WARPS_1_PROGRAMS_PER_SM_1
-                return QUANTIZE_ROW_WARPS_2
+                return QUANTIZE_PARTS_WARPS_2_PROGRAMS_PER_SM_1
             return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024
         if hidden <= 1280:
             return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024
@@ -1149,11 +1092,11 @@ def rms_norm_quantize_fp8_row_batch_invariant_bfloat16(
 
 def rms_norm_quantize_fp8_static_bfloat16(rows: int, hidden: int) -> QuantizeConfig:
     if hidden <= 2048:
-        if rows >= 110:
-            if rows >= 896:
+        if rows >= 100:
+            if rows >= 1024:
                 if hidden <= 256:
                     if rows >= 8192:
-                        if rows >= 43008:
+                        if rows >= 32768:
                             return QUANTIZE_PERSISTENT_BLOCK_ROW_4_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC
                         return QUANTIZE_BLOCK_ROW_BLOCK_ROW_16_WARPS_4_ATOMIC
                     return QUANTIZE_BLOCK_ROW_BLOCK_ROW_16_WARPS_16_ATOMIC
@@ -1166,17 +1109,11 @@ def rms_norm_quantize_fp8_static_bfloat16(rows: int, hidden: int) -> QuantizeCon
                         QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_2_PROGRAMS_PER_SM_8_ATOMIC
                     )
                 if hidden <= 512:
-                    return QUANTIZE_BLOCK_ROW_BLOCK_ROW_4_WARPS_4_ATOMIC
+                    return QUANTIZE_BLOCK_ROW_BLOCK_ROW_8_WARPS_8_ATOMIC
                 if hidden <= 1024:
                     return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_1_ATOMIC
-                if hidden <= 2047:
-                    return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_4_ATOMIC
-                if rows >= 3584:
-                    return QUANTIZE_PERSISTENT_WARPS_1_STAGES_3_PROGRAMS_PER_SM_8_ATOMIC
                 return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_4_ATOMIC
-            if hidden <= 1024:
-                return QUANTIZE_PARTS_WARPS_1_PROGRAMS_PER_SM_2_ATOMIC
-            return QUANTIZE_PARTS_WARPS_8_PROGRAMS_PER_SM_1_ATOMIC
+            return QUANTIZE_PARTS_WARPS_1_PROGRAMS_PER_SM_2_ATOMIC
         if hidden <= 1023:
             return QUANTIZE_ROW_WARPS_1_ATOMIC
         if hidden <= 1024:
@@ -1187,39 +1124,37 @@ def rms_norm_quantize_fp8_static_bfloat16(rows: int, hidden: int) -> QuantizeCon
             return QUANTIZE_PARTS_WARPS_1_PROGRAMS_PER_SM_2_ATOMIC
         return QUANTIZE_PARTS_WARPS_4_PROGRAMS_PER_SM_2_ATOMIC
     if hidden <= 8192:
-        if rows >= 80:
+        if rows >= 100:
             if rows >= 192:
-                if hidden <= 4096:
+                if hidden <= 4095:
                     if rows >= 384:
-                        if hidden <= 4095:
-                            if rows >= 32768:
-                                if hidden <= 2944:
-                                    return QUANTIZE_PERSISTENT_WARPS_4_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC
-                                return QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_2_STAGES_3_PROGRAMS_PER_SM_16_ATOMIC
-                            return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC
+                        if rows >= 32768:
+                            if hidden <= 2944:
+                                return QUANTIZE_PERSISTENT_WARPS_4_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC
+                            return QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_2_STAGES_3_PROGRAMS_PER_SM_16_ATOMIC
+                        return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC
+                    return QUANTIZE_PARTS_WARPS_16_PROGRAMS_PER_SM_1_ATOMIC
+                if rows >= 896:
+                    if hidden <= 4096:
                         if rows >= 2560:
                             if rows >= 10240:
                                 return QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_4_PROGRAMS_PER_SM_8_ATOMIC
-                            if rows >= 4608:
-                                return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_4_ATOMIC
-                            return QUANTIZE_PERSISTENT_BLOCK_ROW_2_WARPS_4_PROGRAMS_PER_SM_8_ATOMIC
-                        if rows >= 640:
-                            return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC
-                        return QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048_ATOMIC
-                    return QUANTIZE_PARTS_WARPS_16_PROGRAMS_PER_SM_1_ATOMIC
-                if rows >= 2560:
+                            return QUANTIZE_BLOCK_ROW_BLOCK_ROW_2_WARPS_4_ATOMIC
+                        return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC
                     if hidden <= 8191:
                         return QUANTIZE_SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC
-                    return QUANTIZE_PERSISTENT_WARPS_4_STAGES_4_PROGRAMS_PER_SM_2_ATOMIC
+                    if rows >= 2304:
+                        return QUANTIZE_PERSISTENT_WARPS_4_STAGES_4_PROGRAMS_PER_SM_2_ATOMIC
+                    return QUANTIZE_PARTS_WARPS_4_PROGRAMS_PER_SM_2_ATOMIC
                 return QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_2048_ATOMIC
             return QUANTIZE_PARTS_WARPS_8_PROGRAMS_PER_SM_2_ATOMIC
         if hidden <= 2944:
             return QUANTIZE_PARTS_WARPS_8_PROGRAMS_PER_SM_1_ATOMIC
         if hidden <= 4096:
             return QUANTIZE_PARTS_WARPS_4_PROGRAMS_PER_SM_2_ATOMIC
-        if rows >= 50:
+        if rows >= 40:
             if hidden <= 5632:
-                return QUANTIZE_SPLIT_WARPS_8_BLOCK_COL_4096_ATOMIC
+                return QUANTIZE_SPLIT_WARPS_16_BLOCK_COL_4096_ATOMIC
             return QUANTIZE_PARTS_WARPS_8_PROGRAMS_PER_SM_2_ATOMIC
         return QUANTIZE_PARTS_WARPS_8_PROGRAMS_PER_SM_1_ATOMIC
     if rows >= 192:
@@ -1254,11 +1189,7 @@ def rms_norm_quantize_fp8_transpose_bfloat16(
 ) -> TransposingConfig:
     if hidden <= 256:
         if rows >= 32:
-            if rows >= 8192:
-                if rows >= 21504:
-                    return TRANSPOSING_TILE_BLOCK_ROW_32_WARPS_4_STAGES_3_BLOCK_COL_256_ATOMIC
-                return TRANSPOSING_TILE_BLOCK_ROW_32_WARPS_16_BLOCK_COL_256_ATOMIC
-            return TRANSPOSING_TILE_BLOCK_ROW_32_WARPS_4_STAGES_3_BLOCK_COL_256_ATOMIC
+            return TRANSPOSING_TILE_BLOCK_ROW_32_WARPS_4_BLOCK_COL_256_ATOMIC
         return TRANSPOSING_TILE_BLOCK_ROW_32_WARPS_16_BLOCK_COL_256_ATOMIC
     if hidden <= 2048:
         if rows >= 1024:
@@ -1281,44 +1212,36 @@ def rms_norm_quantize_fp8_transpose_bfloat16(
             return TRANSPOSING_BLOCK_ROW_BLOCK_ROW_2_WARPS_4_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
         if hidden <= 512:
             return TRANSPOSING_ROW_WARPS_1_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-        return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_32_TRANSPOSE_COL_32_TRANSPOSE_WARPS_4
-    if hidden <= 8191:
-        if rows >= 128:
-            if rows >= 384:
-                if rows >= 50176:
+        if hidden <= 1536:
+            if rows >= 2:
+                return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_32_TRANSPOSE_COL_32_TRANSPOSE_WARPS_4
+            return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_32_TRANSPOSE_COL_64_TRANSPOSE_WARPS_8
+        if hidden <= 2047:
+            return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_128_TRANSPOSE_COL_32_TRANSPOSE_WARPS_8
+        return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_32_TRANSPOSE_COL_128_TRANSPOSE_WARPS_8
+    if rows >= 128:
+        if hidden <= 8191:
+            if rows >= 512:
+                if rows >= 65536:
                     if hidden <= 2944:
                         return TRANSPOSING_PERSISTENT_BLOCK_ROW_2_WARPS_2_STAGES_3_PROGRAMS_PER_SM_16_REDUCE_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
                     if hidden <= 3072:
-                        return TRANSPOSING_PERSISTENT_BLOCK_ROW_4_WARPS_2_STAGES_4_PROGRAMS_PER_SM_4_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
+                        return TRANSPOSING_PERSISTENT_BLOCK_ROW_2_WARPS_2_STAGES_4_PROGRAMS_PER_SM_4_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
                     if hidden <= 4095:
                         return TRANSPOSING_BLOCK_ROW_BLOCK_ROW_2_WARPS_4_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-                    return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_256_TRANSPOSE_WARPS_8
-                if hidden <= 5632:
-                    return TRANSPOSING_SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-                if hidden <= 6144:
-                    if rows >= 2048:
-                        return TRANSPOSING_SPLIT_WARPS_8_BLOCK_COL_2048_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-                    return TRANSPOSING_SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
+                    return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_256_TRANSPOSE_WARPS_4
                 return TRANSPOSING_SPLIT_WARPS_4_BLOCK_COL_1024_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-            if hidden <= 6144:
-                if hidden <= 4095:
-                    return TRANSPOSING_SPLIT_WARPS_8_BLOCK_COL_2048_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-                if hidden <= 4096:
-                    return TRANSPOSING_ROW_WARPS_16_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-                return TRANSPOSING_SPLIT_WARPS_8_BLOCK_COL_2048_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-            return TRANSPOSING_ROW_WARPS_32_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-        if hidden <= 4096:
-            return TRANSPOSING_ROW_WARPS_16_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-        return TRANSPOSING_SPLIT_WARPS_16_BLOCK_COL_4096_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-    if rows >= 1280:
-        if hidden <= 14336:
             return TRANSPOSING_SPLIT_WARPS_8_BLOCK_COL_2048_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
+        if hidden <= 14336:
+            if rows >= 1280:
+                return TRANSPOSING_SPLIT_WARPS_8_BLOCK_COL_2048_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
+            if hidden <= 8192:
+                return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_128_TRANSPOSE_WARPS_8
+            return TRANSPOSING_SPLIT_WARPS_16_BLOCK_COL_4096_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
         return TRANSPOSING_SPLIT_WARPS_16_BLOCK_COL_4096_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
+    if hidden <= 4096:
+        return TRANSPOSING_ROW_WARPS_16_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
     if hidden <= 8192:
-        if rows >= 300:
-            return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_128_TRANSPOSE_WARPS_8
-        return TRANSPOSING_ROW_WARPS_32_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-    if rows >= 80:
         return TRANSPOSING_SPLIT_WARPS_16_BLOCK_COL_4096_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
     return TRANSPOSING_SPLIT_WARPS_32_BLOCK_COL_8192_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
 
@@ -1348,23 +1271,19 @@ def rms_norm_quantize_fp8_transpose_batch_invariant_bfloat16(
             return TRANSPOSING_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
         if hidden <= 1280:
             if hidden <= 1024:
-                if rows >= 8:
-                    return TRANSPOSING_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
-                return TRANSPOSING_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_1_REDUCE_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
+                return TRANSPOSING_PERSISTENT_WARPS_1_STAGES_4_PROGRAMS_PER_SM_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
             return TRANSPOSING_BLOCK_ROW_BLOCK_ROW_2_WARPS_2_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
         if hidden <= 1536:
             if rows >= 2048:
                 if rows >= 32768:
                     return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_128_TRANSPOSE_COL_128_TRANSPOSE_WARPS_16
                 return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_256_TRANSPOSE_WARPS_8
-            if rows >= 512:
-                return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_128_TRANSPOSE_WARPS_8
+            if rows >= 8:
+                return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_32_TRANSPOSE_COL_128_TRANSPOSE_WARPS_8
             return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_32_TRANSPOSE_COL_64_TRANSPOSE_WARPS_8
         if rows >= 8192:
             return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_128_TRANSPOSE_WARPS_2
-        if rows >= 512:
-            return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_128_TRANSPOSE_WARPS_8
-        return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_32_TRANSPOSE_COL_32_TRANSPOSE_WARPS_4
+        return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_128_TRANSPOSE_COL_32_TRANSPOSE_WARPS_8
     if hidden <= 4095:
         if hidden <= 2944:
             if hidden <= 2048:
@@ -1384,73 +1303,69 @@ def rms_norm_quantize_fp8_transpose_batch_invariant_bfloat16(
             return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_32_TRANSPOSE_COL_128_TRANSPOSE_WARPS_4
         return TRANSPOSING_SPLIT_WARPS_8_BLOCK_COL_2048_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
     if hidden <= 8192:
-        if rows >= 2048:
-            return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_128_TRANSPOSE_COL_128_TRANSPOSE_WARPS_8
         if rows >= 32:
+            if rows >= 2048:
+                return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_128_TRANSPOSE_COL_128_TRANSPOSE_WARPS_8
             return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_128_TRANSPOSE_WARPS_8
-        return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_32_TRANSPOSE_COL_128_TRANSPOSE_WARPS_8
+        if rows >= 8:
+            return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_32_TRANSPOSE_COL_128_TRANSPOSE_WARPS_8
+        return TRANSPOSING_ROW_WARPS_8_ATOMIC_TRANSPOSE_ROW_32_TRANSPOSE_COL_32_TRANSPOSE_WARPS_4
     return TRANSPOSING_SPLIT_WARPS_16_BLOCK_COL_4096_ATOMIC_TRANSPOSE_ROW_64_TRANSPOSE_COL_64_TRANSPOSE_WARPS_4
 
 
 def transpose_fp8_bfloat16(rows: int, hidden: int) -> TransposeConfig:
-    if rows >= 2048:
+    if rows >= 3072:
         if rows >= 8192:
-            if rows >= 46080:
-                if rows >= 93184:
+            if rows >= 43008:
+                if rows >= 101376:
                     return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_128_WARPS_8
                 return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_256_WARPS_8
             if hidden <= 512:
                 return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_128_WARPS_8
             return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_256_WARPS_8
-        if hidden <= 256:
-            return TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_128_WARPS_4
         if hidden <= 2048:
             return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_128_WARPS_8
         if hidden <= 4096:
             return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_256_WARPS_8
         return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_128_WARPS_8
-    if hidden <= 512:
-        if rows >= 64:
+    if hidden <= 256:
+        if rows >= 100:
             return TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_32_WARPS_4
         return TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_64_WARPS_8
-    if rows >= 512:
+    if rows >= 384:
         if hidden <= 8192:
             return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_128_WARPS_8
         return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_256_WARPS_8
-    if hidden <= 1024:
-        if rows >= 192:
-            return TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_128_WARPS_8
-        return TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_32_WARPS_4
     if hidden <= 2047:
+        if rows >= 32:
+            if rows >= 192:
+                return TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_64_WARPS_8
+            return TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_32_WARPS_4
+        if hidden <= 512:
+            return TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_128_WARPS_4
+        if hidden <= 1024:
+            return TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_32_WARPS_4
         return TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_64_WARPS_8
-    if rows >= 20:
-        if rows >= 128:
-            return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_128_WARPS_8
-        if hidden <= 4095:
-            return TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_64_WARPS_8
-        return TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_128_WARPS_8
-    if hidden <= 2048:
-        return TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_32_WARPS_4
     if hidden <= 2944:
-        return TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_128_WARPS_4
-    if hidden <= 8192:
-        return TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_128_WARPS_8
-    return TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_256_WARPS_8
+        return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_32_WARPS_8
+    if rows >= 128:
+        return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_128_WARPS_8
+    if hidden <= 4096:
+        return TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_64_WARPS_8
+    return TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_128_WARPS_8
 
 
 def transpose_fp8_batch_invariant_bfloat16(rows: int, hidden: int) -> TransposeConfig:
-    if hidden <= 2048:
+    if hidden <= 1024:
         if hidden <= 512:
             if hidden <= 256:
-                if rows >= 8192:
+                if rows >= 32768:
                     if rows >= 131072:
-                        return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_128_WARPS_4
-                    if rows >= 32768:
-                        return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_256_WARPS_8
-                    return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_128_WARPS_8
+                        return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_128_WARPS_8
+                    return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_256_WARPS_8
                 if rows >= 2048:
-                    return TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_128_WARPS_4
-                if rows >= 32:
+                    return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_128_WARPS_8
+                if rows >= 128:
                     return TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_32_WARPS_4
                 return TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_64_WARPS_8
             if rows >= 512:
@@ -1464,30 +1379,26 @@ def transpose_fp8_batch_invariant_bfloat16(rows: int, hidden: int) -> TransposeC
             return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_256_WARPS_8
         if rows >= 512:
             return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_128_WARPS_8
-        if rows >= 128:
-            return TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_64_WARPS_8
         return TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_32_WARPS_4
-    if hidden <= 8192:
+    if hidden <= 4096:
         if hidden <= 2944:
             if rows >= 512:
-                if rows >= 2048:
+                if rows >= 8192:
                     return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_256_WARPS_8
                 return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_128_WARPS_8
             if rows >= 32:
                 return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_32_WARPS_8
-            return TRANSPOSE_BLOCK_ROW_128_BLOCK_COL_32_WARPS_8
+            return TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_128_WARPS_8
         if rows >= 2048:
-            if rows >= 32768:
-                return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_256_WARPS_4
             return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_256_WARPS_8
         if rows >= 128:
             return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_128_WARPS_8
-        return TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_128_WARPS_8
-    if rows >= 128:
+        return TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_64_WARPS_8
+    if rows >= 8192:
         return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_256_WARPS_8
-    if rows >= 32:
-        return TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_128_WARPS_8
-    return TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_256_WARPS_8
+    if rows >= 128:
+        return TRANSPOSE_BLOCK_ROW_64_BLOCK_COL_128_WARPS_8
+    return TRANSPOSE_BLOCK_ROW_32_BLOCK_COL_128_WARPS_8
 
 
 TABLES: dict[tuple[str, str], Callable[[int, int], tuple[int | str, ...]]] = {
@@ -1568,8 +1479,54 @@ TABLES: dict[tuple[str, str], Callable[[int, int], tuple[int | str, ...]]] = {
 }
 
 
+MEASURED: dict[tuple[str, str], dict[str, tuple[int, int]]] = {
+    ("rms_norm_quantize_fp8_block", "bfloat16"): {
+        "rows": (1, 262144),
+        "hidden": (256, 16384),
+    },
+    ("rms_norm_quantize_fp8_block:batch_invariant", "bfloat16"): {
+        "rows": (1, 262144),
+        "hidden": (256, 16384),
+    },
+    ("rms_norm_quantize_fp8_row", "bfloat16"): {
+        "rows": (1, 262144),
+        "hidden": (256, 16384),
+    },
+    ("rms_norm_quantize_fp8_row:batch_invariant", "bfloat16"): {
+        "rows": (1, 262144),
+        "hidden": (256, 16384),
+    },
+    ("rms_norm_quantize_fp8_static", "bfloat16"): {
+        "rows": (1, 262144),
+        "hidden": (256, 16384),
+    },
+    ("rms_norm_quantize_fp8_static:batch_invariant", "bfloat16"): {
+        "rows": (1, 262144),
+        "hidden": (256, 16384),
+    },
+    ("rms_norm_quantize_fp8_transpose", "bfloat16"): {
+        "rows": (1, 262144),
+        "hidden": (256, 16384),
+    },
+    ("rms_norm_quantize_fp8_transpose:batch_invariant", "bfloat16"): {
+        "rows": (1, 262144),
+        "hidden": (256, 16384),
+    },
+    ("transpose_fp8", "bfloat16"): {
+        "rows": (16, 262144),
+        "hidden": (256, 16384),
+    },
+    ("transpose_fp8:batch_invariant", "bfloat16"): {
+        "rows": (16, 262144),
+        "hidden": (256, 16384),
+    },
+}
+
+
 def lookup(operator: str, dtype: str, rows: int, hidden: int) -> tuple[int | str, ...]:
     """The config for `rows` rows of `hidden` elements.
+
+    Beyond the sizes in `MEASURED` the answers are those of the outermost regions.
 
     Raises:
         ValueError: there is no table for this operator and dtype.
