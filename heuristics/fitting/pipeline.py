@@ -20,7 +20,8 @@ from normtune.heuristics.fitting.searched import searched
 from normtune.heuristics.fitting.sharing import functions_of
 from normtune.heuristics.regret.build import check_times, older
 from normtune.heuristics.regret.legality import all_variants
-from normtune.heuristics.regret.matrix import Alignment, TimingMatrix, timing_matrix
+from normtune.heuristics.regret.matrix import TimingMatrix, timing_matrix
+from normtune.heuristics.regret.measurements import Alignment
 from normtune.heuristics.regret.specs import spec_of, undeclared_note
 from normtune.heuristics.regret.weights import Weighting
 from normtune.heuristics.rules import liger

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from normtune.heuristics.regret.matrix import apart
+from normtune.heuristics.regret.measurements import apart
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import find
 from normtune.kernels.problem import Problem
