@@ -183,7 +183,7 @@ class _Group:
                 benches.pop(0).close()
         first = benches[0]
         budget = None if math.isinf(end) else end - start
-        outlook = outlook_of(work.plan, search, tasks, pace, budget, len(work.benches))
+        outlook = outlook_of(first.device, work.plan, search, tasks, pace, budget, len(work.benches))
         progress.planned(outlook)
         self.summary.outlook = outlook
         self._planned = clock()
