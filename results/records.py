@@ -34,7 +34,7 @@ WRONG = "wrong_result"
 # Statuses that no other outcome outranks.
 DECISIVE = ("ok", WRONG)
 
-# Key of a run's protocol for the audit of a search that left configs out (`tuner.search.audit`), which tables quote.
+# Key of a run's protocol for the number of configs that a search chose among, by function, which tables quote.
 SEARCHED = "searched"
 # Entry of the protocol of a run of a search that leaves configs out: the key of its request.
 REQUEST = "request"

@@ -41,7 +41,7 @@ problem yields tasks of a few configs; while those of one problem are compiled, 
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
@@ -86,7 +86,7 @@ class Search(ABC):
         name: in the registry, and in the protocol of the stored run.
         expected_blocks: mean number of blocks per candidate of `left`, for estimates of time.
         longest: how many times as long as `left` says it may take.
-        leaves_out: whether it leaves configs out; it then takes `advice` and `seed`, and is audited.
+        leaves_out: whether it leaves configs out; it then takes `advice` and `seed`.
         has_model: whether it expects gains of configs, and takes `until`.
         makes_studies: whether it keeps studies of Optuna.
     """
@@ -127,18 +127,6 @@ class Search(ABC):
     def unguided(self) -> list[str]:
         """Operators and dtypes in which it knew nothing of configs that it had not timed."""
         return []
-
-    def hear(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
-        """Receive the outcomes of a task of the audit, which it did not ask for."""
-        return None
-
-    def missed(self) -> dict[str, float]:
-        """Expected gain of the configs that were not tried, mean log ratio over problems, by operator and dtype."""
-        return {}
-
-    def report(self, is_over: bool = True) -> dict[str, Any]:
-        """Entries of the run's protocol."""
-        return {}
 
 
 class Wrapped(Search):
@@ -192,10 +180,6 @@ class Wrapped(Search):
     def wait(self) -> None:
         """Wait for the other search."""
         self._search.wait()
-
-    def report(self, is_over: bool = True) -> dict[str, Any]:
-        """The entries of the other search."""
-        return self._search.report(is_over)
 
 
 # Creates a search: its class, or a `partial` of it with options.

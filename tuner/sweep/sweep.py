@@ -27,7 +27,7 @@ from normtune.tuner.search.protocol import Strategy
 from normtune.tuner.sweep.lane import Lane
 from normtune.tuner.sweep.outlook import outlook_of, pace_of, search_of
 from normtune.tuner.sweep.progress import Silent
-from normtune.tuner.sweep.run_writer import RunWriter, measurements, new_run
+from normtune.tuner.sweep.run_writer import RunWriter, measurements, new_run, searched
 from normtune.tuner.sweep.schedule import Schedule
 from normtune.tuner.sweep.spread import SharedSample
 from normtune.tuner.sweep.summary import Best, Summary
@@ -193,7 +193,7 @@ class _Group:
         compiling = partial(progress.compiling, total=outlook.binaries)
         self._schedule = Schedule(first, search, pace, tasks, end, clock, compiling, is_ordered=work.key is not None)
         self._request = {} if work.key is None else {REQUEST: work.key}
-        self._entries = self._request | search.report(is_over=False)
+        self._entries = self._request | (searched(work.plan) if search.leaves_out else {})
         self._claims = store.claims(first.device, first.regime, work.key, (task.problem for task in work.plan.tasks))
         for bench in benches:
             self.join(bench)
@@ -302,7 +302,7 @@ class _Group:
         summary.spread = self._sample.spread()
         summary.unguided = search.unguided
         is_done = key is not None and not summary.left and not summary.skipped
-        entries = self._request | ({"finished": key} if is_done else {}) | search.report()
+        entries = self._entries | ({"finished": key} if is_done else {})
         with self._claims, ExitStack() as stack:  # kept until all is stored
             for lane in [*self.lanes, *self._lost]:
                 stack.callback(self._end, lane, entries)

@@ -25,7 +25,6 @@ from normtune.tuner.plan.plan import SPACES as SPACE_NAMES
 from normtune.tuner.plan.plan import Task, plan, warm_start
 from normtune.tuner.plan.pool import Candidate
 from normtune.tuner.search.adaptive import Adaptive
-from normtune.tuner.search.audit import Audited
 from normtune.tuner.search.paired import chained
 from normtune.tuner.search.plane import group, threads
 from normtune.tuner.search.plane.choice import LEAST
@@ -222,7 +221,7 @@ def test_it_says_where_knobs_do_not_tell_which_configs_are_fast(kind, says_nothi
     searches = []
 
     def search(tasks, known):
-        searches.append(Audited(tasks, known, Plane, 1))
+        searches.append(Plane(tasks, known, seed=1))
         return searches[0]
 
     simulate(search, Landscape(kind, 2000, 4, 1).spaces(), 1, math.inf)

@@ -12,7 +12,6 @@ from normtune.results.records import Measurement, Outcome
 from normtune.tests.tuner.search.test_plane import SPACES, TILES
 from normtune.tuner.plan.resume import Begun
 from normtune.tuner.search.adaptive import Adaptive
-from normtune.tuner.search.audit import Audited
 from normtune.tuner.search.plane.plane import Plane
 from normtune.tuner.search.resumed import resumed
 from normtune.tuner.search.sampling.sampled import TPE
@@ -64,7 +63,7 @@ def cells(*parts):
 )
 def test_a_search_that_is_stopped_goes_on_as_without_a_stop(inner, known):
     def begin(tasks, _, known=known):
-        search = Audited(tasks, known, inner, seed=1)
+        search = inner(tasks, known)
         ask = search.ask
         search.ask = lambda seconds: iter([*ask(seconds)])  # as a sweep, which compiles for all tasks
         return search
@@ -78,21 +77,6 @@ def test_a_search_that_is_stopped_goes_on_as_without_a_stop(inner, known):
             parts.append(run(strategy, share * whole.ends[-1]))
         assert parts[-1].is_done and parts[-1].measured
         assert cells(*parts) == cells(whole)
-
-
-@pytest.mark.slow
-def test_the_audit_and_what_was_missed_are_those_of_the_whole_search():
-    made = []
-
-    def begin(tasks, known):
-        made.append(Audited(tasks, known, Plane))
-        return made[-1]
-
-    whole = run(begin)
-    first = run(begin, 0.4 * whole.ends[-1])
-    run(going_on(begin, {}, first))
-    report = made[0].report()
-    assert made[-1].report() == report and report["searched"]["made_up float32"]["audited"]
 
 
 def test_tasks_that_were_measured_in_another_order_than_asked_for_are_told_in_that_order():

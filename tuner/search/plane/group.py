@@ -20,7 +20,6 @@ from normtune.kernels.problem import Problem
 from normtune.tuner.plan.plan import Task
 from normtune.tuner.plan.pool import Pool
 from normtune.tuner.search.plane.choice import (
-    DRAWS,
     LEAST,
     Expectation,
     Moment,
@@ -109,11 +108,6 @@ class Group:
         moment = self._moment()
         return self._threads.in_order(self._choose, view, moment, self._threads.submit(predicted, view, moment))
 
-    def gains(self, place: int, numbers: Codes, launches: Launches, seed: Sequence[int]) -> Future[float]:
-        """Sum of the expected gains of configs over the best measured one, log ratios."""
-        known = None if self._is_blind else self._moment()
-        return self._threads.submit(_gains, known, place, numbers, launches.grids(numbers), seed)
-
     @property
     def _is_blind(self) -> bool:
         return len(self._times) < BLIND
@@ -159,14 +153,6 @@ class Group:
 def distance(left: Problem, right: Problem) -> float:
     """Distance of two shapes: a step of hidden counts as much as three of rows."""
     return math.hypot(math.log2(left.rows / right.rows), 3 * math.log2(left.hidden / right.hidden))
-
-
-def _gains(known: Moment | None, place: int, numbers: Codes, grids: Codes, seed: Sequence[int]) -> float:
-    if known is None:
-        return 0.0
-    posterior = known.times.posterior(grids, numbers, place)
-    draws = posterior.draws(np.arange(len(numbers)), DRAWS, np.random.default_rng(seed))
-    return float((np.maximum(-draws, 0.0).mean(axis=0) * (1.0 - known.chances(place, grids, numbers))).sum())
 
 
 def _drawn(configs: Sequence[Config]) -> list[Config]:
