@@ -2,8 +2,8 @@
 
 In: made-up operators (`lib.landscapes`) and the H200 recordings. Out: plane_stops.json and .md in
 benchmarks/results/strategies. No GPU. A search is stopped after a share of the GPU time that it takes without a
-stop (one that goes on measures the same as without: `tests/tuner/search/test_resumed.py`). Loss is that of the best
-config of each shape; of the config of the nearest one where it was not begun.
+stop; one that goes on begins again with all that is stored. Loss is that of the best config of each shape; of the
+config of the nearest one where it was not begun.
 
     python benchmarks/plane_stops.py [SEEDS]
 """
@@ -37,6 +37,8 @@ MADE_UP = 600, 25
 PROBLEMS = 60
 # Share of the time without a stop at which it is stopped.
 SHARE = 0.6
+# Shares of it at which it is stopped and goes on.
+STOPS = (0.1, 0.3, 0.6, 0.9)
 
 Known = dict[Problem, dict[Config, Coverage]]
 
@@ -47,6 +49,11 @@ def searched(
     """What is known after a search of so many seconds with this draw of the noise, and its GPU seconds."""
     found = simulate(lambda tasks, _: Plane(tasks, known or {}, seed=seed), spaces, noise, seconds)
     return stored(found, known or {}), found.device
+
+
+def going_on(spaces: Sequence[Space], seed: int, seconds: float) -> Known:
+    """What is known after a stop and a second search, which meets the device in another state."""
+    return searched(spaces, seed, 100 + seed, known=searched(spaces, seed, seed, seconds)[0])[0]
 
 
 def quick(spaces: Sequence[Space], seed: int) -> Known:
@@ -98,6 +105,10 @@ def measured(name: str, of_seeds: Sequence[tuple[int, Sequence[Space]]]) -> dict
             "another draw of the noise": scores(spaces, searched(spaces, seed, 100 + seed)[0]),
             "as many random draws": drawn(spaces, known, seed),
             f"{SHARE} of the time": scores(spaces, searched(spaces, seed, seed, SHARE * device)[0]),
+            **{
+                f"stopped at {share}, then on": scores(spaces, going_on(spaces, seed, share * device))
+                for share in STOPS
+            },
             "after a quick sweep": scores(spaces, searched(spaces, seed, seed, known=after_quick)[0]),
         }
         for case, part in cases.items():

@@ -1,14 +1,12 @@
 """Read a store: runs, measurements that agree with their checksums, and counts, for which no sample is read.
 
-In: a connection in a transaction. Out: runs, rows, the state of each config (`coverage`), the measurements of a request
-in their order (`history`), counts.
+In: a connection in a transaction. Out: runs, rows, the state of each config (`coverage`), counts.
 """
 
 import json
-import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby, islice, takewhile
+from itertools import groupby, islice
 from typing import Any
 
 import sqlalchemy as sa
@@ -22,12 +20,11 @@ from normtune.results.database.rows import (
     PROBLEM_FIELDS,
     Row,
     checksum,
-    columns_of_rows,
     first_round,
     implied,
     problem_text,
 )
-from normtune.results.records import DECISIVE, REQUEST, Counted, Coverage, History, Measurement, Run, TimedCode
+from normtune.results.records import DECISIVE, Counted, Coverage, Run, TimedCode
 from normtune.results.runs import current, drops, from_plain
 
 # What is in a checksum after run, problem and config.
@@ -158,16 +155,12 @@ def stored_values(connection: sa.Connection, table: sa.Table, fields: Sequence[s
     return {number: tuple(values) if fields else values[0] for number, *values in found}
 
 
-def coverage(
-    rows: Iterable[Row], runs: Iterable[Run], before: float = math.inf
-) -> dict[tuple[Problem, Config], Coverage]:
-    """State of each config on each problem, of the rows of these runs with lesser numbers, in the order of `Reader`."""
+def coverage(rows: Iterable[Row], runs: Iterable[Run]) -> dict[tuple[Problem, Config], Coverage]:
+    """State of each config on each problem, of the rows of these runs, in the order of `Reader`."""
     newest: dict[tuple[Any, ...], str] = {}
     # Of the row that decides by problem, config and fingerprint: status, code, run; and samples and median of all.
     states: dict[tuple[Any, ...], tuple[str, TimedCode | None, str, int, int | None]] = {}
     for row in rows:
-        if row.number >= before:
-            continue
         newest[row.problem, row.config] = row.fingerprint
         kernels = row.problem, row.config, row.fingerprint
         status, code, run, samples, median = states.get(kernels, ("", None, "", 0, None))
@@ -184,20 +177,6 @@ def coverage(
         state = Coverage(status, fingerprint, samples, median, code, tritons[run] if code else "")
         found[problems[values], configs[values[0], text]] = state
     return found
-
-
-def history(rows: Iterable[Row], runs: Iterable[Run], request: str) -> History:
-    """The newest of the rows, as long as they are of a request, and the state before these."""
-    every = list(rows)
-    mine = {run.id for run in runs if run.protocol.get(REQUEST) == request}
-    newest = sorted(every, key=lambda row: -row.number)
-    log = [*takewhile(lambda row: row.run in mine, newest)][::-1]
-    columns = columns_of_rows(log)
-    measurements = []
-    for row, *values in zip(log, *(columns[name] for name in Measurement._fields[2:]), strict=True):
-        problem = Problem.of(*row.problem)
-        measurements.append(Measurement._make((problem, read_config(problem.operator, row.config), *values)))
-    return History(coverage(every, runs, log[0].number) if log else {}, measurements)
 
 
 def counts(connection: sa.Connection, runs: Mapping[int, Run]) -> list[Counted]:

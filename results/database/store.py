@@ -28,7 +28,7 @@ from normtune.results.database.connect import WRITE, FileIdentity, connect, read
 from normtune.results.database.reading import Reader, stored_runs, wanted_runs
 from normtune.results.database.rows import Row, columns_of_rows, rows_of
 from normtune.results.database.url import DEFAULT_STORE, display_name, resolve_url, sqlite_path
-from normtune.results.records import Counted, Coverage, Device, History, Measurement, Run, Tally
+from normtune.results.records import Counted, Coverage, Device, Measurement, Run, Tally
 from normtune.results.regimes import COLD
 from normtune.results.runs import DROPPED, DROPS, ahead, anonymous, drops, without_store
 from normtune.results.validate import check_columns
@@ -317,20 +317,6 @@ class Store:
             states = reading.coverage(reader.undamaged(runs), runs.values())
             self._seen = Seen(last, reader.newest)
             return states
-
-    def history(self, device: Device, regime: str, request: str, operators: Collection[str]) -> History:
-        """What a request that was interrupted measured, and what `coverage` was before; empty if it was not the last.
-
-        Args:
-            device: of a kind whose measurements count.
-            regime: of the measurements.
-            request: its key, the entry `records.REQUEST` of the protocol of its runs.
-            operators: names of the operators whose measurements count.
-        """
-        with self._reading() as connection:
-            runs = self._measured(connection, device, regime)
-            rows = (row for row in self._reader(connection).undamaged(runs) if row.problem[0] in operators)
-            return reading.history(rows, runs.values(), request)
 
     def load(self, *, devices: Collection[str] | None = None, regime: str | None = COLD) -> "Evidence":
         """All measurements except those of runs set aside, 300,000 in a few seconds.

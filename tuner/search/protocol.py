@@ -32,8 +32,8 @@ The candidates of a large space are a `plan.pool.Pool`, which gives a config its
 that leaves configs out takes some of them by `task.drawn`, and others by `Pool.of` and `draw`. Tasks that it yields
 hold candidates, never a pool.
 
-After the same tasks and outcomes, told in the same order, a search must ask for the same again. What only some searches
-have to say has a default in `Search`.
+A sweep that was stopped begins its search again, with all that is stored. What only some searches have to say has a
+default in `Search`.
 
 A search that visits each problem once is best a subclass of `by_problem.ByProblem`, as `exhaustive`. A sampler per
 problem yields tasks of a few configs; while those of one problem are compiled, those of others are measured.
@@ -119,10 +119,6 @@ class Search(ABC):
         """Tasks that are expected but not in `left`, for estimates of time."""
         return ()
 
-    def wait(self) -> None:
-        """Wait until `ask` yields all of its tasks, if the search chooses in threads."""
-        return None
-
     @property
     def unguided(self) -> list[str]:
         """Operators and dtypes in which it knew nothing of configs that it had not timed."""
@@ -176,10 +172,6 @@ class Wrapped(Search):
     def coming(self) -> Sequence[Task]:
         """Those of the other search."""
         return self._search.coming()
-
-    def wait(self) -> None:
-        """Wait for the other search."""
-        self._search.wait()
 
 
 # Creates a search: its class, or a `partial` of it with options.

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from normtune.kernels.problem import Problem
 from normtune.results.database.store import Store
-from normtune.results.records import REQUEST
 from normtune.tuner.device.bench import Bench
 from normtune.tuner.device.engine import DeviceGoneError, SkippedError
 from normtune.tuner.plan.plan import Plan, Task
@@ -50,8 +49,7 @@ class Work(NamedTuple):
         plan: the wanted problems and configs.
         strategy: creates the search.
         stored: coverage of the store; None to load it.
-        key: of the request, stored with the runs; tasks then begin in the order of the search, none before an earlier
-            one that the budget has no time for, so that a budget does not change what is measured in the end.
+        key: of the request, stored with the runs when all is measured; None where that follows from the store.
     """
 
     benches: Sequence[Bench]
@@ -191,9 +189,8 @@ class _Group:
         self.summary.total = self.summary.left = len(tasks)
         self.summary.left_seconds = outlook.estimate.seconds
         compiling = partial(progress.compiling, total=outlook.binaries)
-        self._schedule = Schedule(first, search, pace, tasks, end, clock, compiling, is_ordered=work.key is not None)
-        self._request = {} if work.key is None else {REQUEST: work.key}
-        self._entries = self._request | (searched(work.plan) if search.leaves_out else {})
+        self._schedule = Schedule(first, search, pace, tasks, end, clock, compiling)
+        self._entries = searched(work.plan) if search.leaves_out else {}
         self._claims = store.claims(first.device, first.regime, work.key, (task.problem for task in work.plan.tasks))
         for bench in benches:
             self.join(bench)

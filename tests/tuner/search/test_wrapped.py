@@ -17,11 +17,9 @@ def test_what_only_some_searches_say_passes_through():
     search = wrapped(Plane)
     alone = Plane(TASKS, {})
     assert search.longest == alone.longest > 1.0
-    search.wait()
-    assert [*search.ask(1.0)] == [*search.ask(1.0)] and len([*search.ask(1.0)]) == len(TASKS)
+    assert next(search.ask(1.0)) == next(search.ask(1.0))
 
 
 def test_a_search_that_says_nothing_has_defaults():
     search = wrapped(Exhaustive)
     assert (search.longest, search.unguided, [*search.coming()]) == (1.0, [], [])
-    search.wait()

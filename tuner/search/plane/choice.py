@@ -91,7 +91,7 @@ class Moment(NamedTuple):
         configs: of the operator.
         times: the surrogate of log times.
         failures: that of failures, 1 for each; None if no config failed.
-        measured: number of measurements.
+        measured: number of measurements, without those before the search if they were few.
     """
 
     configs: Configs

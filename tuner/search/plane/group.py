@@ -88,11 +88,17 @@ class Group:
         self._threads = threads
         self._times, self._failures = Surrogate(kernel), Surrogate(kernel, level=0.0)
         self._needed: set[int] = set()  # binaries of some shape
+        self._stored = 0  # number of measurements before the search
         self._best = np.full(len(tasks), np.inf)
         self._levels = np.zeros((len(tasks), 2))
         # Of configs that were chosen and are not measured, and of their whole tasks.
         self._expected: dict[tuple[int, int], Expectation] = {}
         self._promises: dict[int, float] = {}
+
+    def learn_stored(self, place: int, numbers: Codes, logs: Array, launches: Launches) -> None:
+        """Learn log times from before the search."""
+        self._stored += len(numbers)
+        self.learn(place, numbers, logs, launches)
 
     def learn(self, place: int, numbers: Codes, logs: Array, launches: Launches) -> Future[None]:
         """Learn new log times of configs at a problem; infinite ones failed."""
@@ -115,7 +121,9 @@ class Group:
     def _moment(self) -> Moment:
         """What is known now; a surrogate is fitted again only if it is asked for."""
         failures = self._failures.learned(self._threads) if self._failures.logs.any() else None
-        return Moment(self.configs, self._times.learned(self._threads), failures, len(self._failures))
+        # A few stored times do not make it a search that knows enough to end.
+        before = self._stored if self._stored < self.earned.few else 0
+        return Moment(self.configs, self._times.learned(self._threads), failures, len(self._failures) - before)
 
     def _choose(self, view: View, moment: Moment, prediction: Future[Prediction | None]) -> Proposal:
         """The choice, after all that was learned and chosen before."""

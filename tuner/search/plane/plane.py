@@ -6,7 +6,7 @@ shapes, so that neighbouring shapes have times of common configs.
 Each operator has a model of its own, and problems take turns, so that a task of one uses what all others have shown
 (`group`): first each gets a few configs, then more, until no config is expected to gain enough for its time. Slow
 configs are timed in one block of rounds only. The choice depends on the seed and on the measurements and their order
-only, so that an interrupted search goes on as without a stop (`resumed`); it uses measurements of other searches, too.
+only, so that a seed gives the same on a replay. A search begins with all stored measurements, after a stop, too.
 
 Binaries are compiled only for chosen configs. Problems come in the order of `task_queue`, several at a time: some are
 timed while others are compiled, and while threads choose configs for the next. A choice uses the measurements at the
@@ -120,12 +120,6 @@ class Plane(Search):
         for place, shape in enumerate(self._open):
             if (place == 0 or shape.has_chosen) and (task := shape.next()) is not None:
                 yield task
-
-    def wait(self) -> None:
-        """Wait until the configs of all open problems are chosen."""
-        self._settle()
-        for shape in self._open:
-            shape.next()
 
     @property
     def unguided(self) -> list[str]:

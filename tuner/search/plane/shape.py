@@ -102,7 +102,7 @@ class ShapeSearch:
         usable = {config: one for config, one in known.items() if self.is_free(config)}
         self.logs |= {config: math.log(median) for config, median in medians_of(usable).items()}
         if usable:
-            group.learn(*self._news(sorted(usable)))
+            group.learn_stored(*self._news(sorted(usable)))
 
     def _news(self, new: Sequence[Config]) -> tuple[int, Codes, Array, Launches]:
         """What a group learns of configs that were measured, which are no longer free."""
