@@ -4,6 +4,7 @@ The protocol of a run says how many configs its search chose among; it is valida
 stranger's. The result is a line for the header of the table, or none if every config was timed.
 """
 
+import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from normtune.kernels.config import COPY
@@ -43,7 +44,7 @@ def searched(data: "Evidence", function: Key) -> str | None:
 def _of_run(run: Run, keys: list[Key]) -> _SearchedFunction | None:
     """A run's search for all keys of a function, one for each third size; None without a valid entry."""
     strategy, entries = run.protocol.get("strategy"), run.protocol.get(SEARCHED)
-    if not isinstance(strategy, str) or not strategy.isidentifier() or not isinstance(entries, dict):
+    if not isinstance(strategy, str) or not re.fullmatch(r"[\w:]{1,60}", strategy) or not isinstance(entries, dict):
         return None
     pairs = 0
     for key in keys:

@@ -142,7 +142,7 @@ def searched(chosen, stop=math.inf):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["plane", "tpe"])
+@pytest.mark.parametrize("name", ["plane", "optuna:TPESampler"])
 def test_50_400_configs_at_100_shapes_are_planned_and_searched_with_few_of_them_asked(large, name):
     spec, asked = large
     wanted = problems(spec)
