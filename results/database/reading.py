@@ -89,7 +89,6 @@ class Reader:
 
     Attributes:
         damaged: number of damaged measurements that `undamaged` left out, by the text of their problem.
-        newest: the greatest number of a measurement, by the fields of its problem.
     """
 
     def __init__(self, connection: sa.Connection, table: Any = None) -> None:
@@ -100,7 +99,6 @@ class Reader:
         is_older = self._table is not schema.measurement
         self._fingerprints = None if is_older else stored_values(connection, schema.fingerprint)
         self.damaged: Counter[str] = Counter()
-        self.newest: dict[tuple[Any, ...], int] = {}
 
     def rows(self, runs: Mapping[int, Run]) -> Iterator[Row]:
         """All measurements of runs, by start of the run, and in the order in which they were stored."""
@@ -116,7 +114,6 @@ class Reader:
     def undamaged(self, runs: Mapping[int, Run]) -> Iterator[Row]:
         """The rows of `rows` that are not damaged."""
         for row in self.rows(runs):
-            self.newest[row.problem] = max(row.number, self.newest.get(row.problem, 0))
             if row.is_whole is False:
                 self.damaged[problem_text(row.problem)] += 1
             else:

@@ -191,7 +191,9 @@ class _Group:
         compiling = partial(progress.compiling, total=outlook.binaries)
         self._schedule = Schedule(first, search, pace, tasks, end, clock, compiling)
         self._entries = searched(work.plan) if search.leaves_out else {}
-        self._claims = store.claims(first.device, first.regime, work.key, (task.problem for task in work.plan.tasks))
+        wanted = (task.problem for task in work.plan.tasks)
+        self._holding = ExitStack()
+        self._holding.enter_context(store.sweeping(first.device, first.regime, work.key, wanted))
         for bench in benches:
             self.join(bench)
 
@@ -239,14 +241,11 @@ class _Group:
         def may_begin(task: Task) -> bool:
             return self._owners.get(task.problem, lane) is lane and task.problem not in busy
 
-        while task := next(filter(may_begin, self._again), None) or self._schedule.next(may_begin, waits):
+        if task := next(filter(may_begin, self._again), None) or self._schedule.next(may_begin, waits):
             if task in self._again:
                 self._again.remove(task)
-            race = self._search.race(task)  # takes the task, whoever measures it
-            if self._claims.claim(task.problem):
-                self._owners[task.problem] = lane
-                return lane.begin(task, race)
-            self._skip(lane, task, "another sweep of the same request has them")
+            self._owners[task.problem] = lane
+            return lane.begin(task, self._search.race(task))
         if shared := self._shared_task(lane, is_over=not busy):
             lane.begin(shared, all_rounds(shared))
 
@@ -300,7 +299,7 @@ class _Group:
         summary.unguided = search.unguided
         is_done = key is not None and not summary.left and not summary.skipped
         entries = self._entries | ({"finished": key} if is_done else {})
-        with self._claims, ExitStack() as stack:  # kept until all is stored
+        with self._holding, ExitStack() as stack:  # until all is stored
             for lane in [*self.lanes, *self._lost]:
                 stack.callback(self._end, lane, entries)
                 lane.leave()
