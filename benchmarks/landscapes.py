@@ -75,13 +75,13 @@ CASES = tuple(
     )
 )
 # Timings of all shapes up to which a search is run: a proposal takes 7 ms with most of these, 0.4 s with the last.
-SLOW = {**dict.fromkeys(["tpe", *SAMPLERS], 2500), "gp": 100}
+SLOW = {**dict.fromkeys(SAMPLERS, 2500), "gp": 100}
 # Searches that are run with few seeds.
 _FEW_SEEDS = {*SAMPLERS} - {"random"}
 
 
 # Searches that time every config of a problem.
-_WHOLE = ("adaptive", "exhaustive", "race")
+_WHOLE = ("adaptive", "exhaustive")
 
 
 def names() -> list[str]:

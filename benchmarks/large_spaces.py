@@ -26,7 +26,6 @@ from normtune.kernels.operator import IllegalConfigError, OperatorSpec
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import TARGETS, Target
 from normtune.tuner.plan.plan import plan, warm_start
-from normtune.tuner.search.audit import Audited
 from normtune.tuner.search.protocol import Search
 
 PLACE = RESULTS / "strategies" / "large_spaces.json"
@@ -94,7 +93,7 @@ def run(configs: int, shapes: int, kind: str, name: str) -> dict[str, Any]:
         tasks = {task.problem: task for task in chosen.tasks}
         spaces = [one._replace(task=tasks[one.task.problem]) for one in landscape.spaces()]
         searches: Callable[..., Search] = strategy(name, 1, TIMINGS)
-        search = partial(Audited, strategy=partial(searches, advice=advice), seed=1)
+        search = partial(searches, advice=advice)
         found = simulate(search, spaces, 1, math.inf)
         best = {moment.problem: cast(Tile, moment.best) for moment in found.moments}
         entry |= {"timings": round(found.timed / shapes, 1)}

@@ -1,9 +1,9 @@
-"""`--strategy plane` when it is stopped, with other noise, after a quick sweep, where configs fail, and its audit.
+"""`--strategy plane` when it is stopped, with other noise, after a quick sweep, and where configs fail.
 
 In: made-up operators (`lib.landscapes`) and the H200 recordings. Out: plane_stops.json and .md in
 benchmarks/results/strategies. No GPU. A search is stopped after a share of the GPU time that it takes without a
-stop (one that goes on measures the same as without: `tests/tuner/search/test_resumed.py`). Loss is that of the best
-config of each shape; of the config of the nearest one where it was not begun.
+stop; one that goes on begins again with all that is stored. Loss is that of the best config of each shape; of the
+config of the nearest one where it was not begun.
 
     python benchmarks/plane_stops.py [SEEDS]
 """
@@ -24,9 +24,8 @@ from normtune.kernels.config import Config
 from normtune.kernels.config_space import spread
 from normtune.kernels.problem import Problem
 from normtune.results.exchange.recording import recordings
-from normtune.results.records import SEARCHED, Coverage
+from normtune.results.records import Coverage
 from normtune.tuner.search.adaptive import Adaptive
-from normtune.tuner.search.audit import Audited
 from normtune.tuner.search.plane.group import distance
 from normtune.tuner.search.plane.plane import Plane
 from normtune.tuner.search.plane.shape import NEIGHBOURS
@@ -38,6 +37,8 @@ MADE_UP = 600, 25
 PROBLEMS = 60
 # Share of the time without a stop at which it is stopped.
 SHARE = 0.6
+# Shares of it at which it is stopped and goes on.
+STOPS = (0.1, 0.3, 0.6, 0.9)
 
 Known = dict[Problem, dict[Config, Coverage]]
 
@@ -48,6 +49,11 @@ def searched(
     """What is known after a search of so many seconds with this draw of the noise, and its GPU seconds."""
     found = simulate(lambda tasks, _: Plane(tasks, known or {}, seed=seed), spaces, noise, seconds)
     return stored(found, known or {}), found.device
+
+
+def going_on(spaces: Sequence[Space], seed: int, seconds: float) -> Known:
+    """What is known after a stop and a second search, which meets the device in another state."""
+    return searched(spaces, seed, 100 + seed, known=searched(spaces, seed, seed, seconds)[0])[0]
 
 
 def quick(spaces: Sequence[Space], seed: int) -> Known:
@@ -88,17 +94,6 @@ def drawn(spaces: Sequence[Space], known: Known, seed: int) -> dict[str, float]:
     }
 
 
-def audited(spaces: Sequence[Space], seed: int) -> dict[str, float]:
-    """What the search expects to have missed, and what it did, percent."""
-    search = Audited([one.task for one in spaces], {}, partial(Plane, seed=seed), seed)
-    known = stored(simulate(lambda tasks, _: search, spaces, seed, math.inf), {})
-    entries = search.report()[SEARCHED].values()
-    expected = sum(entry["missed"] for entry in entries) / 1e6
-    return {"audited": sum(len(entry["audited"]) for entry in entries), "expected": expected} | {
-        "missed": scores(spaces, known)["loss"]
-    }
-
-
 def measured(name: str, of_seeds: Sequence[tuple[int, Sequence[Space]]]) -> dict[str, Any]:
     """All scores of one operator, means over seeds."""
     found: dict[str, list[dict[str, float]]] = {}
@@ -110,8 +105,11 @@ def measured(name: str, of_seeds: Sequence[tuple[int, Sequence[Space]]]) -> dict
             "another draw of the noise": scores(spaces, searched(spaces, seed, 100 + seed)[0]),
             "as many random draws": drawn(spaces, known, seed),
             f"{SHARE} of the time": scores(spaces, searched(spaces, seed, seed, SHARE * device)[0]),
+            **{
+                f"stopped at {share}, then on": scores(spaces, going_on(spaces, seed, share * device))
+                for share in STOPS
+            },
             "after a quick sweep": scores(spaces, searched(spaces, seed, seed, known=after_quick)[0]),
-            "audit": audited(spaces, seed),
         }
         for case, part in cases.items():
             found.setdefault(case, []).append(part)
@@ -146,14 +144,8 @@ def markdown(document: dict[str, Any]) -> str:
     lines.append("| --- | --- | ---: | ---: | ---: |")
     for one in document["operators"]:
         for case, part in one["scores"].items():
-            if case != "audit":
-                figures = f"{100 * part['loss']:.2f} % | {part['configs']:.0f} | {100 * part['failed']:.0f} %"
-                lines.append(f"| {one['operator']} | {case} | {figures} |")
-    lines += ["", "| operator | audited | expected to have missed | missed |", "| --- | ---: | ---: | ---: |"]
-    for one in document["operators"]:
-        part = one["scores"]["audit"]
-        figures = f"{100 * part['expected']:.2f} % | {100 * part['missed']:.2f} %"
-        lines.append(f"| {one['operator']} | {part['audited']:.0f} | {figures} |")
+            figures = f"{100 * part['loss']:.2f} % | {part['configs']:.0f} | {100 * part['failed']:.0f} %"
+            lines.append(f"| {one['operator']} | {case} | {figures} |")
     return "\n".join(lines)
 
 

@@ -29,8 +29,8 @@ from normtune.kernels.target import TARGETS
 from normtune.results.evidence import Evidence
 from normtune.tuner.plan.grids import GRIDS
 from normtune.tuner.plan.plan import Task
+from normtune.tuner.search.adaptive import Adaptive
 from normtune.tuner.search.protocol import Known
-from normtune.tuner.search.race import Racing
 from normtune.tuner.search.refine import Refine, Refinement
 
 LEAVES = 48
@@ -41,8 +41,8 @@ SECONDS = (5.0, 10.0, 20.0)
 DRAWS = 3  # of random shapes
 
 
-class Shuffled(Racing):
-    """`race` at the tasks in random order."""
+class Shuffled(Adaptive):
+    """`adaptive` at the tasks in random order."""
 
     def __init__(self, tasks: Sequence[Task], known: Known, seed: int) -> None:
         super().__init__(tasks, known)
@@ -115,7 +115,7 @@ def main() -> None:
     held = set(Random(SEED).sample(others, len(others) // 3))
     pool = [space for space in spaces if _shape(space) not in on_grid | held]
     scored = [space for space in spaces if _shape(space) in held]
-    first = simulate(Racing, start, SEED, float("inf"))
+    first = simulate(Adaptive, start, SEED, float("inf"))
     trees = fitted(first)
     tables: list[dict[str, Any]] = []
 

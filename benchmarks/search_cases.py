@@ -16,7 +16,7 @@ from normtune.benchmarks.lib.rivals import RIVALS
 
 # The landscape that stands for a case, and the searches to take there.
 CASES = (
-    ("few configs", Case("rough", 60, 25), "`plane`, or `race` for the last 0.1 %"),
+    ("few configs", Case("rough", 60, 25), "`plane`, or `exhaustive` for the last 0.1 %"),
     ("own kernel, many configs and shapes", Case("rough", 20_000, 60), "`plane`"),
     ("own kernel, few shapes", Case("rough", 5000, 5), "`plane`"),
     ("the same, one bowl", Case("smooth", 5000, 5), "`plane`"),

@@ -44,7 +44,7 @@ OPERATORS = {
     "rms_norm_quantize_fp8_transpose": f"{RECORDING}-rms-norm-quantize-fp8",
 }
 # Configs after which a sampler takes seconds for a proposal.
-MOST = dict.fromkeys({"tpe", *SAMPLERS} - {"random"}, 1000) | {"gp": 100}
+MOST = dict.fromkeys({*SAMPLERS} - {"random"}, 1000) | {"gp": 100}
 # Random search as the baseline counts it: configs one after the other, all samples of each.
 PLAIN = "random, all samples"
 FEW = 6

@@ -26,8 +26,8 @@ from normtune.results.evidence import Evidence
 from normtune.results.records import Measurement
 from normtune.tuner.search.registry import search
 
-SEARCHES = ("exhaustive", "adaptive", "race")
-# Of timing on the device; race and adaptive take less than the last.
+SEARCHES = ("exhaustive", "adaptive")
+# Of timing on the device; adaptive takes less than the last.
 SECONDS = (10, 20, 40, 80)
 LEAVES = 24
 

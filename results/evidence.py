@@ -255,8 +255,8 @@ class Evidence:
     def digest(self) -> str:
         """`sha256:` and the hash of the content: runs with their device and software, and every measurement.
 
-        Of the protocol of a run, which changes during a sweep, only the audit of a search, a regime other than cold and
-        that the times are unpaired are included.
+        Of the protocol of a run, which changes during a sweep, only what a search chose among, a regime other than cold
+        and that the times are unpaired are included.
         """
         runs = [
             [

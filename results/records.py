@@ -1,7 +1,7 @@
 """The values that the tuner passes to the store, and the store to the fit: device, run, outcome, measurement."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,10 +34,8 @@ WRONG = "wrong_result"
 # Statuses that no other outcome outranks.
 DECISIVE = ("ok", WRONG)
 
-# Key of a run's protocol for the audit of a search that left configs out (`tuner.search.audit`), which tables quote.
+# Key of a run's protocol for the number of configs that a search chose among, by function, which tables quote.
 SEARCHED = "searched"
-# Entry of the protocol of a run of a search that leaves configs out: the key of its request.
-REQUEST = "request"
 # Key of a run's protocol for times of another program: not measured in paired rounds, and no gate checked the results.
 UNPAIRED = "unpaired"
 # Start of a run whose start is not known.
@@ -231,15 +229,3 @@ class Coverage(NamedTuple):
     median_ns: int | None
     code: TimedCode | None = None
     triton: str = ""
-
-
-class History(NamedTuple):
-    """The measurements of a request, and what was known when it began.
-
-    Attributes:
-        before: state of each config on each problem; empty without measurements.
-        log: the measurements in the order in which they were stored, those of a task together, ordered by config.
-    """
-
-    before: Mapping[tuple[Problem, Config], Coverage]
-    log: Sequence[Measurement]

@@ -1,7 +1,7 @@
-"""Further samplers of Optuna, run as normtune runs its TPE (`tuner.search.sampling`).
+"""Samplers of Optuna, run as `--strategy optuna:SAMPLER` runs them, by the names that the results have.
 
-Earlier results of `gp` and `random` are of searches that normtune had. That `random` drew one of the configs that were
-not timed; Optuna draws a value of each knob, and the nearest such config is taken where that is none of them.
+Earlier results of `tpe`, `gp` and `random` are of searches that normtune had. That `random` drew one of the configs
+that were not timed; Optuna draws a value of each knob.
 """
 
 import warnings
@@ -11,10 +11,11 @@ from functools import partial
 from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import BaseSampler, GPSampler, NSGAIISampler, RandomSampler, TPESampler
 
-from normtune.tuner.search.sampling.sampled import TPE
+from normtune.tuner.search.sampler import SamplerSearch
 
-# By the names that the results have. `gp` imports torch.
+# `gp` imports torch.
 _SAMPLERS: dict[str, Callable[..., BaseSampler]] = {
+    "tpe": TPESampler,
     "gp": GPSampler,
     "random": RandomSampler,
     "optuna NSGA-II": NSGAIISampler,
@@ -22,14 +23,13 @@ _SAMPLERS: dict[str, Callable[..., BaseSampler]] = {
 }
 
 
-class _Other(TPE):
-    """Proposals of the sampler of its name."""
-
-    def sampler(self, seed: int) -> BaseSampler:
-        """The sampler."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ExperimentalWarning)
-            return _SAMPLERS[self.name](seed=seed)
+def _made(name: str, seed: int) -> BaseSampler:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        return _SAMPLERS[name](seed=seed)
 
 
-SAMPLERS: dict[str, type[TPE]] = {name: type("_Named", (_Other,), {"name": name}) for name in _SAMPLERS}
+SAMPLERS: dict[str, type[SamplerSearch]] = {
+    name: type("_Named", (SamplerSearch,), {"name": name, "sampler": staticmethod(partial(_made, name))})
+    for name in _SAMPLERS
+}

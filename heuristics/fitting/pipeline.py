@@ -155,7 +155,7 @@ def _part(
     sides = sides_of(data, matrices, plain)
     trees = {function.key: function.tree for function in functions}
     trees |= {share.key: trees[share.donor] for share in shared}
-    lines = [searched(data, matrix, trees[matrix.key]) for matrix in matrices if matrix.key in trees]
+    lines = [searched(data, matrix.key) for matrix in matrices if matrix.key in trees]
     compared = {
         matrix.key: in_use.compared(spec, matrix, trees[matrix.key]) for matrix in matrices if matrix.key in trees
     }

@@ -97,7 +97,7 @@ class Header(NamedTuple):
         body: hash of everything below the header.
         fitted: the GPUs that a table for any GPU was fitted to.
         without_data: (key, dtype, dtype of the function) of each key without measurements of its own.
-        searched: one line for each function whose search left configs out: their number, and the result of an audit.
+        searched: one line for each function whose search left configs out: the share that it timed.
         replaced: whether the table depends on the table that it replaced, which no longer exists.
         lines: (name, text) of the lines for people, without facts and format.
     """

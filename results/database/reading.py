@@ -1,14 +1,12 @@
 """Read a store: runs, measurements that agree with their checksums, and counts, for which no sample is read.
 
-In: a connection in a transaction. Out: runs, rows, the state of each config (`coverage`), the measurements of a request
-in their order (`history`), counts.
+In: a connection in a transaction. Out: runs, rows, the state of each config (`coverage`), counts.
 """
 
 import json
-import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby, islice, takewhile
+from itertools import groupby, islice
 from typing import Any
 
 import sqlalchemy as sa
@@ -22,12 +20,11 @@ from normtune.results.database.rows import (
     PROBLEM_FIELDS,
     Row,
     checksum,
-    columns_of_rows,
     first_round,
     implied,
     problem_text,
 )
-from normtune.results.records import DECISIVE, REQUEST, Counted, Coverage, History, Measurement, Run, TimedCode
+from normtune.results.records import DECISIVE, Counted, Coverage, Run, TimedCode
 from normtune.results.runs import current, drops, from_plain
 
 # What is in a checksum after run, problem and config.
@@ -92,7 +89,6 @@ class Reader:
 
     Attributes:
         damaged: number of damaged measurements that `undamaged` left out, by the text of their problem.
-        newest: the greatest number of a measurement, by the fields of its problem.
     """
 
     def __init__(self, connection: sa.Connection, table: Any = None) -> None:
@@ -103,7 +99,6 @@ class Reader:
         is_older = self._table is not schema.measurement
         self._fingerprints = None if is_older else stored_values(connection, schema.fingerprint)
         self.damaged: Counter[str] = Counter()
-        self.newest: dict[tuple[Any, ...], int] = {}
 
     def rows(self, runs: Mapping[int, Run]) -> Iterator[Row]:
         """All measurements of runs, by start of the run, and in the order in which they were stored."""
@@ -119,7 +114,6 @@ class Reader:
     def undamaged(self, runs: Mapping[int, Run]) -> Iterator[Row]:
         """The rows of `rows` that are not damaged."""
         for row in self.rows(runs):
-            self.newest[row.problem] = max(row.number, self.newest.get(row.problem, 0))
             if row.is_whole is False:
                 self.damaged[problem_text(row.problem)] += 1
             else:
@@ -158,16 +152,12 @@ def stored_values(connection: sa.Connection, table: sa.Table, fields: Sequence[s
     return {number: tuple(values) if fields else values[0] for number, *values in found}
 
 
-def coverage(
-    rows: Iterable[Row], runs: Iterable[Run], before: float = math.inf
-) -> dict[tuple[Problem, Config], Coverage]:
-    """State of each config on each problem, of the rows of these runs with lesser numbers, in the order of `Reader`."""
+def coverage(rows: Iterable[Row], runs: Iterable[Run]) -> dict[tuple[Problem, Config], Coverage]:
+    """State of each config on each problem, of the rows of these runs, in the order of `Reader`."""
     newest: dict[tuple[Any, ...], str] = {}
     # Of the row that decides by problem, config and fingerprint: status, code, run; and samples and median of all.
     states: dict[tuple[Any, ...], tuple[str, TimedCode | None, str, int, int | None]] = {}
     for row in rows:
-        if row.number >= before:
-            continue
         newest[row.problem, row.config] = row.fingerprint
         kernels = row.problem, row.config, row.fingerprint
         status, code, run, samples, median = states.get(kernels, ("", None, "", 0, None))
@@ -184,20 +174,6 @@ def coverage(
         state = Coverage(status, fingerprint, samples, median, code, tritons[run] if code else "")
         found[problems[values], configs[values[0], text]] = state
     return found
-
-
-def history(rows: Iterable[Row], runs: Iterable[Run], request: str) -> History:
-    """The newest of the rows, as long as they are of a request, and the state before these."""
-    every = list(rows)
-    mine = {run.id for run in runs if run.protocol.get(REQUEST) == request}
-    newest = sorted(every, key=lambda row: -row.number)
-    log = [*takewhile(lambda row: row.run in mine, newest)][::-1]
-    columns = columns_of_rows(log)
-    measurements = []
-    for row, *values in zip(log, *(columns[name] for name in Measurement._fields[2:]), strict=True):
-        problem = Problem.of(*row.problem)
-        measurements.append(Measurement._make((problem, read_config(problem.operator, row.config), *values)))
-    return History(coverage(every, runs, log[0].number) if log else {}, measurements)
 
 
 def counts(connection: sa.Connection, runs: Mapping[int, Run]) -> list[Counted]:

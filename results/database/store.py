@@ -9,7 +9,7 @@ key is stored is ignored. A killed process loses at most the current transaction
 import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -22,13 +22,13 @@ from normtune.kernels.arguments import checked
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
 from normtune.results.columns import COLUMNS, columns_of
-from normtune.results.database import reading, schema, writing
-from normtune.results.database.claims import Claims, Seen
+from normtune.results.database import reading, writing
 from normtune.results.database.connect import WRITE, FileIdentity, connect, readable, translated
 from normtune.results.database.reading import Reader, stored_runs, wanted_runs
 from normtune.results.database.rows import Row, columns_of_rows, rows_of
+from normtune.results.database.sweep_lock import locked
 from normtune.results.database.url import DEFAULT_STORE, display_name, resolve_url, sqlite_path, store_option
-from normtune.results.records import Counted, Coverage, Device, History, Measurement, Run, Tally
+from normtune.results.records import Counted, Coverage, Device, Measurement, Run, Tally
 from normtune.results.regimes import COLD
 from normtune.results.runs import DROPPED, DROPS, ahead, anonymous, check_joining, drops, without_store
 from normtune.results.validate import check_columns
@@ -52,7 +52,6 @@ class Store:
         self._file = FileIdentity(sqlite_path(engine.url))
         self.damaged: Mapping[str, int] = {}
         self._numbers = writing.Numbers({}, {}, {}, {})
-        self._seen = Seen()
 
     @classmethod
     @checked
@@ -154,8 +153,10 @@ class Store:
             writing.write_protocol(connection, changed)
             return changed
 
-    def claims(self, device: Device, regime: str, request: str | None, problems: Iterable[Problem]) -> Claims:
-        """The claims of a sweep, which asks them before it begins a problem; to be asked for after `coverage`.
+    def sweeping(
+        self, device: Device, regime: str, request: str | None, problems: Iterable[Problem]
+    ) -> AbstractContextManager[None]:
+        """Holds an SQLite store for one sweep of a request; a PostgreSQL store takes any number.
 
         Args:
             device: of the sweep; devices of its kind share their measurements.
@@ -164,10 +165,11 @@ class Store:
             problems: of the request.
 
         Raises:
-            NormtuneError: another sweep of the request writes to this SQLite store, or the database failed.
+            NormtuneError: another sweep of the request writes to this store; raised when it is entered.
         """
         path = sqlite_path(self._engine.url)
-        return Claims(self._engine, path, self._reading, device, regime, request, problems, self._seen)
+        parts = [*device.kind, regime, request or "", *sorted(str(problem.columns) for problem in problems)]
+        return nullcontext() if path is None else locked(path, parts)
 
     def add(self, measurements: Sequence[Measurement]) -> None:
         """Store measurements, all or none; those whose content key is stored are ignored.
@@ -314,26 +316,8 @@ class Store:
         those of runs set aside are left out.
         """
         with self._reading() as connection:
-            last = connection.execute(sa.select(sa.func.max(schema.measurement.c.id))).scalar() or 0
             runs = self._measured(connection, device, regime)
-            reader = self._reader(connection)
-            states = reading.coverage(reader.undamaged(runs), runs.values())
-            self._seen = Seen(last, reader.newest)
-            return states
-
-    def history(self, device: Device, regime: str, request: str, operators: Collection[str]) -> History:
-        """What a request that was interrupted measured, and what `coverage` was before; empty if it was not the last.
-
-        Args:
-            device: of a kind whose measurements count.
-            regime: of the measurements.
-            request: its key, the entry `records.REQUEST` of the protocol of its runs.
-            operators: names of the operators whose measurements count.
-        """
-        with self._reading() as connection:
-            runs = self._measured(connection, device, regime)
-            rows = (row for row in self._reader(connection).undamaged(runs) if row.problem[0] in operators)
-            return reading.history(rows, runs.values(), request)
+            return reading.coverage(self._reader(connection).undamaged(runs), runs.values())
 
     def load(self, *, devices: Collection[str] | None = None, regime: str | None = COLD) -> "Evidence":
         """All measurements except those of runs set aside, 300,000 in a few seconds.

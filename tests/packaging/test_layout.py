@@ -145,7 +145,7 @@ ROOMS = {
     "tuner/timing": Room("tuner/timing/", "light kernels/calling results tuner/machine", "torch triton"),
     "tuner/plan": Room("tuner/plan/", "light kernels/tablefile results results/exchange tuner/timing", "numpy"),
     "tuner/search": Room(
-        r"tuner/search/\w+\.py",
+        r"tuner/search/(?!sampler|studies)\w+\.py",
         "light kernels/tablefile results tuner/timing tuner/plan",
         "numpy scipy",
     ),
@@ -154,10 +154,10 @@ ROOMS = {
         "light results tuner/timing tuner/plan tuner/search",
         "numpy scipy threadpoolctl",
     ),
-    "tuner/search/sampling": Room(
-        "tuner/search/sampling/",
+    "tuner/search/sampler": Room(
+        r"tuner/search/(sampler|studies)\.py",
         "light results tuner/plan tuner/search tuner/search/plane",
-        "numpy optuna",
+        "optuna",
     ),
     "tuner/staleness/code": Room(r"tuner/staleness/(__init__|code)\.py", "light kernels/calling", "triton"),
     "tuner/compiling": Room(

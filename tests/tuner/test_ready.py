@@ -92,7 +92,7 @@ def test_a_search_that_leaves_configs_out_ends_once(tmp_path, monkeypatch):
     assert done.summary.problems == 8
     monkeypatch.setattr(Wanted, "plan", None)  # of a large space it takes seconds
     assert swept(**asked)[1][-1].startswith("nothing to do: all 8 problems are measured")
-    for other in ({"rows": [1, 8, 512]}, {"space": "full"}, {"retry_failed": True}, {"strategy": "race"}):
+    for other in ({"rows": [1, 8, 512]}, {"space": "full"}, {"retry_failed": True}, {"strategy": "exhaustive"}):
         with pytest.raises(TypeError, match="not callable"):
             swept(**asked | other)
 
@@ -117,8 +117,8 @@ def test_a_search_that_leaves_configs_out_goes_on_where_the_code_of_a_kernel_cha
 
 def test_only_a_search_that_leaves_configs_out_is_known_by_a_key():
     of_all = {problem: [] for problem in Request().wanted().problems}
-    keys = {name: Request(strategy=name).key(of_all) for name in ("adaptive", "plane", "race")}
-    assert keys["plane"] and keys["adaptive"] is keys["race"] is None
+    keys = {name: Request(strategy=name).key(of_all) for name in ("adaptive", "plane", "exhaustive")}
+    assert keys["plane"] and keys["adaptive"] is keys["exhaustive"] is None
     assert Request(strategy="plane", retry_failed=True).key(of_all) is None
 
 

@@ -55,15 +55,15 @@ def problems(options):
         ((*REFINE, "--rows", "1,2"), "--rows and --refine are both given"),
         ((*REFINE, "--hidden", "64"), "--hidden and --refine are both given"),
         ((*REFINE, "--grid", "quick"), "--grid and --refine are both given"),
-        ((*REFINE, "--strategy", "race"), "--strategy and --refine are both given"),
+        ((*REFINE, "--strategy", "exhaustive"), "--strategy and --refine are both given"),
         ((*REFINE, "--stale"), "--stale and --refine are both given"),
         ((*REFINE, "--effort", "portfolio"), "--effort and --refine are both given"),
         ((*REFINE, "--until", "0%"), "--until is 0.0 percent: expected a loss over 0 and at most 10.0 percent"),
         ((*REFINE, "--until", "11"), "--until is 11.0 percent"),
         ((*REFINE, "--until", "little"), "--until is 'little': expected percent, as 0.2%"),
         (
-            ("--strategy", "race", "--until", "1%"),
-            "--until is given, but strategy race predicts no losses: leave it out",
+            ("--strategy", "exhaustive", "--until", "1%"),
+            "--until is given, but strategy exhaustive predicts no losses: leave it out",
         ),
     ],
 )

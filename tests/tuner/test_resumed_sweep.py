@@ -1,11 +1,10 @@
-"""A sweep that is stopped and goes on stores what one without a stop stores, through commands on the replayed H200."""
+"""A sweep that is stopped goes on with all that is stored, through commands on the replayed H200."""
 
 import sqlite3
 
 import pytest
 
 from normtune.tests.commands import succeed
-from normtune.tuner.sweep import prepare
 from normtune.tuner.sweep.api import run
 from normtune.tuner.sweep.progress import Silent
 from normtune.tuner.sweep.request import Request
@@ -49,39 +48,30 @@ def interrupted(path, tasks, **options):
 
 
 @pytest.mark.slow
-def test_a_search_that_goes_on_after_many_measurements_says_so_before(tmp_path, monkeypatch):
+def test_a_sweep_that_is_stopped_goes_on_and_is_complete_once(tmp_path):
+    """Interrupted twice, once in its first task, then ended by its budget: nothing stored is lost or measured again."""
     path = tmp_path / "parts.db"
+    interrupted(path, 1)
     interrupted(path, 9)
-    monkeypatch.setattr(prepare, "BRIEF", 0.0)
-    told = []
-    request = Request(
-        operators=["rms_norm_forward"], device="replay:nvidia-h200", strategy="plane", store=path, dry_run=True, **SIZES
-    )
-    run(request, Silent(), announce=told.append)
-    (line,) = [line for line in told if "goes on" in line]
-    assert line.startswith(f"the search goes on after its {len(rows(path))} stored measurements, which takes about ")
+    stopped = rows(path)
+    for seconds in range(3, 60):
+        told = sweep(path, "--budget", f"{seconds}s")
+        if len(rows(path)) > len(stopped):
+            break
+    assert "complete: " in told or "complete: " in sweep(path)
+    after = rows(path)
+    assert after[: len(stopped)] == stopped
+    anchors = len(after) - len({row[:4] for row in after})
+    assert anchors < len(after) / 4
+    assert "nothing to do: " in sweep(path) and rows(path) == after
 
 
 @pytest.mark.slow
-def test_a_sweep_that_is_stopped_stores_in_the_end_what_one_without_a_stop_stores(tmp_path):
-    """After a sweep of some configs: interrupted twice, once in its first task, then ended by its budget."""
-    whole, parts = tmp_path / "whole.db", tmp_path / "parts.db"
-    for path in (whole, parts):
-        sweep(path, "--space", "portfolio", strategy="adaptive")
-    before = len(rows(whole))
-    assert "complete: " in sweep(whole)
-    assert len(rows(whole)) > before > 0
-    interrupted(parts, 1)
-    interrupted(parts, 9)
-    stopped = rows(parts)
-    assert before < len(stopped) < len(rows(whole))
-    for seconds in range(3, 60):
-        told = sweep(parts, "--budget", f"{seconds}s")
-        if len(rows(parts)) > len(stopped):
-            break
-    assert "complete: " in told or "complete: " in sweep(parts)
-    assert rows(parts) == rows(whole)
-    assert "nothing to do: " in sweep(parts)
+def test_the_same_request_stores_the_same_on_a_replay(tmp_path):
+    one, other = tmp_path / "one.db", tmp_path / "other.db"
+    for path in (one, other):
+        assert "complete: " in sweep(path)
+    assert rows(one) == rows(other)
 
 
 @pytest.mark.slow

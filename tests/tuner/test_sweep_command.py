@@ -71,8 +71,8 @@ def test_bad_budgets(text):
             },
         ),
         (
-            "--shapes s.csv --strategy tpe --studies a.db",
-            {"shapes": Path("s.csv"), "strategy": "tpe", "studies": Path("a.db")},
+            "--shapes s.csv --strategy optuna:TPESampler --studies a.db",
+            {"shapes": Path("s.csv"), "strategy": "optuna:TPESampler", "studies": Path("a.db")},
         ),
         ("--most 40 --until 0.5%", {"most": 40, "until_percent": 0.5}),
         ("--refine nvidia-h200 --until 1%", {"refine": "nvidia-h200", "until_percent": 1.0}),
@@ -133,7 +133,10 @@ def test_a_device_that_is_not_there_gets_one_line_and_its_exit_code(arguments, c
             ("--effort", "portfolio", "--seed", "3"),
             "--seed is given, but strategy adaptive is not random: leave it out",
         ),
-        (("--strategy", "race", "--most", "9"), "--most is given, but strategy race times every config: leave it out"),
+        (
+            ("--strategy", "exhaustive", "--most", "9"),
+            "--most is given, but strategy exhaustive times every config: leave it out",
+        ),
         (("--strategy", "plane", "--most", "0"), "--most is 0: expected a positive number of configs"),
         (("--strategy", "plane", "--seed", "-1"), "--seed is -1: expected an integer from 0 to"),
         (("--baseline", "vllm"), "vllm is no file or shipped table: expected a table"),
@@ -181,7 +184,7 @@ def test_dry_run_says_what_would_be_done():
 def test_what_is_given_wins_over_what_effort_implies():
     assert Request().chosen == Effort("default", "full", "plane", None)
     assert Request(effort="portfolio").chosen == Effort("default", "portfolio", "adaptive", 60.0)
-    for strategy, space in (("plane", "full"), ("race", "default"), ("tpe", "default")):
+    for strategy, space in (("plane", "full"), ("adaptive", "default"), ("optuna:TPESampler", "default")):
         assert Request(strategy=strategy).chosen == Effort("default", space, strategy, None)
     assert Request(effort="portfolio", strategy="plane").chosen == Effort("default", "portfolio", "plane", 60.0)
     assert Request(space="default").chosen == Effort("default", "default", "plane", None)

@@ -1,7 +1,6 @@
 """What a sweep says of its time, for a search that decides itself when it ends."""
 
 import math
-from functools import partial
 
 import pytest
 
@@ -9,7 +8,6 @@ from normtune.benchmarks.lib.simulation import simulate
 from normtune.tests.tuner.search.test_plane import SPACES
 from normtune.tuner.plan.estimate import Estimate
 from normtune.tuner.plan.plan import Plan
-from normtune.tuner.search.audit import Audited
 from normtune.tuner.search.plane.plane import Plane
 from normtune.tuner.sweep.outlook import Outlook
 from normtune.tuner.sweep.report import expected_line
@@ -33,7 +31,7 @@ def told(spaces, **options):
     events, expected = [], []
 
     def strategy(tasks, known):
-        search, pace = Audited(tasks, known, partial(Plane, **options)), Pace()
+        search, pace = Plane(tasks, known, **options), Pace()
         left = tuple(search.left())
         seconds = sum(pace.measuring(task, 0) for task in left)
         expected.extend([seconds, seconds * search.longest])

@@ -51,9 +51,8 @@ START_SECONDS = 0.5
 # Seconds on one core of the reference machine: compiling one binary; the Python code of `python_seconds`.
 BINARY_SECONDS = 0.147
 REFERENCE_PYTHON_SECONDS = 0.010
-# Seconds of planning one problem, by space, and of a measurement of a search that goes on, on one core.
+# Seconds of planning one problem, by space, on one core.
 PLAN_SECONDS = {"default": 1.8e-3, "portfolio": 1.8e-3, "recorded": 3.0e-3, "full": 8.0e-3}
-RESUME_SECONDS = 1.0e-3
 # Seconds of storing one problem.
 STORE_SECONDS = 0.004
 

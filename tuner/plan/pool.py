@@ -46,14 +46,12 @@ class Pool(Sequence[Candidate]):
     Attributes:
         problem: of the candidates.
         space: the configs, before legality.
-        params: of configs that were drawn from a space that cannot be listed, the parameters of their trials.
         pruned: number of configs asked for that are no candidates, by reason.
         asked: number of configs asked for.
     """
 
     def __init__(self, spec: OperatorSpec, problem: Problem, target: Target, space: Space) -> None:
         self.problem, self.space = problem, space
-        self.params: dict[Config, dict[str, Any]] = {}
         self.pruned: Counter[str] = Counter()
         self.asked = 0
         self._spec, self._target = spec, target
@@ -153,11 +151,7 @@ class Pool(Sequence[Candidate]):
     def _random_config(self, random: Random) -> Config | None:
         if not isinstance(self.space, Drawn):
             return self.space[random.randrange(len(self.space))]
-        trial = self.space.trial(random)
-        config = self.space.of_trial(trial)
-        if config is not None:
-            self.params.setdefault(config, trial.params)
-        return config
+        return self.space.of_trial(self.space.trial(random))
 
     @cached_property
     def _all(self) -> list[Candidate]:

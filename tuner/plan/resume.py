@@ -1,31 +1,23 @@
 """Stored measurements for a sweep that goes on: those with the present kernels, and stale ones.
 
-In: the coverage of a store. Out: the measurements with the present kernels, a plan of the stale ones, the key of a
-request, and where it began. The search decides when a problem is done.
+In: the coverage of a store. Out: the measurements with the present kernels, a plan of the stale ones, and the key of a
+request. The search decides when a problem is done.
 """
 
 import hashlib
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from normtune.kernels.config import COPY, Config
 from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import operator
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target
-from normtune.results.records import Coverage, History, Measurement
+from normtune.results.records import Coverage
 from normtune.tuner.plan.plan import ByProblem, Plan, Task, candidates
 
 Stored = Mapping[tuple[Problem, Config], Coverage]
-
-
-class Begun(NamedTuple):
-    """What was known when a request began, and its measurements in the order in which they were stored."""
-
-    known: Mapping[Problem, Mapping[Config, Coverage]]
-    log: Sequence[Measurement]
 
 
 # Failures that may have an outside cause: another process killed the worker, or the machine was suspended.
@@ -42,13 +34,6 @@ def known(stored: Stored, names: Collection[str], retry_failed: bool = False) ->
     return result
 
 
-def begun(history: History, names: Collection[str]) -> Begun:
-    """The history of a request of these operators; without measurements if they are of other kernels."""
-    current = {name: fingerprint(operator(name)) for name in names}
-    is_same = all(row.fingerprint == current[row.problem.operator] for row in history.log)
-    return Begun(known(history.before, names), history.log if is_same else ())
-
-
 def without_times(stored: Stored, problems: Collection[Problem]) -> int:
     """Number of problems without a time of any config."""
     timed = {problem for (problem, config), state in stored.items() if state.status == "ok" and config != COPY}
@@ -56,10 +41,9 @@ def without_times(stored: Stored, problems: Collection[Problem]) -> int:
 
 
 def key_of(always: ByProblem, space: str, search: str) -> str | None:
-    """Key of a request, stored in the protocol of its runs, to recognise the same request later.
+    """Key of a request, stored in the protocol of the runs that finished it: it needs no search to find nothing left.
 
-    An interrupted one goes on where it was left, a finished one needs no search to find out that nothing is left. The
-    key changes with the kernels, the modules of their spaces, and the configs that are always timed.
+    The key changes with the kernels, the modules of their spaces, and the configs that are always timed.
 
     Args:
         always: the problems, each with the configs that are always timed.

@@ -27,7 +27,7 @@ class Adaptive(ByProblem):
         return two_batches(task.configs)
 
 
-def two_batches(configs: Sequence[Config], close: float = CLOSE, with_copy: bool = True) -> Race:
-    """The first blocks for all of these configs, the others for those within `close` times the best."""
-    samples = yield Batch(configs, FIRST_BLOCKS, with_copy)
-    yield Batch(close_to_best(samples, close), ALL_BLOCKS - FIRST_BLOCKS, with_copy)
+def two_batches(configs: Sequence[Config]) -> Race:
+    """The first blocks for all of these configs, the others for those close to the best."""
+    samples = yield Batch(configs, FIRST_BLOCKS)
+    yield Batch(close_to_best(samples, CLOSE), ALL_BLOCKS - FIRST_BLOCKS)

@@ -32,8 +32,8 @@ The candidates of a large space are a `plan.pool.Pool`, which gives a config its
 that leaves configs out takes some of them by `task.drawn`, and others by `Pool.of` and `draw`. Tasks that it yields
 hold candidates, never a pool.
 
-After the same tasks and outcomes, told in the same order, a search must ask for the same again. What only some searches
-have to say has a default in `Search`.
+A sweep that was stopped begins its search again, with all that is stored. What only some searches have to say has a
+default in `Search`.
 
 A search that visits each problem once is best a subclass of `by_problem.ByProblem`, as `exhaustive`. A sampler per
 problem yields tasks of a few configs; while those of one problem are compiled, those of others are measured.
@@ -41,7 +41,7 @@ problem yields tasks of a few configs; while those of one problem are compiled, 
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
@@ -86,7 +86,7 @@ class Search(ABC):
         name: in the registry, and in the protocol of the stored run.
         expected_blocks: mean number of blocks per candidate of `left`, for estimates of time.
         longest: how many times as long as `left` says it may take.
-        leaves_out: whether it leaves configs out; it then takes `advice` and `seed`, and is audited.
+        leaves_out: whether it leaves configs out; it then takes `advice` and `seed`.
         has_model: whether it expects gains of configs, and takes `until`.
         makes_studies: whether it keeps studies of Optuna.
     """
@@ -119,26 +119,10 @@ class Search(ABC):
         """Tasks that are expected but not in `left`, for estimates of time."""
         return ()
 
-    def wait(self) -> None:
-        """Wait until `ask` yields all of its tasks, if the search chooses in threads."""
-        return None
-
     @property
     def unguided(self) -> list[str]:
         """Operators and dtypes in which it knew nothing of configs that it had not timed."""
         return []
-
-    def hear(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
-        """Receive the outcomes of a task of the audit, which it did not ask for."""
-        return None
-
-    def missed(self) -> dict[str, float]:
-        """Expected gain of the configs that were not tried, mean log ratio over problems, by operator and dtype."""
-        return {}
-
-    def report(self, is_over: bool = True) -> dict[str, Any]:
-        """Entries of the run's protocol."""
-        return {}
 
 
 class Wrapped(Search):
@@ -188,14 +172,6 @@ class Wrapped(Search):
     def coming(self) -> Sequence[Task]:
         """Those of the other search."""
         return self._search.coming()
-
-    def wait(self) -> None:
-        """Wait for the other search."""
-        self._search.wait()
-
-    def report(self, is_over: bool = True) -> dict[str, Any]:
-        """The entries of the other search."""
-        return self._search.report(is_over)
 
 
 # Creates a search: its class, or a `partial` of it with options.

@@ -1,15 +1,13 @@
-"""The search that times a config for as long as it may be the best: a race in each problem.
+"""A race, which times a config for as long as it may be the best.
 
-In: see `protocol`. Out: batches of the configs still in the race; the times are examined after each batch. A config
-leaves when it is slower than the leader by more than 0.5 % (`paired`). The race ends when no other config can be faster
-than the leader by more than that, or after 64 rounds.
+In: the configs of a task. Out: batches of the configs still in the race; the times are examined after each batch. A
+config leaves when it is slower than the leader by more than 0.5 % (`paired`). The race ends when no other config can be
+faster than the leader by more than that, or after 64 rounds.
 """
 
 from collections.abc import Sequence
 
 from normtune.kernels.config import Config
-from normtune.tuner.plan.plan import Task
-from normtune.tuner.search.by_problem import ByProblem
 from normtune.tuner.search.paired import standing
 from normtune.tuner.search.protocol import Batch, Race
 
@@ -17,18 +15,6 @@ from normtune.tuner.search.protocol import Batch, Race
 LOOKS = (3, 4, 6, 8, 12, 16, 24, 32)
 # Probability that a race drops a config that is as fast as the best, divided equally among the looks.
 ALPHA = 0.05
-
-
-class Racing(ByProblem):
-    """A `protocol.Search`."""
-
-    name = "race"
-    expected_blocks = 6.0  # mean over problems of an H200
-    least_blocks = LOOKS[0]
-
-    def batches(self, task: Task) -> Race:
-        """Batches of the configs still in the race."""
-        yield from race(task.configs)
 
 
 def race(configs: Sequence[Config], looks: Sequence[int] = LOOKS) -> Race:

@@ -64,7 +64,7 @@ class Refine(Search):
     """A `protocol.Search`; the known measurements include those that the table was fitted to."""
 
     name = "refine"
-    expected_blocks = 6.0  # as `race`
+    expected_blocks = 6.0  # mean of a race over problems of an H200
 
     def __init__(self, tasks: Sequence[Task], known: Known, refinement: Refinement) -> None:
         self._until, self._choices = refinement.until, refinement.choices

@@ -32,7 +32,7 @@ from normtune.tuner.search.control import Control
 from normtune.tuner.sweep.devices import Devices, alike, check_limits
 from normtune.tuner.sweep.incumbents import always_on_any
 from normtune.tuner.sweep.outlook import Outlook, look_ahead
-from normtune.tuner.sweep.prepare import BRIEF, PreparedSweep, is_finished, prepare, refinement_lines
+from normtune.tuner.sweep.prepare import PreparedSweep, is_finished, prepare, refinement_lines
 from normtune.tuner.sweep.progress import Silent
 from normtune.tuner.sweep.report import (
     NOTHING_STALE,
@@ -52,6 +52,10 @@ from normtune.tuner.sweep.sweep import sweep as measure
 
 if TYPE_CHECKING:
     from normtune.tuner.cluster.devices import ClusterDevices
+
+
+# Seconds of what is not announced: a sweep says before that it plans for a few seconds.
+BRIEF = 5.0
 
 
 class Sweep(NamedTuple):
@@ -148,7 +152,7 @@ def run(
     if request.compile_only:
         return _compiled(request, wanted, display)
     with ExitStack() as stack:
-        sweeping = _Sweeping(request, wanted, display, begun, announce, stack)
+        sweeping = _Sweeping(request, wanted, display, begun, stack)
         return sweeping.planned() if request.dry_run else sweeping.swept()
 
 
@@ -179,11 +183,10 @@ class _Sweeping:
         wanted: Wanted,
         display: Silent,
         begun: float,
-        announce: Callable[[str], None],
         closing: ExitStack,
     ) -> None:
         self._request, self._wanted, self._display = request, wanted, display
-        self._begun, self._announce, self._closing = begun, announce, closing
+        self._begun, self._closing = begun, closing
         self._url = resolve_url(None if request.store is None else os.fspath(request.store))
         self._cache = None if request.cache is None else BinaryCache(Path(request.cache))
         path = sqlite_path(parse(self._url))
@@ -267,7 +270,7 @@ class _Sweeping:
         return any(key and not is_finished(key, self._runs, device, request.regime) for device, key in keys.items())
 
     def _prepare(self, known: Bench | Identity) -> PreparedSweep:
-        return prepare(self._request, self._wanted, self._store, known.device, known.target, self._announce)
+        return prepare(self._request, self._wanted, self._store, known.device, known.target)
 
     def _prepared(self, bench: Bench) -> PreparedSweep:
         """The work that was prepared for such a device, or one that is prepared now that the device is known."""

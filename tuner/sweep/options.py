@@ -89,14 +89,14 @@ class SweepOptions:
     )
     strategy: str | None = option(
         "plane: only configs that are likely to be the best, predicted from times at all shapes; adaptive: 6 rounds "
-        "for all configs, 16 for those within 10 % of the best; exhaustive: 16 for all; race: 6 to 64, until the best "
-        "is known to 0.5 %; tpe: some configs, proposed by Optuna for each shape separately. Default: plane, but "
-        "adaptive for a replay and with --effort portfolio, --stale, --refine, --compile-only and --cache."
+        "for all configs, 16 for those within 10 % of the best; exhaustive: 16 for all; optuna:SAMPLER, such as "
+        "optuna:TPESampler: some configs, proposed by this sampler of Optuna for each shape separately. Default: "
+        "plane, but adaptive for a replay and with --effort portfolio, --stale, --refine, --compile-only and --cache."
     )
     studies: str | os.PathLike[str] | None = option(
-        "Keep the studies of tpe in this SQLite file of Optuna.", "FILE", read=Path
+        "Keep the studies of optuna:SAMPLER in this SQLite file.", "FILE", read=Path
     )
-    seed: int | None = option("Seed of the random draws of plane or tpe. Default: 0.", "N")
+    seed: int | None = option("Seed of the random draws of plane or optuna:SAMPLER. Default: 0.", "N")
     baseline: str | os.PathLike[str] | None = option(
         "Also time this table's configs at each shape, for `fit --baseline`. The configs of the GPU's "
         "present tables, and each operator's default config, are always timed.",
@@ -131,7 +131,8 @@ class SweepOptions:
         "measurements of the table.",
     )
     most: int | None = option(
-        "At most so many configs at a shape with plane or tpe. Default of plane: as many as are worth their time.",
+        "At most so many configs at a shape with plane or optuna:SAMPLER. Default of plane: as many as are worth their "
+        "time.",
         "N",
     )
     until_percent: float | None = option(

@@ -5,7 +5,7 @@ measurements with the fingerprints of their compiled code, and the search over t
 """
 
 import gc
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
@@ -15,24 +15,18 @@ from normtune.kernels.fingerprint import unnoticed
 from normtune.kernels.problem import Problem
 from normtune.kernels.target import Target
 from normtune.results.database.store import Store
-from normtune.results.records import REQUEST, Device, Run
-from normtune.tuner.plan.estimate import RESUME_SECONDS
+from normtune.results.records import Device, Run
 from normtune.tuner.plan.plan import Plan, Task, plan, warm_start
-from normtune.tuner.plan.resume import Begun, Stored, begun, known, stale_plan
+from normtune.tuner.plan.resume import Stored, known, stale_plan
 from normtune.tuner.search.adaptive import Adaptive
 from normtune.tuner.search.control import ControlSample, WithControl
 from normtune.tuner.search.protocol import Known, Search, Strategy
 from normtune.tuner.search.refine import Refine, WithUntimed, answers_at
-from normtune.tuner.search.resumed import resumed
 from normtune.tuner.staleness.code import triton_version
 from normtune.tuner.staleness.stored import Comparison, Pair, compare, compare_instructions, is_other_code
 from normtune.tuner.sweep.outlook import search_of
 from normtune.tuner.sweep.refine import RefinedTable
-from normtune.tuner.sweep.report import seconds_text
 from normtune.tuner.sweep.request import Request, Wanted
-
-# Seconds of what is not announced: a sweep says before that it plans for a few seconds.
-BRIEF = 5.0
 
 
 class PreparedSweep(NamedTuple):
@@ -88,7 +82,6 @@ def prepare(
     store: Store | None,
     device: Device,
     target: Target,
-    announce: Callable[[str], None] = lambda line: None,
 ) -> PreparedSweep:
     """Plan a sweep, after the stored fingerprints were corrected by a comparison of the compiled code.
 
@@ -100,7 +93,6 @@ def prepare(
         store: of the measurements; None if it does not exist yet.
         device: of the sweep.
         target: limits of the device.
-        announce: called with a line before a search goes on that takes more than five seconds to find out where.
 
     Raises:
         NormtuneError: the store failed, or no compiler can start to compare code.
@@ -149,32 +141,9 @@ def prepare(
         chosen, strategy = _refinement_plan(request, wanted.refined, stored, device, target)
     else:
         chosen = wanted.plan(request.space_of(wanted.problems, device), target, always, request.leaves_out)
-        begin = request.search(warm_start(chosen, always, target))
-        strategy = _going_on(begin, key, store, device, request.regime, announce)
+        strategy = request.search(warm_start(chosen, always, target))
     search = search_of(chosen, strategy, stored, request.retry_failed)
     return PreparedSweep(device, target, lines, stored, chosen, strategy, search, control, key)
-
-
-def _going_on(
-    strategy: Strategy,
-    key: str | None,
-    store: Store | None,
-    device: Device,
-    regime: str,
-    announce: Callable[[str], None],
-) -> Strategy:
-    """The strategy of a request; one that was interrupted begins where it was left."""
-    if key is None or store is None or all(run.protocol.get(REQUEST) != key for run in store.runs()):
-        return strategy
-
-    def read_begun(names: Collection[str]) -> Begun:
-        found = begun(store.history(device, regime, key, names), names)
-        if (seconds := RESUME_SECONDS * len(found.log)) > BRIEF:
-            told = f"the search goes on after its {len(found.log)} stored measurements"
-            announce(f"{told}, which takes about {seconds_text(seconds)}")
-        return found
-
-    return partial(resumed, strategy=strategy, read_begun=read_begun)
 
 
 def refinement_lines(search: Search) -> list[str]:

@@ -200,11 +200,7 @@ class Request(SweepOptions):
             return partial(chosen, **options)
         options |= {} if self.most is None else {"most": self.most}
         options |= {} if self.until_percent is None else {"until": self.until_percent / 100}
-        from normtune.tuner.search.audit import (
-            Audited,  # loads scipy, which a sweep with nothing to measure does not need
-        )
-
-        return partial(Audited, strategy=partial(chosen, **options, advice=advice), seed=self.seed or 0)
+        return partial(chosen, **options, advice=advice)
 
     def key(self, always: ByProblem) -> str | None:
         """Key of the request, see `resume.key_of`; None if the unmeasured rest follows from the store."""

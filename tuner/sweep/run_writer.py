@@ -9,6 +9,7 @@ import platform
 import shlex
 import tempfile
 import uuid
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -23,10 +24,10 @@ from normtune.kernels.fingerprint import fingerprint
 from normtune.kernels.operator import operator
 from normtune.results.database.store import Store
 from normtune.results.parallel.interrupts import shielded
-from normtune.results.records import Measurement, Outcome, Run
+from normtune.results.records import SEARCHED, Measurement, Outcome, Run
 from normtune.results.runs import MEASURER, measurer
 from normtune.tuner.device.bench import Bench
-from normtune.tuner.plan.plan import Task
+from normtune.tuner.plan.plan import Plan, Task
 
 
 class RunWriter:
@@ -118,6 +119,14 @@ def new_run(bench: Bench, strategy: str, protocol: Mapping[str, Any] | None = No
         # A killed sweep leaves only these entries.
         protocol={"strategy": strategy, "regime": bench.regime, **who, **(protocol or {})},
     )
+
+
+def searched(plan: Plan) -> dict[str, Any]:
+    """Entries of a run's protocol for a search that leaves configs out: the configs of each function's problems."""
+    pairs: Counter[str] = Counter()
+    for task in plan.tasks:
+        pairs[str(task.problem.key)] += task.size
+    return {SEARCHED: {key: {"pairs": count} for key, count in pairs.items()}}
 
 
 def measurements(task: Task, outcomes: Mapping[Config, Outcome], run: str) -> Sequence[Measurement]:

@@ -7,7 +7,6 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import takewhile
 
 from normtune.kernels.problem import Problem
 from normtune.tuner.device.bench import Bench
@@ -37,7 +36,6 @@ class Schedule:
         end: time on the clock at which everything must be stored; infinite without a budget.
         clock: returns seconds.
         on_compiled: called from another thread with the number of compiled binaries.
-        is_ordered: whether tasks begin in the order of the search, none before an earlier one that has no time left.
     """
 
     def __init__(
@@ -49,9 +47,7 @@ class Schedule:
         end: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
         on_compiled: Callable[[int], None] | None = None,
-        is_ordered: bool = False,
     ) -> None:
-        self._is_ordered = is_ordered
         self._bench = bench
         self._search = search
         self._pace = pace
@@ -128,8 +124,7 @@ class Schedule:
 
     def _choices(self, now: float) -> Iterator[Task]:
         """The tasks of the search that may begin."""
-        chosen = takewhile if self._is_ordered else filter
-        return chosen(lambda task: self._slack(task, now) >= 0, self._search.ask(self._end - now))
+        return filter(lambda task: self._slack(task, now) >= 0, self._search.ask(self._end - now))
 
     def _scale(self, operator: str, done: Mapping[str, float]) -> float:
         """Measured over expected time of an operator; `done` has the expected seconds of measured tasks.

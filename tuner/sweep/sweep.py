@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from normtune.kernels.problem import Problem
 from normtune.results.database.store import Store
-from normtune.results.records import REQUEST
 from normtune.tuner.device.bench import Bench
 from normtune.tuner.device.engine import DeviceGoneError, SkippedError
 from normtune.tuner.plan.plan import Plan, Task
@@ -27,7 +26,7 @@ from normtune.tuner.search.protocol import Strategy
 from normtune.tuner.sweep.lane import Lane
 from normtune.tuner.sweep.outlook import outlook_of, pace_of, search_of
 from normtune.tuner.sweep.progress import Silent
-from normtune.tuner.sweep.run_writer import RunWriter, measurements, new_run
+from normtune.tuner.sweep.run_writer import RunWriter, measurements, new_run, searched
 from normtune.tuner.sweep.schedule import Schedule
 from normtune.tuner.sweep.spread import SharedSample
 from normtune.tuner.sweep.summary import Best, Summary
@@ -50,8 +49,7 @@ class Work(NamedTuple):
         plan: the wanted problems and configs.
         strategy: creates the search.
         stored: coverage of the store; None to load it.
-        key: of the request, stored with the runs; tasks then begin in the order of the search, none before an earlier
-            one that the budget has no time for, so that a budget does not change what is measured in the end.
+        key: of the request, stored with the runs when all is measured; None where that follows from the store.
     """
 
     benches: Sequence[Bench]
@@ -191,10 +189,11 @@ class _Group:
         self.summary.total = self.summary.left = len(tasks)
         self.summary.left_seconds = outlook.estimate.seconds
         compiling = partial(progress.compiling, total=outlook.binaries)
-        self._schedule = Schedule(first, search, pace, tasks, end, clock, compiling, is_ordered=work.key is not None)
-        self._request = {} if work.key is None else {REQUEST: work.key}
-        self._entries = self._request | search.report(is_over=False)
-        self._claims = store.claims(first.device, first.regime, work.key, (task.problem for task in work.plan.tasks))
+        self._schedule = Schedule(first, search, pace, tasks, end, clock, compiling)
+        self._entries = searched(work.plan) if search.leaves_out else {}
+        wanted = (task.problem for task in work.plan.tasks)
+        self._holding = ExitStack()
+        self._holding.enter_context(store.sweeping(first.device, first.regime, work.key, wanted))
         for bench in benches:
             self.join(bench)
 
@@ -242,14 +241,11 @@ class _Group:
         def may_begin(task: Task) -> bool:
             return self._owners.get(task.problem, lane) is lane and task.problem not in busy
 
-        while task := next(filter(may_begin, self._again), None) or self._schedule.next(may_begin, waits):
+        if task := next(filter(may_begin, self._again), None) or self._schedule.next(may_begin, waits):
             if task in self._again:
                 self._again.remove(task)
-            race = self._search.race(task)  # takes the task, whoever measures it
-            if self._claims.claim(task.problem):
-                self._owners[task.problem] = lane
-                return lane.begin(task, race)
-            self._skip(lane, task, "another sweep of the same request has them")
+            self._owners[task.problem] = lane
+            return lane.begin(task, self._search.race(task))
         if shared := self._shared_task(lane, is_over=not busy):
             lane.begin(shared, all_rounds(shared))
 
@@ -302,8 +298,8 @@ class _Group:
         summary.spread = self._sample.spread()
         summary.unguided = search.unguided
         is_done = key is not None and not summary.left and not summary.skipped
-        entries = self._request | ({"finished": key} if is_done else {}) | search.report()
-        with self._claims, ExitStack() as stack:  # kept until all is stored
+        entries = self._entries | ({"finished": key} if is_done else {})
+        with self._holding, ExitStack() as stack:  # until all is stored
             for lane in [*self.lanes, *self._lost]:
                 stack.callback(self._end, lane, entries)
                 lane.leave()

@@ -68,7 +68,7 @@ class Softmax(MadeUp):
         return {config: [nanoseconds(config)] * 2 for config in configs}
 
 
-@pytest.mark.parametrize("name", ["plane", "tpe"])
+@pytest.mark.parametrize("name", ["plane", "optuna:TPESampler"])
 def test_the_example_is_planned_swept_and_fitted(drawn, tmp_path, name) -> None:
     spec, _ = drawn
     assert isinstance(spec.space_at("full", spec.problem(1, 64, "float32"), H200), Drawn)
@@ -108,7 +108,7 @@ def test_what_times_all_configs_refuses_the_space_in_a_line_and_a_portfolio_draw
     dry = "sweep", "--load", file, "--operator", spec.name, "--rows", 64, "--hidden", 64, "--dry-run"
     done = main(*dry, "--strategy", "exhaustive")
     assert done.exit_code == 2 and "expected a strategy that leaves configs out, such as plane" in done.output
-    done = main(*dry, "--strategy", "tpe", "--json", "--store", file.parent / "none.db")
+    done = main(*dry, "--strategy", "optuna:TPESampler", "--json", "--store", file.parent / "none.db")
     planned = json.loads(done.stdout)["plan"]
     assert planned["problems"] == 1 and planned["configs"] >= 2 and planned["configs_left_out"] == {}
     assert planned["large_spaces"]["configs"] is None and planned["large_spaces"]["configs_asked"] > 10
@@ -117,7 +117,7 @@ def test_what_times_all_configs_refuses_the_space_in_a_line_and_a_portfolio_draw
 def test_the_plan_says_that_its_configs_cannot_be_counted(drawn) -> None:
     spec, _ = drawn
     chosen = plan(problems([spec.name], ["float32"], SHAPES), "full", H200, is_sampled=True)
-    search("tpe")(chosen.tasks, {})
+    search("optuna:TPESampler")(chosen.tasks, {})
     first, *others = pruned_lines(chosen)
     asked = sum(pool.asked for pool in chosen.pools)
     assert asked and first.startswith(f"  {asked} of the configs that a function draws at 9 problems were resolved")

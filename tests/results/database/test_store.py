@@ -255,35 +255,3 @@ def test_two_stores_write_to_one_database(url, make, make_run, plain_rows):
         for store, item in zip([first, second, second, first], items, strict=True):
             store.add([item])
         assert plain_rows(first.load().measurements()) == plain_rows(items)
-
-
-def test_the_history_of_a_request_is_what_its_newest_runs_stored_and_what_was_known_before(url, make, make_run):
-    def run_of(number, request, started="2026-11-21T10:00:00+00:00"):
-        return make_run(number, started, protocol={"regime": "cold", "request": request})
-
-    # The second run of the request has the earlier start: the order in which measurements were stored counts.
-    before, first, second, later = run_of(1, "b"), run_of(3, "a"), run_of(2, "a"), run_of(4, "b")
-    others = [RMSNormConfig("row", num_warps=warps) for warps in (4, 16, 32)]
-    device = before.device
-    with Store.open(url) as store:
-        for run in (before, first, second, later):
-            store.begin_run(run)
-        store.add([make((100, 110), run=before), make((7,), run=before, config=others[0])])
-        assert store.history(device, "cold", "a", ["rms_norm_forward"]) == ({}, [])
-        store.add([make((90, 80), 2, run=first), make((), run=first, config=others[1], status="crashed")])
-        store.add([make((60,), 9, run=second, config=others[2])])
-        known, log = store.history(device, "cold", "a", ["rms_norm_forward"])
-        assert {config: (one.samples, one.median_ns) for (_, config), one in known.items()} == {
-            make().config: (2, 105),
-            others[0]: (1, 7),
-        }
-        assert [(one.run, one.config, one.status, one.rounds.tolist(), one.samples.tolist()) for one in log] == [
-            (first.id, make().config, "ok", [2, 3], [90, 80]),
-            (first.id, others[1], "crashed", [], []),
-            (second.id, others[2], "ok", [9], [60]),
-        ]
-        assert not store.history(device, "warm", "a", ["rms_norm_forward"]).log
-        store.add([make((50,), run=later, config=others[1])])
-        assert not store.history(device, "cold", "a", ["rms_norm_forward"]).log
-        assert len(store.history(device, "cold", "b", ["rms_norm_forward"]).log) == 1
-        assert not store.history(device, "cold", "b", ["rms_norm_backward"]).log

@@ -25,7 +25,6 @@ from normtune.tuner.plan.plan import SPACES as SPACE_NAMES
 from normtune.tuner.plan.plan import Task, plan, warm_start
 from normtune.tuner.plan.pool import Candidate
 from normtune.tuner.search.adaptive import Adaptive
-from normtune.tuner.search.audit import Audited
 from normtune.tuner.search.paired import chained
 from normtune.tuner.search.plane import group, threads
 from normtune.tuner.search.plane.choice import LEAST
@@ -33,7 +32,7 @@ from normtune.tuner.search.plane.group import distance
 from normtune.tuner.search.plane.plane import Plane, short_race
 from normtune.tuner.search.plane.shape import MOST, NEIGHBOURS
 from normtune.tuner.search.protocol import Samples
-from normtune.tuner.search.sampling.sampled import TPE
+from normtune.tuner.search.registry import search
 from normtune.tuner.sweep.incumbents import always
 
 
@@ -222,7 +221,7 @@ def test_it_says_where_knobs_do_not_tell_which_configs_are_fast(kind, says_nothi
     searches = []
 
     def search(tasks, known):
-        searches.append(Audited(tasks, known, Plane, 1))
+        searches.append(Plane(tasks, known, seed=1))
         return searches[0]
 
     simulate(search, Landscape(kind, 2000, 4, 1).spaces(), 1, math.inf)
@@ -308,20 +307,20 @@ def test_a_replayed_sweep_ends_and_is_complete(tmp_path):
     assert "nothing to do: all 9 problems are measured" in run()
 
 
-@pytest.mark.parametrize("kind", [Plane, TPE])
+@pytest.mark.parametrize("kind", [Plane, search("optuna:TPESampler")])
 def test_the_advised_configs_are_measured_first(kind):
     advised = {one.task.problem: [TILES[40], TILES[100]] for one in SPACES[:4]}
-    search = kind([one.task for one in SPACES[:8]], {}, advice=advised)
+    begun = kind([one.task for one in SPACES[:8]], {}, advice=advised)
     asked = {}
-    while (task := next(iter(search.ask(math.inf)), None)) is not None:
+    while (task := next(iter(begun.ask(math.inf)), None)) is not None:
         asked[task.problem] = task.configs
-        search.tell(task, {})
+        begun.tell(task, {})
     assert sum(problem in advised for problem in asked) >= 2
     assert all({TILES[40], TILES[100]} <= {*configs} for problem, configs in asked.items() if problem in advised)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", [Plane, TPE])
+@pytest.mark.parametrize("kind", [Plane, search("optuna:TPESampler")])
 def test_a_finished_search_goes_on_for_a_config_that_came_into_use(kind):
     spaces = SPACES[:3]
     known = stored(simulate(kind, spaces, 0, math.inf))

@@ -16,10 +16,10 @@ from normtune.kernels.rms_norm.config import RMSNormConfig
 from normtune.results.exchange.recording import load_recording
 from normtune.tuner.plan.plan import Task
 from normtune.tuner.plan.pool import Candidate
+from normtune.tuner.search.by_problem import ByProblem
 from normtune.tuner.search.paired import PRECISION, holm, standing
 from normtune.tuner.search.protocol import Samples
 from normtune.tuner.search.race import LOOKS, race
-from normtune.tuner.search.registry import search
 from normtune.tuner.search.rounds import timed
 
 HUB = Path(__file__).parent / "benchmark_hub"
@@ -156,6 +156,15 @@ def test_the_race_spends_a_quarter_of_as_many_rounds_for_all_and_stays_within_pr
     assert np.mean(losses) < PRECISION / 5 and np.mean(np.array(losses) > PRECISION) <= 0.05
 
 
+class Racing(ByProblem):
+    """A race at each problem."""
+
+    name, expected_blocks, least_blocks = "race", 6.0, LOOKS[0]
+
+    def batches(self, task):
+        yield from race(task.configs)
+
+
 @pytest.mark.long
 def test_first_samples_that_drift_mislead_a_fixed_rule_and_not_the_race():
     """A GPU whose first samples are up to four times slow, replayed in the order they were taken."""
@@ -167,7 +176,7 @@ def test_first_samples_that_drift_mislead_a_fixed_rule_and_not_the_race():
         task = Task(Problem.of("convolution", 1, number + 1, "float32"), tuple(Candidate(c, None) for c in configs))
         blocks = {config: recorded.timed[config].nanoseconds.reshape(-1, 2) for config in configs}
         space = Space(task, blocks, dict.fromkeys(configs, 0.0))
-        chosen = simulate(search("race"), [space], 0, math.inf, in_order=True).moments[-1].best
+        chosen = simulate(Racing, [space], 0, math.inf, in_order=True).moments[-1].best
         medians = {c: np.median(blocks[c].reshape(-1)[:6]) for c in configs}
         close = [c for c in configs if medians[c] <= 1.1 * min(medians.values())]
         fixed = min(close, key=lambda config: np.median(blocks[config].reshape(-1)[:16]))

@@ -1,10 +1,7 @@
 """What a search says besides its tasks passes through the searches around it."""
 
-from functools import partial
-
 from normtune.kernels.target import TARGETS
 from normtune.tests.tuner.search.test_plane import SPACES
-from normtune.tuner.search.audit import Audited
 from normtune.tuner.search.control import ControlSample, WithControl
 from normtune.tuner.search.exhaustive import Exhaustive
 from normtune.tuner.search.plane.plane import Plane
@@ -17,15 +14,12 @@ def wrapped(strategy):
 
 
 def test_what_only_some_searches_say_passes_through():
-    search = wrapped(partial(Audited, strategy=Plane))
+    search = wrapped(Plane)
     alone = Plane(TASKS, {})
     assert search.longest == alone.longest > 1.0
-    assert search.report()["searched"]["made_up float32"]["pairs"] == sum(task.size for task in TASKS)
-    search.wait()
-    assert [*search.ask(1.0)] == [*search.ask(1.0)] and len([*search.ask(1.0)]) == len(TASKS)
+    assert next(search.ask(1.0)) == next(search.ask(1.0))
 
 
 def test_a_search_that_says_nothing_has_defaults():
     search = wrapped(Exhaustive)
-    assert (search.longest, search.unguided, [*search.coming()], search.report()) == (1.0, [], [], {})
-    search.wait()
+    assert (search.longest, search.unguided, [*search.coming()]) == (1.0, [], [])

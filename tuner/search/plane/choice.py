@@ -91,7 +91,7 @@ class Moment(NamedTuple):
         configs: of the operator.
         times: the surrogate of log times.
         failures: that of failures, 1 for each; None if no config failed.
-        measured: number of measurements.
+        measured: number of measurements, without those before the search if they were few.
     """
 
     configs: Configs
@@ -145,7 +145,7 @@ class Prediction(NamedTuple):
     binaries: Sequence[int]
 
     @property
-    def missed(self) -> float:
+    def gain(self) -> float:
         """Expected gain of the best config, a log ratio."""
         return float(np.maximum(-self.times.min(axis=1), 0.0).mean())
 
@@ -155,13 +155,11 @@ class Proposal(NamedTuple):
 
     Attributes:
         numbers: of the configs; none if no config is expected to gain enough.
-        missed: expected gain of the best unmeasured config, a log ratio.
         expected: of each of the configs.
         gain: of all of them, a log ratio; None before the problem may end.
     """
 
     numbers: list[int]
-    missed: float
     expected: Sequence[Expectation] = ()
     gain: float | None = None
 
@@ -174,7 +172,7 @@ def blind(view: View, configs: Configs) -> Proposal:
             break
         if number not in chosen and view.is_legal(number, configs):
             chosen.append(number)
-    return Proposal(chosen, NEVER if chosen else 0.0)
+    return Proposal(chosen)
 
 
 def predicted(view: View, moment: Moment) -> Prediction | None:
@@ -196,11 +194,11 @@ def predicted(view: View, moment: Moment) -> Prediction | None:
 def selected(view: View, moment: Moment, prediction: Prediction | None, earned: Earned, binaries: set[int]) -> Proposal:
     """The configs that are worth measuring; adds to the numbers of binaries that some shape needs."""
     if prediction is None:
-        return Proposal([], 0.0)
+        return Proposal([])
     random, pool, kinds, mean, deviation, chances, drawn, times, of_drawn = prediction
-    missed, is_narrow = prediction.missed, moment.is_narrow
-    if missed < (view.until or 0.0) and view.tried >= LEAST and not (is_narrow or view.advised):
-        return Proposal([], missed)
+    is_narrow = moment.is_narrow
+    if prediction.gain < (view.until or 0.0) and view.tried >= LEAST and not (is_narrow or view.advised):
+        return Proposal([])
     best_times = np.full(DRAWS, 0.0 if view.own else NEVER)
     slow = 1e-6 * np.minimum(times, _SLOW).mean(axis=0)  # between configs that gain in no draw
     costs = np.array([1.0 if binary in binaries else 1.0 + BINARY for binary in of_drawn])
@@ -239,7 +237,7 @@ def selected(view: View, moment: Moment, prediction: Prediction | None, earned: 
         binaries.update(view.launches.binaries(pool[best : best + 1]))
         chosen.append(number)
     is_judged = bool(view.own) and view.tried >= LEAST
-    return Proposal(chosen, missed, expected, float(-best_times.mean()) if is_judged else None)
+    return Proposal(chosen, expected, float(-best_times.mean()) if is_judged else None)
 
 
 def _pool(view: View, configs: Configs, random: Generator) -> tuple[Codes, dict[str, NDArray[np.bool_]]]:

@@ -28,12 +28,16 @@ NOTHING, FEW_NEW = 0.1, 40
 
 
 class Earned:
-    """Sums over what was measured at so many shapes, the `first` configs at each before it may end."""
+    """Sums over what was measured at so many shapes, the `first` configs at each before it may end.
+
+    Attributes:
+        few: number of measurements with fewer of which little is known.
+    """
 
     def __init__(self, shapes: int, first: int) -> None:
         self._credit = {way: np.array([TRUST * gain, TRUST]) for way, gain in WAYS.items()}
         self._window = WINDOW + WINDOW_OF_SHAPE * shapes
-        self._few = first * shapes + self._window
+        self.few = first * shapes + self._window
         self._gained: deque[tuple[float, int]] = deque()
         self._timings = 0
         self._kept = np.full(2, PROMISE)  # gained, promised
@@ -74,7 +78,7 @@ class Earned:
         """
         if self._timings >= self._window:
             return sum(gain for gain, _ in self._gained) / self._timings
-        return float(expected * self._kept[0] / self._kept[1]) * (EARLY if measured < self._few else 1.0)
+        return float(expected * self._kept[0] / self._kept[1]) * (EARLY if measured < self.few else 1.0)
 
     @property
     def knobs_say_nothing(self) -> bool:

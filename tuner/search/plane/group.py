@@ -20,7 +20,6 @@ from normtune.kernels.problem import Problem
 from normtune.tuner.plan.plan import Task
 from normtune.tuner.plan.pool import Pool
 from normtune.tuner.search.plane.choice import (
-    DRAWS,
     LEAST,
     Expectation,
     Moment,
@@ -89,11 +88,17 @@ class Group:
         self._threads = threads
         self._times, self._failures = Surrogate(kernel), Surrogate(kernel, level=0.0)
         self._needed: set[int] = set()  # binaries of some shape
+        self._stored = 0  # number of measurements before the search
         self._best = np.full(len(tasks), np.inf)
         self._levels = np.zeros((len(tasks), 2))
         # Of configs that were chosen and are not measured, and of their whole tasks.
         self._expected: dict[tuple[int, int], Expectation] = {}
         self._promises: dict[int, float] = {}
+
+    def learn_stored(self, place: int, numbers: Codes, logs: Array, launches: Launches) -> None:
+        """Learn log times from before the search."""
+        self._stored += len(numbers)
+        self.learn(place, numbers, logs, launches)
 
     def learn(self, place: int, numbers: Codes, logs: Array, launches: Launches) -> Future[None]:
         """Learn new log times of configs at a problem; infinite ones failed."""
@@ -109,11 +114,6 @@ class Group:
         moment = self._moment()
         return self._threads.in_order(self._choose, view, moment, self._threads.submit(predicted, view, moment))
 
-    def gains(self, place: int, numbers: Codes, launches: Launches, seed: Sequence[int]) -> Future[float]:
-        """Sum of the expected gains of configs over the best measured one, log ratios."""
-        known = None if self._is_blind else self._moment()
-        return self._threads.submit(_gains, known, place, numbers, launches.grids(numbers), seed)
-
     @property
     def _is_blind(self) -> bool:
         return len(self._times) < BLIND
@@ -121,7 +121,9 @@ class Group:
     def _moment(self) -> Moment:
         """What is known now; a surrogate is fitted again only if it is asked for."""
         failures = self._failures.learned(self._threads) if self._failures.logs.any() else None
-        return Moment(self.configs, self._times.learned(self._threads), failures, len(self._failures))
+        # A few stored times do not make it a search that knows enough to end.
+        before = self._stored if self._stored < self.earned.few else 0
+        return Moment(self.configs, self._times.learned(self._threads), failures, len(self._failures) - before)
 
     def _choose(self, view: View, moment: Moment, prediction: Future[Prediction | None]) -> Proposal:
         """The choice, after all that was learned and chosen before."""
@@ -159,14 +161,6 @@ class Group:
 def distance(left: Problem, right: Problem) -> float:
     """Distance of two shapes: a step of hidden counts as much as three of rows."""
     return math.hypot(math.log2(left.rows / right.rows), 3 * math.log2(left.hidden / right.hidden))
-
-
-def _gains(known: Moment | None, place: int, numbers: Codes, grids: Codes, seed: Sequence[int]) -> float:
-    if known is None:
-        return 0.0
-    posterior = known.times.posterior(grids, numbers, place)
-    draws = posterior.draws(np.arange(len(numbers)), DRAWS, np.random.default_rng(seed))
-    return float((np.maximum(-draws, 0.0).mean(axis=0) * (1.0 - known.chances(place, grids, numbers))).sum())
 
 
 def _drawn(configs: Sequence[Config]) -> list[Config]:

@@ -6,7 +6,7 @@ shapes, so that neighbouring shapes have times of common configs.
 Each operator has a model of its own, and problems take turns, so that a task of one uses what all others have shown
 (`group`): first each gets a few configs, then more, until no config is expected to gain enough for its time. Slow
 configs are timed in one block of rounds only. The choice depends on the seed and on the measurements and their order
-only, so that an interrupted search goes on as without a stop (`resumed`); it uses measurements of other searches, too.
+only, so that a seed gives the same on a replay. A search begins with all stored measurements, after a stop, too.
 
 Binaries are compiled only for chosen configs. Problems come in the order of `task_queue`, several at a time: some are
 timed while others are compiled, and while threads choose configs for the next. A choice uses the measurements at the
@@ -14,8 +14,6 @@ time when the problem was opened, so that it does not depend on how long any tak
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-
-import numpy as np
 
 from normtune.kernels.config import Config
 from normtune.kernels.key import Key
@@ -37,9 +35,6 @@ OPEN = 16
 # A config is timed in one block if it takes more than this many times as long as the best, and in full if it takes less
 # than the other many times.
 FAR, CLOSE = 1.4, 1.03
-# Weight of the prior of `missed`: with this log ratio gained by audited configs where the model expected no gain, the
-# estimate doubles.
-SURPRISE = 0.02
 
 
 class Plane(Search):
@@ -125,30 +120,6 @@ class Plane(Search):
         for place, shape in enumerate(self._open):
             if (place == 0 or shape.has_chosen) and (task := shape.next()) is not None:
                 yield task
-
-    def wait(self) -> None:
-        """Wait until the configs of all open problems are chosen."""
-        self._settle()
-        for shape in self._open:
-            shape.next()
-
-    def hear(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
-        """Learn the outcomes of a task of the audit, and compare them with the model's expectation."""
-        self._shapes[task.problem].compare(task, outcomes)
-        self.tell(task, outcomes)
-
-    def missed(self) -> dict[str, float]:
-        """Expected gain of the configs that were not tried: mean log ratio over problems, by operator and dtype.
-
-        It is the model's expectation, times the ratio of the real to the expected gain of the audited configs. Problems
-        that a budget left without an expectation do not count; without any other there is no mean.
-        """
-        gains = {}
-        for key, shapes in self._groups.items():
-            expected, gained = np.sum([SURPRISE * np.ones(2), *(shape.audited for shape in shapes)], axis=0)
-            if missed := [one for shape in shapes if (one := shape.missed) is not None]:
-                gains[str(key)] = float(np.mean(missed) * gained / expected)
-        return gains
 
     @property
     def unguided(self) -> list[str]:

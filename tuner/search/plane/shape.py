@@ -1,7 +1,7 @@
 """One problem of the search `plane`: its measurements, and its next task.
 
-In: a problem's candidates, its stored measurements, and its group, which chooses configs. Out: tasks, and the expected
-gain of the configs that are never timed. `plane` chooses among problems.
+In: a problem's candidates, its stored measurements, and its group, which chooses configs. Out: tasks. `plane` chooses
+among problems.
 """
 
 import math
@@ -94,9 +94,6 @@ class ShapeSearch:
         self._pending: Task | None = None
         self._choice: Future[Proposal] | None = None
         self._learning: Future[None] | None = None
-        # Of the untried configs, and the least log time then; None before a choice beside a measured config.
-        self._expected: tuple[float, float] | None = None
-        self._audited: list[tuple[Future[float], float]] = []
         self._seed = zlib.crc32(str(task.problem).encode()), seed
         self.logs: dict[Config, float] = {}
         self.best: Config | None = None
@@ -105,7 +102,7 @@ class ShapeSearch:
         usable = {config: one for config, one in known.items() if self.is_free(config)}
         self.logs |= {config: math.log(median) for config, median in medians_of(usable).items()}
         if usable:
-            group.learn(*self._news(sorted(usable)))
+            group.learn_stored(*self._news(sorted(usable)))
 
     def _news(self, new: Sequence[Config]) -> tuple[int, Codes, Array, Launches]:
         """What a group learns of configs that were measured, which are no longer free."""
@@ -118,26 +115,6 @@ class ShapeSearch:
 
     def _numbers(self, configs: Sequence[Config]) -> Codes:
         return np.array([self._number[config] for config in configs], np.int64)
-
-    def compare(self, task: Task, outcomes: Mapping[Config, Outcome]) -> None:
-        """Note the expected and the real gain of audited configs over the best; to be called before `learn`."""
-        new = [config for config in task.configs if self.is_free(config)]
-        expected = self.group.gains(self._place, self._numbers(new), self._launches, [*self._seed, self.tried])
-        times = self._logs_of(outcomes)
-        self._audited.append((expected, sum(max(0.0, self._least - times.get(config, math.inf)) for config in new)))
-
-    @property
-    def audited(self) -> Array:
-        """Sums of the expected and the real gains of audited configs over the best one, log ratios."""
-        return np.array([[expected.result(), gain] for expected, gain in self._audited]).reshape(-1, 2).sum(axis=0)
-
-    @property
-    def missed(self) -> float | None:
-        """The expected gain of the best config that was not tried, a log ratio; None where nothing was expected yet."""
-        if self._expected is None:
-            return None
-        gain, least = self._expected
-        return max(0.0, gain - (least - self._least))
 
     @property
     def _least(self) -> float:
@@ -208,7 +185,6 @@ class ShapeSearch:
                 self._learning.result()  # raises what it raised
             choice, self._choice = self._choice.result(), None
             self.is_found = not choice.numbers
-            self._expected = (choice.missed, self._least) if self.best else None
             self._pending = self._beside_best(choice.numbers) if choice.numbers else None
         return self._pending
 

@@ -1,19 +1,16 @@
-"""Claims: a problem is one sweep's, until that sweep ends or its connection or process dies."""
+"""Sweeps at once: an SQLite store takes one of a request, until it ends or its process dies, PostgreSQL takes any."""
 
 import contextlib
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 
 import pytest
-import sqlalchemy as sa
 
 from normtune.errors import NormtuneError
 from normtune.kernels.problem import Problem
 from normtune.results.database.store import Store
-from normtune.results.database.url import parse
 from normtune.tests.commands import one_line
 from normtune.tests.results.conftest import DEVICE
 from normtune.tests.results.stores import loaded
@@ -70,87 +67,34 @@ def measurements(url):
     return Counter(zip(frame["rows"], frame["hidden"], frame["config"], strict=True))
 
 
-def test_a_problem_is_that_of_the_sweep_that_claims_it_first(server):
-    with Store.open(server) as one, Store.open(server) as other:
-        mine = one.claims(DEVICE, "cold", "key", BOTH)
-        theirs = other.claims(DEVICE, "cold", "key", BOTH)
-        assert mine.claim(FIRST) and theirs.claim(SECOND)
-        assert not theirs.claim(FIRST) and not mine.claim(SECOND)
-        assert mine.claim(FIRST), "the answer stays the same"
-        # Of another request, regime or kind of device.
-        for device, regime, request in (
-            (DEVICE, "cold", "other"),
-            (DEVICE, "warm", "key"),
-            (DEVICE._replace(sms=8), "cold", "key"),
-        ):
-            with other.claims(device, regime, request, BOTH) as claims:
-                assert claims.claim(FIRST)
-        mine.release()
-        with other.claims(DEVICE, "cold", "key", BOTH) as later:
-            assert later.claim(FIRST) and not later.claim(SECOND)
-        theirs.release()
-
-
-def test_a_claim_ends_with_its_connection(server):
-    engine = sa.create_engine(parse(server), isolation_level="AUTOCOMMIT")
-    with Store.open(server) as one, Store.open(server) as other, engine.connect() as connection:
-        mine = one.claims(DEVICE, "cold", None, BOTH)
-        assert mine.claim(FIRST)
-        pids = connection.exec_driver_sql("SELECT pid FROM pg_locks WHERE locktype = 'advisory'").scalars().all()
-        assert len(pids) == 1
-        connection.exec_driver_sql("SELECT pg_terminate_backend(%s)", tuple(pids))
-        for _ in range(100):
-            if not connection.exec_driver_sql("SELECT 1 FROM pg_locks WHERE locktype = 'advisory'").all():
-                break
-            time.sleep(0.05)
-        with other.claims(DEVICE, "cold", None, BOTH) as theirs:
-            assert theirs.claim(FIRST)
-        with pytest.raises(NormtuneError):
-            mine.claim(SECOND)
-        mine.release()
-    engine.dispose()
-
-
-def test_what_was_measured_since_the_store_was_read_is_left_alone(url, make, make_run):
-    run, elsewhere = make_run(1), make_run(2, sms=8)
-    with Store.open(url) as one, Store.open(url) as other:
-        assert one.coverage(run.device) == other.coverage(run.device) == {}
-        for each in (run, elsewhere):
-            other.begin_run(each)
-        other.add([make(problem=FIRST, run=run), make(problem=SECOND, run=elsewhere)])
-        with one.claims(run.device, "cold", None, BOTH) as claims:
-            assert not claims.claim(FIRST) and claims.claim(SECOND)
-        one.coverage(run.device)
-        with one.claims(run.device, "cold", None, BOTH) as claims:
-            assert claims.claim(FIRST)
-
-
 def test_an_sqlite_store_takes_one_sweep_of_a_request(tmp_path):
     path = tmp_path / "store.db"
     with Store.open(path) as one, Store.open(path) as other:
-        mine = one.claims(DEVICE, "cold", None, BOTH)
-        assert mine.claim(FIRST)
-        with one_line(NormtuneError, f"another sweep of the same request writes to the store {path}: wait for its end"):
-            other.claims(DEVICE, "cold", None, reversed(BOTH))
-        with other.claims(DEVICE, "cold", None, [FIRST]) as claims:
-            assert claims.claim(FIRST)
-        mine.release()
-        with other.claims(DEVICE, "cold", None, BOTH) as claims:
-            assert claims.claim(FIRST)
+        with one.sweeping(DEVICE, "cold", None, BOTH):
+            told = f"another sweep of the same request writes to the store {path}: wait for its end"
+            with one_line(NormtuneError, told), other.sweeping(DEVICE, "cold", None, BOTH[::-1]):
+                pass
+            for different in (
+                (DEVICE, "cold", None, [FIRST]),
+                (DEVICE, "warm", None, BOTH),
+                (DEVICE, "cold", "a", BOTH),
+            ):
+                with other.sweeping(*different):
+                    pass
+        with other.sweeping(DEVICE, "cold", None, BOTH):
+            pass
     assert [file.name for file in tmp_path.iterdir()] == ["store.db"]
 
 
 @pytest.mark.slow
-def test_two_sweeps_at_once_measure_nothing_twice(server):
+def test_two_sweeps_of_one_request_at_once_lose_nothing(server):
     with sweeping(server) as first, sweeping(server) as second:
         for process in (first, second):
             begin(process)
         told = [process.communicate() for process in (first, second)]
     assert [process.returncode for process in (first, second)] == [0, 0], told
-    problems = [{line for line in out.splitlines() if line.startswith("rms_norm_forward ")} for out, _ in told]
-    assert len(problems[0] | problems[1]) == 12 and not problems[0] & problems[1]
-    assert all(problems), "one of them did everything, so nothing is proved"
-    assert set(measurements(server).values()) == {1}
+    assert [out.count("rms_norm_forward ") for out, _ in told] == [12, 12]
+    assert set(measurements(server).values()) == {2}
 
 
 @pytest.mark.slow

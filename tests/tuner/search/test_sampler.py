@@ -1,17 +1,17 @@
-"""Searches by proposals of Optuna: what they propose, what they learn, and where they keep their studies."""
+"""Searches by samplers of Optuna: what they propose, what they learn, and where they keep their studies."""
 
 import math
 from functools import partial
+from importlib.util import find_spec
 from typing import Annotated
 
 import numpy as np
 import optuna
 import pytest
 
-from normtune.benchmarks.lib.optuna_samplers import SAMPLERS
 from normtune.benchmarks.lib.simulation import Space, simulate
 from normtune.errors import UsageError
-from normtune.kernels.config import COPY, Config
+from normtune.kernels.config import Config
 from normtune.kernels.problem import Problem
 from normtune.results.database.store import Store
 from normtune.results.records import Coverage
@@ -20,7 +20,8 @@ from normtune.tests.tuner.benches import sweep
 from normtune.tests.tuner.made_up_recording import recorded_plan
 from normtune.tuner.plan.plan import Task
 from normtune.tuner.plan.pool import Candidate
-from normtune.tuner.search.sampling.sampled import FINALISTS, PROPOSALS, TPE
+from normtune.tuner.search.registry import search as search_of
+from normtune.tuner.search.sampler import PROPOSALS
 
 
 class Tile(Config):
@@ -28,6 +29,9 @@ class Tile(Config):
     width: Annotated[int, "columns."]
     height: Annotated[int, "rows."]
     fixed: Annotated[int, "the same for all."] = 1
+
+
+TPE = search_of("optuna:TPESampler")
 
 
 # Illegal where width and height are both large: the sampler must learn that.
@@ -75,7 +79,12 @@ class Watched(Watching, TPE):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "most"),
-    [(TPE, 30), (SAMPLERS["random"], 30), pytest.param(SAMPLERS["gp"], 14, marks=pytest.mark.long)],
+    [
+        (TPE, 30),
+        (search_of("optuna:NSGAIISampler"), 30),
+        (search_of("optuna:QMCSampler"), 30),
+        pytest.param(search_of("optuna:GPSampler"), 14, marks=pytest.mark.long),
+    ],
 )
 def test_a_search_is_repeated_by_its_seed_and_times_no_config_twice_but_the_best(kind, most):
     class Kept(Watching, kind):
@@ -84,12 +93,11 @@ def test_a_search_is_repeated_by_its_seed_and_times_no_config_twice_but_the_best
     found = []
     for seed in (1, 1, 2):
         result = simulate(partial(Kept, seed=seed, most=most), [space()], 0, math.inf)
-        new = [config for task in Watching.tasks[:-1] for config in task.configs]
+        new = [config for task in Watching.tasks for config in task.configs]
         assert len(set(new)) == result.timed == most and result.is_done
-        # Beside the proposals each task holds the best so far; the last one is the race of the best.
-        assert len(new) - len(set(new)) <= len(Watching.tasks) - 2
-        assert all(len(task.configs) <= PROPOSALS + 1 for task in Watching.tasks[:-1])
-        assert len(Watching.tasks[-1].configs) == FINALISTS
+        # Beside the proposals each task holds the best so far.
+        assert len(new) - len(set(new)) <= len(Watching.tasks) - 1
+        assert all(len(task.configs) <= PROPOSALS + 1 for task in Watching.tasks)
         found.append([task.configs for task in Watching.tasks])
     assert found[0] == found[1] != found[2]
 
@@ -108,15 +116,13 @@ def test_a_whole_small_space_is_measured_once_and_the_search_ends():
     assert result.moments[-1].best == min(TILES, key=lambda tile: slowness(tile, 5))
 
 
-def test_illegal_and_failed_configs_are_violated_constraints():
+def test_what_fails_is_illegal_or_was_timed_has_a_value_and_is_not_measured_again():
     simulate(partial(Watched, seed=3, most=60), [space()], 0, math.inf)
-    (of_problem,) = Watching.last._spaces.values()
-    trials = of_problem.study.get_trials()
-    feasible = [trial for trial in trials if "config" in trial.user_attrs and trial.constraints == {"legal": 0.0}]
-    illegal = [trial for trial in trials if "config" not in trial.user_attrs and trial.constraints == {"legal": 1.0}]
-    assert illegal and all(trial.params["width"] + trial.params["height"] >= 10 for trial in illegal)
-    assert len({trial.user_attrs["config"] for trial in feasible}) == len(feasible) >= 59
-    assert str(BROKEN) not in {trial.user_attrs["config"] for trial in feasible}
+    (of_problem,) = Watching.last._problems.values()
+    trials = [trial for trial in of_problem._study.get_trials() if trial.value is not None]
+    illegal = [trial.value for trial in trials if trial.params["width"] + trial.params["height"] >= 10]
+    assert len(illegal) >= 2 and min(illegal) > min(trial.value for trial in trials)
+    assert len(trials) > 60 and len(of_problem.logs) == 60
 
 
 def known(statuses):
@@ -161,12 +167,11 @@ def test_studies_are_kept_beside_each_other_in_a_file_of_optuna(opened, tmp_path
             summary = sweep(opened(), store, plan, partial(TPE, studies=path))
             assert (summary.problems, summary.left) == (2, 0)
             evidence = store.load()
-            assert {run.protocol["strategy"] for run in evidence.runs} == {"tpe"}
+            assert {run.protocol["strategy"] for run in evidence.runs} == {"optuna:TPESampler"}
         names = optuna.get_all_study_names(f"sqlite:///{path}")
         assert len(set(names)) == 2 * number
     study = optuna.load_study(study_name=names[0], storage=f"sqlite:///{path}")
-    timed = {str(one.config) for one in evidence.measurements() if str(one.problem) in names[0] and one.config != COPY}
-    assert timed and timed == {t.user_attrs["config"] for t in study.get_trials() if "config" in t.user_attrs}
+    assert any(trial.value is not None for trial in study.get_trials())
 
 
 def test_a_file_of_anything_else_stays_as_it_is(tmp_path):
@@ -189,3 +194,16 @@ def test_studies_are_for_searches_that_make_some(tmp_path):
     arguments = ["sweep", "--device", "replay:nvidia-h200", "--studies", str(tmp_path / "a.db")]
     done = main(*arguments, "--store", tmp_path / "s.db")
     assert done.exit_code == 2 and "strategy adaptive makes none" in done.output and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["GridSampler", "BaseSampler", "BruteForceSampler", "nsgaii", "", "TPE"])
+def test_a_sampler_that_optuna_lacks_or_that_needs_more_than_a_seed_is_refused_in_a_line(name):
+    with one_line(UsageError, "GPSampler, NSGAIIISampler, NSGAIISampler, QMCSampler, RandomSampler, TPESampler"):
+        search_of(f"optuna:{name}")
+
+
+def test_a_sampler_without_its_package_is_refused_in_a_line():
+    if find_spec("cmaes"):
+        pytest.skip("cmaes is installed")
+    with one_line(UsageError, "strategy optuna:CmaEsSampler needs a package that is not installed"):
+        simulate(search_of("optuna:CmaEsSampler"), [space()], 0, math.inf)

@@ -1,1 +1,0 @@
-"""The search in which Optuna proposes the configs of each problem."""
