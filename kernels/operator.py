@@ -1,8 +1,7 @@
 """The declaration of an operator, through which the rest of normtune uses it.
 
-In: one `OperatorSpec` per operator, registered by `register`. Out: `operator(name)`, through which planning,
-compiling, gate, timing, fit, emitted tables and dispatch reach it; none of them names an operator. Files that
-define specs import neither torch nor triton: the kernel and its reference are named and imported on first use.
+In: one `OperatorSpec` per operator, registered by `register`. Out: `operator(name)`, through which all others reach it.
+Files that define specs import neither torch nor triton: the kernel and its reference are imported on first use.
 """
 
 from collections.abc import Callable, Mapping, Sequence

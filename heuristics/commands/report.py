@@ -78,7 +78,9 @@ def plot(
 
     check_extra()
     check_format(out)
-    _reported(tables, store, chosen).plot(out, what, against, at and int(parse_number(int, "--at", at)))
+    _reported(tables, store, chosen).plot(
+        out, what, against, None if at is None else int(parse_number(int, "--at", at))
+    )
     say(f"wrote {out}")
 
 

@@ -120,34 +120,18 @@
 #           rms_norm_forward:batch_invariant float32, mean 0.45 %, plain mean 0.84 %,
 #           worst 9.8 %, means low by at most 0.44 %, timed at 59 of 62 shapes; others
 #           estimated, plain mean at most 1.20 %, sharing costs 0.38 % on 59 problems
-# Searched: rms_norm_backward bfloat16: plane, 8 % of 596862 configs, none audited,
-#           expected to have missed 19.35 %
-# Searched: rms_norm_backward float16: plane, 6 % of 42729 configs, of 8 audited, 0 were
-#           faster than the choice, expected to have missed 4.06 %
-# Searched: rms_norm_backward float32: plane, 7 % of 122393 configs, of 257 audited, 9
-#           were faster than the choice, by at most 5.8 %, expected to have missed 0.91
-#           %
-# Searched: rms_norm_backward:no_dweight bfloat16: plane, 11 % of 20039 configs, of 64
-#           audited, 5 were faster than the choice, by at most 12.3 %, expected to have
-#           missed 0.85 %
-# Searched: rms_norm_backward:no_dweight float16: plane, 11 % of 20039 configs, of 62
-#           audited, 0 were faster than the choice, expected to have missed 1.05 %
-# Searched: rms_norm_backward:no_dweight float32: plane, 12 % of 18989 configs, of 57
-#           audited, 0 were faster than the choice, expected to have missed 1.01 %
-# Searched: rms_norm_forward bfloat16: plane, 10 % of 238692 configs, of 573 audited, 5
-#           were faster than the choice, by at most 0.3 %, expected to have missed 0.43
-#           %
-# Searched: rms_norm_forward float16: plane, 7 % of 18653 configs, of 34 audited, 0 were
-#           faster than the choice, expected to have missed 1.26 %
-# Searched: rms_norm_forward float32: plane, 10 % of 53634 configs, of 153 audited, 0
-#           were faster than the choice, expected to have missed 0.35 %
-# Searched: rms_norm_forward:no_rstd bfloat16: plane, 9 % of 18653 configs, of 62
-#           audited, 0 were faster than the choice, expected to have missed 0.54 %
-# Searched: rms_norm_forward:no_rstd float16: plane, 11 % of 18653 configs, of 68
-#           audited, 0 were faster than the choice, expected to have missed 0.52 %
-# Searched: rms_norm_forward:no_rstd float32: plane, 11 % of 17737 configs, of 57
-#           audited, 1 was faster than the choice, by at most 2.5 %, expected to have
-#           missed 0.89 %
+# Searched: rms_norm_backward bfloat16: plane, 8 % of 596862 configs
+# Searched: rms_norm_backward float16: plane, 6 % of 42729 configs
+# Searched: rms_norm_backward float32: plane, 7 % of 122393 configs
+# Searched: rms_norm_backward:no_dweight bfloat16: plane, 11 % of 20039 configs
+# Searched: rms_norm_backward:no_dweight float16: plane, 11 % of 20039 configs
+# Searched: rms_norm_backward:no_dweight float32: plane, 12 % of 18989 configs
+# Searched: rms_norm_forward bfloat16: plane, 10 % of 238692 configs
+# Searched: rms_norm_forward float16: plane, 7 % of 18653 configs
+# Searched: rms_norm_forward float32: plane, 10 % of 53634 configs
+# Searched: rms_norm_forward:no_rstd bfloat16: plane, 9 % of 18653 configs
+# Searched: rms_norm_forward:no_rstd float16: plane, 11 % of 18653 configs
+# Searched: rms_norm_forward:no_rstd float32: plane, 11 % of 17737 configs
 # Format:   5
 # Facts:    {"device": {"label": "NVIDIA H100 80GB HBM3", "target": "sm_90", "sms":
 #           132}, "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"}, "data":
@@ -354,31 +338,17 @@
 #           "thresholds": 2058092}}, "donor": ["rms_norm_forward:batch_invariant",
 #           "float32"], "cost": 3820}], "body":
 #           "sha256:b0f8987f9d3d41837737edb2164ad6f777c86d507188f589ed160d30f24d2f87",
-#           "searched": ["rms_norm_backward bfloat16: plane, 8 % of 596862 configs, none
-#           audited, expected to have missed 19.35 %", "rms_norm_backward float16:
-#           plane, 6 % of 42729 configs, of 8 audited, 0 were faster than the choice,
-#           expected to have missed 4.06 %", "rms_norm_backward float32: plane, 7 % of
-#           122393 configs, of 257 audited, 9 were faster than the choice, by at most
-#           5.8 %, expected to have missed 0.91 %", "rms_norm_backward:no_dweight
-#           bfloat16: plane, 11 % of 20039 configs, of 64 audited, 5 were faster than
-#           the choice, by at most 12.3 %, expected to have missed 0.85 %",
-#           "rms_norm_backward:no_dweight float16: plane, 11 % of 20039 configs, of 62
-#           audited, 0 were faster than the choice, expected to have missed 1.05 %",
-#           "rms_norm_backward:no_dweight float32: plane, 12 % of 18989 configs, of 57
-#           audited, 0 were faster than the choice, expected to have missed 1.01 %",
-#           "rms_norm_forward bfloat16: plane, 10 % of 238692 configs, of 573 audited, 5
-#           were faster than the choice, by at most 0.3 %, expected to have missed 0.43
-#           %", "rms_norm_forward float16: plane, 7 % of 18653 configs, of 34 audited, 0
-#           were faster than the choice, expected to have missed 1.26 %",
-#           "rms_norm_forward float32: plane, 10 % of 53634 configs, of 153 audited, 0
-#           were faster than the choice, expected to have missed 0.35 %",
-#           "rms_norm_forward:no_rstd bfloat16: plane, 9 % of 18653 configs, of 62
-#           audited, 0 were faster than the choice, expected to have missed 0.54 %",
-#           "rms_norm_forward:no_rstd float16: plane, 11 % of 18653 configs, of 68
-#           audited, 0 were faster than the choice, expected to have missed 0.52 %",
-#           "rms_norm_forward:no_rstd float32: plane, 11 % of 17737 configs, of 57
-#           audited, 1 was faster than the choice, by at most 2.5 %, expected to have
-#           missed 0.89 %"]}
+#           "searched": ["rms_norm_backward bfloat16: plane, 8 % of 596862 configs",
+#           "rms_norm_backward float16: plane, 6 % of 42729 configs", "rms_norm_backward
+#           float32: plane, 7 % of 122393 configs", "rms_norm_backward:no_dweight
+#           bfloat16: plane, 11 % of 20039 configs", "rms_norm_backward:no_dweight
+#           float16: plane, 11 % of 20039 configs", "rms_norm_backward:no_dweight
+#           float32: plane, 12 % of 18989 configs", "rms_norm_forward bfloat16: plane,
+#           10 % of 238692 configs", "rms_norm_forward float16: plane, 7 % of 18653
+#           configs", "rms_norm_forward float32: plane, 10 % of 53634 configs",
+#           "rms_norm_forward:no_rstd bfloat16: plane, 9 % of 18653 configs",
+#           "rms_norm_forward:no_rstd float16: plane, 11 % of 18653 configs",
+#           "rms_norm_forward:no_rstd float32: plane, 11 % of 17737 configs"]}
 
 """Launch configs by operator, dtype, rows and hidden; `lookup` finds one."""
 

@@ -117,20 +117,12 @@
 #           worst 14.9 %, means low by at most 0.42 %, timed at 280 of 302 shapes;
 #           others estimated, plain mean at most 4.81 %, sharing costs 0.37 % on 280
 #           problems
-# Searched: rms_norm_backward bfloat16: plane, 7 % of 601146 configs, of 352 audited, 0
-#           were faster than the choice, expected to have missed 0.41 %
-# Searched: rms_norm_backward:no_dweight bfloat16: plane, 32 % of 37833 configs, of 224
-#           audited, 1 was faster than the choice, by at most 2.8 %, expected to have
-#           missed 0.28 %
-# Searched: rms_norm_backward:no_dweight float32: plane, 40 % of 30364 configs, of 229
-#           audited, 1 was faster than the choice, by at most 0.1 %, expected to have
-#           missed 0.34 %
-# Searched: rms_norm_forward bfloat16: plane, 7 % of 238692 configs, of 35 audited, 0
-#           were faster than the choice, expected to have missed 1.52 %
-# Searched: rms_norm_forward float16: plane, 8 % of 238692 configs, of 145 audited, 1
-#           was faster than the choice, by at most 0.9 %, expected to have missed 7.70 %
-# Searched: rms_norm_forward float32: plane, 10 % of 224560 configs, of 440 audited, 0
-#           were faster than the choice, expected to have missed 0.31 %
+# Searched: rms_norm_backward bfloat16: plane, 7 % of 601146 configs
+# Searched: rms_norm_backward:no_dweight bfloat16: plane, 32 % of 37833 configs
+# Searched: rms_norm_backward:no_dweight float32: plane, 40 % of 30364 configs
+# Searched: rms_norm_forward bfloat16: plane, 7 % of 238692 configs
+# Searched: rms_norm_forward float16: plane, 8 % of 238692 configs
+# Searched: rms_norm_forward float32: plane, 10 % of 224560 configs
 # Format:   5
 # Facts:    {"device": {"label": "NVIDIA H200", "target": "sm_90", "sms": 132},
 #           "software": {"triton": "3.6.0", "torch": "2.11.0+cu130"}, "data": {"digest":
@@ -333,19 +325,12 @@
 #           20040694, "most": 823893, "problems": 280, "thresholds": 6039848}}, "donor":
 #           ["rms_norm_forward:batch_invariant", "float32"], "cost": 3658}], "body":
 #           "sha256:9b609b175931bfbff7d8aa6ffc9bbb596f5c2dffe4e9be8a4ba49b55b9dce7e7",
-#           "searched": ["rms_norm_backward bfloat16: plane, 7 % of 601146 configs, of
-#           352 audited, 0 were faster than the choice, expected to have missed 0.41 %",
-#           "rms_norm_backward:no_dweight bfloat16: plane, 32 % of 37833 configs, of 224
-#           audited, 1 was faster than the choice, by at most 2.8 %, expected to have
-#           missed 0.28 %", "rms_norm_backward:no_dweight float32: plane, 40 % of 30364
-#           configs, of 229 audited, 1 was faster than the choice, by at most 0.1 %,
-#           expected to have missed 0.34 %", "rms_norm_forward bfloat16: plane, 7 % of
-#           238692 configs, of 35 audited, 0 were faster than the choice, expected to
-#           have missed 1.52 %", "rms_norm_forward float16: plane, 8 % of 238692
-#           configs, of 145 audited, 1 was faster than the choice, by at most 0.9 %,
-#           expected to have missed 7.70 %", "rms_norm_forward float32: plane, 10 % of
-#           224560 configs, of 440 audited, 0 were faster than the choice, expected to
-#           have missed 0.31 %"]}
+#           "searched": ["rms_norm_backward bfloat16: plane, 7 % of 601146 configs",
+#           "rms_norm_backward:no_dweight bfloat16: plane, 32 % of 37833 configs",
+#           "rms_norm_backward:no_dweight float32: plane, 40 % of 30364 configs",
+#           "rms_norm_forward bfloat16: plane, 7 % of 238692 configs", "rms_norm_forward
+#           float16: plane, 8 % of 238692 configs", "rms_norm_forward float32: plane, 10
+#           % of 224560 configs"]}
 
 """Launch configs by operator, dtype, rows and hidden; `lookup` finds one."""
 

@@ -37,8 +37,7 @@
 #           qk_norm_backward.heads_q=32.heads_k=8.heads=48.rotary_dim=128 on the 95
 #           shapes with times of both, 2 more not timed
 # Searched: qk_norm_backward.heads_q=32.heads_k=8.heads=48.rotary_dim=128 bfloat16:
-#           plane, 5 % of 51584 configs, of 119 audited, 0 were faster than the choice,
-#           expected to have missed 153.68 %
+#           plane, 5 % of 51584 configs
 # Shared:   qk_norm.heads_q=32.heads_k=8.heads=48.rotary_dim=128 float16: uses bfloat16,
 #           as it has no data of its own
 # Shared:   qk_norm.heads_q=32.heads_k=8.heads=48.rotary_dim=128 float32: uses bfloat16,
@@ -111,8 +110,7 @@
 #           ["qk_norm_backward.heads_q=32.heads_k=8.heads=48.rotary_dim=128:batch_invariant",
 #           "float32", "bfloat16"]], "searched":
 #           ["qk_norm_backward.heads_q=32.heads_k=8.heads=48.rotary_dim=128 bfloat16:
-#           plane, 5 % of 51584 configs, of 119 audited, 0 were faster than the choice,
-#           expected to have missed 153.68 %"]}
+#           plane, 5 % of 51584 configs"]}
 
 """Launch configs by operator, dtype, rows and hidden; `lookup` finds one."""
 

@@ -17,9 +17,7 @@
 #           a hidden size on this grid, cross-validated 26.75 %, plain cross-validated
 #           29.34 %, worst cross-validated 659.05 %, costs 9.82 % (worst 165.7 %) beside
 #           rms_norm_quantize_fp8_tensor
-# Searched: rms_norm_quantize_fp8_tensor bfloat16: plane, 2 % of 104007 configs, of 81
-#           audited, 1 was faster than the choice, by at most 3.5 %, expected to have
-#           missed 0.86 %
+# Searched: rms_norm_quantize_fp8_tensor bfloat16: plane, 2 % of 104007 configs
 # Shared:   rms_norm_quantize_fp8_tensor float16: uses bfloat16, as it has no data of
 #           its own
 # Shared:   rms_norm_quantize_fp8_tensor float32: uses bfloat16, as it has no data of
@@ -56,8 +54,7 @@
 #           ["rms_norm_quantize_fp8_tensor:batch_invariant", "float16", "bfloat16"],
 #           ["rms_norm_quantize_fp8_tensor:batch_invariant", "float32", "bfloat16"]],
 #           "searched": ["rms_norm_quantize_fp8_tensor bfloat16: plane, 2 % of 104007
-#           configs, of 81 audited, 1 was faster than the choice, by at most 3.5 %,
-#           expected to have missed 0.86 %"]}
+#           configs"]}
 
 """Launch configs by operator, dtype, rows and hidden; `lookup` finds one."""
 

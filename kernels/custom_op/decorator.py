@@ -336,10 +336,9 @@ class _Resolver:
             tensors, found = _recorded(self._declared, config, problem, target)
         except IllegalConfigError as error:
             return str(error)
-        programs = sum(math.prod(call.grid) for call in found.calls)
         return RecordedLaunch(
             config,
-            programs,
+            sum(math.prod(call.grid) for call in found.calls),
             tuple(launch_of(call, tensors) for call in found.calls),
             tuple(map(binary_of, found.calls)),
             target=target,
