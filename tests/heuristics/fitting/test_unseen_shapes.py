@@ -43,10 +43,10 @@ def test_the_list_is_what_the_script_draws_and_has_no_hidden_size_that_was_measu
 @pytest.mark.parametrize(
     ("gpu", "name", "shapes", "mean", "worst"),
     [
-        ("nvidia_h200", "rms_norm_forward", 120, 1.01, 1.15),
+        ("nvidia_h200", "rms_norm_forward", 113, 1.01, 1.15),
         ("nvidia_h200", "rms_norm_backward", 120, 1.02, 1.24),
         ("nvidia_h100_80gb_hbm3", "rms_norm_forward", 120, 1.01, 1.19),
-        ("nvidia_h100_80gb_hbm3", "rms_norm_backward", 120, 1.02, 1.2),
+        ("nvidia_h100_80gb_hbm3", "rms_norm_backward", 119, 1.02, 1.2),
     ],
 )
 def test_a_table_loses_little_there(gpu, name, shapes, mean, worst):
