@@ -1,5 +1,7 @@
 """Laws, timing matrices and texts of tables that tests make up."""
 
+import os
+import re
 import shlex
 from itertools import pairwise, product
 from typing import Any
@@ -63,11 +65,20 @@ _OPTIONS = {
 }
 
 
+# A word that a command line has as $'...', which `shlex` does not know.
+_ESCAPED = re.compile(r"(?<!\S)\$'((?:[^'\\]|\\x[0-9a-f]{2})*)'(?!\S)")
+
+
+def _unescaped(word):
+    plain = re.sub(r"\\x(..)", lambda byte: chr(int(byte[1], 16)), word[1])
+    return shlex.quote(os.fsdecode(plain.encode("latin-1")))
+
+
 def as_command(text):
     """A command `normtune fit` of one line, as the facts of a header have it."""
     options: dict[str, Any] = {}
     command: dict[str, Any] = {}
-    for word, value in pairwise([*shlex.split(text), ""]):
+    for word, value in pairwise([*shlex.split(_ESCAPED.sub(_unescaped, text)), ""]):
         name = word.removeprefix("--").replace("-", "_")
         if word in ("--load", "--operator"):
             of, name = (command, "load") if word == "--load" else (options, "operators")

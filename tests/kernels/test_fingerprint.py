@@ -367,7 +367,7 @@ def test_a_check_and_a_sweep_go_by_it(
     assert (bool(stale), SWORN in notes, times) == (is_stale, is_sworn, int(not is_stale))
     if not is_stale:
         return
-    assert stale == ["the kernels of scaled changed since they were measured: `normtune sweep --stale`, then fit"]
+    assert stale == ["the kernels of scaled changed since they were measured: sweep with --stale, then fit"]
     before = project.fingerprint()  # measured as it is now
     assert (SWORN in asked()[1]) == ("globals" not in edit[2])
 

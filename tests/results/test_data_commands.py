@@ -51,7 +51,7 @@ def test_list_counts_by_device_operator_and_dtype(store):
 
 def test_list_of_a_store_without_measurements(tmp_path):
     Store.open(f"sqlite:///{tmp_path / 'new.db'}").close()
-    assert "no measurements yet: run `normtune sweep`" in call("list", "--store", tmp_path / "new.db").output
+    assert "there are no measurements yet: sweep first" in call("list", "--store", tmp_path / "new.db").output
 
 
 def test_export_and_import_carry_everything_once(store, varied, tmp_path):

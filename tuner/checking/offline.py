@@ -262,10 +262,10 @@ def _legality(header: Header, text: str, notes: list[str]) -> list[str]:
     try:
         target = target_for(header.target, header.sms)
         functions = trees(text)
+        measured = decisions(header)
     except (NormtuneError, ValueError) as error:
         return [str(error)]
     failures = []
-    measured = decisions(header)
     for key, tree, known in _registered(functions, notes):
         alike = [one.dtype for one in measured if one._replace(dtype=key.dtype) == key]
         if alike and not is_known_to_fit(known.spec, key.dtype, alike):

@@ -201,7 +201,7 @@ def _describe(spec: OperatorSpec, tried: Sequence[tuple[Problem, list[Candidate]
     if calls is None:
         found.seen.append(("launch", str(launch)))
         return
-    for (module, kernel, grid, given), (*_, kinds) in zip(calls, launch.binary, strict=True):
+    for ((module, kernel), grid, given), (*_, kinds) in zip(calls, launch.binary, strict=True):
         arguments = ", ".join(_argument(name, value, dict(kinds)[name]) for name, value in given)
         found.seen.append(("launch", f"{module}.{kernel}[{', '.join(map(str, grid))}]({arguments})"))
     if is_foreign(launch):

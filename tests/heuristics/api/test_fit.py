@@ -247,7 +247,7 @@ def test_wrong_facts_and_options_are_said(evidence: Evidence, arguments: dict[st
 
 def test_evidence_brings_its_own_gpu(evidence: Evidence) -> None:
     assert normtune.fit(evidence, leaves=2).device == evidence.devices()[0]
-    with pytest.raises(UsageError, match="leave name, target, sms, columns and l2_bytes out"):
+    with pytest.raises(UsageError, match="leave name, target, sms, columns, where and l2_bytes out"):
         normtune.fit(evidence, **GPU)
 
 

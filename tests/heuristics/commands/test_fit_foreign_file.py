@@ -31,6 +31,7 @@ UNPAIRED = "unpaired, not gated"
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))  # of installed tables
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -111,7 +112,10 @@ def test_the_table_names_the_command_that_writes_it_again_and_passes_check(folde
     report = check(Path("library/table.py"))
     assert (report.failures, report.stale) == ((), ())
     assert f"its times are {UNPAIRED}: another program measured them, and their noise is unknown" in report.notes
-    assert "equal, byte for byte, to a fit of ../my times.csv" in report.notes
+    assert (
+        "equal, byte for byte, to a fit of ../my times.csv; cross-validation and what shares a function are taken from "
+        "its header" in report.notes
+    )
     assert "which kernels of mine were measured is not known" in report.notes
     times(lambda rows, hidden: (64, 4)).to_csv("my times.csv", index=False)
     (failure,) = check(Path("library/table.py")).failures
@@ -330,7 +334,7 @@ def test_a_batch_invariant_function_of_unknown_sums_is_left_out() -> None:
 
 def test_the_json_of_a_fit_says_that_it_is_unpaired() -> None:
     times().to_csv("times.csv", index=False)
-    (table,) = json.loads(succeed("fit", "times.csv", *FLAGS, *COLUMNS, "--json"))["tables"]
+    (table,) = json.loads(invoke("fit", "times.csv", *FLAGS, *COLUMNS, "--json").stdout)["tables"]
     assert any(UNPAIRED in note for note in table["notes"])
 
 
@@ -387,8 +391,8 @@ def test_few_configs_are_chosen_under_the_other_conditions(
 def test_a_number_of_configs_that_a_table_has_changes_nothing(condition: tuple[str, ...]) -> None:
     times().to_csv("times.csv", index=False)
     asked = ("fit", "times.csv", *FLAGS, *COLUMNS, "--leaves", "3", *condition, "--json")
-    free = json.loads(succeed(*asked))["tables"][0]["functions"][0]
-    bound = json.loads(succeed(*asked, "--max-configs", str(free["configs"])))["tables"][0]["functions"][0]
+    free = json.loads(invoke(*asked).stdout)["tables"][0]["functions"][0]
+    bound = json.loads(invoke(*asked, "--max-configs", str(free["configs"])).stdout)["tables"][0]["functions"][0]
     assert (bound["mean"], bound["worst"]) == (free["mean"], free["worst"])
 
 

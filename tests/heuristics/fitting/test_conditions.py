@@ -52,8 +52,8 @@ def tree_of(path: str = "table.py"):
     ("arguments", "told"),
     [
         (("--objective", "median"), "unknown objective 'median'"),
-        (("--max-slowdown", "nan"), "max-slowdown is nan"),
-        (("--max-slowdown", "inf"), "max-slowdown is inf"),
+        (("--max-slowdown", "nan"), "--max-slowdown is 'nan': expected a number"),
+        (("--max-slowdown", "inf"), "--max-slowdown is 'inf': expected a number"),
         (("--max-slowdown", "0"), "max-slowdown is 0"),
         (("--max-slowdown", "-1.2"), "max-slowdown is -1.2"),
         (("--max-slowdown", "0.5"), "expected a ratio of at least 1"),

@@ -204,7 +204,10 @@ def test_a_check_finds_the_evidence_beside_the_table(committed: Path) -> None:
     assert header.regenerate.endswith("""--out heuristics.py --evidence '../data/it'"'"'s h200.parquet'""")
     report = check(committed)
     assert report.failures == ()
-    assert "equal, byte for byte, to a fit of ../data/it's h200.parquet" in report.notes
+    assert (
+        "equal, byte for byte, to a fit of ../data/it's h200.parquet; cross-validation and what shares a function are "
+        "taken from its header" in report.notes
+    )
     committed.write_text(re.sub(r"worst \d", "worst 7", committed.read_text()))
     assert any("it differs from a fit of ../data/it's h200.parquet" in line for line in check(committed).failures)
 

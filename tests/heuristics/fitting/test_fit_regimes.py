@@ -62,7 +62,7 @@ def test_a_table_is_of_one_regime_and_its_header_says_which(store, words, best, 
     assert locate.load("table.py").answer(Key.parse("toy", "bfloat16"))(64, 128) == best
     assert options_of(header.regenerate).regime == ("warm" if words else "cold")
     assert ("--regime warm" in header.regenerate) == bool(words)
-    assert done.output.splitlines()[0].endswith(", warm" if words else "2026-11-20")
+    assert done.stdout.splitlines()[0].endswith(", warm" if words else "2026-11-20")
     assert " normtune fit table.py --install" in done.output
     checked = main("check", "--strict", "table.py")
     assert checked.exit_code == 0 and "equal, byte for byte, to a fit of data.parquet" in checked.output

@@ -80,11 +80,14 @@ def test_a_header_has_printable_ascii_only(table: Path, name: str, odd: str) -> 
 
 
 def test_names_in_the_code_reach_no_terminal(table: Path) -> None:
-    text = table.read_text().replace('("toy", "bfloat16")', '("to\\x1b[2Jy", "bfloat16")')
-    table.write_text(rehashed(text))
+    text = table.read_text()
+    table.write_text(rehashed(text.replace('("toy", "bfloat16")', '("to\\x1b[2Jy", "bfloat16")')))
+    line = next(line for line, code in enumerate(table.read_text().split("\n"), 1) if "[2Jy" in code)
     shown = invoke("check", "--quick", table).output
-    assert "to\N{REPLACEMENT CHARACTER}[2Jy bfloat16 is not registered here" in shown
-    assert is_plain(shown)
+    assert f"its code has a form that normtune does not write (line {line})" in shown
+    assert "[2Jy" not in shown and is_plain(shown)
+    table.write_text(rehashed(text.replace('("toy", "bfloat16")', '("other", "bfloat16")')))
+    assert "other bfloat16 is not registered here" in invoke("check", "--quick", table).output
 
 
 def test_the_fields_of_a_run_reach_no_terminal_and_no_header(
@@ -230,7 +233,6 @@ def test_a_name_with_a_nul_is_outside(table: Path) -> None:
     ("words", "why"),
     [
         ("--leaves 129", "leaves is 129: expected 1 to 128"),
-        ("--tie nan", "tie is nan"),
         ("--operator other", "no measurements of operator 'other'"),
         ("--faster", "the option 'faster': expected one of leaves"),
         ("--regime odd", "unknown regime 'odd'"),
@@ -247,6 +249,11 @@ def test_a_header_that_asks_for_what_there_is_not_is_refused(
     monkeypatch.setattr(function, "sought", refuse)
     failures = check(commanded(table, words)).failures
     assert any("its data cannot be fitted as its header says: " in failure and why in failure for failure in failures)
+
+
+def test_a_header_with_a_number_that_json_lacks_cannot_be_read(table: Path) -> None:
+    with pytest.raises(UsageError, match=r"cannot be read \(NaN is no number of JSON\): restore the file"):
+        check(commanded(table, "--tie nan"))
 
 
 def test_a_header_decides_no_number_of_leaves_beyond_those_of_a_fit(table: Path) -> None:
@@ -285,7 +292,9 @@ def test_quick_and_device_exclude_each_other(table: Path) -> None:
 
 def test_what_is_printed_of_a_table_has_an_end(table: Path) -> None:
     entries = "".join(f'    ("other{number}", "bfloat16"): toy_bfloat16,\n' for number in range(2000))
-    text = re.sub(r"(= \{\n)(    \(\"toy)", lambda match: match[1] + entries + match[2], table.read_text())
+    sizes = re.sub("toy_bfloat16,", '{"rows": (1, 4096), "hidden": (64, 4096)},', entries)
+    head, *parts = re.split(r"(?<== \{\n)(?=    \(\"toy)", table.read_text())
+    text = head + "".join(new + part for new, part in zip([entries, sizes], parts, strict=True))
     table.write_text(rehashed(text, software={"x" * 9999: "1"}))
     done = invoke("check", table)
     assert "more of this kind" in done.output

@@ -144,8 +144,9 @@ def test_a_table_that_exists_is_installed_and_nothing_is_fitted(store, monkeypat
     with monkeypatch.context() as patch:
         patch.setattr(api, "fit_evidence", None)
         told = succeed(*words[1:])
-    assert (
-        told == f"installed {path}: kernels on NVIDIA H200 use it from now on, in place of the table of NVIDIA H200\n"
+    assert told == (
+        f"installed {path}: kernels on NVIDIA H200 use it from now on, in place of the table of NVIDIA H200\n"
+        "  it answers at rows 1 to 8192, hidden 32 to 8192; the next table elsewhere, or the default config\n"
     )
     assert path.read_text() == fitted
     trees = locate.load("tables/toy.py").trees
@@ -188,7 +189,7 @@ def test_the_table_of_a_replay_or_another_gpu_is_installed_by_force_alone(store,
     assert "but this machine has NVIDIA X" in commands.refused("fit", table, "--install")
     assert locate.installed() == []
     succeed("fit", "toy.py", "--install", "--force")
-    assert locate.select("NVIDIA H200", "sm_90", 132).table.source == locate.installed_path("NVIDIA H200")
+    assert locate.select("NVIDIA H200", "sm_90", 132).tables[0][1]().source == locate.installed_path("NVIDIA H200")
 
 
 @pytest.mark.slow

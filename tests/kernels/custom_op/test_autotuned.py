@@ -150,7 +150,7 @@ def test_configs_of_which_some_limit_registers_are_all_carried_to_the_launch(is_
     spec = operator("tailed")
     problem = spec.problem(8, 128, "float16")
     for values, config in zip(arguments["space"], REGISTERS, strict=True):
-        options = dict(spec.launch(spec.config(*values), problem, H200).calls[0][3])
+        options = dict(spec.launch(spec.config(*values), problem, H200).calls[0][2])
         assert options.get("maxnreg") == (("int", "128") if config.maxnreg else None)
         assert options["num_warps"] == ("int", str(config.num_warps))
 

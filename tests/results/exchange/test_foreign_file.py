@@ -174,7 +174,7 @@ def test_the_mark_survives_stores_and_exports_and_is_part_of_the_digest() -> Non
     gated = run._replace(protocol={}, device=run.device._replace(uuid="hash:1"))
     with pytest.raises(ValueError, match="is stored with another is_unpaired: False, not True"):
         check_same(gated, gated._replace(protocol=run.protocol))
-    with one_line(UsageError, "another program measured mine: a recording is measured"):
+    with one_line(UsageError, "another program measured mine: a recording is of a sweep on a GPU"):
         write_recording(loaded("a.db"), "gpu", Path())
 
 
