@@ -185,7 +185,7 @@ def with_value(name: str, value: object):
         (lambda frame: frame.to_dict(), "measurements are a dict: expected a pandas DataFrame"),
         (lambda frame: pd.concat([frame, frame["rows"]], axis=1), "column 'rows' 2 times"),
         (lambda frame: pd.concat([frame, frame.iloc[:1]]), "same measurement is there twice"),
-        (with_value("operator", ":no_keep"), "an operator of the DataFrame is '': expected a name"),
+        (with_value("operator", ":no_keep"), "row 3: unknown variant 'no_keep': "),
         (with_value("operator", "toy:odd"), "unknown variant 'odd'"),
         (with_value("dtype", "int8"), "unknown dtype 'int8'"),
         (with_value("dtype", None), "column 'dtype' has no value in row 3"),
