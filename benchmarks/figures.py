@@ -61,7 +61,7 @@ def headline() -> list[str]:
             f"{forward[0].held_out.problems} and {backward[0].held_out.problems} shapes of other hidden sizes it loses "
             f"{percent(forward[0].held_out.mean, 2)} and {percent(backward[0].held_out.mean, 2)} % in "
             f"{forward[0].dtype}, and of still others maybe {_range(forward[0].interval)} and "
-            f"{_range(backward[0].interval)} (95 %, a bootstrap over sizes)."
+            f"{_range(backward[0].interval)} (95 %, bootstrap)."
         ),
         *_item(
             f"**Cost.** A default sweep takes {sweep['wall_s']:.0f} s on the GPU. A fit of {fit['measurements']} "
