@@ -74,7 +74,7 @@ ROOMS = {
     ),
     "kernels/warmup": Room(r"kernels/warmup\.py", "light kernels/calling kernels/rms_norm", "torch"),
     "kernels/custom_op": Room(rf"(?!{LIGHT})kernels/custom_op/", "light kernels kernels/calling", "torch"),
-    "results": Room(r"results/(?!source|api|commands|merge)\w+\.py", "light", "numpy pandas rich"),
+    "results": Room(r"results/(?!source|api|commands|merge)\w+\.py", "light kernels/tablefile", "numpy pandas rich"),
     "results/parallel": Room("results/parallel/", "light", "ray"),
     "results/exchange": Room("results/exchange/", "light results", "numpy pandas pyarrow"),
     "results/database": Room("results/database/", "light results results/exchange", "numpy sqlalchemy"),
@@ -87,7 +87,7 @@ ROOMS = {
     "heuristics/rules": Room("heuristics/rules/", "light kernels/tablefile"),
     "heuristics/regret": Room("heuristics/regret/", "light kernels/tablefile results results/exchange", "numpy scipy"),
     "heuristics/solver": Room(
-        "heuristics/solver/", "light kernels/tablefile results/parallel heuristics/regret", "numpy"
+        "heuristics/solver/", "light kernels/tablefile results/parallel heuristics/regret", "numpy scipy"
     ),
     "heuristics/fitting": Room(
         "heuristics/fitting/",
