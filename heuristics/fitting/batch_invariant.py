@@ -31,7 +31,7 @@ from normtune.heuristics.regret.fixed_log import log_ppm
 from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.solver.bins import bins, losses
-from normtune.heuristics.solver.cross_validation import FEW_FOLDS, Validated, validated
+from normtune.heuristics.solver.cross_validation import Validated, validated
 from normtune.heuristics.solver.grid import Axis
 from normtune.heuristics.solver.row_classes import RowClasses
 from normtune.heuristics.solver.strips import Strips
@@ -112,7 +112,7 @@ def fit_batch_invariant(
         return [solved(allowed, count, held_out).tree(count)]
 
     cost = cost_of(matrix, tree, usual)
-    return Invariant(tree, filled, strips, cost, lambda: validated(filled, without, ("hidden",), count, FEW_FOLDS))
+    return Invariant(tree, filled, strips, cost, lambda: validated(filled, without, ("hidden",), count))
 
 
 def _capped(filled: TimingMatrix, axis: Axis, classes: NDArray[np.int64]) -> TimingMatrix:

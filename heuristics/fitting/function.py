@@ -21,7 +21,7 @@ from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix
 from normtune.heuristics.rules import liger
 from normtune.heuristics.solver.bins import Bins, Few, bins, few_configs, least_worst, losses
-from normtune.heuristics.solver.cross_validation import FEW_FOLDS, MAX_LEAVES, cross_validated, selected
+from normtune.heuristics.solver.cross_validation import MAX_LEAVES, cross_validated, most_leaves
 from normtune.heuristics.solver.crossing import crossed, uncrossed
 from normtune.heuristics.solver.optimum import Optima, Sums
 from normtune.heuristics.solver.simplify import Old, cost_of, simplified
@@ -145,10 +145,10 @@ def fit_function(case: Case, bound: int | None = None) -> FittedFunction:
     known, baseline, guard = case.known, case.baseline, case.guard
     validated, enough, most = None, None, known.figures.asked if known else options.leaves or MAX_LEAVES[0]
     if known is None and options.leaves is None:
-        validated, most = selected(matrix, legality, options.max_configs)
-        enough = validated.chosen()
-    elif known is None:
-        validated = cross_validated(matrix, legality, most, options.max_configs, FEW_FOLDS)
+        most = most_leaves(matrix, case.solver.optima(bins(matrix, legality), MAX_LEAVES[1]))
+    if known is None:
+        validated = cross_validated(matrix, legality, most, options.max_configs)
+        enough = None if options.leaves else validated.chosen()
     validated_leaves = most
     conditions, optima, count = sought(case, enough or most, most)
     # Without a bound from the user, a function may have as many leaves as it needs.

@@ -297,7 +297,7 @@ def _with_aliases(
     result, others = {}, []
     for index, launch in launches.items():
         resolved = direct.get(index) or levels_of.get(launch)
-        if resolved is None and launch not in failed_launches and launch.binary not in uncompiled:
+        if resolved is None and launch not in failed_launches and not (uncompiled and launch.binary in uncompiled):
             others.append(index)
         elif resolved is not None and configs[index] not in measured.failed:
             result[index] = resolved

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from normtune.heuristics.regret.legality import Legality
-from normtune.heuristics.regret.matrix import TimingMatrix
+from normtune.heuristics.regret.matrix import WEIGHT, TimingMatrix
 from normtune.heuristics.solver.grid import Axis, axis, coarsened
 from normtune.heuristics.solver.optimum import Optima
 from normtune.heuristics.solver.portfolio import portfolio
@@ -51,6 +51,13 @@ class Bins(NamedTuple):
             len({axis.bin(size) for size in of_axis}) < len(of_axis)
             for axis, of_axis in zip(self.axes, sizes, strict=False)  # without a derived size
         )
+
+    def rounded(self) -> "Bins":
+        """The bins with costs in log_ppm of a problem of mean weight, for trees that only estimate a loss.
+
+        Single precision counts most sums of them exactly, so few are computed again.
+        """
+        return self._replace(cost=(self.cost + WEIGHT // 2) // WEIGHT)
 
     def cell(self, shape: Shape) -> tuple[int, ...]:
         """The bin of a shape."""

@@ -27,19 +27,19 @@ from numpy.typing import NDArray
 
 from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix
-from normtune.heuristics.solver.bins import bins, few_configs, solve
+from normtune.heuristics.solver.bins import bins, few_configs
+from normtune.heuristics.solver.optimum import Optima
 from normtune.kernels.tablefile.tree import Tree, choose
 from normtune.results.parallel.maps import in_order
 
-# The most leaves in the first attempt, and in the second. Of the H200's backward, a default sweep (188 shapes) asks for
-# 39: its table then loses 2.95 % at the 1003 recorded shapes, with 24 leaves 4.32 %.
+# The most leaves of a fold's tree, and the same on a large grid. Of the H200's backward, a default sweep (188 shapes)
+# asks for 39: its table then loses 2.95 % at the 1003 recorded shapes, with 24 leaves 4.32 %.
 MAX_LEAVES = 24, 40
-# The least problems for each leaf of the second attempt.
+# The least problems for each leaf of the larger number.
 _PER_LEAF = 4
-# The most folds of an axis.
-FOLDS = 12
-# The same if the number of leaves is given, so that folds only estimate the regret.
-FEW_FOLDS = 6
+# The most folds of an axis. With twelve a fit takes twice the time; of the tables of default sweeps of two GPUs, 12
+# functions, they choose one that is 1 % faster at all recorded shapes, with 19 leaves in place of 10.
+FOLDS = 6
 EXCESS = 3000  # log_ppm: 0.3 %
 # Seconds for a fold, for each problem, config and leaf; it takes 90 MB on the recording grid.
 _SECONDS = 2e-7
@@ -126,29 +126,25 @@ class Validated(NamedTuple):
         return _worst([axis.chosen() for axis in self.axes])
 
 
-def selected(matrix: TimingMatrix, legality: Legality, max_configs: int | None = None) -> tuple[Validated, int]:
-    """Regret of trees on held-out groups, and the most leaves that were tried.
+def most_leaves(matrix: TimingMatrix, optima: Optima) -> int:
+    """The most leaves that folds try, since their time grows with its square.
 
-    Time grows with the square of the leaves. So the second attempt is only made if one of the first's five largest
-    numbers is chosen.
+    It is the larger number on a large grid whose best tree of so many leaves is better than with the smaller number by
+    more than `EXCESS`: where it is not, its folds would hardly ask for more.
     """
-    for most in attempts(len(matrix.problems)):
-        validation = cross_validated(matrix, legality, most, max_configs)
-        chosen = validation.chosen()
-        if chosen is None or chosen < most - 4:
-            break
-    return validation, most
-
-
-def attempts(problems: int) -> tuple[int, ...]:
-    """The most leaves of each attempt."""
-    return MAX_LEAVES[: 2 if problems >= _PER_LEAF * MAX_LEAVES[1] else 1]
+    few, many = MAX_LEAVES
+    if len(matrix.problems) < _PER_LEAF * many:
+        return few
+    least, least_of_many = optima.least(few), optima.least(many)
+    if least is None or least_of_many is None:
+        return few if least_of_many is None else many
+    return many if least - least_of_many > EXCESS * int(matrix.weight.sum()) else few
 
 
 def cross_validated(
-    matrix: TimingMatrix, legality: Legality, max_leaves: int, max_configs: int | None = None, most: int = FOLDS
+    matrix: TimingMatrix, legality: Legality, max_leaves: int, max_configs: int | None = None
 ) -> Validated:
-    """Regret of trees of up to `max_leaves` leaves and `max_configs` configs on held-out groups, in `most` folds."""
+    """Regret of trees of up to `max_leaves` leaves and `max_configs` configs on held-out groups."""
     bins(matrix, legality)  # caches what is legal, before each fold has a process
 
     def fitted_trees(held_out: NDArray[np.bool_]) -> list[Tree | None]:
@@ -158,10 +154,10 @@ def cross_validated(
             if few is None:
                 return [None] * max_leaves
             fitted = matrix.of_configs(few.configs)
-        optima = solve(fitted, legality, max_leaves, held_out)
+        optima = Optima(*bins(fitted, legality, held_out).rounded(), max_leaves)
         return [optima.tree(count) for count in range(1, max_leaves + 1)]
 
-    return validated(matrix, fitted_trees, matrix.axes, max_leaves, most)
+    return validated(matrix, fitted_trees, matrix.axes, max_leaves)
 
 
 def validated(
@@ -169,7 +165,6 @@ def validated(
     trees: Callable[[NDArray[np.bool_]], Sequence[Tree | None]],
     axes: Sequence[str],
     leaves: int,
-    most: int = FOLDS,
 ) -> Validated:
     """Regret of trees on groups that were left out of their fit.
 
@@ -178,7 +173,6 @@ def validated(
         trees: from the held-out problems, bool (problems,), to the tree of each number of leaves, None without one.
         axes: names of the axes along which sizes are left out.
         leaves: the most leaves of a tree.
-        most: the most folds of an axis.
     """
     weights = matrix.weight, np.ones_like(matrix.weight)
 
@@ -186,7 +180,7 @@ def validated(
         of_fold = trees(np.logical_or.reduce(fold))
         return [[_lost(matrix, weight, group, of_fold) for weight in weights] for group in fold]
 
-    folds = [_folds(matrix, axis, most) for axis in axes]
+    folds = [_folds(matrix, axis) for axis in axes]
     of_axes = [of_axis for of_axis in folds if len(of_axis) > 1]
     every = [[group for _, group in fold] for of_axis in of_axes for fold in of_axis]
     results = in_order(lost, every, _SECONDS * matrix.regret.size * leaves * len(every))
@@ -200,12 +194,12 @@ def validated(
     return Validated(tuple(weighted for weighted, _ in pairs), tuple(plain for _, plain in pairs))
 
 
-def left_out(sizes: Iterable[int], most: int = FOLDS) -> list[list[tuple[int, ...]]]:
-    """For each of at most `most` folds (at least 4), the groups of ascending sizes that it leaves out."""
+def left_out(sizes: Iterable[int]) -> list[list[tuple[int, ...]]]:
+    """For each of at most `FOLDS` folds, the groups of ascending sizes that it leaves out."""
     values = sorted(set(sizes))
-    if len(values) <= most:
+    if len(values) <= FOLDS:
         return [[(value,)] for value in values]
-    outer, steps = len(values) // most, most - 2
+    outer, steps = len(values) // FOLDS, FOLDS - 2
     inner = values[outer:-outer]
     folds: list[list[tuple[int, ...]]] = [[(value,) for value in inner[first::steps]] for first in range(steps)]
     return [[tuple(values[:outer])], *folds, [tuple(values[-outer:])]]
@@ -228,10 +222,10 @@ def _worst(figures: Sequence[int | None]) -> int | None:
     return max(known) if known and len(known) == len(figures) else None
 
 
-def _folds(matrix: TimingMatrix, axis: str, most: int) -> list[list[tuple[tuple[int, ...], NDArray[np.bool_]]]]:
+def _folds(matrix: TimingMatrix, axis: str) -> list[list[tuple[tuple[int, ...], NDArray[np.bool_]]]]:
     """The folds along one axis: sizes and problems, bool (problems,), of each group that is left out."""
     sizes = np.array(matrix.problems)[:, matrix.axes.index(axis)]
-    return [[(group, np.isin(sizes, group)) for group in fold] for fold in left_out(sizes.tolist(), most)]
+    return [[(group, np.isin(sizes, group)) for group in fold] for fold in left_out(sizes.tolist())]
 
 
 def _lost(

@@ -10,10 +10,11 @@ import gc
 import multiprocessing
 import os
 import signal
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from multiprocessing.synchronize import Semaphore
 from typing import Any, TypeAlias, TypeVar
 
@@ -86,12 +87,19 @@ def _in_processes(function: Callable[[Any], Any], items: Sequence[Any], _: float
                 pipes.append(receiver)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        # A child whose large result nobody takes would wait, with its core.
+        results: list[deque[tuple[bool, Any]]] = [deque() for _ in pipes]
+        waiting = dict(zip(pipes, results, strict=True))
         for index, item in enumerate(items):
-            try:
-                failed, result = pipes[index % count].recv()
-            except EOFError:
-                # The child was killed, perhaps for lack of memory: continue in this process alone.
-                failed, result = False, function(item)
+            pipe, own = pipes[index % count], results[index % count]
+            while not own and pipe in waiting:
+                for ready in wait([*waiting]):
+                    try:
+                        waiting[ready].append(ready.recv())
+                    except EOFError:
+                        del waiting[ready]
+            # Without a result the child was killed, perhaps for lack of memory: continue in this process alone.
+            failed, result = own.popleft() if own else (False, function(item))
             if failed:
                 raise result
             yield result

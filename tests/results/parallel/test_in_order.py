@@ -69,6 +69,17 @@ def test_a_nested_map_takes_the_core_of_a_process_that_has_ended(brief: int) -> 
     assert len(found[1 - brief]) == 2 and not found[brief]
 
 
+def test_a_process_does_not_keep_its_core_until_its_large_result_is_taken() -> None:
+    def nested(item: int) -> bytes | set[int]:
+        if item == 1:
+            return bytes(3_000_000)
+        time.sleep(1.0)
+        return {*in_order(lambda _: os.getpid(), range(4), LONG)}
+
+    processes, large = in_order(nested, range(2), LONG)
+    assert len(processes) == 2 and len(large) == 3_000_000
+
+
 def test_a_killed_process_gives_its_core_back() -> None:
     def nested(item: int) -> set[int]:
         if item == 1:
