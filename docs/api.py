@@ -37,11 +37,6 @@ REACHED = {
     "merge_data": ("results.merge:Merged",),
     "load_table": ("kernels.tablefile.locate:LoadedTable",),
     "report": ("heuristics.report.function_data:DeviceReport", "heuristics.report.function_data:FunctionData"),
-    "show_flips": (
-        "heuristics.api.maps:FlipMaps",
-        "heuristics.api.maps:DeviceFlips",
-        "heuristics.showing.flips:BothWays",
-    ),
     "show_map": (
         "heuristics.api.maps:Maps",
         "heuristics.api.maps:DeviceMaps",

@@ -101,7 +101,7 @@ ROOMS = {
     ),
     "heuristics/showing": Room(
         "heuristics/showing/",
-        "light kernels/tablefile results heuristics/regret heuristics/fitting",
+        "light results heuristics/regret heuristics/fitting",
         "numpy pandas rich",
     ),
     "heuristics/comparing": Room(
