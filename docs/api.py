@@ -26,7 +26,6 @@ REACHED = {
     "Table": (
         "heuristics.fitting.figures:Figures",
         "heuristics.fitting.figures:Loss",
-        "heuristics.api.stability:TableStability",
         "heuristics.writing.installing:Installed",
     ),
     "check": ("tuner.checking.offline:CheckedTable",),

@@ -1,12 +1,11 @@
 """The fit of the table of one GPU from Python.
 
 In: a store, a recording, or a DataFrame with one row per measurement or sample and the GPU. Out: `Table`, with
-lookup, text, save, install and stability. `pipeline` does the fit; `locate.LoadedTable` is a table read from a file.
+lookup, text, save and install. `pipeline` does the fit; `locate.LoadedTable` is a table read from a file.
 """
 
 import math
 import os
-from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
@@ -14,7 +13,6 @@ import pandas as pd
 
 from normtune.errors import UsageError
 from normtune.heuristics.api.fitted_table import FittedTable, function_of, source_of
-from normtune.heuristics.api.stability import TableStability, stability_of
 from normtune.heuristics.fitting import baseline as baselines
 from normtune.heuristics.fitting.baseline import Incumbents
 from normtune.heuristics.fitting.options import FitKeywords, FitOptions
@@ -64,14 +62,12 @@ class Table(FittedTable):
         fit: the complete result of the fit.
         evidence: the measurements that were used.
         source: where the header says that these are; None if they are in no store and no recording.
-        incumbents: the baseline that the table was compared with; None without one.
     """
 
     device: Device
     functions: tuple[FittedFunction, ...]
     shared: tuple[Shared, ...]
     fit: Fit
-    incumbents: Incumbents | None = None
 
     @checked
     def lookup(self, operator: str, dtype: str, rows: int, hidden: int, third: int | None = None) -> Config:
@@ -110,19 +106,6 @@ class Table(FittedTable):
             counts = figures.leaves, figures.configs, loss.problems, loss.untimed
             rows.append((key.text, key.dtype, *counts, *losses, compared.name if compared else "", faster))
         return pd.DataFrame(rows, columns=list(_FIGURES))
-
-    def stability(
-        self, begin: Callable[[int, int, float], None] = lambda functions, tables, seconds: None
-    ) -> TableStability:
-        """Expected change of the table if the shapes were measured again, as `normtune fit --stability` prints it.
-
-        Takes minutes, in several processes.
-
-        Args:
-            begin: called once, with the number of functions, the number of tables fitted for each, and the expected
-                seconds.
-        """
-        return stability_of(self.evidence, self.fit, self.options, self.incumbents, begin)
 
     @checked
     def write_as(self, form: str, path: str | os.PathLike[str], force: bool = False) -> list[Path]:
@@ -256,5 +239,4 @@ def fitted(
         fit=result,
         evidence=used(evidence, options.operators),
         source=source,
-        incumbents=incumbents,
     )

@@ -22,7 +22,6 @@ from normtune.results.terminal import say, say_json
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from normtune.heuristics.api.fit import Table
     from normtune.heuristics.fitting.baseline import Incumbents
     from normtune.heuristics.writing.installing import Installed, Removed
     from normtune.heuristics.writing.regenerate import Source
@@ -84,12 +83,6 @@ def fit(
             "--all-devices", help="One table for any GPU, fitted to all GPUs of the store or of `--recording all`."
         ),
     ] = False,
-    stability: Annotated[
-        bool,
-        typer.Option(
-            "--stability", help="Print how far the table would change if the shapes were measured again. Takes minutes."
-        ),
-    ] = False,
     install: Annotated[bool, typer.Option("--install", help="Install the table for this user and its GPU.")] = False,
     uninstall: Annotated[
         bool,
@@ -116,7 +109,6 @@ def fit(
     Writes nothing without --out or --install.
     """
     from normtune.heuristics.api import fit as api
-    from normtune.heuristics.api.stability import check_paired
     from normtune.heuristics.fitting.baseline import baseline as in_use
     from normtune.heuristics.writing import installing, regenerate, report, write
     from normtune.heuristics.writing.emit import gpu_of
@@ -152,17 +144,14 @@ def fit(
 
         if source.file:
             raise UsageError("FILE and --all-devices are both given: `data merge` puts files into a store")
-        for option, is_set in (("--install", install), ("--stability", stability)):
-            if is_set:
-                raise UsageError(f"{option} and --all-devices are both given: {option} is for the table of one GPU")
+        if install:
+            raise UsageError("--install and --all-devices are both given: --install is for the table of one GPU")
         context.with_resource(cluster)
         fit_all_devices(source, options, out, evidence, force, as_json)
         return
     if baseline is not None:
         in_use(baseline, Path())  # invalid values are refused before anything is read
     data = _measured(source, options)
-    if stability:
-        check_paired(data)
     parts = _parts(data, options.operators, out, evidence, install, force, form)
     in_place = [_incumbents(part, baseline) for part in parts]
     context.with_resource(cluster)
@@ -192,7 +181,6 @@ def fit(
                 "functions": table.figures(),
                 "notes": list(table.notes),
                 "wrote": list(map(str, paths)),
-                "stability": table.stability(_announce).figures() if stability and as_json else None,
             }
         )
     if as_json:
@@ -203,8 +191,6 @@ def fit(
             say(f"normtune: {note}", error=True)
         more = ["", *report.figures(table.fit), *report.gain(table.fit)] if details else []
         say("\n".join([*report.verdict(table.fit), *more, "", *wrote]))
-        if stability:
-            _print_stability(table)
         if not install and form == MODULE:
             say("\n".join(report.ways(gpu_of(table.device), part.table)))
     if not details:
@@ -277,21 +263,9 @@ def _print_removed(tables: "Sequence[Removed]") -> None:
             say(f"kernels on {gpu} use {table} from now on")
 
 
-def _print_stability(table: "Table") -> None:
-    from normtune.heuristics.stability.report import lines
-
-    say("\n".join(lines(table.stability(_announce).functions)))
-
-
 def _progress(done: int, count: int) -> None:
     if done < count:
         say(f"normtune: {done} of {count} functions fitted", error=True)
-
-
-def _announce(functions: int, tables: int, seconds: float) -> None:
-    from normtune.heuristics.stability.report import beforehand
-
-    say(beforehand(functions, tables, seconds), error=True)
 
 
 def _incumbents(part: _DeviceFiles, baseline: str | None) -> "Incumbents | None":

@@ -81,8 +81,8 @@ class FitKeywords:
         default=False,
         doc="Also fit functions that give a row the same bits in every batch.",
     )
-    regime: str = option("Fit times measured cold, warm or eager.", default=COLD, before="stability")
-    device: str | None = option(DEVICE_HELP, "NAME", before="stability", doc=DEVICE_DOC)
+    regime: str = option("Fit times measured cold, warm or eager.", default=COLD, before="install")
+    device: str | None = option(DEVICE_HELP, "NAME", before="install", doc=DEVICE_DOC)
 
 
 @documented

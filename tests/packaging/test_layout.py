@@ -94,11 +94,6 @@ ROOMS = {
         "light kernels/tablefile results results/parallel heuristics/rules heuristics/regret heuristics/solver",
         "numpy",
     ),
-    "heuristics/stability": Room(
-        "heuristics/stability/",
-        "light kernels/tablefile results results/parallel heuristics/regret heuristics/solver heuristics/fitting",
-        "numpy",
-    ),
     "heuristics/showing": Room(
         "heuristics/showing/",
         "light results heuristics/regret heuristics/fitting",
@@ -130,13 +125,13 @@ ROOMS = {
         "heuristics/api/",
         "light kernels/tablefile results results/exchange results/database results/source heuristics/regret "
         "heuristics/rules heuristics/fitting heuristics/writing heuristics/report heuristics/any_gpu "
-        "heuristics/stability heuristics/showing heuristics/comparing",
+        "heuristics/showing heuristics/comparing",
         "pandas",
     ),
     "heuristics/commands": Room(
         "heuristics/commands/",
         "light kernels/tablefile results results/parallel results/exchange results/source heuristics/regret "
-        "heuristics/fitting heuristics/writing heuristics/report heuristics/any_gpu heuristics/stability "
+        "heuristics/fitting heuristics/writing heuristics/report heuristics/any_gpu "
         "heuristics/showing heuristics/comparing heuristics/api",
         "pandas rich typer",
     ),

@@ -251,10 +251,6 @@ def test_two_operators_with_knobs_of_their_own_share_a_table() -> None:
     ("arguments", "told"),
     [
         (
-            ("times.csv", "--stability", *FLAGS, *COLUMNS),
-            "--stability resamples rounds, but the times of mine are unpaired",
-        ),
-        (
             ("times.csv", *FLAGS, *COLUMNS, "--all-devices"),
             "FILE and --all-devices are both given: `data merge`",
         ),
@@ -309,8 +305,6 @@ def test_times_of_others_stand_beside_those_of_normtune_and_change_nothing_of_th
     found = normtune.fit("all.db", leaves=3, replaces="old.py")
     assert {one.key.operator for one in found.functions if one.replacing or one.figures.kept} <= {"toy"}
     assert found.fit.unpaired and not alone.fit.unpaired
-    with one_line(UsageError, "stability resamples rounds, but the times of mine are unpaired: leave it out"):
-        both.stability()
 
 
 def test_other_formats_say_it_or_refuse_it() -> None:

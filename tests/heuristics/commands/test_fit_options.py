@@ -18,7 +18,7 @@ FIELDS = {field.name: field for field in dataclasses.fields(FitKeywords)}
 
 
 def shown(chosen: list[FitOptions]) -> Any:
-    def command(out: str = "", all_devices: bool = False, stability: bool = False, force: bool = False, **options: Any):
+    def command(out: str = "", all_devices: bool = False, install: bool = False, force: bool = False, **options: Any):
         chosen.append(FitOptions(**options))
 
     return with_options(FitOptions, before="all_devices")(command)
@@ -29,7 +29,7 @@ def test_every_field_is_an_option_where_it_is_declared() -> None:
     assert names == [
         *("out", "leaves", "objective", "max_slowdown", "max_configs", "weights", "tie", "baseline"),
         "same_bits_as",
-        *("batch_invariant", "all_devices", "regime", "device", "stability", "operator", "force"),
+        *("batch_invariant", "all_devices", "regime", "device", "install", "operator", "force"),
     ]
     assert len(names) == len(dataclasses.fields(FitOptions)) + 4
 
