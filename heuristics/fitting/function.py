@@ -57,16 +57,11 @@ class Conditioned(NamedTuple):
 def sought(case: Case, enough: int, most: int) -> tuple[Conditioned, Optima, int | None]:
     """The conditions, the optima under them for up to `most` leaves, and the leaves of the optimum to match.
 
-    The last is None if no tree exists. With the objective `worst`, the bound on the worst case is the one of trees with
-    as many leaves, so that a refit, which only has that number, has the same conditions.
+    The last is None if no tree exists.
     """
-    while True:
-        conditions = conditioned(case, enough)
-        optima = case.solver.optima(conditions.in_bins, most)
-        count = most if case.known else _leaves_to_match(optima, enough)
-        if case.options.objective != "worst" or count is None or count <= enough:
-            return conditions, optima, count
-        enough = count
+    conditions = conditioned(case, enough)
+    optima = case.solver.optima(conditions.in_bins, most)
+    return conditions, optima, most if case.known else _leaves_to_match(optima, enough)
 
 
 def conditioned(case: Case, count: int) -> Conditioned:
@@ -76,14 +71,7 @@ def conditioned(case: Case, count: int) -> Conditioned:
         NormtuneError: no set of so few configs is legal everywhere.
     """
     matrix, legality, options = case.matrix, case.legality, case.options
-    allowed, few, limits = matrix, None, ""
-    if options.objective == "worst":
-        allowed = replace(matrix, untimed=None)  # nothing bounds the regret of untimed configs
-    cap = options.cap
-    if options.objective == "worst":
-        within = allowed if cap is None else allowed.within(cap)
-        least = least_worst(within, legality, count, options.max_configs)
-        cap = cap if least is None else least
+    allowed, few, limits, cap = matrix, None, "", options.cap
     if options.max_configs is not None:
         few = None if cap is None else few_configs(allowed.within(cap), legality, options.max_configs, leaves=count)
         # Without such a set the message names the bound that is possible.

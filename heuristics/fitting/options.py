@@ -26,7 +26,6 @@ from normtune.results.options import (
 )
 from normtune.results.regimes import COLD, check_regime
 
-OBJECTIVES = ("mean", "worst")
 TIE_PERCENT = 0.1
 # The solver takes 5 MB per leaf on the recording grid, and time with the square of leaves.
 MOST_LEAVES = 128
@@ -45,9 +44,6 @@ class FitKeywords:
         name="operator",
         before="force",
         doc="One or several operators or variants (rms_norm_forward:no_rstd). Default: all that were measured.",
-    )
-    objective: str = option(
-        "mean: the least mean loss; worst: the least loss at the worst shape, then the least mean.", default="mean"
     )
     max_slowdown: float | None = option(
         "Longest time at a measured shape as a multiple of its best time: 1.10.", "FACTOR"
@@ -109,8 +105,6 @@ class FitOptions(FitKeywords):
         if self.max_configs is not None and self.max_configs < 1:
             raise UsageError(f"--max-configs is {self.max_configs}: expected a positive number")
         check_regime(self.regime)
-        if self.objective not in OBJECTIVES:
-            raise UsageError(f"unknown objective {self.objective!r}: expected one of {', '.join(OBJECTIVES)}")
         if self.max_slowdown is not None and not 1 <= self.max_slowdown < math.inf:
             raise UsageError(f"--max-slowdown is {self.max_slowdown:g}: expected a ratio of at least 1, as 1.10")
         if not 0 <= self.tie_percent <= 100:

@@ -368,20 +368,19 @@ def test_knobs_may_be_words_negative_numbers_and_booleans() -> None:
     succeed("check", "table.py")
 
 
-@pytest.mark.parametrize("condition", [("--objective", "worst"), ("--max-slowdown", "1.5")])
 @pytest.mark.parametrize("configs", [(), ("--max-configs", "1")])
-def test_few_configs_are_chosen_under_the_other_conditions(
-    condition: tuple[str, ...], configs: tuple[str, ...]
-) -> None:
+def test_few_configs_are_chosen_under_the_other_conditions(configs: tuple[str, ...]) -> None:
     """The config of the least mean is three times as slow as the best at one shape, another 1.4 times everywhere."""
     lines = [f"{rows},1024,{block},{time}" for rows in (64, 128, 256) for block, time in ((1, 1.0), (2, 1.4), (3, 5))]
     lines += ["512,1024,1,3.0", "512,1024,2,1.4", "512,1024,3,1.0"]
     Path("times.csv").write_text("\n".join(["M,N,B,time", *lines]))
-    told = succeed("fit", "times.csv", *FLAGS, *COLUMNS, "--weights", "equal", "--leaves", "1", *condition, *configs)
+    told = succeed(
+        "fit", "times.csv", *FLAGS, *COLUMNS, "--weights", "equal", "--leaves", "1", "--max-slowdown", "1.5", *configs
+    )
     assert "40.0 % slower than the best on average, 40.0 % at worst" in told
 
 
-@pytest.mark.parametrize("condition", [("--objective", "worst"), ("--max-slowdown", "1.3"), ()])
+@pytest.mark.parametrize("condition", [("--max-slowdown", "1.3"), ()])
 def test_a_number_of_configs_that_a_table_has_changes_nothing(condition: tuple[str, ...]) -> None:
     times().to_csv("times.csv", index=False)
     asked = ("fit", "times.csv", *FLAGS, *COLUMNS, "--leaves", "3", *condition, "--json")

@@ -27,7 +27,7 @@ def shown(chosen: list[FitOptions]) -> Any:
 def test_every_field_is_an_option_where_it_is_declared() -> None:
     names = list(inspect.signature(shown([])).parameters)
     assert names == [
-        *("out", "leaves", "objective", "max_slowdown", "max_configs", "weights", "tie", "baseline"),
+        *("out", "leaves", "max_slowdown", "max_configs", "weights", "tie", "baseline"),
         "same_bits_as",
         *("batch_invariant", "all_devices", "regime", "device", "install", "operator", "force"),
     ]
@@ -53,7 +53,7 @@ def test_what_is_typed_is_what_a_header_says() -> None:
     for words in (
         [],
         ["--leaves", "3", "--tie", "0.25", "--max-configs", "4"],
-        ["--operator", "a", "--operator", "b:c", "--objective", "worst", "--batch-invariant"],
+        ["--operator", "a", "--operator", "b:c", "--batch-invariant"],
         ["--max-slowdown", "1.5", "--weights", "mine.csv", "--baseline", "liger", "--regime", "warm"],
     ):
         assert CliRunner().invoke(app, words).exit_code == 0
