@@ -2,7 +2,7 @@
 
     python benchmarks/row_bits.py [--rows 300] [--hidden 64,768,4096] [--json FILE]
 
-Batch-invariant functions and `normtune fit --same-bits-as` change between configs whose launches sum a row in the same
+Batch-invariant functions change between configs whose launches sum a row in the same
 order (`Launch.row_sum`). That different binaries then give equal bits depends on the compiler. This script runs the
 configs of the default space on the same inputs and compares y and rstd, or dx, bit by bit, inside each class. A config
 alone in its class, or with the binary of another, is not run. Processes share the GPU, because most of the time is the

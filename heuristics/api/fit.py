@@ -186,7 +186,7 @@ def fit(request: FitRequest) -> Table:
 
     Raises:
         UsageError: a column is missing or has an invalid value, the target is unknown, the measurements are of several
-            GPUs, an option is out of range, or the table of `same_bits_as` has no function for an operator.
+            GPUs, or an option is out of range.
         NormtuneError: there is nothing to fit, no table meets the options, or the store cannot be read.
     """
     data, recording, options = request.data, request.recording, FitOptions.of(request)

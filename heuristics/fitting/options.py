@@ -69,9 +69,6 @@ class FitKeywords:
         "--leaves and --max-configs. default: the operator's default config; none: no comparison. Default: the "
         "table that is replaced."
     )
-    same_bits_as: str | os.PathLike[str] | None = option(
-        "Give rows of y, rstd and dx the same bits as this table, by summing in the same order.", "FILE"
-    )
     batch_invariant: bool = option(
         "Also fit functions that give a row the same bits in every batch, and print their cost.",
         default=False,
@@ -93,7 +90,6 @@ class FitOptions(FitKeywords):
     operators: tuple[str, ...] = option_of(FitKeywords, "operators")
     weights: str = option_of(FitKeywords, "weights")
     baseline: str | None = option_of(FitKeywords, "baseline")
-    same_bits_as: str | None = option_of(FitKeywords, "same_bits_as")
 
     def __post_init__(self) -> None:
         """Refuse invalid values, in one place for the command line and for Python."""
@@ -141,8 +137,7 @@ class FitOptions(FitKeywords):
             weights = seen_from(place / weights, folder)
         if baseline is not None and baseline not in NAMES and os.path.lexists(place / baseline):
             baseline = seen_from(place / baseline, folder)
-        same_bits_as = self.same_bits_as and seen_from(place / self.same_bits_as, folder)
-        return replace(self, weights=weights, baseline=baseline, same_bits_as=same_bits_as)
+        return replace(self, weights=weights, baseline=baseline)
 
     def facts(self) -> dict[str, Any]:
         """Options that differ from their defaults, as JSON."""

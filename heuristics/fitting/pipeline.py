@@ -15,7 +15,6 @@ from normtune.heuristics.fitting.forward_backward import OneFunction, sides_of, 
 from normtune.heuristics.fitting.in_use import Compared, InUse
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.result import Fit, FittedFunction, FromData, Shared
-from normtune.heuristics.fitting.same_bits import same_bits
 from normtune.heuristics.fitting.searched import searched
 from normtune.heuristics.fitting.sharing import functions_of
 from normtune.heuristics.regret.build import check_times, older
@@ -68,8 +67,7 @@ def fit(
         progress: receives how many functions of how many are fitted; None for nobody.
 
     Raises:
-        UsageError: the evidence has several devices or cache modes, an operator has no data, weights are invalid, or
-            the table of `same_bits_as` lacks a function.
+        UsageError: the evidence has several devices or cache modes, an operator has no data, or weights are invalid.
         NormtuneError: there is no data, or no legal function under these conditions. If only some functions are
             impossible, they are left out, with a note.
     """
@@ -82,8 +80,7 @@ def fit(
     data = used(evidence, options.operators)
     notes = older(selected, data)
     target = target_for(device.target, device.sms)
-    kept = same_bits(options.same_bits_as, target)
-    arguments = FitArguments(target, options, incumbents, known or {}, given or {}, kept)
+    arguments = FitArguments(target, options, incumbents, known or {}, given or {})
     in_use = InUse(incumbents, options.baseline or "the table that it replaces", device, target)
     parts, weighting = of_operators(
         data, options, lambda spec, weighting: _part(data, spec, arguments, weighting, in_use), progress
@@ -162,8 +159,6 @@ def _part(
     if arguments.options.batch_invariant:
         invariant = invariant_functions(data, cases, functions, shared, notes)
         functions, shared = [*functions, *invariant[0]], [*shared, *invariant[1]]
-    if arguments.same_bits:
-        arguments.same_bits.check(spec, arguments.target, functions, shared)
     shapes = {matrix.key: matrix.problems for matrix in matrices}
     return _OperatorFit(functions, shared, notes, sides, shapes, [line for line in lines if line], compared)
 

@@ -28,7 +28,6 @@ def test_every_field_is_an_option_where_it_is_declared() -> None:
     names = list(inspect.signature(shown([])).parameters)
     assert names == [
         *("out", "leaves", "max_slowdown", "max_configs", "weights", "tie", "baseline"),
-        "same_bits_as",
         *("batch_invariant", "all_devices", "regime", "device", "install", "operator", "force"),
     ]
     assert len(names) == len(dataclasses.fields(FitOptions)) + 4
