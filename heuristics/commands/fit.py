@@ -189,7 +189,7 @@ def fit(
     for part, table, wrote in zip(parts, tables, written, strict=True):
         for note in table.notes:
             say(f"normtune: {note}", error=True)
-        more = ["", *report.figures(table.fit), *report.gain(table.fit)] if details else []
+        more = ["", *report.figures(table.fit)] if details else []
         say("\n".join([*report.verdict(table.fit), *more, "", *wrote]))
         if not install and form == MODULE:
             say("\n".join(report.ways(gpu_of(table.device), part.table)))

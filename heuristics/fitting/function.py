@@ -19,7 +19,6 @@ from normtune.heuristics.fitting.result import FittedFunction
 from normtune.heuristics.regret.fixed_log import ratio
 from normtune.heuristics.regret.legality import Legality
 from normtune.heuristics.regret.matrix import TimingMatrix
-from normtune.heuristics.rules import liger
 from normtune.heuristics.solver.bins import Bins, Few, bins, few_configs, least_worst, losses
 from normtune.heuristics.solver.cross_validation import FEW_FOLDS, MAX_LEAVES, cross_validated, selected
 from normtune.heuristics.solver.crossing import crossed, uncrossed
@@ -207,7 +206,7 @@ def _within_tie(matrix: TimingMatrix, optima: Optima, count: int | None, options
 
 
 def figures_of(matrix: TimingMatrix, tree: Tree, optimum: int, joined: bool = False) -> Figures:
-    """The figures of a tree on a matrix, with those of the rule that Liger-Kernel ships.
+    """The figures of a tree on a matrix.
 
     `optimum` is the least mean regret of a tree of as many leaves, log_ppm; `joined` whether it is of merged bins.
     """
@@ -223,8 +222,6 @@ def figures_of(matrix: TimingMatrix, tree: Tree, optimum: int, joined: bool = Fa
         gap=max(0, loss.mean - optimum),
         joined=joined,
         unmeasured=sum(config not in matrix.configs for config in configs_of(tree)),
-        rule=figures.of_rule(matrix, liger.choose),
-        gain=figures.gain(matrix, losses(matrix, tree), liger.choose, liger.launches),
     )
 
 

@@ -11,7 +11,6 @@ from normtune.errors import NormtuneError, UsageError
 from normtune.heuristics.fitting.baseline import Incumbents
 from normtune.heuristics.fitting.batch_invariant import invariant_functions
 from normtune.heuristics.fitting.case import FitArguments, TableEntry
-from normtune.heuristics.fitting.forward_backward import OneFunction, sides_of, together
 from normtune.heuristics.fitting.in_use import Compared, InUse
 from normtune.heuristics.fitting.options import FitOptions
 from normtune.heuristics.fitting.result import Fit, FittedFunction, FromData, Shared
@@ -23,7 +22,6 @@ from normtune.heuristics.regret.matrix import TimingMatrix, timing_matrix
 from normtune.heuristics.regret.measurements import Alignment
 from normtune.heuristics.regret.specs import spec_of, undeclared_note
 from normtune.heuristics.regret.weights import Weighting
-from normtune.heuristics.rules import liger
 from normtune.kernels.key import Key
 from normtune.kernels.operator import OperatorSpec
 from normtune.kernels.problem import Shape
@@ -98,7 +96,6 @@ def fit(
         functions=tuple(functions),
         shared=shared,
         weights=options.weights,
-        together=tuple(together([side for part in parts for side in part.sides], liger.choose)),
         searched=tuple(line for part in parts for line in part.searched),
         compared={key: compared for part in parts for key, compared in part.compared.items()},
     )
@@ -130,12 +127,11 @@ def of_operators(
 
 
 class _OperatorFit(NamedTuple):
-    """Result for one operator, as in `Fit`; `sides` are for the loss of forward and backward together."""
+    """Result for one operator, as in `Fit`."""
 
     functions: list[FittedFunction]
     shared: list[Shared]
     notes: list[str]
-    sides: list[OneFunction]
     shapes: dict[Key, tuple[Shape, ...]]
     searched: list[str]
     compared: dict[Key, Compared]
@@ -148,8 +144,6 @@ def _part(
     matrices = [weighting.weighted(spec, matrix) for matrix in _matrices(data, spec, arguments.target, notes)]
     cases = [arguments.case(spec, matrix) for matrix in matrices]
     functions, shared = functions_of(cases, notes)
-    plain = {key: function.tree for function in functions if not function.key.modes for key in function.served}
-    sides = sides_of(data, matrices, plain)
     trees = {function.key: function.tree for function in functions}
     trees |= {share.key: trees[share.donor] for share in shared}
     lines = [searched(data, matrix.key) for matrix in matrices if matrix.key in trees]
@@ -160,7 +154,7 @@ def _part(
         invariant = invariant_functions(data, cases, functions, shared, notes)
         functions, shared = [*functions, *invariant[0]], [*shared, *invariant[1]]
     shapes = {matrix.key: matrix.problems for matrix in matrices}
-    return _OperatorFit(functions, shared, notes, sides, shapes, [line for line in lines if line], compared)
+    return _OperatorFit(functions, shared, notes, shapes, [line for line in lines if line], compared)
 
 
 def used(evidence: "Evidence", operators: Sequence[str] = ()) -> "Evidence":

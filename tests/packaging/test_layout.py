@@ -108,7 +108,7 @@ ROOMS = {
     "heuristics/writing": Room(
         "heuristics/writing/",
         "light kernels/tablefile kernels/calling results results/exchange results/database results/source "
-        "heuristics/rules heuristics/regret heuristics/solver heuristics/fitting heuristics/comparing",
+        "heuristics/regret heuristics/solver heuristics/fitting heuristics/comparing",
         "numpy",
     ),
     "heuristics/report": Room(
