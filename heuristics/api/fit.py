@@ -23,7 +23,6 @@ from normtune.heuristics.regret.fixed_log import fraction
 from normtune.heuristics.report.notebook import shown
 from normtune.heuristics.writing import emit, formats, installing
 from normtune.heuristics.writing.installing import Installed
-from normtune.heuristics.writing.pull_request import FittedData
 from normtune.heuristics.writing.regenerate import Command, Source, command
 from normtune.heuristics.writing.report import verdict
 from normtune.heuristics.writing.write import check_files, write_table
@@ -112,8 +111,7 @@ class Table(FittedTable):
         """Write the fit in another form than a table, as `normtune fit --format` does.
 
         Args:
-            form: `triton-configs`, a module with a list of configs for `triton.autotune` for each operator; `liger`, a
-                diff of the RMSNorm of the installed Liger-Kernel, and beside it the text of a pull request in Markdown.
+            form: `triton-configs`, a module with a list of configs for `triton.autotune` for each operator.
             path: of the file; a file that normtune wrote there before is replaced.
             force: whether to replace files that normtune did not write.
 
@@ -125,13 +123,12 @@ class Table(FittedTable):
             NormtuneError: writing failed.
         """
         formats.check_format(form)
-        made, data = formats.FORMATS[form].texts, FittedData(self.fit, self.evidence, self.options)
-        texts = made(data, Path(path)) if made else {Path(path): self.module(Path(path))}
-        for file in texts:
-            check_files(file, None, force, form)
-        for file, text in texts.items():
-            write_table(text, file)
-        return [*texts]
+        file = Path(path)
+        is_module = form == formats.MODULE
+        text = self.module(file) if is_module else formats.triton_configs(self.fit, self.evidence, self.options)
+        check_files(file, None, force, form)
+        write_table(text, file)
+        return [file]
 
     def install(self, force: bool = False) -> Installed:
         """Install the table for this user and its GPU, as `normtune fit --install` does.

@@ -73,8 +73,7 @@ def fit(
         typer.Option(
             "--format",
             metavar="NAME",
-            help="Format of --out: module, a table; triton-configs, lists for triton.autotune; liger, a diff of "
-            "Liger-Kernel's RMSNorm, and the text of a pull request.",
+            help="Format of --out: module, a table; triton-configs, lists for triton.autotune.",
         ),
     ] = "module",
     all_devices: Annotated[
@@ -304,7 +303,6 @@ def _parts(
     """
     from normtune.heuristics.writing import installing, write
     from normtune.heuristics.writing.emit import gpu_of
-    from normtune.heuristics.writing.formats import FORMATS
     from normtune.kernels.tablefile import locate
 
     devices, evidences = measured.select(operators).devices(), [measured]
@@ -312,7 +310,7 @@ def _parts(
         evidences = [measured.of(device) for device in devices]
     devices = devices[: len(evidences)]
     names = write.names(devices)
-    tables, data = write.files(out, names, FORMATS[form].suffix), write.files(evidence, names, ".parquet")
+    tables, data = write.files(out, names, ".py"), write.files(evidence, names, ".parquet")
     gpus = [gpu_of(device) for device in devices] if install else []
     installed = [locate.installed_path(gpu.name) for gpu in gpus]
     for option, paths in (("--out", tables), ("--evidence", data), ("--install", installed)):

@@ -108,7 +108,7 @@ ROOMS = {
     "heuristics/writing": Room(
         "heuristics/writing/",
         "light kernels/tablefile kernels/calling results results/exchange results/database results/source "
-        "heuristics/regret heuristics/solver heuristics/fitting heuristics/comparing",
+        "heuristics/regret heuristics/solver heuristics/fitting",
         "numpy",
     ),
     "heuristics/report": Room(
@@ -207,8 +207,8 @@ ROOMS = {
     ),
     "tuner": Room(r"tuner/__init__\.py"),
 }
-# Tables, rules of other libraries, and a form of a fit for another library.
-GENERATED_OR_RULE = re.compile(r"heuristics/(tables/|rules/|writing/liger\.py)")
+# Tables, and rules of other libraries.
+GENERATED_OR_RULE = re.compile(r"heuristics/(tables/|rules/)")
 
 
 @pytest.fixture(scope="module")
